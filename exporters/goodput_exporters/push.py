@@ -1,0 +1,252 @@
+"""The pusher: every few seconds sends the aggregator one report of the node, and forgets what was acknowledged.
+
+In: RankReports from the looks (`offer`). Out: POSTs of a `schema.NodeReport` to `<aggregator>/api/v1/ingest`.
+It has a thread of its own, so a slow aggregator never delays a look. What an answer means:
+
+    200                     taken; ranks that it names as rejected are counted and not sent again
+    400 413 415 422         this report cannot be taken: it is halved until one rank remains, which is dropped
+    other 3xx, 4xx          the call is wrong (a token, a path): everything is kept and tried again later
+    5xx, timeout, no answer everything is kept and tried again later
+
+Later means after 1 s, 2 s, 4 s … 30 s at most, less a random part so that the nodes do not come back as one.
+A batch is at most about 8 MiB. It does not look at what a report says.
+
+    pusher = Pusher("http://127.0.0.1:9471", node="n0"); pusher.start(); pusher.offer(reports); pusher.stop()
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import httpx
+
+from goodput import schema
+from goodput_exporters import backlog
+
+log = logging.getLogger("goodput.node")
+
+PATH = "/api/v1/ingest"
+ACCEPTED, REJECTED, UNREACHABLE, NOTHING = "accepted", "rejected", "unreachable", "nothing"
+# A row of 27 phases whose every number takes nine bytes; an event of 64 characters of three bytes is shorter.
+ROW_BYTES_MAX = 2 * 27 * 9 + 60
+BATCH_ROWS_MAX = (4 << 20) // ROW_BYTES_MAX
+BATCH_RANKS_MAX = 1024  # of at most 4 KiB without rows
+BATCHES_PER_PUSH_MAX = 256
+UNUSABLE_STATUS = (400, 413, 415, 422)
+ANSWER_BYTES_MAX = 4 << 20
+TOKEN_BYTES_MAX = 1 << 16
+BACKOFF_SECONDS_MAX = 30.0
+REASONS_MAX, LOGGED_MAX = 64, 4096
+
+
+class Unreachable(Exception):
+    """No usable answer came."""
+
+
+class Pusher:
+    def __init__(
+        self,
+        aggregator: str,
+        node: str,
+        *,
+        token_file: str | None = None,
+        interval_seconds: float = 5.0,
+        timeout_seconds: float = 10.0,
+        rows_max: int = backlog.ROWS_MAX,
+        unix_ns: Callable[[], int] = time.time_ns,
+        chance: Callable[[], float] = random.random,
+    ):
+        self.url = aggregator.rstrip("/") + PATH
+        self.node = node
+        self._token_file = token_file
+        self._interval_seconds, self._timeout_seconds = interval_seconds, timeout_seconds
+        self._unix_ns, self._chance = unix_ns, chance
+        self._backlog = backlog.Backlog(rows_max)
+        self._lock = threading.Lock()  # around the backlog
+        self._outcomes = Counter({ACCEPTED: 0, REJECTED: 0, UNREACHABLE: 0})
+        self._rejections: Counter[str] = Counter()
+        self._logged: set[tuple] = set()
+        self._stopping = threading.Event()
+        self._deadline_ns: int | None = None  # of the last flush
+        self._thread = threading.Thread(target=self._run, name="push", daemon=True)
+        # Without TLS to verify, loading the certificate store would only cost 5 MiB.
+        self._client = httpx.Client(verify=self.url.startswith("https:"))
+
+    # -- what the looks call
+
+    def offer(self, reports: list[schema.RankReport]) -> None:
+        with self._lock:
+            for report in reports:
+                self._backlog.add(report)
+
+    def settled(self, key: backlog.Key) -> bool:
+        with self._lock:
+            return self._backlog.settled(key)
+
+    def forget(self, key: backlog.Key) -> None:
+        with self._lock:
+            self._backlog.forget(key)
+
+    def collect(self, families) -> None:
+        """Add the pusher's own series."""
+        with self._lock:
+            families.add("goodput_node_backlog_rows", {}, self._backlog.rows)
+            families.add("goodput_node_rows_thinned_total", {}, self._backlog.rows_thinned)
+        for outcome, count in self._outcomes.items():
+            families.add("goodput_node_pushes_total", {"outcome": outcome}, count)
+        for reason, count in sorted(self._rejections.items()):
+            families.add("goodput_node_push_rejections_total", {"reason": reason}, count)
+
+    # -- its life
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, flush_seconds: float = 3.0) -> None:
+        """Send once more what waits, for at most this long, and end. What was not sent stays in the pages."""
+        self._deadline_ns = time.monotonic_ns() + int(flush_seconds * 1e9)
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(flush_seconds)
+        if not self._thread.is_alive():
+            self._client.close()
+
+    def _run(self) -> None:
+        failures, wait_seconds = 0, self._interval_seconds * self._chance() / 2
+        while not self._stopping.wait(wait_seconds):
+            failures = failures + 1 if self._push_guarded() in (REJECTED, UNREACHABLE) else 0
+            wait_seconds = self._wait_seconds(failures)
+        self._push_guarded()
+
+    def _wait_seconds(self, failures: int) -> float:
+        """Up to a tenth less than the interval, so that nodes drift apart; after failures the backoff."""
+        if not failures:
+            return self._interval_seconds * (1 - 0.1 * self._chance())
+        return min(BACKOFF_SECONDS_MAX, 2.0 ** min(failures - 1, 10)) * (1 - 0.5 * self._chance())
+
+    def _push_guarded(self) -> str:
+        try:
+            return self.push()
+        except Exception as error:
+            self._outcomes[UNREACHABLE] += 1
+            self._log_once(("failed", str(error)), "push to %s failed: %r", self.url, error)
+            return UNREACHABLE
+
+    # -- one push
+
+    def push(self) -> str:
+        """Send what waits, batch by batch. The outcome of the last; REJECTED and UNREACHABLE kept theirs."""
+        rows_max, ranks_max, outcome = BATCH_ROWS_MAX, BATCH_RANKS_MAX, NOTHING
+        for _ in range(BATCHES_PER_PUSH_MAX):
+            with self._lock:
+                batch = self._backlog.pending(rows_max, ranks_max)
+            if not batch.reports:
+                return outcome
+            outcome, status = self._send(batch.reports)
+            if outcome == ACCEPTED:
+                if not batch.truncated:
+                    return outcome
+            elif status not in UNUSABLE_STATUS:
+                return outcome
+            elif len(batch.reports) > 1:
+                ranks_max = len(batch.reports) // 2
+            elif status == 413 and (rows := _rows(batch.reports)) > 1:
+                rows_max = rows // 2
+            else:
+                self._drop(batch.reports, f"http_{status}")
+                outcome = ACCEPTED if not batch.truncated else outcome
+        return outcome
+
+    def _send(self, reports: list[schema.RankReport]) -> tuple[str, int]:
+        """Outcome and HTTP status (0: none) of one batch, which is acknowledged when it was taken."""
+        report = schema.NodeReport(node=self.node, sent_ns=self._unix_ns(), ranks=reports)
+        status, answer = 0, b""
+        try:
+            status, answer = self._post(schema.encode(report))
+            if status == 200:
+                self._take(schema.decode_ack(answer), reports)
+        except (httpx.HTTPError, Unreachable, schema.SchemaError, OSError) as error:
+            self._outcomes[UNREACHABLE] += 1
+            problem = str(error) or type(error).__name__
+            self._log_once((UNREACHABLE, problem), "push to %s: %s", self.url, problem)
+            return UNREACHABLE, 0
+        outcome = ACCEPTED if status == 200 else UNREACHABLE if status >= 500 else REJECTED
+        self._outcomes[outcome] += 1
+        if outcome != ACCEPTED:
+            text = answer[:300].decode("utf-8", "replace")
+            self._log_once((status, text), "push to %s: HTTP %d: %s", self.url, status, text)
+        return outcome, status
+
+    def _post(self, body: bytes) -> tuple[int, bytes]:
+        deadline_ns = time.monotonic_ns() + int(self._timeout_seconds * 1e9)
+        if self._deadline_ns is not None:
+            deadline_ns = min(deadline_ns, self._deadline_ns)
+        seconds = (deadline_ns - time.monotonic_ns()) / 1e9
+        if seconds <= 0:
+            raise Unreachable("no time left before the end")
+        answer = bytearray()
+        arguments = {"content": body, "headers": self._headers(), "timeout": seconds}
+        with self._client.stream("POST", self.url, **arguments) as response:
+            for chunk in response.iter_bytes():
+                answer += chunk
+                if len(answer) > ANSWER_BYTES_MAX or time.monotonic_ns() > deadline_ns:
+                    raise Unreachable(f"answer too long or too slow after {len(answer)} bytes")
+        return response.status_code, bytes(answer)
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Content-Type": schema.CONTENT_TYPE}
+        if self._token_file:
+            headers["Authorization"] = f"Bearer {read_token(self._token_file)}"
+        return headers
+
+    def _take(self, ack: schema.Ack, reports: list[schema.RankReport]) -> None:
+        with self._lock:
+            self._backlog.acknowledge(reports)
+        sent = {(report.identity.run, report.identity.rank) for report in reports}
+        for rejection in ack.rejected:
+            if (rejection.run, rejection.rank) in sent:
+                self._count_rejection(rejection.reason)
+                self._log_once(
+                    (rejection.run, rejection.rank, rejection.reason),
+                    "aggregator refused run %s rank %d (%s): %s",
+                    *(rejection.run, rejection.rank, rejection.reason, rejection.text[:300]),
+                )
+
+    def _drop(self, reports: list[schema.RankReport], reason: str) -> None:
+        with self._lock:
+            self._backlog.acknowledge(reports)
+        for report in reports:
+            self._count_rejection(reason)
+            who = report.identity.run, report.identity.rank
+            self._log_once((*who, reason), "dropped a report of run %s rank %d: %s", *who, reason)
+
+    def _count_rejection(self, reason: str) -> None:
+        reason = reason[:40] or "unnamed"
+        known = reason in self._rejections or len(self._rejections) < REASONS_MAX
+        self._rejections[reason if known else "other"] += 1
+
+    def _log_once(self, what: tuple, text: str, *arguments) -> None:
+        if what not in self._logged and len(self._logged) < LOGGED_MAX:
+            self._logged.add(what)
+            log.warning(text, *arguments)
+
+
+def read_token(path: str) -> str:
+    """The token in a file, read anew for each push since tokens are rotated. Raises Unreachable."""
+    try:
+        with open(path, "rb") as file:
+            token = file.read(TOKEN_BYTES_MAX).strip().decode("ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Unreachable(f"token file {path}: {error}") from None
+    if not token or not token.isprintable() or " " in token:
+        raise Unreachable(f"token file {path}: no token in it, or more than one word")
+    return token
+
+
+def _rows(reports: list[schema.RankReport]) -> int:
+    return sum(len(report.steps) + len(report.events) for report in reports)

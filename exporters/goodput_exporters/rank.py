@@ -1,0 +1,165 @@
+"""One followed page: what is new in it at each look, whether its process lives, and when it died.
+
+In: an open page_reader.Reader. Out: a `schema.RankReport` with only what was not reported before, or None
+when nothing changed. A look without new steps costs about 40 us, each new step about 15 us.
+
+Guarantee: the snapshot is taken after the liveness test, so the first look that finds the process dead has
+everything it wrote. A rank that was killed ends at its last boundary or at the last moment it was seen alive,
+whichever is later: its death is known to within one look. A page that moves after its process seemed dead
+(a lock that was lost, a pid in another namespace) is alive again.
+
+It does not know what the directory holds (collectors/ranks.py), which series a rank has (rank_series.py) or
+what the aggregator has acknowledged (backlog.py).
+"""
+
+from __future__ import annotations
+
+from goodput import schema
+from goodput.page import NS_MAX, PageError
+from goodput.page_reader import EventRecord, Reader, Snapshot, StepRecord
+from goodput_exporters.backlog import key_of
+
+
+class Rank:
+    """One page over its life. `look` may raise PageError; the last good snapshot stays."""
+
+    def __init__(self, name: str, reader: Reader, procfs: str):
+        self.name = name
+        self.reader = reader
+        self.snapshot: Snapshot | None = None
+        self.alive = False
+        self.last_step: StepRecord | None = None
+        self.new_steps = 0  # in the last look
+        self.event_gaps = 0  # looks that came after the event ring had gone round
+        self.dead_since_ns: int | None = None
+        self.retired = False  # settled, but its file could not be removed
+        self.histograms: tuple | None = None  # (what they were computed from, buckets); see rank_series.py
+        self.identity = _identity(reader.identity)
+        self.key = key_of(self.identity)
+        self._procfs = procfs
+        self._seen_alive_ns = 0
+        self._death_reported = False
+        self._steps_seen = 0
+        self._events_seen = 0
+        self._outside: tuple[int, ...] = ()
+
+    def look(self, now_ns: int, sequence: int) -> schema.RankReport | None:
+        """Read the page at monotonic `now_ns`; None when it is dead and was reported so. Raises PageError."""
+        alive = self.reader.alive(self._procfs)
+        try:
+            snapshot = self.reader.snapshot(self._steps_seen, self._events_seen)
+            check_plausible(snapshot)
+        except PageError:
+            self._note_alive(alive, now_ns)
+            raise
+        if self.dead_since_ns is not None and self.snapshot is not None:
+            alive = alive or snapshot.last_ns != self.snapshot.last_ns
+        self._note_alive(alive, now_ns)
+        self.snapshot, self.new_steps = snapshot, len(snapshot.steps)
+        if self._death_reported and not alive and not snapshot.steps and not snapshot.events:
+            return None
+        self._death_reported = not alive
+        return self._report(snapshot, now_ns, sequence)
+
+    def _note_alive(self, alive: bool, now_ns: int) -> None:
+        self.alive = alive
+        if alive:
+            self._seen_alive_ns, self.dead_since_ns = now_ns, None
+        elif self.dead_since_ns is None:
+            self.dead_since_ns = now_ns
+
+    def refresh(self) -> None:
+        """Bring the snapshot's live part up to now, for a scrape between two looks. Raises PageError."""
+        if self.alive:
+            snapshot = self.reader.snapshot(NS_MAX, NS_MAX)
+            check_plausible(snapshot)
+            self.snapshot = snapshot
+
+    def _report(self, snapshot: Snapshot, now_ns: int, sequence: int) -> schema.RankReport:
+        steps = [self._step_row(snapshot, record) for record in snapshot.steps]
+        if snapshot.steps:
+            self.last_step = snapshot.steps[-1]
+            self._steps_seen = self.last_step.number
+        if snapshot.events:
+            self.event_gaps += 0 < self._events_seen < snapshot.events[0].number - 1
+            self._events_seen = snapshot.events[-1].number
+        return schema.RankReport(
+            identity=self.identity,
+            sequence=sequence,
+            phases=snapshot.phases,
+            live=self._live(snapshot, now_ns),
+            phase_states=snapshot.phase_states,
+            steps=steps,
+            events=[_event_row(snapshot, record) for record in snapshot.events],
+        )
+
+    def _step_row(self, snapshot: Snapshot, record: StepRecord) -> schema.StepRow:
+        # Time outside steps rarely changes; sharing equal tuples halves what a long backlog holds.
+        if record.outside != self._outside:
+            self._outside = record.outside
+        return schema.StepRow(
+            record.number,
+            record.step,
+            snapshot.unix_ns(record.start_ns),
+            snapshot.unix_ns(record.end_ns),
+            record.samples,
+            record.totals,
+            self._outside,
+        )
+
+    def _live(self, snapshot: Snapshot, now_ns: int) -> schema.Live:
+        if snapshot.ended:
+            end_ns = snapshot.unix_ns(snapshot.end_ns)
+        elif self.alive:
+            end_ns = 0
+        else:
+            end_ns = snapshot.unix_ns(max(snapshot.last_ns, self._seen_alive_ns))
+        return schema.Live(
+            now_ns=snapshot.unix_ns(now_ns),
+            last_ns=snapshot.unix_ns(snapshot.last_ns),
+            phase=snapshot.phase,
+            step_next=snapshot.step_next,
+            steps_done=snapshot.steps_done,
+            samples=snapshot.samples,
+            alive=self.alive,
+            ended=snapshot.ended,
+            end_ns=end_ns,
+            totals=snapshot.totals,
+            cost_ns=snapshot.cost_ns,
+            drops={what: count for what, count in snapshot.drops.items() if count},
+        )
+
+
+def check_plausible(snapshot: Snapshot) -> None:
+    """Raise PageError for a number that no rank can have reached and that would not fit a report."""
+    numbers = (snapshot.end_ns, snapshot.cost_ns, snapshot.samples, snapshot.background)
+    if max(*numbers, *snapshot.drops.values()) >= NS_MAX or not -1 <= snapshot.step_next < NS_MAX:
+        raise PageError("value", f"run {snapshot.identity['run']!r}: a live word is out of range")
+    if any(event.time_ns >= NS_MAX or not -1 <= event.step < NS_MAX for event in snapshot.events):
+        raise PageError("value", f"run {snapshot.identity['run']!r}: an event's time or step is out of range")
+
+
+def _identity(found: dict) -> schema.Identity:
+    return schema.Identity(
+        run=found["run"],
+        rank=found["rank"],
+        attempt=found["attempt"],
+        world_size=found["world_size"],
+        host=found["host"],
+        pid=found["pid"],
+        start_ns=found["start_unix_ns"],
+        device=found["device"],
+        device_uuid=found["device_uuid"],
+        devices=found["devices"],
+        group=found["group"],
+        stage=found.get("stage"),
+        flops_per_step=found.get("flops_per_step"),
+        peak_flops_per_second=found.get("peak_flops_per_second"),
+        gpu_hour_cost=found.get("gpu_hour_cost"),
+    )
+
+
+def _event_row(snapshot: Snapshot, record: EventRecord) -> schema.EventRow:
+    return schema.EventRow(
+        record.number, record.kind, snapshot.unix_ns(record.time_ns), record.step, record.text
+    )

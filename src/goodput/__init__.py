@@ -1,0 +1,146 @@
+"""goodput: was every second of every GPU useful work, and if not, why?
+
+    import goodput
+
+    goodput.start(run="my-run")                       # optional: rank and world size come from the launcher
+    for batch in goodput.steps(loader):               # times the wait for the loader, bounds the step
+        with goodput.phase("forward"):
+            loss = model(batch)
+        with goodput.phase("backward"):
+            loss.backward()
+        with goodput.phase("optimizer"):
+            optimizer.step()
+    print(goodput.report())
+
+Standard library only. Calls write to a memory-mapped page and never raise, wait, start a thread or open a
+socket. `GOODPUT_DISABLE=1` makes every one of them do nothing.
+"""
+
+from __future__ import annotations
+
+import atexit as _atexit
+import os as _os
+
+from goodput.sdk.session import Session as _Session
+
+__version__ = "0.1.0"
+__all__ = ["checkpoint", "mark", "phase", "report", "resumed", "start", "step", "steps", "stop"]
+
+_session = _Session()
+_phases = _session.phases
+_os.register_at_fork(after_in_child=_session.after_fork)
+_atexit.register(_session.at_exit)
+
+
+def start(
+    run: str | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    *,
+    attempt: int | None = None,
+    device: str | None = None,
+    device_uuid: str | None = None,
+    devices: int | None = None,
+    group: str | None = None,
+    stage: int | None = None,
+    flops_per_step: float | None = None,
+    peak_flops_per_second: float | None = None,
+    gpu_hour_cost: float | None = None,
+    directory: str | None = None,
+) -> None:
+    """Begin measuring this process.
+
+    What is left out is read from the variables of torchrun, Slurm, MPI or Kubernetes.
+
+    Args:
+        run: name of the training run, the same on all ranks and over its restarts.
+        rank, world_size: of this process among those of the run.
+        attempt: 1 for the first start of the run, then 2, 3 …
+        device, device_uuid, devices: the accelerator's name and id, and how many this rank drives.
+        group: ranks with the same text meet in collectives; one group when left out.
+        stage: pipeline stage.
+        flops_per_step: model FLOPs of one step of this rank, without recomputation.
+        peak_flops_per_second: dense peak of this rank's devices together.
+        gpu_hour_cost: price of one GPU-hour, in dollars.
+        directory: where rank pages lie; default `$GOODPUT_DIR`, else /dev/shm/goodput.
+
+    A second call does nothing. Without a call, the first step or phase starts.
+    """
+    given = {name: value for name, value in locals().items() if value is not None}
+    _session.start(explicit=True, **given)
+
+
+def phase(name: str, state: str | None = None):
+    """The phase `name`, as a context manager or a decorator.
+
+    Built in are loader, h2d, forward, backward, optimizer, communication, checkpoint, restore, evaluation and
+    compile. Up to 16 more are yours; `state` says what their time is in the account: productive, loader, h2d,
+    communication, checkpoint, restore, evaluation, compile, startup or unattributed (the default).
+    """
+    try:
+        return _phases[name]
+    except (KeyError, TypeError):
+        return _session.define(name, state)
+
+
+def steps(iterable, samples: int = 0):
+    """Iterate, timing the wait for each item as `loader`; each item's turn of the loop is one step.
+
+    `samples` is how many samples (or tokens) a step handles, for throughput.
+    """
+    from goodput.sdk.steps import steps as generate
+
+    return generate(_session.recorder, phase("loader"), iterable, samples)
+
+
+def step(index: int | None = None, samples: int = 0):
+    """One step as a context manager. `index` defaults to one more than the last; it cannot go back."""
+    from goodput.sdk.steps import Step
+
+    return Step(_session.recorder, index, samples)
+
+
+def checkpoint(step: int | None = None, wait: bool = True):
+    """A checkpoint of the work up to `step`, by default the running step, between steps the last one.
+
+    As `with checkpoint(step):` it times the save and marks it committed at the end. As a plain statement it
+    says that the checkpoint is saved. With `wait=False` it is committed when `.commit()` is called.
+    """
+    from goodput.sdk.checkpoints import Checkpoint, checked_step
+
+    recorder = _session.recorder
+    recorder.ready()
+    index = checked_step(recorder, step)
+    if index is None:
+        _session.say(f"checkpoint({step!r}): want a step index; taken as the current one")
+        index = checked_step(recorder, None)
+    return Checkpoint(recorder, phase("checkpoint"), index, bool(wait))
+
+
+def resumed(step: int) -> None:
+    """This attempt goes on after `step`, the last step whose work was restored; -1 when from scratch."""
+    _session.resume(step)
+
+
+def mark(text: str) -> None:
+    """Note a moment, with up to 64 bytes of text, for the timeline."""
+    recorder = _session.recorder
+    if recorder.ready() or recorder.thread > 0:
+        from time import perf_counter_ns
+
+        recorder.event("mark", perf_counter_ns(), max(recorder.step_next - 1, -1), str(text))
+
+
+def stop(reason: str = "finished") -> None:
+    """End the measurement before the process ends; `reason` is finished or failed. `start` may follow."""
+    _session.stop(reason if reason in ("finished", "failed") else "finished")
+
+
+def report():
+    """This process's own account so far: print it, or read its `.account` (a dictionary).
+
+    Returns a goodput.sdk.report.Report; an empty one where nothing is measured.
+    """
+    from goodput.sdk.report import report as make
+
+    return make(_session)

@@ -1,0 +1,73 @@
+"""Kept and lost: which completed steps a later attempt did again.
+
+In: the attempts of a run and the steps of each. Out: for each attempt the index of the last step that still
+counts. A step is kept unless a later attempt resumed before it. The resume point of an attempt is what it said
+(`resumed`), else one before the first step it did, else, while it has done none or the run is down, the last
+committed checkpoint before it; where no checkpoint was ever reported nothing is declared lost, since nobody knows.
+"""
+
+from __future__ import annotations
+
+from goodput.account.timeline import Attempt, Run
+
+KEEP_ALL = 1 << 62
+
+
+def resume_points(run: Run, first_steps: dict[tuple[int, int], int | None]) -> dict[int, int | None]:
+    """Per attempt number the last step whose work it starts from, None where unknown.
+
+    `first_steps` is the first step index of each (rank, attempt), None while there is none. Ranks of one attempt
+    resume together, so the least of what they say holds.
+    """
+    said: dict[int, list[int]] = {}
+    done: dict[int, list[int]] = {}
+    for (rank, number), attempt in run.attempts.items():
+        said.setdefault(number, []).extend(e.step for e in attempt.events.values() if e.kind == "resumed")
+        first = first_steps[rank, number]
+        if first is not None:
+            done.setdefault(number, []).append(first - 1)
+    points = {}
+    for number in said:
+        known = said[number] or done.get(number)
+        points[number] = min(known) if known else last_checkpoint(run, before=number)
+    return points
+
+
+def last_checkpoint(run: Run, before: int) -> int | None:
+    """Step of the last checkpoint committed in attempts numbered below `before`; -1 when all were left open."""
+    begun = False
+    last = -1
+    for (_, number), attempt in run.attempts.items():
+        if number >= before:
+            continue
+        for event in attempt.events.values():
+            begun = begun or event.kind == "checkpoint_begun"
+            if event.kind == "checkpoint_committed":
+                begun, last = True, max(last, event.step)
+    return last if begun else None
+
+
+def kept_until(run: Run, points: dict[int, int | None], down: bool) -> dict[tuple[int, int], int]:
+    """For each (rank, attempt) the last step index that counts.
+
+    A rank that has no part in a later attempt loses to it what it had done by that attempt's start.
+    """
+    newest = max((number for _, number in run.attempts), default=0)
+    provisional = last_checkpoint(run, before=newest + 1) if down else None
+    limits = {}
+    for (rank, number), attempt in run.attempts.items():
+        limit = KEEP_ALL if provisional is None else provisional
+        for later, point in points.items():
+            if later > number and point is not None and _precedes(run, attempt, later):
+                limit = min(limit, point)
+        limits[rank, number] = limit
+    return limits
+
+
+def _precedes(run: Run, attempt: Attempt, later: int) -> bool:
+    """Whether `attempt` was over when the attempts numbered `later` began."""
+    if (attempt.rank, later) in run.attempts:
+        return True
+    end = attempt.known_end_ns()
+    start = min((a.start_ns for a in run.attempts.values() if a.attempt == later), default=0)
+    return end is not None and end <= start + 60_000_000_000

@@ -1,0 +1,67 @@
+"""The states of the account: every nanosecond of an expected rank is in exactly one of them.
+
+Order is that of the tables and pictures: what is useful first, then what a step waits for, then what is around
+steps, then what is gone, then what is not known.
+"""
+
+STATES = (
+    "productive",
+    "loader",
+    "h2d",
+    "communication",
+    "straggler",
+    "launch",
+    "checkpoint",
+    "evaluation",
+    "compile",
+    "startup",
+    "restore",
+    "stall",
+    "lost",
+    "down",
+    "queue",
+    "unattributed",
+    "unobserved",
+)
+INDEX = {state: i for i, state in enumerate(STATES)}
+
+PHASE_STATES = {
+    "none": "unattributed",
+    "loader": "loader",
+    "h2d": "h2d",
+    "forward": "productive",
+    "backward": "productive",
+    "optimizer": "productive",
+    "communication": "communication",
+    "checkpoint": "checkpoint",
+    "restore": "restore",
+    "evaluation": "evaluation",
+    "compile": "compile",
+}
+# Time in these is somebody's plan, so it is not a stall however long it takes.
+PLANNED = ("checkpoint", "evaluation", "restore", "compile")
+# What a person needs one line for.
+MEANINGS = {
+    "productive": "compute phases of kept steps",
+    "loader": "waiting for the data loader",
+    "h2d": "copies to the device",
+    "communication": "collectives, as long as even the last rank waited",
+    "straggler": "collectives beyond that: waiting for a slower rank",
+    "launch": "the device idle because the host could not feed it",
+    "checkpoint": "saving checkpoints",
+    "evaluation": "evaluation",
+    "compile": "compilation and first-step work",
+    "startup": "from an attempt's start to its first step",
+    "restore": "loading a checkpoint",
+    "stall": "no step progress for too long",
+    "lost": "steps that had to be done again, or never finished",
+    "down": "no live process",
+    "queue": "waiting for the scheduler",
+    "unattributed": "inside an attempt, in no phase",
+    "unobserved": "an expected rank that nobody reported",
+}
+
+
+def vector() -> list[int]:
+    """Nanoseconds per state, all zero."""
+    return [0] * len(STATES)

@@ -1,0 +1,88 @@
+"""An account for people: a table that closes to 100.0 %, the factors, and one line of advice.
+
+In: an account document. Out: text of at most 100 columns, without colour.
+"""
+
+from __future__ import annotations
+
+from goodput.account.states import MEANINGS, STATES
+
+
+def tenths(parts: list[float]) -> list[int]:
+    """Shares of `parts` in tenths of a percent that sum to exactly 1000 (largest remainder); all 0 if empty."""
+    total = sum(parts)
+    if total <= 0:
+        return [0] * len(parts)
+    exact = [1000 * part / total for part in parts]
+    rounded = [int(value) for value in exact]
+    by_remainder = sorted(range(len(parts)), key=lambda i: (rounded[i] - exact[i], i))
+    for i in by_remainder[: 1000 - sum(rounded)]:
+        rounded[i] += 1
+    return rounded
+
+
+def state_rows(document: dict) -> list[tuple[str, float, str, str]]:
+    """(state, GPU-seconds, percent, meaning) of the states that have time; the percents sum to 100.0."""
+    states = [(state, document["states"][state]) for state in STATES]
+    shares = tenths([seconds for _, seconds in states])
+    return [
+        (state, seconds, f"{share // 10}.{share % 10}", MEANINGS[state])
+        for (state, seconds), share in zip(states, shares, strict=True)
+        if seconds > 0
+    ]
+
+
+def percent(ratio: float | None) -> str:
+    return "unknown" if ratio is None else f"{100 * ratio:.1f} %"
+
+
+def render(document: dict) -> str:
+    """The whole account as text."""
+    lines = [
+        f"run {document['run']}: {document['status']}, {document['world_size']} ranks, "
+        f"{document['end'] - document['start']:.1f} s, {document['gpu_seconds']:.1f} GPU-seconds",
+        "",
+        f"  {'state':<14}{'GPU-seconds':>12}{'percent':>9}   what it is",
+    ]
+    lines += [f"  {s:<14}{seconds:>12.2f}{share:>8}%   {what}" for s, seconds, share, what in state_rows(document)]
+    lines += [f"  {'total':<14}{document['gpu_seconds']:>12.2f}{'100.0':>8}%", ""]
+    lines += [*_factor_lines(document), *_trouble_lines(document)]
+    return "\n".join(lines)
+
+
+def _factor_lines(document: dict) -> list[str]:
+    f, steps = document["factors"], document["steps"]
+    return [
+        f"  goodput {percent(f['goodput'])} = availability {percent(f['availability'])}"
+        f" x step efficiency {percent(f['step_efficiency'])}",
+        f"  MFU {percent(f['mfu'])} = goodput x compute efficiency {percent(f['compute_efficiency'])}",
+        f"  steps of all ranks: {steps['kept']} kept, {steps['lost']} lost;"
+        f" ranks observed {percent(document['coverage']['ranks'])}",
+    ]
+
+
+def _trouble_lines(document: dict) -> list[str]:
+    lines = []
+    straggler = document["straggler"]
+    if straggler["culprit"] is not None:
+        first = straggler["shares"][0]
+        lines.append(
+            f"  slow rank: {straggler['culprit']} on {first['host']} ({straggler['because']}), which explains"
+            f" {percent(first['share'])} of the waiting; the run is {straggler['slowdown']:.2f}x slower for it"
+        )
+    for restart in document["restarts"]:
+        down = restart["down_seconds"]
+        lines.append(
+            f"  restart {restart['attempt'] - 1}: down {'unknown' if down is None else f'{down:.2f} s'}, "
+            f"{restart['lost_steps']} steps lost ({restart['lost_gpu_seconds']:.2f} GPU-seconds), "
+            f"resumed after step {restart['resume_step']}"
+        )
+    if document["causes"]:
+        cause = document["causes"][0]
+        lines += [
+            "",
+            f"  largest cause: {cause['state']}, {percent(cause['share'])} of all GPU time; without it the run would"
+            f" be {cause['gain']:.2f}x faster",
+            f"  advice: {cause['advice']}",
+        ]
+    return lines

@@ -1,0 +1,43 @@
+"""Why GPUs waited: one cause per file, each found by the folder it lies in.
+
+In: an Account. Out: the causes with time, largest first, each with its share of all GPU time, the gain that
+removing it could bring at most, 1 / (1 - share), its price and one line of advice. A cause is a module with
+`STATE`, a state of the account, and `advise(account) -> str`. It does not know where the account came from.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from goodput.account.account import Account
+from goodput.account.states import INDEX
+
+
+def advisers() -> dict[str, object]:
+    """The cause modules by the state they explain."""
+    modules = (importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__))
+    return {module.STATE: module for module in modules}
+
+
+def explain(account: Account) -> list[dict]:
+    """The causes of this account, as the document lists them."""
+    gpu_ns, wall = account.gpu_ns(), account.wall_gpu_ns()
+    price = account.gpu_hour_cost()
+    found = []
+    for state, module in advisers().items():
+        ns = gpu_ns[INDEX[state]]
+        if ns <= 0:
+            continue
+        share = ns / wall
+        found.append(
+            {
+                "state": state,
+                "share": share,
+                "gpu_seconds": ns / 1e9,
+                "gain": 1 / (1 - share) if share < 1 else None,
+                "cost": None if price is None else ns / 3.6e12 * price,
+                "advice": module.advise(account),
+            }
+        )
+    return sorted(found, key=lambda cause: -cause["gpu_seconds"])

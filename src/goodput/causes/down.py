@@ -1,0 +1,10 @@
+"""No live process between attempts."""
+
+STATE = "down"
+
+
+def advise(account) -> str:
+    return (
+        "Restart faster: keep spare nodes and a warm image, restart in place where the node is "
+        "healthy, and page on a run that is down."
+    )

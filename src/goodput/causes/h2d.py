@@ -1,0 +1,10 @@
+"""Copies to the device that the step waited for."""
+
+STATE = "h2d"
+
+
+def advise(account) -> str:
+    return (
+        "Copy while computing: pin host memory (pin_memory=True), copy with non_blocking=True, "
+        "and fetch the next batch one step ahead."
+    )

@@ -1,0 +1,10 @@
+"""From the start of the processes to the first step."""
+
+STATE = "startup"
+
+
+def advise(account) -> str:
+    return (
+        "Shorten the way to the first step: import less, build the dataset index once and cache "
+        "it, start the loader's workers early."
+    )

@@ -1,0 +1,10 @@
+"""Inside an attempt but in no phase."""
+
+STATE = "unattributed"
+
+
+def advise(account) -> str:
+    return (
+        "Name this time: put goodput.phase(...) around what happens between the phases, so that "
+        "it can be told apart."
+    )

@@ -1,0 +1,9 @@
+"""Expected ranks that nobody reported."""
+
+STATE = "unobserved"
+
+
+def advise(account) -> str:
+    return (
+        "Run `goodput node` on every node of the run, and start the SDK early in every rank."
+    )

@@ -1,0 +1,172 @@
+"""`goodput node`: the agent of one node. It reads rank pages, serves /metrics and pushes to an aggregator.
+
+In: the command line. Out: exit status 0 (stopped, or `--once` printed), 1 (it failed), 2 (a wrong call).
+The agent itself is goodput_exporters, imported only when the command runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from urllib.parse import urlsplit
+
+from goodput import page
+
+DEFAULT_ADDRESS = "127.0.0.1:9470"
+SECONDS_MAX = 86_400.0
+EXAMPLE = """examples:
+  goodput node                                             serve what this node's ranks report
+  goodput node --aggregator http://goodput.internal:9471   and push it
+  goodput node --once                                      print one exposition and exit
+"""
+
+
+def add_parser(subparsers) -> None:
+    parser = subparsers.add_parser(
+        "node",
+        help="run the agent of this node",
+        description="Read this node's rank pages and counters, serve them, push them to the aggregator.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--directory", default=page.default_directory(), help="of the rank pages (default: %(default)s)")
+    add("--listen", metavar="ADDRESS:PORT", type=address, default=DEFAULT_ADDRESS,
+        help="where to serve; port 0 takes a free one (default: %(default)s)")  # fmt: skip
+    add("--aggregator", metavar="URL", type=aggregator, default=os.environ.get("GOODPUT_AGGREGATOR") or None,
+        help="where to push (default: $GOODPUT_AGGREGATOR, else nowhere)")  # fmt: skip
+    add("--token-file", metavar="FILE", help="a file with the bearer token for the aggregator")
+    add("--interval", metavar="SECONDS", type=interval, default=1.0,
+        help="between looks (default: %(default)s)")  # fmt: skip
+    add("--push-interval", metavar="SECONDS", type=interval, default=5.0,
+        help="between pushes (default: %(default)s)")  # fmt: skip
+    add("--grace", metavar="SECONDS", type=seconds, default=60.0,
+        help="how long a dead rank's page is kept (default: %(default)s)")  # fmt: skip
+    add("--sysfs", metavar="ROOT", default="/sys", help="default: %(default)s")
+    add("--procfs", metavar="ROOT", default="/proc", help="default: %(default)s")
+    add("--once", action="store_true", help="print one exposition and exit; changes nothing on the node")
+    parser.set_defaults(call=call)
+
+
+def address(text: str) -> tuple[str, int]:
+    """(host, port) from HOST:PORT or [IPV6]:PORT."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise argparse.ArgumentTypeError(f"{text!r}: an IPv6 address goes in brackets, as in [::1]:9470")
+    if not colon or not (port.isascii() and port.isdigit() and int(port[:6]) < 65536):
+        raise argparse.ArgumentTypeError(f"{text!r}: want ADDRESS:PORT with a port of 0 to 65535")
+    return host, int(port)
+
+
+def aggregator(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port)
+    except ValueError:
+        usable = False
+    if not usable or parts.query or parts.fragment:
+        raise argparse.ArgumentTypeError(f"{text!r}: want a URL as in http://goodput.internal:9471")
+    return text
+
+
+def seconds(text: str) -> float:
+    """A finite number of seconds from 0 to a day."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= SECONDS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r}: want seconds, 0 to {SECONDS_MAX:.0f}")
+    return value
+
+
+def interval(text: str) -> float:
+    value = seconds(text)
+    if value < 0.01:
+        raise argparse.ArgumentTypeError(f"{text!r}: want at least 0.01 seconds")
+    return value
+
+
+def call(arguments) -> int:
+    """Run the agent until SIGTERM or SIGINT."""
+    import logging
+
+    try:
+        from goodput_exporters.agent import Agent
+        from goodput_exporters.push import Unreachable, read_token
+    except ImportError as error:
+        _complain(f"{error}. The node agent needs: pip install 'goodput-telemetry[node]'")
+        return 1
+    logging.basicConfig(level=logging.WARNING, format="goodput node: %(message)s", stream=sys.stderr)
+    if arguments.token_file:
+        try:
+            read_token(arguments.token_file)
+        except Unreachable as error:
+            _complain(str(error))
+            return 2
+    agent = Agent(
+        arguments.directory,
+        aggregator=None if arguments.once else arguments.aggregator,
+        token_file=arguments.token_file,
+        interval_seconds=arguments.interval,
+        push_interval_seconds=arguments.push_interval,
+        grace_seconds=arguments.grace,
+        sysfs=arguments.sysfs,
+        procfs=arguments.procfs,
+    )
+    if arguments.once:
+        sys.stdout.write(agent.once())
+        return 0
+    return _run(agent, arguments)
+
+
+def _run(agent, arguments) -> int:
+    import signal
+    import threading
+
+    from goodput_exporters.lock import Refused
+    from goodput_exporters.server import Server
+
+    _allow_files()
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    try:
+        server = Server(agent.exposition, agent.health, arguments.listen)
+    except (OSError, OverflowError) as error:
+        _complain(f"cannot listen on {arguments.listen[0]}:{arguments.listen[1]}: {error}")
+        return 1
+    try:
+        agent.start()
+        server.start()
+        where = f"pushes to {arguments.aggregator}" if arguments.aggregator else "pushes nowhere"
+        print(f"goodput node: reads {arguments.directory}, serves {server.url}/metrics, {where}", flush=True)
+        while not stopping.wait(0.5) and agent.failure is None:
+            pass
+    except Refused as refusal:
+        agent.failure = str(refusal)
+    finally:
+        server.stop()
+        agent.stop()
+    if agent.failure:
+        _complain(agent.failure)
+        return 1
+    return 0
+
+
+def _allow_files() -> None:
+    """One descriptor per page: raise the soft limit, which is 1024 on most systems, towards the hard one."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 8192 if hard == resource.RLIM_INFINITY else min(8192, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _complain(text: str) -> None:
+    print(f"goodput node: {text}", file=sys.stderr)

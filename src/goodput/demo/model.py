@@ -1,0 +1,212 @@
+"""A character language model in NumPy: predict the next character from a window of previous ones.
+
+Comes in: token ids, (batch, context) and the target id of each row. Goes out: the mean loss, and the
+gradient of every parameter in one flat vector, ready for an all-reduce and for Adam.
+
+    embedding of each token -> concatenated -> tanh layers -> logits -> softmax cross entropy
+
+Guarantee: parameters and gradient are each one contiguous vector, and the layers are views into it, so
+nothing is packed or unpacked. The same seed gives the same parameters. At the default sizes the vector is
+0.67 MB, and forward, backward and Adam together take 8 to 10 ms on one core that attains 115 GFLOP/s.
+
+Does not know: other ranks, files, clocks. BLAS must be held to one thread by whoever starts the process
+(see `peak.ONE_THREAD`), or ranks that share a machine fight for its cores.
+
+    model = Model(vocabulary=128, context=16, embedding=16, hidden=(256, 256), seed=0)
+    adam = Adam(model.parameters.size)
+    loss = model.forward(tokens, targets)
+    adam.update(model.parameters, model.backward())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The default run: 2 to 6 ranks on a machine with two cores or more.
+
+    The batch sets how long a step computes, the rest how long the all-reduce takes: 768 rows keep a core
+    busy for 8 to 10 ms, so that four ranks on two cores take 40 steps a second.
+    """
+
+    vocabulary: int = 128  # distinct token ids
+    context: int = 16  # previous characters that the model sees
+    embedding: int = 16  # numbers per character
+    hidden: tuple[int, ...] = (256, 256)  # width of each tanh layer
+    batch: int = 768  # rows per rank and step
+    seed: int = 0
+
+
+class Model:
+    """The network, its parameters and their gradient.
+
+    parameters  (size,)             what Adam updates in place
+    gradient    (size,)             what `backward` fills
+    message     (size + extras,)    the gradient and, behind it, numbers that travel in the same all-reduce
+    extras      (extras,)           those numbers, such as a loss or a stop flag, which are the caller's alone
+
+    `hidden` is the width of the tanh layer, or one width per layer. `dtype` is float32 for speed; float64
+    is there so that the gradient can be checked against finite differences.
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        context: int,
+        embedding: int,
+        hidden: int | Sequence[int],
+        seed: int,
+        *,
+        extras: int = 0,
+        dtype: type[np.floating] = np.float32,
+    ) -> None:
+        widths = [hidden] if isinstance(hidden, int) else list(hidden)
+        if min([vocabulary, context, embedding, *widths]) < 1 or not widths or extras < 0:
+            raise ValueError("vocabulary, context, embedding and every hidden width must be at least 1")
+        self.vocabulary, self.context, self.embedding = vocabulary, context, embedding
+        self.layers = list(zip([context * embedding, *widths], [*widths, vocabulary], strict=True))
+        size = vocabulary * embedding + sum(inputs * outputs + outputs for inputs, outputs in self.layers)
+        self.parameters = np.zeros(size, dtype)
+        self.message = np.zeros(size + extras, dtype)
+        self.gradient, self.extras = self.message[:size], self.message[size:]
+        self._table, self._weights, self._biases = self._views(self.parameters)
+        self._table_gradient, self._weight_gradients, self._bias_gradients = self._views(self.gradient)
+        self._cache: tuple[np.ndarray, np.ndarray, list[np.ndarray], np.ndarray] | None = None
+        self._initialise(np.random.default_rng(seed))
+
+    def _views(self, flat: np.ndarray) -> tuple[np.ndarray, list[np.ndarray], list[np.ndarray]]:
+        """The embedding table (vocabulary, embedding), weights (inputs, outputs) and biases (outputs,)."""
+        end = self.vocabulary * self.embedding
+        table, weights, biases = flat[:end].reshape(self.vocabulary, self.embedding), [], []
+        for inputs, outputs in self.layers:
+            start, end = end, end + inputs * outputs
+            weights.append(flat[start:end].reshape(inputs, outputs))
+            start, end = end, end + outputs
+            biases.append(flat[start:end])
+        return table, weights, biases
+
+    def _initialise(self, random: np.random.Generator) -> None:
+        self._table[:] = random.standard_normal(self._table.shape)
+        for weight in self._weights:
+            weight[:] = random.standard_normal(weight.shape) / np.sqrt(weight.shape[0])
+        # Small logits make the first guess nearly uniform, so that the loss starts at ln(vocabulary).
+        self._weights[-1] *= 0.1
+
+    def forward(self, tokens: np.ndarray, targets: np.ndarray) -> float:
+        """Mean cross entropy, in nats per character, of `tokens` (batch, context) on `targets` (batch,).
+
+        Both hold ids below `vocabulary`, of any integer type. What `backward` needs is kept until it runs.
+        """
+        tokens, targets = np.asarray(tokens, np.intp), np.asarray(targets, np.intp)
+        if tokens.ndim != 2 or tokens.shape[1] != self.context or targets.shape != tokens.shape[:1]:
+            shapes = f"{tokens.shape} and {targets.shape}"
+            raise ValueError(f"expected (batch, {self.context}) and (batch,), got {shapes}")
+        values = [self._table[tokens].reshape(len(tokens), -1)]  # The input of each layer.
+        for weight, bias in zip(self._weights[:-1], self._biases[:-1], strict=True):
+            value = values[-1] @ weight
+            value += bias
+            values.append(np.tanh(value, out=value))
+        logits = values[-1] @ self._weights[-1]
+        logits += self._biases[-1]
+        logits -= logits.max(axis=1, keepdims=True)  # exp cannot overflow, and the softmax is unchanged.
+        picked = logits[np.arange(len(targets)), targets]
+        probabilities = np.exp(logits, out=logits)
+        totals = probabilities.sum(axis=1, keepdims=True)
+        probabilities /= totals
+        self._cache = tokens, targets, values, probabilities
+        return float(np.mean(np.log(totals[:, 0]) - picked))
+
+    def backward(self) -> np.ndarray:
+        """The gradient of the last `forward`'s loss: `self.gradient` (size,), overwritten by the next call.
+
+        RuntimeError without a `forward` before it: each forward pass is good for one backward pass.
+        """
+        if self._cache is None:
+            raise RuntimeError("backward needs a forward pass first")
+        tokens, targets, values, delta = self._cache
+        self._cache = None
+        delta[np.arange(len(targets)), targets] -= 1
+        delta /= len(targets)
+        for layer in reversed(range(len(self.layers))):
+            np.matmul(values[layer].T, delta, out=self._weight_gradients[layer])
+            np.sum(delta, axis=0, out=self._bias_gradients[layer])
+            delta = delta @ self._weights[layer].T
+            if layer:  # Layer 0 reads the embedding, the others a tanh.
+                slope = np.square(values[layer], out=values[layer])
+                np.subtract(1, slope, out=slope)
+                delta *= slope
+        self._embedding_backward(tokens, delta)
+        return self.gradient
+
+    def _embedding_backward(self, tokens: np.ndarray, delta: np.ndarray) -> None:
+        # bincount adds up all rows of a token in a fixed order; np.add.at takes four times as long.
+        places = tokens[:, :, None] * self.embedding + np.arange(self.embedding)
+        sums = np.bincount(places.ravel(), weights=delta.ravel(), minlength=self._table.size)
+        self._table_gradient[:] = sums.reshape(self._table.shape)
+
+    def flops_per_step(self, batch: int) -> int:
+        """Model FLOPs of one rank's step on `batch` rows, by formula.
+
+        Counted: each layer's matrix product forward, 2 · batch · inputs · outputs, and twice that backward
+        (one product for the weights' gradient, one for the inputs' gradient). Not counted: embedding
+        lookups, biases, tanh, softmax, Adam, the all-reduce. This is the 6 · parameters · rows of Kaplan
+        et al., "Scaling Laws for Neural Language Models" (2020), section 2.1, over the weight matrices.
+        """
+        forward = sum(2 * batch * inputs * outputs for inputs, outputs in self.layers)
+        return 3 * forward
+
+
+class Adam:
+    """Adam over one flat vector of `size` numbers: Kingma and Ba (2015), algorithm 1.
+
+    Its state is `first` and `second`, the running means (size,) of the gradient and of its square, and
+    `updates`, how many there were.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        learning_rate: float = 1e-3,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        *,
+        dtype: type[np.floating] = np.float32,
+    ) -> None:
+        self.learning_rate, self.beta1, self.beta2, self.epsilon = learning_rate, beta1, beta2, epsilon
+        self.first, self.second = np.zeros(size, dtype), np.zeros(size, dtype)
+        self.updates = 0
+        self._scratch, self._change = np.empty(size, dtype), np.empty(size, dtype)
+
+    def update(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
+        """Move `parameters` (size,) in place, against `gradient` (size,), which is left as it is."""
+        self.updates += 1
+        scratch, change = self._scratch, self._change
+        self.first *= self.beta1
+        self.first += np.multiply(gradient, 1 - self.beta1, out=scratch)
+        np.square(gradient, out=scratch)
+        scratch *= 1 - self.beta2
+        self.second *= self.beta2
+        self.second += scratch
+        np.sqrt(self.second, out=scratch)
+        scratch /= np.sqrt(1 - self.beta2**self.updates)
+        scratch += self.epsilon
+        np.divide(self.first, scratch, out=change)
+        change *= self.learning_rate / (1 - self.beta1**self.updates)
+        parameters -= change
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What a checkpoint keeps: `first` (size,), `second` (size,) and `updates` (), not copied."""
+        return {"first": self.first, "second": self.second, "updates": np.array(self.updates, np.int64)}
+
+    def load(self, state: dict[str, np.ndarray]) -> None:
+        """Continue from `state`; other keys in it are ignored. ValueError when the sizes differ."""
+        if state["first"].shape != self.first.shape or state["second"].shape != self.second.shape:
+            raise ValueError(f"state of {state['first'].shape} does not fit {self.first.shape}")
+        self.first[:], self.second[:] = state["first"], state["second"]
+        self.updates = int(state["updates"])

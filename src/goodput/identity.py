@@ -1,0 +1,140 @@
+"""Who a rank is: the fields of a page's identity, read from the launcher's environment and checked.
+
+In: environment variables of torchrun, Slurm, MPI or Kubernetes, and what the user gave to `start`.
+Out: a plain dictionary that `page.Writer` stores and `check_identity` vouches for. Knows no file and no clock.
+
+    launched = from_environment(os.environ)    # {"run": "4711", "rank": 3, "world_size": 8, "attempt": 1, ...}
+"""
+
+from __future__ import annotations
+
+_NS_MAX = 1 << 62
+
+# Per field the variables that carry it, first match wins: our own, torchrun, Slurm, Open MPI, MPICH and Intel
+# MPI (PMI), MVAPICH, Kubernetes indexed jobs. A launcher's group is used whole where it names the rank, so a
+# torchrun inside a Slurm allocation is torchrun's.
+_LAUNCHERS = (
+    (
+        "goodput",
+        {"rank": "GOODPUT_RANK", "world_size": "GOODPUT_WORLD_SIZE", "local_rank": "GOODPUT_LOCAL_RANK"},
+    ),
+    ("torchrun", {"rank": "RANK", "world_size": "WORLD_SIZE", "local_rank": "LOCAL_RANK"}),
+    (
+        "openmpi",
+        {
+            "rank": "OMPI_COMM_WORLD_RANK",
+            "world_size": "OMPI_COMM_WORLD_SIZE",
+            "local_rank": "OMPI_COMM_WORLD_LOCAL_RANK",
+        },
+    ),
+    (
+        "mvapich",
+        {
+            "rank": "MV2_COMM_WORLD_RANK",
+            "world_size": "MV2_COMM_WORLD_SIZE",
+            "local_rank": "MV2_COMM_WORLD_LOCAL_RANK",
+        },
+    ),
+    ("pmi", {"rank": "PMI_RANK", "world_size": "PMI_SIZE", "local_rank": "MPI_LOCALRANKID"}),
+    ("slurm", {"rank": "SLURM_PROCID", "world_size": "SLURM_NTASKS", "local_rank": "SLURM_LOCALID"}),
+    ("kubernetes", {"rank": "JOB_COMPLETION_INDEX", "world_size": "JOB_COMPLETIONS"}),
+)
+_RUN_VARIABLES = ("GOODPUT_RUN", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "JOB_NAME", "PBS_JOBID", "LSB_JOBID")
+# Restart counters start at 0, attempts at 1.
+_RESTART_VARIABLES = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+
+
+def from_environment(environ) -> dict:
+    """What the launcher says: `launcher` and, each only where known, run, rank, world_size, local_rank, attempt.
+
+    A variable that is no number in range is skipped and named in `ignored`, a list of texts.
+    """
+    found: dict = {"launcher": "none", "ignored": []}
+    for launcher, variables in _LAUNCHERS:
+        rank = _integer(environ, variables["rank"], 0, found)
+        if rank is None:
+            continue
+        found["launcher"], found["rank"] = launcher, rank
+        for name in ("world_size", "local_rank"):
+            value = _integer(environ, variables.get(name, ""), 1 if name == "world_size" else 0, found)
+            if value is not None:
+                found[name] = value
+        break
+    run = next((environ[name] for name in _RUN_VARIABLES if environ.get(name)), None)
+    # torchrun without --rdzv-id names every run "none"; its port at least differs between jobs on a host.
+    if run == "none":
+        run = f"torchrun-{environ.get('MASTER_PORT', '0')}"
+    if run:
+        found["run"] = clean_text(run, 128)
+    attempt = _attempt(environ, found)
+    if attempt is not None:
+        found["attempt"] = attempt
+    return found
+
+
+def clean_text(text: object, most: int) -> str:
+    """`text` as printable text of at most `most` characters; what is not printable becomes "?"."""
+    return "".join(c if c.isprintable() else "?" for c in str(text)[:most])
+
+
+def _attempt(environ, found: dict) -> int | None:
+    attempt = _integer(environ, "GOODPUT_ATTEMPT", 1, found)
+    if attempt is not None:
+        return attempt
+    for name in _RESTART_VARIABLES:
+        restarts = _integer(environ, name, 0, found)
+        if restarts is not None:
+            return restarts + 1
+    return None
+
+
+def _integer(environ, name: str, least: int, found: dict) -> int | None:
+    text = environ.get(name)
+    if not text:
+        return None
+    if text.isascii() and text.isdigit() and least <= int(text[:9]) and len(text) <= 8:
+        return int(text)
+    found["ignored"].append(f"{name}={clean_text(text, 40)!r} is no whole number from {least}")
+    return None
+
+
+_INTEGERS = {  # name: (least, most)
+    "rank": (0, (1 << 24) - 1),
+    "world_size": (1, 1 << 24),
+    "attempt": (1, 1 << 20),
+    "pid": (1, 1 << 32),
+    "devices": (1, 1 << 16),
+    "start_unix_ns": (0, _NS_MAX),
+    "start_mono_ns": (0, _NS_MAX),
+}
+_STRINGS = {"run": 128, "host": 255, "device": 128, "device_uuid": 128, "group": 64}
+_RATES = ("flops_per_step", "peak_flops_per_second", "gpu_hour_cost")
+
+
+def check_identity(identity: object) -> dict:
+    """Validate an identity's fields; unknown ones are kept. Raises ValueError naming the field."""
+    if not isinstance(identity, dict):
+        raise ValueError("identity is not an object")
+    for name, (least, most) in _INTEGERS.items():
+        value = identity.get(name)
+        if type(value) is not int or not least <= value <= most:
+            raise ValueError(f"identity field {name} is {value!r}, want an integer in {least}..{most}")
+    for name, most in _STRINGS.items():
+        value = identity.get(name)
+        if not isinstance(value, str) or len(value) > most or not value.isprintable():
+            raise ValueError(f"identity field {name} is no printable text of at most {most} characters")
+    if not identity["run"]:
+        raise ValueError("identity field run is empty")
+    for name in _RATES:
+        value = identity.get(name)
+        if value is not None and not (type(value) in (int, float) and 0 < value < 1e30):
+            raise ValueError(f"identity field {name} is {value!r}, want a positive number or null")
+    ticks = identity.get("pid_start_ticks")
+    if ticks is not None and (type(ticks) is not int or not 0 <= ticks < _NS_MAX):
+        raise ValueError("identity field pid_start_ticks is no integer or null")
+    stage = identity.get("stage")
+    if stage is not None and (type(stage) is not int or not 0 <= stage < 1 << 24):
+        raise ValueError("identity field stage is no stage number or null")
+    if identity["rank"] >= identity["world_size"]:
+        raise ValueError(f"rank {identity['rank']} in a world of {identity['world_size']}")
+    return identity

@@ -1,0 +1,305 @@
+"""The rank page: one memory-mapped file per rank process, written by the SDK and read by anyone.
+
+In: the SDK (sdk/recorder.py) stores 64-bit words. Out: snapshots (page_reader.py) for the node agent,
+`goodput report` and `goodput.report()`. The layout is here, and both sides import it from here.
+
+Guarantees. Every counter is an aligned 64-bit word that only grows, so a reader never sees a total go
+backwards and a SIGKILL between any two stores leaves a readable page. A step record carries the *cumulative*
+totals at its end and is sealed by its last word, so the sums stay exact when the ring has overtaken a reader
+and a half-written record is recognised. A page is 14 MiB of address space; memory is used only where it was written,
+about 0.6 MiB plus 8 KiB for each octave of time that a histogram has seen.
+
+It does not know what a phase means for the account (account/states.py) or when to record (sdk/).
+
+    words = Writer(directory, identity).words; words[W_TOTALS + 3] += 1_500_000    # 1.5 ms of "forward"
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import struct
+
+MAGIC = int.from_bytes(b"GOODPUT\0", "little")
+VERSION = 1
+
+# Index 0 is time in no phase; a user's own phases follow the built-in ones.
+PHASES = (
+    "none",
+    "loader",
+    "h2d",
+    "forward",
+    "backward",
+    "optimizer",
+    "communication",
+    "checkpoint",
+    "restore",
+    "evaluation",
+    "compile",
+)
+USER_PHASES_MAX = 16
+PHASE_SLOTS = len(PHASES) + USER_PHASES_MAX
+NAME_BYTES_MAX = 31
+# States of the account that a user's phase may stand for.
+USER_STATES = (
+    "productive",
+    "loader",
+    "h2d",
+    "communication",
+    "checkpoint",
+    "restore",
+    "evaluation",
+    "compile",
+    "startup",
+    "unattributed",
+)
+
+# Word offsets of the header. The magic is written last: until then the file is nobody's page.
+W_MAGIC, W_VERSION, W_SIZE, W_IDENTITY_BYTES = 0, 1, 2, 3
+IDENTITY_OFFSET, IDENTITY_BYTES_MAX = 64, 4032
+
+# Word offsets of the live state (second 4 KiB).
+LIVE = 512
+(
+    W_LAST,  # monotonic ns of the last phase or step boundary, which is also the last beat
+    W_PHASE,  # index of the phase the step thread is in
+    W_STEPS,  # steps completed
+    W_EVENTS,  # events written
+    W_STEP_NEXT,  # index that the running or next step has, plus 2**63 so that -1 fits
+    W_STEP_START,  # monotonic ns at which the running step began, 0 between steps
+    W_ENDED,  # 0 no, else an index into END_REASONS
+    W_END,  # monotonic ns of the end
+    W_COST,  # ns that the SDK itself has used, as it measured
+    W_USER_PHASES,  # user phases defined
+    W_BACKGROUND,  # phases recorded by other threads
+    W_SAMPLES,  # samples of completed steps
+) = range(LIVE, LIVE + 12)
+DROPS = ("phase", "step", "event", "background", "error", "claim", "checkpoint")
+W_DROPS = LIVE + 32
+W_TOTALS = LIVE + 64  # ns per phase, the step thread's, inside and outside steps
+W_OUTSIDE = W_TOTALS + 32  # the part of W_TOTALS that lay outside steps, as of the last step's start
+W_BACKGROUND_TOTALS = W_OUTSIDE + 32  # ns per phase of all other threads
+END_REASONS = ("", "finished", "failed", "resumed")
+STEP_BIAS = 1 << 63
+
+# User phases: NAME_BYTES_MAX + 1 bytes of name, then NAME_BYTES_MAX + 1 bytes of state.
+USER_OFFSET = 8192
+USER_ENTRY_BYTES = 64
+
+# Events: word 0 number, 1 kind, 2 monotonic ns, 3 step + STEP_BIAS, 4..11 text, 15 seal. A writer breaks the
+# seal, stores the content, then the number, then the seal; a reader copies upwards. So a copy whose number
+# and seal agree is whole, however the two interleave.
+EVENT_KINDS = ("", "checkpoint_begun", "checkpoint_committed", "resumed", "mark")
+W_EVENT_RING = 1536
+EVENT_RING, EVENT_WORDS, EVENT_TEXT_BYTES = 256, 16, 64
+
+# Steps: word 0 number (from 1), 1 step + STEP_BIAS, 2 start ns, 3 end ns, 4 samples so far, then the
+# cumulative totals and the cumulative outside part at the step's end, and the seal.
+W_STEP_RING = W_EVENT_RING + EVENT_RING * EVENT_WORDS
+STEP_RING, STEP_WORDS = 1024, 64
+R_NUMBER, R_STEP, R_START, R_END, R_SAMPLES, R_TOTALS = 0, 1, 2, 3, 4, 5
+R_OUTSIDE = R_TOTALS + PHASE_SLOTS
+R_SEAL = STEP_WORDS - 1
+
+# Histograms of u64 counts: slot 0 is step length, the others one per phase, then the background ones.
+# fp16 has 31 octaves of 1024 bins; the 32nd block begins with the overflow bin.
+HISTOGRAM_WORDS = 32 * 1024
+HISTOGRAMS = 2 * PHASE_SLOTS
+W_HISTOGRAMS = -(-(W_STEP_RING + STEP_RING * STEP_WORDS) // 1024) * 1024
+FILE_BYTES = 8 * (W_HISTOGRAMS + HISTOGRAMS * HISTOGRAM_WORDS)
+
+SUFFIX = ".page"
+NS_MAX = 1 << 62
+
+
+class PageError(Exception):
+    """A page that cannot be used; `reason` is one word for a counter, the text says what and where."""
+
+    def __init__(self, reason: str, text: str):
+        super().__init__(text)
+        self.reason = reason
+
+
+def default_directory(environ=os.environ) -> str:
+    """`$GOODPUT_DIR`, else /dev/shm/goodput where there is a writable /dev/shm, else the temp directory's."""
+    if environ.get("GOODPUT_DIR"):
+        return environ["GOODPUT_DIR"]
+    if os.access("/dev/shm", os.W_OK):
+        return "/dev/shm/goodput"
+    return os.path.join(environ.get("TMPDIR") or "/tmp", "goodput")
+
+
+def file_name(run: str, rank: int, attempt: int) -> str:
+    """A page's file name. Distinct runs give distinct names, whatever bytes the run's name has."""
+    safe = "".join(c if (c.isascii() and c.isalnum()) or c in "_-" else f"%{ord(c):x}," for c in run)
+    return f"{safe[:160]}.{rank}.{attempt}{SUFFIX}"
+
+
+# ---------------------------------------------------------------------------------------------- writing
+
+
+class Claimed(PageError):
+    """Another live process already owns the page of this run, rank and attempt."""
+
+    def __init__(self, path: str):
+        super().__init__("claim", f"{path}: a live process already writes this rank's page")
+        self.path = path
+
+
+class Writer:
+    """The owner's side: `words` is the page as a memoryview of u64. The mapping outlives the process.
+
+    Without a directory the page is in memory, for its own process alone (by `fd`).
+
+    The file appears under its name only when complete. The owner holds a POSIX lock on it, which the kernel
+    drops when the process dies, however it dies, and which a reader in another container can test.
+    """
+
+    def __init__(self, directory: str | None, identity: dict):
+        if directory is None:
+            self.path, self.fd = None, os.memfd_create("goodput")
+            os.ftruncate(self.fd, FILE_BYTES)
+            self._mapping = mmap.mmap(self.fd, FILE_BYTES)
+            self.words = memoryview(self._mapping).cast("Q")
+            _write_identity(self._mapping, self.words, identity)
+            return
+        name = file_name(identity["run"], identity["rank"], identity["attempt"])
+        self.path = os.path.join(directory, name)
+        draft = os.path.join(directory, f".{os.getpid()}.{name}"[:250])
+        self.fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o644)
+        try:
+            os.ftruncate(self.fd, FILE_BYTES)
+            fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._mapping = mmap.mmap(self.fd, FILE_BYTES)
+            self.words = memoryview(self._mapping).cast("Q")
+            _write_identity(self._mapping, self.words, identity)
+            _publish(draft, self.path)
+        except BaseException:
+            os.close(self.fd)
+            raise
+        finally:
+            os.unlink(draft)
+
+
+def private_words() -> memoryview:
+    """Words of a page that nobody reads; memory is used only where it is written."""
+    return memoryview(mmap.mmap(-1, FILE_BYTES)).cast("Q")
+
+
+def make_directory(path: str) -> None:
+    """Create the page directory, open to all users like /tmp if it is ours to create."""
+    try:
+        os.makedirs(path)
+    except FileExistsError:
+        return
+    os.chmod(path, 0o1777)
+
+
+def next_attempt(directory: str, identity: dict) -> int:
+    """The identity's attempt, or a higher one if pages of earlier processes of this rank say so.
+
+    The page of a live process is not passed over: taking its number raises Claimed in `Writer`.
+    """
+    attempt = identity["attempt"]
+    prefix = file_name(identity["run"], identity["rank"], attempt)[: -len(f"{attempt}{SUFFIX}")]
+    for name in os.listdir(directory):
+        if name.startswith(prefix) and name.endswith(SUFFIX):
+            number = name[len(prefix) : -len(SUFFIX)]
+            if number.isdigit() and len(number) < 8 and int(number) >= attempt:
+                attempt = int(number) + (not is_locked(os.path.join(directory, name)))
+    return attempt
+
+
+def _write_identity(mapping, words, identity: dict) -> None:
+    import json  # Here, since it is most of this module's import time and a reader never comes this way.
+
+    blob = json.dumps(identity, separators=(",", ":"), allow_nan=False).encode()
+    if len(blob) > IDENTITY_BYTES_MAX:
+        raise PageError("identity", f"identity is {len(blob)} bytes, {IDENTITY_BYTES_MAX} at most")
+    mapping[IDENTITY_OFFSET : IDENTITY_OFFSET + len(blob)] = blob
+    words[W_VERSION], words[W_SIZE], words[W_IDENTITY_BYTES] = VERSION, FILE_BYTES, len(blob)
+    words[W_STEP_NEXT] = STEP_BIAS
+    words[W_LAST] = identity["start_mono_ns"]
+    words[W_MAGIC] = MAGIC
+
+
+def _publish(draft: str, path: str) -> None:
+    """Give the draft its name. A dead owner's page is replaced, a live one is left and raises Claimed."""
+    try:
+        os.link(draft, path)
+        return
+    except FileExistsError:
+        pass
+    if is_locked(path):
+        raise Claimed(path)
+    os.replace(draft, path)
+    os.link(path, draft)
+
+
+def bump_drop(path: str, what: str) -> None:
+    """Count something dropped in a page that this process does not own (a second claim on a rank)."""
+    offset = 8 * (W_DROPS + DROPS.index(what))
+    fd = os.open(path, os.O_RDWR)
+    try:
+        (count,) = struct.unpack("<Q", os.pread(fd, 8, offset))
+        os.pwrite(fd, struct.pack("<Q", count + 1), offset)
+    finally:
+        os.close(fd)
+
+
+def write_user_phase(words: memoryview, index: int, name: bytes, state: bytes) -> None:
+    """Enter the index-th user phase (from 0) in the table; the count is raised last."""
+    raw = words.cast("B")
+    at = USER_OFFSET + index * USER_ENTRY_BYTES
+    raw[at : at + USER_ENTRY_BYTES] = name.ljust(32, b"\0") + state.ljust(32, b"\0")
+    words[W_USER_PHASES] = index + 1
+
+
+def write_event(words: memoryview, number: int, kind: str, time_ns: int, step: int, text: bytes) -> None:
+    """Append the event with this number (from 1)."""
+    at = W_EVENT_RING + (number - 1) % EVENT_RING * EVENT_WORDS
+    words[at + EVENT_WORDS - 1] = 0
+    words[at + 1], words[at + 2] = EVENT_KINDS.index(kind), time_ns
+    words[at + 3] = step + STEP_BIAS
+    padded = text[:EVENT_TEXT_BYTES].ljust(EVENT_TEXT_BYTES, b"\0")
+    words[at + 4 : at + 12] = memoryview(padded).cast("Q")
+    words[at] = words[at + EVENT_WORDS - 1] = number
+    words[W_EVENTS] = number
+
+
+# ---------------------------------------------------------------------------------------------- liveness
+
+
+def is_locked(path: str) -> bool:
+    """True while another process holds the owner's lock on the page (never true for one's own)."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return owner_is_locking(fd)
+    finally:
+        os.close(fd)
+
+
+def owner_is_locking(fd: int) -> bool:
+    """True while another process holds the owner's lock on this open page. Not true for one's own lock."""
+    probe = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    try:
+        answer = fcntl.fcntl(fd, fcntl.F_GETLK, probe)
+    except OSError as error:
+        if error.errno in (errno.ENOLCK, errno.EINVAL, errno.ENOSYS):
+            return False
+        raise
+    return struct.unpack("hhqqi4x", answer)[0] != fcntl.F_UNLCK
+
+
+def process_start_ticks(pid: int | str = "self", procfs: str = "/proc") -> int | None:
+    """Start time of a process in clock ticks since boot (proc(5), /proc/pid/stat field 22), or None."""
+    try:
+        with open(f"{procfs}/{pid}/stat", "rb") as file:
+            return int(file.read().rsplit(b")", 1)[1].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None

@@ -1,0 +1,225 @@
+"""Every record that crosses a process: its fields, version, encoding and bounds.
+
+In: what the node agent read from rank pages. Out: what the aggregator merges. Both sides import this module,
+so a field exists in one place. MessagePack by msgspec; a report of 8 ranks with 20 steps each is about 25 KiB
+and decodes in well under a millisecond.
+
+Everything is cumulative or keyed, so that lost, repeated and reordered reports change nothing: a step row
+carries the rank's totals at its end and is keyed by its number, an event by its number, and the live part is
+superseded by a higher `sequence`. Times are unix ns on the rank's own host clock; they are compared within a
+rank and its attempts, never subtracted between hosts.
+
+    body = encode(report); report = decode(body)    # raises SchemaError, nothing else
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+VERSION = 1
+CONTENT_TYPE = "application/vnd.goodput.report+msgpack"
+BODY_BYTES_MAX = 32 << 20
+RANKS_MAX = 4096
+STEPS_MAX = 200_000
+EVENTS_MAX = 20_000
+PHASES_MAX = 27
+TIME_NS_MAX = 1 << 62
+
+
+class SchemaError(ValueError):
+    """A report that cannot be used; the text says what and where."""
+
+
+class StepRow(Struct, array_like=True, frozen=True):
+    """A completed step. `totals` and `outside` are cumulative ns per entry of RankReport.phases.
+
+    Rows may be missing in between: the sums of those that were left out are in the next one.
+    """
+
+    number: int  # 1 for the attempt's first step
+    step: int
+    start_ns: int
+    end_ns: int
+    samples: int  # cumulative
+    totals: tuple[int, ...]
+    outside: tuple[int, ...]
+
+
+class EventRow(Struct, array_like=True, frozen=True):
+    """A checkpoint begun or committed, a resume, or a mark."""
+
+    number: int
+    kind: str
+    time_ns: int
+    step: int
+    text: str = ""
+
+
+class Live(Struct, frozen=True):
+    """The rank at one moment; a higher RankReport.sequence replaces it whole."""
+
+    now_ns: int  # when the agent looked
+    last_ns: int  # the rank's last phase or step boundary
+    phase: str
+    step_next: int
+    steps_done: int
+    samples: int
+    alive: bool
+    ended: str  # "", "finished", "failed", "resumed"; a rank that is not alive and has "" was killed
+    end_ns: int  # meaningful when ended, else 0
+    totals: tuple[int, ...]
+    cost_ns: int = 0
+    drops: dict[str, int] = {}
+
+
+class Identity(Struct, frozen=True):
+    """Who reports: key, place and what the user told `start`. Constant over a process's life."""
+
+    run: str
+    rank: int
+    attempt: int
+    world_size: int
+    host: str
+    pid: int
+    start_ns: int
+    device: str = ""
+    device_uuid: str = ""
+    devices: int = 1
+    group: str = ""
+    stage: int | None = None
+    flops_per_step: float | None = None
+    peak_flops_per_second: float | None = None
+    gpu_hour_cost: float | None = None
+
+
+class RankReport(Struct, frozen=True):
+    """What is new of one rank process since the last acknowledged report, and its live part."""
+
+    identity: Identity
+    sequence: int
+    phases: tuple[str, ...]
+    live: Live
+    phase_states: dict[str, str] = {}
+    steps: list[StepRow] = []
+    events: list[EventRow] = []
+
+
+class NodeReport(Struct, frozen=True):
+    """One push of a node agent."""
+
+    node: str
+    sent_ns: int
+    ranks: list[RankReport]
+    version: int = VERSION
+
+
+class Rejection(Struct, frozen=True):
+    """A rank report that was not taken: which, and why (`reason` is one word, for a counter)."""
+
+    run: str
+    rank: int
+    reason: str
+    text: str
+
+
+class Ack(Struct, frozen=True):
+    """The answer to a push. It is sent when what was taken is on disk, so the agent may forget it."""
+
+    accepted: int
+    rejected: list[Rejection] = []
+
+
+_encoder = msgspec.msgpack.Encoder()
+_report_decoder = msgspec.msgpack.Decoder(NodeReport)
+_ack_decoder = msgspec.msgpack.Decoder(Ack)
+
+
+def encode(record: Struct) -> bytes:
+    return _encoder.encode(record)
+
+
+def decode(body: bytes) -> NodeReport:
+    """A report from its bytes. Only the envelope is judged here; `check` judges each rank by itself."""
+    if len(body) > BODY_BYTES_MAX:
+        raise SchemaError(f"report of {len(body)} bytes, {BODY_BYTES_MAX} at most")
+    try:
+        report = _report_decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise SchemaError(f"malformed report: {error}") from None
+    if report.version != VERSION:
+        raise SchemaError(f"report version {report.version}, this aggregator speaks {VERSION}")
+    if len(report.ranks) > RANKS_MAX:
+        raise SchemaError(f"{len(report.ranks)} ranks in one report, {RANKS_MAX} at most")
+    return report
+
+
+def decode_ack(body: bytes) -> Ack:
+    try:
+        return _ack_decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise SchemaError(f"malformed answer: {error}") from None
+
+
+def check(report: RankReport) -> None:
+    """Raise SchemaError where a rank's report is impossible; the other ranks of the report are unaffected."""
+    who = f"run {report.identity.run[:64]!r} rank {report.identity.rank}"
+    _check_identity(report.identity, who)
+    width = len(report.phases)
+    if not 1 <= width <= PHASES_MAX or len(set(report.phases)) != width or report.phases[0] != "none":
+        raise SchemaError(f"{who}: phases must be 'none' and up to {PHASES_MAX - 1} distinct others")
+    if any(not 0 < len(name) <= 32 or not name.isprintable() for name in report.phases):
+        raise SchemaError(f"{who}: a phase name is empty, over 32 characters or not printable")
+    if len(report.steps) > STEPS_MAX or len(report.events) > EVENTS_MAX:
+        raise SchemaError(f"{who}: {len(report.steps)} steps and {len(report.events)} events in one report")
+    _check_live(report.live, report.phases, who)
+    for row in report.steps:
+        _check_step(row, width, who)
+    for event in report.events:
+        if event.number < 1 or not _is_time(event.time_ns) or not -1 <= event.step < TIME_NS_MAX:
+            raise SchemaError(f"{who}: event {event.number} has an impossible number, time or step")
+
+
+def _is_time(ns: int) -> bool:
+    return 0 <= ns < TIME_NS_MAX
+
+
+def _check_identity(identity: Identity, who: str) -> None:
+    if not 0 < len(identity.run) <= 128 or not identity.run.isprintable():
+        raise SchemaError(f"{who}: run must be 1 to 128 printable characters")
+    if not 1 <= identity.world_size <= 1 << 24 or not 0 <= identity.rank < identity.world_size:
+        raise SchemaError(f"{who}: rank {identity.rank} of world size {identity.world_size}")
+    if not 1 <= identity.attempt <= 1 << 20 or not 1 <= identity.devices <= 1 << 16:
+        raise SchemaError(f"{who}: attempt {identity.attempt}, devices {identity.devices} out of range")
+    if not _is_time(identity.start_ns):
+        raise SchemaError(f"{who}: start time {identity.start_ns} out of range")
+    for name in ("host", "device", "device_uuid", "group"):
+        text = getattr(identity, name)
+        if len(text) > 255 or not text.isprintable():
+            raise SchemaError(f"{who}: {name} is over 255 characters or not printable")
+    for name in ("flops_per_step", "peak_flops_per_second", "gpu_hour_cost"):
+        value = getattr(identity, name)
+        if value is not None and not 0 < value < 1e30:  # A NaN fails this too.
+            raise SchemaError(f"{who}: {name} is {value!r}, want a positive number or none")
+
+
+def _check_live(live: Live, phases: tuple[str, ...], who: str) -> None:
+    if not all(map(_is_time, (live.now_ns, live.last_ns, live.end_ns, live.steps_done, live.samples))):
+        raise SchemaError(f"{who}: a live time or count is negative or too large")
+    if live.phase not in phases or live.ended not in ("", "finished", "failed", "resumed"):
+        raise SchemaError(f"{who}: live phase {live.phase[:40]!r} or end reason {live.ended[:40]!r} unknown")
+    if len(live.totals) != len(phases) or not all(map(_is_time, live.totals)):
+        raise SchemaError(f"{who}: live totals do not match the phases")
+
+
+def _check_step(row: StepRow, width: int, who: str) -> None:
+    where = f"{who}: step row {row.number} (step {row.step})"
+    if row.number < 1 or not 0 <= row.step < TIME_NS_MAX or not _is_time(row.samples):
+        raise SchemaError(f"{where}: number, step or samples out of range")
+    if not 0 <= row.start_ns <= row.end_ns < TIME_NS_MAX:
+        raise SchemaError(f"{where}: negative duration, it starts {row.start_ns} and ends {row.end_ns}")
+    if len(row.totals) != width or len(row.outside) != width:
+        raise SchemaError(f"{where}: {len(row.totals)} totals for {width} phases")
+    for total, outside in zip(row.totals, row.outside, strict=True):
+        if not 0 <= outside <= total < TIME_NS_MAX:
+            raise SchemaError(f"{where}: totals are negative or less than their part outside steps")

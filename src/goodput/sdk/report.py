@@ -1,0 +1,62 @@
+"""`goodput.report()`: this process's own page as an account, where no agent or aggregator is needed.
+
+In: the session's page. Out: a Report: `.account` is the account document, printing it gives the table. Imports of
+the account happen here, on the first call, not when the SDK is imported.
+"""
+
+from __future__ import annotations
+
+
+class Report:
+    """The account of this process. `account` is {} where nothing is measured."""
+
+    def __init__(self, account: dict, notes: list[str]):
+        self.account, self.notes = account, notes
+
+    def __str__(self) -> str:
+        if not self.account:
+            return "\n".join(["goodput: nothing is measured in this process", *self.notes])
+        from goodput.account.text import render
+
+        return "\n".join([render(self.account), *self.notes])
+
+    __repr__ = __str__
+
+
+def report(session) -> Report:
+    """The report of a session; never raises."""
+    try:
+        if session.writer is None:
+            return Report({}, [])
+        return _report(session)
+    except Exception as error:
+        return Report({}, [f"goodput: no report: {type(error).__name__}: {error}"])
+
+
+def _report(session) -> Report:
+    import time
+
+    from goodput.account import Run, compute, document
+    from goodput.causes import explain
+    from goodput.local import attempt_of
+    from goodput.page_reader import Reader
+
+    if session.recorder.thread > 0:
+        session.recorder.drain_background()
+    now_ns = time.perf_counter_ns()
+    # The descriptor is the writer's own: opening and closing the file again would drop the owner's lock.
+    reader = Reader(session.writer.path or "this process's page", session.writer.fd)
+    snapshot = reader.snapshot()
+    attempt = attempt_of(snapshot, now_ns, alive=not snapshot.ended)
+    run = Run(snapshot.identity["run"], {(attempt.rank, attempt.attempt): attempt}, only_ranks=(attempt.rank,))
+    account = compute(run, snapshot.unix_ns(now_ns))
+    return Report(document(account, explain(account)), _notes(snapshot))
+
+
+def _notes(snapshot) -> list[str]:
+    spent = max(snapshot.last_ns - snapshot.identity["start_mono_ns"], 1)
+    notes = [f"  goodput itself cost {snapshot.cost_ns / 1e9:.4f} s ({100 * snapshot.cost_ns / spent:.3f} %)"]
+    dropped = {what: count for what, count in snapshot.drops.items() if count}
+    if dropped:
+        notes.append("  refused or lost: " + ", ".join(f"{count} {what}" for what, count in dropped.items()))
+    return notes
