@@ -279,7 +279,6 @@ def test_add_refuses_what_would_spoil_count_or_sum():
 # Merging
 
 
-
 def histogram_of(entries):
     histogram = Histogram()
     for nanoseconds, count in entries:
@@ -416,9 +415,11 @@ def test_from_pairs_says_what_is_wrong_and_where(pairs, sum_ns, message):
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.integers(0, SLOTS) | st.floats() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=4)
-    | st.tuples(inner, inner)
-    | st.dictionaries(st.integers(0, 9) | st.text(max_size=2), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.integers(0, 9) | st.text(max_size=2), inner, max_size=3)
+    ),
     max_leaves=20,
 )
 almost_pairs = st.lists(

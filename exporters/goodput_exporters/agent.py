@@ -3,8 +3,8 @@
 In: settings. Out: `exposition()` for `/metrics`, and pushes. Two threads: the looks, and the pusher where
 there is an aggregator. A scrape runs the collectors side by side, each with COLLECT_SECONDS_MAX to answer.
 
-Guarantee: nothing that a collector, a page or the aggregator does ends the looks or loses a scrape; it becomes
-a series. Cost with 8 ranks at 20 steps a second: about 5 ms for each look, 20 ms for each scrape.
+Guarantee: nothing that a collector, a page or the aggregator does ends the looks or loses a scrape; it
+becomes a series. Cost with 8 ranks at 20 steps a second: about 5 ms for each look, 20 ms for each scrape.
 
     with Agent("/dev/shm/goodput", aggregator="http://127.0.0.1:9471") as agent:
         print(agent.exposition().decode())

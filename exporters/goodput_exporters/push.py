@@ -1,4 +1,4 @@
-"""The pusher: every few seconds sends the aggregator one report of the node, and forgets what was acknowledged.
+"""The pusher: every few seconds sends the aggregator one report of the node, and forgets what it took.
 
 In: RankReports from the looks (`offer`). Out: POSTs of a `schema.NodeReport` to `<aggregator>/api/v1/ingest`.
 It has a thread of its own, so a slow aggregator never delays a look. What an answer means:

@@ -2,20 +2,32 @@
 
 In: a Rank. Out: values in a Families. Ages are given only for a rank that lives: a dead one is in no phase.
 Bins are read at the scrape, sums come from the phase totals, so both only grow; the histograms of a rank that
-has not moved since the last scrape are not read again. Cost: about 0.1 ms for each histogram that changed.
+has not moved since the last scrape are not read again. Cost: about 50 us for each histogram that changed.
 
 It does not know which of several processes of a rank to show (collectors/ranks.py).
 """
 
 from __future__ import annotations
 
-from goodput.histogram import LATENCY_BOUNDS, SLOTS, Histogram, value_of
+from itertools import accumulate
+from operator import mul
+
+from goodput.histogram import (
+    BINS,
+    COUNT_MAX,
+    LATENCY_BOUNDS,
+    OCTAVE,
+    OVERFLOW_SECONDS,
+    bin_of,
+    value_of,
+)
 from goodput.page import PageError
 from goodput.page_reader import Snapshot
 from goodput_exporters.rank import Rank
 
 # The page says what the host clock measured; the device clock has series of its own when it is there.
 CLOCK = "host"
+UNITS_PER_SECOND = 1 << 24  # fp16's smallest step is 2**-24
 _LE = [*(repr(bound) for bound in LATENCY_BOUNDS), "+Inf"]
 
 Buckets = list[tuple[str, int]]
@@ -64,27 +76,59 @@ def read_histograms(rank: Rank) -> dict[int, tuple[Buckets, float]]:
     """
     found = {}
     for slot in range(len(rank.snapshot.phases)):
-        histogram = _histogram(rank, slot)
-        if histogram.count:
-            counts = [count for _, count in histogram.to_buckets(LATENCY_BOUNDS)]
-            sum_seconds = rank.snapshot.totals[slot] / 1e9 if slot else _sum_of_bins(histogram)
-            found[slot] = list(zip(_LE, counts, strict=True)), sum_seconds
+        blocks = rank.reader.histogram_blocks(slot)
+        counts = bucket_counts(blocks)
+        if not any(counts):
+            continue
+        if sum(counts) > COUNT_MAX:
+            raise PageError("value", f"{rank.reader.path}: histogram {slot} counts {sum(counts)} samples")
+        sum_seconds = rank.snapshot.totals[slot] / 1e9 if slot else sum_of_bins(blocks)
+        found[slot] = list(zip(_LE, accumulate(counts), strict=True)), sum_seconds
     return found
 
 
-def _histogram(rank: Rank, slot: int) -> Histogram:
-    histogram = Histogram()
-    for first_bin, counts in rank.reader.histogram_blocks(slot):
-        try:
-            # The page's last block is longer than the bins there are.
-            histogram.add_dense(first_bin, counts[: SLOTS - first_bin])
-        except ValueError as error:
-            raise PageError("value", f"{rank.reader.path}: histogram {slot}: {error}") from None
-    return histogram
+def bucket_counts(blocks: list[tuple[int, memoryview]]) -> list[int]:
+    """Samples between each two bounds, and beyond the last: Histogram.to_buckets, not yet accumulated.
+
+    Adding the slices of a block takes a third of the time that building a Histogram of it does.
+    """
+    counts = [0] * len(_LE)
+    for first_bin, block in blocks:
+        for bucket, start, stop in _CUTS[first_bin // OCTAVE]:
+            counts[bucket] += sum(block[start:stop])
+    return counts
 
 
-def _sum_of_bins(histogram: Histogram) -> float:
-    return sum(min(value_of(bin), 65520.0) * count for bin, count in histogram.to_pairs())
+def sum_of_bins(blocks: list[tuple[int, memoryview]]) -> float:
+    """Seconds of the samples by the values of their bins; exact but for the last rounding."""
+    units = 0
+    for first_bin, block in blocks:
+        octave = first_bin // OCTAVE
+        if octave == BINS // OCTAVE:
+            units += int(OVERFLOW_SECONDS * UNITS_PER_SECOND) * block[0]
+            continue
+        # Within an octave a bin's value grows by 2**-24 s, doubled with each octave above the first two.
+        weighted = sum(map(mul, range(OCTAVE), block))
+        units += (OCTAVE * sum(block) + weighted) << (octave - 1) if octave else weighted
+    return units / UNITS_PER_SECOND
+
+
+def _cuts(octave: int) -> list[tuple[int, int, int]]:
+    """(bucket, start, stop) of the parts of an octave's block that fall into different buckets."""
+    if octave == BINS // OCTAVE:
+        return [(len(_LE) - 1, 0, 1)]
+    first, cuts, start = octave * OCTAVE, [], 0
+    for bucket, bin in enumerate(_BINS_ABOVE):
+        stop = min(max(bin - first, 0), OCTAVE)
+        if stop > start:
+            cuts.append((bucket, start, stop))
+            start = stop
+    return [*cuts, (len(_LE) - 1, start, OCTAVE)] if start < OCTAVE else cuts
+
+
+# Per bound the first bin whose value lies above it, then per octave where its block is cut.
+_BINS_ABOVE = [bin_of(bound) + (value_of(bin_of(bound)) <= bound) for bound in LATENCY_BOUNDS]
+_CUTS = [_cuts(octave) for octave in range(BINS // OCTAVE + 1)]
 
 
 def _add_phases(families, snapshot: Snapshot, of_rank: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ with their rates, the busy ratio, and p50, p95, p99, p99.9 of the step and of ea
 Guarantee: a report is exact for the interval it names; quantiles come from merged fp16 bins and carry their
 error (2**-11, see `goodput.histogram`).  Steps may come in any order, with the same result.  A step that is
 too old to be kept is counted in `dropped`; a phase beyond the first PHASES_MAX names in `dropped_phases`.
-Cost: an `add` takes about 2 us and 1 us per phase.  Memory is bounded by the intervals kept, times one
+Cost: an `add` takes about 3 us and 1 us per phase.  Memory is bounded by the intervals kept, times one
 histogram per phase, times the bins its samples touch (100 bytes each).
 
 What it does not know: the time (no clock is read), the ranks (feed one window object per rank or group; the

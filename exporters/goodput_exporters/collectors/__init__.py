@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import os
 import pkgutil
 import time
 from collections.abc import Callable
@@ -96,8 +97,11 @@ def _broken(module_name: str, problem: str) -> type:
 def read_text(path: str, bytes_max: int = 1 << 20) -> str | None:
     """A counter file's text, None where it is absent. Raises CollectorError where it cannot be read."""
     try:
-        with open(path, "rb", buffering=0) as file:
-            return file.read(bytes_max).decode("utf-8", "replace")
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            return os.read(fd, bytes_max).decode("utf-8", "replace")
+        finally:
+            os.close(fd)
     except OSError as error:
         if error.errno in _ABSENT:
             return None

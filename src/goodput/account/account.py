@@ -196,7 +196,7 @@ def _window(run: Run, now_ns: int, stale_seconds: float | None) -> tuple[int, in
 
 
 def _is_stale(attempt: Attempt, now_ns: int, stale_seconds: float | None) -> bool:
-    return stale_seconds is not None and now_ns - attempt.seen_ns > stale_seconds * 1e9
+    return stale_seconds is not None and now_ns - (attempt.heard_ns or attempt.seen_ns) > stale_seconds * 1e9
 
 
 def _attempt_end(

@@ -181,9 +181,9 @@ def _tail(attempt: Attempt, walked: _Walk, end_ns: int, died: bool, threshold: i
 
 
 def _move_first_step_excess(steps: list[Step]) -> None:
-    """Move to `compile` the excess of the first step over the median of the others, as far as its compute and unnamed time explain it.
+    """Move to `compile` the excess of the first step over the median of the others.
 
-    A first step that was long because the loader's workers were starting stays the loader's.
+    It is taken as far as compute and unnamed time explain it: a first step that was long because the loader's workers were starting stays the loader's.
     """
     if len(steps) < 2 or steps[0].count != 1:
         return

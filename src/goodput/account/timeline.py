@@ -61,6 +61,7 @@ class Attempt:
     alive: bool = True
     ended: str = ""  # "", "finished", "failed", "resumed"; not alive and "" means killed
     end_ns: int = 0
+    heard_ns: int = 0  # when the aggregator last heard of it, on the aggregator's clock
     version: int = 0  # grows with every new row, so that what was derived from rows can be kept
 
     def add_rows(self, rows) -> int:

@@ -69,7 +69,7 @@ class Phase:
         if kind is not None:
             recorder.raised = True
         try:
-            _half.pack_into(recorder.half, 0, own * 1e-9)
+            _half.pack_into(recorder.half, 0, own / 1e9)
             words[self._histogram + recorder.half_bits[0]] += 1
         except OverflowError:
             words[self._histogram + 31744] += 1
@@ -95,7 +95,7 @@ class Phase:
     def _exit_elsewhere(self, now: int) -> None:
         recorder = self.recorder
         if recorder.thread < 0:
-            return
+            return None
         began = self._elsewhere.get(get_ident())
         if not began:
             return recorder.drop("phase")

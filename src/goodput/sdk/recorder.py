@@ -97,7 +97,7 @@ class Recorder:
     def bin_of(self, nanoseconds: int) -> int:
         """The fp16 bin of a duration, as histogram.bin_of."""
         try:
-            _half.pack_into(self.half, 0, nanoseconds * 1e-9)
+            _half.pack_into(self.half, 0, nanoseconds / 1e9)
         except OverflowError:
             return _OVERFLOW_BIN
         return self.half_bits[0]

@@ -64,7 +64,7 @@ class Session:
         """The next step is `step + 1`. Going back over steps of this process begins a new attempt."""
         recorder = self.recorder
         if not recorder.ready() and not recorder.adopt():
-            return
+            return None
         if type(step) is not int or not -1 <= step < page.NS_MAX:
             recorder.drop("step")
             return self.say(f"resumed({step!r}): want the index of the last step done, -1 for none")

@@ -1,0 +1,136 @@
+"""The routes: ingest for agents, the JSON API, Prometheus and the built-in page.
+
+In: HTTP. Out: HTTP. Ingest is a raw ASGI route, since agents call it by the thousand; what a person calls is
+FastAPI with an OpenAPI schema at /api/v1/openapi.json.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import logging
+from contextlib import asynccontextmanager
+
+import msgspec
+from fastapi import FastAPI, HTTPException, Response
+from starlette.responses import FileResponse
+from starlette.routing import Route
+
+from goodput import __version__, schema
+from goodput.aggregator import models
+from goodput.aggregator.accounts import Accounts
+from goodput.aggregator.exposition import Exposition
+from goodput.aggregator.ingest import Ingest
+from goodput.aggregator.ledger import Ledger, LedgerError
+from goodput.aggregator.store import Store
+
+log = logging.getLogger("goodput.aggregator")
+RUNS_LISTED_MAX = 1000
+_PAGE_FILES = {"": "text/html", "page.js": "text/javascript", "page.css": "text/css"}
+
+
+def create_app(ledger_url: str, *, stall_seconds: float = 60.0, stale_seconds: float = 30.0) -> FastAPI:
+    """The aggregator as an ASGI app over the ledger at `ledger_url` (an SQLAlchemy URL)."""
+    store, ledger = Store(), Ledger(ledger_url)
+    ingest = Ingest(store, ledger)
+    restored = ingest.restore()
+    if restored:
+        log.info("restored %d rank processes of %d runs", restored, len(store.runs))
+    accounts = Accounts(store, stall_seconds=stall_seconds, stale_seconds=stale_seconds)
+
+    @asynccontextmanager
+    async def lifespan(_app):
+        yield
+        ledger.close()
+
+    app = FastAPI(
+        title="goodput",
+        version=__version__,
+        description="Where the GPU time of training runs went.",
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    app.router.routes.append(Route("/api/v1/ingest", _IngestRoute(ingest), methods=["POST"]))
+    _add_api(app, accounts)
+    _add_operations(app, Exposition(accounts, ingest))
+    _add_page(app)
+    return app
+
+
+class _IngestRoute:
+    """POST a NodeReport (MessagePack), get an Ack. 400 malformed, 413 too large, 503 keep it and push again."""
+
+    def __init__(self, ingest: Ingest):
+        self._ingest = ingest
+
+    async def __call__(self, scope, receive, send) -> None:
+        body = bytearray()
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > schema.BODY_BYTES_MAX:
+                return await _answer(send, 413, b"report too large\n", b"text/plain")
+        try:
+            ack = await self._ingest.take(bytes(body))
+        except schema.SchemaError as error:
+            return await _answer(send, 400, f"{error}\n".encode(), b"text/plain")
+        except LedgerError as error:
+            return await _answer(send, 503, f"{error}\n".encode(), b"text/plain")
+        await _answer(send, 200, schema.encode(ack), schema.CONTENT_TYPE.encode())
+
+
+async def _answer(send, status: int, body: bytes, content_type: bytes) -> None:
+    headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _json(value) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")
+
+
+def _add_api(app: FastAPI, accounts: Accounts) -> None:
+    @app.get("/api/v1/runs", responses={200: {"model": models.Runs}}, summary="All runs, newest first")
+    async def runs() -> Response:
+        rows = [accounts.summary(name) for name in list(accounts.store.runs)]
+        rows.sort(key=lambda row: -row["start"])
+        return _json({"runs": rows[:RUNS_LISTED_MAX]})
+
+    @app.get(
+        "/api/v1/runs/{run:path}",
+        responses={200: {"model": models.Run}, 404: {"description": "no such run"}},
+        summary="A run's account, factors, coverage and ranks",
+    )
+    async def run(run: str) -> Response:
+        try:
+            return _json(accounts.document(run))
+        except KeyError:
+            raise HTTPException(404, f"no run {run!r}") from None
+
+
+def _add_operations(app: FastAPI, exposition: Exposition) -> None:
+    @app.get("/metrics", include_in_schema=False)
+    async def metrics() -> Response:
+        return Response(exposition.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.get("/healthz", include_in_schema=False)
+    async def healthz() -> Response:
+        return Response("ok\n", media_type="text/plain")
+
+
+def _add_page(app: FastAPI) -> None:
+    folder = importlib.resources.files("goodput.aggregator") / "page"
+
+    @app.get("/{name}", include_in_schema=False)
+    async def page(name: str) -> Response:
+        if name not in _PAGE_FILES:
+            raise HTTPException(404, "not found")
+        headers = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
+        return FileResponse(str(folder / (name or "page.html")), media_type=_PAGE_FILES[name], headers=headers)
+
+    app.add_api_route("/", lambda: page(""), include_in_schema=False)

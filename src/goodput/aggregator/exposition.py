@@ -1,0 +1,111 @@
+"""The aggregator's series: the accounts of its runs, and how it fares itself.
+
+In: the accounts and the ingest's counters. Out: Prometheus text. A run that finished is shown for
+`KEPT_SECONDS` more, so that its last values are scraped; then its series end.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+
+from prometheus_client import generate_latest
+
+from goodput import __version__
+from goodput.account.account import FACTORS, Account
+from goodput.account.states import INDEX, STATES
+from goodput.aggregator.accounts import Accounts
+from goodput.aggregator.ingest import Ingest
+from goodput.causes import explain
+from goodput.metrics import Families
+
+KEPT_SECONDS = 900.0
+
+
+class Exposition:
+    """A registry for prometheus_client's writer: `collect` is called at each scrape."""
+
+    def __init__(self, accounts: Accounts, ingest: Ingest, clock_ns=time.time_ns):
+        self._accounts, self._ingest, self._clock_ns = accounts, ingest, clock_ns
+
+    def text(self) -> bytes:
+        return generate_latest(self)
+
+    def collect(self):
+        families = Families("aggregator")
+        now_ns = self._clock_ns()
+        for name in list(self._accounts.store.runs):
+            account = self._accounts.account(name)
+            if account.status == "finished" and now_ns - account.end_ns > KEPT_SECONDS * 1e9:
+                continue
+            self._add_run(families, account, now_ns)
+        self._add_self(families)
+        return iter(families)
+
+    def _add_run(self, families: Families, account: Account, now_ns: int) -> None:
+        run = {"run": account.run}
+        families.add("goodput_run_info", {**run, "device": account.device, "status": account.status}, 1)
+        gpu_ns, price = account.gpu_ns(), account.gpu_hour_cost()
+        for state, ns in zip(STATES, gpu_ns, strict=True):
+            families.add("goodput_gpu_seconds", {**run, "state": state}, ns / 1e9)
+            if price is not None:
+                families.add("goodput_cost_dollars", {**run, "state": state}, ns / 3.6e12 * price)
+        for factor in FACTORS:
+            ratio = account.ratio(factor)
+            if ratio is not None:
+                families.add(f"goodput_{factor}_ratio", run, ratio)
+        wall = account.wall_gpu_ns()
+        families.add("goodput_coverage_ratio", run, 1 - gpu_ns[INDEX["unobserved"]] / wall if wall else 1)
+        families.add("goodput_steps", {**run, "kind": "kept"}, sum(r.kept_steps for r in account.ranks))
+        families.add("goodput_steps", {**run, "kind": "lost"}, sum(r.lost_steps for r in account.ranks))
+        families.add("goodput_restarts", run, len(account.restarts))
+        families.add("goodput_stall_threshold_seconds", run, account.threshold_ns / 1e9)
+        age_ns = max(account.end_ns - account.last_progress_ns, 0)
+        families.add("goodput_progress_age_seconds", run, 0 if account.status == "finished" else age_ns / 1e9)
+        self._add_ranks(families, account, now_ns)
+        slowdown = account.straggler.slowdown()
+        if slowdown is not None:
+            families.add("goodput_straggler_slowdown_ratio", run, slowdown)
+        hosts = {rank.rank: rank.host for rank in account.ranks}
+        for rank, share in account.straggler.shares():
+            labels = {**run, "rank": str(rank), "host": hosts.get(rank, "")}
+            families.add("goodput_straggler_share_ratio", labels, share)
+        for cause in explain(account):
+            if cause["gain"] is not None:
+                families.add("goodput_cause_gain_ratio", {**run, "state": cause["state"]}, cause["gain"])
+
+    def _add_ranks(self, families: Families, account: Account, now_ns: int) -> None:
+        run = {"run": account.run}
+        newest = [attempts[-1] for attempts in self._accounts.store.runs[account.run].by_rank().values()]
+        alive = [attempt for attempt in newest if attempt.known_end_ns() is None]
+        families.add("goodput_ranks", {**run, "kind": "expected"}, account.world_size)
+        families.add("goodput_ranks", {**run, "kind": "observed"}, len(newest))
+        families.add("goodput_ranks", {**run, "kind": "alive"}, len(alive))
+        oldest = min((attempt.heard_ns for attempt in alive), default=now_ns)
+        families.add("goodput_rank_last_report_age_seconds", run, max(now_ns - oldest, 0) / 1e9)
+
+    def _add_self(self, families: Families) -> None:
+        store, counts = self._accounts.store, self._ingest.counts
+        families.add("goodput_aggregator_info", {"version": __version__}, 1)
+        for outcome in ("accepted", "malformed", "failed"):
+            families.add("goodput_aggregator_reports_total", {"outcome": outcome}, counts["report", outcome])
+        for reason in ("malformed", "claim", "phases", "runs"):
+            families.add("goodput_aggregator_rank_rejections_total", {"reason": reason}, counts["rejection", reason])
+        families.add("goodput_aggregator_rows_total", {"kind": "new"}, store.new)
+        families.add("goodput_aggregator_rows_total", {"kind": "repeated"}, store.repeated)
+        clamped = sum(self._accounts.account(name).clamped for name in list(store.runs))
+        families.add("goodput_aggregator_clamped_total", {"what": "row"}, clamped)
+        families.add("goodput_aggregator_ingest_seconds_total", {}, self._ingest.seconds)
+        families.add("goodput_aggregator_ledger_errors_total", {}, counts["ledger", "error"])
+        families.add("goodput_aggregator_runs", {}, len(store.runs))
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        families.add("goodput_aggregator_cpu_seconds_total", {}, usage.ru_utime + usage.ru_stime)
+        families.add("goodput_aggregator_memory_bytes", {}, _resident_bytes())
+
+
+def _resident_bytes() -> int:
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        return 0

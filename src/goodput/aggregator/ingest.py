@@ -1,0 +1,95 @@
+"""Taking one push: decode, merge, write to the ledger, answer.
+
+In: the body of a push. Out: an Ack, sent when what was taken is committed. Pushes that arrive together share one
+transaction. When the ledger cannot be written the push is answered with an error, so the agent keeps it; what
+was merged meanwhile is written with the next push that works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+
+from goodput import schema
+from goodput.aggregator.ledger import Ledger, LedgerError
+from goodput.aggregator.store import Merged, Refused, Store
+
+log = logging.getLogger("goodput.aggregator")
+RUNS_NAMED_MAX = 256
+
+
+class Ingest:
+    """The way in. `counts` holds the aggregator's own counters by (series, label)."""
+
+    def __init__(self, store: Store, ledger: Ledger, clock_ns=time.time_ns):
+        self._store, self._ledger, self._clock_ns = store, ledger, clock_ns
+        self._unwritten: list[Merged] = []
+        self._writing = asyncio.Lock()
+        self.counts: Counter = Counter()
+        self.seconds = 0.0
+        self._named: set[tuple] = set()
+
+    def restore(self) -> int:
+        """Fill the store from the ledger; returns how many processes were found."""
+        restored = 0
+        for report in self._ledger.reports():
+            try:
+                self._store.merge(report, 0)
+                restored += 1
+            except Refused as refused:
+                log.warning("ledger: %s", refused)
+        self._store.new = self._store.repeated = 0
+        return restored
+
+    async def take(self, body: bytes) -> schema.Ack:
+        """Take one push. Raises SchemaError (nothing taken) or LedgerError (push again)."""
+        began = time.perf_counter()
+        try:
+            report = schema.decode(body)
+        except schema.SchemaError:
+            self.counts["report", "malformed"] += 1
+            raise
+        finally:
+            self.seconds += time.perf_counter() - began
+        began = time.perf_counter()
+        rejected = [r for r in map(self._merge, report.ranks) if r is not None]
+        self.seconds += time.perf_counter() - began
+        try:
+            await self._write()
+        except LedgerError:
+            self.counts["report", "failed"] += 1
+            raise
+        self.counts["report", "accepted"] += 1
+        return schema.Ack(len(report.ranks) - len(rejected), rejected)
+
+    def _merge(self, report: schema.RankReport) -> schema.Rejection | None:
+        identity = report.identity
+        try:
+            schema.check(report)
+            self._unwritten.append(self._store.merge(report, self._clock_ns()))
+            return None
+        except schema.SchemaError as error:
+            reason, text = "malformed", str(error)
+        except Refused as refused:
+            reason, text = refused.reason, str(refused)
+        self.counts["rejection", reason] += 1
+        if (identity.run, identity.rank, reason) not in self._named and len(self._named) < RUNS_NAMED_MAX:
+            self._named.add((identity.run, identity.rank, reason))
+            log.warning("refused: %s", text)
+        return schema.Rejection(identity.run[:128], identity.rank, reason, text)
+
+    async def _write(self) -> None:
+        """Commit all that is merged and not written. Whoever waits for the lock finds its part already done."""
+        async with self._writing:
+            batch, self._unwritten = self._unwritten, []
+            if not batch:
+                return
+            try:
+                await asyncio.to_thread(self._ledger.append, batch)
+            except LedgerError as error:
+                self._unwritten = batch + self._unwritten
+                self.counts["ledger", "error"] += 1
+                log.error("%s", error)
+                raise

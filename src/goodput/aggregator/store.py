@@ -1,0 +1,134 @@
+"""What came in, in memory: runs, their attempts and rows.
+
+In: checked rank reports, and what the ledger had. Out: account.Run objects. Merging is keyed, so lost, repeated
+and reordered reports change nothing. A rank report that contradicts what is there is refused with a reason;
+the other ranks of its report are not affected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from goodput import schema
+from goodput.account import Attempt, Run
+
+RUNS_MAX = 10_000
+# A process that was looked at within this time and did not end still owns its rank.
+OWNED_SECONDS = 30.0
+
+
+class Refused(Exception):
+    """A rank report that cannot be merged; `reason` is one word for a counter."""
+
+    def __init__(self, reason: str, text: str):
+        super().__init__(text)
+        self.reason = reason
+
+
+@dataclass
+class Merged:
+    """What a rank report brought that was not there: for the ledger."""
+
+    run: str
+    attempt: Attempt
+    report: schema.RankReport
+    rows: list[schema.StepRow]
+    events: list[schema.EventRow]
+
+
+@dataclass
+class Process:
+    """One rank process: its attempt and the sequence of its newest live part."""
+
+    attempt: Attempt
+    sequence: int = -1
+
+
+@dataclass
+class Store:
+    """All runs. `repeated` and `new` count rows, for the aggregator's own series."""
+
+    runs: dict[str, Run] = field(default_factory=dict)
+    processes: dict[tuple, Process] = field(default_factory=dict)
+    changes: dict[str, int] = field(default_factory=dict)  # by run; grows with every merge
+    new: int = 0
+    repeated: int = 0
+
+    def merge(self, report: schema.RankReport, now_ns: int) -> Merged:
+        """Take a checked rank report at `now_ns` (this host's unix ns). Raises Refused."""
+        process = self._process(report.identity, now_ns)
+        attempt = process.attempt
+        _extend_phases(attempt, report)
+        rows = [row for row in report.steps if row.number not in attempt.rows]
+        events = [event for event in report.events if event.number not in attempt.events]
+        attempt.add_rows(rows)
+        attempt.add_events(events)
+        self.new += len(rows) + len(events)
+        self.repeated += len(report.steps) + len(report.events) - len(rows) - len(events)
+        attempt.heard_ns = max(attempt.heard_ns, now_ns)
+        if report.sequence > process.sequence:
+            process.sequence = report.sequence
+            _take_live(attempt, report.live)
+        run = report.identity.run
+        self.changes[run] = self.changes.get(run, 0) + 1
+        return Merged(run, attempt, report, rows, events)
+
+    def _process(self, identity: schema.Identity, now_ns: int) -> Process:
+        key = _key(identity)
+        process = self.processes.get(key)
+        if process is None:
+            process = self.processes[key] = Process(self._place(identity, now_ns))
+        return process
+
+    def _place(self, identity: schema.Identity, now_ns: int) -> Attempt:
+        """A new process's attempt in its run, under its own attempt number or the next one that is free."""
+        run = self.runs.get(identity.run)
+        if run is None:
+            if len(self.runs) >= RUNS_MAX:
+                raise Refused("runs", f"run {identity.run!r}: {RUNS_MAX} runs at most are kept")
+            run = self.runs[identity.run] = Run(identity.run)
+        number = identity.attempt
+        holder = run.attempts.get((identity.rank, number))
+        if holder is not None:
+            if holder.known_end_ns() is None and now_ns - holder.heard_ns < OWNED_SECONDS * 1e9:
+                raise Refused(
+                    "claim",
+                    f"run {identity.run!r} rank {identity.rank} attempt {number} is already reported from "
+                    f"{holder.host}; {identity.host} pid {identity.pid} claims it too",
+                )
+            number = 1 + max(n for rank, n in run.attempts if rank == identity.rank)
+        attempt = _attempt(identity, number)
+        run.attempts[identity.rank, number] = attempt
+        return attempt
+
+
+def _key(identity: schema.Identity) -> tuple:
+    return (identity.run, identity.rank, identity.host, identity.pid, identity.start_ns)
+
+
+def _attempt(identity: schema.Identity, number: int) -> Attempt:
+    same = (
+        "rank start_ns host device device_uuid devices group stage world_size flops_per_step "
+        "peak_flops_per_second gpu_hour_cost"
+    )
+    return Attempt(attempt=number, **{name: getattr(identity, name) for name in same.split()})
+
+
+def _extend_phases(attempt: Attempt, report: schema.RankReport) -> None:
+    """Phases are only ever appended; a report may know more of them than we do, or fewer."""
+    shared = min(len(attempt.phases), len(report.phases))
+    if attempt.phases[:shared] != report.phases[:shared]:
+        raise Refused(
+            "phases",
+            f"run {report.identity.run!r} rank {report.identity.rank}: phases {report.phases[:shared]} "
+            f"were {attempt.phases[:shared]} before",
+        )
+    if len(report.phases) > shared:
+        attempt.phases = report.phases
+    attempt.phase_states.update(report.phase_states)
+
+
+def _take_live(attempt: Attempt, live: schema.Live) -> None:
+    attempt.seen_ns, attempt.last_ns, attempt.phase = live.now_ns, live.last_ns, live.phase
+    attempt.totals, attempt.alive, attempt.ended = live.totals, live.alive, live.ended
+    attempt.end_ns = live.end_ns

@@ -1,0 +1,143 @@
+"""One rank of the demo's training run: a data-parallel loop with goodput as its only instrumentation.
+
+In: a Job, as JSON in the first argument; rank and world size come from the environment, as from a launcher. Out:
+a trained model, checkpoints, a rank page, and the truth: one line per completed step with the seconds that its
+loader was made to sleep, written by plain `os.write`, so that it outlives a SIGKILL and owes nothing to goodput.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import goodput
+
+RING_SECONDS_MAX = 30.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a rank is to do. Times are unix seconds."""
+
+    run: str
+    directory: str
+    loader_delay_seconds: float  # of this rank
+    checkpoint_every: int
+    stop_at: float
+    steps_max: int | None
+    kill_at_step: int | None  # this rank kills itself in this step
+    kill_at_time: float | None  # or in the first step after this time
+    peak_flops_per_second: float
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def main() -> int:
+    job = Job(**json.loads(sys.argv[1]))
+    attempt = int(os.environ["GOODPUT_ATTEMPT"])
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    truth = os.open(truth_path(job.directory, rank, attempt), os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    try:
+        _train(job, rank, world_size, attempt, truth)
+    except OSError as error:  # A peer died: the ring says which.
+        print(f"rank {rank}: {error}", flush=True)
+        goodput.stop("failed")
+        return 1
+    return 0
+
+
+def truth_path(directory: str, rank: int, attempt: int) -> str:
+    return os.path.join(directory, f"truth-{attempt}-{rank}")
+
+
+def _train(job: Job, rank: int, world_size: int, attempt: int, truth: int) -> None:
+    from goodput.demo import checkpoint
+    from goodput.demo.allreduce import Ring
+    from goodput.demo.model import Adam, Model, Sizes
+    from goodput.demo.text import Batches, Vocabulary, read_standard_library
+
+    sizes = Sizes()
+    model = Model(sizes.vocabulary, sizes.context, sizes.embedding, sizes.hidden, sizes.seed, extras=1)
+    adam = Adam(model.parameters.size)
+    goodput.start(
+        run=job.run,
+        device="one CPU core",
+        flops_per_step=model.flops_per_step(sizes.batch),
+        peak_flops_per_second=job.peak_flops_per_second,
+    )
+    text = read_standard_library()
+    tokens = Vocabulary(text, sizes.vocabulary).encode(text)
+    batches = Batches(tokens, rank, world_size, sizes.batch, sizes.context, sizes.seed)
+    folder = Path(job.directory) / "checkpoints"
+    with goodput.phase("restore"):
+        found = checkpoint.latest(folder)
+        if found is not None:
+            checkpoint.restore(found[1], model, adam)
+    first = found[0] + 1 if found else 0
+    if attempt > 1:
+        goodput.resumed(first - 1)
+    meeting = Path(job.directory) / f"ring-{attempt}"
+    meeting.mkdir(exist_ok=True)
+    ring = Ring(rank, world_size, meeting, RING_SECONDS_MAX)
+    loader = _Loader(batches, first, job.loader_delay_seconds)
+    for tokens, targets in goodput.steps(loader, samples=sizes.batch):
+        step = loader.step
+        with goodput.phase("forward"):
+            model.forward(tokens, targets)
+            _maybe_die(job, step, truth)
+        with goodput.phase("backward"):
+            model.backward()
+        with goodput.phase("communication"):
+            # The stop flag travels with the gradient, so that all ranks stop after the same step.
+            model.extras[0] = float(rank == 0 and _is_last(job, step))
+            ring.mean(model.message)
+        with goodput.phase("optimizer"):
+            adam.update(model.parameters, model.gradient)
+        if rank == 0 and (step + 1) % job.checkpoint_every == 0:
+            with goodput.checkpoint(step):
+                checkpoint.save(folder, step, model, adam)
+        os.write(truth, f"{step} {loader.slept_seconds:.9f}\n".encode())
+        if model.extras[0] > 0:
+            break
+    ring.close()
+
+
+class _Loader:
+    """Batches from `first` on, each after a planted delay, whose true length it remembers."""
+
+    def __init__(self, batches, first: int, delay_seconds: float):
+        self._batches, self._delay_seconds = batches, delay_seconds
+        self.step, self.slept_seconds = first - 1, 0.0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.step += 1
+        if self._delay_seconds > 0:
+            began = time.perf_counter()
+            time.sleep(self._delay_seconds)
+            self.slept_seconds = time.perf_counter() - began
+        return self._batches.fetch(self.step)
+
+
+def _is_last(job: Job, step: int) -> bool:
+    return time.time() >= job.stop_at or (job.steps_max is not None and step + 1 >= job.steps_max)
+
+
+def _maybe_die(job: Job, step: int, truth: int) -> None:
+    """SIGKILL to ourselves in the middle of a step: nothing of this process runs after it."""
+    by_time = job.kill_at_time is not None and time.time() >= job.kill_at_time
+    if by_time or step == job.kill_at_step:
+        os.write(truth, f"killed {step} {time.time():.9f}\n".encode())
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

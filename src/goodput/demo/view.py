@@ -1,0 +1,118 @@
+"""The live view of the demo: what the aggregator says, twice a second.
+
+In: the aggregator's API. Out: a table that repaints on a terminal, or a line every two seconds elsewhere. A
+question that fails is asked again at the next look; the view never disturbs the run.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import urllib.parse
+
+import httpx
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from goodput.account.text import percent
+
+LOOK_SECONDS = 0.5
+LINE_SECONDS = 2.0
+_COLOURS = {"productive": "green", "lost": "red", "down": "bright_black", "straggler": "yellow", "loader": "magenta"}
+
+
+class View:
+    """Use as a context manager; call `look()` often, it asks and paints at its own pace."""
+
+    def __init__(self, address: str, run: str):
+        self._url = f"{address}/api/v1/runs/{urllib.parse.quote(run, safe='')}"
+        self._client = httpx.Client(timeout=2.0, trust_env=False)
+        self._console = Console(file=sys.stderr)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._next = self._next_line = 0.0
+        self.note = "starting"
+
+    def __enter__(self) -> View:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+        self._client.close()
+
+    def say(self, note: str) -> None:
+        """What the demo itself is doing now."""
+        self.note = note
+        if not self._console.is_terminal:
+            self._console.print(f"  {note}", highlight=False)
+
+    def look(self) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + LOOK_SECONDS
+        document = self.fetch()
+        if document is None:
+            return
+        if self._console.is_terminal:
+            self._live.update(self._panel(document), refresh=True)
+        elif now >= self._next_line:
+            self._next_line = now + LINE_SECONDS
+            self._console.print(f"  {_line(document)}", highlight=False)
+
+    def fetch(self) -> dict | None:
+        """The run's document, None while there is none."""
+        try:
+            answer = self._client.get(self._url)
+            return answer.json() if answer.status_code == 200 else None
+        except (httpx.HTTPError, ValueError):
+            return None
+
+    def _panel(self, document: dict) -> Group:
+        table = Table(box=None, pad_edge=False)
+        for column in ("rank", "step", "step time", "phase", "productive", "loader", "waiting", "lost"):
+            table.add_column(column, justify="left" if column == "phase" else "right")
+        for rank, live in zip(document["ranks"], _live_of(document), strict=True):
+            states = rank["states"]
+            seconds = live.get("step_seconds")
+            table.add_row(
+                str(rank["rank"]),
+                str(live.get("step", "")),
+                "" if seconds is None else f"{1e3 * seconds:.1f} ms",
+                live.get("ended") or live.get("phase", ""),
+                f"{states['productive']:.1f} s",
+                f"{states['loader']:.1f} s",
+                f"{states['communication'] + states['straggler']:.1f} s",
+                f"{states['lost']:.1f} s",
+            )
+        return Group(Text(f"\n{self.note}"), Text(_line(document)), _bar(document, 72), table)
+
+
+def _live_of(document: dict) -> list[dict]:
+    by_rank = {live["rank"]: live for live in document["live"]}
+    return [by_rank.get(rank["rank"], {}) for rank in document["ranks"]]
+
+
+def _line(document: dict) -> str:
+    lives = [live for live in document["live"] if live["step"] is not None]
+    step = max((live["step"] for live in lives), default=0)
+    seconds = sorted(live["step_seconds"] for live in lives)
+    length = f"{1e3 * seconds[len(seconds) // 2]:.1f} ms" if seconds else "-"
+    cause = document["causes"][0] if document["causes"] else None
+    leading = f"{cause['state']} {percent(cause['share'])}" if cause else "none"
+    goodput = percent(document["factors"]["goodput"])
+    return f"{document['status']:<8} step {step:>5}  step time {length:>8}  goodput {goodput:>7}  leading cause {leading}"
+
+
+def _bar(document: dict, width: int) -> Text:
+    """The account as one line of blocks."""
+    text, total = Text(), document["gpu_seconds"] or 1.0
+    for state, seconds in document["states"].items():
+        cells = round(width * seconds / total)
+        if cells:
+            text.append("\u2588" * cells, style=_COLOURS.get(state, "cyan"))
+    return text

@@ -1,0 +1,189 @@
+"""The host's counters: parsers on known texts and on any text, the collector on a fixture tree."""
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from node_tree import FILES, samples
+
+from goodput.metrics import Families
+from goodput_exporters.collectors import CollectorError, NoData, ParseError, Settings, host
+from goodput_exporters.collectors.host import Host, is_whole_disk, steady
+
+PARSERS = {
+    "proc/stat": host.parse_stat,
+    "proc/loadavg": host.parse_loadavg,
+    "proc/meminfo": host.parse_meminfo,
+    "proc/pressure/io": host.parse_pressure,
+    "proc/diskstats": host.parse_diskstats,
+    "proc/net/snmp": host.parse_snmp,
+}
+
+
+def collect(settings, problem=None) -> dict:
+    families = Families("node")
+    if problem is None:
+        Host(settings).collect(families)
+    else:
+        with pytest.raises(CollectorError, match=problem):
+            Host(settings).collect(families)
+    return samples(families)
+
+
+def test_known_texts():
+    modes, cpus = host.parse_stat(FILES["proc/stat"])
+    assert cpus == 2
+    assert modes == {
+        "user": 1000, "nice": 20, "system": 300, "idle": 40000, "iowait": 50, "irq": 6, "softirq": 7, "steal": 8,
+    }  # fmt: skip
+    assert host.parse_loadavg(FILES["proc/loadavg"]) == 3.0
+    assert host.parse_meminfo(FILES["proc/meminfo"]) == {
+        "total": 16_000_000 * 1024, "available": 8_000_000 * 1024, "cached": 4_000_000 * 1024, "dirty": 128 * 1024,
+    }  # fmt: skip
+    assert host.parse_pressure(FILES["proc/pressure/cpu"]) == {"some": 54.790694}
+    assert host.parse_pressure(FILES["proc/pressure/io"]) == {"some": 2.544954, "full": 2.345355}
+    assert host.parse_diskstats(FILES["proc/diskstats"])["nvme0n1"] == (2788474 * 512, 4573872 * 512, 6.76)
+    assert host.parse_snmp(FILES["proc/net/snmp"]) == 744
+
+
+def test_this_kernels_own_files_parse():
+    for name, parse in PARSERS.items():
+        try:
+            with open("/" + name) as file:
+                text = file.read()
+        except OSError:
+            continue  # Pressure accounting may be off.
+        parse(text)
+
+
+@pytest.mark.parametrize("parse", PARSERS.values(), ids=lambda parse: parse.__name__)
+def test_any_text_gives_a_value_or_a_parse_error(parse):
+    words = st.sampled_from(
+        ["cpu", "cpu0", "cpu1", "0", "1", "-1", "1e9", "nan", "inf", "²", "٣", "99999999999999999999999", "MemTotal:", "kB", "MB", "some", "full", "total=", "total=x", "total=5", "avg10=0", "Tcp:", "RetransSegs", "sda", "8"]
+    )
+    lines = st.lists(st.lists(words, max_size=16).map(" ".join), max_size=4).map("\n".join)
+
+    @given(st.one_of(st.text(), lines))
+    @example("")
+    @example("cpu")
+    @example("some total=" + "9" * 10_000)
+    @example("1" * 10_000)
+    def run(text):
+        try:
+            parse(text)
+        except ParseError:
+            pass
+
+    run()
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_cutting_a_text_short_gives_a_value_or_a_parse_error(name):
+    for end in range(len(FILES[name])):
+        try:
+            PARSERS[name](FILES[name][:end])
+        except ParseError:
+            pass
+
+
+@pytest.mark.parametrize(
+    "parse, text",
+    [
+        (host.parse_stat, "intr 1 2 3\n"),
+        (host.parse_stat, "cpu 1 2\n"),
+        (host.parse_stat, "cpu 1 2 x 4\n"),
+        (host.parse_loadavg, ""),
+        (host.parse_loadavg, "nan 1 1"),
+        (host.parse_loadavg, "-1 1 1"),
+        (host.parse_meminfo, "MemFree: 1 kB\n"),
+        (host.parse_meminfo, "MemTotal: 1 MB\n"),
+        (host.parse_meminfo, "MemTotal: kB\n"),
+        (host.parse_pressure, ""),
+        (host.parse_pressure, "some avg10=0.00\n"),
+        (host.parse_diskstats, "8 0 sda 1 2 3\n"),
+        (host.parse_snmp, "Tcp: RetransSegs\n"),
+        (host.parse_snmp, "Tcp: a RetransSegs\nTcp: 1\n"),
+    ],
+)
+def test_texts_that_are_not_what_the_kernel_documents(parse, text):
+    with pytest.raises(ParseError):
+        parse(text)
+
+
+def test_the_whole_tree(settings):
+    found = collect(settings)
+    assert found["goodput_host_cpu_seconds_total", ("user",)] == 10.0
+    assert found["goodput_host_cpus", ()] == 2
+    assert found["goodput_host_load1_ratio", ()] == 1.5
+    assert found["goodput_host_memory_bytes", ("dirty",)] == 131072
+    assert found["goodput_host_pressure_seconds_total", ("full", "memory")] == 1.5
+    assert ("goodput_host_pressure_seconds_total", ("full", "cpu")) not in found
+    assert found["goodput_host_disk_bytes_total", ("sda", "write")] == 200 * 512
+    assert found["goodput_host_disk_busy_seconds_total", ("nvme0n1",)] == 6.76
+    assert {labels[0] for name, labels in found if name == "goodput_host_disk_bytes_total"} == {"sda", "nvme0n1"}
+    assert found["goodput_host_tcp_retransmits_total", ()] == 744
+
+
+@pytest.mark.parametrize(
+    "name", ["proc/stat", "proc/meminfo", "proc/pressure/io", "proc/diskstats", "proc/net/snmp"]
+)
+def test_a_malformed_file_costs_only_its_series(tree, settings, name):
+    whole = collect(settings)
+    (tree / name).write_bytes(b"\xff\x00 nonsense")
+    found = collect(settings, problem=name.rpartition("/")[2])
+    lost = {series for series, _ in set(whole) - set(found)}
+    assert lost and len(lost) <= 4 and set(found) < set(whole)
+
+
+@pytest.mark.parametrize(
+    "name", ["proc/stat", "proc/meminfo", "proc/pressure/io", "proc/diskstats", "proc/net/snmp"]
+)
+def test_a_missing_file_is_no_error(tree, settings, name):
+    whole = collect(settings)
+    (tree / name).unlink()
+    assert set(collect(settings)) < set(whole)
+
+
+def test_an_unreadable_file_is_an_error(tree, settings):
+    (tree / "proc/meminfo").unlink()
+    (tree / "proc/meminfo").mkdir()  # Reading it fails, for root too.
+    found = collect(settings, problem="meminfo")
+    assert ("goodput_host_cpus", ()) in found and ("goodput_host_memory_bytes", ("total",)) not in found
+
+
+def test_no_procfs_is_no_data(tmp_path):
+    with pytest.raises(NoData):
+        Host(Settings(directory="", procfs=str(tmp_path), sysfs=str(tmp_path))).collect(Families("node"))
+
+
+def test_disks_are_told_by_name_where_sysfs_cannot(tree, settings):
+    for path in (tree / "sys/block").rglob("size"):
+        path.unlink()
+        path.parent.rmdir()
+    (tree / "sys/block").rmdir()
+    found = collect(settings)
+    assert {labels[0] for name, labels in found if name == "goodput_host_disk_bytes_total"} == {"sda", "nvme0n1"}
+
+
+@pytest.mark.parametrize(
+    "name, listed, whole",
+    [
+        ("sda", None, True), ("sda1", None, False), ("vda", None, True), ("xvda1", None, False),
+        ("nvme0n1", None, True), ("nvme0n1p2", None, False), ("mmcblk0", None, True), ("mmcblk0p1", None, False),
+        ("dm-0", None, True), ("md0", None, True), ("md127", None, True), ("loop0", None, False),
+        ("loop0", {"loop0"}, False), ("ram0", {"ram0"}, False), ("zram0", {"zram0"}, False),
+        ("sda", {"sda"}, True), ("sda1", {"sda"}, False), ("cciss/c0d0", {"cciss!c0d0"}, True),
+    ],
+)  # fmt: skip
+def test_whole_disks(name, listed, whole):
+    assert is_whole_disk(name, listed) is whole
+
+
+def test_a_processor_counter_does_not_follow_a_small_step_back(tree, settings):
+    collector, seen = Host(settings), []
+    for idle in (40000, 39900, 40100, 5):
+        (tree / "proc/stat").write_text(FILES["proc/stat"].replace("40000", str(idle)))
+        families = Families("node")
+        collector.collect(families)
+        seen.append(samples(families)["goodput_host_cpu_seconds_total", ("idle",)])
+    assert seen == [400.0, 400.0, 401.0, 0.05]
+    assert steady(10.0, 6.9) == 6.9 and steady(10.0, 7.1) == 10.0
