@@ -1,7 +1,7 @@
 """The recorder: charges every nanosecond of the step thread to the phase it is in, in the rank page's words.
 
-In: boundaries from phase.py and steps.py. Out: the words of a rank page (page.py), or of private memory when
-there is none to write to, so that the calling code is the same with and without a page.
+In: boundaries from clock.py (or its compiled twin) and steps.py. Out: the words of a rank page (page.py), or of
+private memory when there is none to write to, so that the calling code is the same with and without a page.
 
 Guarantee: the totals of all phases, "none" included, sum to the time since the rank's start, exactly, at every
 boundary. A boundary costs one clock reading and four stores (about 0.3 us), a step's end about 2 us; nothing is
@@ -12,62 +12,42 @@ It does not know states, names of frameworks or who reads the page.
 
 from __future__ import annotations
 
-import struct
+import os
 from _thread import get_ident
 from collections import deque
 
 from goodput import page
 
+compiled = not os.environ.get("GOODPUT_PURE")
+try:
+    if compiled:
+        from goodput.sdk._fast import Clock, bin_of_ns
+except ImportError:
+    compiled = False
+if not compiled:
+    from goodput.sdk.clock import Clock, bin_of_ns
+
 BACKGROUND_MAX = 4096  # records of other threads that may wait for the step thread's next step
-_half = struct.Struct("<e")
-_OVERFLOW_BIN = 31744
 # Values of Recorder.thread that no thread has.
 NOT_STARTED, FORKED, DISABLED, STOPPED = -1, -2, -3, -4
 
 
-class Recorder:
+class Recorder(Clock):
     """The state of one rank process. `words` is a page as u64; only the thread `thread` moves the clock."""
 
-    __slots__ = (
-        "background",
-        "child_ns",
-        "current",
-        "entries",
-        "half",
-        "half_bits",
-        "last_ns",
-        "phase_cost_ns",
-        "raised",
-        "samples",
-        "stack",
-        "starter",
-        "step_cost_ns",
-        "step_end_ns",
-        "step_next",
-        "step_samples",
-        "step_start_ns",
-        "steps",
-        "thread",
-        "used",
-        "words",
-    )
-
     def __init__(self):
+        super().__init__(page.W_LAST, page.W_PHASE, page.W_TOTALS)
         self.thread = NOT_STARTED
         self.used: list[int] = [0]
         self.phase_cost_ns = self.step_cost_ns = 0
         self.starter = None
-        self.half = bytearray(8)
-        self.half_bits = memoryview(self.half).cast("H")
-        self.words = None
 
     def open(self, words: memoryview, start_ns: int, step_next: int = 0) -> None:
         """Record into these words from `start_ns` (monotonic) on; the calling thread is the step thread."""
         self.words = words
-        self.current = page.W_TOTALS
+        self.reset()
         self.last_ns = self.step_end_ns = start_ns
-        self.stack: list[tuple[int, int, int]] = []
-        self.child_ns = self.steps = self.samples = self.entries = 0
+        self.steps = self.samples = self.entries = 0
         self.step_start_ns = self.step_samples = 0
         self.step_next, self.raised = step_next, False
         self.background: deque = deque(maxlen=BACKGROUND_MAX)
@@ -86,21 +66,13 @@ class Recorder:
         if self.steps or self.step_start_ns:
             self.drop("step")
             return False
-        self.stack.clear()
-        self.current, self.child_ns, self.thread = page.W_TOTALS, 0, get_ident()
+        self.reset()
+        self.thread = get_ident()
         return True
 
     def drop(self, what: str) -> None:
         """Count something refused or lost."""
         self.words[page.W_DROPS + page.DROPS.index(what)] += 1
-
-    def bin_of(self, nanoseconds: int) -> int:
-        """The fp16 bin of a duration, as histogram.bin_of."""
-        try:
-            _half.pack_into(self.half, 0, nanoseconds / 1e9)
-        except OverflowError:
-            return _OVERFLOW_BIN
-        return self.half_bits[0]
 
     def charge(self, now_ns: int) -> None:
         """Bring the current phase's total and the beat up to `now_ns`."""
@@ -152,7 +124,7 @@ class Recorder:
         words[at + page.R_SEAL] = number
         words[page.W_STEPS] = self.steps = number
         words[page.W_SAMPLES] = self.samples
-        words[page.W_HISTOGRAMS + self.bin_of(now_ns - start)] += 1
+        words[page.W_HISTOGRAMS + bin_of_ns(now_ns - start)] += 1
         self.step_start_ns = words[page.W_STEP_START] = 0
         self.step_next += 1
         words[page.W_STEP_NEXT] = self.step_next + page.STEP_BIAS
@@ -191,7 +163,7 @@ class Recorder:
             words[page.W_BACKGROUND] += 1
             words[page.W_BACKGROUND_TOTALS + index] += nanoseconds
             slot = page.PHASE_SLOTS + index
-            words[page.W_HISTOGRAMS + slot * page.HISTOGRAM_WORDS + self.bin_of(nanoseconds)] += 1
+            words[page.W_HISTOGRAMS + slot * page.HISTOGRAM_WORDS + bin_of_ns(nanoseconds)] += 1
 
     # -- events and the end
 

@@ -84,4 +84,4 @@ def _leave(recorder: Recorder, worked: bool) -> None:
 def _may_begin(recorder: Recorder) -> bool:
     if not recorder.ready() and not recorder.adopt():
         return False
-    return not recorder.step_start_ns and not recorder.stack
+    return not recorder.step_start_ns and not recorder.depth

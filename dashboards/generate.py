@@ -1,0 +1,80 @@
+"""Write every board to dashboards/generated/<uid>.json, or check that what lies there is current.
+
+In: the modules of this package that have a `board()`. Out: one JSON file each, classic dashboard model, keys
+sorted, so that the same code gives the same bytes. Panels are numbered here, in the order of their places.
+
+    python -m dashboards.generate            # write
+    python -m dashboards.generate --check    # exit 1 and name the files that differ
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import pkgutil
+import sys
+import warnings
+from pathlib import Path
+
+GENERATED = Path(__file__).parent / "generated"
+
+
+def boards() -> dict[str, str]:
+    """File name and JSON text of every board."""
+    texts = {}
+    for module in sorted(pkgutil.iter_modules([str(Path(__file__).parent)])):
+        with warnings.catch_warnings():
+            # The SDK prefers its next model, which Grafana before version 12 cannot load.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            board = getattr(importlib.import_module(f"dashboards.{module.name}"), "board", None)
+        if board:
+            model = board().build()
+            texts[f"{model.uid}.json"] = _text(model)
+    return texts
+
+
+def stale(directory: Path = GENERATED) -> list[str]:
+    """Names of the files in the directory that are missing, different or without a board."""
+    want = boards()
+    have = {path.name: path.read_text(encoding="utf-8") for path in directory.glob("*.json")}
+    return sorted(name for name in want.keys() | have.keys() if want.get(name) != have.get(name))
+
+
+def write(directory: Path = GENERATED) -> list[str]:
+    """Write every board, remove files without one, and return the names that changed."""
+    changed, want = stale(directory), boards()
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in changed:
+        path = directory / name
+        if name in want:
+            path.write_text(want[name], encoding="utf-8")
+        else:
+            path.unlink()
+    return changed
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m dashboards.generate", description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is not current")
+    if parser.parse_args(arguments).check:
+        names = stale()
+        for name in names:
+            print(f"dashboards/generated/{name} is not current; run: python -m dashboards.generate", file=sys.stderr)
+        return 1 if names else 0
+    for name in write():
+        print(f"dashboards/generated/{name}")
+    return 0
+
+
+def _text(model) -> str:
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder
+
+    model.panels.sort(key=lambda panel: (panel.grid_pos.y, panel.grid_pos.x))
+    for number, panel in enumerate(model.panels, 1):
+        panel.id_val = number
+    return json.dumps(model, cls=JSONEncoder, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,341 @@
+/* The hot path of the SDK in C: the clock of a rank's step thread, and a phase's enter and exit.
+ *
+ * The same two types as clock.py, which is used where this was not compiled; the same tests run on both.
+ * Words are the mapped rank page; every store is one aligned 64-bit store, so that a reader or a SIGKILL
+ * between two of them finds a readable page. Nothing here raises into the user's `with`, except what the
+ * Python methods for the rare cases (another thread, not started) would.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+#include <math.h>
+#include <time.h>
+
+#define OVERFLOW_BIN 31744
+#define OVERFLOW_SECONDS 65520.0
+
+typedef struct {
+    long long current, began_ns, child_ns;
+} Frame;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *words_object;
+    Py_buffer view;
+    uint64_t *words;
+    Py_ssize_t words_count;
+    long long thread, last_ns, child_ns, entries, current;
+    long long word_last, word_phase, word_totals;
+    char raised;
+    Frame *stack;
+    Py_ssize_t depth, room;
+} Clock;
+
+typedef struct {
+    PyObject_HEAD
+    Clock *recorder;
+    PyObject *name;
+    long long index, total, histogram;
+} Phase;
+
+static inline long long now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (long long)t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+/* Seconds rounded to IEEE binary16, half to even; its 15 low bits are the bin. */
+static inline int half_bin(double seconds)
+{
+    int exponent;
+    double fraction;
+    if (seconds >= OVERFLOW_SECONDS)
+        return OVERFLOW_BIN;
+    if (seconds < 6.103515625e-05) /* 2^-14: below it the bins are 2^-24 wide. */
+        return (int)rint(seconds * 16777216.0);
+    fraction = frexp(seconds, &exponent);
+    return ((exponent + 14) << 10) + (int)rint((2.0 * fraction - 1.0) * 1024.0);
+}
+
+static inline void store(Clock *clock, long long word, uint64_t value)
+{
+    __atomic_store_n(&clock->words[word], value, __ATOMIC_RELEASE);
+}
+
+static inline void add(Clock *clock, long long word, long long value)
+{
+    store(clock, word, clock->words[word] + (uint64_t)value);
+}
+
+/* ------------------------------------------------------------------------------------------- Clock */
+
+static int Clock_init(Clock *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"word_last", "word_phase", "word_totals", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "LLL", names, &self->word_last, &self->word_phase,
+                                     &self->word_totals))
+        return -1;
+    self->current = self->word_totals;
+    return 0;
+}
+
+static void release_words(Clock *self)
+{
+    if (self->words_object != NULL) {
+        PyBuffer_Release(&self->view);
+        Py_CLEAR(self->words_object);
+    }
+    self->words = NULL;
+    self->words_count = 0;
+}
+
+static void Clock_dealloc(Clock *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    release_words(self);
+    free(self->stack);
+    type->tp_free((PyObject *)self);
+}
+
+static PyObject *Clock_get_words(Clock *self, void *closure)
+{
+    PyObject *words = self->words_object ? self->words_object : Py_None;
+    Py_INCREF(words);
+    return words;
+}
+
+static int Clock_set_words(Clock *self, PyObject *value, void *closure)
+{
+    Py_buffer view;
+    if (value == NULL || value == Py_None) {
+        release_words(self);
+        return 0;
+    }
+    if (PyObject_GetBuffer(value, &view, PyBUF_WRITABLE | PyBUF_SIMPLE) < 0)
+        return -1;
+    release_words(self);
+    Py_INCREF(value);
+    self->words_object = value;
+    self->view = view;
+    self->words = view.buf;
+    self->words_count = view.len / 8;
+    return 0;
+}
+
+static PyObject *Clock_get_depth(Clock *self, void *closure)
+{
+    return PyLong_FromSsize_t(self->depth);
+}
+
+static PyObject *Clock_reset(Clock *self, PyObject *unused)
+{
+    self->depth = 0;
+    self->child_ns = 0;
+    self->current = self->word_totals;
+    Py_RETURN_NONE;
+}
+
+/* A phase that is open below another was left: that other shall return to where this one would have. */
+static PyObject *Clock_close_below(Clock *self, PyObject *argument)
+{
+    long long total = PyLong_AsLongLong(argument);
+    if (total == -1 && PyErr_Occurred())
+        return NULL;
+    for (Py_ssize_t depth = self->depth - 1; depth > 0; depth--) {
+        if (self->stack[depth].current == total) {
+            self->stack[depth].current = self->stack[depth - 1].current;
+            for (Py_ssize_t i = depth - 1; i < self->depth - 1; i++)
+                self->stack[i] = self->stack[i + 1];
+            self->depth--;
+            break;
+        }
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMemberDef Clock_members[] = {
+    {"thread", T_LONGLONG, offsetof(Clock, thread), 0, "ident of the step thread, or a negative mark"},
+    {"current", T_LONGLONG, offsetof(Clock, current), 0, "word of the phase that time is charged to"},
+    {"last_ns", T_LONGLONG, offsetof(Clock, last_ns), 0, "monotonic ns up to which time is charged"},
+    {"child_ns", T_LONGLONG, offsetof(Clock, child_ns), 0, "ns of inner phases in the current one"},
+    {"entries", T_LONGLONG, offsetof(Clock, entries), 0, "phases completed"},
+    {"raised", T_BOOL, offsetof(Clock, raised), 0, "whether a phase's body raised"},
+    {NULL},
+};
+
+static PyGetSetDef Clock_getset[] = {
+    {"words", (getter)Clock_get_words, (setter)Clock_set_words, "the page as u64", NULL},
+    {"depth", (getter)Clock_get_depth, NULL, "phases that are open", NULL},
+    {NULL},
+};
+
+static PyMethodDef Clock_methods[] = {
+    {"reset", (PyCFunction)Clock_reset, METH_NOARGS, "Forget the phases that are open."},
+    {"close_below", (PyCFunction)Clock_close_below, METH_O, "Close a phase that is open below others."},
+    {NULL},
+};
+
+static PyTypeObject ClockType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk._fast.Clock",
+    .tp_basicsize = sizeof(Clock),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .tp_doc = "See goodput.sdk.clock.Clock.",
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)Clock_init,
+    .tp_dealloc = (destructor)Clock_dealloc,
+    .tp_members = Clock_members,
+    .tp_getset = Clock_getset,
+    .tp_methods = Clock_methods,
+};
+
+/* ------------------------------------------------------------------------------------------- Phase */
+
+static int Phase_init(Phase *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"recorder", "name", "index", "total", "histogram", NULL};
+    PyObject *recorder, *name;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OLLL", names, &ClockType, &recorder, &name, &self->index,
+                                     &self->total, &self->histogram))
+        return -1;
+    Py_INCREF(recorder);
+    Py_INCREF(name);
+    Py_XSETREF(self->recorder, (Clock *)recorder);
+    Py_XSETREF(self->name, name);
+    return 0;
+}
+
+static void Phase_dealloc(Phase *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    Py_XDECREF(self->recorder);
+    Py_XDECREF(self->name);
+    type->tp_free((PyObject *)self);
+}
+
+static int is_elsewhere(Phase *self)
+{
+    Clock *clock = self->recorder;
+    return clock == NULL || (long long)PyThread_get_thread_ident() != clock->thread ||
+           self->histogram + OVERFLOW_BIN >= clock->words_count;
+}
+
+static int make_room(Clock *clock)
+{
+    Py_ssize_t room = clock->room ? 2 * clock->room : 16;
+    Frame *stack = realloc(clock->stack, room * sizeof(Frame));
+    if (stack == NULL)
+        return 0;
+    clock->stack = stack;
+    clock->room = room;
+    return 1;
+}
+
+static PyObject *Phase_enter(Phase *self, PyObject *unused)
+{
+    long long now = now_ns();
+    Clock *clock = self->recorder;
+    if (is_elsewhere(self))
+        return PyObject_CallMethod((PyObject *)self, "_enter_elsewhere", "L", now);
+    if (clock->depth == clock->room && !make_room(clock))
+        return PyErr_NoMemory();
+    add(clock, clock->current, now - clock->last_ns);
+    clock->stack[clock->depth++] = (Frame){clock->current, now, clock->child_ns};
+    clock->child_ns = 0;
+    clock->current = self->total;
+    clock->last_ns = now;
+    store(clock, clock->word_last, (uint64_t)now);
+    store(clock, clock->word_phase, (uint64_t)self->index);
+    Py_INCREF(self);
+    return (PyObject *)self;
+}
+
+static PyObject *Phase_exit(Phase *self, PyObject *const *args, Py_ssize_t count)
+{
+    long long now = now_ns();
+    Clock *clock = self->recorder;
+    long long length, own;
+    Frame frame;
+    if (is_elsewhere(self))
+        return PyObject_CallMethod((PyObject *)self, "_exit_elsewhere", "L", now);
+    if (clock->current != self->total || clock->depth == 0)
+        return PyObject_CallMethod((PyObject *)self, "_exit_out_of_order", NULL);
+    add(clock, self->total, now - clock->last_ns);
+    frame = clock->stack[--clock->depth];
+    length = now - frame.began_ns;
+    own = length - clock->child_ns;
+    clock->child_ns = frame.child_ns + length;
+    clock->current = frame.current;
+    clock->last_ns = now;
+    clock->entries++;
+    store(clock, clock->word_last, (uint64_t)now);
+    store(clock, clock->word_phase, (uint64_t)(frame.current - clock->word_totals));
+    if (count > 0 && args[0] != Py_None)
+        clock->raised = 1;
+    add(clock, self->histogram + half_bin((double)own / 1e9), 1);
+    Py_RETURN_NONE;
+}
+
+static PyObject *bin_of_ns(PyObject *module, PyObject *argument)
+{
+    long long ns = PyLong_AsLongLong(argument);
+    if (ns == -1 && PyErr_Occurred())
+        return NULL;
+    return PyLong_FromLong(half_bin((double)ns / 1e9));
+}
+
+static PyMemberDef Phase_members[] = {
+    {"recorder", T_OBJECT_EX, offsetof(Phase, recorder), READONLY, "whose phase it is"},
+    {"name", T_OBJECT_EX, offsetof(Phase, name), READONLY, "its name"},
+    {"index", T_LONGLONG, offsetof(Phase, index), READONLY, "its column in the page"},
+    {"total", T_LONGLONG, offsetof(Phase, total), READONLY, "the word of its total"},
+    {"histogram", T_LONGLONG, offsetof(Phase, histogram), READONLY, "the first word of its histogram"},
+    {NULL},
+};
+
+static PyMethodDef Phase_methods[] = {
+    {"__enter__", (PyCFunction)Phase_enter, METH_NOARGS, "Begin the phase."},
+    {"__exit__", (PyCFunction)(void (*)(void))Phase_exit, METH_FASTCALL, "End it; never swallows an exception."},
+    {NULL},
+};
+
+static PyTypeObject PhaseType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk._fast.Phase",
+    .tp_basicsize = sizeof(Phase),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .tp_doc = "See goodput.sdk.clock.Phase.",
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)Phase_init,
+    .tp_dealloc = (destructor)Phase_dealloc,
+    .tp_members = Phase_members,
+    .tp_methods = Phase_methods,
+};
+
+static PyMethodDef functions[] = {
+    {"bin_of_ns", bin_of_ns, METH_O, "The fp16 bin of a duration in ns, as histogram.bin_of_ns."},
+    {NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "goodput.sdk._fast",
+    .m_doc = "The hot path of the SDK, compiled; goodput.sdk.clock is the same in Python.",
+    .m_size = -1,
+    .m_methods = functions,
+};
+
+PyMODINIT_FUNC PyInit__fast(void)
+{
+    PyObject *made;
+    if (PyType_Ready(&ClockType) < 0 || PyType_Ready(&PhaseType) < 0)
+        return NULL;
+    made = PyModule_Create(&module);
+    if (made == NULL)
+        return NULL;
+    if (PyModule_AddObjectRef(made, "Clock", (PyObject *)&ClockType) < 0 ||
+        PyModule_AddObjectRef(made, "Phase", (PyObject *)&PhaseType) < 0) {
+        Py_DECREF(made);
+        return NULL;
+    }
+    return made;
+}
