@@ -1,4 +1,4 @@
-"""Grafana dashboards as code: one file per board, built with grafana-foundation-sdk, needed at build time only.
+"""Grafana dashboards as code, one file per board; built with grafana-foundation-sdk, at build time only.
 
     run.py        goodput / Run: where the GPU time of one run goes, and why
     panels.py     the kinds of panel that the boards are made of

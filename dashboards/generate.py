@@ -55,12 +55,17 @@ def write(directory: Path = GENERATED) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m dashboards.generate", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m dashboards.generate", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is not current")
     if parser.parse_args(arguments).check:
         names = stale()
         for name in names:
-            print(f"dashboards/generated/{name} is not current; run: python -m dashboards.generate", file=sys.stderr)
+            print(
+                f"dashboards/generated/{name} is not current; run: python -m dashboards.generate",
+                file=sys.stderr,
+            )
         return 1 if names else 0
     for name in write():
         print(f"dashboards/generated/{name}")

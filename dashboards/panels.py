@@ -1,10 +1,11 @@
 """The kinds of panel that the boards are made of: a number, bars, lines, a stack.
 
-In: a title, what a bad value means and what to do about it, a unit, thresholds, what to show for no data, and
-queries. Out: SDK panel builders on the board's data source variable. A panel without one of these cannot be
-written. It knows Grafana's model and nothing of goodput's series.
+In: a title, what a bad value means and what to do about it, a place (x, y, width, height on the grid of 24
+columns), a unit, what to show for no data, queries, and thresholds. Out: SDK panel builders on the board's
+data source variable. A panel without one of these cannot be written, though thresholds may stay neutral. It
+knows Grafana's model and nothing of goodput's series.
 
-    lines("Step time", "...", unit="s", no_value="no step yet", queries=[query("up", "{{job}}")])
+    lines("Up", "0 is down", place=(0, 0, 8, 8), unit="bool", no_value="none", queries=[query("up", "up")])
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def query(expr: str, legend: str, instant: bool = False) -> prometheus.Dataquery
     return builder.instant() if instant else builder.range()
 
 
-def numbers(title, description, *, unit, no_value, queries, steps=(), trend=True) -> stat.Panel:
+def numbers(title, description, *, place, unit, no_value, queries, steps=(), trend=True) -> stat.Panel:
     """Big numbers, one per series, with their trend behind them."""
     panel = (
         stat.Panel()
@@ -36,10 +37,10 @@ def numbers(title, description, *, unit, no_value, queries, steps=(), trend=True
         .orientation(common.VizOrientation.VERTICAL)
         .reduce_options(_last())
     )
-    return _finish(panel, title, description, unit, no_value, queries, steps)
+    return _finish(panel, title, description, place, unit, no_value, queries, steps)
 
 
-def bars(title, description, *, unit, no_value, queries, steps=()) -> bargauge.Panel:
+def bars(title, description, *, place, unit, no_value, queries, steps=()) -> bargauge.Panel:
     """One horizontal bar per series, the largest first."""
     panel = (
         bargauge.Panel()
@@ -48,10 +49,10 @@ def bars(title, description, *, unit, no_value, queries, steps=()) -> bargauge.P
         .reduce_options(_last())
         .min(0)
     )
-    return _finish(panel, title, description, unit, no_value, queries, steps)
+    return _finish(panel, title, description, place, unit, no_value, queries, steps)
 
 
-def lines(title, description, *, unit, no_value, queries, steps=()) -> timeseries.Panel:
+def lines(title, description, *, place, unit, no_value, queries, steps=()) -> timeseries.Panel:
     """Lines over time, with the thresholds drawn where there are any."""
     style = common.GraphThresholdsStyleMode.DASHED if steps else common.GraphThresholdsStyleMode.OFF
     panel = (
@@ -65,14 +66,14 @@ def lines(title, description, *, unit, no_value, queries, steps=()) -> timeserie
         .color_scheme(dashboard_builders.FieldColor().mode(dashboard.FieldColorModeId.PALETTE_CLASSIC))
         .thresholds_style(common_builders.GraphThresholdsStyleConfig().mode(style))
     )
-    return _finish(panel, title, description, unit, no_value, queries, steps)
+    return _finish(panel, title, description, place, unit, no_value, queries, steps)
 
 
-def stack(title, description, *, unit, no_value, queries, percent=False) -> timeseries.Panel:
+def stack(title, description, *, place, unit, no_value, queries, percent=False) -> timeseries.Panel:
     """Areas on top of each other, each as it is or, with `percent`, as its share of them all."""
     mode = common.StackingMode.PERCENT if percent else common.StackingMode.NORMAL
     panel = (
-        lines(title, description, unit=unit, no_value=no_value, queries=queries)
+        lines(title, description, place=place, unit=unit, no_value=no_value, queries=queries)
         .stacking(common_builders.StackingConfig().group("A").mode(mode))
         .fill_opacity(75)
         .line_width(0)
@@ -89,25 +90,26 @@ def paint(panel, colours: dict[str, str]):
     return panel
 
 
-def override_unit(panel, name: str, unit: str, *, axis_right: bool = False):
-    """Show the series of this name in another unit, on an axis of its own if asked; the panel comes back."""
-    values = [dashboard.DynamicConfigValue(id_val="unit", value=unit)]
+def change(panel, name: str, *, unit: str, steps=(), axis_right: bool = False):
+    """Give one series another unit, and thresholds or an axis of its own; the panel comes back."""
+    values = {"unit": unit}
+    if steps:
+        values["thresholds"] = _thresholds(steps).build()
     if axis_right:
-        values.append(dashboard.DynamicConfigValue(id_val="custom.axisPlacement", value="right"))
-    return panel.override_by_name(name, values)
+        values["custom.axisPlacement"] = "right"
+    return panel.override_by_name(
+        name, [dashboard.DynamicConfigValue(id_val=key, value=value) for key, value in values.items()]
+    )
 
 
-def at(panel, x: int, y: int, width: int, height: int):
-    """Place the panel on the grid of 24 columns; the panel comes back."""
-    return panel.grid_pos(dashboard.GridPos(x=x, y=y, w=width, h=height))
-
-
-def _finish(panel, title, description, unit, no_value, queries, steps):
+def _finish(panel, title, description, place, unit, no_value, queries, steps):
+    x, y, width, height = place
     for ref, one in zip("ABCDEFGH", queries, strict=False):
         panel.with_target(one.ref_id(ref))
     return (
         panel.title(title)
         .description(description)
+        .grid_pos(dashboard.GridPos(x=x, y=y, w=width, h=height))
         .datasource(DATASOURCE)
         .interval(INTERVAL_MIN)
         .unit(unit)
@@ -132,4 +134,8 @@ def _legend(placement, calcs) -> common_builders.VizLegendOptions:
 
 
 def _tooltip() -> common_builders.VizTooltipOptions:
-    return common_builders.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI).sort(common.SortOrder.DESCENDING)
+    return (
+        common_builders.VizTooltipOptions()
+        .mode(common.TooltipDisplayMode.MULTI)
+        .sort(common.SortOrder.DESCENDING)
+    )

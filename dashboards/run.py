@@ -1,9 +1,9 @@
 """goodput / Run: where the GPU time of one run goes, and why.
 
-In: series of goodput.metrics and recording rules of deploy/prometheus/recording.yml. Out: one board of fifteen
-panels, read from the top: how much of the GPU time was useful, where the rest went, what to do about it, and
-what the ranks are doing. Per-rank series are merged by recording rules or cut by topk, so the board costs the
-same for 8 ranks and for 8 000.
+In: series of goodput.metrics and recording rules of deploy/prometheus/recording.yml. Out: one board of
+fifteen panels, read from the top: how much of the GPU time was useful, where the rest went, what to do about
+it, and what the ranks are doing. Per-rank series are merged by recording rules or cut by topk, so the board
+costs the same for 8 ranks and for 8 000.
 
     python -m dashboards.generate
 """
@@ -18,11 +18,10 @@ from dashboards.panels import (
     GREEN,
     RED,
     YELLOW,
-    at,
     bars,
+    change,
     lines,
     numbers,
-    override_unit,
     paint,
     query,
     stack,
@@ -59,7 +58,9 @@ def board() -> builders.Dashboard:
     dashboard = (
         builders.Dashboard("goodput / Run")
         .uid(UID)
-        .description("Was every GPU-second of the run useful work, and if not, why, which rank, and what did it cost?")
+        .description(
+            "Was every GPU-second of the run useful work, and if not, why, which rank, and what did it cost?"
+        )
         .tags(["goodput"])
         .time("now-1h", "now")
         .refresh("10s")
@@ -69,17 +70,17 @@ def board() -> builders.Dashboard:
         .with_variable(_datasource())
         .with_variable(_run())
     )
-    for panel in [*_identity(), *_account(), *_reasons(), *_steps(), *_progress()]:
-        dashboard.with_panel(panel)
+    for panel in PANELS:
+        dashboard.with_panel(panel())
     return dashboard
 
 
 def account_share(run: str, window: str) -> str:
     """Share of each state in the GPU time that the account gained over a window; the shares add up to 1.
 
-    A state's gain is clamped at 0, because a restart moves time from productive to lost, and divided by the sum
-    of the clamped gains. Subtracting a former value, and 0 where there is none, counts a state from its birth;
-    delta() would not. See deploy/prometheus/recording.yml, which does the same for fixed windows.
+    A state's gain is clamped at 0, because a restart moves time from productive to lost, and divided by the
+    sum of the clamped gains. Subtracting a former value, and 0 where there is none, counts a state from its
+    birth; delta() would not. See deploy/prometheus/recording.yml, which does the same for fixed windows.
     """
     now = f"max by (state) (goodput_gpu_seconds{{{run}}})"
     before = f"max by (state) (goodput_gpu_seconds{{{run}}} offset {window})"
@@ -106,66 +107,82 @@ def _run():
     )
 
 
-def _ratio(title, series, description, no_value, steps=GOOD_IS_HIGH):
-    expr = f"max({series}{{{RUN}}})"
-    return numbers(
-        title, description, unit="percentunit", no_value=no_value, queries=[query(expr, title)], steps=steps
-    ).decimals(1)
+def _ratio(title, description, *, place, series, no_value, steps):
+    """A factor of the identity, as one number."""
+    queries = [query(f"max({series}{{{RUN}}})", title)]
+    panel = numbers(
+        title, description, place=place, unit="percentunit", no_value=no_value, queries=queries, steps=steps
+    )
+    return panel.decimals(1)
 
 
-def _identity():
-    """What became of the GPU time since the run's start: goodput = availability x step efficiency."""
-    yield at(
-        _ratio(
-            "Goodput",
-            "goodput_goodput_ratio",
-            "Productive GPU time over allocated GPU time since the run's start. Low: see whether availability (the run "
-            "was not stepping) or step efficiency (its steps waited) is the smaller factor, then the panels below it.",
-            "no account yet",
-        ),
-        *(0, 0, 4, 4),
+def _by_state(series):
+    """The states that have any of it, the largest first."""
+    return query(f"sort_desc(max by (state) ({series}{{{RUN}}}) > 0)", "{{state}}", instant=True)
+
+
+# -- What became of the GPU time since the run's start: goodput = availability x step efficiency
+
+
+def _goodput():
+    return _ratio(
+        "Goodput",
+        "Productive GPU time over allocated GPU time since the run's start. Low: see whether availability "
+        "(the run was not stepping) or step efficiency (its steps waited) is the smaller factor, then the "
+        "panels below it.",
+        place=(0, 0, 4, 4),
+        series="goodput_goodput_ratio",
+        no_value="no account yet",
+        steps=GOOD_IS_HIGH,
     )
-    yield at(
-        _ratio(
-            "Availability",
-            "goodput_availability_ratio",
-            "GPU time in steps that were kept over allocated GPU time. Low: restarts, lost steps, long startups, stalls "
-            "or checkpoints. Checkpoint more often if steps are lost, less often if saving takes the time.",
-            "no account yet",
-            [(None, RED), (0.85, YELLOW), (0.95, GREEN)],
-        ),
-        *(4, 0, 4, 4),
+
+
+def _availability():
+    return _ratio(
+        "Availability",
+        "GPU time in steps that were kept over allocated GPU time. Low: restarts, lost steps, long "
+        "startups, stalls or checkpoints. Checkpoint more often if steps are lost, less often if saving "
+        "takes the time.",
+        place=(4, 0, 4, 4),
+        series="goodput_availability_ratio",
+        no_value="no account yet",
+        steps=[(None, RED), (0.85, YELLOW), (0.95, GREEN)],
     )
-    yield at(
-        _ratio(
-            "Step efficiency",
-            "goodput_step_efficiency_ratio",
-            "Productive time over time in kept steps. Low: the steps wait for data, copies, collectives or a slow rank. "
-            "The leading causes below say for which, and what its removal would gain.",
-            "no step yet",
-        ),
-        *(8, 0, 4, 4),
+
+
+def _step_efficiency():
+    return _ratio(
+        "Step efficiency",
+        "Productive time over time in kept steps. Low: the steps wait for data, copies, collectives or a "
+        "slow rank. The leading causes below say for which, and what its removal would gain.",
+        place=(8, 0, 4, 4),
+        series="goodput_step_efficiency_ratio",
+        no_value="no step yet",
+        steps=GOOD_IS_HIGH,
     )
-    yield at(
-        _ratio(
-            "MFU",
-            "goodput_mfu_ratio",
-            "Model FLOPs of kept steps over what the allocated GPUs could have done at peak. Low although goodput is "
-            "high: the kernels are slow (small batches, wrong precision, no fused attention), so profile a step.",
-            "unknown: FLOPs per step or device peak not given",
-            [(None, RED), (0.2, YELLOW), (0.35, GREEN)],
-        ),
-        *(12, 0, 4, 4),
+
+
+def _mfu():
+    return _ratio(
+        "MFU",
+        "Model FLOPs of kept steps over what the allocated GPUs could have done at peak. Low although "
+        "goodput is high: the kernels are slow (small batches, wrong precision, no fused attention), so "
+        "profile a step.",
+        place=(12, 0, 4, 4),
+        series="goodput_mfu_ratio",
+        no_value="unknown: FLOPs per step or device peak not given",
+        steps=[(None, RED), (0.2, YELLOW), (0.35, GREEN)],
     )
-    yield at(_coverage(), 16, 0, 8, 4)
 
 
 def _coverage():
     panel = numbers(
         "Ranks and telemetry coverage",
-        "Ranks that should be there, that ever reported and that live now, and the share of GPU time that was observed. "
-        "Observed below expected or coverage below 100 %: a node without an agent, or ranks that do not load goodput; "
-        "every other figure is then blind by as much. Alive below expected: processes have died.",
+        "Ranks that should be there, that ever reported and that live now, and the share of GPU time that "
+        "was observed. Observed below expected or coverage below 100 %: a node without an agent, or ranks "
+        "that do not load goodput; every other figure is then blind by as much. Alive below expected: "
+        "processes have died.",
+        place=(16, 0, 8, 4),
         unit="short",
         no_value="no rank has reported",
         queries=[
@@ -176,133 +193,129 @@ def _coverage():
         ],
         trend=False,
     )
-    steps = [{"value": None, "color": RED}, {"value": 0.95, "color": YELLOW}, {"value": 0.999, "color": GREEN}]
-    thresholds = models.DynamicConfigValue(id_val="thresholds", value={"mode": "absolute", "steps": steps})
-    unit = models.DynamicConfigValue(id_val="unit", value="percentunit")
-    return panel.override_by_name("coverage", [unit, thresholds])
+    return change(panel, "coverage", unit="percentunit", steps=[(None, RED), (0.95, YELLOW), (0.999, GREEN)])
+
+
+# -- Where the GPU time goes, lately and in total
 
 
 def _account():
-    """Where the GPU time goes, lately and in total."""
-    yield at(
-        paint(
-            stack(
-                "Where the GPU time goes",
-                "Share of GPU time in each state, over the interval of a pixel. Green is useful. Right after a restart "
-                "'lost' is large, because the steps since the last checkpoint are booked as lost at that moment; the "
-                "shares still add up to 100 %. A lasting colour other than green is the thing to remove.",
-                unit="percentunit",
-                no_value="no account in this time",
-                queries=[query(account_share(RUN, "$__rate_interval"), "{{state}}")],
-                percent=True,
-            ),
-            STATE_COLOURS,
-        ),
-        *(0, 4, 16, 9),
+    panel = stack(
+        "Where the GPU time goes",
+        "Share of GPU time in each state, over the interval of a pixel. Green is useful. Right after a "
+        "restart 'lost' is large, because the steps since the last checkpoint are booked as lost at that "
+        "moment; the shares still add up to 100 %. A lasting colour other than green is the thing to "
+        "remove.",
+        place=(0, 4, 16, 9),
+        unit="percentunit",
+        no_value="no account in this time",
+        queries=[query(account_share(RUN, "$__rate_interval"), "{{state}}")],
+        percent=True,
     )
-    yield at(
-        paint(
-            bars(
-                "GPU-seconds by state",
-                "The whole account since the run's start. What is not productive, largest first, is what the run paid "
-                "for and did not use. 'unattributed' is time in no phase: name it with goodput.phase(); 'unobserved' "
-                "is time of ranks that never reported.",
-                unit="s",
-                no_value="no account yet",
-                queries=[
-                    query(f"sort_desc(max by (state) (goodput_gpu_seconds{{{RUN}}}) > 0)", "{{state}}", instant=True)
-                ],
-            ),
-            STATE_COLOURS,
-        ),
-        *(16, 4, 8, 9),
+    return paint(panel, STATE_COLOURS)
+
+
+def _gpu_seconds():
+    panel = bars(
+        "GPU-seconds by state",
+        "The whole account since the run's start. What is not productive, largest first, is what the run "
+        "paid for and did not use. 'unattributed' is time in no phase: name it with goodput.phase(); "
+        "'unobserved' is time of ranks that never reported.",
+        place=(16, 4, 8, 9),
+        unit="s",
+        no_value="no account yet",
+        queries=[_by_state("goodput_gpu_seconds")],
+    )
+    return paint(panel, STATE_COLOURS)
+
+
+# -- Why, which rank, and what it costs
+
+
+def _causes():
+    expr = f"topk(8, max by (state) (goodput_cause_gain_ratio{{{RUN}}}) - 1)"
+    return bars(
+        "Leading causes: speed-up without them",
+        "How much faster the run would be without each cause. Start at the top: loader means more workers "
+        "or faster storage, h2d pinned memory, communication overlap or bandwidth, straggler the rank named "
+        "beside. goodput report has the advice in full.",
+        place=(0, 13, 8, 8),
+        unit="percentunit",
+        no_value="no cause above the noise",
+        queries=[query(expr, "{{state}}", instant=True)],
+        steps=[(None, GREEN), (0.05, YELLOW), (0.2, RED)],
     )
 
 
-def _reasons():
-    """Why, which rank, and what it costs."""
-    yield at(
-        bars(
-            "Leading causes: speed-up without them",
-            "How much faster the run would be without each cause. Start at the top: loader means more workers or faster "
-            "storage, h2d pinned memory, communication overlap or bandwidth, straggler the rank named beside. "
-            "goodput report has the advice in full.",
-            unit="percentunit",
-            no_value="no cause above the noise",
-            queries=[query(f"topk(8, max by (state) (goodput_cause_gain_ratio{{{RUN}}}) - 1)", "{{state}}", instant=True)],
-            steps=[(None, GREEN), (0.05, YELLOW), (0.2, RED)],
-        ),
-        *(0, 13, 8, 8),
-    )
-    yield at(
-        bars(
-            "Stragglers: whom the others wait for",
-            "Share of the waiting time that each of the ten slowest ranks explains. One rank far ahead: look at its host "
-            "(thermal throttling, a slow NIC, a noisy neighbour) or take the host out. Even shares: the work is uneven, "
-            "not a machine.",
-            unit="percentunit",
-            no_value="no rank is slower than the others",
-            queries=[
-                query(
-                    f"topk(10, max by (rank, host) (goodput_straggler_share_ratio{{{RUN}}}))",
-                    "rank {{rank}} on {{host}}",
-                    instant=True,
-                )
-            ],
-            steps=[(None, GREEN), (0.3, YELLOW), (0.6, RED)],
-        ),
-        *(8, 13, 8, 8),
-    )
-    yield at(
-        paint(
-            bars(
-                "Cost by state",
-                "The account in money since the run's start. Everything but 'productive' bought nothing; compare a "
-                "fix's price with its bar.",
-                unit="currencyUSD",
-                no_value="unknown: no price of a GPU-hour given",
-                queries=[
-                    query(f"sort_desc(max by (state) (goodput_cost_dollars{{{RUN}}}) > 0)", "{{state}}", instant=True)
-                ],
-            ),
-            STATE_COLOURS,
-        ),
-        *(16, 13, 8, 8),
+def _stragglers():
+    expr = f"topk(10, max by (rank, host) (goodput_straggler_share_ratio{{{RUN}}}))"
+    return bars(
+        "Stragglers: whom the others wait for",
+        "Share of the waiting time that each of the ten slowest ranks explains. One rank far ahead: look at "
+        "its host (thermal throttling, a slow NIC, a noisy neighbour) or take the host out. Even shares: "
+        "the work is uneven, not a machine.",
+        place=(8, 13, 8, 8),
+        unit="percentunit",
+        no_value="no rank is slower than the others",
+        queries=[query(expr, "rank {{rank}} on {{host}}", instant=True)],
+        steps=[(None, GREEN), (0.3, YELLOW), (0.6, RED)],
     )
 
 
-def _steps():
-    """What the steps are made of."""
-    yield at(
-        lines(
-            "Step time, all ranks",
-            "Length of a step over the last minute, from the histograms of all ranks merged; buckets are two to a factor "
-            "of ten, so read trends here and exact values in goodput report. p99 far above p50: single steps "
-            "stall (loader, checkpoint, network). All three up: every step got slower.",
-            unit="s",
-            no_value="no step in the last minute",
-            queries=[
-                query(f"histogram_quantile({q}, run_le:step_seconds_bucket:rate_1m{{{RUN}}})", name)
-                for q, name in ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
-            ],
-        ),
-        *(0, 21, 8, 8),
+def _cost():
+    panel = bars(
+        "Cost by state",
+        "The account in money since the run's start. Everything but 'productive' bought nothing; compare a "
+        "fix's price with its bar.",
+        place=(16, 13, 8, 8),
+        unit="currencyUSD",
+        no_value="unknown: no price of a GPU-hour given",
+        queries=[_by_state("goodput_cost_dollars")],
     )
-    yield at(
-        lines(
-            "Phases: seconds per second",
-            "Of each second, how much the ranks spend in each phase, mean over ranks, the last minute. 'none' is time in "
-            "no phase. Loader or communication near the compute phases: the GPU waits about as long as it works.",
-            unit="percentunit",
-            no_value="no node agent is scraped",
-            queries=[query(f"run_phase_clock:phase_seconds:rate_1m{{{RUN}}}", "{{phase}} ({{clock}} clock)")],
-        ),
-        *(8, 21, 8, 8),
+    return paint(panel, STATE_COLOURS)
+
+
+# -- What the steps are made of
+
+
+def _step_time():
+    buckets = f"run_le:step_seconds_bucket:rate_1m{{{RUN}}}"
+    return lines(
+        "Step time, all ranks",
+        "Length of a step over the last minute, from the histograms of all ranks merged; buckets are two to "
+        "a factor of ten, so read trends here and exact values in goodput report. p99 far above p50: single "
+        "steps stall (loader, checkpoint, network). All three up: every step got slower.",
+        place=(0, 21, 8, 8),
+        unit="s",
+        no_value="no step in the last minute",
+        queries=[
+            query(f"histogram_quantile(0.5, {buckets})", "p50"),
+            query(f"histogram_quantile(0.95, {buckets})", "p95"),
+            query(f"histogram_quantile(0.99, {buckets})", "p99"),
+        ],
     )
-    throughput = lines(
+
+
+def _phases():
+    return lines(
+        "Phases: seconds per second",
+        "Of each second, how much the ranks spend in each phase, mean over ranks, the last minute. 'none' "
+        "is time in no phase. Loader or communication near the compute phases: the GPU waits about as long "
+        "as it works.",
+        place=(8, 21, 8, 8),
+        unit="percentunit",
+        no_value="no node agent is scraped",
+        queries=[query(f"run_phase_clock:phase_seconds:rate_1m{{{RUN}}}", "{{phase}} ({{clock}} clock)")],
+    )
+
+
+def _throughput():
+    panel = lines(
         "Steps and samples per second",
-        "Steps of the median rank (left) and samples of all ranks (right) per second, the last minute. Both down: the "
-        "steps got slower. Samples down alone: smaller batches or fewer ranks. Zero: see the progress below.",
+        "Steps of the median rank (left) and samples of all ranks (right) per second, the last minute. Both "
+        "down: the steps got slower. Samples down alone: smaller batches or fewer ranks. Zero: see the "
+        "progress below.",
+        place=(16, 21, 8, 8),
         unit="suffix: steps/s",
         no_value="no node agent is scraped",
         queries=[
@@ -310,16 +323,19 @@ def _steps():
             query(f"run:samples:rate_1m{{{RUN}}}", "samples"),
         ],
     )
-    yield at(override_unit(throughput, "samples", "suffix: samples/s", axis_right=True), 16, 21, 8, 8)
+    return change(panel, "samples", unit="suffix: samples/s", axis_right=True)
+
+
+# -- Does it move at all?
 
 
 def _progress():
-    """Does it move at all?"""
-    progress = lines(
+    panel = lines(
         "Time since the last step",
-        "Time since any rank completed a step, against the threshold from which it is a stall. Above it outside of a "
-        "checkpoint, an evaluation or a start: the run hangs; find the rank with the oldest sign of life "
-        "(goodput_rank_beat_age_seconds), save its stack, restart from the last checkpoint.",
+        "Time since any rank completed a step, against the threshold from which it is a stall. Above it "
+        "outside of a checkpoint, an evaluation or a start: the run hangs; find the rank with the oldest "
+        "sign of life (goodput_rank_beat_age_seconds), save its stack, restart from the last checkpoint.",
+        place=(0, 29, 12, 7),
         unit="s",
         no_value="no step yet",
         queries=[
@@ -327,24 +343,30 @@ def _progress():
             query(f"max(goodput_stall_threshold_seconds{{{RUN}}})", "stall threshold"),
         ],
     )
-    yield at(paint(progress, {"stall threshold": RED}), 0, 29, 12, 7)
-    yield at(
-        override_unit(
-            lines(
-                "Restarts and steps lost",
-                "Restarts of the run (left) and steps of all ranks that were done and had to be done again (right). Each "
-                "restart loses the steps since the last committed checkpoint. Many steps per restart: checkpoint more "
-                "often. Many restarts: look for the same host in each.",
-                unit="suffix: restarts",
-                no_value="no account yet",
-                queries=[
-                    query(f"max(goodput_restarts{{{RUN}}})", "restarts"),
-                    query(f'max(goodput_steps{{{RUN},kind="lost"}})', "steps lost"),
-                ],
-            ).decimals(0),
-            "steps lost",
-            "suffix: steps",
-            axis_right=True,
-        ),
-        *(12, 29, 12, 7),
+    return paint(panel, {"stall threshold": RED})
+
+
+def _restarts():
+    panel = lines(
+        "Restarts and steps lost",
+        "Restarts of the run (left) and steps of all ranks that were done and had to be done again (right). "
+        "Each restart loses the steps since the last committed checkpoint. Many steps per restart: "
+        "checkpoint more often. Many restarts: look for the same host in each.",
+        place=(12, 29, 12, 7),
+        unit="suffix: restarts",
+        no_value="no account yet",
+        queries=[
+            query(f"max(goodput_restarts{{{RUN}}})", "restarts"),
+            query(f'max(goodput_steps{{{RUN},kind="lost"}})', "steps lost"),
+        ],
     )
+    return change(panel.decimals(0), "steps lost", unit="suffix: steps", axis_right=True)
+
+
+PANELS = (
+    *(_goodput, _availability, _step_efficiency, _mfu, _coverage),
+    *(_account, _gpu_seconds),
+    *(_causes, _stragglers, _cost),
+    *(_step_time, _phases, _throughput),
+    *(_progress, _restarts),
+)

@@ -18,7 +18,7 @@ from goodput.account.straggler import Straggler, split
 from goodput.account.timeline import Attempt, Run
 
 _PRODUCTIVE, _LOST, _DOWN = INDEX["productive"], INDEX["lost"], INDEX["down"]
-_UNOBSERVED, _COMPILE = INDEX["unobserved"], INDEX["compile"]
+_UNOBSERVED, _COMPILE, _STALL = INDEX["unobserved"], INDEX["compile"], INDEX["stall"]
 
 
 FACTORS = ("availability", "step_efficiency", "goodput", "compute_efficiency", "mfu")
@@ -137,7 +137,7 @@ def compute(
     """
     memory = memory or Memory()
     by_rank = run.by_rank()
-    start, end, status = _window(run, now_ns, stale_seconds)
+    start, end, status = _window(run, by_rank, now_ns, stale_seconds)
     walks = {key: memory.walk(attempt) for key, attempt in run.attempts.items()}
     lengths = [s.length_ns for w in walks.values() for s in w.steps if s.count == 1]
     threshold = threshold_ns(lengths, stall_seconds)
@@ -173,26 +173,25 @@ def compute(
         last_progress_ns=max((c.steps[-1].end_ns for c in cuts.values() if c.steps), default=start),
         clamped=sum(c.clamped for c in cuts.values()),
         samples=sum(c.samples for c in cuts.values()),
-        device=next((a.device for a in run.attempts.values() if a.device), ""),
+        device=next((a.device for own in by_rank.values() for a in own if a.device), ""),
     )
 
 
-def _window(run: Run, now_ns: int, stale_seconds: float | None) -> tuple[int, int, str]:
-    """The run's start, end and status."""
+def _window(run: Run, by_rank, now_ns: int, stale_seconds: float | None) -> tuple[int, int, str]:
+    """The run's start, end and status. A rank's earlier attempts are over, whether their end was seen or not."""
     attempts = list(run.attempts.values())
     start = run.start_ns if run.start_ns is not None else min((a.start_ns for a in attempts), default=now_ns)
     newest = max((a.attempt for a in attempts), default=0)
     last = [a for a in attempts if a.attempt == newest]
-    finished = bool(last) and all(a.ended == "finished" for a in last)
-    if finished and not any(a.known_end_ns() is None for a in attempts):
-        end = run.end_ns if run.end_ns is not None else max(a.known_end_ns() for a in attempts)
-        return start, max(start, end), "finished"
-    end = run.end_ns if run.end_ns is not None else now_ns
-    open_ = [a for a in attempts if a.known_end_ns() is None]
-    if not open_:
-        return start, max(start, end), "down"
+    open_ = [own[-1] for own in by_rank.values() if own[-1].known_end_ns() is None]
     stale = all(_is_stale(a, now_ns, stale_seconds) for a in open_)
-    return start, max(start, end), "unobserved" if stale else "running"
+    if last and stale and all(a.ended == "finished" for a in last):
+        ends = [a.known_end_ns() or 0 for a in attempts]
+        return start, max(start, max(ends) if run.end_ns is None else run.end_ns), "finished"
+    end = max(start, now_ns if run.end_ns is None else run.end_ns)
+    if not open_:
+        return start, end, "down"
+    return start, end, "unobserved" if stale else "running"
 
 
 def _is_stale(attempt: Attempt, now_ns: int, stale_seconds: float | None) -> bool:
@@ -281,7 +280,7 @@ def _add_attempt(result: RankAccount, attempt: Attempt, one: Cut, limit: int, re
             states = step.states
         for i, ns in enumerate(states):
             result.states[i] += ns
-        result.kept_ns += sum(states) - states[_COMPILE]
+        result.kept_ns += sum(states) - states[_COMPILE] - states[_STALL]
         result.kept_steps += kept
         if result.flops is not None:
             result.flops += kept * attempt.flops_per_step

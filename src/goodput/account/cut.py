@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
-from goodput.account.states import INDEX, PHASE_STATES, PLANNED, STATES, vector
+from goodput.account.states import INDEX, PHASE_STATES, PLANNED, STATES, USER_STATES, vector
 from goodput.account.timeline import Attempt
 
 _PRODUCTIVE, _UNATTRIBUTED, _STARTUP = INDEX["productive"], INDEX["unattributed"], INDEX["startup"]
@@ -99,12 +99,13 @@ def cut(attempt: Attempt, walked: _Walk, end_ns: int, died: bool, threshold_ns: 
     gaps = vector()
     for i, gap in enumerate(walked.gaps):
         _add(gaps, _settled_gap(gap, i == 0, walked.steps[i].count == 1, threshold_ns))
+    # First, so that a long compilation in no phase is not taken for a stall.
+    _move_first_step_excess(steps)
     for step in steps:
-        if step.count == 1 and step.length_ns > threshold_ns:
+        if step.count == 1 and _unplanned(step.states) > threshold_ns:
             _move(step.states, _WAITS, _STALL)
     end_ns = max(end_ns, walked.last_end_ns)
     tail, unfinished = _tail(attempt, walked, end_ns, died, threshold_ns)
-    _move_first_step_excess(steps)
     return Cut(attempt.start_ns, end_ns, steps, gaps, tail, unfinished, walked.samples, walked.clamped)
 
 
@@ -118,8 +119,8 @@ def threshold_ns(lengths_ns: list[int], least_seconds: float = 60.0) -> int:
 
 
 def _state_of(phase: str, user_states: dict[str, str]) -> int:
-    state = PHASE_STATES.get(phase) or user_states.get(phase, "unattributed")
-    return INDEX.get(state, _UNATTRIBUTED)
+    state = PHASE_STATES.get(phase) or user_states.get(phase)
+    return INDEX[state] if state in USER_STATES else _UNATTRIBUTED
 
 
 def _padded(values: tuple[int, ...], width: int) -> tuple[int, ...]:
@@ -144,11 +145,10 @@ def _settled_gap(gap: list[int], first: bool, single: bool, threshold: int) -> l
         settled = [ns if i in keep else 0 for i, ns in enumerate(gap)]
         settled[_STARTUP] = sum(gap) - sum(settled)
         return settled
-    if single and gap[_UNATTRIBUTED] > threshold:
-        settled = list(gap)
-        _move(settled, (_UNATTRIBUTED,), _STALL)
-        return settled
-    return gap
+    settled = list(gap)
+    if single and _unplanned(gap) > threshold:
+        _move(settled, _WAITS, _STALL)
+    return settled
 
 
 def _tail(attempt: Attempt, walked: _Walk, end_ns: int, died: bool, threshold: int) -> tuple[list[int], bool]:
@@ -167,7 +167,7 @@ def _tail(attempt: Attempt, walked: _Walk, end_ns: int, died: bool, threshold: i
         tail[_UNATTRIBUTED] += length - sum(tail)
     if not walked.steps:
         return _settled_gap(tail, True, True, threshold), False
-    if length > threshold:
+    if _unplanned(tail) > threshold:
         others = [i for i in range(len(STATES)) if i not in _PLANNED]
         _move(tail, others, _STALL)
         return tail, False
@@ -199,6 +199,11 @@ def _move_first_step_excess(steps: list[Step]) -> None:
     first.states[_PRODUCTIVE] -= from_compute
     first.states[_UNATTRIBUTED] -= excess - from_compute
     first.states[_COMPILE] += excess
+
+
+def _unplanned(states: list[int]) -> int:
+    """Time that can be a stall: a long evaluation does not make the short wait beside it one."""
+    return sum(states) - sum(states[i] for i in _PLANNED)
 
 
 def _add(into: list[int], values: list[int]) -> None:

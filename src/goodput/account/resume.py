@@ -26,24 +26,34 @@ def resume_points(run: Run, first_steps: dict[tuple[int, int], int | None]) -> d
         first = first_steps[rank, number]
         if first is not None:
             done.setdefault(number, []).append(first - 1)
-    points = {}
-    for number in said:
+    points: dict[int, int | None] = {}
+    for number in sorted(said):
         known = said[number] or done.get(number)
-        points[number] = min(known) if known else last_checkpoint(run, before=number)
+        points[number] = min(known) if known else last_checkpoint(run, number, points)
     return points
 
 
-def last_checkpoint(run: Run, before: int) -> int | None:
-    """Step of the last checkpoint committed in attempts numbered below `before`; -1 when all were left open."""
+def last_checkpoint(run: Run, before: int, points: dict[int, int | None]) -> int | None:
+    """Step of the last checkpoint committed in attempts numbered below `before`; -1 when all were left open.
+
+    A checkpoint beyond the point from which a later attempt resumed was passed over: it is of work that is lost.
+    """
     begun = False
-    last = -1
+    committed: dict[int, int] = {}
     for (_, number), attempt in run.attempts.items():
         if number >= before:
             continue
         for event in attempt.events.values():
             begun = begun or event.kind == "checkpoint_begun"
             if event.kind == "checkpoint_committed":
-                begun, last = True, max(last, event.step)
+                begun = True
+                committed[number] = max(event.step, committed.get(number, -1))
+    last = -1
+    for number in sorted({number for _, number in run.attempts if number < before}):
+        point = points.get(number)
+        if point is not None:
+            last = min(last, point)
+        last = max(last, committed.get(number, -1))
     return last if begun else None
 
 
@@ -53,21 +63,26 @@ def kept_until(run: Run, points: dict[int, int | None], down: bool) -> dict[tupl
     A rank that has no part in a later attempt loses to it what it had done by that attempt's start.
     """
     newest = max((number for _, number in run.attempts), default=0)
-    provisional = last_checkpoint(run, before=newest + 1) if down else None
+    provisional = last_checkpoint(run, newest + 1, points) if down else None
+    starts: dict[int, int] = {}
+    for (_, number), attempt in run.attempts.items():
+        starts[number] = min(attempt.start_ns, starts.get(number, attempt.start_ns))
     limits = {}
     for (rank, number), attempt in run.attempts.items():
         limit = KEEP_ALL if provisional is None else provisional
         for later, point in points.items():
-            if later > number and point is not None and _precedes(run, attempt, later):
+            if later <= number or point is None:
+                continue
+            if (rank, later) in run.attempts or _over_ns(attempt) <= starts[later]:
                 limit = min(limit, point)
         limits[rank, number] = limit
     return limits
 
 
-def _precedes(run: Run, attempt: Attempt, later: int) -> bool:
-    """Whether `attempt` was over when the attempts numbered `later` began."""
-    if (attempt.rank, later) in run.attempts:
-        return True
-    end = attempt.known_end_ns()
-    start = min((a.start_ns for a in run.attempts.values() if a.attempt == later), default=0)
-    return end is not None and end <= start + 60_000_000_000
+def _over_ns(attempt: Attempt) -> int:
+    """An attempt that begins later than this began after this one was over, as far as is known.
+
+    Ranks of one attempt do not start at once and their hosts' clocks differ, so an end that is known gets slack.
+    """
+    end_ns = attempt.known_end_ns()
+    return attempt.beat_ns() if end_ns is None else end_ns - 60_000_000_000

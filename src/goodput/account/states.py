@@ -38,6 +38,8 @@ PHASE_STATES = {
     "evaluation": "evaluation",
     "compile": "compile",
 }
+# What a user's phase may stand for; the other states are decided by the account, never claimed.
+USER_STATES = (*sorted(set(PHASE_STATES.values())), "startup")
 # Time in these is somebody's plan, so it is not a stall however long it takes.
 PLANNED = ("checkpoint", "evaluation", "restore", "compile")
 # What a person needs one line for.

@@ -66,6 +66,7 @@ def split(steps: dict[tuple, list[tuple[int, Step]]], groups: dict[int, str]) ->
         if len(members) < 2:
             continue
         least = min(step.states[COMMUNICATION] for _, step in members)
+        culprits = [rank for rank, step in members if step.states[COMMUNICATION] == least]
         waited = 0
         for rank, step in members:
             excess = step.states[COMMUNICATION] - least
@@ -78,7 +79,6 @@ def split(steps: dict[tuple, list[tuple[int, Step]]], groups: dict[int, str]) ->
                 if i not in (COMMUNICATION, _STRAGGLER):
                     own[i] += ns
         result.waited_ns += waited
-        culprits = [rank for rank, step in members if step.states[_STRAGGLER] == 0]
         for position, rank in enumerate(sorted(culprits)):
             # A tie is shared; the remainder of the division goes to the first ranks, so the sum is exact.
             part = waited // len(culprits) + (position < waited % len(culprits))

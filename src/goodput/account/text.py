@@ -71,11 +71,12 @@ def _trouble_lines(document: dict) -> list[str]:
             f" {percent(first['share'])} of the waiting; the run is {straggler['slowdown']:.2f}x slower for it"
         )
     for restart in document["restarts"]:
-        down = restart["down_seconds"]
+        down, point = restart["down_seconds"], restart["resume_step"]
+        resumed = {None: "at an unknown step", -1: "from the beginning"}.get(point, f"after step {point}")
         lines.append(
             f"  restart {restart['attempt'] - 1}: down {'unknown' if down is None else f'{down:.2f} s'}, "
             f"{restart['lost_steps']} steps lost ({restart['lost_gpu_seconds']:.2f} GPU-seconds), "
-            f"resumed after step {restart['resume_step']}"
+            f"resumed {resumed}"
         )
     if document["causes"]:
         cause = document["causes"][0]

@@ -1,17 +1,25 @@
 """The accounts of the runs in the store, recomputed when something changed or time has passed.
 
-In: the store. Out: account.Account and its document. One computation serves everyone who asks within
-`age_seconds`; what depends on rows alone is kept per attempt (account.Memory).
+In: the store. Out: account.Account and its document. One computation serves everyone who asks until a report
+changes the run or `age_seconds` pass; what depends on rows alone is kept per attempt (account.Memory).
 """
 
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 from goodput.account import Account, compute, document
 from goodput.account.account import Memory
 from goodput.aggregator.store import Store
 from goodput.causes import explain
+
+
+class _Kept(NamedTuple):
+    account: Account
+    at_ns: int
+    change: int
+    cost_ns: int
 
 
 class Accounts:
@@ -22,7 +30,7 @@ class Accounts:
         self.stall_seconds, self.stale_seconds = stall_seconds, stale_seconds
         self._age_ns = int(age_seconds * 1e9)
         self._memories: dict[str, Memory] = {}
-        self._kept: dict[str, tuple[int, int, Account]] = {}
+        self._kept: dict[str, _Kept] = {}
 
     def account(self, name: str, now_ns: int | None = None) -> Account:
         """The account of a run, at most `age_seconds` old while it runs."""
@@ -30,8 +38,9 @@ class Accounts:
         now_ns = time.time_ns() if now_ns is None else now_ns
         change = self.store.changes.get(name, 0)
         kept = self._kept.get(name)
-        if kept is not None and (now_ns - kept[0] < self._age_ns or (kept[1], kept[2].status) == (change, "finished")):
-            return kept[2]
+        if kept is not None and self._is_fresh(kept, change, now_ns):
+            return kept.account
+        began = time.perf_counter_ns()
         account = compute(
             run,
             now_ns,
@@ -39,8 +48,15 @@ class Accounts:
             stall_seconds=self.stall_seconds,
             stale_seconds=self.stale_seconds,
         )
-        self._kept[name] = (now_ns, change, account)
+        self._kept[name] = _Kept(account, now_ns, change, time.perf_counter_ns() - began)
         return account
+
+    def _is_fresh(self, kept: _Kept, change: int, now_ns: int) -> bool:
+        """Unchanged and recent; or so costly that recomputing at every report would take over a tenth of a core."""
+        age_ns = now_ns - kept.at_ns
+        if kept.change == change:
+            return age_ns < self._age_ns or kept.account.status == "finished"
+        return age_ns < 10 * kept.cost_ns
 
     def document(self, name: str) -> dict:
         """The account document of a run, with what each rank is doing now as `live`."""

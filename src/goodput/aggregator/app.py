@@ -125,12 +125,25 @@ def _add_operations(app: FastAPI, exposition: Exposition) -> None:
 
 def _add_page(app: FastAPI) -> None:
     folder = importlib.resources.files("goodput.aggregator") / "page"
+    # The page shows names that anybody who can push chose, so the browser is told to run and load nothing else.
+    headers = {
+        "Cache-Control": "no-cache",
+        "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        "Referrer-Policy": "no-referrer",
+        "X-Content-Type-Options": "nosniff",
+        "X-Frame-Options": "DENY",
+    }
 
-    @app.get("/{name}", include_in_schema=False)
-    async def page(name: str) -> Response:
+    def answer(name: str) -> Response:
         if name not in _PAGE_FILES:
             raise HTTPException(404, "not found")
-        headers = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
         return FileResponse(str(folder / (name or "page.html")), media_type=_PAGE_FILES[name], headers=headers)
 
-    app.add_api_route("/", lambda: page(""), include_in_schema=False)
+    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+    async def front() -> Response:
+        return answer("")
+
+    @app.api_route("/{name}", methods=["GET", "HEAD"], include_in_schema=False)
+    async def page_file(name: str) -> Response:
+        return answer(name)

@@ -29,7 +29,7 @@ class Job:
     loader_delay_seconds: float  # of this rank
     checkpoint_every: int
     stop_at: float
-    steps_max: int | None
+    steps_min: int  # to do in this attempt even when the time is up
     kill_at_step: int | None  # this rank kills itself in this step
     kill_at_time: float | None  # or in the first step after this time
     peak_flops_per_second: float
@@ -95,7 +95,7 @@ def _train(job: Job, rank: int, world_size: int, attempt: int, truth: int) -> No
             model.backward()
         with goodput.phase("communication"):
             # The stop flag travels with the gradient, so that all ranks stop after the same step.
-            model.extras[0] = float(rank == 0 and _is_last(job, step))
+            model.extras[0] = float(rank == 0 and time.time() >= job.stop_at and step - first + 1 >= job.steps_min)
             ring.mean(model.message)
         with goodput.phase("optimizer"):
             adam.update(model.parameters, model.gradient)
@@ -125,10 +125,6 @@ class _Loader:
             time.sleep(self._delay_seconds)
             self.slept_seconds = time.perf_counter() - began
         return self._batches.fetch(self.step)
-
-
-def _is_last(job: Job, step: int) -> bool:
-    return time.time() >= job.stop_at or (job.steps_max is not None and step + 1 >= job.steps_max)
 
 
 def _maybe_die(job: Job, step: int, truth: int) -> None:

@@ -24,6 +24,8 @@ from goodput.demo.view import View
 RESTART_SECONDS = 1.5  # what a scheduler would need to start the run again
 RUN_SECONDS_MAX = 45.0
 CHECKPOINT_EVERY = 25
+STEPS_MIN = 40
+SETTLE_SECONDS_MAX = 10.0
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Demo:
             with View(address, self.name) as view:
                 self._train(view)
                 agent.end()  # It sends what it still has before it goes.
-                account = view.fetch()
+                account = view.finished(SETTLE_SECONDS_MAX)
             if account is None or account["status"] != "finished":
                 raise DemoError(f"the run did not finish in the account:\n{agent.tail()}\n{server.tail()}")
             keep = self.options.keep
@@ -133,7 +135,7 @@ class Demo:
                 loader_delay_seconds=options.loader_delay_seconds if rank == options.slow_rank else 0.0,
                 checkpoint_every=CHECKPOINT_EVERY,
                 stop_at=stop_at,
-                steps_max=None,
+                steps_min=STEPS_MIN,
                 kill_at_step=at_step if victim else None,
                 kill_at_time=at_time if victim else None,
                 peak_flops_per_second=peak,

@@ -72,6 +72,15 @@ class View:
         except (httpx.HTTPError, ValueError):
             return None
 
+    def finished(self, seconds: float) -> dict | None:
+        """The run's document once it says that the run finished; what it says then where it does not in time."""
+        deadline = time.monotonic() + seconds
+        while True:
+            document = self.fetch()
+            if time.monotonic() > deadline or (document is not None and document["status"] == "finished"):
+                return document
+            time.sleep(0.05)
+
     def _panel(self, document: dict) -> Group:
         table = Table(box=None, pad_edge=False)
         for column in ("rank", "step", "step time", "phase", "productive", "loader", "waiting", "lost"):

@@ -1,0 +1,362 @@
+"""The built-in page in a real browser, on a real aggregator over HTTP.
+
+A small generator makes node reports of a whole run: ranks in lock step, one of them with a slow loader, a kill and
+a restart. Chromium is asked for the page's DOM after it has run for some seconds of virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from goodput import schema
+from goodput.account.states import MEANINGS, STATES
+from goodput.account.text import percent, state_rows
+
+uvicorn = pytest.importorskip("uvicorn")
+msgspec = pytest.importorskip("msgspec")
+app_module = pytest.importorskip("goodput.aggregator.app")
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH: the page was not looked at")
+BROWSER_SECONDS_MAX = 30
+PAGE_FOLDER = Path(app_module.__file__).parent / "page"
+PHASES = ("none", "loader", "h2d", "forward", "backward", "optimizer", "communication", "checkpoint", "restore")
+SECOND = 1_000_000_000
+HOSTILE = '"><script>document.documentElement.dataset.ran=1</script><img src=x onerror=alert(1)>/../a b?c#d%2F&amp;'
+
+
+# ---- A run, as the agents of its nodes would report it -------------------------------------------------------
+
+
+class RankProcess:
+    """One rank process that knows what its page would hold; `spend` advances its clock."""
+
+    def __init__(self, run: str, rank: int, attempt: int, world_size: int, start_ns: int, **identity):
+        self.identity = schema.Identity(
+            run=run, rank=rank, attempt=attempt, world_size=world_size, host=f"gpu-node-{rank // 2:02d}",
+            pid=1000 * attempt + rank, start_ns=start_ns, device="NVIDIA H100 80GB HBM3", **identity,
+        )  # fmt: skip
+        self.now_ns = self.last_ns = start_ns
+        self.totals, self.outside = [0] * len(PHASES), [0] * len(PHASES)
+        self.rows: list[schema.StepRow] = []
+        self.phase = "none"
+
+    def spend(self, phase: str, seconds: float, outside: bool = False) -> None:
+        ns = round(seconds * SECOND)
+        self.last_ns, self.phase = self.now_ns, phase
+        self.now_ns += ns
+        self.totals[PHASES.index(phase)] += ns
+        if outside:
+            self.outside[PHASES.index(phase)] += ns
+
+    def step(self, step: int, parts: dict[str, float]) -> None:
+        begun_ns = self.now_ns
+        for phase, seconds in parts.items():
+            self.spend(phase, seconds)
+        number = len(self.rows) + 1
+        self.rows.append(
+            schema.StepRow(
+                number, step, begun_ns, self.now_ns, 32 * number, tuple(self.totals), tuple(self.outside)
+            )
+        )
+
+    def report(self, ended: str = "", alive: bool = True) -> schema.RankReport:
+        live = schema.Live(
+            now_ns=self.now_ns, last_ns=self.last_ns if alive else self.now_ns, phase=self.phase,
+            step_next=self.rows[-1].step + 1 if self.rows else 0, steps_done=len(self.rows),
+            samples=32 * len(self.rows), alive=alive, ended=ended, end_ns=self.now_ns if ended else 0,
+            totals=tuple(self.totals),
+        )  # fmt: skip
+        return schema.RankReport(self.identity, len(self.rows), PHASES, live, steps=self.rows)
+
+
+def attempt_reports(run, attempt, start_ns, steps, *, ranks=4, slow=3, ended="", alive=True, seen=None, **identity):
+    """One attempt of `ranks` ranks in lock step over `steps`; rank `slow` waits three times as long for data."""
+    processes = [RankProcess(run, rank, attempt, ranks, start_ns, **identity) for rank in range(ranks)]
+    for one in processes:
+        one.spend("none", 6.0, outside=True)
+        one.spend("restore", 3.5 if attempt > 1 else 0.0, outside=True)
+    for step in steps:
+        own = [{"loader": (0.24 if r == slow else 0.08) + 0.01 * ((step * 7 + r) % 3), "h2d": 0.03} for r in range(ranks)]
+        for r, parts in enumerate(own):
+            parts |= {"forward": 0.31 + 0.002 * r, "backward": 0.52, "optimizer": 0.05}
+            parts |= {"checkpoint": 0.6} if step % 50 == 49 else {}
+        longest = max(sum(parts.values()) for parts in own)
+        for one, parts in zip(processes, own, strict=True):
+            one.step(step, {"none": 0.012, **parts, "communication": 0.07 + longest - sum(parts.values())})
+    if alive and not ended:
+        for one in processes:
+            slow_one = one.identity.rank == slow
+            one.spend("loader" if slow_one else "communication", 0.2)
+    return [one.report(ended, alive) for one in (processes if seen is None else processes[:seen])]
+
+
+def finished_run(run: str, start_ns: int) -> list[schema.RankReport]:
+    """120 steps, killed, down for half a minute, resumed after step 99, finished."""
+    prices = {"flops_per_step": 4.0e14, "peak_flops_per_second": 9.89e14, "gpu_hour_cost": 2.5}
+    first = attempt_reports(run, 1, start_ns, range(120), alive=False, **prices)
+    again_ns = max(report.live.now_ns for report in first) + 31 * SECOND
+    return first + attempt_reports(run, 2, again_ns, range(100, 260), ended="finished", **prices)
+
+
+def push(url: str, ranks: list[schema.RankReport]) -> None:
+    body = schema.encode(schema.NodeReport("gpu-node", time.time_ns(), ranks))
+    with urllib.request.urlopen(urllib.request.Request(f"{url}/api/v1/ingest", data=body), timeout=10) as answer:
+        ack = schema.decode_ack(answer.read())
+    assert ack.accepted == len(ranks), ack.rejected
+
+
+# ---- A server and a browser ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def serving(app):
+    """The app on a free port of loopback; yields its URL."""
+    config = {"host": "127.0.0.1", "port": 0, "log_level": "warning", "access_log": False}
+    server = uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=2, **config))
+    listener = server.config.bind_socket()
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 10
+    while not server.started:
+        assert thread.is_alive() and time.monotonic() < deadline, "the aggregator did not start within 10 s"
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        listener.close()
+
+
+def aggregator(folder):
+    return app_module.create_app(f"sqlite:///{folder}/ledger.db")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """An aggregator with a finished run, a running one and one whose name is an attack."""
+    now_ns = time.time_ns()
+    with serving(aggregator(tmp_path_factory.mktemp("ledger"))) as url:
+        push(url, finished_run("llama-7b/pretrain", now_ns - 1000 * SECOND))
+        push(url, attempt_reports("sft-small", 1, now_ns - 130 * SECOND, range(115), slow=1, seen=3))
+        push(url, attempt_reports(HOSTILE, 1, now_ns - 90 * SECOND, range(20), ended="finished"))
+        yield url
+
+
+class Dom(HTMLParser):
+    """The visible part of a dumped DOM: texts by id and by row, and every tag that occurs."""
+
+    VOID = ("meta", "link", "input", "br", "img", "hr")
+
+    def __init__(self, html: str):
+        super().__init__()
+        self.tags: list[tuple[str, dict]] = []
+        self.texts: dict[str, str] = {}
+        self.rows: dict[str, list[list[str]]] = {}
+        self._open: list[tuple[str, dict]] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.tags.append((tag, found))
+        if tag not in self.VOID:
+            self._open.append((tag, found))
+        body = next((a["id"] for t, a in self._open if t == "tbody" and "id" in a), None)
+        if body and tag == "tr":
+            self.rows.setdefault(body, []).append([])
+        if body and tag in ("td", "th"):
+            self.rows[body][-1].append("")
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            while self._open and self._open.pop()[0] != tag:
+                pass
+
+    def handle_data(self, data):
+        if any(tag in ("template", "noscript") or "hidden" in found for tag, found in self._open):
+            return
+        for tag, found in self._open:
+            for name in (found.get("id"), tag if tag in ("title", "h1", "main") else None):
+                if name:
+                    self.texts[name] = f"{self.texts.get(name, str())}{data}"
+        body = next((a["id"] for t, a in self._open if t == "tbody" and "id" in a), None)
+        if body and any(tag in ("td", "th") for tag, _ in self._open):
+            self.rows[body][-1][-1] += data
+
+
+def look(url: str, folder: Path, budget_ms: int = 5000) -> Dom:
+    """The page as Chromium has it after `budget_ms` of virtual time."""
+    profile = folder / f"chromium-{time.monotonic_ns()}"
+    command = [
+        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync", "--mute-audio",
+        f"--user-data-dir={profile}", "--window-size=1400,1600", f"--virtual-time-budget={budget_ms}",
+        "--dump-dom", url,
+    ]  # fmt: skip
+    browser = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        dom, errors = browser.communicate(timeout=BROWSER_SECONDS_MAX)
+    finally:
+        try:
+            os.killpg(browser.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        browser.wait(10)
+    assert "<main>" in dom, f"no page came back:\n{dom[:500]}\n{errors[-1000:]}"
+    return Dom(dom)
+
+
+def document(url: str, run: str) -> dict:
+    with urllib.request.urlopen(f"{url}/api/v1/runs/{quote(run, safe='')}", timeout=10) as answer:
+        return msgspec.json.decode(answer.read())
+
+
+def get(url: str, path: str):
+    try:
+        with urllib.request.urlopen(f"{url}{path}", timeout=10) as answer:
+            return answer.status, answer.headers, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers, error.read()
+
+
+# ---- What is served ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"), [("/", "text/html"), ("/page.js", "text/javascript"), ("/page.css", "text/css")]
+)
+def test_files_come_with_headers_that_let_nothing_else_run(served, path, kind):
+    status, headers, body = get(served, path)
+    assert status == 200 and body
+    assert headers["Content-Type"].startswith(kind)
+    policy = dict(part.split(" ", 1) for part in headers["Content-Security-Policy"].split("; "))
+    assert policy["default-src"] == "'none'" and policy["frame-ancestors"] == "'none'"
+    assert {policy[name] for name in ("script-src", "style-src", "connect-src", "img-src")} == {"'self'"}
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["X-Frame-Options"] == "DENY"
+    assert headers["Referrer-Policy"] == "no-referrer"
+
+
+@pytest.mark.parametrize("path", ["/page.html", "/app.py", "/..%2fapp.py", "/nothing", "/%2e%2e/app.py"])
+def test_other_names_are_not_found(served, path):
+    assert get(served, path)[0] == 404
+
+
+def test_the_page_asks_nobody_else_and_has_no_inline_code():
+    html = (PAGE_FOLDER / "page.html").read_text()
+    sources = [html, *((PAGE_FOLDER / name).read_text() for name in ("page.js", "page.css"))]
+    assert not any(word in source for source in sources for word in ("http:", "https:", "@import", "url("))
+    assert "innerHTML" not in sources[1] and "insertAdjacentHTML" not in sources[1]
+    dom = Dom(html)
+    assert [found.get("src") for tag, found in dom.tags if tag == "script"] == ["page.js"]
+    assert not any(name.startswith("on") or name == "style" for _, found in dom.tags for name in found)
+
+
+def test_every_state_has_its_colour_and_its_meaning():
+    script, sheet = (PAGE_FOLDER / "page.js").read_text(), (PAGE_FOLDER / "page.css").read_text()
+    for state in STATES:
+        assert f'  {state}: "{MEANINGS[state]}",\n' in script
+        assert f".s-{state} {{" in sheet and f"--{state}: #" in sheet
+
+
+# ---- What a person sees --------------------------------------------------------------------------------------
+
+
+@needs_chromium
+def test_a_run_shows_what_the_api_says_and_closes_to_100(served, tmp_path):
+    run = document(served, "llama-7b/pretrain")
+    dom = look(f"{served}/#run=llama-7b%2Fpretrain", tmp_path)
+    assert dom.texts["run-head"].split()[:2] == ["llama-7b/pretrain", "finished"]
+    shown = [(row[0], row[1], row[2], row[5]) for row in dom.rows["account-rows"]]
+    assert shown == [(state, f"{seconds:,.2f}", share, what) for state, seconds, share, what in state_rows(run)]
+    assert sum(round(10 * float(row[2])) for row in dom.rows["account-rows"]) == 1000
+    assert dom.texts["account-total"].split()[:3] == ["total", f"{run['gpu_seconds']:,.2f}", "100.0"]
+    for factor in ("goodput", "availability", "step_efficiency", "compute_efficiency", "mfu"):
+        assert percent(run["factors"][factor]) in dom.texts["main"]
+    assert dom.texts["title"] == f"{percent(run['factors']['goodput'])} llama-7b/pretrain – goodput"
+
+
+@needs_chromium
+def test_a_run_shows_its_cause_its_slow_rank_its_restart_and_its_ranks(served, tmp_path):
+    run = document(served, "llama-7b/pretrain")
+    assert (run["straggler"]["culprit"], len(run["restarts"])) == (3, 1), "the generator plants these"
+    dom = look(f"{served}/#run={quote('llama-7b/pretrain', safe='')}", tmp_path)
+    assert run["causes"][0]["advice"] in dom.texts["cause"] and run["causes"][0]["state"] in dom.texts["cause"]
+    assert "rank 3 on gpu-node-01" in dom.texts["straggler"] and "Because of loader" in dom.texts["straggler"]
+    (restart,) = dom.rows["restart-rows"]
+    assert (restart[0], restart[3], restart[5]) == ("2", str(run["restarts"][0]["lost_steps"]), "99")
+    ranks = dom.rows["rank-rows"]
+    assert [row[0] for row in ranks][0] == "3", "the slow rank comes first"
+    kept = {rank["rank"]: f"{rank['steps']['kept']} / {rank['steps']['lost']}" for rank in run["ranks"]}
+    assert {int(row[0]): row[4] for row in ranks} == kept
+    bars = {found["aria-label"] for _, found in dom.tags if found.get("role") == "img"}
+    assert len(bars) == 1 + 4 and all("productive" in label for label in bars)
+
+
+@needs_chromium
+def test_a_hostile_name_is_text_in_the_list_and_in_its_run(served, tmp_path):
+    names = [row["run"] for row in msgspec.json.decode(get(served, "/api/v1/runs")[2])["runs"]]
+    for address, where in (("#runs", "runs-rows"), (f"#run={quote(HOSTILE, safe='')}", "run-head")):
+        dom = look(f"{served}/{address}", tmp_path)
+        shown = [row[0].strip() for row in dom.rows.get(where, [])]
+        assert shown == names if shown else HOSTILE in dom.texts["h1"]
+        assert [found.get("src") for tag, found in dom.tags if tag == "script"] == ["page.js"]
+        assert not any(tag in ("img", "iframe", "object") for tag, _ in dom.tags)
+        assert not any("data-ran" in found for _, found in dom.tags)
+
+
+@needs_chromium
+def test_a_rank_nobody_reported_and_an_unknown_mfu_are_said(served, tmp_path):
+    dom = look(f"{served}/#run=sft-small", tmp_path)
+    first = dom.rows["rank-rows"][0]
+    assert (first[0], " ".join(first[5].split())) == ("3", "never seen no report yet")
+    assert "MFU" in dom.texts["main"] and "unknown" in dom.texts["main"]
+    assert "flops_per_step" in dom.texts["main"]
+
+
+@needs_chromium
+def test_without_runs_the_page_says_how_to_send_some(tmp_path):
+    with serving(aggregator(tmp_path)) as url:
+        dom = look(url, tmp_path)
+        assert "import goodput" in dom.texts["empty"] and f"goodput node --aggregator {url}" in dom.texts["empty"]
+        missing = look(f"{url}/#run=%E0%A4%A", tmp_path)
+    assert missing.texts["missing-name"] == "%E0%A4%A"
+
+
+@needs_chromium
+def test_the_only_run_is_opened_and_silence_is_admitted(tmp_path):
+    """The aggregator answers the first few questions and then fails; what was seen stays, marked as old."""
+    inner, asked = aggregator(tmp_path), []
+
+    async def failing(scope, receive, send):
+        if scope["type"] == "http" and scope["path"].startswith("/api/v1/runs"):
+            asked.append(scope["path"])
+            if len(asked) > 3:
+                await send({"type": "http.response.start", "status": 500, "headers": []})
+                return await send({"type": "http.response.body", "body": b""})
+        return await inner(scope, receive, send)
+
+    with serving(failing) as url:
+        push(url, attempt_reports("only one", 1, time.time_ns() - 60 * SECOND, range(10), ended="finished"))
+        dom = look(url, tmp_path, budget_ms=20_000)
+    assert asked[:2] == ["/api/v1/runs", "/api/v1/runs/only one"] and len(asked) > 5
+    assert "only one" in dom.texts["run-head"] and len(dom.rows["rank-rows"]) == 4
+    assert "HTTP 500" in dom.texts["silent-what"] and "last update" in dom.texts["silent-age"]
+    assert dom.texts["age"].startswith("last update")

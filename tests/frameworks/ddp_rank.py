@@ -1,0 +1,71 @@
+"""One rank of a DistributedDataParallel training over gloo, instrumented by hand; run by test_ddp.py.
+
+DDP reduces gradients inside backward. A communication hook that waits in place makes that wait visible as a phase,
+which nests in `backward` and is exclusive of it.
+"""
+
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import goodput
+
+STEPS = 60
+
+
+def all_reduce(_state, bucket):
+    """A communication hook: the mean of the bucket over all ranks, timed."""
+    with goodput.phase("communication"):
+        dist.all_reduce(bucket.buffer())
+    done = torch.futures.Future()
+    done.set_result(bucket.buffer().div_(dist.get_world_size()))
+    return done
+
+
+class Slow(torch.utils.data.Dataset):
+    """Random samples; `planted_seconds` is how long fetching was truly held up."""
+
+    def __init__(self, delay_seconds: float):
+        self.delay_seconds, self.planted_seconds = delay_seconds, 0.0
+
+    def __len__(self):
+        return STEPS
+
+    def __getitem__(self, index):
+        if self.delay_seconds:
+            began = time.perf_counter()
+            time.sleep(self.delay_seconds)
+            self.planted_seconds += time.perf_counter() - began
+        return torch.randn(64), torch.randn(1)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    goodput.start()
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1)))
+    model.register_comm_hook(None, all_reduce)
+    optimizer = torch.optim.Adam(model.parameters())
+    dataset = Slow(float(sys.argv[1]) if rank == 1 else 0.0)
+    for inputs, targets in goodput.steps(torch.utils.data.DataLoader(dataset, batch_size=1), samples=1):
+        with goodput.phase("forward"):
+            loss = torch.nn.functional.mse_loss(model(inputs), targets)
+        with goodput.phase("backward"):
+            optimizer.zero_grad()
+            loss.backward()
+        with goodput.phase("optimizer"):
+            optimizer.step()
+    dist.barrier()
+    with open(os.path.join(os.environ["GOODPUT_DIR"], f"planted-{rank}"), "w") as file:
+        file.write(str(dataset.planted_seconds))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+#!/bin/sh
+# The real servers that integration tests start by themselves: Prometheus, Alertmanager, Chromium.
+# Without apt or without the rights for it, the tests that need them are skipped, and say so.
+set -u
+missing=""
+for pair in prometheus:prometheus promtool:prometheus prometheus-alertmanager:prometheus-alertmanager chromium:chromium; do
+    command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair##*:}"
+done
+[ -n "$missing" ] || exit 0
+if ! command -v apt-get >/dev/null 2>&1; then
+    echo "skipping the installation of$missing: no apt-get here; the tests that need them will be skipped"
+    exit 0
+fi
+if [ "$(id -u)" != 0 ]; then
+    echo "skipping the installation of$missing: not root; run 'sudo $0' to have the tests that need them"
+    exit 0
+fi
+# A package's service must not start: the tests start servers of their own.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+    printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod +x "$policy"
+    trap 'rm -f "$policy"' EXIT
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq >/dev/null
+# shellcheck disable=SC2086
+apt-get install -y -qq --no-install-recommends $missing >/dev/null ||
+    echo "could not install$missing; the tests that need them will be skipped"
+exit 0
