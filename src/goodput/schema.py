@@ -24,6 +24,7 @@ RANKS_MAX = 4096
 STEPS_MAX = 200_000
 EVENTS_MAX = 20_000
 PHASES_MAX = 27
+DROPS_MAX = 32
 TIME_NS_MAX = 1 << 62
 
 
@@ -165,19 +166,24 @@ def check(report: RankReport) -> None:
     """Raise SchemaError where a rank's report is impossible; the other ranks of the report are unaffected."""
     who = f"run {report.identity.run[:64]!r} rank {report.identity.rank}"
     _check_identity(report.identity, who)
+    if not _is_time(report.sequence):
+        raise SchemaError(f"{who}: sequence {report.sequence} out of range")
     width = len(report.phases)
     if not 1 <= width <= PHASES_MAX or len(set(report.phases)) != width or report.phases[0] != "none":
         raise SchemaError(f"{who}: phases must be 'none' and up to {PHASES_MAX - 1} distinct others")
     if any(not 0 < len(name) <= 32 or not name.isprintable() for name in report.phases):
         raise SchemaError(f"{who}: a phase name is empty, over 32 characters or not printable")
+    if not report.phase_states.keys() <= set(report.phases):
+        raise SchemaError(f"{who}: a state is given for what is no phase")
+    if any(len(state) > 32 for state in report.phase_states.values()):
+        raise SchemaError(f"{who}: a phase's state is over 32 characters")
     if len(report.steps) > STEPS_MAX or len(report.events) > EVENTS_MAX:
         raise SchemaError(f"{who}: {len(report.steps)} steps and {len(report.events)} events in one report")
     _check_live(report.live, report.phases, who)
     for row in report.steps:
         _check_step(row, width, who)
     for event in report.events:
-        if event.number < 1 or not _is_time(event.time_ns) or not -1 <= event.step < TIME_NS_MAX:
-            raise SchemaError(f"{who}: event {event.number} has an impossible number, time or step")
+        _check_event(event, who)
 
 
 def _is_time(ns: int) -> bool:
@@ -191,8 +197,10 @@ def _check_identity(identity: Identity, who: str) -> None:
         raise SchemaError(f"{who}: rank {identity.rank} of world size {identity.world_size}")
     if not 1 <= identity.attempt <= 1 << 20 or not 1 <= identity.devices <= 1 << 16:
         raise SchemaError(f"{who}: attempt {identity.attempt}, devices {identity.devices} out of range")
-    if not _is_time(identity.start_ns):
-        raise SchemaError(f"{who}: start time {identity.start_ns} out of range")
+    if not _is_time(identity.start_ns) or not _is_time(identity.pid):
+        raise SchemaError(f"{who}: start time {identity.start_ns} or pid {identity.pid} out of range")
+    if identity.stage is not None and not 0 <= identity.stage < 1 << 24:
+        raise SchemaError(f"{who}: stage {identity.stage} out of range")
     for name in ("host", "device", "device_uuid", "group"):
         text = getattr(identity, name)
         if len(text) > 255 or not text.isprintable():
@@ -204,8 +212,11 @@ def _check_identity(identity: Identity, who: str) -> None:
 
 
 def _check_live(live: Live, phases: tuple[str, ...], who: str) -> None:
-    if not all(map(_is_time, (live.now_ns, live.last_ns, live.end_ns, live.steps_done, live.samples))):
+    numbers = (live.now_ns, live.last_ns, live.end_ns, live.steps_done, live.samples, live.cost_ns)
+    if not all(map(_is_time, (*numbers, live.step_next + 1, *live.drops.values()))):
         raise SchemaError(f"{who}: a live time or count is negative or too large")
+    if len(live.drops) > DROPS_MAX or any(len(what) > 32 for what in live.drops):
+        raise SchemaError(f"{who}: {len(live.drops)} kinds of drops, or one of over 32 characters")
     if live.phase not in phases or live.ended not in ("", "finished", "failed", "resumed"):
         raise SchemaError(f"{who}: live phase {live.phase[:40]!r} or end reason {live.ended[:40]!r} unknown")
     if len(live.totals) != len(phases) or not all(map(_is_time, live.totals)):
@@ -214,7 +225,7 @@ def _check_live(live: Live, phases: tuple[str, ...], who: str) -> None:
 
 def _check_step(row: StepRow, width: int, who: str) -> None:
     where = f"{who}: step row {row.number} (step {row.step})"
-    if row.number < 1 or not 0 <= row.step < TIME_NS_MAX or not _is_time(row.samples):
+    if not 1 <= row.number < TIME_NS_MAX or not _is_time(row.step) or not _is_time(row.samples):
         raise SchemaError(f"{where}: number, step or samples out of range")
     if not 0 <= row.start_ns <= row.end_ns < TIME_NS_MAX:
         raise SchemaError(f"{where}: negative duration, it starts {row.start_ns} and ends {row.end_ns}")
@@ -223,3 +234,10 @@ def _check_step(row: StepRow, width: int, who: str) -> None:
     for total, outside in zip(row.totals, row.outside, strict=True):
         if not 0 <= outside <= total < TIME_NS_MAX:
             raise SchemaError(f"{where}: totals are negative or less than their part outside steps")
+
+
+def _check_event(event: EventRow, who: str) -> None:
+    if not 1 <= event.number < TIME_NS_MAX or not _is_time(event.time_ns) or not _is_time(event.step + 1):
+        raise SchemaError(f"{who}: event {event.number} has an impossible number, time or step")
+    if not 0 < len(event.kind) <= 32 or not event.kind.isprintable() or len(event.text) > 255:
+        raise SchemaError(f"{who}: event {event.number} has a kind that is none, or a text over 255 characters")

@@ -5,7 +5,12 @@ In: an account document. Out: text of at most 100 columns, without colour.
 
 from __future__ import annotations
 
+import textwrap
+
 from goodput.account.states import MEANINGS, STATES
+
+
+COLUMNS = 100
 
 
 def tenths(parts: list[float]) -> list[int]:
@@ -46,8 +51,14 @@ def render(document: dict) -> str:
     ]
     lines += [f"  {s:<14}{seconds:>12.2f}{share:>8}%   {what}" for s, seconds, share, what in state_rows(document)]
     lines += [f"  {'total':<14}{document['gpu_seconds']:>12.2f}{'100.0':>8}%", ""]
-    lines += [*_factor_lines(document), *_trouble_lines(document)]
+    for line in [*_factor_lines(document), *_trouble_lines(document)]:
+        lines.append(wrap(line))
     return "\n".join(lines)
+
+
+def wrap(line: str) -> str:
+    """A long line over several, each continued a little further in."""
+    return textwrap.fill(line, COLUMNS, subsequent_indent="    ", break_long_words=False) if line.strip() else line
 
 
 def _factor_lines(document: dict) -> list[str]:

@@ -53,10 +53,11 @@ class Accounts:
 
     def _is_fresh(self, kept: _Kept, change: int, now_ns: int) -> bool:
         """Unchanged and recent; or so costly that recomputing at every report would take over a tenth of a core."""
-        age_ns = now_ns - kept.at_ns
-        if kept.change == change:
-            return age_ns < self._age_ns or kept.account.status == "finished"
-        return age_ns < 10 * kept.cost_ns
+        same = kept.change == change
+        if same and kept.account.status == "finished":
+            return True
+        # A clock that was set back must not keep an account for good.
+        return abs(now_ns - kept.at_ns) < max(self._age_ns if same else 0, 10 * kept.cost_ns)
 
     def document(self, name: str) -> dict:
         """The account document of a run, with what each rank is doing now as `live`."""
@@ -99,7 +100,7 @@ class Accounts:
                     "phase_seconds": max(newest.seen_ns - newest.last_ns, 0) / 1e9,
                     "step": last.step if last else None,
                     "step_seconds": (last.end_ns - last.start_ns) / 1e9 if last else None,
-                    "report_age_seconds": max(account.end_ns - newest.seen_ns, 0) / 1e9,
+                    "report_age_seconds": max(account.end_ns - (newest.heard_ns or newest.seen_ns), 0) / 1e9,
                 }
             )
         return rows

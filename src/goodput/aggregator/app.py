@@ -74,6 +74,7 @@ class _IngestRoute:
             body += message.get("body", b"")
             more = message.get("more_body", False)
             if len(body) > schema.BODY_BYTES_MAX:
+                self._ingest.counts["report", "malformed"] += 1
                 return await _answer(send, 413, b"report too large\n", b"text/plain")
         try:
             ack = await self._ingest.take(bytes(body))

@@ -81,7 +81,8 @@ class Exposition:
         families.add("goodput_ranks", {**run, "kind": "expected"}, account.world_size)
         families.add("goodput_ranks", {**run, "kind": "observed"}, len(newest))
         families.add("goodput_ranks", {**run, "kind": "alive"}, len(alive))
-        oldest = min((attempt.heard_ns for attempt in alive), default=now_ns)
+        # After a restart of the aggregator the rank's own word, from the ledger, is all there is until the next push.
+        oldest = min((attempt.heard_ns or attempt.seen_ns for attempt in alive), default=now_ns)
         families.add("goodput_rank_last_report_age_seconds", run, max(now_ns - oldest, 0) / 1e9)
 
     def _add_self(self, families: Families) -> None:

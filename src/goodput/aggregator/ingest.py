@@ -2,7 +2,8 @@
 
 In: the body of a push. Out: an Ack, sent when what was taken is committed. Pushes that arrive together share one
 transaction. When the ledger cannot be written the push is answered with an error, so the agent keeps it; what
-was merged meanwhile is written with the next push that works.
+was merged meanwhile is written with the next push that works. Of what waits so there is one part per process,
+whose rows are those in the store, so pushes repeated against a broken ledger do not pile up.
 """
 
 from __future__ import annotations
@@ -88,8 +89,23 @@ class Ingest:
                 return
             try:
                 await asyncio.to_thread(self._ledger.append, batch)
-            except LedgerError as error:
-                self._unwritten = batch + self._unwritten
-                self.counts["ledger", "error"] += 1
-                log.error("%s", error)
+            except BaseException as error:
+                # Whatever it was, a cancelled push too: the store has these rows, so nobody will send them again.
+                self._unwritten = _folded(batch + self._unwritten)
+                if isinstance(error, LedgerError):
+                    self.counts["ledger", "error"] += 1
+                    log.error("%s", error)
                 raise
+
+
+def _folded(batch: list[Merged]) -> list[Merged]:
+    """The same with one part per process: all rows and events, and the newest live part."""
+    folded: dict[tuple, Merged] = {}
+    for merged in batch:
+        identity = merged.report.identity
+        before = folded.setdefault((identity.run, identity.rank, identity.attempt), Merged(merged.report, [], []))
+        before.rows += merged.rows
+        before.events += merged.events
+        if merged.report.sequence > before.report.sequence:
+            before.report = merged.report
+    return list(folded.values())

@@ -1,6 +1,7 @@
 """The ledger: what must outlive the aggregator, in SQLite (WAL) or PostgreSQL through SQLAlchemy Core.
 
-In: what each report brought (store.Merged). Out: at start, rank reports from which the store is whole again.
+In: what each report brought (store.Merged). Out: at start, rank reports from which the store is whole again,
+each under the attempt number that the store had given it.
 Rows lie in chunks as they came, MessagePack in one column, so a push of a rank is one insert. Every write is
 keyed and repeatable. A push is acknowledged only when its transaction is committed.
 
@@ -74,17 +75,20 @@ class Ledger:
     """One database. `append` and `reports` block: call them off the event loop."""
 
     def __init__(self, url: str):
-        self.url = sql.engine.make_url(url).render_as_string(hide_password=True)
+        self.url = "URL"
         try:
+            self.url = sql.engine.make_url(url).render_as_string(hide_password=True)
             self._engine = sql.create_engine(url)
             if self._engine.dialect.name == "sqlite":
                 sql.event.listen(self._engine, "connect", _configure_sqlite)
             self._insert = {"sqlite": sqlite, "postgresql": postgresql}[self._engine.dialect.name].insert
             with self._engine.begin() as connection:
-                _tables.create_all(connection)
+                _meta.create(connection, checkfirst=True)
                 found = connection.execute(sql.select(_meta.c.version)).scalars().all()
                 if not found:
                     connection.execute(_meta.insert().values(version=VERSION))
+                if max(found, default=VERSION) <= VERSION:
+                    _tables.create_all(connection)
         except KeyError as error:
             raise LedgerError(f"ledger {self.url}: {error} is not supported, use sqlite or postgresql") from None
         except (sql.exc.SQLAlchemyError, ModuleNotFoundError) as error:
@@ -104,14 +108,13 @@ class Ledger:
                 numbers = [row.number for row in merged.rows]
                 rows = msgspec.msgpack.encode(merged.rows)
                 chunks.append({**key, "first": min(numbers), "last": max(numbers), "rows": rows})
-            events += [{**key, **msgspec.structs.asdict(event)} for event in merged.events]
+            events += [{**key, **_event_columns(event)} for event in merged.events]
             before = processes.get(tuple(key.values()))
             if before is None or before["sequence"] < merged.report.sequence:
-                bare = msgspec.structs.replace(merged.report, steps=[], events=[])
                 processes[tuple(key.values())] = {
                     **key,
                     "sequence": merged.report.sequence,
-                    "report": msgspec.msgpack.encode(bare),
+                    "report": msgspec.msgpack.encode(merged.report),
                 }
         try:
             with self._engine.begin() as connection:
@@ -122,7 +125,13 @@ class Ledger:
             raise LedgerError(f"ledger {self.url}: {_cause(error)}") from None
 
     def reports(self) -> Iterator[schema.RankReport]:
-        """Everything in the ledger as rank reports, one per process, oldest process first."""
+        """Everything in the ledger as rank reports, one per process, oldest process first. Raises LedgerError."""
+        try:
+            yield from self._reports()
+        except (sql.exc.SQLAlchemyError, msgspec.DecodeError) as error:
+            raise LedgerError(f"ledger {self.url}: {_cause(error)}") from None
+
+    def _reports(self) -> Iterator[schema.RankReport]:
         with self._engine.connect() as connection:
             order = (_processes.c.start_ns, _processes.c.rank)
             for found in connection.execute(sql.select(_processes).order_by(*order)).mappings().all():
@@ -160,6 +169,11 @@ class Ledger:
 
 def _key(identity: schema.Identity) -> dict:
     return {name: getattr(identity, name) for name in _KEY}
+
+
+def _event_columns(event: schema.EventRow) -> dict:
+    """PostgreSQL's text holds every character but NUL, which a user's mark may have."""
+    return {**msgspec.structs.asdict(event), "text": event.text.replace("\0", "")}
 
 
 def _select(table: sql.Table, key: dict, *columns):

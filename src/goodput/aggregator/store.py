@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from goodput import schema
 from goodput.account import Attempt, Run
 
@@ -27,10 +29,11 @@ class Refused(Exception):
 
 @dataclass
 class Merged:
-    """What a rank report brought that was not there: for the ledger."""
+    """What a rank report brought that was not there: for the ledger.
 
-    run: str
-    attempt: Attempt
+    `report` is the report without its rows and events, under the attempt number that the store gave it.
+    """
+
     report: schema.RankReport
     rows: list[schema.StepRow]
     events: list[schema.EventRow]
@@ -71,7 +74,8 @@ class Store:
             _take_live(attempt, report.live)
         run = report.identity.run
         self.changes[run] = self.changes.get(run, 0) + 1
-        return Merged(run, attempt, report, rows, events)
+        identity = replace(report.identity, attempt=attempt.attempt)
+        return Merged(replace(report, identity=identity, steps=[], events=[]), rows, events)
 
     def _process(self, identity: schema.Identity, now_ns: int) -> Process:
         key = _key(identity)
@@ -125,7 +129,10 @@ def _extend_phases(attempt: Attempt, report: schema.RankReport) -> None:
         )
     if len(report.phases) > shared:
         attempt.phases = report.phases
-    attempt.phase_states.update(report.phase_states)
+    states = {**attempt.phase_states, **report.phase_states}
+    if states != attempt.phase_states:
+        attempt.phase_states = states
+        attempt.version += 1
 
 
 def _take_live(attempt: Attempt, live: schema.Live) -> None:

@@ -48,9 +48,10 @@ def call(arguments) -> int:
     except OSError as error:
         print(f"goodput demo: --json {arguments.json}: {error.strerror}", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # So that what we started is ended.
+    demo = Demo(options)
+    signal.signal(signal.SIGTERM, demo.interrupt)  # So that what we started is ended.
     try:
-        outcome = Demo(options).run()
+        outcome = demo.run()
     except DemoError as error:
         print(f"goodput demo: {error}", file=sys.stderr)
         return 1
@@ -91,14 +92,14 @@ def _options(arguments):
 
 
 def _print(outcome, arguments) -> None:
-    from goodput.account.text import render
+    from goodput.account.text import render, wrap
 
     found = json.dumps({"planted": outcome.planted, "account": outcome.account}, indent=2)
     if arguments.json == "-":
         print(found)
     else:
         print(render(outcome.account))
-        print(_planted_line(outcome.planted))
+        print(f"\n{wrap(_planted_line(outcome.planted))}")
     if arguments.json not in (None, "-"):
         with open(arguments.json, "w") as file:
             file.write(found + "\n")
@@ -118,4 +119,4 @@ def _planted_line(planted: dict) -> str:
             f"rank {planted['killed_rank']} was killed in step {planted['kill_step']}, {planted['steps_redone']} "
             f"rank-steps were done again, the run was down for {planted['down_seconds']:.2f} s"
         )
-    return "\n  in truth: " + ("; ".join(parts) or "no trouble was planted")
+    return "  in truth: " + ("; ".join(parts) or "no trouble was planted")

@@ -59,6 +59,15 @@ class Demo:
         self.name = f"demo-{time.strftime('%H%M%S')}-{os.getpid()}"
         self.children: list[Child] = []
         self.attempts: list[list[Child]] = []
+        self.interrupted = False
+
+    def interrupt(self, *_) -> None:
+        """A signal handler: end everything and leave with status 143.
+
+        An exception raised while a process is being forked is dropped by the interpreter, hence the flag too.
+        """
+        self.interrupted = True
+        raise SystemExit(143)
 
     def run(self) -> Outcome:
         """Raises DemoError where a part does not work."""
@@ -78,7 +87,7 @@ class Demo:
             left = (address, server.process.pid) if keep else (None, None)
             return Outcome(self._planted(account), _without_live(account), *left)
         finally:
-            for child in self.children:
+            for child in reversed(self.children):  # Ranks before the agent, the agent before the server.
                 if not (keep and child.name == "serve"):
                     child.end()
             shutil.rmtree(self.pages, ignore_errors=True)
@@ -112,7 +121,7 @@ class Demo:
         view.say(f"rank {self._killed_rank()} was killed in step {self._killed_step()}; the run is down")
         until = time.time() + RESTART_SECONDS
         while time.time() < until:
-            view.look()
+            self._look(view)
             time.sleep(0.05)
         view.say("started again from the last checkpoint")
         self._attempt(view, peak, 2, began, kill=False)
@@ -145,10 +154,15 @@ class Demo:
             environ = {name: str(value) for name, value in environ.items()}
             ranks.append(self._child(f"rank-{number}-{rank}", command, **ONE_THREAD, **environ))
         self.attempts.append(ranks)
-        if not wait_all(ranks, view.look, stop_at + 30.0):
+        if not wait_all(ranks, lambda: self._look(view), stop_at + 30.0):
             raise DemoError(f"training did not stop in time:\n{ranks[0].tail()}")
         for child in ranks:
             child.end(1.0)
+
+    def _look(self, view: View) -> None:
+        if self.interrupted:
+            raise SystemExit(143)
+        view.look()
 
     def _expect_success(self) -> None:
         for child in self.attempts[-1]:

@@ -20,7 +20,17 @@ from goodput.account.text import percent
 
 LOOK_SECONDS = 0.5
 LINE_SECONDS = 2.0
-_COLOURS = {"productive": "green", "lost": "red", "down": "bright_black", "straggler": "yellow", "loader": "magenta"}
+_COLOURS = {
+    "productive": "green",
+    "loader": "magenta",
+    "communication": "blue",
+    "straggler": "yellow",
+    "checkpoint": "cyan",
+    "startup": "bright_blue",
+    "lost": "red",
+    "down": "bright_black",
+    "unobserved": "grey37",
+}
 
 
 class View:
@@ -118,10 +128,14 @@ def _line(document: dict) -> str:
 
 
 def _bar(document: dict, width: int) -> Text:
-    """The account as one line of blocks."""
+    """The account as one line of blocks, and which colour is which state."""
     text, total = Text(), document["gpu_seconds"] or 1.0
-    for state, seconds in document["states"].items():
-        cells = round(width * seconds / total)
+    shown = [(s, round(width * seconds / total)) for s, seconds in document["states"].items()]
+    for state, cells in shown:
+        text.append("\u2588" * cells, style=_COLOURS.get(state, "white"))
+    text.append("\n")
+    for state, cells in shown:
         if cells:
-            text.append("\u2588" * cells, style=_COLOURS.get(state, "cyan"))
+            text.append("\u25a0 ", style=_COLOURS.get(state, "white"))
+            text.append(f"{state}  ")
     return text

@@ -38,7 +38,7 @@ const FACTORS = {
   mfu: ["MFU", "model FLOPs of kept steps ÷ (peak × allocated time)"],
   compute_efficiency: ["compute efficiency", "model FLOPs ÷ (peak × productive time)"],
 };
-const NO_FLOPS = "tell goodput.start flops_per_step and peak_flops_per_second";
+const NO_FLOPS = "needs flops_per_step and peak_flops_per_second in goodput.start";
 const STATUSES = {
   running: "",
   finished: "every rank ended by itself",
@@ -78,11 +78,9 @@ function gpuUnit(total) {
     : { name: "GPU-hours", text: (seconds) => grouped(seconds / 3600, total < 3.6e6 ? 3 : 1) };
 }
 
-function dollars(value) {
-  if (value == null) return "unknown";
-  if (value === 0 || value >= 1) return `$${grouped(value, 2)}`;
-  return value < 1e-6 ? "< $0.000001" : `$${value.toLocaleString("en-US", { maximumSignificantDigits: 2 })}`;
-}
+// As many decimals as the whole needs, so that the parts of one run stand under each other.
+const dollars = (value, whole) =>
+  value == null ? "unknown" : `$${grouped(value, whole >= 1 ? 2 : whole >= 0.01 ? 4 : 6)}`;
 
 // Shares in tenths of a percent that sum to exactly 1000 (largest remainder), as account/text.py has them.
 function tenths(parts) {
@@ -224,7 +222,7 @@ function drawFigure(node, ratio) {
   const unknown = ratio == null;
   text(label, name);
   text(figure, percent(ratio));
-  text(small, unknown && /mfu|compute/.test(node.dataset.factor) ? NO_FLOPS : meaning);
+  text(small, "brief" in node.dataset ? "" : unknown && /mfu|compute/.test(node.dataset.factor) ? NO_FLOPS : meaning);
   node.classList.toggle("unknown", unknown);
   attribute(node, "title", `${name}: ${meaning}`);
 }
@@ -232,13 +230,14 @@ function drawFigure(node, ratio) {
 function facts(run) {
   const { kept, lost } = run.steps;
   const price = hourPrice(run);
+  const cost = (run.gpu_seconds / 3600) * price;
   const unit = gpuUnit(run.gpu_seconds);
   return [
     ["Ranks", count(run.world_size)],
     ["Start", localTime(run.start), utcTime(run.start)],
     ["Duration", duration(run.end - run.start), `until ${utcTime(run.end)}`],
     [unit.name, unit.text(run.gpu_seconds), "allocated: every GPU of every expected rank, from start to end"],
-    ...(price == null ? [] : [["Cost", dollars((run.gpu_seconds / 3600) * price), `at $${price.toFixed(2)} a GPU-hour`]]),
+    ...(price == null ? [] : [["Cost", dollars(cost, cost), `at $${price.toFixed(2)} a GPU-hour`]]),
     ["Rank-steps", `${count(kept)} kept, ${count(lost)} lost`, "steps of all ranks together; lost ones were done again"],
     ["Samples", count(run.samples), "of all attempts together"],
     ["Restarts", count(run.restarts.length)],
@@ -255,17 +254,21 @@ function hourPrice(run) {
   return priced ? (3600 * priced.cost) / priced.gpu_seconds : null;
 }
 
-const gain = (cause) => (cause.gain == null ? "nothing else was seen" : `the run would be ${times(cause.gain)} as fast`);
+// What nobody saw may have been useful, so no gain is promised for it.
+const gain = (cause) => (cause.state === "unobserved" || cause.gain == null ? "" : times(cause.gain));
 
 function drawCause(run) {
   const [first, ...others] = run.causes;
   const root = $("cause");
   field(root, "swatch").hidden = !first;
   swatch(field(root, "swatch"), first?.state);
-  put(root, first
-    ? { state: first.state, share: `${percent(first.share)} of all GPU time`, advice: first.advice,
-        gain: `Without it ${gain(first)}${first.cost == null ? "" : `; it has cost ${dollars(first.cost)} so far`}.` }
-    : { state: "none", share: "", advice: "All GPU time was productive.", gain: "" });
+  if (first) {
+    const faster = gain(first) ? `Without it the run would be at most ${gain(first)} as fast. ` : "";
+    const whole = (run.gpu_seconds / 3600) * (hourPrice(run) ?? 0);
+    const spent = first.cost == null ? "" : `It has cost ${dollars(first.cost, whole)} so far.`;
+    put(root, { state: first.state, share: `${percent(first.share)} of all GPU time`, advice: first.advice,
+      gain: faster + spent });
+  } else put(root, { state: "none", share: "", advice: "All GPU time was productive.", gain: "" });
   $("causes").hidden = others.length === 0;
   text($("causes").querySelector("summary"), `${plural(others.length, "other cause")} and advice`);
   keyed($("causes").querySelector("dl"), "t-cause", others, (cause) => cause.state, (node, cause) => {
@@ -297,7 +300,7 @@ function drawAccount(run) {
   const unit = gpuUnit(run.gpu_seconds);
   const price = hourPrice(run);
   const threshold = duration(run.stall_threshold_seconds);
-  const cost = (seconds) => (price == null ? "unknown" : dollars((seconds / 3600) * price));
+  const cost = (seconds) => dollars(price && (seconds / 3600) * price, (run.gpu_seconds / 3600) * price);
   const shares = tenths(Object.values(run.states));
   const rows = Object.entries(run.states).map(([state, seconds], i) => ({ state, seconds, share: shares[i] }));
   bar($("account-bar"), run.states, "time account");
@@ -305,7 +308,7 @@ function drawAccount(run) {
     const cause = run.causes.find((one) => one.state === row.state);
     swatch(field(node, "swatch"), row.state);
     put(node, { state: row.state, seconds: unit.text(row.seconds), percent: tenthsText(row.share),
-      cost: cost(row.seconds), gain: cause ? times(cause.gain) : "",
+      cost: cost(row.seconds), gain: cause ? gain(cause) : "",
       meaning: (MEANINGS[row.state] ?? "") + (row.state === "stall" ? ` (over ${threshold})` : "") });
     attribute(field(node, "seconds"), "title", `${row.seconds} GPU-seconds`);
     const button = node.querySelector("button");
@@ -345,12 +348,12 @@ function rankRow(rank, live, run) {
 
 function doing(live) {
   if (!live) return { trouble: 3, tag: "never seen", now: "no report yet" };
-  const step = live.step === null ? "before its first step" : `after step ${live.step}`;
+  const step = live.step === null ? "no step done" : `step ${live.step} done`;
   if (!live.alive) return { trouble: live.ended === "finished" ? 0 : 3, tag: live.ended, now: step };
   const phase = live.phase === "none" ? "in no phase" : live.phase;
   const age = live.report_age_seconds;
-  if (age > SILENT_SECONDS) return { trouble: 2, tag: "silent", now: `${phase}, seen ${duration(age)} ago, ${step}` };
-  return { trouble: 0, tag: "alive", now: `${phase} for ${duration(live.phase_seconds)}, ${step}` };
+  if (age > SILENT_SECONDS) return { trouble: 2, tag: "silent", now: `${phase}, seen ${duration(age)} ago · ${step}` };
+  return { trouble: 0, tag: "alive", now: `${phase} ${duration(live.phase_seconds)} · ${step}` };
 }
 
 function rankRows(run) {
@@ -375,6 +378,7 @@ function drawRanks(run) {
   keyed($("rank-rows"), "t-rank", paged(rows, view, $("ranks-more"), "ranks"), (row) => row.rank, (node, row) => {
     put(node, { rank: row.rank, host: row.host || "unknown", productive: percent(row.share("productive")),
       kept: count(row.steps.kept), lost: count(row.steps.lost), slow: row.slow, tag: row.tag, now: row.now });
+    attribute(field(node, "host"), "title", row.host);
     attribute(field(node, "tag"), "class", `tag ${row.tag.replace(" ", "-")}`);
     bar(node.querySelector(".bar"), row.states, `rank ${row.rank}`);
   });
@@ -408,7 +412,7 @@ function show(id, title) {
   const changed = $(id).hidden;
   for (const section of document.querySelector("main").children) section.hidden = section.id !== id;
   if (document.title !== title) document.title = title;
-  if (!changed || link.polls < 2) return;
+  if (!changed || link.goodAt === null) return;
   $(id).querySelector("h1")?.focus({ preventScroll: true });
   window.scrollTo(0, id === "runs" ? scrolls.list : 0);
 }
@@ -426,7 +430,7 @@ async function refresh(signal) {
   let { run, list: listed } = route();
   if (run === undefined || link.polls++ % LIST_EVERY === 0) {
     list.runs = (await ask("runs", signal))?.runs ?? [];
-    text($("all"), list.runs.length === 1 ? "1 run" : `All ${plural(list.runs.length, "run")}`);
+    text($("all"), `All runs (${count(list.runs.length)})`);
   }
   if (run === undefined && !listed && list.runs.length === 1) {
     run = list.runs[0].run;

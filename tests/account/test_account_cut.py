@@ -1,0 +1,271 @@
+"""One attempt's time into states: every second below is worked by hand from the history above it."""
+
+import pytest
+from account_history import Process, assert_closes, ns, of_rank, run_of
+
+from goodput.account import compute
+from goodput.account.cut import threshold_ns
+from goodput.account.states import PHASE_STATES, STATES, USER_STATES
+
+BUSY = {"loader": 0.25, "h2d": 0.125, "forward": 0.5, "backward": 1.0, "optimizer": 0.125, "communication": 0.5}
+
+
+def account_of(*processes, now=100.0, **given):
+    account = compute(run_of(*processes), ns(now), **given)
+    assert_closes(account)
+    return account
+
+
+# ---- Around steps
+
+
+def test_startup_is_what_restore_and_compile_do_not_name():
+    one = Process().between(none=2, loader=0.5, restore=3, forward=0.25, compile=1.5, checkpoint=0.5)
+    account = account_of(one.step(forward=1).finished())
+    # none 2 + loader 0.5 + forward 0.25 + checkpoint 0.5 before any step are the start's.
+    assert of_rank(account) == {"startup": 3.25, "restore": 3.0, "compile": 1.5, "productive": 1.0}
+
+
+def test_an_attempt_without_steps_is_startup_alive_or_dead():
+    alive = Process().between(none=2, restore=3).begun(loader=1)
+    assert of_rank(account_of(alive, now=10)) == {"startup": 7.0, "restore": 3.0}
+    dead = Process().between(none=2, restore=3).killed(after=1)
+    assert of_rank(account_of(dead, now=10)) == {"startup": 3.0, "restore": 3.0, "down": 4.0}
+    waiting = Process().between(none=500)
+    assert of_rank(account_of(waiting, now=500)) == {"startup": 500.0}
+
+
+def test_each_phase_of_a_step_has_its_state():
+    one = Process().step(**BUSY, checkpoint=0.25, evaluation=0.75, restore=0.5, compile=0.5, none=0.375)
+    assert of_rank(account_of(one.finished())) == {
+        "loader": 0.25,
+        "h2d": 0.125,
+        "productive": 1.625,
+        "communication": 0.5,
+        "checkpoint": 0.25,
+        "evaluation": 0.75,
+        "restore": 0.5,
+        "compile": 0.5,
+        "unattributed": 0.375,
+    }
+
+
+def test_between_steps_phases_keep_their_states_but_compute_is_nobodys():
+    one = Process().step(forward=1).between(loader=0.5, evaluation=2, forward=0.75, none=0.25).step(forward=1)
+    assert of_rank(account_of(one.finished())) == {
+        "productive": 2.0,
+        "loader": 0.5,
+        "evaluation": 2.0,
+        "unattributed": 1.0,
+    }
+
+
+def test_user_phases_count_as_what_they_stand_for():
+    user = {"augment": "loader", "ema": "productive", "hello": "startup", "odd": "down", "new": "warp"}
+    one = Process(user=user).step(augment=0.5, ema=1, hello=0.25, odd=0.125, new=2)
+    # A page may claim anything: nobody's phase can be down, and an unknown state explains nothing.
+    assert of_rank(account_of(one.finished())) == {
+        "loader": 0.5,
+        "productive": 1.0,
+        "startup": 0.25,
+        "unattributed": 2.125,
+    }
+
+
+def test_states_that_a_phase_may_stand_for_are_the_pages():
+    from goodput import page
+
+    assert set(USER_STATES) == set(page.USER_STATES)
+    assert set(page.PHASES) == set(PHASE_STATES) and set(PHASE_STATES.values()) <= set(STATES)
+
+
+# ---- The first step
+
+
+def test_the_first_steps_excess_over_the_median_of_the_others_is_compile():
+    one = Process().step(loader=0.5, forward=9).step(forward=1).step(forward=2).step(forward=3)
+    # First 9.5 s, the others 1, 2, 3: median 2, excess 7.5; of compute there is 9 - 2 = 7 to explain it.
+    assert of_rank(account_of(one.finished())) == {"loader": 0.5, "compile": 7.0, "productive": 8.0}
+
+
+def test_the_excess_of_an_even_number_of_steps_and_of_unnamed_time():
+    one = Process().step(none=5, forward=2).step(none=0.5, forward=2).step(none=0.5, forward=3)
+    # 7 against the median of 2.5 and 3.5, 3: excess 4. Compute has 2 of it, unnamed time the rest.
+    assert of_rank(account_of(one.finished())) == {"compile": 4.0, "productive": 5.0, "unattributed": 4.0}
+
+
+def test_a_first_step_that_waited_for_its_loader_is_the_loaders():
+    one = Process().step(loader=8, forward=1).step(loader=0.5, forward=1).step(loader=0.5, forward=1)
+    assert of_rank(account_of(one.finished())) == {"loader": 9.0, "productive": 3.0}
+
+
+def test_a_single_step_or_a_short_first_one_has_no_excess():
+    assert of_rank(account_of(Process().step(forward=9).finished())) == {"productive": 9.0}
+    short = Process().step(forward=1).step(forward=2).step(forward=2)
+    assert of_rank(account_of(short.finished())) == {"productive": 5.0}
+
+
+def test_every_attempt_has_its_own_first_step():
+    first = Process().step(0, forward=3).steps(2, forward=1).finished()
+    again = Process(attempt=2, start=5).resumed(2).step(forward=5).steps(2, forward=1).finished()
+    assert of_rank(account_of(first, again)) == {"productive": 6.0, "compile": 6.0}
+
+
+def test_a_long_compilation_in_no_phase_is_no_stall():
+    one = Process().step(none=90).steps(200, none=1)
+    account = account_of(one.finished(), now=400)
+    assert account.threshold_ns == ns(60), "one long step in 201 does not move the 99th percentile"
+    assert of_rank(account) == {"compile": 89.0, "unattributed": 201.0}
+
+
+# ---- Stalls
+
+
+def test_threshold_is_ten_times_the_99th_percentile_and_at_least_a_minute():
+    assert threshold_ns([]) == ns(60)
+    assert threshold_ns([ns(1)] * 1000) == ns(60)
+    assert threshold_ns([ns(1)] * 99 + [ns(7)]) == ns(60), "nearest rank 99 of 100 is the second largest"
+    assert threshold_ns([ns(1)] * 98 + [ns(7)] * 2) == ns(70)
+    assert threshold_ns([ns(1)] * 100, least_seconds=0.5) == ns(10)
+    assert threshold_ns([ns(0.01)] * 100, least_seconds=0.5) == ns(0.5)
+
+
+def test_a_step_that_waited_too_long_was_a_stall_in_its_waits():
+    one = Process().steps(150, forward=1)
+    one.step(loader=70, communication=20, forward=2, checkpoint=5, none=1).steps(49, forward=1)
+    # 200 steps: the 99th percentile is 1 s, the threshold 60 s. Waits 70 + 20 + 1; compute and saving stay.
+    account = account_of(one.finished(), now=400)
+    assert of_rank(account) == {"productive": 201.0, "checkpoint": 5.0, "stall": 91.0}
+    # A stall is no time in a kept step: 297 s less 91 s.
+    assert account.ratio("availability") == (201 + 5) / 297
+    assert account.ratio("step_efficiency") == 201 / 206
+
+
+def test_a_gap_that_waited_too_long_was_a_stall():
+    one = Process().steps(150, forward=1).between(none=50, loader=20, evaluation=5).steps(50, forward=1)
+    assert of_rank(account_of(one.finished(), now=400)) == {"productive": 200.0, "evaluation": 5.0, "stall": 70.0}
+
+
+def test_just_at_the_threshold_nothing_stalls():
+    one = Process().steps(150, forward=1).between(none=60).step(loader=59, forward=1).steps(49, forward=1)
+    states = of_rank(account_of(one.finished(), now=400))
+    assert states == {"productive": 200.0, "unattributed": 60.0, "loader": 59.0}
+
+
+@pytest.mark.parametrize("where", ["gap", "step", "tail"])
+def test_a_long_evaluation_is_planned_and_makes_no_stall_of_the_wait_beside_it(where):
+    one = Process().steps(200, forward=1)
+    part = {"loader": 2, "evaluation": 300}
+    if where == "gap":
+        one.between(**part).step(forward=1).finished()
+    elif where == "step":
+        one.step(**part, forward=1).finished()
+    else:
+        one.between(**part)
+    states = of_rank(account_of(one, now=502))
+    assert (states["evaluation"], states["loader"]) == (300.0, 2.0)
+    assert "stall" not in states
+
+
+def test_a_hang_is_a_stall_while_it_lasts_and_when_it_was_killed():
+    def hung():
+        return Process().steps(10, forward=1).begun(loader=0.5, communication=0)
+
+    short = of_rank(account_of(hung(), now=60))
+    assert short == {"productive": 10.0, "loader": 0.5, "communication": 49.5}
+    long = account_of(hung(), now=80)  # The threshold is 10 s by the steps, a minute at least.
+    assert of_rank(long) == {"productive": 10.0, "stall": 70.0}
+    assert long.ratio("availability") == 10 / 80
+    killed = account_of(hung().killed(after=70), now=100)
+    assert of_rank(killed) == {"productive": 10.0, "stall": 70.5, "down": 19.5}
+    quick = account_of(hung(), now=20, stall_seconds=5)
+    assert quick.threshold_ns == ns(10) and of_rank(quick)["communication"] == 9.5
+
+
+# ---- The tail
+
+
+def test_a_running_step_counts_for_now():
+    one = Process().steps(2, **BUSY).begun(loader=0.25, forward=0.5, backward=0)
+    account = account_of(one, now=6.75)  # The look was at 5.75; it is taken to be in backward still.
+    assert account.status == "running"
+    assert of_rank(account) == {
+        "productive": 3.25 + 0.5 + 1.0,
+        "loader": 0.75,
+        "h2d": 0.25,
+        "communication": 1.0,
+    }
+    assert account.ratio("availability") == 1.0
+
+
+def test_death_in_a_step_loses_the_step_up_to_the_last_sign_of_life():
+    one = Process().steps(3, forward=1).begun(loader=0.25, forward=0.5).killed(after=2)
+    account = account_of(one, now=10)
+    assert account.status == "down"
+    assert of_rank(account) == {"productive": 3.0, "lost": 2.75, "down": 4.25}
+    assert (account.ranks[0].kept_steps, account.ranks[0].lost_steps) == (3, 0)
+
+
+def test_a_failure_loses_the_running_step_and_a_finish_does_not():
+    failed = Process().steps(3, forward=1).begun(forward=0.5, evaluation=0.5).failed()
+    assert of_rank(account_of(failed, now=10)) == {"productive": 3.0, "lost": 1.0, "down": 6.0}
+    finished = Process().steps(3, forward=1).between(forward=0.5, evaluation=0.5).finished()
+    account = account_of(finished, now=10)
+    assert (account.status, account.end_ns) == ("finished", ns(4))
+    assert of_rank(account) == {"productive": 3.0, "unattributed": 0.5, "evaluation": 0.5}
+
+
+def test_a_rank_that_finished_early_waits_for_the_run():
+    early, late = Process(0).steps(3, forward=1).finished(), Process(1).steps(5, forward=1).finished()
+    account = account_of(early, late)
+    assert of_rank(account, 0) == {"productive": 3.0, "down": 2.0}
+    assert of_rank(account, 1) == {"productive": 5.0}
+
+
+# ---- Rows that did not arrive
+
+
+@pytest.mark.parametrize("every", [2, 3, 5, 12])
+def test_states_are_the_same_from_every_kth_row(every):
+    user = {"augment": "loader"}
+    one = Process(user=user).between(none=3, restore=1)
+    for i in range(24):
+        one.step(**{**BUSY, "augment": 0.125 * (i % 3), "none": 0.0625 * (i % 5)}, samples=8)
+        if i % 6 == 5:
+            one.between(evaluation=1.5, none=0.25)
+    one.finished()
+    run, thinned = run_of(one), run_of(one)
+    thinned.attempts[0, 1] = one.attempt(rows=one.rows[every - 1 :: every])
+    whole, part = compute(run, ns(200)), compute(thinned, ns(200))
+    assert_closes(part)
+    states = of_rank(whole)
+    # Without the first step's row its excess over the others is not known.
+    states["productive"] += states.pop("compile", 0.0)
+    found = of_rank(part)
+    # Time in no phase before the first row that arrived is the start's or that row's own, as in the page.
+    assert found == states
+    assert (part.ranks[0].kept_steps, part.samples) == (whole.ranks[0].kept_steps, whole.samples) == (24, 192)
+
+
+def test_a_row_written_before_a_phase_was_defined_has_fewer_columns():
+    one = Process(user={"augment": "loader"})
+    one.steps(2, forward=1)
+    short = [row._replace(totals=row.totals[:11], outside=row.outside[:11]) for row in one.rows]
+    one.steps(2, forward=1, augment=0.5).finished()
+    run = run_of(one)
+    run.attempts[0, 1] = one.attempt(rows=[*short, *one.rows[2:]])
+    account = compute(run, ns(10))
+    assert (of_rank(account), account.clamped) == ({"productive": 4.0, "loader": 1.0}, 0)
+
+
+def test_rows_that_contradict_each_other_are_cut_to_fit_and_counted():
+    one = Process().steps(3, forward=1).finished()
+    too_much = list(one.rows[1].totals)
+    too_much[3] += ns(50)
+    one.rows[1] = one.rows[1]._replace(totals=tuple(too_much))
+    account = account_of(one)
+    assert account.clamped == 2, "a row with 50 s too many, and the next with 50 s too few"
+    assert account.end_ns == ns(3)
+    backwards = Process().steps(3, forward=1).finished()
+    backwards.rows[2] = backwards.rows[2]._replace(end_ns=ns(1.5))
+    assert account_of(backwards).clamped == 1
