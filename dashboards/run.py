@@ -31,24 +31,25 @@ UID = "goodput-run"
 RUN = 'run="$run"'
 
 # Useful is green, waiting for others yellow to orange, planned blue and purple, gone red, unknown grey.
+# The built-in page's colours, which neighbours in a bar keep apart for colour-blind eyes too.
 STATE_COLOURS = {
-    "productive": "#56A64B",
-    "loader": "#F2CC0C",
-    "h2d": "#FFEE52",
-    "communication": "#FF9830",
-    "straggler": "#FF780A",
-    "launch": "#FFB357",
-    "checkpoint": "#3274D9",
-    "evaluation": "#8AB8FF",
-    "compile": "#A352CC",
-    "startup": "#CA95E5",
-    "restore": "#5794F2",
-    "queue": "#705DA0",
-    "stall": "#E02F44",
-    "lost": "#C4162A",
-    "down": "#7A0C1A",
-    "unattributed": "#9FA7B3",
-    "unobserved": "#5A5F66",
+    "productive": "#1261b0",
+    "checkpoint": "#86cab2",
+    "lost": "#712b2e",
+    "loader": "#e28c03",
+    "evaluation": "#4ba18c",
+    "down": "#4f5a63",
+    "h2d": "#f7e04f",
+    "compile": "#c3a6f9",
+    "queue": "#97a9b8",
+    "communication": "#ecaa68",
+    "startup": "#a572c9",
+    "unattributed": "#c9d2de",
+    "straggler": "#af2d11",
+    "restore": "#5e248a",
+    "unobserved": "#78818c",
+    "launch": "#c07b35",
+    "stall": "#c6585c",
 }
 
 GOOD_IS_HIGH = [(None, RED), (0.7, YELLOW), (0.85, GREEN)]

@@ -2,7 +2,7 @@
 
 In: a temporary directory, and the rules, scrape configuration and dashboards of this repository, parsed and
 adapted (targets, intervals, windows, holds), never copied. Out: objects with a `url`, for `with`. Each server
-gets a free port, keeps its log in the directory, must be ready within seconds, and is ended by its process id.
+gets a free port, keeps its log in the directory, must be ready within seconds, and is ended by process id.
 
 It does not know what the goodput agent or aggregator do; their addresses are arguments.
 
@@ -303,7 +303,7 @@ def render(
     for rule in rules:
         _adapt(rule, windows or {}, hold, substitute or {})
     for name, file in files.items():
-        (directory / name).write_text(yaml.safe_dump(file, sort_keys=False))
+        (directory / name).write_text(yaml.safe_dump(file, sort_keys=False, width=10_000))
     path = directory / "prometheus.yml"
     path.write_text(yaml.safe_dump(config, sort_keys=False))
     return path

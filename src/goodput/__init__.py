@@ -79,7 +79,7 @@ def phase(name: str, state: str | None = None):
     """
     try:
         return _phases[name]
-    except (KeyError, TypeError):
+    except Exception:
         return _session.define(name, state)
 
 
@@ -90,14 +90,14 @@ def steps(iterable, samples: int = 0):
     """
     from goodput.sdk.steps import steps as generate
 
-    return generate(_session.recorder, phase("loader"), iterable, samples)
+    return generate(_session.recorder, phase("loader"), iterable, _session.samples(samples))
 
 
 def step(index: int | None = None, samples: int = 0):
     """One step as a context manager. `index` defaults to one more than the last; it cannot go back."""
     from goodput.sdk.steps import Step
 
-    return Step(_session.recorder, index, samples)
+    return Step(_session.recorder, index, _session.samples(samples))
 
 
 def checkpoint(step: int | None = None, wait: bool = True):
@@ -106,15 +106,9 @@ def checkpoint(step: int | None = None, wait: bool = True):
     As `with checkpoint(step):` it times the save and marks it committed at the end. As a plain statement it
     says that the checkpoint is saved. With `wait=False` it is committed when `.commit()` is called.
     """
-    from goodput.sdk.checkpoints import Checkpoint, checked_step
+    from goodput.sdk.checkpoints import begin
 
-    recorder = _session.recorder
-    recorder.ready()
-    index = checked_step(recorder, step)
-    if index is None:
-        _session.say(f"checkpoint({step!r}): want a step index; taken as the current one")
-        index = checked_step(recorder, None)
-    return Checkpoint(recorder, phase("checkpoint"), index, bool(wait))
+    return begin(_session, phase("checkpoint"), step, wait)
 
 
 def resumed(step: int) -> None:
@@ -124,16 +118,12 @@ def resumed(step: int) -> None:
 
 def mark(text: str) -> None:
     """Note a moment, with up to 64 bytes of text, for the timeline."""
-    recorder = _session.recorder
-    if recorder.ready() or recorder.thread > 0:
-        from time import perf_counter_ns
-
-        recorder.event("mark", perf_counter_ns(), max(recorder.step_next - 1, -1), str(text))
+    _session.mark(text)
 
 
 def stop(reason: str = "finished") -> None:
     """End the measurement before the process ends; `reason` is finished or failed. `start` may follow."""
-    _session.stop(reason if reason in ("finished", "failed") else "finished")
+    _session.stop(reason)
 
 
 def report():

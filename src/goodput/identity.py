@@ -51,12 +51,12 @@ def from_environment(environ) -> dict:
     """
     found: dict = {"launcher": "none", "ignored": []}
     for launcher, variables in _LAUNCHERS:
-        rank = _integer(environ, variables["rank"], 0, found)
+        rank = _integer(environ, variables["rank"], "rank", found)
         if rank is None:
             continue
         found["launcher"], found["rank"] = launcher, rank
         for name in ("world_size", "local_rank"):
-            value = _integer(environ, variables.get(name, ""), 1 if name == "world_size" else 0, found)
+            value = _integer(environ, variables.get(name, ""), name, found)
             if value is not None:
                 found[name] = value
         break
@@ -78,23 +78,24 @@ def clean_text(text: object, most: int) -> str:
 
 
 def _attempt(environ, found: dict) -> int | None:
-    attempt = _integer(environ, "GOODPUT_ATTEMPT", 1, found)
+    attempt = _integer(environ, "GOODPUT_ATTEMPT", "attempt", found)
     if attempt is not None:
         return attempt
     for name in _RESTART_VARIABLES:
-        restarts = _integer(environ, name, 0, found)
+        restarts = _integer(environ, name, "restarts", found)
         if restarts is not None:
             return restarts + 1
     return None
 
 
-def _integer(environ, name: str, least: int, found: dict) -> int | None:
+def _integer(environ, name: str, field: str, found: dict) -> int | None:
     text = environ.get(name)
     if not text:
         return None
-    if text.isascii() and text.isdigit() and least <= int(text[:9]) and len(text) <= 8:
+    least, most = BOUNDS[field]
+    if text.isascii() and text.isdigit() and len(text) <= 8 and least <= int(text) <= most:
         return int(text)
-    found["ignored"].append(f"{name}={clean_text(text, 40)!r} is no whole number from {least}")
+    found["ignored"].append(f"{name}={clean_text(text, 40)!r} is no whole number in {least}..{most}")
     return None
 
 
@@ -106,6 +107,12 @@ _INTEGERS = {  # name: (least, most)
     "devices": (1, 1 << 16),
     "start_unix_ns": (0, _NS_MAX),
     "start_mono_ns": (0, _NS_MAX),
+}
+BOUNDS = {  # of everything that a launcher or a user may say
+    **_INTEGERS,
+    "stage": (0, (1 << 24) - 1),
+    "local_rank": (0, 1 << 16),
+    "restarts": (0, (1 << 20) - 1),
 }
 _STRINGS = {"run": 128, "host": 255, "device": 128, "device_uuid": 128, "group": 64}
 _RATES = ("flops_per_step", "peak_flops_per_second", "gpu_hour_cost")
@@ -133,7 +140,7 @@ def check_identity(identity: object) -> dict:
     if ticks is not None and (type(ticks) is not int or not 0 <= ticks < _NS_MAX):
         raise ValueError("identity field pid_start_ticks is no integer or null")
     stage = identity.get("stage")
-    if stage is not None and (type(stage) is not int or not 0 <= stage < 1 << 24):
+    if stage is not None and (type(stage) is not int or not 0 <= stage <= BOUNDS["stage"][1]):
         raise ValueError("identity field stage is no stage number or null")
     if identity["rank"] >= identity["world_size"]:
         raise ValueError(f"rank {identity['rank']} in a world of {identity['world_size']}")

@@ -21,6 +21,7 @@ import fcntl
 import mmap
 import os
 import struct
+from time import monotonic_ns
 
 MAGIC = int.from_bytes(b"GOODPUT\0", "little")
 VERSION = 1
@@ -111,6 +112,7 @@ W_HISTOGRAMS = -(-(W_STEP_RING + STEP_RING * STEP_WORDS) // 1024) * 1024
 FILE_BYTES = 8 * (W_HISTOGRAMS + HISTOGRAMS * HISTOGRAM_WORDS)
 
 SUFFIX = ".page"
+ATTEMPT_MAX = 1 << 20
 NS_MAX = 1 << 62
 
 
@@ -134,7 +136,11 @@ def default_directory(environ=os.environ) -> str:
 def file_name(run: str, rank: int, attempt: int) -> str:
     """A page's file name. Distinct runs give distinct names, whatever bytes the run's name has."""
     safe = "".join(c if (c.isascii() and c.isalnum()) or c in "_-" else f"%{ord(c):x}," for c in run)
-    return f"{safe[:160]}.{rank}.{attempt}{SUFFIX}"
+    if len(safe) > 160:
+        from hashlib import blake2b  # Here, since such names are rare and the import is not cheap.
+
+        safe = f"{safe[:120]}~{blake2b(safe.encode(), digest_size=16).hexdigest()}"
+    return f"{safe}.{rank}.{attempt}{SUFFIX}"
 
 
 # ---------------------------------------------------------------------------------------------- writing
@@ -167,20 +173,41 @@ class Writer:
             return
         name = file_name(identity["run"], identity["rank"], identity["attempt"])
         self.path = os.path.join(directory, name)
-        draft = os.path.join(directory, f".{os.getpid()}.{name}"[:250])
-        self.fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o644)
+        # Pids come back, in containers at every start, and what a killed process left may still lie there.
+        draft = os.path.join(directory, f".{os.getpid()}.{monotonic_ns():x}.{name}")
+        self.fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             os.ftruncate(self.fd, FILE_BYTES)
+            if not reserve(self.fd, 0, 8 * W_HISTOGRAMS):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._mapping = mmap.mmap(self.fd, FILE_BYTES)
             self.words = memoryview(self._mapping).cast("Q")
             _write_identity(self._mapping, self.words, identity)
             _publish(draft, self.path)
         except BaseException:
-            os.close(self.fd)
+            self.close()
             raise
         finally:
-            os.unlink(draft)
+            _remove(draft)
+
+    def close(self) -> None:
+        """Let go of the file, and so of the owner's lock. The words stay as long as somebody holds them."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def reserve(fd: int, offset: int, length: int) -> bool:
+    """Give a part of a page its memory now; False where there is none left.
+
+    A store into a hole of a full /dev/shm is answered with SIGBUS, which would be the end of the training.
+    """
+    try:
+        os.posix_fallocate(fd, offset, length)
+    except OSError as error:
+        return error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
+    return True
 
 
 def private_words() -> memoryview:
@@ -207,7 +234,7 @@ def next_attempt(directory: str, identity: dict) -> int:
     for name in os.listdir(directory):
         if name.startswith(prefix) and name.endswith(SUFFIX):
             number = name[len(prefix) : -len(SUFFIX)]
-            if number.isdigit() and len(number) < 8 and int(number) >= attempt:
+            if number.isascii() and number.isdigit() and attempt <= int(number[:9]) < ATTEMPT_MAX:
                 attempt = int(number) + (not is_locked(os.path.join(directory, name)))
     return attempt
 
@@ -215,7 +242,7 @@ def next_attempt(directory: str, identity: dict) -> int:
 def _write_identity(mapping, words, identity: dict) -> None:
     import json  # Here, since it is most of this module's import time and a reader never comes this way.
 
-    blob = json.dumps(identity, separators=(",", ":"), allow_nan=False).encode()
+    blob = json.dumps(identity, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode()
     if len(blob) > IDENTITY_BYTES_MAX:
         raise PageError("identity", f"identity is {len(blob)} bytes, {IDENTITY_BYTES_MAX} at most")
     mapping[IDENTITY_OFFSET : IDENTITY_OFFSET + len(blob)] = blob
@@ -238,13 +265,22 @@ def _publish(draft: str, path: str) -> None:
     os.link(path, draft)
 
 
+def _remove(draft: str) -> None:
+    try:
+        os.unlink(draft)
+    except FileNotFoundError:
+        pass  # Somebody swept it away.
+
+
 def bump_drop(path: str, what: str) -> None:
     """Count something dropped in a page that this process does not own (a second claim on a rank)."""
     offset = 8 * (W_DROPS + DROPS.index(what))
-    fd = os.open(path, os.O_RDWR)
+    fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        (count,) = struct.unpack("<Q", os.pread(fd, 8, offset))
-        os.pwrite(fd, struct.pack("<Q", count + 1), offset)
+        # The magic guards whatever else may lie under that name.
+        if os.pread(fd, 8, 8 * W_MAGIC) == struct.pack("<Q", MAGIC) and os.fstat(fd).st_size == FILE_BYTES:
+            (count,) = struct.unpack("<Q", os.pread(fd, 8, offset))
+            os.pwrite(fd, struct.pack("<Q", min(count + 1, NS_MAX - 1)), offset)
     finally:
         os.close(fd)
 
@@ -257,14 +293,19 @@ def write_user_phase(words: memoryview, index: int, name: bytes, state: bytes) -
     words[W_USER_PHASES] = index + 1
 
 
-def write_event(words: memoryview, number: int, kind: str, time_ns: int, step: int, text: bytes) -> None:
-    """Append the event with this number (from 1)."""
+def write_event(words: memoryview, number: int | None, kind: str, time_ns: int, step: int, text: bytes) -> None:
+    """Append the event with this number (from 1), by default the next. Text is cut between two characters."""
+    if len(text) > EVENT_TEXT_BYTES:
+        text = text[:EVENT_TEXT_BYTES].decode("utf-8", "ignore").encode()
+    padded = memoryview(text.ljust(EVENT_TEXT_BYTES, b"\0")).cast("Q")
+    kind_index = EVENT_KINDS.index(kind)
+    # From here on no call, so that a signal handler's event comes before or after this one (sdk/clock.py).
+    if number is None:
+        number = words[W_EVENTS] + 1
     at = W_EVENT_RING + (number - 1) % EVENT_RING * EVENT_WORDS
     words[at + EVENT_WORDS - 1] = 0
-    words[at + 1], words[at + 2] = EVENT_KINDS.index(kind), time_ns
-    words[at + 3] = step + STEP_BIAS
-    padded = text[:EVENT_TEXT_BYTES].ljust(EVENT_TEXT_BYTES, b"\0")
-    words[at + 4 : at + 12] = memoryview(padded).cast("Q")
+    words[at + 1], words[at + 2], words[at + 3] = kind_index, time_ns, step + STEP_BIAS
+    words[at + 4 : at + 12] = padded
     words[at] = words[at + EVENT_WORDS - 1] = number
     words[W_EVENTS] = number
 
@@ -275,7 +316,7 @@ def write_event(words: memoryview, number: int, kind: str, time_ns: int, step: i
 def is_locked(path: str) -> bool:
     """True while another process holds the owner's lock on the page (never true for one's own)."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
     try:
@@ -289,17 +330,19 @@ def owner_is_locking(fd: int) -> bool:
     probe = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     try:
         answer = fcntl.fcntl(fd, fcntl.F_GETLK, probe)
-    except OSError as error:
-        if error.errno in (errno.ENOLCK, errno.EINVAL, errno.ENOSYS):
-            return False
-        raise
+    except OSError:
+        return False  # A file system without locks; the pid remains.
     return struct.unpack("hhqqi4x", answer)[0] != fcntl.F_UNLCK
 
 
 def process_start_ticks(pid: int | str = "self", procfs: str = "/proc") -> int | None:
-    """Start time of a process in clock ticks since boot (proc(5), /proc/pid/stat field 22), or None."""
+    """Start time of a process in clock ticks since boot (proc(5), /proc/pid/stat field 22), or None.
+
+    None also for a zombie, which keeps its entry until its parent has asked for its exit status.
+    """
     try:
         with open(f"{procfs}/{pid}/stat", "rb") as file:
-            return int(file.read().rsplit(b")", 1)[1].split()[19])
+            fields = file.read().rsplit(b")", 1)[1].split()
+        return None if fields[0] in (b"Z", b"X") else int(fields[19])
     except (OSError, ValueError, IndexError):
         return None

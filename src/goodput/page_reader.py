@@ -87,8 +87,8 @@ class Reader:
             return
         try:
             self.fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError as error:
-            raise PageError("unreadable", f"{path}: {error.strerror}") from None
+        except (OSError, ValueError) as error:
+            raise PageError("unreadable", f"{path!r}: {error}") from None
         try:
             self.identity = self._check()
         except BaseException:
@@ -125,10 +125,10 @@ class Reader:
         if phase >= width or ended >= len(page.END_REASONS):
             raise PageError("value", f"{self.path}: phase index {phase} or end reason {ended} out of range")
         last, steps_done = at(page.W_LAST), at(page.W_STEPS)
-        if last >= page.NS_MAX or steps_done >= page.NS_MAX:
-            raise PageError(
-                "value", f"{self.path}: last boundary {last} or step count {steps_done} impossible"
-            )
+        step_next = at(page.W_STEP_NEXT) - page.STEP_BIAS
+        drops = {what: at(page.W_DROPS + i) for i, what in enumerate(page.DROPS)}
+        if max(*drops.values(), *map(at, _BOUNDED)) >= page.NS_MAX or not 0 <= step_next < page.NS_MAX:
+            raise PageError("value", f"{self.path}: a time or count is impossible")
         return Snapshot(
             identity=self.identity,
             phases=names,
@@ -137,7 +137,7 @@ class Reader:
             phase=names[phase],
             steps_done=steps_done,
             samples=at(page.W_SAMPLES),
-            step_next=at(page.W_STEP_NEXT) - page.STEP_BIAS,
+            step_next=step_next,
             step_start_ns=at(page.W_STEP_START),
             ended=page.END_REASONS[ended],
             end_ns=at(page.W_END),
@@ -145,7 +145,7 @@ class Reader:
             background=at(page.W_BACKGROUND),
             totals=totals,
             background_totals=self._vector(live, page.W_BACKGROUND_TOTALS, width),
-            drops={what: at(page.W_DROPS + i) for i, what in enumerate(page.DROPS)},
+            drops=drops,
             steps=self._steps(since_step, steps_done, width),
             events=self._events(since_event, at(page.W_EVENTS)),
         )
@@ -227,29 +227,28 @@ class Reader:
             words = self._words(page.W_STEP_RING + begin * page.STEP_WORDS, count * page.STEP_WORDS)
             for i in range(count):
                 record = _step_record(words[i * page.STEP_WORDS : (i + 1) * page.STEP_WORDS], width)
-                if record is not None and first <= record.number <= done + page.STEP_RING:
+                number = record.number if record is not None else 0
+                # A newer one waits for the next look: it may use a phase that the live words did not know. The
+                # number of another slot would be there twice.
+                if first <= number <= done and (number - 1) % page.STEP_RING == begin + i:
                     records.append(record)
         return sorted(records, key=lambda record: record.number)
 
     def _events(self, since: int, written: int) -> list[EventRecord]:
-        if written >= page.NS_MAX:
-            raise PageError("value", f"{self.path}: {written} events is impossible")
         first = max(since + 1, written - page.EVENT_RING + 1)
         events = []
         for number in range(first, written + 1):
             at = page.W_EVENT_RING + (number - 1) % page.EVENT_RING * page.EVENT_WORDS
             words = self._words(at, page.EVENT_WORDS)
             # A word that changed while being read belongs to a newer event: leave it for the next look.
-            if (
-                words[0] != number
-                or words[page.EVENT_WORDS - 1] != number
-                or words[1] >= len(page.EVENT_KINDS)
-            ):
+            if words[0] != number or words[page.EVENT_WORDS - 1] != number:
                 continue
-            text = words[4:12].tobytes().rstrip(b"\0").decode("utf-8", "replace")
-            events.append(
-                EventRecord(number, page.EVENT_KINDS[words[1]], words[2], words[3] - page.STEP_BIAS, text)
-            )
+            kind, time_ns, step = words[1], words[2], words[3] - page.STEP_BIAS
+            if time_ns >= page.NS_MAX or not -1 <= step < page.NS_MAX:
+                raise PageError("value", f"{self.path}: event {number} has an impossible time or step")
+            if 0 < kind < len(page.EVENT_KINDS):
+                text = words[4:12].tobytes().rstrip(b"\0").decode("utf-8", "replace")
+                events.append(EventRecord(number, page.EVENT_KINDS[kind], time_ns, step, text))
         return events
 
     def _data_extents(self, start: int, end: int) -> list[tuple[int, int]]:
@@ -292,3 +291,16 @@ def _step_record(words: memoryview, width: int) -> StepRecord | None:
     if step < 0 or step >= page.NS_MAX or words[page.R_SAMPLES] >= page.NS_MAX:
         return None
     return StepRecord(number, step, start, end, words[page.R_SAMPLES], totals, outside)
+
+
+# Times and counts of the live state, which no rank can have brought to NS_MAX.
+_BOUNDED = (
+    page.W_LAST,
+    page.W_STEPS,
+    page.W_EVENTS,
+    page.W_STEP_START,
+    page.W_END,
+    page.W_COST,
+    page.W_BACKGROUND,
+    page.W_SAMPLES,
+)

@@ -31,12 +31,26 @@ msgspec = pytest.importorskip("msgspec")
 app_module = pytest.importorskip("goodput.aggregator.app")
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH: the page was not looked at")
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium on PATH: the page was not looked at"
+)
 BROWSER_SECONDS_MAX = 30
 PAGE_FOLDER = Path(app_module.__file__).parent / "page"
-PHASES = ("none", "loader", "h2d", "forward", "backward", "optimizer", "communication", "checkpoint", "restore")
+PHASES = (
+    "none",
+    "loader",
+    "h2d",
+    "forward",
+    "backward",
+    "optimizer",
+    "communication",
+    "checkpoint",
+    "restore",
+)
 SECOND = 1_000_000_000
-HOSTILE = '"><script>document.documentElement.dataset.ran=1</script><img src=x onerror=alert(1)>/../a b?c#d%2F&amp;'
+HOSTILE = (
+    '"><script>document.documentElement.dataset.ran=1</script><img src=x onerror=alert(1)>/../a b?c#d%2F&amp;'
+)
 
 
 # ---- A run, as the agents of its nodes would report it -------------------------------------------------------
@@ -84,14 +98,19 @@ class RankProcess:
         return schema.RankReport(self.identity, len(self.rows), PHASES, live, steps=self.rows)
 
 
-def attempt_reports(run, attempt, start_ns, steps, *, ranks=4, slow=3, ended="", alive=True, seen=None, **identity):
+def attempt_reports(
+    run, attempt, start_ns, steps, *, ranks=4, slow=3, ended="", alive=True, seen=None, **identity
+):
     """One attempt of `ranks` ranks in lock step over `steps`; rank `slow` waits three times as long for data."""
     processes = [RankProcess(run, rank, attempt, ranks, start_ns, **identity) for rank in range(ranks)]
     for one in processes:
         one.spend("none", 6.0, outside=True)
         one.spend("restore", 3.5 if attempt > 1 else 0.0, outside=True)
     for step in steps:
-        own = [{"loader": (0.24 if r == slow else 0.08) + 0.01 * ((step * 7 + r) % 3), "h2d": 0.03} for r in range(ranks)]
+        own = [
+            {"loader": (0.24 if r == slow else 0.08) + 0.01 * ((step * 7 + r) % 3), "h2d": 0.03}
+            for r in range(ranks)
+        ]
         for r, parts in enumerate(own):
             parts |= {"forward": 0.31 + 0.002 * r, "backward": 0.52, "optimizer": 0.05}
             parts |= {"checkpoint": 0.6} if step % 50 == 49 else {}
@@ -115,7 +134,9 @@ def finished_run(run: str, start_ns: int) -> list[schema.RankReport]:
 
 def push(url: str, ranks: list[schema.RankReport]) -> None:
     body = schema.encode(schema.NodeReport("gpu-node", time.time_ns(), ranks))
-    with urllib.request.urlopen(urllib.request.Request(f"{url}/api/v1/ingest", data=body), timeout=10) as answer:
+    with urllib.request.urlopen(
+        urllib.request.Request(f"{url}/api/v1/ingest", data=body), timeout=10
+    ) as answer:
         ack = schema.decode_ack(answer.read())
     assert ack.accepted == len(ranks), ack.rejected
 
@@ -159,28 +180,36 @@ def served(tmp_path_factory):
 
 
 class Dom(HTMLParser):
-    """The visible part of a dumped DOM: texts by id and by row, and every tag that occurs."""
+    """A dumped DOM: every tag that occurs, and the shown texts by id (or h1, main, title) and by table."""
 
     VOID = ("meta", "link", "input", "br", "img", "hr")
 
     def __init__(self, html: str):
         super().__init__()
         self.tags: list[tuple[str, dict]] = []
-        self.texts: dict[str, str] = {}
-        self.rows: dict[str, list[list[str]]] = {}
+        self._texts: dict[str, str] = {}
+        self._rows: dict[str, list[list[str]]] = {}
         self._open: list[tuple[str, dict]] = []
         self.feed(html)
+
+    def text(self, name: str) -> str:
+        return " ".join(self._texts.get(name, "").split())
+
+    def table(self, name: str) -> list[list[str]]:
+        """Rows of cells of the tbody with this id."""
+        return [[" ".join(cell.split()) for cell in row] for row in self._rows.get(name, [])]
 
     def handle_starttag(self, tag, attributes):
         found = dict(attributes)
         self.tags.append((tag, found))
         if tag not in self.VOID:
             self._open.append((tag, found))
-        body = next((a["id"] for t, a in self._open if t == "tbody" and "id" in a), None)
-        if body and tag == "tr":
-            self.rows.setdefault(body, []).append([])
-        if body and tag in ("td", "th"):
-            self.rows[body][-1].append("")
+        rows = self._rows.setdefault(self._body(), [])
+        if tag == "tr":
+            rows.append([])
+        if tag in ("td", "th") and rows:
+            self.handle_data(" ")
+            rows[-1].append("")
 
     def handle_endtag(self, tag):
         if tag not in self.VOID:
@@ -193,10 +222,13 @@ class Dom(HTMLParser):
         for tag, found in self._open:
             for name in (found.get("id"), tag if tag in ("title", "h1", "main") else None):
                 if name:
-                    self.texts[name] = f"{self.texts.get(name, str())}{data}"
-        body = next((a["id"] for t, a in self._open if t == "tbody" and "id" in a), None)
-        if body and any(tag in ("td", "th") for tag, _ in self._open):
-            self.rows[body][-1][-1] += data
+                    self._texts[name] = self._texts.get(name, "") + data
+        rows = self._rows.get(self._body())
+        if rows and rows[-1]:
+            rows[-1][-1] += data
+
+    def _body(self) -> str:
+        return next((found["id"] for tag, found in self._open if tag == "tbody" and "id" in found), "")
 
 
 def look(url: str, folder: Path, budget_ms: int = 5000) -> Dom:
@@ -240,7 +272,7 @@ def get(url: str, path: str):
 
 
 @pytest.mark.parametrize(
-    ("path", "kind"), [("/", "text/html"), ("/page.js", "text/javascript"), ("/page.css", "text/css")]
+    ("path", "kind"), [("/", "text/html"), ("/page.js", "text/javascript"), ("/nodes.js", "text/javascript"), ("/page.css", "text/css")]
 )
 def test_files_come_with_headers_that_let_nothing_else_run(served, path, kind):
     status, headers, body = get(served, path)
@@ -261,7 +293,7 @@ def test_other_names_are_not_found(served, path):
 
 def test_the_page_asks_nobody_else_and_has_no_inline_code():
     html = (PAGE_FOLDER / "page.html").read_text()
-    sources = [html, *((PAGE_FOLDER / name).read_text() for name in ("page.js", "page.css"))]
+    sources = [html, *((PAGE_FOLDER / name).read_text() for name in ("page.js", "nodes.js", "numbers.js", "words.js", "page.css"))]
     assert not any(word in source for source in sources for word in ("http:", "https:", "@import", "url("))
     assert "innerHTML" not in sources[1] and "insertAdjacentHTML" not in sources[1]
     dom = Dom(html)
@@ -270,7 +302,7 @@ def test_the_page_asks_nobody_else_and_has_no_inline_code():
 
 
 def test_every_state_has_its_colour_and_its_meaning():
-    script, sheet = (PAGE_FOLDER / "page.js").read_text(), (PAGE_FOLDER / "page.css").read_text()
+    script, sheet = (PAGE_FOLDER / "words.js").read_text(), (PAGE_FOLDER / "page.css").read_text()
     for state in STATES:
         assert f'  {state}: "{MEANINGS[state]}",\n' in script
         assert f".s-{state} {{" in sheet and f"--{state}: #" in sheet
@@ -283,14 +315,15 @@ def test_every_state_has_its_colour_and_its_meaning():
 def test_a_run_shows_what_the_api_says_and_closes_to_100(served, tmp_path):
     run = document(served, "llama-7b/pretrain")
     dom = look(f"{served}/#run=llama-7b%2Fpretrain", tmp_path)
-    assert dom.texts["run-head"].split()[:2] == ["llama-7b/pretrain", "finished"]
-    shown = [(row[0], row[1], row[2], row[5]) for row in dom.rows["account-rows"]]
-    assert shown == [(state, f"{seconds:,.2f}", share, what) for state, seconds, share, what in state_rows(run)]
-    assert sum(round(10 * float(row[2])) for row in dom.rows["account-rows"]) == 1000
-    assert dom.texts["account-total"].split()[:3] == ["total", f"{run['gpu_seconds']:,.2f}", "100.0"]
+    assert dom.text("run-head").split()[:2] == ["llama-7b/pretrain", "finished"]
+    rows = dom.table("account-rows")
+    expected = [(state, f"{seconds:,.2f}", share, what) for state, seconds, share, what in state_rows(run)]
+    assert [(row[0], row[1], row[2], row[5]) for row in rows] == expected
+    assert sum(round(10 * float(row[2])) for row in rows) == 1000
+    assert dom.text("account-total").split()[:3] == ["total", f"{run['gpu_seconds']:,.2f}", "100.0"]
     for factor in ("goodput", "availability", "step_efficiency", "compute_efficiency", "mfu"):
-        assert percent(run["factors"][factor]) in dom.texts["main"]
-    assert dom.texts["title"] == f"{percent(run['factors']['goodput'])} llama-7b/pretrain – goodput"
+        assert percent(run["factors"][factor]) in dom.text("main")
+    assert dom.text("title") == f"{percent(run['factors']['goodput'])} llama-7b/pretrain – goodput"
 
 
 @needs_chromium
@@ -298,65 +331,137 @@ def test_a_run_shows_its_cause_its_slow_rank_its_restart_and_its_ranks(served, t
     run = document(served, "llama-7b/pretrain")
     assert (run["straggler"]["culprit"], len(run["restarts"])) == (3, 1), "the generator plants these"
     dom = look(f"{served}/#run={quote('llama-7b/pretrain', safe='')}", tmp_path)
-    assert run["causes"][0]["advice"] in dom.texts["cause"] and run["causes"][0]["state"] in dom.texts["cause"]
-    assert "rank 3 on gpu-node-01" in dom.texts["straggler"] and "Because of loader" in dom.texts["straggler"]
-    (restart,) = dom.rows["restart-rows"]
+    assert run["causes"][0]["state"] in dom.text("cause") and run["causes"][0]["advice"] in dom.text("cause")
+    assert "rank 3 on gpu-node-01" in dom.text("straggler")
+    assert "more time in loader" in dom.text("straggler")
+    (restart,) = dom.table("restart-rows")
     assert (restart[0], restart[3], restart[5]) == ("2", str(run["restarts"][0]["lost_steps"]), "99")
-    ranks = dom.rows["rank-rows"]
-    assert [row[0] for row in ranks][0] == "3", "the slow rank comes first"
+    ranks = dom.table("rank-rows")
+    assert ranks[0][0] == "3", "the slow rank comes first"
     kept = {rank["rank"]: f"{rank['steps']['kept']} / {rank['steps']['lost']}" for rank in run["ranks"]}
     assert {int(row[0]): row[4] for row in ranks} == kept
-    bars = {found["aria-label"] for _, found in dom.tags if found.get("role") == "img"}
+    bars = {
+        found["aria-label"] for _, found in dom.tags if found.get("role") == "img" and "aria-label" in found
+    }
     assert len(bars) == 1 + 4 and all("productive" in label for label in bars)
 
 
 @needs_chromium
-def test_a_hostile_name_is_text_in_the_list_and_in_its_run(served, tmp_path):
-    names = [row["run"] for row in msgspec.json.decode(get(served, "/api/v1/runs")[2])["runs"]]
-    for address, where in (("#runs", "runs-rows"), (f"#run={quote(HOSTILE, safe='')}", "run-head")):
-        dom = look(f"{served}/{address}", tmp_path)
-        shown = [row[0].strip() for row in dom.rows.get(where, [])]
-        assert shown == names if shown else HOSTILE in dom.texts["h1"]
-        assert [found.get("src") for tag, found in dom.tags if tag == "script"] == ["page.js"]
-        assert not any(tag in ("img", "iframe", "object") for tag, _ in dom.tags)
-        assert not any("data-ran" in found for _, found in dom.tags)
+@pytest.mark.parametrize("address", ["#runs", f"#run={quote(HOSTILE, safe='')}"])
+def test_a_hostile_name_is_text(served, tmp_path, address):
+    dom = look(f"{served}/{address}", tmp_path)
+    if address == "#runs":
+        names = [row["run"] for row in msgspec.json.decode(get(served, "/api/v1/runs")[2])["runs"]]
+        assert HOSTILE in names and [row[0] for row in dom.table("runs-rows")] == names
+    else:
+        assert HOSTILE in dom.text("h1") and dom.table("account-rows")
+    assert [found.get("src") for tag, found in dom.tags if tag == "script"] == ["page.js"]
+    assert not any(tag in ("img", "iframe", "object") for tag, _ in dom.tags)
+    assert not any("data-ran" in found for _, found in dom.tags)
 
 
 @needs_chromium
 def test_a_rank_nobody_reported_and_an_unknown_mfu_are_said(served, tmp_path):
     dom = look(f"{served}/#run=sft-small", tmp_path)
-    first = dom.rows["rank-rows"][0]
-    assert (first[0], " ".join(first[5].split())) == ("3", "never seen no report yet")
-    assert "MFU" in dom.texts["main"] and "unknown" in dom.texts["main"]
-    assert "flops_per_step" in dom.texts["main"]
+    first = dom.table("rank-rows")[0]
+    assert (first[0], first[5]) == ("3", "never seen no report yet")
+    assert "MFU unknown".replace(" ", "") in dom.text("main").replace(" ", "")
+    assert "flops_per_step" in dom.text("main")
 
 
 @needs_chromium
 def test_without_runs_the_page_says_how_to_send_some(tmp_path):
     with serving(aggregator(tmp_path)) as url:
-        dom = look(url, tmp_path)
-        assert "import goodput" in dom.texts["empty"] and f"goodput node --aggregator {url}" in dom.texts["empty"]
+        empty = look(url, tmp_path).text("empty")
         missing = look(f"{url}/#run=%E0%A4%A", tmp_path)
-    assert missing.texts["missing-name"] == "%E0%A4%A"
+    assert "import goodput" in empty and f"goodput node --aggregator {url}" in empty
+    assert missing.text("missing-name") == "%E0%A4%A", "an address that is no UTF-8 is shown as it is"
+
+
+def changed(inner, path: str, answer):
+    """The app, with `answer(body)` -> (status, body) in place of what it says under `path`."""
+
+    async def outer(scope, receive, send):
+        if scope["type"] != "http" or not scope["path"].startswith(path):
+            return await inner(scope, receive, send)
+        start, body = {}, b""
+
+        async def hold(message):
+            nonlocal start, body
+            start = message if "status" in message else start
+            body += message.get("body", b"")
+
+        await inner(scope, receive, hold)
+        status, body = answer(start["status"], body)
+        headers = [
+            (name, value) for name, value in start["headers"] if name not in (b"content-length", b"etag")
+        ]
+        await send({**start, "status": status, "headers": headers})
+        return await send({"type": "http.response.body", "body": body})
+
+    return outer
 
 
 @needs_chromium
 def test_the_only_run_is_opened_and_silence_is_admitted(tmp_path):
-    """The aggregator answers the first few questions and then fails; what was seen stays, marked as old."""
-    inner, asked = aggregator(tmp_path), []
+    """The aggregator answers three questions and then fails; what was seen stays, marked as old."""
+    asked = []
 
-    async def failing(scope, receive, send):
-        if scope["type"] == "http" and scope["path"].startswith("/api/v1/runs"):
-            asked.append(scope["path"])
-            if len(asked) > 3:
-                await send({"type": "http.response.start", "status": 500, "headers": []})
-                return await send({"type": "http.response.body", "body": b""})
-        return await inner(scope, receive, send)
+    def failing(status, body):
+        asked.append(status)
+        return (status, body) if len(asked) <= 3 else (500, b"")
 
-    with serving(failing) as url:
+    with serving(changed(aggregator(tmp_path), "/api/v1/runs", failing)) as url:
         push(url, attempt_reports("only one", 1, time.time_ns() - 60 * SECOND, range(10), ended="finished"))
         dom = look(url, tmp_path, budget_ms=20_000)
-    assert asked[:2] == ["/api/v1/runs", "/api/v1/runs/only one"] and len(asked) > 5
-    assert "only one" in dom.texts["run-head"] and len(dom.rows["rank-rows"]) == 4
-    assert "HTTP 500" in dom.texts["silent-what"] and "last update" in dom.texts["silent-age"]
-    assert dom.texts["age"].startswith("last update")
+    assert len(asked) > 5
+    assert "only one" in dom.text("run-head") and len(dom.table("rank-rows")) == 4
+    assert "HTTP 500" in dom.text("silent-what") and "last update" in dom.text("silent-age")
+    assert dom.text("age").startswith("last update")
+
+
+ACT = """
+const wait = (ms) => new Promise((resume) => setTimeout(resume, ms));
+const asked = () => performance.getEntriesByType("resource").filter((one) => one.name.includes("/api/")).length;
+const seen = {};
+await wait(500);
+location.hash = "#run=sft-small";
+await wait(1500);
+const button = document.querySelector('[data-state="straggler"]');
+button.click(); button.focus(); window.scrollTo(0, 40);
+let before = asked();
+await wait(5000);
+seen.asked = asked() - before;
+seen.kept = [document.activeElement === button, button.ariaPressed, window.scrollY];
+seen.order = [...document.querySelectorAll("#rank-rows th")].map((cell) => cell.textContent);
+Object.defineProperty(document, "hidden", { value: true, configurable: true });
+document.dispatchEvent(new Event("visibilitychange"));
+await wait(500);
+before = asked();
+await wait(7000);
+seen.asked_hidden = asked() - before;
+Object.defineProperty(document, "hidden", { value: false });
+document.dispatchEvent(new Event("visibilitychange"));
+await wait(1500);
+seen.asked_again = asked() - before;
+history.back();
+await wait(1500);
+seen.back = [location.hash, document.querySelector("#runs").hidden, document.querySelector("#run").hidden];
+document.documentElement.dataset.seen = JSON.stringify(seen);
+"""
+
+
+@needs_chromium
+def test_a_refresh_keeps_focus_and_scroll_a_hidden_tab_is_quiet_and_back_works(tmp_path):
+    """A script served with the page (the policy allows no other) acts as a person and writes down what it saw."""
+    with serving(
+        changed(aggregator(tmp_path), "/page.js", lambda status, body: (status, body + ACT.encode()))
+    ) as url:
+        push(url, attempt_reports("sft-small", 1, time.time_ns() - 130 * SECOND, range(110), slow=1))
+        push(url, attempt_reports("other", 1, time.time_ns() - 60 * SECOND, range(10), ended="finished"))
+        dom = look(f"{url}/#runs", tmp_path, budget_ms=25_000)
+    (seen,) = (msgspec.json.decode(found["data-seen"]) for _, found in dom.tags if "data-seen" in found)
+    assert seen["asked"] >= 2 and seen["kept"] == [True, "true", 40]
+    assert seen["order"][-1] == "1", "ordered by time lost to the slow rank, which itself lost none"
+    assert seen["asked_hidden"] == 0 and seen["asked_again"] >= 1
+    assert seen["back"] == ["#runs", False, True]

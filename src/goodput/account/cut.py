@@ -139,7 +139,15 @@ def _fit(gap: list[int], inside: list[int], spent_ns: int) -> None:
 
 
 def _settled_gap(gap: list[int], first: bool, single: bool, threshold: int) -> list[int]:
-    """A gap's states: before the first step all is startup but restore and compile; a long silence is a stall."""
+    """A gap's states: before the first step all is startup but restore and compile; a long silence is a stall.
+
+    Of a first row that stands for many steps the time outside them is known by phase alone, not by place: what
+    has a name keeps it.
+    """
+    if first and not single:
+        settled = list(gap)
+        _move(settled, (_UNATTRIBUTED,), _STARTUP)
+        return settled
     if first:
         keep = (INDEX["restore"], _COMPILE)
         settled = [ns if i in keep else 0 for i, ns in enumerate(gap)]

@@ -91,10 +91,10 @@ def _trouble_lines(document: dict) -> list[str]:
         )
     if document["causes"]:
         cause = document["causes"][0]
+        gain = "" if cause["gain"] is None else f"; without it the run would be {cause['gain']:.2f}x faster"
         lines += [
             "",
-            f"  largest cause: {cause['state']}, {percent(cause['share'])} of all GPU time; without it the run would"
-            f" be {cause['gain']:.2f}x faster",
+            f"  largest cause: {cause['state']}, {percent(cause['share'])} of all GPU time{gain}",
             f"  advice: {cause['advice']}",
         ]
     return lines

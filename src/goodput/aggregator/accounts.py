@@ -60,11 +60,12 @@ class Accounts:
         return abs(now_ns - kept.at_ns) < max(self._age_ns if same else 0, 10 * kept.cost_ns)
 
     def document(self, name: str) -> dict:
-        """The account document of a run, with what each rank is doing now as `live`."""
+        """The account document of a run, with what each rank is doing now as `live` and step time lately."""
         account = self.account(name)
         found = document(account, explain(account))
         found["stall_threshold_seconds"] = account.threshold_ns / 1e9
         found["live"] = self._live(name, account)
+        found["windows"] = self.store.trends[name].document(account.end_ns, account.world_size)
         return found
 
     def summary(self, name: str) -> dict:

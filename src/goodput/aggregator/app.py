@@ -25,7 +25,11 @@ from goodput.aggregator.store import Store
 
 log = logging.getLogger("goodput.aggregator")
 RUNS_LISTED_MAX = 1000
-_PAGE_FILES = {"": "text/html", "page.js": "text/javascript", "page.css": "text/css"}
+_PAGE_FILES = {
+    "": "text/html",
+    "page.css": "text/css",
+    **{f"{name}.js": "text/javascript" for name in ("page", "words", "numbers", "nodes")},
+}
 
 
 def create_app(ledger_url: str, *, stall_seconds: float = 60.0, stale_seconds: float = 30.0) -> FastAPI:
@@ -139,7 +143,8 @@ def _add_page(app: FastAPI) -> None:
     def answer(name: str) -> Response:
         if name not in _PAGE_FILES:
             raise HTTPException(404, "not found")
-        return FileResponse(str(folder / (name or "page.html")), media_type=_PAGE_FILES[name], headers=headers)
+        path = folder / (name or "page.html")
+        return FileResponse(str(path), media_type=_PAGE_FILES[name], headers=headers)
 
     @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def front() -> Response:

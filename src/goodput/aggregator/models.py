@@ -115,11 +115,41 @@ class Live(Model):
     report_age_seconds: float
 
 
+class Quantiles(Model):
+    """Seconds; null where there was no step, or one beyond 18 hours."""
+
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    p999: float | None
+
+
+class Window(Model):
+    """Steps of all ranks that ended within it; rates over the part that was observed."""
+
+    start: float
+    end: float
+    steps: int
+    steps_per_second: float | None
+    samples_per_second: float | None
+    busy_ratio: float | None
+    step_seconds: Quantiles
+
+
+class Windows(Model):
+    """The last five minutes as one window, and in windows of ten seconds; `burst` is most over mean steps of those."""
+
+    sliding: Window
+    discrete: list[Window]
+    burst: float | None
+
+
 class Run(Account):
-    """A run's account with what its ranks are doing now."""
+    """A run's account with what its ranks are doing now, and step time lately."""
 
     stall_threshold_seconds: float
     live: list[Live]
+    windows: Windows
 
 
 class Summary(Model):

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from goodput import schema
 from goodput.account import Attempt, Run
+from goodput.aggregator.trends import Trend
 
 RUNS_MAX = 10_000
 # A process that was looked at within this time and did not end still owns its rank.
@@ -54,6 +55,7 @@ class Store:
     runs: dict[str, Run] = field(default_factory=dict)
     processes: dict[tuple, Process] = field(default_factory=dict)
     changes: dict[str, int] = field(default_factory=dict)  # by run; grows with every merge
+    trends: dict[str, Trend] = field(default_factory=dict)  # by run
     new: int = 0
     repeated: int = 0
 
@@ -65,6 +67,7 @@ class Store:
         rows = [row for row in report.steps if row.number not in attempt.rows]
         events = [event for event in report.events if event.number not in attempt.events]
         attempt.add_rows(rows)
+        self.trends.setdefault(report.identity.run, Trend()).add(attempt, rows)
         attempt.add_events(events)
         self.new += len(rows) + len(events)
         self.repeated += len(report.steps) + len(report.events) - len(rows) - len(events)

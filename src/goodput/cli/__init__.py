@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import pkgutil
 import sys
 
@@ -32,11 +33,14 @@ def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     chosen = parser().parse_args(arguments)
     try:
-        return chosen.call(chosen)
+        status = chosen.call(chosen)
+        sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        sys.stderr.close()
+        # The interpreter flushes once more on its way out, and would complain and exit with 120.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except ModuleNotFoundError as error:
         extra = {"rich": "demo", "numpy": "demo", "prometheus_client": "node", "msgspec": "node", "httpx": "node"}

@@ -27,6 +27,7 @@ def call(arguments) -> int:
     from goodput.account import compute, document
     from goodput.account.text import render
     from goodput.causes import explain
+    from goodput.identity import clean_text
     from goodput.local import runs_in
     from goodput.page import default_directory
 
@@ -37,7 +38,8 @@ def call(arguments) -> int:
         print(f"goodput report: {directory}: {error.strerror}", file=sys.stderr)
         return 1
     for text in errors:
-        print(f"goodput report: skipped {text}", file=sys.stderr)
+        # A file's name may hold anything, also what a terminal obeys.
+        print(f"goodput report: skipped {clean_text(text, 500)}", file=sys.stderr)
     chosen = [run for run in runs if arguments.run in (None, run.name)]
     for run in chosen:
         account = compute(run, time.time_ns())

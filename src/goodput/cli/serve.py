@@ -63,6 +63,7 @@ def call(arguments) -> int:
         return 1
     server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False))
     listener = server.config.bind_socket()
+    listener.listen()  # From here on a client that has read the address below is answered, if a little later.
     shown = f"[{host}]" if ":" in host else host
     print(f"goodput serve: page and API on http://{shown}:{listener.getsockname()[1]}", flush=True)
     server.run(sockets=[listener])

@@ -13,6 +13,7 @@
 
 #define OVERFLOW_BIN 31744
 #define OVERFLOW_SECONDS 65520.0
+#define BLOCK_BITS 10
 
 typedef struct {
     long long current, began_ns, child_ns;
@@ -24,6 +25,7 @@ typedef struct {
     Py_buffer view;
     uint64_t *words;
     Py_ssize_t words_count;
+    unsigned char *backed; /* One bit for each 1 << BLOCK_BITS words whose memory is known to be there. */
     long long thread, last_ns, child_ns, entries, current;
     long long word_last, word_phase, word_totals;
     char raised;
@@ -53,7 +55,7 @@ static inline int half_bin(double seconds)
     if (seconds >= OVERFLOW_SECONDS)
         return OVERFLOW_BIN;
     if (seconds < 6.103515625e-05) /* 2^-14: below it the bins are 2^-24 wide. */
-        return (int)rint(seconds * 16777216.0);
+        return seconds > 0 ? (int)rint(seconds * 16777216.0) : 0;
     fraction = frexp(seconds, &exponent);
     return ((exponent + 14) << 10) + (int)rint((2.0 * fraction - 1.0) * 1024.0);
 }
@@ -66,6 +68,11 @@ static inline void store(Clock *clock, long long word, uint64_t value)
 static inline void add(Clock *clock, long long word, long long value)
 {
     store(clock, word, clock->words[word] + (uint64_t)value);
+}
+
+static inline int is_backed(Clock *clock, long long word)
+{
+    return clock->backed[word >> (BLOCK_BITS + 3)] >> ((word >> BLOCK_BITS) & 7) & 1;
 }
 
 /* ------------------------------------------------------------------------------------------- Clock */
@@ -86,7 +93,9 @@ static void release_words(Clock *self)
         PyBuffer_Release(&self->view);
         Py_CLEAR(self->words_object);
     }
+    free(self->backed);
     self->words = NULL;
+    self->backed = NULL;
     self->words_count = 0;
 }
 
@@ -108,13 +117,21 @@ static PyObject *Clock_get_words(Clock *self, void *closure)
 static int Clock_set_words(Clock *self, PyObject *value, void *closure)
 {
     Py_buffer view;
+    unsigned char *backed;
     if (value == NULL || value == Py_None) {
         release_words(self);
         return 0;
     }
     if (PyObject_GetBuffer(value, &view, PyBUF_WRITABLE | PyBUF_SIMPLE) < 0)
         return -1;
+    backed = calloc((view.len / 8 >> (BLOCK_BITS + 3)) + 1, 1);
+    if (backed == NULL) {
+        PyBuffer_Release(&view);
+        PyErr_NoMemory();
+        return -1;
+    }
     release_words(self);
+    self->backed = backed;
     Py_INCREF(value);
     self->words_object = value;
     self->view = view;
@@ -154,6 +171,29 @@ static PyObject *Clock_close_below(Clock *self, PyObject *argument)
     Py_RETURN_NONE;
 }
 
+static long long checked_word(Clock *self, PyObject *argument)
+{
+    long long word = PyLong_AsLongLong(argument);
+    if (!PyErr_Occurred() && (word < 0 || word >= self->words_count))
+        PyErr_SetString(PyExc_IndexError, "no such word");
+    return PyErr_Occurred() ? -1 : word;
+}
+
+static PyObject *Clock_is_backed(Clock *self, PyObject *argument)
+{
+    long long word = checked_word(self, argument);
+    return word < 0 ? NULL : PyBool_FromLong(is_backed(self, word));
+}
+
+static PyObject *Clock_back(Clock *self, PyObject *argument)
+{
+    long long word = checked_word(self, argument);
+    if (word < 0)
+        return NULL;
+    self->backed[word >> (BLOCK_BITS + 3)] |= 1 << ((word >> BLOCK_BITS) & 7);
+    Py_RETURN_NONE;
+}
+
 static PyMemberDef Clock_members[] = {
     {"thread", T_LONGLONG, offsetof(Clock, thread), 0, "ident of the step thread, or a negative mark"},
     {"current", T_LONGLONG, offsetof(Clock, current), 0, "word of the phase that time is charged to"},
@@ -173,6 +213,8 @@ static PyGetSetDef Clock_getset[] = {
 static PyMethodDef Clock_methods[] = {
     {"reset", (PyCFunction)Clock_reset, METH_NOARGS, "Forget the phases that are open."},
     {"close_below", (PyCFunction)Clock_close_below, METH_O, "Close a phase that is open below others."},
+    {"is_backed", (PyCFunction)Clock_is_backed, METH_O, "Whether the memory of a word is known to be there."},
+    {"back", (PyCFunction)Clock_back, METH_O, "The memory of a word's block is there."},
     {NULL},
 };
 
@@ -254,7 +296,7 @@ static PyObject *Phase_exit(Phase *self, PyObject *const *args, Py_ssize_t count
 {
     long long now = now_ns();
     Clock *clock = self->recorder;
-    long long length, own;
+    long long length, word;
     Frame frame;
     if (is_elsewhere(self))
         return PyObject_CallMethod((PyObject *)self, "_exit_elsewhere", "L", now);
@@ -263,7 +305,7 @@ static PyObject *Phase_exit(Phase *self, PyObject *const *args, Py_ssize_t count
     add(clock, self->total, now - clock->last_ns);
     frame = clock->stack[--clock->depth];
     length = now - frame.began_ns;
-    own = length - clock->child_ns;
+    word = self->histogram + half_bin((double)(length - clock->child_ns) / 1e9);
     clock->child_ns = frame.child_ns + length;
     clock->current = frame.current;
     clock->last_ns = now;
@@ -272,16 +314,19 @@ static PyObject *Phase_exit(Phase *self, PyObject *const *args, Py_ssize_t count
     store(clock, clock->word_phase, (uint64_t)(frame.current - clock->word_totals));
     if (count > 0 && args[0] != Py_None)
         clock->raised = 1;
-    add(clock, self->histogram + half_bin((double)own / 1e9), 1);
+    if (!is_backed(clock, word))
+        return PyObject_CallMethod((PyObject *)clock, "count_first", "L", word);
+    add(clock, word, 1);
     Py_RETURN_NONE;
 }
 
 static PyObject *bin_of_ns(PyObject *module, PyObject *argument)
 {
-    long long ns = PyLong_AsLongLong(argument);
+    int beyond;
+    long long ns = PyLong_AsLongLongAndOverflow(argument, &beyond);
     if (ns == -1 && PyErr_Occurred())
         return NULL;
-    return PyLong_FromLong(half_bin((double)ns / 1e9));
+    return PyLong_FromLong(beyond > 0 ? OVERFLOW_BIN : half_bin((double)ns / 1e9));
 }
 
 static PyMemberDef Phase_members[] = {

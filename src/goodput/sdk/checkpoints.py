@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from time import perf_counter_ns
 
-from goodput import page
 from goodput.sdk.phase import Phase
-from goodput.sdk.recorder import Recorder
+from goodput.sdk.recorder import STEP_MAX, Recorder, whole
+from goodput.sdk.who import shown
 
 
 class Checkpoint:
@@ -51,12 +51,26 @@ class Checkpoint:
             self.commit()
 
 
+def begin(session, phase: Phase, step, wait) -> Checkpoint:
+    """What `goodput.checkpoint` returns, whatever its arguments are."""
+    recorder = session.recorder
+    recorder.ready()
+    index = checked_step(recorder, step)
+    if index is None:
+        session.say(f"checkpoint({shown(step)}): want a step index; taken as the current one")
+        index = checked_step(recorder, None)
+    try:
+        wait = bool(wait)
+    except Exception:
+        wait = True
+    return Checkpoint(recorder, phase, index, wait)
+
+
 def checked_step(recorder: Recorder, step) -> int | None:
     """`step` if it is a step index, else None and counted. Default: the running step, else the last one."""
     if step is None:
         return recorder.step_next - (not recorder.step_start_ns) if recorder.thread > 0 else -1
-    if isinstance(step, bool) or not hasattr(step, "__index__") or not -1 <= int(step) < page.NS_MAX:
-        if recorder.thread > 0:
-            recorder.drop("checkpoint")
-        return None
-    return int(step)
+    index = whole(step, -1, STEP_MAX)
+    if index is None and recorder.thread > 0:
+        recorder.drop("checkpoint")
+    return index

@@ -4,6 +4,10 @@ In: a phase entered or left. Out: its time, exclusive of inner phases, in the wo
 allocated that survives. From enter to exit about 0.7 us here and 0.1 us compiled (bench/phase.py).
 `GOODPUT_PURE=1` chooses this module. It does not know steps, other threads or how a recorder starts: the rare
 cases are methods of phase.Phase.
+
+CPython runs signal handlers and lets other threads in at calls and backward jumps only. So a boundary makes its
+calls first, and then stores what it has to store without one: a handler that enters phases finds it undone or done.
+It may have moved the clock past the `now` of the boundary it interrupted, which then takes its `now`.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from _thread import get_ident
 from time import perf_counter_ns
 
 _OVERFLOW_BIN = 31744
+_BLOCK_BITS = 10
 _pack_half = struct.Struct("<e").pack_into
 _half = bytearray(2)
 _half_bits = memoryview(_half).cast("H")
@@ -40,29 +45,54 @@ class Clock:
 
     def __init__(self, word_last: int, word_phase: int, word_totals: int):
         self.word_last, self.word_phase, self.word_totals = word_last, word_phase, word_totals
-        self.words = None
+        self._words, self._backed = None, set()
         self.thread = self.last_ns = self.child_ns = self.entries = 0
         self.current, self.raised = word_totals, False
-        self.stack: list[tuple[int, int, int]] = []
+        # A phase's frame is (frame below, current, began_ns, child_ns): pushing and popping it is no call.
+        self.stack: tuple | None = None
+
+    @property
+    def words(self):
+        return self._words
+
+    @words.setter
+    def words(self, words) -> None:
+        self._words, self._backed = words, set()
 
     @property
     def depth(self) -> int:
         """Phases that are open."""
-        return len(self.stack)
+        depth, frame = 0, self.stack
+        while frame is not None:
+            depth, frame = depth + 1, frame[0]
+        return depth
 
     def reset(self) -> None:
         """Forget the phases that are open."""
-        self.stack.clear()
+        self.stack = None
         self.current, self.child_ns = self.word_totals, 0
 
     def close_below(self, total: int) -> None:
         """A phase open below another was left: that other shall return to where this one would have."""
-        stack = self.stack
-        for depth in range(len(stack) - 1, 0, -1):
-            if stack[depth][0] == total:
-                stack[depth] = (stack[depth - 1][0], *stack[depth][1:])
-                del stack[depth - 1]
+        above, frame = [], self.stack
+        while frame is not None and frame[0] is not None:
+            if frame[1] == total:
+                below, current, _, _ = frame[0]
+                frame = (below, current, *frame[2:])
+                for passed in reversed(above):
+                    frame = (frame, *passed[1:])
+                self.stack = frame
                 return
+            above.append(frame)
+            frame = frame[0]
+
+    def is_backed(self, word: int) -> bool:
+        """Whether the memory of a word is known to be there."""
+        return word >> _BLOCK_BITS in self._backed
+
+    def back(self, word: int) -> None:
+        """The memory of a word's block is there."""
+        self._backed.add(word >> _BLOCK_BITS)
 
 
 class Phase:
@@ -77,9 +107,11 @@ class Phase:
         clock = self.recorder
         if get_ident() != clock.thread:
             return self._enter_elsewhere(now)
-        words, current = clock.words, clock.current
-        words[current] += now - clock.last_ns
-        clock.stack.append((current, now, clock.child_ns))
+        words, current, last = clock._words, clock.current, clock.last_ns
+        if now < last:
+            now = last
+        words[current] += now - last
+        clock.stack = (clock.stack, current, now, clock.child_ns)
         clock.child_ns = 0
         clock.current = self.total
         clock.last_ns = words[clock.word_last] = now
@@ -91,12 +123,14 @@ class Phase:
         clock = self.recorder
         if get_ident() != clock.thread:
             return self._exit_elsewhere(now)
-        total = self.total
-        if clock.current != total or not clock.stack:
+        total, last = self.total, clock.last_ns
+        if clock.current != total or clock.stack is None:
             return self._exit_out_of_order()
-        words = clock.words
-        words[total] += now - clock.last_ns
-        current, began_ns, child_ns = clock.stack.pop()
+        if now < last:
+            now = last
+        words = clock._words
+        words[total] += now - last
+        clock.stack, current, began_ns, child_ns = clock.stack
         length = now - began_ns
         own = length - clock.child_ns
         clock.child_ns = child_ns + length
@@ -108,7 +142,10 @@ class Phase:
             clock.raised = True
         try:
             _pack_half(_half, 0, own / 1e9)
-            words[self.histogram + _half_bits[0]] += 1
+            word = self.histogram + _half_bits[0]
         except OverflowError:
-            words[self.histogram + _OVERFLOW_BIN] += 1
-        return None
+            word = self.histogram + _OVERFLOW_BIN
+        if word >> _BLOCK_BITS in clock._backed:
+            words[word] += 1
+            return None
+        return clock.count_first(word)

@@ -26,7 +26,8 @@ class Phase(_Phase):
     """A named phase of one recorder. Enter and exit never raise and never swallow the body's exception."""
 
     def __init__(self, recorder: Recorder, name: str, index: int):
-        histogram = page.W_HISTOGRAMS + index * page.HISTOGRAM_WORDS
+        # The first histogram is that of steps; "none" as a phase counts in that of background phases, which is free.
+        histogram = page.W_HISTOGRAMS + (index or page.PHASE_SLOTS) * page.HISTOGRAM_WORDS
         super().__init__(recorder, name, index, page.W_TOTALS + index, histogram)
         self._elsewhere: dict[int, list[int]] = {}
 

@@ -4,8 +4,9 @@ In: boundaries from clock.py (or its compiled twin) and steps.py. Out: the words
 private memory when there is none to write to, so that the calling code is the same with and without a page.
 
 Guarantee: the totals of all phases, "none" included, sum to the time since the rank's start, exactly, at every
-boundary. A boundary costs one clock reading and four stores (about 0.3 us), a step's end about 2 us; nothing is
-allocated that survives. It never raises: what goes wrong is counted in the page's `error` word.
+boundary, also where a signal handler comes in between (clock.py says how). A boundary costs one clock reading and
+four stores (about 0.3 us), a step's end about 2 us; nothing is allocated that survives. It never raises: what goes
+wrong is counted in the page's `error` word.
 
 It does not know states, names of frameworks or who reads the page.
 """
@@ -15,6 +16,8 @@ from __future__ import annotations
 import os
 from _thread import get_ident
 from collections import deque
+from operator import index as _index
+from time import perf_counter_ns
 
 from goodput import page
 
@@ -28,8 +31,11 @@ if not compiled:
     from goodput.sdk.clock import Clock, bin_of_ns
 
 BACKGROUND_MAX = 4096  # records of other threads that may wait for the step thread's next step
-# Values of Recorder.thread that no thread has.
-NOT_STARTED, FORKED, DISABLED, STOPPED = -1, -2, -3, -4
+# Values of Recorder.thread that no thread has. FORKED_EARLY is a child whose parent had not started: it may be a
+# worker of the loader or a rank, so a step loop starts it and a phase does not.
+NOT_STARTED, FORKED, DISABLED, STOPPED, FORKED_EARLY = -1, -2, -3, -4, -5
+STEP_MAX = 1 << 53  # of step indices, which JSON and the ledger can hold
+SAMPLES_MAX = 1 << 40  # of one step, so that no sum of them overflows
 
 
 class Recorder(Clock):
@@ -40,16 +46,19 @@ class Recorder(Clock):
         self.thread = NOT_STARTED
         self.used: list[int] = [0]
         self.phase_cost_ns = self.step_cost_ns = 0
-        self.starter = None
+        self.starter, self.fd = None, -1
 
-    def open(self, words: memoryview, start_ns: int, step_next: int = 0) -> None:
-        """Record into these words from `start_ns` (monotonic) on; the calling thread is the step thread."""
-        self.words = words
-        self.reset()
+    def open(self, words: memoryview, start_ns: int, fd: int = -1) -> None:
+        """Record into these words from `start_ns` (monotonic) on; the calling thread is the step thread.
+
+        `fd` is the file that the words map, if they map one. Phases that are open stay open.
+        """
+        self.words, self.fd = words, fd
+        words[page.W_PHASE] = self.current - page.W_TOTALS
         self.last_ns = self.step_end_ns = start_ns
         self.steps = self.samples = self.entries = 0
-        self.step_start_ns = self.step_samples = 0
-        self.step_next, self.raised = step_next, False
+        self.step_start_ns = self.step_samples = self.step_next = 0
+        self.raised = False
         self.background: deque = deque(maxlen=BACKGROUND_MAX)
         self.thread = get_ident()
 
@@ -66,7 +75,9 @@ class Recorder(Clock):
         if self.steps or self.step_start_ns:
             self.drop("step")
             return False
+        self.charge(perf_counter_ns())
         self.reset()
+        self.words[page.W_PHASE] = 0
         self.thread = get_ident()
         return True
 
@@ -76,42 +87,80 @@ class Recorder(Clock):
 
     def charge(self, now_ns: int) -> None:
         """Bring the current phase's total and the beat up to `now_ns`."""
-        words = self.words
-        words[self.current] += now_ns - self.last_ns
-        self.last_ns = now_ns
-        words[page.W_LAST] = now_ns
+        words, last_ns = self.words, self.last_ns
+        if now_ns > last_ns:
+            words[self.current] += now_ns - last_ns
+            self.last_ns = words[page.W_LAST] = now_ns
 
-    # -- steps
+    def count_first(self, word: int) -> None:
+        """Count in a part of a histogram that was not used so far: give it its memory first."""
+        if self.fd < 0 or page.reserve(self.fd, 8 * (word & -_BLOCK_WORDS), 8 * _BLOCK_WORDS):
+            self.back(word)
+            self.words[word] += 1
+        else:
+            self.drop("error")
 
-    def end_gap(self, now_ns: int) -> None:
-        """A step may begin at `now_ns`: what was charged since the last completed step lay outside steps."""
-        if now_ns == self.step_end_ns:
-            return
-        self.charge(now_ns)
-        words, outside = self.words, page.W_OUTSIDE
+    def count(self, word: int) -> None:
+        """Count one in a histogram's bin."""
+        if self.is_backed(word):
+            self.words[word] += 1
+        else:
+            self.count_first(word)
+
+    # -- steps: each makes its stores without a call in between, as clock.py explains
+
+    def end_gap(self, now_ns: int) -> int:
+        """A step may begin at `now_ns`: what was charged since the last completed step lay outside steps.
+
+        Returns that moment, which is later where a signal handler has moved the clock past it.
+        """
+        if now_ns == self.step_end_ns or self.thread != get_ident():
+            return now_ns
+        words, last_ns = self.words, self.last_ns
+        if now_ns < last_ns:
+            now_ns = last_ns
+        words[self.current] += now_ns - last_ns
+        self.last_ns = words[page.W_LAST] = now_ns
         if self.steps == 0:
             words[_OUTSIDE] = words[_TOTALS]
-            return
+            return now_ns
+        totals = [*words[_TOTALS]]
         record = page.W_STEP_RING + (self.steps - 1) % page.STEP_RING * page.STEP_WORDS
         for i in self.used:
-            spent = words[page.W_TOTALS + i] - words[record + page.R_TOTALS + i]
-            words[outside + i] = words[record + page.R_OUTSIDE + i] + spent
+            spent = totals[i] - words[record + page.R_TOTALS + i]
+            words[page.W_OUTSIDE + i] = words[record + page.R_OUTSIDE + i] + spent
+        return now_ns
 
-    def begin_step(self, start_ns: int, step: int | None, samples: int) -> None:
-        """Open a step that began at `start_ns`, for which `end_gap` was called."""
-        words = self.words
+    def begin_step(self, start_ns: int, step: int | None, samples: int) -> bool:
+        """Open a step that began at `start_ns`, which `end_gap` returned.
+
+        False if since then another began, or the page was closed or exchanged, or this thread lost the clock.
+        """
+        if self.thread != get_ident() or self.step_start_ns or start_ns < self.step_end_ns:
+            return False
         if step is not None:
             self._set_step(step)
+        words = self.words
         self.step_start_ns, self.step_samples = start_ns, samples
         words[page.W_STEP_START] = start_ns
         words[page.W_STEP_NEXT] = self.step_next + page.STEP_BIAS
+        return True
 
-    def end_step(self, now_ns: int) -> None:
-        """Close the running step: one record in the ring, sealed last, and one count in the histogram."""
+    def is_running(self, start_ns: int) -> bool:
+        """Whether the step that began at `start_ns` is this thread's to end."""
+        return self.step_start_ns == start_ns and self.thread == get_ident()
+
+    def end_step(self, now_ns: int) -> int:
+        """Close the running step: one record in the ring, sealed last, and one count in the histogram.
+
+        Returns the moment of its end, as end_gap does.
+        """
         words, number, start = self.words, self.steps + 1, self.step_start_ns
-        words[self.current] += now_ns - self.last_ns
-        self.last_ns = self.step_end_ns = now_ns
-        words[page.W_LAST] = now_ns
+        last_ns = self.last_ns
+        if now_ns < last_ns:
+            now_ns = last_ns
+        words[self.current] += now_ns - last_ns
+        self.last_ns = self.step_end_ns = words[page.W_LAST] = now_ns
         self.samples += self.step_samples
         at = page.W_STEP_RING + (number - 1) % page.STEP_RING * page.STEP_WORDS
         words[at + page.R_SEAL] = 0
@@ -124,24 +173,26 @@ class Recorder(Clock):
         words[at + page.R_SEAL] = number
         words[page.W_STEPS] = self.steps = number
         words[page.W_SAMPLES] = self.samples
-        words[page.W_HISTOGRAMS + bin_of_ns(now_ns - start)] += 1
         self.step_start_ns = words[page.W_STEP_START] = 0
         self.step_next += 1
         words[page.W_STEP_NEXT] = self.step_next + page.STEP_BIAS
         words[page.W_COST] = self.entries * self.phase_cost_ns + number * self.step_cost_ns
+        self.count(page.W_HISTOGRAMS + bin_of_ns(now_ns - start))
         if self.background:
             self.drain_background()
+        return now_ns
 
     def abandon_step(self) -> None:
         """The running step will not be completed; its time counts as outside steps."""
         self.step_start_ns = self.words[page.W_STEP_START] = 0
 
     def _set_step(self, step: int) -> None:
-        if type(step) is not int or step < self.step_next or step >= page.NS_MAX:
+        index = whole(step, self.step_next, STEP_MAX)
+        if index is None:
             # An index that goes backwards or is no index: the count goes on from the last one.
             self.drop("step")
         else:
-            self.step_next = step
+            self.step_next = index
 
     # -- other threads
 
@@ -155,6 +206,8 @@ class Recorder(Clock):
         """Enter what other threads queued: ("phase", index, ns) or ("event", kind, time, step, text)."""
         words, queue = self.words, self.background
         for _ in range(len(queue)):
+            if not queue:  # A signal handler emptied it.
+                return
             record = queue.popleft()
             if record[0] == "event":
                 self.write_event(*record[1:])
@@ -163,7 +216,7 @@ class Recorder(Clock):
             words[page.W_BACKGROUND] += 1
             words[page.W_BACKGROUND_TOTALS + index] += nanoseconds
             slot = page.PHASE_SLOTS + index
-            words[page.W_HISTOGRAMS + slot * page.HISTOGRAM_WORDS + bin_of_ns(nanoseconds)] += 1
+            self.count(page.W_HISTOGRAMS + slot * page.HISTOGRAM_WORDS + bin_of_ns(nanoseconds))
 
     # -- events and the end
 
@@ -178,7 +231,7 @@ class Recorder(Clock):
         raw = text.encode("utf-8", "replace")
         if len(raw) > page.EVENT_TEXT_BYTES:
             self.drop("event")
-        page.write_event(self.words, self.words[page.W_EVENTS] + 1, kind, time_ns, step, raw)
+        page.write_event(self.words, None, kind, time_ns, step, raw)
 
     def end(self, now_ns: int, reason: str) -> None:
         """Close the page: the rank ended, it did not die. A later call changes nothing."""
@@ -192,9 +245,20 @@ class Recorder(Clock):
 
     def detach(self, words: memoryview, state: int) -> None:
         """Go on in private memory and record nothing: after a fork the page is the parent's alone."""
+        self.reset()
         self.open(words, self.last_ns)
         self.thread = state
 
 
+def whole(value, least: int, below: int) -> int | None:
+    """`value` as an integer in least .. below - 1, None if it is none; whatever its own methods raise."""
+    try:
+        number = None if isinstance(value, bool) else _index(value)
+    except Exception:
+        return None
+    return number if number is not None and least <= number < below else None
+
+
 _TOTALS = slice(page.W_TOTALS, page.W_TOTALS + page.PHASE_SLOTS)
 _OUTSIDE = slice(page.W_OUTSIDE, page.W_OUTSIDE + page.PHASE_SLOTS)
+_BLOCK_WORDS = 1024  # what clock.py and _fast.c keep one bit for: an octave of a histogram

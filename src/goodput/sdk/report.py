@@ -6,6 +6,8 @@ the account happen here, on the first call, not when the SDK is imported.
 
 from __future__ import annotations
 
+from _thread import get_ident
+
 
 class Report:
     """The account of this process. `account` is {} where nothing is measured."""
@@ -41,7 +43,7 @@ def _report(session) -> Report:
     from goodput.local import attempt_of
     from goodput.page_reader import Reader
 
-    if session.recorder.thread > 0:
+    if session.recorder.thread == get_ident():  # Only the step thread may; others wait for its next step.
         session.recorder.drain_background()
     now_ns = time.perf_counter_ns()
     # The descriptor is the writer's own: opening and closing the file again would drop the owner's lock.

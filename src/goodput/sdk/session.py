@@ -10,16 +10,27 @@ from __future__ import annotations
 import os
 import sys
 import time
-from _thread import get_ident
+from _thread import allocate_lock, get_ident
 
 from goodput import page
-from goodput.identity import check_identity, clean_text, from_environment
+from goodput.identity import clean_text
 from goodput.sdk.phase import Phase
-from goodput.sdk.recorder import DISABLED, FORKED, NOT_STARTED, STOPPED, Recorder
+from goodput.sdk.recorder import (
+    DISABLED,
+    FORKED,
+    FORKED_EARLY,
+    NOT_STARTED,
+    SAMPLES_MAX,
+    STEP_MAX,
+    STOPPED,
+    Recorder,
+    whole,
+)
+from goodput.sdk.who import identity_of, now, shown
 
-# A process older than this when it calls `start` was not started for the run (a notebook, a server).
-STARTUP_SECONDS_MAX = 900.0
 MESSAGES_MAX = 20
+MESSAGE_CHARACTERS_MAX = 400
+LOCK_SECONDS_MAX = 0.1
 
 
 class Session:
@@ -35,136 +46,149 @@ class Session:
         self.writer: page.Writer | None = None
         self.said: set[str] = set()
         self.errors = 0
+        self._starting, self._table = allocate_lock(), allocate_lock()
         if environ.get("GOODPUT_DISABLE", "") not in ("", "0"):
             self.recorder.thread = DISABLED
 
     # -- start and end
 
-    def start(self, **given) -> None:
+    def start(self, explicit: bool = False, **given) -> None:
         """Open the page; see goodput.start. Does nothing when disabled, forked without a call, or started."""
-        recorder = self.recorder
-        if recorder.thread in (NOT_STARTED, STOPPED) or (recorder.thread == FORKED and given.pop("explicit", 0)):
-            given.pop("explicit", None)
-            try:
-                self._open(self._identity(given), given.get("directory"))
-            except Exception as error:
-                self.say(f"cannot start, this process is not measured: {error}")
-                recorder.thread = DISABLED
-        elif recorder.thread > 0 and self._differs(given):
-            self.say("start was called again with another run, rank or world size; the first call holds")
+        if not self._starting.acquire(False):
+            return  # Another thread, or the code that this signal handler interrupted, is at it.
+        try:
+            state = self.recorder.thread
+            if state in (NOT_STARTED, STOPPED) or (explicit and state in (FORKED, FORKED_EARLY)):
+                identity = identity_of(given, self.environ, self.say, fresh=state != STOPPED)
+                self._open(identity, given.get("directory"))
+                _close_before_exit(self.at_exit)
+            elif state > 0 and self._differs(given):
+                self.say("start was called again with another run, rank or world size; the first call holds")
+        except Exception as error:
+            self._give_up(error)
+        finally:
+            self._starting.release()
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason) -> None:
         """Close the page with this reason; later phases record nothing until the next `start`."""
         recorder = self.recorder
         if recorder.thread > 0:
-            recorder.end(time.perf_counter_ns(), reason)
+            failed = type(reason) is str and reason == "failed"
+            recorder.end(time.perf_counter_ns(), "failed" if failed else "finished")
             recorder.thread = STOPPED
 
-    def resume(self, step: int) -> None:
+    def resume(self, step) -> None:
         """The next step is `step + 1`. Going back over steps of this process begins a new attempt."""
         recorder = self.recorder
         if not recorder.ready() and not recorder.adopt():
             return None
-        if type(step) is not int or not -1 <= step < page.NS_MAX:
+        index = whole(step, -1, STEP_MAX)
+        if index is None:
             recorder.drop("step")
-            return self.say(f"resumed({step!r}): want the index of the last step done, -1 for none")
-        if recorder.steps and step + 1 < recorder.step_next:
-            recorder.end(time.perf_counter_ns(), "resumed")
-            now = _now()
-            again = dict(self.identity, attempt=self.identity["attempt"] + 1, **now)
-            self._open(again, os.path.dirname(self.writer.path) if self.writer else None)
+            return self.say(f"resumed({shown(step)}): want the index of the last step done, -1 for none")
+        if recorder.steps and index + 1 < recorder.step_next:
+            again = dict(self.identity, attempt=self.identity["attempt"] + 1, **now())
+            recorder.end(again["start_mono_ns"], "resumed")
+            try:
+                self._open(again, os.path.dirname(self.writer.path) if self.writer.path else None, again=True)
+            except Exception as error:
+                return self._give_up(error)
         recorder.abandon_step()
-        recorder.step_next = step + 1
-        recorder.words[page.W_STEP_NEXT] = step + 1 + page.STEP_BIAS
-        recorder.event("resumed", time.perf_counter_ns(), step)
+        recorder.step_next = index + 1
+        recorder.words[page.W_STEP_NEXT] = index + 1 + page.STEP_BIAS
+        recorder.event("resumed", time.perf_counter_ns(), index)
 
-    def _open(self, identity: dict, directory: str | None) -> None:
-        self.identity = identity
-        self.writer = self._writer(directory or page.default_directory(self.environ))
+    def mark(self, text) -> None:
+        """Record an event with this text, from whichever thread."""
         recorder = self.recorder
-        start = self.identity["start_mono_ns"]
-        recorder.open(self.writer.words, start)
-        for index, (name, state) in enumerate(self.states.items()):
-            page.write_user_phase(recorder.words, index, name.encode(), state.encode())
-        for _ in range(min(self.errors, 1000)):
-            recorder.drop("error")
+        if not recorder.ready() and recorder.thread <= 0:
+            return None
+        try:
+            text = clean_text(text, page.EVENT_TEXT_BYTES + 1)
+        except Exception as error:
+            return self.say(f"mark: no text: {type(error).__name__}")
+        recorder.event("mark", time.perf_counter_ns(), max(recorder.step_next - 1, -1), text)
+
+    def _open(self, identity: dict, directory, again: bool = False) -> None:
+        """Record into a page of this identity; `again` is for an attempt that follows in the same process."""
+        old, recorder = self.writer, self.recorder
+        if again and directory is None:
+            writer = page.Writer(None, identity)
+        else:
+            writer = self._writer(identity, directory or page.default_directory(self.environ))
         if not recorder.step_cost_ns:
             _calibrate(recorder)
+        if not again:
+            recorder.reset()
+        locked = self._table.acquire(True, LOCK_SECONDS_MAX)
+        try:
+            for index, (name, state) in enumerate(self.states.items()):
+                page.write_user_phase(writer.words, index, name.encode(), state.encode())
+            self.identity, self.writer = identity, writer
+            recorder.open(writer.words, identity["start_mono_ns"], writer.fd)
+        finally:
+            if locked:
+                self._table.release()
+        if old is not None:
+            old.close()
+        recorder.words[page.W_DROPS + page.DROPS.index("error")] += min(self.errors, 1000)
+        self.errors = 0
         recorder.charge(time.perf_counter_ns())
 
-    def _writer(self, directory: str) -> page.Writer:
+    def _writer(self, identity: dict, directory) -> page.Writer:
         """A page in the directory; where that cannot be, one in memory that only this process can read."""
         try:
             page.make_directory(directory)
-            self.identity["attempt"] = page.next_attempt(directory, self.identity)
-            return page.Writer(directory, self.identity)
+            identity["attempt"] = page.next_attempt(directory, identity)
+            return page.Writer(directory, identity)
         except page.Claimed as claim:
-            page.bump_drop(claim.path, "claim")
             self.say(f"{claim}; this process is not reported. Give it its own rank= or run=")
-        except (OSError, page.PageError) as error:
-            self.say(f"cannot write a page in {directory}: {error}; only goodput.report() will see this process")
-        return page.Writer(None, self.identity)
+            try:
+                page.bump_drop(claim.path, "claim")
+            except (OSError, ValueError):
+                pass  # Another user's page, or it went away.
+        except Exception as error:
+            text = f"cannot write a page in {shown(directory)}: {shown(error)}"
+            self.say(f"{text}; only goodput.report() will see this process")
+        return page.Writer(None, identity)
 
-    # -- who we are
-
-    def _identity(self, given: dict) -> dict:
-        launched = from_environment(self.environ)
-        for text in launched["ignored"]:
-            self.say(f"ignored: {text}")
-        rank = self._integer(given, "rank", 0, launched.get("rank", 0))
-        identity = {
-            "run": self._text(given, "run", 128, launched.get("run") or _script_name()),
-            "rank": rank,
-            "world_size": max(self._integer(given, "world_size", 1, launched.get("world_size", 1)), rank + 1),
-            "attempt": self._integer(given, "attempt", 1, launched.get("attempt", 1)),
-            "local_rank": launched.get("local_rank", 0),
-            "launcher": launched["launcher"],
-            "host": clean_text(os.uname().nodename, 255),
-            "pid": os.getpid(),
-            "pid_start_ticks": page.process_start_ticks(),
-            "devices": self._integer(given, "devices", 1, 1),
-            "stage": self._integer(given, "stage", 0, None),
-            **{name: self._text(given, name, 64, "") for name in ("group", "device", "device_uuid")},
-            **{name: self._rate(given, name) for name in _RATES},
-            **(_now() if self.recorder.thread == STOPPED else _process_start()),
-        }
-        return check_identity(identity)
-
-    def _integer(self, given: dict, name: str, least: int, default):
-        value = given.get(name)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not hasattr(value, "__index__") or not least <= int(value) < 1 << 20:
-            self.say(f"start({name}={value!r}): want a whole number from {least}; using {default}")
-            return default
-        return int(value)
-
-    def _rate(self, given: dict, name: str) -> float | None:
-        value = given.get(name)
-        if value is None:
-            return None
-        try:
-            if 0 < float(value) < 1e30:
-                return float(value)
-        except (TypeError, ValueError):
-            pass
-        self.say(f"start({name}={value!r}): want a positive number; taken as unknown")
-        return None
-
-    def _text(self, given: dict, name: str, most: int, default: str) -> str:
-        value = given.get(name)
-        return clean_text(default if value is None or value == "" else value, most)
+    def _give_up(self, error: Exception) -> None:
+        self.say(f"cannot start, this process is not measured: {shown(error)}")
+        self.recorder.thread = DISABLED
 
     def _differs(self, given: dict) -> bool:
-        return any(
-            given.get(name) is not None and given[name] != self.identity.get(name)
-            for name in ("run", "rank", "world_size")
-        )
+        run, identity = given.get("run"), self.identity
+        if run is not None and clean_text(run, 128) != identity["run"]:
+            return True
+        numbers = ((whole(given.get(name), 0, page.NS_MAX), identity[name]) for name in ("rank", "world_size"))
+        return any(said not in (None, held) for said, held in numbers)
+
+    # -- other arguments
+
+    def samples(self, value) -> int:
+        """What `samples=` says, 0 where that is no count."""
+        if type(value) is int and 0 <= value < SAMPLES_MAX:
+            return value
+        number = whole(value, 0, SAMPLES_MAX)
+        if number is None:
+            self.say(f"samples={shown(value)}: want a whole number from 0; taken as 0")
+        return number or 0
 
     # -- phases
 
-    def define(self, name: str, state: str | None) -> Phase:
+    def define(self, name, state) -> Phase:
         """A phase, made on first use. One of the user's own beyond the bound, or with a bad name, is no phase."""
+        if not self._table.acquire(True, LOCK_SECONDS_MAX):
+            return self._nowhere()
+        try:
+            return self._define(name, state)
+        except Exception as error:
+            self.say(f"phase({shown(name)}): {type(error).__name__}; counted as no phase")
+            return self._nowhere()
+        finally:
+            self._table.release()
+
+    def _define(self, name, state) -> Phase:
         known = self.phases.get(name) if isinstance(name, str) else None
         if known is not None:
             return known
@@ -172,14 +196,14 @@ class Session:
             return self._add(name, page.PHASES.index(name))
         raw = name.encode("utf-8", "replace") if isinstance(name, str) else b""
         if not 0 < len(raw) <= page.NAME_BYTES_MAX or not name.isprintable() or name == "none":
-            self.say(f"phase({name!r}): want 1 to {page.NAME_BYTES_MAX} printable bytes; counted as no phase")
+            self.say(f"phase({shown(name)}): want 1 to {page.NAME_BYTES_MAX} printable bytes; counted as no phase")
             return self._nowhere()
         if len(self.states) >= page.USER_PHASES_MAX:
             self.say(f"phase({name!r}): {page.USER_PHASES_MAX} phases of your own at most; counted as no phase")
             return self._nowhere()
-        if state not in page.USER_STATES:
+        if not isinstance(state, str) or state not in page.USER_STATES:
             if state is not None:
-                self.say(f"phase({name!r}, state={state!r}): want one of {', '.join(page.USER_STATES)}")
+                self.say(f"phase({name!r}, state={shown(state)}): want one of {', '.join(page.USER_STATES)}")
             state = "unattributed"
         index = len(self.states)
         self.states[name] = state
@@ -201,57 +225,51 @@ class Session:
 
     def say(self, text: str) -> None:
         """One line on standard error, each text once and a bounded number; counted in the page."""
-        self.errors += 1
+        if self.recorder.thread == DISABLED:
+            return
         if self.recorder.thread > 0:
             self.recorder.drop("error")
+        else:
+            self.errors += 1
         if text in self.said or len(self.said) >= MESSAGES_MAX:
             return
         self.said.add(text)
         try:
-            sys.stderr.write(f"goodput: {text}\n")
+            sys.stderr.write(f"goodput: {text[:MESSAGE_CHARACTERS_MAX]}\n")
         except Exception:
             pass
 
     def after_fork(self) -> None:
         """In the child: the page is the parent's; record nothing until `start` is called here."""
-        if self.recorder.thread > 0:
-            self.recorder.detach(page.private_words(), FORKED)
+        self._starting, self._table = allocate_lock(), allocate_lock()
+        recorder = self.recorder
+        if recorder.thread == NOT_STARTED:
+            recorder.thread = FORKED_EARLY
+        if recorder.thread > 0:
+            recorder.detach(page.private_words(), FORKED)
+        if self.writer is not None:
+            self.writer.close()
             self.writer = None
 
     def at_exit(self) -> None:
         """Close the page, as failed when the interpreter is leaving because of an exception."""
         try:
-            failed = getattr(sys, "last_type", None) is not None and not hasattr(sys, "ps1")
+            raised = sys.exc_info()[1]
+            if raised is None:
+                raised = getattr(sys, "last_type", None)
+            well = raised is None or (isinstance(raised, SystemExit) and raised.code in (None, 0))
             if self.recorder.thread > 0 and self.recorder.thread != get_ident():
                 self.recorder.thread = get_ident()
-            self.stop("failed" if failed else "finished")
+            self.stop("finished" if well or hasattr(sys, "ps1") else "failed")
         except Exception:
             pass
 
 
-_RATES = ("flops_per_step", "peak_flops_per_second", "gpu_hour_cost")
-
-
-def _script_name() -> str:
-    main = sys.modules.get("__main__")
-    path = getattr(main, "__file__", None) or "python"
-    return f"{os.path.splitext(os.path.basename(path))[0]}-{os.getpid()}"
-
-
-def _now() -> dict:
-    return {"start_unix_ns": time.time_ns(), "start_mono_ns": time.perf_counter_ns()}
-
-
-def _process_start() -> dict:
-    """The process's own start on both clocks, so that imports count as startup; now, if that is long past."""
-    now = _now()
-    ticks = page.process_start_ticks()
-    if ticks is None or hasattr(sys, "ps1") or "ipykernel" in sys.modules:
-        return now
-    age_seconds = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    if not 0 <= age_seconds <= STARTUP_SECONDS_MAX:
-        return now
-    return {clock: ns - int(age_seconds * 1e9) for clock, ns in now.items()}
+def _close_before_exit(at_exit) -> None:
+    """A child of multiprocessing ends without the interpreter's exit functions, but runs its own finalizers."""
+    processes, util = (sys.modules.get(f"multiprocessing.{name}") for name in ("process", "util"))
+    if processes is not None and util is not None and processes.parent_process() is not None:
+        util.Finalize(None, at_exit, exitpriority=0)
 
 
 def _calibrate(recorder: Recorder) -> None:

@@ -11,63 +11,72 @@ from __future__ import annotations
 from time import perf_counter_ns
 
 from goodput.sdk.phase import Phase
-from goodput.sdk.recorder import Recorder
+from goodput.sdk.recorder import FORKED_EARLY, NOT_STARTED, Recorder
 
 
 class Step:
     """One step as a context manager."""
 
-    __slots__ = ("_index", "_open", "_recorder", "_samples")
+    __slots__ = ("_began", "_index", "_recorder", "_samples")
 
     def __init__(self, recorder: Recorder, index: int | None, samples: int):
-        self._recorder, self._index, self._samples, self._open = recorder, index, samples, False
+        self._recorder, self._index, self._samples, self._began = recorder, index, samples, None
 
     def __enter__(self) -> Step:
         recorder = self._recorder
         if _may_begin(recorder):
-            now = perf_counter_ns()
-            recorder.end_gap(now)
-            recorder.begin_step(now, self._index, self._samples)
-            self._open = True
+            began = recorder.end_gap(perf_counter_ns())
+            if recorder.begin_step(began, self._index, self._samples):
+                self._began = began
         return self
 
     def __exit__(self, kind, *_) -> None:
-        if not self._open:
+        recorder, began = self._recorder, self._began
+        if began is None:
             return
-        self._open = False
-        if kind is None:
-            self._recorder.end_step(perf_counter_ns())
+        self._began = None
+        if not recorder.is_running(began):
+            _count_lost(recorder)
+        elif kind is None:
+            recorder.end_step(perf_counter_ns())
         else:
-            self._recorder.abandon_step()
+            recorder.abandon_step()
 
 
 def steps(recorder: Recorder, loader: Phase, iterable, samples: int):
     """Generator behind `goodput.steps`: yields the iterable's items, one step for each."""
-    items = iter(iterable)
+    # Before iter(), where a loader forks its workers: they must find this process started.
     if not _may_begin(recorder):
-        yield from items
+        yield from iterable
         return
+    with loader:
+        items = iter(iterable)
     began = perf_counter_ns()
-    while True:
-        recorder.end_gap(began)
-        with loader:
+    try:
+        while True:
+            began = recorder.end_gap(began)
+            with loader:
+                try:
+                    item = next(items)
+                except StopIteration:
+                    return
+            recorder.begin_step(began, None, samples)
+            entries, recorder.raised = recorder.entries, False
             try:
-                item = next(items)
-            except StopIteration:
-                return
-        recorder.begin_step(began, None, samples)
-        mark, entries, recorder.raised = recorder.steps, recorder.entries, False
-        try:
-            yield item
-        except GeneratorExit:
-            if recorder.steps == mark and recorder.step_start_ns == began:
-                _leave(recorder, worked=recorder.entries > entries)
-            raise
-        began = perf_counter_ns()
-        if recorder.steps == mark and recorder.step_start_ns:
-            recorder.end_step(began)
-        else:
-            recorder.drop("step")
+                yield item
+            except GeneratorExit:
+                if recorder.is_running(began):
+                    _leave(recorder, worked=recorder.entries > entries)
+                raise
+            now = perf_counter_ns()
+            if recorder.is_running(began):
+                began = recorder.end_step(now)
+            else:
+                _count_lost(recorder)
+                began = now
+    finally:
+        if recorder.is_running(began):
+            recorder.abandon_step()
 
 
 def _leave(recorder: Recorder, worked: bool) -> None:
@@ -81,7 +90,15 @@ def _leave(recorder: Recorder, worked: bool) -> None:
         recorder.abandon_step()
 
 
+def _count_lost(recorder: Recorder) -> None:
+    """Count a step whose page was closed or whose index was reset while it ran."""
+    if recorder.thread > 0:
+        recorder.drop("step")
+
+
 def _may_begin(recorder: Recorder) -> bool:
+    if recorder.thread == FORKED_EARLY:
+        recorder.thread = NOT_STARTED
     if not recorder.ready() and not recorder.adopt():
         return False
     return not recorder.step_start_ns and not recorder.depth

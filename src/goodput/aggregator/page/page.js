@@ -5,151 +5,15 @@
 // the text differs, so focus, selection and scrolling survive a refresh. It computes no figure: ratios are the
 // API's, and percents are the API's GPU-seconds rounded so that they close to 100.0 as in `goodput report`.
 
+import { $, ROWS, attribute, field, keyed, paged, put, showTime, swatch, text, width } from "./nodes.js";
+import { count, dollars, duration, gpuUnit, localTime, percent, plural, tenths, tenthsText, times, utcTime } from "./numbers.js";
+import { FACTORS, MEANINGS, NO_FLOPS, STATUSES } from "./words.js";
+
 const POLL_MS = 2000;
-const ANSWER_MS_MAX = 10_000;
+const POLL_MS_MAX = 10_000;
+const ANSWER_MS_MAX = 8000;
 const LIST_EVERY = 5; // Polls between two looks at the list of runs while one run is shown.
-const ROWS = 64; // Rows drawn at first, and more at each press of "show more".
 const SILENT_SECONDS = 30; // A living rank not reported for so long is marked.
-
-// The same lines as account/states.py; a test holds them together.
-const MEANINGS = {
-  productive: "compute phases of kept steps",
-  loader: "waiting for the data loader",
-  h2d: "copies to the device",
-  communication: "collectives, as long as even the last rank waited",
-  straggler: "collectives beyond that: waiting for a slower rank",
-  launch: "the device idle because the host could not feed it",
-  checkpoint: "saving checkpoints",
-  evaluation: "evaluation",
-  compile: "compilation and first-step work",
-  startup: "from an attempt's start to its first step",
-  restore: "loading a checkpoint",
-  stall: "no step progress for too long",
-  lost: "steps that had to be done again, or never finished",
-  down: "no live process",
-  queue: "waiting for the scheduler",
-  unattributed: "inside an attempt, in no phase",
-  unobserved: "an expected rank that nobody reported",
-};
-const FACTORS = {
-  goodput: ["goodput", "share of all allocated GPU time that was useful work"],
-  availability: ["availability", "time in kept steps ÷ allocated time"],
-  step_efficiency: ["step efficiency", "productive time ÷ time in kept steps"],
-  mfu: ["MFU", "model FLOPs of kept steps ÷ (peak × allocated time)"],
-  compute_efficiency: ["compute efficiency", "model FLOPs ÷ (peak × productive time)"],
-};
-const NO_FLOPS = "needs flops_per_step and peak_flops_per_second in goodput.start";
-const STATUSES = {
-  running: "",
-  finished: "every rank ended by itself",
-  down: "no process of this run is alive; work after its last checkpoint counts as lost until it resumes",
-  unobserved: "nobody has reported this run lately: is `goodput node` running on its hosts?",
-};
-
-const $ = (id) => document.getElementById(id);
-const field = (root, name) => root.querySelector(`[data-f="${name}"]`);
-
-// ---- Numbers for people ------------------------------------------------------------------------------------
-
-const percent = (ratio) => (ratio == null ? "unknown" : `${(100 * ratio).toFixed(1)} %`);
-const grouped = (value, digits) =>
-  value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
-const count = (value) => grouped(value, 0);
-const times = (ratio) => (ratio == null ? "unknown" : `${ratio < 100 ? ratio.toFixed(2) : count(ratio)}×`);
-const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
-
-function duration(seconds) {
-  if (seconds == null) return "unknown";
-  if (seconds === 0) return "0 s";
-  if (seconds < 0.0995) return `${(1000 * seconds).toFixed(0)} ms`;
-  if (seconds < 59.95) return `${seconds.toFixed(seconds < 9.95 ? 2 : 1)} s`;
-  const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
-  const whole = seconds < 3600 ? Math.round(seconds) : 60 * Math.round(seconds / 60);
-  const i = units.findIndex(([size]) => whole >= size);
-  const [[size, unit], [part, smaller]] = units.slice(i, i + 2);
-  const rest = Math.floor((whole % size) / part);
-  return `${Math.floor(whole / size)} ${unit}${rest ? ` ${rest} ${smaller}` : ""}`;
-}
-
-// One unit for all of a run's GPU time, so that a column can be compared by eye.
-function gpuUnit(total) {
-  return total < 7200
-    ? { name: "GPU-seconds", text: (seconds) => grouped(seconds, 2) }
-    : { name: "GPU-hours", text: (seconds) => grouped(seconds / 3600, total < 3.6e6 ? 3 : 1) };
-}
-
-// As many decimals as the whole needs, so that the parts of one run stand under each other.
-const dollars = (value, whole) =>
-  value == null ? "unknown" : `$${grouped(value, whole >= 1 ? 2 : whole >= 0.01 ? 4 : 6)}`;
-
-// Shares in tenths of a percent that sum to exactly 1000 (largest remainder), as account/text.py has them.
-function tenths(parts) {
-  const total = parts.reduce((sum, part) => sum + part, 0);
-  if (!(total > 0)) return parts.map(() => 0);
-  const exact = parts.map((part) => (1000 * part) / total);
-  const rounded = exact.map(Math.floor);
-  const short = 1000 - rounded.reduce((sum, part) => sum + part, 0);
-  const order = parts.map((_, i) => i).sort((a, b) => rounded[a] - exact[a] - (rounded[b] - exact[b]) || a - b);
-  for (const i of order.slice(0, short)) rounded[i] += 1;
-  return rounded;
-}
-const tenthsText = (share) => `${Math.floor(share / 10)}.${share % 10}`;
-
-// The clock of whoever looks, year first; the UTC time is on hover.
-function localTime(seconds) {
-  const when = new Date(1000 * seconds);
-  return new Date(when - 60_000 * when.getTimezoneOffset()).toISOString().slice(0, 19).replace("T", " ");
-}
-const utcTime = (seconds) => new Date(1000 * seconds).toISOString();
-
-function showTime(node, seconds) {
-  text(node, localTime(seconds));
-  attribute(node, "datetime", utcTime(seconds));
-  attribute(node, "title", utcTime(seconds));
-}
-
-// ---- Changing nodes only where something changed ------------------------------------------------------------
-
-function text(node, value) {
-  if (node.textContent !== String(value)) node.textContent = value;
-}
-function attribute(node, name, value) {
-  if (node.getAttribute(name) !== value) node.setAttribute(name, value);
-}
-function put(root, values) {
-  for (const [name, value] of Object.entries(values)) text(field(root, name), value);
-}
-const width = (node, ratio) => node.style.setProperty("width", `${Math.min(Math.max(100 * ratio, 0), 100)}%`);
-const swatch = (node, state) => attribute(node, "class", `swatch s-${state in MEANINGS ? state : "other"}`);
-
-// One child of `parent` per item, reused by key, in the items' order.
-function keyed(parent, template, items, keyOf, update) {
-  const wanted = new Set(items.map((item) => String(keyOf(item))));
-  const old = new Map();
-  for (const child of [...parent.children]) {
-    if (wanted.has(child.dataset.key)) old.set(child.dataset.key, child);
-    else child.remove();
-  }
-  const focused = document.activeElement;
-  let next = parent.firstElementChild;
-  for (const item of items) {
-    const key = String(keyOf(item));
-    const node = old.get(key) ?? $(template).content.firstElementChild.cloneNode(true);
-    node.dataset.key = key;
-    if (node === next) next = next.nextElementSibling;
-    else parent.insertBefore(node, next);
-    update(node, item);
-  }
-  if (focused !== document.activeElement && focused?.isConnected) focused.focus({ preventScroll: true });
-}
-
-// The first `view.shown` of the rows, and a button for more of them.
-function paged(rows, view, button, what) {
-  const left = rows.length - view.shown;
-  button.hidden = left <= 0;
-  text(button, `Show ${count(Math.min(left, ROWS))} more of ${count(left)} ${what}`);
-  return rows.slice(0, view.shown);
-}
 
 function bar(node, states, who) {
   const names = Object.keys(states);
@@ -240,12 +104,24 @@ function facts(run) {
     ...(price == null ? [] : [["Cost", dollars(cost, cost), `at $${price.toFixed(2)} a GPU-hour`]]),
     ["Rank-steps", `${count(kept)} kept, ${count(lost)} lost`, "steps of all ranks together; lost ones were done again"],
     ["Samples", count(run.samples), "of all attempts together"],
+    ...stepFacts(run.windows.sliding),
     ["Restarts", count(run.restarts.length)],
     ["Observed", percent(run.coverage.ranks), "coverage: share of the allocated GPU time that somebody reported"],
     ["Device clock", percent(run.coverage.device_clock),
       "coverage: share of the time measured on the device; the rest is the host's clock"],
     ...(run.factors.hfu == null ? [] : [["HFU", percent(run.factors.hfu), "as MFU, with recomputation counted"]]),
   ];
+}
+
+// Step time lately; nothing where no step ended in the window.
+function stepFacts({ steps, step_seconds: { p50, p99, p999 } }) {
+  if (!steps) return [];
+  const tail = `of the steps that ended in the last five minutes; 99.9 % took at most ${seconds(p999)}`;
+  return [["Step time", `${seconds(p50)}, p99 ${seconds(p99)}`, `median and 99th percentile ${tail}`]];
+}
+
+function seconds(value) {
+  return value == null ? "unknown" : value < 1 ? `${(1000 * value).toPrecision(3)} ms` : duration(value);
 }
 
 // The API prices the causes; the price of a GPU-hour follows from any of them.
@@ -284,8 +160,8 @@ function drawStraggler(run) {
     ? { culprit: "none", host: "", because: slowdown === null ? "No step was reported by two ranks of a group." :
         "No single rank is slow: none exceeds the median of its group by 2 %." }
     : { culprit: `rank ${culprit}`, host: `on ${host || "an unnamed host"}`,
-        because: `Because of ${because}: it spends more time there than the median of its group` +
-          `${MEANINGS[because] ? ` (${MEANINGS[because]})` : ""}.` });
+        because: `It spends more time in ${because}${MEANINGS[because] ? ` (${MEANINGS[because]})` : ""} ` +
+          "than the median of its group." });
   text(field($("straggler"), "slowdown"), slowdown === null ? "" :
     `The run is ${times(slowdown)} slower than with the same work spread evenly.`);
   const shown = culprit === null ? [] : shares.slice(0, 4);
@@ -348,7 +224,7 @@ function rankRow(rank, live, run) {
 
 function doing(live) {
   if (!live) return { trouble: 3, tag: "never seen", now: "no report yet" };
-  const step = live.step === null ? "no step done" : `step ${live.step} done`;
+  const step = live.step === null ? "no step yet" : `step ${live.step}`;
   if (!live.alive) return { trouble: live.ended === "finished" ? 0 : 3, tag: live.ended, now: step };
   const phase = live.phase === "none" ? "in no phase" : live.phase;
   const age = live.report_age_seconds;
@@ -483,7 +359,8 @@ async function poll() {
   if (mine !== link.abort) return;
   showAge();
   // An account of many thousand ranks takes a while to make: leave the aggregator most of its time.
-  link.timer = setTimeout(poll, Math.max(POLL_MS, 4 * (performance.now() - began)));
+  const rest = 3 * (performance.now() - began);
+  link.timer = setTimeout(poll, Math.min(Math.max(POLL_MS, rest), POLL_MS_MAX));
 }
 
 function showAge() {
@@ -505,8 +382,9 @@ function listen() {
   for (const form of document.forms) form.addEventListener("submit", (event) => event.preventDefault());
   const redraw = () => view.run && drawRun();
   const orderBy = (sort) => { Object.assign(view, { sort, shown: ROWS }); redraw(); };
-  $("runs-filter").addEventListener("input", (e) => { Object.assign(list, { filter: e.target.value, shown: ROWS }); drawRuns(); });
-  $("ranks-filter").addEventListener("input", (e) => { Object.assign(view, { filter: e.target.value, shown: ROWS }); redraw(); });
+  const filterBy = (what, event) => Object.assign(what, { filter: event.target.value, shown: ROWS });
+  $("runs-filter").addEventListener("input", (event) => { filterBy(list, event); drawRuns(); });
+  $("ranks-filter").addEventListener("input", (event) => { filterBy(view, event); redraw(); });
   $("ranks-sort").addEventListener("change", (e) => orderBy(e.target.value));
   $("account-rows").addEventListener("click", (e) => {
     const state = e.target.closest("button")?.dataset.state;

@@ -1,0 +1,56 @@
+// Changing nodes only where something changed, so that focus, selection and scrolling survive a refresh.
+
+import { count, localTime, utcTime } from "./numbers.js";
+import { MEANINGS } from "./words.js";
+
+export const ROWS = 64; // Rows drawn at first, and more at each press of "show more".
+
+export const $ = (id) => document.getElementById(id);
+export const field = (root, name) => root.querySelector(`[data-f="${name}"]`);
+
+export function text(node, value) {
+  if (node.textContent !== String(value)) node.textContent = value;
+}
+export function attribute(node, name, value) {
+  if (node.getAttribute(name) !== value) node.setAttribute(name, value);
+}
+export function put(root, values) {
+  for (const [name, value] of Object.entries(values)) text(field(root, name), value);
+}
+export const width = (node, ratio) => node.style.setProperty("width", `${Math.min(Math.max(100 * ratio, 0), 100)}%`);
+export const swatch = (node, state) => attribute(node, "class", `swatch s-${state in MEANINGS ? state : "other"}`);
+
+// One child of `parent` per item, reused by key, in the items' order.
+export function keyed(parent, template, items, keyOf, update) {
+  const wanted = new Set(items.map((item) => String(keyOf(item))));
+  const old = new Map();
+  for (const child of [...parent.children]) {
+    if (wanted.has(child.dataset.key)) old.set(child.dataset.key, child);
+    else child.remove();
+  }
+  const focused = document.activeElement;
+  let next = parent.firstElementChild;
+  for (const item of items) {
+    const key = String(keyOf(item));
+    const node = old.get(key) ?? $(template).content.firstElementChild.cloneNode(true);
+    node.dataset.key = key;
+    if (node === next) next = next.nextElementSibling;
+    else parent.insertBefore(node, next);
+    update(node, item);
+  }
+  if (focused !== document.activeElement && focused?.isConnected) focused.focus({ preventScroll: true });
+}
+
+// The first `view.shown` of the rows, and a button for more of them.
+export function paged(rows, view, button, what) {
+  const left = rows.length - view.shown;
+  button.hidden = left <= 0;
+  text(button, `Show ${count(Math.min(left, ROWS))} more of ${count(left)} ${what}`);
+  return rows.slice(0, view.shown);
+}
+
+export function showTime(node, seconds) {
+  text(node, localTime(seconds));
+  attribute(node, "datetime", utcTime(seconds));
+  attribute(node, "title", utcTime(seconds));
+}

@@ -1,0 +1,52 @@
+// Numbers for people: in, seconds, ratios and counts of the API; out, text. Knows no page.
+
+export const percent = (ratio) => (ratio == null ? "unknown" : `${(100 * ratio).toFixed(1)} %`);
+export const grouped = (value, digits) =>
+  value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+export const count = (value) => grouped(value, 0);
+export const times = (ratio) => (ratio == null ? "unknown" : `${ratio < 100 ? ratio.toFixed(2) : count(ratio)}×`);
+export const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
+
+export function duration(seconds) {
+  if (seconds == null) return "unknown";
+  if (seconds === 0) return "0 s";
+  if (seconds < 0.0995) return `${(1000 * seconds).toFixed(0)} ms`;
+  if (seconds < 59.95) return `${seconds.toFixed(seconds < 9.95 ? 2 : 1)} s`;
+  const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+  const whole = seconds < 3600 ? Math.round(seconds) : 60 * Math.round(seconds / 60);
+  const i = units.findIndex(([size]) => whole >= size);
+  const [[size, unit], [part, smaller]] = units.slice(i, i + 2);
+  const rest = Math.floor((whole % size) / part);
+  return `${Math.floor(whole / size)} ${unit}${rest ? ` ${rest} ${smaller}` : ""}`;
+}
+
+// One unit for all of a run's GPU time, so that a column can be compared by eye.
+export function gpuUnit(total) {
+  return total < 7200
+    ? { name: "GPU-seconds", text: (seconds) => grouped(seconds, 2) }
+    : { name: "GPU-hours", text: (seconds) => grouped(seconds / 3600, total < 3.6e6 ? 3 : 1) };
+}
+
+// As many decimals as the whole needs, so that the parts of one run stand under each other.
+export const dollars = (value, whole) =>
+  value == null ? "unknown" : `$${grouped(value, whole >= 1 ? 2 : whole >= 0.01 ? 4 : 6)}`;
+
+// Shares in tenths of a percent that sum to exactly 1000 (largest remainder), as account/text.py has them.
+export function tenths(parts) {
+  const total = parts.reduce((sum, part) => sum + part, 0);
+  if (!(total > 0)) return parts.map(() => 0);
+  const exact = parts.map((part) => (1000 * part) / total);
+  const rounded = exact.map(Math.floor);
+  const short = 1000 - rounded.reduce((sum, part) => sum + part, 0);
+  const order = parts.map((_, i) => i).sort((a, b) => rounded[a] - exact[a] - (rounded[b] - exact[b]) || a - b);
+  for (const i of order.slice(0, short)) rounded[i] += 1;
+  return rounded;
+}
+export const tenthsText = (share) => `${Math.floor(share / 10)}.${share % 10}`;
+
+// The clock of whoever looks, year first; the UTC time is on hover.
+export function localTime(seconds) {
+  const when = new Date(1000 * seconds);
+  return new Date(when - 60_000 * when.getTimezoneOffset()).toISOString().slice(0, 19).replace("T", " ");
+}
+export const utcTime = (seconds) => new Date(1000 * seconds).toISOString();

@@ -1,0 +1,112 @@
+"""Who this process is: what the user gave to `goodput.start`, then the launcher's environment, then the process.
+
+In: the arguments of `start`, which may be anything, and an environment. Out: an identity that `check_identity`
+vouches for. A wrong argument is replaced by its default and said through `say`. It opens no page.
+
+    identity_of({"rank": 3}, os.environ, print, fresh=True)["rank"]    # 3
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from goodput import page
+from goodput.identity import BOUNDS, check_identity, clean_text, from_environment
+from goodput.sdk.recorder import whole
+
+# A process older than this when it calls `start` was not started for the run (a notebook, a server).
+STARTUP_SECONDS_MAX = 900.0
+_RATES = ("flops_per_step", "peak_flops_per_second", "gpu_hour_cost")
+
+
+def identity_of(given: dict, environ, say, fresh: bool) -> dict:
+    """The identity of this process. It begins with the process if `fresh`, else now."""
+    launched = from_environment(environ)
+    for text in launched["ignored"]:
+        say(f"ignored: {text}")
+    rank = _integer(given, "rank", launched.get("rank", 0), say)
+    identity = {
+        "run": _text(given, "run", 128, launched.get("run") or _script_name(), say),
+        "rank": rank,
+        "world_size": max(_integer(given, "world_size", launched.get("world_size", 1), say), rank + 1),
+        "attempt": _integer(given, "attempt", launched.get("attempt", 1), say),
+        "local_rank": launched.get("local_rank", 0),
+        "launcher": launched["launcher"],
+        "host": clean_text(os.uname().nodename, 255),
+        "pid": os.getpid(),
+        "pid_start_ticks": page.process_start_ticks(),
+        "devices": _integer(given, "devices", 1, say),
+        "stage": _integer(given, "stage", None, say),
+        **{name: _text(given, name, 64, "", say) for name in ("group", "device", "device_uuid")},
+        **{name: _rate(given, name, say) for name in _RATES},
+        **(_process_start() if fresh else now()),
+    }
+    return check_identity(identity)
+
+
+def now() -> dict:
+    """This moment on both clocks, as the start of an attempt."""
+    return {"start_unix_ns": time.time_ns(), "start_mono_ns": time.perf_counter_ns()}
+
+
+def shown(value) -> str:
+    """A value in a message: on one line, short, and whatever its own methods raise."""
+    try:
+        return clean_text(repr(value) if not isinstance(value, Exception) else str(value), 120)
+    except Exception:
+        return f"a {type(value).__name__}"
+
+
+def _integer(given: dict, name: str, default, say):
+    value = given.get(name)
+    if value is None:
+        return default
+    least, most = BOUNDS[name]
+    number = whole(value, least, most + 1)
+    if number is None:
+        say(f"start({name}={shown(value)}): want a whole number in {least}..{most}; using {default}")
+        return default
+    return number
+
+
+def _rate(given: dict, name: str, say) -> float | None:
+    value = given.get(name)
+    if value is None:
+        return None
+    try:
+        rate = float(value)
+        if 0 < rate < 1e30:
+            return rate
+    except Exception:
+        pass
+    say(f"start({name}={shown(value)}): want a positive number; taken as unknown")
+    return None
+
+
+def _text(given: dict, name: str, most: int, default: str, say) -> str:
+    value = given.get(name)
+    try:
+        return clean_text(default if value is None else value, most) or clean_text(default, most)
+    except Exception:
+        say(f"start({name}={shown(value)}): no text; using {default!r}")
+        return clean_text(default, most)
+
+
+def _script_name() -> str:
+    main = sys.modules.get("__main__")
+    path = getattr(main, "__file__", None) or "python"
+    return f"{os.path.splitext(os.path.basename(path))[0]}-{os.getpid()}"
+
+
+def _process_start() -> dict:
+    """The process's own start on both clocks, so that imports count as startup; now, if that is long past."""
+    moment = now()
+    ticks = page.process_start_ticks()
+    if ticks is None or hasattr(sys, "ps1") or "ipykernel" in sys.modules:
+        return moment
+    age_seconds = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    if not 0 <= age_seconds <= STARTUP_SECONDS_MAX:
+        return moment
+    return {clock: ns - int(age_seconds * 1e9) for clock, ns in moment.items()}

@@ -1,0 +1,257 @@
+"""The account by brute force: written from the words of the design, step by step, sharing nothing with the code.
+
+In: the lives of rank processes as they truly were, second by second, not as rows. Out: per rank the nanoseconds of
+each state, kept and lost steps, and what each restart cost. Slow and simple; only whole, well-formed histories.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from fractions import Fraction
+from statistics import median_low
+
+Parts = list[tuple[str, int]]  # (phase, ns) in the order they passed
+
+STATE_OF = {
+    "none": "unattributed",
+    "forward": "productive",
+    "backward": "productive",
+    "optimizer": "productive",
+    **{p: p for p in ("loader", "h2d", "communication", "checkpoint", "restore", "evaluation", "compile")},
+}
+PLANNED = {"checkpoint", "evaluation", "restore", "compile"}
+WAITS = {"loader", "h2d", "communication", "unattributed"}
+
+
+@dataclass
+class Step:
+    index: int
+    parts: Parts
+    gap: Parts = field(default_factory=list)  # between the step before and this one; unused for the first
+
+
+@dataclass
+class Life:
+    """One rank process: startup, steps, and a tail that is no completed step; it ended in `end` or is alive."""
+
+    rank: int
+    attempt: int
+    start_ns: int
+    startup: Parts
+    said: int | None
+    steps: list[Step]
+    tail: Parts
+    silence_ns: int  # in the last phase, from the last boundary to the end or the last look
+    end: str  # killed, failed, finished, alive
+    saves: list[tuple[int, bool]] = field(default_factory=list)  # (step, committed)
+    group: str = ""
+    devices: int = 1
+
+    def end_ns(self) -> int:
+        inside = sum(ns for step in self.steps[:1] for _, ns in step.parts)
+        inside += sum(ns for step in self.steps[1:] for _, ns in step.gap + step.parts)
+        return self.start_ns + sum(ns for _, ns in self.startup + self.tail) + inside + self.silence_ns
+
+
+@dataclass
+class Found:
+    """What the oracle says. `states` by rank, in ns of wall time."""
+
+    status: str
+    end_ns: int
+    states: dict[int, Counter]
+    kept: Counter
+    lost: Counter
+    kept_ns: Counter
+    restarts: dict[int, Counter]
+    points: dict[int, int | None]
+    length_ns: int
+    even_ns: Fraction
+
+
+def oracle(lives: list[Life], now_ns: int, least_ns: int) -> Found:
+    numbers = sorted({life.attempt for life in lives})
+    points = resume_points(lives, numbers)
+    status, end_ns = outcome(lives, numbers, now_ns)
+    safe = safe_point(lives, numbers, points, numbers[-1]) if status == "down" else None
+    limit = threshold(lives, least_ns)
+    start_ns = min(life.start_ns for life in lives)
+    ranks = range(1 + max(life.rank for life in lives))
+    found = Found(status, end_ns, {r: Counter() for r in ranks}, Counter(), Counter(), Counter(), {}, points, 0, 0)
+    found.restarts = {n: Counter() for n in numbers[1:]}
+    settled = {id(life): settled_steps(life, limit) for life in lives}
+    split_communication(lives, settled, points, safe, found)
+    for rank in ranks:
+        own = sorted((life for life in lives if life.rank == rank), key=lambda life: life.start_ns)
+        at, before = start_ns, "unobserved"
+        for life in own:
+            found.states[rank][before] += life.start_ns - at
+            if life.attempt in found.restarts and before == "down":
+                found.restarts[life.attempt]["down_ns"] += (life.start_ns - at) * life.devices
+            add_life(life, settled[id(life)], points, safe, limit, end_ns, found)
+            at, before = (end_ns if life.end == "alive" else life.end_ns()), "down"
+        found.states[rank][before] += end_ns - at
+    return found
+
+
+def resume_points(lives, numbers) -> dict[int, int | None]:
+    points: dict[int, int | None] = {}
+    for number in numbers:
+        peers = [life for life in lives if life.attempt == number]
+        said = [life.said for life in peers if life.said is not None]
+        first = [life.steps[0].index - 1 for life in peers if life.steps]
+        if said:
+            points[number] = min(said)
+        elif first:
+            points[number] = min(first)
+        else:
+            points[number] = safe_point(lives, numbers, points, number - 1)
+    return points
+
+
+def safe_point(lives, numbers, points, last: int) -> int | None:
+    """The last step whose work is on disk once attempt `last` is over; None when nobody ever saved."""
+    tried, safe = False, -1
+    for number in numbers:
+        if number > last:
+            break
+        if points[number] is not None:
+            safe = min(safe, points[number])
+        for life in lives:
+            for step, committed in life.saves:
+                if life.attempt == number:
+                    tried = True
+                    safe = max(safe, step) if committed else safe
+    return safe if tried else None
+
+
+def outcome(lives, numbers, now_ns) -> tuple[str, int]:
+    if any(life.end == "alive" for life in lives):
+        return "running", now_ns
+    if all(life.end == "finished" for life in lives if life.attempt == numbers[-1]):
+        return "finished", max(life.end_ns() for life in lives)
+    return "down", now_ns
+
+
+def threshold(lives, least_ns: int) -> int:
+    lengths = [sum(ns for _, ns in step.parts) for life in lives for step in life.steps]
+    if not lengths:
+        return least_ns
+    p99 = min(x for x in set(lengths) if 100 * sum(y <= x for y in lengths) >= 99 * len(lengths))
+    return max(least_ns, 10 * p99)
+
+
+def by_state(parts: Parts) -> Counter:
+    states = Counter()
+    for phase, ns in parts:
+        states[STATE_OF[phase]] += ns
+    return states
+
+
+def settled_steps(life: Life, limit: int) -> list[Counter]:
+    """Each step's time by state, with the first step's excess and stalls, before it is known who is lost."""
+    steps = [by_state(step.parts) for step in life.steps]
+    if len(steps) > 1:
+        first, others = steps[0], steps[1:]
+        length = middle([s.total() for s in others])
+        work = middle([s["productive"] + s["unattributed"] for s in others])
+        excess = min(first.total() - length, first["productive"] + first["unattributed"] - work)
+        for state in ("productive", "unattributed"):
+            moved = max(0, min(excess, first[state]))
+            first[state] -= moved
+            first["compile"] += moved
+            excess -= moved
+    return [stalled(step, limit, WAITS) for step in steps]
+
+
+def stalled(states: Counter, limit: int, which) -> Counter:
+    if sum(ns for state, ns in states.items() if state not in PLANNED) <= limit:
+        return states
+    moved = Counter({state: ns for state, ns in states.items() if state not in which})
+    moved["stall"] += sum(ns for state, ns in states.items() if state in which)
+    return moved
+
+
+def middle(values: list[int]) -> int:
+    low, high = median_low(values), -median_low([-v for v in values])
+    return (low + high) // 2
+
+
+def is_lost(life: Life, index: int, points, safe) -> bool:
+    if safe is not None and index > safe:
+        return True
+    return any(n > life.attempt and p is not None and index > p for n, p in points.items())
+
+
+def split_communication(lives, settled, points, safe, found: Found) -> None:
+    together = defaultdict(list)
+    for life in lives:
+        for step, states in zip(life.steps, settled[id(life)], strict=True):
+            if not is_lost(life, step.index, points, safe):
+                together[life.attempt, life.group, step.index].append(states)
+    for members in together.values():
+        if len(members) < 2:
+            continue
+        least = min(states["communication"] for states in members)
+        own = [states.total() - states["communication"] for states in members]
+        for states in members:
+            found.length_ns += states.total()
+            found.even_ns += Fraction(sum(own), len(own)) + least
+            states["straggler"] += states["communication"] - least
+            states["communication"] = least
+
+
+def add_life(life: Life, settled, points, safe, limit, end_ns, found: Found) -> None:
+    rank, into = life.rank, found.states[life.rank]
+    for phase, ns in life.startup if life.steps else []:
+        into[phase if phase in ("restore", "compile") else "startup"] += ns
+    for i, (step, states) in enumerate(zip(life.steps, settled, strict=True)):
+        if i:
+            gap = by_state(step.gap)
+            gap["unattributed"] += gap.pop("productive", 0)
+            into.update(stalled(gap, limit, WAITS))
+        if is_lost(life, step.index, points, safe):
+            into["lost"] += states.total()
+            found.lost[rank] += 1
+            charge(life, step.index, states.total(), points, found)
+        else:
+            into.update(states)
+            found.kept[rank] += 1
+            found.kept_ns[rank] += states.total() - states["compile"] - states["stall"]
+    tail = tail_of(life, limit, end_ns)
+    into.update(tail)
+    if life.end == "alive" and life.steps and not tail["stall"]:
+        found.kept_ns[rank] += tail.total()
+    later = [n for n in found.restarts if n > life.attempt]
+    if later:
+        found.restarts[min(later)]["lost_ns"] += tail["lost"] * life.devices
+
+
+def tail_of(life: Life, limit: int, end_ns: int) -> Counter:
+    """What follows the last completed step; all there is, where there is none."""
+    parts = life.tail if life.steps else life.startup + life.tail
+    last = life.tail[-1][0] if life.tail else "none"
+    silence_ns = life.silence_ns + (end_ns - life.end_ns() if life.end == "alive" else 0)
+    tail = by_state([*parts, (last, silence_ns)])
+    if not life.steps:
+        named = Counter({s: tail[s] for s in ("restore", "compile")})
+        named["startup"] = tail.total() - named.total()
+        return named
+    unplanned = {state for state in tail if state not in PLANNED}
+    hung = stalled(tail, limit, unplanned)
+    if hung["stall"]:
+        return hung
+    if life.end in ("killed", "failed"):
+        return Counter(lost=tail.total())
+    if life.end == "finished":
+        tail["unattributed"] += tail.pop("productive", 0)
+    return tail
+
+
+def charge(life: Life, index: int, ns: int, points, found: Found) -> None:
+    for number in sorted(found.restarts):
+        if number > life.attempt and points[number] is not None and points[number] < index:
+            found.restarts[number]["lost_steps"] += 1
+            found.restarts[number]["lost_ns"] += ns * life.devices
+            return

@@ -1,0 +1,164 @@
+"""Whatever came in, each rank's states are whole, not negative, and sum to its wall time exactly.
+
+The rows here need not be what any honest rank would write: totals go back, ends come before starts, attempts
+overlap, clocks jump, numbers are missing. They are of the types that a checked report has, nothing more.
+"""
+
+import json
+
+from account_history import PHASES, Process, assert_closes, ns, run_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from goodput.account import Attempt, Event, Row, Run, compute, document
+from goodput.account.account import FACTORS, Memory
+from goodput.account.states import STATES
+from goodput.account.text import render, state_rows
+from goodput.causes import explain
+
+MOST = (1 << 62) - 1
+small = st.integers(0, 20 * 10**9)
+number_ns = st.one_of(small, small, st.integers(0, MOST), st.sampled_from([0, 1, MOST]))
+totals = st.lists(number_ns, min_size=len(PHASES), max_size=len(PHASES)).map(tuple)
+narrow = st.lists(small, min_size=3, max_size=3).map(tuple)
+rate = st.none() | st.floats(1e-3, 1e29)
+
+
+@st.composite
+def rows(draw):
+    start, end = sorted((draw(number_ns), draw(number_ns)))
+    spent, outside = draw(totals | narrow), draw(totals | narrow)
+    return Row(
+        draw(st.integers(1, 12) | st.integers(1, MOST)),
+        draw(st.integers(0, 12) | st.integers(0, MOST)),
+        *(start, end, draw(st.integers(0, MOST)), spent, outside),
+    )
+
+
+events = st.builds(
+    Event,
+    st.integers(1, 6),
+    st.sampled_from(["checkpoint_begun", "checkpoint_committed", "resumed", "mark", "unheard of"]),
+    number_ns,
+    st.integers(-1, 12) | st.integers(-1, MOST),
+)
+
+
+@st.composite
+def attempts(draw, rank: int, number: int):
+    attempt = Attempt(
+        rank=rank,
+        attempt=number,
+        start_ns=draw(number_ns),
+        host=draw(st.sampled_from(["n0", "n1", ""])),
+        device=draw(st.sampled_from(["", "a", "b"])),
+        devices=draw(st.sampled_from([1, 1, 8, 1 << 16])),
+        group=draw(st.sampled_from(["", "a"])),
+        world_size=draw(st.integers(1, 6)),
+        flops_per_step=draw(rate),
+        peak_flops_per_second=draw(rate),
+        gpu_hour_cost=draw(rate),
+        phases=(*PHASES[:-1], "mine"),
+        phase_states={"mine": draw(st.sampled_from([*STATES, "nonsense", ""]))},
+        seen_ns=draw(number_ns),
+        last_ns=draw(number_ns),
+        phase=draw(st.sampled_from([*PHASES[:-1], "mine"])),
+        totals=draw(totals | st.just(())),
+        alive=draw(st.booleans()),
+        ended=draw(st.sampled_from(["", "", "finished", "failed", "resumed"])),
+        end_ns=draw(number_ns),
+        heard_ns=draw(number_ns),
+    )
+    attempt.add_rows(draw(st.lists(rows(), max_size=6)))
+    attempt.add_events(draw(st.lists(events, max_size=3)))
+    return attempt
+
+
+@st.composite
+def runs(draw):
+    keys = draw(st.sets(st.tuples(st.integers(0, 3), st.sampled_from([1, 2, 3, 9])), min_size=1, max_size=6))
+    run = Run("r1", {key: draw(attempts(*key)) for key in sorted(keys)})
+    run.start_ns, run.end_ns = draw(st.none() | number_ns), draw(st.none() | number_ns)
+    return run
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(runs(), number_ns, st.none() | st.just(30.0), st.sampled_from([1e-9, 1.0, 60.0]))
+def test_states_close_for_hostile_histories(run, now_ns, stale_seconds, stall_seconds):
+    account = compute(run, now_ns, stale_seconds=stale_seconds, stall_seconds=stall_seconds)
+    assert_closes(account)
+    for rank in account.ranks:
+        assert rank.kept_steps >= 0 and rank.lost_steps >= 0
+        assert 0 <= rank.kept_ns <= account.end_ns - account.start_ns
+    for factor in ("availability", "step_efficiency", "goodput"):
+        ratio = account.ratio(factor)
+        assert ratio is None or 0 <= ratio <= 1
+    assert all(restart.down_gpu_ns >= 0 and restart.lost_gpu_ns >= 0 for restart in account.restarts)
+    # What follows the account must hold for it too, whatever it says.
+    found = document(account, explain(account))
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert state_rows(found) == [] or sum(round(10 * float(row[2])) for row in state_rows(found)) == 1000
+    assert "goodput" in render(found)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(runs(), number_ns)
+def test_the_order_in_which_attempts_came_changes_nothing(run, now_ns):
+    turned = Run(run.name, dict(reversed(run.attempts.items())), run.start_ns, run.end_ns)
+    assert compute(turned, now_ns) == compute(run, now_ns)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(runs(), st.lists(number_ns, min_size=2, max_size=3))
+def test_computing_changes_nothing_in_the_run(run, moments):
+    memory = Memory()
+    first = [compute(run, now_ns, memory=memory) for now_ns in moments]
+    assert [compute(run, now_ns) for now_ns in moments] == first
+
+
+@st.composite
+def honest_runs(draw):
+    """What honest ranks would report, with the chain of factors known."""
+    world, processes, start = draw(st.integers(1, 3)), [], 0.0
+    seconds = st.integers(0, 30).map(lambda tenths: tenths / 8)
+    part = st.dictionaries(st.sampled_from(PHASES), seconds, max_size=4)
+    for number in range(1, draw(st.integers(1, 3)) + 1):
+        for rank in range(world):
+            one = Process(rank, number, start, flops_per_step=2e12, peak_flops_per_second=8e12, world_size=world)
+            one.between(**draw(part))
+            one.step_next = draw(st.integers(0, 4))
+            for _ in range(draw(st.integers(0, 5))):
+                one.step(**draw(part)).between(**draw(part))
+            processes.append(draw(st.sampled_from([one.finished, one.failed, one.killed]))())
+        start = max(one.now_ns for one in processes) / 1e9 + draw(seconds)
+    return run_of(*processes)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(honest_runs())
+def test_the_chain_of_factors_multiplies(run):
+    account = compute(run, ns(1000))
+    assert_closes(account)
+    ratios = {factor: account.ratio(factor) for factor in FACTORS}
+    if ratios["step_efficiency"] is not None:
+        product = ratios["availability"] * ratios["step_efficiency"]
+        assert abs(ratios["goodput"] - product) <= 1e-12
+    if ratios["compute_efficiency"] is not None:
+        assert abs(ratios["mfu"] - ratios["goodput"] * ratios["compute_efficiency"]) <= 1e-9 * (1 + ratios["mfu"])
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(honest_runs(), st.randoms(use_true_random=False))
+def test_rows_that_are_missing_in_between_cost_no_time_and_no_step(run, chance):
+    """The newest row stays, as it does at an agent; what is between may be lost in any pattern."""
+    whole = compute(run, ns(1000))
+    for attempt in run.attempts.values():
+        ordered = attempt.ordered_rows()
+        attempt.rows = {r.number: r for r in ordered[:-1] if chance.random() < 0.5} | {
+            r.number: r for r in ordered[-1:]
+        }
+    part = compute(run, ns(1000))
+    assert_closes(part)
+    for one, other in zip(whole.ranks, part.ranks, strict=True):
+        assert (one.kept_steps, one.lost_steps) == (other.kept_steps, other.lost_steps)
+    assert [r.resume_step for r in whole.restarts] == [r.resume_step for r in part.restarts]

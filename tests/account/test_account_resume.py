@@ -1,0 +1,254 @@
+"""Kept and lost over several attempts: every number is worked by hand from the history above it."""
+
+import pytest
+from account_history import Process, assert_closes, ns, of_rank, run_of
+
+from goodput.account import compute
+
+
+def account_of(*processes, now=100.0, **given):
+    account = compute(run_of(*processes), ns(now), **given)
+    assert_closes(account)
+    return account
+
+
+def steps_of(account):
+    return [(rank.kept_steps, rank.lost_steps) for rank in account.ranks]
+
+
+def restarts_of(account):
+    """(attempt, resume step, down GPU-seconds, lost steps, lost GPU-seconds) of each restart."""
+    return [
+        (r.attempt, r.resume_step, r.down_gpu_ns / 1e9, r.lost_steps, r.lost_gpu_ns / 1e9)
+        for r in account.restarts
+    ]
+
+
+def test_one_attempt_loses_nothing():
+    account = account_of(Process().steps(10, forward=1).finished())
+    assert (steps_of(account), restarts_of(account)) == ([(10, 0)], [])
+    assert of_rank(account) == {"productive": 10.0}
+
+
+@pytest.mark.parametrize("said", [True, False], ids=["said", "inferred"])
+def test_two_attempts(said):
+    first = Process().steps(6, loader=0.5, forward=1).saved(3).steps(2, loader=0.5, forward=1)
+    first.begun(loader=0.25).killed(after=0.25)  # Dead at 12.5 s after steps 0..7.
+    again = Process(attempt=2, start=15).between(none=1, restore=2)
+    again = again.resumed(3) if said else again
+    again.step(4, loader=0.5, forward=1).steps(5, loader=0.5, forward=1).finished()
+    account = account_of(first, again)
+    # Steps 4..7 of the first attempt are lost, 4 × 1.5 s, and 0.5 s of the step in which it died.
+    assert steps_of(account) == [(4 + 6, 4)]
+    assert restarts_of(account) == [(2, 3, 2.5, 4, 6.5)]
+    assert account.restarts[0].time_ns == ns(15)
+    assert of_rank(account) == {
+        "productive": 10.0,
+        "loader": 5.0,
+        "lost": 6.5,
+        "down": 2.5,
+        "startup": 1.0,
+        "restore": 2.0,
+    }
+    assert account.ratio("availability") == 15 / 27
+    assert account.ratio("step_efficiency") == 10 / 15
+
+
+def test_what_was_said_goes_before_what_the_first_step_shows():
+    first = Process().steps(8, forward=1).killed()
+    again = Process(attempt=2, start=8).resumed(2)
+    again.step(5, forward=1).finished()  # Some steps were skipped, but the work of 3 and 4 was not restored.
+    assert steps_of(account_of(first, again)) == [(3 + 1, 5)]
+
+
+def test_the_least_of_what_the_ranks_say_holds():
+    first = [Process(r).steps(8, forward=1).killed() for r in (0, 1)]
+    again = [
+        Process(0, 2, start=8).resumed(5).steps(2, forward=1).finished(),
+        Process(1, 2, start=8).resumed(3).steps(2, forward=1).finished(),
+    ]
+    account = account_of(*first, *again)
+    assert account.restarts[0].resume_step == 3
+    assert steps_of(account) == [(4 + 2, 4), (4 + 2, 4)]
+
+
+def test_a_rank_that_said_nothing_follows_those_that_did():
+    first = [Process(r).steps(8, forward=1).killed() for r in (0, 1)]
+    again = [
+        Process(0, 2, start=8).resumed(5).step(forward=1).finished(),
+        Process(1, 2, start=8).step(6, forward=1).finished(),
+    ]
+    assert steps_of(account_of(*first, *again)) == [(7, 2), (7, 2)]
+
+
+def test_three_attempts_each_loss_is_charged_to_the_restart_that_caused_it():
+    one = Process().steps(10, forward=1).killed()  # 0..9
+    two = Process(attempt=2, start=12).resumed(6).steps(5, forward=1).killed(after=0.5)  # 7..11
+    three = Process(attempt=3, start=20).resumed(4).steps(10, forward=1).finished()  # 5..14
+    account = account_of(one, two, three)
+    # 7, 8, 9 were lost to the second start; 5, 6 and the second's 7..11 to the third, which went back further.
+    assert steps_of(account) == [(5 + 0 + 10, 3 + 2 + 5)]
+    assert restarts_of(account) == [(2, 6, 2.0, 3, 3.0), (3, 4, 2.5, 7, 7.5)]
+    assert of_rank(account) == {"productive": 15.0, "lost": 10.5, "down": 4.5}
+
+
+def test_an_older_checkpoint_loses_more_than_the_newest_would():
+    one = Process().steps(4, forward=1).saved(3).steps(4, forward=1).saved(7).steps(2, forward=1).killed()
+    two = Process(attempt=2, start=10).resumed(3).steps(6, forward=1).finished()
+    account = account_of(one, two)
+    assert (steps_of(account), account.restarts[0].resume_step) == ([(4 + 6, 6)], 3)
+
+
+def test_a_start_from_scratch_loses_everything():
+    one = Process().steps(5, forward=1).killed()
+    two = Process(attempt=2, start=6).resumed(-1).steps(5, forward=1).finished()
+    account = account_of(one, two)
+    assert (steps_of(account), restarts_of(account)) == ([(5, 5)], [(2, -1, 1.0, 5, 5.0)])
+
+
+def test_nothing_is_lost_when_the_next_attempt_goes_on_where_the_last_ended():
+    one = Process().steps(5, forward=1).saved().finished()
+    two = Process(attempt=2, start=6).resumed(4).steps(5, forward=1).finished()
+    account = account_of(one, two)
+    assert (steps_of(account), restarts_of(account)) == ([(10, 0)], [(2, 4, 1.0, 0, 0.0)])
+
+
+def test_an_attempt_that_has_no_step_yet_is_taken_to_resume_from_the_last_checkpoint():
+    one = Process().steps(8, forward=1).saved(5).killed()
+    two = Process(attempt=2, start=10).between(restore=1)
+    account = account_of(one, two, now=14)
+    assert (steps_of(account), restarts_of(account)) == ([(6, 2)], [(2, 5, 2.0, 2, 2.0)])
+    assert of_rank(account) == {"productive": 6.0, "lost": 2.0, "down": 2.0, "startup": 3.0, "restore": 1.0}
+
+
+def test_a_process_that_resumes_within_itself_begins_a_new_attempt():
+    one = Process().steps(6, forward=1).begun(forward=0.5)
+    one._over("resumed")
+    two = Process(attempt=2, start=6.5).resumed(2).steps(4, forward=1).finished()
+    account = account_of(one, two)
+    assert (steps_of(account), restarts_of(account)) == ([(3 + 4, 3)], [(2, 2, 0.0, 3, 3.5)])
+
+
+# ---- A run that is down
+
+
+def test_work_after_the_last_committed_checkpoint_of_a_run_that_is_down_is_lost_for_now():
+    one = Process().steps(4, forward=1).saved(3).steps(3, forward=1).saved(committed=False).killed()
+    account = account_of(one, now=20)
+    assert (account.status, steps_of(account), restarts_of(account)) == ("down", [(4, 3)], [])
+    assert of_rank(account) == {"productive": 4.0, "lost": 3.0, "down": 13.0}
+
+
+def test_a_checkpoint_that_was_never_committed_saves_nothing():
+    one = Process().steps(4, forward=1).saved(committed=False).steps(3, forward=1).killed()
+    assert steps_of(account_of(one, now=20)) == [(0, 7)]
+
+
+def test_where_no_checkpoint_was_ever_reported_nothing_is_declared_lost():
+    assert steps_of(account_of(Process().steps(7, forward=1).killed(), now=20)) == [(7, 0)]
+
+
+def test_provisional_loss_ends_with_the_next_attempts_own_word():
+    def first():
+        return Process().steps(4, forward=1).saved(3).steps(3, forward=1).killed()
+
+    assert steps_of(account_of(first(), now=20)) == [(4, 3)]
+    again = Process(attempt=2, start=10).resumed(5).steps(2, forward=1)
+    assert steps_of(account_of(first(), again, now=12)) == [(6 + 2, 1)], "a checkpoint that nobody reported"
+
+
+def test_a_running_or_finished_run_loses_nothing_for_now():
+    alive = Process().steps(4, forward=1).saved(1)
+    assert steps_of(account_of(alive, now=5)) == [(4, 0)]
+    assert steps_of(account_of(alive.finished())) == [(4, 0)]
+
+
+def test_one_rank_alive_means_the_run_is_not_down():
+    dead = Process(0).steps(4, forward=1).saved(1).killed()
+    alive = Process(1).steps(4, forward=1)
+    account = account_of(dead, alive, now=5)
+    assert (account.status, steps_of(account)) == ("running", [(4, 0), (4, 0)])
+
+
+def test_a_checkpoint_beyond_the_point_of_a_later_resume_was_passed_over():
+    one = Process().steps(10, forward=1).saved(9).killed()
+    two = Process(attempt=2, start=10).resumed(4).steps(3, forward=1).killed()
+    # Whoever goes on next does not go on from step 9 of work that was abandoned at step 4.
+    account = account_of(one, two, now=20)
+    assert (account.status, steps_of(account)) == ("down", [(5, 5 + 3)])
+    two.saved(6)
+    assert steps_of(account_of(one, two, now=20)) == [(5 + 2, 5 + 1)]
+    three = Process(attempt=3, start=20)
+    account = account_of(one, two, three, now=21)
+    assert account.restarts[1].resume_step == 6
+
+
+# ---- Ranks that take no part
+
+
+def test_a_rank_without_a_part_in_the_next_attempt_loses_what_it_did_after_the_resume_point():
+    first = [Process(r).steps(6, forward=1).killed() for r in (0, 1)]
+    again = Process(0, 2, start=8).resumed(2).steps(3, forward=1).finished()
+    account = account_of(*first, again)
+    assert steps_of(account) == [(3 + 3, 3), (3, 3)]
+
+
+def test_so_does_one_whose_end_nobody_saw():
+    gone = Process(1).steps(6, forward=1).silent(after=0.5)  # Its node went down with it.
+    first = Process(0).steps(6, forward=1).killed()
+    again = Process(0, 2, start=8).resumed(2).steps(3, forward=1)
+    account = account_of(first, gone, again, now=50, stale_seconds=30)
+    assert steps_of(account) == [(3 + 3, 3), (3, 3)]
+    assert of_rank(account, 1) == {
+        "productive": 3.0,
+        "unattributed": 0.5,
+        "lost": 3.0,
+        "unobserved": 43.5,
+    }
+
+
+def test_a_rank_that_goes_on_while_another_starts_again_keeps_its_steps():
+    on = Process(1).steps(20, forward=1)
+    first = Process(0).steps(6, forward=1).killed()
+    again = Process(0, 2, start=8).resumed(2).steps(3, forward=1)
+    account = account_of(first, on, again, now=20, stale_seconds=30)
+    assert steps_of(account) == [(3 + 3, 3), (20, 0)]
+
+
+def test_an_attempt_that_nobody_ended_ends_at_its_last_beat():
+    one = Process().steps(4, forward=1).begun(forward=0.25).silent(after=1)
+    two = Process(attempt=2, start=10).resumed(3).steps(2, forward=1).finished()
+    account = account_of(one, two)
+    assert (account.status, account.end_ns) == ("finished", ns(12))
+    assert restarts_of(account) == [(2, 3, 4.75, 0, 1.25)]
+    assert of_rank(account) == {"productive": 6.0, "lost": 1.25, "down": 4.75}
+
+
+def test_a_run_whose_first_nodes_vanished_is_down_when_its_last_attempt_is():
+    one = Process().steps(4, forward=1).silent()
+    two = Process(attempt=2, start=10).resumed(3).steps(2, forward=1).killed()
+    account = account_of(one, two, now=20)
+    assert account.status == "down"
+    assert of_rank(account) == {"productive": 6.0, "down": 6.0 + 8.0}
+
+
+# ---- Rows that did not arrive
+
+
+def test_lost_steps_are_shared_out_where_single_rows_are_not_known():
+    one = Process().steps(12, loader=0.5, forward=1).killed()
+    one.rows = one.rows[3::4]  # Rows of steps 3, 7, 11.
+    two = Process(attempt=2, start=20).resumed(5).steps(8, loader=0.5, forward=1).finished()
+    account = account_of(one, two)
+    # Of steps 4..7, 6 s as one, 6 and 7 are lost: half. Of 8..11 all.
+    assert steps_of(account) == [(6 + 8, 6)]
+    assert of_rank(account) == {"productive": 14.0, "loader": 7.0, "lost": 9.0, "down": 2.0}
+    assert restarts_of(account) == [(2, 5, 2.0, 6, 9.0)]
+
+
+def test_the_first_step_is_inferred_when_its_row_did_not_arrive():
+    one = Process().steps(6, forward=1).killed()
+    two = Process(attempt=2, start=6).step(3, forward=1).steps(5, forward=1).finished()
+    two.rows = two.rows[3:]  # The first row is step 6, the fourth of its attempt.
+    account = account_of(one, two)
+    assert (account.restarts[0].resume_step, steps_of(account)) == (2, [(3 + 6, 3)])

@@ -1,0 +1,175 @@
+"""Who waited for whom: every number is worked by hand from the history above it."""
+
+import pytest
+from account_history import Process, assert_closes, ns, of_rank, run_of
+
+from goodput.account import compute, document
+from goodput.account.states import INDEX
+from goodput.causes import explain
+
+
+def account_of(*processes, now=100.0):
+    account = compute(run_of(*processes), ns(now))
+    assert_closes(account)
+    return account
+
+
+def in_step(*own, communication=0.5, steps=3, **identity):
+    """Ranks in lock step: each has `own` seconds of compute per step and waits for the slowest in a collective."""
+    ranks = [Process(r, **identity) for r in range(len(own))]
+    for one, busy in zip(ranks, own, strict=True):
+        one.steps(steps, forward=busy, communication=communication + max(own) - busy).finished()
+    return ranks
+
+
+def test_communication_is_split_by_the_least_of_the_step():
+    account = account_of(*in_step(1.0, 2.0, 1.25))
+    # All pay 0.5 s per step; ranks 0 and 2 wait 1 s and 0.75 s more for rank 1.
+    assert of_rank(account, 0) == {"productive": 3.0, "communication": 1.5, "straggler": 3.0}
+    assert of_rank(account, 1) == {"productive": 6.0, "communication": 1.5}
+    assert of_rank(account, 2) == {"productive": 3.75, "communication": 1.5, "straggler": 2.25}
+
+
+def test_slowdown_is_that_of_the_same_work_spread_evenly():
+    account = account_of(*in_step(1.0, 2.0, 1.25, 1.75))
+    # A step takes 2.5 s; with a mean of 1.5 s of work it would take 2 s.
+    assert account.straggler.slowdown() == 2.5 / 2.0
+    assert account.straggler.shares() == [(1, 1.0)]
+    assert account.straggler.culprit() == (1, "productive")
+
+
+def test_the_culprit_is_named_with_what_it_does_longer_than_the_median():
+    ranks = [Process(r) for r in range(3)]
+    for r, one in enumerate(ranks):
+        wait = 0.5 if r == 2 else 0.0
+        one.steps(4, loader=0.25 + wait, h2d=0.125, forward=1, communication=0.25 + 0.5 - wait).finished()
+    account = account_of(*ranks)
+    assert account.straggler.culprit() == (2, "loader")
+    found = document(account)["straggler"]
+    assert (found["culprit"], found["because"]) == (2, "loader")
+    assert found["shares"] == [{"rank": 2, "host": "n2", "share": 1.0}]
+    advice = next(c["advice"] for c in explain(account) if c["state"] == "straggler")
+    assert "100 % of it is waiting for rank 2 on n2" in advice and "loader" in advice
+
+
+def test_shares_of_steps_with_different_culprits():
+    ranks = [Process(r) for r in range(3)]
+    for step, slow in enumerate([0, 0, 0, 1]):
+        for r, one in enumerate(ranks):
+            one.step(step, forward=2 if r == slow else 1, communication=0.5 if r == slow else 1.5)
+    account = account_of(*(one.finished() for one in ranks))
+    # Each step makes two ranks wait 1 s; three of the four were for rank 0.
+    assert account.straggler.shares() == [(0, 0.75), (1, 0.25)]
+    assert account.straggler.slowdown() == (12 * 2.5) / (12 * 2.5 - 8)
+    # Rank 0 did 7 s of work, the median is rank 1's 5 s.
+    assert account.straggler.culprit() == (0, "productive")
+
+
+def test_a_tie_is_shared_exactly():
+    account = account_of(*in_step(2.0, 2.0, 1.0, steps=1))
+    assert account.straggler.caused_ns == {0: ns(0.5), 1: ns(0.5)}
+    odd = [Process(r).step(forward=1, communication=1 + (r == 2) * 1e-9).finished() for r in range(3)]
+    assert account_of(*odd).straggler.caused_ns == {0: 1, 1: 0}, "the odd nanosecond is not lost"
+
+
+def test_ranks_that_take_turns_have_no_culprit():
+    ranks = [Process(r) for r in range(4)]
+    for step in range(8):
+        for r, one in enumerate(ranks):
+            slow = r == step % 4
+            one.step(step, forward=2 if slow else 1, communication=0.5 if slow else 1.5)
+    account = account_of(*(one.finished() for one in ranks))
+    assert account.straggler.culprit() is None, "nobody's own time is above the median"
+    assert [share for _, share in account.straggler.shares()] == [0.25] * 4
+    assert account.straggler.slowdown() == 2.5 / (2.5 - 0.75)
+    advice = next(c["advice"] for c in explain(account) if c["state"] == "straggler")
+    assert "take turns" in advice
+
+
+def test_one_percent_above_the_median_is_not_slow_and_three_percent_is():
+    assert account_of(*in_step(1.0, 1.01, 1.0)).straggler.culprit() is None
+    assert account_of(*in_step(1.0, 1.03, 1.0)).straggler.culprit() == (1, "productive")
+
+
+def test_ranks_that_wait_alike_or_alone_are_no_stragglers():
+    even = account_of(*in_step(1.0, 1.0))
+    assert even.gpu_ns()[INDEX["straggler"]] == 0
+    assert (even.straggler.slowdown(), even.straggler.shares(), even.straggler.culprit()) == (1.0, [], None)
+    alone = account_of(Process().steps(3, forward=1, communication=1).finished())
+    assert of_rank(alone) == {"productive": 3.0, "communication": 3.0}
+    assert alone.straggler.slowdown() is None
+
+
+def test_groups_are_compared_within_themselves():
+    slow = in_step(3.0, 2.0, group="a")
+    fast = [
+        Process(r, group="b").steps(3, forward=0.5 * r, communication=0.5 + 0.5 * (3 - r)).finished() for r in (2, 3)
+    ]
+    account = account_of(*slow, *fast)
+    # Rank 1 waits 3 × 1 s for rank 0, rank 2 3 × 0.5 s for rank 3; between the groups nobody does.
+    assert account.straggler.caused_ns == {0: ns(3), 3: ns(1.5)}
+    assert [of_rank(account, r).get("straggler", 0) for r in range(4)] == [0, 3.0, 1.5, 0]
+
+
+def test_steps_are_matched_by_index_and_attempt():
+    # Rank 1 has no step 0 and one more at the end: steps 1 and 2 are compared, the others stand alone.
+    one, two = Process(0), Process(1)
+    for step in range(3):
+        one.step(step, forward=1, communication=1)
+    for step in range(1, 4):
+        two.step(step, forward=1.5, communication=0.5)
+    account = account_of(one.finished(), two.finished())
+    assert of_rank(account, 0)["straggler"] == 1.0
+    # Another attempt's step 0 is another step.
+    later = Process(1, 2, start=10).resumed(-1).step(0, forward=1.5, communication=0.25).finished()
+    account = account_of(Process(0).step(0, forward=1, communication=1).finished(), later, now=50)
+    assert account.gpu_ns()[INDEX["straggler"]] == 0
+
+
+def test_lost_steps_make_no_stragglers():
+    first = [Process(r).steps(2, forward=1 + r, communication=2 - r).killed() for r in (0, 1)]
+    again = [
+        Process(r, 2, start=6).resumed(0).step(forward=1 + r, communication=2 - r).finished() for r in (0, 1)
+    ]
+    account = account_of(*first, *again)
+    assert of_rank(account, 0) == {"productive": 2.0, "communication": 2.0, "straggler": 2.0, "lost": 3.0}
+    assert account.straggler.length_ns == 4 * ns(3), "steps 0 and 1 of two ranks, each once"
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_thinned_rows_are_compared_when_all_ranks_kept_the_same(every):
+    whole = in_step(1.0, 2.0, steps=12)
+    account = account_of(*whole)
+    run = run_of(*whole)
+    for r, one in enumerate(whole):
+        run.attempts[r, 1] = one.attempt(rows=one.rows[every - 1 :: every])
+    thinned = compute(run, ns(100))
+    assert_closes(thinned)
+    assert [of_rank(thinned, r) for r in (0, 1)] == [of_rank(account, r) for r in (0, 1)]
+    assert thinned.straggler.slowdown() == account.straggler.slowdown()
+    # Rows that stand for different steps are not compared, and no time is lost for it.
+    run.attempts[1, 1] = whole[1].attempt()
+    mixed = compute(run, ns(100))
+    assert_closes(mixed)
+    assert of_rank(mixed, 0) == {"productive": 12.0, "communication": 18.0}
+    assert mixed.straggler.slowdown() is None
+
+
+def test_a_phase_that_claims_to_be_straggler_time_is_no_excuse():
+    ranks = [
+        Process(r, user={"x": "straggler"}).step(forward=1, x=1, communication=1 + r).finished() for r in (0, 1)
+    ]
+    account = account_of(*ranks)
+    assert of_rank(account, 1) == {"productive": 1.0, "unattributed": 1.0, "communication": 1.0, "straggler": 1.0}
+    assert account.straggler.shares() == [(0, 1.0)]
+
+
+def test_at_most_sixteen_shares_largest_first():
+    ranks = [Process(r) for r in range(20)]
+    for step in range(20):
+        for r, one in enumerate(ranks):
+            wait = 0 if r == step else 0.5 + step / 32
+            one.step(step, forward=1, communication=0.5 + wait)
+    shares = account_of(*(one.finished() for one in ranks)).straggler.shares()
+    assert [rank for rank, _ in shares] == list(range(19, 3, -1))
+    assert sum(share for _, share in shares) < 1

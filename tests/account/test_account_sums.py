@@ -1,0 +1,285 @@
+"""The whole run: ranks that came late or never, devices, the factors, the status, the document."""
+
+import json
+
+import pytest
+from account_history import Process, assert_closes, ns, of_rank, run_of, seconds
+
+from goodput.account import Run, compute, document
+from goodput.account.account import Memory
+from goodput.account.states import STATES
+from goodput.causes import explain
+
+
+def account_of(*processes, now=100.0, stale_seconds=None, **given):
+    account = compute(run_of(*processes, **given), ns(now), stale_seconds=stale_seconds)
+    assert_closes(account)
+    return account
+
+
+# ---- Who was seen
+
+
+def test_a_rank_that_nobody_reported_is_unobserved_all_along():
+    one = Process(0, world_size=3).steps(4, forward=1).finished()
+    account = account_of(one)
+    assert account.world_size == 3
+    assert [of_rank(account, r) for r in (0, 1, 2)] == [{"productive": 4.0}] + [{"unobserved": 4.0}] * 2
+    assert [rank.observed for rank in account.ranks] == [True, False, False]
+    assert account.ratio("goodput") == 4 / 12
+    assert document(account)["coverage"]["ranks"] == 1 - 8 / 12
+
+
+def test_a_late_rank_is_unobserved_until_it_begins():
+    account = account_of(
+        Process(0).steps(4, forward=1).finished(), Process(1, start=1.5).step(forward=2).finished()
+    )
+    assert of_rank(account, 1) == {"unobserved": 1.5, "productive": 2.0, "down": 0.5}
+
+
+def test_a_rank_of_the_second_attempt_alone_was_not_down_before_it():
+    first = Process(0, world_size=2).steps(2, forward=1).killed()
+    again = [Process(r, 2, start=5, world_size=2).resumed(1).steps(2, forward=1).finished() for r in (0, 1)]
+    account = account_of(first, *again)
+    assert of_rank(account, 0) == {"productive": 4.0, "down": 3.0}
+    assert of_rank(account, 1) == {"productive": 2.0, "unobserved": 5.0}
+    # Two GPUs started again, one of which had been down.
+    restart = document(account)["restarts"][0]
+    assert (restart["down_seconds"], restart["lost_gpu_seconds"]) == (1.5, 0.0)
+
+
+def test_a_stale_rank_is_unobserved_from_its_last_look_on():
+    fresh = Process(0).steps(40, forward=1)
+    stale = Process(1).steps(4, forward=1).begun(loader=0.5).silent(after=0.25)
+    account = account_of(fresh, stale, now=40, stale_seconds=30)
+    assert account.status == "running"
+    assert of_rank(account, 1) == {"productive": 4.0, "loader": 0.75, "unobserved": 35.25}
+    trusted = account_of(fresh, stale, now=40)
+    assert of_rank(trusted, 1) == {"productive": 4.0, "loader": 36.0}
+    almost = of_rank(account_of(stale, now=34, stale_seconds=30), 1)
+    assert almost == {"productive": 4.0, "loader": 30.0}, "a look of 29.25 s ago is not stale"
+
+
+def test_a_run_whose_ranks_are_all_stale_is_unobserved():
+    account = account_of(Process().steps(4, forward=1), now=50, stale_seconds=30)
+    assert account.status == "unobserved"
+    assert of_rank(account) == {"productive": 4.0, "unobserved": 46.0}
+
+
+def test_a_rank_whose_clock_is_ahead_does_not_make_time_for_the_others():
+    account = account_of(Process(0).steps(12, forward=1), Process(1).steps(8, forward=1).begun(forward=1), now=10)
+    assert account.end_ns == ns(12)
+    assert of_rank(account, 1) == {"productive": 10.0, "unobserved": 2.0}
+
+
+def test_what_was_heard_counts_before_what_was_seen():
+    run = run_of(Process().steps(4, forward=1).begun(forward=1))
+    run.attempts[0, 1].heard_ns = ns(45)  # Its host's clock may be far from ours.
+    account = compute(run, ns(50), stale_seconds=30)
+    assert (account.status, of_rank(account)) == ("running", {"productive": 50.0})
+
+
+# ---- Start, end and status
+
+
+def test_a_finished_run_ends_with_its_last_rank():
+    account = account_of(Process(0).steps(4, forward=1).finished(), Process(1).steps(3, forward=1).finished())
+    assert (account.status, account.start_ns, account.end_ns) == ("finished", 0, ns(4))
+
+
+def test_a_run_is_finished_though_a_node_of_an_earlier_attempt_vanished():
+    lost = Process().steps(4, forward=1).silent()
+    end = Process(attempt=2, start=10).resumed(3).steps(4, forward=1).finished()
+    for now in (15, 1000):
+        account = account_of(lost, end, now=now, stale_seconds=30)
+        assert (account.status, account.end_ns) == ("finished", ns(14))
+    # Rank 1 took no part in the second attempt, and nobody saw its end: finished, once it is stale.
+    gone = Process(1, world_size=1).steps(5, forward=1).silent()
+    lost.identity["world_size"] = end.identity["world_size"] = 1
+    assert account_of(lost, gone, end, now=20, stale_seconds=30).status == "running"
+    account = account_of(lost, gone, end, now=1000, stale_seconds=30)
+    assert (account.status, account.end_ns) == ("finished", ns(14))
+
+
+def test_a_given_start_and_end_bound_the_run():
+    one = Process(start=5).steps(4, forward=1).finished()
+    account = account_of(one, start_ns=ns(2), end_ns=ns(12))
+    assert (account.status, account.start_ns, account.end_ns) == ("finished", ns(2), ns(12))
+    assert of_rank(account) == {"unobserved": 3.0, "productive": 4.0, "down": 3.0}
+
+
+def test_a_rank_that_began_before_the_given_start_counts_from_there():
+    one = Process(start=5).between(none=1).steps(4, forward=1).finished()
+    account = account_of(one, start_ns=ns(7.5), end_ns=ns(12))
+    assert of_rank(account) == {"productive": 2.5, "down": 2.0}
+    assert account.clamped == 1
+
+
+def test_attempts_that_overlap_count_their_common_time_once():
+    one = Process().steps(6, forward=1).finished()
+    two = Process(attempt=2, start=4).between(none=1).steps(4, forward=1).finished()
+    account = account_of(one, two)
+    # The second's first 2 s, its startup of 1 s and 1 s of a step, passed while the first still ran.
+    assert sum(of_rank(account).values()) == 9.0
+    assert account.clamped == 1
+
+
+def test_a_run_of_nothing():
+    account = compute(Run("r1"), ns(5))
+    assert_closes(account)
+    assert (account.end_ns - account.start_ns, account.ratio("goodput"), account.ratio("mfu")) == (0, None, None)
+    assert document(account, explain(account))["coverage"]["ranks"] is None
+
+
+def test_expected_ranks_can_be_ones_own_alone():
+    one = Process(5, world_size=8).steps(4, forward=1).finished()
+    account = account_of(one, only_ranks=(5,))
+    assert [rank.rank for rank in account.ranks] == [5]
+    assert account.ratio("goodput") == 1.0
+
+
+def test_the_newest_attempt_says_how_many_ranks_are_expected():
+    first = [Process(r, world_size=3).steps(2, forward=1).killed() for r in range(3)]
+    fewer = [Process(r, 2, start=2, world_size=2).resumed(1).step(forward=1).finished() for r in range(2)]
+    assert account_of(*first, *fewer).world_size == 3, "what was seen is expected"
+    more = [Process(r, 2, start=2, world_size=5).resumed(1).step(forward=1).finished() for r in range(3)]
+    assert account_of(*first, *more).world_size == 5
+
+
+# ---- Devices, factors and FLOPs
+
+
+def test_ranks_weigh_by_their_devices():
+    eight = Process(0, devices=8).steps(3, loader=1, forward=3).killed()
+    two = Process(1, devices=2).steps(4, loader=0, forward=3).killed()
+    again = [
+        Process(0, 2, start=14, devices=8).resumed(1).step(forward=4).finished(),
+        Process(1, 2, start=14, devices=2).resumed(1).step(forward=4).finished(),
+    ]
+    found = document(account_of(eight, two, *again))
+    assert found["gpu_seconds"] == 18 * 10
+    assert found["states"]["productive"] == 8 * (6 + 4) + 2 * (6 + 4)
+    assert found["states"]["loader"] == 8 * 2
+    assert found["states"]["lost"] == 8 * 4 + 2 * 6
+    assert found["states"]["down"] == 8 * 2 + 2 * 2
+    assert found["restarts"][0] == {
+        "attempt": 2,
+        "time": 14.0,
+        "down_seconds": 2.0,
+        "lost_steps": 1 + 2,
+        "lost_gpu_seconds": 8 * 4.0 + 2 * 6.0,
+        "resume_step": 1,
+    }
+    assert found["ranks"][0]["states"]["productive"] == 80.0 and found["ranks"][0]["devices"] == 8
+
+
+def test_a_rank_nobody_reported_is_taken_to_have_the_devices_of_the_others():
+    found = document(account_of(Process(0, devices=4, world_size=2).steps(2, forward=1).finished()))
+    assert (found["gpu_seconds"], found["states"]["unobserved"]) == (16.0, 8.0)
+
+
+def test_the_factors_by_hand():
+    rates = {"flops_per_step": 3e12, "peak_flops_per_second": 4e12}
+    one = Process(**rates).between(none=2).steps(3, loader=0.5, forward=1, communication=0.5)
+    one.between(evaluation=4).step(loader=0.5, forward=1, communication=0.5).killed()  # 14 s
+    two = Process(attempt=2, start=18, **rates).resumed(1).between(restore=2)
+    two.steps(4, loader=0.5, forward=1, communication=0.5).finished()  # 28 s
+    account = account_of(one, two)
+    # Kept: steps 0, 1 and 2..5 again, 6 × 2 s of 28 s, in them 6 s of compute.
+    assert account.ratio("availability") == 12 / 28
+    assert account.ratio("step_efficiency") == 6 / 12
+    assert account.ratio("goodput") == 6 / 28
+    # 6 × 3 TFLOP against 4 TFLOP/s in 6 s of compute and in 28 s of all.
+    assert account.ratio("compute_efficiency") == 18 / 24
+    assert account.ratio("mfu") == 18 / 112
+    assert account.ratio("mfu") == pytest.approx(account.ratio("goodput") * account.ratio("compute_efficiency"))
+    assert document(account)["factors"]["hfu"] is None
+
+
+def test_flops_and_peaks_are_per_rank_and_an_unobserved_rank_adds_its_peak_alone():
+    rates = {"flops_per_step": 3e12, "peak_flops_per_second": 8e12, "devices": 2, "world_size": 2}
+    account = account_of(Process(0, **rates).steps(4, forward=1).finished())
+    # 4 × 3 TFLOP of 2 ranks × 8 TFLOP/s × 4 s; the compute of rank 0 took 4 s.
+    assert account.ratio("mfu") == 12 / 64
+    assert account.ratio("compute_efficiency") == 12 / 32
+
+
+@pytest.mark.parametrize("unknown", ["flops_per_step", "peak_flops_per_second"])
+def test_what_one_rank_does_not_know_is_unknown_for_the_run(unknown):
+    rates = {"flops_per_step": 3e12, "peak_flops_per_second": 8e12}
+    known = Process(0, **rates).steps(4, forward=1).finished()
+    other = Process(1, **{**rates, unknown: None}).steps(4, forward=1).finished()
+    factors = document(account_of(known, other))["factors"]
+    assert (factors["mfu"], factors["compute_efficiency"], factors["hfu"]) == (None, None, None)
+    assert factors["goodput"] == 1.0
+    missing = Process(0, world_size=2, **{**rates, unknown: None}).steps(4, forward=1).finished()
+    assert document(account_of(missing))["factors"]["mfu"] is None
+
+
+def test_different_peaks_leave_the_peak_of_a_rank_nobody_saw_unknown():
+    ranks = [
+        Process(r, flops_per_step=1e12, peak_flops_per_second=(1 + r) * 1e12).steps(2, forward=1).finished()
+        for r in (0, 1)
+    ]
+    assert account_of(*ranks).ratio("mfu") == 4 / (3 * 2)
+    for one in ranks:
+        one.identity["world_size"] = 3
+    assert account_of(*ranks).ratio("mfu") is None
+
+
+def test_zero_is_measured_zero():
+    idle = Process(flops_per_step=1e12, peak_flops_per_second=1e12).between(none=5)
+    factors = document(account_of(idle, now=5))["factors"]
+    assert (factors["goodput"], factors["availability"], factors["mfu"]) == (0.0, 0.0, 0.0)
+    assert (factors["step_efficiency"], factors["compute_efficiency"]) == (None, None)
+
+
+# ---- Over time
+
+
+def test_a_memory_changes_no_account():
+    one = Process(user={"augment": "loader"})
+    memory, run = Memory(), Run("r1")
+    run.attempts[0, 1] = attempt = one.attempt()
+    for _ in range(5):
+        one.step(forward=1, augment=0.25)
+        attempt.add_rows(one.rows)
+        now = one.attempt()
+        attempt.totals, attempt.last_ns, attempt.seen_ns = now.totals, now.last_ns, now.seen_ns
+        assert compute(run, one.now_ns, memory=memory) == compute(run, one.now_ns)
+    assert compute(run, one.now_ns, memory=memory) == compute(run, one.now_ns, memory=memory)
+    assert of_rank(compute(run, one.now_ns, memory=memory)) == {"productive": 5.0, "loader": 1.25}
+
+
+def test_the_last_progress_and_the_samples():
+    one = Process(0).steps(3, forward=1, samples=32).begun(forward=5)
+    two = Process(1).steps(4, forward=1, samples=16).begun(forward=5)
+    account = account_of(one, two, now=9)
+    assert (account.last_progress_ns, account.samples) == (ns(4), 3 * 32 + 4 * 16)
+    assert account_of(Process(start=1).between(none=1), now=9).last_progress_ns == ns(1)
+
+
+# ---- The document
+
+
+def test_the_document_is_plain_json_and_says_what_the_account_says():
+    one = Process(0, gpu_hour_cost=2.0, world_size=2).between(none=1).steps(3, loader=1, forward=1).killed()
+    account = account_of(one, now=12)
+    found = json.loads(json.dumps(document(account, explain(account)), allow_nan=False))
+    assert list(found["states"]) == list(STATES)
+    assert sum(found["states"].values()) == found["gpu_seconds"] == 24.0
+    assert {k: v for k, v in found["states"].items() if v} == seconds(account.gpu_ns())
+    assert (found["status"], found["world_size"], found["steps"]) == ("down", 2, {"kept": 3, "lost": 0})
+    assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
+    assert found["hang"] is None and found["restarts"] == []
+    causes = found["causes"]
+    assert [cause["state"] for cause in causes] == ["unobserved", "down", "loader", "startup"]
+    first = causes[0]
+    assert (first["gpu_seconds"], first["share"], first["gain"]) == (12.0, 0.5, 2.0)
+    assert first["cost"] == pytest.approx(12 / 3600 * 2)
+
+
+def test_a_cause_that_takes_everything_has_no_gain_and_one_without_price_no_cost():
+    account = account_of(Process().between(none=4), now=4)
+    (cause,) = explain(account)
+    assert (cause["state"], cause["share"], cause["gain"], cause["cost"]) == ("startup", 1.0, None, None)

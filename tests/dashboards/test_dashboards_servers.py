@@ -1,0 +1,240 @@
+"""The dashboards, rules and alerts in a real Prometheus and Alertmanager, on series that are made up here.
+
+A fake agent and a fake aggregator serve catalogue series that advance with the clock, windows are shortened,
+and then every expression has to have a value, and a planted drop has to reach a webhook and to be taken back.
+"""
+
+import math
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from prometheus_client import generate_latest
+from tests.servers import (
+    Alertmanager,
+    Prometheus,
+    Webhook,
+    expressions,
+    free_ports,
+    render,
+    require,
+    shorten,
+    wait_until,
+)
+
+from goodput.histogram import LATENCY_BOUNDS
+from goodput.metrics import Families
+
+RUN = 'r "1" \\ ü'  # What Prometheus has to quote, an alert's query has to quote too.
+WINDOWS = {"1m": "6s", "2m": "4s", "5m": "8s", "1h": "60s"}
+GPUS = 8
+SHARES = {"productive": 0.8, "loader": 0.1, "communication": 0.05, "straggler": 0.05}
+
+
+class FakeRun:
+    """A run of eight ranks, ten steps a second; `slow` moves productive time to the loader."""
+
+    def __init__(self):
+        self.slow = False
+        self._account = dict.fromkeys(SHARES, 0.0)
+        self._last = time.monotonic()
+        self._lock = threading.Lock()
+        self.seconds = 0.0
+
+    def advance(self) -> dict[str, float]:
+        with self._lock:
+            now = time.monotonic()
+            gained, self._last = now - self._last, now
+            self.seconds += gained
+            moved = 0.6 if self.slow else 0.0
+            for state, share in SHARES.items():
+                share += {"productive": -moved, "loader": moved}.get(state, 0.0)
+                self._account[state] += GPUS * share * gained
+            return dict(self._account)
+
+    def node(self) -> Families:
+        families = Families("node")
+        self.advance()
+        steps = int(10 * self.seconds)
+        for rank in map(str, range(GPUS)):
+            labels = {"run": RUN, "rank": rank}
+            families.add("goodput_rank_alive", labels, 1)
+            families.add("goodput_steps_total", labels, steps)
+            families.add("goodput_samples_total", labels, 32 * steps)
+            for phase, share in (("forward", 0.3), ("backward", 0.5), ("loader", 0.2)):
+                clocked = {**labels, "phase": phase, "clock": "host"}
+                families.add("goodput_phase_seconds_total", clocked, share * self.seconds)
+            buckets = [(str(bound), steps if bound >= 0.1 else 0) for bound in LATENCY_BOUNDS]
+            buckets.append(("+Inf", steps))
+            families.add_histogram("goodput_step_duration_seconds", labels, buckets, 0.1 * steps)
+        # Another run has just been started, which is a planned pause.
+        families.add("goodput_steps_total", {"run": "new", "rank": "0"}, 0)
+        return families
+
+    def aggregator(self) -> Families:
+        families = Families("aggregator")
+        account = self.advance()
+        total = sum(account.values()) or 1.0
+        families.add("goodput_run_info", {"run": RUN, "device": "H100", "status": "running"}, 1)
+        for state, seconds in account.items():
+            families.add("goodput_gpu_seconds", {"run": RUN, "state": state}, seconds)
+            families.add("goodput_cost_dollars", {"run": RUN, "state": state}, seconds * 2.5 / 3600)
+        families.add("goodput_progress_age_seconds", {"run": "new"}, self.seconds)
+        for name, value in {
+            "goodput_availability_ratio": 1.0,
+            "goodput_step_efficiency_ratio": account["productive"] / total,
+            "goodput_goodput_ratio": account["productive"] / total,
+            "goodput_mfu_ratio": 0.4,
+            "goodput_coverage_ratio": 1.0,
+            "goodput_rank_last_report_age_seconds": 1.0,
+            "goodput_restarts": 0,
+            "goodput_progress_age_seconds": 0.1,
+            "goodput_stall_threshold_seconds": 60.0,
+        }.items():
+            families.add(name, {"run": RUN}, value)
+        for kind in ("expected", "observed", "alive"):
+            families.add("goodput_ranks", {"run": RUN, "kind": kind}, GPUS)
+        families.add("goodput_steps", {"run": RUN, "kind": "lost"}, 0)
+        families.add("goodput_straggler_share_ratio", {"run": RUN, "rank": "3", "host": "n0"}, 0.9)
+        families.add("goodput_cause_gain_ratio", {"run": RUN, "state": "loader"}, 1.1)
+        return families
+
+
+class Exporter:
+    """Serves the families that a function returns, at /metrics of a free port."""
+
+    def __init__(self, families):
+        class Page:
+            collect = staticmethod(families)
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                body = generate_latest(Page())
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self):
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory):
+    """A healthy run, scraped by Prometheus with the shipped rules, its alerts sent to a webhook."""
+    require("prometheus", "prometheus-alertmanager")
+    directory = tmp_path_factory.mktemp("servers")
+    run, webhook = FakeRun(), Webhook()
+    with (
+        Exporter(run.node) as node,
+        Exporter(run.aggregator) as aggregator,
+        webhook,
+        Alertmanager(directory, webhook.url) as alertmanager,
+    ):
+        config = render(
+            directory,
+            {"goodput-node": [node.address], "goodput-aggregator": [aggregator.address]},
+            alertmanagers=[alertmanager.address],
+            windows=WINDOWS,
+            # Not for all: before the first scrape there are no targets, which must not fire here.
+            hold={"GoodputUtilisationDrop": "2s"},
+        )
+        with Prometheus(directory, config) as prometheus:
+            yield run, prometheus, webhook
+            assert "level=error" not in prometheus.log.read_text()
+
+
+def test_every_expression_has_a_value_and_every_rule_is_healthy(stack):
+    _, prometheus, _ = stack
+    quoted = RUN.replace("\\", "\\\\").replace('"', '\\"')
+    wanted = [one for one in expressions(run=quoted, interval="4s") if one.kind != "alert"]
+    assert len(wanted) > 30
+
+    def nothing():
+        """Expressions without a sample that is a number; the rates take a few scrapes."""
+        found = {one.name: prometheus.query(shorten(one.text, WINDOWS)) for one in wanted}
+        return [name for name, samples in found.items() if not any(math.isfinite(s.value) for s in samples)]
+
+    wait_until(lambda: not nothing(), 30, "every expression to have a value")
+    assert {target["health"] for target in prometheus.targets()} == {"up"}
+    rules = prometheus.rules()
+    assert {(rule["name"], rule["lastError"]) for rule in rules if "lastError" in rule} == set()
+    assert {rule["health"] for rule in rules} == {"ok"}
+
+
+def test_account_panel_shows_shares_that_add_up(stack):
+    _, prometheus, _ = stack
+    quoted = RUN.replace("\\", "\\\\").replace('"', '\\"')
+    panel = next(
+        one for one in expressions(run=quoted, interval="4s") if "Where the GPU time goes" in one.name
+    )
+    shares = {sample.labels["state"]: sample.value for sample in prometheus.wait_for(panel.text, 10)}
+    assert shares == {state: pytest.approx(share, abs=0.02) for state, share in SHARES.items()}
+    assert sum(shares.values()) == pytest.approx(1)
+
+
+def test_drop_reaches_the_webhook_names_its_cause_and_is_taken_back(stack):
+    run, prometheus, webhook = stack
+    # A level to fall from: with all windows full, there is more health behind it than the drop will last.
+    prometheus.wait_for("run:steady_goodput:ratio_baseline > 0.79", 10)
+    wait_until(lambda: run.seconds > 12, 15, "twelve healthy seconds")
+    assert prometheus.alerts() == [] and webhook.alerts == []
+    run.slow = True
+    alert = webhook.wait_for("GoodputUtilisationDrop", 25, run=RUN)
+    assert alert["labels"]["severity"] == "warning"
+    assert "The largest loss of the last five minutes is loader" in alert["annotations"]["description"]
+    assert alert["annotations"]["dashboard_url"] == "/d/goodput-run?var-run=r+%221%22+%5C+%C3%BC"
+    run.slow = False
+    webhook.wait_for("GoodputUtilisationDrop", 25, status="resolved", run=RUN)
+    assert {alert["labels"]["alertname"] for alert in webhook.alerts} == {"GoodputUtilisationDrop"}
+
+
+def test_server_that_cannot_start_says_why(tmp_path):
+    require("prometheus")
+    config = tmp_path / "prometheus.yml"
+    config.write_text("scrape_configs: nonsense\n")
+    with pytest.raises(AssertionError, match="prometheus ended with"), Prometheus(tmp_path, config):
+        pass
+
+
+def test_missing_program_skips_with_its_name():
+    with pytest.raises(pytest.skip.Exception, match="not installed: no-such-program"):
+        require("no-such-program")
+
+
+def test_free_ports_are_distinct():
+    ports = free_ports(20)
+    assert len(set(ports)) == 20
+
+
+def test_render_adapts_and_refuses_what_is_not_there(tmp_path):
+    config = render(
+        tmp_path,
+        {"goodput-node": ["127.0.0.1:1"]},
+        windows={"5m": "8s"},
+        hold={"GoodputRunStalled": "1s"},
+        substitute={"> 60": "> 5"},
+    )
+    text = (
+        config.read_text() + (tmp_path / "recording.yml").read_text() + (tmp_path / "alerts.yml").read_text()
+    )
+    assert "goodput-node" in text and "job_name: goodput-aggregator" not in text
+    assert "offset 8s" in text and "offset 5m" not in text and "offset 2m" in text and "[1h]" in text
+    assert "> 60" not in text and "> 5" in text
+    assert text.count("for: 1s") == 1 and text.count("for: 5m") == 1
+    with pytest.raises(AssertionError, match="no shipped expression"):
+        render(tmp_path, {}, substitute={"> 61": "> 5"})
+    with pytest.raises(KeyError):
+        render(tmp_path, {"no-such-job": []})

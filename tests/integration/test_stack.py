@@ -1,0 +1,150 @@
+"""The whole house on real servers: live ranks, agent, aggregator, Prometheus, Alertmanager.
+
+Every expression of the dashboard and of the rules is run against real Prometheus and must return samples; the
+alerts are driven from the live run to a real Alertmanager. The rules are the shipped ones with shorter windows.
+The tests share one run and take it through its troubles in order.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import servers
+
+WINDOWS = {"1m": "5s", "2m": "5s", "5m": "10s", "1h": "40s"}
+RUN = "live/run 1"
+RANKS = 2
+
+
+class Stack:
+    """The processes of the test, each ended by its pid."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.children = folder, []
+        (folder / "pages").mkdir()
+        self.environ = {**os.environ, "GOODPUT_DIR": str(folder / "pages"), "GOODPUT_RUN": RUN}
+        ledger = f"sqlite:///{folder / 'ledger.db'}"
+        self.serve = self.start("serve", "-m", "goodput", "serve", *f"--listen 127.0.0.1:0 --stall 4 --ledger {ledger}".split())
+        self.aggregator = self.address("serve")
+        options = f"--listen 127.0.0.1:0 --interval 0.2 --push-interval 0.5 --aggregator {self.aggregator}"
+        self.node = self.start("node", "-m", "goodput", "node", *options.split())
+        self.agent = self.address("node")
+
+    def start(self, name: str, *arguments: str, **environ: str) -> subprocess.Popen:
+        with open(self.folder / f"{name}.log", "wb") as log:
+            child = subprocess.Popen(
+                [sys.executable, *arguments], stdout=log, stderr=subprocess.STDOUT, env={**self.environ, **environ}
+            )
+        self.children.append(child)
+        return child
+
+    def address(self, name: str) -> str:
+        """The address that a server printed when it was ready."""
+        log = self.folder / f"{name}.log"
+        servers.wait_until(lambda: re.search(r"http://[\d.:]+", log.read_text()), 20, f"{name} to start")
+        return re.search(r"http://[\d.:]+", log.read_text()).group()
+
+    def train(self, attempt: int) -> list[subprocess.Popen]:
+        script = str(Path(__file__).with_name("live_rank.py"))
+        return [
+            self.start(
+                f"rank-{attempt}-{rank}",
+                *(script, str(self.folder)),
+                RANK=str(rank),
+                WORLD_SIZE=str(RANKS),
+                GOODPUT_ATTEMPT=str(attempt),
+            )
+            for rank in range(RANKS)
+        ]
+
+    def end(self) -> None:
+        for child in reversed(self.children):
+            child.kill()
+            child.wait()
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory):
+    """(stack, ranks, prometheus, webhook) over a run that was killed once and goes on."""
+    servers.require("prometheus", "prometheus-alertmanager")
+    folder = tmp_path_factory.mktemp("stack")
+    stack = Stack(folder)
+    try:
+        with servers.Webhook() as webhook, servers.Alertmanager(folder, webhook.url) as alertmanager:
+            targets = {
+                "goodput-node": [stack.agent.removeprefix("http://")],
+                "goodput-aggregator": [stack.aggregator.removeprefix("http://")],
+            }
+            config = servers.render(
+                folder, targets, alertmanagers=[alertmanager.address], windows=WINDOWS, hold="1s"
+            )
+            with servers.Prometheus(folder, config) as prometheus:
+                first = stack.train(1)
+                servers.wait_until((folder / "checkpoint").exists, 30, "a checkpoint")
+                first[1].kill()
+                first[0].wait(20)
+                yield stack, stack.train(2), prometheus, webhook
+    finally:
+        stack.end()
+
+
+def expressions(kind: str) -> list[servers.Expression]:
+    found = [e for e in servers.expressions(run=RUN, interval="5s") if e.kind == kind]
+    assert found
+    return [e._replace(text=servers.shorten(e.text, WINDOWS)) for e in found]
+
+
+def test_every_expression_of_the_dashboard_and_the_recording_rules_returns_samples(live):
+    _, _, prometheus, _ = live
+    prometheus.wait_for('goodput_restarts == 1 and on (run) goodput_ranks{kind="alive"} == 2', 30)
+    for expression in [*expressions("record"), *expressions("panel")]:
+        prometheus.wait_for(expression.text, 30)
+    broken = [rule for rule in prometheus.rules() if rule["health"] != "ok"]
+    assert broken == []
+    assert {target["health"] for target in prometheus.targets()} == {"up"}
+
+
+def test_the_shares_of_the_account_close_in_prometheus(live):
+    _, _, prometheus, _ = live
+    share = "sum(run:goodput:ratio_5m) + sum(run:idle:share_5m)"
+    assert prometheus.wait_for(share, 10)[0].value == pytest.approx(1, abs=1e-9)
+
+
+def test_a_drop_in_utilisation_reaches_alertmanager_and_resolves(live):
+    stack, _, prometheus, webhook = live
+    (alert,) = [e for e in expressions("alert") if e.name == "GoodputUtilisationDrop"]
+    # The level is learned first: without a while of good work there is nothing to fall from.
+    prometheus.wait_for(f'run:steady_goodput:ratio_5m{{run="{RUN}"}} > 0.4', 40)
+    assert prometheus.query(alert.text) == []
+    (stack.folder / "slow").touch()
+    fired = webhook.wait_for("GoodputUtilisationDrop", 60, run=RUN)
+    assert "useful work" in fired["annotations"]["summary"]
+    assert prometheus.query(alert.text)
+    (stack.folder / "slow").unlink()
+    webhook.wait_for("GoodputUtilisationDrop", 90, status="resolved", run=RUN)
+
+
+def test_a_run_that_hangs_is_reported_as_stalled(live):
+    _, ranks, prometheus, webhook = live
+    (alert,) = [e for e in expressions("alert") if e.name == "GoodputRunStalled"]
+    for rank in ranks:
+        rank.send_signal(signal.SIGSTOP)
+    try:
+        webhook.wait_for("GoodputRunStalled", 60, run=RUN)
+        assert prometheus.query(alert.text)
+    finally:
+        for rank in ranks:
+            rank.send_signal(signal.SIGCONT)
+    webhook.wait_for("GoodputRunStalled", 60, status="resolved", run=RUN)
+
+
+def test_silence_of_the_agent_is_reported_as_missing_telemetry(live):
+    stack, _, prometheus, webhook = live
+    (alert,) = [e for e in expressions("alert") if e.name == "GoodputTelemetryMissing"]
+    stack.node.kill()
+    webhook.wait_for("GoodputTelemetryMissing", 60, missing="agent")
+    assert prometheus.query(alert.text)
