@@ -21,7 +21,12 @@ from __future__ import annotations
 import atexit as _atexit
 import os as _os
 
+# None of them later: a signal handler that came between would find a module half imported.
+from goodput.sdk.checkpoints import begin as _begin_checkpoint
+from goodput.sdk.report import report as _report
 from goodput.sdk.session import Session as _Session
+from goodput.sdk.steps import Step as _Step
+from goodput.sdk.steps import steps as _steps
 
 __version__ = "0.1.0"
 __all__ = ["checkpoint", "mark", "phase", "report", "resumed", "start", "step", "steps", "stop"]
@@ -88,16 +93,12 @@ def steps(iterable, samples: int = 0):
 
     `samples` is how many samples (or tokens) a step handles, for throughput.
     """
-    from goodput.sdk.steps import steps as generate
-
-    return generate(_session.recorder, phase("loader"), iterable, _session.samples(samples))
+    return _steps(_session.recorder, phase("loader"), iterable, _session.samples(samples))
 
 
 def step(index: int | None = None, samples: int = 0):
     """One step as a context manager. `index` defaults to one more than the last; it cannot go back."""
-    from goodput.sdk.steps import Step
-
-    return Step(_session.recorder, index, _session.samples(samples))
+    return _Step(_session.recorder, index, _session.samples(samples))
 
 
 def checkpoint(step: int | None = None, wait: bool = True):
@@ -106,9 +107,7 @@ def checkpoint(step: int | None = None, wait: bool = True):
     As `with checkpoint(step):` it times the save and marks it committed at the end. As a plain statement it
     says that the checkpoint is saved. With `wait=False` it is committed when `.commit()` is called.
     """
-    from goodput.sdk.checkpoints import begin
-
-    return begin(_session, phase("checkpoint"), step, wait)
+    return _begin_checkpoint(_session, phase("checkpoint"), step, wait)
 
 
 def resumed(step: int) -> None:
@@ -131,6 +130,4 @@ def report():
 
     Returns a goodput.sdk.report.Report; an empty one where nothing is measured.
     """
-    from goodput.sdk.report import report as make
-
-    return make(_session)
+    return _report(_session)

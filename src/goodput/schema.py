@@ -25,6 +25,8 @@ STEPS_MAX = 200_000
 EVENTS_MAX = 20_000
 PHASES_MAX = 27
 DROPS_MAX = 32
+# Every expected rank is laid out, seen or not, so one rank's word must not make the aggregator run out of memory.
+WORLD_SIZE_MAX = 1 << 18
 TIME_NS_MAX = 1 << 62
 
 
@@ -193,7 +195,7 @@ def _is_time(ns: int) -> bool:
 def _check_identity(identity: Identity, who: str) -> None:
     if not 0 < len(identity.run) <= 128 or not identity.run.isprintable():
         raise SchemaError(f"{who}: run must be 1 to 128 printable characters")
-    if not 1 <= identity.world_size <= 1 << 24 or not 0 <= identity.rank < identity.world_size:
+    if not 1 <= identity.world_size <= WORLD_SIZE_MAX or not 0 <= identity.rank < identity.world_size:
         raise SchemaError(f"{who}: rank {identity.rank} of world size {identity.world_size}")
     if not 1 <= identity.attempt <= 1 << 20 or not 1 <= identity.devices <= 1 << 16:
         raise SchemaError(f"{who}: attempt {identity.attempt}, devices {identity.devices} out of range")

@@ -34,7 +34,9 @@ def ns(seconds: float) -> int:
 class Process:
     """One rank process. Every call moves its clock; each returns the process, so calls can be chained."""
 
-    def __init__(self, rank: int = 0, attempt: int = 1, start: float = 0, user: dict | None = None, **identity):
+    def __init__(
+        self, rank: int = 0, attempt: int = 1, start: float = 0, user: dict | None = None, **identity
+    ):
         self.phases = (*PHASES, *(user or {}))
         self.user = dict(user or {})
         self.rank, self.number, self.identity = rank, attempt, identity
@@ -162,5 +164,8 @@ def assert_closes(account: Account) -> None:
     wall_ns = account.end_ns - account.start_ns
     assert wall_ns >= 0
     for rank in account.ranks:
-        assert all(type(value) is int and value >= 0 for value in rank.states), (rank.rank, seconds(rank.states))
+        assert all(type(value) is int and value >= 0 for value in rank.states), (
+            rank.rank,
+            seconds(rank.states),
+        )
         assert sum(rank.states) == wall_ns, (rank.rank, seconds(rank.states), wall_ns)

@@ -78,7 +78,9 @@ def oracle(lives: list[Life], now_ns: int, least_ns: int) -> Found:
     limit = threshold(lives, least_ns)
     start_ns = min(life.start_ns for life in lives)
     ranks = range(1 + max(life.rank for life in lives))
-    found = Found(status, end_ns, {r: Counter() for r in ranks}, Counter(), Counter(), Counter(), {}, points, 0, 0)
+    found = Found(
+        status, end_ns, {r: Counter() for r in ranks}, Counter(), Counter(), Counter(), {}, points, 0, 0
+    )
     found.restarts = {n: Counter() for n in numbers[1:]}
     settled = {id(life): settled_steps(life, limit) for life in lives}
     split_communication(lives, settled, points, safe, found)

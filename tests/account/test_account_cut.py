@@ -7,7 +7,14 @@ from goodput.account import compute
 from goodput.account.cut import threshold_ns
 from goodput.account.states import PHASE_STATES, STATES, USER_STATES
 
-BUSY = {"loader": 0.25, "h2d": 0.125, "forward": 0.5, "backward": 1.0, "optimizer": 0.125, "communication": 0.5}
+BUSY = {
+    "loader": 0.25,
+    "h2d": 0.125,
+    "forward": 0.5,
+    "backward": 1.0,
+    "optimizer": 0.125,
+    "communication": 0.5,
+}
 
 
 def account_of(*processes, now=100.0, **given):
@@ -143,7 +150,11 @@ def test_a_step_that_waited_too_long_was_a_stall_in_its_waits():
 
 def test_a_gap_that_waited_too_long_was_a_stall():
     one = Process().steps(150, forward=1).between(none=50, loader=20, evaluation=5).steps(50, forward=1)
-    assert of_rank(account_of(one.finished(), now=400)) == {"productive": 200.0, "evaluation": 5.0, "stall": 70.0}
+    assert of_rank(account_of(one.finished(), now=400)) == {
+        "productive": 200.0,
+        "evaluation": 5.0,
+        "stall": 70.0,
+    }
 
 
 def test_just_at_the_threshold_nothing_stalls():

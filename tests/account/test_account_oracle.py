@@ -29,7 +29,11 @@ def one_attempt(draw, number: int, start_ns: int, resume: int | None, ranks: lis
     count = draw(st.integers(0, 7))
     # Enough like steps that one long one does not move the 99th percentile.
     bulk = [("forward", 10 * MS), ("communication", MS)] if count and draw(st.integers(0, 4)) == 0 else None
-    ends = ["killed", "failed", "finished"] if not last else ["killed", "failed", "finished", "finished", "alive"]
+    ends = (
+        ["killed", "failed", "finished"]
+        if not last
+        else ["killed", "failed", "finished", "finished", "alive"]
+    )
     end = draw(st.sampled_from(ends))
     lives = []
     for rank in ranks:
@@ -103,7 +107,7 @@ def spend(one: Process, parts) -> None:
         one.begun(**{phase: ns / 1e9})
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=120, deadline=None, derandomize=True)
 @given(histories())
 def test_states_steps_and_restarts_are_the_oracles(history):
     lives, now_ns = history
@@ -128,14 +132,15 @@ def test_states_steps_and_restarts_are_the_oracles(history):
     assert not want.restarts
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.integers(2, 5), st.integers(1, 6), st.data())
 def test_slowdown_is_the_what_if_of_the_design(ranks, steps, data):
     """With one collective per step all ranks' steps are equally long, and what the excess says is what it cost."""
     lives = [Life(r, 1, 0, [], None, [], [], 0, "finished") for r in range(ranks)]
     for index in range(steps):
         own = [
-            data.draw(parts(["loader", "h2d", "forward", "evaluation"], st.integers(1, 40))) for _ in range(ranks)
+            data.draw(parts(["loader", "h2d", "forward", "evaluation"], st.integers(1, 40)))
+            for _ in range(ranks)
         ]
         busy = [sum(ns for _, ns in one) for one in own]
         shared = data.draw(st.integers(0, 5)) * MS

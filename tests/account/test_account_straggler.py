@@ -103,7 +103,8 @@ def test_ranks_that_wait_alike_or_alone_are_no_stragglers():
 def test_groups_are_compared_within_themselves():
     slow = in_step(3.0, 2.0, group="a")
     fast = [
-        Process(r, group="b").steps(3, forward=0.5 * r, communication=0.5 + 0.5 * (3 - r)).finished() for r in (2, 3)
+        Process(r, group="b").steps(3, forward=0.5 * r, communication=0.5 + 0.5 * (3 - r)).finished()
+        for r in (2, 3)
     ]
     account = account_of(*slow, *fast)
     # Rank 1 waits 3 × 1 s for rank 0, rank 2 3 × 0.5 s for rank 3; between the groups nobody does.
@@ -157,10 +158,16 @@ def test_thinned_rows_are_compared_when_all_ranks_kept_the_same(every):
 
 def test_a_phase_that_claims_to_be_straggler_time_is_no_excuse():
     ranks = [
-        Process(r, user={"x": "straggler"}).step(forward=1, x=1, communication=1 + r).finished() for r in (0, 1)
+        Process(r, user={"x": "straggler"}).step(forward=1, x=1, communication=1 + r).finished()
+        for r in (0, 1)
     ]
     account = account_of(*ranks)
-    assert of_rank(account, 1) == {"productive": 1.0, "unattributed": 1.0, "communication": 1.0, "straggler": 1.0}
+    assert of_rank(account, 1) == {
+        "productive": 1.0,
+        "unattributed": 1.0,
+        "communication": 1.0,
+        "straggler": 1.0,
+    }
     assert account.straggler.shares() == [(0, 1.0)]
 
 

@@ -67,7 +67,9 @@ def test_a_run_whose_ranks_are_all_stale_is_unobserved():
 
 
 def test_a_rank_whose_clock_is_ahead_does_not_make_time_for_the_others():
-    account = account_of(Process(0).steps(12, forward=1), Process(1).steps(8, forward=1).begun(forward=1), now=10)
+    account = account_of(
+        Process(0).steps(12, forward=1), Process(1).steps(8, forward=1).begun(forward=1), now=10
+    )
     assert account.end_ns == ns(12)
     assert of_rank(account, 1) == {"productive": 10.0, "unobserved": 2.0}
 
@@ -127,7 +129,11 @@ def test_attempts_that_overlap_count_their_common_time_once():
 def test_a_run_of_nothing():
     account = compute(Run("r1"), ns(5))
     assert_closes(account)
-    assert (account.end_ns - account.start_ns, account.ratio("goodput"), account.ratio("mfu")) == (0, None, None)
+    assert (account.end_ns - account.start_ns, account.ratio("goodput"), account.ratio("mfu")) == (
+        0,
+        None,
+        None,
+    )
     assert document(account, explain(account))["coverage"]["ranks"] is None
 
 
@@ -192,7 +198,9 @@ def test_the_factors_by_hand():
     # 6 × 3 TFLOP against 4 TFLOP/s in 6 s of compute and in 28 s of all.
     assert account.ratio("compute_efficiency") == 18 / 24
     assert account.ratio("mfu") == 18 / 112
-    assert account.ratio("mfu") == pytest.approx(account.ratio("goodput") * account.ratio("compute_efficiency"))
+    assert account.ratio("mfu") == pytest.approx(
+        account.ratio("goodput") * account.ratio("compute_efficiency")
+    )
     assert document(account)["factors"]["hfu"] is None
 
 

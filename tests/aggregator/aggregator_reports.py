@@ -58,7 +58,9 @@ def story(run: str = "r1", ranks: int = 2, start: float = 1000.0) -> list[list[s
     pushes.append([rank_report(one, run) for one in first])
     pushes += _steps(first, run, 12, checkpoint_at=7)
     end = max(one.now_ns for one in first) / 1e9
-    pushes.append([rank_report(one.begun(forward=0.25).killed(after=0.5), run, rows=[], events=[]) for one in first])
+    pushes.append(
+        [rank_report(one.begun(forward=0.25).killed(after=0.5), run, rows=[], events=[]) for one in first]
+    )
     again = [Process(r, 2, end + 4, user={"augment": "loader"}, **_rates(ranks)) for r in range(ranks)]
     for one in again:
         one.between(none=1, restore=2).resumed(7)
@@ -79,8 +81,10 @@ def _steps(processes: list[Process], run: str, count: int, checkpoint_at: int, *
         new = []
         for one in processes:
             events = len(one.events)
-            wait = 0.125 * one.rank
-            one.step(loader=0.125 + wait, forward=0.5, backward=0.5, communication=0.5 - wait, samples=32, **more)
+            wait = one.rank / (4 * len(processes))
+            one.step(
+                loader=0.125 + wait, forward=0.5, backward=0.5, communication=0.5 - wait, samples=32, **more
+            )
             if i == checkpoint_at:
                 one.between(checkpoint=0.25).saved()
             new.append(rank_report(one, run, rows=one.rows[-1:], events=one.events[events:]))

@@ -1,8 +1,10 @@
 """The aggregator over HTTP: what it takes, what it answers, what it counts."""
 
 import shutil
+import sqlite3
 import subprocess
 import time
+from contextlib import contextmanager
 from urllib.parse import quote
 
 import msgspec
@@ -132,7 +134,17 @@ def test_nothing_is_there_at_first(client):
 
 @pytest.mark.parametrize(
     "run",
-    ["team/llama 7b", "日本語-ラン", "it's \"quoted\"", "100%?#&=+;,", "a/b/c/", "/lead", "..%2f", "{run}", "\\n"],
+    [
+        "team/llama 7b",
+        "日本語-ラン",
+        'it\'s "quoted"',
+        "100%?#&=+;,",
+        "a/b/c/",
+        "/lead",
+        "..%2f",
+        "{run}",
+        "\\n",
+    ],
 )
 def test_runs_of_any_name_are_found(client, run):
     tell(client, run, start=now() - 60)
@@ -149,7 +161,9 @@ def test_the_schema_lists_what_a_person_calls(client):
     found = client.get("/api/v1/openapi.json").json()
     assert set(found["paths"]) >= {"/api/v1/runs", "/api/v1/runs/{run}"}
     answers = found["paths"]["/api/v1/runs/{run}"]["get"]["responses"]
-    assert answers["200"]["content"]["application/json"]["schema"]["$ref"].endswith("/Run") and "404" in answers
+    assert (
+        answers["200"]["content"]["application/json"]["schema"]["$ref"].endswith("/Run") and "404" in answers
+    )
     properties = found["components"]["schemas"]["Run"]["properties"]
     tell(client)
     assert set(client.get("/api/v1/runs/r1").json()) == set(properties)
@@ -224,7 +238,7 @@ def test_a_ledger_that_cannot_be_written_is_said_and_made_good(tmp_path):
     with serving(app) as client:
         one = Process(0, 1, now() - 9).steps(3, forward=1)
         push(client, rank_report(one))
-        with subprocess_lock(tmp_path / "ledger.db"):
+        with without_a_table(tmp_path / "ledger.db"):
             answer = client.post("/api/v1/ingest", content=body_of(rank_report(one.step(forward=1))))
             assert (answer.status_code, answer.headers["content-type"]) == (503, "text/plain")
             assert "no such table" in answer.text
@@ -238,23 +252,14 @@ def test_a_ledger_that_cannot_be_written_is_said_and_made_good(tmp_path):
         assert client.get("/api/v1/runs/r1").json()["steps"]["kept"] == 5
 
 
-class subprocess_lock:
-    """Takes a table away and puts it back."""
-
-    def __init__(self, path):
-        self._path = path
-
-    def _call(self, statement):
-        import sqlite3
-
-        with sqlite3.connect(self._path) as database:
-            database.execute(statement)
-
-    def __enter__(self):
-        self._call("alter table processes rename to hidden")
-
-    def __exit__(self, *_):
-        self._call("alter table hidden rename to processes")
+@contextmanager
+def without_a_table(path):
+    """A table is gone, and comes back at the end."""
+    with sqlite3.connect(path) as database:
+        database.execute("alter table processes rename to hidden")
+    yield
+    with sqlite3.connect(path) as database:
+        database.execute("alter table hidden rename to processes")
 
 
 # ---- What is counted
@@ -270,8 +275,12 @@ def test_counters_move_with_what_came(client):
     push(client, rank_report(Process(0, 1, now() - 20), pid=1))
     client.post("/api/v1/ingest", content=b"junk")
     found = samples(client)
-    moved = {key: value - before.get(key, 0) for key, value in found.items() if key[0].startswith("goodput_aggr")}
-    assert {key: value for key, value in moved.items() if key[0].split("_")[2] in ("reports", "rank", "rows")} == {
+    moved = {
+        key: value - before.get(key, 0) for key, value in found.items() if key[0].startswith("goodput_aggr")
+    }
+    assert {
+        key: value for key, value in moved.items() if key[0].split("_")[2] in ("reports", "rank", "rows")
+    } == {
         ("goodput_aggregator_reports_total", "accepted"): 3,
         ("goodput_aggregator_reports_total", "malformed"): 1,
         ("goodput_aggregator_reports_total", "failed"): 0,
@@ -302,7 +311,9 @@ def test_series_say_what_the_document_says(client):
     assert found["goodput_straggler_slowdown_ratio", "r1"] == run["straggler"]["slowdown"]
     assert found["goodput_straggler_share_ratio", "r1", "1", "n1"] == 1.0
     assert found["goodput_run_info", "r1", "NVIDIA H100 80GB HBM3", "finished"] == 1
-    assert found["goodput_progress_age_seconds", "r1"] == 0, "a finished run makes no progress, and needs none"
+    assert found["goodput_progress_age_seconds", "r1"] == 0, (
+        "a finished run makes no progress, and needs none"
+    )
     gains = {cause["state"]: cause["gain"] for cause in run["causes"]}
     assert {key[2]: value for key, value in found.items() if key[0] == "goodput_cause_gain_ratio"} == gains
 

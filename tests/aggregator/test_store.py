@@ -209,7 +209,9 @@ def test_reports_permuted_repeated_split_and_sent_again_give_the_same_account(ch
     pushes = [report for push in story(ranks=ranks) for report in push]
     want = merged(*pushes)
     sent = list(pushes)
-    for _ in range(chance.randrange(8)):  # An answer was lost: the agent sends it again, with what came since.
+    for _ in range(
+        chance.randrange(8)
+    ):  # An answer was lost: the agent sends it again, with what came since.
         i = chance.randrange(len(pushes))
         key = pushes[i].identity
         later = [report for report in pushes[i:] if report.identity == key]

@@ -46,7 +46,7 @@ class Outcome:
     errors: str
 
     def paths(self) -> list[Path]:
-        return sorted(self.directory.glob("*.page")) if self.directory.is_dir() else []
+        return sorted(path for path in self.directory.glob("*.page") if not path.name.startswith("."))
 
     def snapshots(self) -> list[Snapshot]:
         """The pages' snapshots, in the order of rank and attempt."""

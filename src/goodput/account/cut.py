@@ -102,7 +102,7 @@ def cut(attempt: Attempt, walked: _Walk, end_ns: int, died: bool, threshold_ns: 
     # First, so that a long compilation in no phase is not taken for a stall.
     _move_first_step_excess(steps)
     for step in steps:
-        if step.count == 1 and _unplanned(step.states) > threshold_ns:
+        if step.count == 1 and step.length_ns > threshold_ns and _unplanned(step.states) > threshold_ns:
             _move(step.states, _WAITS, _STALL)
     end_ns = max(end_ns, walked.last_end_ns)
     tail, unfinished = _tail(attempt, walked, end_ns, died, threshold_ns)

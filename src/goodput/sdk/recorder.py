@@ -14,6 +14,7 @@ It does not know states, names of frameworks or who reads the page.
 from __future__ import annotations
 
 import os
+import sys
 from _thread import get_ident
 from collections import deque
 from operator import index as _index
@@ -69,13 +70,14 @@ class Recorder(Clock):
         return self.thread == get_ident()
 
     def adopt(self) -> bool:
-        """Make the calling thread the step thread, which it may become until the first step is done."""
+        """Make the calling thread the step thread, until the first step was begun or if the step thread is gone."""
         if self.thread < 0:
             return False
-        if self.steps or self.step_start_ns:
+        if (self.steps or self.step_start_ns) and self.thread in sys._current_frames():
             self.drop("step")
             return False
         self.charge(perf_counter_ns())
+        self.abandon_step()
         self.reset()
         self.words[page.W_PHASE] = 0
         self.thread = get_ident()
@@ -136,14 +138,19 @@ class Recorder(Clock):
 
         False if since then another began, or the page was closed or exchanged, or this thread lost the clock.
         """
+        words = self.words
+        index = None if step is None else whole(step, 0, STEP_MAX)
         if self.thread != get_ident() or self.step_start_ns or start_ns < self.step_end_ns:
             return False
-        if step is not None:
-            self._set_step(step)
-        words = self.words
+        # An index that goes backwards or is no index: the count goes on from the last one.
+        refused = step is not None and (index is None or index < self.step_next)
+        if index is not None and not refused:
+            self.step_next = index
         self.step_start_ns, self.step_samples = start_ns, samples
         words[page.W_STEP_START] = start_ns
         words[page.W_STEP_NEXT] = self.step_next + page.STEP_BIAS
+        if refused:
+            self.drop("step")
         return True
 
     def is_running(self, start_ns: int) -> bool:
@@ -185,14 +192,6 @@ class Recorder(Clock):
     def abandon_step(self) -> None:
         """The running step will not be completed; its time counts as outside steps."""
         self.step_start_ns = self.words[page.W_STEP_START] = 0
-
-    def _set_step(self, step: int) -> None:
-        index = whole(step, self.step_next, STEP_MAX)
-        if index is None:
-            # An index that goes backwards or is no index: the count goes on from the last one.
-            self.drop("step")
-        else:
-            self.step_next = index
 
     # -- other threads
 

@@ -158,7 +158,10 @@ class Session:
 
     def _differs(self, given: dict) -> bool:
         run, identity = given.get("run"), self.identity
-        if run is not None and clean_text(run, 128) != identity["run"]:
+        try:
+            if run is not None and clean_text(run, 128) != identity["run"]:
+                return True
+        except Exception:
             return True
         numbers = ((whole(given.get(name), 0, page.NS_MAX), identity[name]) for name in ("rank", "world_size"))
         return any(said not in (None, held) for said, held in numbers)

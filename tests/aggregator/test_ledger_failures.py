@@ -1,0 +1,163 @@
+"""A database that cannot be written: the push is refused, nothing is lost, and nothing piles up."""
+
+import asyncio
+import sqlite3
+
+import pytest
+import sqlalchemy as sql
+from account_history import Process
+from aggregator_ledger import account, aggregator, bodies, contents, restored_equals, take
+from aggregator_reports import body_of, rank_report, story
+
+from goodput import schema
+from goodput.aggregator.ledger import Ledger, LedgerError
+
+# ---- A ledger that fails
+
+
+def read_only(ledger, path):
+    """New connections may not write, as on a file system that was remounted read-only."""
+    return on_connect(ledger, "PRAGMA query_only=ON")
+
+
+def locked(ledger, path):
+    """Another program holds the database and does not let go."""
+    mend = on_connect(ledger, "PRAGMA busy_timeout=20")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+
+    def release():
+        other.execute("ROLLBACK")
+        other.close()
+        mend()
+
+    return release
+
+
+def dropped(ledger, path):
+    """A table is gone; putting it back is what an operator would do."""
+    with sqlite3.connect(path) as database:
+        (create,) = database.execute("select sql from sqlite_master where name = 'step_chunks'").fetchone()
+        rows = database.execute("select * from step_chunks").fetchall()
+        database.execute("drop table step_chunks")
+
+    def restore():
+        with sqlite3.connect(path) as database:
+            database.execute(create)
+            database.executemany("insert into step_chunks values (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+
+    return restore
+
+
+def on_connect(ledger, pragma):
+    def set_pragma(connection, _record):
+        connection.execute(pragma)
+
+    sql.event.listen(ledger._engine, "connect", set_pragma)
+    ledger._engine.dispose()
+
+    def mend():
+        sql.event.remove(ledger._engine, "connect", set_pragma)
+        ledger._engine.dispose()
+
+    return mend
+
+
+@pytest.mark.parametrize("failure", [read_only, locked, dropped])
+def test_what_could_not_be_written_is_written_with_the_next_push_that_works(ledger, url, tmp_path, failure):
+    pushes = story()
+    ingest = aggregator(ledger)
+    assert all(isinstance(answer, schema.Ack) for answer in take(ingest, *bodies(*pushes[:4])))
+    before = contents(url)
+    mend = failure(ledger, str(tmp_path / "ledger.db"))
+    answers = take(ingest, *bodies(*pushes[4:9]))
+    assert all(isinstance(answer, LedgerError) and "ledger.db" in str(answer) for answer in answers)
+    assert ingest.counts["ledger", "error"] == ingest.counts["report", "failed"] == 5
+    mend()
+    assert contents(url) == before, "nothing of a failed transaction is there"
+    # The agents repeat what was not acknowledged; here only the last of them comes through.
+    (ack,) = take(ingest, body_of(*pushes[8]))
+    assert ack.accepted == len(pushes[8])
+    again = Ledger(url)
+    assert restored_equals(again, ingest)
+    again.close()
+    take(ingest, *bodies(*pushes[9:]))
+    again = Ledger(url)
+    assert restored_equals(again, ingest)
+    again.close()
+
+
+def test_a_full_disk_refuses_what_does_not_fit_and_keeps_what_does(ledger, url):
+    ingest = aggregator(ledger)
+    one = Process().steps(2, forward=1)
+    take(ingest, body_of(rank_report(one)))
+    mend = on_connect(ledger, "PRAGMA max_page_count=1")  # No page more than there is.
+    (error,) = take(ingest, body_of(rank_report(one.steps(2000, forward=1))))
+    assert isinstance(error, LedgerError) and "full" in str(error)
+    (found,) = ledger.reports()
+    assert (len(found.steps), found.live.steps_done) == (2, 2), "not a part of it was written"
+    mend()
+    take(ingest, body_of(rank_report(one.finished(), rows=[])))
+    assert restored_equals(ledger, ingest) and account(ingest)["steps"]["kept"] == 2002
+
+
+def test_pushes_repeated_against_a_broken_ledger_do_not_pile_up(ledger):
+    ingest = aggregator(ledger)
+    mend = read_only(ledger, "")
+    one = Process()
+    for _ in range(20):
+        body = body_of(rank_report(one.steps(5, forward=1)))
+        assert isinstance(take(ingest, body, body)[0], LedgerError)
+    (waiting,) = ingest._unwritten
+    assert len(waiting.rows) == 100 and waiting.report.steps == []
+    mend()
+    take(ingest, body_of(rank_report(one.finished(), rows=[])))
+    assert ingest._unwritten == []
+    (found,) = ledger.reports()
+    assert ([row.number for row in found.steps], found.live.ended) == (list(range(1, 101)), "finished")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), asyncio.CancelledError()])
+def test_whatever_stops_a_write_loses_nothing(ledger, error):
+    ingest = aggregator(ledger)
+    pushes = bodies(*story())
+
+    async def push():
+        ingest._ledger = Failing(error)
+        with pytest.raises(type(error)):
+            await ingest.take(pushes[0])
+        ingest._ledger = ledger
+        await ingest.take(pushes[1])
+
+    asyncio.run(push())
+    assert len(list(ledger.reports())) == 2 and restored_equals(ledger, ingest)
+
+
+class Failing:
+    def __init__(self, error):
+        self._error = error
+
+    def append(self, batch):
+        raise self._error
+
+
+def test_pushes_that_come_together_share_a_transaction_and_all_are_on_disk_when_answered(ledger):
+    ingest = aggregator(ledger)
+    batches = []
+    append = ledger.append
+    ledger.append = lambda batch: (batches.append(len(batch)), append(batch))
+    found = []
+
+    async def push(body):
+        ack = await ingest.take(body)
+        found.append(len(list(ledger.reports())))
+        return ack
+
+    async def together():
+        return await asyncio.gather(*(push(body_of(rank_report(Process(r)))) for r in range(30)))
+
+    answers = asyncio.run(together())
+    assert sum(ack.accepted for ack in answers) == 30
+    assert sum(batches) == 30 and len(batches) == 2, "the first alone, the others while it was written"
+    assert found[0] >= 1 and found[-1] == 30
+    assert sorted(report.identity.rank for report in ledger.reports()) == list(range(30))
