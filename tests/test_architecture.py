@@ -32,7 +32,7 @@ ROOMS = {
 }
 LAZILY = {
     "sdk": {"account", "causes", "local", "page_reader"},
-    "cli": {"account", "causes", "local", "aggregator", "demo", "exporters"},
+    "cli": {"account", "causes", "local", "identity", "aggregator", "demo", "exporters"},
     "exporters": set(),
 }
 # Rooms that use the standard library alone.

@@ -4,6 +4,7 @@ import pytest
 from account_history import Process, assert_closes, ns, of_rank, run_of
 
 from goodput.account import compute
+from goodput.account.states import STATES
 
 
 def account_of(*processes, now=100.0, **given):
@@ -82,14 +83,14 @@ def test_a_rank_that_said_nothing_follows_those_that_did():
 
 
 def test_three_attempts_each_loss_is_charged_to_the_restart_that_caused_it():
-    one = Process().steps(10, forward=1).killed()  # 0..9
+    one = Process().steps(10, forward=1).begun(forward=0.5).killed()  # 0..9 and half of 10
     two = Process(attempt=2, start=12).resumed(6).steps(5, forward=1).killed(after=0.5)  # 7..11
     three = Process(attempt=3, start=20).resumed(4).steps(10, forward=1).finished()  # 5..14
     account = account_of(one, two, three)
     # 7, 8, 9 were lost to the second start; 5, 6 and the second's 7..11 to the third, which went back further.
     assert steps_of(account) == [(5 + 0 + 10, 3 + 2 + 5)]
-    assert restarts_of(account) == [(2, 6, 2.0, 3, 3.0), (3, 4, 2.5, 7, 7.5)]
-    assert of_rank(account) == {"productive": 15.0, "lost": 10.5, "down": 4.5}
+    assert restarts_of(account) == [(2, 6, 1.5, 3, 3.5), (3, 4, 2.5, 7, 7.5)]
+    assert of_rank(account) == {"productive": 15.0, "lost": 11.0, "down": 4.0}
 
 
 def test_an_older_checkpoint_loses_more_than_the_newest_would():
@@ -244,6 +245,16 @@ def test_lost_steps_are_shared_out_where_single_rows_are_not_known():
     assert steps_of(account) == [(6 + 8, 6)]
     assert of_rank(account) == {"productive": 14.0, "loader": 7.0, "lost": 9.0, "down": 2.0}
     assert restarts_of(account) == [(2, 5, 2.0, 6, 9.0)]
+
+
+def test_a_share_of_odd_nanoseconds_is_exact():
+    one = Process().steps(2, loader=1e-9, forward=2e-9).step(loader=1e-9, forward=3e-9).killed()
+    one.rows = one.rows[2:]  # One row of three steps, 10 ns.
+    two = Process(attempt=2, start=10e-9).resumed(1).step(forward=1e-9).finished()
+    # A third is lost, 3 ns; of the other 7 ns 7/10 of 3 and of 7, and the nanosecond left over goes to the larger.
+    states = account_of(one, two).ranks[0].states
+    found = dict(zip(STATES, states, strict=True))
+    assert (found["lost"], found["loader"], found["productive"]) == (3, 2, 5 + 1)
 
 
 def test_the_first_step_is_inferred_when_its_row_did_not_arrive():

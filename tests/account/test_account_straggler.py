@@ -112,6 +112,14 @@ def test_groups_are_compared_within_themselves():
     assert [of_rank(account, r).get("straggler", 0) for r in range(4)] == [0, 3.0, 1.5, 0]
 
 
+def test_a_culprit_is_slow_against_its_own_group():
+    stages = (
+        in_step(1.0, 1.5, group="a"),
+        [Process(r, group="b").steps(3, forward=9).finished() for r in (2, 3)],
+    )
+    assert account_of(*stages[0], *stages[1]).straggler.culprit() == (1, "productive")
+
+
 def test_steps_are_matched_by_index_and_attempt():
     # Rank 1 has no step 0 and one more at the end: steps 1 and 2 are compared, the others stand alone.
     one, two = Process(0), Process(1)

@@ -242,6 +242,13 @@ def test_zero_is_measured_zero():
     assert (factors["step_efficiency"], factors["compute_efficiency"]) == (None, None)
 
 
+def test_the_device_is_that_of_the_first_rank_that_knows_it():
+    ranks = [
+        Process(r, device=device).steps(2, forward=1).finished() for r, device in enumerate(["", "a", "b"])
+    ]
+    assert account_of(*ranks).device == account_of(*reversed(ranks)).device == "a"
+
+
 # ---- Over time
 
 

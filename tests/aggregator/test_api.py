@@ -81,7 +81,7 @@ def test_the_document_is_the_account_of_the_same_reports(client):
 
 
 def test_what_the_ranks_are_doing_now(client):
-    start = now() - 8
+    start = now() - 500
     busy = Process(0, 2, start, world_size=3).steps(4, forward=1).begun(loader=0.5).silent(after=0.25)
     dead = Process(1, 2, start, world_size=3).steps(2, forward=1).killed(after=1)
     push(client, rank_report(busy), rank_report(dead))

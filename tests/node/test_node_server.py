@@ -55,7 +55,7 @@ def test_the_index_links_to_what_is_there(server):
         assert f'href="{path}"' in text
 
 
-@pytest.mark.parametrize("path", ["/metricsx", "/metrics/", "/../etc/passwd", "//", "/%00"])
+@pytest.mark.parametrize("path", ["/metricsx", "/metrics/", "/../etc/passwd", "/%00"])
 def test_other_paths_are_not_found(server, path):
     connection = http.client.HTTPConnection(*server.address, timeout=10)
     connection.request("GET", path)

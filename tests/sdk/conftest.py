@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import tempfile
+from pathlib import Path
 
 import pytest
 import sdk_process
+
+from goodput.page import default_directory
 
 IMPLEMENTATIONS = ("compiled", "python")
 
@@ -19,11 +24,18 @@ def pure(request) -> bool:
 
 
 @pytest.fixture
-def sdk(tmp_path, pure):
+def directory():
+    """An empty page directory, in memory where pages lie by default."""
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(default_directory({}))) as made:
+        yield Path(made, "pages")
+
+
+@pytest.fixture
+def sdk(directory, pure):
     """Run code with a page directory of its own: sdk(code, RANK="3"). It must end well unless status is given."""
 
     def run(code: str, status: int = 0, **given) -> sdk_process.Outcome:
-        outcome = sdk_process.run(code, tmp_path / "pages", pure, **given)
+        outcome = sdk_process.run(code, directory, pure, **given)
         assert outcome.status == status, outcome.errors
         return outcome
 

@@ -56,13 +56,13 @@ def test_the_end_comes_while_the_step_thread_still_runs(sdk):
     assert snapshot.ended == "finished" and snapshot.steps_done >= 5
 
 
-def test_a_live_process_is_alive_and_an_unreaped_one_is_dead(tmp_path, pure):
+def test_a_live_process_is_alive_and_an_unreaped_one_is_dead(directory, pure):
     process = subprocess.Popen(
         sdk_process.command("goodput.start(run='r')\ntell(1)\nsys.stdin.read()"),
-        env=sdk_process.environment(tmp_path, pure, {}), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env=sdk_process.environment(directory, pure, {}), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     process.stdout.readline()
-    (path,) = tmp_path.glob("r.*.page")
+    (path,) = directory.glob("r.*.page")
     with Reader(str(path)) as reader:
         assert reader.alive() and reader.alive(procfs="/nowhere")  # the second by its lock alone
         process.kill()
@@ -211,7 +211,7 @@ goodput._session._table.release(); goodput._session._starting.release()
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize(("end", "ended"), [("", "finished"), ("1 / 0", "failed"), ("sys.exit(0)", "finished"), ("sys.exit(3)", "failed")])
-def test_a_rank_run_by_multiprocessing_ends_its_page(tmp_path, pure, method, end, ended):
+def test_a_rank_run_by_multiprocessing_ends_its_page(tmp_path, directory, pure, method, end, ended):
     """Its children leave by os._exit, past the interpreter's exit functions."""
     script = tmp_path / "ranks.py"
     script.write_text(f"""
@@ -226,7 +226,6 @@ if __name__ == "__main__":
     child = context.Process(target=rank)
     child.start(); child.join()
 """)
-    directory = tmp_path / "pages"
     subprocess.run(
         [*sdk_process.command("")[:2], str(script)],
         env=sdk_process.environment(directory, pure, {}), timeout=60, stderr=subprocess.DEVNULL, check=True,

@@ -13,8 +13,7 @@ from sdk_checks import check
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_junk_in_random_order(tmp_path, pure, seed):
-    directory = tmp_path / "pages"
+def test_junk_in_random_order(tmp_path, directory, pure, seed):
     script = os.path.abspath(sdk_junk.__file__)
     done = subprocess.run(
         [sys.executable, "-S", script, str(seed), "1500"], cwd=tmp_path, capture_output=True, text=True, timeout=60,

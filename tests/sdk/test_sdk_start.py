@@ -123,10 +123,9 @@ def test_distinct_runs_have_distinct_files():
     assert len(files) == len(names) and all(len(file.encode()) < 200 and "/" not in file for file in files)
 
 
-def test_the_default_run_is_named_after_the_script(tmp_path, pure):
+def test_the_default_run_is_named_after_the_script(tmp_path, directory, pure):
     script = tmp_path / "train model.py"
     script.write_text("import goodput\ngoodput.start()\n")
-    directory = tmp_path / "pages"
     done = subprocess.run(
         [*sdk_process.command("")[:2], str(script)], env=sdk_process.environment(directory, pure, {}), timeout=60
     )
@@ -206,8 +205,7 @@ def test_a_restart_many_times_leaks_no_descriptor(sdk):
     assert out.told == [0] and len(out.paths()) == 51
 
 
-def test_attempts_are_counted_on_from_the_pages_of_dead_processes(tmp_path, pure):
-    directory = tmp_path / "pages"
+def test_attempts_are_counted_on_from_the_pages_of_dead_processes(directory, pure):
     for attempt in (1, 2, 3):
         out = sdk_process.run("goodput.start(run='r', rank=1)\nos._exit(0)", directory, pure)
         assert len(out.paths()) == attempt
@@ -258,8 +256,7 @@ def test_where_no_page_can_lie_training_goes_on_and_the_report_still_works(sdk, 
     assert "only goodput.report() will see this process" in said
 
 
-def test_a_second_process_of_the_same_rank_says_so_and_trains_on(tmp_path, pure):
-    directory = tmp_path / "pages"
+def test_a_second_process_of_the_same_rank_says_so_and_trains_on(directory, pure):
     first = subprocess.Popen(
         sdk_process.command("goodput.start(run='r', rank=1)\nwith goodput.step(): pass\ntell(1)\nsys.stdin.read()"),
         env=sdk_process.environment(directory, pure, {}), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -280,9 +277,8 @@ def test_a_second_process_of_the_same_rank_says_so_and_trains_on(tmp_path, pure)
     assert two.drops["claim"] == 0
 
 
-def test_what_lies_under_a_pages_name_is_never_written_to(tmp_path, pure):
+def test_what_lies_under_a_pages_name_is_never_written_to(tmp_path, directory, pure):
     """A claim is counted in the other's page, which must be one: not where a link points to."""
-    directory = tmp_path / "pages"
     directory.mkdir()
     victim = tmp_path / "victim"
     victim.write_bytes(b"\1" * page.FILE_BYTES)
@@ -300,8 +296,7 @@ def test_what_lies_under_a_pages_name_is_never_written_to(tmp_path, pure):
     assert victim.read_bytes() == b"\1" * page.FILE_BYTES
 
 
-def test_a_draft_that_a_killed_process_left_is_in_nobodys_way(tmp_path, pure):
-    directory = tmp_path / "pages"
+def test_a_draft_that_a_killed_process_left_is_in_nobodys_way(directory, pure):
     directory.mkdir()
     code = f"""
         open(os.path.join({str(directory)!r}, f".{{os.getpid()}}.r.0.1.page"), "w").close()
