@@ -17,8 +17,10 @@ def text_of(*processes, now=100.0):
     return found, render(found)
 
 
-def test_tenths_by_largest_remainder():
-    assert tenths([1, 1, 1]) == [334, 333, 333]
+def test_tenths_round_each_part_and_the_first_as_it_reads_elsewhere():
+    assert tenths([1, 1, 1]) == [333, 334, 333]
+    assert tenths([0, 1, 1, 1]) == [0, 334, 333, 333]
+    assert tenths([1005, 1005, 0, 7990]) == [101, 100, 0, 799]
     assert tenths([2, 1, 0]) == [667, 333, 0]
     assert tenths([0.0004, 999.9996]) == [0, 1000]
     assert tenths([]) == [] and tenths([0, 0]) == [0, 0]

@@ -5,6 +5,7 @@ In: an account document. Out: text of at most 100 columns, without colour.
 
 from __future__ import annotations
 
+import math
 import textwrap
 
 from goodput.account.states import MEANINGS, STATES
@@ -14,15 +15,22 @@ COLUMNS = 100
 
 
 def tenths(parts: list[float]) -> list[int]:
-    """Shares of `parts` in tenths of a percent that sum to exactly 1000 (largest remainder); all 0 if empty."""
+    """Shares of `parts` in tenths of a percent that sum to exactly 1000; all 0 if empty.
+
+    Each is rounded by itself, so that it reads as it does elsewhere; what is then missing or too much goes to the
+    parts that were furthest from their rounding, and never to the first.
+    """
     total = sum(parts)
     if total <= 0:
         return [0] * len(parts)
     exact = [1000 * part / total for part in parts]
-    rounded = [int(value) for value in exact]
-    by_remainder = sorted(range(len(parts)), key=lambda i: (rounded[i] - exact[i], i))
-    for i in by_remainder[: 1000 - sum(rounded)]:
-        rounded[i] += 1
+    rounded = [math.floor(value + 0.5) for value in exact]
+    short = 1000 - sum(rounded)
+    sign = 1 if short > 0 else -1
+    others = [i for i in range(1, len(parts)) if parts[i] > 0 and (sign > 0 or rounded[i] > 0)]
+    others.sort(key=lambda i: (sign * (rounded[i] - exact[i]), i))
+    for i in others[: abs(short)]:
+        rounded[i] += sign
     return rounded
 
 

@@ -58,7 +58,7 @@ class View:
         """What the demo itself is doing now."""
         self.note = note
         if not self._console.is_terminal:
-            self._console.print(f"  {note}", highlight=False)
+            self._console.print(f"  {note}", highlight=False, soft_wrap=True)
 
     def look(self) -> None:
         now = time.monotonic()
@@ -72,7 +72,7 @@ class View:
             self._live.update(self._panel(document), refresh=True)
         elif now >= self._next_line:
             self._next_line = now + LINE_SECONDS
-            self._console.print(f"  {_line(document)}", highlight=False)
+            self._console.print(f"  {_line(document)}", highlight=False, soft_wrap=True)
 
     def fetch(self) -> dict | None:
         """The run's document, None while there is none."""

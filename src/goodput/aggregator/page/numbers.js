@@ -31,15 +31,17 @@ export function gpuUnit(total) {
 export const dollars = (value, whole) =>
   value == null ? "unknown" : `$${grouped(value, whole >= 1 ? 2 : whole >= 0.01 ? 4 : 6)}`;
 
-// Shares in tenths of a percent that sum to exactly 1000 (largest remainder), as account/text.py has them.
+// Shares in tenths of a percent that sum to exactly 1000, rounded as account/text.py does.
 export function tenths(parts) {
   const total = parts.reduce((sum, part) => sum + part, 0);
   if (!(total > 0)) return parts.map(() => 0);
   const exact = parts.map((part) => (1000 * part) / total);
-  const rounded = exact.map(Math.floor);
+  const rounded = exact.map((value) => Math.floor(value + 0.5));
   const short = 1000 - rounded.reduce((sum, part) => sum + part, 0);
-  const order = parts.map((_, i) => i).sort((a, b) => rounded[a] - exact[a] - (rounded[b] - exact[b]) || a - b);
-  for (const i of order.slice(0, short)) rounded[i] += 1;
+  const sign = short > 0 ? 1 : -1;
+  const others = parts.map((_, i) => i).filter((i) => i > 0 && parts[i] > 0 && (sign > 0 || rounded[i] > 0));
+  others.sort((a, b) => sign * (rounded[a] - exact[a] - (rounded[b] - exact[b])) || a - b);
+  for (const i of others.slice(0, Math.abs(short))) rounded[i] += sign;
   return rounded;
 }
 export const tenthsText = (share) => `${Math.floor(share / 10)}.${share % 10}`;
