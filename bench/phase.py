@@ -112,12 +112,16 @@ def in_a_process(pure: bool) -> list[dict]:
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=300)
         found = json.loads(done.stdout)
         if found["compiled"] == pure:
-            raise RuntimeError("the compiled recorder is not built: install the project where a C compiler is")
+            raise RuntimeError(
+                "the compiled recorder is not built: install the project where a C compiler is"
+            )
         return found["rows"]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], epilog="example: python -m bench.phase --json")
+    parser = argparse.ArgumentParser(
+        description=__doc__.split("\n")[0], epilog="example: python -m bench.phase --json"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -132,11 +136,15 @@ def main() -> int:
         return 0
     met = True
     for kind, rows in results.items():
-        print(f"\n{kind}, Python {platform.python_version()}\n  {'one `with`':<40}{'median ns':>10}{'goodput / it':>14}{'bar':>8}")
+        print(
+            f"\n{kind}, Python {platform.python_version()}\n  {'one `with`':<40}{'median ns':>10}{'goodput / it':>14}{'bar':>8}"
+        )
         for row in rows:
             bar = f"{row['bar']:.2f}" if row["bar"] else ""
             print(f"  {row['what']:<40}{row['median_ns']:>10.0f}{row['goodput_over_it']:>14.3f}{bar:>8}")
-            met = met and (row["bar"] is None or kind != "compiled recorder" or row["goodput_over_it"] <= row["bar"])
+            met = met and (
+                row["bar"] is None or kind != "compiled recorder" or row["goodput_over_it"] <= row["bar"]
+            )
     print(f"\nbars {'met' if met else 'MISSED'} with the compiled recorder")
     return 0 if met else 1
 

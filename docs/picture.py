@@ -1,6 +1,6 @@
 """A picture of the built-in page: runs the demo, leaves its page up, takes a screenshot, ends it.
 
-    python docs/picture.py docs/page.png
+python docs/picture.py docs/page.png
 """
 
 import os
@@ -31,7 +31,13 @@ def screenshot(address: str, target: str) -> int:
         "--disable-component-update --disable-sync --hide-scrollbars --window-size=1400,1720 --virtual-time-budget=6000"
     )
     with tempfile.TemporaryDirectory() as profile:
-        command = ["chromium", *options.split(), f"--user-data-dir={profile}", f"--screenshot={target}", address]
+        command = [
+            "chromium",
+            *options.split(),
+            f"--user-data-dir={profile}",
+            f"--screenshot={target}",
+            address,
+        ]
         return subprocess.run(command, stderr=subprocess.DEVNULL, timeout=60).returncode
 
 

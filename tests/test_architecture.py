@@ -36,7 +36,18 @@ LAZILY = {
     "exporters": set(),
 }
 # Rooms that use the standard library alone.
-STANDARD = {"goodput", "page", "identity", "page_reader", "histogram", "windows", "account", "causes", "local", "sdk"}
+STANDARD = {
+    "goodput",
+    "page",
+    "identity",
+    "page_reader",
+    "histogram",
+    "windows",
+    "account",
+    "causes",
+    "local",
+    "sdk",
+}
 
 
 def room_of(path: Path) -> str:
@@ -48,7 +59,12 @@ def room_of(path: Path) -> str:
 
 def imports(tree: ast.AST):
     """(module, name, inside a function) of every import in a file."""
-    inside = {id(n) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef) for n in ast.walk(f)}
+    inside = {
+        id(n)
+        for f in ast.walk(tree)
+        if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef)
+        for n in ast.walk(f)
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for name in node.names:
@@ -81,7 +97,9 @@ def test_a_room_imports_only_what_it_may(path):
         assert reached in allowed, f"{room} imports {reached} ({module}, {name})"
 
 
-@pytest.mark.parametrize("path", [p for p in SOURCES if room_of(p) in STANDARD], ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "path", [p for p in SOURCES if room_of(p) in STANDARD], ids=lambda p: str(p.relative_to(ROOT))
+)
 def test_the_trainers_rooms_use_the_standard_library_alone(path):
     for module, _, _ in imports(ast.parse(path.read_text())):
         top = module.split(".")[0]
@@ -104,7 +122,9 @@ def test_files_and_functions_stay_small(path):
     assert text.count("\n") <= 400
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert node.end_lineno - node.lineno < 70, f"{node.name} has {node.end_lineno - node.lineno} lines"
+            assert node.end_lineno - node.lineno < 70, (
+                f"{node.name} has {node.end_lineno - node.lineno} lines"
+            )
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -26,7 +26,10 @@ class Metric(NamedTuple):
 
 
 def _declare(exposer: str, rows: list[tuple]) -> list[Metric]:
-    return [Metric(name, kind, unit, tuple(labels.split()), text, exposer) for name, kind, unit, labels, text in rows]
+    return [
+        Metric(name, kind, unit, tuple(labels.split()), text, exposer)
+        for name, kind, unit, labels, text in rows
+    ]
 
 
 _NODE = _declare(
@@ -150,7 +153,9 @@ class Families:
         metric = self._metric(name, labels)
         self._family(metric).add_metric([labels[label] for label in metric.labels], value)
 
-    def add_histogram(self, name: str, labels: dict[str, str], buckets: list[tuple[str, int]], total: float) -> None:
+    def add_histogram(
+        self, name: str, labels: dict[str, str], buckets: list[tuple[str, int]], total: float
+    ) -> None:
         """Add one histogram: cumulative (le, count) with +Inf last, and the sum of what was observed."""
         metric = self._metric(name, labels)
         self._family(metric).add_metric([labels[label] for label in metric.labels], buckets, sum_value=total)
@@ -161,7 +166,9 @@ class Families:
     def _metric(self, name: str, labels: dict[str, str]) -> Metric:
         metric = CATALOGUE[name]
         if metric.exposer != self._exposer or set(labels) != set(metric.labels):
-            raise KeyError(f"{name}: {self._exposer} exposes it with labels {sorted(labels)}, declared {metric}")
+            raise KeyError(
+                f"{name}: {self._exposer} exposes it with labels {sorted(labels)}, declared {metric}"
+            )
         return metric
 
     def _family(self, metric: Metric):

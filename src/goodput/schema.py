@@ -242,4 +242,6 @@ def _check_event(event: EventRow, who: str) -> None:
     if not 1 <= event.number < TIME_NS_MAX or not _is_time(event.time_ns) or not _is_time(event.step + 1):
         raise SchemaError(f"{who}: event {event.number} has an impossible number, time or step")
     if not 0 < len(event.kind) <= 32 or not event.kind.isprintable() or len(event.text) > 255:
-        raise SchemaError(f"{who}: event {event.number} has a kind that is none, or a text over 255 characters")
+        raise SchemaError(
+            f"{who}: event {event.number} has a kind that is none, or a text over 255 characters"
+        )

@@ -171,6 +171,12 @@ def test_a_ledger_that_cannot_be_opened_says_why_and_no_password(url, words):
     assert words in str(error.value) and "secret" not in str(error.value)
 
 
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
+def test_a_ledger_in_memory_is_refused(url):
+    with pytest.raises(LedgerError, match="name a file"):
+        Ledger(url)
+
+
 def test_a_file_that_is_no_database_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("not a database, but long enough to look like one\n" * 50)
     with pytest.raises(LedgerError, match="not a database"):

@@ -272,7 +272,13 @@ def get(url: str, path: str):
 
 
 @pytest.mark.parametrize(
-    ("path", "kind"), [("/", "text/html"), ("/page.js", "text/javascript"), ("/nodes.js", "text/javascript"), ("/page.css", "text/css")]
+    ("path", "kind"),
+    [
+        ("/", "text/html"),
+        ("/page.js", "text/javascript"),
+        ("/nodes.js", "text/javascript"),
+        ("/page.css", "text/css"),
+    ],
 )
 def test_files_come_with_headers_that_let_nothing_else_run(served, path, kind):
     status, headers, body = get(served, path)
@@ -293,7 +299,13 @@ def test_other_names_are_not_found(served, path):
 
 def test_the_page_asks_nobody_else_and_has_no_inline_code():
     html = (PAGE_FOLDER / "page.html").read_text()
-    sources = [html, *((PAGE_FOLDER / name).read_text() for name in ("page.js", "nodes.js", "numbers.js", "words.js", "page.css"))]
+    sources = [
+        html,
+        *(
+            (PAGE_FOLDER / name).read_text()
+            for name in ("page.js", "nodes.js", "numbers.js", "words.js", "page.css")
+        ),
+    ]
     assert not any(word in source for source in sources for word in ("http:", "https:", "@import", "url("))
     assert "innerHTML" not in sources[1] and "insertAdjacentHTML" not in sources[1]
     dom = Dom(html)

@@ -287,10 +287,11 @@ def test_any_value_in_any_field_gives_a_record_or_a_schema_error(changes):
         try:
             for key in path[:-1]:
                 parent = parent[key]
-            others = ANY if any_type and pick % 4 == 0 else OTHERS[type(parent[path[-1]])]
+            old = parent[path[-1]]
+            others = ANY if any_type and pick % 4 == 0 else OTHERS[type(old)]
+            parent[path[-1]] = others[pick % len(others)]
         except (TypeError, KeyError, IndexError):
-            continue  # An earlier change took that branch away.
-        parent[path[-1]] = others[pick % len(others)]
+            pass  # An earlier change took that branch away.
     try:
         use(msgspec.msgpack.encode(found))
     except schema.SchemaError:

@@ -49,7 +49,9 @@ def main() -> None:
     goodput.start()
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1)))
+    model = DistributedDataParallel(
+        torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
+    )
     model.register_comm_hook(None, all_reduce)
     optimizer = torch.optim.Adam(model.parameters())
     dataset = Slow(float(sys.argv[1]) if rank == 1 else 0.0)

@@ -27,7 +27,9 @@ class House:
     def start(self, name: str, *arguments: str, **environ: str) -> subprocess.Popen:
         environ = {**os.environ, "GOODPUT_DIR": str(self.pages), "GOODPUT_RUN": "killed", **environ}
         with open(self.folder / f"{name}.log", "ab") as log:
-            child = subprocess.Popen([sys.executable, *arguments], stdout=log, stderr=subprocess.STDOUT, env=environ)
+            child = subprocess.Popen(
+                [sys.executable, *arguments], stdout=log, stderr=subprocess.STDOUT, env=environ
+            )
         self.children.append(child)
         return child
 
@@ -62,7 +64,9 @@ def test_killing_the_aggregator_loses_nothing(tmp_path):
         log = tmp_path / "node.log"
         servers.wait_until(lambda: re.search("serves http", log.read_text()), 20, "the agent to start")
         ranks = [
-            house.start(f"rank-{rank}", script, str(tmp_path), RANK=str(rank), WORLD_SIZE="2", GOODPUT_ATTEMPT="1")
+            house.start(
+                f"rank-{rank}", script, str(tmp_path), RANK=str(rank), WORLD_SIZE="2", GOODPUT_ATTEMPT="1"
+            )
             for rank in range(2)
         ]
         servers.wait_until(lambda: house.kept() > 20, 30, "some steps")
@@ -75,7 +79,9 @@ def test_killing_the_aggregator_loses_nothing(tmp_path):
         (tmp_path / "stop").touch()
         assert [rank.wait(30) for rank in ranks] == [0, 0]
         kept = _steps_done(house)
-        servers.wait_until(lambda: house.kept() == kept and house.document()["status"] == "finished", 30, "all of it")
+        servers.wait_until(
+            lambda: house.kept() == kept and house.document()["status"] == "finished", 30, "all of it"
+        )
         assert house.document()["ranks"] == _from_the_pages(house)["ranks"]
     finally:
         house.end()

@@ -28,7 +28,9 @@ class Stack:
         (folder / "pages").mkdir()
         self.environ = {**os.environ, "GOODPUT_DIR": str(folder / "pages"), "GOODPUT_RUN": RUN}
         ledger = f"sqlite:///{folder / 'ledger.db'}"
-        self.serve = self.start("serve", "-m", "goodput", "serve", *f"--listen 127.0.0.1:0 --stall 4 --ledger {ledger}".split())
+        self.serve = self.start(
+            "serve", "-m", "goodput", "serve", *f"--listen 127.0.0.1:0 --stall 4 --ledger {ledger}".split()
+        )
         self.aggregator = self.address("serve")
         options = f"--listen 127.0.0.1:0 --interval 0.2 --push-interval 0.5 --aggregator {self.aggregator}"
         self.node = self.start("node", "-m", "goodput", "node", *options.split())
@@ -37,7 +39,10 @@ class Stack:
     def start(self, name: str, *arguments: str, **environ: str) -> subprocess.Popen:
         with open(self.folder / f"{name}.log", "wb") as log:
             child = subprocess.Popen(
-                [sys.executable, *arguments], stdout=log, stderr=subprocess.STDOUT, env={**self.environ, **environ}
+                [sys.executable, *arguments],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**self.environ, **environ},
             )
         self.children.append(child)
         return child

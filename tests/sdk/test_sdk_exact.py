@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
+import sdk_process
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sdk_checks import check
@@ -221,6 +222,31 @@ class Rules:
             self.done(3)
         elif mine:
             self.in_step = False
+
+
+def test_a_boundary_whose_reading_is_older_than_the_last_one_takes_the_last(directory, pure):
+    """A signal handler that came after the reading has moved the clock on; no total may go backwards for it."""
+    code = """
+        goodput.start(run="r")
+        recorder = goodput._session.recorder
+        with goodput.step(): work()
+        for _ in range(3):
+            now = time.perf_counter_ns()
+            with goodput.phase("forward"): spin(100)
+            last, before = recorder.last_ns, snapshot().totals
+            assert recorder.end_gap(now) == last and snapshot().totals == before
+            assert recorder.begin_step(last, None, 0)
+            now = time.perf_counter_ns()
+            with goodput.phase("forward"): spin(100)
+            last, before = recorder.last_ns, snapshot().totals
+            assert recorder.end_step(now) == last and snapshot().totals == before
+            recorder.charge(now)
+            assert recorder.last_ns == last and snapshot().totals == before
+        assert not recorder.begin_step(now, None, 0)
+    """
+    out = sdk_process.run(code, directory, pure)
+    assert out.status == 0, out.errors
+    assert check(out.snapshot()).steps_done == 4
 
 
 # -- bins

@@ -245,8 +245,9 @@ def test_a_signal_handler_that_enters_phases_and_marks(sdk):
             count[0] += 1
             with goodput.phase(("forward", "mine", "h2d")[count[0] % 3]):
                 with goodput.phase("compile"): pass
-            with goodput.step(): pass
-            for i in goodput.steps([1]): pass
+            if count[0] % 3 == 0:
+                with goodput.step(): pass
+                for i in goodput.steps([1]): pass
             if count[0] % 7 == 0: goodput.mark(f"signal {count[0]}")
             if not over: signal.setitimer(signal.ITIMER_REAL, 1e-5 * (1 + count[0] % 13))
         over = []
@@ -261,8 +262,9 @@ def test_a_signal_handler_that_enters_phases_and_marks(sdk):
                 with goodput.phase("forward"):
                     with goodput.phase("communication"): pass
                 if i % 5 == 0: goodput.mark("loop"); marks += 1
-            with goodput.step():
-                with goodput.phase("optimizer"): pass
+            for _ in range(100):
+                with goodput.step():
+                    with goodput.phase("optimizer"): pass
         over.append(True)
         signal.setitimer(signal.ITIMER_REAL, 0)
         recorder = goodput._session.recorder
@@ -272,7 +274,7 @@ def test_a_signal_handler_that_enters_phases_and_marks(sdk):
     """)
     ((signals, all_marks, depth),) = out.told
     snapshot = check(out.snapshot())
-    assert signals > 500 and all_marks and depth == 0
+    assert signals > 100 and all_marks and depth == 0
     assert snapshot.steps_done > 100 and snapshot.drops["phase"] == 0
     assert {event.text.split()[0] for event in snapshot.events} == {"loop", "signal"}
     assert [event.number for event in snapshot.events] == list(

@@ -121,6 +121,22 @@ def test_the_report_from_other_threads_leaves_the_step_thread_alone(sdk):
     assert snapshot.steps_done == 3001 and snapshot.drops["phase"] == 0
 
 
+def test_the_report_from_another_thread_does_not_enter_what_waits_for_the_step_thread(sdk):
+    out = sdk("""
+        goodput.start(run="r")
+        def other():
+            with goodput.phase("h2d"): pass
+            goodput.mark("other")
+            assert goodput.report().account
+            tell([snapshot().background, len(snapshot().events)])
+        thread = threading.Thread(target=other)
+        thread.start(); thread.join()
+        goodput.report()
+        tell([snapshot().background, len(snapshot().events)])
+    """)
+    assert out.told == [[0, 0], [1, 1]]
+
+
 # -- the command
 
 

@@ -10,7 +10,6 @@ import textwrap
 
 from goodput.account.states import MEANINGS, STATES
 
-
 COLUMNS = 100
 
 
@@ -57,7 +56,9 @@ def render(document: dict) -> str:
         "",
         f"  {'state':<14}{'GPU-seconds':>12}{'percent':>9}   what it is",
     ]
-    lines += [f"  {s:<14}{seconds:>12.2f}{share:>8}%   {what}" for s, seconds, share, what in state_rows(document)]
+    lines += [
+        f"  {s:<14}{seconds:>12.2f}{share:>8}%   {what}" for s, seconds, share, what in state_rows(document)
+    ]
     lines += [f"  {'total':<14}{document['gpu_seconds']:>12.2f}{'100.0':>8}%", ""]
     for line in [*_factor_lines(document), *_trouble_lines(document)]:
         lines.append(wrap(line))
@@ -66,7 +67,11 @@ def render(document: dict) -> str:
 
 def wrap(line: str) -> str:
     """A long line over several, each continued a little further in."""
-    return textwrap.fill(line, COLUMNS, subsequent_indent="    ", break_long_words=False) if line.strip() else line
+    return (
+        textwrap.fill(line, COLUMNS, subsequent_indent="    ", break_long_words=False)
+        if line.strip()
+        else line
+    )
 
 
 def _factor_lines(document: dict) -> list[str]:

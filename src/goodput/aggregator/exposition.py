@@ -91,7 +91,9 @@ class Exposition:
         for outcome in ("accepted", "malformed", "failed"):
             families.add("goodput_aggregator_reports_total", {"outcome": outcome}, counts["report", outcome])
         for reason in ("malformed", "claim", "phases", "runs"):
-            families.add("goodput_aggregator_rank_rejections_total", {"reason": reason}, counts["rejection", reason])
+            families.add(
+                "goodput_aggregator_rank_rejections_total", {"reason": reason}, counts["rejection", reason]
+            )
         families.add("goodput_aggregator_rows_total", {"kind": "new"}, store.new)
         families.add("goodput_aggregator_rows_total", {"kind": "repeated"}, store.repeated)
         clamped = sum(self._accounts.account(name).clamped for name in list(store.runs))

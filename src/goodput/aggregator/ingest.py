@@ -103,7 +103,9 @@ def _folded(batch: list[Merged]) -> list[Merged]:
     folded: dict[tuple, Merged] = {}
     for merged in batch:
         identity = merged.report.identity
-        before = folded.setdefault((identity.run, identity.rank, identity.attempt), Merged(merged.report, [], []))
+        before = folded.setdefault(
+            (identity.run, identity.rank, identity.attempt), Merged(merged.report, [], [])
+        )
         before.rows += merged.rows
         before.events += merged.events
         if merged.report.sequence > before.report.sequence:

@@ -77,7 +77,10 @@ class Ledger:
     def __init__(self, url: str):
         self.url = "URL"
         try:
-            self.url = sql.engine.make_url(url).render_as_string(hide_password=True)
+            parsed = sql.engine.make_url(url)
+            self.url = parsed.render_as_string(hide_password=True)
+            if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
+                raise LedgerError(f"ledger {self.url}: a ledger in memory outlives nothing; name a file")
             self._engine = sql.create_engine(url)
             if self._engine.dialect.name == "sqlite":
                 sql.event.listen(self._engine, "connect", _configure_sqlite)
@@ -90,7 +93,9 @@ class Ledger:
                 if max(found, default=VERSION) <= VERSION:
                     _tables.create_all(connection)
         except KeyError as error:
-            raise LedgerError(f"ledger {self.url}: {error} is not supported, use sqlite or postgresql") from None
+            raise LedgerError(
+                f"ledger {self.url}: {error} is not supported, use sqlite or postgresql"
+            ) from None
         except (sql.exc.SQLAlchemyError, ModuleNotFoundError) as error:
             raise LedgerError(f"ledger {self.url}: {_cause(error)}") from None
         if found and max(found) > VERSION:
@@ -181,9 +186,9 @@ def _select(table: sql.Table, key: dict, *columns):
 
 
 def _configure_sqlite(connection, _record) -> None:
-    """WAL, so that readers and the writer do not wait for each other; a commit survives a killed process."""
+    """WAL, so that readers and the writer do not wait for each other; a commit is on disk when it returns."""
     connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=NORMAL")
+    connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA busy_timeout=5000")
 
 

@@ -16,7 +16,9 @@ from goodput.account.states import INDEX
 
 def advisers() -> dict[str, object]:
     """The cause modules by the state they explain."""
-    modules = (importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__))
+    modules = (
+        importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)
+    )
     return {module.STATE: module for module in modules}
 
 

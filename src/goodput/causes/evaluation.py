@@ -5,6 +5,5 @@ STATE = "evaluation"
 
 def advise(account) -> str:
     return (
-        "Evaluate less often or on fewer batches, or move evaluation to its own job that reads "
-        "checkpoints."
+        "Evaluate less often or on fewer batches, or move evaluation to its own job that reads checkpoints."
     )

@@ -5,6 +5,5 @@ STATE = "launch"
 
 def advise(account) -> str:
     return (
-        "Fuse small kernels: torch.compile or CUDA graphs, larger micro-batches, less Python "
-        "between kernels."
+        "Fuse small kernels: torch.compile or CUDA graphs, larger micro-batches, less Python between kernels."
     )

@@ -5,6 +5,5 @@ STATE = "queue"
 
 def advise(account) -> str:
     return (
-        "Ask for a shape that fits the free nodes, or let the scheduler keep the allocation "
-        "across restarts."
+        "Ask for a shape that fits the free nodes, or let the scheduler keep the allocation across restarts."
     )

@@ -4,7 +4,4 @@ STATE = "restore"
 
 
 def advise(account) -> str:
-    return (
-        "Load shards in parallel from local or memory-backed storage instead of one file over the "
-        "network."
-    )
+    return "Load shards in parallel from local or memory-backed storage instead of one file over the network."

@@ -4,6 +4,4 @@ STATE = "unobserved"
 
 
 def advise(account) -> str:
-    return (
-        "Run `goodput node` on every node of the run, and start the SDK early in every rank."
-    )
+    return "Run `goodput node` on every node of the run, and start the SDK early in every rank."

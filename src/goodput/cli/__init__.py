@@ -43,7 +43,13 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except ModuleNotFoundError as error:
-        extra = {"rich": "demo", "numpy": "demo", "prometheus_client": "node", "msgspec": "node", "httpx": "node"}
+        extra = {
+            "rich": "demo",
+            "numpy": "demo",
+            "prometheus_client": "node",
+            "msgspec": "node",
+            "httpx": "node",
+        }
         name = (error.name or "").split(".")[0]
         print(
             f"goodput: this command needs {name}: pip install 'goodput-telemetry[{extra.get(name, 'server')}]'",

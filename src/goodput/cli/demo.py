@@ -18,17 +18,32 @@ def add_parser(subparsers) -> None:
         epilog="example: goodput demo --ranks 4 --slow-rank 1 --loader-delay 0.03 --json demo.json",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="rank processes, 2 to 16 (default 4)")
-    parser.add_argument("--seconds", type=float, default=20.0, metavar="S", help="length of training (default 20)")
+    parser.add_argument(
+        "--ranks", type=int, default=4, metavar="N", help="rank processes, 2 to 16 (default 4)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, metavar="S", help="length of training (default 20)"
+    )
     parser.add_argument("--slow-rank", default=None, metavar="R", help='rank with a slow loader, or "none"')
     parser.add_argument(
-        "--loader-delay", type=float, default=0.02, metavar="SECONDS", help="its delay per batch (default 0.02)"
+        "--loader-delay",
+        type=float,
+        default=0.02,
+        metavar="SECONDS",
+        help="its delay per batch (default 0.02)",
     )
     parser.add_argument(
-        "--kill-at", default="auto", metavar="STEP", help='step in which a rank is killed, or "none" (default: middle)'
+        "--kill-at",
+        default="auto",
+        metavar="STEP",
+        help='step in which a rank is killed, or "none" (default: middle)',
     )
     parser.add_argument(
-        "--json", metavar="FILE", nargs="?", const="-", help="write what was planted and measured (to standard output)"
+        "--json",
+        metavar="FILE",
+        nargs="?",
+        const="-",
+        help="write what was planted and measured (to standard output)",
     )
     parser.add_argument("--keep", action="store_true", help="leave the page up and print its address")
     parser.set_defaults(call=call)
@@ -113,7 +128,9 @@ def _planted_line(planted: dict) -> str:
     parts = []
     if planted["slow_rank"] is not None:
         delay = 1e3 * planted["loader_delay_seconds"]
-        parts.append(f"rank {planted['slow_rank']} slept {planted['loader_seconds']:.2f} s in its loader ({delay:g} ms a batch)")
+        parts.append(
+            f"rank {planted['slow_rank']} slept {planted['loader_seconds']:.2f} s in its loader ({delay:g} ms a batch)"
+        )
     if planted["kill_step"] is not None:
         parts.append(
             f"rank {planted['killed_rank']} was killed in step {planted['kill_step']}, {planted['steps_redone']} "

@@ -46,5 +46,7 @@ def call(arguments) -> int:
         found = document(account, explain(account))
         print(json.dumps(found) if arguments.json else render(found) + "\n")
     if not chosen:
-        print(f"goodput report: no run {arguments.run or ''} in {directory}".replace("  ", " "), file=sys.stderr)
+        print(
+            f"goodput report: no run {arguments.run or ''} in {directory}".replace("  ", " "), file=sys.stderr
+        )
     return 0 if chosen else 1

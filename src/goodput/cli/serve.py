@@ -20,12 +20,18 @@ def add_parser(subparsers) -> None:
         epilog="example: goodput serve --listen 127.0.0.1:9471 --ledger sqlite:////var/lib/goodput/ledger.db",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--listen", default=DEFAULT_LISTEN, metavar="ADDRESS:PORT", help="default %(default)s")
+    parser.add_argument(
+        "--listen", default=DEFAULT_LISTEN, metavar="ADDRESS:PORT", help="default %(default)s"
+    )
     parser.add_argument(
         "--ledger", metavar="URL", help="SQLAlchemy URL (default: sqlite, goodput-ledger.db in this folder)"
     )
     parser.add_argument(
-        "--stall", type=float, default=60.0, metavar="SECONDS", help="least length of a stall (default %(default)s)"
+        "--stall",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="least length of a stall (default %(default)s)",
     )
     parser.add_argument(
         "--stale",

@@ -95,7 +95,9 @@ def _train(job: Job, rank: int, world_size: int, attempt: int, truth: int) -> No
             model.backward()
         with goodput.phase("communication"):
             # The stop flag travels with the gradient, so that all ranks stop after the same step.
-            model.extras[0] = float(rank == 0 and time.time() >= job.stop_at and step - first + 1 >= job.steps_min)
+            model.extras[0] = float(
+                rank == 0 and time.time() >= job.stop_at and step - first + 1 >= job.steps_min
+            )
             ring.mean(model.message)
         with goodput.phase("optimizer"):
             adam.update(model.parameters, model.gradient)

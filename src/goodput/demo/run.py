@@ -73,7 +73,9 @@ class Demo:
         """Raises DemoError where a part does not work."""
         keep = False
         try:
-            server = self._child("serve", ["-m", "goodput", "serve", *self._serve_options()], self.options.keep)
+            server = self._child(
+                "serve", ["-m", "goodput", "serve", *self._serve_options()], self.options.keep
+            )
             address = server.address()
             agent = self._child("node", ["-m", "goodput", "node", *self._node_options(address)])
             agent.address()
@@ -132,7 +134,11 @@ class Demo:
         at_step = options.kill_at if kill and isinstance(options.kill_at, int) else None
         at_time = began + 0.45 * options.seconds if kill and options.kill_at == "auto" else None
         # A kill step that is far off keeps the first attempt going; what was restarted gets a fair share.
-        stop_at = began + options.seconds if number == 1 else max(began + options.seconds, now + 0.3 * options.seconds)
+        stop_at = (
+            began + options.seconds
+            if number == 1
+            else max(began + options.seconds, now + 0.3 * options.seconds)
+        )
         if at_step is not None:
             stop_at = max(stop_at, began + RUN_SECONDS_MAX)
         ranks = []
@@ -149,7 +155,12 @@ class Demo:
                 kill_at_time=at_time if victim else None,
                 peak_flops_per_second=peak,
             )
-            environ = {"RANK": rank, "WORLD_SIZE": options.ranks, "LOCAL_RANK": rank, "GOODPUT_ATTEMPT": number}
+            environ = {
+                "RANK": rank,
+                "WORLD_SIZE": options.ranks,
+                "LOCAL_RANK": rank,
+                "GOODPUT_ATTEMPT": number,
+            }
             command = ["-m", "goodput.demo.rank", job.to_json()]
             environ = {name: str(value) for name, value in environ.items()}
             ranks.append(self._child(f"rank-{number}-{rank}", command, **ONE_THREAD, **environ))
@@ -186,7 +197,10 @@ class Demo:
         return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
     def _steps(self, rank: int, attempt: int) -> list[tuple[int, float]]:
-        return [(int(step), float(slept)) for step, slept in (w for w in self._truth(rank, attempt) if len(w) == 2)]
+        return [
+            (int(step), float(slept))
+            for step, slept in (w for w in self._truth(rank, attempt) if len(w) == 2)
+        ]
 
     def _planted(self, account: dict) -> dict:
         """What truly happened: sleeps in steps that were not done again, and the steps that were."""
@@ -220,7 +234,9 @@ class Demo:
 def _measured_peak() -> float:
     code = "from goodput.demo.peak import *; print(measured_peak_flops_per_second())"
     environ = {**os.environ, **ONE_THREAD}
-    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60
+    )
     if done.returncode:
         raise DemoError(f"cannot measure the peak:\n{done.stderr[-1000:]}")
     return float(done.stdout)
