@@ -210,7 +210,7 @@ def test_a_body_that_is_too_large_is_refused_without_being_read_to_its_end(clien
 
 def test_an_impossible_rank_is_rejected_while_the_others_are_taken(client):
     start = now() - 5
-    good, other = Process(0, 1, start).steps(3, forward=1), Process(2, 1, start).steps(2, forward=1)
+    good, other = Process(0, 1, start).steps(3, forward=1), Process(2, 1, start).steps(3, forward=1)
     bad = rank_report(Process(1, 1, start, world_size=3).steps(3, forward=1))
     bad = replace(bad, steps=[replace(bad.steps[0], start_ns=bad.steps[0].end_ns + 1)])
     ack = push(client, rank_report(good), bad, rank_report(other))
@@ -219,18 +219,18 @@ def test_an_impossible_rank_is_rejected_while_the_others_are_taken(client):
     assert (rejection.run, rejection.rank, rejection.reason) == ("r1", 1, "malformed")
     assert "negative duration" in rejection.text
     ranks = client.get("/api/v1/runs/r1").json()["ranks"]
-    assert [rank["steps"]["kept"] for rank in ranks] == [3, 0, 2]
+    assert [rank["steps"]["kept"] for rank in ranks] == [3, 0, 3]
 
 
 def test_a_second_process_is_refused_while_the_others_of_its_report_are_taken(client):
     start = now() - 5
     push(client, rank_report(Process(0, 1, start).steps(3, forward=1)))
     thief = rank_report(Process(0, 1, start).steps(4, forward=1), pid=77, host="n9")
-    ack = push(client, rank_report(Process(1, 1, start).steps(2, forward=1)), thief)
+    ack = push(client, rank_report(Process(1, 1, start).steps(3, forward=1)), thief)
     assert (ack.accepted, [(r.rank, r.reason) for r in ack.rejected]) == (1, [(0, "claim")])
     assert "n0" in ack.rejected[0].text and "n9 pid 77 claims it too" in ack.rejected[0].text
     ranks = client.get("/api/v1/runs/r1").json()["ranks"]
-    assert [rank["steps"]["kept"] for rank in ranks] == [3, 2]
+    assert [rank["steps"]["kept"] for rank in ranks] == [3, 3]
 
 
 def test_a_ledger_that_cannot_be_written_is_said_and_made_good(tmp_path):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from goodput.account.cut import Cut, cut, threshold_ns, walk
+from goodput.account.cut import Cut, cut, share, threshold_ns, walk
 from goodput.account.resume import kept_until, resume_points
 from goodput.account.states import INDEX, vector
 from goodput.account.straggler import Straggler, split
@@ -129,11 +129,14 @@ def compute(
     memory: Memory | None = None,
     stall_seconds: float = 60.0,
     stale_seconds: float | None = None,
+    known_only: bool = False,
 ) -> Account:
     """The account of `run` at `now_ns` (unix ns).
 
     `stall_seconds` is the least length of a stall. With `stale_seconds`, an attempt not looked at for so long
-    is `unobserved` from its last look on; without, what was last seen alive is taken as alive.
+    is `unobserved` from its last look on; without, what was last seen alive is taken as alive. With `known_only`
+    the account of a run that goes on ends at the last moment up to which all its ranks were looked at, so that
+    what they did since is not guessed; else each rank is taken to be still in the phase it was last seen in.
     """
     memory = memory or Memory()
     by_rank = run.by_rank()
@@ -141,13 +144,17 @@ def compute(
     walks = {key: memory.walk(attempt) for key, attempt in run.attempts.items()}
     lengths = [s.length_ns for w in walks.values() for s in w.steps if s.count == 1]
     threshold = threshold_ns(lengths, stall_seconds)
+    horizon = None
+    if known_only and status == "running" and run.end_ns is None:
+        end = horizon = _known_until(by_rank, start, end, stale_seconds)
+        by_rank = {rank: [a for a in own if a.start_ns < horizon] for rank, own in by_rank.items()}
     cuts = {}
     for attempts in by_rank.values():
         for attempt, later in zip(attempts, [*attempts[1:], None], strict=True):
             until, died = _attempt_end(attempt, later, end, stale_seconds)
             key = (attempt.rank, attempt.attempt)
-            cuts[key] = cut(attempt, walks[key], until, died, threshold)
-    first_steps = {k: c.steps[0].step - c.steps[0].count + 1 if c.steps else None for k, c in cuts.items()}
+            cuts[key] = cut(attempt, walks[key], until, died, threshold, horizon)
+    first_steps = {k: w.steps[0].step - w.steps[0].count + 1 if w.steps else None for k, w in walks.items()}
     points = resume_points(run, first_steps)
     limits = kept_until(run, points, status == "down")
     straggler = _split_stragglers(run, cuts, limits)
@@ -170,7 +177,7 @@ def compute(
         restarts=list(restarts.values()),
         straggler=straggler,
         threshold_ns=threshold,
-        last_progress_ns=max((c.steps[-1].end_ns for c in cuts.values() if c.steps), default=start),
+        last_progress_ns=max((w.last_end_ns for w in walks.values() if w.steps), default=start),
         clamped=sum(c.clamped for c in cuts.values()),
         samples=sum(c.samples for c in cuts.values()),
         device=next((a.device for own in by_rank.values() for a in own if a.device), ""),
@@ -192,6 +199,13 @@ def _window(run: Run, by_rank, now_ns: int, stale_seconds: float | None) -> tupl
     if not open_:
         return start, end, "down"
     return start, end, "unobserved" if stale else "running"
+
+
+def _known_until(by_rank, start_ns: int, now_ns: int, stale_seconds: float | None) -> int:
+    """The last moment at which every rank that is still heard of was looked at."""
+    open_ = [own[-1] for own in by_rank.values() if own[-1].known_end_ns() is None]
+    fresh = [a.beat_ns() for a in open_ if not _is_stale(a, now_ns, stale_seconds)]
+    return max(start_ns, min(now_ns, *fresh))
 
 
 def _is_stale(attempt: Attempt, now_ns: int, stale_seconds: float | None) -> bool:
@@ -272,7 +286,7 @@ def _add_attempt(result: RankAccount, attempt: Attempt, one: Cut, limit: int, re
         if kept < step.count:
             # Of steps whose single rows are not known the lost part is taken in proportion to their number.
             lost = step.length_ns * (step.count - kept) // step.count
-            states = _share(step.states, step.length_ns - lost, step.length_ns)
+            states = share(step.states, step.length_ns - lost, step.length_ns)
             lost_ns += lost
             result.lost_steps += step.count - kept
             _blame(restarts, attempt, step, step.count - kept, lost)
@@ -302,15 +316,6 @@ def _blame(restarts: dict[int, Restart], attempt: Attempt, step, count: int, los
             restart.lost_steps += count
             restart.lost_gpu_ns += lost_ns * attempt.devices
             return
-
-
-def _share(states: list[int], part_ns: int, whole_ns: int) -> list[int]:
-    """`states` scaled from sum `whole_ns` to sum `part_ns`, exactly."""
-    if not whole_ns or not part_ns:
-        return vector()
-    scaled = [ns * part_ns // whole_ns for ns in states]
-    scaled[states.index(max(states))] += part_ns - sum(scaled)
-    return scaled
 
 
 def _trim(one: Cut, ns: int) -> None:

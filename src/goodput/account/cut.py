@@ -8,6 +8,7 @@ when it is too long, else `unattributed`. Rows that contradict their neighbours 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from statistics import median
 
@@ -89,23 +90,39 @@ def walk(attempt: Attempt) -> _Walk:
     return result
 
 
-def cut(attempt: Attempt, walked: _Walk, end_ns: int, died: bool, threshold_ns: int) -> Cut:
+def cut(
+    attempt: Attempt,
+    walked: _Walk,
+    end_ns: int,
+    died: bool,
+    threshold_ns: int,
+    horizon_ns: int | None = None,
+) -> Cut:
     """Apply the rules for startup, stall, compile and the tail.
 
     `end_ns` is where the attempt's time ends: its end, or now while `attempt.alive`. `died` says that it ended
-    without finishing. Rows beyond `end_ns` cannot be: the caller passes an end that is not before the last row.
+    without finishing. Rows beyond `end_ns` cannot be, but for those beyond `horizon_ns`, up to which the account
+    goes: they are left for later, and the step that crosses it counts in proportion.
     """
-    steps = [Step(s.step, s.count, s.length_ns, list(s.states), s.end_ns) for s in walked.steps]
+    whole = horizon_ns is None or walked.last_end_ns <= horizon_ns
+    count = len(walked.steps) if whole else bisect_right(walked.steps, horizon_ns, key=lambda step: step.end_ns)
+    steps = [Step(s.step, s.count, s.length_ns, list(s.states), s.end_ns) for s in walked.steps[:count]]
     gaps = vector()
-    for i, gap in enumerate(walked.gaps):
+    for i, gap in enumerate(walked.gaps[:count]):
         _add(gaps, _settled_gap(gap, i == 0, walked.steps[i].count == 1, threshold_ns))
     # First, so that a long compilation in no phase is not taken for a stall.
     _move_first_step_excess(steps)
     for step in steps:
         if step.count == 1 and step.length_ns > threshold_ns and _unplanned(step.states) > threshold_ns:
             _move(step.states, _WAITS, _STALL)
-    end_ns = max(end_ns, walked.last_end_ns)
-    tail, unfinished = _tail(attempt, walked, end_ns, died, threshold_ns)
+    if whole:
+        end_ns = max(end_ns, walked.last_end_ns)
+        if horizon_ns is not None and end_ns > horizon_ns:
+            end_ns, died = horizon_ns, False
+        tail, unfinished = _tail(attempt, walked, end_ns, died, threshold_ns)
+    else:
+        end_ns = horizon_ns
+        tail, unfinished = _crossing(attempt, walked, count, end_ns, threshold_ns), True
     return Cut(attempt.start_ns, end_ns, steps, gaps, tail, unfinished, walked.samples, walked.clamped)
 
 
@@ -157,6 +174,18 @@ def _settled_gap(gap: list[int], first: bool, single: bool, threshold: int) -> l
     if single and _unplanned(gap) > threshold:
         _move(settled, _WAITS, _STALL)
     return settled
+
+
+def _crossing(attempt: Attempt, walked: _Walk, index: int, end_ns: int, threshold: int) -> list[int]:
+    """The part before `end_ns` of the gap and step with this index, each cut in proportion."""
+    began = walked.steps[index - 1].end_ns if index else attempt.start_ns
+    step = walked.steps[index]
+    gap = _settled_gap(walked.gaps[index], index == 0, step.count == 1, threshold)
+    in_gap = min(end_ns - began, sum(gap))
+    tail = share(gap, in_gap, sum(gap))
+    _add(tail, share(step.states, min(end_ns - began - in_gap, step.length_ns), step.length_ns))
+    tail[_UNATTRIBUTED] += end_ns - began - sum(tail)
+    return tail
 
 
 def _tail(attempt: Attempt, walked: _Walk, end_ns: int, died: bool, threshold: int) -> tuple[list[int], bool]:
@@ -212,6 +241,15 @@ def _move_first_step_excess(steps: list[Step]) -> None:
 def _unplanned(states: list[int]) -> int:
     """Time that can be a stall: a long evaluation does not make the short wait beside it one."""
     return sum(states) - sum(states[i] for i in _PLANNED)
+
+
+def share(states: list[int], part_ns: int, whole_ns: int) -> list[int]:
+    """`states` scaled from sum `whole_ns` to sum `part_ns`, exactly."""
+    if not whole_ns or not part_ns:
+        return vector()
+    scaled = [ns * part_ns // whole_ns for ns in states]
+    scaled[states.index(max(states))] += part_ns - sum(scaled)
+    return scaled
 
 
 def _add(into: list[int], values: list[int]) -> None:

@@ -19,6 +19,9 @@ from goodput.account.states import INDEX, STATES
 _STRAGGLER = INDEX["straggler"]
 # The rank that a step waited for is a culprit only if its own time is above its group's median by this.
 SLOW_RATIO_MIN = 1.02
+# And only if that much more time explains at least this part of the waiting it caused: where ranks take turns at
+# being last, somebody is last most often.
+EXPLAINED_RATIO_MIN = 0.5
 SHARES_MAX = 16
 
 
@@ -50,7 +53,10 @@ class Straggler:
         rank = max(self.caused_ns, key=lambda r: (self.caused_ns[r], -r))
         peers = [own for r, own in self.own_ns.items() if self.groups[r] == self.groups[rank]]
         own = self.own_ns[rank]
+        later_ns = sum(own) - median(map(sum, peers))
         if sum(own) < SLOW_RATIO_MIN * median(map(sum, peers)):
+            return None
+        if later_ns * (len(peers) - 1) < EXPLAINED_RATIO_MIN * self.caused_ns[rank]:
             return None
         excess = [own[i] - median(peer[i] for peer in peers) for i in range(len(STATES))]
         return rank, STATES[excess.index(max(excess))]

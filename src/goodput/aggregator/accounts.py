@@ -47,6 +47,7 @@ class Accounts:
             memory=self._memories.setdefault(name, Memory()),
             stall_seconds=self.stall_seconds,
             stale_seconds=self.stale_seconds,
+            known_only=True,
         )
         self._kept[name] = _Kept(account, now_ns, change, time.perf_counter_ns() - began)
         return account

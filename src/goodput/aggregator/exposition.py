@@ -60,7 +60,7 @@ class Exposition:
         families.add("goodput_steps", {**run, "kind": "lost"}, sum(r.lost_steps for r in account.ranks))
         families.add("goodput_restarts", run, len(account.restarts))
         families.add("goodput_stall_threshold_seconds", run, account.threshold_ns / 1e9)
-        age_ns = max(account.end_ns - account.last_progress_ns, 0)
+        age_ns = max(now_ns - account.last_progress_ns, 0)
         families.add("goodput_progress_age_seconds", run, 0 if account.status == "finished" else age_ns / 1e9)
         self._add_ranks(families, account, now_ns)
         slowdown = account.straggler.slowdown()

@@ -1,0 +1,79 @@
+"""The account of a run that goes on: it ends where knowledge ends, and guesses nothing beyond."""
+
+import pytest
+
+from goodput.account import Attempt, Row, Run, compute
+from goodput.account.states import INDEX
+
+SECOND = 1_000_000_000
+PHASES = ("none", "loader", "forward")
+
+
+def running(rank: int, steps: int, seen: float, phase: str = "loader") -> Attempt:
+    """A live rank with steps of one second, a quarter of it loader, last looked at when `seen` seconds were over."""
+    attempt = Attempt(rank, 1, 0, world_size=2, phases=PHASES, phase=phase)
+    for n in range(1, steps + 1):
+        totals = (0, n * SECOND // 4, n * SECOND * 3 // 4)
+        attempt.add_rows([Row(n, n - 1, (n - 1) * SECOND, n * SECOND, 0, totals, (0, 0, 0))])
+    attempt.totals = attempt.rows[steps].totals if steps else (0, 0, 0)
+    attempt.last_ns = steps * SECOND
+    attempt.seen_ns = attempt.heard_ns = round(seen * SECOND)
+    return attempt
+
+
+def account(*attempts: Attempt, now: float, **options):
+    run = Run("r", {(a.rank, a.attempt): a for a in attempts})
+    return compute(run, round(now * SECOND), known_only=True, **options)
+
+
+def seconds(rank, state: str) -> float:
+    return rank.states[INDEX[state]] / SECOND
+
+
+def test_time_since_the_last_look_is_not_booked():
+    found = account(running(0, 8, seen=8), running(1, 8, seen=8), now=13)
+    assert (found.status, found.end_ns) == ("running", 8 * SECOND)
+    assert [seconds(rank, "loader") for rank in found.ranks] == [2, 2]
+    assert found.ratio("goodput") == 0.75
+
+
+def test_it_ends_where_the_rank_known_least_was_looked_at():
+    """Rank 0 is known up to 10 s, rank 1 up to 6.5 s: of rank 0's seventh step the first half counts."""
+    found = account(running(0, 10, seen=10), running(1, 6, seen=6.5), now=11)
+    assert found.end_ns == 6.5 * SECOND
+    ahead, behind = found.ranks
+    assert sum(ahead.states) == sum(behind.states) == found.end_ns
+    assert ahead.kept_steps == behind.kept_steps == 6
+    assert (seconds(ahead, "loader"), seconds(ahead, "productive")) == (1.625, 4.875)
+    assert (seconds(behind, "loader"), seconds(behind, "productive")) == (2.0, 4.5)
+
+
+def test_a_rank_that_is_silent_for_too_long_is_not_waited_for():
+    found = account(running(0, 40, seen=40), running(1, 6, seen=6), now=40, stale_seconds=30)
+    assert found.end_ns == 40 * SECOND
+    assert seconds(found.ranks[1], "unobserved") == 34
+
+
+def test_a_steady_run_reads_the_same_whenever_it_is_asked():
+    ratios = {account(running(0, 12, seen=12), running(1, 12, seen=12), now=now).ratio("goodput") for now in range(12, 40)}
+    assert ratios == {0.75}
+
+
+@pytest.mark.parametrize("seen", [0.25, 3.0, 7.75, 8.0, 12.0])
+def test_states_close_wherever_it_ends(seen):
+    steps = int(seen)
+    found = account(running(0, 12, seen=12), running(1, steps, seen=seen), now=15)
+    assert found.end_ns == round(seen * SECOND)
+    for rank in found.ranks:
+        assert min(rank.states) >= 0 and sum(rank.states) == found.end_ns
+
+
+def test_an_end_or_a_start_beyond_it_is_left_for_later():
+    dead = running(1, 9, seen=9)
+    dead.alive, dead.end_ns = False, round(9.5 * SECOND)
+    again = Attempt(1, 2, 11 * SECOND, world_size=2, phases=PHASES)
+    again.seen_ns = again.heard_ns = again.last_ns = 12 * SECOND
+    found = account(running(0, 8, seen=8), dead, again, now=12)
+    assert found.end_ns == 8 * SECOND
+    assert seconds(found.ranks[1], "down") == 0 and seconds(found.ranks[1], "productive") == 6
+    assert all(sum(rank.states) == found.end_ns for rank in found.ranks)
