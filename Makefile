@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 .PHONY: demo test lint bench dashboards picture clean servers
 
 demo: $(VENV)/.demo  ## train a small model here and account for every second of it
-	$(BIN)/goodput demo $(ARGS)
+	@$(BIN)/goodput demo $(ARGS)
 
 test: $(VENV)/.test servers  ## all tests
 	$(BIN)/python -m pytest $(ARGS)

@@ -293,7 +293,9 @@ def write_user_phase(words: memoryview, index: int, name: bytes, state: bytes) -
     words[W_USER_PHASES] = index + 1
 
 
-def write_event(words: memoryview, number: int | None, kind: str, time_ns: int, step: int, text: bytes) -> None:
+def write_event(
+    words: memoryview, number: int | None, kind: str, time_ns: int, step: int, text: bytes
+) -> None:
     """Append the event with this number (from 1), by default the next. Text is cut between two characters."""
     if len(text) > EVENT_TEXT_BYTES:
         text = text[:EVENT_TEXT_BYTES].decode("utf-8", "ignore").encode()

@@ -55,7 +55,10 @@ def test_a_rank_that_is_silent_for_too_long_is_not_waited_for():
 
 
 def test_a_steady_run_reads_the_same_whenever_it_is_asked():
-    ratios = {account(running(0, 12, seen=12), running(1, 12, seen=12), now=now).ratio("goodput") for now in range(12, 40)}
+    ratios = {
+        account(running(0, 12, seen=12), running(1, 12, seen=12), now=now).ratio("goodput")
+        for now in range(12, 40)
+    }
     assert ratios == {0.75}
 
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -99,7 +101,8 @@ def test_keep_leaves_the_page_up_and_nothing_else():
     done = demo("--ranks", "2", "--kill-at", "none", "--seconds", "2", "--keep")
     assert done.returncode == 0, done.stderr[-3000:]
     line = next(line for line in done.stdout.splitlines() if "page: http" in line)
-    address, pid = line.split()[1], int(line.rstrip(")").split()[-1])
+    address, pid = line.split()[1], int(re.search(r"kill (\d+);", line).group(1))
+    folder = Path(re.search(r"its files: (\S+)\)", line).group(1))
     try:
         assert httpx.get(address, trust_env=False).status_code == 200
         runs = httpx.get(f"{address}api/v1/runs", trust_env=False).json()["runs"]
@@ -113,6 +116,7 @@ def test_keep_leaves_the_page_up_and_nothing_else():
     while Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes():
         assert time.monotonic() < deadline, "the server did not end"
         time.sleep(0.05)
+    shutil.rmtree(folder)
 
 
 def test_interrupted_it_leaves_nothing_running():

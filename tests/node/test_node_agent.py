@@ -194,14 +194,14 @@ def test_from_page_to_aggregator(tmp_path, aggregator, processes):
         wait_until(lambda: not os.path.exists(ranks[1].path))
         assert os.path.exists(ranks[0].path)
         wait_until(lambda: len(aggregator.rows().get((ranks_run := "r1", 0, 1), [])) == 20 and ranks_run)
-        assert {key: numbers for key, numbers in aggregator.rows().items()} == {
-            ("r1", rank, 1): list(range(1, 21)) for rank in range(2)
-        }
+        assert dict(aggregator.rows().items()) == {("r1", rank, 1): list(range(1, 21)) for rank in range(2)}
         events = [e for report in aggregator.reports for r in report.ranks for e in r.events]
         assert [(e.kind, e.step) for e in events] == [("checkpoint_committed", 19)]
         assert aggregator.reports[0].node == "n7"
         assert b'goodput_node_page_errors_total{reason="foreign"} 0.0' in agent.exposition()
-        sequences = [r.sequence for report in aggregator.reports for r in report.ranks if r.identity.rank == 0]
+        sequences = [
+            r.sequence for report in aggregator.reports for r in report.ranks if r.identity.rank == 0
+        ]
         assert sequences == sorted(set(sequences))
 
 

@@ -26,7 +26,11 @@ sys.exit(arguments.call(arguments))
 
 def command(*arguments, **environment) -> list:
     environ = {k: v for k, v in os.environ.items() if not k.startswith("GOODPUT")}
-    return [sys.executable, "-c", CALL, "node", *arguments], {**environ, "PYTHONPATH": PYTHONPATH, **environment}
+    return [sys.executable, "-c", CALL, "node", *arguments], {
+        **environ,
+        "PYTHONPATH": PYTHONPATH,
+        **environment,
+    }
 
 
 def run(*arguments, **environment) -> subprocess.CompletedProcess:
@@ -40,7 +44,9 @@ def start():
 
     def begin(*arguments, **environment) -> subprocess.Popen:
         call, environ = command("--listen", "127.0.0.1:0", *arguments, **environment)
-        process = subprocess.Popen(call, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            call, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         started.append(process)
         return process
 
@@ -172,7 +178,9 @@ def test_stops_in_time_when_the_aggregator_hangs(tmp_path, start):
     aggregator, rank = Aggregator(), Process(tmp_path)
     aggregator.answer = lambda *_: time.sleep(8)
     try:
-        process = start("--directory", str(tmp_path), "--aggregator", aggregator.url, "--push-interval", "0.05")
+        process = start(
+            "--directory", str(tmp_path), "--aggregator", aggregator.url, "--push-interval", "0.05"
+        )
         url_of(process)
         rank.do("step", {"forward": MS})
         wait_until(lambda: aggregator.requests)

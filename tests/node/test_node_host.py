@@ -120,7 +120,10 @@ def test_the_whole_tree(settings):
     assert ("goodput_host_pressure_seconds_total", ("full", "cpu")) not in found
     assert found["goodput_host_disk_bytes_total", ("sda", "write")] == 200 * 512
     assert found["goodput_host_disk_busy_seconds_total", ("nvme0n1",)] == 6.76
-    assert {labels[0] for name, labels in found if name == "goodput_host_disk_bytes_total"} == {"sda", "nvme0n1"}
+    assert {labels[0] for name, labels in found if name == "goodput_host_disk_bytes_total"} == {
+        "sda",
+        "nvme0n1",
+    }
     assert found["goodput_host_tcp_retransmits_total", ()] == 744
 
 
@@ -159,7 +162,10 @@ def test_no_procfs_is_no_data(tmp_path):
 def test_disks_are_told_by_name_where_sysfs_cannot(tree, settings):
     (tree / "sys/block").rename(tree / "sys/hidden")
     found = collect(settings)
-    assert {labels[0] for name, labels in found if name == "goodput_host_disk_bytes_total"} == {"sda", "nvme0n1"}
+    assert {labels[0] for name, labels in found if name == "goodput_host_disk_bytes_total"} == {
+        "sda",
+        "nvme0n1",
+    }
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,9 @@ def test_a_slow_aggregator_delays_neither_offers_nor_scrapes(aggregator, pushers
     assert time.monotonic() - began < 2
     release.set()
     wait_until(lambda: counts(pusher)["goodput_node_backlog_rows", ()] == 0)
-    assert aggregator.rows() == {("r1", 0, 1): list(range(1, 50))}  # each once: what was in flight is not repeated
+    assert aggregator.rows() == {
+        ("r1", 0, 1): list(range(1, 50))
+    }  # each once: what was in flight is not repeated
 
 
 def test_a_timeout_keeps_everything(aggregator, pushers):
@@ -228,7 +230,10 @@ def test_the_token_is_read_anew_for_each_push(aggregator, pushers, tmp_path):
         token.write_text(text)
         pusher.offer([report(rows(number, number), sequence=number)])
         assert pusher.push() == "accepted"
-    assert [headers["Authorization"] for _, headers, _ in aggregator.requests] == ["Bearer first", "Bearer second"]
+    assert [headers["Authorization"] for _, headers, _ in aggregator.requests] == [
+        "Bearer first",
+        "Bearer second",
+    ]
 
 
 @pytest.mark.parametrize("content", [b"", b" \n", b"two words", b"line\nbreak", "ü".encode()])

@@ -73,7 +73,9 @@ def test_values_of_a_rank(tree, ranks, clock):
     ranks.collect(families)
     found = samples(families)
     of_rank = ("0", "r1")
-    assert found["goodput_rank_info", ("1", "NVIDIA H100 80GB HBM3", "GPU-7", "dp0", "n0", "0", "r1", "2")] == 1
+    assert (
+        found["goodput_rank_info", ("1", "NVIDIA H100 80GB HBM3", "GPU-7", "dp0", "n0", "0", "r1", "2")] == 1
+    )
     assert found["goodput_rank_alive", of_rank] == 1
     assert found["goodput_rank_beat_age_seconds", of_rank] == pytest.approx(3.0)
     assert found["goodput_rank_phase_age_seconds", ("communication", *of_rank)] == pytest.approx(3.0)

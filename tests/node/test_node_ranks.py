@@ -190,7 +190,11 @@ def test_a_recorded_end_is_taken_as_it_is(tree, ranks, clock):
     rank.end("finished")
     clock.seconds = 30.0
     (report,) = ranks.look()
-    assert (report.live.alive, report.live.ended, report.live.end_ns) == (True, "finished", START_UNIX_NS + 7 * MS)
+    assert (report.live.alive, report.live.ended, report.live.end_ns) == (
+        True,
+        "finished",
+        START_UNIX_NS + 7 * MS,
+    )
     kill_fixture(tree)
     (report,) = ranks.look()
     assert (report.live.alive, report.live.end_ns) == (False, START_UNIX_NS + 7 * MS)

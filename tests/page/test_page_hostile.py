@@ -134,7 +134,9 @@ def test_truncated_at_every_interesting_length(forged, length):
     assert read(forged.path) == "truncated"
 
 
-@pytest.mark.parametrize("length", [0, 31, 64, 4096, 8192, 8 * page.W_STEP_RING + 100, HEAD_BYTES, page.FILE_BYTES - 1])
+@pytest.mark.parametrize(
+    "length", [0, 31, 64, 4096, 8192, 8 * page.W_STEP_RING + 100, HEAD_BYTES, page.FILE_BYTES - 1]
+)
 def test_truncated_while_it_is_open(forged, length):
     with Reader(str(forged.path)) as reader:
         assert read_open(reader) == "good"
@@ -291,7 +293,21 @@ REGIONS = {
     "user phases": (page.USER_OFFSET, 1100), "events": (8 * page.W_EVENT_RING, 600),
     "steps": (8 * page.W_STEP_RING, 30 * 512), "anywhere": (0, HEAD_BYTES), "histograms": (HEAD_BYTES, 1 << 20),
 }  # fmt: skip
-ODD = [0, 1, 2, 31, 255, 1 << 31, 1 << 32, 1 << 53, page.NS_MAX - 1, page.NS_MAX, 1 << 63, (1 << 64) - 1, page.STEP_BIAS - 1]
+ODD = [
+    0,
+    1,
+    2,
+    31,
+    255,
+    1 << 31,
+    1 << 32,
+    1 << 53,
+    page.NS_MAX - 1,
+    page.NS_MAX,
+    1 << 63,
+    (1 << 64) - 1,
+    page.STEP_BIAS - 1,
+]
 
 
 @pytest.mark.parametrize("region", REGIONS)
@@ -314,7 +330,11 @@ def test_random_bytes_and_odd_words_in_every_region(forged, region):
     max_examples=200, deadline=None, derandomize=True, database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )  # fmt: skip
-@given(patches=st.lists(st.tuples(st.integers(0, HEAD_BYTES - 1), st.binary(min_size=1, max_size=40)), max_size=8))
+@given(
+    patches=st.lists(
+        st.tuples(st.integers(0, HEAD_BYTES - 1), st.binary(min_size=1, max_size=40)), max_size=8
+    )
+)
 def test_any_patches(forged, patches):
     forged.restore()
     for at, data in patches:
@@ -322,11 +342,19 @@ def test_any_patches(forged, patches):
     read(forged.path)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=100,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(data=st.binary(max_size=5000), whole=st.booleans())
 def test_any_file(tmp_path, data, whole):
     path = tmp_path / "any.page"
     path.write_bytes(data)
     if whole:
         os.truncate(path, page.FILE_BYTES)
-    assert read(path) in REASONS  # and never good: hypothesis may have found the magic in our source, but no page
+    assert (
+        read(path) in REASONS
+    )  # and never good: hypothesis may have found the magic in our source, but no page

@@ -40,7 +40,10 @@ def test_a_page_appears_whole_and_leaves_no_draft(tmp_path):
         snapshot = reader.snapshot()
     assert (snapshot.steps_done, snapshot.samples, snapshot.step_next) == (3, 9, 3)
     assert snapshot.phase_states == {"tokenize": "loader"}
-    assert [(event.kind, event.text) for event in snapshot.events] == [("checkpoint_committed", ""), ("mark", "here ☃")]
+    assert [(event.kind, event.text) for event in snapshot.events] == [
+        ("checkpoint_committed", ""),
+        ("mark", "here ☃"),
+    ]
 
 
 def test_unix_time_is_anchored_at_the_start(tmp_path):
@@ -79,7 +82,10 @@ sys.stdin.read()
 def owner(tmp_path):
     """Another process that owns the page r.0.1; killed by calling it."""
     process = subprocess.Popen(
-        [sys.executable, "-c", OWNER, str(tmp_path), *sys.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", OWNER, str(tmp_path), *sys.path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     process.stdout.readline()
 

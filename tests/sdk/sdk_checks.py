@@ -46,7 +46,11 @@ def check(snapshot: Snapshot) -> Snapshot:
     assert sum(snapshot.totals) == snapshot.last_ns - start
     if snapshot.ended:
         assert snapshot.last_ns == snapshot.end_ns
-        assert snapshot.step_start_ns == 0 or snapshot.steps_done == 0 or snapshot.step_start_ns <= snapshot.end_ns
+        assert (
+            snapshot.step_start_ns == 0
+            or snapshot.steps_done == 0
+            or snapshot.step_start_ns <= snapshot.end_ns
+        )
     if snapshot.steps:
         last = snapshot.steps[-1]
         assert last.number == snapshot.steps_done

@@ -22,10 +22,16 @@ class Hostile:
     """Raises from whatever it is asked."""
 
     def _raise(self, *_, **__):
-        raise random.choice([RuntimeError("hostile"), ValueError(), OverflowError(), RecursionError(), KeyError()])
+        raise random.choice(
+            [RuntimeError("hostile"), ValueError(), OverflowError(), RecursionError(), KeyError()]
+        )
 
-    __str__ = __repr__ = __index__ = __int__ = __float__ = __bool__ = __len__ = __hash__ = __eq__ = __ne__ = _raise
-    __lt__ = __le__ = __gt__ = __ge__ = __fspath__ = __format__ = __getattr__ = __contains__ = __call__ = _raise
+    __str__ = __repr__ = __index__ = __int__ = __float__ = __bool__ = __len__ = __hash__ = __eq__ = __ne__ = (
+        _raise
+    )
+    __lt__ = __le__ = __gt__ = __ge__ = __fspath__ = __format__ = __getattr__ = __contains__ = __call__ = (
+        _raise
+    )
 
 
 class HostileText(str):
@@ -85,7 +91,18 @@ class Caller:
             return None
 
     def call(self, depth: int = 0) -> None:
-        names = ("start", "stop", "step", "steps", "phase", "decorate", "checkpoint", "resumed", "mark", "report")
+        names = (
+            "start",
+            "stop",
+            "step",
+            "steps",
+            "phase",
+            "decorate",
+            "checkpoint",
+            "resumed",
+            "mark",
+            "report",
+        )
         name = self.rng.choice((*names, "misuse", "thread") if depth < 4 else names[-4:])
         getattr(self, name)(depth)
 

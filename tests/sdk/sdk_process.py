@@ -78,7 +78,11 @@ def command(code: str) -> list[str]:
 
 def environment(directory, pure: bool, given: dict) -> dict:
     paths = [SOURCE, os.path.dirname(os.path.abspath(__file__))]
-    found = {"PATH": os.environ.get("PATH", ""), "PYTHONPATH": os.pathsep.join(paths), "GOODPUT_DIR": str(directory)}
+    found = {
+        "PATH": os.environ.get("PATH", ""),
+        "PYTHONPATH": os.pathsep.join(paths),
+        "GOODPUT_DIR": str(directory),
+    }
     if pure:
         found["GOODPUT_PURE"] = "1"
     return {name: value for name, value in {**found, **given}.items() if value is not None}

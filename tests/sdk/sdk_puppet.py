@@ -64,7 +64,9 @@ class Player:
         seen = [words[page.W_PHASE], words[page.W_STEPS], words[page.W_STEP_NEXT] - page.STEP_BIAS]
         running = words[page.W_STEP_START] > 0
         drops = list(words[page.W_DROPS : page.W_DROPS + len(page.DROPS)])
-        self.trace.append([*seen, running, recorder.depth, recorder.entries, words[page.W_EVENTS], drops, exact])
+        self.trace.append(
+            [*seen, running, recorder.depth, recorder.entries, words[page.W_EVENTS], drops, exact]
+        )
 
     def body(self, operations: list) -> None:
         for name, *arguments in operations:

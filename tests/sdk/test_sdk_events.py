@@ -46,7 +46,10 @@ def test_the_three_uses_of_checkpoint(sdk):
         ("try:\n    with goodput.checkpoint(5, wait=False): raise OSError\nexcept OSError: pass", [BEGUN]),
         ("with goodput.checkpoint(5, wait=False): pass", [BEGUN, COMMITTED]),
         ("with goodput.checkpoint(5) as saving: saving.commit()", [BEGUN, COMMITTED]),
-        ("try:\n    with goodput.checkpoint(5) as c: raise OSError\nexcept OSError: c.commit()", [BEGUN, COMMITTED]),
+        (
+            "try:\n    with goodput.checkpoint(5) as c: raise OSError\nexcept OSError: c.commit()",
+            [BEGUN, COMMITTED],
+        ),
         ("saving = goodput.checkpoint(5)\nwith saving: pass\nwith saving: pass", [BEGUN, COMMITTED]),
     ],
 )
@@ -68,7 +71,9 @@ def test_the_default_is_the_running_step_or_else_the_last_one(sdk):
     assert [event.step for event in snapshot.events if event.kind == BEGUN] == [-1, 0, 1, 1, 9, 40]
 
 
-@pytest.mark.parametrize("step", ["'5'", "5.0", "True", "-2", "2 ** 60", "10 ** 5000", "float('nan')", "[]", "object()"])
+@pytest.mark.parametrize(
+    "step", ["'5'", "5.0", "True", "-2", "2 ** 60", "10 ** 5000", "float('nan')", "[]", "object()"]
+)
 def test_a_checkpoint_of_no_step_is_taken_as_the_current_one(sdk, step):
     out = sdk(f"with goodput.step(7): pass\nwith goodput.checkpoint({step}): pass")
     snapshot = check(out.snapshot())
@@ -135,7 +140,9 @@ def test_resumed_backward_begins_a_new_attempt_that_joins_the_old_one(sdk):
     assert [s.identity["attempt"] for s in (first, second, third)] == [1, 2, 3]
     assert [s.ended for s in (first, second, third)] == ["resumed", "resumed", "finished"]
     assert [[r.step for r in s.steps] for s in (first, second, third)] == [list(range(10)), [5, 6, 7], [0]]
-    assert second.identity["start_mono_ns"] == first.end_ns and third.identity["start_mono_ns"] == second.end_ns
+    assert (
+        second.identity["start_mono_ns"] == first.end_ns and third.identity["start_mono_ns"] == second.end_ns
+    )
     assert second.identity["device"] == "H100" and second.phase_states == {"mine": "productive"}
     restore = page.PHASES.index("restore")
     # The phase that the call lay in goes on in the new page, and ends there as it should.
@@ -158,7 +165,9 @@ def test_resumed_backward_inside_a_loop_over_steps(sdk):
     assert second.drops["step"] == third.drops["step"] == 1
 
 
-@pytest.mark.parametrize("step", ["None", "'4'", "4.5", "-2", "2 ** 60", "True", "float('nan')", "10 ** 5000"])
+@pytest.mark.parametrize(
+    "step", ["None", "'4'", "4.5", "-2", "2 ** 60", "True", "float('nan')", "10 ** 5000"]
+)
 def test_resumed_at_no_step_is_refused_and_said(sdk, step):
     out = sdk(f"with goodput.step(): pass\ngoodput.resumed({step})\nwith goodput.step(): pass")
     snapshot = check(out.snapshot())

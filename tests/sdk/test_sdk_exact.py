@@ -45,13 +45,18 @@ def programs(leaf, *more):
             st.tuples(st.sampled_from(["phase", *more]), names, body),
             st.tuples(st.just("step"), st.none() | st.integers(-1, 9), body),
             st.tuples(
-                st.just("steps"), st.integers(0, 4), st.sampled_from(["exhaust", "break", "top", "loader"]), body
+                st.just("steps"),
+                st.integers(0, 4),
+                st.sampled_from(["exhaust", "break", "top", "loader"]),
+                body,
             ),
             st.tuples(st.just("checkpoint"), body),
         )
 
     return st.recursive(
-        st.lists(leaf, max_size=3), lambda inner: st.lists(around(inner), min_size=1, max_size=5), max_leaves=12
+        st.lists(leaf, max_size=3),
+        lambda inner: st.lists(around(inner), min_size=1, max_size=5),
+        max_leaves=12,
     )
 
 
@@ -119,7 +124,9 @@ def test_phases_entered_and_left_in_any_order(puppets, moves):
     columns = dict(zip(("none", *NAMES), (0, 3, 4, 2, 5, 9, 11, 12), strict=True))
     for puppet in puppets:
         trace, path = puppet.play(as_json(moves))
-        assert [(look[0], look[4]) for look in trace[:-1]] == [(columns[phase], depth) for phase, depth in expected]
+        assert [(look[0], look[4]) for look in trace[:-1]] == [
+            (columns[phase], depth) for phase, depth in expected
+        ]
         with Reader(path) as reader:
             assert check(reader.snapshot()).drops["phase"] == drops
         os.unlink(path)
@@ -182,7 +189,12 @@ class Rules:
         self.phase("checkpoint", body)
 
     def done(self, samples) -> None:
-        self.steps, self.next, self.samples, self.in_step = self.steps + 1, self.next + 1, self.samples + samples, False
+        self.steps, self.next, self.samples, self.in_step = (
+            self.steps + 1,
+            self.next + 1,
+            self.samples + samples,
+            False,
+        )
 
     def step(self, index, body):
         mine = not self.in_step and not self.open

@@ -210,7 +210,10 @@ goodput._session._table.release(); goodput._session._starting.release()
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-@pytest.mark.parametrize(("end", "ended"), [("", "finished"), ("1 / 0", "failed"), ("sys.exit(0)", "finished"), ("sys.exit(3)", "failed")])
+@pytest.mark.parametrize(
+    ("end", "ended"),
+    [("", "finished"), ("1 / 0", "failed"), ("sys.exit(0)", "finished"), ("sys.exit(3)", "failed")],
+)
 def test_a_rank_run_by_multiprocessing_ends_its_page(tmp_path, directory, pure, method, end, ended):
     """Its children leave by os._exit, past the interpreter's exit functions."""
     script = tmp_path / "ranks.py"

@@ -21,7 +21,9 @@ def test_every_built_in_phase_has_its_column_and_its_histogram(sdk, name):
     out = sdk(f"with goodput.phase({name!r}): tell(snapshot().phase); spin(1000)")
     snapshot = check(out.snapshot())
     assert out.told == [name] and snapshot.phase == "none"
-    assert ns(snapshot, name) >= 1_000_000 and sum(snapshot.totals) == ns(snapshot, name) + ns(snapshot, "none")
+    assert ns(snapshot, name) >= 1_000_000 and sum(snapshot.totals) == ns(snapshot, name) + ns(
+        snapshot, "none"
+    )
     assert [out.count(slot) for slot in range(page.PHASE_SLOTS)] == [
         slot == page.PHASES.index(name) for slot in range(page.PHASE_SLOTS)
     ]
@@ -112,7 +114,19 @@ def test_the_seventeenth_of_ones_own_is_no_phase(sdk):
 
 @pytest.mark.parametrize(
     "name",
-    ["''", "'x' * 32", "'ä' * 16", "'two\\nlines'", "'none'", "None", "5", "b'forward'", "['h2d']", "'\\ud800'", "'\\0'"],
+    [
+        "''",
+        "'x' * 32",
+        "'ä' * 16",
+        "'two\\nlines'",
+        "'none'",
+        "None",
+        "5",
+        "b'forward'",
+        "['h2d']",
+        "'\\ud800'",
+        "'\\0'",
+    ],
 )
 def test_a_bad_name_is_no_phase(sdk, name):
     out = sdk(f"with goodput.phase({name}): spin(10)\nwith goodput.phase('x' * 31): spin(10)")
@@ -121,7 +135,9 @@ def test_a_bad_name_is_no_phase(sdk, name):
     assert len(out.said()) == 1 and snapshot.drops["error"] == 1 and out.count(0) == 0
 
 
-@pytest.mark.parametrize("state", ["'sleeping'", "'lost'", "5", "b'loader'", "['loader']", "float('nan')", "''"])
+@pytest.mark.parametrize(
+    "state", ["'sleeping'", "'lost'", "5", "b'loader'", "['loader']", "float('nan')", "''"]
+)
 def test_an_unknown_state_is_unattributed(sdk, state):
     out = sdk(f"with goodput.phase('mine', state={state}): pass")
     assert check(out.snapshot()).phase_states == {"mine": "unattributed"} and len(out.said()) == 1

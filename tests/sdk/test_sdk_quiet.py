@@ -103,14 +103,31 @@ def test_import_loads_the_standard_library_only_and_little_of_it(pure, directory
         "subprocess", "tempfile", "pathlib", "random", "hashlib", "ctypes", "decimal", "contextlib", "ast", "argparse",
     }  # fmt: skip
     assert not loaded & heavy, sorted(loaded & heavy)
-    assert not ours & {"goodput.account", "goodput.page_reader", "goodput.schema", "goodput.aggregator", "goodput.cli"}
+    assert not ours & {
+        "goodput.account",
+        "goodput.page_reader",
+        "goodput.schema",
+        "goodput.aggregator",
+        "goodput.cli",
+    }
     assert len(loaded) < 40, sorted(loaded)
 
 
 def test_a_training_loop_loads_nothing_heavy_either(pure, directory):
-    code = f"import goodput\n{LOOP}\ngoodput.start(run='r')\ntrain(3)\ngoodput.mark('x')\ngoodput.checkpoint()"
+    code = (
+        f"import goodput\n{LOOP}\ngoodput.start(run='r')\ntrain(3)\ngoodput.mark('x')\ngoodput.checkpoint()"
+    )
     loaded = imported(code, pure, directory) - imported("import json", pure, directory)
-    assert not loaded & {"dataclasses", "logging", "asyncio", "threading", "socket", "subprocess", "hashlib", "inspect"}
+    assert not loaded & {
+        "dataclasses",
+        "logging",
+        "asyncio",
+        "threading",
+        "socket",
+        "subprocess",
+        "hashlib",
+        "inspect",
+    }
 
 
 def test_the_two_implementations_are_chosen_by_the_environment(sdk, pure):

@@ -161,7 +161,10 @@ def test_the_command_prints_a_table_for_each_run(trained):
     done = command(trained)
     assert done.returncode == 0 and not done.stderr
     tables = done.stdout.split("run ")[1:]
-    assert [table.split(":")[0] for table in done.stdout.split("\nrun ")] == ["run other?[31m run", "r"] and tables
+    assert [table.split(":")[0] for table in done.stdout.split("\nrun ")] == [
+        "run other?[31m run",
+        "r",
+    ] and tables
     for table in re.split(r"^run ", done.stdout, flags=re.M)[1:]:
         check_table(table)
 
@@ -207,7 +210,11 @@ def test_a_page_that_lies_about_its_times_costs_no_account_its_sum(trained):
     """Its numbers pass for numbers; what they add up to must still be the time."""
     path = trained / "r.1.1.page"
     content = bytearray(path.read_bytes())
-    for word, value in ((page.W_TOTALS + 3, 1 << 61), (page.W_LAST, 1 << 61), (page.W_STEP_RING + page.R_END, 1 << 61)):
+    for word, value in (
+        (page.W_TOTALS + 3, 1 << 61),
+        (page.W_LAST, 1 << 61),
+        (page.W_STEP_RING + page.R_END, 1 << 61),
+    ):
         content[8 * word : 8 * word + 8] = value.to_bytes(8, "little")
     path.write_bytes(content)
     done = command(trained, "--json", "--run", "r")

@@ -107,7 +107,20 @@ def test_a_bad_argument_is_replaced_by_its_default_and_said(sdk, argument, defau
 
 @pytest.mark.parametrize(
     "name",
-    ["a/b", "../../etc/x", "with space", "späte Läufe ☃", "\U0001f600" * 200, "x" * 5000, ".", "..", "a.0.1", "%2f,", "\n\t", "~"],
+    [
+        "a/b",
+        "../../etc/x",
+        "with space",
+        "späte Läufe ☃",
+        "\U0001f600" * 200,
+        "x" * 5000,
+        ".",
+        "..",
+        "a.0.1",
+        "%2f,",
+        "\n\t",
+        "~",
+    ],
 )
 def test_any_name_of_a_run(sdk, name):
     out = sdk(f"goodput.start(run={name!r}, group={name!r}, device={name!r}, device_uuid={name!r})" + STEPS)
@@ -118,7 +131,20 @@ def test_any_name_of_a_run(sdk, name):
 
 
 def test_distinct_runs_have_distinct_files():
-    names = ["a/b", "a%2f,b", "a.b", "a b", "a", "A", "", "a.0.1", "ä" * 100, "ä" * 101, "☃" * 127 + "a", "☃" * 127 + "b"]
+    names = [
+        "a/b",
+        "a%2f,b",
+        "a.b",
+        "a b",
+        "a",
+        "A",
+        "",
+        "a.0.1",
+        "ä" * 100,
+        "ä" * 101,
+        "☃" * 127 + "a",
+        "☃" * 127 + "b",
+    ]
     files = {page.file_name(name, 0, 1) for name in names}
     assert len(files) == len(names) and all(len(file.encode()) < 200 and "/" not in file for file in files)
 
@@ -127,7 +153,9 @@ def test_the_default_run_is_named_after_the_script(tmp_path, directory, pure):
     script = tmp_path / "train model.py"
     script.write_text("import goodput\ngoodput.start()\n")
     done = subprocess.run(
-        [*sdk_process.command("")[:2], str(script)], env=sdk_process.environment(directory, pure, {}), timeout=60
+        [*sdk_process.command("")[:2], str(script)],
+        env=sdk_process.environment(directory, pure, {}),
+        timeout=60,
     )
     (snapshot,) = sdk_process.Outcome(directory, done.returncode, [], "").snapshots()
     assert snapshot.identity["run"] == f"train model-{snapshot.identity['pid']}"
@@ -140,7 +168,9 @@ def test_start_reaches_back_to_the_start_of_the_process(sdk):
         goodput.start()
     """)
     snapshot = check(out.snapshot())
-    assert out.told[0] - snapshot.identity["start_mono_ns"] >= 290_000_000 and snapshot.totals[0] >= 290_000_000
+    assert (
+        out.told[0] - snapshot.identity["start_mono_ns"] >= 290_000_000 and snapshot.totals[0] >= 290_000_000
+    )
 
 
 def test_a_second_start_does_nothing(sdk):
@@ -167,7 +197,9 @@ def test_the_first_call_starts(sdk, first):
     assert check(sdk(first, RANK="2", WORLD_SIZE="4").snapshot()).identity["rank"] == 2
 
 
-@pytest.mark.parametrize("alone", ["pass", "goodput.stop()", "goodput.report()", "goodput.phase('h2d')", "goodput.steps([1])"])
+@pytest.mark.parametrize(
+    "alone", ["pass", "goodput.stop()", "goodput.report()", "goodput.phase('h2d')", "goodput.steps([1])"]
+)
 def test_what_measures_nothing_starts_nothing(sdk, alone):
     assert sdk(alone).paths() == []
 
@@ -209,9 +241,18 @@ def test_attempts_are_counted_on_from_the_pages_of_dead_processes(directory, pur
     for attempt in (1, 2, 3):
         out = sdk_process.run("goodput.start(run='r', rank=1)\nos._exit(0)", directory, pure)
         assert len(out.paths()) == attempt
-    for name in ("r.1.99999999.page", "r.1.².page", "r.1.-7.page", "r.1.page", "r.1.x.page", "r.1.0000000000000007.page"):
+    for name in (
+        "r.1.99999999.page",
+        "r.1.².page",
+        "r.1.-7.page",
+        "r.1.page",
+        "r.1.x.page",
+        "r.1.0000000000000007.page",
+    ):
         (directory / name).write_bytes(b"")
-    out = sdk_process.run("goodput.start(run='r', rank=1)\ntell(snapshot().identity['attempt'])", directory, pure)
+    out = sdk_process.run(
+        "goodput.start(run='r', rank=1)\ntell(snapshot().identity['attempt'])", directory, pure
+    )
     assert out.told == [4] and not out.errors
 
 
@@ -286,7 +327,9 @@ def test_what_lies_under_a_pages_name_is_never_written_to(tmp_path, directory, p
     os.mkfifo(directory / "r.1.1.page")
     (directory / "r.2.1.page").mkdir()
     for rank in (0, 1, 2):
-        out = sdk_process.run(f"goodput.start(run='r', rank={rank})\ntell(snapshot().identity['attempt'])", directory, pure)
+        out = sdk_process.run(
+            f"goodput.start(run='r', rank={rank})\ntell(snapshot().identity['attempt'])", directory, pure
+        )
         assert out.told == [2] and not out.errors
     page.bump_drop(str(directory / "r.0.2.page"), "claim")
     for name in ("r.0.1.page", "r.2.1.page"):

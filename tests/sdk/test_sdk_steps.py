@@ -9,6 +9,7 @@ from goodput import page
 
 LOADER, FORWARD = page.PHASES.index("loader"), page.PHASES.index("forward")
 
+
 def indices(snapshot) -> list[int]:
     return [record.step for record in snapshot.steps]
 
@@ -217,7 +218,9 @@ def test_an_index_may_be_any_whole_number_like_numpys(sdk):
 
 
 @pytest.mark.parametrize("samples", ["None", "float('nan')", "'many'", "-1", "2 ** 70", "1.5", "[]"])
-@pytest.mark.parametrize("loop", ["for _ in goodput.steps(range(2), samples={}): pass", "with goodput.step(0, {}): pass"])
+@pytest.mark.parametrize(
+    "loop", ["for _ in goodput.steps(range(2), samples={}): pass", "with goodput.step(0, {}): pass"]
+)
 def test_samples_that_are_no_count_are_zero(sdk, samples, loop):
     out = sdk(loop.format(samples) + "\nwith goodput.step(samples=3): pass")
     snapshot = check(out.snapshot())

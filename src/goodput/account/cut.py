@@ -105,7 +105,9 @@ def cut(
     goes: they are left for later, and the step that crosses it counts in proportion.
     """
     whole = horizon_ns is None or walked.last_end_ns <= horizon_ns
-    count = len(walked.steps) if whole else bisect_right(walked.steps, horizon_ns, key=lambda step: step.end_ns)
+    count = (
+        len(walked.steps) if whole else bisect_right(walked.steps, horizon_ns, key=lambda step: step.end_ns)
+    )
     steps = [Step(s.step, s.count, s.length_ns, list(s.states), s.end_ns) for s in walked.steps[:count]]
     gaps = vector()
     for i, gap in enumerate(walked.gaps[:count]):

@@ -51,7 +51,7 @@ def percent(ratio: float | None) -> str:
 def render(document: dict) -> str:
     """The whole account as text."""
     lines = [
-        f"run {document['run']}: {document['status']}, {document['world_size']} ranks, "
+        f"run {document['run']}: {document['status']}, {document['world_size']} rank{'s' * (document['world_size'] != 1)}, "
         f"{document['end'] - document['start']:.1f} s, {document['gpu_seconds']:.1f} GPU-seconds",
         "",
         f"  {'state':<14}{'GPU-seconds':>12}{'percent':>9}   what it is",
@@ -92,7 +92,7 @@ def _trouble_lines(document: dict) -> list[str]:
         first = straggler["shares"][0]
         lines.append(
             f"  slow rank: {straggler['culprit']} on {first['host']} ({straggler['because']}), which explains"
-            f" {percent(first['share'])} of the waiting; the run is {straggler['slowdown']:.2f}x slower for it"
+            f" {percent(first['share'])} of the waiting; steps take {straggler['slowdown']:.2f}x as long as if their work were spread evenly"
         )
     for restart in document["restarts"]:
         down, point = restart["down_seconds"], restart["resume_step"]
@@ -104,7 +104,11 @@ def _trouble_lines(document: dict) -> list[str]:
         )
     if document["causes"]:
         cause = document["causes"][0]
-        gain = "" if cause["gain"] is None else f"; without it the run would be {cause['gain']:.2f}x faster"
+        gain = (
+            ""
+            if cause["gain"] is None
+            else f"; without it the run would be at most {cause['gain']:.2f}x as fast"
+        )
         lines += [
             "",
             f"  largest cause: {cause['state']}, {percent(cause['share'])} of all GPU time{gain}",

@@ -55,6 +55,7 @@ def create_app(ledger_url: str, *, stall_seconds: float = 60.0, stale_seconds: f
         redoc_url=None,
         lifespan=lifespan,
     )
+    app.state.ledger_url = ledger.url
     app.router.routes.append(Route("/api/v1/ingest", _IngestRoute(ingest), methods=["POST"]))
     _add_api(app, accounts)
     _add_operations(app, Exposition(accounts, ingest))

@@ -5,6 +5,6 @@ STATE = "unattributed"
 
 def advise(account) -> str:
     return (
-        "Name this time: put goodput.phase(...) around what happens between the phases, so that "
-        "it can be told apart."
+        "Name this time: put goodput.phase(...) around what happens between the phases, and give phases of "
+        "your own a state: goodput.phase(name, state=...)."
     )

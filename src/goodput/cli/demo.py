@@ -24,7 +24,12 @@ def add_parser(subparsers) -> None:
     parser.add_argument(
         "--seconds", type=float, default=20.0, metavar="S", help="length of training (default 20)"
     )
-    parser.add_argument("--slow-rank", default=None, metavar="R", help='rank with a slow loader, or "none"')
+    parser.add_argument(
+        "--slow-rank",
+        default=None,
+        metavar="R",
+        help='rank with a slow loader, or "none" (default 2, or the last)',
+    )
     parser.add_argument(
         "--loader-delay",
         type=float,
@@ -36,7 +41,7 @@ def add_parser(subparsers) -> None:
         "--kill-at",
         default="auto",
         metavar="STEP",
-        help='step in which a rank is killed, or "none" (default: middle)',
+        help='step in which a rank is killed, reached within 45 s or not at all, or "none" (default: middle)',
     )
     parser.add_argument(
         "--json",
@@ -121,7 +126,10 @@ def _print(outcome, arguments) -> None:
         print(f"  written to {arguments.json}")
     if outcome.address:
         where = sys.stderr if arguments.json == "-" else sys.stdout
-        print(f"  page: {outcome.address}/   (end it with: kill {outcome.server_pid})", file=where)
+        print(
+            f"  page: {outcome.address}/   (end it with: kill {outcome.server_pid}; its files: {outcome.folder})",
+            file=where,
+        )
 
 
 def _planted_line(planted: dict) -> str:
@@ -136,4 +144,6 @@ def _planted_line(planted: dict) -> str:
             f"rank {planted['killed_rank']} was killed in step {planted['kill_step']}, {planted['steps_redone']} "
             f"rank-steps were done again, the run was down for {planted['down_seconds']:.2f} s"
         )
+    elif planted["kill_at"] is not None:
+        parts.append(f"the kill planned for step {planted['kill_at']} was not reached")
     return "  in truth: " + ("; ".join(parts) or "no trouble was planted")

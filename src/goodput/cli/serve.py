@@ -6,6 +6,7 @@ import argparse
 import ipaddress
 import math
 import os
+import socket
 import sys
 
 DEFAULT_LISTEN = "127.0.0.1:9471"
@@ -63,17 +64,34 @@ def call(arguments) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     ledger = arguments.ledger or f"sqlite:///{os.path.abspath('goodput-ledger.db')}"
     try:
+        listener = _listener(host, port)
+    except OSError as error:
+        print(f"goodput serve: --listen {arguments.listen}: {error.strerror}", file=sys.stderr)
+        return 1
+    try:
         app = create_app(ledger, stall_seconds=arguments.stall, stale_seconds=arguments.stale)
     except LedgerError as error:
         print(f"goodput serve: {error}", file=sys.stderr)
         return 1
     server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False))
-    listener = server.config.bind_socket()
-    listener.listen()  # From here on a client that has read the address below is answered, if a little later.
     shown = f"[{host}]" if ":" in host else host
     print(f"goodput serve: page and API on http://{shown}:{listener.getsockname()[1]}", flush=True)
+    print(f"goodput serve: ledger {app.state.ledger_url}", flush=True)
     server.run(sockets=[listener])
     return 0
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """A listening socket. From here on a client is answered, if a little later. Raises OSError."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(1024)
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def address(text: str) -> tuple[str, int]:

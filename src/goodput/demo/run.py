@@ -46,6 +46,7 @@ class Outcome:
     account: dict
     address: str | None = None
     server_pid: int | None = None
+    folder: Path | None = None
 
 
 class Demo:
@@ -86,7 +87,7 @@ class Demo:
             if account is None or account["status"] != "finished":
                 raise DemoError(f"the run did not finish in the account:\n{agent.tail()}\n{server.tail()}")
             keep = self.options.keep
-            left = (address, server.process.pid) if keep else (None, None)
+            left = (address, server.process.pid, self.folder) if keep else ()
             return Outcome(self._planted(account), _without_live(account), *left)
         finally:
             for child in reversed(self.children):  # Ranks before the agent, the agent before the server.
@@ -219,6 +220,7 @@ class Demo:
             "loader_delay_seconds": self.options.loader_delay_seconds if slow is not None else 0.0,
             "loader_seconds": slept,
             "killed_rank": self._killed_rank() if restarted else None,
+            "kill_at": self.options.kill_at,
             "kill_step": self._killed_step(),
             "steps_redone": len(redone),
             "down_seconds": self._down_seconds() if restarted else 0.0,

@@ -50,7 +50,9 @@ def _report(session) -> Report:
     reader = Reader(session.writer.path or "this process's page", session.writer.fd)
     snapshot = reader.snapshot()
     attempt = attempt_of(snapshot, now_ns, alive=not snapshot.ended)
-    run = Run(snapshot.identity["run"], {(attempt.rank, attempt.attempt): attempt}, only_ranks=(attempt.rank,))
+    run = Run(
+        snapshot.identity["run"], {(attempt.rank, attempt.attempt): attempt}, only_ranks=(attempt.rank,)
+    )
     account = compute(run, snapshot.unix_ns(now_ns))
     return Report(document(account, explain(account)), _notes(snapshot))
 

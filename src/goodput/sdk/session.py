@@ -163,7 +163,9 @@ class Session:
                 return True
         except Exception:
             return True
-        numbers = ((whole(given.get(name), 0, page.NS_MAX), identity[name]) for name in ("rank", "world_size"))
+        numbers = (
+            (whole(given.get(name), 0, page.NS_MAX), identity[name]) for name in ("rank", "world_size")
+        )
         return any(said not in (None, held) for said, held in numbers)
 
     # -- other arguments
@@ -199,10 +201,14 @@ class Session:
             return self._add(name, page.PHASES.index(name))
         raw = name.encode("utf-8", "replace") if isinstance(name, str) else b""
         if not 0 < len(raw) <= page.NAME_BYTES_MAX or not name.isprintable() or name == "none":
-            self.say(f"phase({shown(name)}): want 1 to {page.NAME_BYTES_MAX} printable bytes; counted as no phase")
+            self.say(
+                f"phase({shown(name)}): want 1 to {page.NAME_BYTES_MAX} printable bytes; counted as no phase"
+            )
             return self._nowhere()
         if len(self.states) >= page.USER_PHASES_MAX:
-            self.say(f"phase({name!r}): {page.USER_PHASES_MAX} phases of your own at most; counted as no phase")
+            self.say(
+                f"phase({name!r}): {page.USER_PHASES_MAX} phases of your own at most; counted as no phase"
+            )
             return self._nowhere()
         if not isinstance(state, str) or state not in page.USER_STATES:
             if state is not None:
