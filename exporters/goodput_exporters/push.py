@@ -167,7 +167,14 @@ class Pusher:
         report = schema.NodeReport(node=self.node, sent_ns=self._unix_ns(), ranks=reports)
         status, answer = 0, b""
         try:
-            status, answer = self._post(schema.encode(report))
+            body = schema.encode(report)
+        except schema.SchemaError as error:
+            # As if the aggregator had refused it, so that the batch is halved down to the rank at fault.
+            self._outcomes[REJECTED] += 1
+            self._log_once((REJECTED, str(error)), "push to %s: %s", self.url, error)
+            return REJECTED, 400
+        try:
+            status, answer = self._post(body)
             if status == 200:
                 self._take(schema.decode_ack(answer), reports)
         except (httpx.HTTPError, Unreachable, schema.SchemaError, OSError) as error:

@@ -136,6 +136,8 @@ def check_identity(identity: object) -> dict:
         value = identity.get(name)
         if value is not None and not (type(value) in (int, float) and 0 < value < 1e30):
             raise ValueError(f"identity field {name} is {value!r}, want a positive number or null")
+        if value is not None:
+            identity[name] = float(value)  # JSON may hold it as an integer too large for the wire.
     ticks = identity.get("pid_start_ticks")
     if ticks is not None and (type(ticks) is not int or not 0 <= ticks < _NS_MAX):
         raise ValueError("identity field pid_start_ticks is no integer or null")

@@ -139,7 +139,11 @@ _ack_decoder = msgspec.msgpack.Decoder(Ack)
 
 
 def encode(record: Struct) -> bytes:
-    return _encoder.encode(record)
+    """A record as bytes. Raises SchemaError for a value that MessagePack cannot carry."""
+    try:
+        return _encoder.encode(record)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise SchemaError(f"cannot be sent: {error}") from None
 
 
 def decode(body: bytes) -> NodeReport:

@@ -288,6 +288,7 @@ def test_counters_move_with_what_came(client):
         ("goodput_aggregator_rank_rejections_total", "claim"): 1,
         ("goodput_aggregator_rank_rejections_total", "phases"): 0,
         ("goodput_aggregator_rank_rejections_total", "runs"): 0,
+        ("goodput_aggregator_rank_rejections_total", "time"): 0,
         ("goodput_aggregator_rows_total", "new"): 5,
         ("goodput_aggregator_rows_total", "repeated"): 5,
     }

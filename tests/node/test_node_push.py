@@ -289,3 +289,13 @@ def test_the_thread_survives_what_nobody_foresaw(aggregator, pushers, monkeypatc
     pusher.start()
     wait_until(lambda: outcome(pusher, "accepted") == 1)
     assert outcome(pusher, "unreachable") == 1 and "a bug" in caplog.text
+
+
+def test_a_rank_that_cannot_be_encoded_is_dropped_alone(aggregator, pushers):
+    pusher = pushers(aggregator.url)
+    poison = identity(run="poison")
+    poison = schema.msgspec.structs.replace(poison, flops_per_step=10**20)
+    pusher.offer([report(rows(1, 3)), schema.msgspec.structs.replace(report(rows(1, 1)), identity=poison)])
+    pusher.push()
+    assert aggregator.rows() == {("r1", 0, 1): [1, 2, 3]}
+    assert counts(pusher)["goodput_node_backlog_rows", ()] == 0

@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from goodput import page, schema
+from goodput.identity import clean_text
 from goodput.page import PageError
 from goodput.page_reader import Reader
 from goodput_exporters.backlog import Key
@@ -203,7 +204,7 @@ class Ranks:
         self._errors[reason] += 1
         if path not in self._logged and len(self._logged) < LOGGED_MAX:
             self._logged.add(path)
-            log.warning("page rejected (%s): %s", reason, text)
+            log.warning("page rejected (%s): %s", reason, clean_text(text, 1000))
 
     def _next_wait(self, now_ns: int) -> float:
         interval = self._settings.interval_seconds

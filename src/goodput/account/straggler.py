@@ -53,7 +53,8 @@ class Straggler:
         rank = max(self.caused_ns, key=lambda r: (self.caused_ns[r], -r))
         peers = [own for r, own in self.own_ns.items() if self.groups[r] == self.groups[rank]]
         own = self.own_ns[rank]
-        later_ns = sum(own) - median(map(sum, peers))
+        others = [sum(peer) for peer in peers if peer is not own]
+        later_ns = sum(own) - median(others) if others else 0
         if sum(own) < SLOW_RATIO_MIN * median(map(sum, peers)):
             return None
         if later_ns * (len(peers) - 1) < EXPLAINED_RATIO_MIN * self.caused_ns[rank]:

@@ -90,7 +90,7 @@ class Exposition:
         families.add("goodput_aggregator_info", {"version": __version__}, 1)
         for outcome in ("accepted", "malformed", "failed"):
             families.add("goodput_aggregator_reports_total", {"outcome": outcome}, counts["report", outcome])
-        for reason in ("malformed", "claim", "phases", "runs"):
+        for reason in ("malformed", "claim", "phases", "runs", "time"):
             families.add(
                 "goodput_aggregator_rank_rejections_total", {"reason": reason}, counts["rejection", reason]
             )

@@ -96,7 +96,7 @@ class Ledger:
             raise LedgerError(
                 f"ledger {self.url}: {error} is not supported, use sqlite or postgresql"
             ) from None
-        except (sql.exc.SQLAlchemyError, ModuleNotFoundError) as error:
+        except (sql.exc.SQLAlchemyError, ModuleNotFoundError, ValueError, TypeError) as error:
             raise LedgerError(f"ledger {self.url}: {_cause(error)}") from None
         if found and max(found) > VERSION:
             raise LedgerError(f"ledger {self.url} has version {max(found)}, this program knows {VERSION}")
@@ -133,7 +133,7 @@ class Ledger:
         """Everything in the ledger as rank reports, one per process, oldest process first. Raises LedgerError."""
         try:
             yield from self._reports()
-        except (sql.exc.SQLAlchemyError, msgspec.DecodeError) as error:
+        except (sql.exc.SQLAlchemyError, msgspec.DecodeError, TypeError) as error:
             raise LedgerError(f"ledger {self.url}: {_cause(error)}") from None
 
     def _reports(self) -> Iterator[schema.RankReport]:

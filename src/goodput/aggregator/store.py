@@ -18,6 +18,8 @@ from goodput.aggregator.trends import Trend
 RUNS_MAX = 10_000
 # A process that was looked at within this time and did not end still owns its rank.
 OWNED_SECONDS = 30.0
+# A host's clock may be ahead of ours by so much.
+AHEAD_NS_MAX = 86_400 * 10**9
 
 
 class Refused(Exception):
@@ -60,7 +62,9 @@ class Store:
     repeated: int = 0
 
     def merge(self, report: schema.RankReport, now_ns: int) -> Merged:
-        """Take a checked rank report at `now_ns` (this host's unix ns). Raises Refused."""
+        """Take a checked rank report at `now_ns` (this host's unix ns; 0 to judge no time). Raises Refused."""
+        if now_ns:
+            _check_times(report, now_ns)
         process = self._process(report.identity, now_ns)
         attempt = process.attempt
         _extend_phases(attempt, report)
@@ -107,6 +111,20 @@ class Store:
         attempt = _attempt(identity, number)
         run.attempts[identity.rank, number] = attempt
         return attempt
+
+
+def _check_times(report: schema.RankReport, now_ns: int) -> None:
+    """Refuse times far ahead of this host's clock: they would stretch the run over years."""
+    live, rows = report.live, report.steps
+    latest_ns = max(
+        report.identity.start_ns, live.now_ns, live.last_ns, live.end_ns, *(row.end_ns for row in rows)
+    )
+    if latest_ns > now_ns + AHEAD_NS_MAX:
+        raise Refused(
+            "time",
+            f"run {report.identity.run!r} rank {report.identity.rank}: reports of a time "
+            f"{(latest_ns - now_ns) / 8.64e13:.1f} days ahead; is the clock of {report.identity.host} right?",
+        )
 
 
 def _key(identity: schema.Identity) -> tuple:
