@@ -116,7 +116,10 @@ class Reader:
     def snapshot(self, since_step: int = 0, since_event: int = 0) -> Snapshot:
         """The page now, with the steps and events numbered above the given ones that the rings still hold."""
         # The live words are read before the rings, so the rings hold at least what the words promise.
-        live = self._words(page.LIVE, 512)
+        # The last boundary is read before the totals, in a call of its own since one copy has no order within
+        # it: so the totals cover at least the time up to that boundary.
+        head = self._read(8 * page.LIVE, 512)
+        live = memoryview(head + self._read(8 * page.LIVE + 512, 3584)).cast("Q")
         at = lambda word: live[word - page.LIVE]  # noqa: E731
         names, states = self._phase_table(at(page.W_USER_PHASES))
         width = len(names)
