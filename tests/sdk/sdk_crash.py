@@ -24,7 +24,6 @@ from goodput import page
 from goodput.page import PageError
 from goodput.page_reader import Reader
 
-
 SKEW_NS = 1000  # The clocks of two processors of a virtual machine may differ by so much.
 
 
