@@ -15,6 +15,7 @@ what the aggregator has acknowledged (backlog.py).
 from __future__ import annotations
 
 from goodput import schema
+from goodput.identity import PLACES, RATES
 from goodput.page import NS_MAX, PageError
 from goodput.page_reader import EventRecord, Reader, Snapshot, StepRecord
 from goodput_exporters.backlog import key_of
@@ -148,14 +149,8 @@ def _identity(found: dict) -> schema.Identity:
         host=found["host"],
         pid=found["pid"],
         start_ns=found["start_unix_ns"],
-        device=found["device"],
-        device_uuid=found["device_uuid"],
-        devices=found["devices"],
-        group=found["group"],
-        stage=found.get("stage"),
-        flops_per_step=found.get("flops_per_step"),
-        peak_flops_per_second=found.get("peak_flops_per_second"),
-        gpu_hour_cost=found.get("gpu_hour_cost"),
+        **{name: found[name] for name in ("device", "device_uuid", "devices", "group", "dtype")},
+        **{name: found.get(name) for name in (*PLACES, *RATES)},
     )
 
 

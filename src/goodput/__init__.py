@@ -48,9 +48,16 @@ def start(
     devices: int | None = None,
     group: str | None = None,
     stage: int | None = None,
+    tensor: int | None = None,
+    microbatches: int | None = None,
+    dtype: str | None = None,
     flops_per_step: float | None = None,
+    hardware_flops_per_step: float | None = None,
     peak_flops_per_second: float | None = None,
+    ideal_samples_per_second: float | None = None,
     gpu_hour_cost: float | None = None,
+    gpu_power_watts: float | None = None,
+    submit_time: float | None = None,
     directory: str | None = None,
 ) -> None:
     """Begin measuring this process.
@@ -63,10 +70,17 @@ def start(
         attempt: 1 for the first start of the run, then 2, 3 …
         device, device_uuid, devices: the accelerator's name and id, and how many this rank drives.
         group: ranks with the same text meet in collectives; one group when left out.
-        stage: pipeline stage.
+        stage, tensor: pipeline stage and tensor-parallel rank.
+        microbatches: per step, for the pipeline bubble that cannot be avoided.
+        dtype: of the matrix products, such as "bf16", or shares of the FLOPs, such as "bf16=0.8,fp8=0.2";
+            with `device` it gives the peak where that is known.
         flops_per_step: model FLOPs of one step of this rank, without recomputation.
+        hardware_flops_per_step: the same with recomputation, for HFU.
         peak_flops_per_second: dense peak of this rank's devices together.
+        ideal_samples_per_second: of this rank, were nothing in the way.
         gpu_hour_cost: price of one GPU-hour, in dollars.
+        gpu_power_watts: mean power of one device, for energy by state.
+        submit_time: unix seconds at which the scheduler was asked; the wait since then is `queue`.
         directory: where rank pages lie; default `$GOODPUT_DIR`, else /dev/shm/goodput.
 
     A second call does nothing. Without a call, the first step or phase starts.

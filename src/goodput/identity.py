@@ -111,11 +111,24 @@ _INTEGERS = {  # name: (least, most)
 BOUNDS = {  # of everything that a launcher or a user may say
     **_INTEGERS,
     "stage": (0, (1 << 24) - 1),
+    "tensor": (0, (1 << 24) - 1),
+    "microbatches": (1, 1 << 24),
     "local_rank": (0, 1 << 16),
     "restarts": (0, (1 << 20) - 1),
 }
 _STRINGS = {"run": 128, "host": 255, "device": 128, "device_uuid": 128, "group": 64}
-_RATES = ("flops_per_step", "peak_flops_per_second", "gpu_hour_cost")
+# What a user may say of a rank beyond who it is: positive numbers, each unknown when left out.
+RATES = (
+    "flops_per_step",
+    "hardware_flops_per_step",
+    "peak_flops_per_second",
+    "ideal_samples_per_second",
+    "gpu_hour_cost",
+    "gpu_power_watts",
+    "submit_time",
+)
+# And whole numbers, within BOUNDS.
+PLACES = ("stage", "tensor", "microbatches")
 
 
 def check_identity(identity: object) -> dict:
@@ -130,9 +143,12 @@ def check_identity(identity: object) -> dict:
         value = identity.get(name)
         if not isinstance(value, str) or len(value) > most or not value.isprintable():
             raise ValueError(f"identity field {name} is no printable text of at most {most} characters")
+    dtype = identity.setdefault("dtype", "")
+    if not isinstance(dtype, str) or len(dtype) > 64 or not dtype.isprintable():
+        raise ValueError("identity field dtype is no printable text of at most 64 characters")
     if not identity["run"]:
         raise ValueError("identity field run is empty")
-    for name in _RATES:
+    for name in RATES:
         value = identity.get(name)
         if value is not None and not (type(value) in (int, float) and 0 < value < 1e30):
             raise ValueError(f"identity field {name} is {value!r}, want a positive number or null")
@@ -141,9 +157,10 @@ def check_identity(identity: object) -> dict:
     ticks = identity.get("pid_start_ticks")
     if ticks is not None and (type(ticks) is not int or not 0 <= ticks < _NS_MAX):
         raise ValueError("identity field pid_start_ticks is no integer or null")
-    stage = identity.get("stage")
-    if stage is not None and (type(stage) is not int or not 0 <= stage <= BOUNDS["stage"][1]):
-        raise ValueError("identity field stage is no stage number or null")
+    for name in PLACES:
+        value, (least, most) = identity.get(name), BOUNDS[name]
+        if value is not None and (type(value) is not int or not least <= value <= most):
+            raise ValueError(f"identity field {name} is no integer in {least}..{most} or null")
     if identity["rank"] >= identity["world_size"]:
         raise ValueError(f"rank {identity['rank']} in a world of {identity['world_size']}")
     return identity

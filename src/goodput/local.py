@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 
 from goodput import page
-from goodput.account import Attempt, Event, Row, Run
+from goodput.account import TOLD, Attempt, Event, Row, Run
 from goodput.page import PageError
 from goodput.page_reader import Reader, Snapshot
 
@@ -23,7 +23,6 @@ def attempt_of(snapshot: Snapshot, now_mono_ns: int, alive: bool) -> Attempt:
         rank=identity["rank"],
         attempt=identity["attempt"],
         start_ns=identity["start_unix_ns"],
-        world_size=identity["world_size"],
         phases=snapshot.phases,
         phase_states=snapshot.phase_states,
         seen_ns=unix_ns(now_mono_ns),
@@ -33,8 +32,7 @@ def attempt_of(snapshot: Snapshot, now_mono_ns: int, alive: bool) -> Attempt:
         alive=alive,
         ended=snapshot.ended,
         end_ns=unix_ns(snapshot.end_ns if snapshot.ended else snapshot.last_ns),
-        **{name: identity.get(name) for name in ("stage", *_RATES)},
-        **{name: identity[name] for name in ("host", "device", "device_uuid", "devices", "group")},
+        **{name: identity.get(name) for name in TOLD},
     )
     attempt.add_rows(
         Row(r.number, r.step, unix_ns(r.start_ns), unix_ns(r.end_ns), r.samples, r.totals, r.outside)
@@ -63,6 +61,3 @@ def runs_in(directory: str, now_mono_ns: int) -> tuple[list[Run], list[str]]:
     for run in runs.values():
         run.only_ranks = tuple(sorted({rank for rank, _ in run.attempts}))
     return [runs[name] for name in sorted(runs)], errors
-
-
-_RATES = ("flops_per_step", "peak_flops_per_second", "gpu_hour_cost")

@@ -25,6 +25,15 @@ STEPS_MAX = 200_000
 EVENTS_MAX = 20_000
 PHASES_MAX = 27
 DROPS_MAX = 32
+RATES = (
+    "flops_per_step",
+    "hardware_flops_per_step",
+    "peak_flops_per_second",
+    "ideal_samples_per_second",
+    "gpu_hour_cost",
+    "gpu_power_watts",
+    "submit_time",
+)
 # Every expected rank is laid out, seen or not, so one rank's word must not make the aggregator run out of memory.
 WORLD_SIZE_MAX = 1 << 18
 TIME_NS_MAX = 1 << 62
@@ -94,6 +103,13 @@ class Identity(Struct, frozen=True):
     flops_per_step: float | None = None
     peak_flops_per_second: float | None = None
     gpu_hour_cost: float | None = None
+    tensor: int | None = None
+    microbatches: int | None = None
+    dtype: str = ""
+    hardware_flops_per_step: float | None = None
+    ideal_samples_per_second: float | None = None
+    gpu_power_watts: float | None = None
+    submit_time: float | None = None
 
 
 class RankReport(Struct, frozen=True):
@@ -205,13 +221,15 @@ def _check_identity(identity: Identity, who: str) -> None:
         raise SchemaError(f"{who}: attempt {identity.attempt}, devices {identity.devices} out of range")
     if not _is_time(identity.start_ns) or not _is_time(identity.pid):
         raise SchemaError(f"{who}: start time {identity.start_ns} or pid {identity.pid} out of range")
-    if identity.stage is not None and not 0 <= identity.stage < 1 << 24:
-        raise SchemaError(f"{who}: stage {identity.stage} out of range")
-    for name in ("host", "device", "device_uuid", "group"):
+    for name, least in (("stage", 0), ("tensor", 0), ("microbatches", 1)):
+        value = getattr(identity, name)
+        if value is not None and not least <= value <= 1 << 24:
+            raise SchemaError(f"{who}: {name} {value} out of range")
+    for name in ("host", "device", "device_uuid", "group", "dtype"):
         text = getattr(identity, name)
         if len(text) > 255 or not text.isprintable():
             raise SchemaError(f"{who}: {name} is over 255 characters or not printable")
-    for name in ("flops_per_step", "peak_flops_per_second", "gpu_hour_cost"):
+    for name in RATES:
         value = getattr(identity, name)
         if value is not None and not 0 < value < 1e30:  # A NaN fails this too.
             raise SchemaError(f"{who}: {name} is {value!r}, want a positive number or none")

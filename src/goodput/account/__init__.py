@@ -7,6 +7,6 @@ shape), text.py (for people). Integers of nanoseconds until the document. No I/O
 
 from goodput.account.account import Account, compute
 from goodput.account.document import document
-from goodput.account.timeline import Attempt, Event, Row, Run
+from goodput.account.timeline import TOLD, Attempt, Event, Row, Run
 
-__all__ = ["Account", "Attempt", "Event", "Row", "Run", "compute", "document"]
+__all__ = ["TOLD", "Account", "Attempt", "Event", "Row", "Run", "compute", "document"]

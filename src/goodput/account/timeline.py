@@ -32,6 +32,14 @@ class Event(NamedTuple):
     text: str = ""
 
 
+# What a rank says of itself besides rank, attempt and start: fields of the same name in every record of it.
+TOLD = (
+    *("host", "device", "device_uuid", "devices", "group", "stage", "tensor", "microbatches", "dtype"),
+    *("world_size", "flops_per_step", "hardware_flops_per_step", "peak_flops_per_second"),
+    *("ideal_samples_per_second", "gpu_hour_cost", "gpu_power_watts", "submit_time"),
+)
+
+
 @dataclass
 class Attempt:
     """One rank process: one start of one rank. Times are unix ns of its host."""
@@ -46,9 +54,16 @@ class Attempt:
     group: str = ""
     stage: int | None = None
     world_size: int = 1
+    tensor: int | None = None
+    microbatches: int | None = None
+    dtype: str = ""
     flops_per_step: float | None = None
+    hardware_flops_per_step: float | None = None
     peak_flops_per_second: float | None = None
+    ideal_samples_per_second: float | None = None
     gpu_hour_cost: float | None = None
+    gpu_power_watts: float | None = None
+    submit_time: float | None = None
     phases: tuple[str, ...] = ("none",)
     phase_states: dict[str, str] = field(default_factory=dict)
     rows: dict[int, Row] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from goodput import schema
-from goodput.account import Attempt, Run
+from goodput.account import TOLD, Attempt, Run
 from goodput.aggregator.trends import Trend
 
 RUNS_MAX = 10_000
@@ -132,11 +132,8 @@ def _key(identity: schema.Identity) -> tuple:
 
 
 def _attempt(identity: schema.Identity, number: int) -> Attempt:
-    same = (
-        "rank start_ns host device device_uuid devices group stage world_size flops_per_step "
-        "peak_flops_per_second gpu_hour_cost"
-    )
-    return Attempt(attempt=number, **{name: getattr(identity, name) for name in same.split()})
+    told = {name: getattr(identity, name) for name in TOLD}
+    return Attempt(identity.rank, number, identity.start_ns, **told)
 
 
 def _extend_phases(attempt: Attempt, report: schema.RankReport) -> None:

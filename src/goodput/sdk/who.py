@@ -13,12 +13,11 @@ import sys
 import time
 
 from goodput import page
-from goodput.identity import BOUNDS, check_identity, clean_text, from_environment
+from goodput.identity import BOUNDS, PLACES, RATES, check_identity, clean_text, from_environment
 from goodput.sdk.recorder import whole
 
 # A process older than this when it calls `start` was not started for the run (a notebook, a server).
 STARTUP_SECONDS_MAX = 900.0
-_RATES = ("flops_per_step", "peak_flops_per_second", "gpu_hour_cost")
 
 
 def identity_of(given: dict, environ, say, fresh: bool) -> dict:
@@ -38,9 +37,9 @@ def identity_of(given: dict, environ, say, fresh: bool) -> dict:
         "pid": os.getpid(),
         "pid_start_ticks": page.process_start_ticks(),
         "devices": _integer(given, "devices", 1, say),
-        "stage": _integer(given, "stage", None, say),
-        **{name: _text(given, name, 64, "", say) for name in ("group", "device", "device_uuid")},
-        **{name: _rate(given, name, say) for name in _RATES},
+        **{name: _integer(given, name, None, say) for name in PLACES},
+        **{name: _text(given, name, 64, "", say) for name in ("group", "device", "device_uuid", "dtype")},
+        **{name: _rate(given, name, say) for name in RATES},
         **(_process_start() if fresh else now()),
     }
     return check_identity(identity)
