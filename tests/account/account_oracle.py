@@ -137,10 +137,11 @@ def outcome(lives, numbers, now_ns) -> tuple[str, int]:
 
 
 def threshold(lives, least_ns: int) -> int:
-    lengths = [sum(ns for _, ns in step.parts) for life in lives for step in life.steps]
+    """Ten times the lower 99th percentile of all steps but each life's first."""
+    lengths = [sum(ns for _, ns in step.parts) for life in lives for step in life.steps[1:]]
     if not lengths:
         return least_ns
-    p99 = min(x for x in set(lengths) if 100 * sum(y <= x for y in lengths) >= 99 * len(lengths))
+    p99 = max(x for x in lengths if 100 * sum(y < x for y in lengths) <= 99 * (len(lengths) - 1))
     return max(least_ns, 10 * p99)
 
 

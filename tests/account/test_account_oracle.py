@@ -94,8 +94,10 @@ def process_of(life: Life) -> Process:
         for phase, ns in step.gap if i else []:
             one.between(**{phase: ns / 1e9})
         one.step_next = step.index
+        began_ns = one.now_ns
         spend(one, step.parts)
         one.step(step.index)
+        one.rows[-1] = one.rows[-1]._replace(start_ns=began_ns)
         for saved, committed in life.saves:
             if saved == step.index:
                 one.saved(saved, committed)

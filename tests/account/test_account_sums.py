@@ -6,14 +6,13 @@ import pytest
 from account_history import Process, assert_closes, ns, of_rank, run_of, seconds
 
 from goodput.account import Run, compute, document
-from goodput.account.account import Memory
 from goodput.account.states import STATES
 from goodput.causes import explain
 
 
-def account_of(*processes, now=100.0, stale_seconds=None, **given):
+def account_of(*processes, now=100.0, stale_seconds=None, elastic=False, **given):
     account = compute(run_of(*processes, **given), ns(now), stale_seconds=stale_seconds)
-    assert_closes(account)
+    assert_closes(account, elastic)
     return account
 
 
@@ -98,8 +97,8 @@ def test_a_run_is_finished_though_a_node_of_an_earlier_attempt_vanished():
     # Rank 1 took no part in the second attempt, and nobody saw its end: finished, once it is stale.
     gone = Process(1, world_size=1).steps(5, forward=1).silent()
     lost.identity["world_size"] = end.identity["world_size"] = 1
-    assert account_of(lost, gone, end, now=20, stale_seconds=30).status == "running"
-    account = account_of(lost, gone, end, now=1000, stale_seconds=30)
+    assert account_of(lost, gone, end, now=20, stale_seconds=30, elastic=True).status == "running"
+    account = account_of(lost, gone, end, now=1000, stale_seconds=30, elastic=True)
     assert (account.status, account.end_ns) == ("finished", ns(14))
 
 
@@ -147,9 +146,13 @@ def test_expected_ranks_can_be_ones_own_alone():
 def test_the_newest_attempt_says_how_many_ranks_are_expected():
     first = [Process(r, world_size=3).steps(2, forward=1).killed() for r in range(3)]
     fewer = [Process(r, 2, start=2, world_size=2).resumed(1).step(forward=1).finished() for r in range(2)]
-    assert account_of(*first, *fewer).world_size == 3, "what was seen is expected"
+    account = account_of(*first, *fewer, elastic=True)
+    assert account.world_size == 2, "the world that it ended with"
+    # Rank 2 was expected while the world had three ranks: until the second attempt began.
+    assert [rank.wall_ns for rank in account.ranks] == [ns(3), ns(3), ns(2)]
+    assert account.wall_gpu_ns() == ns(8)
     more = [Process(r, 2, start=2, world_size=5).resumed(1).step(forward=1).finished() for r in range(3)]
-    assert account_of(*first, *more).world_size == 5
+    assert account_of(*first, *more, elastic=True).world_size == 5
 
 
 # ---- Devices, factors and FLOPs
@@ -250,20 +253,6 @@ def test_the_device_is_that_of_the_first_rank_that_knows_it():
 
 
 # ---- Over time
-
-
-def test_a_memory_changes_no_account():
-    one = Process(user={"augment": "loader"})
-    memory, run = Memory(), Run("r1")
-    run.attempts[0, 1] = attempt = one.attempt()
-    for _ in range(5):
-        one.step(forward=1, augment=0.25)
-        attempt.add_rows(one.rows)
-        now = one.attempt()
-        attempt.totals, attempt.last_ns, attempt.seen_ns = now.totals, now.last_ns, now.seen_ns
-        assert compute(run, one.now_ns, memory=memory) == compute(run, one.now_ns)
-    assert compute(run, one.now_ns, memory=memory) == compute(run, one.now_ns, memory=memory)
-    assert of_rank(compute(run, one.now_ns, memory=memory)) == {"productive": 5.0, "loader": 1.25}
 
 
 def test_the_last_progress_and_the_samples():

@@ -21,7 +21,7 @@ def document(account: Account, causes: list[dict] | None = None) -> dict:
         "world_size": account.world_size,
         "gpu_seconds": account.wall_gpu_ns() / 1e9,
         "states": _states(gpu_ns),
-        "factors": {**{factor: account.ratio(factor) for factor in FACTORS}, "hfu": None},
+        "factors": {factor: account.ratio(factor) for factor in FACTORS},
         "coverage": {"ranks": _coverage(account, gpu_ns), "device_clock": 0.0},
         "steps": {
             "kept": sum(rank.kept_steps for rank in account.ranks),

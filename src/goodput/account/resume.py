@@ -13,19 +13,17 @@ from goodput.account.timeline import Attempt, Run
 KEEP_ALL = 1 << 62
 
 
-def resume_points(run: Run, first_steps: dict[tuple[int, int], int | None]) -> dict[int, int | None]:
+def resume_points(run: Run) -> dict[int, int | None]:
     """Per attempt number the last step whose work it starts from, None where unknown.
 
-    `first_steps` is the first step index of each (rank, attempt), None while there is none. Ranks of one attempt
-    resume together, so the least of what they say holds.
+    Ranks of one attempt resume together, so the least of what they say holds.
     """
     said: dict[int, list[int]] = {}
     done: dict[int, list[int]] = {}
-    for (rank, number), attempt in run.attempts.items():
-        said.setdefault(number, []).extend(e.step for e in attempt.events.values() if e.kind == "resumed")
-        first = first_steps[rank, number]
-        if first is not None:
-            done.setdefault(number, []).append(first - 1)
+    for (_, number), attempt in run.attempts.items():
+        said.setdefault(number, []).extend([] if attempt.said is None else [attempt.said])
+        if attempt.first_step is not None:
+            done.setdefault(number, []).append(attempt.first_step - 1)
     points: dict[int, int | None] = {}
     for number in sorted(said):
         known = said[number] or done.get(number)
@@ -43,11 +41,9 @@ def last_checkpoint(run: Run, before: int, points: dict[int, int | None]) -> int
     for (_, number), attempt in run.attempts.items():
         if number >= before:
             continue
-        for event in attempt.events.values():
-            begun = begun or event.kind == "checkpoint_begun"
-            if event.kind == "checkpoint_committed":
-                begun = True
-                committed[number] = max(event.step, committed.get(number, -1))
+        begun = begun or attempt.begun
+        if attempt.committed is not None:
+            committed[number] = max(attempt.committed, committed.get(number, -1))
     last = -1
     for number in sorted({number for _, number in run.attempts if number < before}):
         point = points.get(number)

@@ -1,11 +1,12 @@
 """Who waited for whom: communication split into what all paid and what waiting for the slowest rank cost.
 
-In: per rank and step, the exposed communication and the step's length. Out: each rank's straggler ns per step,
-the slowdown and the ranks that explain it. Ranks are matched by group, steps by attempt and index; clocks of
-different hosts are never compared. Intrinsic communication is the smallest among a step's ranks; the culprit of a
-step is the rank that waited least. Slowdown = sum of step times / sum of step times had each step's own work been
-spread evenly, after the what-if analysis of Lin et al., "Understanding Stragglers in Large Model Training Using
-What-if Analysis" (2025); for one collective per step that is length / (length - straggler), in sums.
+In: per rank and step, the exposed communication, the rank's own time and the step's length. Out: each rank's
+straggler ns, the slowdown, who explains it, and since when a rank is slow. Ranks are matched by group, steps by
+attempt and index; clocks of different hosts are never compared. Intrinsic communication is the smallest among a
+step's ranks; the culprit of a step is the rank that waited least. Slowdown = sum of step times / sum of step times
+had each step's own work been spread evenly, after the what-if analysis of Lin et al., "Understanding Stragglers in
+Large Model Training Using What-if Analysis" (2025); for one collective per step that is
+length / (length - straggler), in sums. A step waits here until all ranks of its group have passed it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from statistics import median
 
-from goodput.account.cut import COMMUNICATION, Step
+from goodput.account.fold import COMMUNICATION, COMPILE, STALL, Fold
+from goodput.account.onset import Onset, hits
 from goodput.account.states import INDEX, STATES
 
 _STRAGGLER = INDEX["straggler"]
@@ -23,6 +25,87 @@ SLOW_RATIO_MIN = 1.02
 # being last, somebody is last most often.
 EXPLAINED_RATIO_MIN = 0.5
 SHARES_MAX = 16
+SWEEP_STEPS = 4096
+_NOT_OWN = (COMMUNICATION, _STRAGGLER, COMPILE, STALL)
+
+Key = tuple[int, int]  # (rank, attempt number)
+
+
+class Groups:
+    """Steps that wait for the rest of their group. `folds` are all attempts by (rank, attempt number)."""
+
+    def __init__(self, folds: dict[Key, Fold]):
+        self.folds = folds
+        self.onsets: dict[int, Onset] = {}
+        self.members: dict[tuple[int, str], list[Key]] = {}
+        for (rank, number), fold in folds.items():
+            if fold.attempt.first_step is not None:
+                self.members.setdefault((number, fold.attempt.group), []).append((rank, number))
+        self._waiting: dict[tuple, list[tuple]] = {}
+        self._passed: dict[Key, int] = {}
+        self._since_sweep = 0
+
+    def add(
+        self, key: Key, step: int, count: int, compared: tuple[int, int, int, int], first: bool = False
+    ) -> None:
+        """Add what Fold.add returned for a step; `first` says that it is an attempt's first and comes late."""
+        group = (key[1], self.folds[key].attempt.group)
+        most = len(self.members[group])
+        if most < 2:
+            return
+        together = (*group, step, count)
+        waiting = self._waiting.setdefault(together, [])
+        waiting.append((key, first, *compared))
+        if len(waiting) == most:
+            self._settle(step, self._waiting.pop(together))
+        if not first:
+            self._passed[key] = step
+            self._since_sweep += 1
+            if self._since_sweep >= SWEEP_STEPS and self._since_sweep >= 2 * len(self._waiting):
+                self._since_sweep = 0
+                self._sweep()
+
+    def flush(self) -> None:
+        """Settle all that waits, in order of steps."""
+        for together in sorted(self._waiting):
+            self._settle(together[2], self._waiting[together])
+        self._waiting.clear()
+
+    def _sweep(self) -> None:
+        """Settle what no rank can add to: each has gone beyond it, or has ended before."""
+        lows, held = {}, set()
+        for group, members in self.members.items():
+            going = [self._passed.get(key, -1) for key in members if not self.folds[key].exhausted]
+            lows[group] = min(going, default=None)
+            # First steps are held back by their folds.
+            held.update((*group, self.folds[key].attempt.first_step) for key in members)
+        for together in sorted(self._waiting):
+            low = lows[together[:2]]
+            if (low is None or together[2] < low) and together[:3] not in held:
+                self._settle(together[2], self._waiting.pop(together))
+
+    def _settle(self, step: int, members: list[tuple]) -> None:
+        if len(members) < 2:
+            return
+        least = min(communication for _, _, communication, *_ in members)
+        culprits = sorted(key for key, _, communication, *_ in members if communication == least)
+        waited = 0
+        for key, _, communication, within, _, length in members:
+            excess = communication - least
+            if within != communication:
+                # Only a part of this step lies in the account's window.
+                excess = excess * within // communication
+            fold = self.folds[key]
+            fold.straggler_ns += excess
+            fold.matched_ns += length
+            waited += excess
+        for position, key in enumerate(culprits):
+            # A tie is shared; the remainder of the division goes to the first ranks, so the sum is exact.
+            self.folds[key].caused_ns += waited // len(culprits) + (position < waited % len(culprits))
+        if not any(first for _, first, *_ in members):
+            found, chance = hits([own for _, _, _, _, own, _ in members])
+            for (key, *_), hit in zip(members, found, strict=True):
+                self.onsets.setdefault(key[0], Onset()).note(step, hit, chance)
 
 
 @dataclass
@@ -32,8 +115,12 @@ class Straggler:
     length_ns: int = 0
     waited_ns: int = 0
     caused_ns: dict[int, int] = field(default_factory=dict)  # by rank
-    own_ns: dict[int, list[int]] = field(default_factory=dict)  # by rank, per state, steps of `groups`
+    by_host_ns: dict[str, int] = field(default_factory=dict)
+    by_stage_ns: dict[int, int] = field(default_factory=dict)
+    own_ns: dict[int, list[int]] = field(default_factory=dict)  # by rank, per state, of kept steps
+    steps: dict[int, float] = field(default_factory=dict)  # by rank, kept ones
     groups: dict[int, str] = field(default_factory=dict)
+    onsets: dict[int, Onset] = field(default_factory=dict)
 
     def slowdown(self) -> float | None:
         even = self.length_ns - self.waited_ns
@@ -41,53 +128,71 @@ class Straggler:
 
     def shares(self) -> list[tuple[int, float]]:
         """(rank, share of the waiting it caused), largest first."""
-        if not self.waited_ns:
-            return []
-        ranked = sorted(self.caused_ns.items(), key=lambda item: (-item[1], item[0]))
-        return [(rank, ns / self.waited_ns) for rank, ns in ranked[:SHARES_MAX]]
+        return _shares(self.caused_ns, self.waited_ns)
+
+    def host_shares(self) -> list[tuple[str, float]]:
+        return _shares(self.by_host_ns, self.waited_ns)
+
+    def stage_shares(self) -> list[tuple[int, float]]:
+        """(pipeline stage, share), where stages are known."""
+        return _shares(self.by_stage_ns, self.waited_ns)
 
     def culprit(self) -> tuple[int, str] | None:
         """The rank most waited for and the state in which it exceeds its group's median most, if it is slow."""
         if not self.waited_ns:
             return None
         rank = max(self.caused_ns, key=lambda r: (self.caused_ns[r], -r))
-        peers = [own for r, own in self.own_ns.items() if self.groups[r] == self.groups[rank]]
-        own = self.own_ns[rank]
-        others = [sum(peer) for peer in peers if peer is not own]
-        later_ns = sum(own) - median(others) if others else 0
-        if sum(own) < SLOW_RATIO_MIN * median(map(sum, peers)):
+        means = {
+            r: [ns / self.steps[r] for ns in own]
+            for r, own in self.own_ns.items()
+            if self.groups[r] == self.groups[rank] and self.steps[r]
+        }
+        if rank not in means:
             return None
-        if later_ns * (len(peers) - 1) < EXPLAINED_RATIO_MIN * self.caused_ns[rank]:
+        own = means[rank]
+        others = [sum(peer) for r, peer in means.items() if r != rank]
+        later_ns = (sum(own) - median(others)) * self.steps[rank] if others else 0
+        if sum(own) < SLOW_RATIO_MIN * median(map(sum, means.values())):
             return None
-        excess = [own[i] - median(peer[i] for peer in peers) for i in range(len(STATES))]
+        if later_ns * (len(means) - 1) < EXPLAINED_RATIO_MIN * self.caused_ns[rank]:
+            return None
+        excess = [own[i] - median(peer[i] for peer in means.values()) for i in range(len(STATES))]
         return rank, STATES[excess.index(max(excess))]
 
+    def since(self, rank: int) -> int | None:
+        """The step at which this rank became slow, if it is slow still; None if no step stands out."""
+        onset = self.onsets.get(rank)
+        return onset.stretches[-1].first if onset is not None and onset.slow else None
 
-def split(steps: dict[tuple, list[tuple[int, Step]]], groups: dict[int, str]) -> Straggler:
-    """Move each rank's excess communication from `communication` to `straggler`, in place, and sum up.
 
-    `steps` maps (attempt, group, last index, count) to the (rank, step) that are to be compared.
-    """
-    result = Straggler(groups=groups)
-    for members in steps.values():
-        if len(members) < 2:
-            continue
-        least = min(step.states[COMMUNICATION] for _, step in members)
-        culprits = [rank for rank, step in members if step.states[COMMUNICATION] == least]
-        waited = 0
-        for rank, step in members:
-            excess = step.states[COMMUNICATION] - least
-            step.states[COMMUNICATION] = least
-            step.states[_STRAGGLER] += excess
-            waited += excess
-            result.length_ns += step.length_ns
-            own = result.own_ns.setdefault(rank, [0] * len(STATES))
-            for i, ns in enumerate(step.states):
-                if i not in (COMMUNICATION, _STRAGGLER):
-                    own[i] += ns
-        result.waited_ns += waited
-        for position, rank in enumerate(sorted(culprits)):
-            # A tie is shared; the remainder of the division goes to the first ranks, so the sum is exact.
-            part = waited // len(culprits) + (position < waited % len(culprits))
-            result.caused_ns[rank] = result.caused_ns.get(rank, 0) + part
+def _shares(caused_ns: dict, waited_ns: int) -> list[tuple]:
+    if not waited_ns:
+        return []
+    ranked = sorted(caused_ns.items(), key=lambda item: (-item[1], item[0]))
+    return [(who, ns / waited_ns) for who, ns in ranked[:SHARES_MAX] if ns]
+
+
+def summed(groups: Groups) -> Straggler:
+    """Move each fold's excess communication from `communication` to `straggler`, and sum up over ranks."""
+    result = Straggler(onsets=groups.onsets)
+    for (rank, _), fold in sorted(groups.folds.items()):
+        fold.kept[COMMUNICATION] -= fold.straggler_ns
+        fold.kept[_STRAGGLER] += fold.straggler_ns
+        result.groups[rank] = fold.attempt.group
+        result.length_ns += fold.matched_ns
+        result.waited_ns += fold.straggler_ns
+        if fold.caused_ns:
+            _add(result.caused_ns, rank, fold.caused_ns)
+            _add(result.by_host_ns, fold.attempt.host, fold.caused_ns)
+            if fold.attempt.stage is not None:
+                _add(result.by_stage_ns, fold.attempt.stage, fold.caused_ns)
+        own = result.own_ns.setdefault(rank, [0] * len(STATES))
+        for i, ns in enumerate(fold.kept):
+            if i not in _NOT_OWN:
+                own[i] += ns
+        result.steps[rank] = result.steps.get(rank, 0.0) + fold.work
     return result
+
+
+def _add(into: dict, key, ns: int) -> None:
+    into[key] = into.get(key, 0) + ns

@@ -1,9 +1,10 @@
 """What came in about a run: attempts of ranks with their step rows, events and last known moment.
 
-In: rows and events in any order, any number of times. Out: attributes that cut.py and resume.py read. Merging
+In: rows and events in any order, any number of times. Out: attributes that facts.py and fold.py read. Merging
 is a union keyed by number (and for the live part the newest wins), so it is commutative, associative and
-idempotent. A row carries cumulative totals, so rows may be missing in between without losing time. It knows
-nothing of states.
+idempotent. A row carries cumulative totals, so rows may be missing in between without losing time. Where rows
+pass by without being kept (a run log), `note_row` and `note_event` leave what the facts need. It knows nothing
+of states.
 """
 
 from __future__ import annotations
@@ -77,23 +78,48 @@ class Attempt:
     ended: str = ""  # "", "finished", "failed", "resumed"; not alive and "" means killed
     end_ns: int = 0
     heard_ns: int = 0  # when the aggregator last heard of it, on the aggregator's clock
-    version: int = 0  # grows with every new row, so that what was derived from rows can be kept
+    # What is known of all rows and events, those that are not kept too.
+    first_number: int = 0
+    first_step: int | None = None  # index of the attempt's first step
+    rows_end_ns: int = 0
+    said: int | None = None  # the least step that it said to resume from
+    begun: bool = False  # a checkpoint was begun
+    committed: int | None = None  # the last step that a checkpoint has saved
+    commits: int = 0
 
     def add_rows(self, rows) -> int:
         """Merge rows; returns how many were new."""
         before = len(self.rows)
         for row in rows:
-            self.rows.setdefault(row.number, row)
-        new = len(self.rows) - before
-        self.version += new
-        return new
+            if self.rows.setdefault(row.number, row) is row:
+                self.note_row(row.number, row.step, row.end_ns)
+        return len(self.rows) - before
+
+    def note_row(self, number: int, step: int, end_ns: int) -> None:
+        """Remember of a row what facts.py needs; any number of times."""
+        if self.first_step is None or number < self.first_number:
+            self.first_number, self.first_step = number, step - number + 1
+        if end_ns > self.rows_end_ns:
+            self.rows_end_ns = end_ns
 
     def add_events(self, events) -> int:
         """Merge events; returns how many were new."""
         before = len(self.events)
         for event in events:
-            self.events.setdefault(event.number, event)
+            if self.events.setdefault(event.number, event) is event:
+                self.note_event(event.kind, event.step)
         return len(self.events) - before
+
+    def note_event(self, kind: str, step: int) -> None:
+        """Remember of an event what facts.py needs; once each, since commits are counted."""
+        if kind == "resumed":
+            self.said = step if self.said is None else min(step, self.said)
+        elif kind == "checkpoint_begun":
+            self.begun = True
+        elif kind == "checkpoint_committed":
+            self.begun = True
+            self.commits += 1
+            self.committed = step if self.committed is None else max(step, self.committed)
 
     def ordered_rows(self) -> list[Row]:
         return [self.rows[number] for number in sorted(self.rows)]
@@ -106,8 +132,7 @@ class Attempt:
 
     def beat_ns(self) -> int:
         """The last moment at which the process is known to have been alive."""
-        last_row = max((row.end_ns for row in self.rows.values()), default=0)
-        return max(self.start_ns, self.last_ns, last_row, self.seen_ns if self.alive else 0)
+        return max(self.start_ns, self.last_ns, self.rows_end_ns, self.seen_ns if self.alive else 0)
 
 
 @dataclass
@@ -119,17 +144,6 @@ class Run:
     start_ns: int | None = None
     end_ns: int | None = None
     only_ranks: tuple[int, ...] | None = None  # expect these alone: one process's or one host's own view
-
-    def expected_ranks(self) -> tuple[int, ...]:
-        return self.only_ranks if self.only_ranks is not None else tuple(range(self.world_size()))
-
-    def world_size(self) -> int:
-        """Ranks expected: what the newest attempt says, and at least every rank that was seen."""
-        if not self.attempts:
-            return 1
-        newest = max(attempt.attempt for attempt in self.attempts.values())
-        said = max(a.world_size for a in self.attempts.values() if a.attempt == newest)
-        return max(said, 1 + max(rank for rank, _ in self.attempts))
 
     def by_rank(self) -> dict[int, list[Attempt]]:
         """Attempts of each rank that was seen, in the order of their starts."""

@@ -1,0 +1,304 @@
+"""One attempt's steps folded, one after the other, into sums per state.
+
+In: an Attempt, its Bound and the facts that judge a step, then its steps in order of time, each as a Row or as
+vectors of ns per state. Out: sums that fill the attempt's bound exactly, whatever came: kept steps, gaps and the
+tail by state, and what is lost. Memory does not grow with steps; a step costs about 5 us. A step's time in no
+phase is `unattributed`; a gap's is `startup` before the first step, `stall` when it is too long, else
+`unattributed`. Rows that contradict their neighbours are cut to fit and counted in `clamped`. A step that crosses
+the bound counts in proportion. It does not know other ranks: groups.py moves waiting time to `straggler`.
+"""
+
+from __future__ import annotations
+
+from operator import add, sub
+from statistics import median
+
+from goodput.account.facts import Bound
+from goodput.account.states import INDEX, PHASE_STATES, PLANNED, STATES, USER_STATES, vector
+from goodput.account.timeline import Attempt, Row
+
+PRODUCTIVE, COMMUNICATION, COMPILE = INDEX["productive"], INDEX["communication"], INDEX["compile"]
+CHECKPOINT, STALL = INDEX["checkpoint"], INDEX["stall"]
+_UNATTRIBUTED, _STARTUP, _LOST, _RESTORE = (INDEX[s] for s in ("unattributed", "startup", "lost", "restore"))
+_WAITS = tuple(INDEX[state] for state in ("loader", "h2d", "communication", "unattributed"))
+_PLANNED = tuple(INDEX[state] for state in PLANNED)
+# So many steps after the first are what its excess is measured against; more would not change the median by much.
+OTHERS_MAX = 512
+# The best throughput that a rank has shown is that of so many steps in a row.
+PACE_STEPS = 32
+
+
+class Fold:
+    """The sums of one attempt. Feed `row` or `add` in order, then `finish` once."""
+
+    def __init__(self, attempt: Attempt, bound: Bound, limit: int, threshold_ns: int, blame=()):
+        """`limit` is the last step that counts; `blame` lists (resume step, restart) of later attempts, in order."""
+        self.attempt, self.bound, self.limit, self.threshold_ns = attempt, bound, limit, threshold_ns
+        self.blame = blame
+        self.to_state = [state_of(name, attempt.phase_states) for name in attempt.phases]
+        self.number, self.last_end_ns, self.samples, self._said_samples = 0, attempt.start_ns, 0, 0
+        self.totals = self.outside = (0,) * len(self.to_state)
+        self.steps = self.clamped = 0
+        self.last_count = 1
+        self.exhausted = False  # no further step will come
+        self.kept, self.rest = vector(), vector()  # of kept steps, and of everything else
+        self.kept_steps = self.lost_steps = self.kept_ns = self.saved_ns = 0
+        self.work = 0.0  # kept steps, those that cross the bound in part
+        self.kept_samples = 0.0
+        self.lost_by: dict[int, list[int]] = {}  # restart: [steps, ns]
+        self.straggler_ns = self.caused_ns = self.matched_ns = 0
+        self.pace: tuple[float, int] | None = None  # (samples, ns) of the fastest stretch
+        self._stretch = [0, 0, 0]
+        self._first: tuple | None = None
+        self._others: tuple[list[int], list[int]] = ([], [])
+
+    def row(self, row: Row):
+        """Fold a row of cumulative totals; returns what `add` returns."""
+        spent = row.end_ns - self.last_end_ns
+        width = len(self.to_state)
+        totals, outside = _padded(row.totals, width), _padded(row.outside, width)
+        gap, inside = vector(), vector()
+        if outside == self.outside:
+            for state, ns in zip(self.to_state, map(sub, totals, self.totals), strict=True):
+                inside[state] += ns
+        else:
+            beyonds = list(map(sub, outside, self.outside))
+            for state, ns, beyond in zip(self.to_state, map(sub, totals, self.totals), beyonds, strict=True):
+                gap[state] += beyond
+                inside[state] += ns - beyond
+        count, self.number = row.number - self.number, row.number
+        self.last_count = count
+        samples, self._said_samples = row.samples - self._said_samples, row.samples
+        self.totals, self.outside = totals, outside
+        if spent < 0 or min(gap) < 0 or min(inside) < 0 or sum(gap) + sum(inside) != spent:
+            self.clamped += 1
+            fit(gap, inside, max(spent, 0))
+        return self.add(row.step, count, max(row.end_ns, self.last_end_ns), gap, inside, max(samples, 0))
+
+    def add(self, step: int, count: int, end_ns: int, gap: list[int], inside: list[int], samples: int):
+        """Fold `count` steps up to index `step`; `gap` and `inside` sum to the time since the last one.
+
+        Returns (communication, the same within the bound, own time, length) in ns if the step is to be compared with its
+        group's, else None. The first step is held back until its excess is known, see `finish`.
+        """
+        began, self.last_end_ns = self.last_end_ns, end_ns
+        if end_ns >= self.attempt.rows_end_ns:
+            self.exhausted = True
+        length = sum(inside)
+        self.samples += samples
+        first, self.steps = self.steps == 0, self.steps + 1
+        if first or end_ns - began != length:
+            # Compute outside steps belongs to no step that was kept.
+            gap[_UNATTRIBUTED] += gap[PRODUCTIVE]
+            gap[PRODUCTIVE] = 0
+            self.saved_ns += gap[CHECKPOINT]
+            self._rest(_settled_gap(gap, first, count == 1, self.threshold_ns), began, end_ns - length)
+        self.saved_ns += inside[CHECKPOINT]
+        if first:
+            self._first = (step, count, end_ns, length, inside, samples)
+            return None
+        if count == 1:
+            lengths, works = self._others
+            if len(lengths) < OTHERS_MAX:
+                lengths.append(length)
+                works.append(inside[PRODUCTIVE] + inside[_UNATTRIBUTED])
+            if samples:
+                self._note_pace(samples, length)
+        return self._settle(step, count, end_ns, length, inside, samples)
+
+    def finish(self, tail: list[int] | None = None):
+        """Settle the first step and the time after the last one. Returns the first step as `add` does, with its
+        index and count before it, or None. `tail` is that time by state where there are no totals to tell it."""
+        result = None
+        if self._first is not None:
+            step, count, end_ns, length, inside, samples = self._first
+            if count == 1:
+                self._move_excess(length, inside)
+            compared = self._settle(step, count, end_ns, length, inside, samples)
+            result = None if compared is None else (step, count, *compared)
+        if self._stretch[0] and self.pace is None:
+            self.pace = (self._stretch[1], self._stretch[2])
+        end_ns = max(self.bound.end_ns, self.last_end_ns)
+        self._tail(end_ns, tail)
+        return result
+
+    # -- steps
+
+    def _settle(self, step: int, count: int, end_ns: int, length: int, inside: list[int], samples: int):
+        threshold = self.threshold_ns
+        if length > threshold and count == 1 and _unplanned(inside) > threshold:
+            _move(inside, _WAITS, STALL)
+        bound, began = self.bound, end_ns - length
+        communication = inside[COMMUNICATION]
+        own = length - communication - inside[COMPILE] - inside[STALL]
+        part = length
+        if began < bound.from_ns or end_ns > bound.to_ns:
+            part = max(0, min(end_ns, bound.to_ns) - max(began, bound.from_ns))
+            inside = share(inside, part, length)
+        counted = end_ns <= bound.to_ns and (end_ns > bound.from_ns or (bound.first and not length))
+        if step > self.limit:
+            return self._lose(step, count, length, part, inside, counted, samples)
+        self._keep(count, inside, part / length if length else 1.0 * counted, counted, samples)
+        return communication, inside[COMMUNICATION], own, part
+
+    def _keep(self, count: int, inside: list[int], ratio: float, counted: bool, samples: float) -> None:
+        self.kept = list(map(add, self.kept, inside))
+        self.kept_ns += sum(inside) - inside[COMPILE] - inside[STALL]
+        self.kept_steps += count if counted else 0
+        self.work += count * ratio
+        self.kept_samples += samples * ratio
+
+    def _lose(
+        self, step, count, length: int, part: int, inside: list[int], counted: bool, samples: int
+    ) -> None:
+        """Of steps whose single rows are not known the lost part is taken in proportion to their number."""
+        kept = max(0, count - (step - self.limit))
+        lost = part * (count - kept) // count
+        if kept:
+            ratio = part / length if length else 1.0 * counted
+            self._keep(kept, share(inside, part - lost, part), ratio, counted, samples * kept / count)
+        self.rest[_LOST] += lost
+        steps = count - kept if counted else 0
+        self.lost_steps += steps
+        for point, restart in self.blame:
+            if point is not None and point < step:
+                cost = self.lost_by.setdefault(restart, [0, 0])
+                cost[0] += steps
+                cost[1] += lost
+                break
+        return
+
+    def _move_excess(self, length: int, inside: list[int]) -> None:
+        """Move to `compile` the first step's excess over the median of the others.
+
+        It is taken as far as compute and unnamed time explain it: a first step that was long because the loader's
+        workers were starting stays the loader's.
+        """
+        lengths, works = self._others
+        if not lengths:
+            return
+        excess = length - int(median(lengths))
+        excess = min(excess, inside[PRODUCTIVE] + inside[_UNATTRIBUTED] - int(median(works)))
+        if excess > 0:
+            from_compute = min(excess, inside[PRODUCTIVE])
+            inside[PRODUCTIVE] -= from_compute
+            inside[_UNATTRIBUTED] -= excess - from_compute
+            inside[COMPILE] += excess
+
+    def _note_pace(self, samples: int, length: int) -> None:
+        stretch = self._stretch
+        stretch[0] += 1
+        stretch[1] += samples
+        stretch[2] += length
+        if stretch[0] == PACE_STEPS:
+            if self.pace is None or stretch[1] * self.pace[1] > self.pace[0] * stretch[2]:
+                self.pace = (stretch[1], stretch[2])
+            self._stretch = [0, 0, 0]
+
+    # -- gaps and the tail
+
+    def _rest(self, states: list[int], began: int, end_ns: int) -> None:
+        """Add time outside kept steps, cut to the bound in proportion."""
+        bound = self.bound
+        if began < bound.from_ns or end_ns > bound.to_ns:
+            states = share(states, max(0, min(end_ns, bound.to_ns) - max(began, bound.from_ns)), sum(states))
+        self.rest = list(map(add, self.rest, states))
+
+    def _tail(self, end_ns: int, named: list[int] | None) -> None:
+        """What follows the last completed step, from the live totals and the phase the rank was last in."""
+        attempt, bound = self.attempt, self.bound
+        began, length = self.last_end_ns, end_ns - self.last_end_ns
+        tail = vector() if named is None else list(named)
+        if named is None:
+            known = _padded(attempt.totals, len(self.to_state))
+            for state, total, last in zip(self.to_state, known, self.totals, strict=True):
+                tail[state] += max(total - last, 0)
+        left = length - sum(tail)
+        if left >= 0:
+            tail[state_of(attempt.phase, attempt.phase_states)] += left
+        else:
+            fit(tail, vector(), length)
+            tail[_UNATTRIBUTED] += length - sum(tail)
+        self.saved_ns += tail[CHECKPOINT]
+        unfinished = False
+        if not self.steps:
+            tail = _settled_gap(tail, True, True, self.threshold_ns)
+        elif _unplanned(tail) > self.threshold_ns:
+            _move(tail, [i for i in range(len(STATES)) if i not in _PLANNED], STALL)
+        elif bound.died:
+            _move(tail, range(len(STATES)), _LOST)
+        elif bound.running:
+            unfinished = True
+        else:
+            _move(tail, (PRODUCTIVE,), _UNATTRIBUTED)
+        before = list(self.rest)
+        self._rest(tail, began, end_ns)
+        counted = list(map(sub, self.rest, before))
+        if unfinished:
+            self.kept_ns += sum(counted)
+        restarts = [restart for _, restart in self.blame]
+        if counted[_LOST] and restarts:
+            self.lost_by.setdefault(restarts[0], [0, 0])[1] += counted[_LOST]
+
+
+def state_of(phase: str, user_states: dict[str, str]) -> int:
+    """The state that a phase's time is of, as an index."""
+    state = PHASE_STATES.get(phase) or user_states.get(phase)
+    return INDEX[state] if state in USER_STATES else _UNATTRIBUTED
+
+
+def fit(gap: list[int], inside: list[int], spent_ns: int) -> None:
+    """Make the two vectors non-negative and sum to `spent_ns`: too much is cut in proportion, what is missing is
+    time in no phase."""
+    for part in (gap, inside):
+        part[:] = [max(ns, 0) for ns in part]
+    known = sum(gap) + sum(inside)
+    if known > spent_ns:
+        both = share(gap + inside, spent_ns, known)
+        gap[:], inside[:] = both[: len(gap)], both[len(gap) :]
+    gap[_UNATTRIBUTED] += spent_ns - sum(gap) - sum(inside)
+
+
+def share(states: list[int], part_ns: int, whole_ns: int) -> list[int]:
+    """`states` scaled from sum `whole_ns` to sum `part_ns`, exactly."""
+    if not whole_ns or not part_ns:
+        return [0] * len(states)
+    scaled = [ns * part_ns // whole_ns for ns in states]
+    scaled[states.index(max(states))] += part_ns - sum(scaled)
+    return scaled
+
+
+def _padded(values: tuple[int, ...], width: int) -> tuple[int, ...]:
+    """A row written before the user defined further phases has fewer columns; those were zero."""
+    return values if len(values) == width else tuple(values[:width]) + (0,) * (width - len(values))
+
+
+def _settled_gap(gap: list[int], first: bool, single: bool, threshold: int) -> list[int]:
+    """A gap's states: before the first step all is startup but restore and compile; a long silence is a stall.
+
+    Of a first row that stands for many steps the time outside them is known by phase alone, not by place: what
+    has a name keeps it.
+    """
+    settled = list(gap)
+    if first and not single:
+        _move(settled, (_UNATTRIBUTED,), _STARTUP)
+    elif first:
+        _move(settled, [i for i in range(len(STATES)) if i not in (_RESTORE, COMPILE)], _STARTUP)
+    elif single and _unplanned(gap) > threshold:
+        _move(settled, _WAITS, STALL)
+    return settled
+
+
+def _unplanned(states: list[int]) -> int:
+    """Time that can be a stall: a long evaluation does not make the short wait beside it one."""
+    return sum(states) - sum(states[i] for i in _PLANNED)
+
+
+def _move(states: list[int], sources, target: int) -> None:
+    """Move all time of the source states into the target state."""
+    moved = 0
+    for i in sources:
+        if i != target:
+            moved += states[i]
+            states[i] = 0
+    states[target] += moved

@@ -1,0 +1,54 @@
+"""How long a wait may be before it is a stall: max(60 s, 10 x the 99th percentile of step length).
+
+In: the lengths of single steps in any order. Out: the threshold, in ns. The first step of each attempt is left
+out, since it compiles. The percentile is the lower one (at least one step in a hundred, and at least one, is
+longer), so one long step among few does not move it. Only what is long enough to matter is told apart, in fp16
+bins: memory is bounded and the error is at most 2^-11.
+"""
+
+from __future__ import annotations
+
+import struct
+
+_PACK, _UNPACK = struct.Struct("<e").pack, struct.Struct("<H").unpack
+_SECONDS_MAX = 65_504.0
+TIMES = 10
+
+
+class Lengths:
+    """Step lengths of a run. Adding commutes."""
+
+    def __init__(self, least_ns: int = 0):
+        """Lengths of at most `least_ns` are counted, no more."""
+        self.count = 0
+        self._least_ns = least_ns
+        self._bins: dict[int, list[int]] = {}  # [steps, sum of their ns]
+
+    def add(self, ns: int) -> None:
+        self.count += 1
+        if ns > self._least_ns:
+            (index,) = _UNPACK(_PACK(min(ns / 1e9, _SECONDS_MAX)))
+            found = self._bins.setdefault(index, [0, 0])
+            found[0] += 1
+            found[1] += ns
+
+    def add_rows(self, rows) -> None:
+        """The rows of one attempt, in order; the first, and those that stand for several steps, are left out."""
+        number = None
+        for row in rows:
+            if number is not None and row.number == number + 1:
+                self.add(row.end_ns - row.start_ns)
+            number = row.number
+
+    def p99_ns(self) -> int:
+        """The mean of the bin that the percentile lies in, so exact where its steps are equal; 0 if it is short."""
+        left = self.count - (99 * (self.count - 1)) // 100  # so many are as long or longer
+        for index in sorted(self._bins, reverse=True):
+            steps, ns = self._bins[index]
+            left -= steps
+            if left <= 0:
+                return ns // steps
+        return 0
+
+    def threshold_ns(self, least_seconds: float = 60.0) -> int:
+        return max(int(least_seconds * 1e9), TIMES * self.p99_ns())

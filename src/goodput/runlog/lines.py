@@ -1,0 +1,170 @@
+"""One line of a run log: its fields, and times as whole nanoseconds.
+
+In: bytes. Out: a Line, or LineError with what is wrong. Times are exact to the nanosecond however large they are,
+since they are never floats. Fields that are not known are counted, not refused. It knows no other line.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+
+import msgspec
+from msgspec import Raw
+
+TIME_NS_MAX = 1 << 62
+LINE_BYTES_MAX = 1 << 20
+COUNT_MAX = 1 << 40
+KINDS = ("run", "attempt", "step", "phase", "checkpoint", "beat", "end", "run_end", "look", "mark")
+_NOTHING = Raw(b"")
+# What each kind cannot do without, besides `kind`. A rank left out is rank 0.
+_NEEDED = {
+    "run": (),
+    "step": ("time", "step", "seconds"),
+    "phase": ("time", "phase", "seconds"),
+    "checkpoint": ("time", "step"),
+}
+
+
+class LineError(ValueError):
+    """What is wrong with a line."""
+
+
+class Line(msgspec.Struct):
+    """All fields of all kinds. `time_ns` and `seconds_ns` are filled in by `parse`."""
+
+    kind: str
+    time: Raw = _NOTHING
+    rank: int = 0
+    attempt: int | None = None
+    step: int | None = None
+    seconds: float | None = None
+    phases: dict[str, float] | None = None
+    samples: int = 0
+    count: int = 1
+    run: str | None = None
+    phase: str | None = None
+    committed: bool = True
+    reason: str = "finished"
+    resume_step: int | None = None
+    world_size: int | None = None
+    host: str | None = None
+    device: str | None = None
+    device_uuid: str | None = None
+    devices: int | None = None
+    group: str | int | None = None
+    stage: int | None = None
+    tensor: int | None = None
+    microbatches: int | None = None
+    dtype: str | None = None
+    flops_per_step: float | None = None
+    hardware_flops_per_step: float | None = None
+    peak_flops_per_second: float | None = None
+    ideal_samples_per_second: float | None = None
+    gpu_hour_cost: float | None = None
+    gpu_power_watts: float | None = None
+    submit_time: float | None = None
+    phase_states: dict[str, str] | None = None
+    text: str | None = None
+    time_ns: int = 0
+    seconds_ns: int = 0
+
+
+FIELDS = frozenset(Line.__struct_fields__) - {"time_ns", "seconds_ns"}
+_decode = msgspec.json.Decoder(Line).decode
+_decode_keys = msgspec.json.Decoder(dict[str, Raw]).decode
+_RATES = (
+    *("flops_per_step", "hardware_flops_per_step", "peak_flops_per_second", "ideal_samples_per_second"),
+    *("gpu_hour_cost", "gpu_power_watts", "submit_time"),
+)
+_RANGES = {
+    "rank": (0, 1 << 24),
+    "attempt": (0, 1 << 20),
+    "step": (-1, 1 << 61),
+    "samples": (0, 1 << 61),
+    "count": (1, COUNT_MAX),
+    "resume_step": (-1, 1 << 61),
+    "world_size": (1, 1 << 18),
+    "devices": (1, 1 << 16),
+    "stage": (0, 1 << 24),
+    "tensor": (0, 1 << 24),
+    "microbatches": (1, 1 << 24),
+}
+
+
+def parse(raw: bytes) -> Line:
+    """A line from its bytes, checked. Raises LineError."""
+    try:
+        line = _decode(raw)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise LineError(str(error)) from None
+    kind = line.kind
+    if kind == "step":
+        if line.step is None or line.seconds is None:
+            raise LineError("a step needs `step` and `seconds`")
+        line.seconds_ns = _length(line.seconds, "seconds")
+        if line.step < 0 or line.step > 1 << 61 or line.rank < 0 or line.rank > 1 << 24 or line.samples < 0:
+            raise LineError("`step`, `rank` or `samples` is out of range")
+    elif kind not in KINDS:
+        return line
+    else:
+        _check(line)
+    if line.attempt is not None and not 0 <= line.attempt <= 1 << 20:
+        raise LineError(f"`attempt` is {line.attempt}, want 0 to {1 << 20}")
+    line.time_ns = to_ns(bytes(line.time), kind != "run")
+    return line
+
+
+def unknown_fields(raw: bytes) -> set[str]:
+    """Names of fields that nothing here knows, of a line that `parse` took."""
+    keys = _decode_keys(raw).keys()
+    return set() if keys <= FIELDS else set(keys) - FIELDS
+
+
+def to_ns(raw: bytes, needed: bool = True) -> int:
+    """Seconds as JSON writes them, in whole ns, exactly; below a nanosecond is cut off. Raises LineError."""
+    whole, _, part = raw.partition(b".")
+    if part.isdigit() and whole.lstrip(b"-").isdigit():
+        ns = int(whole + (part + b"000000000")[:9])
+    elif not part and whole.lstrip(b"-").isdigit():
+        ns = int(whole) * 10**9
+    elif not raw or raw == b"null":
+        if needed:
+            raise LineError("there is no `time`")
+        return 0
+    else:
+        try:
+            ns = int(Decimal(raw.decode()) * 10**9)
+        except (InvalidOperation, ValueError, OverflowError):
+            raise LineError(
+                f"`time` is {raw[:40].decode(errors='replace')}, want a number of seconds"
+            ) from None
+    if not -TIME_NS_MAX < ns < TIME_NS_MAX:
+        raise LineError(f"`time` is {raw[:40].decode(errors='replace')}: further away than 146 years")
+    return ns
+
+
+def _length(seconds: float, name: str) -> int:
+    if not 0 <= seconds < TIME_NS_MAX / 1e9:
+        what = "negative" if seconds < 0 else "too large"
+        raise LineError(f"`{name}` is {seconds!r}, which is {what}")
+    return round(seconds * 1e9)
+
+
+def _check(line: Line) -> None:
+    for name in _NEEDED.get(line.kind, ("time",)):
+        if getattr(line, name) in (None, _NOTHING):
+            raise LineError(f"a {line.kind} needs `{name}`")
+    for name, (least, most) in _RANGES.items():
+        value = getattr(line, name)
+        if value is not None and not least <= value <= most:
+            raise LineError(f"`{name}` is {value}, want {least} to {most}")
+    for name in _RATES:
+        value = getattr(line, name)
+        if value is not None and not 0 < value < 1e30:
+            raise LineError(f"`{name}` is {value!r}, want a positive number")
+    if line.seconds is not None:
+        line.seconds_ns = _length(line.seconds, "seconds")
+    for name in ("run", "host", "device", "device_uuid", "dtype", "phase"):
+        text = getattr(line, name)
+        if text is not None and len(text) > 255:
+            raise LineError(f"`{name}` has {len(text)} characters, 255 at most")
