@@ -178,6 +178,9 @@ def test_ranks_weigh_by_their_devices():
         "lost_steps": 1 + 2,
         "lost_gpu_seconds": 8 * 4.0 + 2 * 6.0,
         "resume_step": 1,
+        "startup_gpu_seconds": 0.0,
+        "gpu_seconds": 8 * 2.0 + 2 * 2.0 + 8 * 4.0 + 2 * 6.0,
+        "cost": None,
     }
     assert found["ranks"][0]["states"]["productive"] == 80.0 and found["ranks"][0]["devices"] == 8
 

@@ -11,7 +11,6 @@ format, no price of advice and no clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from goodput.account.facts import Facts, Key, gather
@@ -49,6 +48,7 @@ class RankAccount:
     ideal_samples_per_second: float | None = None
     best_samples_per_second: float | None = None
     microbatches: int | None = None
+    dtype: str = ""
     gpu_hour_cost: float | None = None
     gpu_power_watts: float | None = None
     observed: bool = False
@@ -102,7 +102,12 @@ class Account:
         return sum(rank.wall_ns * rank.devices for rank in self.ranks)
 
     def ratio(self, factor: str) -> float | None:
-        """A factor of the chain (FACTORS), None when unknown."""
+        """A factor of the chain (FACTORS), None when unknown or, being above 1, impossible: see input_errors."""
+        found = self.raw_ratio(factor)
+        return None if found is not None and found > 1 else found
+
+    def raw_ratio(self, factor: str) -> float | None:
+        """The factor as the inputs have it."""
         wall = self.wall_gpu_ns()
         productive = self.gpu_ns()[PRODUCTIVE]
         kept = sum(rank.kept_ns * rank.devices for rank in self.ranks)
@@ -259,6 +264,7 @@ def _describe(result: RankAccount, attempts: list[Attempt], typical: tuple[int, 
     newest = attempts[-1]
     for name in (
         "host",
+        "dtype",
         "stage",
         "devices",
         "gpu_hour_cost",
@@ -324,9 +330,3 @@ def _count_failures(account: Account, run: Run, facts: Facts) -> None:
         account.failures += over and any(a.ended not in ("finished", "resumed") for a in attempts)
         bounds = [facts.bounds[a.rank, number] for a in attempts]
         account.alive_ns += max(b.to_ns for b in bounds) - min(b.from_ns for b in bounds)
-
-
-def total(values: Iterable[float | None]) -> float | None:
-    """The sum, None if anything in it is unknown."""
-    found = list(values)
-    return None if None in found else sum(found)

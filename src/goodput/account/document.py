@@ -6,6 +6,7 @@ what is unknown is None, lists are sorted by rank or by weight.
 
 from __future__ import annotations
 
+from goodput.account import figures
 from goodput.account.account import FACTORS, Account, RankAccount
 from goodput.account.states import INDEX, STATES
 
@@ -13,6 +14,7 @@ from goodput.account.states import INDEX, STATES
 def document(account: Account, causes: list[dict] | None = None) -> dict:
     """The account as a JSON-ready dictionary."""
     gpu_ns = account.gpu_ns()
+    dollars, joules = figures.money(account), figures.energy(account)
     return {
         "run": account.run,
         "status": account.status,
@@ -28,7 +30,16 @@ def document(account: Account, causes: list[dict] | None = None) -> dict:
             "lost": sum(rank.lost_steps for rank in account.ranks),
         },
         "samples": account.samples,
-        "restarts": [_restart(restart) for restart in account.restarts],
+        "errors": figures.input_errors(account),
+        "basis": _basis(account, joules),
+        "restarts": [_restart(restart, account.gpu_hour_cost()) for restart in account.restarts],
+        "checkpoints": figures.checkpoints(account),
+        "throughput": figures.throughput(account),
+        "pipeline": figures.pipeline(account),
+        "cost": dollars,
+        "energy": joules,
+        "per_dollar": figures.per_unit(account, dollars and dollars["total"]),
+        "per_joule": figures.per_unit(account, joules and joules["total"]),
         "straggler": _straggler(account),
         "hang": None,
         "causes": causes or [],
@@ -45,7 +56,21 @@ def _coverage(account: Account, gpu_ns: list[int]) -> float | None:
     return 1 - gpu_ns[INDEX["unobserved"]] / wall if wall else None
 
 
-def _restart(restart) -> dict:
+def _basis(account: Account, joules: dict | None) -> dict[str, str]:
+    """What is measured, what is estimated from what was measured or told, and what is unknown."""
+    known = {factor: account.ratio(factor) is not None for factor in FACTORS}
+    return {
+        "states": "measured",
+        "compile": "estimated",
+        "launch": "unknown",
+        **{factor: "measured" if known[factor] else "unknown" for factor in FACTORS},
+        "slowdown": "unknown" if account.straggler.slowdown() is None else "estimated",
+        "energy": "estimated" if joules else "unknown",
+    }
+
+
+def _restart(restart, price: float | None) -> dict:
+    gpu_ns = restart.down_gpu_ns + restart.lost_gpu_ns + restart.startup_gpu_ns
     return {
         "attempt": restart.attempt,
         "time": restart.time_ns / 1e9,
@@ -54,6 +79,9 @@ def _restart(restart) -> dict:
         "lost_steps": restart.lost_steps,
         "lost_gpu_seconds": restart.lost_gpu_ns / 1e9,
         "resume_step": restart.resume_step,
+        "startup_gpu_seconds": restart.startup_gpu_ns / 1e9,
+        "gpu_seconds": gpu_ns / 1e9,
+        "cost": None if price is None else gpu_ns / 3.6e12 * price,
     }
 
 
@@ -67,6 +95,14 @@ def _straggler(account: Account) -> dict:
         "shares": [
             {"rank": rank, "host": hosts.get(rank, ""), "share": share}
             for rank, share in account.straggler.shares()
+        ],
+        "hosts": [{"host": host, "share": share} for host, share in account.straggler.host_shares()],
+        "stages": [{"stage": stage, "share": share} for stage, share in account.straggler.stage_shares()],
+        "since_step": account.straggler.since(culprit[0]) if culprit else None,
+        "onsets": [
+            {"rank": rank, "first_step": stretch.first, "last_step": stretch.last}
+            for rank, onset in sorted(account.straggler.onsets.items())
+            for stretch in onset.stretches
         ],
     }
 

@@ -8,6 +8,7 @@ nothing distinguishes a rank from its group, each is among the k slowest of n in
 whatever the distribution of times, so the chance of a hit is known without estimating any noise. By Lorden's
 bound ("Procedures for reacting to a change in distribution", 1971) a sum that must reach ln(FALSE_ALARM_STEPS)
 raises a false alarm at most once in FALSE_ALARM_STEPS steps of a rank on average, if its steps are independent.
+What a hit tells is weighed against a rank that is slow in half of the steps in which chance would not make it so.
 A rank that has been slow is well again when the mirrored sum says so. Cost: under 1 us per rank and step.
 """
 
@@ -21,8 +22,6 @@ from typing import NamedTuple
 SLOW_RATIO_MIN = 1.05
 # On average so many steps of a rank pass before one false alarm, at least.
 FALSE_ALARM_STEPS = 10_000_000
-# A slow rank is among the slowest in so many of its steps.
-HIT_RATIO_SLOW = 0.9
 STRETCHES_MAX = 8
 
 
@@ -44,9 +43,10 @@ class Onset:
 
     def note(self, step: int, hit: bool, chance: float, alarm: float = log(FALSE_ALARM_STEPS)) -> None:
         """Take one step. A chance of 1 or more tells nothing."""
-        if chance >= HIT_RATIO_SLOW:
+        if chance >= 1:
             return
-        ratio = log(HIT_RATIO_SLOW / chance) if hit else log((1 - HIT_RATIO_SLOW) / (1 - chance))
+        slow = (1 + chance) / 2
+        ratio = log(slow / chance) if hit else log((1 - slow) / (1 - chance))
         if self.sum <= 0:
             self.sum, self.began = 0.0, step
         self.sum += -ratio if self.slow else ratio

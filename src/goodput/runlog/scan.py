@@ -45,7 +45,21 @@ class Problems:
         self.dropped.add(number)
         self.note(number, text)
 
+    def document(self) -> dict:
+        """As plain values, for the JSON."""
+        return {
+            "lines": self.lines,
+            "problems": [{"line": number, "problem": text} for number, text in self.listed],
+            "problem_count": self.count,
+            "dropped": len(self.dropped),
+            "repeated": self.repeated,
+            "overlapping": self.squeezed,
+            "ignored": dict(self.ignored.most_common(100)),
+            "broken": self.broken,
+        }
+
     def note(self, number: int, text: str) -> None:
+        """Something about this line, which is used as far as it can be."""
         self.count += 1
         if len(self.listed) < PROBLEMS_MAX:
             self.listed.append((number, text))

@@ -1,0 +1,149 @@
+"""Figures that follow from an account's sums: checkpoints, throughput, pipeline, money, energy, wrong inputs.
+
+In: an Account. Out: plain dictionaries for the document; what is unknown is None. Ratios of sums throughout.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from goodput.account.account import Account
+from goodput.account.flops import too_high
+from goodput.account.states import INDEX, STATES
+
+_PRODUCTIVE, _COMMUNICATION, _STRAGGLER = INDEX["productive"], INDEX["communication"], INDEX["straggler"]
+INTERVAL_SOURCE = (
+    "Young, A first order approximation to the optimum checkpoint interval (1974): sqrt(2 x save time x mean time "
+    "between failures)"
+)
+
+
+def checkpoints(account: Account) -> dict:
+    """What saving costs, and how often it would have been best to save, given the failures seen.
+
+    Save time is that of the rank that spends most in it, per committed checkpoint: the others wait. Time between
+    failures is the time in which the run was alive. Source of the formula: INTERVAL_SOURCE; Daly, A higher order
+    estimate of the optimum checkpoint interval (2006), shows that it holds while saving is short against failures.
+    """
+    alive, commits, failures = account.alive_ns / 1e9, account.commits, account.failures
+    most = max((rank.saved_ns for rank in account.ranks), default=0) / 1e9
+    save = most / commits if commits and most else None
+    between = alive / failures if failures else None
+    return {
+        "committed": commits,
+        "unfinished": account.unfinished_commits,
+        "save_seconds": save,
+        "interval_seconds": alive / commits if commits else None,
+        "failures": failures,
+        "seconds_between_failures": between,
+        "best_interval_seconds": sqrt(2 * save * between) if save and between else None,
+        "source": INTERVAL_SOURCE,
+    }
+
+
+def throughput(account: Account) -> dict:
+    """Kept samples (or tokens) per second of wall time, against an ideal: the user's, or the best the run has shown.
+
+    The best shown is, per rank, the fastest stretch of fold.PACE_STEPS steps. `goodput` is the ratio of sums over
+    ranks, samples / (ideal rate x wall time).
+    """
+    kept = sum(rank.kept_samples for rank in account.ranks)
+    wall = (account.end_ns - account.start_ns) / 1e9
+    ideal, basis = _ideal(account, "ideal_samples_per_second"), "given"
+    if ideal is None:
+        ideal, basis = _ideal(account, "best_samples_per_second"), "best shown"
+    return {
+        "samples": kept,
+        "samples_per_second": kept / wall if wall and kept else None,
+        "ideal_samples_per_second": ideal / wall if ideal and wall else None,
+        "ideal_basis": basis if ideal else None,
+        "goodput": kept / ideal if ideal and kept else None,
+    }
+
+
+def _ideal(account: Account, name: str) -> float | None:
+    """Samples that all ranks could have done in their wall time; one that did not say is taken as the others."""
+    said = [getattr(rank, name) for rank in account.ranks if getattr(rank, name) is not None]
+    if not said:
+        return None
+    usual = sum(said) / len(said)
+    rates = [usual if getattr(rank, name) is None else getattr(rank, name) for rank in account.ranks]
+    return sum(rate * rank.wall_ns for rate, rank in zip(rates, account.ranks, strict=True)) / 1e9
+
+
+def pipeline(account: Account) -> dict | None:
+    """The pipeline's bubble: what waiting for other stages took of kept steps, and what cannot be avoided.
+
+    For p stages and m microbatches (p - 1) / (m + p - 1) of a step is idle at best (Huang et al., "GPipe", 2019;
+    Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters", 2021). None without stages.
+    """
+    staged = [rank for rank in account.ranks if rank.stage is not None and rank.observed]
+    stages = 1 + max((rank.stage for rank in staged), default=0)
+    if stages < 2:
+        return None
+    kept = sum(rank.kept_ns * rank.devices for rank in staged)
+    waited = sum((rank.states[_COMMUNICATION] + rank.states[_STRAGGLER]) * rank.devices for rank in staged)
+    counts = {rank.microbatches for rank in staged}
+    micro = counts.pop() if len(counts) == 1 else None
+    ideal = (stages - 1) / (micro + stages - 1) if micro else None
+    bubble = waited / kept if kept else None
+    return {
+        "stages": stages,
+        "microbatches": micro,
+        "bubble": bubble,
+        "ideal_bubble": ideal,
+        "excess": None if bubble is None or ideal is None else bubble - ideal,
+    }
+
+
+def money(account: Account) -> dict | None:
+    """Dollars by state, None without a price. A rank that did not say its price has the others' mean."""
+    return _weighed(account, "gpu_hour_cost", 3.6e12)
+
+
+def energy(account: Account) -> dict | None:
+    """Joules by state: GPU-seconds times the mean power that was told, so an estimate. None without one."""
+    return _weighed(account, "gpu_power_watts", 1e9)
+
+
+def _weighed(account: Account, name: str, per_ns: float) -> dict | None:
+    said = [getattr(rank, name) for rank in account.ranks if getattr(rank, name) is not None]
+    if not said:
+        return None
+    usual, totals = sum(said) / len(said), [0.0] * len(STATES)
+    for rank in account.ranks:
+        rate = usual if getattr(rank, name) is None else getattr(rank, name)
+        for i, ns in enumerate(rank.states):
+            totals[i] += ns * rank.devices / per_ns * rate
+    return {"total": sum(totals), "states": dict(zip(STATES, totals, strict=True))}
+
+
+def per_unit(account: Account, total: float | None) -> dict | None:
+    """Goodput per dollar or per joule: what was useful, for each of `total`; None without it."""
+    if not total:
+        return None
+    flops = [rank.flops for rank in account.ranks]
+    samples = sum(rank.kept_samples for rank in account.ranks)
+    return {
+        "productive_gpu_seconds": account.gpu_ns()[_PRODUCTIVE] / 1e9 / total,
+        "samples": samples / total if samples else None,
+        "flops": None if None in flops else sum(flops) / total,
+    }
+
+
+def input_errors(account: Account) -> list[str]:
+    """What cannot be of what the user told: a utilisation above 100 %, with the likely reason."""
+    first = next((rank for rank in account.ranks if rank.observed), None)
+    about = {
+        "world_size": len(account.ranks),
+        "microbatches": (first.microbatches if first else None) or 1,
+        "devices": first.devices if first else 1,
+        "device": account.device,
+        "dtype": first.dtype if first else "",
+    }
+    # If MFU is above 1 then so are the others; it is enough to say it once.
+    for name, factor in (("MFU", "mfu"), ("compute efficiency", "compute_efficiency"), ("HFU", "hfu")):
+        text = too_high(account.raw_ratio(factor), name, **about)
+        if text is not None:
+            return [text]
+    return []

@@ -1,0 +1,135 @@
+"""`goodput replay`: the account of a run log."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+PROBLEMS_SHOWN = 20
+
+
+def add_parser(subparsers) -> None:
+    parser = subparsers.add_parser(
+        "replay",
+        help="print the account of a run log",
+        description="Compute the account of a run log alone: one JSON object per line, plain or gzip.\n"
+        "Write one by hand, convert your own logs to it, or take one from `goodput export`.\n"
+        "What is wrong with the file is said on standard error, by line; the rest is still used.",
+        epilog="example: goodput replay docs/example-run.jsonl --html account.html",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("file", metavar="FILE", help='the run log; "-" reads standard input')
+    parser.add_argument("--run", help="this run alone, where the log holds several")
+    parser.add_argument(
+        "--start", type=float, metavar="SECONDS", help="account of the time from here, on the log's clock"
+    )
+    parser.add_argument("--end", type=float, metavar="SECONDS", help="account of the time up to here")
+    parser.add_argument(
+        "--stall-seconds",
+        type=float,
+        default=60.0,
+        help="a wait is no stall below this (default: %(default)g)",
+    )
+    parser.add_argument("--json", action="store_true", help="print account documents, one per line")
+    parser.add_argument("--html", metavar="OUT", help="write a page with tables and pictures, for a browser")
+    parser.set_defaults(call=call)
+
+
+def call(arguments) -> int:
+    from goodput.account import document
+    from goodput.account.text import render
+    from goodput.causes import explain
+    from goodput.identity import clean_text
+    from goodput.runlog import LogError, replay
+
+    if not arguments.stall_seconds > 0:
+        print("goodput replay: --stall-seconds must be above 0", file=sys.stderr)
+        return 2
+    window = None
+    if arguments.start is not None or arguments.end is not None:
+        window = tuple(None if at is None else round(at * 1e9) for at in (arguments.start, arguments.end))
+    try:
+        with _Progress() as progress:
+            replayed = replay(
+                arguments.file, stall_seconds=arguments.stall_seconds, window=window, progress=progress.show
+            )
+    except LogError as error:
+        print(f"goodput replay: {clean_text(error, 500)}", file=sys.stderr)
+        return 1
+    problems = replayed[0].problems
+    for text in said(problems):
+        print(f"goodput replay: {clean_text(text, 300)}", file=sys.stderr)
+    chosen = [one.account for one in replayed if arguments.run in (None, one.account.run)]
+    if not chosen:
+        names = ", ".join(one.account.run for one in replayed[:10])
+        print(
+            f"goodput replay: no run {clean_text(arguments.run, 128)!r}; there is {clean_text(names, 300)}",
+            file=sys.stderr,
+        )
+        return 1
+    documents = [document(account, explain(account)) for account in chosen]
+    for found in documents:
+        found["log"] = problems.document()
+        print(json.dumps(found) if arguments.json else render(found) + "\n")
+    if arguments.html:
+        from goodput.cli.html import page
+
+        try:
+            with open(arguments.html, "w", encoding="utf-8") as file:
+                file.write(page(documents))
+        except OSError as error:
+            print(f"goodput replay: {arguments.html}: {error.strerror}", file=sys.stderr)
+            return 1
+    return 0
+
+
+def said(problems) -> list[str]:
+    """What a person needs to know of a log's problems, in lines."""
+    lines = [f"line {number}: {text}" for number, text in problems.listed[:PROBLEMS_SHOWN]]
+    if problems.count > PROBLEMS_SHOWN:
+        lines.append(f"… and {problems.count - PROBLEMS_SHOWN} more")
+    if problems.dropped:
+        lines.append(f"{len(problems.dropped)} of {problems.lines} lines left out for their times")
+    if problems.repeated:
+        lines.append(f"{problems.repeated} lines were there twice and count once")
+    if problems.ignored:
+        names = ", ".join(f"{what} ({count})" for what, count in problems.ignored.most_common(10))
+        lines.append(f"ignored: {names}")
+    if problems.broken:
+        lines.append(problems.broken)
+    return lines
+
+
+class _Progress:
+    """A bar on standard error while a long log is read, where that is a terminal and rich is there."""
+
+    def __init__(self):
+        self._bar = self._task = None
+
+    def __enter__(self) -> _Progress:
+        if sys.stderr.isatty():
+            try:
+                from rich.console import Console
+                from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+            except ModuleNotFoundError:
+                return self
+            columns = (
+                TextColumn("reading"),
+                BarColumn(),
+                TextColumn("{task.percentage:>3.0f} %"),
+                TimeRemainingColumn(),
+            )
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task("reading", total=1.0)
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, done: float) -> None:
+        """`done` is the part that is done, 0 to 1."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done)
