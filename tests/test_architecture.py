@@ -21,7 +21,9 @@ ROOMS = {
     "schema": set(),
     "metrics": set(),
     "account": set(),
+    "flops": {"account"},
     "causes": {"account"},
+    "runlog": {"account", "schema"},
     "local": {"page", "page_reader", "account"},
     "sdk": {"page", "identity"},
     "aggregator": {"goodput", "schema", "metrics", "account", "causes", "histogram", "windows"},
@@ -32,7 +34,7 @@ ROOMS = {
 }
 LAZILY = {
     "sdk": {"account", "causes", "local", "page_reader"},
-    "cli": {"account", "causes", "local", "identity", "aggregator", "demo", "exporters"},
+    "cli": {"account", "causes", "local", "identity", "runlog", "aggregator", "demo", "exporters"},
     "exporters": set(),
 }
 # Rooms that use the standard library alone.

@@ -1,8 +1,9 @@
 """Pure arithmetic: from what the ranks recorded to the account that closes.
 
-Files: states.py (the words), timeline.py (what came in), cut.py (one attempt's time into states), resume.py
-(kept and lost), straggler.py (who waited for whom), account.py (the sums and factors), document.py (the JSON
-shape), text.py (for people). Integers of nanoseconds until the document. No I/O and no clock: `now` comes in.
+Files, as a step goes: states.py (the words), timeline.py (what came in), lengths.py (how long is a stall), resume.py
+(kept and lost), facts.py (what must be known of the whole run), fold.py (one attempt's steps into sums), straggler.py
+and onset.py (who waited for whom, since when), account.py (ranks and factors), figures.py, flops.py and peaks.py
+(what follows from them), hang.py (who hangs), document.py (the JSON shape), text.py (for people). Integers of nanoseconds until the document. No I/O and no clock: `now` comes in.
 """
 
 from goodput.account.account import Account, compute

@@ -33,6 +33,7 @@ class Event(NamedTuple):
     text: str = ""
 
 
+SAVED_REMEMBERED = 16
 # What a rank says of itself besides rank, attempt and start: fields of the same name in every record of it.
 TOLD = (
     *("host", "device", "device_uuid", "devices", "group", "stage", "tensor", "microbatches", "dtype"),
@@ -86,6 +87,7 @@ class Attempt:
     begun: bool = False  # a checkpoint was begun
     committed: int | None = None  # the last step that a checkpoint has saved
     commits: int = 0
+    saved: tuple[int, ...] = ()  # the last few of them, so that one that is told twice counts once
 
     def add_rows(self, rows) -> int:
         """Merge rows; returns how many were new."""
@@ -111,14 +113,16 @@ class Attempt:
         return len(self.events) - before
 
     def note_event(self, kind: str, step: int) -> None:
-        """Remember of an event what facts.py needs; once each, since commits are counted."""
+        """Remember of an event what facts.py needs; any number of times."""
         if kind == "resumed":
             self.said = step if self.said is None else min(step, self.said)
         elif kind == "checkpoint_begun":
             self.begun = True
         elif kind == "checkpoint_committed":
             self.begun = True
-            self.commits += 1
+            if step not in self.saved:
+                self.saved = (*self.saved[1 - SAVED_REMEMBERED :], step)
+                self.commits += 1
             self.committed = step if self.committed is None else max(step, self.committed)
 
     def ordered_rows(self) -> list[Row]:

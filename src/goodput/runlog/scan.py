@@ -21,7 +21,6 @@ BEHIND_NS_MAX = 600 * 10**9
 PROBLEMS_MAX = 100
 DROPPED_MAX = 200_000
 RUNS_MAX = 1000
-COMMITS_REMEMBERED = 16
 Key = tuple[str, int, int]  # (run, rank, attempt)
 
 
@@ -74,7 +73,6 @@ class Track:
     disorder_ns: int = 0
     before_ns: int = 0  # where it was before `suspect`, which jumped ahead
     suspect: tuple[int, Line] | None = None
-    commits: list[int] = field(default_factory=list)
     rewinds: list[tuple[int, int]] = field(
         default_factory=list
     )  # (ns, step): steps from here on were done again
@@ -296,16 +294,10 @@ class Scan:
                 attempt.first_number, attempt.first_step = time_ns, line.step - line.count + 1
             attempt.rows_end_ns = max(attempt.rows_end_ns, time_ns)
         elif line.kind == "checkpoint":
-            self._checkpoint(track, line)
+            kind = "checkpoint_committed" if line.committed else "checkpoint_begun"
+            attempt.note_event(kind, line.step)
         elif line.kind in ("beat", "end"):
             self._sign(track, line)
-
-    def _checkpoint(self, track: Track, line: Line) -> None:
-        if not line.committed:
-            track.attempt.note_event("checkpoint_begun", line.step)
-        elif line.step not in track.commits:
-            track.commits = [*track.commits[1 - COMMITS_REMEMBERED :], line.step]
-            track.attempt.note_event("checkpoint_committed", line.step)
 
     def _sign(self, track: Track, line: Line) -> None:
         """A beat or an end: the newest says what the rank was at."""

@@ -1,0 +1,168 @@
+"""What is counted: PyTorch's formulae, told apart by dtype and into the model's own FLOPs and those done again.
+
+In: the operators that run while `counting`. Out: a Tally. PyTorch's counter does the counting and calls these
+formulae; at the end its total must be ours, which is checked.
+
+Guarantee: an operator that looks like a product and has no formula is named. Does not know what runs, or on what.
+
+    with counting(tally):
+        model(x).sum().backward()
+    tally.model, tally.dtype()      # 1536, "bf16=0.93,fp32=0.07"
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+from goodput.account import peaks
+from goodput.flops import FlopCountError
+
+_SHARE_DIGITS = 6
+_LOOKS_LIKE_PRODUCT = re.compile(
+    r"mm$|mm_|mv$|\bdot$|conv|attention|attn|matmul|linear|einsum|rnn|lstm|gru$|cdist"
+)
+# Operators of these are no products, unless they look like one; collectives are none in any case.
+_KNOWN_NAMESPACES = ("aten", "prim", "prims", "c10d", "_c10d_functional")
+
+
+class Tally:
+    """FLOPs so far: `model` by dtype, and `hardware`, which includes what was done again."""
+
+    def __init__(self, float32_names: tuple[str, str] = ("fp32", "fp32")):
+        self.float32_names = float32_names
+        self.by_dtype: dict[str, int] = {}
+        self.model = self.hardware = 0
+        self.backward = False
+        self.uncounted: set[str] = set()
+
+    def add(self, flops: int, dtype: torch.dtype | None, convolution: bool, again: bool) -> None:
+        self.hardware += flops
+        if again:
+            return
+        self.model += flops
+        try:
+            (name,) = peaks.shares(str(dtype))
+        except ValueError:
+            name = str(dtype).replace("torch.", "")
+        if name == "fp32":
+            name = self.float32_names[convolution]
+        self.by_dtype[name] = self.by_dtype.get(name, 0) + flops
+
+    def dtype(self) -> str:
+        """Shares of the model FLOPs, largest first, that sum to 1 as written; the bare name where there is one."""
+        ranked = sorted(self.by_dtype.items(), key=lambda item: (-item[1], item[0]))
+        rest = {name: round(flops / self.model, _SHARE_DIGITS) for name, flops in ranked[1:]}
+        rest = {name: share for name, share in rest.items() if share}
+        if not rest:
+            return ranked[0][0] if ranked else ""
+        shares = {ranked[0][0]: 1 - sum(rest.values()), **rest}
+        return ",".join(f"{name}={share:.{_SHARE_DIGITS}f}".rstrip("0") for name, share in shares.items())
+
+
+@contextlib.contextmanager
+def counting(tally: Tally):
+    """Count what runs inside. Raises FlopCountError at the end if PyTorch's counter came to another sum."""
+    counter = FlopCounterMode(display=False, custom_mapping=_formulas(tally))
+    counter.mod_tracker = _NoModules()
+    with _Watch(tally, counter.flop_registry), counter:
+        yield
+    total = counter.get_total_flops()
+    if total != tally.hardware:
+        raise FlopCountError(f"counted {tally.hardware} FLOPs where PyTorch's counter has {total}")
+
+
+def float32_names(types: tuple[str, ...]) -> tuple[str, str]:
+    """What fp32 is to matrix products and to convolutions: tf32 where an NVIDIA GPU has it and it is switched on."""
+    if types != ("cuda",) or torch.version.cuda is None or torch.cuda.get_device_capability()[0] < 8:
+        return "fp32", "fp32"
+    cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    if hasattr(cuda, "fp32_precision") and hasattr(cudnn, "conv"):
+        # Asking the older switches is an error once the newer ones were set.
+        on = cuda.fp32_precision == "tf32", cudnn.conv.fp32_precision == "tf32"
+    else:
+        on = cuda.allow_tf32, cudnn.allow_tf32
+    return tuple("tf32" if switch else "fp32" for switch in on)
+
+
+class _NoModules:
+    """In place of the counter's tracker: its hooks are on every module of the process, the live ones too."""
+
+    parents = ("Global",)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return None
+
+
+class _Watch(TorchDispatchMode):
+    """Names the operators that may be products and have no formula."""
+
+    def __init__(self, tally: Tally, known: dict):
+        super().__init__()
+        self.tally, self.known = tally, known
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        packet = getattr(func, "_overloadpacket", func)
+        if packet not in self.known:
+            foreign = getattr(func, "namespace", "") not in _KNOWN_NAMESPACES
+            if foreign or _LOOKS_LIKE_PRODUCT.search(str(packet)):
+                self.tally.uncounted.add(str(packet))
+        return func(*args, **(kwargs or {}))
+
+
+def _formulas(tally: Tally) -> dict:
+    """PyTorch's formulae, each telling the tally what it found; that of convolution's backward pass is ours."""
+
+    def telling(operator: Any, formula: Any):
+        convolution = "conv" in str(operator)
+
+        def told(*args, out_val=None, **kwargs):
+            flops = formula(*args, out_val=out_val, **kwargs)
+            dtype = next((arg.dtype for arg in args if isinstance(arg, torch.Tensor)), None)
+            # A backward pass runs without gradients, except where it runs a forward pass once more.
+            tally.add(flops, dtype, convolution, tally.backward and torch.is_grad_enabled())
+            return flops
+
+        told._get_raw = True
+        return told
+
+    formulas = {**_OWN_FORMULAS, **flop_registry, torch.ops.aten.convolution_backward: _convolution_backward}
+    return {operator: telling(operator, formula) for operator, formula in formulas.items()}
+
+
+def _convolution_backward(grad, x, weight, *rest, **_) -> int:
+    """Each gradient that is wanted takes as many products as the forward pass, in groups or not."""
+    transposed, wanted = rest[4], rest[7]
+    places = (x if transposed else grad).shape[2:].numel()
+    return 2 * (wanted[0] + wanted[1]) * x.shape[0] * places * weight.numel()
+
+
+def _matrix_vector(matrix, vector, **_) -> int:
+    return 2 * matrix.numel()
+
+
+def _add_matrix_vector(bias, matrix, vector, **_) -> int:
+    return 2 * matrix.numel()
+
+
+def _grouped(left, right, *_, **__) -> int:
+    """Products in groups along one dimension (mixtures of experts); rows beyond the last group count too."""
+    one_side = left.dim() == 3 and right.dim() == 2
+    return 2 * (left[0] if one_side else left).numel() * right.shape[-1]
+
+
+# Products that PyTorch 2.13 has no formula for.
+_OWN_FORMULAS = {
+    torch.ops.aten.mv: _matrix_vector,
+    torch.ops.aten.dot: _matrix_vector,
+    torch.ops.aten.addmv: _add_matrix_vector,
+    **({torch.ops.aten._grouped_mm: _grouped} if hasattr(torch.ops.aten, "_grouped_mm") else {}),
+}

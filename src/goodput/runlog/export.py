@@ -1,0 +1,150 @@
+"""The ledger's records of a run as a run log, from which the same account comes to the nanosecond.
+
+In: what a ledger gives of a run: its processes with their last live part, their rows and events. Out: lines, about
+in order of time. A row's cumulative totals become a step with its own phases, and `phase` lines for what passed
+between steps; a row that stands for several steps says so by `count`. What followed the last step is in the last
+line of an attempt, a `beat` or an `end`; a run that goes on ends with a `look`, the moment up to which the log
+goes. Memory is a few rows per process.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from operator import sub
+
+import msgspec
+from msgspec import Raw
+
+from goodput.account import TOLD
+from goodput.account.fold import fit, state_of
+from goodput.account.states import vector
+from goodput.schema import EventRow, RankReport, StepRow
+
+_encode = msgspec.json.encode
+
+
+def export(ledger, run: str, now_ns: int) -> Iterator[bytes]:
+    """The lines of a run, each with its newline. `ledger` has processes, rows and events (aggregator.ledger)."""
+    processes = ledger.processes(run)
+    if not processes:
+        return
+    start_ns = min(process.identity.start_ns for process in processes)
+    yield _line("run", start_ns, run=run)
+    parts = [_process(p, ledger.rows(p.identity), ledger.events(p.identity)) for p in processes]
+    for _, line in heapq.merge(*parts, key=lambda entry: entry[0]):
+        yield line
+    newest = max(p.identity.attempt for p in processes)
+    if any(p.live.ended != "finished" for p in processes if p.identity.attempt == newest):
+        yield _line("look", now_ns)
+
+
+def _process(
+    report: RankReport, rows: Iterable[StepRow], events: list[EventRow]
+) -> Iterator[tuple[int, bytes]]:
+    """(time, line) of one attempt."""
+    identity, live = report.identity, report.live
+    place = {"rank": identity.rank, "attempt": identity.attempt}
+    told = {name: value for name in TOLD if (value := getattr(identity, name)) not in (None, "")}
+    said = [event.step for event in events if event.kind == "resumed"]
+    more = {"resume_step": min(said)} if said else {}
+    if report.phase_states:
+        more["phase_states"] = report.phase_states
+    yield identity.start_ns, _line("attempt", identity.start_ns, **place, **told, **more)
+    steps = _Steps(report, place)
+    saved = (_event(event, place) for event in sorted(events, key=lambda event: event.time_ns))
+    yield from heapq.merge(steps.lines(rows), (line for line in saved if line), key=lambda entry: entry[0])
+    tail = [
+        max(total - last, 0)
+        for total, last in zip(live.totals, _wide(steps.totals, len(live.totals)), strict=True)
+    ]
+    phases = {name: _seconds(ns) for name, ns in zip(report.phases, tail, strict=False) if ns}
+    over = bool(live.ended) or not live.alive
+    end_ns = max(live.end_ns or live.last_ns, identity.start_ns) if over else live.now_ns
+    reason = {"reason": live.ended or "killed"} if over else {}
+    yield end_ns, _line("end" if over else "beat", end_ns, **place, **reason, phase=live.phase, phases=phases)
+
+
+class _Steps:
+    """A process's rows as steps, and as phases between them."""
+
+    def __init__(self, report: RankReport, place: dict):
+        self._phases, self._place = report.phases, place
+        self._states = [state_of(name, report.phase_states) for name in report.phases]
+        self.totals = self._outside = (0,) * len(report.phases)
+        self._number = self._samples = 0
+        self._end_ns = report.identity.start_ns
+
+    def lines(self, rows: Iterable[StepRow]) -> Iterator[tuple[int, bytes]]:
+        for row in rows:
+            yield from self._row(row)
+
+    def _row(self, row: StepRow) -> Iterator[tuple[int, bytes]]:
+        width = len(self._phases)
+        totals, outside = _wide(row.totals, width), _wide(row.outside, width)
+        gap = list(map(sub, outside, self._outside))
+        inside = [total - between for total, between in zip(map(sub, totals, self.totals), gap, strict=True)]
+        spent = row.end_ns - self._end_ns
+        if spent < 0 or min(gap) < 0 or min(inside) < 0 or sum(gap) + sum(inside) != spent:
+            gap, inside = self._fitted(gap, inside, max(spent, 0))
+        end_ns, length = max(row.end_ns, self._end_ns), sum(inside)
+        count, samples = row.number - self._number, max(row.samples - self._samples, 0)
+        self.totals, self._outside = totals, outside
+        self._number, self._samples, self._end_ns = row.number, row.samples, end_ns
+        at = end_ns - length - sum(gap[1:])
+        for name, ns in zip(self._phases[1:], gap[1:], strict=True):
+            if ns:
+                at += ns
+                yield at, _line("phase", at, **self._place, phase=name, seconds=_seconds(ns))
+        phases = {name: _seconds(ns) for name, ns in zip(self._phases[1:], inside[1:], strict=True) if ns}
+        more = {"samples": samples} if samples else {}
+        if count > 1:
+            more["count"] = count
+        yield (
+            end_ns,
+            _line(
+                "step", end_ns, **self._place, step=row.step, seconds=_seconds(length), phases=phases, **more
+            ),
+        )
+
+    def _fitted(self, gap: list[int], inside: list[int], spent: int) -> tuple[list[int], list[int]]:
+        """A row that contradicts the one before, as the account takes it; any phase of a state stands for it."""
+        by_state = vector(), vector()
+        for into, values in zip(by_state, (gap, inside), strict=True):
+            for state, ns in zip(self._states, values, strict=True):
+                into[state] += ns
+        fit(*by_state, spent)
+        found = []
+        for states in by_state:
+            columns = [0] * len(self._phases)
+            for state, ns in enumerate(states):
+                if ns:
+                    columns[self._states.index(state)] += ns
+            found.append(columns)
+        return found[0], found[1]
+
+
+def _event(event: EventRow, place: dict) -> tuple[int, bytes] | None:
+    if event.kind.startswith("checkpoint_"):
+        committed = event.kind == "checkpoint_committed"
+        return event.time_ns, _line(
+            "checkpoint", event.time_ns, **place, step=event.step, committed=committed
+        )
+    if event.kind == "mark":
+        return event.time_ns, _line("mark", event.time_ns, **place, text=event.text)
+    return None
+
+
+def _line(kind: str, time_ns: int, **fields) -> bytes:
+    return _encode({"kind": kind, "time": _seconds(time_ns), **fields}) + b"\n"
+
+
+def _seconds(ns: int) -> Raw:
+    """Nanoseconds as seconds in JSON, exactly."""
+    whole, part = divmod(abs(ns), 10**9)
+    text = f"{'-' * (ns < 0)}{whole}.{part:09d}".rstrip("0")
+    return Raw((text + "0" if text.endswith(".") else text).encode())
+
+
+def _wide(values: tuple[int, ...], width: int) -> tuple[int, ...]:
+    return tuple(values[:width]) + (0,) * (width - len(values))
