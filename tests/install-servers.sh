@@ -1,11 +1,13 @@
 #!/bin/sh
-# The real servers that integration tests start by themselves: Prometheus, Alertmanager, Chromium.
+# The real servers that tests start by themselves: Prometheus, Alertmanager, PostgreSQL, Chromium.
 # Without apt or without the rights for it, the tests that need them are skipped, and say so.
 set -u
 missing=""
 for pair in prometheus:prometheus promtool:prometheus prometheus-alertmanager:prometheus-alertmanager chromium:chromium; do
     command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair##*:}"
 done
+# Debian keeps PostgreSQL's programs off the path, by version.
+ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing="$missing postgresql"
 [ -n "$missing" ] || exit 0
 if ! command -v apt-get >/dev/null 2>&1; then
     echo "skipping the installation of$missing: no apt-get here; the tests that need them will be skipped"

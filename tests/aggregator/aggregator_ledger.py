@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
+from contextlib import contextmanager
 
+import sqlalchemy as sql
 from account_history import assert_closes, ns
 from aggregator_reports import body_of
 
@@ -49,11 +50,23 @@ def bodies(*pushes) -> list[bytes]:
     return [body_of(*push) for push in pushes]
 
 
+@contextmanager
+def database(url: str):
+    """A connection beside the ledger's, whose changes are committed at the end."""
+    engine = sql.create_engine(url.replace("postgresql:", "postgresql+psycopg:"), poolclass=sql.NullPool)
+    with engine.begin() as connection:
+        yield connection
+
+
 def contents(url: str) -> dict:
     """Every row of every table."""
-    with sqlite3.connect(url.removeprefix("sqlite:///")) as database:
-        tables = [name for (name,) in database.execute("select name from sqlite_master where type = 'table'")]
-        return {name: sorted(database.execute(f"select * from {name}")) for name in tables}
+    with database(url) as connection:
+        tables = sql.MetaData()
+        tables.reflect(connection)
+        return {
+            name: sorted(tuple(row) for row in connection.execute(sql.select(table)))
+            for name, table in tables.tables.items()
+        }
 
 
 def restored_equals(ledger: Ledger, ingest: Ingest) -> bool:

@@ -1,4 +1,7 @@
-"""Fixtures. The rank processes of these tests are those that the account's tests describe (account_history.py)."""
+"""Fixtures. The rank processes of these tests are those that the account's tests describe (account_history.py).
+
+What a ledger must do it must do on both databases: a test that takes `url`, `ledger` or `new_url` runs on each.
+"""
 
 import sys
 from pathlib import Path
@@ -8,10 +11,36 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "account"))
 
 
+@pytest.fixture(scope="session")
+def postgresql():
+    """One server for all tests of a session; a test asks it for a database of its own."""
+    from postgresql_server import PostgreSQL
+
+    with PostgreSQL() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def backend(request):
+    return request.param
+
+
 @pytest.fixture
-def url(tmp_path):
+def new_url(backend, request, tmp_path):
+    """Makes URLs of ledgers that are not there yet."""
+    if backend == "postgresql":
+        server = request.getfixturevalue("postgresql")
+        yield server.create_database
+        server.drop_databases()
+    else:
+        numbers = iter(["", *range(2, 100)])
+        yield lambda: f"sqlite:///{tmp_path}/ledger{next(numbers)}.db"
+
+
+@pytest.fixture
+def url(new_url):
     """Of a ledger that is not there yet."""
-    return f"sqlite:///{tmp_path}/ledger.db"
+    return new_url()
 
 
 @pytest.fixture

@@ -1,16 +1,18 @@
 """What outlives the aggregator: round trips, repetition, a database that fails, and what a restart finds."""
 
 import os
+import re
 import sqlite3
 
 import pytest
 from account_history import Process, ns
-from aggregator_ledger import NOW, account, aggregator, bodies, contents, take
+from aggregator_ledger import NOW, account, aggregator, bodies, contents, database, take
 from aggregator_reports import body_of, node_report, rank_report, story
 from msgspec.structs import replace
 
 from goodput import schema
 from goodput.account import compute
+from goodput.aggregator import database as database_module
 from goodput.aggregator import ledger as ledger_module
 from goodput.aggregator.ingest import Ingest
 from goodput.aggregator.ledger import Ledger, LedgerError
@@ -47,13 +49,13 @@ def test_a_restart_over_the_same_ledger_gives_the_same_account(url, ledger):
     again.close()
 
 
-def test_a_restart_in_the_middle_goes_on(url, ledger):
+def test_a_restart_in_the_middle_goes_on(new_url):
     pushes = story()
     want = Store()
     for report in (report for push in pushes for report in push):
         want.merge(report, NOW)
     for at in (1, 7, 14, 20):
-        path = f"{url}-{at}"
+        path = new_url()
         first = Ledger(path)
         take(aggregator(first), *bodies(*pushes[:at]))
         first.close()
@@ -147,17 +149,6 @@ def test_whatever_passes_the_check_fits_the_ledger(ledger, url):
 # ---- Opening
 
 
-def test_a_newer_version_is_refused_with_a_clear_text_and_left_alone(tmp_path):
-    path = tmp_path / "newer.db"
-    with sqlite3.connect(path) as database:
-        database.execute("create table ledger (version integer primary key)")
-        database.execute("insert into ledger values (9)")
-    with pytest.raises(LedgerError) as error:
-        Ledger(f"sqlite:///{path}")
-    assert f"has version 9, this program knows {ledger_module.VERSION}" in str(error.value)
-    assert contents(f"sqlite:///{path}") == {"ledger": [(9,)]}
-
-
 @pytest.mark.parametrize(
     ("url", "words"),
     [
@@ -185,11 +176,11 @@ def test_a_file_that_is_no_database_is_refused(tmp_path):
         Ledger(f"sqlite:///{tmp_path}/notes.txt")
 
 
-def test_a_damaged_row_is_a_ledger_error_not_a_crash(ledger, tmp_path):
+def test_a_damaged_row_is_a_ledger_error_not_a_crash(ledger, url):
     take(aggregator(ledger), *bodies(*story()))
-    with sqlite3.connect(tmp_path / "ledger.db") as database:
-        database.execute("update step_chunks set rows = x'c1c1c1' where rank = 1")
-    with pytest.raises(LedgerError, match=r"ledger\.db"):
+    with database(url) as connection:
+        connection.exec_driver_sql("update chunks set rows = 'not MessagePack' where rank = 1")
+    with pytest.raises(LedgerError, match=rf"ledger {re.escape(ledger.url)}: "):
         list(ledger.reports())
 
 
@@ -197,5 +188,35 @@ def test_opening_twice_keeps_what_is_there(url, ledger):
     take(aggregator(ledger), *bodies(*story()))
     first = contents(url)
     Ledger(url).close()
-    assert contents(url) == first and first["ledger"] == [(1,)]
-    assert os.path.exists(url.removeprefix("sqlite:///") + "-wal"), "readers and the writer do not wait"
+    assert contents(url) == first and first["ledger"] == [(ledger_module.VERSION,)]
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_on_sqlite_readers_and_the_writer_do_not_wait_for_each_other(url, ledger):
+    take(aggregator(ledger), *bodies(*story()))
+    assert os.path.exists(url.removeprefix("sqlite:///") + "-wal")
+
+
+class Busy:
+    """A connection on which the change to WAL fails so often; SQLite answers so when two change it at once."""
+
+    def __init__(self, text: str, failures: int):
+        self.text, self.failures, self.done = text, failures, []
+
+    def execute(self, statement: str) -> None:
+        if "journal_mode" in statement and self.failures:
+            self.failures -= 1
+            raise sqlite3.OperationalError(self.text)
+        self.done.append(statement)
+
+
+def test_on_sqlite_the_change_to_wal_is_tried_again_while_others_are_in_the_way(monkeypatch):
+    connection = Busy("database is locked", 3)
+    database_module._configure_sqlite(connection, None)
+    assert connection.failures == 0 and "PRAGMA journal_mode=WAL" in connection.done
+    assert connection.done[-1] == "PRAGMA synchronous=FULL"
+    with pytest.raises(sqlite3.OperationalError):
+        database_module._configure_sqlite(Busy("disk I/O error", 1), None)
+    monkeypatch.setattr(database_module, "LOCK_SECONDS_MAX", 0)
+    with pytest.raises(sqlite3.OperationalError):
+        database_module._configure_sqlite(Busy("database is locked", 1 << 30), None)

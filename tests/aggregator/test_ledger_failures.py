@@ -1,71 +1,78 @@
 """A database that cannot be written: the push is refused, nothing is lost, and nothing piles up."""
 
 import asyncio
-import sqlite3
 
 import pytest
 import sqlalchemy as sql
 from account_history import Process
-from aggregator_ledger import account, aggregator, bodies, contents, restored_equals, take
+from aggregator_ledger import account, aggregator, bodies, contents, database, restored_equals, take
 from aggregator_reports import body_of, rank_report, story
 
 from goodput import schema
 from goodput.aggregator.ledger import Ledger, LedgerError
 
 
-def read_only(ledger, path):
-    """New connections may not write, as on a file system that was remounted read-only."""
-    return on_connect(ledger, "PRAGMA query_only=ON")
+def read_only(ledger, url):
+    """New connections may not write, as on a file system that was remounted, or a standby server."""
+    return on_connect(
+        ledger, sqlite="PRAGMA query_only=ON", postgresql="SET default_transaction_read_only=on"
+    )
 
 
-def locked(ledger, path):
+def locked(ledger, url):
     """Another program holds the database and does not let go."""
-    mend = on_connect(ledger, "PRAGMA busy_timeout=20")
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("BEGIN EXCLUSIVE")
+    mend = on_connect(ledger, sqlite="PRAGMA busy_timeout=20", postgresql="SET lock_timeout=20")
+    other = sql.create_engine(ledger._engine.url, poolclass=sql.NullPool).connect()
+    sqlite = ledger._engine.dialect.name == "sqlite"
+    # SHARE: who looks at what is there need not wait.
+    other.exec_driver_sql("BEGIN EXCLUSIVE" if sqlite else "LOCK TABLE processes IN SHARE MODE")
 
     def release():
-        other.execute("ROLLBACK")
+        other.rollback()
         other.close()
         mend()
 
     return release
 
 
-def gone(ledger, path):
+def gone(ledger, url):
     """The table that is written last is not there, so what was written before it must be taken back."""
 
     def rename(old: str, new: str) -> None:
-        with sqlite3.connect(path) as database:
-            database.execute(f"alter table {old} rename to {new}")
+        with database(url) as connection:
+            connection.exec_driver_sql(f"alter table {old} rename to {new}")
 
     rename("processes", "hidden")
     return lambda: rename("hidden", "processes")
 
 
-def on_connect(ledger, pragma):
-    def set_pragma(connection, _record):
-        connection.execute(pragma)
+def on_connect(ledger, **statements):
+    """A statement for every new connection, by the database's name; returns what takes it back."""
+    statement = statements[ledger._engine.dialect.name]
 
-    sql.event.listen(ledger._engine, "connect", set_pragma)
+    def execute(connection, _record):
+        connection.execute(statement)
+        connection.commit()
+
+    sql.event.listen(ledger._engine, "connect", execute)
     ledger._engine.dispose()
 
     def mend():
-        sql.event.remove(ledger._engine, "connect", set_pragma)
+        sql.event.remove(ledger._engine, "connect", execute)
         ledger._engine.dispose()
 
     return mend
 
 
 @pytest.mark.parametrize("failure", [read_only, locked, gone])
-def test_what_could_not_be_written_is_written_with_the_next_push_that_works(ledger, url, tmp_path, failure):
+def test_what_could_not_be_written_is_written_with_the_next_push_that_works(ledger, url, failure):
     pushes = story()
     ingest = aggregator(ledger)
     assert all(isinstance(answer, schema.Ack) for answer in take(ingest, *bodies(*pushes[:4])))
     before = contents(url)
-    mend = failure(ledger, str(tmp_path / "ledger.db"))
+    mend = failure(ledger, url)
     answers = take(ingest, *bodies(*pushes[4:9]))
-    assert all(isinstance(answer, LedgerError) and "ledger.db" in str(answer) for answer in answers)
+    assert all(isinstance(answer, LedgerError) and ledger.url in str(answer) for answer in answers)
     assert ingest.counts["ledger", "error"] == ingest.counts["report", "failed"] == 5
     mend()
     assert contents(url) == before, "nothing of a failed transaction is there"
@@ -83,11 +90,12 @@ def test_what_could_not_be_written_is_written_with_the_next_push_that_works(ledg
     again.close()
 
 
+@pytest.mark.parametrize("backend", ["sqlite"])
 def test_a_full_disk_refuses_what_does_not_fit_and_keeps_what_does(ledger, url):
     ingest = aggregator(ledger)
     one = Process().steps(2, forward=1)
     take(ingest, body_of(rank_report(one)))
-    mend = on_connect(ledger, "PRAGMA max_page_count=1")  # No page more than there is.
+    mend = on_connect(ledger, sqlite="PRAGMA max_page_count=1")  # No page more than there is.
     (error,) = take(ingest, body_of(rank_report(one.steps(2000, forward=1))))
     assert isinstance(error, LedgerError) and "full" in str(error)
     (found,) = ledger.reports()

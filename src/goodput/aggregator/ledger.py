@@ -1,28 +1,47 @@
 """The ledger: what must outlive the aggregator, in SQLite (WAL) or PostgreSQL through SQLAlchemy Core.
 
 In: what each report brought (store.Merged). Out: at start, rank reports from which the store is whole again,
-each under the attempt number that the store had given it.
+each under the attempt number that the store had given it; and one run's data as streams, for the export and
+for accounts of a time window.
 Rows lie in chunks as they came, MessagePack in one column, so a push of a rank is one insert. Every write is
 keyed and repeatable. A push is acknowledged only when its transaction is committed.
 
-It knows nothing of states or accounts; opening it creates the tables, or refuses a newer version's.
+Readers hold at most PAGE_CHUNKS chunks of CHUNK_ROWS_MAX rows each, and those that overlap them; no
+transaction stays open while the caller thinks. What is committed before a stream is begun is in it.
+
+It knows nothing of states or accounts; opening it brings the tables up to date (migrations), or refuses a newer
+version's.
+
+    for process in ledger.processes("r1"):
+        for row in ledger.rows(process.identity, start_ns=an_hour_ago):
+            ...
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import heapq
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 import sqlalchemy as sql
-from sqlalchemy.dialects import postgresql, sqlite
 
 from goodput import schema
+from goodput.aggregator import migrations
+from goodput.aggregator.database import Database, LedgerError, insert
 from goodput.aggregator.store import Merged
 
-VERSION = 1
+__all__ = ["VERSION", "Ledger", "LedgerError"]
+
+VERSION = len(migrations.VERSIONS)
+CHUNK_ROWS_MAX = 512
+PAGE_CHUNKS = 16
+PAGE_PROCESSES = 64
+# So many rows go to the database at once; a longer transaction is several such.
+WRITES_AT_ONCE = 500
 
 _tables = sql.MetaData()
-_meta = sql.Table("ledger", _tables, sql.Column("version", sql.Integer, primary_key=True))
 _KEY = ("run", "rank", "host", "pid", "start_ns")
 
 
@@ -36,6 +55,7 @@ def _key_columns() -> list[sql.Column]:
     ]
 
 
+# As the migrations leave them; a test compares.
 _processes = sql.Table(
     "processes",
     _tables,
@@ -43,14 +63,20 @@ _processes = sql.Table(
     sql.Column("sequence", sql.BigInteger, nullable=False),
     # A schema.RankReport without steps and events: identity, phases and the last live part.
     sql.Column("report", sql.LargeBinary, nullable=False),
+    sql.Index("processes_by_start", "start_ns", "rank", "run", "host", "pid"),
 )
 _chunks = sql.Table(
-    "step_chunks",
+    "chunks",
     _tables,
     *_key_columns(),
+    # Numbers of the first and last row; rows are sorted. The digest tells chunks of other rows in between.
     sql.Column("first", sql.BigInteger, primary_key=True),
     sql.Column("last", sql.BigInteger, primary_key=True),
+    sql.Column("digest", sql.BigInteger, primary_key=True),
+    sql.Column("start_ns_first", sql.BigInteger, nullable=False),
+    sql.Column("end_ns_last", sql.BigInteger, nullable=False),
     sql.Column("rows", sql.LargeBinary, nullable=False),
+    sql.Index("chunks_by_end", "run", "rank", "start_ns", "end_ns_last", "start_ns_first", "first"),
 )
 _events = sql.Table(
     "events",
@@ -62,57 +88,55 @@ _events = sql.Table(
     sql.Column("step", sql.BigInteger, nullable=False),
     sql.Column("text", sql.String(255), nullable=False),
 )
+_BY_START = [_processes.c[name] for name in ("start_ns", "rank", "run", "host", "pid")]
+_BY_NUMBER = [_chunks.c[name] for name in ("first", "last", "digest")]
+_EVENT = [_events.c[name] for name in schema.EventRow.__struct_fields__]
+
+
+def _of(table: sql.Table) -> list:
+    """The conditions that a row is the process's whose `_key` comes with the statement."""
+    return [table.c[name] == sql.bindparam(name) for name in _KEY]
+
+
+# Built once: building a statement takes longer than SQLite takes to answer it.
+_CHUNKS_OF = sql.select(*_BY_NUMBER, _chunks.c.rows).where(*_of(_chunks)).order_by(*_BY_NUMBER)
+_EVENTS_OF = sql.select(*_EVENT).where(*_of(_events)).order_by(_events.c.number)
 
 _rows_decoder = msgspec.msgpack.Decoder(list[schema.StepRow])
 _report_decoder = msgspec.msgpack.Decoder(schema.RankReport)
 
 
-class LedgerError(Exception):
-    """The ledger cannot be opened or written; the text says which and why."""
-
-
 class Ledger:
-    """One database. `append` and `reports` block: call them off the event loop."""
+    """One database. Everything blocks: call it off the event loop. Every method raises LedgerError alone."""
 
     def __init__(self, url: str):
-        self.url = "URL"
+        self._database = Database(url)
+        self.url = self._database.shown
+        self._engine = self._database.engine
+        # Every read is one statement; a transaction around it would be two more round trips.
+        self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         try:
-            parsed = sql.engine.make_url(url)
-            self.url = parsed.render_as_string(hide_password=True)
-            if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
-                raise LedgerError(f"ledger {self.url}: a ledger in memory outlives nothing; name a file")
-            self._engine = sql.create_engine(url)
-            if self._engine.dialect.name == "sqlite":
-                sql.event.listen(self._engine, "connect", _configure_sqlite)
-            self._insert = {"sqlite": sqlite, "postgresql": postgresql}[self._engine.dialect.name].insert
-            with self._engine.begin() as connection:
-                _meta.create(connection, checkfirst=True)
-                found = connection.execute(sql.select(_meta.c.version)).scalars().all()
-                if not found:
-                    connection.execute(_meta.insert().values(version=VERSION))
-                if max(found, default=VERSION) <= VERSION:
-                    _tables.create_all(connection)
-        except KeyError as error:
+            with self._errors():
+                if self._version() != VERSION:
+                    migrations.migrate(self._database.migrating())
+                with self._engine.connect():
+                    pass  # Whatever is wrong with the way to it is wrong now.
+        except migrations.TooNew as found:
             raise LedgerError(
-                f"ledger {self.url}: {error} is not supported, use sqlite or postgresql"
+                f"ledger {self.url} has version {found.version}, this program knows {VERSION}"
             ) from None
-        except (sql.exc.SQLAlchemyError, ModuleNotFoundError, ValueError, TypeError) as error:
-            raise LedgerError(f"ledger {self.url}: {_cause(error)}") from None
-        if found and max(found) > VERSION:
-            raise LedgerError(f"ledger {self.url} has version {max(found)}, this program knows {VERSION}")
 
     def close(self) -> None:
         self._engine.dispose()
+
+    # ---- Writing
 
     def append(self, batch: list[Merged]) -> None:
         """Write what these reports brought, in one transaction. Raises LedgerError; then nothing is written."""
         chunks, events, processes = [], [], {}
         for merged in batch:
             key = _key(merged.report.identity)
-            if merged.rows:
-                numbers = [row.number for row in merged.rows]
-                rows = msgspec.msgpack.encode(merged.rows)
-                chunks.append({**key, "first": min(numbers), "last": max(numbers), "rows": rows})
+            chunks += [{**key, **chunk} for chunk in _chunked(merged.rows)]
             events += [{**key, **_event_columns(event)} for event in merged.events]
             before = processes.get(tuple(key.values()))
             if before is None or before["sequence"] < merged.report.sequence:
@@ -121,55 +145,166 @@ class Ledger:
                     "sequence": merged.report.sequence,
                     "report": msgspec.msgpack.encode(merged.report),
                 }
-        try:
-            with self._engine.begin() as connection:
-                self._put(connection, _chunks, chunks)
-                self._put(connection, _events, events)
-                self._put(connection, _processes, list(processes.values()), newest="sequence")
-        except sql.exc.SQLAlchemyError as error:
-            raise LedgerError(f"ledger {self.url}: {_cause(error)}") from None
+        with self._errors(), self._engine.begin() as connection:
+            _put(connection, _chunks, chunks)
+            _put(connection, _events, events)
+            _put(connection, _processes, processes.values(), newest="sequence")
+
+    # ---- Reading
+
+    def runs(self) -> list[str]:
+        """Names of all runs, the one whose first process started earliest first."""
+        start_ns = sql.func.min(_processes.c.start_ns)
+        query = sql.select(_processes.c.run).group_by(_processes.c.run).order_by(start_ns, _processes.c.run)
+        return list(self._fetch(query).scalars())
+
+    def processes(self, run: str) -> list[schema.RankReport]:
+        """The processes of a run, oldest first: identity, phases and last live part, without steps and events."""
+        query = sql.select(_processes.c.report).where(_processes.c.run == run).order_by(*_BY_START)
+        with self._errors():
+            return [_report_decoder.decode(report) for report in self._fetch(query).scalars()]
+
+    def rows(
+        self, identity: schema.Identity, start_ns: int | None = None, end_ns: int | None = None
+    ) -> Iterator[schema.StepRow]:
+        """A process's rows in ascending number, each number once.
+
+        With `start_ns` or `end_ns` (unix ns on the process's host), the rows that touch that time, ends included;
+        chunks outside of it are not read.
+        """
+        with self._errors():
+            for row in _in_order(self._chunks(_key(identity), start_ns, end_ns)):
+                if _touches(row, start_ns, end_ns):
+                    yield row
+
+    def events(self, identity: schema.Identity) -> list[schema.EventRow]:
+        """A process's events in ascending number."""
+        return [schema.EventRow(*event) for event in self._fetch(_EVENTS_OF, _key(identity))]
 
     def reports(self) -> Iterator[schema.RankReport]:
-        """Everything in the ledger as rank reports, one per process, oldest process first. Raises LedgerError."""
-        try:
-            yield from self._reports()
-        except (sql.exc.SQLAlchemyError, msgspec.DecodeError, TypeError) as error:
-            raise LedgerError(f"ledger {self.url}: {_cause(error)}") from None
-
-    def _reports(self) -> Iterator[schema.RankReport]:
-        with self._engine.connect() as connection:
-            order = (_processes.c.start_ns, _processes.c.rank)
-            for found in connection.execute(sql.select(_processes).order_by(*order)).mappings().all():
-                key = {name: found[name] for name in _KEY}
+        """Everything as rank reports, one per process, oldest process first; one process's rows at a time."""
+        query = sql.select(_processes).order_by(*_BY_START)
+        with self._errors():
+            for found in self._pages(query, _BY_START, PAGE_PROCESSES):
+                report = _report_decoder.decode(found.report)
                 yield msgspec.structs.replace(
-                    _report_decoder.decode(found["report"]),
-                    steps=[
-                        row
-                        for blob in connection.execute(_select(_chunks, key, _chunks.c.rows)).scalars()
-                        for row in _rows_decoder.decode(blob)
-                    ],
-                    events=[
-                        schema.EventRow(*row)
-                        for row in connection.execute(
-                            _select(_events, key, *(_events.c[n] for n in schema.EventRow.__struct_fields__))
-                        )
-                    ],
+                    report, steps=list(self.rows(report.identity)), events=self.events(report.identity)
                 )
 
-    def _put(self, connection, table: sql.Table, values: list[dict], newest: str | None = None) -> None:
-        """Insert rows that are not there; with `newest`, replace those whose column has a lower value."""
-        if not values:
-            return
-        insert = self._insert(table)
-        if newest is None:
-            statement = insert.on_conflict_do_nothing()
-        else:
-            statement = insert.on_conflict_do_update(
-                index_elements=list(table.primary_key.columns),
-                set_={c.name: insert.excluded[c.name] for c in table.columns if not c.primary_key},
-                where=table.c[newest] < insert.excluded[newest],
-            )
-        connection.execute(statement, values)
+    def _chunks(self, key: dict, start_ns: int | None, end_ns: int | None) -> Iterator[tuple[int, list]]:
+        """(first number, rows) of a process's chunks that touch a time, in ascending first number."""
+        query = _CHUNKS_OF
+        if start_ns is not None or end_ns is not None:
+            touching = []
+            if start_ns is not None:
+                touching.append(_chunks.c.end_ns_last >= start_ns)
+            if end_ns is not None:
+                touching.append(_chunks.c.start_ns_first <= end_ns)
+            # One look into the index of times says between which numbers to read; in there, order is by number.
+            first = _chunks.c.first
+            ends = sql.select(sql.func.min(first), sql.func.max(first)).where(*_of(_chunks), *touching)
+            low, high = self._fetch(ends, key).one()
+            if low is None:
+                return
+            query = query.where(first >= low, first <= high, *touching)
+        for found in self._pages(query, _BY_NUMBER, PAGE_CHUNKS, key):
+            yield found.first, _rows_decoder.decode(found.rows)
+
+    def _pages(
+        self, query: sql.Select, order: list[sql.Column], count: int, key: dict | None = None
+    ) -> Iterator[sql.Row]:
+        """The rows of a query that is ordered so, `count` at a time, each page with a connection of its own."""
+        found = self._fetch(query.limit(count), key).all()
+        while found:
+            yield from found
+            if len(found) < count:
+                return
+            after = sql.tuple_(*(getattr(found[-1], column.name) for column in order))
+            found = self._fetch(query.where(sql.tuple_(*order) > after).limit(count), key).all()
+
+    # ---- The way to the database
+
+    def _fetch(self, query: sql.Select, key: dict | None = None) -> sql.Result:
+        with self._errors(), self._reading.connect() as connection:
+            return connection.execute(query, key).freeze()()
+
+    def _version(self) -> int:
+        with self._database.looking().connect() as connection:
+            return migrations.version(connection)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (
+            sql.exc.SQLAlchemyError,
+            msgspec.DecodeError,
+            ModuleNotFoundError,
+            TypeError,
+            ValueError,
+        ) as error:
+            raise self._database.error(error) from None
+
+
+def _put(
+    connection: sql.Connection, table: sql.Table, values: Iterable[dict], newest: str | None = None
+) -> None:
+    """Insert rows that are not there; with `newest`, replace those whose column has a lower value.
+
+    In the order of their keys, so that two aggregators that write the same rows cannot wait for each other.
+    """
+    statement = insert(connection, table)
+    if newest is None:
+        statement = statement.on_conflict_do_nothing()
+    else:
+        excluded = statement.excluded
+        statement = statement.on_conflict_do_update(
+            index_elements=list(table.primary_key.columns),
+            set_={c.name: excluded[c.name] for c in table.columns if not c.primary_key},
+            where=table.c[newest] < excluded[newest],
+        )
+    key = [column.name for column in table.primary_key.columns]
+    ordered = sorted(values, key=lambda value: [value[name] for name in key])
+    for at in range(0, len(ordered), WRITES_AT_ONCE):
+        connection.execute(statement, ordered[at : at + WRITES_AT_ONCE])
+
+
+def _chunked(rows: list[schema.StepRow]) -> Iterator[dict]:
+    """The columns of the chunks that hold these rows, in any order."""
+    ordered = sorted(rows, key=lambda row: row.number)
+    for at in range(0, len(ordered), CHUNK_ROWS_MAX):
+        part = ordered[at : at + CHUNK_ROWS_MAX]
+        encoded = msgspec.msgpack.encode(part)
+        yield {
+            "first": part[0].number,
+            "last": part[-1].number,
+            "digest": int.from_bytes(hashlib.blake2b(encoded, digest_size=8).digest(), "big", signed=True),
+            "start_ns_first": min(row.start_ns for row in part),
+            "end_ns_last": max(row.end_ns for row in part),
+            "rows": encoded,
+        }
+
+
+def _in_order(chunks: Iterator[tuple[int, list]]) -> Iterator[schema.StepRow]:
+    """Rows of chunks that come in ascending first number, in ascending number, each once.
+
+    A row waits while a chunk may come that begins before it, so only what overlaps is kept.
+    """
+    waiting: dict[int, schema.StepRow] = {}
+    numbers: list[int] = []
+    for first, rows in chunks:
+        while numbers and numbers[0] < first:
+            yield waiting.pop(heapq.heappop(numbers))
+        for row in rows:
+            if row.number not in waiting:
+                waiting[row.number] = row
+                heapq.heappush(numbers, row.number)
+    while numbers:
+        yield waiting.pop(heapq.heappop(numbers))
+
+
+def _touches(row: schema.StepRow, start_ns: int | None, end_ns: int | None) -> bool:
+    return (start_ns is None or row.end_ns >= start_ns) and (end_ns is None or row.start_ns <= end_ns)
 
 
 def _key(identity: schema.Identity) -> dict:
@@ -179,18 +314,3 @@ def _key(identity: schema.Identity) -> dict:
 def _event_columns(event: schema.EventRow) -> dict:
     """PostgreSQL's text holds every character but NUL, which a user's mark may have."""
     return {**msgspec.structs.asdict(event), "text": event.text.replace("\0", "")}
-
-
-def _select(table: sql.Table, key: dict, *columns):
-    return sql.select(*columns).where(*(table.c[name] == value for name, value in key.items()))
-
-
-def _configure_sqlite(connection, _record) -> None:
-    """WAL, so that readers and the writer do not wait for each other; a commit is on disk when it returns."""
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=FULL")
-    connection.execute("PRAGMA busy_timeout=5000")
-
-
-def _cause(error: Exception) -> str:
-    return str(getattr(error, "orig", None) or error).split("\n")[0]

@@ -1,0 +1,254 @@
+"""The database under the ledger: from a URL to an engine whose every wait has an end.
+
+In: an SQLAlchemy URL of a SQLite file or of PostgreSQL (psycopg). Out: Database: engines, and errors as
+LedgerError whose text names the database and holds no password, wherever in the URL it stood.
+A commit is on disk when it returns (SQLite: WAL with synchronous=FULL; PostgreSQL: synchronous_commit). The
+bounds on PostgreSQL: connecting, waiting for a lock, a statement, and, for a server that froze and so cannot
+keep its own limits, the time in which it gives no answer at all; then the connection is cut from this side.
+
+It does not know what is in the tables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import socket
+import sqlite3
+import threading
+import time
+import traceback
+from collections.abc import Callable
+
+import sqlalchemy as sql
+from sqlalchemy.dialects import postgresql, sqlite
+
+CONNECT_SECONDS_MAX = 5
+LOCK_SECONDS_MAX = 5
+STATEMENT_SECONDS_MAX = 10
+SILENT_SECONDS_MAX = 15
+LOOK_SECONDS = 1.0
+# A connection that worked so recently is used without asking whether it still does.
+FRESH_SECONDS = 1.0
+# Bringing a big ledger up to date takes a while; whoever opens it meanwhile waits for that.
+MIGRATION_WAIT_SECONDS_MAX = 120
+
+_INSERTS = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+_DRIVERS = {"sqlite": ("sqlite", "pysqlite"), "postgresql": ("postgresql", "psycopg")}
+
+
+class LedgerError(Exception):
+    """The ledger cannot be opened, read or written; the text says which and why."""
+
+
+class Database:
+    """One database. `shown` is its URL without secrets; `engine` is for use, `migrating()` for opening."""
+
+    def __init__(self, url: str):
+        self.shown, self._secrets, self._cut_at = "URL", (), -math.inf
+        self._url = self._parsed(url)
+        self.engine = self._create(self._query(STATEMENT_SECONDS_MAX, LOCK_SECONDS_MAX))
+        if self.backend == "sqlite":
+            sql.event.listen(self.engine, "connect", _configure_sqlite)
+        else:
+            _bound_silence(self.engine, self._note_cut)
+
+    @property
+    def backend(self) -> str:
+        return self._url.get_backend_name()
+
+    def migrating(self) -> sql.Engine:
+        """An engine whose transactions exclude each other and may take long. It leaves SQLite's journal alone."""
+        engine = self._opening(self._query(0, MIGRATION_WAIT_SECONDS_MAX))
+        if self.backend == "sqlite":
+            sql.event.listen(engine, "connect", _take_over_transactions)
+            sql.event.listen(
+                engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE")
+            )
+        else:
+            # Any number will do that all versions of this program share; the lock ends with the transaction.
+            lock = sql.select(sql.func.pg_advisory_xact_lock(0x600D9074))
+            sql.event.listen(engine, "begin", lambda connection: connection.execute(lock))
+        return engine
+
+    def looking(self) -> sql.Engine:
+        """An engine for a look before anything is decided: it changes nothing, not even SQLite's journal."""
+        return self._opening(self._query(STATEMENT_SECONDS_MAX, LOCK_SECONDS_MAX))
+
+    def error(self, error: Exception) -> LedgerError:
+        """The same as a LedgerError of one line."""
+        text = str(getattr(error, "orig", None) or error).split("\n")[0]
+        if isinstance(error, ModuleNotFoundError) and error.name == "psycopg":
+            text = "PostgreSQL needs psycopg: pip install 'goodput-telemetry[postgresql]'"
+        if time.monotonic() - self._cut_at < 1 and getattr(error, "connection_invalidated", False):
+            text = f"no answer for {SILENT_SECONDS_MAX} s, connection given up"
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        _let_go(error)
+        return LedgerError(f"ledger {self.shown}: {text}")
+
+    def _note_cut(self) -> None:
+        self._cut_at = time.monotonic()
+
+    def _parsed(self, text: str) -> sql.URL:
+        try:
+            url = sql.engine.make_url(text)
+        except (sql.exc.ArgumentError, ValueError, TypeError):
+            # The parser's own words may quote what it took for a port, which can be half of a password.
+            raise LedgerError("ledger: Could not parse the URL; characters such as / : @ in a password are "
+                              "written %2F %3A %40") from None  # fmt: skip
+        hidden = {name for name in url.query if "pass" in name.lower()}
+        self._secrets = tuple(filter(None, [url.password, *(str(url.query[name]) for name in hidden)]))
+        masked = url.set(query={**url.query, **dict.fromkeys(hidden, "***")})
+        self.shown = masked.render_as_string(hide_password=True)
+        backend, _, driver = url.drivername.partition("+")
+        if backend not in _DRIVERS or driver not in ("", _DRIVERS[backend][1]):
+            raise LedgerError(
+                f"ledger {self.shown}: {url.drivername} is not supported, use sqlite or postgresql"
+            )
+        if backend == "sqlite" and url.database in (None, "", ":memory:"):
+            raise LedgerError(f"ledger {self.shown}: a ledger in memory outlives nothing; name a file")
+        return url.set(drivername="+".join(_DRIVERS[backend]))
+
+    def _opening(self, url: sql.URL) -> sql.Engine:
+        wait = {"timeout": MIGRATION_WAIT_SECONDS_MAX} if self.backend == "sqlite" else {}
+        return self._create(url, poolclass=sql.NullPool, connect_args=wait)
+
+    def _create(self, url: sql.URL, **options) -> sql.Engine:
+        try:
+            return sql.create_engine(url, hide_parameters=True, **options)
+        except (sql.exc.SQLAlchemyError, ModuleNotFoundError, ValueError, TypeError) as error:
+            raise self.error(error) from None
+
+    def _query(self, statement_seconds: int, lock_seconds: int) -> sql.URL:
+        """The URL with our limits; those that it names itself come later and win."""
+        if self.backend == "sqlite":
+            return self._url
+        settings = {
+            "statement_timeout": statement_seconds * 1000,
+            "lock_timeout": lock_seconds * 1000,
+            "idle_in_transaction_session_timeout": 60_000,
+            "synchronous_commit": "on",
+        }
+        given = self._url.query
+        options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+        query = {
+            "connect_timeout": str(CONNECT_SECONDS_MAX),
+            "application_name": "goodput",
+            **given,
+            "options": f"{options} {given.get('options', '')}".strip(),
+        }
+        return self._url.set(query=query)
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Clear what the frames of an error hold: psycopg's keep the socket of a failed attempt until Python collects."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+def insert(connection: sql.Connection, table: sql.Table):
+    """An INSERT that takes `on_conflict_do_nothing` and `on_conflict_do_update`, which both databases have."""
+    return _INSERTS[connection.dialect.name](table)
+
+
+def _configure_sqlite(connection, _record) -> None:
+    """WAL, so that readers and the writer do not wait for each other; a commit is on disk when it returns."""
+    connection.execute(f"PRAGMA busy_timeout={LOCK_SECONDS_MAX * 1000}")
+    end = time.monotonic() + LOCK_SECONDS_MAX
+    while True:
+        try:
+            # SQLite does not wait for this one by itself; it matters once in a ledger's life.
+            connection.execute("PRAGMA journal_mode=WAL")
+            break
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+    connection.execute("PRAGMA synchronous=FULL")
+
+
+def _take_over_transactions(connection, _record) -> None:
+    """Python's module would leave CREATE and DROP outside of transactions."""
+    connection.isolation_level = None
+    connection.execute("PRAGMA synchronous=FULL")
+
+
+class _Watch:
+    """Cuts connections that were asked something and gave no answer for SILENT_SECONDS_MAX.
+
+    A statement timeout is the server's, and a frozen server keeps none; psycopg has no timeout of its own for
+    answers. A socket shut down from this side ends the wait as a lost connection. One thread looks once a
+    second, while connections are in use; a thread for each use would cost more than the use.
+    """
+
+    def __init__(self, note_cut: Callable[[], None]):
+        self._note_cut = note_cut
+        self._lock = threading.Lock()
+        self._asked: dict[int, tuple] = {}  # by id: a connection in use, and when it was last asked something
+        self._thread: threading.Thread | None = None
+
+    def asked(self, connection) -> None:
+        with self._lock:
+            self._asked[id(connection)] = (connection, time.monotonic())
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, daemon=True)
+                self._thread.start()
+
+    def done(self, connection) -> None:
+        self._asked.pop(id(connection), None)
+
+    def _run(self) -> None:
+        idle = 0
+        while True:
+            time.sleep(LOOK_SECONDS)
+            with self._lock:
+                idle = 0 if self._asked else idle + 1
+                if idle > 10:
+                    self._thread = None
+                    return
+                before = time.monotonic() - SILENT_SECONDS_MAX
+                late = [connection for connection, since in self._asked.values() if since < before]
+            for connection in late:
+                self._cut(connection)
+
+    def _cut(self, connection) -> None:
+        self.done(connection)
+        # Fails only where the connection was closed meanwhile, and then it needs no cutting.
+        with contextlib.suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as it:
+            self._note_cut()
+            it.shutdown(socket.SHUT_RDWR)
+
+
+def _bound_silence(engine: sql.Engine, note_cut: Callable[[], None]) -> None:
+    """Every connection in use is watched; one that lay idle is asked first whether it still works."""
+    watch = _Watch(note_cut)
+
+    def checkout(connection, record, _proxy):
+        watch.asked(connection)
+        if time.monotonic() - record.info.get("used", -FRESH_SECONDS) < FRESH_SECONDS:
+            return
+        try:
+            connection.execute("SELECT 1")
+            connection.rollback()
+        except Exception as error:
+            watch.done(connection)
+            raise sql.exc.DisconnectionError(str(error)) from None
+
+    def checkin(connection, record):
+        record.info["used"] = time.monotonic()
+        watch.done(connection)
+
+    def asked(connection, *_):
+        if not connection.invalidated:
+            watch.asked(connection.connection.dbapi_connection)
+
+    sql.event.listen(engine, "checkout", checkout)
+    sql.event.listen(engine, "checkin", checkin)
+    sql.event.listen(engine, "invalidate", lambda connection, *_: watch.done(connection))
+    for moment in ("before_cursor_execute", "commit", "rollback"):
+        sql.event.listen(engine, moment, asked)
