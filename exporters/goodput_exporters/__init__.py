@@ -6,6 +6,7 @@
     lane.py         runs one collector: times it, counts its errors, survives its hanging
     backlog.py      step rows and events that the aggregator has not acknowledged
     push.py         sends them
+    stacks.py       the stack of a rank that hangs, when the aggregator asks and it is allowed
     lock.py         one agent per page directory
     agent.py        ties the above together
     server.py       HTTP

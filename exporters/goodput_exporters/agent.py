@@ -27,6 +27,7 @@ from goodput_exporters.collectors import NoData, Settings, discover
 from goodput_exporters.lane import Lane
 from goodput_exporters.lock import DirectoryLock, Refused
 from goodput_exporters.push import Pusher
+from goodput_exporters.stacks import Stacks
 
 log = logging.getLogger("goodput.node")
 
@@ -52,6 +53,7 @@ class Agent:
         grace_seconds: float = 60.0,
         sysfs: str = "/sys",
         procfs: str = "/proc",
+        py_spy: bool = False,
         node: str | None = None,
         version: str | None = None,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
@@ -71,9 +73,11 @@ class Agent:
         self.failure: str | None = None
         self.lanes = {lane.name: lane for lane in (Lane(kind(self.settings)) for kind in discover())}
         self.ranks = self.lanes["ranks"].collector
+        self.stacks = Stacks(self.ranks.owns, unix_ns=unix_ns) if aggregator and py_spy else None
         self.pusher = None
         if aggregator:
             arguments = {"token_file": token_file, "interval_seconds": push_interval_seconds}
+            arguments["stacks"] = self.stacks
             self.pusher = Pusher(aggregator, self.node, unix_ns=unix_ns, **arguments)
         self._directory_lock = DirectoryLock(self.settings.directory)
         self._scraping = threading.Lock()
@@ -99,6 +103,8 @@ class Agent:
             self.look()
         if self.pusher:
             self.pusher.stop(flush_seconds)
+        if self.stacks:
+            self.stacks.stop()
         self.ranks.close()
         self._directory_lock.release()
 
@@ -176,6 +182,8 @@ class Agent:
             lane.describe(families)
         if self.pusher:
             self.pusher.collect(families)
+        if self.stacks:
+            self.stacks.collect(families)
         families.add("goodput_node_cpu_seconds_total", {}, time.process_time())
         memory = resident_bytes()
         if memory is not None:

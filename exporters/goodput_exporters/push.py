@@ -9,7 +9,8 @@ It has a thread of its own, so a slow aggregator never delays a look. What an an
     5xx, timeout, no answer everything is kept and tried again later
 
 Later means after 1 s, 2 s, 4 s … 30 s at most, less a random part so that the nodes do not come back as one.
-A batch is at most about 8 MiB. It does not look at what a report says.
+A batch is at most about 8 MiB. It does not look at what a report says. Where there are `stacks`, it brings those
+that wait and hands over what the answer asks for.
 
     pusher = Pusher("http://127.0.0.1:9471", node="n0"); pusher.start(); pusher.offer(reports); pusher.stop()
 """
@@ -27,6 +28,7 @@ import httpx
 
 from goodput import schema
 from goodput_exporters import backlog
+from goodput_exporters.stacks import Stacks
 
 log = logging.getLogger("goodput.node")
 
@@ -58,12 +60,13 @@ class Pusher:
         interval_seconds: float = 5.0,
         timeout_seconds: float = 10.0,
         rows_max: int = backlog.ROWS_MAX,
+        stacks: Stacks | None = None,
         unix_ns: Callable[[], int] = time.time_ns,
         chance: Callable[[], float] = random.random,
     ):
         self.url = aggregator.rstrip("/") + PATH
         self.node = node
-        self._token_file = token_file
+        self._token_file, self._stacks = token_file, stacks
         self._interval_seconds, self._timeout_seconds = interval_seconds, timeout_seconds
         self._unix_ns, self._chance = unix_ns, chance
         self._backlog = backlog.Backlog(rows_max)
@@ -164,7 +167,8 @@ class Pusher:
 
     def _send(self, reports: list[schema.RankReport]) -> tuple[str, int]:
         """Outcome and HTTP status (0: none) of one batch, which is acknowledged when it was taken."""
-        report = schema.NodeReport(node=self.node, sent_ns=self._unix_ns(), ranks=reports)
+        stacks = self._stacks.pending() if self._stacks else []
+        report = schema.NodeReport(node=self.node, sent_ns=self._unix_ns(), ranks=reports, stacks=stacks)
         status, answer = 0, b""
         try:
             body = schema.encode(report)
@@ -176,7 +180,7 @@ class Pusher:
         try:
             status, answer = self._post(body)
             if status == 200:
-                self._take(schema.decode_ack(answer), reports)
+                self._take(schema.decode_ack(answer), reports, stacks)
         except (httpx.HTTPError, Unreachable, schema.SchemaError, OSError) as error:
             self._outcomes[UNREACHABLE] += 1
             problem = str(error) or type(error).__name__
@@ -211,9 +215,12 @@ class Pusher:
             headers["Authorization"] = f"Bearer {read_token(self._token_file)}"
         return headers
 
-    def _take(self, ack: schema.Ack, reports: list[schema.RankReport]) -> None:
+    def _take(self, ack: schema.Ack, reports: list[schema.RankReport], stacks: list[schema.Stack]) -> None:
         with self._lock:
             self._backlog.acknowledge(reports)
+        if self._stacks:
+            self._stacks.settled(stacks)
+            self._stacks.want(ack.wanted)
         sent = {(report.identity.run, report.identity.rank) for report in reports}
         for rejection in ack.rejected:
             if (rejection.run, rejection.rank) in sent:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from goodput import schema
 from goodput.identity import PLACES, RATES
 from goodput.page import NS_MAX, PageError
-from goodput.page_reader import EventRecord, Reader, Snapshot, StepRecord
+from goodput.page_reader import EventRecord, Reader, Snapshot, StepRecord, process_start_ticks
 from goodput_exporters.backlog import key_of
 
 
@@ -61,6 +61,11 @@ class Rank:
             return None
         self._death_reported = not alive
         return self._report(snapshot, now_ns, sequence)
+
+    def is_here(self) -> bool:
+        """Whether its pid, as this agent sees it, is its process: a lock alone says nothing of the pid's namespace."""
+        ticks = self.reader.identity.get("pid_start_ticks")
+        return ticks is not None and process_start_ticks(self.identity.pid, self._procfs) == ticks
 
     def _note_alive(self, alive: bool, now_ns: int) -> None:
         self.alive = alive

@@ -36,6 +36,10 @@ RATES = (
 )
 # Every expected rank is laid out, seen or not, so one rank's word must not make the aggregator run out of memory.
 WORLD_SIZE_MAX = 1 << 18
+# Of stacks: asked for in one answer, brought by one report, and the length of one.
+WANTED_MAX = 16
+STACKS_MAX = 16
+STACK_CHARS_MAX = 1 << 16
 TIME_NS_MAX = 1 << 62
 
 
@@ -124,6 +128,28 @@ class RankReport(Struct, frozen=True):
     events: list[EventRow] = []
 
 
+class Wanted(Struct, frozen=True):
+    """The rank process whose stack is asked for. Who answers must know exactly this process."""
+
+    run: str
+    rank: int
+    host: str
+    pid: int
+    start_ns: int
+
+
+def process_of(identity: Identity) -> Wanted:
+    return Wanted(identity.run, identity.rank, identity.host, identity.pid, identity.start_ns)
+
+
+class Stack(Struct, frozen=True):
+    """Where a process was, in words, or why that cannot be told. `time_ns` is on its host's clock."""
+
+    of: Wanted
+    time_ns: int
+    text: str
+
+
 class NodeReport(Struct, frozen=True):
     """One push of a node agent."""
 
@@ -131,6 +157,7 @@ class NodeReport(Struct, frozen=True):
     sent_ns: int
     ranks: list[RankReport]
     version: int = VERSION
+    stacks: list[Stack] = []
 
 
 class Rejection(Struct, frozen=True):
@@ -147,6 +174,7 @@ class Ack(Struct, frozen=True):
 
     accepted: int
     rejected: list[Rejection] = []
+    wanted: list[Wanted] = []
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -206,6 +234,12 @@ def check(report: RankReport) -> None:
         _check_step(row, width, who)
     for event in report.events:
         _check_event(event, who)
+
+
+def is_stack(stack: Stack) -> bool:
+    """Whether a stack may be kept and shown: its text is bounded and, but for line ends, printable."""
+    text = stack.text
+    return len(text) <= STACK_CHARS_MAX and text.replace("\n", " ").isprintable() and _is_time(stack.time_ns)
 
 
 def _is_time(ns: int) -> bool:

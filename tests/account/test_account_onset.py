@@ -108,4 +108,4 @@ def test_a_rank_that_becomes_slow_in_a_run_is_named_with_its_step():
     # The sum may have been above zero by luck for some steps before.
     assert abs(found["since_step"] - 350) <= 15
     (onset,) = found["onsets"]
-    assert onset == {"rank": 2, "first_step": found["since_step"], "last_step": None}
+    assert onset == {"rank": 2, "attempt": 1, "first_step": found["since_step"], "last_step": None}

@@ -354,6 +354,8 @@ def test_all_series_are_declared(client):
     for ranks in story(start=now() - 60):
         push(client, *ranks)
     push(client, rank_report(Process(0, 1, now() - 5).steps(2, forward=1), run="r2"))
+    stuck = Process(0, 1, now() - 300).steps(2, forward=1).begun(loader=1).silent(after=290)
+    push(client, rank_report(stuck, run="r3"))
     families = list(text_string_to_metric_families(client.get("/metrics").text))
     seen = set()
     for family in families:

@@ -47,6 +47,7 @@ PHASES = (
     "checkpoint",
     "restore",
 )
+SCRIPTS = ("page.js", "facts.js", "hang.js", "nodes.js", "numbers.js", "words.js", "page.css")
 SECOND = 1_000_000_000
 HOSTILE = (
     '"><script>document.documentElement.dataset.ran=1</script><img src=x onerror=alert(1)>/../a b?c#d%2F&amp;'
@@ -132,13 +133,26 @@ def finished_run(run: str, start_ns: int) -> list[schema.RankReport]:
     return first + attempt_reports(run, 2, again_ns, range(100, 260), ended="finished", **prices)
 
 
-def push(url: str, ranks: list[schema.RankReport]) -> None:
-    body = schema.encode(schema.NodeReport("gpu-node", time.time_ns(), ranks))
+def hung_run(run: str, now_ns: int, hung_seconds: float, **identity) -> list[schema.RankReport]:
+    """30 steps; then rank 2 stays in its loader and the others in communication, as seen now."""
+    start_ns = now_ns - round((hung_seconds + 60) * SECOND)
+    processes = [RankProcess(run, rank, 1, 4, start_ns, **identity) for rank in range(4)]
+    for one in processes:
+        one.now_ns = now_ns - round((hung_seconds + 30) * SECOND)
+        for step in range(30):
+            one.step(step, {"loader": 0.1, "forward": 0.4, "backward": 0.4, "communication": 0.1})
+        one.spend("loader" if one.identity.rank == 2 else "communication", hung_seconds)
+    return [one.report() for one in processes]
+
+
+def push(url: str, ranks: list[schema.RankReport], stacks: list[schema.Stack] | None = None) -> schema.Ack:
+    body = schema.encode(schema.NodeReport("gpu-node", time.time_ns(), ranks, stacks=stacks or []))
     with urllib.request.urlopen(
         urllib.request.Request(f"{url}/api/v1/ingest", data=body), timeout=10
     ) as answer:
         ack = schema.decode_ack(answer.read())
     assert ack.accepted == len(ranks), ack.rejected
+    return ack
 
 
 # ---- A server and a browser ----------------------------------------------------------------------------------
@@ -277,6 +291,8 @@ def get(url: str, path: str):
         ("/", "text/html"),
         ("/page.js", "text/javascript"),
         ("/nodes.js", "text/javascript"),
+        ("/facts.js", "text/javascript"),
+        ("/hang.js", "text/javascript"),
         ("/page.css", "text/css"),
     ],
 )
@@ -301,13 +317,10 @@ def test_the_page_asks_nobody_else_and_has_no_inline_code():
     html = (PAGE_FOLDER / "page.html").read_text()
     sources = [
         html,
-        *(
-            (PAGE_FOLDER / name).read_text()
-            for name in ("page.js", "nodes.js", "numbers.js", "words.js", "page.css")
-        ),
+        *((PAGE_FOLDER / name).read_text() for name in SCRIPTS),
     ]
     assert not any(word in source for source in sources for word in ("http:", "https:", "@import", "url("))
-    assert "innerHTML" not in sources[1] and "insertAdjacentHTML" not in sources[1]
+    assert not any("innerHTML" in source or "insertAdjacentHTML" in source for source in sources)
     dom = Dom(html)
     assert [found.get("src") for tag, found in dom.tags if tag == "script"] == ["page.js"]
     assert not any(name.startswith("on") or name == "style" for _, found in dom.tags for name in found)
@@ -370,6 +383,46 @@ def test_a_hostile_name_is_text(served, tmp_path, address):
     assert [found.get("src") for tag, found in dom.tags if tag == "script"] == ["page.js"]
     assert not any(tag in ("img", "iframe", "object") for tag, _ in dom.tags)
     assert not any("data-ran" in found for _, found in dom.tags)
+
+
+STACK = """Process 4711
+Thread 0x7F12 (active): "MainThread"
+    read_shard (data/shards.py:88)
+    <script>document.documentElement.dataset.ran=1</script>
+    main (train.py:31)"""
+
+
+@needs_chromium
+def test_a_hang_is_on_top_with_who_where_since_when_and_the_stack_as_text(tmp_path):
+    with serving(aggregator(tmp_path)) as url:
+        reports = hung_run("hung", time.time_ns(), 200, device_uuid="GPU-1")
+        assert push(url, reports).wanted == []
+        assert document(url, "hung")["hang"]["stack"] is None
+        (wanted,) = push(url, reports).wanted
+        push(url, reports, [schema.Stack(wanted, time.time_ns(), STACK)])
+        hang = document(url, "hung")["hang"]
+        dom = look(f"{url}/#run=hung", tmp_path)
+        runs = look(f"{url}/#runs", tmp_path)
+    assert (hang["culprit"], hang["host"], hang["phase"], hang["victims"]) == (2, "gpu-node-01", "loader", 3)
+    said = dom.text("hang")
+    assert said.startswith("Hangs: rank 2 on gpu-node-01 in loader for 3 min 2"), said
+    assert "No rank has completed a step for 3 min 2" in said and "3 ranks wait in communication." in said
+    assert "Stack of rank 2 at" in said and " ".join(STACK.split()) in said
+    assert not any("data-ran" in found for _, found in dom.tags)
+    (details,) = [found for tag, found in dom.tags if tag == "details" and found.get("class") == "stack"]
+    assert "open" not in details and "hidden" not in details, "there, and collapsed"
+    (row,) = runs.table("runs-rows")
+    assert row[1] == "hangs"
+
+
+@needs_chromium
+def test_a_hang_that_blames_nobody_says_so_and_a_run_that_goes_on_says_nothing(served, tmp_path):
+    assert look(f"{served}/#run=sft-small", tmp_path).text("hang") == ""
+    with serving(aggregator(tmp_path)) as url:
+        push(url, [report for report in hung_run("hung", time.time_ns(), 200) if report.identity.rank != 2])
+        said = look(f"{url}/#run=hung", tmp_path).text("hang")
+    assert said.startswith("Hangs, and no rank stands out")
+    assert "it may be the network" in said and "1 rank never reported" in said
 
 
 @needs_chromium

@@ -96,6 +96,12 @@ class Ranks:
                 self._remove_draft(name)
             return removed
 
+    def owns(self, process: schema.Wanted) -> bool:
+        """Whether this process is a living rank with a page here, and its pid is the same process to us."""
+        with self._lock:
+            ranks = self._ranks.values()
+            return any(schema.process_of(rank.identity) == process and rank.is_here() for rank in ranks)
+
     def close(self) -> None:
         with self._lock:
             for rank in self._ranks.values():

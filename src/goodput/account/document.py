@@ -100,8 +100,8 @@ def _straggler(account: Account) -> dict:
         "stages": [{"stage": stage, "share": share} for stage, share in account.straggler.stage_shares()],
         "since_step": account.straggler.since(culprit[0]) if culprit else None,
         "onsets": [
-            {"rank": rank, "first_step": stretch.first, "last_step": stretch.last}
-            for rank, onset in sorted(account.straggler.onsets.items())
+            {"rank": rank, "attempt": attempt, "first_step": stretch.first, "last_step": stretch.last}
+            for (rank, attempt), onset in sorted(account.straggler.onsets.items())
             for stretch in onset.stretches
         ],
     }

@@ -52,6 +52,13 @@ class Fold:
         self._first: tuple | None = None
         self._others: tuple[list[int], list[int]] = ([], [])
 
+    def begin(self, row: Row) -> None:
+        """Go on after this row, the last one before the bound: none of what it stands for lies within."""
+        width = len(self.to_state)
+        self.totals, self.outside = _padded(row.totals, width), _padded(row.outside, width)
+        self.number, self._said_samples = row.number, row.samples
+        self.last_end_ns, self.steps = max(row.end_ns, self.last_end_ns), 1
+
     def row(self, row: Row):
         """Fold a row of cumulative totals; returns what `add` returns."""
         spent = row.end_ns - self.last_end_ns
@@ -139,7 +146,8 @@ class Fold:
         if step > self.limit:
             return self._lose(step, count, length, part, inside, counted, samples)
         self._keep(count, inside, part / length if length else 1.0 * counted, counted, samples)
-        return communication, inside[COMMUNICATION], own, part
+        # Of a window, steps are compared among the ranks for which they lie in it.
+        return (communication, inside[COMMUNICATION], own, part) if part or not length else None
 
     def _keep(self, count: int, inside: list[int], ratio: float, counted: bool, samples: float) -> None:
         self.kept = list(map(add, self.kept, inside))

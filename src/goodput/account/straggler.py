@@ -25,7 +25,7 @@ SLOW_RATIO_MIN = 1.02
 # being last, somebody is last most often.
 EXPLAINED_RATIO_MIN = 0.5
 SHARES_MAX = 16
-SWEEP_STEPS = 4096
+SWEEP_ENTRIES = 4096
 _NOT_OWN = (COMMUNICATION, _STRAGGLER, COMPILE, STALL)
 
 Key = tuple[int, int]  # (rank, attempt number)
@@ -36,33 +36,27 @@ class Groups:
 
     def __init__(self, folds: dict[Key, Fold]):
         self.folds = folds
-        self.onsets: dict[int, Onset] = {}
+        self.onsets: dict[Key, Onset] = {}
         self.members: dict[tuple[int, str], list[Key]] = {}
         for (rank, number), fold in folds.items():
             if fold.attempt.first_step is not None:
                 self.members.setdefault((number, fold.attempt.group), []).append((rank, number))
         self._waiting: dict[tuple, list[tuple]] = {}
         self._passed: dict[Key, int] = {}
-        self._since_sweep = 0
+        self._new = self._left = 0  # entries since the last sweep, and those that it left
 
     def add(
         self, key: Key, step: int, count: int, compared: tuple[int, int, int, int], first: bool = False
     ) -> None:
         """Add what Fold.add returned for a step; `first` says that it is an attempt's first and comes late."""
         group = (key[1], self.folds[key].attempt.group)
-        most = len(self.members[group])
-        if most < 2:
+        if len(self.members[group]) < 2:
             return
-        together = (*group, step, count)
-        waiting = self._waiting.setdefault(together, [])
-        waiting.append((key, first, *compared))
-        if len(waiting) == most:
-            self._settle(step, self._waiting.pop(together))
+        self._waiting.setdefault((*group, step, count), []).append((key, first, *compared))
         if not first:
             self._passed[key] = step
-            self._since_sweep += 1
-            if self._since_sweep >= SWEEP_STEPS and self._since_sweep >= 2 * len(self._waiting):
-                self._since_sweep = 0
+            self._new += 1
+            if self._new >= SWEEP_ENTRIES and self._new >= 2 * self._left:
                 self._sweep()
 
     def flush(self) -> None:
@@ -72,7 +66,10 @@ class Groups:
         self._waiting.clear()
 
     def _sweep(self) -> None:
-        """Settle what no rank can add to: each has gone beyond it, or has ended before."""
+        """Settle what no rank can add to: each has gone beyond it, or has ended before.
+
+        Always in the order of steps, so that nothing depends on the order in which ranks came.
+        """
         lows, held = {}, set()
         for group, members in self.members.items():
             going = [self._passed.get(key, -1) for key in members if not self.folds[key].exhausted]
@@ -83,6 +80,7 @@ class Groups:
             low = lows[together[:2]]
             if (low is None or together[2] < low) and together[:3] not in held:
                 self._settle(together[2], self._waiting.pop(together))
+        self._new, self._left = 0, sum(map(len, self._waiting.values()))
 
     def _settle(self, step: int, members: list[tuple]) -> None:
         if len(members) < 2:
@@ -102,10 +100,11 @@ class Groups:
         for position, key in enumerate(culprits):
             # A tie is shared; the remainder of the division goes to the first ranks, so the sum is exact.
             self.folds[key].caused_ns += waited // len(culprits) + (position < waited % len(culprits))
+        members.sort()
         if not any(first for _, first, *_ in members):
             found, chance = hits([own for _, _, _, _, own, _ in members])
             for (key, *_), hit in zip(members, found, strict=True):
-                self.onsets.setdefault(key[0], Onset()).note(step, hit, chance)
+                self.onsets.setdefault(key, Onset()).note(step, hit, chance)
 
 
 @dataclass
@@ -120,7 +119,7 @@ class Straggler:
     own_ns: dict[int, list[int]] = field(default_factory=dict)  # by rank, per state, of kept steps
     steps: dict[int, float] = field(default_factory=dict)  # by rank, kept ones
     groups: dict[int, str] = field(default_factory=dict)
-    onsets: dict[int, Onset] = field(default_factory=dict)
+    onsets: dict[Key, Onset] = field(default_factory=dict)
 
     def slowdown(self) -> float | None:
         even = self.length_ns - self.waited_ns
@@ -161,7 +160,8 @@ class Straggler:
 
     def since(self, rank: int) -> int | None:
         """The step at which this rank became slow, if it is slow still; None if no step stands out."""
-        onset = self.onsets.get(rank)
+        newest = max((key for key in self.onsets if key[0] == rank), default=None)
+        onset = self.onsets.get(newest)
         return onset.stretches[-1].first if onset is not None and onset.slow else None
 
 

@@ -33,7 +33,7 @@ class Event(NamedTuple):
     text: str = ""
 
 
-SAVED_REMEMBERED = 16
+SAVED_MAX = 4096
 # What a rank says of itself besides rank, attempt and start: fields of the same name in every record of it.
 TOLD = (
     *("host", "device", "device_uuid", "devices", "group", "stage", "tensor", "microbatches", "dtype"),
@@ -87,7 +87,7 @@ class Attempt:
     begun: bool = False  # a checkpoint was begun
     committed: int | None = None  # the last step that a checkpoint has saved
     commits: int = 0
-    saved: tuple[int, ...] = ()  # the last few of them, so that one that is told twice counts once
+    saved: set[int] = field(default_factory=set)  # their steps, so that one that is told twice counts once
 
     def add_rows(self, rows) -> int:
         """Merge rows; returns how many were new."""
@@ -121,8 +121,9 @@ class Attempt:
         elif kind == "checkpoint_committed":
             self.begun = True
             if step not in self.saved:
-                self.saved = (*self.saved[1 - SAVED_REMEMBERED :], step)
                 self.commits += 1
+                if len(self.saved) < SAVED_MAX:
+                    self.saved.add(step)
             self.committed = step if self.committed is None else max(step, self.committed)
 
     def ordered_rows(self) -> list[Row]:

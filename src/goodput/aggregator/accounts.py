@@ -1,7 +1,7 @@
 """The accounts of the runs in the store, recomputed when something changed or time has passed.
 
 In: the store. Out: account.Account and its document. One computation serves everyone who asks until a report
-changes the run or `age_seconds` pass; what depends on rows alone is kept per attempt (account.Memory).
+changes the run or `age_seconds` pass.
 """
 
 from __future__ import annotations
@@ -10,9 +10,32 @@ import time
 from typing import NamedTuple
 
 from goodput.account import Account, compute, document
-from goodput.account.account import Memory
+from goodput.account.hang import Hang
+from goodput.aggregator.hangs import Hangs
+from goodput.aggregator.history import History
 from goodput.aggregator.store import Store
 from goodput.causes import explain
+
+ROLLING = (("5m", 300.0), ("1h", 3600.0), ("1d", 86_400.0))
+ROLLING_AGE_SECONDS = 10.0
+
+
+class _Rolled(NamedTuple):
+    documents: list[dict]
+    at_ns: int
+    change: int
+    took_seconds: float
+
+
+def _is_over(rolled: _Rolled, now_ns: int) -> bool:
+    """So old that it may be had anew, at the price of a tenth of a core at most."""
+    return abs(now_ns - rolled.at_ns) > max(ROLLING_AGE_SECONDS, 10 * rolled.took_seconds) * 1e9
+
+
+def _short(found: dict) -> dict:
+    causes = found["causes"]
+    same = ("start", "end", "gpu_seconds", "states", "factors", "steps")
+    return {**{name: found[name] for name in same}, "leading_cause": causes[0]["state"] if causes else None}
 
 
 class _Kept(NamedTuple):
@@ -25,12 +48,23 @@ class _Kept(NamedTuple):
 class Accounts:
     """Accounts by run name. KeyError for a run that is not there."""
 
-    def __init__(self, store: Store, *, stall_seconds: float, stale_seconds: float, age_seconds: float = 0.5):
+    def __init__(
+        self,
+        store: Store,
+        *,
+        stall_seconds: float,
+        stale_seconds: float,
+        age_seconds: float = 0.5,
+        history: History | None = None,
+    ):
         self.store = store
         self.stall_seconds, self.stale_seconds = stall_seconds, stale_seconds
         self._age_ns = int(age_seconds * 1e9)
-        self._memories: dict[str, Memory] = {}
         self._kept: dict[str, _Kept] = {}
+        self._rolling: dict[str, _Rolled] = {}
+        self.history = history
+        self.hangs = Hangs(store, stall_seconds=stall_seconds, stale_seconds=stale_seconds)
+        self._idle: dict[str, int] = {}  # by run that is not running: its change when that was seen
 
     def account(self, name: str, now_ns: int | None = None) -> Account:
         """The account of a run, at most `age_seconds` old while it runs."""
@@ -44,7 +78,6 @@ class Accounts:
         account = compute(
             run,
             now_ns,
-            memory=self._memories.setdefault(name, Memory()),
             stall_seconds=self.stall_seconds,
             stale_seconds=self.stale_seconds,
             known_only=True,
@@ -60,14 +93,67 @@ class Accounts:
         # A clock that was set back must not keep an account for good.
         return abs(now_ns - kept.at_ns) < max(self._age_ns if same else 0, 10 * kept.cost_ns)
 
+    def hang(self, name: str, now_ns: int | None = None) -> Hang | None:
+        """The verdict on a run that hangs, None while it does not."""
+        now_ns = time.time_ns() if now_ns is None else now_ns
+        change = self.store.changes.get(name, 0)
+        if self._idle.get(name) == change or not self.hangs.may_hang(name, now_ns):
+            self.hangs.forget(name)
+            return None
+        account = self.account(name, now_ns)
+        if account.status == "running":
+            return self.hangs.look(name, now_ns, account.threshold_ns, account.world_size)
+        # Without a report it will not run again, so it need not be looked at before there is one.
+        self._idle[name] = change
+        self.hangs.forget(name)
+        return None
+
+    def find_hangs(self) -> None:
+        """Look at all runs, so that stacks are asked for whether or not anybody looks at the page or the series."""
+        for name in list(self.store.runs):
+            self.hang(name)
+
     def document(self, name: str) -> dict:
         """The account document of a run, with what each rank is doing now as `live` and step time lately."""
         account = self.account(name)
         found = document(account, explain(account))
         found["stall_threshold_seconds"] = account.threshold_ns / 1e9
+        hang = self.hang(name)
+        found["hang"] = self.hangs.document(name, hang) if hang else None
         found["live"] = self._live(name, account)
         found["windows"] = self.store.trends[name].document(account.end_ns, account.world_size)
         return found
+
+    async def past(self, name: str, start_ns: int | None, end_ns: int | None) -> dict:
+        """The account document of a window. Raises KeyError, HistoryError."""
+        documents, _ = await self._history(name, [(start_ns, end_ns)])
+        return documents[0]
+
+    async def rolling(self, name: str) -> list[dict]:
+        """The accounts of ROLLING and of the whole run, in short. Raises KeyError, HistoryError."""
+        account, now_ns = self.account(name), time.time_ns()
+        kept = self._rolling.get(name)
+        if kept is None or (kept.change != self.store.changes.get(name, 0) and _is_over(kept, now_ns)):
+            change = self.store.changes.get(name, 0)
+            windows = [(account.end_ns - int(seconds * 1e9), account.end_ns) for _, seconds in ROLLING]
+            documents, took = await self._history(name, windows)
+            kept = self._rolling[name] = _Rolled(documents, now_ns, change, took)
+        names = [*ROLLING, ("lifetime", (account.end_ns - account.start_ns) / 1e9)]
+        documents = [*kept.documents, document(account, explain(account))]
+        return [
+            {"name": window, "seconds": seconds, **_short(found)}
+            for (window, seconds), found in zip(names, documents, strict=True)
+        ]
+
+    async def _history(self, name: str, windows: list) -> tuple[list[dict], float]:
+        account = self.account(name)
+        return await self.history.documents(
+            self.store.runs[name],
+            windows,
+            now_ns=account.end_ns if account.status == "running" else time.time_ns(),
+            threshold_ns=account.threshold_ns,
+            stale_seconds=self.stale_seconds,
+        )
 
     def summary(self, name: str) -> dict:
         """A run in one row of the list of runs."""
@@ -84,6 +170,7 @@ class Accounts:
             "mfu": account.ratio("mfu"),
             "restarts": len(account.restarts),
             "leading_cause": causes[0]["state"] if causes else None,
+            "hang": self.hang(name) is not None,
         }
 
     def _live(self, name: str, account: Account) -> list[dict]:

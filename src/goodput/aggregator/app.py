@@ -6,8 +6,10 @@ FastAPI with an OpenAPI schema at /api/v1/openapi.json.
 
 from __future__ import annotations
 
+import asyncio
 import importlib.resources
 import logging
+import time
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -19,31 +21,37 @@ from goodput import __version__, schema
 from goodput.aggregator import models
 from goodput.aggregator.accounts import Accounts
 from goodput.aggregator.exposition import Exposition
+from goodput.aggregator.history import History, HistoryError
 from goodput.aggregator.ingest import Ingest
 from goodput.aggregator.ledger import Ledger, LedgerError
 from goodput.aggregator.store import Store
 
 log = logging.getLogger("goodput.aggregator")
 RUNS_LISTED_MAX = 1000
+HANGS_EVERY_SECONDS = 2.0
 _PAGE_FILES = {
     "": "text/html",
     "page.css": "text/css",
-    **{f"{name}.js": "text/javascript" for name in ("page", "words", "numbers", "nodes")},
+    **{f"{name}.js": "text/javascript" for name in ("page", "words", "numbers", "nodes", "facts", "hang")},
 }
 
 
 def create_app(ledger_url: str, *, stall_seconds: float = 60.0, stale_seconds: float = 30.0) -> FastAPI:
     """The aggregator as an ASGI app over the ledger at `ledger_url` (an SQLAlchemy URL)."""
     store, ledger = Store(), Ledger(ledger_url)
-    ingest = Ingest(store, ledger)
+    accounts = Accounts(
+        store, stall_seconds=stall_seconds, stale_seconds=stale_seconds, history=History(ledger_url)
+    )
+    ingest = Ingest(store, ledger, hangs=accounts.hangs)
     restored = ingest.restore()
     if restored:
         log.info("restored %d rank processes of %d runs", restored, len(store.runs))
-    accounts = Accounts(store, stall_seconds=stall_seconds, stale_seconds=stale_seconds)
 
     @asynccontextmanager
     async def lifespan(_app):
+        looking = asyncio.create_task(_find_hangs(accounts))
         yield
+        looking.cancel()
         ledger.close()
 
     app = FastAPI(
@@ -61,6 +69,19 @@ def create_app(ledger_url: str, *, stall_seconds: float = 60.0, stale_seconds: f
     _add_operations(app, Exposition(accounts, ingest))
     _add_page(app)
     return app
+
+
+async def _find_hangs(accounts: Accounts) -> None:
+    took = 0.0
+    while True:
+        # Of many thousand ranks that hang it may take a tenth of a core, not more.
+        await asyncio.sleep(max(HANGS_EVERY_SECONDS, 10 * took))
+        began = time.perf_counter()
+        try:
+            accounts.find_hangs()
+        except Exception:
+            log.exception("looking for hangs failed")
+        took = time.perf_counter() - began
 
 
 class _IngestRoute:
@@ -108,6 +129,30 @@ def _add_api(app: FastAPI, accounts: Accounts) -> None:
         return _json({"runs": rows[:RUNS_LISTED_MAX]})
 
     @app.get(
+        "/api/v1/runs/{run:path}/account",
+        responses={
+            200: {"model": models.Account},
+            404: {"description": "no such run"},
+            503: {"description": "busy"},
+        },
+        summary="A run's account in a window of its time",
+    )
+    async def account(run: str, start: float | None = None, end: float | None = None) -> Response:
+        """`start` and `end` are unix seconds; left out, the run's own. What lies outside of the run is not counted."""
+        window = tuple(None if at is None else _ns(at) for at in (start, end))
+        if None not in window and window[0] >= window[1]:
+            raise HTTPException(422, f"start {start} is not before end {end}")
+        return _json(await _found(run, accounts.past(run, *window)))
+
+    @app.get(
+        "/api/v1/runs/{run:path}/rolling",
+        responses={200: {"model": models.RollingWindows}, 404: {"description": "no such run"}},
+        summary="The last 5 minutes, hour and day of a run, and its lifetime, side by side",
+    )
+    async def rolling(run: str) -> Response:
+        return _json({"run": run, "windows": await _found(run, accounts.rolling(run))})
+
+    @app.get(
         "/api/v1/runs/{run:path}",
         responses={200: {"model": models.Run}, 404: {"description": "no such run"}},
         summary="A run's account, factors, coverage and ranks",
@@ -117,6 +162,22 @@ def _add_api(app: FastAPI, accounts: Accounts) -> None:
             return _json(accounts.document(run))
         except KeyError:
             raise HTTPException(404, f"no run {run!r}") from None
+
+
+def _ns(seconds: float) -> int:
+    if not abs(seconds) < 4e9:
+        raise HTTPException(422, f"{seconds}: want unix seconds")
+    return round(seconds * 1e9)
+
+
+async def _found(run: str, coming):
+    """What comes of a run, or the status that says why it does not."""
+    try:
+        return await coming
+    except KeyError:
+        raise HTTPException(404, f"no run {run!r}") from None
+    except HistoryError as error:
+        raise HTTPException(503, str(error)) from None
 
 
 def _add_operations(app: FastAPI, exposition: Exposition) -> None:

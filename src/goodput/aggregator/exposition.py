@@ -62,6 +62,7 @@ class Exposition:
         families.add("goodput_stall_threshold_seconds", run, account.threshold_ns / 1e9)
         age_ns = max(now_ns - account.last_progress_ns, 0)
         families.add("goodput_progress_age_seconds", run, 0 if account.status == "finished" else age_ns / 1e9)
+        self._add_hang(families, account, now_ns)
         self._add_ranks(families, account, now_ns)
         slowdown = account.straggler.slowdown()
         if slowdown is not None:
@@ -73,6 +74,14 @@ class Exposition:
         for cause in explain(account):
             if cause["gain"] is not None:
                 families.add("goodput_cause_gain_ratio", {**run, "state": cause["state"]}, cause["gain"])
+
+    def _add_hang(self, families: Families, account: Account, now_ns: int) -> None:
+        hang = self._accounts.hang(account.run, now_ns)
+        families.add("goodput_hang_seconds", {"run": account.run}, hang.seconds if hang else 0)
+        if hang and hang.culprit:
+            who = hang.culprit
+            labels = {"run": account.run, "rank": str(who.rank), "host": who.host, "phase": who.phase}
+            families.add("goodput_hang_culprit_seconds", labels, who.seconds)
 
     def _add_ranks(self, families: Families, account: Account, now_ns: int) -> None:
         run = {"run": account.run}
@@ -98,6 +107,8 @@ class Exposition:
         families.add("goodput_aggregator_rows_total", {"kind": "repeated"}, store.repeated)
         clamped = sum(self._accounts.account(name).clamped for name in list(store.runs))
         families.add("goodput_aggregator_clamped_total", {"what": "row"}, clamped)
+        for outcome, count in self._accounts.hangs.counts.items():
+            families.add("goodput_aggregator_stacks_total", {"outcome": outcome}, count)
         families.add("goodput_aggregator_ingest_seconds_total", {}, self._ingest.seconds)
         families.add("goodput_aggregator_ledger_errors_total", {}, counts["ledger", "error"])
         families.add("goodput_aggregator_runs", {}, len(store.runs))

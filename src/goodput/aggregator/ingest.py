@@ -14,6 +14,7 @@ import time
 from collections import Counter
 
 from goodput import schema
+from goodput.aggregator.hangs import Hangs
 from goodput.aggregator.ledger import Ledger, LedgerError
 from goodput.aggregator.store import Merged, Refused, Store
 
@@ -24,8 +25,8 @@ RUNS_NAMED_MAX = 256
 class Ingest:
     """The way in. `counts` holds the aggregator's own counters by (series, label)."""
 
-    def __init__(self, store: Store, ledger: Ledger, clock_ns=time.time_ns):
-        self._store, self._ledger, self._clock_ns = store, ledger, clock_ns
+    def __init__(self, store: Store, ledger: Ledger, clock_ns=time.time_ns, hangs: Hangs | None = None):
+        self._store, self._ledger, self._clock_ns, self._hangs = store, ledger, clock_ns, hangs
         self._unwritten: list[Merged] = []
         self._writing = asyncio.Lock()
         self.counts: Counter = Counter()
@@ -63,7 +64,11 @@ class Ingest:
             self.counts["report", "failed"] += 1
             raise
         self.counts["report", "accepted"] += 1
-        return schema.Ack(len(report.ranks) - len(rejected), rejected)
+        wanted = []
+        if self._hangs is not None:
+            self._hangs.take(report.stacks)
+            wanted = self._hangs.wanted(report.ranks)
+        return schema.Ack(len(report.ranks) - len(rejected), rejected, wanted)
 
     def _merge(self, report: schema.RankReport) -> schema.Rejection | None:
         identity = report.identity

@@ -43,6 +43,9 @@ class Restart(Model):
     lost_steps: int
     lost_gpu_seconds: float
     resume_step: int | None
+    startup_gpu_seconds: float
+    gpu_seconds: float
+    cost: float | None
 
 
 class Share(Model):
@@ -51,13 +54,124 @@ class Share(Model):
     share: float
 
 
+class HostShare(Model):
+    host: str
+    share: float
+
+
+class StageShare(Model):
+    stage: int
+    share: float
+
+
+class Onset(Model):
+    """Steps in which a rank was slow; `last_step` is null while it still is."""
+
+    rank: int
+    attempt: int
+    first_step: int
+    last_step: int | None
+
+
 class Straggler(Model):
-    """Who was waited for. `because` is the state in which the culprit exceeds the median of its group."""
+    """Who was waited for. `because` is the state in which the culprit exceeds the median of its group.
+
+    `since_step` is the step at which the culprit became slow, null if none stands out.
+    """
 
     slowdown: float | None
     culprit: int | None
     because: str | None
     shares: list[Share]
+    hosts: list[HostShare]
+    stages: list[StageShare]
+    since_step: int | None
+    onsets: list[Onset]
+
+
+class Checkpoints(Model):
+    """What saving costs, and the interval that would have been best, sqrt(2 x save time x time between failures)."""
+
+    committed: int
+    unfinished: bool
+    save_seconds: float | None
+    interval_seconds: float | None
+    failures: int
+    seconds_between_failures: float | None
+    best_interval_seconds: float | None
+    source: str
+
+
+class Throughput(Model):
+    """Kept samples against an ideal, which was `given` or is the `best shown` by the run itself."""
+
+    samples: float
+    samples_per_second: float | None
+    ideal_samples_per_second: float | None
+    ideal_basis: str | None
+    goodput: float | None
+
+
+class Pipeline(Model):
+    """The part of kept steps spent waiting for other stages, and what of it cannot be avoided."""
+
+    stages: int
+    microbatches: int | None
+    bubble: float | None
+    ideal_bubble: float | None
+    excess: float | None
+
+
+class Total(Model):
+    """Dollars or joules by state."""
+
+    total: float
+    states: dict[str, float]
+
+
+class PerUnit(Model):
+    """What was useful, for each dollar or joule."""
+
+    productive_gpu_seconds: float
+    samples: float | None
+    flops: float | None
+
+
+class Suspect(Model):
+    """A rank that may be why the others wait. `seconds` is how long it has been in `phase`.
+
+    `kind` is dead, elsewhere, silent (its node stopped reporting), finished, behind (in another collective than
+    the others), dead before or silent before (while the others still went on).
+    """
+
+    rank: int
+    host: str
+    phase: str
+    seconds: float
+    step: int | None
+    kind: str
+
+
+class Hang(Model):
+    """No rank completes a step, and not by plan. Without a culprit `reason` says why; `victims` wait for it.
+
+    `stack` is where the process of `stack_rank` was at `stack_time`, where its agent may tell.
+    """
+
+    since: float
+    seconds: float
+    culprit: int | None
+    host: str | None
+    phase: str | None
+    phase_seconds: float | None
+    attempt: int | None
+    step: int | None
+    reason: str
+    suspects: list[Suspect]
+    victims: int
+    stack: str | None
+    stack_rank: int | None
+    stack_time: float | None
 
 
 class Cause(Model):
@@ -93,9 +207,18 @@ class Account(Model):
     coverage: Coverage
     steps: Steps
     samples: int
+    errors: list[str]
+    basis: dict[str, str]
     restarts: list[Restart]
+    checkpoints: Checkpoints
+    throughput: Throughput
+    pipeline: Pipeline | None
+    cost: Total | None
+    energy: Total | None
+    per_dollar: PerUnit | None
+    per_joule: PerUnit | None
     straggler: Straggler
-    hang: None
+    hang: Hang | None
     causes: list[Cause]
     ranks: list[Rank]
 
@@ -152,6 +275,27 @@ class Run(Account):
     windows: Windows
 
 
+class Rolling(Model):
+    """The account of a window that ends now, in short."""
+
+    name: str
+    seconds: float
+    start: float
+    end: float
+    gpu_seconds: float
+    states: dict[str, float]
+    factors: Factors
+    steps: Steps
+    leading_cause: str | None
+
+
+class RollingWindows(Model):
+    """The last 5 minutes, hour and day, and the run's lifetime."""
+
+    run: str
+    windows: list[Rolling]
+
+
 class Summary(Model):
     run: str
     status: str
@@ -163,6 +307,7 @@ class Summary(Model):
     mfu: float | None
     restarts: int
     leading_cause: str | None
+    hang: bool
 
 
 class Runs(Model):

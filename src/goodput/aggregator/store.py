@@ -44,10 +44,12 @@ class Merged:
 
 @dataclass
 class Process:
-    """One rank process: its attempt and the sequence of its newest live part."""
+    """One rank process: its attempt, who it is, the sequence of its newest live part, its last completed step."""
 
     attempt: Attempt
+    identity: schema.Identity
     sequence: int = -1
+    last: schema.StepRow | None = None
 
 
 @dataclass
@@ -58,6 +60,8 @@ class Store:
     processes: dict[tuple, Process] = field(default_factory=dict)
     changes: dict[str, int] = field(default_factory=dict)  # by run; grows with every merge
     trends: dict[str, Trend] = field(default_factory=dict)  # by run
+    newest: dict[str, dict[int, Process]] = field(default_factory=dict)  # by run and rank
+    progressed: dict[str, int] = field(default_factory=dict)  # by run: our unix ns of its last completed step
     new: int = 0
     repeated: int = 0
 
@@ -73,13 +77,18 @@ class Store:
         attempt.add_rows(rows)
         self.trends.setdefault(report.identity.run, Trend()).add(attempt, rows)
         attempt.add_events(events)
+        run = report.identity.run
+        if rows:
+            process.last = max([*rows, *filter(None, [process.last])], key=lambda row: row.number)
+            # By its own clock up to the look, by ours since then: a step that comes late is no progress of today.
+            since_ns = now_ns - max(report.live.now_ns - max(row.end_ns for row in rows), 0)
+            self.progressed[run] = max(since_ns, self.progressed.get(run, 0))
         self.new += len(rows) + len(events)
         self.repeated += len(report.steps) + len(report.events) - len(rows) - len(events)
         attempt.heard_ns = max(attempt.heard_ns, now_ns)
         if report.sequence > process.sequence:
             process.sequence = report.sequence
             _take_live(attempt, report.live)
-        run = report.identity.run
         self.changes[run] = self.changes.get(run, 0) + 1
         identity = replace(report.identity, attempt=attempt.attempt)
         return Merged(replace(report, identity=identity, steps=[], events=[]), rows, events)
@@ -88,7 +97,11 @@ class Store:
         key = _key(identity)
         process = self.processes.get(key)
         if process is None:
-            process = self.processes[key] = Process(self._place(identity, now_ns))
+            process = self.processes[key] = Process(self._place(identity, now_ns), identity)
+            ranks = self.newest.setdefault(identity.run, {})
+            before = ranks.get(identity.rank)
+            if before is None or _order(process.attempt) >= _order(before.attempt):
+                ranks[identity.rank] = process
         return process
 
     def _place(self, identity: schema.Identity, now_ns: int) -> Attempt:
@@ -127,6 +140,11 @@ def _check_times(report: schema.RankReport, now_ns: int) -> None:
         )
 
 
+def _order(attempt: Attempt) -> tuple[int, int]:
+    """As Run.by_rank orders a rank's attempts."""
+    return attempt.start_ns, attempt.attempt
+
+
 def _key(identity: schema.Identity) -> tuple:
     return (identity.run, identity.rank, identity.host, identity.pid, identity.start_ns)
 
@@ -150,7 +168,6 @@ def _extend_phases(attempt: Attempt, report: schema.RankReport) -> None:
     states = {**attempt.phase_states, **report.phase_states}
     if states != attempt.phase_states:
         attempt.phase_states = states
-        attempt.version += 1
 
 
 def _take_live(attempt: Attempt, live: schema.Live) -> None:

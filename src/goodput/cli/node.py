@@ -19,6 +19,7 @@ SECONDS_MAX = 86_400.0
 EXAMPLE = """examples:
   goodput node                                             serve what this node's ranks report
   goodput node --aggregator http://goodput.internal:9471   and push it
+  goodput node --aggregator URL --py-spy                   and the stack of a rank that hangs, when asked
   goodput node --once                                      print one exposition and exit
 """
 
@@ -44,6 +45,11 @@ def add_parser(subparsers) -> None:
         help="between pushes (default: %(default)s)")  # fmt: skip
     add("--grace", metavar="SECONDS", type=seconds, default=60.0,
         help="how long a dead rank's page is kept (default: %(default)s)")  # fmt: skip
+    add("--py-spy", action="store_true",
+        help="when the aggregator finds that a rank of this node hangs, run `py-spy dump` on its process and send "
+        "the stack (function names, files and lines; no variables, no command line). Needs py-spy on this node "
+        "(pip install 'goodput-telemetry[stacks]') and the right to trace the process: root, CAP_SYS_PTRACE, or "
+        "the same user with kernel.yama.ptrace_scope=0 (default: off)")  # fmt: skip
     add("--sysfs", metavar="ROOT", default="/sys", help="default: %(default)s")
     add("--procfs", metavar="ROOT", default="/proc", help="default: %(default)s")
     add("--once", action="store_true", help="print one exposition and exit; changes nothing on the node")
@@ -98,6 +104,7 @@ def call(arguments) -> int:
     try:
         from goodput_exporters.agent import Agent
         from goodput_exporters.push import Unreachable, read_token
+        from goodput_exporters.stacks import find_py_spy
     except ImportError as error:
         _complain(f"{error}. The node agent needs: pip install 'goodput-telemetry[node]'")
         return 1
@@ -108,6 +115,14 @@ def call(arguments) -> int:
         except Unreachable as error:
             _complain(str(error))
             return 2
+    if arguments.py_spy:
+        if not arguments.aggregator:
+            _complain("--py-spy needs --aggregator: it is the one that asks for stacks")
+            return 2
+        if find_py_spy() is None:
+            _complain(
+                "py-spy is not installed, so no stack will be had: pip install 'goodput-telemetry[stacks]'"
+            )
     agent = Agent(
         arguments.directory,
         aggregator=None if arguments.once else arguments.aggregator,
@@ -115,6 +130,7 @@ def call(arguments) -> int:
         interval_seconds=arguments.interval,
         push_interval_seconds=arguments.push_interval,
         grace_seconds=arguments.grace,
+        py_spy=arguments.py_spy,
         sysfs=arguments.sysfs,
         procfs=arguments.procfs,
     )

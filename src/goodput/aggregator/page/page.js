@@ -5,8 +5,10 @@
 // the text differs, so focus, selection and scrolling survive a refresh. It computes no figure: ratios are the
 // API's, and percents are the API's GPU-seconds rounded so that they close to 100.0 as in `goodput report`.
 
+import { facts, hourPrice } from "./facts.js";
+import { drawHang } from "./hang.js";
 import { $, ROWS, attribute, field, keyed, paged, put, showTime, swatch, text, width } from "./nodes.js";
-import { count, dollars, duration, gpuUnit, localTime, percent, plural, tenths, tenthsText, times, utcTime } from "./numbers.js";
+import { count, dollars, duration, gpuUnit, percent, plural, tenths, tenthsText, times } from "./numbers.js";
 import { FACTORS, MEANINGS, NO_FLOPS, STATUSES } from "./words.js";
 
 const POLL_MS = 2000;
@@ -38,7 +40,7 @@ const list = { runs: [], filter: "", shown: ROWS };
 function drawRuns() {
   const words = list.filter.toLowerCase();
   const rows = list.runs.filter((run) =>
-    [run.run, run.status, run.leading_cause ?? ""].some((value) => value.toLowerCase().includes(words)));
+    [run.run, run.hang ? "hangs" : run.status, run.leading_cause ?? ""].some((value) => value.toLowerCase().includes(words)));
   text($("runs-count"), rows.length < list.runs.length ? `${count(rows.length)} of ${plural(list.runs.length, "run")}`
     : plural(rows.length, "run"));
   keyed($("runs-rows"), "t-run", paged(rows, list, $("runs-more"), "runs"), (run) => run.run, drawRunRow);
@@ -46,12 +48,12 @@ function drawRuns() {
 
 function drawRunRow(row, run) {
   put(row, {
-    name: run.run, status: run.status, goodput: percent(run.goodput), mfu: percent(run.mfu),
+    name: run.run, status: run.hang ? "hangs" : run.status, goodput: percent(run.goodput), mfu: percent(run.mfu),
     cause: run.leading_cause ?? "none", ranks: count(run.world_size), restarts: count(run.restarts),
     duration: duration(run.end - run.start),
   });
   attribute(field(row, "name"), "href", `#run=${encodeURIComponent(run.run)}`);
-  attribute(field(row, "status"), "class", `status ${run.status in STATUSES ? run.status : ""}`);
+  attribute(field(row, "status"), "class", `status ${run.hang ? "hangs" : run.status in STATUSES ? run.status : ""}`);
   swatch(field(row, "swatch"), run.leading_cause ?? "none");
   field(row, "swatch").hidden = run.leading_cause === null;
   width(field(row, "meter"), run.goodput ?? 0);
@@ -67,6 +69,7 @@ function drawRun() {
   const head = $("run-head");
   put(head, { name: run.run, status: run.status, statusMeaning: STATUSES[run.status] ?? "" });
   attribute(field(head, "status"), "class", `status ${run.status in STATUSES ? run.status : ""}`);
+  drawHang($("hang"), run);
   for (const node of document.querySelectorAll("[data-factor]")) drawFigure(node, run.factors[node.dataset.factor]);
   keyed($("facts"), "t-fact", facts(run), ([name]) => name, (node, [name, value, title]) => {
     put(node, { name, value });
@@ -89,45 +92,6 @@ function drawFigure(node, ratio) {
   text(small, "brief" in node.dataset ? "" : unknown && /mfu|compute/.test(node.dataset.factor) ? NO_FLOPS : meaning);
   node.classList.toggle("unknown", unknown);
   attribute(node, "title", `${name}: ${meaning}`);
-}
-
-function facts(run) {
-  const { kept, lost } = run.steps;
-  const price = hourPrice(run);
-  const cost = (run.gpu_seconds / 3600) * price;
-  const unit = gpuUnit(run.gpu_seconds);
-  return [
-    ["Ranks", count(run.world_size)],
-    ["Start", localTime(run.start), utcTime(run.start)],
-    ["Duration", duration(run.end - run.start), `until ${utcTime(run.end)}`],
-    [unit.name, unit.text(run.gpu_seconds), "allocated: every GPU of every expected rank, from start to end"],
-    ...(price == null ? [] : [["Cost", dollars(cost, cost), `at $${price.toFixed(2)} a GPU-hour`]]),
-    ["Rank-steps", `${count(kept)} kept, ${count(lost)} lost`, "steps of all ranks together; lost ones were done again"],
-    ["Samples", count(run.samples), "of all attempts together"],
-    ...stepFacts(run.windows.sliding),
-    ["Restarts", count(run.restarts.length)],
-    ["Observed", percent(run.coverage.ranks), "coverage: share of the allocated GPU time that somebody reported"],
-    ["Device clock", percent(run.coverage.device_clock),
-      "coverage: share of the time measured on the device; the rest is the host's clock"],
-    ...(run.factors.hfu == null ? [] : [["HFU", percent(run.factors.hfu), "as MFU, with recomputation counted"]]),
-  ];
-}
-
-// Step time lately; nothing where no step ended in the window.
-function stepFacts({ steps, step_seconds: { p50, p99, p999 } }) {
-  if (!steps) return [];
-  const tail = `of the steps that ended in the last five minutes; 99.9 % took at most ${seconds(p999)}`;
-  return [["Step time", `${seconds(p50)}, p99 ${seconds(p99)}`, `median and 99th percentile ${tail}`]];
-}
-
-function seconds(value) {
-  return value == null ? "unknown" : value < 1 ? `${(1000 * value).toPrecision(3)} ms` : duration(value);
-}
-
-// The API prices the causes; the price of a GPU-hour follows from any of them.
-function hourPrice(run) {
-  const priced = run.causes.find((cause) => cause.cost != null && cause.gpu_seconds > 0);
-  return priced ? (3600 * priced.cost) / priced.gpu_seconds : null;
 }
 
 // What nobody saw may have been useful, so no gain is promised for it.

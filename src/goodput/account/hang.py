@@ -1,0 +1,230 @@
+"""The hang verdict: when no rank makes progress, who is where since when, and who is to blame.
+
+In: one `Seen` for each rank's newest process, and now. Out: a Hang, or None while there is progress or nobody
+can tell. Pure. Cost: about 2 us a rank.
+
+Progress is a completed step, nothing less: a rank that goes from phase to phase without completing one, as in a
+loop that retries for ever, hangs. Three things are excused up to `planned_ns`: a rank in a planned phase
+(states.PLANNED); one that was in such a phase since its last step and still passes phase boundaries, as an
+evaluation with its own loader does; and one without a first step, unless it waits in communication.
+
+Ranks in communication wait for somebody: they are victims. Who is elsewhere, dead, or was last heard of when the
+others stopped is a suspect. The culprit is the suspect with the fewest steps, of those the one that has been
+where it is the longest, since who stops first moves least. If all wait in communication, it is the only rank
+with fewer steps than the others: it waits in another collective than they do. Else there is no culprit.
+
+Clocks of two hosts are never subtracted. A duration is one by the rank's own clock, up to the look, and one by
+ours, from the arrival of that look until now.
+
+    found = verdict(ranks, time.time_ns(), threshold_ns=60 * 10**9); found.document() if found else None
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from goodput.account.states import PLANNED
+
+STALE_NS = 30 * 10**9
+PLANNED_NS = 1800 * 10**9
+SUSPECTS_SHOWN_MAX = 16
+# In the order in which they are believed. `behind` is said only where all wait in communication; the last two are
+# those who had gone while others still completed steps, so they alone do not explain the hang.
+KINDS = ("dead", "elsewhere", "silent", "finished", "behind", "dead before", "silent before")
+_TRUST = {"dead": 0, "elsewhere": 1, "silent": 1, "finished": 2, "behind": 3}
+
+
+class Seen(NamedTuple):
+    """A rank's newest process as last looked at. `heard_ns` is on our clock, all other times are on its own."""
+
+    rank: int
+    host: str
+    attempt: int
+    phase: str
+    state: str  # what the account books the phase as
+    phase_since_ns: int  # its last phase or step boundary
+    seen_ns: int
+    heard_ns: int
+    last_progress_ns: int  # end of its last completed step, else its start
+    step: int | None  # its last completed step
+    planned_ns: int = 0  # in planned phases since its last progress, up to its last boundary
+    alive: bool = True
+    ended: str = ""  # "", "finished", "failed", "resumed"; not alive and "" means killed
+
+
+class Suspect(NamedTuple):
+    """`seconds` is how long it has been where it is, or since its last sign of life; `kind` is one of KINDS."""
+
+    rank: int
+    host: str
+    attempt: int
+    phase: str
+    seconds: float
+    step: int | None
+    kind: str
+    ended: str
+
+    def document(self) -> dict:
+        return {name: value for name, value in self._asdict().items() if name not in ("attempt", "ended")}
+
+
+@dataclass(frozen=True)
+class Hang:
+    """No progress since `since_ns` (our clock). `suspects` are in the order of suspicion, the culprit first."""
+
+    since_ns: int
+    seconds: float
+    culprit: Suspect | None
+    reason: str
+    suspects: tuple[Suspect, ...]
+    victims: int
+
+    def document(self) -> dict:
+        """The hang as a JSON-ready dictionary; without a culprit its fields are None."""
+        who = self.culprit
+        return {
+            "since": self.since_ns / 1e9,
+            "seconds": self.seconds,
+            "culprit": who.rank if who else None,
+            "host": who.host if who else None,
+            "phase": who.phase if who else None,
+            "phase_seconds": who.seconds if who else None,
+            "attempt": who.attempt if who else None,
+            "step": who.step if who else None,
+            "reason": self.reason,
+            "suspects": [one.document() for one in self.suspects[:SUSPECTS_SHOWN_MAX]],
+            "victims": self.victims,
+        }
+
+
+def verdict(
+    ranks: Iterable[Seen],
+    now_ns: int,
+    threshold_ns: int,
+    *,
+    stale_ns: int = STALE_NS,
+    planned_ns: int = PLANNED_NS,
+    unseen: int = 0,
+) -> Hang | None:
+    """Who hangs at `now_ns` (our clock), or None: some rank makes progress, is excused, or none is heard of.
+
+    A rank not heard of for over `stale_ns` is silent. `unseen` is how many expected ranks nobody ever reported.
+    """
+    ranks = sorted(ranks, key=lambda one: one.rank)
+    live = [one for one in ranks if one.alive and not one.ended]
+    fresh = [one for one in live if now_ns - one.heard_ns <= stale_ns]
+    if not fresh or not all(_is_stuck(one, threshold_ns, planned_ns) for one in fresh):
+        return None
+    if any(_is_excused(one, now_ns, planned_ns) for one in live if now_ns - one.heard_ns > stale_ns):
+        return None
+    # No rank has completed a step since the last one that did.
+    hung_ns = min(_idle_ns(one) + _age_ns(one, now_ns) for one in fresh)
+    begun_ns = hung_ns + stale_ns
+    suspects = [
+        _suspect(one, now_ns, kind)
+        for one in ranks
+        if (kind := _kind(one, _age_ns(one, now_ns), stale_ns, begun_ns)) is not None
+    ]
+    waiting = [one for one in fresh if one.state == "communication"]
+    if not any(one.kind in _TRUST for one in suspects):
+        suspects += [_suspect(one, now_ns, "behind") for one in _behind(waiting)]
+    suspects.sort(key=_suspicion)
+    culprit = suspects[0] if suspects and suspects[0].kind in _TRUST else None
+    victims = sum(culprit is None or one.rank != culprit.rank for one in waiting)
+    reason = _reason(culprit, suspects, victims, unseen)
+    return Hang(now_ns - hung_ns, hung_ns / 1e9, culprit, reason, tuple(suspects), victims)
+
+
+def _age_ns(one: Seen, now_ns: int) -> int:
+    return max(now_ns - one.heard_ns, 0)
+
+
+def _idle_ns(one: Seen) -> int:
+    return max(one.seen_ns - one.last_progress_ns, 0)
+
+
+def _is_stuck(one: Seen, threshold_ns: int, planned_ns: int) -> bool:
+    """Whether it was without progress for too long when it was last looked at; what it did since is not guessed."""
+    idle_ns, there_ns = _idle_ns(one), max(one.seen_ns - one.phase_since_ns, 0)
+    if idle_ns > max(planned_ns, threshold_ns):
+        return True
+    if one.state in PLANNED:
+        return False
+    if one.step is None:
+        return one.state == "communication" and there_ns > threshold_ns
+    return (there_ns if one.planned_ns > 0 else idle_ns) > threshold_ns
+
+
+def _is_excused(one: Seen, now_ns: int, planned_ns: int) -> bool:
+    """Whether a silent rank was in a planned phase that may still go on."""
+    return one.state in PLANNED and _idle_ns(one) + _age_ns(one, now_ns) <= planned_ns
+
+
+def _kind(one: Seen, age_ns: int, stale_ns: int, begun_ns: int) -> str | None:
+    """What it is suspected of. The last report of who caused the hang cannot be much older than the hang."""
+    if one.ended == "finished":
+        return "finished" if age_ns <= begun_ns else None
+    if one.ended or not one.alive:
+        return "dead" if age_ns <= begun_ns else "dead before"
+    if age_ns > stale_ns:
+        return "silent" if age_ns <= begun_ns else "silent before"
+    return None if one.state == "communication" else "elsewhere"
+
+
+def _suspect(one: Seen, now_ns: int, kind: str) -> Suspect:
+    seconds = (max(one.seen_ns - one.phase_since_ns, 0) + _age_ns(one, now_ns)) / 1e9
+    return Suspect(one.rank, one.host, one.attempt, one.phase, seconds, one.step, kind, one.ended)
+
+
+def _suspicion(one: Suspect) -> tuple:
+    step = -1 if one.step is None else one.step
+    return _TRUST.get(one.kind, len(KINDS)), step, -one.seconds, one.rank
+
+
+def _behind(waiting: list[Seen]) -> list[Seen]:
+    """The one rank with fewer steps than all others that wait; none where several share that place."""
+    steps = sorted((-1 if one.step is None else one.step, one.rank) for one in waiting)
+    if len(steps) < 2 or steps[0][0] == steps[1][0]:
+        return []
+    return [one for one in waiting if one.rank == steps[0][1]]
+
+
+def _reason(culprit: Suspect | None, suspects: list[Suspect], victims: int, unseen: int) -> str:
+    if culprit is None:
+        before = [one for one in suspects if one.kind not in _TRUST]
+        text = f"undecided: {_ranks(victims)} wait{'s' * (victims == 1)} in communication and no rank is elsewhere, "
+        text += "so it may be the network, or a collective that not all ranks entered in the same order"
+        if before:
+            text += f"; {_who(before[0])} was {before[0].kind} the others stopped"
+        return text + (f"; {_ranks(unseen)} never reported" if unseen else "")
+    waits = f"{_ranks(victims)} wait{'s' * (victims == 1)} in communication"
+    if not victims:
+        waits = "no rank waits in communication, it stopped first"
+    if culprit.kind == "behind":
+        done = "no step" if culprit.step is None else f"step {culprit.step}"
+        return (
+            f"all wait in communication, but {_who(culprit)} has completed {done} and the others more: "
+            "it waits in another collective than they do"
+        )
+    return f"{_who(culprit)} {_does(culprit)}; {waits}"
+
+
+def _does(one: Suspect) -> str:
+    where = "no phase" if one.phase == "none" else one.phase
+    if one.kind == "finished":
+        return "has finished" if one.step is None else f"has finished after step {one.step}"
+    if one.kind == "dead":
+        return f"is dead ({one.ended or 'killed'}), last in {where}"
+    if one.kind == "silent":
+        return f"is not reported any more, last seen in {where}"
+    return f"is in {where}"
+
+
+def _who(one: Suspect) -> str:
+    return f"rank {one.rank} on {one.host or 'an unnamed host'}"
+
+
+def _ranks(count: int) -> str:
+    return f"{count} rank{'s' * (count != 1)}"

@@ -1,0 +1,176 @@
+"""Accounts of any window of a run's time, from the ledger, in a process of their own.
+
+In: what the aggregator knows of a run but its rows, and windows. Out: one account document per window. The rows
+come from the ledger, those of the window alone, so a short window of a long run is cheap; memory is a few rows per
+rank. A child process does it, one at a time, with a bound on its time: whatever it costs, the aggregator goes on
+taking reports. `python -m goodput.aggregator.history` is that child: a pickled Job on standard input, JSON out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import os
+import pickle
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from goodput import schema
+from goodput.account import Account, Run, document
+from goodput.account.account import Engine
+from goodput.account.facts import gather
+from goodput.account.fold import OTHERS_MAX, Fold
+from goodput.aggregator.ledger import Ledger, LedgerError
+from goodput.causes import explain
+
+SECONDS_MAX = 120.0
+WAITING_MAX = 8
+# Where to look for the last row before a window: so far back, then ten times further, and so on.
+BACK_NS = 60 * 10**9
+
+Window = tuple[int | None, int | None]
+
+
+class HistoryError(Exception):
+    """A window's account that cannot be had now; the text says why."""
+
+
+@dataclass
+class Job:
+    """What the child is to do. `run` has no rows; `url` may hold a password, so it goes through a pipe."""
+
+    url: str
+    run: Run
+    now_ns: int
+    threshold_ns: int
+    stale_seconds: float
+    windows: list[Window]
+
+
+def bare(run: Run) -> Run:
+    """A copy of a run without rows: what is known of them is in its attempts."""
+    attempts = {key: replace(attempt, rows={}, events={}) for key, attempt in run.attempts.items()}
+    return replace(run, attempts=attempts)
+
+
+def account_of(ledger: Ledger, job: Job, window: Window) -> Account:
+    """The account of a window (start_ns, end_ns), either None for the run's own."""
+    identities = {(p.identity.rank, p.identity.attempt): p.identity for p in ledger.processes(job.run.name)}
+    engine = Engine(job.run, gather(job.run, job.now_ns, job.threshold_ns, job.stale_seconds, True, window))
+    rows = []
+    for key, fold in engine.folds.items():
+        bound, identity = fold.bound, identities.get(key)
+        if identity is None or bound.to_ns <= bound.from_ns or fold.attempt.first_step is None:
+            fold.exhausted = True
+        else:
+            rows.append(_rows(ledger, identity, key, fold))
+    # Ranks side by side, so that the steps of a group come together.
+    for _, key, row in heapq.merge(*rows, key=lambda entry: entry[0]):
+        engine.row(key, row)
+    return engine.finish()
+
+
+def _rows(ledger: Ledger, identity: schema.Identity, key, fold: Fold) -> Iterator[tuple]:
+    """(end ns, key, row) of an attempt's rows from the beginning of its bound to the first that ends beyond it."""
+    before, bound = None, fold.bound
+    if bound.from_ns > fold.attempt.start_ns:
+        before = _row_before(ledger, identity, bound.from_ns, fold.attempt.start_ns)
+        if before is not None:
+            fold.begin(before)
+    for row in ledger.rows(identity, start_ns=bound.from_ns if before else None):
+        if before is None or row.number > before.number:
+            yield row.end_ns, key, row
+            # That row also tells what the time before it was; a first step is measured against those that follow.
+            if row.end_ns >= bound.to_ns and (before is not None or row.number > OTHERS_MAX):
+                break
+    fold.exhausted = True
+
+
+def _row_before(
+    ledger: Ledger, identity: schema.Identity, at_ns: int, start_ns: int
+) -> schema.StepRow | None:
+    """The last row that ended before a moment, None if there is none."""
+    back = BACK_NS
+    while True:
+        found = None
+        for row in ledger.rows(identity, start_ns=at_ns - back, end_ns=at_ns):
+            if row.end_ns >= at_ns:
+                break
+            found = row
+        if found is not None or at_ns - back <= start_ns:
+            return found
+        back *= 10
+
+
+class History:
+    """The way to the child. One at a time; more than WAITING_MAX that wait are turned away."""
+
+    def __init__(self, url: str):
+        self._url = url
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+
+    async def documents(
+        self, run: Run, windows: list[Window], *, now_ns: int, threshold_ns: int, stale_seconds: float
+    ) -> tuple[list[dict], float]:
+        """The accounts of these windows, and the seconds that they took. Raises HistoryError."""
+        if self._waiting >= WAITING_MAX:
+            raise HistoryError(f"{WAITING_MAX} others wait for accounts of the past; try again later")
+        body = pickle.dumps(Job(self._url, bare(run), now_ns, threshold_ns, stale_seconds, windows))
+        self._waiting += 1
+        try:
+            async with self._turn:
+                began = time.perf_counter()
+                return await _child(body), time.perf_counter() - began
+        finally:
+            self._waiting -= 1
+
+
+async def _child(body: bytes) -> list[dict]:
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "goodput.aggregator.history"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        out, said = await asyncio.wait_for(child.communicate(body), SECONDS_MAX)
+    except TimeoutError:
+        raise HistoryError(f"it takes more than {SECONDS_MAX:.0f} s; ask for a shorter window") from None
+    finally:
+        if child.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+            await child.wait()
+    if child.returncode != 0:
+        lines = said.decode(errors="replace").strip().splitlines() or [f"exit status {child.returncode}"]
+        raise HistoryError(lines[-1])
+    return msgspec.json.decode(out)
+
+
+def main() -> int:
+    """The child."""
+    job: Job = pickle.load(sys.stdin.buffer)
+    # Whoever takes reports comes first.
+    with contextlib.suppress(OSError):
+        os.nice(5)
+    try:
+        ledger = Ledger(job.url)
+        try:
+            accounts = [account_of(ledger, job, window) for window in job.windows]
+        finally:
+            ledger.close()
+    except LedgerError as error:
+        print(error, file=sys.stderr)
+        return 1
+    sys.stdout.buffer.write(msgspec.json.encode([document(one, explain(one)) for one in accounts]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,284 @@
+"""The hang verdict: cases worked by hand, and that order and time do not change its mind."""
+
+import random
+
+import pytest
+from account_history import ns
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from goodput.account.hang import PLANNED_NS, Seen, verdict
+
+NOW = ns(1000)
+MINUTE = ns(60)
+
+
+def rank(
+    number: int, state: str, *, stuck: float = 100, step: int | None = 9, heard: float = 2, **given
+) -> Seen:
+    """A rank that entered `state` `stuck` seconds before it was looked at, right after its step `step`.
+
+    Its host's clock is a day and `number` hours ahead of ours; the look came in `heard` seconds ago.
+    """
+    seen_ns = NOW + ns(86_400 + 3600 * number)
+    fields = {
+        "rank": number, "host": f"n{number}", "attempt": 1, "phase": state, "state": state,
+        "phase_since_ns": seen_ns - ns(stuck), "seen_ns": seen_ns, "heard_ns": NOW - ns(heard),
+        "last_progress_ns": seen_ns - ns(stuck), "step": step,
+    }  # fmt: skip
+    return Seen(**{**fields, **given})
+
+
+def waiting(*numbers: int, **given) -> list[Seen]:
+    return [rank(number, "communication", **given) for number in numbers]
+
+
+def later(one: Seen, passed_ns: int) -> Seen:
+    """The same rank, looked at again so much later, with nothing new."""
+    return one._replace(seen_ns=one.seen_ns + passed_ns, heard_ns=one.heard_ns + passed_ns)
+
+
+def judged(*ranks: Seen, **given):
+    return verdict(ranks, NOW, MINUTE, **given)
+
+
+# ---- Who is to blame
+
+
+def test_the_rank_in_the_loader_is_the_culprit_and_those_that_wait_are_victims():
+    found = judged(*waiting(0, 2, 3), rank(1, "loader", stuck=103))
+    assert found.document() == {
+        "since": 898.0,  # the last to move were the victims: 100 s before a look that came in 2 s ago
+        "seconds": 102.0,
+        "culprit": 1,
+        "host": "n1",
+        "phase": "loader",
+        "phase_seconds": 105.0,
+        "attempt": 1,
+        "step": 9,
+        "reason": "rank 1 on n1 is in loader; 3 ranks wait in communication",
+        "suspects": [
+            {"rank": 1, "host": "n1", "phase": "loader", "seconds": 105.0, "step": 9, "kind": "elsewhere"}
+        ],
+        "victims": 3,
+    }
+
+
+def test_a_users_phase_is_what_it_stands_for():
+    inside = [rank(n, "communication", phase="ring") for n in (0, 1)]
+    found = judged(*inside, rank(2, "unattributed", phase="tokenize"))
+    assert (found.culprit.rank, found.culprit.phase, found.victims) == (2, "tokenize", 2)
+
+
+def test_of_several_suspects_the_one_with_fewer_steps_then_the_one_that_stopped_first():
+    found = judged(*waiting(0), rank(1, "loader", stuck=130), rank(2, "none", stuck=90, step=8))
+    assert [one.rank for one in found.suspects] == [2, 1]
+    assert found.reason.startswith("rank 2 on n2 is in no phase; 1 rank waits")
+    found = judged(*waiting(0), rank(1, "loader", stuck=130), rank(2, "none", stuck=140))
+    assert [one.rank for one in found.suspects] == [2, 1]
+    found = judged(*waiting(0), rank(1, "loader"), rank(2, "none", step=None))
+    assert found is None, "what did not complete a first step yet may still be starting"
+
+
+def test_nobody_in_communication_blames_who_stopped_first():
+    """Collectives inside backward look like this: all are elsewhere."""
+    found = judged(*(rank(n, "backward", stuck=100) for n in (0, 1, 3)), rank(2, "loader", stuck=104))
+    assert (found.culprit.rank, found.victims) == (2, 0)
+    assert found.reason == "rank 2 on n2 is in loader; no rank waits in communication, it stopped first"
+
+
+def test_a_dead_rank_is_the_culprit_before_all_others():
+    died = rank(3, "backward", stuck=1, heard=101, alive=False)
+    found = judged(*waiting(0, 1), rank(2, "loader", stuck=150, step=2), died)
+    assert (found.culprit.rank, found.culprit.kind, found.victims) == (3, "dead", 2)
+    assert found.reason == "rank 3 on n3 is dead (killed), last in backward; 2 ranks wait in communication"
+    failed = judged(*waiting(0), died._replace(ended="failed", alive=True))
+    assert "dead (failed)" in failed.reason
+    assert judged(died, died._replace(rank=4)) is None, "where nobody lives nobody hangs"
+
+
+def test_a_rank_that_had_died_while_others_still_completed_steps_explains_nothing():
+    died = rank(3, "backward", stuck=1, heard=500, alive=False)
+    found = judged(*waiting(0, 1), rank(2, "loader"), died)
+    assert found.culprit.rank == 2
+    found = judged(*waiting(0, 1), died)
+    assert (found.culprit, found.suspects[0].kind) == (None, "dead before")
+    assert found.reason.endswith("; rank 3 on n3 was dead before the others stopped")
+
+
+def test_a_rank_whose_node_went_silent_with_the_hang_is_the_culprit():
+    found = judged(*waiting(0, 1), rank(2, "communication", stuck=1, heard=104))
+    assert (found.culprit.rank, found.culprit.kind, found.culprit.seconds) == (2, "silent", 105.0)
+    assert found.victims == 2 and "not reported any more, last seen in communication" in found.reason
+    found = judged(*waiting(0, 1), rank(2, "communication", stuck=1, heard=400))
+    assert (found.culprit, found.suspects[0].kind) == (None, "silent before")
+    assert judged(rank(0, "communication", heard=40), rank(1, "loader", heard=40)) is None, "nobody can tell"
+
+
+def test_a_silent_rank_that_was_waiting_is_not_blamed_for_one_in_the_loader():
+    found = judged(*waiting(0), rank(1, "loader", stuck=103), rank(2, "communication", stuck=60, heard=40))
+    assert [one.rank for one in found.suspects] == [1, 2]
+
+
+def test_a_rank_that_finished_early_is_the_culprit_when_all_others_wait():
+    done = rank(1, "none", stuck=0, heard=101, ended="finished")
+    found = judged(*waiting(0, 2), done)
+    assert (found.culprit.rank, found.culprit.kind) == (1, "finished")
+    assert found.reason == "rank 1 on n1 has finished after step 9; 2 ranks wait in communication"
+    assert judged(*waiting(0), rank(2, "loader"), done).culprit.rank == 2
+    assert judged(*waiting(0, 2), done._replace(heard_ns=NOW - ns(400))).culprit is None
+
+
+def test_all_in_communication_the_only_one_behind_waits_in_another_collective():
+    found = judged(*waiting(0, 1, 3), rank(2, "communication", step=8))
+    assert (found.culprit.rank, found.culprit.kind, found.victims) == (2, "behind", 3)
+    assert "has completed step 8 and the others more" in found.reason
+    found = judged(*waiting(0, 1), *waiting(2, 3, step=8))
+    assert (found.culprit, found.suspects, found.victims) == (None, (), 4)
+
+
+def test_all_in_communication_at_the_same_step_is_undecided_and_says_so():
+    found = judged(*waiting(0, 1, 2), unseen=1)
+    document = found.document()
+    assert [document[name] for name in ("culprit", "host", "phase", "attempt", "step")] == [None] * 5
+    assert document["reason"].startswith("undecided: 3 ranks wait in communication and no rank is elsewhere")
+    assert document["reason"].endswith("; 1 rank never reported")
+    assert judged(*waiting(0)).reason.startswith("undecided: 1 rank waits")
+
+
+# ---- What is no hang
+
+
+def test_the_threshold_is_exact_and_one_rank_that_goes_on_is_enough():
+    exact = rank(0, "loader", stuck=60)
+    assert judged(exact) is None
+    assert judged(exact._replace(last_progress_ns=exact.last_progress_ns - 1)) is not None
+    assert judged(*waiting(0, 1, 2), rank(3, "loader", stuck=59)) is None
+
+
+def test_what_was_not_looked_at_is_not_guessed():
+    """Its last look was before the threshold; that it came 20 s ago does not prove it stood still since."""
+    assert judged(*waiting(0), rank(1, "loader", stuck=50, heard=20)) is None
+
+
+def test_phases_without_a_step_are_no_progress():
+    """A retry in user code passes boundary after boundary and completes nothing."""
+    busy = rank(1, "loader")
+    busy = busy._replace(phase_since_ns=busy.seen_ns - ns(0.01))
+    assert judged(*waiting(0), busy).culprit.rank == 1
+
+
+@pytest.mark.parametrize("state", ["checkpoint", "evaluation", "restore", "compile"])
+def test_a_planned_phase_is_excused_up_to_a_larger_bound(state):
+    assert judged(*waiting(0, 1, stuck=1700), rank(2, state, stuck=1700)) is None
+    found = judged(*waiting(0, 1, stuck=1801), rank(2, state, stuck=1801))
+    assert (found.culprit.rank, found.culprit.phase) == (2, state)
+    silent = rank(2, state, stuck=50, heard=50)
+    assert judged(*waiting(0, 1), silent) is None, "nor is one that nobody sees any more"
+    assert judged(*waiting(0, 1, stuck=1801), silent._replace(heard_ns=NOW - ns(1751))) is not None
+
+
+def test_after_a_planned_phase_the_clock_begins_anew():
+    """Ten minutes of evaluation, whose own loader is not planned; then it stays in that loader."""
+    seen_ns = rank(1, "loader").seen_ns
+    inside = rank(1, "loader", stuck=600, planned_ns=ns(300))
+    assert judged(*waiting(0, stuck=600), inside._replace(phase_since_ns=seen_ns - ns(60))) is None
+    found = judged(*waiting(0, stuck=600), inside._replace(phase_since_ns=seen_ns - ns(61)))
+    assert (found.culprit.rank, found.seconds, found.culprit.seconds) == (1, 602.0, 63.0)
+
+
+def test_before_the_first_step_only_waiting_in_communication_is_a_hang():
+    begun = {"step": None, "stuck": 600}
+    assert judged(rank(0, "communication", **begun), rank(1, "forward", **begun)) is None
+    assert judged(rank(0, "communication", **begun), rank(1, "none", **begun)) is None
+    assert judged(*waiting(0, 1, **begun)).reason.startswith("undecided")
+    long = {"step": None, "stuck": 1801}
+    assert judged(rank(0, "communication", **long), rank(1, "forward", **long)).culprit.rank == 1
+
+
+def test_nobody_is_no_hang():
+    assert judged() is None
+
+
+def test_a_long_list_of_suspects_is_cut():
+    found = judged(*(rank(n, "loader", stuck=100 + n) for n in range(40)))
+    assert [one["rank"] for one in found.document()["suspects"]] == list(range(39, 23, -1))
+    assert found.culprit.rank == 39
+
+
+# ---- Properties
+
+seconds = st.integers(0, 4000)
+seen = st.builds(
+    lambda number, state, idle, inside, heard, step, planned, how: rank(
+        number, state, stuck=idle, step=step, heard=heard, planned_ns=ns(min(planned, idle)), **how
+    )._replace(phase_since_ns=NOW + ns(86_400 + 3600 * number) - ns(min(inside, idle))),
+    number=st.integers(0, 7),
+    state=st.sampled_from(
+        ("communication", "communication", "loader", "unattributed", "checkpoint", "compile")
+    ),
+    idle=seconds,
+    inside=seconds,
+    heard=st.sampled_from((0, 1, 5, 29, 31, 200, 3000)),
+    step=st.sampled_from((None, 8, 9, 9, 9)),
+    planned=st.sampled_from((0, 0, 0, 100)),
+    how=st.sampled_from(({}, {}, {}, {"alive": False}, {"ended": "failed"}, {"ended": "finished"})),
+)
+runs = st.lists(seen, max_size=8, unique_by=lambda one: one.rank)
+
+
+@given(runs, st.randoms(use_true_random=False))
+@settings(max_examples=300, deadline=None)
+def test_the_order_of_the_ranks_does_not_matter(ranks, chance: random.Random):
+    mixed = list(ranks)
+    chance.shuffle(mixed)
+    assert verdict(mixed, NOW, MINUTE) == verdict(ranks, NOW, MINUTE)
+
+
+@given(runs, st.integers(0, ns(7200)))
+@settings(max_examples=300, deadline=None)
+def test_a_hang_lasts_until_something_moves(ranks, passed_ns):
+    """As long as those that were heard of are looked at again and nothing is new, it goes on and only ages."""
+    before = verdict(ranks, NOW, MINUTE)
+    if before is None:
+        return
+    again = [later(one, passed_ns) if NOW - one.heard_ns <= ns(30) and one.alive and not one.ended else one
+             for one in ranks]  # fmt: skip
+    after = verdict(again, NOW + passed_ns, MINUTE)
+    assert after is not None
+    assert after.since_ns == before.since_ns and after.victims == before.victims
+    assert after.seconds == pytest.approx(before.seconds + passed_ns / 1e9)
+    assert {one.rank: one.kind for one in after.suspects} == {one.rank: one.kind for one in before.suspects}
+    assert (after.culprit and after.culprit.rank) == (before.culprit and before.culprit.rank)
+
+
+@given(runs)
+@settings(max_examples=300, deadline=None)
+def test_it_is_consistent(ranks):
+    found = verdict(ranks, NOW, MINUTE)
+    loose = verdict(ranks, NOW, PLANNED_NS)
+    assert found is not None or loose is None, "a larger threshold finds no more"
+    if found is None:
+        return
+    live = [one for one in ranks if one.alive and not one.ended]
+    assert found.seconds > 60 and 0 <= found.victims <= len(live)
+    names = [one.rank for one in found.suspects]
+    assert len(set(names)) == len(names) and set(names) <= {one.rank for one in ranks}
+    assert found.culprit is None or found.culprit == found.suspects[0]
+    assert all(one.seconds >= 0 for one in found.suspects)
+
+
+@given(runs, st.lists(st.integers(-ns(10**6), ns(10**6)), min_size=8, max_size=8))
+@settings(max_examples=200, deadline=None)
+def test_clocks_of_hosts_do_not_matter(ranks, ahead):
+    """Each host's clock may be off by days: only differences of one clock are taken."""
+
+    def moved(one: Seen) -> Seen:
+        off = ahead[one.rank]
+        return one._replace(
+            phase_since_ns=one.phase_since_ns + off,
+            seen_ns=one.seen_ns + off,
+            last_progress_ns=one.last_progress_ns + off,
+        )
+
+    assert verdict([moved(one) for one in ranks], NOW, MINUTE) == verdict(ranks, NOW, MINUTE)
