@@ -28,13 +28,17 @@ ROOMS = {
     "sdk": {"page", "identity"},
     "aggregator": {"goodput", "schema", "metrics", "account", "causes", "histogram", "windows"},
     "exporters": {"goodput", "page", "page_reader", "identity", "histogram", "schema", "metrics"},
+    "report_page": {"account", "identity"},
     "demo": {"goodput", "account"},
     "cli": {"goodput", "page"},
     "__main__": {"cli"},
 }
 LAZILY = {
     "sdk": {"account", "causes", "local", "page_reader"},
-    "cli": {"account", "causes", "local", "identity", "runlog", "aggregator", "demo", "exporters"},
+    "cli": {
+        *("account", "causes", "local", "identity", "report_page", "runlog"),
+        *("aggregator", "demo", "exporters"),
+    },
     "exporters": set(),
 }
 # Rooms that use the standard library alone.
@@ -48,6 +52,7 @@ STANDARD = {
     "account",
     "causes",
     "local",
+    "report_page",
     "sdk",
 }
 

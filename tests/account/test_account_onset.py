@@ -109,3 +109,19 @@ def test_a_rank_that_becomes_slow_in_a_run_is_named_with_its_step():
     assert abs(found["since_step"] - 350) <= 15
     (onset,) = found["onsets"]
     assert onset == {"rank": 2, "attempt": 1, "first_step": found["since_step"], "last_step": None}
+
+
+def test_an_attempt_that_is_over_was_slow_to_its_end():
+    def attempt(number, start, slow):
+        ranks = [Process(rank, number, start) for rank in range(4)]
+        for _ in range(60):
+            own = [1.0, 1.0, 1.5 if slow else 1.0, 1.0]
+            for process, seconds in zip(ranks, own, strict=True):
+                process.step(forward=seconds, communication=0.1 + max(own) - seconds)
+        return ranks
+
+    first = [one.killed() for one in attempt(1, 0, slow=True)]
+    second = attempt(2, 200, slow=False)
+    found = document(compute(run_of(*first, *[one.resumed(59).finished() for one in second]), 0))["straggler"]
+    assert found["onsets"] == [{"rank": 2, "attempt": 1, "first_step": 1, "last_step": 59}]
+    assert found["since_step"] is None

@@ -1,5 +1,6 @@
 """Merging what came in: who may claim a rank, what supersedes what, and that order and repetition change nothing."""
 
+import dataclasses
 
 import pytest
 from account_history import Process, assert_closes, ns
@@ -195,7 +196,7 @@ def facts(store: Store):
     found = {}
     for name, run in store.runs.items():
         for key, attempt in run.attempts.items():
-            found[name, key] = attempt
+            found[name, key] = dataclasses.replace(attempt, late=0)
     return found
 
 

@@ -11,6 +11,7 @@ format, no price of advice and no clock.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
 
 from goodput.account.facts import Facts, Key, gather
@@ -139,9 +140,33 @@ class Engine:
         self.run, self.facts = run, facts
         self.folds: dict[Key, Fold] = {}
         for key, attempt in run.attempts.items():
-            blame = [(facts.points[n], n) for n in facts.restarts if n > attempt.attempt]
-            self.folds[key] = Fold(attempt, facts.bounds[key], facts.limits[key], facts.threshold_ns, blame)
+            told = (facts.bounds[key], facts.limits[key], facts.threshold_ns, _blame(attempt, facts))
+            self.folds[key] = Fold(attempt, *told)
         self.groups = Groups(self.folds)
+
+    def copy(self) -> Engine:
+        """An engine that goes on by itself."""
+        other = copy(self)
+        other.folds = {key: fold.copy() for key, fold in self.folds.items()}
+        other.groups = self.groups.copy(other.folds)
+        return other
+
+    def follow(self, facts: Facts) -> bool:
+        """Go on under newer facts of the same run; False where what is folded would differ under them."""
+        told = {
+            key: (facts.bounds[key], facts.limits[key], facts.threshold_ns, _blame(attempt, facts))
+            for key, attempt in self.run.attempts.items()
+        }
+        if self.groups.late or not all(fold.fits(*told[key]) for key, fold in self.folds.items()):
+            return False
+        for key, attempt in self.run.attempts.items():
+            if key not in self.folds:
+                self.folds[key] = Fold(attempt, *told[key])
+                self.folds[key].final = False
+            self.folds[key].follow(*told[key])
+        self.facts = facts
+        self.groups.meet()
+        return not self.groups.late
 
     def row(self, key: Key, row: Row) -> None:
         """Take a row of cumulative totals of the attempt `key`."""
@@ -225,6 +250,11 @@ def compute(
     return engine.finish()
 
 
+def _blame(attempt: Attempt, facts: Facts) -> list[tuple[int | None, int]]:
+    """(resume step, number) of the restarts after an attempt."""
+    return [(facts.points[n], n) for n in facts.restarts if n > attempt.attempt]
+
+
 def _rank_account(engine: Engine, rank: int, spans, restarts, typical) -> RankAccount:
     """Lay the rank's attempts end to end over the times in which it is expected."""
     facts = engine.facts
@@ -250,7 +280,7 @@ def _rank_account(engine: Engine, rank: int, spans, restarts, typical) -> RankAc
         result.states[_QUEUE] += queued
         restart = restarts.get(attempt.attempt) if attempt is not None else None
         if restart is not None and state == _DOWN:
-            restart.down_gpu_ns += (within - queued) * attempt.devices
+            restart.down_gpu_ns += (within - queued) * result.devices
     return result
 
 
@@ -310,11 +340,11 @@ def _add_attempt(result: RankAccount, attempt: Attempt, fold: Fold, restarts: di
         result.best_samples_per_second = max(pace, result.best_samples_per_second or 0.0)
     restart = restarts.get(attempt.attempt)
     if restart is not None:
-        restart.devices += attempt.devices
-        restart.startup_gpu_ns += sum(fold.kept[i] + fold.rest[i] for i in _BEGINNING) * attempt.devices
+        restart.devices += result.devices
+        restart.startup_gpu_ns += sum(fold.kept[i] + fold.rest[i] for i in _BEGINNING) * result.devices
     for number, (steps, ns) in fold.lost_by.items():
         restarts[number].lost_steps += steps
-        restarts[number].lost_gpu_ns += ns * attempt.devices
+        restarts[number].lost_gpu_ns += ns * result.devices
 
 
 def _count_failures(account: Account, run: Run, facts: Facts) -> None:

@@ -10,6 +10,7 @@ the bound counts in proportion. It does not know other ranks: groups.py moves wa
 
 from __future__ import annotations
 
+from copy import copy
 from operator import add, sub
 from statistics import median
 
@@ -24,6 +25,8 @@ _WAITS = tuple(INDEX[state] for state in ("loader", "h2d", "communication", "una
 _PLANNED = tuple(INDEX[state] for state in PLANNED)
 # So many steps after the first are what its excess is measured against; more would not change the median by much.
 OTHERS_MAX = 512
+# Shorter waits than this are no stall, whatever the threshold; a threshold below it is for tests.
+WAIT_NS_MIN = 10**9
 # The best throughput that a rank has shown is that of so many steps in a row.
 PACE_STEPS = 32
 
@@ -41,6 +44,9 @@ class Fold:
         self.steps = self.clamped = 0
         self.last_count = 1
         self.exhausted = False  # no further step will come
+        self.final = True  # what the attempt knows of its rows is all there will be
+        self.top_step = -1
+        self.waits: set[int] = set()  # ns that are a stall or not, as the threshold has it
         self.kept, self.rest = vector(), vector()  # of kept steps, and of everything else
         self.kept_steps = self.lost_steps = self.kept_ns = self.saved_ns = 0
         self.work = 0.0  # kept steps, those that cross the bound in part
@@ -50,7 +56,43 @@ class Fold:
         self.pace: tuple[float, int] | None = None  # (samples, ns) of the fastest stretch
         self._stretch = [0, 0, 0]
         self._first: tuple | None = None
-        self._others: tuple[list[int], list[int]] = ([], [])
+        self._others: tuple[list[int], list[int]] = ([], [])  # length and work of the steps after the first
+        self._usual: tuple[int, int] | None = None  # their medians, once there are enough
+
+    def copy(self) -> Fold:
+        """A fold that goes on by itself."""
+        other = copy(self)
+        other.kept, other.rest, other.waits = list(self.kept), list(self.rest), set(self.waits)
+        other.lost_by = {restart: list(cost) for restart, cost in self.lost_by.items()}
+        other._stretch, other._others = list(self._stretch), tuple(map(list, self._others))
+        if self._first is not None:
+            other._first = (*self._first[:4], list(self._first[4]), *self._first[5:])
+        return other
+
+    def fits(self, bound: Bound, limit: int, threshold_ns: int, blame) -> bool:
+        """Whether what is folded would be the same under these facts."""
+        mine = self.bound
+        if not self.steps:
+            return True
+        if (bound.from_ns, bound.first) != (mine.from_ns, mine.first) or bound.to_ns < self.last_end_ns:
+            return False
+        if limit != self.limit and min(limit, self.limit) < self.top_step:
+            return False
+        if self.lost_steps and list(blame) != list(self.blame):
+            return False
+        low, high = sorted((threshold_ns, self.threshold_ns))
+        if low != high and (low < WAIT_NS_MIN or any(low <= ns <= high for ns in self.waits)):
+            return False
+        now = [state_of(name, self.attempt.phase_states) for name in self.attempt.phases]
+        return now[: len(self.to_state)] == self.to_state
+
+    def follow(self, bound: Bound, limit: int, threshold_ns: int, blame) -> None:
+        """Go on under these facts, which fit."""
+        self.bound, self.limit, self.threshold_ns, self.blame = bound, limit, threshold_ns, blame
+        more = self.attempt.phases[len(self.to_state) :]
+        if more:
+            self.to_state += [state_of(name, self.attempt.phase_states) for name in more]
+            self.totals, self.outside = (_padded(t, len(self.to_state)) for t in (self.totals, self.outside))
 
     def begin(self, row: Row) -> None:
         """Go on after this row, the last one before the bound: none of what it stands for lies within."""
@@ -89,7 +131,11 @@ class Fold:
         group's, else None. The first step is held back until its excess is known, see `finish`.
         """
         began, self.last_end_ns = self.last_end_ns, end_ns
-        if end_ns >= self.attempt.rows_end_ns:
+        if step > self.top_step:
+            self.top_step = step
+        if end_ns - began > WAIT_NS_MIN:
+            self.waits.update((_unplanned(gap), _unplanned(inside)))
+        if self.final and end_ns >= self.attempt.rows_end_ns:
             self.exhausted = True
         length = sum(inside)
         self.samples += samples
@@ -102,13 +148,12 @@ class Fold:
             self._rest(_settled_gap(gap, first, count == 1, self.threshold_ns), began, end_ns - length)
         self.saved_ns += inside[CHECKPOINT]
         if first:
-            self._first = (step, count, end_ns, length, inside, samples)
+            # What judges it is remembered with it: a run log may change that, where steps are done again.
+            self._first = (step, count, end_ns, length, inside, samples, self.limit, self.blame)
             return None
         if count == 1:
-            lengths, works = self._others
-            if len(lengths) < OTHERS_MAX:
-                lengths.append(length)
-                works.append(inside[PRODUCTIVE] + inside[_UNATTRIBUTED])
+            if self._usual is None:
+                self._note_usual(length, inside[PRODUCTIVE] + inside[_UNATTRIBUTED])
             if samples:
                 self._note_pace(samples, length)
         return self._settle(step, count, end_ns, length, inside, samples)
@@ -118,10 +163,12 @@ class Fold:
         index and count before it, or None. `tail` is that time by state where there are no totals to tell it."""
         result = None
         if self._first is not None:
-            step, count, end_ns, length, inside, samples = self._first
+            step, count, end_ns, length, inside, samples, *judged = self._first
             if count == 1:
                 self._move_excess(length, inside)
+            last, (self.limit, self.blame) = (self.limit, self.blame), judged
             compared = self._settle(step, count, end_ns, length, inside, samples)
+            self.limit, self.blame = last
             result = None if compared is None else (step, count, *compared)
         if self._stretch[0] and self.pace is None:
             self.pace = (self._stretch[1], self._stretch[2])
@@ -182,16 +229,22 @@ class Fold:
         It is taken as far as compute and unnamed time explain it: a first step that was long because the loader's
         workers were starting stays the loader's.
         """
-        lengths, works = self._others
-        if not lengths:
+        if self._usual is None and not self._others[0]:
             return
-        excess = length - int(median(lengths))
-        excess = min(excess, inside[PRODUCTIVE] + inside[_UNATTRIBUTED] - int(median(works)))
+        usual, work = self._usual or (int(median(values)) for values in self._others)
+        excess = min(length - usual, inside[PRODUCTIVE] + inside[_UNATTRIBUTED] - work)
         if excess > 0:
             from_compute = min(excess, inside[PRODUCTIVE])
             inside[PRODUCTIVE] -= from_compute
             inside[_UNATTRIBUTED] -= excess - from_compute
             inside[COMPILE] += excess
+
+    def _note_usual(self, length: int, work: int) -> None:
+        lengths, works = self._others
+        lengths.append(length)
+        works.append(work)
+        if len(lengths) == OTHERS_MAX:
+            self._usual, self._others = (int(median(lengths)), int(median(works))), ([], [])
 
     def _note_pace(self, samples: int, length: int) -> None:
         stretch = self._stretch

@@ -24,6 +24,11 @@ class Lengths:
         self._least_ns = least_ns
         self._bins: dict[int, list[int]] = {}  # [steps, sum of their ns]
 
+    def copy(self) -> Lengths:
+        other = Lengths(self._least_ns)
+        other.count, other._bins = self.count, {index: list(bin) for index, bin in self._bins.items()}
+        return other
+
     def add(self, ns: int) -> None:
         self.count += 1
         if ns > self._least_ns:
@@ -32,9 +37,12 @@ class Lengths:
             found[0] += 1
             found[1] += ns
 
-    def add_rows(self, rows) -> None:
-        """The rows of one attempt, in order; the first, and those that stand for several steps, are left out."""
-        number = None
+    def add_rows(self, rows, after: int = 0) -> None:
+        """Rows of one attempt, in order, beyond the number `after`.
+
+        The attempt's first row, and those that stand for several steps, are left out.
+        """
+        number = after or None
         for row in rows:
             if number is not None and row.number == number + 1:
                 self.add(row.end_ns - row.start_ns)

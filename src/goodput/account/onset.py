@@ -14,7 +14,7 @@ A rank that has been slow is well again when the mirrored sum says so. Cost: und
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import log
 from typing import NamedTuple
 
@@ -40,6 +40,14 @@ class Onset:
     slow: bool = False
     sum: float = 0.0
     began: int = 0  # the step after the one at which the sum was last zero
+
+    def end(self, step: int) -> None:
+        """The attempt is over: what was slow was so up to this step."""
+        self.stretches[-1] = Stretch(self.stretches[-1].first, step)
+        self.slow = False
+
+    def copy(self) -> Onset:
+        return replace(self, stretches=list(self.stretches))
 
     def note(self, step: int, hit: bool, chance: float, alarm: float = log(FALSE_ALARM_STEPS)) -> None:
         """Take one step. A chance of 1 or more tells nothing."""

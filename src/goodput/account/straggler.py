@@ -11,6 +11,7 @@ length / (length - straggler), in sums. A step waits here until all ranks of its
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -38,12 +39,31 @@ class Groups:
         self.folds = folds
         self.onsets: dict[Key, Onset] = {}
         self.members: dict[tuple[int, str], list[Key]] = {}
-        for (rank, number), fold in folds.items():
-            if fold.attempt.first_step is not None:
-                self.members.setdefault((number, fold.attempt.group), []).append((rank, number))
+        self.settled: dict[tuple[int, str], int] = {}  # by group, the last step that was compared
+        self.late = False  # a step came after others of its group were compared
+        self.meet()
         self._waiting: dict[tuple, list[tuple]] = {}
         self._passed: dict[Key, int] = {}
         self._new = self._left = 0  # entries since the last sweep, and those that it left
+
+    def meet(self) -> None:
+        """Find who is in which group; again, when there are more attempts or one did its first step."""
+        self.members = {}
+        for (rank, number), fold in self.folds.items():
+            first = fold.attempt.first_step
+            if first is not None:
+                group = (number, fold.attempt.group)
+                self.members.setdefault(group, []).append((rank, number))
+                self.late |= not fold.steps and first <= self.settled.get(group, -1)
+
+    def copy(self, folds: dict[Key, Fold]) -> Groups:
+        """Groups that go on by themselves, over copies of the folds."""
+        other = copy(self)
+        other.folds = folds
+        other.onsets = {key: onset.copy() for key, onset in self.onsets.items()}
+        other.settled, other._passed = dict(self.settled), dict(self._passed)
+        other._waiting = {together: list(members) for together, members in self._waiting.items()}
+        return other
 
     def add(
         self, key: Key, step: int, count: int, compared: tuple[int, int, int, int], first: bool = False
@@ -51,7 +71,10 @@ class Groups:
         """Add what Fold.add returned for a step; `first` says that it is an attempt's first and comes late."""
         group = (key[1], self.folds[key].attempt.group)
         if len(self.members[group]) < 2:
+            # Whoever joins the group later has missed this step.
+            self.settled[group] = max(step, self.settled.get(group, -1))
             return
+        self.late |= not first and step <= self.settled.get(group, -1)
         self._waiting.setdefault((*group, step, count), []).append((key, first, *compared))
         if not first:
             self._passed[key] = step
@@ -79,6 +102,7 @@ class Groups:
         for together in sorted(self._waiting):
             low = lows[together[:2]]
             if (low is None or together[2] < low) and together[:3] not in held:
+                self.settled[together[:2]] = together[2]
                 self._settle(together[2], self._waiting.pop(together))
         self._new, self._left = 0, sum(map(len, self._waiting.values()))
 
@@ -175,6 +199,10 @@ def _shares(caused_ns: dict, waited_ns: int) -> list[tuple]:
 def summed(groups: Groups) -> Straggler:
     """Move each fold's excess communication from `communication` to `straggler`, and sum up over ranks."""
     result = Straggler(onsets=groups.onsets)
+    newest = dict(sorted(groups.folds))
+    for (rank, number), onset in groups.onsets.items():
+        if onset.slow and number != newest[rank]:
+            onset.end(groups.folds[rank, number].top_step)
     for (rank, _), fold in sorted(groups.folds.items()):
         fold.kept[COMMUNICATION] -= fold.straggler_ns
         fold.kept[_STRAGGLER] += fold.straggler_ns

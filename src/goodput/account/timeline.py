@@ -79,6 +79,9 @@ class Attempt:
     ended: str = ""  # "", "finished", "failed", "resumed"; not alive and "" means killed
     end_ns: int = 0
     heard_ns: int = 0  # when the aggregator last heard of it, on the aggregator's clock
+    trimmed: int = 0  # rows up to this number have been let go
+    late: int = 0  # rows that came after ones that follow them
+    top_number: int = 0
     # What is known of all rows and events, those that are not kept too.
     first_number: int = 0
     first_step: int | None = None  # index of the attempt's first step
@@ -93,9 +96,18 @@ class Attempt:
         """Merge rows; returns how many were new."""
         before = len(self.rows)
         for row in rows:
-            if self.rows.setdefault(row.number, row) is row:
+            if row.number > self.trimmed and self.rows.setdefault(row.number, row) is row:
+                self.late += row.number < self.top_number
+                self.top_number = max(row.number, self.top_number)
                 self.note_row(row.number, row.step, row.end_ns)
         return len(self.rows) - before
+
+    def trim(self, number: int, keep: int) -> None:
+        """Let go of rows up to `number`, but for the newest `keep`. From now on they are taken as known."""
+        gone = sorted(n for n in self.rows if n <= number)[:-keep]
+        for n in gone:
+            del self.rows[n]
+        self.trimmed = max(gone, default=self.trimmed)
 
     def note_row(self, number: int, step: int, end_ns: int) -> None:
         """Remember of a row what facts.py needs; any number of times."""

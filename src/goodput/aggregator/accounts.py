@@ -6,18 +6,23 @@ changes the run or `age_seconds` pass.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from typing import NamedTuple
 
-from goodput.account import Account, compute, document
+from goodput.account import Account, document
 from goodput.account.hang import Hang
 from goodput.aggregator.hangs import Hangs
-from goodput.aggregator.history import History
+from goodput.aggregator.history import History, HistoryError
+from goodput.aggregator.live import LiveRun, NeedsHistory
 from goodput.aggregator.store import Store
 from goodput.causes import explain
 
 ROLLING = (("5m", 300.0), ("1h", 3600.0), ("1d", 86_400.0))
 ROLLING_AGE_SECONDS = 10.0
+FOLD_AGAIN_SECONDS = 10.0
+log = logging.getLogger("goodput.aggregator")
 
 
 class _Rolled(NamedTuple):
@@ -62,6 +67,8 @@ class Accounts:
         self._age_ns = int(age_seconds * 1e9)
         self._kept: dict[str, _Kept] = {}
         self._rolling: dict[str, _Rolled] = {}
+        self._lives: dict[str, LiveRun] = {}
+        self._folding: dict[str, asyncio.Task] = {}
         self.history = history
         self.hangs = Hangs(store, stall_seconds=stall_seconds, stale_seconds=stale_seconds)
         self._idle: dict[str, int] = {}  # by run that is not running: its change when that was seen
@@ -75,15 +82,35 @@ class Accounts:
         if kept is not None and self._is_fresh(kept, change, now_ns):
             return kept.account
         began = time.perf_counter_ns()
-        account = compute(
-            run,
-            now_ns,
-            stall_seconds=self.stall_seconds,
-            stale_seconds=self.stale_seconds,
-            known_only=True,
-        )
+        live = self._lives.get(name)
+        if live is None or live.run is not run:
+            live = self._lives[name] = LiveRun(
+                run, stall_seconds=self.stall_seconds, stale_seconds=self.stale_seconds
+            )
+        try:
+            account = live.account(now_ns)
+        except NeedsHistory as needs:
+            self._fold_anew(name, live, needs)
+            return live.last
         self._kept[name] = _Kept(account, now_ns, change, time.perf_counter_ns() - began)
         return account
+
+    def _fold_anew(self, name: str, live: LiveRun, needs: NeedsHistory) -> None:
+        """Have the run folded from the ledger; until that is done its last account stands."""
+        if name in self._folding:
+            return
+
+        async def fold() -> None:
+            try:
+                live.begin(*await self.history.folded(live.run, needs.facts, self.stall_seconds))
+                pause_seconds = 0.0
+            except HistoryError as error:
+                log.error("run %r: its account stands still: %s", name, error)
+                pause_seconds = FOLD_AGAIN_SECONDS
+            await asyncio.sleep(pause_seconds)
+            del self._folding[name]
+
+        self._folding[name] = asyncio.get_running_loop().create_task(fold())
 
     def _is_fresh(self, kept: _Kept, change: int, now_ns: int) -> bool:
         """Unchanged and recent; or so costly that recomputing at every report would take over a tenth of a core."""

@@ -1,8 +1,8 @@
 """Accounts of any window of a run's time, from the ledger, in a process of their own.
 
-In: what the aggregator knows of a run but its rows, and windows. Out: one account document per window. The rows
-come from the ledger, those of the window alone, so a short window of a long run is cheap; memory is a few rows per
-rank. A child process does it, one at a time, with a bound on its time: whatever it costs, the aggregator goes on
+In: what the aggregator knows of a run but its rows, and windows. Out: one account document per window; or, for a
+live run whose rows were let go, all of them folded anew. The rows come from the ledger, those of the window alone,
+so a short window of a long run is cheap; memory is a few rows per rank. A child process does it, one at a time, with a bound on its time: whatever it costs, the aggregator goes on
 taking reports. `python -m goodput.aggregator.history` is that child: a pickled Job on standard input, JSON out.
 """
 
@@ -23,8 +23,9 @@ import msgspec
 from goodput import schema
 from goodput.account import Account, Run, document
 from goodput.account.account import Engine
-from goodput.account.facts import gather
+from goodput.account.facts import Facts, gather
 from goodput.account.fold import OTHERS_MAX, Fold
+from goodput.account.lengths import Lengths
 from goodput.aggregator.ledger import Ledger, LedgerError
 from goodput.causes import explain
 
@@ -50,6 +51,8 @@ class Job:
     threshold_ns: int
     stale_seconds: float
     windows: list[Window]
+    facts: Facts | None = None  # fold all that is within their bounds, instead of accounts of windows
+    stall_seconds: float = 60.0
 
 
 def bare(run: Run) -> Run:
@@ -107,6 +110,30 @@ def _row_before(
         back *= 10
 
 
+def folded(ledger: Ledger, job: Job) -> tuple[Engine, Lengths]:
+    """All rows within the bounds of `job.facts`, as live.LiveRun folds them."""
+    identities = {(p.identity.rank, p.identity.attempt): p.identity for p in ledger.processes(job.run.name)}
+    engine, lengths = Engine(job.run, job.facts), Lengths(int(job.stall_seconds * 1e8))
+    rows = []
+    for key, fold in engine.folds.items():
+        fold.final = False
+        if key in identities:
+            rows.append(_within(ledger.rows(identities[key]), key, fold))
+    for _, key, row in heapq.merge(*rows, key=lambda entry: entry[0]):
+        fold = engine.folds[key]
+        if fold.number and row.number == fold.number + 1:
+            lengths.add(row.end_ns - row.start_ns)
+        engine.row(key, row)
+    return engine, lengths
+
+
+def _within(rows: Iterator[schema.StepRow], key, fold: Fold) -> Iterator[tuple]:
+    for row in rows:
+        if row.end_ns > fold.bound.to_ns:
+            return
+        yield row.end_ns, key, row
+
+
 class History:
     """The way to the child. One at a time; more than WAITING_MAX that wait are turned away."""
 
@@ -119,9 +146,19 @@ class History:
         self, run: Run, windows: list[Window], *, now_ns: int, threshold_ns: int, stale_seconds: float
     ) -> tuple[list[dict], float]:
         """The accounts of these windows, and the seconds that they took. Raises HistoryError."""
+        job = Job(self._url, bare(run), now_ns, threshold_ns, stale_seconds, windows)
+        out, took = await self._ask(job)
+        return msgspec.json.decode(out), took
+
+    async def folded(self, run: Run, facts: Facts, stall_seconds: float) -> tuple[Engine, Lengths]:
+        """What live.LiveRun goes on from, under these facts. Raises HistoryError."""
+        out, _ = await self._ask(Job(self._url, bare(run), 0, 0, 0.0, [], facts, stall_seconds))
+        return pickle.loads(out)
+
+    async def _ask(self, job: Job) -> tuple[bytes, float]:
         if self._waiting >= WAITING_MAX:
             raise HistoryError(f"{WAITING_MAX} others wait for accounts of the past; try again later")
-        body = pickle.dumps(Job(self._url, bare(run), now_ns, threshold_ns, stale_seconds, windows))
+        body = pickle.dumps(job)
         self._waiting += 1
         try:
             async with self._turn:
@@ -131,7 +168,7 @@ class History:
             self._waiting -= 1
 
 
-async def _child(body: bytes) -> list[dict]:
+async def _child(body: bytes) -> bytes:
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "goodput.aggregator.history"),
         stdin=asyncio.subprocess.PIPE,
@@ -150,7 +187,7 @@ async def _child(body: bytes) -> list[dict]:
     if child.returncode != 0:
         lines = said.decode(errors="replace").strip().splitlines() or [f"exit status {child.returncode}"]
         raise HistoryError(lines[-1])
-    return msgspec.json.decode(out)
+    return out
 
 
 def main() -> int:
@@ -162,14 +199,21 @@ def main() -> int:
     try:
         ledger = Ledger(job.url)
         try:
-            accounts = [account_of(ledger, job, window) for window in job.windows]
+            out = _answer(ledger, job)
         finally:
             ledger.close()
     except LedgerError as error:
         print(error, file=sys.stderr)
         return 1
-    sys.stdout.buffer.write(msgspec.json.encode([document(one, explain(one)) for one in accounts]))
+    sys.stdout.buffer.write(out)
     return 0
+
+
+def _answer(ledger: Ledger, job: Job) -> bytes:
+    if job.facts is not None:
+        return pickle.dumps(folded(ledger, job))
+    accounts = [account_of(ledger, job, window) for window in job.windows]
+    return msgspec.json.encode([document(one, explain(one)) for one in accounts])
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ class Store:
         process = self._process(report.identity, now_ns)
         attempt = process.attempt
         _extend_phases(attempt, report)
-        rows = [row for row in report.steps if row.number not in attempt.rows]
+        rows = [r for r in report.steps if r.number > attempt.trimmed and r.number not in attempt.rows]
         events = [event for event in report.events if event.number not in attempt.events]
         attempt.add_rows(rows)
         self.trends.setdefault(report.identity.run, Trend()).add(attempt, rows)

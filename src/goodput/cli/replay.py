@@ -73,11 +73,12 @@ def call(arguments) -> int:
         found["log"] = problems.document()
         print(json.dumps(found) if arguments.json else render(found) + "\n")
     if arguments.html:
-        from goodput.cli.html import page
+        from goodput.report_page import page
 
+        text = page(documents)
         try:
             with open(arguments.html, "w", encoding="utf-8") as file:
-                file.write(page(documents))
+                file.write(text)
         except OSError as error:
             print(f"goodput replay: {arguments.html}: {error.strerror}", file=sys.stderr)
             return 1

@@ -1,0 +1,119 @@
+"""The account of a run that goes on: every row is folded once, and then need not be kept.
+
+In: a run of the store, whose attempts get rows, and `now`. Out: its account, the same as account.compute gives from
+all rows. A look costs some microseconds per new row and per rank, however long the run is. Rows that are folded
+are in the ledger too, so all but the newest are let go. Where what is folded turns out to be wrong (a restart made
+steps lost, a rank came late), it is folded anew: from the rows while they are here, else from the ledger, by
+whoever holds the history.
+"""
+
+from __future__ import annotations
+
+from goodput.account import Account, Run
+from goodput.account.account import Engine
+from goodput.account.facts import Facts, gather
+from goodput.account.lengths import Lengths
+
+# An attempt's rows are kept up to so many; then the folded ones go, but for the newest.
+ROWS_MAX, ROWS_KEPT = 8192, 256
+BEHIND_NS_MAX = 60 * 10**9
+
+
+class NeedsHistory(Exception):
+    """What is folded is wrong and not all rows are here. `facts` is what to fold by."""
+
+    def __init__(self, facts: Facts):
+        super().__init__("not all rows are here")
+        self.facts = facts
+
+
+class LiveRun:
+    """The folded part of a run, and its account at any later moment."""
+
+    def __init__(self, run: Run, *, stall_seconds: float, stale_seconds: float | None):
+        self.run = run
+        self._stall_seconds, self._stale_seconds = stall_seconds, stale_seconds
+        self._engine: Engine | None = None
+        self._late = 0
+        self._behind_since_ns: int | None = None
+        self._lengths = Lengths(int(stall_seconds * 1e8))
+        self.last: Account | None = None
+
+    def account(self, now_ns: int) -> Account:
+        """The account at `now_ns`; see account.compute with `known_only`. Raises NeedsHistory."""
+        facts = self._facts(now_ns)
+        if self._engine is None or self._late != self._rows_late() or not self._engine.follow(facts):
+            if self._behind(facts, now_ns):
+                return self.last
+            if self._trimmed():
+                raise NeedsHistory(facts)
+            self.begin(Engine(self.run, facts), Lengths(int(self._stall_seconds * 1e8)))
+        self._advance(facts)
+        engine = self._engine.copy()
+        for key, row in self._rows(engine):
+            engine.row(key, row)
+        self.last = engine.finish()
+        return self.last
+
+    def _behind(self, facts: Facts, now_ns: int) -> bool:
+        """A rank that was silent is back, with much to tell: until it has, what was known before stands.
+
+        Not for long: its clock may be behind those of the others for good.
+        """
+        if self.last is None or facts.end_ns >= self.last.end_ns or facts.status != "running":
+            self._behind_since_ns = None
+            return False
+        if self._behind_since_ns is None:
+            self._behind_since_ns = now_ns
+        return now_ns - self._behind_since_ns < BEHIND_NS_MAX
+
+    def begin(self, engine: Engine, lengths: Lengths) -> None:
+        """Go on from this engine and these lengths, of rows that are folded."""
+        engine.run, self._engine, self._lengths = self.run, engine, lengths
+        self._late = self._rows_late()
+        for key, fold in engine.folds.items():
+            fold.attempt, fold.final = self.run.attempts[key], False
+
+    def _rows_late(self) -> int:
+        return sum(attempt.late for attempt in self.run.attempts.values())
+
+    def _facts(self, now_ns: int) -> Facts:
+        lengths = self._lengths.copy()
+        for key, attempt in self.run.attempts.items():
+            fold = self._engine.folds.get(key) if self._engine is not None else None
+            lengths.add_rows(
+                _rows_after(attempt, fold.number if fold else 0), after=fold.number if fold else 0
+            )
+        threshold_ns = lengths.threshold_ns(self._stall_seconds)
+        return gather(self.run, now_ns, threshold_ns, self._stale_seconds, known_only=True)
+
+    def _trimmed(self) -> bool:
+        return any(attempt.trimmed for attempt in self.run.attempts.values())
+
+    def _rows(self, engine: Engine):
+        """(key, row) of the rows that this engine has not folded, attempt by attempt."""
+        for key, attempt in self.run.attempts.items():
+            for row in _rows_after(attempt, engine.folds[key].number):
+                yield key, row
+
+    def _advance(self, facts: Facts) -> None:
+        """Fold for good what nothing can change any more but a new fact, and let its rows go."""
+        engine = self._engine
+        for key, attempt in self.run.attempts.items():
+            fold = engine.folds[key]
+            for row in _rows_after(attempt, fold.number):
+                if row.end_ns > fold.bound.to_ns:
+                    break
+                if fold.number and row.number == fold.number + 1:
+                    self._lengths.add(row.end_ns - row.start_ns)
+                engine.row(key, row)
+            # Nobody waits for what is over, or has not been heard of as the others have.
+            over = not fold.bound.running or fold.bound.end_ns < facts.end_ns
+            fold.exhausted = over and fold.number >= max(attempt.rows, default=0)
+            if len(attempt.rows) > ROWS_MAX:
+                attempt.trim(fold.number, ROWS_KEPT)
+
+
+def _rows_after(attempt, number: int) -> list:
+    """An attempt's rows beyond a number, in order."""
+    return [attempt.rows[n] for n in sorted(n for n in attempt.rows if n > number)]

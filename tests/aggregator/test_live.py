@@ -1,0 +1,176 @@
+"""The account of a run that goes on, folded as its rows come, is the account of all its rows: at every push."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from account_history import Process, ns
+from aggregator_ledger import NOW, aggregator
+from aggregator_reports import body_of, rank_report
+from test_export import ordinary
+
+from goodput.account import compute
+from goodput.account.account import Engine
+from goodput.account.lengths import Lengths
+from goodput.aggregator import live
+from goodput.aggregator.accounts import Accounts
+from goodput.aggregator.history import History
+from goodput.aggregator.live import LiveRun, NeedsHistory
+from goodput.aggregator.store import Store
+
+STALE = 30.0
+
+
+def looks(one: Process, rng: random.Random) -> list[Process]:
+    """A process as its agent saw it: at a few moments of its life, and at its end."""
+    found = []
+    for _ in range(rng.randrange(1, 6)):
+        count = rng.randrange(len(one.rows) + 1)
+        seen = Process(one.rank, one.number, one.start_ns / 1e9, user=one.user, **one.identity)
+        seen.rows = one.rows[:count]
+        if seen.rows:
+            row = seen.rows[-1]
+            seen.now_ns = seen.last_ns = row.end_ns
+            seen.totals = list(row.totals)
+        seen.events = [event for event in one.events if event.time_ns <= seen.now_ns]
+        seen.silent(after=rng.random() * 0.3)
+        found.append(seen)
+    return [*sorted(found, key=lambda seen: seen.now_ns), one]
+
+
+def story(rng: random.Random) -> list[tuple[int, Process]]:
+    """(moment of arrival, process as it was seen) of a run; some ranks' agents are slow to push."""
+    ranks, start, found = rng.randrange(1, 5), 1000.0, []
+    for number in range(1, rng.randrange(2, 5)):
+        processes = [ordinary(rng, rank, number, start + rng.random(), ranks) for rank in range(ranks)]
+        for one in processes:
+            delay = rng.choice([0, 0, 0, 1, 20])
+            found += [(seen.now_ns + ns(delay * rng.random()), seen) for seen in looks(one, rng)]
+        start = max(one.now_ns for one in processes) / 1e9 + rng.random() * 5
+    return sorted(found, key=lambda entry: entry[0])
+
+
+def account_of(folded: LiveRun, whole, now_ns: int):
+    """The live account; where the ledger is needed, from all rows, as the history gives it."""
+    try:
+        return folded.account(now_ns), 0
+    except NeedsHistory as needs:
+        engine = Engine(folded.run, needs.facts)
+        lengths = Lengths(int(60 * 1e8))
+        for key, attempt in whole.attempts.items():
+            engine.folds[key].final = False
+            before = 0
+            for row in attempt.ordered_rows():
+                if row.end_ns > needs.facts.bounds[key].to_ns:
+                    break
+                if before and row.number == before + 1:
+                    lengths.add(row.end_ns - row.start_ns)
+                before = row.number
+                engine.row(key, row)
+        folded.begin(engine, lengths)
+        return folded.account(now_ns), 1
+
+
+@pytest.mark.parametrize("rows_max", [8192, 6])
+@pytest.mark.parametrize("seed", range(60))
+def test_at_every_push_the_account_is_that_of_all_rows(seed, rows_max, monkeypatch):
+    monkeypatch.setattr(live, "ROWS_MAX", rows_max)
+    monkeypatch.setattr(live, "ROWS_KEPT", 2)
+    rng = random.Random(seed)
+    some, whole = Store(), Store()
+    folded, anew, behind = None, 0, 0
+    for arrived_ns, seen in story(rng):
+        new = seen.rows[-rng.randrange(1, 40) :] if rng.random() < 0.1 else seen.rows
+        for store in (some, whole):
+            store.merge(rank_report(seen, rows=new), arrived_ns)
+        folded = folded or LiveRun(some.runs["r1"], stall_seconds=60.0, stale_seconds=STALE)
+        want = compute(whole.runs["r1"], arrived_ns, stale_seconds=STALE, known_only=True)
+        found, again = account_of(folded, whole.runs["r1"], arrived_ns)
+        anew += again
+        if found.end_ns != want.end_ns:
+            # A silent rank is back: what was known stays until as much is known again.
+            assert found.end_ns > want.end_ns and want.status == "running"
+            behind += 1
+            continue
+        assert found == want
+    assert rows_max > 6 or all(len(a.rows) <= 40 for a in some.runs["r1"].attempts.values())
+
+
+def test_a_look_at_a_long_run_costs_what_is_new(monkeypatch):
+    """Not more rows are folded by a look than came since the last."""
+    store, ranks = Store(), [Process(rank) for rank in range(2)]
+    folded, count = None, [0]
+    row = Engine.row
+
+    def counted(self, *arguments):
+        count[0] += 1
+        return row(self, *arguments)
+
+    monkeypatch.setattr(Engine, "row", counted)
+    for _ in range(30):
+        for one in ranks:
+            one.steps(500, forward=0.5, communication=0.25)
+            store.merge(rank_report(one, rows=one.rows[-500:]), one.now_ns)
+        folded = folded or LiveRun(store.runs["r1"], stall_seconds=60.0, stale_seconds=STALE)
+        count[0] = 0
+        account = folded.account(ranks[0].now_ns)
+        assert count[0] <= 1002
+    assert sum(rank.kept_steps for rank in account.ranks) == 30_000
+    assert all(len(attempt.rows) <= live.ROWS_MAX for attempt in store.runs["r1"].attempts.values())
+
+
+def test_rows_that_were_let_go_are_known_when_they_come_again(monkeypatch):
+    monkeypatch.setattr(live, "ROWS_MAX", 10)
+    monkeypatch.setattr(live, "ROWS_KEPT", 2)
+    store, one = Store(), Process().steps(50, forward=1)
+    store.merge(rank_report(one), one.now_ns)
+    folded = LiveRun(store.runs["r1"], stall_seconds=60.0, stale_seconds=STALE)
+    want = folded.account(one.now_ns)
+    (attempt,) = store.runs["r1"].attempts.values()
+    assert len(attempt.rows) == 2
+    merged = store.merge(rank_report(one), one.now_ns)
+    assert merged.rows == [] and len(attempt.rows) == 2
+    assert folded.account(one.now_ns) == want
+
+
+def test_after_a_restart_rows_that_were_let_go_are_folded_anew_from_the_ledger(ledger, url, monkeypatch):
+    """The whole way: the rows of the attempt that died are gone, and some of its steps turn out to be lost."""
+    monkeypatch.setattr(live, "ROWS_MAX", 20)
+    monkeypatch.setattr(live, "ROWS_KEPT", 2)
+    ingest, whole = aggregator(ledger), Store()
+    accounts = Accounts(
+        ingest._store, stall_seconds=60.0, stale_seconds=STALE, age_seconds=0, history=History(url)
+    )
+
+    async def push(*processes):
+        for one in processes:
+            report = rank_report(one, rows=one.rows[-40:], events=one.events)
+            await ingest.take(body_of(report))
+            whole.merge(report, NOW)
+
+    async def story():
+        first = [Process(rank, 1, 1000.0, world_size=2) for rank in range(2)]
+        for i in range(5):
+            for one in first:
+                one.steps(40, forward=0.5, communication=0.25)
+            await push(*first)
+            accounts.account("r1", NOW + ns(i))
+        assert all(len(attempt.rows) == 2 for attempt in ingest._store.runs["r1"].attempts.values())
+        for one in first:
+            one.killed(after=0.5)
+        second = [Process(rank, 2, 1200.0, world_size=2).resumed(99) for rank in range(2)]
+        for one in second:
+            one.steps(30, forward=0.5, communication=0.25).finished()
+        await push(*first, *second)
+        stood = accounts.account("r1", NOW + ns(10))
+        assert sum(rank.kept_steps for rank in stood.ranks) == 400, "what was known before stands meanwhile"
+        while accounts._folding:
+            await asyncio.gather(*accounts._folding.values())
+        found = accounts.account("r1", NOW + ns(20))
+        assert found == compute(whole.runs["r1"], NOW + ns(20), stale_seconds=STALE, known_only=True)
+        assert sum(rank.lost_steps for rank in found.ranks) == 200
+        assert sum(rank.kept_steps for rank in found.ranks) == 260
+
+    asyncio.run(asyncio.wait_for(story(), 60))
