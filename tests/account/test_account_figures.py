@@ -197,7 +197,9 @@ def test_ratios_are_of_sums_one_long_step_and_a_thousand_short_ones():
     assert account.gpu_ns()[0] == ns(0.001) + 1000 * ns(0.001)
     assert account.ratio("goodput") == pytest.approx(1.001 / 1001)
     long = Process().steps(2, forward=1000, loader=1000).steps(2000, forward=0.0015, loader=0.0005).finished()
-    assert compute(run_of(long), ns(9000), stall_seconds=1e5).ratio("goodput") == pytest.approx(2003 / 4004)
+    assert compute(run_of(long), ns(9000), stall_seconds=1e5).ratio("goodput") == pytest.approx(
+        (0.0015 + 1000 + 2000 * 0.0015) / 4004
+    )
 
 
 def test_the_worked_example_of_the_definitions_is_what_replay_says():
