@@ -62,7 +62,7 @@ def _basis(account: Account, joules: dict | None) -> dict[str, str]:
     return {
         "states": "measured",
         "compile": "estimated",
-        "launch": "unknown",
+        "launch": "estimated" if account.gpu_ns()[INDEX["launch"]] else "unknown",
         **{factor: "measured" if known[factor] else "unknown" for factor in FACTORS},
         "slowdown": "unknown" if account.straggler.slowdown() is None else "estimated",
         "energy": "estimated" if joules else "unknown",
