@@ -104,6 +104,8 @@ class Attempt:
 
     def trim(self, number: int, keep: int) -> None:
         """Let go of rows up to `number`, but for the newest `keep`. From now on they are taken as known."""
+        if len(self.rows) <= keep:
+            return
         gone = sorted(n for n in self.rows if n <= number)[:-keep]
         for n in gone:
             del self.rows[n]

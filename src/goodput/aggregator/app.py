@@ -29,10 +29,14 @@ from goodput.aggregator.store import Store
 log = logging.getLogger("goodput.aggregator")
 RUNS_LISTED_MAX = 1000
 HANGS_EVERY_SECONDS = 2.0
+_SCRIPTS = (
+    *("page", "words", "numbers", "nodes", "facts", "hang"),
+    *("figures", "restarts", "rolling", "straggler"),
+)
 _PAGE_FILES = {
     "": "text/html",
     "page.css": "text/css",
-    **{f"{name}.js": "text/javascript" for name in ("page", "words", "numbers", "nodes", "facts", "hang")},
+    **{f"{name}.js": "text/javascript" for name in _SCRIPTS},
 }
 
 
@@ -43,7 +47,7 @@ def create_app(ledger_url: str, *, stall_seconds: float = 60.0, stale_seconds: f
         store, stall_seconds=stall_seconds, stale_seconds=stale_seconds, history=History(ledger_url)
     )
     ingest = Ingest(store, ledger, hangs=accounts.hangs)
-    restored = ingest.restore()
+    restored = ingest.restore(then=accounts.account)
     if restored:
         log.info("restored %d rank processes of %d runs", restored, len(store.runs))
 

@@ -12,6 +12,9 @@ import asyncio
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable
+
+from msgspec.structs import replace
 
 from goodput import schema
 from goodput.aggregator.hangs import Hangs
@@ -33,15 +36,22 @@ class Ingest:
         self.seconds = 0.0
         self._named: set[tuple] = set()
 
-    def restore(self) -> int:
-        """Fill the store from the ledger; returns how many processes were found."""
+    def restore(self, then: Callable[[str], object] = lambda run: None) -> int:
+        """Fill the store from the ledger, run by run; returns how many processes were found.
+
+        `then(run)` is called when all of a run is there, so that not all rows of all runs are held at once.
+        """
         restored = 0
-        for report in self._ledger.reports():
-            try:
-                self._store.merge(report, 0)
-                restored += 1
-            except Refused as refused:
-                log.warning("ledger: %s", refused)
+        for run in self._ledger.runs():
+            for process in self._ledger.processes(run):
+                rows, events = self._ledger.rows(process.identity), self._ledger.events(process.identity)
+                try:
+                    self._store.merge(replace(process, steps=list(rows), events=events), 0)
+                    restored += 1
+                except Refused as refused:
+                    log.warning("ledger: %s", refused)
+            if run in self._store.runs:
+                then(run)
         self._store.new = self._store.repeated = 0
         return restored
 

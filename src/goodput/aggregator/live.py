@@ -14,8 +14,8 @@ from goodput.account.account import Engine
 from goodput.account.facts import Facts, gather
 from goodput.account.lengths import Lengths
 
-# An attempt's rows are kept up to so many; then the folded ones go, but for the newest.
-ROWS_MAX, ROWS_KEPT = 8192, 256
+# A run's rows are kept up to so many; then the folded ones go, but for the newest of each attempt.
+ROWS_MAX, ROWS_KEPT = 200_000, 16
 BEHIND_NS_MAX = 60 * 10**9
 
 
@@ -110,10 +110,15 @@ class LiveRun:
             # Nobody waits for what is over, or has not been heard of as the others have.
             over = not fold.bound.running or fold.bound.end_ns < facts.end_ns
             fold.exhausted = over and fold.number >= max(attempt.rows, default=0)
-            if len(attempt.rows) > ROWS_MAX:
-                attempt.trim(fold.number, ROWS_KEPT)
+        most = 0 if facts.status == "finished" else ROWS_MAX
+        if sum(len(attempt.rows) for attempt in self.run.attempts.values()) > most:
+            for key, attempt in self.run.attempts.items():
+                attempt.trim(engine.folds[key].number, ROWS_KEPT)
 
 
 def _rows_after(attempt, number: int) -> list:
     """An attempt's rows beyond a number, in order."""
-    return [attempt.rows[n] for n in sorted(n for n in attempt.rows if n > number)]
+    rows, top = attempt.rows, attempt.top_number
+    if top - number <= len(rows):
+        return [rows[n] for n in range(number + 1, top + 1) if n in rows]
+    return [rows[n] for n in sorted(n for n in rows if n > number)]
