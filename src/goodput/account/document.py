@@ -30,6 +30,7 @@ def document(account: Account, causes: list[dict] | None = None) -> dict:
             "lost": sum(rank.lost_steps for rank in account.ranks),
         },
         "samples": account.samples,
+        "stall_threshold_seconds": account.threshold_ns / 1e9,
         "errors": figures.input_errors(account),
         "basis": _basis(account, joules),
         "restarts": [_restart(restart, account.gpu_hour_cost()) for restart in account.restarts],

@@ -144,7 +144,6 @@ class Accounts:
         """The account document of a run, with what each rank is doing now as `live` and step time lately."""
         account = self.account(name)
         found = document(account, explain(account))
-        found["stall_threshold_seconds"] = account.threshold_ns / 1e9
         hang = self.hang(name)
         found["hang"] = self.hangs.document(name, hang) if hang else None
         found["live"] = self._live(name, account)

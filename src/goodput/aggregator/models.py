@@ -207,6 +207,7 @@ class Account(Model):
     coverage: Coverage
     steps: Steps
     samples: int
+    stall_threshold_seconds: float
     errors: list[str]
     basis: dict[str, str]
     restarts: list[Restart]
@@ -270,7 +271,6 @@ class Windows(Model):
 class Run(Account):
     """A run's account with what its ranks are doing now, and step time lately."""
 
-    stall_threshold_seconds: float
     live: list[Live]
     windows: Windows
 
