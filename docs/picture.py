@@ -28,7 +28,7 @@ def screenshot(address: str, target: str) -> int:
     """Headless Chromium's picture of the page, 1400 pixels wide."""
     options = (
         "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-        "--disable-component-update --disable-sync --hide-scrollbars --window-size=1400,1720 --virtual-time-budget=6000"
+        "--disable-component-update --disable-sync --hide-scrollbars --window-size=1400,1890 --virtual-time-budget=6000"
     )
     with tempfile.TemporaryDirectory() as profile:
         command = [

@@ -125,3 +125,8 @@ def test_an_attempt_that_is_over_was_slow_to_its_end():
     found = document(compute(run_of(*first, *[one.resumed(59).finished() for one in second]), 0))["straggler"]
     assert found["onsets"] == [{"rank": 2, "attempt": 1, "first_step": 1, "last_step": 59}]
     assert found["since_step"] is None
+    # Slow before and after: it is so since the first attempt.
+    second = [one.resumed(59).finished() for one in attempt(2, 200, slow=True)]
+    first = [one.killed() for one in attempt(1, 0, slow=True)]
+    found = document(compute(run_of(*first, *second), 0))["straggler"]
+    assert (found["culprit"], found["since_step"]) == (2, 1)

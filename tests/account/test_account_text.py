@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from goodput.account import compute, document
 from goodput.account.states import MEANINGS, STATES
-from goodput.account.text import render, state_rows, tenths
+from goodput.account.text import dollars, duration, more_than_rank, render, state_rows, tenths
 from goodput.causes import advisers, explain
 
 
@@ -59,6 +59,132 @@ def test_the_table_closes_and_fits_a_terminal():
     )
 
 
+def test_what_follows_from_the_sums_has_a_line_each():
+    """Two ranks of two stages: 12 steps of 2 s, a checkpoint after each fourth, killed, 5 s down, 8 more steps."""
+    told = {"flops_per_step": 1e12, "hardware_flops_per_step": 1.5e12, "peak_flops_per_second": 2e12}
+    told |= {
+        "gpu_hour_cost": 36.0,
+        "gpu_power_watts": 1000.0,
+        "microbatches": 3,
+        "ideal_samples_per_second": 10.0,
+    }
+
+    def steps(one, count):
+        for i in range(count):
+            one.step(samples=8, forward=1.5, communication=0.5)
+            if i % 4 == 3:
+                one.between(checkpoint=0.5).saved()
+        return one
+
+    pairs = [
+        (
+            steps(Process(r, stage=r, **told), 12).killed(),
+            steps(
+                Process(r, attempt=2, start=30.5, stage=r, **told).between(none=1).resumed(11), 8
+            ).finished(),
+        )
+        for r in (0, 1)
+    ]
+    found, text = text_of(*(one for pair in pairs for one in pair), now=60)
+    flat = " ".join(text.split())
+    wall = 30.5 + 1 + 8 * 2 + 2 * 0.5
+    assert max(map(len, text.splitlines())) <= 100
+    assert f"HFU {100 * 20 * 1.5 / (2 * wall):.1f} %, which counts recomputation" in flat
+    assert (
+        f"throughput goodput {100 * 16 / wall:.1f} %: {320 / wall:.4g} samples per second of 20 (given)"
+        in flat
+    )
+    assert (
+        "pipeline of 2 stages: 25.0 % of kept steps is waiting; 25.0 % cannot be avoided with 3 micro" in flat
+    )
+    # Alive for 25.5 s and 18 s, 5 checkpoints, one failure: sqrt(2 x 0.5 x 43.5) s.
+    assert (
+        "saving takes 0.5 s each 8.7 s; the best interval for the failures seen is 6.6 s (estimate)" in flat
+    )
+    cost, idle = 2 * wall / 100, 2 * (wall - 30) / 100
+    assert f"cost ${cost:.4f}, ${idle:.4f} of it idle; energy {2 * wall / 3600:.3g} kWh (estimate)" in flat
+    # 5 s down, 1 s of startup, and 0.5 s of saving after the last step of the killed, for two GPUs.
+    assert "restart 1: down 5.00 s, 0 steps lost" in text and "in all 13.00 GPU-seconds ($0.1300)" in flat
+    advice = next(cause["advice"] for cause in found["causes"] if cause["state"] == "checkpoint")
+    assert "each 8.7 s, which is near the best interval for the failures seen, 6.6 s (estimate)" in advice
+
+
+def test_what_is_unknown_has_no_line():
+    text = text_of(Process().steps(5, forward=1).finished(), now=9)[1]
+    for word in ("HFU", "throughput", "pipeline", "checkpoints", "cost", "energy", "wrong input", "restart"):
+        assert word not in text, word
+
+
+def test_a_wrong_input_comes_before_the_table():
+    told = {"flops_per_step": 4e12, "peak_flops_per_second": 1e12}
+    lines = text_of(Process(**told).steps(5, forward=1).finished(), now=9)[1].splitlines()
+    assert lines[2].startswith("  wrong input: MFU of 400 % is above 100 %")
+    table = next(i for i, line in enumerate(lines) if "GPU-seconds" in line and "percent" in line)
+    assert table > 3 and lines[table - 1] == "" and "MFU unknown" in "".join(lines)
+    assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize(
+    "save, every, word", [(0.02, 40, "more"), (4.0, 5, "less"), (0.5, 10, "near")], ids=str
+)
+def test_checkpoint_advice_says_which_way_to_go(save, every, word):
+    """80 steps of 1 s, killed, 20 more: the time between failures is that and the saving."""
+    one = Process()
+    for _ in range(80 // every):
+        one.steps(every, forward=1).between(checkpoint=save).saved()
+    two = Process(attempt=2, start=200).between(none=1).resumed(79).steps(20, forward=1).finished()
+    found, text = text_of(one.killed(), two, now=300)
+    advice = next(cause["advice"] for cause in found["causes"] if cause["state"] == "checkpoint")
+    alive, saves = 80 + 80 // every * save + 21, 80 // every
+    best, now = duration((2 * save * alive) ** 0.5), duration(alive / saves)
+    said = f"for the failures seen {word} often is better, each {best} (estimate)."
+    near = f"now one is saved each {now}, which is near the best interval for the failures seen, {best} (estimate)."
+    assert advice.endswith(near if word == "near" else f"now one is saved each {now}, {said}"), advice
+    assert (
+        f"saving takes {duration(save)} each {now}; the best interval for the failures seen is {best}" in text
+    )
+
+
+def slow_host(ranks: int = 16) -> list[Process]:
+    """Ranks on hosts of four; those of h1 take turns at being slow, rank 4 most often. Each host is a stage."""
+    group = [Process(r, host=f"h{r // 4}", stage=r // 4, world_size=ranks) for r in range(ranks)]
+    for step in range(60):
+        slow = 4 if step % 10 < 8 else 5
+        for one in group:
+            one.step(forward=1.5 if one.rank == slow else 1, communication=0 if one.rank == slow else 0.5)
+    return [one.finished() for one in group]
+
+
+def test_a_host_that_explains_more_than_its_rank_is_named_and_since_when():
+    found, text = text_of(*slow_host())
+    flat, straggler = " ".join(text.split()), found["straggler"]
+    assert (straggler["culprit"], straggler["hosts"][0]) == (4, {"host": "h1", "share": 1.0})
+    share = straggler["shares"][0]["share"]
+    assert f"explains {100 * share:.1f} % of the waiting (all of h1 100.0 %, all of stage 1 100.0 %)" in flat
+    assert f"slow rank: 4 on h1 (productive) since step {straggler['since_step']}, which" in flat
+    advice = next(cause["advice"] for cause in found["causes"] if cause["state"] == "straggler")
+    assert f"rank 4 on h1 since step {straggler['since_step']} (100 % for all ranks on h1): its" in advice
+    assert len(advice) < 250
+
+
+def test_a_host_says_more_only_if_there_are_others_and_it_explains_more():
+    assert more_than_rank(0.5, [("a", 0.9), ("b", 0.1)], 2) == ("a", 0.9)
+    assert more_than_rank(0.5, [("a", 0.9)], 1) is None and more_than_rank(0.5, [], 2) is None
+    assert more_than_rank(0.88, [("a", 0.9)], 2) is None
+
+
+def test_lengths_and_money_have_the_digits_that_matter():
+    seconds = (0, 0.013, 2, 9.94, 9.96, 42, 119, 150, 7199, 7200, 86400, 1e6, 1e7)
+    said = ["0 ms", "13 ms", "2.0 s", "9.9 s", "10 s", "42 s", "119 s", "2.5 min", "120 min", "2.0 h", "24 h"]
+    assert [duration(one) for one in seconds] == [*said, "12 d", "116 d"]
+    assert [dollars(one) for one in (0, 0.0001, 0.0188, 1234.5)] == [
+        "$0.000000",
+        "$0.000100",
+        "$0.0188",
+        "$1,234.50",
+    ]
+
+
 def test_restarts_say_where_they_went_on():
     one = Process().steps(5, forward=1).killed()
     two = Process(attempt=2, start=7).resumed(2).step(forward=1).killed()
@@ -66,6 +192,7 @@ def test_restarts_say_where_they_went_on():
     text = text_of(one, two, three, now=12)[1]
     assert "restart 1: down 2.00 s, 2 steps lost (2.00 GPU-seconds), resumed after step 2" in text
     assert "restart 2: down 1.00 s, 4 steps lost (4.00 GPU-seconds), resumed from the beginning" in text
+    assert "  2 restarts: 9.00 GPU-seconds in all" in text and "$" not in text
     unknown = text_of(Process().steps(5, forward=1).killed(), Process(attempt=2, start=7), now=8)[1]
     assert "resumed at an unknown step" in unknown and "None" not in unknown
 

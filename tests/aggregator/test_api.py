@@ -319,6 +319,51 @@ def test_series_say_what_the_document_says(client):
     assert {key[2]: value for key, value in found.items() if key[0] == "goodput_cause_gain_ratio"} == gains
 
 
+def staged(run: str, start: float) -> list:
+    """Four ranks of two pipeline stages on two hosts that told their power and their hardware FLOPs; rank 3 is slow."""
+    told = {"flops_per_step": 2e12, "hardware_flops_per_step": 3e12, "peak_flops_per_second": 8e12}
+    told |= {"world_size": 4, "microbatches": 3, "gpu_power_watts": 500.0}
+    ranks = [Process(r, 1, start, stage=r // 2, host=f"h{r // 2}", **told) for r in range(4)]
+    for one in ranks:
+        wait = 0.25 if one.rank < 3 else 0
+        one.steps(8, forward=1.25 - wait, communication=0.25 + wait).finished()
+    return [rank_report(one, run) for one in ranks]
+
+
+def test_figures_are_series_and_what_is_unknown_is_absent(client):
+    for ranks in story(start=now() - 60):
+        push(client, *ranks)
+    push(client, *staged("r4", now() - 60))
+    found, run = samples(client), client.get("/api/v1/runs/r1").json()
+    # 12 + 8 steps of 2 ranks with 32 samples each, of which 4 steps were lost.
+    assert (found["goodput_samples", "r1", "kept"], found["goodput_samples", "r1", "lost"]) == (1024, 256)
+    assert found["goodput_throughput_goodput_ratio", "r1"] == run["throughput"]["goodput"]
+    saving = run["checkpoints"]
+    assert found["goodput_checkpoint_save_seconds", "r1"] == saving["save_seconds"] == 0.25
+    best = found["goodput_checkpoint_best_interval_seconds", "r1"]
+    assert best == saving["best_interval_seconds"]
+    assert best == pytest.approx((2 * 0.25 * saving["seconds_between_failures"]) ** 0.5)
+    assert found["goodput_straggler_host_share_ratio", "r1", "n1"] == 1.0
+    assert found["goodput_input_errors", "r1"] == 0
+    for name in ("hfu_ratio", "pipeline_bubble_ratio", "energy_joules"):
+        assert not any(key[:2] == (f"goodput_{name}", "r1") for key in found), name
+    run = client.get("/api/v1/runs/r4").json()
+    assert found["goodput_hfu_ratio", "r4"] == run["factors"]["hfu"] == pytest.approx(3 / 8 / 1.5)
+    assert found["goodput_pipeline_bubble_ratio", "r4", "ideal"] == pytest.approx(1 / 4)
+    # Three ranks wait 0.5 s of 1.5, one 0.25 s.
+    assert found["goodput_pipeline_bubble_ratio", "r4", "measured"] == pytest.approx((3 * 0.5 + 0.25) / 6)
+    joules = {key[2]: value for key, value in found.items() if key[:2] == ("goodput_energy_joules", "r4")}
+    assert joules == run["energy"]["states"] and sum(joules.values()) == pytest.approx(4 * 8 * 1.5 * 500)
+    assert not any(key[:2] == ("goodput_cost_dollars", "r4") for key in found)
+
+
+def test_a_wrong_input_is_counted(client):
+    told = {"flops_per_step": 2e13, "peak_flops_per_second": 8e12}
+    push(client, rank_report(Process(0, 1, now() - 60, **told).steps(8, forward=1).finished()))
+    found = samples(client)
+    assert found["goodput_input_errors", "r1"] == 1 and ("goodput_mfu_ratio", "r1") not in found
+
+
 def test_ranks_are_counted_and_silence_has_an_age(client):
     start = now() - 10
     push(client, rank_report(Process(0, 1, start, world_size=4).steps(3, forward=1)))
@@ -356,6 +401,7 @@ def test_all_series_are_declared(client):
     push(client, rank_report(Process(0, 1, now() - 5).steps(2, forward=1), run="r2"))
     stuck = Process(0, 1, now() - 300).steps(2, forward=1).begun(loader=1).silent(after=290)
     push(client, rank_report(stuck, run="r3"))
+    push(client, *staged("r4", now() - 60))
     families = list(text_string_to_metric_families(client.get("/metrics").text))
     seen = set()
     for family in families:

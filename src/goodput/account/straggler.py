@@ -26,6 +26,8 @@ SLOW_RATIO_MIN = 1.02
 # being last, somebody is last most often.
 EXPLAINED_RATIO_MIN = 0.5
 SHARES_MAX = 16
+# Detection begins anew with each attempt; what lies so near to the last one's end goes on from there.
+NEAR_STEPS = 16
 SWEEP_ENTRIES = 4096
 _NOT_OWN = (COMMUNICATION, _STRAGGLER, COMPILE, STALL)
 
@@ -184,9 +186,17 @@ class Straggler:
 
     def since(self, rank: int) -> int | None:
         """The step at which this rank became slow, if it is slow still; None if no step stands out."""
-        newest = max((key for key in self.onsets if key[0] == rank), default=None)
-        onset = self.onsets.get(newest)
-        return onset.stretches[-1].first if onset is not None and onset.slow else None
+        attempts = sorted((key for key in self.onsets if key[0] == rank), reverse=True)
+        if not attempts or not self.onsets[attempts[0]].slow:
+            return None
+        first = self.onsets[attempts[0]].stretches[-1].first
+        for key in attempts[1:]:
+            # It was slow to the end of the attempt before, so a restart was not what made it slow.
+            stretches = self.onsets[key].stretches
+            if not stretches or stretches[-1].last is None or stretches[-1].last + NEAR_STEPS < first:
+                break
+            first = min(first, stretches[-1].first)
+        return first
 
 
 def _shares(caused_ns: dict, waited_ns: int) -> list[tuple]:

@@ -1,6 +1,7 @@
-"""An account for people: a table that closes to 100.0 %, the factors, and one line of advice.
+"""An account for people: a table that closes to 100.0 %, the factors, what follows from them, and one line of advice.
 
-In: an account document. Out: text of at most 100 columns, without colour.
+In: an account document. Out: text of at most 100 columns, without colour. A figure that is unknown has no line,
+except for the factors, which then say so.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import textwrap
 from goodput.account.states import MEANINGS, STATES
 
 COLUMNS = 100
+# A host or a stage is worth a word if waiting for it explains this much more than waiting for its slowest rank.
+MORE_SHARE_MIN = 0.05
 
 
 def tenths(parts: list[float]) -> list[int]:
@@ -48,27 +51,54 @@ def percent(ratio: float | None) -> str:
     return "unknown" if ratio is None else f"{100 * ratio:.1f} %"
 
 
+def duration(seconds: float) -> str:
+    """A length of time in two or three digits: "2.0 s", "42 s", "25 min", "3.5 h"."""
+    if seconds < 0.0995:
+        return f"{1000 * seconds:.3g} ms"
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            value = seconds / size
+            return f"{value:.1f} {unit}" if value < 9.95 else f"{value:.0f} {unit}"
+    return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+
+
+def dollars(value: float) -> str:
+    """Money with as many decimals as it needs to be seen."""
+    return f"${value:,.2f}" if value >= 1 else f"${value:.4f}" if value >= 0.01 else f"${value:.6f}"
+
+
+def more_than_rank(share: float, shares: list[tuple], count: int) -> tuple | None:
+    """The (host or stage, share) that explains more of the waiting than the rank that explains `share` of it.
+
+    `shares` are largest first. None where there is but one of `count`, or where the rank says it all.
+    """
+    return shares[0] if count > 1 and shares and shares[0][1] >= share + MORE_SHARE_MIN else None
+
+
 def render(document: dict) -> str:
     """The whole account as text."""
+    world, wall = document["world_size"], document["end"] - document["start"]
     lines = [
-        f"run {document['run']}: {document['status']}, {document['world_size']} rank{'s' * (document['world_size'] != 1)}, "
-        f"{document['end'] - document['start']:.1f} s, {document['gpu_seconds']:.1f} GPU-seconds",
+        f"run {document['run']}: {document['status']}, {world} rank{'s' * (world != 1)}, "
+        f"{wall:.1f} s, {document['gpu_seconds']:.1f} GPU-seconds",
         "",
+        *(wrap(f"  wrong input: {error}") for error in document["errors"]),
+        *[""] * bool(document["errors"]),
         f"  {'state':<14}{'GPU-seconds':>12}{'percent':>9}   what it is",
     ]
     lines += [
         f"  {s:<14}{seconds:>12.2f}{share:>8}%   {what}" for s, seconds, share, what in state_rows(document)
     ]
     lines += [f"  {'total':<14}{document['gpu_seconds']:>12.2f}{'100.0':>8}%", ""]
-    for line in [*_factor_lines(document), *_trouble_lines(document)]:
-        lines.append(wrap(line))
+    parts = (_factor_lines, _figure_lines, _straggler_lines, _restart_lines, _cause_lines)
+    lines += [wrap(line) for part in parts for line in part(document)]
     return "\n".join(lines)
 
 
 def wrap(line: str) -> str:
     """A long line over several, each continued a little further in."""
     return (
-        textwrap.fill(line, COLUMNS, subsequent_indent="    ", break_long_words=False)
+        textwrap.fill(line, COLUMNS, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
         if line.strip()
         else line
     )
@@ -76,42 +106,117 @@ def wrap(line: str) -> str:
 
 def _factor_lines(document: dict) -> list[str]:
     f, steps = document["factors"], document["steps"]
+    hfu = "" if f["hfu"] is None else f"; HFU {percent(f['hfu'])}, which counts recomputation"
     return [
         f"  goodput {percent(f['goodput'])} = availability {percent(f['availability'])}"
         f" x step efficiency {percent(f['step_efficiency'])}",
-        f"  MFU {percent(f['mfu'])} = goodput x compute efficiency {percent(f['compute_efficiency'])}",
+        f"  MFU {percent(f['mfu'])} = goodput x compute efficiency {percent(f['compute_efficiency'])}{hfu}",
         f"  steps of all ranks: {steps['kept']} kept, {steps['lost']} lost;"
         f" ranks observed {percent(document['coverage']['ranks'])}",
     ]
 
 
-def _trouble_lines(document: dict) -> list[str]:
+def _figure_lines(document: dict) -> list[str]:
+    """Throughput, pipeline, checkpoints and money, as far as they are known."""
     lines = []
-    straggler = document["straggler"]
-    if straggler["culprit"] is not None:
-        first = straggler["shares"][0]
+    rate = document["throughput"]
+    if rate["goodput"] is not None:
         lines.append(
-            f"  slow rank: {straggler['culprit']} on {first['host']} ({straggler['because']}), which explains"
-            f" {percent(first['share'])} of the waiting; steps take {straggler['slowdown']:.2f}x as long as if their work were spread evenly"
+            f"  throughput goodput {percent(rate['goodput'])}: {rate['samples_per_second']:,.4g} samples per second "
+            f"of {rate['ideal_samples_per_second']:,.4g} ({_BASES[rate['ideal_basis']]})"
         )
-    for restart in document["restarts"]:
+    pipe = document["pipeline"]
+    if pipe is not None and pipe["bubble"] is not None:
+        ideal = pipe["ideal_bubble"]
+        least = f"; {percent(ideal)} cannot be avoided with {pipe['microbatches']} microbatches"
+        lines.append(
+            f"  pipeline of {pipe['stages']} stages: {percent(pipe['bubble'])} of kept steps is waiting"
+            f"{'' if ideal is None else least}"
+        )
+    return [*lines, *_checkpoint_lines(document["checkpoints"]), *_money_lines(document)]
+
+
+_BASES = {"given": "given", "best shown": "the best that the run has shown"}
+
+
+def _checkpoint_lines(saving: dict) -> list[str]:
+    if saving["save_seconds"] is None or saving["interval_seconds"] is None:
+        return []
+    best = saving["best_interval_seconds"]
+    advice = (
+        "" if best is None else f"; the best interval for the failures seen is {duration(best)} (estimate)"
+    )
+    return [
+        f"  checkpoints: saving takes {duration(saving['save_seconds'])} each"
+        f" {duration(saving['interval_seconds'])}{advice}"
+    ]
+
+
+def _money_lines(document: dict) -> list[str]:
+    cost, energy = document["cost"], document["energy"]
+    said = []
+    if cost is not None:
+        idle = cost["total"] - cost["states"]["productive"]
+        said.append(f"cost {dollars(cost['total'])}, {dollars(idle)} of it idle")
+    if energy is not None:
+        said.append(f"energy {energy['total'] / 3.6e6:,.3g} kWh (estimate)")
+    return [f"  {'; '.join(said)}"] if said else []
+
+
+def _straggler_lines(document: dict) -> list[str]:
+    straggler = document["straggler"]
+    if straggler["culprit"] is None:
+        return []
+    first = straggler["shares"][0]
+    since = "" if straggler["since_step"] is None else f" since step {straggler['since_step']}"
+    return [
+        f"  slow rank: {straggler['culprit']} on {first['host']} ({straggler['because']}){since}, which explains"
+        f" {percent(first['share'])} of the waiting{_more_places(document, first['share'])};"
+        f" steps take {straggler['slowdown']:.2f}x as long as if their work were spread evenly"
+    ]
+
+
+def _more_places(document: dict, share: float) -> str:
+    """The host and the stage that explain more than the rank does."""
+    straggler, stages = document["straggler"], (document["pipeline"] or {"stages": 1})["stages"]
+    hosts = len({rank["host"] for rank in document["ranks"]})
+    host = more_than_rank(share, [(one["host"], one["share"]) for one in straggler["hosts"]], hosts)
+    stage = more_than_rank(share, [(one["stage"], one["share"]) for one in straggler["stages"]], stages)
+    said = [f"all of {host[0]} {percent(host[1])}"] if host else []
+    said += [f"all of stage {stage[0]} {percent(stage[1])}"] if stage else []
+    return f" ({', '.join(said)})" if said else ""
+
+
+def _restart_lines(document: dict) -> list[str]:
+    lines, restarts = [], document["restarts"]
+    for restart in restarts:
         down, point = restart["down_seconds"], restart["resume_step"]
         resumed = {None: "at an unknown step", -1: "from the beginning"}.get(point, f"after step {point}")
         lines.append(
             f"  restart {restart['attempt'] - 1}: down {'unknown' if down is None else f'{down:.2f} s'}, "
             f"{restart['lost_steps']} steps lost ({restart['lost_gpu_seconds']:.2f} GPU-seconds), "
-            f"resumed {resumed}"
+            f"resumed {resumed}; in all {_spent([restart])}"
         )
-    if document["causes"]:
-        cause = document["causes"][0]
-        gain = (
-            ""
-            if cause["gain"] is None
-            else f"; without it the run would be at most {cause['gain']:.2f}x as fast"
-        )
-        lines += [
-            "",
-            f"  largest cause: {cause['state']}, {percent(cause['share'])} of all GPU time{gain}",
-            f"  advice: {cause['advice']}",
-        ]
+    if len(restarts) > 1:
+        lines.append(f"  {len(restarts)} restarts: {_spent(restarts)} in all")
     return lines
+
+
+def _spent(restarts: list[dict]) -> str:
+    costs = [restart["cost"] for restart in restarts]
+    money = "" if None in costs else f" ({dollars(sum(costs))})"
+    return f"{sum(restart['gpu_seconds'] for restart in restarts):.2f} GPU-seconds{money}"
+
+
+def _cause_lines(document: dict) -> list[str]:
+    if not document["causes"]:
+        return []
+    cause = document["causes"][0]
+    gain = (
+        "" if cause["gain"] is None else f"; without it the run would be at most {cause['gain']:.2f}x as fast"
+    )
+    return [
+        "",
+        f"  largest cause: {cause['state']}, {percent(cause['share'])} of all GPU time{gain}",
+        f"  advice: {cause['advice']}",
+    ]

@@ -12,6 +12,7 @@ import time
 from prometheus_client import generate_latest
 
 from goodput import __version__
+from goodput.account import figures
 from goodput.account.account import FACTORS, Account
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts import Accounts
@@ -45,11 +46,9 @@ class Exposition:
     def _add_run(self, families: Families, account: Account, now_ns: int) -> None:
         run = {"run": account.run}
         families.add("goodput_run_info", {**run, "device": account.device, "status": account.status}, 1)
-        gpu_ns, price = account.gpu_ns(), account.gpu_hour_cost()
+        gpu_ns = account.gpu_ns()
         for state, ns in zip(STATES, gpu_ns, strict=True):
             families.add("goodput_gpu_seconds", {**run, "state": state}, ns / 1e9)
-            if price is not None:
-                families.add("goodput_cost_dollars", {**run, "state": state}, ns / 3.6e12 * price)
         for factor in FACTORS:
             ratio = account.ratio(factor)
             if ratio is not None:
@@ -64,13 +63,8 @@ class Exposition:
         families.add("goodput_progress_age_seconds", run, 0 if account.status == "finished" else age_ns / 1e9)
         self._add_hang(families, account, now_ns)
         self._add_ranks(families, account, now_ns)
-        slowdown = account.straggler.slowdown()
-        if slowdown is not None:
-            families.add("goodput_straggler_slowdown_ratio", run, slowdown)
-        hosts = {rank.rank: rank.host for rank in account.ranks}
-        for rank, share in account.straggler.shares():
-            labels = {**run, "rank": str(rank), "host": hosts.get(rank, "")}
-            families.add("goodput_straggler_share_ratio", labels, share)
+        _add_figures(families, account)
+        _add_straggler(families, account)
         for cause in explain(account):
             if cause["gain"] is not None:
                 families.add("goodput_cause_gain_ratio", {**run, "state": cause["state"]}, cause["gain"])
@@ -115,6 +109,47 @@ class Exposition:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         families.add("goodput_aggregator_cpu_seconds_total", {}, usage.ru_utime + usage.ru_stime)
         families.add("goodput_aggregator_memory_bytes", {}, _resident_bytes())
+
+
+def _add_figures(families: Families, account: Account) -> None:
+    """What follows from the account's sums; what is unknown is absent."""
+    run = {"run": account.run}
+    kept = sum(rank.kept_samples for rank in account.ranks)
+    families.add("goodput_samples", {**run, "kind": "kept"}, kept)
+    families.add("goodput_samples", {**run, "kind": "lost"}, max(account.samples - kept, 0))
+    families.add("goodput_input_errors", run, len(figures.input_errors(account)))
+    saving, bubble = figures.checkpoints(account), figures.pipeline(account) or {}
+    single = {
+        "goodput_throughput_goodput_ratio": figures.throughput(account)["goodput"],
+        "goodput_checkpoint_save_seconds": saving["save_seconds"],
+        "goodput_checkpoint_best_interval_seconds": saving["best_interval_seconds"],
+    }
+    for name, value in single.items():
+        if value is not None:
+            families.add(name, run, value)
+    for kind, value in (("measured", bubble.get("bubble")), ("ideal", bubble.get("ideal_bubble"))):
+        if value is not None:
+            families.add("goodput_pipeline_bubble_ratio", {**run, "kind": kind}, value)
+    spent = {
+        "goodput_cost_dollars": figures.money(account),
+        "goodput_energy_joules": figures.energy(account),
+    }
+    for name, total in spent.items():
+        for state, value in (total or {"states": {}})["states"].items():
+            families.add(name, {**run, "state": state}, value)
+
+
+def _add_straggler(families: Families, account: Account) -> None:
+    run, straggler = {"run": account.run}, account.straggler
+    slowdown = straggler.slowdown()
+    if slowdown is not None:
+        families.add("goodput_straggler_slowdown_ratio", run, slowdown)
+    hosts = {rank.rank: rank.host for rank in account.ranks}
+    for rank, share in straggler.shares():
+        labels = {**run, "rank": str(rank), "host": hosts.get(rank, "")}
+        families.add("goodput_straggler_share_ratio", labels, share)
+    for host, share in straggler.host_shares():
+        families.add("goodput_straggler_host_share_ratio", {**run, "host": host}, share)
 
 
 def _resident_bytes() -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
+from goodput.account import figures
 from goodput.account.account import Account
 from goodput.account.states import INDEX
 
@@ -25,7 +26,7 @@ def advisers() -> dict[str, object]:
 def explain(account: Account) -> list[dict]:
     """The causes of this account, as the document lists them."""
     gpu_ns, wall = account.gpu_ns(), account.wall_gpu_ns()
-    price = account.gpu_hour_cost()
+    dollars = figures.money(account)
     found = []
     for state, module in advisers().items():
         ns = gpu_ns[INDEX[state]]
@@ -38,7 +39,7 @@ def explain(account: Account) -> list[dict]:
                 "share": share,
                 "gpu_seconds": ns / 1e9,
                 "gain": 1 / (1 - share) if share < 1 else None,
-                "cost": None if price is None else ns / 3.6e12 * price,
+                "cost": None if dollars is None else dollars["states"][state],
                 "advice": module.advise(account),
             }
         )

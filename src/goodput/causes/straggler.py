@@ -1,5 +1,7 @@
 """Waiting in collectives for a slower rank."""
 
+from goodput.account.text import more_than_rank
+
 STATE = "straggler"
 
 _BECAUSE = {
@@ -23,4 +25,17 @@ def advise(account) -> str:
     host = next((r.host for r in account.ranks if r.rank == rank), "")
     share = dict(account.straggler.shares()).get(rank, 0.0)
     because = _BECAUSE.get(state, f"it spends longer in {state}")
-    return f"{100 * share:.0f} % of it is waiting for rank {rank} on {host}: {because}."
+    since = account.straggler.since(rank)
+    when = "" if since is None else f" since step {since}"
+    return f"{100 * share:.0f} % of it is waiting for rank {rank} on {host}{when}{_more(account, share)}: {because}."
+
+
+def _more(account, share: float) -> str:
+    """The host, else the stage, if waiting for all of its ranks explains more."""
+    hosts = {rank.host for rank in account.ranks}
+    stages = {rank.stage for rank in account.ranks if rank.stage is not None}
+    host = more_than_rank(share, account.straggler.host_shares(), len(hosts))
+    if host is not None:
+        return f" ({100 * host[1]:.0f} % for all ranks on {host[0]})"
+    stage = more_than_rank(share, account.straggler.stage_shares(), len(stages))
+    return "" if stage is None else f" ({100 * stage[1]:.0f} % for all ranks of stage {stage[0]})"

@@ -7,6 +7,7 @@ import json
 import sys
 
 PROBLEMS_SHOWN = 20
+SECONDS_MAX = 4.6e9  # 146 years, as in the log itself
 
 
 def add_parser(subparsers) -> None:
@@ -43,8 +44,9 @@ def call(arguments) -> int:
     from goodput.identity import clean_text
     from goodput.runlog import LogError, replay
 
-    if not arguments.stall_seconds > 0:
-        print("goodput replay: --stall-seconds must be above 0", file=sys.stderr)
+    wrong = _wrong(arguments)
+    if wrong:
+        print(f"goodput replay: {wrong}", file=sys.stderr)
         return 2
     window = None
     if arguments.start is not None or arguments.end is not None:
@@ -71,7 +73,7 @@ def call(arguments) -> int:
     documents = [document(account, explain(account)) for account in chosen]
     for found in documents:
         found["log"] = problems.document()
-        print(json.dumps(found) if arguments.json else render(found) + "\n")
+        print(json.dumps(found) if arguments.json else render(_shown(found)) + "\n")
     if arguments.html:
         from goodput.report_page import page
 
@@ -83,6 +85,30 @@ def call(arguments) -> int:
             print(f"goodput replay: {arguments.html}: {error.strerror}", file=sys.stderr)
             return 1
     return 0
+
+
+def _shown(value):
+    """Names in a log are anybody's, and a terminal obeys what it is shown: texts without control characters."""
+    from goodput.identity import clean_text
+
+    if isinstance(value, dict):
+        return {name: _shown(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_shown(inner) for inner in value]
+    return clean_text(value, 1000) if isinstance(value, str) else value
+
+
+def _wrong(arguments) -> str:
+    """What is wrong with the call, if anything."""
+    if not 0 < arguments.stall_seconds < SECONDS_MAX:
+        return "--stall-seconds must be above 0"
+    for name in ("start", "end"):
+        at = getattr(arguments, name)
+        if at is not None and not abs(at) < SECONDS_MAX:
+            return f"--{name} must be a time in seconds on the log's clock"
+    if None not in (arguments.start, arguments.end) and arguments.start > arguments.end:
+        return "--start must not be after --end"
+    return ""
 
 
 def said(problems) -> list[str]:

@@ -1,18 +1,15 @@
 // What is known of a run besides its account, as [name, value, title]: in, the API's run; out, texts. Knows no page.
 
-import { count, dollars, duration, gpuUnit, localTime, percent, utcTime } from "./numbers.js";
+import { count, duration, gpuUnit, localTime, percent, utcTime } from "./numbers.js";
 
 export function facts(run) {
   const { kept, lost } = run.steps;
-  const price = hourPrice(run);
-  const cost = (run.gpu_seconds / 3600) * price;
   const unit = gpuUnit(run.gpu_seconds);
   return [
     ["Ranks", count(run.world_size)],
     ["Start", localTime(run.start), utcTime(run.start)],
     ["Duration", duration(run.end - run.start), `until ${utcTime(run.end)}`],
     [unit.name, unit.text(run.gpu_seconds), "allocated: every GPU of every expected rank, from start to end"],
-    ...(price == null ? [] : [["Cost", dollars(cost, cost), `at $${price.toFixed(2)} a GPU-hour`]]),
     ["Rank-steps", `${count(kept)} kept, ${count(lost)} lost`, "steps of all ranks together; lost ones were done again"],
     ["Samples", count(run.samples), "of all attempts together"],
     ...stepFacts(run.windows.sliding),
@@ -20,7 +17,6 @@ export function facts(run) {
     ["Observed", percent(run.coverage.ranks), "coverage: share of the allocated GPU time that somebody reported"],
     ["Device clock", percent(run.coverage.device_clock),
       "coverage: share of the time measured on the device; the rest is the host's clock"],
-    ...(run.factors.hfu == null ? [] : [["HFU", percent(run.factors.hfu), "as MFU, with recomputation counted"]]),
   ];
 }
 
@@ -33,10 +29,4 @@ function stepFacts({ steps, step_seconds: { p50, p99, p999 } }) {
 
 function seconds(value) {
   return value == null ? "unknown" : value < 1 ? `${(1000 * value).toPrecision(3)} ms` : duration(value);
-}
-
-// The API prices the causes; the price of a GPU-hour follows from any of them.
-export function hourPrice(run) {
-  const priced = run.causes.find((cause) => cause.cost != null && cause.gpu_seconds > 0);
-  return priced ? (3600 * priced.cost) / priced.gpu_seconds : null;
 }

@@ -1,6 +1,6 @@
 // Changing nodes only where something changed, so that focus, selection and scrolling survive a refresh.
 
-import { count, localTime, utcTime } from "./numbers.js";
+import { count, localTime, tenths, tenthsText, utcTime } from "./numbers.js";
 import { MEANINGS } from "./words.js";
 
 export const ROWS = 64; // Rows drawn at first, and more at each press of "show more".
@@ -39,6 +39,23 @@ export function keyed(parent, template, items, keyOf, update) {
     update(node, item);
   }
   if (focused !== document.activeElement && focused?.isConnected) focused.focus({ preventScroll: true });
+}
+
+// A stacked bar of GPU time by state; where one is `marked` the others are dimmed.
+export function bar(node, states, who, marked) {
+  const names = Object.keys(states);
+  const shares = tenths(Object.values(states));
+  const parts = names.map((state, i) => ({ state, share: shares[i] })).filter((part) => part.share > 0);
+  keyed(node, "t-segment", parts, (part) => part.state, (segment, { state, share }) => {
+    const label = `${state} ${tenthsText(share)} %`;
+    const dim = marked in MEANINGS && marked !== state ? " dim" : "";
+    attribute(segment, "class", `s-${state in MEANINGS ? state : "other"}${dim}`);
+    attribute(segment, "title", `${label}: ${MEANINGS[state] ?? ""}`);
+    segment.style.setProperty("flex-grow", share);
+    text(segment.firstElementChild, label);
+  });
+  const said = parts.map((part) => `${part.state} ${tenthsText(part.share)} %`).join(", ");
+  attribute(node, "aria-label", `${who}: ${said || "no time yet"}`);
 }
 
 // The first `view.shown` of the rows, and a button for more of them.

@@ -27,6 +27,15 @@ export function gpuUnit(total) {
     : { name: "GPU-hours", text: (seconds) => grouped(seconds / 3600, total < 3.6e6 ? 3 : 1) };
 }
 
+// Three digits and the letter of a power of a thousand: "33.2k", or with a unit "415 PFLOP".
+export function compact(value, unit = "") {
+  const units = ["", "k", "M", "G", "T", "P", "E", "Z"];
+  const i = Math.min(Math.max(Math.floor(Math.log10(Math.abs(value) || 1) / 3 + 1e-9), 0), units.length - 1);
+  const short = value / 1000 ** i;
+  const digits = short < 999.5 ? String(Number(short.toPrecision(3))) : grouped(short, 0);
+  return `${digits}${unit && " "}${units[i]}${unit}`;
+}
+
 // As many decimals as the whole needs, so that the parts of one run stand under each other.
 export const dollars = (value, whole) =>
   value == null ? "unknown" : `$${grouped(value, whole >= 1 ? 2 : whole >= 0.01 ? 4 : 6)}`;

@@ -1,14 +1,20 @@
 // The built-in page: polls the JSON API and writes what it says into page.html.
 //
-// In: api/v1/runs and api/v1/runs/NAME, the address (#run=NAME, #runs). Out: text nodes, titles and widths.
+// In: api/v1/runs and api/v1/runs/NAME, the address (#run=NAME, #runs); rolling.js asks for a run's last minutes and
+// hours besides. Out: text nodes, titles and widths.
 // Every name comes from outside, so nothing is ever written as HTML. Nodes are kept by key and only changed where
-// the text differs, so focus, selection and scrolling survive a refresh. It computes no figure: ratios are the
-// API's, and percents are the API's GPU-seconds rounded so that they close to 100.0 as in `goodput report`.
+// the text differs, so focus, selection and scrolling survive a refresh. It computes no figure but what all restarts
+// took together: ratios are the API's, and percents are its GPU-seconds rounded so that they close to 100.0 as in
+// `goodput report`.
 
-import { facts, hourPrice } from "./facts.js";
+import { facts } from "./facts.js";
+import { figures, stateCost, stateTitle } from "./figures.js";
 import { drawHang } from "./hang.js";
-import { $, ROWS, attribute, field, keyed, paged, put, showTime, swatch, text, width } from "./nodes.js";
+import { $, ROWS, attribute, bar, field, keyed, paged, put, showTime, swatch, text, width } from "./nodes.js";
 import { count, dollars, duration, gpuUnit, percent, plural, tenths, tenthsText, times } from "./numbers.js";
+import { drawRestarts } from "./restarts.js";
+import { closeRolling, followRolling } from "./rolling.js";
+import { drawStraggler } from "./straggler.js";
 import { FACTORS, MEANINGS, NO_FLOPS, STATUSES } from "./words.js";
 
 const POLL_MS = 2000;
@@ -16,22 +22,6 @@ const POLL_MS_MAX = 10_000;
 const ANSWER_MS_MAX = 8000;
 const LIST_EVERY = 5; // Polls between two looks at the list of runs while one run is shown.
 const SILENT_SECONDS = 30; // A living rank not reported for so long is marked.
-
-function bar(node, states, who) {
-  const names = Object.keys(states);
-  const shares = tenths(Object.values(states));
-  const parts = names.map((state, i) => ({ state, share: shares[i] })).filter((part) => part.share > 0);
-  keyed(node, "t-segment", parts, (part) => part.state, (segment, { state, share }) => {
-    const label = `${state} ${tenthsText(share)} %`;
-    const dim = view.sort in MEANINGS && view.sort !== state ? " dim" : "";
-    attribute(segment, "class", `s-${state in MEANINGS ? state : "other"}${dim}`);
-    attribute(segment, "title", `${label}: ${MEANINGS[state] ?? ""}`);
-    segment.style.setProperty("flex-grow", share);
-    text(segment.firstElementChild, label);
-  });
-  const said = parts.map((part) => `${part.state} ${tenthsText(part.share)} %`).join(", ");
-  attribute(node, "aria-label", `${who}: ${said || "no time yet"}`);
-}
 
 // ---- The list of runs ---------------------------------------------------------------------------------------
 
@@ -70,7 +60,9 @@ function drawRun() {
   put(head, { name: run.run, status: run.status, statusMeaning: STATUSES[run.status] ?? "" });
   attribute(field(head, "status"), "class", `status ${run.status in STATUSES ? run.status : ""}`);
   drawHang($("hang"), run);
-  for (const node of document.querySelectorAll("[data-factor]")) drawFigure(node, run.factors[node.dataset.factor]);
+  $("errors").hidden = run.errors.length === 0;
+  keyed($("errors").querySelector("ul"), "t-error", run.errors, (error) => error, text);
+  for (const node of document.querySelectorAll("[data-factor]")) drawFigure(node, run);
   keyed($("facts"), "t-fact", facts(run), ([name]) => name, (node, [name, value, title]) => {
     put(node, { name, value });
     attribute(node, "title", title ?? "");
@@ -78,20 +70,31 @@ function drawRun() {
   drawCause(run);
   drawStraggler(run);
   drawAccount(run);
-  drawRestarts(run);
+  keyed($("figures"), "t-figure", figures(run), ([name]) => name, (node, [name, value, detail, title]) => {
+    put(node, { name, value, detail });
+    attribute(node, "title", title);
+    node.classList.toggle("unknown", value === "unknown");
+  });
+  drawRestarts(run, view.restarts);
   drawRanks(run);
+  followRolling(run, view.sort);
 }
 
-function drawFigure(node, ratio) {
-  const [name, meaning] = FACTORS[node.dataset.factor];
+function drawFigure(node, run) {
+  const factor = node.dataset.factor;
+  const [name, meaning] = FACTORS[factor];
+  const ratio = run.factors[factor];
   if (!node.firstElementChild) node.append(...["span", "strong", "small"].map((tag) => document.createElement(tag)));
   const [label, figure, small] = node.children;
   const unknown = ratio == null;
   text(label, name);
   text(figure, percent(ratio));
-  text(small, "brief" in node.dataset ? "" : unknown && /mfu|compute/.test(node.dataset.factor) ? NO_FLOPS : meaning);
+  const why = run.errors.length ? "above 100 %, which cannot be: see the top" : NO_FLOPS;
+  const { hfu } = run.factors;
+  const more = factor === "mfu" && hfu !== null ? `; HFU ${percent(hfu)}` : "";
+  text(small, "brief" in node.dataset ? "" : unknown && /mfu|compute/.test(factor) ? why : meaning + more);
   node.classList.toggle("unknown", unknown);
-  attribute(node, "title", `${name}: ${meaning}`);
+  attribute(node, "title", `${name}: ${meaning} (${run.basis[factor]})`);
 }
 
 // What nobody saw may have been useful, so no gain is promised for it.
@@ -104,8 +107,7 @@ function drawCause(run) {
   swatch(field(root, "swatch"), first?.state);
   if (first) {
     const faster = gain(first) ? `Without it the run would be at most ${gain(first)} as fast. ` : "";
-    const whole = (run.gpu_seconds / 3600) * (hourPrice(run) ?? 0);
-    const spent = first.cost == null ? "" : `It has cost ${dollars(first.cost, whole)} so far.`;
+    const spent = run.cost === null ? "" : `It has cost ${stateCost(run, first.state)} so far.`;
     put(root, { state: first.state, share: `${percent(first.share)} of all GPU time`, advice: first.advice,
       gain: faster + spent });
   } else put(root, { state: "none", share: "", advice: "All GPU time was productive.", gain: "" });
@@ -117,40 +119,19 @@ function drawCause(run) {
   });
 }
 
-function drawStraggler(run) {
-  const { culprit, because, slowdown, shares } = run.straggler;
-  const host = run.ranks.find((rank) => rank.rank === culprit)?.host;
-  put($("straggler"), culprit === null
-    ? { culprit: "none", host: "", because: slowdown === null ? "No step was reported by two ranks of a group." :
-        "No single rank is slow: none exceeds the median of its group by 2 %." }
-    : { culprit: `rank ${culprit}`, host: `on ${host || "an unnamed host"}`,
-        because: `It spends more time in ${because}${MEANINGS[because] ? ` (${MEANINGS[because]})` : ""} ` +
-          "than the median of its group." });
-  text(field($("straggler"), "slowdown"), slowdown === null ? "" :
-    `The run is ${times(slowdown)} slower than with the same work spread evenly.`);
-  const shown = culprit === null ? [] : shares.slice(0, 4);
-  keyed($("shares"), "t-share", shown, (share) => share.rank, (node, share) => {
-    put(node, { who: `rank ${share.rank}`, share: percent(share.share) });
-    attribute(node, "title", `rank ${share.rank} on ${share.host} caused ${percent(share.share)} of the waiting`);
-    width(field(node, "meter"), share.share);
-  });
-}
-
 function drawAccount(run) {
   const unit = gpuUnit(run.gpu_seconds);
-  const price = hourPrice(run);
   const threshold = duration(run.stall_threshold_seconds);
-  const cost = (seconds) => dollars(price && (seconds / 3600) * price, (run.gpu_seconds / 3600) * price);
   const shares = tenths(Object.values(run.states));
   const rows = Object.entries(run.states).map(([state, seconds], i) => ({ state, seconds, share: shares[i] }));
-  bar($("account-bar"), run.states, "time account");
+  bar($("account-bar"), run.states, "time account", view.sort);
   keyed($("account-rows"), "t-state", rows.filter((row) => row.seconds > 0), (row) => row.state, (node, row) => {
     const cause = run.causes.find((one) => one.state === row.state);
     swatch(field(node, "swatch"), row.state);
     put(node, { state: row.state, seconds: unit.text(row.seconds), percent: tenthsText(row.share),
-      cost: cost(row.seconds), gain: cause ? gain(cause) : "",
+      cost: stateCost(run, row.state), gain: cause ? gain(cause) : "",
       meaning: (MEANINGS[row.state] ?? "") + (row.state === "stall" ? ` (over ${threshold})` : "") });
-    attribute(field(node, "seconds"), "title", `${row.seconds} GPU-seconds`);
+    attribute(field(node, "seconds"), "title", stateTitle(run, row.state, row.seconds));
     const button = node.querySelector("button");
     button.dataset.state = row.state;
     attribute(button, "aria-pressed", String(view.sort === row.state));
@@ -158,21 +139,9 @@ function drawAccount(run) {
   });
   const closed = shares.reduce((sum, share) => sum + share, 0);
   text($("unit"), unit.name);
-  put($("account-total"), { total: unit.text(run.gpu_seconds), percent: tenthsText(closed), cost: cost(run.gpu_seconds) });
-  $("run").classList.toggle("unpriced", price == null);
-}
-
-function drawRestarts(run) {
-  const rows = [...run.restarts].reverse();
-  const unit = gpuUnit(run.gpu_seconds);
-  $("restarts").hidden = rows.length === 0;
-  $("restarts-none").hidden = rows.length > 0;
-  const shown = paged(rows, view.restarts, $("restarts-more"), "restarts");
-  keyed($("restart-rows"), "t-restart", shown, (row) => row.attempt, (node, row) => {
-    put(node, { attempt: row.attempt, down: duration(row.down_seconds), steps: count(row.lost_steps),
-      lost: `${unit.text(row.lost_gpu_seconds)} ${unit.name}`, resume: row.resume_step ?? "unknown" });
-    showTime(field(node, "time"), row.time);
-  });
+  put($("account-total"), { total: unit.text(run.gpu_seconds), percent: tenthsText(closed),
+    cost: dollars(run.cost?.total, run.cost?.total) });
+  $("run").classList.toggle("unpriced", run.cost === null);
 }
 
 // ---- Ranks --------------------------------------------------------------------------------------------------
@@ -220,7 +189,7 @@ function drawRanks(run) {
       kept: count(row.steps.kept), lost: count(row.steps.lost), slow: row.slow, tag: row.tag, now: row.now });
     attribute(field(node, "host"), "title", row.host);
     attribute(field(node, "tag"), "class", `tag ${row.tag.replace(" ", "-")}`);
-    bar(node.querySelector(".bar"), row.states, `rank ${row.rank}`);
+    bar(node.querySelector(".bar"), row.states, `rank ${row.rank}`, view.sort);
   });
 }
 
@@ -276,7 +245,10 @@ async function refresh(signal) {
     run = list.runs[0].run;
     history.replaceState(null, "", `#run=${encodeURIComponent(run)}`);
   }
-  if (run === undefined) return showList();
+  if (run === undefined) {
+    closeRolling();
+    return showList();
+  }
   const document_ = await ask(`runs/${encodeURIComponent(run)}`, signal);
   if (view.name !== run) openRun(run);
   view.run = document_;
@@ -298,6 +270,7 @@ function openRun(name) {
 
 function showRun() {
   text($("missing-name"), view.name);
+  if (view.run === null) closeRolling();
   if (view.run === null) return show("missing", "goodput: no such run");
   drawRun();
   return show("run", `${percent(view.run.factors.goodput)} ${view.run.run} – goodput`);
