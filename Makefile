@@ -18,6 +18,7 @@ lint: $(VENV)/.test
 
 bench: $(VENV)/.test  ## the budgets, each as a ratio against a named peer
 	$(BIN)/python -m bench.phase
+	$(BIN)/python -m bench.replay
 
 dashboards: $(VENV)/.test  ## write dashboards/generated/*.json
 	$(BIN)/python -m dashboards.generate

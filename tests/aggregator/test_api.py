@@ -306,7 +306,7 @@ def test_series_say_what_the_document_says(client):
     assert sum(dollars.values()) == pytest.approx(run["gpu_seconds"] / 3600 * 2.5)
     for factor in ("availability", "step_efficiency", "goodput", "compute_efficiency", "mfu"):
         assert found[f"goodput_{factor}_ratio", "r1"] == run["factors"][factor]
-    assert found["goodput_coverage_ratio", "r1"] == run["coverage"]["ranks"]
+    assert found["goodput_coverage_ratio", "r1"] == run["coverage"]["time"]
     assert (found["goodput_steps", "r1", "kept"], found["goodput_steps", "r1", "lost"]) == (32, 8)
     assert found["goodput_restarts", "r1"] == 1
     assert found["goodput_straggler_slowdown_ratio", "r1"] == run["straggler"]["slowdown"]

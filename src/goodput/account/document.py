@@ -24,7 +24,13 @@ def document(account: Account, causes: list[dict] | None = None) -> dict:
         "gpu_seconds": account.wall_gpu_ns() / 1e9,
         "states": _states(gpu_ns),
         "factors": {factor: account.ratio(factor) for factor in FACTORS},
-        "coverage": {"ranks": _coverage(account, gpu_ns), "device_clock": 0.0},
+        "coverage": {
+            "ranks": sum(rank.observed for rank in account.ranks) / len(account.ranks)
+            if account.ranks
+            else None,
+            "time": _coverage(account, gpu_ns),
+            "device_clock": 0.0,
+        },
         "steps": {
             "kept": sum(rank.kept_steps for rank in account.ranks),
             "lost": sum(rank.lost_steps for rank in account.ranks),

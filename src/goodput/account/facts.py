@@ -58,7 +58,7 @@ def gather(
     start, end, status = _window(run, by_rank, now_ns, stale_seconds)
     until = None
     if known_only and status == "running" and run.end_ns is None:
-        end = until = _known_until(by_rank, start, end, stale_seconds)
+        end = until = _known_until(run, by_rank, start, end, stale_seconds)
     ends = {}
     for attempts in by_rank.values():
         for attempt, later in zip(attempts, [*attempts[1:], None], strict=True):
@@ -142,7 +142,7 @@ def _window(run: Run, by_rank, now_ns: int, stale_seconds: float | None) -> tupl
     start = min([start, *(ns for ns in submitted if ns > start - SUBMIT_NS_MAX)])
     newest = max((a.attempt for a in attempts), default=0)
     last = [a for a in attempts if a.attempt == newest]
-    open_ = [own[-1] for own in by_rank.values() if own[-1].known_end_ns() is None]
+    open_ = _open(run, by_rank)
     stale = all(_is_stale(a, now_ns, stale_seconds) for a in open_)
     if last and stale and all(a.ended == "finished" for a in last):
         ends = [a.known_end_ns() or 0 for a in attempts]
@@ -159,11 +159,23 @@ def _window(run: Run, by_rank, now_ns: int, stale_seconds: float | None) -> tupl
 SUBMIT_NS_MAX = 90 * 86_400 * 10**9
 
 
-def _known_until(by_rank, start_ns: int, now_ns: int, stale_seconds: float | None) -> int:
+def _open(run: Run, by_rank) -> list[Attempt]:
+    """Attempts that may go on: the newest of each rank that the newest attempt's world still has."""
+    newest = max((number for _, number in run.attempts), default=0)
+    last = [a for a in run.attempts.values() if a.attempt == newest]
+    world = max((max(a.world_size, a.rank + 1) for a in last), default=0)
+    alone = run.only_ranks is not None
+    return [
+        own[-1] for rank, own in by_rank.items() if own[-1].known_end_ns() is None and (alone or rank < world)
+    ]
+
+
+def _known_until(run: Run, by_rank, start_ns: int, now_ns: int, stale_seconds: float | None) -> int:
     """The last moment at which every rank that is still heard of was looked at."""
-    open_ = [own[-1] for own in by_rank.values() if own[-1].known_end_ns() is None]
+    open_ = _open(run, by_rank)
     fresh = [a.beat_ns() for a in open_ if not _is_stale(a, now_ns, stale_seconds)]
-    return max(start_ns, min(now_ns, *fresh))
+    # A run that begins ahead of our clock ends where it begins, and then none may be fresh.
+    return max(start_ns, min([now_ns, *fresh]))
 
 
 def _is_stale(attempt: Attempt, now_ns: int, stale_seconds: float | None) -> bool:

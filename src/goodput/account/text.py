@@ -112,7 +112,7 @@ def _factor_lines(document: dict) -> list[str]:
         f" x step efficiency {percent(f['step_efficiency'])}",
         f"  MFU {percent(f['mfu'])} = goodput x compute efficiency {percent(f['compute_efficiency'])}{hfu}",
         f"  steps of all ranks: {steps['kept']} kept, {steps['lost']} lost;"
-        f" ranks observed {percent(document['coverage']['ranks'])}",
+        f" ranks observed {percent(document['coverage']['ranks'])}, time {percent(document['coverage']['time'])}",
     ]
 
 

@@ -21,9 +21,10 @@ class Factors(Model):
 
 
 class Coverage(Model):
-    """How much was seen: GPU time observed over expected, and the part of it timed on the device."""
+    """How much was seen: ranks and GPU time observed over expected, and the part of it timed on the device."""
 
     ranks: float | None
+    time: float | None
     device_clock: float
 
 

@@ -120,7 +120,7 @@ def known(found: dict) -> Html:
             ("Samples done", count(samples_of(found, found["samples"]))),
             ("Restarts", count(len(found["restarts"]))),
             ("HFU", percent(factors["hfu"])),
-            ("Observed", percent(found["coverage"]["ranks"])),
+            ("Observed", percent(found["coverage"]["time"])),
             ("On the device clock", percent(found["coverage"]["device_clock"])),
         ]
     )

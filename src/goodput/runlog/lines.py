@@ -14,6 +14,7 @@ from msgspec import Raw
 TIME_NS_MAX = 1 << 62
 LINE_BYTES_MAX = 1 << 20
 COUNT_MAX = 1 << 40
+RANK_MAX = (1 << 18) - 1  # as many as a world may have, since all ranks below one that is seen are expected
 KINDS = ("run", "attempt", "step", "phase", "checkpoint", "beat", "end", "run_end", "look", "mark")
 _NOTHING = Raw(b"")
 # What each kind cannot do without, besides `kind`. A rank left out is rank 0.
@@ -74,10 +75,10 @@ _decode = msgspec.json.Decoder(Line).decode
 _decode_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 _RATES = (
     *("flops_per_step", "hardware_flops_per_step", "peak_flops_per_second", "ideal_samples_per_second"),
-    *("gpu_hour_cost", "gpu_power_watts", "submit_time"),
+    *("gpu_hour_cost", "gpu_power_watts"),
 )
 _RANGES = {
-    "rank": (0, 1 << 24),
+    "rank": (0, RANK_MAX),
     "attempt": (0, 1 << 20),
     "step": (-1, 1 << 61),
     "samples": (0, 1 << 61),
@@ -102,7 +103,7 @@ def parse(raw: bytes) -> Line:
         if line.step is None or line.seconds is None:
             raise LineError("a step needs `step` and `seconds`")
         line.seconds_ns = _length(line.seconds, "seconds")
-        if line.step < 0 or line.step > 1 << 61 or line.rank < 0 or line.rank > 1 << 24 or line.samples < 0:
+        if line.step < 0 or line.step > 1 << 61 or not 0 <= line.rank <= RANK_MAX or line.samples < 0:
             raise LineError("`step`, `rank` or `samples` is out of range")
     elif kind not in KINDS:
         return line
@@ -123,7 +124,9 @@ def unknown_fields(raw: bytes) -> set[str]:
 def to_ns(raw: bytes, needed: bool = True) -> int:
     """Seconds as JSON writes them, in whole ns, exactly; below a nanosecond is cut off. Raises LineError."""
     whole, _, part = raw.partition(b".")
-    if part.isdigit() and whole.lstrip(b"-").isdigit():
+    if len(whole) > 20:
+        ns = TIME_NS_MAX  # so many digits are refused before they are read
+    elif part.isdigit() and whole.lstrip(b"-").isdigit():
         ns = int(whole + (part + b"000000000")[:9])
     elif not part and whole.lstrip(b"-").isdigit():
         ns = int(whole) * 10**9
@@ -133,8 +136,10 @@ def to_ns(raw: bytes, needed: bool = True) -> int:
         return 0
     else:
         try:
-            ns = int(Decimal(raw.decode()) * 10**9)
-        except (InvalidOperation, ValueError, OverflowError):
+            exact = Decimal(raw.decode())
+            # Such as 1e999999999 must never become an integer.
+            ns = int(exact * 10**9) if -TIME_NS_MAX < exact < TIME_NS_MAX else TIME_NS_MAX
+        except (InvalidOperation, ValueError, UnicodeDecodeError):
             raise LineError(
                 f"`time` is {raw[:40].decode(errors='replace')}, want a number of seconds"
             ) from None
@@ -162,6 +167,8 @@ def _check(line: Line) -> None:
         value = getattr(line, name)
         if value is not None and not 0 < value < 1e30:
             raise LineError(f"`{name}` is {value!r}, want a positive number")
+    if line.submit_time is not None and not abs(line.submit_time) < TIME_NS_MAX / 1e9:
+        raise LineError(f"`submit_time` is {line.submit_time!r}: further away than 146 years")
     if line.seconds is not None:
         line.seconds_ns = _length(line.seconds, "seconds")
     for name in ("run", "host", "device", "device_uuid", "dtype", "phase"):

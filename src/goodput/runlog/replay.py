@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from goodput.account import Account
 from goodput.account.account import Engine
 from goodput.account.facts import gather
-from goodput.account.fold import fit, share, state_of
+from goodput.account.fold import Fold, fit, share, state_of
 from goodput.account.lengths import Lengths
+from goodput.account.resume import KEEP_ALL
 from goodput.account.states import INDEX, vector
-from goodput.runlog.lines import Line, LineError, parse
+from goodput.runlog.lines import TIME_NS_MAX, Line, LineError, parse
 from goodput.runlog.scan import Found, Key, Problems, Scan, Track
 from goodput.runlog.source import LogError, Source
 
@@ -40,14 +41,19 @@ class _Walk:
     """One attempt in the second pass."""
 
     track: Track
-    states: dict[str, int] = field(default_factory=dict)  # of phases, by name
+    # Of phases, by name. Whoever knows from a trace or from counters what `launch` was may write it as a phase.
+    states: dict[str, int] = field(default_factory=lambda: {"launch": INDEX["launch"]})
     waiting: list[tuple] = field(default_factory=list)  # lines that are out of order, a heap
     high_ns: int = 0
     end_ns: int = 0
     last_step: int = -1
     gap: list[int] = field(default_factory=vector)
     gap_ns: int = 0
+    phase_ns: int | None = None  # the last `phase` lines, all of one time: (phase, length)
+    phases: set[tuple[str, int]] = field(default_factory=set)
     rewinds: list[tuple[int, int]] = field(default_factory=list)
+    limit: int = KEEP_ALL  # what judges its steps, but for those done again
+    blame: tuple | list = ()
 
 
 def replay(
@@ -66,13 +72,10 @@ def replay(
         most = max(source.size, 1)
         scan = Scan(source, stall_seconds, lambda at: progress(0.4 * at / most))
         if not any(found.tracks for found in scan.runs.values()):
-            first = (
-                f"; line {scan.problems.listed[0][0]}: {scan.problems.listed[0][1]}"
-                if scan.problems.listed
-                else ""
-            )
+            why = [f"; line {number}: {text}" for number, text in scan.problems.listed[:1]]
+            why += [f"; {source.broken}"] if source.broken else []
             raise LogError(
-                f"{source.name}: no attempt, step or beat of any rank in {scan.problems.lines} lines{first}"
+                f"{source.name}: no attempt, step or beat of any rank in {scan.problems.lines} lines{''.join(why)}"
             )
         if scan.disordered:
             _measure(source, scan, stall_seconds)
@@ -106,13 +109,13 @@ def _measure(source: Source, scan: Scan, stall_seconds: float) -> None:
         found.lengths = Lengths(int(stall_seconds * 1e8))
         for track in found.tracks.values():
             track.rewinds, track.step_ns, track.last_step = [], None, -1
-    for key, (_, _, line) in _ordered(source, scan):
+    for key, (*_, line) in _ordered(source, scan):
         if line.kind == "step":
             scan.runs[key[0]].tracks[key].step(line, scan.runs[key[0]].lengths)
 
 
 def _ordered(source: Source, scan: Scan, progress=lambda _: None) -> Iterator[tuple[Key, tuple]]:
-    """Steps and phases of each attempt in the order of their ends: (key, (end ns, line number, line))."""
+    """Steps and phases of each attempt in the order of their ends: (key, (end ns, step, line number, line))."""
     scan.rewind()
     high: dict[Key, int] = {}
     waiting: dict[Key, list[tuple]] = {}
@@ -131,7 +134,7 @@ def _ordered(source: Source, scan: Scan, progress=lambda _: None) -> Iterator[tu
             continue
         key = scan.key_of(line)
         late_ns = scan.runs[key[0]].tracks[key].disorder_ns
-        entry = (line.time_ns, number, line)
+        entry = (line.time_ns, -1 if line.step is None else line.step, number, line)
         if not late_ns:
             yield key, entry
             continue
@@ -150,16 +153,24 @@ class _Feed:
 
     def __init__(self, scan: Scan, engines: dict[str, Engine]):
         self.problems, self.engines = scan.problems, engines
-        self.walks = {
-            key: _Walk(track, end_ns=track.attempt.start_ns, rewinds=track.rewinds)
-            for found in scan.runs.values()
-            for key, track in found.tracks.items()
-        }
+        self.walks = {}
+        for found in scan.runs.values():
+            for key, track in found.tracks.items():
+                fold = engines[key[0]].folds[key[1:]]
+                walk = _Walk(track, end_ns=track.attempt.start_ns, rewinds=track.rewinds)
+                walk.limit, walk.blame = fold.limit, fold.blame
+                self.walks[key] = walk
 
     def take(self, key: Key, entry: tuple) -> None:
-        _, number, line = entry
+        *_, number, line = entry
         walk = self.walks[key]
         if line.kind == "phase":
+            if line.time_ns != walk.phase_ns:
+                walk.phase_ns, walk.phases = line.time_ns, set()
+            if (line.phase, line.seconds_ns) in walk.phases:
+                self.problems.repeated += 1
+                return
+            walk.phases.add((line.phase, line.seconds_ns))
             walk.gap[self._state(walk, line.phase)] += line.seconds_ns
             walk.gap_ns += line.seconds_ns
             return
@@ -173,7 +184,7 @@ class _Feed:
         inside, length, states = vector(), line.seconds_ns, walk.states
         named = 0
         for phase, seconds in (line.phases or {}).items():
-            ns = round(seconds * 1e9)
+            ns = _whole_ns(seconds)
             if ns < 0:
                 self.problems.note(number, f"its phase {phase[:40]!r} is negative; taken as none")
                 continue
@@ -203,16 +214,17 @@ class _Feed:
             fit(gap, inside, spent)
         walk.gap_ns = 0
         if walk.rewinds:
-            self._rewind(engine, place, walk, end_ns - sum(inside))
+            self._rewind(engine.folds[place], walk, end_ns - sum(inside), line.step)
         walk.end_ns, walk.last_step = end_ns, line.step
         engine.add(place, line.step, end_ns, gap, inside, line.samples, line.count)
 
-    def _rewind(self, engine: Engine, place, walk: _Walk, began_ns: int) -> None:
-        """Where an attempt did steps again, those before do not count."""
+    def _rewind(self, fold: Fold, walk: _Walk, began_ns: int, step: int) -> None:
+        """Where an attempt did steps again, those before do not count, and no restart is to blame."""
         while walk.rewinds and began_ns >= walk.rewinds[0][0]:
             walk.rewinds.pop(0)
-        again = [step - 1 for _, step in walk.rewinds]
-        engine.folds[place].limit = min([engine.facts.limits[place], *again])
+        again = min((first - 1 for _, first in walk.rewinds), default=KEEP_ALL)
+        fold.limit = min(walk.limit, again)
+        fold.blame = () if step > again else walk.blame
 
     def _state(self, walk: _Walk, phase: str) -> int:
         state = walk.states.get(phase)
@@ -229,9 +241,17 @@ class _Feed:
             if walk.track.tail is not None:
                 tail = vector()
                 for phase, seconds in walk.track.tail.items():
-                    tail[self._state(walk, phase)] += max(round(seconds * 1e9), 0)
+                    tail[self._state(walk, phase)] += max(_whole_ns(seconds), 0)
             tails[key[1:]] = tail
         return self.engines[name].finish(tails)
+
+
+def _whole_ns(seconds: float) -> int:
+    """A phase's length, bounded like any other."""
+    try:
+        return round(seconds * 1e9)
+    except OverflowError:
+        return TIME_NS_MAX if seconds > 0 else -TIME_NS_MAX
 
 
 def _shrink(inside: list[int], over: int, length: int) -> None:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 from goodput.account import TOLD, Attempt, Run
 from goodput.account.lengths import Lengths
-from goodput.runlog.lines import KINDS, Line, LineError, parse, unknown_fields
+from goodput.runlog.complete import complete, contradictions
+from goodput.runlog.lines import KINDS, LINE_BYTES_MAX, Line, LineError, parse, unknown_fields
 from goodput.runlog.source import LogError, Source
 
 BEHIND_NS_MAX = 600 * 10**9
@@ -69,6 +70,8 @@ class Track:
     """One attempt's lines in the order of the file."""
 
     attempt: Attempt
+    number: int = 0  # of the first line that was seen of it
+    end_number: int = 0  # of the line that ended it last
     high_ns: int | None = None
     disorder_ns: int = 0
     before_ns: int = 0  # where it was before `suspect`, which jumped ahead
@@ -86,6 +89,9 @@ class Track:
         time_ns, before_ns = line.time_ns, self.step_ns
         if before_ns is not None:
             if time_ns <= before_ns and line.step <= self.last_step:
+                if time_ns == before_ns and line.step < self.last_step:
+                    # Steps too short for the digits of their times: their numbers tell the order.
+                    self.disorder_ns = max(self.disorder_ns, 1)
                 return
             if line.count == 1:
                 lengths.add(line.seconds_ns)
@@ -103,6 +109,7 @@ class Found:
     given: list[Line] = field(default_factory=list)
     look_ns: int | None = None
     high_ns: int = 0
+    end_number: int = 0  # of the line that says when the run ended
     newest: dict[int, int] = field(default_factory=dict)  # by rank, the attempt that began last
     lengths: Lengths = field(default_factory=Lengths)  # right where no lines are out of order
 
@@ -117,6 +124,7 @@ class Scan:
         self._stall_seconds = stall_seconds
         self.runs: dict[str, Found] = {}
         self._last_run = ""
+        self._nameless = False  # there is one run, and no line has named it
         for number, raw in source.lines():
             self.problems.lines = number
             if number % 4096 == 0:
@@ -127,7 +135,8 @@ class Scan:
         for found in self.runs.values():
             for track in found.tracks.values():
                 self._confirm(found, track)
-            _complete(found)
+            contradictions(found, self.problems)
+            complete(found)
 
     @property
     def disordered(self) -> bool:
@@ -161,8 +170,7 @@ class Scan:
         try:
             line = parse(raw)
         except LineError as error:
-            whole = raw.endswith(b"\n") or "truncated" not in str(error)
-            self.problems.note(number, str(error) if whole else f"the line is cut off: {error}")
+            self.problems.note(number, _cause(raw, str(error)))
             return
         for name in unknown_fields(raw):
             self.problems.ignored[f"field {name[:40]!r} of {line.kind[:40]}"] += 1
@@ -184,12 +192,23 @@ class Scan:
     def _found(self, number: int, line: Line) -> Found | None:
         name = self._last_run or "run" if line.run is None else line.run
         found = self.runs.get(name)
+        if found is None and self._nameless:
+            found = self._rename(name)
         if found is None:
+            self._nameless = line.run is None
             if len(self.runs) >= RUNS_MAX:
                 self.problems.drop(number, f"run {name[:40]!r} is one too many: {RUNS_MAX} at most")
                 return None
             found = self.runs[name] = Found(Run(name), lengths=Lengths(int(self._stall_seconds * 1e8)))
         self._last_run = name
+        return found
+
+    def _rename(self, name: str) -> Found:
+        """The only run so far had no name; this is it, since the line that names it may come late."""
+        ((_, found),) = self.runs.items()
+        found.run.name, self._nameless = name, False
+        found.tracks = {(name, *key[1:]): track for key, track in found.tracks.items()}
+        self.runs = {name: found}
         return found
 
     def _whole(self, number: int, found: Found, line: Line) -> None:
@@ -202,6 +221,7 @@ class Scan:
         elif line.kind == "run_end":
             if run.end_ns is not None and run.end_ns != line.time_ns:
                 self.problems.note(number, "the run ended before; the later end counts")
+            found.end_number = number
             run.end_ns = line.time_ns if run.end_ns is None else max(run.end_ns, line.time_ns)
         elif line.kind == "look":
             found.look_ns = line.time_ns if found.look_ns is None else max(found.look_ns, line.time_ns)
@@ -216,7 +236,7 @@ class Scan:
         found.newest[line.rank] = n
         track = found.tracks.get(key)
         if track is None:
-            track = found.tracks[key] = Track(_attempt(line.rank, n, line.time_ns))
+            track = found.tracks[key] = Track(_attempt(line.rank, n, line.time_ns), number)
         elif track.attempt.seen_ns < 0:
             same = track.attempt.start_ns == line.time_ns
             self.problems.repeated += same
@@ -242,7 +262,7 @@ class Scan:
         if track is None:
             # Nobody said when it began: with the first that was seen of it.
             began_ns = line.time_ns - line.seconds_ns
-            track = found.tracks[name, line.rank, n] = Track(_attempt(line.rank, n, began_ns))
+            track = found.tracks[name, line.rank, n] = Track(_attempt(line.rank, n, began_ns), number)
         time_ns = line.time_ns
         if track.high_ns is None:
             track.high_ns = time_ns
@@ -261,7 +281,7 @@ class Scan:
         if time_ns > track.high_ns + BEHIND_NS_MAX:
             track.suspect, track.before_ns, track.high_ns = (number, line), track.high_ns, time_ns
             return
-        self._take(found, track, line)
+        self._take(number, found, track, line)
 
     def _confirm(self, found: Found, track: Track) -> None:
         """What jumped ahead was no mistake: the next line is there too, or there is none."""
@@ -274,9 +294,9 @@ class Scan:
                     number,
                     f"its time is {days:.1f} days after what rank {line.rank} had reached; taken as it is",
                 )
-            self._take(found, track, line)
+            self._take(number, found, track, line)
 
-    def _take(self, found: Found, track: Track, line: Line) -> None:
+    def _take(self, number: int, found: Found, track: Track, line: Line) -> None:
         attempt, time_ns = track.attempt, line.time_ns
         found.high_ns = max(found.high_ns, time_ns)
         late = track.high_ns - time_ns
@@ -297,9 +317,9 @@ class Scan:
             kind = "checkpoint_committed" if line.committed else "checkpoint_begun"
             attempt.note_event(kind, line.step)
         elif line.kind in ("beat", "end"):
-            self._sign(track, line)
+            self._sign(number, track, line)
 
-    def _sign(self, track: Track, line: Line) -> None:
+    def _sign(self, number: int, track: Track, line: Line) -> None:
         """A beat or an end: the newest says what the rank was at."""
         attempt = track.attempt
         if line.time_ns >= track.tail_ns:
@@ -310,30 +330,19 @@ class Scan:
                 attempt.alive = False
             else:
                 attempt.ended = line.reason if line.reason in ("finished", "resumed") else "failed"
+            track.end_number = number
             attempt.end_ns = max(attempt.end_ns, line.time_ns)
+
+
+def _cause(raw: bytes, error: str) -> str:
+    """Why a line cannot be read."""
+    if raw.endswith(b"\n"):
+        return error
+    if len(raw) >= LINE_BYTES_MAX:
+        return f"the line is longer than {LINE_BYTES_MAX} bytes"
+    return f"the line is cut off: {error}" if "truncated" in error else error
 
 
 def _attempt(rank: int, number: int, start_ns: int) -> Attempt:
     """An attempt of which nothing is known: what nobody will say is filled in at the end."""
     return Attempt(rank, number, start_ns, world_size=0, devices=0, phase="")
-
-
-def _complete(found: Found) -> None:
-    """Give attempts what their run's lines say and they themselves do not."""
-    given = sorted(found.given, key=lambda line: line.time_ns)
-    seen = 1 + max((rank for _, rank, _ in found.tracks), default=0)
-    for (_, rank, number), track in found.tracks.items():
-        attempt = track.attempt
-        before = [line for line in given if line.time_ns <= attempt.start_ns] or given[:1]
-        for name in TOLD:
-            if getattr(attempt, name) in (None, "", 0):
-                value = next(
-                    (v for v in (getattr(line, name) for line in reversed(before)) if v is not None), None
-                )
-                if value is not None:
-                    setattr(attempt, name, str(value) if name == "group" else value)
-        for line in before:
-            attempt.phase_states = {**(line.phase_states or {}), **attempt.phase_states}
-        attempt.world_size, attempt.devices = attempt.world_size or seen, attempt.devices or 1
-        attempt.seen_ns = max(attempt.last_ns, attempt.start_ns)
-        found.run.attempts[rank, number] = attempt

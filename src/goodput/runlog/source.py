@@ -33,6 +33,8 @@ class Source:
         self._file = None
         try:
             if path == "-":
+                if sys.stdin is None:
+                    raise LogError("standard input is closed")
                 self._file = tempfile.TemporaryFile()  # noqa: SIM115 - kept open to be read twice
                 shutil.copyfileobj(sys.stdin.buffer, self._file)
             else:

@@ -14,7 +14,7 @@ export function facts(run) {
     ["Samples", count(run.samples), "of all attempts together"],
     ...stepFacts(run.windows.sliding),
     ["Restarts", count(run.restarts.length)],
-    ["Observed", percent(run.coverage.ranks), "coverage: share of the allocated GPU time that somebody reported"],
+    ["Observed", percent(run.coverage.time), "coverage: share of the allocated GPU time that somebody reported"],
     ["Device clock", percent(run.coverage.device_clock),
       "coverage: share of the time measured on the device; the rest is the host's clock"],
   ];

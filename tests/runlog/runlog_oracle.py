@@ -1,0 +1,417 @@
+"""The account of a run log by brute force, from the words of docs/definitions.md: slow, plain, sharing no code.
+
+In: the lines of a log of one run, whose times do not contradict each other, and the least length of a stall. Out: a
+dictionary of whole nanoseconds per rank and state, counts of steps, restarts, who was waited for, and ratios as
+fractions. Every step of every rank is kept in memory and every rule is a search over all of them.
+
+It knows no window, no bin, no order of lines: it sorts. Where the words leave the last nanosecond open (a median
+between two lengths) it rounds down. `Unclear` says that a length is so near the threshold of a stall that the
+2^-11 of its half-precision bin decides.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from decimal import Decimal
+from fractions import Fraction
+from statistics import median
+
+STATE_OF = {
+    "forward": "productive",
+    "backward": "productive",
+    "optimizer": "productive",
+    "none": "unattributed",
+}
+KNOWN = ("loader", "h2d", "communication", "checkpoint", "restore", "evaluation", "compile")
+PLANNED = ("checkpoint", "evaluation", "restore", "compile")
+LASTING = ("devices", "group", "stage")
+WAITS = ("loader", "h2d", "communication", "unattributed")
+
+
+class Unclear(Exception):
+    """The words do not decide this log to the nanosecond."""
+
+
+class Life:
+    """One attempt of one rank: its lines, by time."""
+
+    def __init__(self, rank: int, number: int):
+        self.rank, self.number, self.said, self.lines = rank, number, {}, []
+        self.start = self.end = 0
+        self.reason = ""  # of its end line; "killed" where a later attempt shows that it died
+
+
+def ns(seconds) -> int:
+    return int(Decimal(seconds) * 10**9)
+
+
+def state_of(phase: str) -> str:
+    return STATE_OF.get(phase, phase if phase in KNOWN else "unattributed")
+
+
+def account(text: str, stall_seconds: float) -> dict:
+    """The account of the log `text`."""
+    lines = [json.loads(line, parse_float=Decimal) for line in text.splitlines() if line.strip()]
+    run = {}
+    for line in lines:
+        if line["kind"] == "run":
+            run.update(line)
+    lives = read_lives(lines, run)
+    start, end, open_, status = span_of_run(lines, run, lives)
+    settle_ends(lives, end)
+    points, commits = resume_points(lives), committed(lives)
+    for life in lives:
+        lay_out(life)
+    threshold = stall_threshold(lives, stall_seconds)
+    provisional = None
+    if not open_ and status in ("down", "failed"):
+        provisional = last_commit(lives, points, max(life.number for life in lives) + 1)
+    blamed = defaultdict(lambda: [0, 0])
+    for life in lives:
+        judge(life, lives, points, provisional, threshold, blamed)
+    waits = stragglers(lives)
+    ranks = lay_ranks(lives, run, start, end)
+    return summary(run, lives, ranks, points, blamed, waits, commits, (start, end))
+
+
+# -- what the lines say
+
+
+def read_lives(lines, run) -> list[Life]:
+    lives: dict[tuple[int, int], Life] = {}
+    for line in lines:
+        if line["kind"] in ("attempt", "step", "phase", "checkpoint", "beat", "end"):
+            key = line.get("rank", 0), line["attempt"]
+            life = lives.setdefault(key, Life(*key))
+            if line["kind"] == "attempt":
+                life.said = line
+            elif line not in life.lines:
+                life.lines.append(line)
+    for life in lives.values():
+        life.lines.sort(key=lambda line: ns(line["time"]))
+        began = [ns(x["time"]) - ns(x.get("seconds", 0)) for x in life.lines]
+        life.start = ns(life.said["time"]) if life.said else min(began)
+    for life in lives.values():
+        if "submit_time" in run and life.number == min(number for _, number in lives):
+            # What is said of the run is said of its first start; a later one waits from its own submit time on.
+            life.said = {"submit_time": run["submit_time"], **life.said}
+    ordered = sorted(lives.values(), key=lambda life: (life.rank, life.number))
+    for life, before in zip(ordered[1:], ordered, strict=False):
+        if life.rank == before.rank and "time" not in life.said:
+            # Nobody said what it was: what its rank was before.
+            life.said = {**{k: before.said[k] for k in LASTING if k in before.said}, **life.said}
+    return ordered
+
+
+def span_of_run(lines, run, lives):
+    """(start, end, lives that nobody ended, status)."""
+    start = ns(run["time"]) if "time" in run else min(life.start for life in lives)
+    start = min([start, *(life.start for life in lives)])
+    start = min([start, *(ns(life.said["submit_time"]) for life in lives if "submit_time" in life.said)])
+    ends = [ns(line["time"]) for line in lines if line["kind"] == "run_end"]
+    end = max(ends or [ns(line["time"]) for line in lines if line["kind"] != "run"])
+    open_ = []
+    for life in lives:
+        own = [x for x in life.lines if x["kind"] == "end"]
+        if own:
+            life.end, life.reason = ns(own[0]["time"]), own[0]["reason"]
+        elif any(o.rank == life.rank and o.number > life.number for o in lives):
+            life.end, life.reason = max([life.start, *(ns(x["time"]) for x in life.lines)]), "killed"
+        else:
+            open_.append(life)
+    newest = max(life.number for life in lives)
+    well = all(life.reason == "finished" for life in lives if life.number == newest)
+    if well and not open_:
+        return start, max(ends or [life.end for life in lives]), open_, "finished"
+    return start, end, open_, ("failed" if ends else "down")
+
+
+def settle_ends(lives, end: int) -> None:
+    for life in lives:
+        if not life.reason:
+            life.end = end
+        life.first = next((x["step"] for x in life.lines if x["kind"] == "step"), None)
+
+
+def saved(lives, **wanted):
+    for life in lives:
+        for line in life.lines:
+            if line["kind"] == "checkpoint" and (not wanted or line.get("committed", True)):
+                yield life.number, line["step"]
+
+
+def committed(lives) -> int:
+    """Checkpoints of the run: per attempt those of the rank that reported most."""
+    most = defaultdict(int)
+    for life in lives:
+        steps = {step for _, step in saved([life], committed=True)}
+        most[life.number] = max(most[life.number], len(steps))
+    return sum(most.values())
+
+
+def resume_points(lives) -> dict[int, int | None]:
+    points = {}
+    for number in sorted({life.number for life in lives}):
+        own = [life for life in lives if life.number == number]
+        said = [life.said["resume_step"] for life in own if "resume_step" in life.said]
+        done = [life.first - 1 for life in own if life.first is not None]
+        points[number] = min(said or done) if said or done else last_commit(lives, points, number)
+    return points
+
+
+def last_commit(lives, points, before: int):
+    """The newest checkpoint whose work is not passed over by a later attempt, -1 if none; None if none was begun."""
+    if not any(number < before for number, _ in saved(lives)):
+        return None
+    good = [-1]
+    for number, step in saved(lives, committed=True):
+        later = [p for n, p in points.items() if number < n < before and p is not None]
+        if number < before and all(step <= p for p in later):
+            good.append(step)
+    return max(good)
+
+
+# -- an attempt as a row of pieces: gap, step, gap, step, ..., tail
+
+
+def lay_out(life: Life) -> None:
+    life.pieces, at, gap = [], life.start, defaultdict(int)
+    for line in life.lines:
+        if line["kind"] == "phase":
+            gap[state_of(line["phase"])] += ns(line["seconds"])
+        if line["kind"] == "step":
+            end, length = ns(line["time"]), ns(line["seconds"])
+            inside = defaultdict(int)
+            for phase, seconds in line.get("phases", {}).items():
+                inside[state_of(phase)] += ns(seconds)
+            inside["unattributed"] += length - sum(inside.values())
+            gap["unattributed"] += end - length - at - sum(gap.values())
+            life.pieces.append({"what": "gap", "start": at, "end": end - length, "in": gap})
+            step = {"what": "step", "start": end - length, "end": end, "in": inside, "index": line["step"]}
+            life.pieces.append({**step, "length": length, "samples": line.get("samples", 0)})
+            at, gap = end, defaultdict(int)
+    gap["unattributed"] += life.end - at - sum(gap.values())
+    life.pieces.append({"what": "tail", "start": at, "end": life.end, "in": gap})
+    life.steps = [piece for piece in life.pieces if piece["what"] == "step"]
+    if any(ns < 0 for piece in life.pieces for ns in piece["in"].values()):
+        raise Unclear("the log contradicts itself")
+
+
+def stall_threshold(lives, stall_seconds: float) -> int:
+    lengths = sorted(step["length"] for life in lives for step in life.steps[1:])
+    p99 = lengths[99 * (len(lengths) - 1) // 100] if lengths else 0
+    exact = sum(length == p99 for length in lengths) == sum(abs(n - p99) * 1000 < p99 for n in lengths)
+    least = ns(Decimal(stall_seconds))
+    if 10 * p99 <= least or exact:
+        return max(least, 10 * p99)
+    for life in lives:
+        for piece in life.pieces:
+            # An open end of 0.2 % on either side, and of the first step's excess on one.
+            if 9.98 * p99 < unplanned(piece["in"]) < 10.02 * p99 or piece is life.pieces[1:2]:
+                raise Unclear("a wait as long as the threshold")
+    return max(least, 10 * p99)
+
+
+def unplanned(states) -> int:
+    return sum(ns for state, ns in states.items() if state not in PLANNED)
+
+
+def move(states, names, to: str) -> None:
+    moved = sum(states.pop(name, 0) for name in list(names))
+    states[to] += moved
+
+
+def judge(life: Life, lives, points, provisional, threshold: int, blamed) -> None:
+    """Give each piece its states, and each step its fate."""
+    first_excess(life)
+    for piece in life.pieces:
+        states, what = piece["in"], piece["what"]
+        if what == "step":
+            if unplanned(states) > threshold:
+                move(states, WAITS, "stall")
+            again = any(s["index"] <= piece["index"] and s["end"] > piece["end"] for s in life.steps)
+            by = [
+                n
+                for n, p in sorted(points.items())
+                if n > life.number and p is not None and p < piece["index"]
+            ]
+            passed = provisional is not None and piece["index"] > provisional
+            piece["lost"] = again or passed or bool(by)
+            if piece["lost"]:
+                move(states, list(states), "lost")
+            if by and not again:
+                blamed[by[0], life.rank][0] += 1
+                blamed[by[0], life.rank][1] += piece["length"]
+            continue
+        move(states, ["productive"], "unattributed")
+        if not life.steps or piece is life.pieces[0]:
+            move(states, [s for s in states if s not in ("restore", "compile")], "startup")
+        elif unplanned(states) > threshold:
+            move(states, WAITS if what == "gap" else [s for s in states if s not in PLANNED], "stall")
+        elif what == "tail" and life.reason not in ("", "finished"):
+            move(states, list(states), "lost")
+            later = [n for n in sorted(points) if n > life.number]
+            if later:
+                blamed[later[0], life.rank][1] += states["lost"]
+
+
+def first_excess(life: Life) -> None:
+    if len(life.steps) < 2:
+        return
+    others = life.steps[1:513]
+    first = life.steps[0]["in"]
+    work = lambda states: states["productive"] + states["unattributed"]  # noqa: E731
+    excess = life.steps[0]["length"] - int(median(step["length"] for step in others))
+    excess = min(excess, work(first) - int(median(work(step["in"]) for step in others)))
+    if excess > 0:
+        compute = min(excess, first["productive"])
+        first["productive"] -= compute
+        first["unattributed"] -= excess - compute
+        first["compile"] += excess
+
+
+def stragglers(lives) -> dict:
+    """Split communication of kept steps, step by step; who was waited for, in ns as fractions."""
+    waits = {"length": 0, "waited": 0, "by": defaultdict(Fraction), "hosts": defaultdict(Fraction)}
+    waits["stages"] = defaultdict(Fraction)
+    groups = defaultdict(list)
+    for life in lives:
+        for step in life.steps:
+            if not step["lost"]:
+                groups[life.number, str(life.said.get("group", "")), step["index"]].append((life, step))
+    for members in groups.values():
+        if len(members) < 2:
+            continue
+        paid = {life.rank: step["in"]["communication"] for life, step in members}
+        least = min(paid.values())
+        waited = sum(ns - least for ns in paid.values())
+        culprits = [life for life, _ in members if paid[life.rank] == least]
+        for life, step in members:
+            step["in"]["straggler"] += paid[life.rank] - least
+            step["in"]["communication"] = least
+            waits["length"] += step["length"]
+        waits["waited"] += waited
+        for life in culprits if waited else []:
+            part = Fraction(waited, len(culprits))
+            waits["by"][life.rank] += part
+            waits["hosts"][life.said.get("host", "")] += part
+            if "stage" in life.said:
+                waits["stages"][life.said["stage"]] += part
+    return waits
+
+
+# -- ranks
+
+
+def lay_ranks(lives, run, start: int, end: int) -> dict[int, dict]:
+    """Each expected rank's wall time: every life's pieces, and what lies before, between and after them."""
+    numbers = sorted({life.number for life in lives})
+    spans = defaultdict(list)
+    seen = 1 + max(life.rank for life in lives)
+    for number, later in zip(numbers, [*numbers[1:], None], strict=True):
+        own = [life for life in lives if life.number == number]
+        told = [life.said.get("world_size") or run.get("world_size") or seen for life in own]
+        world = max(*told, *(1 + life.rank for life in own), 1)
+        begins = start if number == numbers[0] else min(life.start for life in own)
+        over = end if later is None else min(life.start for life in lives if life.number == later)
+        for rank in range(world):
+            spans[rank].append((begins, over))
+    ranks = {}
+    for rank, own in sorted(spans.items()):
+        states, at, before = defaultdict(int), start, "unobserved"
+        mine = [life for life in lives if life.rank == rank]
+        for life in [*mine, None]:
+            until = end if life is None else life.start
+            said = {} if life is None else life.said
+            asked = max(at, ns(said["submit_time"])) if "submit_time" in said else until
+            states[before] += overlap(own, at, asked)
+            states["queue"] += overlap(own, asked, until)
+            if life is not None:
+                life.down = overlap(own, at, asked) if before == "down" else 0
+                for piece in life.pieces:
+                    if overlap(own, piece["start"], piece["end"]) != piece["end"] - piece["start"]:
+                        raise Unclear("a rank was alive when it was not expected")
+                    for state, spent in piece["in"].items():
+                        states[state] += spent
+                at, before = life.end, "down"
+        ranks[rank] = {
+            "wall": sum(b - a for a, b in own),
+            "states": dict(states),
+            "devices": mine[-1].said.get("devices", 1) if mine else None,
+            "kept": sum(not step["lost"] for life in mine for step in life.steps),
+            "lost": sum(step["lost"] for life in mine for step in life.steps),
+            "kept_ns": sum(in_kept_steps(step) for life in mine for step in life.steps),
+            "samples": sum(s["samples"] for life in mine for s in life.steps if not s["lost"]),
+        }
+    most = max(life.said.get("devices", 1) for life in lives)
+    for rank in ranks.values():
+        rank["devices"] = rank["devices"] or most
+    return ranks
+
+
+def in_kept_steps(step) -> int:
+    if step["lost"]:
+        return 0
+    return sum(ns for state, ns in step["in"].items() if state not in ("compile", "stall"))
+
+
+def overlap(spans, start: int, end: int) -> int:
+    return sum(max(0, min(end, b) - max(start, a)) for a, b in spans)
+
+
+# -- figures
+
+
+def summary(run, lives, ranks, points, blamed, waits, commits: int, span) -> dict:
+    gpu = lambda what: sum(what(rank) * rank["devices"] for rank in ranks.values())  # noqa: E731
+    wall, kept = gpu(lambda rank: rank["wall"]), gpu(lambda rank: rank["kept_ns"])
+    productive = gpu(lambda rank: rank["states"].get("productive", 0))
+    restarts = []
+    for number in sorted(points)[1:]:
+        own = [life for life in lives if life.number == number]
+        devices = sum(ranks[life.rank]["devices"] for life in own)
+        down = sum(life.down * ranks[life.rank]["devices"] for life in own)
+        costs = [(cost, ranks[rank]["devices"]) for (n, rank), cost in blamed.items() if n == number]
+        restarts.append(
+            {
+                "attempt": number,
+                "time": min(life.start for life in own),
+                "resume_step": points[number],
+                "down": Fraction(down, devices),
+                "lost_steps": sum(steps for (steps, _), _ in costs),
+                "lost_gpu_ns": sum(ns * devices for (_, ns), devices in costs),
+            }
+        )
+    numbers = sorted(points)
+    of = {number: [life for life in lives if life.number == number] for number in numbers}
+    over = [n for n in numbers if n != numbers[-1] or all(life.reason for life in of[n])]
+    flops = run.get("flops_per_step")
+    peak = run.get("peak_flops_per_second")
+    work = sum(rank["kept"] for rank in ranks.values())
+    peaks = Fraction(peak) * sum(rank["wall"] for rank in ranks.values()) if peak else None
+    busy = (
+        Fraction(peak) * sum(rank["states"].get("productive", 0) for rank in ranks.values()) if peak else None
+    )
+    return {
+        "start": span[0],
+        "end": span[1],
+        "ranks": ranks,
+        "restarts": restarts,
+        "availability": Fraction(kept, wall) if wall else None,
+        "step_efficiency": Fraction(productive, kept) if kept else None,
+        "goodput": Fraction(productive, wall) if wall else None,
+        "mfu": Fraction(flops) * work * 10**9 / peaks if flops and peaks else None,
+        "compute_efficiency": Fraction(flops) * work * 10**9 / busy if flops and busy else None,
+        "slowdown": Fraction(waits["length"], waits["length"] - waits["waited"])
+        if waits["length"] > waits["waited"]
+        else None,
+        **{name: shares(waits[name], waits["waited"]) for name in ("by", "hosts", "stages")},
+        "commits": commits,
+        "failures": sum(any(life.reason != "finished" for life in of[n]) for n in over),
+        "alive": sum(max(x.end for x in of[n]) - min(x.start for x in of[n]) for n in numbers),
+    }
+
+
+def shares(waited: dict, total: int) -> dict:
+    return {who: part / total for who, part in waited.items() if part}

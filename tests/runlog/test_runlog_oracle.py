@@ -1,0 +1,136 @@
+"""`replay` against a brute-force account that was written from the words alone, on generated logs, in whole ns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from runlog_history import log
+from runlog_oracle import Unclear, account
+
+from goodput.account import document
+from goodput.account.account import Account
+from goodput.account.states import STATES
+from goodput.runlog import replay
+
+LOGS, LOGS_PER_TEST = 400, 50
+STALL_SECONDS = 0.5
+SHARES_MOST = 16
+
+
+def replayed(path: Path, lines: list[str], stall_seconds: float = STALL_SECONDS) -> Account:
+    path.write_text("\n".join(lines) + "\n")
+    (found,) = replay(str(path), stall_seconds=stall_seconds)
+    return found.account
+
+
+def assert_agrees(found: Account, wanted: dict) -> None:
+    """Every number of the account is the oracle's; whole ns exactly."""
+    assert (found.start_ns, found.end_ns) == (wanted["start"], wanted["end"])
+    assert [rank.rank for rank in found.ranks] == list(wanted["ranks"])
+    for rank in found.ranks:
+        theirs = wanted["ranks"][rank.rank]
+        assert sum(rank.states) == rank.wall_ns == theirs["wall"]
+        mine = {state: ns for state, ns in zip(STATES, rank.states, strict=True) if ns}
+        assert mine == {state: ns for state, ns in theirs["states"].items() if ns}, f"rank {rank.rank}"
+        assert (rank.kept_steps, rank.lost_steps) == (theirs["kept"], theirs["lost"])
+        assert (rank.kept_ns, rank.devices) == (theirs["kept_ns"], theirs["devices"])
+        assert rank.kept_samples == theirs["samples"]
+    assert [(r.attempt, r.time_ns, r.resume_step, r.lost_steps, r.lost_gpu_ns) for r in found.restarts] == [
+        (r["attempt"], r["time"], r["resume_step"], r["lost_steps"], r["lost_gpu_ns"])
+        for r in wanted["restarts"]
+    ]
+    for ours, theirs in zip(found.restarts, wanted["restarts"], strict=True):
+        assert ours.down_gpu_ns == theirs["down"] * ours.devices
+    assert (found.commits, found.failures, found.alive_ns) == (
+        wanted["commits"],
+        wanted["failures"],
+        wanted["alive"],
+    )
+    assert_figures(found, wanted)
+
+
+def near(value, wanted) -> bool:
+    return value is wanted is None or value == pytest.approx(float(wanted), rel=1e-12, abs=1e-15)
+
+
+def assert_figures(found: Account, wanted: dict) -> None:
+    for factor in ("availability", "step_efficiency", "goodput", "mfu", "compute_efficiency"):
+        assert near(found.raw_ratio(factor), wanted[factor]), factor
+    straggler = found.straggler
+    assert near(straggler.slowdown(), wanted["slowdown"])
+    for name, ours in (
+        ("by", straggler.shares()),
+        ("hosts", straggler.host_shares()),
+        ("stages", straggler.stage_shares()),
+    ):
+        # The remainder of a tie that does not divide goes to somebody: a nanosecond a step.
+        theirs = {who: share for who, share in wanted[name].items() if share}
+        assert {who: pytest.approx(float(share), abs=1e-5) for who, share in theirs.items()} == {
+            **dict.fromkeys(theirs, 0.0),
+            **dict(ours),
+        }
+        assert len(ours) <= SHARES_MOST
+
+
+@pytest.mark.parametrize("first", range(0, LOGS, LOGS_PER_TEST))
+def test_generated_logs_have_the_account_of_the_words(tmp_path, first):
+    unclear = 0
+    for seed in range(first, first + LOGS_PER_TEST):
+        lines = log(seed)
+        try:
+            wanted = account("\n".join(lines), STALL_SECONDS)
+        except Unclear:
+            unclear += 1
+            continue
+        try:
+            assert_agrees(replayed(tmp_path / "log", lines), wanted)
+        except AssertionError as error:
+            raise AssertionError(f"log({seed})") from error
+    assert unclear <= LOGS_PER_TEST // 5
+
+
+def test_the_logs_hold_everything_that_an_account_tells_apart():
+    """Else agreement would mean little."""
+    states, seen = (
+        set(),
+        {"lost again": 0, "provisional": 0, "begun only": 0, "unseen": 0, "elastic": 0, "open": 0},
+    )
+    for seed in range(LOGS):
+        lines = log(seed)
+        wanted = account("\n".join(lines), STALL_SECONDS)
+        for rank in wanted["ranks"].values():
+            states |= {state for state, ns in rank["states"].items() if ns}
+        lost = sum(rank["lost"] for rank in wanted["ranks"].values())
+        by_restarts = sum(restart["lost_steps"] for restart in wanted["restarts"])
+        text = "".join(lines)
+        seen["lost again"] += lost > by_restarts
+        seen["provisional"] += lost > by_restarts and wanted["failures"] > len(wanted["restarts"])
+        seen["begun only"] += '"committed":false' in text and '"committed":true' not in text
+        seen["unseen"] += any(
+            rank["states"].get("unobserved") == rank["wall"] for rank in wanted["ranks"].values()
+        )
+        seen["elastic"] += len({rank["wall"] for rank in wanted["ranks"].values()}) > 1
+        seen["open"] += '"run_end"' not in text
+    assert states == {*STATES} - {"launch"}
+    assert min(seen.values()) >= 10, seen
+
+
+@pytest.mark.parametrize(("first", "then"), [(100, 600), (300, 400)])
+def test_the_first_step_is_held_against_the_next_512(tmp_path, first, then):
+    """The median of fewer steps would be the first length, of all steps the second."""
+    lines, at = ['{"kind":"attempt","time":0,"rank":0,"attempt":1}'], 0
+    for step, ms in enumerate([100, *[16] * first, *[20] * then]):
+        at += ms
+        place = f'"time":{at / 1000},"rank":0,"attempt":1,"step":{step}'
+        lines.append(f'{{"kind":"step",{place},"seconds":{ms / 1000},"phases":{{"forward":{ms / 1000}}}}}')
+    found = replayed(tmp_path / "log", lines)
+    assert_agrees(found, account("\n".join(lines), STALL_SECONDS))
+    assert document(found)["states"]["compile"] == {100: 0.08, 300: 0.084}[first]
+
+
+def test_a_rank_beyond_the_world_is_expected_too(tmp_path):
+    lines = ['{"kind":"attempt","time":0,"rank":2,"attempt":1,"world_size":2}', '{"kind":"run_end","time":3}']
+    found = replayed(tmp_path / "log", lines)
+    assert_agrees(found, account("\n".join(lines), STALL_SECONDS))
+    assert [rank.wall_ns for rank in found.ranks] == [3 * 10**9] * 3

@@ -1,0 +1,137 @@
+"""A run log says the same however its lines lie: shuffled within ten minutes, doubled, dealt out, read again."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import pytest
+from runlog_history import log
+from test_runlog_oracle import STALL_SECONDS
+
+from goodput.account import document
+from goodput.runlog import replay
+
+SEEDS = range(60)
+
+
+def figures(path: Path, lines: list[str]) -> str:
+    """Everything the account says, to the nanosecond, as text."""
+    path.write_text("\n".join(lines) + "\n")
+    return figures_of(path)
+
+
+def figures_of(path: Path) -> str:
+    (found,) = replay(str(path), stall_seconds=STALL_SECONDS)
+    account = found.account
+    return json.dumps(document(account)) + repr(account.ranks) + repr(account.restarts)
+
+
+def ends(lines: list[str], minutes: float, dice: random.Random) -> list[str]:
+    """The lines in the order in which they come if each is late by up to `minutes`."""
+    keyed = [(json.loads(x).get("time", 0) + dice.random() * 60 * minutes, i, x) for i, x in enumerate(lines)]
+    return [x for *_, x in sorted(keyed)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_any_order_within_ten_minutes(tmp_path, seed):
+    lines, dice = log(seed), random.Random(seed)
+    wanted = figures(tmp_path / "log", lines)
+    assert figures(tmp_path / "log", ends(lines, 9.9, dice)) == wanted
+    dice.shuffle(lines)
+    assert figures(tmp_path / "log", lines) == wanted
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_lines_that_are_there_twice(tmp_path, seed):
+    lines, dice = log(seed), random.Random(seed)
+    wanted = figures(tmp_path / "log", lines)
+    assert figures(tmp_path / "log", [x for x in lines for _ in range(dice.choice([1, 1, 2, 3]))]) == wanted
+    assert figures(tmp_path / "log", lines + lines) == wanted, "the file after itself"
+    assert figures(tmp_path / "log", ends(lines + lines, 5, dice)) == wanted
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_ranks_may_come_one_after_the_other(tmp_path, seed):
+    lines = log(seed)
+    wanted = figures(tmp_path / "log", lines)
+    ranks = sorted(lines, key=lambda x: json.loads(x).get("rank", -1))
+    assert figures(tmp_path / "log", ranks) == wanted
+    backwards = sorted(lines, key=lambda x: -json.loads(x).get("rank", 99))
+    assert figures(tmp_path / "log", backwards) == wanted
+
+
+def test_reading_again_gives_the_same(tmp_path):
+    for seed in SEEDS:
+        path = tmp_path / f"{seed}"
+        assert figures(path, log(seed)) == figures_of(path)
+        packed = tmp_path / f"{seed}.gz"
+        packed.write_bytes(gzip.compress(path.read_bytes()))
+        assert figures_of(packed) == figures_of(path)
+
+
+def long_log(steps: int) -> list[str]:
+    """Two ranks, 100 s a step, so that the file is much longer than ten minutes; one restart, one rewind."""
+    lines = ['{"kind":"run","time":0,"run":"r1","world_size":2}']
+    for rank in (0, 1):
+        lines.append(f'{{"kind":"attempt","time":0,"rank":{rank},"attempt":1}}')
+        for step in range(steps):
+            index = step if step < steps // 2 else step - 3
+            lines.append(one(100 * (step + 1), rank, 1, index, 100, 10 + step % 7 + 3 * rank))
+        begin = 100 * steps + 5000
+        lines.append(
+            f'{{"kind":"attempt","time":{begin},"rank":{rank},"attempt":2,"resume_step":{steps - 9}}}'
+        )
+        lines += [
+            one(begin + 100 * (i + 1), rank, 2, steps - 8 + i, 90, 20 + i % 5 + rank) for i in range(steps)
+        ]
+    lines.append(f'{{"kind":"run_end","time":{begin + 100 * steps}}}')
+    return sorted(lines, key=lambda x: json.loads(x)["time"])
+
+
+def one(time: float, rank: int, attempt: int, step: int, seconds: float, waited: float) -> str:
+    return json.dumps(
+        {
+            "kind": "step",
+            "time": time,
+            "rank": rank,
+            "attempt": attempt,
+            "step": step,
+            "seconds": seconds,
+            "phases": {"forward": seconds - 50, "communication": waited},
+        }
+    )
+
+
+def test_a_long_file_shuffled_doubled_and_after_itself(tmp_path):
+    lines, dice = long_log(100), random.Random(1)
+    wanted = figures(tmp_path / "log", lines)
+    assert '"lost": 16' in wanted
+    for _ in range(5):
+        assert figures(tmp_path / "log", ends(lines, 9.9, dice)) == wanted
+        assert figures(tmp_path / "log", ends(lines + lines, 9.9, dice)) == wanted
+    assert figures(tmp_path / "log", lines + lines) == wanted
+
+
+def test_more_than_ten_minutes_late_is_left_out_and_said(tmp_path):
+    lines = long_log(20)
+    late = next(i for i, x in enumerate(lines) if '"step": 3,' in x and '"rank": 0' in x)
+    moved = lines[:late] + lines[late + 1 : late + 30] + [lines[late]] + lines[late + 30 :]
+    path = tmp_path / "log"
+    path.write_text("\n".join(moved) + "\n")
+    (found,) = replay(str(path))
+    at = late + 30
+    assert at in found.problems.dropped
+    assert any(n == at and "behind what rank 0 has reached" in text for n, text in found.problems.listed)
+    assert all(sum(rank.states) == rank.wall_ns for rank in found.account.ranks)
+
+
+def test_steps_of_no_length_in_any_order(tmp_path):
+    steps = [one(10, 0, 1, i, 0, 0) for i in range(6)]
+    head, end = ['{"kind":"attempt","time":0,"rank":0,"attempt":1}'], ['{"kind":"run_end","time":12}']
+    wanted = figures(tmp_path / "log", head + steps + end)
+    assert '"kept": 6' in wanted
+    assert figures(tmp_path / "log", head + steps[::-1] + end) == wanted
+    assert figures(tmp_path / "log", head + steps + steps[::-1] + end) == wanted
