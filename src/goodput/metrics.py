@@ -120,7 +120,7 @@ _AGGREGATOR = _declare(
         ("goodput_rank_last_report_age_seconds", "gauge", "seconds", "run",
          "Age of the oldest last report among the run's ranks that should be alive."),
         ("goodput_steps", "gauge", "", "run kind", "Steps of all ranks that are kept, and that were lost."),
-        ("goodput_samples", "gauge", "", "run kind", "Samples (or tokens) in the steps that are kept, and that were lost."),
+        ("goodput_run_samples", "gauge", "", "run kind", "Samples (or tokens) in the steps that are kept, and that were lost."),
         ("goodput_throughput_goodput_ratio", "gauge", "ratio", "run",
          "Kept samples over those of the ideal rate, given or best shown, in the same wall time; absent when unknown."),
         ("goodput_pipeline_bubble_ratio", "gauge", "ratio", "run kind",

@@ -94,12 +94,12 @@ def test_a_run_is_finished_though_a_node_of_an_earlier_attempt_vanished():
     for now in (15, 1000):
         account = account_of(lost, end, now=now, stale_seconds=30)
         assert (account.status, account.end_ns) == ("finished", ns(14))
-    # Rank 1 took no part in the second attempt, and nobody saw its end: finished, once it is stale.
+    # Rank 1 has no part in the world of the second attempt, and nobody saw its end: nobody waits for it.
     gone = Process(1, world_size=1).steps(5, forward=1).silent()
     lost.identity["world_size"] = end.identity["world_size"] = 1
-    assert account_of(lost, gone, end, now=20, stale_seconds=30, elastic=True).status == "running"
-    account = account_of(lost, gone, end, now=1000, stale_seconds=30, elastic=True)
-    assert (account.status, account.end_ns) == ("finished", ns(14))
+    for now in (20, 1000):
+        account = account_of(lost, gone, end, now=now, stale_seconds=30, elastic=True)
+        assert (account.status, account.end_ns) == ("finished", ns(14))
 
 
 def test_a_given_start_and_end_bound_the_run():
@@ -133,7 +133,7 @@ def test_a_run_of_nothing():
         None,
         None,
     )
-    assert document(account, explain(account))["coverage"]["ranks"] is None
+    assert document(account, explain(account))["coverage"]["time"] is None
 
 
 def test_expected_ranks_can_be_ones_own_alone():
@@ -290,3 +290,12 @@ def test_a_cause_that_takes_everything_has_no_gain_and_one_without_price_no_cost
     account = account_of(Process().between(none=4), now=4)
     (cause,) = explain(account)
     assert (cause["state"], cause["share"], cause["gain"], cause["cost"]) == ("startup", 1.0, None, None)
+
+
+def test_a_silent_rank_that_a_smaller_world_left_out_does_not_keep_the_run_open():
+    ranks = [Process(r, world_size=2).steps(5, forward=1).saved(3).silent() for r in range(2)]
+    second = Process(0, 2, start=20, world_size=1).resumed(3).step(forward=1).steps(3, forward=1).failed()
+    account = account_of(*ranks, second, now=30, elastic=True)
+    assert account.status == "down"
+    # Rank 0 did steps 0 to 4, then 4 to 7 again from the checkpoint of step 3; nothing beyond it is safe.
+    assert [(r.kept_steps, r.lost_steps) for r in account.ranks] == [(4, 5), (4, 1)]

@@ -115,8 +115,8 @@ def _add_figures(families: Families, account: Account) -> None:
     """What follows from the account's sums; what is unknown is absent."""
     run = {"run": account.run}
     kept = sum(rank.kept_samples for rank in account.ranks)
-    families.add("goodput_samples", {**run, "kind": "kept"}, kept)
-    families.add("goodput_samples", {**run, "kind": "lost"}, max(account.samples - kept, 0))
+    families.add("goodput_run_samples", {**run, "kind": "kept"}, kept)
+    families.add("goodput_run_samples", {**run, "kind": "lost"}, max(account.samples - kept, 0))
     families.add("goodput_input_errors", run, len(figures.input_errors(account)))
     saving, bubble = figures.checkpoints(account), figures.pipeline(account) or {}
     single = {

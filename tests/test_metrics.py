@@ -1,0 +1,18 @@
+"""The catalogue of series: names that Prometheus and OpenMetrics can tell apart."""
+
+from collections import Counter
+
+from goodput.metrics import CATALOGUE
+
+
+def test_no_two_families_of_one_exposer_share_a_name():
+    """A counter's family has its name without `_total`; a gauge of that name would be of the same family."""
+    families = Counter((metric.exposer, name.removesuffix("_total")) for name, metric in CATALOGUE.items())
+    assert [name for name, count in families.items() if count > 1] == []
+
+
+def test_only_counters_are_totals_and_no_label_is_a_step():
+    for name, metric in CATALOGUE.items():
+        assert name.endswith("_total") == (metric.kind == "counter"), name
+        assert name.startswith("goodput_") and metric.help.endswith("."), name
+        assert "step" not in metric.labels, name
