@@ -21,7 +21,6 @@ STATE_OF = {
     **{p: p for p in ("loader", "h2d", "communication", "checkpoint", "restore", "evaluation", "compile")},
 }
 PLANNED = {"checkpoint", "evaluation", "restore", "compile"}
-WAITS = {"loader", "h2d", "communication", "unattributed"}
 
 
 @dataclass
@@ -137,12 +136,13 @@ def outcome(lives, numbers, now_ns) -> tuple[str, int]:
 
 
 def threshold(lives, least_ns: int) -> int:
-    """Ten times the lower 99th percentile of all steps but each life's first."""
+    """Ten times the lower 99th percentile of all steps but each life's first; of few steps, the lower median."""
     lengths = [sum(ns for _, ns in step.parts) for life in lives for step in life.steps[1:]]
     if not lengths:
         return least_ns
-    p99 = max(x for x in lengths if 100 * sum(y < x for y in lengths) <= 99 * (len(lengths) - 1))
-    return max(least_ns, 10 * p99)
+    percent = 99 if len(lengths) >= 100 * len({life.rank for life in lives if life.steps}) else 50
+    usual = max(x for x in lengths if 100 * sum(y < x for y in lengths) <= percent * (len(lengths) - 1))
+    return max(least_ns, 10 * usual)
 
 
 def by_state(parts: Parts) -> Counter:
@@ -165,14 +165,14 @@ def settled_steps(life: Life, limit: int) -> list[Counter]:
             first[state] -= moved
             first["compile"] += moved
             excess -= moved
-    return [stalled(step, limit, WAITS) for step in steps]
+    return [stalled(step, limit) for step in steps]
 
 
-def stalled(states: Counter, limit: int, which) -> Counter:
+def stalled(states: Counter, limit: int) -> Counter:
     if sum(ns for state, ns in states.items() if state not in PLANNED) <= limit:
         return states
-    moved = Counter({state: ns for state, ns in states.items() if state not in which})
-    moved["stall"] += sum(ns for state, ns in states.items() if state in which)
+    moved = Counter({state: ns for state, ns in states.items() if state in PLANNED})
+    moved["stall"] += sum(ns for state, ns in states.items() if state not in PLANNED)
     return moved
 
 
@@ -213,7 +213,7 @@ def add_life(life: Life, settled, points, safe, limit, end_ns, found: Found) -> 
         if i:
             gap = by_state(step.gap)
             gap["unattributed"] += gap.pop("productive", 0)
-            into.update(stalled(gap, limit, WAITS))
+            into.update(stalled(gap, limit))
         if is_lost(life, step.index, points, safe):
             into["lost"] += states.total()
             found.lost[rank] += 1
@@ -241,8 +241,7 @@ def tail_of(life: Life, limit: int, end_ns: int) -> Counter:
         named = Counter({s: tail[s] for s in ("restore", "compile")})
         named["startup"] = tail.total() - named.total()
         return named
-    unplanned = {state for state in tail if state not in PLANNED}
-    hung = stalled(tail, limit, unplanned)
+    hung = stalled(tail, limit)
     if hung["stall"]:
         return hung
     if life.end in ("killed", "failed"):

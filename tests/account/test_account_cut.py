@@ -147,15 +147,15 @@ def test_threshold_is_ten_times_the_99th_percentile_and_at_least_a_minute():
     assert threshold_ns([ns(0.01)] * 100, least_seconds=0.5) == ns(0.5)
 
 
-def test_a_step_that_waited_too_long_was_a_stall_in_its_waits():
+def test_a_step_that_took_too_long_was_a_stall_but_for_what_was_planned():
     one = Process().steps(150, forward=1)
     one.step(loader=70, communication=20, forward=2, checkpoint=5, none=1).steps(49, forward=1)
-    # 200 steps: the 99th percentile is 1 s, the threshold 60 s. Waits 70 + 20 + 1; compute and saving stay.
+    # 200 steps: the 99th percentile is 1 s, the threshold 60 s. All but saving stood still: 70 + 20 + 2 + 1.
     account = account_of(one.finished(), now=400)
-    assert of_rank(account) == {"productive": 201.0, "checkpoint": 5.0, "stall": 91.0}
-    # A stall is no time in a kept step: 297 s less 91 s.
-    assert account.ratio("availability") == (201 + 5) / 297
-    assert account.ratio("step_efficiency") == 201 / 206
+    assert of_rank(account) == {"productive": 199.0, "checkpoint": 5.0, "stall": 93.0}
+    # A stall is no time in a kept step: 297 s less 93 s.
+    assert account.ratio("availability") == (199 + 5) / 297
+    assert account.ratio("step_efficiency") == 199 / 204
 
 
 def test_a_gap_that_waited_too_long_was_a_stall():
@@ -171,6 +171,23 @@ def test_just_at_the_threshold_nothing_stalls():
     one = Process().steps(150, forward=1).between(none=60).step(loader=59, forward=1).steps(49, forward=1)
     states = of_rank(account_of(one.finished(), now=400))
     assert states == {"productive": 200.0, "unattributed": 60.0, "loader": 59.0}
+
+
+def test_a_rank_that_was_frozen_in_compute_stalled_like_those_that_waited_for_it():
+    frozen = Process(0).steps(150, forward=1).step(forward=100).steps(49, forward=1)
+    waiting = Process(1).steps(150, forward=1).step(forward=1, communication=99).steps(49, forward=1)
+    account = account_of(frozen.finished(), waiting.finished(), now=400)
+    assert of_rank(account, 0) == of_rank(account, 1) == {"productive": 199.0, "stall": 100.0}
+
+
+def test_a_hang_among_few_steps_does_not_raise_its_own_threshold():
+    ranks = [Process(r).steps(12, forward=4).step(forward=304).steps(12, forward=4) for r in range(2)]
+    account = account_of(*[one.finished() for one in ranks], now=500)
+    # 2 x 24 steps after the first: fewer than 100 per rank, so ten times the median of 4 s, at least 60 s.
+    assert account.threshold_ns == ns(60)
+    assert of_rank(account)["stall"] == 304.0
+    hours = Process().steps(5, forward=3700)
+    assert of_rank(account_of(hours.finished(), now=20_000)) == {"productive": 18_500.0}
 
 
 @pytest.mark.parametrize("where", ["gap", "step", "tail"])

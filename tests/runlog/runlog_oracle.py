@@ -26,7 +26,6 @@ STATE_OF = {
 KNOWN = ("loader", "h2d", "communication", "checkpoint", "restore", "evaluation", "compile")
 PLANNED = ("checkpoint", "evaluation", "restore", "compile")
 LASTING = ("devices", "group", "stage")
-WAITS = ("loader", "h2d", "communication", "unattributed")
 
 
 class Unclear(Exception):
@@ -200,7 +199,8 @@ def lay_out(life: Life) -> None:
 
 def stall_threshold(lives, stall_seconds: float) -> int:
     lengths = sorted(step["length"] for life in lives for step in life.steps[1:])
-    p99 = lengths[99 * (len(lengths) - 1) // 100] if lengths else 0
+    percent = 99 if len(lengths) >= 100 * len({life.rank for life in lives if life.steps}) else 50
+    p99 = lengths[percent * (len(lengths) - 1) // 100] if lengths else 0
     exact = sum(length == p99 for length in lengths) == sum(abs(n - p99) * 1000 < p99 for n in lengths)
     least = ns(Decimal(stall_seconds))
     if 10 * p99 <= least or exact:
@@ -229,7 +229,7 @@ def judge(life: Life, lives, points, provisional, threshold: int, blamed) -> Non
         states, what = piece["in"], piece["what"]
         if what == "step":
             if unplanned(states) > threshold:
-                move(states, WAITS, "stall")
+                move(states, [s for s in states if s not in PLANNED], "stall")
             again = any(s["index"] <= piece["index"] and s["end"] > piece["end"] for s in life.steps)
             by = [
                 n
@@ -248,7 +248,7 @@ def judge(life: Life, lives, points, provisional, threshold: int, blamed) -> Non
         if not life.steps or piece is life.pieces[0]:
             move(states, [s for s in states if s not in ("restore", "compile")], "startup")
         elif unplanned(states) > threshold:
-            move(states, WAITS if what == "gap" else [s for s in states if s not in PLANNED], "stall")
+            move(states, [s for s in states if s not in PLANNED], "stall")
         elif what == "tail" and life.reason not in ("", "finished"):
             move(states, list(states), "lost")
             later = [n for n in sorted(points) if n > life.number]

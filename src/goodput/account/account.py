@@ -242,7 +242,7 @@ def compute(
     lengths = Lengths(int(stall_seconds * 1e8))
     for attempt in run.attempts.values():
         lengths.add_rows(rows(attempt))
-    threshold = lengths.threshold_ns(stall_seconds)
+    threshold = lengths.threshold_ns(stall_seconds, run.stepping())
     engine = Engine(run, gather(run, now_ns, threshold, stale_seconds, known_only, window))
     for key, attempt in run.attempts.items():
         for row in rows(attempt):

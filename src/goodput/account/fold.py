@@ -21,8 +21,8 @@ from goodput.account.timeline import Attempt, Row
 PRODUCTIVE, COMMUNICATION, COMPILE = INDEX["productive"], INDEX["communication"], INDEX["compile"]
 CHECKPOINT, STALL = INDEX["checkpoint"], INDEX["stall"]
 _UNATTRIBUTED, _STARTUP, _LOST, _RESTORE = (INDEX[s] for s in ("unattributed", "startup", "lost", "restore"))
-_WAITS = tuple(INDEX[state] for state in ("loader", "h2d", "communication", "unattributed"))
 _PLANNED = tuple(INDEX[state] for state in PLANNED)
+_UNPLANNED = tuple(i for i in range(len(STATES)) if i not in _PLANNED)
 # So many steps after the first are what its excess is measured against; more would not change the median by much.
 OTHERS_MAX = 512
 # Shorter waits than this are no stall, whatever the threshold; a threshold below it is for tests.
@@ -78,7 +78,8 @@ class Fold:
             return False
         if limit != self.limit and min(limit, self.limit) < self.top_step:
             return False
-        if self.lost_steps and list(blame) != list(self.blame):
+        # The first step is held back, so that it may be lost and not yet counted.
+        if self.top_step > self.limit and list(blame) != list(self.blame):
             return False
         low, high = sorted((threshold_ns, self.threshold_ns))
         if low != high and (low < WAIT_NS_MIN or any(low <= ns <= high for ns in self.waits)):
@@ -89,10 +90,9 @@ class Fold:
     def follow(self, bound: Bound, limit: int, threshold_ns: int, blame) -> None:
         """Go on under these facts, which fit."""
         self.bound, self.limit, self.threshold_ns, self.blame = bound, limit, threshold_ns, blame
-        more = self.attempt.phases[len(self.to_state) :]
-        if more:
-            self.to_state += [state_of(name, self.attempt.phase_states) for name in more]
-            self.totals, self.outside = (_padded(t, len(self.to_state)) for t in (self.totals, self.outside))
+        # Before the first step what a phase is may change, later there may only be more of them.
+        self.to_state = [state_of(name, self.attempt.phase_states) for name in self.attempt.phases]
+        self.totals, self.outside = (_padded(t, len(self.to_state)) for t in (self.totals, self.outside))
 
     def begin(self, row: Row) -> None:
         """Go on after this row, the last one before the bound: none of what it stands for lies within."""
@@ -181,7 +181,7 @@ class Fold:
     def _settle(self, step: int, count: int, end_ns: int, length: int, inside: list[int], samples: int):
         threshold = self.threshold_ns
         if length > threshold and count == 1 and _unplanned(inside) > threshold:
-            _move(inside, _WAITS, STALL)
+            _move(inside, _UNPLANNED, STALL)
         bound, began = self.bound, end_ns - length
         communication = inside[COMMUNICATION]
         own = length - communication - inside[COMPILE] - inside[STALL]
@@ -285,7 +285,7 @@ class Fold:
         if not self.steps:
             tail = _settled_gap(tail, True, True, self.threshold_ns)
         elif _unplanned(tail) > self.threshold_ns:
-            _move(tail, [i for i in range(len(STATES)) if i not in _PLANNED], STALL)
+            _move(tail, _UNPLANNED, STALL)
         elif bound.died:
             _move(tail, range(len(STATES)), _LOST)
         elif bound.running:
@@ -346,7 +346,7 @@ def _settled_gap(gap: list[int], first: bool, single: bool, threshold: int) -> l
     elif first:
         _move(settled, [i for i in range(len(STATES)) if i not in (_RESTORE, COMPILE)], _STARTUP)
     elif single and _unplanned(gap) > threshold:
-        _move(settled, _WAITS, STALL)
+        _move(settled, _UNPLANNED, STALL)
     return settled
 
 

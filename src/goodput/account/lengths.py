@@ -1,8 +1,8 @@
 """How long a wait may be before it is a stall: max(60 s, 10 x the 99th percentile of step length).
 
 In: the lengths of single steps in any order. Out: the threshold, in ns. The first step of each attempt is left
-out, since it compiles. The percentile is the lower one (at least one step in a hundred, and at least one, is
-longer), so one long step among few does not move it. Only what is long enough to matter is told apart, in fp16
+out, since it compiles. With fewer than 100 steps per rank there is no 99th percentile to be had: the longest step,
+which may be the stall itself, would be it; then the median stands for it. Both are the lower order statistics. Only what is long enough to matter is told apart, in fp16
 bins: memory is bounded and the error is at most 2^-11.
 """
 
@@ -13,6 +13,7 @@ import struct
 _PACK, _UNPACK = struct.Struct("<e").pack, struct.Struct("<H").unpack
 _SECONDS_MAX = 65_504.0
 TIMES = 10
+RESOLVED_STEPS = 100
 
 
 class Lengths:
@@ -48,9 +49,9 @@ class Lengths:
                 self.add(row.end_ns - row.start_ns)
             number = row.number
 
-    def p99_ns(self) -> int:
-        """The mean of the bin that the percentile lies in, so exact where its steps are equal; 0 if it is short."""
-        left = self.count - (99 * (self.count - 1)) // 100  # so many are as long or longer
+    def lower_ns(self, percent: int) -> int:
+        """The lower percentile: the mean of the bin that it lies in, so exact where its steps are equal; 0 if short."""
+        left = self.count - (percent * (self.count - 1)) // 100  # so many are as long or longer
         for index in sorted(self._bins, reverse=True):
             steps, ns = self._bins[index]
             left -= steps
@@ -58,5 +59,7 @@ class Lengths:
                 return ns // steps
         return 0
 
-    def threshold_ns(self, least_seconds: float = 60.0) -> int:
-        return max(int(least_seconds * 1e9), TIMES * self.p99_ns())
+    def threshold_ns(self, least_seconds: float = 60.0, ranks: int = 1) -> int:
+        """The threshold, for this many ranks, each of which has done its part of the steps."""
+        usual = self.lower_ns(99 if self.count >= RESOLVED_STEPS * ranks else 50)
+        return max(int(least_seconds * 1e9), TIMES * usual)

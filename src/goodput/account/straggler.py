@@ -56,7 +56,7 @@ class Groups:
             if first is not None:
                 group = (number, fold.attempt.group)
                 self.members.setdefault(group, []).append((rank, number))
-                self.late |= not fold.steps and first <= self.settled.get(group, -1)
+                self.late |= not fold.steps and group in self.settled and first <= self.settled[group]
 
     def copy(self, folds: dict[Key, Fold]) -> Groups:
         """Groups that go on by themselves, over copies of the folds."""
@@ -76,7 +76,8 @@ class Groups:
             # Whoever joins the group later has missed this step.
             self.settled[group] = max(step, self.settled.get(group, -1))
             return
-        self.late |= not first and step <= self.settled.get(group, -1)
+        # A rank that does its own steps again is not late: to fold it anew would change nothing.
+        self.late |= not first and self.folds[key].top_step <= step <= self.settled.get(group, -1)
         self._waiting.setdefault((*group, step, count), []).append((key, first, *compared))
         if not first:
             self._passed[key] = step

@@ -164,6 +164,10 @@ class Run:
     end_ns: int | None = None
     only_ranks: tuple[int, ...] | None = None  # expect these alone: one process's or one host's own view
 
+    def stepping(self) -> int:
+        """Ranks that have done a step."""
+        return len({rank for (rank, _), attempt in self.attempts.items() if attempt.first_step is not None})
+
     def by_rank(self) -> dict[int, list[Attempt]]:
         """Attempts of each rank that was seen, in the order of their starts."""
         ranks: dict[int, list[Attempt]] = {}

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from goodput.account import Account, document
 from goodput.account.hang import Hang
 from goodput.aggregator.hangs import Hangs
-from goodput.aggregator.history import History, HistoryError
+from goodput.aggregator.history import History
 from goodput.aggregator.live import LiveRun, NeedsHistory
 from goodput.aggregator.store import Store
 from goodput.causes import explain
@@ -102,13 +102,16 @@ class Accounts:
 
         async def fold() -> None:
             try:
-                live.begin(*await self.history.folded(live.run, needs.facts, self.stall_seconds))
-                pause_seconds = 0.0
-            except HistoryError as error:
+                began = time.perf_counter()
+                read = await self.history.folded(live.run, needs.facts, self.stall_seconds)
+                live.begin(*read, late=needs.late)
+                # Should it be wrong again and again, then at the price of a tenth of a core at most.
+                await asyncio.sleep(min(10 * (time.perf_counter() - began), FOLD_AGAIN_SECONDS))
+            except Exception as error:
                 log.error("run %r: its account stands still: %s", name, error)
-                pause_seconds = FOLD_AGAIN_SECONDS
-            await asyncio.sleep(pause_seconds)
-            del self._folding[name]
+                await asyncio.sleep(FOLD_AGAIN_SECONDS)
+            finally:
+                del self._folding[name]
 
         self._folding[name] = asyncio.get_running_loop().create_task(fold())
 

@@ -23,7 +23,7 @@ import msgspec
 from goodput import schema
 from goodput.account import Account, Run, document
 from goodput.account.account import Engine
-from goodput.account.facts import Facts, gather
+from goodput.account.facts import Facts, Key, gather
 from goodput.account.fold import OTHERS_MAX, Fold
 from goodput.account.lengths import Lengths
 from goodput.aggregator.ledger import Ledger, LedgerError
@@ -33,6 +33,8 @@ SECONDS_MAX = 120.0
 WAITING_MAX = 8
 # Where to look for the last row before a window: so far back, then ten times further, and so on.
 BACK_NS = 60 * 10**9
+# Of an attempt's rows that are let go and lie beyond the bounds, so many come back; the rest are one long step.
+BEYOND_MAX = 10_000
 
 Window = tuple[int | None, int | None]
 
@@ -110,28 +112,32 @@ def _row_before(
         back *= 10
 
 
-def folded(ledger: Ledger, job: Job) -> tuple[Engine, Lengths]:
-    """All rows within the bounds of `job.facts`, as live.LiveRun folds them."""
+def folded(ledger: Ledger, job: Job) -> tuple[Engine, Lengths, dict[Key, list]]:
+    """All rows within the bounds of `job.facts`, as live.LiveRun folds them, and those beyond that it let go."""
     identities = {(p.identity.rank, p.identity.attempt): p.identity for p in ledger.processes(job.run.name)}
     engine, lengths = Engine(job.run, job.facts), Lengths(int(job.stall_seconds * 1e8))
-    rows = []
+    rows, beyond = [], {}
     for key, fold in engine.folds.items():
         fold.final = False
         if key in identities:
-            rows.append(_within(ledger.rows(identities[key]), key, fold))
+            rows.append(_within(ledger.rows(identities[key]), key, fold, beyond.setdefault(key, [])))
     for _, key, row in heapq.merge(*rows, key=lambda entry: entry[0]):
         fold = engine.folds[key]
         if fold.number and row.number == fold.number + 1:
             lengths.add(row.end_ns - row.start_ns)
         engine.row(key, row)
-    return engine, lengths
+    return engine, lengths, beyond
 
 
-def _within(rows: Iterator[schema.StepRow], key, fold: Fold) -> Iterator[tuple]:
+def _within(rows: Iterator[schema.StepRow], key: Key, fold: Fold, beyond: list) -> Iterator[tuple]:
     for row in rows:
-        if row.end_ns > fold.bound.to_ns:
-            return
-        yield row.end_ns, key, row
+        if beyond or max(row.end_ns, fold.last_end_ns) > fold.bound.to_ns:
+            # Bounds may shrink: a rank whose clock is behind those of the others has come.
+            if row.number > fold.attempt.trimmed or len(beyond) >= BEYOND_MAX:
+                return
+            beyond.append(row)
+        else:
+            yield row.end_ns, key, row
 
 
 class History:
@@ -150,7 +156,7 @@ class History:
         out, took = await self._ask(job)
         return msgspec.json.decode(out), took
 
-    async def folded(self, run: Run, facts: Facts, stall_seconds: float) -> tuple[Engine, Lengths]:
+    async def folded(self, run: Run, facts: Facts, stall_seconds: float) -> tuple[Engine, Lengths, dict]:
         """What live.LiveRun goes on from, under these facts. Raises HistoryError."""
         out, _ = await self._ask(Job(self._url, bare(run), 0, 0, 0.0, [], facts, stall_seconds))
         return pickle.loads(out)
@@ -210,6 +216,9 @@ def main() -> int:
 
 
 def _answer(ledger: Ledger, job: Job) -> bytes:
+    if job.run.attempts and not ledger.processes(job.run.name):
+        # Such as a file that was moved away: a new one would be a run without steps.
+        raise LedgerError(f"ledger {ledger.url}: it has nothing of run {job.run.name!r}")
     if job.facts is not None:
         return pickle.dumps(folded(ledger, job))
     accounts = [account_of(ledger, job, window) for window in job.windows]

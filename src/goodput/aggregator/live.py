@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from goodput.account import Account, Run
 from goodput.account.account import Engine
-from goodput.account.facts import Facts, gather
+from goodput.account.facts import Facts, Key, gather
 from goodput.account.lengths import Lengths
 
 # A run's rows are kept up to so many; then the folded ones go, but for the newest of each attempt.
@@ -20,11 +20,11 @@ BEHIND_NS_MAX = 60 * 10**9
 
 
 class NeedsHistory(Exception):
-    """What is folded is wrong and not all rows are here. `facts` is what to fold by."""
+    """What is folded is wrong and not all rows are here. `facts` is what to fold by, `late` for LiveRun.begin."""
 
-    def __init__(self, facts: Facts):
+    def __init__(self, facts: Facts, late: int):
         super().__init__("not all rows are here")
-        self.facts = facts
+        self.facts, self.late = facts, late
 
 
 class LiveRun:
@@ -46,8 +46,11 @@ class LiveRun:
             if self._behind(facts, now_ns):
                 return self.last
             if self._trimmed():
-                raise NeedsHistory(facts)
-            self.begin(Engine(self.run, facts), Lengths(int(self._stall_seconds * 1e8)))
+                raise NeedsHistory(facts, self._rows_late())
+            # The lengths may lack a row that came late, and the facts have their threshold from them.
+            self._engine, self._lengths = None, Lengths(int(self._stall_seconds * 1e8))
+            facts = self._facts(now_ns)
+            self.begin(Engine(self.run, facts), self._lengths)
         self._advance(facts)
         engine = self._engine.copy()
         for key, row in self._rows(engine):
@@ -67,12 +70,20 @@ class LiveRun:
             self._behind_since_ns = now_ns
         return now_ns - self._behind_since_ns < BEHIND_NS_MAX
 
-    def begin(self, engine: Engine, lengths: Lengths) -> None:
-        """Go on from this engine and these lengths, of rows that are folded."""
+    def begin(
+        self, engine: Engine, lengths: Lengths, beyond: dict[Key, list] | None = None, late: int | None = None
+    ) -> None:
+        """Go on from this engine and these lengths, of rows that are folded.
+
+        `beyond` is what had been let go and lies beyond the bounds now, so that it is to be folded again; `late`
+        is how many rows had come late when the rows were read.
+        """
         engine.run, self._engine, self._lengths = self.run, engine, lengths
-        self._late = self._rows_late()
+        self._late = self._rows_late() if late is None else late
         for key, fold in engine.folds.items():
             fold.attempt, fold.final = self.run.attempts[key], False
+        for key, rows in (beyond or {}).items():
+            self.run.attempts[key].rows.update((row.number, row) for row in rows)
 
     def _rows_late(self) -> int:
         return sum(attempt.late for attempt in self.run.attempts.values())
@@ -84,7 +95,7 @@ class LiveRun:
             lengths.add_rows(
                 _rows_after(attempt, fold.number if fold else 0), after=fold.number if fold else 0
             )
-        threshold_ns = lengths.threshold_ns(self._stall_seconds)
+        threshold_ns = lengths.threshold_ns(self._stall_seconds, self.run.stepping())
         return gather(self.run, now_ns, threshold_ns, self._stale_seconds, known_only=True)
 
     def _trimmed(self) -> bool:
@@ -102,7 +113,8 @@ class LiveRun:
         for key, attempt in self.run.attempts.items():
             fold = engine.folds[key]
             for row in _rows_after(attempt, fold.number):
-                if row.end_ns > fold.bound.to_ns:
+                # A clock that was set back may have a process begin after its first rows.
+                if max(row.end_ns, fold.last_end_ns) > fold.bound.to_ns:
                     break
                 if fold.number and row.number == fold.number + 1:
                     self._lengths.add(row.end_ns - row.start_ns)
@@ -113,7 +125,9 @@ class LiveRun:
         most = 0 if facts.status == "finished" else ROWS_MAX
         if sum(len(attempt.rows) for attempt in self.run.attempts.values()) > most:
             for key, attempt in self.run.attempts.items():
+                known = attempt.trimmed
                 attempt.trim(engine.folds[key].number, ROWS_KEPT)
+                attempt.trimmed = max(attempt.trimmed, known)
 
 
 def _rows_after(attempt, number: int) -> list:

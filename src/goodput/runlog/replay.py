@@ -80,7 +80,7 @@ def replay(
         if scan.disordered:
             _measure(source, scan, stall_seconds)
         engines = {
-            name: _engine(found, found.lengths.threshold_ns(stall_seconds), window)
+            name: _engine(found, found.lengths.threshold_ns(stall_seconds, found.run.stepping()), window)
             for name, found in scan.runs.items()
             if found.tracks
         }
