@@ -59,6 +59,7 @@ def start(
     gpu_power_watts: float | None = None,
     submit_time: float | None = None,
     directory: str | None = None,
+    **others,
 ) -> None:
     """Begin measuring this process.
 
@@ -85,7 +86,9 @@ def start(
 
     A second call does nothing. Without a call, the first step or phase starts.
     """
-    given = {name: value for name, value in locals().items() if value is not None}
+    given = {name: value for name, value in locals().items() if value is not None and name != "others"}
+    for name in others:
+        _session.say(f"start has no argument {str(name)[:40]!r}; it is ignored")
     _session.start(explicit=True, **given)
 
 

@@ -102,7 +102,10 @@ def test_what_follows_from_the_sums_has_a_line_each():
         "saving takes 0.5 s each 8.7 s; the best interval for the failures seen is 6.6 s (estimate)" in flat
     )
     cost, idle = 2 * wall / 100, 2 * (wall - 30) / 100
-    assert f"cost ${cost:.4f}, ${idle:.4f} of it idle; energy {2 * wall / 3600:.3g} kWh (estimate)" in flat
+    assert (
+        f"cost ${cost:.4f}, ${idle:.4f} of it not productive; energy {2 * wall / 3600:.3g} kWh (estimate)"
+        in flat
+    )
     # 5 s down, 1 s of startup, and 0.5 s of saving after the last step of the killed, for two GPUs.
     assert "restart 1: down 5.00 s, 0 steps lost" in text and "in all 13.00 GPU-seconds ($0.1300)" in flat
     advice = next(cause["advice"] for cause in found["causes"] if cause["state"] == "checkpoint")
@@ -199,7 +202,9 @@ def test_restarts_say_where_they_went_on():
 
 def test_what_is_unknown_is_said():
     text = text_of(Process().between(none=3), now=3)[1]
-    assert "step efficiency unknown" in text and "MFU unknown = goodput x compute efficiency unknown" in text
+    assert (
+        "step efficiency unknown" in text and "MFU unknown: flops_per_step, and the peak or a device" in text
+    )
 
 
 def test_every_idle_state_has_its_cause_and_only_useful_time_has_none():

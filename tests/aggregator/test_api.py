@@ -336,7 +336,10 @@ def test_figures_are_series_and_what_is_unknown_is_absent(client):
     push(client, *staged("r4", now() - 60))
     found, run = samples(client), client.get("/api/v1/runs/r1").json()
     # 12 + 8 steps of 2 ranks with 32 samples each, of which 4 steps were lost.
-    assert (found["goodput_run_samples", "r1", "kept"], found["goodput_run_samples", "r1", "lost"]) == (1024, 256)
+    assert (found["goodput_run_samples", "r1", "kept"], found["goodput_run_samples", "r1", "lost"]) == (
+        1024,
+        256,
+    )
     assert found["goodput_throughput_goodput_ratio", "r1"] == run["throughput"]["goodput"]
     saving = run["checkpoints"]
     assert found["goodput_checkpoint_save_seconds", "r1"] == saving["save_seconds"] == 0.25

@@ -39,13 +39,17 @@ def closes(account) -> bool:
 # What is added to BASE (8th line and on), what is said of it, and how many steps are kept.
 BAD_LINES = {
     "no such kind": (b'{"kind":"lunch","time":6}\n', "", 5),
-    "not an object": (b"[1,2]\n", "line 8: Expected `object`", 5),
-    "a number": (b"7\n", "line 8: Expected `object`", 5),
+    "not an object": (b"[1,2]\n", "line 8: want an object", 5),
+    "a number": (b"7\n", "line 8: want an object", 5),
     "no kind": (b"{}\n", "line 8: Object missing required field `kind`", 5),
-    "a wrong type": (step(6, 5).replace(b'"step":5', b'"step":"5"'), "line 8: Expected `int", 5),
+    "a wrong type": (
+        step(6, 5).replace(b'"step":5', b'"step":"5"'),
+        "line 8: want a whole number, found a text in `step`",
+        5,
+    ),
     "a truth that is text": (
         b'{"kind":"checkpoint","time":6,"step":3,"committed":"yes"}\n',
-        "line 8: Expected `bool`",
+        "line 8: want true or false, found a text in `committed`",
         5,
     ),
     "not utf-8": (b'{"kind":"beat","time":6,"host":"\xe9t\xe9"}\n', "line 8: 'utf-8' codec", 5),

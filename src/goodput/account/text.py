@@ -48,7 +48,8 @@ def state_rows(document: dict) -> list[tuple[str, float, str, str]]:
 
 
 def percent(ratio: float | None) -> str:
-    return "unknown" if ratio is None else f"{100 * ratio:.1f} %"
+    """Half of a tenth is rounded up, as in the table of states."""
+    return "unknown" if ratio is None else f"{math.floor(1000 * ratio + 0.5) / 10:.1f} %"
 
 
 def duration(seconds: float) -> str:
@@ -107,12 +108,18 @@ def wrap(line: str) -> str:
 def _factor_lines(document: dict) -> list[str]:
     f, steps = document["factors"], document["steps"]
     hfu = "" if f["hfu"] is None else f"; HFU {percent(f['hfu'])}, which counts recomputation"
+    chain = f" = goodput x compute efficiency {percent(f['compute_efficiency'])}"
+    if f["mfu"] is None and not document["errors"]:
+        chain = ": flops_per_step, and the peak or a device and dtype that have one, are not all known"
+    elif f["compute_efficiency"] is None:
+        chain = "; compute efficiency unknown"
     return [
         f"  goodput {percent(f['goodput'])} = availability {percent(f['availability'])}"
         f" x step efficiency {percent(f['step_efficiency'])}",
-        f"  MFU {percent(f['mfu'])} = goodput x compute efficiency {percent(f['compute_efficiency'])}{hfu}",
+        f"  MFU {percent(f['mfu'])}{chain}{hfu}",
         f"  steps of all ranks: {steps['kept']} kept, {steps['lost']} lost;"
-        f" ranks observed {percent(document['coverage']['ranks'])}, time {percent(document['coverage']['time'])}",
+        f" ranks observed {percent(document['coverage']['ranks'])}, time {percent(document['coverage']['time'])};"
+        f" over {duration(document['stall_threshold_seconds'])} without a step is a stall",
     ]
 
 
@@ -157,7 +164,7 @@ def _money_lines(document: dict) -> list[str]:
     said = []
     if cost is not None:
         idle = cost["total"] - cost["states"]["productive"]
-        said.append(f"cost {dollars(cost['total'])}, {dollars(idle)} of it idle")
+        said.append(f"cost {dollars(cost['total'])}, {dollars(idle)} of it not productive")
     if energy is not None:
         said.append(f"energy {energy['total'] / 3.6e6:,.3g} kWh (estimate)")
     return [f"  {'; '.join(said)}"] if said else []
@@ -170,10 +177,15 @@ def _straggler_lines(document: dict) -> list[str]:
     first = straggler["shares"][0]
     since = "" if straggler["since_step"] is None else f" since step {straggler['since_step']}"
     return [
-        f"  slow rank: {straggler['culprit']} on {first['host']} ({straggler['because']}){since}, which explains"
+        f"  slow rank: {straggler['culprit']}{on(first['host'])} ({straggler['because']}){since}, which explains"
         f" {percent(first['share'])} of the waiting{_more_places(document, first['share'])};"
         f" steps take {straggler['slowdown']:.2f}x as long as if their work were spread evenly"
     ]
+
+
+def on(host: str) -> str:
+    """Where a rank is, if that is known."""
+    return f" on {host}" if host else ""
 
 
 def _more_places(document: dict, share: float) -> str:
@@ -215,8 +227,9 @@ def _cause_lines(document: dict) -> list[str]:
     gain = (
         "" if cause["gain"] is None else f"; without it the run would be at most {cause['gain']:.2f}x as fast"
     )
+    shown = next(share for state, _, share, _ in state_rows(document) if state == cause["state"])
     return [
         "",
-        f"  largest cause: {cause['state']}, {percent(cause['share'])} of all GPU time{gain}",
+        f"  largest cause: {cause['state']}, {shown} % of all GPU time{gain}",
         f"  advice: {cause['advice']}",
     ]

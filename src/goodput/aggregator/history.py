@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import heapq
 import os
 import pickle
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -198,12 +200,13 @@ async def _child(body: bytes) -> bytes:
 
 def main() -> int:
     """The child."""
+    _end_with_parent()
     job: Job = pickle.load(sys.stdin.buffer)
     # Whoever takes reports comes first.
     with contextlib.suppress(OSError):
         os.nice(5)
     try:
-        ledger = Ledger(job.url)
+        ledger = Ledger(job.url, create=False)
         try:
             out = _answer(ledger, job)
         finally:
@@ -213,6 +216,12 @@ def main() -> int:
         return 1
     sys.stdout.buffer.write(out)
     return 0
+
+
+def _end_with_parent() -> None:
+    """Nobody wants what is computed for an aggregator that was killed."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def _answer(ledger: Ledger, job: Job) -> bytes:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -109,8 +110,12 @@ _report_decoder = msgspec.msgpack.Decoder(schema.RankReport)
 class Ledger:
     """One database. Everything blocks: call it off the event loop. Every method raises LedgerError alone."""
 
-    def __init__(self, url: str):
+    def __init__(self, url: str, create: bool = True):
+        """Without `create` a ledger in a file must be there."""
         self._database = Database(url)
+        file = self._database.engine.url.database
+        if not create and self._database.engine.dialect.name == "sqlite" and not os.path.exists(file):
+            raise LedgerError(f"there is no ledger {file}")
         self.url = self._database.shown
         self._engine = self._database.engine
         # Every read is one statement; a transaction around it would be two more round trips.

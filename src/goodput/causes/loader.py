@@ -3,6 +3,7 @@
 from statistics import median
 
 from goodput.account.states import INDEX
+from goodput.account.text import on
 
 STATE = "loader"
 # A rank that waits for its loader this many times as long as the median of the others is the one to look at.
@@ -15,7 +16,7 @@ def advise(account) -> str:
     most, rank, host = waits.pop()
     if waits and most > ALONE_RATIO_MIN * median(ns for ns, _, _ in waits):
         return (
-            f"Rank {rank} on {host} waits for its loader much longer than the others: look at that node's disk, "
+            f"Rank {rank}{on(host)} waits for its loader much longer than the others: look at that node's disk, "
             "CPU and network, or at the shard it reads."
         )
     return (

@@ -1,6 +1,6 @@
 """Waiting in collectives for a slower rank."""
 
-from goodput.account.text import more_than_rank
+from goodput.account.text import more_than_rank, on
 
 STATE = "straggler"
 
@@ -27,7 +27,7 @@ def advise(account) -> str:
     because = _BECAUSE.get(state, f"it spends longer in {state}")
     since = account.straggler.since(rank)
     when = "" if since is None else f" since step {since}"
-    return f"{100 * share:.0f} % of it is waiting for rank {rank} on {host}{when}{_more(account, share)}: {because}."
+    return f"{100 * share:.0f} % of it is waiting for rank {rank}{on(host)}{when}{_more(account, share)}: {because}."
 
 
 def _more(account, share: float) -> str:

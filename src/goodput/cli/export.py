@@ -33,14 +33,11 @@ def call(arguments) -> int:
     from goodput.identity import clean_text
     from goodput.runlog.export import export
 
-    file = os.path.abspath("goodput-ledger.db")
-    if arguments.ledger is None and not os.path.exists(file):
-        print(f"goodput export: there is no ledger {file}; name it with --ledger", file=sys.stderr)
-        return 1
     try:
-        ledger = Ledger(arguments.ledger or f"sqlite:///{file}")
+        url = arguments.ledger or f"sqlite:///{os.path.abspath('goodput-ledger.db')}"
+        ledger = Ledger(url, create=False)
     except LedgerError as error:
-        print(f"goodput export: {error}", file=sys.stderr)
+        print(f"goodput export: {error}; name one with --ledger", file=sys.stderr)
         return 1
     try:
         names = ledger.runs()

@@ -27,7 +27,10 @@ def add_parser(subparsers) -> None:
     )
     parser.add_argument("--end", type=float, metavar="SECONDS", help="account of the time up to here")
     parser.add_argument(
+        "--stall",
         "--stall-seconds",
+        dest="stall_seconds",
+        metavar="SECONDS",
         type=float,
         default=60.0,
         help="a wait is no stall below this (default: %(default)g)",

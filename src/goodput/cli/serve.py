@@ -29,6 +29,8 @@ def add_parser(subparsers) -> None:
     )
     parser.add_argument(
         "--stall",
+        "--stall-seconds",
+        dest="stall",
         type=float,
         default=60.0,
         metavar="SECONDS",

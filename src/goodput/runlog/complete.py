@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # What a rank keeps over a restart, as far as anyone can tell.
 LASTING = ("devices", "group", "stage", "tensor", "device", "dtype", "microbatches")
+# And what a later attempt is taken to have kept where its own line does not say; the rest has a meaning left out.
+KEPT = ("host", "device", "dtype")
 
 
 def complete(found: Found) -> None:
@@ -30,6 +32,10 @@ def complete(found: Found) -> None:
             for name in LASTING:
                 setattr(attempt, name, getattr(rank_before[rank], name))
             attempt.phase_states = dict(rank_before[rank].phase_states)
+        elif rank in rank_before:
+            for name in KEPT:
+                if getattr(attempt, name) in (None, "", 0):
+                    setattr(attempt, name, getattr(rank_before[rank], name))
         rank_before[rank] = attempt
         before = [line for line in given if line.time_ns <= attempt.start_ns] or given[:1]
         for name in TOLD:

@@ -6,6 +6,7 @@ since they are never floats. Fields that are not known are counted, not refused.
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal, InvalidOperation
 
 import msgspec
@@ -68,9 +69,10 @@ class Line(msgspec.Struct):
     text: str | None = None
     time_ns: int = 0
     seconds_ns: int = 0
+    wrong: list[str] | None = None
 
 
-FIELDS = frozenset(Line.__struct_fields__) - {"time_ns", "seconds_ns"}
+FIELDS = frozenset(Line.__struct_fields__) - {"time_ns", "seconds_ns", "wrong"}
 _decode = msgspec.json.Decoder(Line).decode
 _decode_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 _RATES = (
@@ -96,6 +98,8 @@ def parse(raw: bytes) -> Line:
     """A line from its bytes, checked. Raises LineError."""
     try:
         line = _decode(raw)
+    except msgspec.ValidationError as error:
+        line = _without(raw, error)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise LineError(str(error)) from None
     kind = line.kind
@@ -115,6 +119,50 @@ def parse(raw: bytes) -> Line:
     return line
 
 
+def _without(raw: bytes, error: msgspec.ValidationError) -> Line:
+    """The line without the fields whose values are of the wrong kind, which its `wrong` names."""
+    wrong = []
+    try:
+        fields = _decode_keys(raw)
+        while True:
+            found = _WHERE.search(str(error))
+            name = found and found[1]
+            if name not in fields or name == "kind" or bytes(fields.get("kind", b"")) not in _SPARING:
+                raise LineError(_plain(str(error)))
+            wrong.append(f"`{name}` is left out: {_plain(str(error).split(' - at')[0])}")
+            del fields[name]
+            try:
+                line = _decode(msgspec.json.encode(fields))
+                line.wrong = wrong
+                return line
+            except msgspec.ValidationError as another:
+                error = another
+    except msgspec.DecodeError:
+        raise LineError(_plain(str(error))) from None
+
+
+# Kinds that can do without a field or two; a step with a wrong number is no step.
+_SPARING = (b'"run"', b'"attempt"')
+
+
+def _plain(text: str) -> str:
+    """msgspec's words without the names of Python's types."""
+    for name, word in _WORDS:
+        text = text.replace(f"`{name}`", word)
+    return re.sub(
+        r" - at `\$\.?(.*)`$", r" in `\1`", text.replace("Expected", "want").replace(", got", ", found")
+    )
+
+
+_WHERE = re.compile(r"at `\$\.(\w+)")
+_WORDS = (
+    *(("object", "an object {...}"), ("array", "a list"), ("null", "null"), ("bool", "true or false")),
+    *(("float | null", "a number"), ("int | null", "a whole number"), ("str | null", "a text")),
+    *(("float", "a number"), ("int", "a whole number"), ("str", "a text"), ("int | str | null", "a text")),
+    *(("str | int | null", "a text"), ("object | null", "an object {...}")),
+)
+
+
 def unknown_fields(raw: bytes) -> set[str]:
     """Names of fields that nothing here knows, of a line that `parse` took."""
     keys = _decode_keys(raw).keys()
@@ -124,6 +172,8 @@ def unknown_fields(raw: bytes) -> set[str]:
 def to_ns(raw: bytes, needed: bool = True) -> int:
     """Seconds as JSON writes them, in whole ns, exactly; below a nanosecond is cut off. Raises LineError."""
     whole, _, part = raw.partition(b".")
+    if raw[:1] in b'"tf[{' and raw:
+        raise LineError(f"`time` is {raw[:40].decode(errors='replace')}, want a number of seconds")
     if len(whole) > 20:
         ns = TIME_NS_MAX  # so many digits are refused before they are read
     elif part.isdigit() and whole.lstrip(b"-").isdigit():
@@ -144,7 +194,9 @@ def to_ns(raw: bytes, needed: bool = True) -> int:
                 f"`time` is {raw[:40].decode(errors='replace')}, want a number of seconds"
             ) from None
     if not -TIME_NS_MAX < ns < TIME_NS_MAX:
-        raise LineError(f"`time` is {raw[:40].decode(errors='replace')}: further away than 146 years")
+        raise LineError(
+            f"`time` is {raw[:40].decode(errors='replace')}: further away than 146 years; is it in seconds?"
+        )
     return ns
 
 
@@ -155,6 +207,14 @@ def _length(seconds: float, name: str) -> int:
     return round(seconds * 1e9)
 
 
+def _refuse(line: Line, name: str, text: str) -> None:
+    """Of a line about a run or a rank one wrong field is left out; another line cannot do without."""
+    if line.kind not in ("run", "attempt") or name in ("rank", "attempt"):
+        raise LineError(text)
+    setattr(line, name, None)
+    line.wrong = [*(line.wrong or ()), f"{text}; it is left out"]
+
+
 def _check(line: Line) -> None:
     for name in _NEEDED.get(line.kind, ("time",)):
         if getattr(line, name) in (None, _NOTHING):
@@ -162,11 +222,11 @@ def _check(line: Line) -> None:
     for name, (least, most) in _RANGES.items():
         value = getattr(line, name)
         if value is not None and not least <= value <= most:
-            raise LineError(f"`{name}` is {value}, want {least} to {most}")
+            _refuse(line, name, f"`{name}` is {value}, want {least} to {most}")
     for name in _RATES:
         value = getattr(line, name)
         if value is not None and not 0 < value < 1e30:
-            raise LineError(f"`{name}` is {value!r}, want a positive number")
+            _refuse(line, name, f"`{name}` is {value!r}, want a positive number")
     if line.submit_time is not None and not abs(line.submit_time) < TIME_NS_MAX / 1e9:
         raise LineError(f"`submit_time` is {line.submit_time!r}: further away than 146 years")
     if line.seconds is not None:

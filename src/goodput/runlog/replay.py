@@ -17,7 +17,7 @@ from goodput.account.facts import gather
 from goodput.account.fold import Fold, fit, share, state_of
 from goodput.account.lengths import Lengths
 from goodput.account.resume import KEEP_ALL
-from goodput.account.states import INDEX, vector
+from goodput.account.states import INDEX, PHASE_STATES, vector
 from goodput.runlog.lines import TIME_NS_MAX, Line, LineError, parse
 from goodput.runlog.scan import Found, Key, Problems, Scan, Track
 from goodput.runlog.source import LogError, Source
@@ -26,6 +26,7 @@ _UNATTRIBUTED = INDEX["unattributed"]
 # Times written with few digits overlap by as much as was rounded off; that is no error.
 ROUNDING_NS = 1_000_000
 STALE_SECONDS = 30.0
+SHOWN = 3
 
 
 @dataclass
@@ -72,7 +73,8 @@ def replay(
         most = max(source.size, 1)
         scan = Scan(source, stall_seconds, lambda at: progress(0.4 * at / most))
         if not any(found.tracks for found in scan.runs.values()):
-            why = [f"; line {number}: {text}" for number, text in scan.problems.listed[:1]]
+            why = [f"; line {number}: {text}" for number, text in scan.problems.listed[:SHOWN]]
+            why += ["; a run log has one JSON object per line, see docs/run-log.md"] * bool(why)
             why += [f"; {source.broken}"] if source.broken else []
             raise LogError(
                 f"{source.name}: no attempt, step or beat of any rank in {scan.problems.lines} lines{''.join(why)}"
@@ -123,14 +125,12 @@ def _ordered(source: Source, scan: Scan, progress=lambda _: None) -> Iterator[tu
     for number, raw in source.lines():
         if number % 4096 == 0:
             progress(source.position)
-        if number in dropped:
-            continue
         try:
             line = parse(raw)
         except LineError:
             continue
         scan.follow(line)
-        if line.kind != "step" and line.kind != "phase":
+        if number in dropped or (line.kind != "step" and line.kind != "phase"):
             continue
         key = scan.key_of(line)
         late_ns = scan.runs[key[0]].tracks[key].disorder_ns
@@ -215,6 +215,8 @@ class _Feed:
         walk.gap_ns = 0
         if walk.rewinds:
             self._rewind(engine.folds[place], walk, end_ns - sum(inside), line.step)
+        if line.step <= walk.last_step:
+            self.problems.note(number, f"step {line.step} is done again; what was done from there on is lost")
         walk.end_ns, walk.last_step = end_ns, line.step
         engine.add(place, line.step, end_ns, gap, inside, line.samples, line.count)
 
@@ -229,7 +231,12 @@ class _Feed:
     def _state(self, walk: _Walk, phase: str) -> int:
         state = walk.states.get(phase)
         if state is None:
-            state = walk.states[phase] = state_of(phase, walk.track.attempt.phase_states)
+            states = walk.track.attempt.phase_states
+            state = walk.states[phase] = state_of(phase, states)
+            if phase not in PHASE_STATES and phase not in states:
+                self.problems.ignored[
+                    f"what phase {phase[:40]!r} is, as no phase_states say: unattributed"
+                ] += 1
         return state
 
     def finish(self, name: str) -> Account:

@@ -153,10 +153,12 @@ class Scan:
 
     def follow(self, line: Line) -> None:
         """Go along in a second pass, so that what a line leaves out is read as it was in the first."""
-        if line.run is not None:
-            self._last_run = line.run
+        name = self._last_run or "run" if line.run is None else line.run
+        if line.kind not in KINDS or name not in self.runs:
+            return
+        self._last_run = name
         if line.kind == "attempt":
-            self.runs[self._last_run].newest[line.rank] = 1 if line.attempt is None else line.attempt
+            self.runs[name].newest[line.rank] = 1 if line.attempt is None else line.attempt
 
     def rewind(self) -> None:
         """Before a second pass."""
@@ -172,6 +174,8 @@ class Scan:
         except LineError as error:
             self.problems.note(number, _cause(raw, str(error)))
             return
+        for text in line.wrong or ():
+            self.problems.note(number, text)
         for name in unknown_fields(raw):
             self.problems.ignored[f"field {name[:40]!r} of {line.kind[:40]}"] += 1
         if line.kind not in KINDS:
