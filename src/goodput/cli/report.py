@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 
@@ -19,6 +20,13 @@ def add_parser(subparsers) -> None:
     )
     parser.add_argument("--directory", help="where the pages lie (default: $GOODPUT_DIR or /dev/shm/goodput)")
     parser.add_argument("--run", help="this run alone")
+    parser.add_argument(
+        "--stall",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="least length of a stall (default %(default)s)",
+    )
     parser.add_argument("--json", action="store_true", help="print account documents, one per line")
     parser.set_defaults(call=call)
 
@@ -31,6 +39,11 @@ def call(arguments) -> int:
     from goodput.local import runs_in
     from goodput.page import default_directory
 
+    if not 0 < arguments.stall < math.inf:
+        print(
+            f"goodput report: --stall {arguments.stall}: want a positive number of seconds", file=sys.stderr
+        )
+        return 2
     directory = arguments.directory or default_directory()
     try:
         runs, errors = runs_in(directory, time.perf_counter_ns())
@@ -42,7 +55,7 @@ def call(arguments) -> int:
         print(f"goodput report: skipped {clean_text(text, 500)}", file=sys.stderr)
     chosen = [run for run in runs if arguments.run in (None, run.name)]
     for run in chosen:
-        account = compute(run, time.time_ns())
+        account = compute(run, time.time_ns(), stall_seconds=arguments.stall)
         found = document(account, explain(account))
         print(json.dumps(found) if arguments.json else render(found) + "\n")
     if not chosen:
