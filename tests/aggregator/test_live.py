@@ -180,3 +180,35 @@ def test_after_a_restart_rows_that_were_let_go_are_folded_anew_from_the_ledger(l
         assert sum(rank.kept_steps for rank in found.ranks) == 260
 
     asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_a_rank_that_does_steps_again_is_not_folded_anew_at_every_look(monkeypatch):
+    """Its own old steps are not late ones of its group: else the account would stand still for good."""
+    monkeypatch.setattr(live, "ROWS_MAX", 10)
+    monkeypatch.setattr(live, "ROWS_KEPT", 2)
+    monkeypatch.setattr("goodput.account.straggler.SWEEP_ENTRIES", 8)
+    store, whole, ranks = Store(), Store(), [Process(rank, world_size=2) for rank in range(2)]
+    folded, anew = None, 0
+    for turn in range(12):
+        for one in ranks:
+            one.step_next = 5 * (turn % 3)
+            one.steps(10, forward=0.5, communication=0.25)
+        for one in ranks:
+            for into in (store, whole):
+                into.merge(rank_report(one, rows=one.rows[-10:]), one.now_ns)
+        folded = folded or LiveRun(store.runs["r1"], stall_seconds=60.0, stale_seconds=STALE)
+        _, again = account_of(folded, whole.runs["r1"], ranks[0].now_ns)
+        anew += again
+    assert anew == 0
+
+
+def test_rows_that_end_before_their_attempt_began_are_left_for_later(monkeypatch):
+    """The host's clock was set back under the process: folded, they would lie outside of the attempt for good."""
+    store, one = Store(), Process(start=1000.0)
+    one.rows = Process(start=100.0).steps(3, forward=1).rows
+    store.merge(rank_report(one, rows=one.rows), ns(1001))
+    folded = LiveRun(store.runs["r1"], stall_seconds=60.0, stale_seconds=STALE)
+    for seconds in (1001, 1002, 1003):
+        account = folded.account(ns(seconds))
+        assert all(sum(rank.states) == rank.wall_ns for rank in account.ranks)
+    assert folded._engine is not None

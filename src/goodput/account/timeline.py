@@ -109,7 +109,8 @@ class Attempt:
         gone = sorted(n for n in self.rows if n <= number)[:-keep]
         for n in gone:
             del self.rows[n]
-        self.trimmed = max(gone, default=self.trimmed)
+        # What had been let go before and was needed again may be let go again.
+        self.trimmed = max([self.trimmed, *gone[-1:]])
 
     def note_row(self, number: int, step: int, end_ns: int) -> None:
         """Remember of a row what facts.py needs; any number of times."""

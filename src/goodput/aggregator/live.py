@@ -121,13 +121,11 @@ class LiveRun:
                 engine.row(key, row)
             # Nobody waits for what is over, or has not been heard of as the others have.
             over = not fold.bound.running or fold.bound.end_ns < facts.end_ns
-            fold.exhausted = over and fold.number >= max(attempt.rows, default=0)
+            fold.exhausted = over and fold.number >= attempt.top_number
         most = 0 if facts.status == "finished" else ROWS_MAX
         if sum(len(attempt.rows) for attempt in self.run.attempts.values()) > most:
             for key, attempt in self.run.attempts.items():
-                known = attempt.trimmed
                 attempt.trim(engine.folds[key].number, ROWS_KEPT)
-                attempt.trimmed = max(attempt.trimmed, known)
 
 
 def _rows_after(attempt, number: int) -> list:
