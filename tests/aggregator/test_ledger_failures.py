@@ -167,3 +167,24 @@ def test_pushes_that_come_together_share_a_transaction_and_all_are_on_disk_when_
     assert sum(batches) == 30 and len(batches) == 2, "the first alone, the others while it was written"
     assert found[0] >= 1 and found[-1] == 30
     assert sorted(report.identity.rank for report in ledger.reports()) == list(range(30))
+
+
+def test_what_would_go_into_a_deleted_file_is_not_acknowledged(tmp_path):
+    """SQLite goes on writing into a file that has no name any more; nobody would find it again."""
+    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    ingest = aggregator(ledger)
+    one = Process().steps(2, forward=1)
+    (taken,) = take(ingest, body_of(rank_report(one)))
+    assert taken.accepted == 1
+    for file in tmp_path.iterdir():
+        file.unlink()
+    (refused,) = take(ingest, body_of(rank_report(one.step(forward=1), rows=one.rows[-1:])))
+    assert isinstance(refused, LedgerError) and "deleted or replaced" in str(refused)
+    assert list(tmp_path.iterdir()) == []
+    ledger.close()
+
+
+def test_a_ledger_is_not_made_by_reading_it(tmp_path):
+    with pytest.raises(LedgerError, match="there is no ledger"):
+        Ledger(f"sqlite:///{tmp_path}/ledger.db", create=False)
+    assert list(tmp_path.iterdir()) == []

@@ -131,13 +131,27 @@ class Ledger:
                 f"ledger {self.url} has version {found.version}, this program knows {VERSION}"
             ) from None
 
+        self._file = self._same_file()
+
     def close(self) -> None:
         self._engine.dispose()
+
+    def _same_file(self) -> tuple[int, int] | None:
+        """Which file an SQLite ledger is; what is written to one that was deleted is gone when we are."""
+        if self._engine.dialect.name != "sqlite":
+            return None
+        try:
+            found = os.stat(self._engine.url.database)
+        except OSError:
+            return (0, 0)
+        return (found.st_dev, found.st_ino)
 
     # ---- Writing
 
     def append(self, batch: list[Merged]) -> None:
         """Write what these reports brought, in one transaction. Raises LedgerError; then nothing is written."""
+        if self._same_file() != self._file:
+            raise LedgerError(f"ledger {self.url}: its file was deleted or replaced; start the aggregator anew")
         chunks, events, processes = [], [], {}
         for merged in batch:
             key = _key(merged.report.identity)
