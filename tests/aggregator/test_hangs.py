@@ -316,3 +316,15 @@ def test_agents_and_aggregators_that_do_not_know_stacks_are_understood():
     assert schema.decode_ack(msgspec.msgpack.encode({"accepted": 1})) == schema.Ack(1)
     newer = {"accepted": 1, "rejected": [], "wanted": [], "more": 5}
     assert schema.decode_ack(msgspec.msgpack.encode(newer)) == schema.Ack(1)
+
+
+def test_a_hang_is_since_one_moment_however_often_it_is_looked_at(store, hangs):
+    one, other = stuck(0, "loader"), stuck(1, "communication")
+    tell(store, one, other)
+    first = look(hangs)
+    # The next looks of the agent reckon from other moments.
+    tell(store, one.silent(after=4.7), other.silent(after=4.2), now_ns=NOW + ns(5))
+    second = look(hangs, NOW + ns(5))
+    assert second.since_ns == first.since_ns and second.seconds > first.seconds
+    hangs.forget("r1")
+    assert look(hangs, NOW + ns(5)).since_ns != first.since_ns

@@ -14,6 +14,7 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 from goodput import schema
 from goodput.account.hang import Hang, Seen, Suspect, verdict
@@ -35,6 +36,7 @@ class Hangs:
         # What the ledger had was heard by nobody yet: from now on it is waited for.
         self._began_ns = clock_ns()
         self._wanted: dict[str, list[schema.Wanted]] = {}  # by run, while it hangs
+        self._since_ns: dict[str, int] = {}  # by run, while it hangs
         self._answered_ns: dict[schema.Wanted, int] = {}
         self._stacks: dict[schema.Wanted, schema.Stack] = {}  # oldest first
 
@@ -55,10 +57,12 @@ class Hangs:
             return None
         alive = [one for one in found.suspects if one.kind in ("elsewhere", "behind")][:WANTED_PER_HANG]
         self._wanted[run] = [schema.process_of(processes[one.rank].identity) for one in alive]
-        return found
+        # Each look reckons it from other moments; whoever tells hangs apart by it must see one.
+        return replace(found, since_ns=self._since_ns.setdefault(run, found.since_ns))
 
     def forget(self, run: str) -> None:
         """The run does not hang (any more)."""
+        self._since_ns.pop(run, None)
         if self._wanted.pop(run, None) is None:
             return
         for kept in (self._answered_ns, self._stacks):
