@@ -245,4 +245,4 @@ def _measured_peak() -> float:
 
 
 def _without_live(document: dict) -> dict:
-    return {k: v for k, v in document.items() if k not in ("live", "windows", "stall_threshold_seconds")}
+    return {k: v for k, v in document.items() if k not in ("live", "windows")}
