@@ -151,7 +151,9 @@ class Ledger:
     def append(self, batch: list[Merged]) -> None:
         """Write what these reports brought, in one transaction. Raises LedgerError; then nothing is written."""
         if self._same_file() != self._file:
-            raise LedgerError(f"ledger {self.url}: its file was deleted or replaced; start the aggregator anew")
+            raise LedgerError(
+                f"ledger {self.url}: its file was deleted or replaced; start the aggregator anew"
+            )
         chunks, events, processes = [], [], {}
         for merged in batch:
             key = _key(merged.report.identity)
