@@ -18,7 +18,7 @@ ROOMS = {
     "histogram": set(),
     "windows": {"histogram"},
     "hdrlog": {"histogram"},
-    "schema": set(),
+    "schema": {"identity"},
     "metrics": set(),
     "account": set(),
     "flops": {"account"},

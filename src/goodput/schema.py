@@ -17,6 +17,8 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
+from goodput.identity import RATES
+
 VERSION = 1
 CONTENT_TYPE = "application/vnd.goodput.report+msgpack"
 BODY_BYTES_MAX = 32 << 20
@@ -25,15 +27,6 @@ STEPS_MAX = 200_000
 EVENTS_MAX = 20_000
 PHASES_MAX = 27
 DROPS_MAX = 32
-RATES = (
-    "flops_per_step",
-    "hardware_flops_per_step",
-    "peak_flops_per_second",
-    "ideal_samples_per_second",
-    "gpu_hour_cost",
-    "gpu_power_watts",
-    "submit_time",
-)
 # Every expected rank is laid out, seen or not, so one rank's word must not make the aggregator run out of memory.
 WORLD_SIZE_MAX = 1 << 18
 # Of stacks: asked for in one answer, brought by one report, and the length of one.

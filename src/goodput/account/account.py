@@ -129,8 +129,9 @@ class Account:
         return sum(flops) * 1e9 / most if most else None
 
     def gpu_hour_cost(self) -> float | None:
+        """Dollars, the mean of what ranks said, as figures.money has it."""
         prices = [rank.gpu_hour_cost for rank in self.ranks if rank.gpu_hour_cost is not None]
-        return max(prices) if prices else None
+        return sum(prices) / len(prices) if prices else None
 
 
 class Engine:

@@ -13,6 +13,8 @@ from goodput.account.resume import kept_until, resume_points
 from goodput.account.timeline import Attempt, Run
 
 Key = tuple[int, int]  # (rank, attempt number)
+# A submit time further back than this is no wait for a scheduler but a wrong number.
+SUBMIT_NS_MAX = 90 * 86_400 * 10**9
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def gather(
         end = max(end, max((own for own, _ in ends.values()), default=end))
     points = resume_points(run)
     limits = kept_until(run, points, status in ("down", "failed"))
-    spans = expected(run, by_rank, start, end)
+    spans = expected(run, start, end)
     if window is not None:
         start = max(start, start if window[0] is None else window[0])
         end = max(start, min(end, end if window[1] is None else window[1]))
@@ -103,7 +105,7 @@ def _place(facts: Facts, spans: list[tuple[int, int]], attempts: list[Attempt], 
         at = max(at, min(own, facts.end_ns))
 
 
-def expected(run: Run, by_rank, start_ns: int, end_ns: int) -> dict[int, list[tuple[int, int]]]:
+def expected(run: Run, start_ns: int, end_ns: int) -> dict[int, list[tuple[int, int]]]:
     """Per expected rank the times in which it is expected.
 
     The world may change from attempt to attempt: a rank is expected from the start of an attempt whose world has
@@ -153,10 +155,6 @@ def _window(run: Run, by_rank, now_ns: int, stale_seconds: float | None) -> tupl
     if run.end_ns is not None:
         return start, end, "finished"
     return start, end, "unobserved" if stale else "running"
-
-
-# A submit time further back than this is no wait for a scheduler but a wrong number.
-SUBMIT_NS_MAX = 90 * 86_400 * 10**9
 
 
 def _open(run: Run, by_rank) -> list[Attempt]:

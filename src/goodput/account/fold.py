@@ -5,12 +5,13 @@ vectors of ns per state. Out: sums that fill the attempt's bound exactly, whatev
 tail by state, and what is lost. Memory does not grow with steps; a step costs about 5 us. A step's time in no
 phase is `unattributed`; a gap's is `startup` before the first step, `stall` when it is too long, else
 `unattributed`. Rows that contradict their neighbours are cut to fit and counted in `clamped`. A step that crosses
-the bound counts in proportion. It does not know other ranks: groups.py moves waiting time to `straggler`.
+the bound counts in proportion. It does not know other ranks: straggler.py moves waiting time to `straggler`.
 """
 
 from __future__ import annotations
 
 from copy import copy
+from math import inf
 from operator import add, sub
 from statistics import median
 
@@ -25,8 +26,6 @@ _PLANNED = tuple(INDEX[state] for state in PLANNED)
 _UNPLANNED = tuple(i for i in range(len(STATES)) if i not in _PLANNED)
 # So many steps after the first are what its excess is measured against; more would not change the median by much.
 OTHERS_MAX = 512
-# Shorter waits than this are no stall, whatever the threshold; a threshold below it is for tests.
-WAIT_NS_MIN = 10**9
 # The best throughput that a rank has shown is that of so many steps in a row.
 PACE_STEPS = 32
 
@@ -46,7 +45,8 @@ class Fold:
         self.exhausted = False  # no further step will come
         self.final = True  # what the attempt knows of its rows is all there will be
         self.top_step = -1
-        self.waits: set[int] = set()  # ns that are a stall or not, as the threshold has it
+        # The longest wait that is no stall and the shortest that is one: between them the threshold may move.
+        self.calm_ns, self.stall_ns = 0, inf
         self.kept, self.rest = vector(), vector()  # of kept steps, and of everything else
         self.kept_steps = self.lost_steps = self.kept_ns = self.saved_ns = 0
         self.work = 0.0  # kept steps, those that cross the bound in part
@@ -62,7 +62,7 @@ class Fold:
     def copy(self) -> Fold:
         """A fold that goes on by itself."""
         other = copy(self)
-        other.kept, other.rest, other.waits = list(self.kept), list(self.rest), set(self.waits)
+        other.kept, other.rest = list(self.kept), list(self.rest)
         other.lost_by = {restart: list(cost) for restart, cost in self.lost_by.items()}
         other._stretch, other._others = list(self._stretch), tuple(map(list, self._others))
         if self._first is not None:
@@ -81,8 +81,7 @@ class Fold:
         # The first step is held back, so that it may be lost and not yet counted.
         if self.top_step > self.limit and list(blame) != list(self.blame):
             return False
-        low, high = sorted((threshold_ns, self.threshold_ns))
-        if low != high and (low < WAIT_NS_MIN or any(low <= ns <= high for ns in self.waits)):
+        if not self.calm_ns <= threshold_ns < self.stall_ns:
             return False
         now = [state_of(name, self.attempt.phase_states) for name in self.attempt.phases]
         return now[: len(self.to_state)] == self.to_state
@@ -133,8 +132,10 @@ class Fold:
         began, self.last_end_ns = self.last_end_ns, end_ns
         if step > self.top_step:
             self.top_step = step
-        if end_ns - began > WAIT_NS_MIN:
-            self.waits.update((_unplanned(gap), _unplanned(inside)))
+        # The first step is judged at the end, by the threshold of then.
+        if count == 1 and self.steps and end_ns - began > self.calm_ns:
+            self._note_wait(_unplanned(gap))
+            self._note_wait(_unplanned(inside))
         if self.final and end_ns >= self.attempt.rows_end_ns:
             self.exhausted = True
         length = sum(inside)
@@ -191,7 +192,8 @@ class Fold:
             inside = share(inside, part, length)
         counted = end_ns <= bound.to_ns and (end_ns > bound.from_ns or (bound.first and not length))
         if step > self.limit:
-            return self._lose(step, count, length, part, inside, counted, samples)
+            self._lose(step, count, length, part, inside, counted, samples)
+            return None
         self._keep(count, inside, part / length if length else 1.0 * counted, counted, samples)
         # Of a window, steps are compared among the ranks for which they lie in it.
         return (communication, inside[COMMUNICATION], own, part) if part or not length else None
@@ -221,7 +223,6 @@ class Fold:
                 cost[0] += steps
                 cost[1] += lost
                 break
-        return
 
     def _move_excess(self, length: int, inside: list[int]) -> None:
         """Move to `compile` the first step's excess over the median of the others.
@@ -238,6 +239,12 @@ class Fold:
             inside[PRODUCTIVE] -= from_compute
             inside[_UNATTRIBUTED] -= excess - from_compute
             inside[COMPILE] += excess
+
+    def _note_wait(self, ns: int) -> None:
+        if ns > self.threshold_ns:
+            self.stall_ns = min(ns, self.stall_ns)
+        elif ns > self.calm_ns:
+            self.calm_ns = ns
 
     def _note_usual(self, length: int, work: int) -> None:
         lengths, works = self._others

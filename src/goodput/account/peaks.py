@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 SHARES_OFF_MAX = 1e-6
@@ -59,6 +60,12 @@ def find(device: str) -> Device | None:
     """The listed device of this name, or None."""
     if not isinstance(device, str) or len(device) > TEXT_LENGTH_MAX:
         return None
+    return _find(device)
+
+
+@lru_cache(maxsize=256)
+def _find(device: str) -> Device | None:
+    """An account asks for each rank at each look."""
     text = device.replace("(R)", "").replace("(TM)", "").replace("®", "").replace("™", "")
     text = _SEPARATORS.sub(" ", text.strip().lower())
     text = _VENDOR.sub("", text)

@@ -12,6 +12,8 @@ from decimal import Decimal, InvalidOperation
 import msgspec
 from msgspec import Raw
 
+from goodput.schema import RATES
+
 TIME_NS_MAX = 1 << 62
 LINE_BYTES_MAX = 1 << 20
 COUNT_MAX = 1 << 40
@@ -75,10 +77,8 @@ class Line(msgspec.Struct):
 FIELDS = frozenset(Line.__struct_fields__) - {"time_ns", "seconds_ns", "wrong"}
 _decode = msgspec.json.Decoder(Line).decode
 _decode_keys = msgspec.json.Decoder(dict[str, Raw]).decode
-_RATES = (
-    *("flops_per_step", "hardware_flops_per_step", "peak_flops_per_second", "ideal_samples_per_second"),
-    *("gpu_hour_cost", "gpu_power_watts"),
-)
+# The time of submission is on the log's clock, where 0 and less are times too.
+_RATES = tuple(name for name in RATES if name != "submit_time")
 _RANGES = {
     "rank": (0, RANK_MAX),
     "attempt": (0, 1 << 20),
