@@ -12,6 +12,7 @@ SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "exporters").rglob("*.
 # Room -> rooms of this project that it may import; "lazily" holds what it may import inside functions only.
 ROOMS = {
     "goodput": {"sdk"},
+    "auto": {"goodput", "sdk"},
     "page": set(),
     "identity": set(),
     "page_reader": {"page", "identity"},
@@ -44,6 +45,7 @@ LAZILY = {
 # Rooms that use the standard library alone.
 STANDARD = {
     "goodput",
+    "auto",
     "page",
     "identity",
     "page_reader",

@@ -27,13 +27,16 @@ from goodput.sdk.report import report as _report
 from goodput.sdk.session import Session as _Session
 from goodput.sdk.steps import Step as _Step
 from goodput.sdk.steps import steps as _steps
+from goodput.sdk.window import Windows as _Windows
 
 __version__ = "0.1.0"
-__all__ = ["checkpoint", "mark", "phase", "report", "resumed", "start", "step", "steps", "stop"]
+__all__ = ["checkpoint", "mark", "phase", "report", "resumed", "start", "step", "steps", "stop", "window"]
 
 _session = _Session()
 _phases = _session.phases
+_windows = _Windows(_session)
 _os.register_at_fork(after_in_child=_session.after_fork)
+_os.register_at_fork(after_in_child=_windows.after_fork)
 _atexit.register(_session.at_exit)
 
 
@@ -110,12 +113,20 @@ def steps(iterable, samples: int = 0):
 
     `samples` is how many samples (or tokens) a step handles, for throughput.
     """
+    _by_hand()
     return _steps(_session.recorder, phase("loader"), iterable, _session.samples(samples))
 
 
 def step(index: int | None = None, samples: int = 0):
     """One step as a context manager. `index` defaults to one more than the last; it cannot go back."""
+    _by_hand()
     return _Step(_session.recorder, index, _session.samples(samples))
+
+
+def _by_hand() -> None:
+    """Who bounds steps by hand does it alone, also beside goodput.auto."""
+    if _session.automatic is not None:
+        _session.automatic.by_hand()
 
 
 def checkpoint(step: int | None = None, wait: bool = True):
@@ -148,3 +159,15 @@ def report():
     Returns a goodput.sdk.report.Report; an empty one where nothing is measured.
     """
     return _report(_session)
+
+
+def window(seconds: float = 60):
+    """The last `seconds` of this process, cheaply enough to log at every step.
+
+        now = goodput.window(seconds=60)
+        now.steps_per_second, now.goodput, now.goodput_so_far, now.step.p99_seconds, now.phases["loader"].share
+        wandb.log(now.scalars())
+
+    Returns a goodput.sdk.window.Window; one without steps where nothing is measured.
+    """
+    return _windows.window(seconds)

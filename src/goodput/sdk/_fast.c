@@ -28,6 +28,8 @@ typedef struct {
     unsigned char *backed; /* One bit for each 1 << BLOCK_BITS words whose memory is known to be there. */
     long long thread, last_ns, child_ns, entries, current;
     long long word_last, word_phase, word_totals;
+    long long gap, length; /* What the next gap may be charged to, and how long the last outermost phase took. */
+    PyObject *device;      /* Called with the charged word at each boundary, or NULL. */
     char raised;
     Frame *stack;
     Py_ssize_t depth, room;
@@ -70,6 +72,25 @@ static inline void add(Clock *clock, long long word, long long value)
     store(clock, word, clock->words[word] + (uint64_t)value);
 }
 
+/* Tell the device clock that a boundary was passed; it never raises into the user's code. */
+static void tell_device(Clock *clock, long long word)
+{
+    PyObject *type, *value, *traceback, *argument, *result;
+    PyObject *device = clock->device;
+    Py_INCREF(device);
+    PyErr_Fetch(&type, &value, &traceback); /* An exit may come with the body's exception set. */
+    argument = PyLong_FromLongLong(word);
+    result = argument ? PyObject_CallOneArg(device, argument) : NULL;
+    if (result == NULL) {
+        PyErr_Clear();
+        Py_CLEAR(clock->device);
+    }
+    Py_XDECREF(result);
+    Py_XDECREF(argument);
+    Py_DECREF(device);
+    PyErr_Restore(type, value, traceback);
+}
+
 static inline int is_backed(Clock *clock, long long word)
 {
     return clock->backed[word >> (BLOCK_BITS + 3)] >> ((word >> BLOCK_BITS) & 7) & 1;
@@ -83,7 +104,7 @@ static int Clock_init(Clock *self, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "LLL", names, &self->word_last, &self->word_phase,
                                      &self->word_totals))
         return -1;
-    self->current = self->word_totals;
+    self->current = self->gap = self->word_totals;
     return 0;
 }
 
@@ -103,6 +124,7 @@ static void Clock_dealloc(Clock *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     release_words(self);
+    Py_CLEAR(self->device);
     free(self->stack);
     type->tp_free((PyObject *)self);
 }
@@ -149,7 +171,7 @@ static PyObject *Clock_reset(Clock *self, PyObject *unused)
 {
     self->depth = 0;
     self->child_ns = 0;
-    self->current = self->word_totals;
+    self->current = self->gap = self->word_totals;
     Py_RETURN_NONE;
 }
 
@@ -200,6 +222,9 @@ static PyMemberDef Clock_members[] = {
     {"last_ns", T_LONGLONG, offsetof(Clock, last_ns), 0, "monotonic ns up to which time is charged"},
     {"child_ns", T_LONGLONG, offsetof(Clock, child_ns), 0, "ns of inner phases in the current one"},
     {"entries", T_LONGLONG, offsetof(Clock, entries), 0, "phases completed"},
+    {"gap", T_LONGLONG, offsetof(Clock, gap), 0, "word that the time before the next outermost phase may go to"},
+    {"length", T_LONGLONG, offsetof(Clock, length), 0, "ns that the last outermost phase took"},
+    {"device", T_OBJECT, offsetof(Clock, device), 0, "called with the charged word at each boundary, or None"},
     {"raised", T_BOOL, offsetof(Clock, raised), 0, "whether a phase's body raised"},
     {NULL},
 };
@@ -275,19 +300,27 @@ static int make_room(Clock *clock)
 
 static PyObject *Phase_enter(Phase *self, PyObject *unused)
 {
-    long long now = now_ns();
+    long long now = now_ns(), charged;
     Clock *clock = self->recorder;
     if (is_elsewhere(self))
         return PyObject_CallMethod((PyObject *)self, "_enter_elsewhere", "L", now);
     if (clock->depth == clock->room && !make_room(clock))
         return PyErr_NoMemory();
-    add(clock, clock->current, now - clock->last_ns);
+    charged = clock->current;
+    if (clock->gap != clock->word_totals) {
+        if (clock->depth == 0 && now - clock->last_ns <= clock->length)
+            charged = clock->gap;
+        clock->gap = clock->word_totals;
+    }
+    add(clock, charged, now - clock->last_ns);
     clock->stack[clock->depth++] = (Frame){clock->current, now, clock->child_ns};
     clock->child_ns = 0;
     clock->current = self->total;
     clock->last_ns = now;
     store(clock, clock->word_last, (uint64_t)now);
     store(clock, clock->word_phase, (uint64_t)self->index);
+    if (clock->device != NULL && clock->device != Py_None)
+        tell_device(clock, charged);
     Py_INCREF(self);
     return (PyObject *)self;
 }
@@ -310,10 +343,14 @@ static PyObject *Phase_exit(Phase *self, PyObject *const *args, Py_ssize_t count
     clock->current = frame.current;
     clock->last_ns = now;
     clock->entries++;
+    if (clock->depth == 0)
+        clock->length = length;
     store(clock, clock->word_last, (uint64_t)now);
     store(clock, clock->word_phase, (uint64_t)(frame.current - clock->word_totals));
     if (count > 0 && args[0] != Py_None)
         clock->raised = 1;
+    if (clock->device != NULL && clock->device != Py_None)
+        tell_device(clock, self->total);
     if (!is_backed(clock, word))
         return PyObject_CallMethod((PyObject *)clock, "count_first", "L", word);
     add(clock, word, 1);

@@ -41,13 +41,17 @@ class Clock:
     child_ns  ns of inner phases in the current one
     entries   phases completed
     raised    whether a phase's body raised
+    gap       word that the time before the next outermost phase goes to, if that time is not longer than `length`
+    length    ns that the last outermost phase took
+    device    called with the charged word at each boundary, or None; if it raises it is not called again
     """
 
     def __init__(self, word_last: int, word_phase: int, word_totals: int):
         self.word_last, self.word_phase, self.word_totals = word_last, word_phase, word_totals
         self._words, self._backed = None, set()
         self.thread = self.last_ns = self.child_ns = self.entries = 0
-        self.current, self.raised = word_totals, False
+        self.length, self.device = 0, None
+        self.current, self.gap, self.raised = word_totals, word_totals, False
         # A phase's frame is (frame below, current, began_ns, child_ns): pushing and popping it is no call.
         self.stack: tuple | None = None
 
@@ -70,7 +74,14 @@ class Clock:
     def reset(self) -> None:
         """Forget the phases that are open."""
         self.stack = None
-        self.current, self.child_ns = self.word_totals, 0
+        self.current, self.gap, self.child_ns = self.word_totals, self.word_totals, 0
+
+    def tell_device(self, word: int) -> None:
+        """Tell the device clock that a boundary was passed."""
+        try:
+            self.device(word)
+        except Exception:
+            self.device = None
 
     def close_below(self, total: int) -> None:
         """A phase open below another was left: that other shall return to where this one would have."""
@@ -110,12 +121,19 @@ class Phase:
         words, current, last = clock._words, clock.current, clock.last_ns
         if now < last:
             now = last
-        words[current] += now - last
+        charged = current
+        if clock.gap != clock.word_totals:
+            if clock.stack is None and now - last <= clock.length:
+                charged = clock.gap
+            clock.gap = clock.word_totals
+        words[charged] += now - last
         clock.stack = (clock.stack, current, now, clock.child_ns)
         clock.child_ns = 0
         clock.current = self.total
         clock.last_ns = words[clock.word_last] = now
         words[clock.word_phase] = self.index
+        if clock.device is not None:
+            clock.tell_device(charged)
         return self
 
     def __exit__(self, kind, value, traceback) -> None:
@@ -137,9 +155,13 @@ class Phase:
         clock.current = current
         clock.entries += 1
         clock.last_ns = words[clock.word_last] = now
+        if clock.stack is None:
+            clock.length = length
         words[clock.word_phase] = current - clock.word_totals
         if kind is not None:
             clock.raised = True
+        if clock.device is not None:
+            clock.tell_device(total)
         try:
             _pack_half(_half, 0, own / 1e9)
             word = self.histogram + _half_bits[0]

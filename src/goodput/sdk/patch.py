@@ -1,0 +1,49 @@
+"""Attributes replaced in other people's modules, each remembered, all put back by one call.
+
+In: an owner (a module or a class), a name and what shall stand there. Out: what stood there before. What was the
+owner's own is set back; what the owner had inherited is deleted again. It does not know what the patches are for.
+
+    patches = Patches()
+    original = patches.replace(torch.autograd, "backward", timed)
+    patches.restore()
+"""
+
+from __future__ import annotations
+
+_INHERITED = object()
+
+
+class Patches:
+    """The attributes that were replaced, in order, and other things to undo."""
+
+    def __init__(self):
+        self._done: list[tuple] = []
+
+    def replace(self, owner, name: str, new):
+        """Set `owner.name`; returns what it was. Raises AttributeError where the owner has no such attribute."""
+        original = getattr(owner, name)
+        # The raw entry: a staticmethod or a property must come back as what it was.
+        raw = vars(owner).get(name, _INHERITED)
+        setattr(owner, name, new)
+        self._done.append((owner, name, raw, vars(owner).get(name)))
+        return original
+
+    def undo(self, function) -> None:
+        """Call this function, which takes no argument, at restore."""
+        self._done.append((function, None, None, None))
+
+    def restore(self) -> None:
+        """Put everything back, the last first. What somebody else has replaced since then stays theirs."""
+        while self._done:
+            owner, name, raw, ours = self._done.pop()
+            try:
+                if name is None:
+                    owner()
+                elif vars(owner).get(name) is not ours:
+                    continue
+                elif raw is _INHERITED:
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, raw)
+            except Exception:
+                continue  # An owner that went away or refuses; the others still go back.

@@ -1,0 +1,36 @@
+"""One file per thing that is patched: what it relies on upstream, and what it does there.
+
+In: `apply_all(auto)`. Out: each patch applied once the module it names has been imported, now or later. A patch has
+`MODULE`, the module that it waits for, `RELIES_ON`, the upstream behaviour that it relies on, and
+`apply(module, auto)`. One that fails is said and leaves its framework as it was; the others go on.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+
+def found() -> list:
+    """The patch modules, by the folder they lie in."""
+    return [
+        importlib.import_module(f"{__name__}.{each.name}")
+        for each in sorted(pkgutil.iter_modules(__path__), key=lambda each: each.name)
+    ]
+
+
+def apply_all(auto, watch) -> None:
+    """Apply each patch when its module is there."""
+    for patch in found():
+        watch.when(patch.MODULE, _safely(patch, auto))
+
+
+def _safely(patch, auto):
+    def apply(module) -> None:
+        try:
+            patch.apply(module, auto)
+        except Exception as error:
+            name = patch.__name__.rpartition(".")[2]
+            auto.session.say(f"automatic: {name} is not measured here: {type(error).__name__}: {error}")
+
+    return apply

@@ -1,0 +1,27 @@
+"""Evaluation: from `eval()` of a root module until the next call that trains."""
+
+from __future__ import annotations
+
+import functools
+from _thread import get_ident
+
+from goodput.sdk.roots import SLOT
+
+MODULE = "torch"
+RELIES_ON = """torch/nn/modules/module.py: Module.eval calls self.train(False)."""
+
+
+def apply(torch, auto) -> None:
+    train, recorder = torch.nn.Module.train, auto.recorder
+
+    @functools.wraps(train)
+    def timed(self, mode=True):
+        # Children come this way too, and are no roots.
+        if SLOT in self.__dict__ and recorder.thread == get_ident() and not auto.inside:
+            if not mode and self.training and recorder.steps:
+                auto.start_evaluation()
+            elif mode and auto.evaluating:
+                auto.stop_evaluation()
+        return train(self, mode)
+
+    auto.patches.replace(torch.nn.Module, "train", timed)

@@ -1,0 +1,90 @@
+"""Optimizers: `step` is a phase and bounds a step of training; `zero_grad` is part of the phase.
+
+torch's own global hooks are called around the step of every optimizer, whenever that was made.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from _thread import get_ident
+
+MODULE = "torch"
+RELIES_ON = """torch/optim/optimizer.py: register_optimizer_step_pre_hook and register_optimizer_step_post_hook, called
+by profile_hook_step as hook(optimizer, args, kwargs); the post hooks are not called where step raises. Adam and its
+kin keep the number of steps done in state[parameter]["step"]. torch/amp/grad_scaler.py: GradScaler.step calls
+optimizer.step unless gradients are not finite."""
+
+
+def apply(torch, auto) -> None:
+    # The package removes its modules' names after importing them.
+    module, is_compiling = sys.modules["torch.optim.optimizer"], torch.compiler.is_compiling
+    recorder = auto.recorder
+
+    def before(optimizer, args, kwargs) -> None:
+        if not is_compiling() and recorder.thread == get_ident():
+            if not recorder.steps and not auto.anchor:
+                auto.go_on_after(steps_done(optimizer, torch))
+            auto.optimizer_begins(optimizer)
+
+    def after(optimizer, args, kwargs) -> None:
+        if not is_compiling():
+            auto.optimizer_ends(optimizer)
+
+    for handle in (
+        module.register_optimizer_step_pre_hook(before),
+        module.register_optimizer_step_post_hook(after),
+    ):
+        auto.patches.undo(handle.remove)
+
+    made = torch.optim.Optimizer.__init__
+
+    @functools.wraps(made)
+    def __init__(self, *args, **kwargs):
+        made(self, *args, **kwargs)
+        auto.is_rank()
+
+    auto.patches.replace(torch.optim.Optimizer, "__init__", __init__)
+    _watch_zero_grad(torch, auto)
+    _watch_scaler(torch, auto)
+
+
+def _watch_zero_grad(torch, auto) -> None:
+    zero, phase, recorder = torch.optim.Optimizer.zero_grad, auto.optimizer, auto.recorder
+    is_compiling = torch.compiler.is_compiling
+
+    @functools.wraps(zero)
+    def zero_grad(self, *args, **kwargs):
+        if is_compiling() or auto.evaluating or recorder.thread != get_ident():
+            return zero(self, *args, **kwargs)
+        with phase:
+            return zero(self, *args, **kwargs)
+
+    auto.patches.replace(torch.optim.Optimizer, "zero_grad", zero_grad)
+
+
+def _watch_scaler(torch, auto) -> None:
+    """A step that the scaler of mixed precision leaves out is a step all the same."""
+    scaled = torch.amp.GradScaler.step
+
+    @functools.wraps(scaled)
+    def step(self, optimizer, *args, **kwargs):
+        before = auto.optimizer_steps
+        result = scaled(self, optimizer, *args, **kwargs)
+        if auto.optimizer_steps == before and auto.recorder.thread == get_ident():
+            auto.skipped_steps += 1
+            auto.stepped(optimizer)
+        return result
+
+    auto.patches.replace(torch.amp.GradScaler, "step", step)
+
+
+def steps_done(optimizer, torch):
+    """Index of the last step that a restored optimizer has done, None where it does not say so on the host."""
+    for state in optimizer.state.values():
+        done = state.get("step") if isinstance(state, dict) else None
+        if isinstance(done, torch.Tensor):
+            # A number on a device is not asked for: that would wait for the device.
+            done = int(done.item()) if done.is_cpu and done.numel() == 1 else None
+        return done - 1 if isinstance(done, int) and done > 0 else None
+    return None

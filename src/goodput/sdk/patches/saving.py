@@ -1,0 +1,58 @@
+"""torch.save and torch.load: the phases `checkpoint` and `restore`, and what a checkpoint promises."""
+
+from __future__ import annotations
+
+import functools
+from _thread import get_ident
+
+from goodput.sdk import saves
+
+MODULE = "torch"
+RELIES_ON = """torch/serialization.py: save(obj, f, ...) has written when it returns; load(f, ...) returns the object. torch
+carries both under the same names."""
+
+
+def apply(torch, auto) -> None:
+    module, recorder = torch.serialization, auto.recorder
+    save, load = module.save, module.load
+
+    @functools.wraps(save)
+    def timed_save(obj, f, *args, **kwargs):
+        if recorder.thread != get_ident() or recorder.current == auto.checkpoint.total:
+            return save(obj, f, *args, **kwargs)
+        return during(auto, obj, saves.is_on_disk(f), lambda: save(obj, f, *args, **kwargs))
+
+    @functools.wraps(load)
+    def timed_load(*args, **kwargs):
+        if not auto.is_here() or recorder.current == auto.restore.total or auto.evaluating or auto.trained:
+            return load(*args, **kwargs)
+        with auto.restore:
+            loaded = load(*args, **kwargs)
+        auto.go_on_after(saves.step_in(loaded))
+        return loaded
+
+    for name, timed in (("save", timed_save), ("load", timed_load)):
+        auto.patches.replace(module, name, timed)
+        auto.patches.replace(torch, name, timed)
+
+
+def during(auto, what, is_kept: bool, save):
+    """Call `save()` as a checkpoint of `what`; it is committed if it is kept and nothing was raised."""
+    auto.leave_step()
+    auto.checkpoint.__enter__()
+    begun = None
+    try:
+        begun = _safely(auto, what)
+        result = save()
+        if begun is not None and is_kept:
+            begun.commit()
+        return result
+    finally:
+        auto.checkpoint.__exit__(None, None, None)
+
+
+def _safely(auto, what):
+    try:
+        return saves.begin(auto, what)
+    except Exception:
+        return None
