@@ -87,7 +87,8 @@ def start(
         submit_time: unix seconds at which the scheduler was asked; the wait since then is `queue`.
         directory: where rank pages lie; default `$GOODPUT_DIR`, else /dev/shm/goodput.
 
-    A second call does nothing. Without a call, the first step or phase starts.
+    Without a call, the first step or phase starts. A call after that still says who this process is, until its
+    first step is done. Of several calls the first holds; a later one may add what none has said.
     """
     given = {name: value for name, value in locals().items() if value is not None and name != "others"}
     for name in others:

@@ -1,0 +1,1 @@
+"""The folder that `goodput run` puts in front of PYTHONPATH: see sitecustomize.py."""

@@ -1,0 +1,73 @@
+"""`goodput run SCRIPT`: run a training script, or any command that starts some, with goodput.auto imported first.
+
+The command takes this process's place, so that its signals, its output and its exit status are its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+
+
+def add_parser(subparsers) -> None:
+    parser = subparsers.add_parser(
+        "run",
+        help="run a training script with automatic measurement",
+        description="Run a Python script (or -m MODULE, or a launcher such as torchrun) with PyTorch measured\n"
+        "automatically in every Python process that it starts. The command takes this process's place;\n"
+        "when the training ends, rank 0 prints its account on standard error.",
+        epilog="examples: goodput run train.py --epochs 3\n"
+        "          goodput run --name my-run torchrun --nproc-per-node 2 train.py",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--name", metavar="RUN", help="name of the run (default: the launcher's job, else the script)")
+    parser.add_argument("--directory", help="where rank pages lie (default: $GOODPUT_DIR or /dev/shm/goodput)")
+    parser.add_argument("--quiet", action="store_true", help="print no account at the end")
+    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module, as in python -m")
+    parser.add_argument("script", metavar="SCRIPT", help="a Python script, a module after -m, or a command")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
+    parser.set_defaults(call=call)
+
+
+def call(arguments) -> int:
+    command = command_of(arguments.script, arguments.arguments, arguments.module)
+    if command is None:
+        print(f"goodput run: {arguments.script}: no such script or command", file=sys.stderr)
+        return 2
+    environ = environment(os.environ, arguments)
+    sys.stdout.flush()
+    try:
+        os.execve(command[0], command, environ)
+    except OSError as error:
+        print(f"goodput run: {command[0]}: {error.strerror}", file=sys.stderr)
+        return 2
+
+
+def command_of(script: str, arguments: list[str], module: bool) -> list[str] | None:
+    """The command line to execute, None where there is no such thing."""
+    if module:
+        return [sys.executable, "-m", script, *arguments]
+    if os.path.isdir(script) and os.path.exists(os.path.join(script, "__main__.py")):
+        return [sys.executable, script, *arguments]
+    if os.path.isfile(script) and (script.endswith((".py", ".pyz")) or not os.access(script, os.X_OK)):
+        return [sys.executable, script, *arguments]
+    found = shutil.which(script)
+    return None if found is None else [found, *arguments]
+
+
+def environment(environ, arguments) -> dict[str, str]:
+    """The environment in which every Python imports goodput.auto."""
+    import goodput.bootstrap
+
+    changed = dict(environ, GOODPUT_AUTO="1")
+    before = changed.get("PYTHONPATH")
+    changed["PYTHONPATH"] = os.pathsep.join([list(goodput.bootstrap.__path__)[0], *([before] if before else [])])
+    if arguments.name:
+        changed["GOODPUT_RUN"] = arguments.name
+    if arguments.directory:
+        changed["GOODPUT_DIR"] = arguments.directory
+    if not arguments.quiet:
+        changed["GOODPUT_REPORT"] = "1"
+    return changed
