@@ -22,8 +22,12 @@ def add_parser(subparsers) -> None:
         "          goodput run --name my-run torchrun --nproc-per-node 2 train.py",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--name", metavar="RUN", help="name of the run (default: the launcher's job, else the script)")
-    parser.add_argument("--directory", help="where rank pages lie (default: $GOODPUT_DIR or /dev/shm/goodput)")
+    parser.add_argument(
+        "--name", metavar="RUN", help="name of the run (default: the launcher's job, else the script)"
+    )
+    parser.add_argument(
+        "--directory", help="where rank pages lie (default: $GOODPUT_DIR or /dev/shm/goodput)"
+    )
     parser.add_argument("--quiet", action="store_true", help="print no account at the end")
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module, as in python -m")
     parser.add_argument("script", metavar="SCRIPT", help="a Python script, a module after -m, or a command")
@@ -63,7 +67,9 @@ def environment(environ, arguments) -> dict[str, str]:
 
     changed = dict(environ, GOODPUT_AUTO="1")
     before = changed.get("PYTHONPATH")
-    changed["PYTHONPATH"] = os.pathsep.join([list(goodput.bootstrap.__path__)[0], *([before] if before else [])])
+    changed["PYTHONPATH"] = os.pathsep.join(
+        [next(iter(goodput.bootstrap.__path__)), *([before] if before else [])]
+    )
     if arguments.name:
         changed["GOODPUT_RUN"] = arguments.name
     if arguments.directory:

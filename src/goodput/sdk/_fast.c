@@ -11,36 +11,7 @@
 #include <math.h>
 #include <time.h>
 
-#define OVERFLOW_BIN 31744
-#define OVERFLOW_SECONDS 65520.0
-#define BLOCK_BITS 10
-
-typedef struct {
-    long long current, began_ns, child_ns;
-} Frame;
-
-typedef struct {
-    PyObject_HEAD
-    PyObject *words_object;
-    Py_buffer view;
-    uint64_t *words;
-    Py_ssize_t words_count;
-    unsigned char *backed; /* One bit for each 1 << BLOCK_BITS words whose memory is known to be there. */
-    long long thread, last_ns, child_ns, entries, current;
-    long long word_last, word_phase, word_totals;
-    long long gap, length; /* What the next gap may be charged to, and how long the last outermost phase took. */
-    PyObject *device;      /* Called with the charged word at each boundary, or NULL. */
-    char raised;
-    Frame *stack;
-    Py_ssize_t depth, room;
-} Clock;
-
-typedef struct {
-    PyObject_HEAD
-    Clock *recorder;
-    PyObject *name;
-    long long index, total, histogram;
-} Phase;
+#include "_fast.h"
 
 static inline long long now_ns(void)
 {
@@ -100,9 +71,12 @@ static inline int is_backed(Clock *clock, long long word)
 
 static int Clock_init(Clock *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"word_last", "word_phase", "word_totals", NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "LLL", names, &self->word_last, &self->word_phase,
-                                     &self->word_totals))
+    static char *names[] = {"word_last", "word_phase", "word_totals", "layout", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "LLL(LLLLLLLLLLL)", names, &self->word_last, &self->word_phase,
+                                     &self->word_totals, &self->ring, &self->ring_records, &self->record_words,
+                                     &self->slots, &self->word_outside, &self->word_steps, &self->word_samples,
+                                     &self->word_step_start, &self->word_step_next, &self->word_cost,
+                                     &self->histograms))
         return -1;
     self->current = self->gap = self->word_totals;
     return 0;
@@ -125,6 +99,9 @@ static void Clock_dealloc(Clock *self)
     PyTypeObject *type = Py_TYPE(self);
     release_words(self);
     Py_CLEAR(self->device);
+    Py_CLEAR(self->iterator);
+    Py_CLEAR(self->anchor);
+    Py_CLEAR(self->optimizer);
     free(self->stack);
     type->tp_free((PyObject *)self);
 }
@@ -216,12 +193,108 @@ static PyObject *Clock_back(Clock *self, PyObject *argument)
     Py_RETURN_NONE;
 }
 
+#define STEP_BIAS (1ULL << 63)
+
+/* Close the running step: its record in the ring, sealed last, and one count in the histogram of lengths. */
+static PyObject *Clock_close_step(Clock *self, PyObject *argument)
+{
+    long long now = PyLong_AsLongLong(argument), at, word, start = self->step_start_ns, number = self->steps + 1;
+    if (now == -1 && PyErr_Occurred())
+        return NULL;
+    at = self->ring + (number - 1) % self->ring_records * self->record_words;
+    if (at + self->record_words > self->words_count || self->histograms + OVERFLOW_BIN >= self->words_count) {
+        PyErr_SetString(PyExc_IndexError, "no such word");
+        return NULL;
+    }
+    if (now < self->last_ns)
+        now = self->last_ns;
+    add(self, self->current, now - self->last_ns);
+    self->last_ns = self->step_end_ns = now;
+    store(self, self->word_last, (uint64_t)now);
+    self->samples += self->step_samples;
+    store(self, at + self->record_words - 1, 0);
+    store(self, at + 1, (uint64_t)self->step_next + STEP_BIAS);
+    store(self, at + 2, (uint64_t)start);
+    store(self, at + 3, (uint64_t)now);
+    store(self, at + 4, (uint64_t)self->samples);
+    for (long long i = 0; i < self->slots; i++) {
+        store(self, at + 5 + i, self->words[self->word_totals + i]);
+        store(self, at + 5 + self->slots + i, self->words[self->word_outside + i]);
+    }
+    store(self, at, (uint64_t)number);
+    store(self, at + self->record_words - 1, (uint64_t)number);
+    self->steps = number;
+    store(self, self->word_steps, (uint64_t)number);
+    store(self, self->word_samples, (uint64_t)self->samples);
+    self->step_start_ns = 0;
+    store(self, self->word_step_start, 0);
+    self->step_next++;
+    store(self, self->word_step_next, (uint64_t)self->step_next + STEP_BIAS);
+    store(self, self->word_cost, (uint64_t)(self->entries * self->phase_cost_ns + number * self->step_cost_ns));
+    word = self->histograms + half_bin((double)(now - start) / 1e9);
+    if (!is_backed(self, word)) {
+        PyObject *counted = PyObject_CallMethod((PyObject *)self, "count_first", "L", word);
+        if (counted == NULL)
+            return NULL;
+        Py_DECREF(counted);
+    } else
+        add(self, word, 1);
+    return PyLong_FromLongLong(now);
+}
+
+/* Close the running step, and begin the next one where it ended. */
+PyObject *goodput_turn_step(Clock *self, long long samples)
+{
+    PyObject *now, *end;
+    self->step_samples = samples;
+    now = PyLong_FromLongLong(now_ns());
+    end = now ? Clock_close_step(self, now) : NULL;
+    Py_XDECREF(now);
+    if (end == NULL)
+        return NULL;
+    self->step_samples = 0;
+    self->step_start_ns = self->step_end_ns;
+    store(self, self->word_step_start, (uint64_t)self->step_start_ns);
+    return end;
+}
+
+static PyObject *Clock_turn_step(Clock *self, PyObject *samples)
+{
+    long long count = PyLong_AsLongLong(samples);
+    return count == -1 && PyErr_Occurred() ? NULL : goodput_turn_step(self, count);
+}
+
 static PyMemberDef Clock_members[] = {
+    {"steps", T_LONGLONG, offsetof(Clock, steps), 0, "steps completed"},
+    {"samples", T_LONGLONG, offsetof(Clock, samples), 0, "samples of completed steps"},
+    {"step_start_ns", T_LONGLONG, offsetof(Clock, step_start_ns), 0, "start of the running step, 0 between steps"},
+    {"step_end_ns", T_LONGLONG, offsetof(Clock, step_end_ns), 0, "end of the last completed step"},
+    {"step_next", T_LONGLONG, offsetof(Clock, step_next), 0, "index of the running or next step"},
+    {"step_samples", T_LONGLONG, offsetof(Clock, step_samples), 0, "samples of the running step"},
+    {"phase_cost_ns", T_LONGLONG, offsetof(Clock, phase_cost_ns), 0, "what a phase costs"},
+    {"step_cost_ns", T_LONGLONG, offsetof(Clock, step_cost_ns), 0, "what a step costs"},
     {"thread", T_LONGLONG, offsetof(Clock, thread), 0, "ident of the step thread, or a negative mark"},
     {"current", T_LONGLONG, offsetof(Clock, current), 0, "word of the phase that time is charged to"},
     {"last_ns", T_LONGLONG, offsetof(Clock, last_ns), 0, "monotonic ns up to which time is charged"},
     {"child_ns", T_LONGLONG, offsetof(Clock, child_ns), 0, "ns of inner phases in the current one"},
     {"entries", T_LONGLONG, offsetof(Clock, entries), 0, "phases completed"},
+    {"began", T_LONGLONG, offsetof(Clock, began), 0, "start of the step that was begun automatically, or 0"},
+    {"after", T_LONGLONG, offsetof(Clock, after), 0, "what the last training call was"},
+    {"batch_samples", T_LONGLONG, offsetof(Clock, batch_samples), 0, "samples fetched for the running step"},
+    {"optimizer_depth", T_LONGLONG, offsetof(Clock, optimizer_depth), 0, "optimizers' steps that run"},
+    {"micro_batches", T_LONGLONG, offsetof(Clock, micro_batches), 0, "backward passes"},
+    {"optimizer_steps", T_LONGLONG, offsetof(Clock, optimizer_steps), 0, "optimizers' steps that were completed"},
+    {"reducers", T_LONGLONG, offsetof(Clock, reducers), 0, "modules whose gradients are reduced in a backward pass"},
+    {"preparing", T_BOOL, offsetof(Clock, preparing), 0, "whether an optimizer's step is none of training"},
+    {"inside", T_BOOL, offsetof(Clock, inside), 0, "whether a forward or backward pass runs"},
+    {"evaluating", T_BOOL, offsetof(Clock, evaluating), 0, "whether evaluation is held open"},
+    {"trained", T_BOOL, offsetof(Clock, trained), 0, "whether the running step has trained"},
+    {"fetched", T_BOOL, offsetof(Clock, fetched), 0, "whether the running step has fetched a batch"},
+    {"counting", T_BOOL, offsetof(Clock, counting), 0, "whether the iterator's samples are the step's"},
+    {"plain", T_BOOL, offsetof(Clock, plain), 0, "whether nothing is to be settled at the step's end"},
+    {"iterator", T_OBJECT, offsetof(Clock, iterator), 0, "weak reference to the training iterator asked last"},
+    {"anchor", T_OBJECT, offsetof(Clock, anchor), 0, "weak reference to the optimizer that bounds steps"},
+    {"optimizer", T_OBJECT, offsetof(Clock, optimizer), 0, "the optimizer whose step runs"},
     {"gap", T_LONGLONG, offsetof(Clock, gap), 0, "word that the time before the next outermost phase may go to"},
     {"length", T_LONGLONG, offsetof(Clock, length), 0, "ns that the last outermost phase took"},
     {"device", T_OBJECT, offsetof(Clock, device), 0, "called with the charged word at each boundary, or None"},
@@ -236,6 +309,8 @@ static PyGetSetDef Clock_getset[] = {
 };
 
 static PyMethodDef Clock_methods[] = {
+    {"close_step", (PyCFunction)Clock_close_step, METH_O, "Close the running step."},
+    {"turn_step", (PyCFunction)Clock_turn_step, METH_O, "Close the running step and begin the next."},
     {"reset", (PyCFunction)Clock_reset, METH_NOARGS, "Forget the phases that are open."},
     {"close_below", (PyCFunction)Clock_close_below, METH_O, "Close a phase that is open below others."},
     {"is_backed", (PyCFunction)Clock_is_backed, METH_O, "Whether the memory of a word is known to be there."},
@@ -298,7 +373,7 @@ static int make_room(Clock *clock)
     return 1;
 }
 
-static PyObject *Phase_enter(Phase *self, PyObject *unused)
+PyObject *goodput_enter(Phase *self)
 {
     long long now = now_ns(), charged;
     Clock *clock = self->recorder;
@@ -325,7 +400,7 @@ static PyObject *Phase_enter(Phase *self, PyObject *unused)
     return (PyObject *)self;
 }
 
-static PyObject *Phase_exit(Phase *self, PyObject *const *args, Py_ssize_t count)
+PyObject *goodput_exit(Phase *self, int raised)
 {
     long long now = now_ns();
     Clock *clock = self->recorder;
@@ -347,7 +422,7 @@ static PyObject *Phase_exit(Phase *self, PyObject *const *args, Py_ssize_t count
         clock->length = length;
     store(clock, clock->word_last, (uint64_t)now);
     store(clock, clock->word_phase, (uint64_t)(frame.current - clock->word_totals));
-    if (count > 0 && args[0] != Py_None)
+    if (raised)
         clock->raised = 1;
     if (clock->device != NULL && clock->device != Py_None)
         tell_device(clock, self->total);
@@ -355,6 +430,16 @@ static PyObject *Phase_exit(Phase *self, PyObject *const *args, Py_ssize_t count
         return PyObject_CallMethod((PyObject *)clock, "count_first", "L", word);
     add(clock, word, 1);
     Py_RETURN_NONE;
+}
+
+static PyObject *Phase_enter(Phase *self, PyObject *unused)
+{
+    return goodput_enter(self);
+}
+
+static PyObject *Phase_exit(Phase *self, PyObject *const *args, Py_ssize_t count)
+{
+    return goodput_exit(self, count > 0 && args[0] != Py_None);
 }
 
 static PyObject *bin_of_ns(PyObject *module, PyObject *argument)
@@ -415,7 +500,8 @@ PyMODINIT_FUNC PyInit__fast(void)
     if (made == NULL)
         return NULL;
     if (PyModule_AddObjectRef(made, "Clock", (PyObject *)&ClockType) < 0 ||
-        PyModule_AddObjectRef(made, "Phase", (PyObject *)&PhaseType) < 0) {
+        PyModule_AddObjectRef(made, "Phase", (PyObject *)&PhaseType) < 0 ||
+        goodput_add_hooks(made, &PhaseType) < 0) {
         Py_DECREF(made);
         return NULL;
     }

@@ -22,6 +22,7 @@ from goodput.sdk.recorder import FORKED_EARLY, NOT_STARTED, SAMPLES_MAX, STEP_MA
 
 # Steps of another optimizer, without one of the anchor's, after which that one bounds steps.
 OTHERS_MAX = 16
+CHECK_STEPS = 64
 # What the last training call was: a gap between a forward pass and what follows it is the loss, and one between a
 # backward pass and the optimizer is the clipping of gradients.
 NOTHING, FORWARD, BACKWARD = 0, 1, 2
@@ -31,11 +32,16 @@ class Automatic:
     """The state of one process's automatic instrumentation.
 
     stepping    whether steps are bounded here; False once the user bounds them by hand
+
+    On the recorder, where the compiled hooks find it:
     began       start of the step that was begun here, 0 when none runs
     evaluating  whether the phase `evaluation` is held open
-    inside      whether a root module, a backward pass or a collective is running: what is called in it is its own
+    inside      whether a root module or a backward pass is running: what is called in it is its own
+    trained     whether the running step has trained
     fetched     whether a batch of the training loader was fetched in this step
     after       NOTHING, FORWARD or BACKWARD
+    anchor      weak reference to the optimizer that bounds steps
+    plain       whether nothing is to be settled at the step's end
     """
 
     def __init__(self, session, phase):
@@ -45,15 +51,20 @@ class Automatic:
         for name in ("checkpoint", "restore", "evaluation", "compile"):
             setattr(self, name, phase(name))
         self.forward_word, self.optimizer_word = self.forward.total, self.optimizer.total
-        self.stepping, self.began, self.evaluating, self.inside = True, 0, False, False
-        self.fetched, self.trained, self.after, self.samples = False, False, NOTHING, 0
-        self.anchor, self.others = None, 0
-        self.open_optimizer, self.optimizer_depth, self.optimizer_steps = None, 0, 0
-        self.micro_batches = self.skipped_steps = self.reducers = 0
+        self.stepping, self.others, self.others_at, self.skipped_steps = True, 0, 0, 0
+        self.recorder.anchor = _nobody
+        self.training = None  # goodput.sdk.training.Training, where a trainer of a framework runs
         self.is_worker = bool  # Replaced by what can tell a loader's worker process.
-        # Called with no argument after each step that was ended here, and once before the first one ends.
+        # The thread that waits for other ranks beside the step thread; whether an optimizer's step is none of training.
+        self.waiting, self.removed = 0, False
+        self.collectives: dict = {}  # those that torch.distributed carries, each with what it replaced
+        # Called with no argument after a step in which something was new (`unsettled`), and once before the first ends.
+        self.unsettled = True
         self.after_step: list = []
         self.before_first_step: list = []
+        self.unknown_roots: list = []
+        # Called with no argument after every CHECK_STEPS steps.
+        self.now_and_then: list = []
 
     def is_here(self) -> bool:
         """Whether this is the step thread. Starts the session if nobody did and this is no loader's worker."""
@@ -83,44 +94,49 @@ class Automatic:
             return
         began = recorder.end_gap(perf_counter_ns())
         if recorder.begin_step(began, None, 0):
-            self.began = began
+            recorder.began = began
 
     def leave_step(self) -> None:
         """What comes now is no training: a step that has not trained so far is not begun yet."""
-        if self.began and not self.trained and self.recorder.is_running(self.began):
-            self.recorder.abandon_step()
-        self.began = 0 if not self.trained else self.began
+        recorder = self.recorder
+        if not recorder.trained:
+            if recorder.began and recorder.is_running(recorder.began):
+                recorder.abandon_step()
+            recorder.began = 0
 
     def stepped(self, optimizer) -> None:
         """An optimizer has stepped, or its step was skipped."""
-        anchor = None if self.anchor is None else self.anchor()
+        recorder = self.recorder
+        anchor = recorder.anchor()
         if anchor is not optimizer:
-            self.others += 1
+            self.others = 1 if self.others_at != recorder.steps else self.others + 1
+            self.others_at = recorder.steps
             if anchor is not None and self.others < OTHERS_MAX:
                 return
-            self.anchor = weakref.ref(optimizer)
-        self.others = 0
-        if self.recorder.thread != get_ident() and not self.recorder.adopt():
-            return
-        self._end_step()
+            recorder.anchor, self.unsettled = weakref.ref(optimizer), True
+        if recorder.thread == get_ident() or recorder.adopt():
+            self._end_step()
 
     def _end_step(self) -> None:
-        recorder, began = self.recorder, self.began
-        self.trained = self.fetched = False
-        self.after = NOTHING
-        if not began:
+        recorder = self.recorder
+        began, samples = recorder.began, recorder.batch_samples
+        recorder.trained = recorder.fetched = False
+        recorder.after = NOTHING
+        if not began or recorder.step_start_ns != began:
+            recorder.began = 0
             return self.open_step()
-        if recorder.is_running(began):
-            if self.before_first_step:
-                self._run(self.before_first_step)
-                self.before_first_step.clear()
-            samples, self.samples = self.samples, 0
-            recorder.step_samples = samples if samples < SAMPLES_MAX else 0
-            now = recorder.end_step(perf_counter_ns())
-            self.began = now if recorder.begin_step(now, None, 0) else 0
+        if self.before_first_step:
+            self._run(self.before_first_step)
+            self.before_first_step.clear()
+        recorder.batch_samples = 0
+        recorder.began = recorder.turn_step(samples if samples < SAMPLES_MAX else 0)
+        recorder.step_ended()
+        if recorder.steps % CHECK_STEPS == 0:
+            self._run(self.now_and_then)
+        if self.unsettled:
+            self.unsettled = False
             self._run(self.after_step)
-        else:
-            self.began = 0
+        recorder.plain = not self.unsettled
 
     def _run(self, functions: list) -> None:
         for function in functions:
@@ -135,7 +151,7 @@ class Automatic:
         recorder = self.recorder
         if index is None or recorder.thread != get_ident() or recorder.steps or recorder.step_next > index:
             return
-        if self.began and recorder.is_running(self.began):
+        if recorder.began and recorder.is_running(recorder.began):
             recorder.renumber(index)
         else:
             self.session.resume(index)
@@ -145,15 +161,21 @@ class Automatic:
         if self.stepping:
             self.stepping = False
             self.stop_evaluation()
-            if self.began and self.recorder.is_running(self.began):
-                self.recorder.abandon_step()
-            self.began = 0
+            recorder = self.recorder
+            if recorder.began and recorder.is_running(recorder.began):
+                recorder.abandon_step()
+            recorder.began, recorder.plain, self.unsettled = 0, False, True
 
     # -- training calls
 
+    def lost_sight(self) -> None:
+        """A backward pass of which no forward pass was seen: there are root modules that are not known."""
+        for function in self.unknown_roots:
+            function()
+
     def trains(self) -> None:
         """A call that trains: an evaluation is over, a step runs."""
-        if self.evaluating:
+        if self.recorder.evaluating:
             self.stop_evaluation()
         if not self.recorder.step_start_ns:
             self.open_step()
@@ -163,50 +185,51 @@ class Automatic:
     def start_evaluation(self) -> None:
         """From here on it is evaluation, until `stop_evaluation`. Not inside a phase of the user's."""
         recorder = self.recorder
-        if self.evaluating or recorder.thread != get_ident() or recorder.depth:
+        if recorder.evaluating or recorder.thread != get_ident() or recorder.depth:
             return
         self.leave_step()
-        self.after = NOTHING
+        recorder.after = NOTHING
         self.evaluation.__enter__()
-        self.evaluating = True
+        recorder.evaluating = True
 
     def stop_evaluation(self) -> None:
-        if self.evaluating and self.recorder.thread == get_ident():
-            self.evaluating = False
+        recorder = self.recorder
+        if recorder.evaluating and recorder.thread == get_ident():
+            recorder.evaluating = False
             self.evaluation.__exit__(None, None, None)
 
     # -- what runs around an optimizer's step
 
-    def optimizer_begins(self, optimizer, _args=None, _kwargs=None) -> None:
+    def optimizer_begins(self, optimizer) -> None:
         """Called before `optimizer.step`; nested for an optimizer that wraps another."""
-        if self.optimizer_depth and self.open_optimizer is not optimizer:
-            self.optimizer_depth += 1
+        recorder = self.recorder
+        if recorder.optimizer_depth and recorder.optimizer is not optimizer:
+            recorder.optimizer_depth += 1
             return
-        if self.optimizer_depth:  # Its last step raised, so that nothing told its end.
-            self.optimizer.__exit__(None, None, None)
-        if self.evaluating or not self.recorder.step_start_ns:
+        self.forget_raised()
+        if recorder.evaluating or not recorder.step_start_ns:
             self.trains()
-        self.optimizer_depth, self.open_optimizer = 1, optimizer
-        if self.after == BACKWARD:
-            self.recorder.gap = self.optimizer_word
-        self.trained = True
+        recorder.optimizer_depth, recorder.optimizer = 1, optimizer
+        if recorder.after == BACKWARD:
+            recorder.gap = self.optimizer_word
+        recorder.trained = True
         self.optimizer.__enter__()
 
-    def optimizer_ends(self, optimizer, _args=None, _kwargs=None) -> None:
-        """Called after `optimizer.step` returned."""
-        if self.optimizer_depth > 1:
-            self.optimizer_depth -= 1
-        elif self.optimizer_depth:
-            self.optimizer_depth, self.open_optimizer = 0, None
-            self.optimizer.__exit__(None, None, None)
-        self.optimizer_steps += 1
-        self.after = NOTHING
+    def optimizer_ends(self, optimizer) -> None:
+        """Called after `optimizer.step` returned, on whichever thread."""
+        recorder = self.recorder
+        recorder.optimizer_steps += 1
+        if recorder.optimizer_depth > 1:
+            recorder.optimizer_depth -= 1
+        elif recorder.optimizer_depth:
+            self.forget_raised()
         self.stepped(optimizer)
 
     def forget_raised(self) -> None:
-        """An optimizer's step that raised has left its phase open."""
-        if self.optimizer_depth:
-            self.optimizer_depth, self.open_optimizer = 0, None
+        """Close the phase of an optimizer's step, which one that raised has left open."""
+        recorder = self.recorder
+        if recorder.optimizer_depth:
+            recorder.optimizer_depth, recorder.optimizer = 0, None
             self.optimizer.__exit__(None, None, None)
 
     # -- the end
@@ -214,4 +237,30 @@ class Automatic:
     def remove(self) -> None:
         """Put every replaced attribute back."""
         self.stop_evaluation()
+        self.removed = True
         self.patches.restore()
+
+
+def _nobody() -> None:
+    """A reference to what is gone."""
+
+
+def _on_recorder(name: str) -> property:
+    return property(
+        lambda self: getattr(self.recorder, name), lambda self, value: setattr(self.recorder, name, value)
+    )
+
+
+for _name in (
+    "preparing",
+    "began",
+    "evaluating",
+    "inside",
+    "trained",
+    "fetched",
+    "after",
+    "anchor",
+    "micro_batches",
+    "reducers",
+):
+    setattr(Automatic, _name, _on_recorder(_name))

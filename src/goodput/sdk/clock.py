@@ -17,6 +17,7 @@ from _thread import get_ident
 from time import perf_counter_ns
 
 _OVERFLOW_BIN = 31744
+_STEP_BIAS = 1 << 63
 _BLOCK_BITS = 10
 _pack_half = struct.Struct("<e").pack_into
 _half = bytearray(2)
@@ -43,14 +44,26 @@ class Clock:
     raised    whether a phase's body raised
     gap       word that the time before the next outermost phase goes to, if that time is not longer than `length`
     length    ns that the last outermost phase took
+    layout    words of a step: those of the ring, records in it, words of one, phases of one, and the words of the
+              part outside steps, steps, samples, the step's start, the next index, cost, and the lengths' histogram
     device    called with the charged word at each boundary, or None; if it raises it is not called again
     """
 
-    def __init__(self, word_last: int, word_phase: int, word_totals: int):
+    def __init__(self, word_last: int, word_phase: int, word_totals: int, layout: tuple[int, ...]):
+        self.layout = layout
+        self.steps = self.samples = self.step_start_ns = self.step_end_ns = 0
+        self.step_next = self.step_samples = self.phase_cost_ns = self.step_cost_ns = 0
         self.word_last, self.word_phase, self.word_totals = word_last, word_phase, word_totals
         self._words, self._backed = None, set()
         self.thread = self.last_ns = self.child_ns = self.entries = 0
         self.length, self.device = 0, None
+        # Of automatic instrumentation, see automatic.Automatic.
+        self.began = self.after = self.batch_samples = 0
+        self.optimizer_depth = self.micro_batches = self.optimizer_steps = self.reducers = 0
+        self.inside = self.evaluating = self.trained = self.fetched = self.counting = self.plain = (
+            self.preparing
+        ) = False
+        self.iterator = self.anchor = self.optimizer = None
         self.current, self.gap, self.raised = word_totals, word_totals, False
         # A phase's frame is (frame below, current, began_ns, child_ns): pushing and popping it is no call.
         self.stack: tuple | None = None
@@ -75,6 +88,47 @@ class Clock:
         """Forget the phases that are open."""
         self.stack = None
         self.current, self.gap, self.child_ns = self.word_totals, self.word_totals, 0
+
+    def close_step(self, now_ns: int) -> int:
+        """Close the running step: its record in the ring, sealed last, and one count of its length.
+
+        Returns the moment of its end, which is later where a signal handler has moved the clock past `now_ns`.
+        """
+        ring, records, width, slots, outside, *places, histograms = self.layout
+        word_steps, word_samples, word_start, word_next, word_cost = places
+        words, number, start, totals = self._words, self.steps + 1, self.step_start_ns, self.word_totals
+        at = ring + (number - 1) % records * width
+        all_totals, all_outside = slice(totals, totals + slots), slice(outside, outside + slots)
+        into_totals, into_outside = slice(at + 5, at + 5 + slots), slice(at + 5 + slots, at + 5 + 2 * slots)
+        last_ns = self.last_ns
+        if now_ns < last_ns:
+            now_ns = last_ns
+        words[self.current] += now_ns - last_ns
+        self.last_ns = self.step_end_ns = words[self.word_last] = now_ns
+        self.samples += self.step_samples
+        words[at + width - 1] = 0
+        words[at + 1] = self.step_next + _STEP_BIAS
+        words[at + 2], words[at + 3], words[at + 4] = start, now_ns, self.samples
+        words[into_totals] = words[all_totals]
+        words[into_outside] = words[all_outside]
+        words[at] = number
+        words[at + width - 1] = number
+        words[word_steps] = self.steps = number
+        words[word_samples] = self.samples
+        self.step_start_ns = words[word_start] = 0
+        self.step_next += 1
+        words[word_next] = self.step_next + _STEP_BIAS
+        words[word_cost] = self.entries * self.phase_cost_ns + number * self.step_cost_ns
+        self.count(histograms + bin_of_ns(now_ns - start))
+        return now_ns
+
+    def turn_step(self, samples: int) -> int:
+        """Close the running step, which handled so many samples, and begin the next one where it ended."""
+        self.step_samples = samples
+        now_ns = self.close_step(perf_counter_ns())
+        self.step_samples, self.step_start_ns = 0, now_ns
+        self.words[self.layout[7]] = now_ns
+        return now_ns
 
     def tell_device(self, word: int) -> None:
         """Tell the device clock that a boundary was passed."""

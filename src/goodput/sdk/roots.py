@@ -21,7 +21,7 @@ SLOT = "_compiled_call_impl"
 
 
 class Roots:
-    """The roots of one process; `seen` counts their training calls since the last look."""
+    """The roots of one process; `seen` says whether one was called to train."""
 
     def __init__(self, auto, torch):
         self.auto, self.torch = auto, torch
@@ -29,7 +29,7 @@ class Roots:
         self.modules: weakref.WeakSet = weakref.WeakSet()
         self.is_compiling = torch.compiler.is_compiling
         self.grad_is_on = torch.is_grad_enabled
-        self.seen, self.looking, self._plain = 0, False, None
+        self.seen, self.looking, self._plain = False, False, None
         # Called with (module, args, kwargs) at the first call of a root that trains.
         self.first_call: list = []
         auto.patches.undo(self.detach_all)
@@ -44,7 +44,7 @@ class Roots:
         step_thread = auto.recorder
 
         def __call__(module, *args, **kwargs):
-            if not is_compiling() and not auto.inside and step_thread.thread == get_ident():
+            if not is_compiling() and not step_thread.inside and step_thread.thread == get_ident():
                 attach(module)
             return plain(module, *args, **kwargs)
 
@@ -60,12 +60,16 @@ class Roots:
                 self.module.__call__ = self._plain
 
     def step_ended(self) -> None:
-        """Whether to look on depends on whether this step has called a root."""
+        """A step in which a root was called to train shows that they are found."""
         if self.seen:
             self.settle()
-        else:
-            self.look()
-        self.seen = 0
+        elif self.looking:
+            self.auto.unsettled = True
+
+    def look_again(self) -> None:
+        self.seen = False
+        self.look()
+        self.auto.unsettled, self.auto.recorder.plain = True, False
 
     # -- one root
 
@@ -103,34 +107,33 @@ class Roots:
         def call(*args, **kwargs):
             nonlocal first
             inner = compiled if compiled is not None else me()._call_impl
-            if is_compiling() or auto.inside or recorder.thread != get_ident():
+            if is_compiling() or recorder.inside or recorder.thread != get_ident():
                 return inner(*args, **kwargs)
             grad = grad_is_on()
-            if auto.evaluating:
+            if recorder.evaluating:
                 if not grad or not me().training:
                     return inner(*args, **kwargs)
                 auto.stop_evaluation()
-            elif not grad and not auto.fetched and not auto.trained:
+            elif not grad and not recorder.fetched and not recorder.trained:
                 auto.start_evaluation()
-                if auto.evaluating:
+                if recorder.evaluating:
                     return inner(*args, **kwargs)
             if grad:
-                roots.seen += 1
-                auto.trained = True
+                recorder.trained = roots.seen = True
                 if first:
                     first = False
                     roots.note(me(), args, kwargs)
             if not recorder.step_start_ns:
                 auto.open_step()
-            if auto.after == FORWARD:
+            if recorder.after == FORWARD:
                 recorder.gap = forward_word
-            auto.inside = True
+            recorder.inside = True
             try:
                 with forward:
                     return inner(*args, **kwargs)
             finally:
-                auto.inside = False
-                auto.after = FORWARD
+                recorder.inside = False
+                recorder.after = FORWARD
 
         call.goodput, call.compiled = True, compiled
         return call

@@ -26,7 +26,7 @@ def apply(torch, auto) -> None:
 
     @functools.wraps(copy_to)
     def to(self, *args, **kwargs):
-        if is_compiling() or not self.is_cpu or auto.evaluating or recorder.thread != get_ident():
+        if is_compiling() or not self.is_cpu or recorder.evaluating or recorder.thread != get_ident():
             return copy_to(self, *args, **kwargs)
         if not leaves_host(args[0] if args else kwargs.get("device", kwargs.get("other"))):
             return copy_to(self, *args, **kwargs)
@@ -35,7 +35,7 @@ def apply(torch, auto) -> None:
 
     @functools.wraps(copy_cuda)
     def cuda(self, *args, **kwargs):
-        if is_compiling() or not self.is_cpu or auto.evaluating or recorder.thread != get_ident():
+        if is_compiling() or not self.is_cpu or recorder.evaluating or recorder.thread != get_ident():
             return copy_cuda(self, *args, **kwargs)
         with phase:
             return copy_cuda(self, *args, **kwargs)

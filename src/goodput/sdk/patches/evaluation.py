@@ -17,10 +17,10 @@ def apply(torch, auto) -> None:
     @functools.wraps(train)
     def timed(self, mode=True):
         # Children come this way too, and are no roots.
-        if SLOT in self.__dict__ and recorder.thread == get_ident() and not auto.inside:
+        if SLOT in self.__dict__ and recorder.thread == get_ident() and not recorder.inside:
             if not mode and self.training and recorder.steps:
                 auto.start_evaluation()
-            elif mode and auto.evaluating:
+            elif mode and recorder.evaluating:
                 auto.stop_evaluation()
         return train(self, mode)
 

@@ -18,6 +18,7 @@ def apply(torch, auto) -> None:
     if torch.nn.Module._compiled_call_impl is not None:
         raise AttributeError("torch.nn.Module._compiled_call_impl is not None")
     auto.after_step.append(roots.step_ended)
+    auto.unknown_roots.append(roots.look_again)
 
     def _replicate_for_data_parallel(module):
         replica = replicate(module)

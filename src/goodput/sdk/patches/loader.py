@@ -11,6 +11,9 @@ import functools
 import weakref
 from _thread import get_ident
 
+from goodput.sdk.automatic import NOTHING
+from goodput.sdk.hooks import NEXT, hook
+
 MODULE = "torch"
 RELIES_ON = """torch/utils/data/dataloader.py: DataLoader.__iter__ returns an iterator whose class inherits
 _BaseDataLoaderIter.__next__."""
@@ -19,14 +22,14 @@ DEPTH_MAX = 4
 
 def apply(torch, auto) -> None:
     module, loaders = torch.utils.data.dataloader, Loaders(auto)
-    auto.loaders, recorder, phase = loaders, auto.recorder, auto.loader
+    recorder, phase = auto.recorder, auto.loader
     grad_is_on, size = torch.is_grad_enabled, sizer(torch)
     auto.is_worker = lambda: torch.utils.data.get_worker_info() is not None
     iterate, advance = module.DataLoader.__iter__, module._BaseDataLoaderIter.__next__
 
     @functools.wraps(iterate)
     def __iter__(self):
-        if auto.inside or auto.evaluating or recorder.thread != get_ident():
+        if recorder.inside or recorder.evaluating or recorder.thread != get_ident():
             made = iterate(self)
         else:
             with phase:
@@ -35,31 +38,31 @@ def apply(torch, auto) -> None:
         return made
 
     @functools.wraps(advance)
-    def __next__(self):
-        if auto.inside or (recorder.thread != get_ident() and not loaders.starts()):
+    def any_next(self):
+        if recorder.inside or (recorder.thread != get_ident() and not auto.is_here()):
             return advance(self)
-        if id(self) != loaders.last:
+        if not loaders.is_current(self):
             loaders.change(self)
-        if auto.evaluating:
+        if recorder.evaluating:
             if not loaders.trains or not grad_is_on():
                 return advance(self)
             auto.stop_evaluation()
         elif not grad_is_on() or not loaders.trains:
             auto.start_evaluation()
-            if auto.evaluating:
+            if recorder.evaluating:
                 return advance(self)
-        if auto.optimizer_depth:
-            auto.forget_raised()
+        auto.forget_raised()
         if not recorder.step_start_ns:
             auto.open_step()
-        auto.after = 0
+        recorder.after = NOTHING
         with phase:
             batch = advance(self)
-        auto.fetched = True
-        if loaders.counts:
-            auto.samples += size(batch)
+        recorder.fetched = True
+        if recorder.counting:
+            recorder.batch_samples += size(batch)
         return batch
 
+    __next__ = hook(NEXT, phase, advance, any_next, test=grad_is_on)
     auto.patches.replace(module.DataLoader, "__iter__", __iter__)
     auto.patches.replace(module._BaseDataLoaderIter, "__next__", __next__)
     auto.after_step.append(loaders.step_ended)
@@ -68,50 +71,51 @@ def apply(torch, auto) -> None:
 class Loaders:
     """Which loaders are for training, and whose samples are counted.
 
-    last    id of the iterator asked last
-    trains  whether its loader may be one for training
-    counts  whether its samples are the step's
+    trains  whether the loader asked last may be one for training
     """
 
     def __init__(self, auto):
-        self.auto, self.last, self.trains, self.counts = auto, 0, True, True
+        self.auto, self.recorder, self.trains = auto, auto.recorder, True
         self._of: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self._training: weakref.WeakSet = weakref.WeakSet()
-        self._counted = lambda: None
-        self._current = lambda: None
-        self._known = True
+        self._current = self._counted = _nothing
+        self._loader = _nothing
 
-    def starts(self) -> bool:
-        """Whether the session starts here: in the main process, with gradients wanted."""
-        return self.auto.is_here()
+    def is_current(self, iterator) -> bool:
+        return self._current() is iterator
 
     def made(self, iterator, loader) -> None:
         """A loader has been asked for its iterator, which may be that of the epoch before."""
         try:
-            self._of[iterator] = loader_ref = weakref.ref(loader)
-            if iterator is self._current():
-                self._known = loader_ref() in self._training
-            self.last = 0
+            self._of[iterator] = weakref.ref(loader)
         except TypeError:
             pass
 
     def change(self, iterator) -> None:
         """Another iterator than the last one is asked."""
-        self.last = id(iterator)
-        loader = self._of.get(iterator, lambda: None)()
-        self._current, self._loader = weakref.ref(iterator), loader
-        self._known = loader is not None and loader in self._training
-        self.trains = self._known or not self._training
-        self.counts = self._counted() is None or self._counted() is loader
+        loader = self._of.get(iterator, _nothing)()
+        self._current = weakref.ref(iterator)
+        self._loader = _nothing if loader is None else weakref.ref(loader)
+        known = loader is not None and loader in self._training
+        self.trains = known or not self._training
+        recorder = self.recorder
+        recorder.counting = self._counted() is None or self._counted() is loader
+        # The compiled hook knows training iterators alone.
+        recorder.iterator = self._current if known else None
+        self.auto.unsettled, recorder.plain = True, False
 
     def step_ended(self) -> None:
         """What was fetched in a step that has trained was for training."""
-        if not self._known and self._current() is not None and self.trains:
-            self._known = True
-            if self._loader is not None:
-                self._training.add(self._loader)
-                if self._counted() is None:
-                    self._counted = weakref.ref(self._loader)
+        loader = self._loader()
+        if self.trains and loader is not None:
+            self._training.add(loader)
+            self.recorder.iterator = self._current
+            if self._counted() is None:
+                self._counted = self._loader
+
+
+def _nothing() -> None:
+    """A reference to what is gone."""
 
 
 def sizer(torch):

@@ -9,6 +9,8 @@ import functools
 import sys
 from _thread import get_ident
 
+from goodput.sdk.hooks import AFTER_STEP, BEFORE_STEP, hook
+
 MODULE = "torch"
 RELIES_ON = """torch/optim/optimizer.py: register_optimizer_step_pre_hook and register_optimizer_step_post_hook, called
 by profile_hook_step as hook(optimizer, args, kwargs); the post hooks are not called where step raises. Adam and its
@@ -21,15 +23,28 @@ def apply(torch, auto) -> None:
     module, is_compiling = sys.modules["torch.optim.optimizer"], torch.compiler.is_compiling
     recorder = auto.recorder
 
-    def before(optimizer, args, kwargs) -> None:
-        if not is_compiling() and recorder.thread == get_ident():
-            if not recorder.steps and not auto.anchor:
+    def before_any(optimizer, args, kwargs) -> None:
+        if recorder.thread == get_ident() and not auto.preparing:
+            if not recorder.steps and recorder.anchor() is None:
                 auto.go_on_after(steps_done(optimizer, torch))
             auto.optimizer_begins(optimizer)
 
+    def after_any(optimizer, args, kwargs) -> None:
+        if not auto.preparing:
+            auto.optimizer_ends(optimizer)
+
+    phase, word = auto.optimizer, auto.optimizer_word
+    begin = hook(BEFORE_STEP, phase, before_any, before_any, gap=word)
+    end = hook(AFTER_STEP, phase, after_any, after_any)
+
+    # Python functions, since a compiler that traces a step goes through them.
+    def before(optimizer, args, kwargs) -> None:
+        if not is_compiling():
+            begin(optimizer, args, kwargs)
+
     def after(optimizer, args, kwargs) -> None:
         if not is_compiling():
-            auto.optimizer_ends(optimizer)
+            end(optimizer, args, kwargs)
 
     for handle in (
         module.register_optimizer_step_pre_hook(before),
@@ -55,7 +70,7 @@ def _watch_zero_grad(torch, auto) -> None:
 
     @functools.wraps(zero)
     def zero_grad(self, *args, **kwargs):
-        if is_compiling() or auto.evaluating or recorder.thread != get_ident():
+        if is_compiling() or recorder.evaluating or recorder.thread != get_ident():
             return zero(self, *args, **kwargs)
         with phase:
             return zero(self, *args, **kwargs)
@@ -69,9 +84,9 @@ def _watch_scaler(torch, auto) -> None:
 
     @functools.wraps(scaled)
     def step(self, optimizer, *args, **kwargs):
-        before = auto.optimizer_steps
+        before = auto.recorder.optimizer_steps
         result = scaled(self, optimizer, *args, **kwargs)
-        if auto.optimizer_steps == before and auto.recorder.thread == get_ident():
+        if auto.recorder.optimizer_steps == before and auto.recorder.thread == get_ident():
             auto.skipped_steps += 1
             auto.stepped(optimizer)
         return result

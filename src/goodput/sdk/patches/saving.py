@@ -24,7 +24,12 @@ def apply(torch, auto) -> None:
 
     @functools.wraps(load)
     def timed_load(*args, **kwargs):
-        if not auto.is_here() or recorder.current == auto.restore.total or auto.evaluating or auto.trained:
+        if (
+            not auto.is_here()
+            or recorder.current == auto.restore.total
+            or recorder.evaluating
+            or recorder.trained
+        ):
             return load(*args, **kwargs)
         with auto.restore:
             loaded = load(*args, **kwargs)

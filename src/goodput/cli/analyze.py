@@ -1,0 +1,79 @@
+"""`goodput analyze`: where the time of traced steps went."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+
+LARGE_BYTES = 16 << 20
+PROBLEMS_SHOWN = 10
+
+
+def add_parser(subparsers) -> None:
+    parser = subparsers.add_parser(
+        "analyze",
+        help="say where the time of traced steps went",
+        description="Read traces of torch.profiler (Kineto; JSON or gzip), one file per rank, and split the time of\n"
+        "each step on each device into computing, exposed communication, exposed copies, loader, host and idle.\n"
+        "docs/analyze.md says what each means. A file that cannot be read is said on standard error, with the\n"
+        "place; the others are still used, and the exit status is 1.",
+        epilog="example: goodput analyze rank0.json.gz rank1.json.gz --json",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("traces", metavar="TRACE", nargs="+", help="a trace: .json or .json.gz")
+    parser.add_argument("--json", action="store_true", help="print one document, with every step")
+    parser.set_defaults(call=call)
+
+
+def call(arguments) -> int:
+    from goodput.trace import TraceError, analyze_one, combine
+    from goodput.trace.text import clean, render
+
+    ranks, errors = [], []
+    for order, path in enumerate(arguments.traces):
+        try:
+            found = _read(analyze_one, path, order)
+        except TraceError as error:
+            errors.append(clean(str(error))[:500])
+            print(f"goodput analyze: {errors[-1]}", file=sys.stderr)
+            continue
+        ranks.append(found)
+        for line in _said(found):
+            print(f"goodput analyze: {clean(line)[:300]}", file=sys.stderr)
+    if not ranks and not arguments.json:
+        return 1
+    document = combine(ranks, errors)
+    if arguments.json:
+        print(json.dumps(document))
+    else:
+        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        print(render(document, colour=colour))
+    return 1 if errors else 0
+
+
+def _read(analyze_one, path: str, order: int) -> dict:
+    """With a bar on standard error where the file is large and that is a terminal."""
+    from goodput.cli.replay import _Progress
+
+    try:
+        large = os.path.getsize(path) >= LARGE_BYTES
+    except OSError:
+        large = False
+    if not large:
+        return analyze_one(path, order)
+    with _Progress() as progress:
+        return analyze_one(path, order, progress.show)
+
+
+def _said(rank: dict) -> list[str]:
+    """What a person needs to know of events that were left out."""
+    lines = [
+        f"{rank['file']}: {one['count']} event{'s' * (one['count'] != 1)} left out: {one['what']}"
+        f" (the first is number {one['first_event']})"
+        for one in rank["problems"][:PROBLEMS_SHOWN]
+    ]
+    if len(rank["problems"]) > PROBLEMS_SHOWN:
+        lines.append(f"{rank['file']}: … and for {len(rank['problems']) - PROBLEMS_SHOWN} more reasons")
+    return lines

@@ -1,0 +1,310 @@
+/* The hooks of automatic instrumentation that run in every step, for the common case of each.
+ *
+ * A hook stands where a function stood. In the common case (the step thread, a step running, nothing unusual since
+ * the last one) it does what the Python hook of patches/ would, and calls the function; in every other case it calls
+ * that Python hook with the same arguments, which holds the rules. The same tests run with and without it.
+ */
+#include "_fast.h"
+#include <structmember.h>
+
+enum { NEXT, BACKWARD, BEFORE_STEP, AFTER_STEP, PLAIN, KINDS };
+enum { NOTHING, AFTER_FORWARD, AFTER_BACKWARD };
+#define DEPTH_MAX 4
+#define CHECK_STEPS 64 /* The Python hook sees at least every so many steps: automatic.CHECK_STEPS. */
+#define SAMPLES_MAX (1LL << 40)
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    int kind;
+    Phase *phase;
+    PyObject *function; /* What is timed. */
+    PyObject *slow;     /* The Python hook. */
+    PyObject *test;     /* Called without arguments: the case is common only if the answer is true. Or NULL. */
+    long long gap;      /* Word that the time before the phase may go to, or -1. */
+    PyObject *dict, *weakrefs;
+} Hook;
+
+static PyObject *of_weak(PyObject *reference)
+{
+    return reference != NULL && PyWeakref_Check(reference) ? PyWeakref_GetObject(reference) : NULL;
+}
+
+static int is_common(Hook *self)
+{
+    Clock *clock = self->phase->recorder;
+    PyObject *answer;
+    int common;
+    if (clock == NULL || (long long)PyThread_get_thread_ident() != clock->thread || clock->evaluating)
+        return 0;
+    if (self->kind != PLAIN && (clock->inside || clock->began == 0 || clock->step_start_ns != clock->began))
+        return 0;
+    if (self->test == NULL)
+        return 1;
+    answer = PyObject_CallNoArgs(self->test);
+    common = answer == NULL ? -1 : PyObject_IsTrue(answer);
+    Py_XDECREF(answer);
+    if (common < 0)
+        PyErr_Clear();
+    return common > 0;
+}
+
+/* Enter, call, exit: the function's result and its exception are its own. */
+static PyObject *timed(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
+{
+    PyObject *type, *value, *traceback, *result, *left;
+    PyObject *entered = goodput_enter(self->phase);
+    if (entered == NULL) {
+        PyErr_Clear();
+        return PyObject_Vectorcall(self->function, args, flags, names);
+    }
+    Py_DECREF(entered);
+    result = PyObject_Vectorcall(self->function, args, flags, names);
+    PyErr_Fetch(&type, &value, &traceback);
+    left = goodput_exit(self->phase, result == NULL);
+    if (left == NULL)
+        PyErr_Clear();
+    Py_XDECREF(left);
+    PyErr_Restore(type, value, traceback);
+    return result;
+}
+
+/* The first dimension of the first tensor in a batch, 0 where there is none. */
+static long long samples_of(PyObject *batch)
+{
+    PyObject *key, *shape, *first;
+    long long count;
+    Py_ssize_t at;
+    for (int depth = 0; depth < DEPTH_MAX && batch != NULL; depth++) {
+        if (PyTuple_Check(batch))
+            batch = PyTuple_GET_SIZE(batch) ? PyTuple_GET_ITEM(batch, 0) : NULL;
+        else if (PyList_Check(batch))
+            batch = PyList_GET_SIZE(batch) ? PyList_GET_ITEM(batch, 0) : NULL;
+        else if (PyDict_CheckExact(batch)) {
+            at = 0;
+            if (!PyDict_Next(batch, &at, &key, &batch))
+                batch = NULL;
+        } else
+            break;
+    }
+    if (batch == NULL)
+        return 0;
+    shape = PyObject_GetAttrString(batch, "shape");
+    if (shape == NULL) {
+        PyErr_Clear();
+        return -1;
+    }
+    if (PyTuple_Check(shape) && PyTuple_GET_SIZE(shape) == 0) {
+        Py_DECREF(shape);
+        return 1;
+    }
+    first = PySequence_GetItem(shape, 0);
+    Py_DECREF(shape);
+    count = first == NULL ? -1 : PyLong_AsLongLong(first);
+    Py_XDECREF(first);
+    if (PyErr_Occurred())
+        PyErr_Clear();
+    return count;
+}
+
+static PyObject *next_batch(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
+{
+    Clock *clock = self->phase->recorder;
+    PyObject *batch;
+    clock->after = NOTHING;
+    batch = timed(self, args, flags, names);
+    if (batch != NULL) {
+        clock->fetched = 1;
+        if (clock->counting) {
+            long long samples = samples_of(batch);
+            if (samples > 0 && clock->batch_samples < SAMPLES_MAX)
+                clock->batch_samples += samples < SAMPLES_MAX ? samples : 0;
+        }
+    }
+    return batch;
+}
+
+static PyObject *backward(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
+{
+    Clock *clock = self->phase->recorder;
+    PyObject *result;
+    if (clock->after == AFTER_FORWARD && self->gap >= 0)
+        clock->gap = self->gap;
+    clock->trained = clock->inside = 1;
+    clock->micro_batches++;
+    result = timed(self, args, flags, names);
+    clock->inside = 0;
+    clock->after = AFTER_BACKWARD;
+    return result;
+}
+
+static PyObject *before_step(Hook *self, PyObject *optimizer)
+{
+    Clock *clock = self->phase->recorder;
+    PyObject *entered;
+    clock->optimizer_depth = 1;
+    Py_INCREF(optimizer);
+    Py_XSETREF(clock->optimizer, optimizer);
+    if (clock->after == AFTER_BACKWARD && self->gap >= 0)
+        clock->gap = self->gap;
+    clock->trained = 1;
+    entered = goodput_enter(self->phase);
+    if (entered == NULL)
+        PyErr_Clear();
+    Py_XDECREF(entered);
+    Py_RETURN_NONE;
+}
+
+static PyObject *after_step(Hook *self)
+{
+    Clock *clock = self->phase->recorder;
+    PyObject *done;
+    long long samples = clock->batch_samples;
+    clock->optimizer_steps++;
+    clock->optimizer_depth = 0;
+    Py_CLEAR(clock->optimizer);
+    done = goodput_exit(self->phase, 0);
+    if (done == NULL)
+        PyErr_Clear();
+    Py_XDECREF(done);
+    clock->trained = clock->fetched = 0;
+    clock->after = NOTHING;
+    clock->batch_samples = 0;
+    done = goodput_turn_step(clock, samples);
+    if (done == NULL)
+        PyErr_Clear();
+    Py_XDECREF(done);
+    clock->began = clock->step_start_ns;
+    Py_RETURN_NONE;
+}
+
+static PyObject *Hook_call(PyObject *callable, PyObject *const *args, size_t flags, PyObject *names)
+{
+    Hook *self = (Hook *)callable;
+    Clock *clock = self->phase->recorder;
+    PyObject *first = PyVectorcall_NARGS(flags) > 0 ? args[0] : NULL;
+    if (is_common(self)) {
+        switch (self->kind) {
+        case NEXT:
+            if (first != NULL && of_weak(clock->iterator) == first && clock->optimizer_depth == 0)
+                return next_batch(self, args, flags, names);
+            break;
+        case BACKWARD:
+            if (clock->reducers == 0 && clock->after != NOTHING)
+                return backward(self, args, flags, names);
+            break;
+        case BEFORE_STEP:
+            if (first != NULL && clock->optimizer_depth == 0 && clock->steps > 0 && !clock->preparing)
+                return before_step(self, first);
+            break;
+        case AFTER_STEP:
+            if (first != NULL && clock->plain && (clock->steps + 1) % CHECK_STEPS != 0 &&
+                clock->optimizer_depth == 1 && of_weak(clock->anchor) == first &&
+                (clock->device == NULL || clock->device == Py_None))
+                return after_step(self);
+            break;
+        case PLAIN:
+            return timed(self, args, flags, names);
+        }
+    }
+    return PyObject_Vectorcall(self->slow, args, flags, names);
+}
+
+static int Hook_init(Hook *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"kind", "phase", "function", "slow", "test", "gap", NULL};
+    extern PyTypeObject *goodput_phase_type;
+    PyObject *phase, *function, *slow, *test;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO!OOOL", names, &self->kind, goodput_phase_type, &phase,
+                                     &function, &slow, &test, &self->gap))
+        return -1;
+    if (self->kind < 0 || self->kind >= KINDS) {
+        PyErr_SetString(PyExc_ValueError, "no such kind of hook");
+        return -1;
+    }
+    Py_INCREF(phase);
+    Py_INCREF(function);
+    Py_INCREF(slow);
+    Py_XSETREF(self->phase, (Phase *)phase);
+    Py_XSETREF(self->function, function);
+    Py_XSETREF(self->slow, slow);
+    if (test != Py_None) {
+        Py_INCREF(test);
+        Py_XSETREF(self->test, test);
+    }
+    self->vectorcall = Hook_call;
+    return 0;
+}
+
+static int Hook_traverse(Hook *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->phase);
+    Py_VISIT(self->function);
+    Py_VISIT(self->slow);
+    Py_VISIT(self->test);
+    Py_VISIT(self->dict);
+    return 0;
+}
+
+static int Hook_clear(Hook *self)
+{
+    Py_CLEAR(self->function);
+    Py_CLEAR(self->slow);
+    Py_CLEAR(self->test);
+    Py_CLEAR(self->dict);
+    return 0;
+}
+
+static void Hook_dealloc(Hook *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    if (self->weakrefs != NULL)
+        PyObject_ClearWeakRefs((PyObject *)self);
+    Hook_clear(self);
+    Py_CLEAR(self->phase);
+    type->tp_free((PyObject *)self);
+}
+
+/* As a function: an attribute of a class, taken from an instance, is bound to it. */
+static PyObject *Hook_get(PyObject *self, PyObject *instance, PyObject *owner)
+{
+    if (instance == NULL || instance == Py_None) {
+        Py_INCREF(self);
+        return self;
+    }
+    return PyMethod_New(self, instance);
+}
+
+static PyGetSetDef Hook_getset[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {NULL},
+};
+
+static PyTypeObject HookType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk._fast.Hook",
+    .tp_basicsize = sizeof(Hook),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .tp_doc = "A function timed in the common case, see goodput.sdk.hooks.",
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)Hook_init,
+    .tp_dealloc = (destructor)Hook_dealloc,
+    .tp_traverse = (traverseproc)Hook_traverse,
+    .tp_clear = (inquiry)Hook_clear,
+    .tp_call = PyVectorcall_Call,
+    .tp_vectorcall_offset = offsetof(Hook, vectorcall),
+    .tp_descr_get = Hook_get,
+    .tp_dictoffset = offsetof(Hook, dict),
+    .tp_weaklistoffset = offsetof(Hook, weakrefs),
+    .tp_getset = Hook_getset,
+};
+
+PyTypeObject *goodput_phase_type;
+
+int goodput_add_hooks(PyObject *module, PyTypeObject *phase_type)
+{
+    goodput_phase_type = phase_type;
+    if (PyType_Ready(&HookType) < 0)
+        return -1;
+    return PyModule_AddObjectRef(module, "Hook", (PyObject *)&HookType);
+}

@@ -1,0 +1,94 @@
+"""Where the time of a traced step went: Kineto and torch.profiler traces, of one rank or many, on GPUs or a CPU.
+
+In: paths of chrome traces (JSON, gzip of it). Out: a document, or TraceError. What each state means, and when a step
+begins and ends, is said in `states` and `steps`, and for users in docs/analyze.md. The six states of each step sum to
+its wall time exactly, in nanoseconds. Files are read as streams: memory is at most 40 MiB and 200 bytes
+an event (50 in a usual trace). Standard library alone. It does not know the account of a run: a trace is a sample.
+
+    document = goodput.trace.analyze(["rank0.json.gz", "rank1.json.gz"])
+    document["total"]["states_ns"]["communication"]
+
+The document:
+
+    {"version": 1,
+     "ranks": [{"file": "rank0.json.gz", "rank": 0, "world_size": 8, "events": 109123, "used": 74937,
+                "base_time_ns": 0 or baseTimeNanoseconds, "problems": [{"what", "count", "first_event"}],
+                "devices": [{"device": "GPU 0", "model": "NVIDIA A100" or null, "steps_from": "ProfilerStep",
+                             "total": {"wall_ns", "states_ns": {"compute", "communication", "copy", "loader", "host",
+                                       "idle"}, "communication_ns", "communication_hidden_ns", "copy_ns",
+                                       "copy_hidden_ns", "kernel_ns", "overlap_percent" or null,
+                                       "between_steps_ns", "outside_steps_ns"},
+                             "gaps": {"count", "late_count", "longest_ns", "queued_ns", "late_ns", "unknown_ns"},
+                             "steps": [{"name", "start_ns", and all of "total" but its last two}],
+                             "events", "launches_known" or null, "top": [{"name", "kind", "count", "ns"}]}]}],
+     "total": as above, over all devices of all ranks,
+     "waiting": {"steps", "all_paid_ns", "waiting_ns", "waited_least"} or null,
+     "cause": {"state", "share", "ns", "gain", "advice"} or null,
+     "errors": [texts of files that could not be used]}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from goodput.trace.advice import leading
+from goodput.trace.columns import Columns
+from goodput.trace.ranks import waiting
+from goodput.trace.reduce import PROBLEMS_LISTED_MAX, add, reduce
+from goodput.trace.states import STATES
+from goodput.trace.stream import Reader, TraceError
+
+__all__ = ["STATES", "TraceError", "analyze", "analyze_one", "combine"]
+
+
+def analyze(paths: Iterable, progress: Callable[[float], None] | None = None) -> dict:
+    """The document of these files. `progress` is told the part of the file at hand that is read, 0 to 1."""
+    return combine([analyze_one(path, order, progress) for order, path in enumerate(paths)])
+
+
+def analyze_one(path, order: int = 0, progress: Callable[[float], None] | None = None) -> dict:
+    """The part of one file, which is a rank; `order` is its number where the file does not say."""
+    reader, columns = Reader(path, progress), Columns()
+    add_event = columns.add
+    for event in reader:
+        add_event(event)
+    if columns.first is None:
+        why = "; ".join(f"{count} {what}" for what, (count, _) in columns.problems.items())
+        raise TraceError(f"{path}: no event that can be used{f' (events {why})' if why else ''}")
+    about = reader.about
+    devices = reduce(columns, about)
+    if not devices:
+        raise TraceError(f"{path}: neither kernels nor operators: nothing to analyze")
+    place = about.get("distributedInfo")
+    place = place if isinstance(place, dict) else {}
+    rank, world, base = place.get("rank"), place.get("world_size"), about.get("baseTimeNanoseconds")
+    listed = sorted(columns.problems.items(), key=lambda item: -item[1][0])
+    return {
+        "file": str(path),
+        "rank": rank if type(rank) is int and rank >= 0 else order,
+        "rank_known": type(rank) is int and rank >= 0,
+        "world_size": world if type(world) is int and world > 0 else None,
+        "base_time_ns": base if type(base) is int else 0,
+        "events": columns.events,
+        "used": columns.used,
+        "problems": [
+            {"what": what, "count": count, "first_event": first}
+            for what, (count, first) in listed[:PROBLEMS_LISTED_MAX]
+        ],
+        "devices": devices,
+    }
+
+
+def combine(ranks: list[dict], errors: Iterable[str] = ()) -> dict:
+    """The document of ranks that were analyzed one by one."""
+    ranks = sorted(ranks, key=lambda rank: rank["rank"])
+    devices = [device for rank in ranks for device in rank["devices"]]
+    total, waits = add([device["total"] for device in devices]), waiting(ranks)
+    return {
+        "version": 1,
+        "ranks": ranks,
+        "total": total,
+        "waiting": waits,
+        "cause": leading(total, devices, waits),
+        "errors": list(errors),
+    }

@@ -1,0 +1,255 @@
+"""A trace's events in columns: what the arithmetic needs of each, and nothing else.
+
+In: events as dicts, in any order. Out: per device its events (28 bytes each), per process and thread the spans of
+what it did, launches by correlation id (20 bytes), operators (24 bytes), marks. Names are kept once. Threads, devices,
+names and marks have bounds, and what is left out is counted in `problems` by reason, with the number of the first such
+event. It does not know steps or states.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+from goodput.trace import names
+from goodput.trace.spans import Gathered
+from goodput.trace.times import DURATION_NS_MAX, TIME_NS_MAX, to_ns
+
+THREADS_MAX, DEVICES_MAX, NAMES_MAX, MARKS_MAX, REASONS_MAX = 4096, 1024, 50_000, 10_000, 100
+NAME_CHARACTERS_MAX = 300
+OTHER_NAMES = "(other names)"
+
+
+@dataclass(slots=True)
+class Thread:
+    """What a thread did: spans by kind (`names.LOADER` ... `names.WEAK`)."""
+
+    pid: int | str
+    tid: int | str
+    spans: dict[int, Gathered] = field(default_factory=dict)
+    steps: bool = False
+    backward: bool = False
+
+    def add(self, kind: int, start: int, end: int) -> None:
+        gathered = self.spans.get(kind)
+        if gathered is None:
+            gathered = self.spans[kind] = Gathered()
+        gathered.add(start, end)
+
+
+class DeviceEvents:
+    """Columns of one device."""
+
+    def __init__(self):
+        self.starts, self.ends, self.correlations = array("q"), array("q"), array("q")
+        self.names = array("I")
+        self.kinds = array("B")
+
+
+@dataclass(slots=True)
+class Mark:
+    """A span with a name that bounds a step: ProfilerStep#N, or an optimizer's."""
+
+    start: int
+    end: int
+    name: str
+    thread: int
+
+
+class Columns:
+    """Everything of one trace. `add` each event; then read."""
+
+    def __init__(self):
+        self.devices: dict[int | str, DeviceEvents] = {}
+        self.threads: list[Thread] = []
+        self.wires: dict[int | str, Gathered] = {}
+        self.steps: list[Mark] = []
+        self.optimizers: list[Mark] = []
+        self.launch_correlations, self.launch_times = array("q"), array("q")
+        self.launch_threads = array("I")
+        self.op_starts, self.op_ends = array("q"), array("q")
+        self.op_names, self.op_threads = array("I"), array("I")
+        self.names: list[str] = [OTHER_NAMES]
+        self.problems: dict[str, list[int]] = {}
+        self.events = self.used = 0
+        self.first: int | None = None
+        self.last: int | None = None
+        self._ids: dict[str, int] = {}
+        self._roles: dict = {}
+        self._thread_ids: dict[tuple, int] = {}
+        self._kinds: dict[tuple[int, str], int] = {}
+
+    def add(self, event) -> None:
+        self.events += 1
+        if type(event) is not dict:
+            self._problem("not an object")
+            return
+        if event.get("ph") != "X":
+            self._check_phase(event.get("ph"))
+            return
+        category = event.get("cat")
+        pid = event.get("pid")
+        try:
+            role = self._roles[category]
+        except (KeyError, TypeError):
+            role = self._role(category, pid)
+        if role == names.IGNORED:
+            return
+        if role == names.UNKNOWN:
+            self._problem(
+                f"of an unknown category {str(category)[:60]!r}" if category else "without a category"
+            )
+            return
+        start, duration = to_ns(event.get("ts")), to_ns(event.get("dur"))
+        if (
+            start is None
+            or duration is None
+            or not 0 <= duration <= DURATION_NS_MAX
+            or not -TIME_NS_MAX < start < TIME_NS_MAX
+        ):
+            self._problem(_why(event, start, duration))
+            return
+        name = event.get("name")
+        if type(name) is not str:
+            name = "(no name)" if name is None else str(name)
+        end = start + duration
+        self.used += 1
+        if self.first is None:
+            self.first, self.last = start, end
+        elif start < self.first:
+            self.first = start
+        if end > self.last:
+            self.last = end
+        args = event.get("args")
+        if role in (names.KERNEL, names.COPY):
+            self._device(role, name, start, end, pid, event.get("tid"), args)
+        else:
+            self._host(role, name, start, end, pid, event.get("tid"), args)
+
+    def _device(self, role, name, start, end, pid, tid, args) -> None:
+        device = correlation = None
+        if type(args) is dict:
+            device, correlation = args.get("device"), args.get("correlation")
+        if type(device) is not int:
+            # The old profiler's own export has the device where others have the thread.
+            device = tid if pid == "CUDA functions" else pid
+        if type(device) is not int:
+            device = str(device)[:60]
+        rows = self.devices.get(device)
+        if rows is None:
+            if len(self.devices) >= DEVICES_MAX:
+                self._problem(f"of more than {DEVICES_MAX} devices")
+                return
+            rows = self.devices[device] = DeviceEvents()
+        rows.starts.append(start)
+        rows.ends.append(end)
+        rows.correlations.append(_correlation(correlation))
+        rows.names.append(self._name(name))
+        rows.kinds.append(self._kind(names.device_kind, role, name))
+
+    def _host(self, role, name, start, end, pid, tid, args) -> None:
+        kind = self._kind(names.host_kind, role, name)
+        place = self._thread(pid, tid)
+        if place is None:
+            self._problem(f"of more than {THREADS_MAX} threads")
+            return
+        thread = self.threads[place]
+        if kind == names.STEP:
+            thread.steps = True
+            self._mark(self.steps, start, end, name, place)
+            return
+        if kind == names.WIRE:
+            self.wires.setdefault(thread.pid, Gathered()).add(start, end)
+            return
+        if kind == names.WEAK and name.startswith("Optimizer.step#"):
+            self._mark(self.optimizers, start, end, name, place)
+        thread.add(kind, start, end)
+        if role == names.OPERATOR:
+            self.op_starts.append(start)
+            self.op_ends.append(end)
+            self.op_names.append(self._name(name))
+            self.op_threads.append(place)
+            if not thread.backward and name.startswith("autograd::engine::"):
+                thread.backward = True
+        elif role == names.RUNTIME and kind == names.BUSY and type(args) is dict and names.launches(name):
+            correlation = _correlation(args.get("correlation"))
+            if correlation >= 0:
+                self.launch_correlations.append(correlation)
+                self.launch_times.append(start)
+                self.launch_threads.append(place)
+
+    def _mark(self, marks: list[Mark], start: int, end: int, name: str, place: int) -> None:
+        if len(marks) < MARKS_MAX:
+            marks.append(Mark(start, end, name[:NAME_CHARACTERS_MAX], place))
+        else:
+            self._problem(f"step marks beyond the first {MARKS_MAX}")
+
+    def _name(self, name: str) -> int:
+        if len(name) > NAME_CHARACTERS_MAX:
+            name = name[:NAME_CHARACTERS_MAX]
+        found = self._ids.get(name)
+        if found is None:
+            if len(self.names) >= NAMES_MAX:
+                return 0
+            found = self._ids[name] = len(self.names)
+            self.names.append(name)
+        return found
+
+    def _kind(self, kind_of, role: int, name: str) -> int:
+        key = (role, name)
+        found = self._kinds.get(key)
+        if found is None:
+            found = kind_of(role, name)
+            if len(self._kinds) < NAMES_MAX and len(name) <= NAME_CHARACTERS_MAX:
+                self._kinds[key] = found
+        return found
+
+    def _role(self, category, pid) -> int:
+        found = names.role(category, pid)
+        if isinstance(category, str) and len(self._roles) < NAMES_MAX and len(category) <= 100:
+            self._roles[category] = found
+        return found
+
+    def _thread(self, pid, tid) -> int | None:
+        key = (
+            pid if type(pid) is int else str(pid)[:100],
+            tid if type(tid) is int else str(tid)[:100],
+        )
+        found = self._thread_ids.get(key)
+        if found is None and len(self.threads) < THREADS_MAX:
+            found = self._thread_ids[key] = len(self.threads)
+            self.threads.append(Thread(*key))
+        return found
+
+    def _check_phase(self, phase) -> None:
+        """Flows, instants, counters and names have no length; begin and end pairs would have one."""
+        if phase is None:
+            self._problem("without `ph`")
+        elif phase in ("B", "E"):
+            self._problem("begin and end in two events (B, E), which PyTorch does not write")
+
+    def _problem(self, why: str) -> None:
+        if why not in self.problems and len(self.problems) >= REASONS_MAX:
+            why = "for further reasons"
+        found = self.problems.setdefault(why, [0, self.events])
+        found[0] += 1
+
+
+def _correlation(value) -> int:
+    """The id that ties work to its launch; -1 where there is none."""
+    return value if type(value) is int and 0 < value < TIME_NS_MAX else -1
+
+
+def _why(event: dict, start: int | None, duration: int | None) -> str:
+    """In words, why an event's times are of no use."""
+    if event.get("ts") is None:
+        return "without `ts`"
+    if event.get("dur") is None:
+        return "without `dur`"
+    if start is None:
+        return "whose `ts` is no number"
+    if duration is None:
+        return "whose `dur` is no number"
+    if duration < 0:
+        return "with a negative `dur`"
+    return "longer than a day" if duration > DURATION_NS_MAX else "further than 146 years from 0"

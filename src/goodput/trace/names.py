@@ -1,0 +1,93 @@
+"""What an event of a trace is, by its category and its name, over ten years of both.
+
+In: `cat`, `pid` and `name` as the trace has them. Out: a role (who wrote it) and a kind (what it does). The lists are
+what Kineto has written since PyTorch 1.8 for NVIDIA, AMD and Intel devices, what torch.autograd.profiler writes by
+itself, and how NCCL, RCCL and other libraries of collectives name their kernels. What is on no list is ignored and
+counted, never guessed. It does not know times.
+"""
+
+from __future__ import annotations
+
+import re
+
+# Roles: who wrote the event.
+IGNORED, OPERATOR, RUNTIME, ANNOTATION, FRAME, KERNEL, COPY, UNKNOWN = range(8)
+# Kinds of device events.
+COMPUTE, COMMUNICATION, COPYING = range(3)
+KINDS = ("compute", "communication", "copy")
+# Kinds of host events. A WIRE span is a collective under way, whoever waits for it; a CALL is a thread inside one.
+LOADER, SYNC, CALL, BUSY, WEAK, WIRE, STEP = range(7)
+
+_ROLES = {
+    **dict.fromkeys(("kernel", "concurrent_kernel"), KERNEL),
+    **dict.fromkeys(("gpu_memcpy", "gpu_memset", "memcpy", "memset"), COPY),
+    **dict.fromkeys(("cpu_op", "operator", "cpu op"), OPERATOR),
+    **dict.fromkeys(("runtime", "driver"), RUNTIME),
+    **dict.fromkeys(("user_annotation", "annotation"), ANNOTATION),
+    **dict.fromkeys(("python_function", "python function"), FRAME),
+    **dict.fromkeys(
+        ("gpu_user_annotation", "trace", "overhead", "cuda_sync", "cuda_event", "fwdbwd", "ac2g"), IGNORED
+    ),
+    **dict.fromkeys(("async_cpu_to_gpu", "cpu_instant_event", "external_correlation", "__metadata"), IGNORED),
+    **dict.fromkeys(("gpu_pm_counter", "collective_comm"), IGNORED),
+}
+# Only before the first "<", "(" or space of the name itself; and "small_reduce" is no "all_reduce".
+_COLLECTIVE = re.compile(
+    r"^(void\s+)?(\w+::)*\w*?((?i:nccl|rccl|msccl|hccl|oneccl|nvshmem|deep_ep|userbuffers|cross_device_reduce)"
+    r"|(?<![a-zA-Z])(?i:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)"
+    r"|AllReduce|AllGather|ReduceScatter|AllToAll)"
+)
+# ROCm copies by kernels of its own, and older ones name the copy engine's work so.
+_COPIES = re.compile(
+    r"^(__amd_rocclr_(copy|fill)|Copy(Host|Device)To(Host|Device)|FillBuffer|Memcpy|Memset)", re.IGNORECASE
+)
+_WAITS = re.compile(r"Synchronize|HostSynchronize|urEventWait|urQueueFinish")
+_LAUNCHES = re.compile(r"Launch|Memcpy|Memset|Enqueue|Append", re.IGNORECASE)
+_WIRES = re.compile(r"^(gloo|mpi|ucc):")
+_CALLS = re.compile(r"^(c10d(_functional)?::|_c10d_functional::|record_param_comms|nccl:)")
+_LOADERS = re.compile(
+    r"^enumerate\(Data(Loader|Pipe)\)|train_dataloader_next$|torch/utils/data/dataloader\.py\(\d+\): __next__$"
+)
+_MARKS = ("Optimizer.", "DistributedDataParallel.", "FullyShardedDataParallel.")
+
+
+def role(category, pid) -> int:
+    """Who wrote an event of this category; where there is none, the process's name says it."""
+    if category is None and isinstance(pid, str):
+        return {"CPU functions": OPERATOR, "CUDA functions": KERNEL}.get(pid, UNKNOWN)
+    if not isinstance(category, str):
+        return UNKNOWN
+    lower = category.lower()
+    found = _ROLES.get(lower)
+    if found is None:
+        return RUNTIME if lower.endswith(("_runtime", "_driver")) else UNKNOWN
+    return found
+
+
+def device_kind(which: int, name: str) -> int:
+    """COMPUTE, COMMUNICATION or COPYING, of a KERNEL or COPY."""
+    if which == COPY or _COPIES.match(name):
+        return COPYING
+    return COMMUNICATION if _COLLECTIVE.match(name) else COMPUTE
+
+
+def host_kind(which: int, name: str) -> int:
+    """What a thread does inside this OPERATOR, RUNTIME, ANNOTATION or FRAME."""
+    if which == RUNTIME:
+        return SYNC if _WAITS.search(name) else BUSY
+    if _LOADERS.search(name):
+        return LOADER
+    if which == FRAME:
+        return WEAK
+    if name.startswith("ProfilerStep"):
+        return STEP
+    if _WIRES.match(name):
+        return WIRE
+    if _CALLS.match(name):
+        return CALL
+    return WEAK if which == ANNOTATION or name.startswith(_MARKS) else BUSY
+
+
+def launches(name: str) -> bool:
+    """Whether this runtime call gives the device work."""
+    return _LAUNCHES.search(name) is not None

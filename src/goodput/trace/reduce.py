@@ -1,0 +1,194 @@
+"""One trace in columns to its part of the document: every device, its steps, and where their time went.
+
+In: Columns and what the file says about itself. Out: the dict of a rank (see `goodput.trace`). The states of each step
+sum to its wall time exactly, which is checked here once more. It does not know files or other ranks.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+
+from goodput.trace import names, tops
+from goodput.trace.columns import Columns, DeviceEvents
+from goodput.trace.spans import flatten, intersect, length, lengths_in, merge, subtract, union
+from goodput.trace.states import (
+    NO_LAUNCH,
+    STATES,
+    Host,
+    Work,
+    device_work,
+    host_of,
+    processor_work,
+    split,
+)
+from goodput.trace.steps import Window, on_device, windows
+
+PROBLEMS_LISTED_MAX = 20
+
+
+def reduce(columns: Columns, about: dict) -> list[dict]:
+    """The devices of a trace, sorted; where it has none, its processes."""
+    if not columns.devices:
+        return _processors(columns)
+    launches = _Launches(columns)
+    devices = sorted(
+        columns.devices.items(), key=lambda item: (isinstance(item[0], str), str(item[0]).zfill(20))
+    )
+    return [_device(columns, device, rows, launches, about) for device, rows in devices]
+
+
+class _Launches:
+    """When, and by which thread, the work with a correlation id was launched."""
+
+    def __init__(self, columns: Columns):
+        ids = columns.launch_correlations
+        order = sorted(range(len(ids)), key=columns.launch_times.__getitem__)
+        order.sort(key=ids.__getitem__)
+        self._ids = array("q", [ids[i] for i in order])
+        self._times = array("q", [columns.launch_times[i] for i in order])
+        self._threads = array("I", [columns.launch_threads[i] for i in order])
+
+    def of(self, rows: DeviceEvents) -> tuple[array, set[int]]:
+        """(launch time of each event, -1 where not known; threads that launched any)."""
+        times, threads = array("q"), set()
+        for correlation, start in zip(rows.correlations, rows.starts, strict=True):
+            place = self._find(correlation, start) if correlation >= 0 else -1
+            times.append(self._times[place] if place >= 0 else NO_LAUNCH)
+            if place >= 0:
+                threads.add(self._threads[place])
+        return times, threads
+
+    def _find(self, correlation: int, start: int) -> int:
+        """Files of several processes use an id twice: then the last launch before the work began."""
+        first = bisect_left(self._ids, correlation)
+        after = bisect_right(self._ids, correlation, first)
+        if first == after:
+            return -1
+        return max(bisect_right(self._times, start, first, after) - 1, first)
+
+
+def _device(columns: Columns, device, rows: DeviceEvents, launches: _Launches, about: dict) -> dict:
+    launched, feeding = launches.of(rows)
+    pids = {columns.threads[place].pid for place in feeding}
+    source, host_windows = windows(columns, pids)
+    # The thread with the step marks is the one that runs the loop, whoever launches.
+    feeding |= {
+        place
+        for place, thread in enumerate(columns.threads)
+        if not feeding or (thread.steps and (not pids or thread.pid in pids))
+    }
+    found = on_device(host_windows, rows, launched)
+    document = _lane(device_work(rows, launched), host_of(columns.threads[i] for i in feeding), found)
+    return {
+        "device": f"GPU {device}",
+        "model": _model(about, device),
+        "steps_from": source,
+        **document,
+        "events": len(rows.starts),
+        "launches_known": sum(at != NO_LAUNCH for at in launched),
+        "top": tops.kernels(columns, rows, found),
+    }
+
+
+def _processors(columns: Columns) -> list[dict]:
+    """Each process of a trace without device work."""
+    marked = {thread.pid for thread in columns.threads if thread.steps}
+    pids = marked or {thread.pid for thread in columns.threads if names.BUSY in thread.spans}
+    out = []
+    for pid in sorted(pids, key=str):
+        own = {i for i, thread in enumerate(columns.threads) if thread.pid == pid}
+        training = {i for i in own if columns.threads[i].steps or columns.threads[i].backward}
+        if not any(columns.threads[i].steps for i in training):
+            training = {i for i in own if names.BUSY in columns.threads[i].spans}
+        source, found = windows(columns, {pid})
+        work, host = processor_work(
+            [columns.threads[i] for i in sorted(training)],
+            [columns.threads[i] for i in sorted(own - training)],
+            columns.wires[pid].spans() if pid in columns.wires else array("q"),
+        )
+        out.append(
+            {
+                "device": "CPU" if len(pids) == 1 else f"CPU of process {pid}",
+                "model": None,
+                "steps_from": source,
+                **_lane(work, host, found),
+                "events": sum(place in training for place in columns.op_threads),
+                "launches_known": None,
+                "top": tops.operators(columns, training, found),
+            }
+        )
+    return out
+
+
+def _lane(work: Work, host: Host, found: list[Window]) -> dict:
+    """Steps and total of one device."""
+    steps = flatten([at for window in found for at in (window.start, window.end)])
+    states, gaps = split(work, host, steps)
+    bounds = [(window.start, window.end) for window in found]
+    columns = {state: lengths_in(spans, bounds) for state, spans in states.items()}
+    both = intersect(work.communication, work.compute)
+    sets = {
+        "communication_ns": work.communication,
+        "communication_hidden_ns": both,
+        "copy_ns": work.copy,
+        "copy_hidden_ns": intersect(work.copy, merge(work.compute, work.communication)),
+        "kernel_ns": merge(work.compute, work.communication),
+    }
+    sums = {name: lengths_in(spans, bounds) for name, spans in sets.items()}
+    rows = []
+    for i, window in enumerate(found):
+        row = {
+            "name": window.name,
+            "start_ns": window.start,
+            "wall_ns": window.end - window.start,
+            "states_ns": {state: columns[state][i] for state in STATES},
+            **{name: values[i] for name, values in sums.items()},
+        }
+        if sum(row["states_ns"].values()) != row["wall_ns"]:
+            raise AssertionError(f"{window.name} does not close")
+        rows.append({**row, "overlap_percent": overlap(row)})
+    total = add(rows)
+    total["between_steps_ns"] = bounds[-1][1] - bounds[0][0] - total["wall_ns"] if bounds else 0
+    total["outside_steps_ns"] = length(subtract(work.ran, steps))
+    return {"total": total, "gaps": _gaps(gaps), "steps": rows}
+
+
+def add(rows: list[dict]) -> dict:
+    """The sum of steps, or of totals."""
+    total = {
+        "wall_ns": sum(row["wall_ns"] for row in rows),
+        "states_ns": {state: sum(row["states_ns"][state] for row in rows) for state in STATES},
+        **{name: sum(row[name] for row in rows) for name in SUMMED},
+    }
+    return {**total, "overlap_percent": overlap(total)}
+
+
+SUMMED = ("communication_ns", "communication_hidden_ns", "copy_ns", "copy_hidden_ns", "kernel_ns")
+
+
+def overlap(row: dict) -> float | None:
+    """Part of communication that computing hides, in percent; None where there is none."""
+    return 100 * row["communication_hidden_ns"] / row["communication_ns"] if row["communication_ns"] else None
+
+
+def _gaps(gaps: dict[str, array]) -> dict:
+    """Gaps in which nothing ran, however the host spent them."""
+    spans = union(gaps.values())
+    return {
+        "count": len(spans) // 2,
+        "late_count": len(gaps["late"]) // 2,
+        "longest_ns": max(
+            (end - start for start, end in zip(spans[::2], spans[1::2], strict=True)), default=0
+        ),
+        **{f"{name}_ns": length(found) for name, found in gaps.items()},
+    }
+
+
+def _model(about: dict, device) -> str | None:
+    """The device's name, where the file has it."""
+    listed = about.get("deviceProperties")
+    for one in listed if isinstance(listed, list) else ():
+        if isinstance(one, dict) and one.get("id") == device and isinstance(one.get("name"), str):
+            return one["name"][:100]
+    return None

@@ -1,0 +1,148 @@
+"""Sets of moments as sorted, disjoint, non-empty half-open spans, in flat arrays of nanoseconds.
+
+In: `array("q")` of start, end, start, end, ... Out: the same, or lengths. All is exact integer arithmetic and one pass
+over both sides; 16 bytes a span. It does not know what the moments mean.
+
+    subtract(array("q", [0, 10]), array("q", [4, 6]))   # array("q", [0, 4, 6, 10])
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+
+PENDING_MAX = 1 << 14  # Sorting takes 150 bytes a span for a moment.
+
+
+class Gathered:
+    """A union that grows in any order; what lies inside its newest span costs nothing."""
+
+    def __init__(self):
+        self._pending = array("q")
+        self._runs: list[array] = []
+
+    def add(self, start: int, end: int) -> None:
+        pending = self._pending
+        if pending and pending[-2] <= start and end <= pending[-1]:
+            return
+        if start < end:
+            pending.append(start)
+            pending.append(end)
+            if len(pending) >= 2 * PENDING_MAX:
+                self._settle()
+
+    def _settle(self) -> None:
+        """Keep the number of runs logarithmic, so that all merging together is n log n."""
+        if not self._pending:
+            return
+        run, self._pending = flatten(self._pending), array("q")
+        while self._runs and len(self._runs[-1]) <= 2 * len(run):
+            run = merge(self._runs.pop(), run)
+        self._runs.append(run)
+
+    def spans(self) -> array:
+        self._settle()
+        while len(self._runs) > 1:
+            self._runs.append(merge(self._runs.pop(), self._runs.pop()))
+        return self._runs[0] if self._runs else array("q")
+
+
+def flatten(pairs: Sequence[int]) -> array:
+    """The union of pairs in any order."""
+    out = array("q")
+    for start, end in sorted(zip(pairs[::2], pairs[1::2], strict=True)):
+        if start >= end:
+            continue
+        if out and start <= out[-1]:
+            if end > out[-1]:
+                out[-1] = end
+        else:
+            out.append(start)
+            out.append(end)
+    return out
+
+
+def merge(a: array, b: array) -> array:
+    """Moments of either."""
+    if not a or not b:
+        return a or b
+    out, i, j = array("q"), 0, 0
+    while i < len(a) or j < len(b):
+        if j >= len(b) or (i < len(a) and a[i] <= b[j]):
+            start, end = a[i], a[i + 1]
+            i += 2
+        else:
+            start, end = b[j], b[j + 1]
+            j += 2
+        if out and start <= out[-1]:
+            if end > out[-1]:
+                out[-1] = end
+        else:
+            out.append(start)
+            out.append(end)
+    return out
+
+
+def union(sets: Iterable[array]) -> array:
+    """Moments of any."""
+    out = array("q")
+    for spans in sets:
+        out = merge(out, spans)
+    return out
+
+
+def subtract(a: array, b: array) -> array:
+    """Moments of `a` that are not of `b`."""
+    out, j, count = array("q"), 0, len(b)
+    for i in range(0, len(a), 2):
+        start, end = a[i], a[i + 1]
+        while j < count and b[j + 1] <= start:
+            j += 2
+        while j < count and b[j] < end:
+            if b[j] > start:
+                out.append(start)
+                out.append(b[j])
+            start = b[j + 1]
+            if start >= end:
+                break
+            j += 2
+        if start < end:
+            out.append(start)
+            out.append(end)
+    return out
+
+
+def intersect(a: array, b: array) -> array:
+    """Moments of both."""
+    out, i, j = array("q"), 0, 0
+    while i < len(a) and j < len(b):
+        start, end = max(a[i], b[j]), min(a[i + 1], b[j + 1])
+        if start < end:
+            out.append(start)
+            out.append(end)
+        if a[i + 1] < b[j + 1]:
+            i += 2
+        else:
+            j += 2
+    return out
+
+
+def length(spans: array) -> int:
+    return sum(spans[1::2]) - sum(spans[::2])
+
+
+def lengths_in(spans: array, windows: Sequence[tuple[int, int]]) -> list[int]:
+    """How much of `spans` lies in each window; the windows are in order and do not overlap, and may be empty."""
+    out, i, count = [], 0, len(spans)
+    for start, end in windows:
+        while i < count and spans[i + 1] <= start:
+            i += 2
+        found, j = 0, i
+        while j < count and spans[j] < end:
+            found += max(min(spans[j + 1], end) - max(spans[j], start), 0)
+            if spans[j + 1] > end:
+                break
+            j += 2
+        out.append(found)
+        i = j
+    return out

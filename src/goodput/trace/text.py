@@ -1,0 +1,200 @@
+"""A trace's document for people: where the time of each step went, in a table that closes to 100.0 %.
+
+In: the document. Out: text of at most 100 columns. One device has a row per step, several have a row each; both are
+cut at ROWS_MAX, the JSON has all. Colour only where it is asked for. Names come from files, and a terminal obeys what
+it is shown: what is not printable becomes "?".
+"""
+
+from __future__ import annotations
+
+import textwrap
+
+from goodput.trace.advice import duration
+from goodput.trace.states import STATES
+
+COLUMNS, ROWS_MAX, TOP_MAX, BAR_CELLS = 100, 20, 8, 72
+_CELLS = {"compute": "█", "communication": "▓", "copy": "▒", "loader": "◆", "host": "░", "idle": "·"}
+_COLOURS = {"compute": 32, "communication": 31, "copy": 35, "loader": 33, "host": 36, "idle": 90}
+_HEADS = ("compute", "comm", "copy", "loader", "host", "idle")
+
+
+def render(document: dict, colour: bool = False) -> str:
+    """All of it, or what there is to say of files that could not be used."""
+    lanes = [(rank, device) for rank in document["ranks"] for device in rank["devices"]]
+    if not lanes:
+        return "nothing to analyze"
+    lines = _one(*lanes[0]) if len(lanes) == 1 else _several(document, lanes)
+    lines += ["", *_bar(document["total"]["states_ns"], colour), ""]
+    lines += [*_figures(document, lanes), "", *_tops([device for _, device in lanes]), *_cause(document)]
+    return "\n".join(_fold(clean(line)) if "\x1b" not in line else line for line in lines)
+
+
+def clean(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def tenths(parts: list[int]) -> list[int]:
+    """Shares in tenths of a percent that sum to 1000: rounded down, the rest to the largest remainders."""
+    total = sum(parts)
+    if total <= 0:
+        return [0] * len(parts)
+    out = [1000 * part // total for part in parts]
+    order = sorted(range(len(parts)), key=lambda i: (-(1000 * parts[i] % total), i))
+    for i in order[: 1000 - sum(out)]:
+        out[i] += 1
+    return out
+
+
+def _one(rank: dict, device: dict) -> list[str]:
+    steps = device["steps"]
+    model = f" ({device['model']})" if device["model"] else ""
+    return [
+        rank["file"],
+        f"{_rank(rank)}, {device['device']}{model}, {_steps(device)}",
+        "",
+        _head("step"),
+        *[_row(_short(step["name"], 22), step) for step in steps[:ROWS_MAX]],
+        *([f"  … and {len(steps) - ROWS_MAX} more"] if len(steps) > ROWS_MAX else []),
+        _row("total", device["total"]),
+    ]
+
+
+def _several(document: dict, lanes: list[tuple[dict, dict]]) -> list[str]:
+    ranks = len(document["ranks"])
+    sources = ", ".join(sorted({device["steps_from"] for _, device in lanes}))
+    return [
+        f"{ranks} rank{'s' * (ranks != 1)}, {len(lanes)} devices, steps by {sources}",
+        "",
+        _head("rank, device"),
+        *[
+            _row(_short(f"{rank['rank']}, {device['device']}", 22), device["total"])
+            for rank, device in lanes[:ROWS_MAX]
+        ],
+        *([f"  … and {len(lanes) - ROWS_MAX} more"] if len(lanes) > ROWS_MAX else []),
+        _row("total", document["total"]),
+    ]
+
+
+def _head(first: str) -> str:
+    return f"  {first:<22}{'wall':>9}" + "".join(f"{head:>9}" for head in _HEADS) + f"{'overlap':>10}"
+
+
+def _row(name: str, row: dict) -> str:
+    shares = tenths([row["states_ns"][state] for state in STATES])
+    overlap = row["overlap_percent"]
+    return (
+        f"  {name:<22}{duration(row['wall_ns']):>9}"
+        + "".join(f"{share // 10:>5}.{share % 10} %" for share in shares)
+        + f"{'-' if overlap is None else f'{overlap:.1f} %':>10}"
+    )
+
+
+def _bar(states: dict, colour: bool) -> list[str]:
+    shares = tenths([states[state] for state in STATES])
+    cells, done, spent = [], 0, 0
+    for state, share in zip(STATES, shares, strict=True):
+        spent += share
+        until = round(spent * BAR_CELLS / 1000)
+        cells.append(_painted(_CELLS[state] * (until - done), state, colour))
+        done = until
+    legend = "  ".join(f"{_painted(_CELLS[state], state, colour)} {state}" for state in STATES)
+    return ["  " + "".join(cells), "  " + legend]
+
+
+def _painted(text: str, state: str, colour: bool) -> str:
+    return f"\x1b[{_COLOURS[state]}m{text}\x1b[0m" if colour and text else text
+
+
+def _figures(document: dict, lanes: list[tuple[dict, dict]]) -> list[str]:
+    total = document["total"]
+    lines = [f"  kernels {duration(total['kernel_ns'])} of {duration(total['wall_ns'])}"]
+    if all(device["device"].startswith("CPU") for _, device in lanes):
+        lines = [
+            f"  operators and collectives {duration(total['kernel_ns'])} of {duration(total['wall_ns'])}; a CPU is its own device"
+        ]
+    for what, name in (("communication", "communication"), ("copies", "copy")):
+        if total[f"{name}_ns"]:
+            lines.append(
+                f"  {what} {duration(total[f'{name}_ns'])}: {duration(total['states_ns'][name])} exposed, "
+                f"{duration(total[f'{name}_hidden_ns'])} hidden"
+            )
+    gaps = [device["gaps"] for _, device in lanes]
+    sums = {name: sum(one[name] for one in gaps) for name in gaps[0]}
+    lines.append(
+        f"  {sums['count']} gaps with nothing running: {duration(sums['late_ns'])} until the host launched more, "
+        f"{duration(sums['queued_ns'])} with work queued, {duration(sums['unknown_ns'])} not known; "
+        f"longest {duration(max(one['longest_ns'] for one in gaps))}"
+    )
+    outside = sum(device["total"]["outside_steps_ns"] for _, device in lanes)
+    if outside:
+        lines.append(
+            f"  outside the steps the devices worked {duration(outside)} more, which counts nowhere above"
+        )
+    waits = document["waiting"]
+    if waits:
+        lines.append(
+            f"  exposed communication over {waits['steps']} steps: {duration(waits['all_paid_ns'])} that all ranks paid, "
+            f"{duration(waits['waiting_ns'])} waiting for slower ranks, mostly rank {waits['waited_least']}"
+        )
+    return lines
+
+
+def _tops(devices: list[dict]) -> list[str]:
+    """Over all devices, by name."""
+    sums: dict[tuple[str, str], list[int]] = {}
+    for device in devices:
+        for row in device["top"]:
+            found = sums.setdefault((row["name"], row["kind"]), [0, 0])
+            found[0] += row["count"]
+            found[1] += row["ns"]
+    ordered = sorted(sums.items(), key=lambda item: (-item[1][1], item[0]))[:TOP_MAX]
+    return [
+        f"  {duration(ns):>9} {count:>7} x  {kind:<14} {_short(clean(name), 62)}"
+        for (name, kind), (count, ns) in ordered
+    ]
+
+
+def _cause(document: dict) -> list[str]:
+    cause = document["cause"]
+    if cause is None:
+        return ["", "  no cause above 2 %: computing takes all but that"]
+    gain = (
+        "" if cause["gain"] is None else f"; without it steps would be at most {cause['gain']:.2f}x as fast"
+    )
+    return [
+        "",
+        f"  largest cause: {cause['state']}, {100 * cause['share']:.1f} % of the steps' time{gain}",
+        f"  advice: {cause['advice']}",
+    ]
+
+
+def _rank(rank: dict) -> str:
+    if not rank["rank_known"]:
+        return "rank not known"
+    world = f" of {rank['world_size']}" if rank["world_size"] else ""
+    return f"rank {rank['rank']}{world}"
+
+
+def _steps(device: dict) -> str:
+    count = len(device["steps"])
+    if device["steps_from"] == "whole trace":
+        return "no step marks: the whole trace is one step"
+    return f"{count} step{'s' * (count != 1)} by {device['steps_from']}"
+
+
+def _short(name: str, most: int) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def _fold(line: str) -> str:
+    """A long line over several, each continued a little further in."""
+    if len(line) <= COLUMNS:
+        return line
+    return textwrap.fill(
+        line,
+        COLUMNS,
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+        drop_whitespace=True,
+    )

@@ -1,0 +1,83 @@
+"""Which kernels, copies or operators the time went to.
+
+In: columns of a trace and the windows of its steps. Out: rows of name, kind, count and nanoseconds, largest first, of
+what lies inside the steps. A kernel's time is its own length, whatever ran beside it, so rows may sum to more than the
+wall time. An operator's is its *self* time: without the operators inside it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable
+
+from goodput.trace import names
+from goodput.trace.columns import Columns, DeviceEvents
+from goodput.trace.steps import Window
+
+ROWS_MAX = 20
+
+
+def inside(windows: list[Window]) -> Callable[[int], int]:
+    """A function of time: how much of the windows lies before it. Differences are the part of a span inside."""
+    starts, before, total = array("q"), array("q"), 0
+    for window in windows:
+        starts.append(window.start)
+        before.append(total)
+        total += window.end - window.start
+    ends = array("q", [window.end for window in windows])
+
+    def covered(at: int) -> int:
+        i = bisect_right(starts, at) - 1
+        return before[i] + min(at, ends[i]) - starts[i] if i >= 0 else 0
+
+    return covered
+
+
+def kernels(columns: Columns, rows: DeviceEvents, windows: list[Window]) -> list[dict]:
+    """Of a device."""
+    covered, found = inside(windows), {}
+    for start, end, name, kind in zip(rows.starts, rows.ends, rows.names, rows.kinds, strict=True):
+        ns = covered(end) - covered(start)
+        if ns > 0:
+            row = found.setdefault((name, kind), [0, 0])
+            row[0] += 1
+            row[1] += ns
+    return _rows(columns, found, names.KINDS)
+
+
+def operators(columns: Columns, threads: set[int], windows: list[Window]) -> list[dict]:
+    """Of a CPU's training threads, by self time."""
+    covered, found = inside(windows), {}
+    of_thread: dict[int, list[int]] = {place: [] for place in threads}
+    for i, place in enumerate(columns.op_threads):
+        if place in of_thread:
+            of_thread[place].append(i)
+    starts, ends = columns.op_starts, columns.op_ends
+    for rows in of_thread.values():
+        # Sorting twice by one number needs half the memory of once by two: stable, so the longer comes first.
+        rows.sort(key=ends.__getitem__, reverse=True)
+        rows.sort(key=starts.__getitem__)
+        open_rows: list[int] = []
+        for i in rows:
+            while open_rows and ends[open_rows[-1]] <= starts[i]:
+                open_rows.pop()
+            ns = covered(ends[i]) - covered(starts[i])
+            if open_rows:
+                outer = found.get((columns.op_names[open_rows[-1]], 0))
+                if outer is not None:
+                    outer[1] -= covered(min(ends[i], ends[open_rows[-1]])) - covered(starts[i])
+            open_rows.append(i)
+            if ns > 0:
+                row = found.setdefault((columns.op_names[i], 0), [0, 0])
+                row[0] += 1
+                row[1] += ns
+    return _rows(columns, found, ("operator",))
+
+
+def _rows(columns: Columns, found: dict, kinds: tuple[str, ...]) -> list[dict]:
+    ordered = sorted(found.items(), key=lambda item: (-item[1][1], columns.names[item[0][0]]))
+    return [
+        {"name": columns.names[name], "kind": kinds[kind], "count": count, "ns": ns}
+        for (name, kind), (count, ns) in ordered[:ROWS_MAX]
+    ]
