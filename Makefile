@@ -19,6 +19,8 @@ lint: $(VENV)/.test
 bench: $(VENV)/.test  ## the budgets, each as a ratio against a named peer
 	$(BIN)/python -m bench.phase
 	$(BIN)/python -m bench.replay
+	$(BIN)/python -m bench.analyze
+	$(BIN)/python -m bench.window
 
 dashboards: $(VENV)/.test  ## write dashboards/generated/*.json
 	$(BIN)/python -m dashboards.generate

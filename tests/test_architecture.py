@@ -15,7 +15,10 @@ ROOMS = {
     "auto": {"goodput", "sdk"},
     "page": set(),
     "identity": set(),
-    "page_reader": {"page", "identity"},
+    "page_records": {"page"},
+    "device_steps": {"page"},
+    "page_loader": {"page"},
+    "page_reader": {"page", "identity", "page_records", "page_loader", "device_steps"},
     "histogram": set(),
     "windows": {"histogram"},
     "hdrlog": {"histogram"},
@@ -25,12 +28,13 @@ ROOMS = {
     "flops": {"account"},
     "causes": {"account"},
     "runlog": {"account", "schema"},
-    "local": {"page", "page_reader", "account"},
-    "sdk": {"page", "identity"},
+    "local": {"page", "page_loader", "page_reader", "account"},
+    "sdk": {"page", "identity", "page_loader", "device_steps"},
     "aggregator": {"goodput", "schema", "metrics", "account", "causes", "histogram", "windows"},
-    "exporters": {"goodput", "page", "page_reader", "identity", "histogram", "schema", "metrics"},
+    "exporters": {"goodput", "page", "page_loader", "page_reader", "identity", "histogram", "schema", "metrics"},
     "report_page": {"account", "identity"},
     "demo": {"goodput", "account"},
+    "trace": set(),
     "cli": {"goodput", "page"},
     "__main__": {"cli"},
 }
@@ -38,7 +42,7 @@ LAZILY = {
     "sdk": {"account", "causes", "local", "page_reader"},
     "cli": {
         *("account", "causes", "local", "identity", "report_page", "runlog"),
-        *("aggregator", "demo", "exporters"),
+        *("aggregator", "demo", "exporters", "trace"),
     },
     "exporters": set(),
 }
@@ -48,6 +52,9 @@ STANDARD = {
     "auto",
     "page",
     "identity",
+    "page_records",
+    "page_loader",
+    "device_steps",
     "page_reader",
     "histogram",
     "windows",
@@ -56,6 +63,7 @@ STANDARD = {
     "local",
     "report_page",
     "sdk",
+    "trace",
 }
 
 

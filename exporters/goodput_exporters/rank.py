@@ -8,17 +8,25 @@ everything it wrote. A rank that was killed ends at its last boundary or at the 
 whichever is later: its death is known to within one look. A page that moves after its process seemed dead
 (a lock that was lost, a pid in another namespace) is alive again.
 
+What a rank is told of itself later is in the reports from the next look on. A page that may yet turn out to be
+another rank's is held back until its first step, its end, or PROVISIONAL_NS_MAX; so a rank that was renamed is no ghost.
+
 It does not know what the directory holds (collectors/ranks.py), which series a rank has (rank_series.py) or
 what the aggregator has acknowledged (backlog.py).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from goodput import schema
 from goodput.identity import PLACES, RATES
 from goodput.page import NS_MAX, PageError
+from goodput.page_loader import figures
 from goodput.page_reader import EventRecord, Reader, Snapshot, StepRecord, process_start_ticks
 from goodput_exporters.backlog import key_of
+
+PROVISIONAL_NS_MAX = 60 * 10**9
 
 
 class Rank:
@@ -33,12 +41,16 @@ class Rank:
         self.new_steps = 0  # in the last look
         self.event_gaps = 0  # looks that came after the event ring had gone round
         self.dead_since_ns: int | None = None
+        self.moved = False  # it is the page of another rank by now
         self.retired = False  # settled, but its file could not be removed
         self.histograms: tuple | None = None  # (what they were computed from, buckets); see rank_series.py
-        self.identity = _identity(reader.identity)
+        self._found = reader.identity
+        self.identity = _identity(self._found)
         self.key = key_of(self.identity)
         self._procfs = procfs
         self._seen_alive_ns = 0
+        self._first_look_ns = 0
+        self._reported = False
         self._death_reported = False
         self._steps_seen = 0
         self._events_seen = 0
@@ -48,7 +60,7 @@ class Rank:
         """Read the page at monotonic `now_ns`; None when it is dead and was reported so. Raises PageError."""
         alive = self.reader.alive(self._procfs)
         try:
-            snapshot = self.reader.snapshot(self._steps_seen, self._events_seen)
+            snapshot = self.reader.snapshot(self._steps_seen, self._events_seen, alive)
             check_plausible(snapshot)
         except PageError:
             self._note_alive(alive, now_ns)
@@ -56,11 +68,37 @@ class Rank:
         if self.dead_since_ns is not None and self.snapshot is not None:
             alive = alive or snapshot.last_ns != self.snapshot.last_ns
         self._note_alive(alive, now_ns)
-        self.snapshot, self.new_steps = snapshot, len(snapshot.steps)
+        self._take(snapshot)
+        self.new_steps = len(snapshot.steps)
+        if self._is_held_back(snapshot, now_ns):
+            return None
         if self._death_reported and not alive and not snapshot.steps and not snapshot.events:
             return None
         self._death_reported = not alive
+        self._reported = True
         return self._report(snapshot, now_ns, sequence)
+
+    def _is_held_back(self, snapshot: Snapshot, now_ns: int) -> bool:
+        """Whether the page is, or may turn out to be, not the one that this process is to be known by."""
+        if self._reported:
+            return False
+        self._first_look_ns = self._first_look_ns or now_ns
+        waited_ns = now_ns - self._first_look_ns
+        going = self.alive and not snapshot.ended and waited_ns < PROVISIONAL_NS_MAX
+        return snapshot.provisional and going
+
+    def _take(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        if snapshot.identity is not self._found:
+            self._found = snapshot.identity
+            self.identity = _identity(self._found)
+
+    def farewell(self, now_ns: int, sequence: int) -> schema.RankReport | None:
+        """The last report of a rank whose page was moved, if there was any before."""
+        if not self._reported:
+            return None
+        last = replace(self.snapshot, ended="finished", end_ns=self.snapshot.last_ns, steps=[], events=[])
+        return self._report(last, now_ns, sequence)
 
     def is_here(self) -> bool:
         """Whether its pid, as this agent sees it, is its process: a lock alone says nothing of the pid's namespace."""
@@ -79,7 +117,7 @@ class Rank:
         if self.alive:
             snapshot = self.reader.snapshot(NS_MAX, NS_MAX)
             check_plausible(snapshot)
-            self.snapshot = snapshot
+            self._take(snapshot)
 
     def _report(self, snapshot: Snapshot, now_ns: int, sequence: int) -> schema.RankReport:
         steps = [self._step_row(snapshot, record) for record in snapshot.steps]
@@ -111,6 +149,7 @@ class Rank:
             record.samples,
             record.totals,
             self._outside,
+            record.device_ns,
         )
 
     def _live(self, snapshot: Snapshot, now_ns: int) -> schema.Live:
@@ -132,6 +171,7 @@ class Rank:
             end_ns=end_ns,
             totals=snapshot.totals,
             cost_ns=snapshot.cost_ns,
+            loader=figures(snapshot.loader, snapshot.workers),
             drops={what: count for what, count in snapshot.drops.items() if count},
         )
 

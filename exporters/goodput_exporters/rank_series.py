@@ -22,11 +22,10 @@ from goodput.histogram import (
     value_of,
 )
 from goodput.page import PageError
+from goodput.page_loader import parts_of, waits_of
 from goodput.page_reader import Snapshot
 from goodput_exporters.rank import Rank
 
-# The page says what the host clock measured; the device clock has series of its own when it is there.
-CLOCK = "host"
 UNITS_PER_SECOND = 1 << 24  # fp16's smallest step is 2**-24
 _LE = [*(repr(bound) for bound in LATENCY_BOUNDS), "+Inf"]
 
@@ -51,6 +50,8 @@ def add_rank(families, rank: Rank, now_ns: int) -> None:
     for what, count in snapshot.drops.items():
         families.add("goodput_sdk_dropped_total", {**of_rank, "what": what}, count)
     _add_phases(families, snapshot, of_rank)
+    if snapshot.loader:
+        _add_loader(families, snapshot, of_rank)
 
 
 def add_histograms(families, rank: Rank) -> None:
@@ -82,7 +83,7 @@ def read_histograms(rank: Rank) -> dict[int, tuple[Buckets, float]]:
             continue
         if sum(counts) > COUNT_MAX:
             raise PageError("value", f"{rank.reader.path}: histogram {slot} counts {sum(counts)} samples")
-        sum_seconds = rank.snapshot.totals[slot] / 1e9 if slot else sum_of_bins(blocks)
+        sum_seconds = rank.snapshot.host_totals[slot] / 1e9 if slot else sum_of_bins(blocks)
         found[slot] = list(zip(_LE, accumulate(counts), strict=True)), sum_seconds
     return found
 
@@ -133,13 +134,37 @@ _CUTS = [_cuts(octave) for octave in range(BINS // OCTAVE + 1)]
 
 def _add_phases(families, snapshot: Snapshot, of_rank: dict[str, str]) -> None:
     for index, phase in enumerate(snapshot.phases):
-        if snapshot.totals[index]:
-            labels = {**of_rank, "phase": phase, "clock": CLOCK}
-            families.add("goodput_phase_seconds_total", labels, snapshot.totals[index] / 1e9)
+        for clock, totals in (("host", snapshot.host_totals), ("device", snapshot.device_totals)):
+            if totals and totals[index]:
+                labels = {**of_rank, "phase": phase, "clock": clock}
+                families.add("goodput_phase_seconds_total", labels, totals[index] / 1e9)
         if snapshot.background_totals[index]:
             labels = {**of_rank, "phase": phase}
             seconds = snapshot.background_totals[index] / 1e9
             families.add("goodput_background_phase_seconds_total", labels, seconds)
+
+
+def _add_loader(families, snapshot: Snapshot, of_rank: dict[str, str]) -> None:
+    loader = snapshot.loader
+    families.add("goodput_loader_batches_total", of_rank, loader["batches"])
+    families.add("goodput_loader_ready_batches_total", of_rank, loader["ready"])
+    families.add("goodput_loader_starved_batches_total", of_rank, loader["starved"])
+    families.add("goodput_loader_iterators_total", of_rank, loader["starts"])
+    families.add("goodput_loader_iterator_seconds_total", of_rank, loader["start_ns"] / 1e9)
+    families.add("goodput_loader_workers", of_rank, loader["workers"])
+    families.add("goodput_loader_workers_unmeasured_total", of_rank, loader["left_out"])
+    for reason, ns in waits_of(loader).items():
+        families.add("goodput_loader_wait_seconds_total", {**of_rank, "reason": reason}, ns / 1e9)
+    shown = set()
+    for worker in snapshot.workers:
+        who = {**of_rank, "loader": str(worker["loader"]), "worker": str(worker["worker"])}
+        if (who["loader"], who["worker"]) in shown:
+            continue  # A page that names a worker twice must not cost the scrape.
+        shown.add((who["loader"], who["worker"]))
+        families.add("goodput_loader_worker_batches_total", who, worker["batches"])
+        families.add("goodput_loader_worker_waited_seconds_total", who, worker["waited_ns"] / 1e9)
+        for part, ns in parts_of(worker).items():
+            families.add("goodput_loader_worker_seconds_total", {**who, "part": part}, ns / 1e9)
 
 
 def _info(rank: Rank, of_rank: dict[str, str]) -> dict[str, str]:

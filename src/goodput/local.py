@@ -13,6 +13,7 @@ import os
 from goodput import page
 from goodput.account import TOLD, Attempt, Event, Row, Run
 from goodput.page import PageError
+from goodput.page_loader import figures
 from goodput.page_reader import Reader, Snapshot
 
 
@@ -29,13 +30,23 @@ def attempt_of(snapshot: Snapshot, now_mono_ns: int, alive: bool) -> Attempt:
         last_ns=unix_ns(snapshot.last_ns),
         phase=snapshot.phase,
         totals=snapshot.totals,
+        loader=figures(snapshot.loader, snapshot.workers),
         alive=alive,
         ended=snapshot.ended,
         end_ns=unix_ns(snapshot.end_ns if snapshot.ended else snapshot.last_ns),
         **{name: identity.get(name) for name in TOLD},
     )
     attempt.add_rows(
-        Row(r.number, r.step, unix_ns(r.start_ns), unix_ns(r.end_ns), r.samples, r.totals, r.outside)
+        Row(
+            r.number,
+            r.step,
+            unix_ns(r.start_ns),
+            unix_ns(r.end_ns),
+            r.samples,
+            r.totals,
+            r.outside,
+            r.device_ns,
+        )
         for r in snapshot.steps
     )
     attempt.add_events(Event(e.number, e.kind, unix_ns(e.time_ns), e.step, e.text) for e in snapshot.events)
@@ -51,8 +62,9 @@ def runs_in(directory: str, now_mono_ns: int) -> tuple[list[Run], list[str]]:
             continue
         try:
             with Reader(os.path.join(directory, name)) as reader:
-                snapshot = reader.snapshot()
-                attempt = attempt_of(snapshot, now_mono_ns, reader.alive())
+                alive = reader.alive()
+                snapshot = reader.snapshot(alive=alive)
+                attempt = attempt_of(snapshot, now_mono_ns, alive)
         except PageError as error:
             errors.append(str(error))
             continue

@@ -7,7 +7,7 @@ Guarantees. Every counter is an aligned 64-bit word that only grows, so a reader
 backwards and a SIGKILL between any two stores leaves a readable page. A step record carries the *cumulative*
 totals at its end and is sealed by its last word, so the sums stay exact when the ring has overtaken a reader
 and a half-written record is recognised. A page is 14 MiB of address space; memory is used only where it was written,
-about 0.6 MiB plus 8 KiB for each octave of time that a histogram has seen.
+about 0.7 MiB plus 8 KiB for each octave of time that a histogram has seen.
 
 It does not know what a phase means for the account (account/states.py) or when to record (sdk/).
 
@@ -24,7 +24,7 @@ import struct
 from time import monotonic_ns
 
 MAGIC = int.from_bytes(b"GOODPUT\0", "little")
-VERSION = 1
+VERSION = 2
 
 # Index 0 is time in no phase; a user's own phases follow the built-in ones.
 PHASES = (
@@ -60,6 +60,11 @@ USER_STATES = (
 # Word offsets of the header. The magic is written last: until then the file is nobody's page.
 W_MAGIC, W_VERSION, W_SIZE, W_IDENTITY_BYTES = 0, 1, 2, 3
 IDENTITY_OFFSET, IDENTITY_BYTES_MAX = 64, 4032
+# An identity may be told anew: odd revisions lie in the second place, even ones in the first. Whoever writes one
+# fills the place that is not the current one's, then stores W_REVISION; so what was read is whole if W_REVISION is
+# the same after reading. It holds the revision's number above the identity's bytes; 0 is the identity of the start.
+IDENTITY_PLACES = ((IDENTITY_OFFSET, IDENTITY_BYTES_MAX), (9216, 3072))
+REVISION_SHIFT = 12
 
 # Word offsets of the live state (second 4 KiB).
 LIVE = 512
@@ -76,12 +81,20 @@ LIVE = 512
     W_USER_PHASES,  # user phases defined
     W_BACKGROUND,  # phases recorded by other threads
     W_SAMPLES,  # samples of completed steps
-) = range(LIVE, LIVE + 12)
+    W_REVISION,  # of the identity
+    W_PROVISIONAL,  # 1 while a first step or a call of `start` may still say that this is another rank's page
+) = range(LIVE, LIVE + 14)
 DROPS = ("phase", "step", "event", "background", "error", "claim", "checkpoint")
 W_DROPS = LIVE + 32
 W_TOTALS = LIVE + 64  # ns per phase, the step thread's, inside and outside steps
 W_OUTSIDE = W_TOTALS + 32  # the part of W_TOTALS that lay outside steps, as of the last step's start
 W_BACKGROUND_TOTALS = W_OUTSIDE + 32  # ns per phase of all other threads
+W_LOADER = LIVE + 160  # 32 words of what the step thread sees of its loader
+W_DEVICE = LIVE + 192  # 32 words of the device clock
+W_SAMPLING = LIVE + 224  # 16 words, SAMPLING: what the overhead budget has left out, and what makes up a step
+# Every how many steps one is measured by phases, the steps that were not, the budget in parts per million, backward
+# passes, steps that mixed precision skipped, compilations.
+SAMPLING = ("phases_every", "unmeasured_steps", "budget_ppm", "micro_batches", "skipped_steps", "compilations")
 END_REASONS = ("", "finished", "failed", "resumed")
 STEP_BIAS = 1 << 63
 
@@ -104,11 +117,28 @@ R_NUMBER, R_STEP, R_START, R_END, R_SAMPLES, R_TOTALS = 0, 1, 2, 3, 4, 5
 R_OUTSIDE = R_TOTALS + PHASE_SLOTS
 R_SEAL = STEP_WORDS - 1
 
+# Steps on the device clock, sealed like steps: word 0 number, 1 device ns so far, then the cumulative totals with
+# each step split by the device's clock. They come some steps after the step's own record.
+W_DEVICE_RING = W_STEP_RING + STEP_RING * STEP_WORDS
+DEVICE_RING, DEVICE_WORDS = 256, 32
+D_NUMBER, D_DEVICE_NS, D_TOTALS, D_SEAL = 0, 1, 2, DEVICE_WORDS - 1
+# The clock's live words: indices into DEVICE_STATES and DEVICE_WHYS, the last step before the ring's first one (up to
+# it both clocks say the same), the newest in the ring, steps split by it, ns it has cost, every which step is on it.
+W_DEVICE_STATE, W_DEVICE_WHY, W_DEVICE_BASE, W_DEVICE_DONE = range(W_DEVICE, W_DEVICE + 4)
+W_DEVICE_STEPS, W_DEVICE_COST, W_DEVICE_EVERY = range(W_DEVICE + 4, W_DEVICE + 7)
+DEVICE_STATES = ("", "host", "active", "gave up")
+DEVICE_WHYS = ("", "no device", "unused", "error")
+DEVICE_WAIT_STEPS = 64  # a step that is so many behind the newest has the host's split
+
+# The loader's workers: one slot for each, written by the worker process, but for what the trainer waited for it.
+W_WORKERS = W_DEVICE_RING + DEVICE_RING * DEVICE_WORDS
+WORKERS_MAX, WORKER_WORDS = 64, 16
+
 # Histograms of u64 counts: slot 0 is step length, the others one per phase, then the background ones.
 # fp16 has 31 octaves of 1024 bins; the 32nd block begins with the overflow bin.
 HISTOGRAM_WORDS = 32 * 1024
 HISTOGRAMS = 2 * PHASE_SLOTS
-W_HISTOGRAMS = -(-(W_STEP_RING + STEP_RING * STEP_WORDS) // 1024) * 1024
+W_HISTOGRAMS = -(-(W_WORKERS + WORKERS_MAX * WORKER_WORDS) // 1024) * 1024
 FILE_BYTES = 8 * (W_HISTOGRAMS + HISTOGRAMS * HISTOGRAM_WORDS)
 
 SUFFIX = ".page"
@@ -184,7 +214,7 @@ class Writer:
             self._mapping = mmap.mmap(self.fd, FILE_BYTES)
             self.words = memoryview(self._mapping).cast("Q")
             _write_identity(self._mapping, self.words, identity)
-            _publish(draft, self.path)
+            publish(draft, self.path)
         except BaseException:
             self.close()
             raise
@@ -239,12 +269,26 @@ def next_attempt(directory: str, identity: dict) -> int:
     return attempt
 
 
-def _write_identity(mapping, words, identity: dict) -> None:
+def rewrite_identity(words: memoryview, identity: dict) -> None:
+    """Publish a newer identity of the same process. Raises PageError if it is too long; then the old one stands."""
+    number = (words[W_REVISION] >> REVISION_SHIFT) + 1
+    offset, most = IDENTITY_PLACES[number % 2]
+    blob = _encoded(identity, most)
+    words.cast("B")[offset : offset + len(blob)] = blob
+    words[W_REVISION] = number << REVISION_SHIFT | len(blob)
+
+
+def _encoded(identity: dict, most: int) -> bytes:
     import json  # Here, since it is most of this module's import time and a reader never comes this way.
 
     blob = json.dumps(identity, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode()
-    if len(blob) > IDENTITY_BYTES_MAX:
-        raise PageError("identity", f"identity is {len(blob)} bytes, {IDENTITY_BYTES_MAX} at most")
+    if len(blob) > most:
+        raise PageError("identity", f"identity is {len(blob)} bytes, {most} at most")
+    return blob
+
+
+def _write_identity(mapping, words, identity: dict) -> None:
+    blob = _encoded(identity, IDENTITY_BYTES_MAX)
     mapping[IDENTITY_OFFSET : IDENTITY_OFFSET + len(blob)] = blob
     words[W_VERSION], words[W_SIZE], words[W_IDENTITY_BYTES] = VERSION, FILE_BYTES, len(blob)
     words[W_STEP_NEXT] = STEP_BIAS
@@ -252,7 +296,7 @@ def _write_identity(mapping, words, identity: dict) -> None:
     words[W_MAGIC] = MAGIC
 
 
-def _publish(draft: str, path: str) -> None:
+def publish(draft: str, path: str) -> None:
     """Give the draft its name. A dead owner's page is replaced, a live one is left and raises Claimed."""
     try:
         os.link(draft, path)

@@ -2,8 +2,10 @@
 
 In: a path. Out: `Snapshot`, the page at one moment, with the steps and events that are new to the caller.
 Readers use `pread`, never a mapping: a page truncated under them gives `PageError`, not SIGBUS. Every offset,
-count and index is checked before use; a torn or overtaken record is left out. A snapshot without new steps
-takes about 20 us, each new step about 10 us.
+count and index is checked before use; a torn or overtaken record is left out. An identity that was told anew is
+taken with the next snapshot; one that would make the page another process's is refused, and one of another rank of
+the same process says that the page was moved. A snapshot without new
+steps takes about 20 us, each new step about 10 us.
 
     with Reader(path) as reader:
         snapshot = reader.snapshot(since_step=120)
@@ -17,37 +19,25 @@ import json
 import os
 import stat
 from dataclasses import dataclass, field
+from time import monotonic_ns
 
 from goodput import page
+from goodput.device_steps import Known, join, nothing, waits_from
 from goodput.identity import check_identity
 from goodput.page import PageError, owner_is_locking, process_start_ticks
+from goodput.page_loader import LOADER, loader_of, workers_of
+from goodput.page_records import EventRecord, StepRecord, device_record, ring_runs, step_record
 
-
-@dataclass(frozen=True)
-class StepRecord:
-    """A completed step: its number in the attempt, index, monotonic bounds and cumulative ns per phase."""
-
-    number: int
-    step: int
-    start_ns: int
-    end_ns: int
-    samples: int
-    totals: tuple[int, ...]
-    outside: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class EventRecord:
-    number: int
-    kind: str
-    time_ns: int
-    step: int
-    text: str
+__all__ = ["EventRecord", "Reader", "Snapshot", "StepRecord"]
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a page said at one moment. Times are the rank's monotonic ns, totals ns per phase index."""
+    """What a page said at one moment. Times are the rank's monotonic ns, totals ns per phase index.
+
+    `totals` go on from the last of `steps`, on the device clock where there is one; `host_totals` are the host
+    clock's, and `device_totals` the device clock's at the last step that it is known of, both of which only grow.
+    """
 
     identity: dict
     phases: tuple[str, ...]
@@ -65,6 +55,14 @@ class Snapshot:
     totals: tuple[int, ...]
     background_totals: tuple[int, ...]
     drops: dict[str, int]
+    provisional: bool = False  # it may yet turn out to be another rank's
+    host_totals: tuple[int, ...] = ()
+    device_totals: tuple[int, ...] = ()
+    device_ns: int = 0
+    device_state: str = ""  # one of page.DEVICE_STATES
+    device_why: str = ""  # why it is not active
+    loader: dict[str, int] = field(default_factory=dict)  # page_loader.LOADER
+    workers: tuple[dict[str, int], ...] = ()
     steps: list[StepRecord] = field(default_factory=list)
     events: list[EventRecord] = field(default_factory=list)
 
@@ -81,6 +79,8 @@ class Reader:
 
     def __init__(self, path: str, fd: int | None = None):
         self.path = path
+        self._revision = 0
+        self._known: tuple[Known, ...] = ()  # before the last look and after it
         if fd is not None:
             self.fd = fd
             self.identity = self._check()
@@ -113,14 +113,19 @@ class Reader:
         ticks = self.identity.get("pid_start_ticks")
         return ticks is not None and process_start_ticks(self.identity["pid"], procfs) == ticks
 
-    def snapshot(self, since_step: int = 0, since_event: int = 0) -> Snapshot:
-        """The page now, with the steps and events numbered above the given ones that the rings still hold."""
+    def snapshot(self, since_step: int = 0, since_event: int = 0, alive: bool | None = None) -> Snapshot:
+        """The page now, with the steps and events numbered above the given ones that the rings still hold.
+
+        A step that waits for its device record is left for a later look, while the owner is `alive`.
+        """
         # The live words are read before the rings, so the rings hold at least what the words promise.
         # The last boundary is read before the totals, in a call of its own since one copy has no order within
         # it: so the totals cover at least the time up to that boundary.
         head = self._read(8 * page.LIVE, 512)
         live = memoryview(head + self._read(8 * page.LIVE + 512, 3584)).cast("Q")
         at = lambda word: live[word - page.LIVE]  # noqa: E731
+        if at(page.W_REVISION) != self._revision:
+            self._follow_identity()
         names, states = self._phase_table(at(page.W_USER_PHASES))
         width = len(names)
         totals = self._vector(live, page.W_TOTALS, width)
@@ -132,6 +137,13 @@ class Reader:
         drops = {what: at(page.W_DROPS + i) for i, what in enumerate(page.DROPS)}
         if max(*drops.values(), *map(at, _BOUNDED)) >= page.NS_MAX or not 0 <= step_next < page.NS_MAX:
             raise PageError("value", f"{self.path}: a time or count is impossible")
+        state, why = at(page.W_DEVICE_STATE), at(page.W_DEVICE_WHY)
+        if state >= len(page.DEVICE_STATES) or why >= len(page.DEVICE_WHYS):
+            raise PageError("value", f"{self.path}: device clock state {state} or reason {why} out of range")
+        steps, known = self._steps(since_step, steps_done, width), None
+        if state >= _ACTIVE:
+            steps, known = self._on_device(live, since_step, steps_done, width, alive)
+        loader, workers = self._loader(live)
         return Snapshot(
             identity=self.identity,
             phases=names,
@@ -142,14 +154,22 @@ class Reader:
             samples=at(page.W_SAMPLES),
             step_next=step_next,
             step_start_ns=at(page.W_STEP_START),
+            provisional=bool(at(page.W_PROVISIONAL)) and not steps_done,
             ended=page.END_REASONS[ended],
             end_ns=at(page.W_END),
-            cost_ns=at(page.W_COST),
+            cost_ns=at(page.W_COST) + at(page.W_DEVICE_COST),
             background=at(page.W_BACKGROUND),
-            totals=totals,
+            totals=totals if known is None else _gone_on(known, totals),
             background_totals=self._vector(live, page.W_BACKGROUND_TOTALS, width),
             drops=drops,
-            steps=self._steps(since_step, steps_done, width),
+            host_totals=totals,
+            device_totals=known.totals if known else (),
+            device_ns=known.device_ns if known else 0,
+            device_state=page.DEVICE_STATES[state],
+            device_why=page.DEVICE_WHYS[why],
+            loader=loader,
+            workers=workers,
+            steps=steps,
             events=self._events(since_event, at(page.W_EVENTS)),
         )
 
@@ -173,7 +193,7 @@ class Reader:
             raise PageError("foreign", f"{self.path}: not a regular file")
         if info.st_size < 32:
             raise PageError("truncated", f"{self.path}: {info.st_size} bytes, a page has {page.FILE_BYTES}")
-        magic, version, size, length = self._words(page.W_MAGIC, 4)
+        magic, version, size = self._words(page.W_MAGIC, 3)
         if magic != page.MAGIC:
             raise PageError("foreign", f"{self.path}: no goodput page (magic {magic:#x})")
         if version != page.VERSION:
@@ -182,12 +202,39 @@ class Reader:
             )
         if size != page.FILE_BYTES or info.st_size != page.FILE_BYTES:
             raise PageError("truncated", f"{self.path}: {info.st_size} bytes, a page has {page.FILE_BYTES}")
-        if length > page.IDENTITY_BYTES_MAX:
-            raise PageError("identity", f"{self.path}: identity of {length} bytes")
-        try:
-            return check_identity(json.loads(self._read(page.IDENTITY_OFFSET, length)))
-        except (ValueError, RecursionError) as error:
-            raise PageError("identity", f"{self.path}: {error}") from None
+        found = self._read_identity()
+        if found is None:
+            raise PageError("identity", f"{self.path}: the identity changes too fast to be read")
+        return found
+
+    def _follow_identity(self) -> None:
+        """Take an identity that was told anew; one that is being written is left for the next look."""
+        before = self._revision
+        found = self._read_identity()
+        if found is None:
+            return
+        other = [name for name in _CONSTANT if found.get(name) != self.identity.get(name)]
+        if other:
+            self._revision = before
+            reason = "moved" if set(other) <= _NAMED else "identity"
+            raise PageError(reason, f"{self.path}: was told anew with another {other[0]}")
+        self.identity = found
+
+    def _read_identity(self) -> dict | None:
+        """The identity and its revision as one; None if it changes at each attempt to read it."""
+        (first_bytes,) = self._words(page.W_IDENTITY_BYTES, 1)
+        for _ in range(_REVISION_LOOKS_MAX):
+            (revision,) = self._words(page.W_REVISION, 1)
+            try:
+                blob = self._read(*_identity_place(revision, first_bytes))
+                if self._words(page.W_REVISION, 1)[0] != revision:
+                    continue
+                found = check_identity(json.loads(blob))
+            except (ValueError, RecursionError) as error:
+                raise PageError("identity", f"{self.path}: {error}") from None
+            self._revision = revision
+            return found
+        return None
 
     def _read(self, offset: int, length: int) -> bytes:
         try:
@@ -206,6 +253,15 @@ class Reader:
         if max(values) >= page.NS_MAX:
             raise PageError("value", f"{self.path}: a phase total of {max(values)} ns is impossible")
         return values
+
+    def _loader(self, live: memoryview) -> tuple[dict[str, int], tuple[dict[str, int], ...]]:
+        at = page.W_LOADER - page.LIVE
+        try:
+            loader = loader_of(live[at : at + len(LOADER)])
+            words = self._words(page.W_WORKERS, page.WORKERS_MAX * page.WORKER_WORDS) if loader else None
+            return loader, workers_of(words) if loader else ()
+        except ValueError as error:
+            raise PageError("value", f"{self.path}: {error}") from None
 
     def _phase_table(self, count: int) -> tuple[tuple[str, ...], dict[str, str]]:
         if count > page.USER_PHASES_MAX:
@@ -226,16 +282,43 @@ class Reader:
         if first > done:
             return []
         records = []
-        for begin, count in _ring_runs(first, done, page.STEP_RING):
+        for begin, count in ring_runs(first, done, page.STEP_RING):
             words = self._words(page.W_STEP_RING + begin * page.STEP_WORDS, count * page.STEP_WORDS)
             for i in range(count):
-                record = _step_record(words[i * page.STEP_WORDS : (i + 1) * page.STEP_WORDS], width)
+                record = step_record(words[i * page.STEP_WORDS : (i + 1) * page.STEP_WORDS], width)
                 number = record.number if record is not None else 0
                 # A newer one waits for the next look: it may use a phase that the live words did not know. The
                 # number of another slot would be there twice.
                 if first <= number <= done and (number - 1) % page.STEP_RING == begin + i:
                     records.append(record)
         return sorted(records, key=lambda record: record.number)
+
+    def _on_device(
+        self, live: memoryview, since: int, done: int, width: int, alive: bool | None
+    ) -> tuple[list[StepRecord], Known]:
+        """The steps after `since` whose split is settled, and how far that goes."""
+        at = lambda word: live[word - page.LIVE]  # noqa: E731
+        newest, waits = min(at(page.W_DEVICE_DONE), done), done + 1
+        comes = newest < done and not at(page.W_ENDED) and at(page.W_DEVICE_STATE) == _ACTIVE
+        if comes and (self.alive() if alive is None else alive):
+            waits = waits_from(done, monotonic_ns() - at(page.W_LAST))
+        known = next((known for known in self._known if known.number == since), None)
+        if since > done and self._known:
+            known = self._known[-1]  # Whoever asks for no steps has the totals go on from the last look.
+            done = known.number
+        start = (known or nothing(width)).wide(width)
+        records = self._steps(start.number, done, width)
+        found = self._device_records(max(start.number, 1), newest, width) if records else {}
+        given = join(start, records, found, at(page.W_DEVICE_BASE), waits)
+        last = given[-1][3] if given else start
+        if known is not None or since == 0:
+            self._known = (start, last) if last is not start or known is None else self._known
+        steps = [
+            StepRecord(r.number, r.step, r.start_ns, r.end_ns, r.samples, totals, r.outside, device_ns)
+            for r, totals, device_ns, _ in given
+            if r.number > since
+        ]
+        return steps, last
 
     def _events(self, since: int, written: int) -> list[EventRecord]:
         first = max(since + 1, written - page.EVENT_RING + 1)
@@ -254,6 +337,17 @@ class Reader:
                 events.append(EventRecord(number, page.EVENT_KINDS[kind], time_ns, step, text))
         return events
 
+    def _device_records(self, first: int, last: int, width: int) -> dict[int, tuple[tuple[int, ...], int]]:
+        """(totals, device ns) of the device records from `first` to `last` that the ring still holds, by number."""
+        first, records = max(first, last - page.DEVICE_RING + 1), {}
+        for begin, count in ring_runs(first, last, page.DEVICE_RING) if first <= last else ():
+            words = self._words(page.W_DEVICE_RING + begin * page.DEVICE_WORDS, count * page.DEVICE_WORDS)
+            for i in range(count):
+                record = device_record(words[i * page.DEVICE_WORDS : (i + 1) * page.DEVICE_WORDS], width)
+                if record is not None:
+                    records[record[0]] = record[1:]
+        return records
+
     def _data_extents(self, start: int, end: int) -> list[tuple[int, int]]:
         """The parts of [start, end) that were ever written, by SEEK_DATA; all of it where that is unknown."""
         extents = []
@@ -270,31 +364,27 @@ class Reader:
         return extents
 
 
-def _ring_runs(first: int, last: int, ring: int) -> list[tuple[int, int]]:
-    """Slots of the records numbered first..last (from 1) as runs (slot, count); at most two."""
-    begin, count = (first - 1) % ring, last - first + 1
-    if begin + count <= ring:
-        return [(begin, count)]
-    return [(begin, ring - begin), (0, count - (ring - begin))]
+def _identity_place(revision: int, first_bytes: int) -> tuple[int, int]:
+    """(offset, length) of the identity of a revision. Raises ValueError where it would not fit its place."""
+    number, length = divmod(revision, 1 << page.REVISION_SHIFT)
+    offset, most = page.IDENTITY_PLACES[number % 2]
+    length = length if revision else first_bytes
+    if length > most:
+        raise ValueError(f"identity of {length} bytes, {most} at most")
+    return offset, length
 
 
-def _step_record(words: memoryview, width: int) -> StepRecord | None:
-    """A sealed and plausible record, else None (torn, overtaken, or nonsense)."""
-    number = words[page.R_NUMBER]
-    if number == 0 or number != words[page.R_SEAL]:
-        return None
-    start, end = words[page.R_START], words[page.R_END]
-    totals = tuple(words[page.R_TOTALS : page.R_TOTALS + width])
-    outside = tuple(words[page.R_OUTSIDE : page.R_OUTSIDE + width])
-    if not start <= end < page.NS_MAX or max(totals) >= page.NS_MAX:
-        return None
-    if any(o > t for o, t in zip(outside, totals, strict=True)):
-        return None
-    step = words[page.R_STEP] - page.STEP_BIAS
-    if step < 0 or step >= page.NS_MAX or words[page.R_SAMPLES] >= page.NS_MAX:
-        return None
-    return StepRecord(number, step, start, end, words[page.R_SAMPLES], totals, outside)
+def _gone_on(known: Known, totals: tuple[int, ...]) -> tuple[int, ...]:
+    """The host's totals of now, counted on from what was given for the last step."""
+    columns = zip(totals, known.host, known.totals, strict=True)
+    return tuple(given + max(now - then, 0) for now, then, given in columns)
 
+
+# What an identity that is told anew has in common with the one before: it is one process and one rank.
+_CONSTANT = ("run", "rank", "attempt", "host", "pid", "pid_start_ticks", "start_unix_ns", "start_mono_ns")
+_NAMED = {"run", "rank", "attempt"}
+_REVISION_LOOKS_MAX = 4
+_ACTIVE = page.DEVICE_STATES.index("active")
 
 # Times and counts of the live state, which no rank can have brought to NS_MAX.
 _BOUNDED = (

@@ -27,6 +27,7 @@ STEPS_MAX = 200_000
 EVENTS_MAX = 20_000
 PHASES_MAX = 27
 DROPS_MAX = 32
+LOADER_MAX = 64
 # Every expected rank is laid out, seen or not, so one rank's word must not make the aggregator run out of memory.
 WORLD_SIZE_MAX = 1 << 18
 # Of stacks: asked for in one answer, brought by one report, and the length of one.
@@ -43,6 +44,7 @@ class SchemaError(ValueError):
 class StepRow(Struct, array_like=True, frozen=True):
     """A completed step. `totals` and `outside` are cumulative ns per entry of RankReport.phases.
 
+    `device_ns` is how much of the steps' length so far was divided into phases by a device's clock.
     Rows may be missing in between: the sums of those that were left out are in the next one.
     """
 
@@ -53,6 +55,7 @@ class StepRow(Struct, array_like=True, frozen=True):
     samples: int  # cumulative
     totals: tuple[int, ...]
     outside: tuple[int, ...]
+    device_ns: int = 0
 
 
 class EventRow(Struct, array_like=True, frozen=True):
@@ -80,10 +83,15 @@ class Live(Struct, frozen=True):
     totals: tuple[int, ...]
     cost_ns: int = 0
     drops: dict[str, int] = {}
+    loader: dict[str, int] = {}  # page_loader.FIGURES, cumulative, what is 0 left out
 
 
 class Identity(Struct, frozen=True):
-    """Who reports: key, place and what the user told `start`. Constant over a process's life."""
+    """Who reports: key, place and what is told of it.
+
+    Of a process's life run, rank, attempt, host, pid and start are constant; of the rest the report with the highest
+    sequence holds.
+    """
 
     run: str
     rank: int
@@ -268,6 +276,10 @@ def _check_live(live: Live, phases: tuple[str, ...], who: str) -> None:
         raise SchemaError(f"{who}: a live time or count is negative or too large")
     if len(live.drops) > DROPS_MAX or any(len(what) > 32 for what in live.drops):
         raise SchemaError(f"{who}: {len(live.drops)} kinds of drops, or one of over 32 characters")
+    if len(live.loader) > LOADER_MAX or any(len(name) > 32 for name in live.loader):
+        raise SchemaError(f"{who}: {len(live.loader)} figures of the loader, or one of over 32 characters")
+    if not all(map(_is_time, live.loader.values())):
+        raise SchemaError(f"{who}: a figure of the loader is negative or too large")
     if live.phase not in phases or live.ended not in ("", "finished", "failed", "resumed"):
         raise SchemaError(f"{who}: live phase {live.phase[:40]!r} or end reason {live.ended[:40]!r} unknown")
     if len(live.totals) != len(phases) or not all(map(_is_time, live.totals)):
@@ -285,6 +297,10 @@ def _check_step(row: StepRow, width: int, who: str) -> None:
     for total, outside in zip(row.totals, row.outside, strict=True):
         if not 0 <= outside <= total < TIME_NS_MAX:
             raise SchemaError(f"{where}: totals are negative or less than their part outside steps")
+    if not 0 <= row.device_ns <= sum(row.totals) - sum(row.outside):
+        raise SchemaError(
+            f"{where}: {row.device_ns} ns on the device clock, more than steps took, or negative"
+        )
 
 
 def _check_event(event: EventRow, who: str) -> None:

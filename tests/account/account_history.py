@@ -44,7 +44,7 @@ class Process:
         self.totals, self.outside = [0] * len(self.phases), [0] * len(self.phases)
         self.rows: list[Row] = []
         self.events: list[Event] = []
-        self.step_next = self.samples = 0
+        self.step_next = self.samples = self.device_ns = 0
         self.phase, self.alive, self.ended, self.end_ns = "none", True, "", 0
 
     def between(self, **parts: float) -> Process:
@@ -55,14 +55,17 @@ class Process:
         self.phase = "none"
         return self
 
-    def step(self, index: int | None = None, samples: int = 0, **parts: float) -> Process:
-        """A completed step."""
+    def step(
+        self, index: int | None = None, samples: int = 0, device: bool = False, **parts: float
+    ) -> Process:
+        """A completed step; `device` says that its phases are on a device's clock."""
         self.step_next = self.step_next if index is None else index
         began_ns = self.now_ns
         self.begun(**parts)
         self.samples += samples
         numbers = (len(self.rows) + 1, self.step_next, began_ns, self.now_ns, self.samples)
-        self.rows.append(Row(*numbers, tuple(self.totals), tuple(self.outside)))
+        self.device_ns += (self.now_ns - began_ns) * device
+        self.rows.append(Row(*numbers, tuple(self.totals), tuple(self.outside), self.device_ns))
         self.step_next += 1
         self.phase = "none"
         return self

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "account"))
+sys.path.append(str(Path(__file__).parents[1] / "node"))  # rank pages as an agent finds them
 
 
 @pytest.fixture(scope="session")

@@ -79,7 +79,8 @@ def ordinary(rng: random.Random, rank: int, number: int, start: float, ranks: in
         names = rng.sample(
             ["none", "loader", "forward", "backward", "odd", "thing", "evaluation", "augment"], 4
         )
-        one.step(**{name: some() for name in names}, communication=some(), samples=rng.randrange(40))
+        parts = {name: some() for name in names}
+        one.step(**parts, communication=some(), samples=rng.randrange(40), device=rng.random() < 0.5)
         if rng.random() < 0.3:
             one.between(
                 **{name: some(3) for name in rng.sample(["none", "checkpoint", "forward", "loader"], 2)}

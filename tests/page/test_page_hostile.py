@@ -159,7 +159,7 @@ def test_removed_and_replaced_while_it_is_open(forged, tmp_path):
     ("word", "value", "reason"),
     [
         (page.W_MAGIC, 0, "foreign"), (page.W_MAGIC, page.MAGIC ^ 1, "foreign"), (page.W_MAGIC, (1 << 64) - 1, "foreign"),
-        (page.W_VERSION, 0, "version"), (page.W_VERSION, 2, "version"), (page.W_VERSION, (1 << 64) - 1, "version"),
+        (page.W_VERSION, 0, "version"), (page.W_VERSION, page.VERSION + 1, "version"), (page.W_VERSION, (1 << 64) - 1, "version"),
         (page.W_SIZE, 0, "truncated"), (page.W_SIZE, page.FILE_BYTES + 1, "truncated"), (page.W_SIZE, 1 << 63, "truncated"),
         (page.W_IDENTITY_BYTES, 0, "identity"), (page.W_IDENTITY_BYTES, 20, "identity"),
         (page.W_IDENTITY_BYTES, page.IDENTITY_BYTES_MAX, "identity"),

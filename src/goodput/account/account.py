@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from goodput.account.facts import Facts, Key, gather
 from goodput.account.fold import PRODUCTIVE, Fold
 from goodput.account.lengths import Lengths
+from goodput.account.loader import Loading, loading
 from goodput.account.peaks import peak
 from goodput.account.states import INDEX, vector
 from goodput.account.straggler import Groups, Straggler, summed
@@ -42,6 +43,7 @@ class RankAccount:
     lost_steps: int = 0
     kept_ns: int = 0
     saved_ns: int = 0  # spent in saving checkpoints, kept or lost
+    device_ns: int = 0  # length of steps that a device's clock divided into phases, kept or lost
     kept_samples: float = 0.0
     flops: float | None = None
     hardware_flops: float | None = None
@@ -90,6 +92,7 @@ class Account:
     unfinished_commits: bool = False
     failures: int = 0  # attempts that ended otherwise than finished
     alive_ns: int = 0  # time in which some attempt was alive
+    loading: Loading = field(default_factory=Loading)
 
     def gpu_ns(self) -> list[int]:
         """GPU-ns per state: the ranks' sums, weighed by their devices."""
@@ -101,6 +104,11 @@ class Account:
 
     def wall_gpu_ns(self) -> int:
         return sum(rank.wall_ns * rank.devices for rank in self.ranks)
+
+    def device_share(self) -> float:
+        """Share of the observed GPU time whose phases are on a device's clock; the rest is on the host's."""
+        observed = self.wall_gpu_ns() - self.gpu_ns()[_UNOBSERVED]
+        return sum(rank.device_ns * rank.devices for rank in self.ranks) / observed if observed > 0 else 0.0
 
     def ratio(self, factor: str) -> float | None:
         """A factor of the chain (FACTORS), None when unknown or, being above 1, impossible: see input_errors."""
@@ -176,10 +184,18 @@ class Engine:
             self.groups.add(key, row.step, self.folds[key].last_count, compared)
 
     def add(
-        self, key: Key, step: int, end_ns: int, gap: list[int], inside: list[int], samples=0, count=1
+        self,
+        key: Key,
+        step: int,
+        end_ns: int,
+        gap: list[int],
+        inside: list[int],
+        samples=0,
+        count=1,
+        device_ns=0,
     ) -> None:
         """Take a step, or `count` up to `step`, as vectors of ns per state; see Fold.add."""
-        compared = self.folds[key].add(step, count, end_ns, gap, inside, samples)
+        compared = self.folds[key].add(step, count, end_ns, gap, inside, samples, device_ns)
         if compared is not None:
             self.groups.add(key, step, count, compared)
 
@@ -215,6 +231,7 @@ class Engine:
             clamped=facts.overlaps + sum(f.clamped for f in self.folds.values()),
             samples=sum(f.samples for f in self.folds.values()),
             device=next((a.device for own in facts.by_rank.values() for a in own if a.device), ""),
+            loading=loading(run.attempts.values()),
         )
         _count_failures(result, run, facts)
         return result
@@ -330,7 +347,7 @@ def _add_attempt(result: RankAccount, attempt: Attempt, fold: Fold, restarts: di
     for part in (fold.kept, fold.rest):
         for i, ns in enumerate(part):
             result.states[i] += ns
-    for name in ("kept_steps", "lost_steps", "kept_ns", "saved_ns", "kept_samples"):
+    for name in ("kept_steps", "lost_steps", "kept_ns", "saved_ns", "device_ns", "kept_samples"):
         setattr(result, name, getattr(result, name) + getattr(fold, name))
     if result.flops is not None:
         result.flops += fold.work * attempt.flops_per_step

@@ -29,7 +29,7 @@ def document(account: Account, causes: list[dict] | None = None) -> dict:
             if account.ranks
             else None,
             "time": _coverage(account, gpu_ns),
-            "device_clock": 0.0,
+            "device_clock": account.device_share(),
         },
         "steps": {
             "kept": sum(rank.kept_steps for rank in account.ranks),

@@ -143,8 +143,8 @@ def input_errors(account: Account) -> list[str]:
     }
     # If MFU is above 1 then so are the others; it is enough to say it once.
     for name, factor in (("MFU", "mfu"), ("compute efficiency", "compute_efficiency"), ("HFU", "hfu")):
-        # Phases are timed on the host so far, which hardly sees a GPU's work; MFU does not depend on that.
-        text = too_high(account.raw_ratio(factor), name, **about, device_clock=0.0)
+        # The host's clock hardly sees a GPU's work; MFU does not depend on phases.
+        text = too_high(account.raw_ratio(factor), name, **about, device_clock=account.device_share())
         if text is not None:
             return [text]
     return []

@@ -39,6 +39,7 @@ class Fold:
         self.blame = blame
         self.to_state = [state_of(name, attempt.phase_states) for name in attempt.phases]
         self.number, self.last_end_ns, self.samples, self._said_samples = 0, attempt.start_ns, 0, 0
+        self.device_ns = self._said_device_ns = 0  # length of steps that a device's clock divided into phases
         self.totals = self.outside = (0,) * len(self.to_state)
         self.steps = self.clamped = 0
         self.last_count = 1
@@ -97,7 +98,7 @@ class Fold:
         """Go on after this row, the last one before the bound: none of what it stands for lies within."""
         width = len(self.to_state)
         self.totals, self.outside = _padded(row.totals, width), _padded(row.outside, width)
-        self.number, self._said_samples = row.number, row.samples
+        self.number, self._said_samples, self._said_device_ns = row.number, row.samples, row.device_ns
         self.last_end_ns, self.steps = max(row.end_ns, self.last_end_ns), 1
 
     def row(self, row: Row):
@@ -117,13 +118,17 @@ class Fold:
         count, self.number = row.number - self.number, row.number
         self.last_count = count
         samples, self._said_samples = row.samples - self._said_samples, row.samples
+        device_ns, self._said_device_ns = row.device_ns - self._said_device_ns, row.device_ns
         self.totals, self.outside = totals, outside
         if spent < 0 or min(gap) < 0 or min(inside) < 0 or sum(gap) + sum(inside) != spent:
             self.clamped += 1
             fit(gap, inside, max(spent, 0))
-        return self.add(row.step, count, max(row.end_ns, self.last_end_ns), gap, inside, max(samples, 0))
+        end_ns = max(row.end_ns, self.last_end_ns)
+        return self.add(row.step, count, end_ns, gap, inside, max(samples, 0), device_ns)
 
-    def add(self, step: int, count: int, end_ns: int, gap: list[int], inside: list[int], samples: int):
+    def add(
+        self, step: int, count: int, end_ns: int, gap: list[int], inside: list[int], samples: int, device_ns=0
+    ):
         """Fold `count` steps up to index `step`; `gap` and `inside` sum to the time since the last one.
 
         Returns (communication, the same within the bound, own time, length) in ns if the step is to be compared with its
@@ -140,6 +145,7 @@ class Fold:
             self.exhausted = True
         length = sum(inside)
         self.samples += samples
+        self._count_device(min(max(device_ns, 0), length), length, end_ns)
         first, self.steps = self.steps == 0, self.steps + 1
         if first or end_ns - began != length:
             # Compute outside steps belongs to no step that was kept.
@@ -239,6 +245,12 @@ class Fold:
             inside[PRODUCTIVE] -= from_compute
             inside[_UNATTRIBUTED] -= excess - from_compute
             inside[COMPILE] += excess
+
+    def _count_device(self, device_ns: int, length: int, end_ns: int) -> None:
+        """Of a step that crosses the bound in proportion, as its states."""
+        if device_ns:
+            part = min(end_ns, self.bound.to_ns) - max(end_ns - length, self.bound.from_ns)
+            self.device_ns += device_ns * max(part, 0) // length
 
     def _note_wait(self, ns: int) -> None:
         if ns > self.threshold_ns:

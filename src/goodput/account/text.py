@@ -118,9 +118,15 @@ def _factor_lines(document: dict) -> list[str]:
         f" x step efficiency {percent(f['step_efficiency'])}",
         f"  MFU {percent(f['mfu'])}{chain}{hfu}",
         f"  steps of all ranks: {steps['kept']} kept, {steps['lost']} lost;"
-        f" ranks observed {percent(document['coverage']['ranks'])}, time {percent(document['coverage']['time'])};"
+        f" ranks observed {percent(document['coverage']['ranks'])}, time {percent(document['coverage']['time'])}"
+        f" ({_clock(document['coverage']['device_clock'])});"
         f" over {duration(document['stall_threshold_seconds'])} without a step is a stall",
     ]
+
+
+def _clock(share: float | None) -> str:
+    """On which clock phases are."""
+    return f"{percent(share)} on the device clock" if share else "host clock"
 
 
 def _figure_lines(document: dict) -> list[str]:

@@ -14,7 +14,10 @@ from typing import NamedTuple
 
 
 class Row(NamedTuple):
-    """A completed step. `totals` and `outside` are cumulative ns per phase column; times are unix ns."""
+    """A completed step. `totals` and `outside` are cumulative ns per phase column; times are unix ns.
+
+    `device_ns` is how much of all steps' length so far a device's clock has divided into phases.
+    """
 
     number: int
     step: int
@@ -23,6 +26,7 @@ class Row(NamedTuple):
     samples: int
     totals: tuple[int, ...]
     outside: tuple[int, ...]
+    device_ns: int = 0
 
 
 class Event(NamedTuple):
@@ -75,12 +79,13 @@ class Attempt:
     last_ns: int = 0
     phase: str = "none"
     totals: tuple[int, ...] = ()
+    loader: dict[str, int] = field(default_factory=dict)  # what its loader did so far; see loader.py
     alive: bool = True
     ended: str = ""  # "", "finished", "failed", "resumed"; not alive and "" means killed
     end_ns: int = 0
     heard_ns: int = 0  # when the aggregator last heard of it, on the aggregator's clock
     trimmed: int = 0  # rows up to this number have been let go
-    late: int = 0  # rows that came after ones that follow them
+    late: int = 0  # rows that came after ones that follow them, and groups told after rows: both are to be folded anew
     top_number: int = 0
     # What is known of all rows and events, those that are not kept too.
     first_number: int = 0

@@ -88,6 +88,8 @@ class Store:
         attempt.heard_ns = max(attempt.heard_ns, now_ns)
         if report.sequence > process.sequence:
             process.sequence = report.sequence
+            process.identity = report.identity
+            _take_told(attempt, report.identity)
             _take_live(attempt, report.live)
         self.changes[run] = self.changes.get(run, 0) + 1
         identity = replace(report.identity, attempt=attempt.attempt)
@@ -154,6 +156,17 @@ def _attempt(identity: schema.Identity, number: int) -> Attempt:
     return Attempt(identity.rank, number, identity.start_ns, **told)
 
 
+def _take_told(attempt: Attempt, identity: schema.Identity) -> None:
+    """What the newest report tells holds for the whole attempt, also for the steps that came before.
+
+    Prices, peaks, FLOPs and devices weigh sums that are there; by its group a step was compared with others'.
+    """
+    if identity.group != attempt.group and attempt.top_number:
+        attempt.late += 1
+    for name in TOLD:
+        setattr(attempt, name, getattr(identity, name))
+
+
 def _extend_phases(attempt: Attempt, report: schema.RankReport) -> None:
     """Phases are only ever appended; a report may know more of them than we do, or fewer."""
     shared = min(len(attempt.phases), len(report.phases))
@@ -173,4 +186,4 @@ def _extend_phases(attempt: Attempt, report: schema.RankReport) -> None:
 def _take_live(attempt: Attempt, live: schema.Live) -> None:
     attempt.seen_ns, attempt.last_ns, attempt.phase = live.now_ns, live.last_ns, live.phase
     attempt.totals, attempt.alive, attempt.ended = live.totals, live.alive, live.ended
-    attempt.end_ns = live.end_ns
+    attempt.end_ns, attempt.loader = live.end_ns, live.loader

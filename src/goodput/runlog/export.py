@@ -72,7 +72,7 @@ class _Steps:
         self._phases, self._place = report.phases, place
         self._states = [state_of(name, report.phase_states) for name in report.phases]
         self.totals = self._outside = (0,) * len(report.phases)
-        self._number = self._samples = 0
+        self._number = self._samples = self._device_ns = 0
         self._end_ns = report.identity.start_ns
 
     def lines(self, rows: Iterable[StepRow]) -> Iterator[tuple[int, bytes]]:
@@ -89,7 +89,8 @@ class _Steps:
             gap, inside = self._fitted(gap, inside, max(spent, 0))
         end_ns, length = max(row.end_ns, self._end_ns), sum(inside)
         count, samples = row.number - self._number, max(row.samples - self._samples, 0)
-        self.totals, self._outside = totals, outside
+        device_ns = min(max(row.device_ns - self._device_ns, 0), length)
+        self.totals, self._outside, self._device_ns = totals, outside, row.device_ns
         self._number, self._samples, self._end_ns = row.number, row.samples, end_ns
         at = end_ns - length - sum(gap[1:])
         for name, ns in zip(self._phases[1:], gap[1:], strict=True):
@@ -100,6 +101,8 @@ class _Steps:
         more = {"samples": samples} if samples else {}
         if count > 1:
             more["count"] = count
+        if device_ns:
+            more["device_seconds"] = _seconds(device_ns)
         yield (
             end_ns,
             _line(

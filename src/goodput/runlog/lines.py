@@ -45,6 +45,7 @@ class Line(msgspec.Struct):
     phases: dict[str, float] | None = None
     samples: int = 0
     count: int = 1
+    device_seconds: float | None = None
     run: str | None = None
     phase: str | None = None
     committed: bool = True
@@ -71,10 +72,11 @@ class Line(msgspec.Struct):
     text: str | None = None
     time_ns: int = 0
     seconds_ns: int = 0
+    device_ns: int = 0
     wrong: list[str] | None = None
 
 
-FIELDS = frozenset(Line.__struct_fields__) - {"time_ns", "seconds_ns", "wrong"}
+FIELDS = frozenset(Line.__struct_fields__) - {"time_ns", "seconds_ns", "device_ns", "wrong"}
 _decode = msgspec.json.Decoder(Line).decode
 _decode_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 # The time of submission is on the log's clock, where 0 and less are times too.
@@ -109,6 +111,8 @@ def parse(raw: bytes) -> Line:
         line.seconds_ns = _length(line.seconds, "seconds")
         if line.step < 0 or line.step > 1 << 61 or not 0 <= line.rank <= RANK_MAX or line.samples < 0:
             raise LineError("`step`, `rank` or `samples` is out of range")
+        if line.device_seconds is not None:
+            line.device_ns = _length(line.device_seconds, "device_seconds")
     elif kind not in KINDS:
         return line
     else:

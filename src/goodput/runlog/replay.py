@@ -218,7 +218,11 @@ class _Feed:
         if line.step <= walk.last_step:
             self.problems.note(number, f"step {line.step} is done again; what was done from there on is lost")
         walk.end_ns, walk.last_step = end_ns, line.step
-        engine.add(place, line.step, end_ns, gap, inside, line.samples, line.count)
+        if line.device_ns > length + ROUNDING_NS:
+            self.problems.note(
+                number, f"its device_seconds are more than the {length / 1e9:.6f} s that it took"
+            )
+        engine.add(place, line.step, end_ns, gap, inside, line.samples, line.count, line.device_ns)
 
     def _rewind(self, fold: Fold, walk: _Walk, began_ns: int, step: int) -> None:
         """Where an attempt did steps again, those before do not count, and no restart is to blame."""

@@ -43,6 +43,30 @@ static inline void add(Clock *clock, long long word, long long value)
     store(clock, word, clock->words[word] + (uint64_t)value);
 }
 
+static int raise_again(void *exception)
+{
+    PyErr_SetObject((PyObject *)Py_TYPE((PyObject *)exception), (PyObject *)exception);
+    Py_DECREF((PyObject *)exception);
+    return -1;
+}
+
+/* What went wrong in our own code is forgotten. What a signal handler raised meanwhile, an interrupt or an exit, is
+ * raised where the user's code goes on. */
+void goodput_forgive(void)
+{
+    PyObject *type, *value, *traceback;
+    if (PyErr_Occurred() == NULL || PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_Clear();
+        return;
+    }
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    if (value != NULL && Py_AddPendingCall(raise_again, value) < 0)
+        Py_DECREF(value);
+}
+
 /* Tell the device clock that a boundary was passed; it never raises into the user's code. */
 static void tell_device(Clock *clock, long long word)
 {
@@ -53,8 +77,9 @@ static void tell_device(Clock *clock, long long word)
     argument = PyLong_FromLongLong(word);
     result = argument ? PyObject_CallOneArg(device, argument) : NULL;
     if (result == NULL) {
-        PyErr_Clear();
-        Py_CLEAR(clock->device);
+        if (PyErr_ExceptionMatches(PyExc_Exception))
+            Py_CLEAR(clock->device);
+        goodput_forgive();
     }
     Py_XDECREF(result);
     Py_XDECREF(argument);
@@ -230,8 +255,9 @@ static PyObject *Clock_close_step(Clock *self, PyObject *argument)
     store(self, self->word_step_start, 0);
     self->step_next++;
     store(self, self->word_step_next, (uint64_t)self->step_next + STEP_BIAS);
-    store(self, self->word_cost, (uint64_t)(self->entries * self->phase_cost_ns + number * self->step_cost_ns));
-    word = self->histograms + half_bin((double)(now - start) / 1e9);
+    store(self, self->word_cost, (uint64_t)(self->entries * self->phase_cost_ns + number * self->step_cost_ns + self->extra_cost_ns));
+    /* A record of several steps that were not measured counts once, with their mean. */
+    word = self->histograms + half_bin((double)((now - start) / (self->rested > 0 ? self->rested : 1)) / 1e9);
     if (!is_backed(self, word)) {
         PyObject *counted = PyObject_CallMethod((PyObject *)self, "count_first", "L", word);
         if (counted == NULL)
@@ -255,6 +281,10 @@ PyObject *goodput_turn_step(Clock *self, long long samples)
     self->step_samples = 0;
     self->step_start_ns = self->step_end_ns;
     store(self, self->word_step_start, (uint64_t)self->step_start_ns);
+    if (self->measuring) {
+        self->own_ns += now_ns() - self->step_end_ns;
+        self->measuring = 0;
+    }
     return end;
 }
 
@@ -284,6 +314,12 @@ static PyMemberDef Clock_members[] = {
     {"optimizer_depth", T_LONGLONG, offsetof(Clock, optimizer_depth), 0, "optimizers' steps that run"},
     {"micro_batches", T_LONGLONG, offsetof(Clock, micro_batches), 0, "backward passes"},
     {"optimizer_steps", T_LONGLONG, offsetof(Clock, optimizer_steps), 0, "optimizers' steps that were completed"},
+    {"own_ns", T_LONGLONG, offsetof(Clock, own_ns), 0, "ns that boundaries took while `measuring`"},
+    {"extra_cost_ns", T_LONGLONG, offsetof(Clock, extra_cost_ns), 0, "cost beyond that of phases and steps"},
+    {"resting", T_LONGLONG, offsetof(Clock, resting), 0, "steps that are not measured from here, 0 for none"},
+    {"rested", T_LONGLONG, offsetof(Clock, rested), 0, "steps done of those"},
+    {"skipped", T_LONGLONG, offsetof(Clock, skipped), 0, "phases entered in them that are open"},
+    {"measuring", T_BOOL, offsetof(Clock, measuring), 0, "whether the cost of this step's boundaries is measured"},
     {"reducers", T_LONGLONG, offsetof(Clock, reducers), 0, "modules whose gradients are reduced in a backward pass"},
     {"preparing", T_BOOL, offsetof(Clock, preparing), 0, "whether an optimizer's step is none of training"},
     {"inside", T_BOOL, offsetof(Clock, inside), 0, "whether a forward or backward pass runs"},
@@ -294,7 +330,7 @@ static PyMemberDef Clock_members[] = {
     {"plain", T_BOOL, offsetof(Clock, plain), 0, "whether nothing is to be settled at the step's end"},
     {"iterator", T_OBJECT, offsetof(Clock, iterator), 0, "weak reference to the training iterator asked last"},
     {"anchor", T_OBJECT, offsetof(Clock, anchor), 0, "weak reference to the optimizer that bounds steps"},
-    {"optimizer", T_OBJECT, offsetof(Clock, optimizer), 0, "the optimizer whose step runs"},
+    {"optimizer", T_OBJECT, offsetof(Clock, optimizer), 0, "weak reference to the optimizer whose step runs"},
     {"gap", T_LONGLONG, offsetof(Clock, gap), 0, "word that the time before the next outermost phase may go to"},
     {"length", T_LONGLONG, offsetof(Clock, length), 0, "ns that the last outermost phase took"},
     {"device", T_OBJECT, offsetof(Clock, device), 0, "called with the charged word at each boundary, or None"},
@@ -379,6 +415,11 @@ PyObject *goodput_enter(Phase *self)
     Clock *clock = self->recorder;
     if (is_elsewhere(self))
         return PyObject_CallMethod((PyObject *)self, "_enter_elsewhere", "L", now);
+    if (clock->resting) {
+        clock->skipped++;
+        Py_INCREF(self);
+        return (PyObject *)self;
+    }
     if (clock->depth == clock->room && !make_room(clock))
         return PyErr_NoMemory();
     charged = clock->current;
@@ -396,6 +437,8 @@ PyObject *goodput_enter(Phase *self)
     store(clock, clock->word_phase, (uint64_t)self->index);
     if (clock->device != NULL && clock->device != Py_None)
         tell_device(clock, charged);
+    if (clock->measuring)
+        clock->own_ns += now_ns() - now;
     Py_INCREF(self);
     return (PyObject *)self;
 }
@@ -408,6 +451,10 @@ PyObject *goodput_exit(Phase *self, int raised)
     Frame frame;
     if (is_elsewhere(self))
         return PyObject_CallMethod((PyObject *)self, "_exit_elsewhere", "L", now);
+    if (clock->skipped > 0 && (clock->resting || clock->current != self->total || clock->depth == 0)) {
+        clock->skipped--; /* It was entered in a step that was not measured. */
+        Py_RETURN_NONE;
+    }
     if (clock->current != self->total || clock->depth == 0)
         return PyObject_CallMethod((PyObject *)self, "_exit_out_of_order", NULL);
     add(clock, self->total, now - clock->last_ns);
@@ -429,6 +476,8 @@ PyObject *goodput_exit(Phase *self, int raised)
     if (!is_backed(clock, word))
         return PyObject_CallMethod((PyObject *)clock, "count_first", "L", word);
     add(clock, word, 1);
+    if (clock->measuring)
+        clock->own_ns += now_ns() - now;
     Py_RETURN_NONE;
 }
 

@@ -31,7 +31,10 @@ typedef struct {
     /* What automatic instrumentation knows between its hooks: see automatic.Automatic. */
     long long began, after, batch_samples, optimizer_depth, micro_batches, optimizer_steps, reducers;
     char inside, evaluating, trained, fetched, counting, plain, preparing;
-    PyObject *iterator, *anchor, *optimizer; /* Weak references, and the optimizer that steps. */
+    /* The overhead budget: see budget.py. While `resting` steps are left nothing is measured. */
+    long long own_ns, extra_cost_ns, resting, rested, skipped;
+    char measuring;
+    PyObject *iterator, *anchor, *optimizer; /* Weak references; the last to the one that steps. */
     PyObject *device;      /* Called with the charged word at each boundary, or NULL. */
     char raised;
     Frame *stack;
@@ -48,6 +51,7 @@ typedef struct {
 PyObject *goodput_enter(Phase *phase);
 PyObject *goodput_exit(Phase *phase, int raised);
 PyObject *goodput_turn_step(Clock *clock, long long samples);
+void goodput_forgive(void);
 int goodput_add_hooks(PyObject *module, PyTypeObject *phase_type);
 
 #endif

@@ -55,7 +55,7 @@ static PyObject *timed(Hook *self, PyObject *const *args, size_t flags, PyObject
     PyObject *type, *value, *traceback, *result, *left;
     PyObject *entered = goodput_enter(self->phase);
     if (entered == NULL) {
-        PyErr_Clear();
+        goodput_forgive();
         return PyObject_Vectorcall(self->function, args, flags, names);
     }
     Py_DECREF(entered);
@@ -63,7 +63,7 @@ static PyObject *timed(Hook *self, PyObject *const *args, size_t flags, PyObject
     PyErr_Fetch(&type, &value, &traceback);
     left = goodput_exit(self->phase, result == NULL);
     if (left == NULL)
-        PyErr_Clear();
+        goodput_forgive();
     Py_XDECREF(left);
     PyErr_Restore(type, value, traceback);
     return result;
@@ -91,7 +91,7 @@ static long long samples_of(PyObject *batch)
         return 0;
     shape = PyObject_GetAttrString(batch, "shape");
     if (shape == NULL) {
-        PyErr_Clear();
+        goodput_forgive();
         return -1;
     }
     if (PyTuple_Check(shape) && PyTuple_GET_SIZE(shape) == 0) {
@@ -103,7 +103,7 @@ static long long samples_of(PyObject *batch)
     count = first == NULL ? -1 : PyLong_AsLongLong(first);
     Py_XDECREF(first);
     if (PyErr_Occurred())
-        PyErr_Clear();
+        goodput_forgive();
     return count;
 }
 
@@ -141,16 +141,17 @@ static PyObject *backward(Hook *self, PyObject *const *args, size_t flags, PyObj
 static PyObject *before_step(Hook *self, PyObject *optimizer)
 {
     Clock *clock = self->phase->recorder;
-    PyObject *entered;
+    PyObject *entered, *reference = PyWeakref_NewRef(optimizer, NULL);
+    if (reference == NULL)
+        goodput_forgive();
     clock->optimizer_depth = 1;
-    Py_INCREF(optimizer);
-    Py_XSETREF(clock->optimizer, optimizer);
+    Py_XSETREF(clock->optimizer, reference);
     if (clock->after == AFTER_BACKWARD && self->gap >= 0)
         clock->gap = self->gap;
     clock->trained = 1;
     entered = goodput_enter(self->phase);
     if (entered == NULL)
-        PyErr_Clear();
+        goodput_forgive();
     Py_XDECREF(entered);
     Py_RETURN_NONE;
 }
@@ -165,14 +166,14 @@ static PyObject *after_step(Hook *self)
     Py_CLEAR(clock->optimizer);
     done = goodput_exit(self->phase, 0);
     if (done == NULL)
-        PyErr_Clear();
+        goodput_forgive();
     Py_XDECREF(done);
     clock->trained = clock->fetched = 0;
     clock->after = NOTHING;
     clock->batch_samples = 0;
     done = goodput_turn_step(clock, samples);
     if (done == NULL)
-        PyErr_Clear();
+        goodput_forgive();
     Py_XDECREF(done);
     clock->began = clock->step_start_ns;
     Py_RETURN_NONE;
@@ -183,6 +184,15 @@ static PyObject *Hook_call(PyObject *callable, PyObject *const *args, size_t fla
     Hook *self = (Hook *)callable;
     Clock *clock = self->phase->recorder;
     PyObject *first = PyVectorcall_NARGS(flags) > 0 ? args[0] : NULL;
+    if (clock->resting && (long long)PyThread_get_thread_ident() == clock->thread) {
+        if (self->kind == BEFORE_STEP)
+            Py_RETURN_NONE;
+        if (self->kind != AFTER_STEP)
+            return PyObject_Vectorcall(self->function, args, flags, names);
+        clock->optimizer_steps++;
+        if (first == NULL || of_weak(clock->anchor) != first || ++clock->rested < clock->resting)
+            Py_RETURN_NONE;
+    }
     if (is_common(self)) {
         switch (self->kind) {
         case NEXT:

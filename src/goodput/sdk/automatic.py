@@ -17,12 +17,13 @@ import weakref
 from _thread import get_ident
 from time import perf_counter_ns
 
+from goodput import page
+from goodput.sdk.budget import CHECK_STEPS, Budget, share_of
 from goodput.sdk.patch import Patches
 from goodput.sdk.recorder import FORKED_EARLY, NOT_STARTED, SAMPLES_MAX, STEP_MAX, whole
 
 # Steps of another optimizer, without one of the anchor's, after which that one bounds steps.
 OTHERS_MAX = 16
-CHECK_STEPS = 64
 # What the last training call was: a gap between a forward pass and what follows it is the loss, and one between a
 # backward pass and the optimizer is the clipping of gradients.
 NOTHING, FORWARD, BACKWARD = 0, 1, 2
@@ -54,6 +55,7 @@ class Automatic:
         self.stepping, self.others, self.others_at, self.skipped_steps = True, 0, 0, 0
         self.recorder.anchor = _nobody
         self.training = None  # goodput.sdk.training.Training, where a trainer of a framework runs
+        self.loaders = None  # goodput.sdk.patches.loader.Loaders
         self.is_worker = bool  # Replaced by what can tell a loader's worker process.
         # The thread that waits for other ranks beside the step thread; whether an optimizer's step is none of training.
         self.waiting, self.removed = 0, False
@@ -63,8 +65,11 @@ class Automatic:
         self.after_step: list = []
         self.before_first_step: list = []
         self.unknown_roots: list = []
+        self.in_a_step = bool  # Replaced by what can tell an optimizer's step inside another.
+        self.looked_at = 0
+        self.budget = Budget(self, share_of(session.environ, session.say))
         # Called with no argument after every CHECK_STEPS steps.
-        self.now_and_then: list = []
+        self.now_and_then: list = [self._count_all, self.budget.look]
 
     def is_here(self) -> bool:
         """Whether this is the step thread. Starts the session if nobody did and this is no loader's worker."""
@@ -98,6 +103,7 @@ class Automatic:
 
     def leave_step(self) -> None:
         """What comes now is no training: a step that has not trained so far is not begun yet."""
+        self.wake()
         recorder = self.recorder
         if not recorder.trained:
             if recorder.began and recorder.is_running(recorder.began):
@@ -112,14 +118,19 @@ class Automatic:
             self.others = 1 if self.others_at != recorder.steps else self.others + 1
             self.others_at = recorder.steps
             if anchor is not None and self.others < OTHERS_MAX:
-                return
+                return None
             recorder.anchor, self.unsettled = weakref.ref(optimizer), True
+        if recorder.resting:
+            recorder.rested += 1
+            return self.wake() if recorder.rested >= recorder.resting else None
         if recorder.thread == get_ident() or recorder.adopt():
             self._end_step()
 
     def _end_step(self) -> None:
         recorder = self.recorder
-        began, samples = recorder.began, recorder.batch_samples
+        # An interrupt may have come between the begin of a step and this note of it.
+        began = recorder.step_start_ns if self.stepping else recorder.began
+        recorder.began, samples = began, recorder.batch_samples
         recorder.trained = recorder.fetched = False
         recorder.after = NOTHING
         if not began or recorder.step_start_ns != began:
@@ -131,12 +142,37 @@ class Automatic:
         recorder.batch_samples = 0
         recorder.began = recorder.turn_step(samples if samples < SAMPLES_MAX else 0)
         recorder.step_ended()
-        if recorder.steps % CHECK_STEPS == 0:
+        if recorder.steps - self.looked_at >= CHECK_STEPS or recorder.steps < self.looked_at:
+            self.looked_at = recorder.steps
             self._run(self.now_and_then)
         if self.unsettled:
             self.unsettled = False
             self._run(self.after_step)
-        recorder.plain = not self.unsettled
+        recorder.plain = not self.unsettled and self.budget.phases_every == 1
+        self.budget.rest()
+
+    def rested(self, optimizer) -> None:
+        """An optimizer has stepped while hooks are at rest."""
+        recorder = self.recorder
+        recorder.optimizer_steps += 1
+        if recorder.anchor() is optimizer and recorder.thread == get_ident():
+            self.stepped(optimizer)
+
+    def wake(self) -> None:
+        """From here on every hook measures, if they were at rest."""
+        if self.recorder.resting:
+            self.budget.wake()
+
+    def count(self, what: str, number: int, add: bool = False) -> None:
+        """Write one of the page's SAMPLING words."""
+        words = self.recorder.words
+        if words is not None:
+            word = page.W_SAMPLING + page.SAMPLING.index(what)
+            words[word] = words[word] + number if add else number
+
+    def _count_all(self) -> None:
+        self.count("micro_batches", self.recorder.micro_batches)
+        self.count("skipped_steps", self.skipped_steps)
 
     def _run(self, functions: list) -> None:
         for function in functions:
@@ -160,6 +196,7 @@ class Automatic:
         """The user bounds steps: none is begun here from now on."""
         if self.stepping:
             self.stepping = False
+            self.wake()
             self.stop_evaluation()
             recorder = self.recorder
             if recorder.began and recorder.is_running(recorder.began):
@@ -185,31 +222,41 @@ class Automatic:
     def start_evaluation(self) -> None:
         """From here on it is evaluation, until `stop_evaluation`. Not inside a phase of the user's."""
         recorder = self.recorder
-        if recorder.evaluating or recorder.thread != get_ident() or recorder.depth:
+        if recorder.evaluating or recorder.thread != get_ident():
+            return
+        self.wake()
+        if recorder.depth:
             return
         self.leave_step()
         recorder.after = NOTHING
-        self.evaluation.__enter__()
         recorder.evaluating = True
+        self.evaluation.__enter__()
 
     def stop_evaluation(self) -> None:
         recorder = self.recorder
         if recorder.evaluating and recorder.thread == get_ident():
+            self._close(self.evaluation)
             recorder.evaluating = False
-            self.evaluation.__exit__(None, None, None)
+
+    def _close(self, phase) -> None:
+        """End a phase that was held open, if it is: an interrupt may have come before this one did so."""
+        if self.recorder.current == phase.total:
+            phase.__exit__(None, None, None)
+        else:
+            self.recorder.close_below(phase.total)
 
     # -- what runs around an optimizer's step
 
     def optimizer_begins(self, optimizer) -> None:
         """Called before `optimizer.step`; nested for an optimizer that wraps another."""
         recorder = self.recorder
-        if recorder.optimizer_depth and recorder.optimizer is not optimizer:
+        if recorder.optimizer_depth and self.in_a_step():
             recorder.optimizer_depth += 1
             return
         self.forget_raised()
         if recorder.evaluating or not recorder.step_start_ns:
             self.trains()
-        recorder.optimizer_depth, recorder.optimizer = 1, optimizer
+        recorder.optimizer_depth, recorder.optimizer = 1, weakref.ref(optimizer)
         if recorder.after == BACKWARD:
             recorder.gap = self.optimizer_word
         recorder.trained = True
@@ -221,6 +268,8 @@ class Automatic:
         recorder.optimizer_steps += 1
         if recorder.optimizer_depth > 1:
             recorder.optimizer_depth -= 1
+            if recorder.optimizer() is optimizer:
+                return  # The step of its base class, called by its own.
         elif recorder.optimizer_depth:
             self.forget_raised()
         self.stepped(optimizer)
@@ -229,14 +278,33 @@ class Automatic:
         """Close the phase of an optimizer's step, which one that raised has left open."""
         recorder = self.recorder
         if recorder.optimizer_depth:
+            if recorder.thread == get_ident():
+                self._close(self.optimizer)
             recorder.optimizer_depth, recorder.optimizer = 0, None
-            self.optimizer.__exit__(None, None, None)
 
     # -- the end
 
-    def remove(self) -> None:
-        """Put every replaced attribute back."""
+    def ends(self) -> None:
+        """The measurement ends: nothing of the training that was seen has a part in the next one."""
+        recorder = self.recorder
+        if self.training is not None:
+            self.training.release()
         self.stop_evaluation()
+        recorder.evaluating = recorder.trained = recorder.fetched = False
+        recorder.began, recorder.anchor, self.unsettled, recorder.plain = 0, _nobody, True, False
+        if self.loaders is not None:
+            self.loaders.forget()
+
+    def remove(self) -> None:
+        """Put every replaced attribute back. A step that runs has no part in what is measured from now on."""
+        recorder = self.recorder
+        self.stop_evaluation()
+        if recorder.thread == get_ident():
+            self.forget_raised()
+            if recorder.began and recorder.is_running(recorder.began):
+                recorder.abandon_step()
+        recorder.trained = recorder.fetched = recorder.plain = False
+        recorder.began, recorder.after, recorder.iterator = 0, NOTHING, None
         self.removed = True
         self.patches.restore()
 

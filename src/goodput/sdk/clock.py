@@ -64,6 +64,9 @@ class Clock:
             self.preparing
         ) = False
         self.iterator = self.anchor = self.optimizer = None
+        # Of the overhead budget, see budget.Budget.
+        self.own_ns = self.extra_cost_ns = self.resting = self.rested = self.skipped = 0
+        self.measuring = False
         self.current, self.gap, self.raised = word_totals, word_totals, False
         # A phase's frame is (frame below, current, began_ns, child_ns): pushing and popping it is no call.
         self.stack: tuple | None = None
@@ -118,8 +121,9 @@ class Clock:
         self.step_start_ns = words[word_start] = 0
         self.step_next += 1
         words[word_next] = self.step_next + _STEP_BIAS
-        words[word_cost] = self.entries * self.phase_cost_ns + number * self.step_cost_ns
-        self.count(histograms + bin_of_ns(now_ns - start))
+        words[word_cost] = self.entries * self.phase_cost_ns + number * self.step_cost_ns + self.extra_cost_ns
+        # A record of several steps that were not measured counts once, with their mean.
+        self.count(histograms + bin_of_ns((now_ns - start) // (self.rested or 1)))
         return now_ns
 
     def turn_step(self, samples: int) -> int:
@@ -128,6 +132,9 @@ class Clock:
         now_ns = self.close_step(perf_counter_ns())
         self.step_samples, self.step_start_ns = 0, now_ns
         self.words[self.layout[7]] = now_ns
+        if self.measuring:
+            self.own_ns += perf_counter_ns() - now_ns
+            self.measuring = False
         return now_ns
 
     def tell_device(self, word: int) -> None:
@@ -172,6 +179,9 @@ class Phase:
         clock = self.recorder
         if get_ident() != clock.thread:
             return self._enter_elsewhere(now)
+        if clock.resting:
+            clock.skipped += 1
+            return self
         words, current, last = clock._words, clock.current, clock.last_ns
         if now < last:
             now = last
@@ -188,6 +198,8 @@ class Phase:
         words[clock.word_phase] = self.index
         if clock.device is not None:
             clock.tell_device(charged)
+        if clock.measuring:
+            clock.own_ns += perf_counter_ns() - now
         return self
 
     def __exit__(self, kind, value, traceback) -> None:
@@ -196,6 +208,9 @@ class Phase:
         if get_ident() != clock.thread:
             return self._exit_elsewhere(now)
         total, last = self.total, clock.last_ns
+        if clock.skipped > 0 and (clock.resting or clock.current != total or clock.stack is None):
+            clock.skipped -= 1  # It was entered in a step that was not measured.
+            return None
         if clock.current != total or clock.stack is None:
             return self._exit_out_of_order()
         if now < last:
@@ -223,5 +238,7 @@ class Phase:
             word = self.histogram + _OVERFLOW_BIN
         if word >> _BLOCK_BITS in clock._backed:
             words[word] += 1
+            if clock.measuring:
+                clock.own_ns += perf_counter_ns() - now
             return None
         return clock.count_first(word)

@@ -10,6 +10,8 @@ owner's own is set back; what the owner had inherited is deleted again. It does 
 
 from __future__ import annotations
 
+import sys
+
 _INHERITED = object()
 
 
@@ -18,6 +20,7 @@ class Patches:
 
     def __init__(self):
         self._done: list[tuple] = []
+        self._original_of: dict[int, tuple] = {}
 
     def replace(self, owner, name: str, new):
         """Set `owner.name`; returns what it was. Raises AttributeError where the owner has no such attribute."""
@@ -26,6 +29,7 @@ class Patches:
         raw = vars(owner).get(name, _INHERITED)
         setattr(owner, name, new)
         self._done.append((owner, name, raw, vars(owner).get(name)))
+        self._original_of[id(new)] = (new, original)
         return original
 
     def undo(self, function) -> None:
@@ -33,7 +37,10 @@ class Patches:
         self._done.append((function, None, None, None))
 
     def restore(self) -> None:
-        """Put everything back, the last first. What somebody else has replaced since then stays theirs."""
+        """Put everything back, the last first. What somebody else has replaced since then stays theirs.
+
+        A module that has imported a replacement by name gets the original, also in a table of its own.
+        """
         while self._done:
             owner, name, raw, ours = self._done.pop()
             try:
@@ -47,3 +54,17 @@ class Patches:
                     setattr(owner, name, raw)
             except Exception:
                 continue  # An owner that went away or refuses; the others still go back.
+        for module in list(sys.modules.values()):
+            values = getattr(module, "__dict__", None)
+            if type(values) is dict:
+                self._put_back(values)
+                for value in list(values.values()):
+                    if type(value) is dict:
+                        self._put_back(value)
+        self._original_of.clear()
+
+    def _put_back(self, values: dict) -> None:
+        for name, value in list(values.items()):
+            ours, original = self._original_of.get(id(value), (None, None))
+            if ours is not None:
+                values[name] = original

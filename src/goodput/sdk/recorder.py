@@ -43,11 +43,11 @@ class Recorder(Clock):
     """The state of one rank process. `words` is a page as u64; only the thread `thread` moves the clock."""
 
     def __init__(self):
-        super().__init__(page.W_LAST, page.W_PHASE, page.W_TOTALS)
+        super().__init__(page.W_LAST, page.W_PHASE, page.W_TOTALS, _LAYOUT)
         self.thread = NOT_STARTED
         self.used: list[int] = [0]
-        self.phase_cost_ns = self.step_cost_ns = 0
         self.starter, self.fd = None, -1
+        self.device_why = 0  # why the host's clock stands in for the device's: see sdk/device.py
 
     def open(self, words: memoryview, start_ns: int, fd: int = -1) -> None:
         """Record into these words from `start_ns` (monotonic) on; the calling thread is the step thread.
@@ -62,6 +62,9 @@ class Recorder(Clock):
         self.raised = False
         self.background: deque = deque(maxlen=BACKGROUND_MAX)
         self.thread = get_ident()
+        words[page.W_DEVICE_STATE], words[page.W_DEVICE_WHY] = bool(self.device_why), self.device_why
+        if self.device is not None:
+            self.tell_device_of("open")
 
     def ready(self) -> bool:
         """Whether the calling thread may move the clock; starts the recorder if nobody did."""
@@ -94,6 +97,22 @@ class Recorder(Clock):
             words[self.current] += now_ns - last_ns
             self.last_ns = words[page.W_LAST] = now_ns
 
+    def charge_shared(self, now_ns: int, shares: list[int], most_ns: int) -> None:
+        """Bring the totals up to `now_ns`, the time shared among phases in these proportions.
+
+        At most `most_ns` of it; what is beyond belongs to the current phase.
+        """
+        spent, whole_ns = min(max(now_ns - self.last_ns, 0), most_ns), sum(shares)
+        if whole_ns > 0 and spent > 0:
+            parts = [spent * share // whole_ns for share in shares]
+            parts[shares.index(max(shares))] += spent - sum(parts)
+            words = self.words
+            for i, part in enumerate(parts):
+                if part:
+                    words[page.W_TOTALS + i] += part
+            self.last_ns += spent
+        self.charge(now_ns)
+
     def count_first(self, word: int) -> None:
         """Count in a part of a histogram that was not used so far: give it its memory first."""
         if self.fd < 0 or page.reserve(self.fd, 8 * (word & -_BLOCK_WORDS), 8 * _BLOCK_WORDS):
@@ -125,12 +144,16 @@ class Recorder(Clock):
         self.last_ns = words[page.W_LAST] = now_ns
         if self.steps == 0:
             words[_OUTSIDE] = words[_TOTALS]
+            if self.device is not None:
+                self.tell_device_of("begin")
             return now_ns
         totals = [*words[_TOTALS]]
         record = page.W_STEP_RING + (self.steps - 1) % page.STEP_RING * page.STEP_WORDS
         for i in self.used:
             spent = totals[i] - words[record + page.R_TOTALS + i]
             words[page.W_OUTSIDE + i] = words[record + page.R_OUTSIDE + i] + spent
+        if self.device is not None:
+            self.tell_device_of("begin")
         return now_ns
 
     def begin_step(self, start_ns: int, step: int | None, samples: int) -> bool:
@@ -162,36 +185,33 @@ class Recorder(Clock):
 
         Returns the moment of its end, as end_gap does.
         """
-        words, number, start = self.words, self.steps + 1, self.step_start_ns
-        last_ns = self.last_ns
-        if now_ns < last_ns:
-            now_ns = last_ns
-        words[self.current] += now_ns - last_ns
-        self.last_ns = self.step_end_ns = words[page.W_LAST] = now_ns
-        self.samples += self.step_samples
-        at = page.W_STEP_RING + (number - 1) % page.STEP_RING * page.STEP_WORDS
-        words[at + page.R_SEAL] = 0
-        words[at + page.R_STEP] = self.step_next + page.STEP_BIAS
-        words[at + page.R_START], words[at + page.R_END] = start, now_ns
-        words[at + page.R_SAMPLES] = self.samples
-        words[at + page.R_TOTALS : at + page.R_OUTSIDE] = words[_TOTALS]
-        words[at + page.R_OUTSIDE : at + page.R_OUTSIDE + page.PHASE_SLOTS] = words[_OUTSIDE]
-        words[at + page.R_NUMBER] = number
-        words[at + page.R_SEAL] = number
-        words[page.W_STEPS] = self.steps = number
-        words[page.W_SAMPLES] = self.samples
-        self.step_start_ns = words[page.W_STEP_START] = 0
-        self.step_next += 1
-        words[page.W_STEP_NEXT] = self.step_next + page.STEP_BIAS
-        words[page.W_COST] = self.entries * self.phase_cost_ns + number * self.step_cost_ns
-        self.count(page.W_HISTOGRAMS + bin_of_ns(now_ns - start))
+        now_ns = self.close_step(now_ns)
+        self.step_ended()
+        return now_ns
+
+    def step_ended(self) -> None:
+        """What else is to do at a step's end."""
+        if self.device is not None:
+            self.tell_device_of("end")
         if self.background:
             self.drain_background()
-        return now_ns
 
     def abandon_step(self) -> None:
         """The running step will not be completed; its time counts as outside steps."""
         self.step_start_ns = self.words[page.W_STEP_START] = 0
+
+    def renumber(self, step: int) -> None:
+        """The running step is the one after `step`, whose work was restored."""
+        self.step_next = step + 1
+        self.words[page.W_STEP_NEXT] = self.step_next + page.STEP_BIAS
+        self.event("resumed", perf_counter_ns(), step)
+
+    def tell_device_of(self, what: str) -> None:
+        """Tell the device clock more than boundaries: that a step may begin or has ended, or of another page."""
+        try:
+            getattr(self.device, what)(self.current)
+        except Exception:
+            self.device = None
 
     # -- other threads
 
@@ -200,6 +220,7 @@ class Recorder(Clock):
         if len(self.background) >= BACKGROUND_MAX:
             self.drop("background")
         self.background.append(record)
+        self.plain = False
 
     def drain_background(self) -> None:
         """Enter what other threads queued: ("phase", index, ns) or ("event", kind, time, step, text)."""
@@ -238,6 +259,8 @@ class Recorder(Clock):
         if words[page.W_ENDED]:
             return
         self.drain_background()
+        if self.device is not None:
+            self.tell_device_of("finish")
         self.charge(now_ns)
         words[page.W_END] = now_ns
         words[page.W_ENDED] = page.END_REASONS.index(reason)
@@ -245,6 +268,7 @@ class Recorder(Clock):
     def detach(self, words: memoryview, state: int) -> None:
         """Go on in private memory and record nothing: after a fork the page is the parent's alone."""
         self.reset()
+        self.device = None
         self.open(words, self.last_ns)
         self.thread = state
 
@@ -258,6 +282,10 @@ def whole(value, least: int, below: int) -> int | None:
     return number if number is not None and least <= number < below else None
 
 
+_LAYOUT = (
+    *(page.W_STEP_RING, page.STEP_RING, page.STEP_WORDS, page.PHASE_SLOTS, page.W_OUTSIDE),
+    *(page.W_STEPS, page.W_SAMPLES, page.W_STEP_START, page.W_STEP_NEXT, page.W_COST, page.W_HISTOGRAMS),
+)
 _TOTALS = slice(page.W_TOTALS, page.W_TOTALS + page.PHASE_SLOTS)
 _OUTSIDE = slice(page.W_OUTSIDE, page.W_OUTSIDE + page.PHASE_SLOTS)
 _BLOCK_WORDS = 1024  # what clock.py and _fast.c keep one bit for: an octave of a histogram

@@ -11,8 +11,11 @@ Under a compiler's tracing the call is the plain one. It does not know what a st
 
 from __future__ import annotations
 
+import copy
+import operator
 import weakref
 from _thread import get_ident
+from sys import _getframe
 
 from goodput.sdk.automatic import FORWARD
 
@@ -29,7 +32,7 @@ class Roots:
         self.modules: weakref.WeakSet = weakref.WeakSet()
         self.is_compiling = torch.compiler.is_compiling
         self.grad_is_on = torch.is_grad_enabled
-        self.seen, self.looking, self._plain = False, False, None
+        self.seen, self.looking, self._plain, self.plain_call = False, False, None, None
         # Called with (module, args, kwargs) at the first call of a root that trains.
         self.first_call: list = []
         auto.patches.undo(self.detach_all)
@@ -48,7 +51,7 @@ class Roots:
                 attach(module)
             return plain(module, *args, **kwargs)
 
-        self._plain, self._looker = vars(self.module).get("__call__"), __call__
+        self._plain, self._looker, self.plain_call = vars(self.module).get("__call__"), __call__, plain
         self.module.__call__ = __call__
         self.looking = True
 
@@ -76,12 +79,12 @@ class Roots:
     def attach(self, module) -> None:
         """Time the calls of this module from now on."""
         values = getattr(module, "__dict__", {})
-        if SLOT in values and getattr(values[SLOT], "goodput", False):
+        if type(values.get(SLOT)) is Timed:
             return None
         if len(self.modules) >= ROOTS_MAX:
             return self.settle()
         try:
-            values[SLOT] = self._timed(module, values.get(SLOT))
+            values[SLOT] = Timed(self, module, values.get(SLOT))
             self.modules.add(module)
         except Exception as error:
             values.pop(SLOT, None)
@@ -93,51 +96,6 @@ class Roots:
             detach(module.__dict__)
         self.modules.clear()
 
-    def _timed(self, module, compiled):
-        """The timed call of a module. It holds the module weakly: deleting a model must free it at once."""
-        auto, is_compiling, grad_is_on, forward = (
-            self.auto,
-            self.is_compiling,
-            self.grad_is_on,
-            self.auto.forward,
-        )
-        recorder, forward_word = auto.recorder, auto.forward_word
-        me, roots, first = weakref.ref(module), self, True
-
-        def call(*args, **kwargs):
-            nonlocal first
-            inner = compiled if compiled is not None else me()._call_impl
-            if is_compiling() or recorder.inside or recorder.thread != get_ident():
-                return inner(*args, **kwargs)
-            grad = grad_is_on()
-            if recorder.evaluating:
-                if not grad or not me().training:
-                    return inner(*args, **kwargs)
-                auto.stop_evaluation()
-            elif not grad and not recorder.fetched and not recorder.trained:
-                auto.start_evaluation()
-                if recorder.evaluating:
-                    return inner(*args, **kwargs)
-            if grad:
-                recorder.trained = roots.seen = True
-                if first:
-                    first = False
-                    roots.note(me(), args, kwargs)
-            if not recorder.step_start_ns:
-                auto.open_step()
-            if recorder.after == FORWARD:
-                recorder.gap = forward_word
-            recorder.inside = True
-            try:
-                with forward:
-                    return inner(*args, **kwargs)
-            finally:
-                recorder.inside = False
-                recorder.after = FORWARD
-
-        call.goodput, call.compiled = True, compiled
-        return call
-
     def note(self, module, args, kwargs) -> None:
         for function in self.first_call:
             try:
@@ -146,10 +104,75 @@ class Roots:
                 self.auto.session.say(f"automatic: {type(error).__name__}: {error}")
 
 
+class Timed:
+    """The timed call of a module. It holds the module weakly: deleting a model must free it at once.
+
+    A module that says itself what is copied or pickled of it may take this along: then it becomes what stood here
+    before, and where it was taken as it is, by another module, that one is called.
+    """
+
+    __slots__ = ("auto", "compiled", "first", "is_compiling", "me", "recorder", "roots")
+
+    def __init__(self, roots: Roots, module, compiled):
+        self.roots, self.auto, self.recorder = roots, roots.auto, roots.auto.recorder
+        self.me, self.compiled, self.first = weakref.ref(module), compiled, True
+        self.is_compiling = roots.is_compiling
+
+    def __call__(self, *args, **kwargs):
+        module, recorder = self.me(), self.recorder
+        if self.is_compiling():
+            return (module._call_impl if self.compiled is None else self.compiled)(*args, **kwargs)
+        caller = _getframe(1).f_locals.get("self", module)
+        if caller is not module and caller.__dict__.get(SLOT) is self:
+            return self._plain_call_of(caller)(*args, **kwargs)
+        inner = module._call_impl if self.compiled is None else self.compiled
+        if recorder.inside or recorder.resting or recorder.thread != get_ident():
+            return inner(*args, **kwargs)
+        auto, grad = self.auto, self.roots.grad_is_on()
+        if recorder.evaluating:
+            if not grad or not module.training:
+                return inner(*args, **kwargs)
+            auto.stop_evaluation()
+        elif not grad and not recorder.fetched and not recorder.trained:
+            auto.start_evaluation()
+            if recorder.evaluating:
+                return inner(*args, **kwargs)
+        if grad:
+            recorder.trained = self.roots.seen = True
+            if self.first:
+                self.first = False
+                self.roots.note(module, args, kwargs)
+        if not recorder.step_start_ns:
+            auto.open_step()
+        if recorder.after == FORWARD:
+            recorder.gap = auto.forward_word
+        recorder.inside = True
+        try:
+            with auto.forward:
+                return inner(*args, **kwargs)
+        finally:
+            recorder.inside = False
+            recorder.after = FORWARD
+
+    def _plain_call_of(self, copied):
+        """The call of a module whose attributes were copied one by one; it is left as it would be without us."""
+        detach(copied.__dict__)
+        return copied._call_impl if self.compiled is None else self.compiled
+
+    def __deepcopy__(self, memo):
+        return copy.deepcopy(self.compiled, memo)
+
+    def __reduce__(self):
+        return (type(None), ()) if self.compiled is None else (_first, ((self.compiled,),))
+
+
+_first = operator.itemgetter(0)
+
+
 def detach(values: dict) -> None:
     """Take our call out of a module's attributes."""
     ours = values.get(SLOT)
-    if getattr(ours, "goodput", False):
+    if type(ours) is Timed:
         if ours.compiled is None:
             del values[SLOT]
         else:

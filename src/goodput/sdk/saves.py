@@ -39,7 +39,7 @@ def is_on_disk(file) -> bool:
 
 def trained_numbers(auto) -> int:
     """Numbers that the anchor optimizer trains, 0 before its first step."""
-    optimizer = None if auto.anchor is None else auto.anchor()
+    optimizer = auto.anchor()
     try:
         return sum(p.numel() for group in optimizer.param_groups for p in group["params"])
     except Exception:
@@ -68,8 +68,8 @@ def _inside(value):
     parameters = getattr(value, "parameters", None)
     if callable(parameters):
         return list(parameters())
-    state = getattr(value, "state_dict", None)
-    return [state()] if callable(state) else ()
+    # Not its state_dict(), which may copy everything, or wait for other ranks.
+    return list(getattr(value, "__dict__", {}).values()) if not isinstance(value, type) else ()
 
 
 def step_in(loaded) -> int | None:

@@ -1,8 +1,10 @@
 """One recorder per process: how it starts, what it is told, and what happens at fork and at exit.
 
-In: the calls of the front door (goodput/__init__.py) and the environment. Out: an open Recorder, on a rank page
-where one can be written and on private memory where not. Nothing raises into user code: a wrong argument is
-replaced by its default, and said once on standard error and counted in the page.
+In: the calls of the front door (goodput/__init__.py), what is found out about this process, and the environment. Out:
+an open Recorder, on a rank page where one can be written and on private memory where not. What is told of a process
+that is measured already goes into its page; until its first step it can still become another rank or run. Nothing
+raises into user code: a wrong argument is replaced by its default, and said once on standard error and counted in the
+page. Nobody waits: a call that finds another one under way leaves its work to that one.
 """
 
 from __future__ import annotations
@@ -11,9 +13,12 @@ import os
 import sys
 import time
 from _thread import allocate_lock, get_ident
+from collections import deque
 
 from goodput import page
-from goodput.identity import clean_text
+from goodput.identity import check_identity, clean_text
+from goodput.sdk import later
+from goodput.sdk.move import move, withdraw
 from goodput.sdk.phase import Phase
 from goodput.sdk.recorder import (
     DISABLED,
@@ -26,11 +31,13 @@ from goodput.sdk.recorder import (
     Recorder,
     whole,
 )
-from goodput.sdk.who import identity_of, now, shown
+from goodput.sdk.told import Told
+from goodput.sdk.who import now, shown
 
 MESSAGES_MAX = 20
 MESSAGE_CHARACTERS_MAX = 400
 LOCK_SECONDS_MAX = 0.1
+CALLS_MAX = 64  # that may wait for the one that is under way
 
 
 class Session:
@@ -46,33 +53,51 @@ class Session:
         self.writer: page.Writer | None = None
         self.said: set[str] = set()
         self.errors = 0
-        self._starting, self._table = allocate_lock(), allocate_lock()
+        self.automatic = None  # goodput.sdk.automatic.Automatic, where goodput.auto was imported
+        self._forget()
         if environ.get("GOODPUT_DISABLE", "") not in ("", "0"):
             self.recorder.thread = DISABLED
+
+    def _forget(self) -> None:
+        """Nothing is under way and nothing was told: this is a new process."""
+        self._starting, self._table = allocate_lock(), allocate_lock()
+        self._calls: deque = deque(maxlen=CALLS_MAX)
+        self.told, self.placed, self.named = Told(), {}, {}
+        self.explicit = False  # whether the user called `start`
+        self.settled = False  # whether steps were done under this rank, also in an attempt before
 
     # -- start and end
 
     def start(self, explicit: bool = False, **given) -> None:
-        """Open the page; see goodput.start. Does nothing when disabled, forked without a call, or started."""
-        if not self._starting.acquire(False):
-            return  # Another thread, or the code that this signal handler interrupted, is at it.
-        try:
-            state = self.recorder.thread
-            if state in (NOT_STARTED, STOPPED) or (explicit and state in (FORKED, FORKED_EARLY)):
-                identity = identity_of(given, self.environ, self.say, fresh=state != STOPPED)
-                self._open(identity, given.get("directory"))
-                _close_before_exit(self.at_exit)
-            elif state > 0 and self._differs(given):
-                self.say("start was called again with another run, rank or world size; the first call holds")
-        except Exception as error:
-            self._give_up(error)
-        finally:
-            self._starting.release()
+        """Open the page; see goodput.start. Does nothing when disabled or forked without a call.
+
+        Where the session had started by itself the user's call still tells who this process is.
+        """
+        # Phases that come meanwhile must not crowd out what the user says.
+        if explicit or not self._starting.locked():
+            self._in_turn(later.start, explicit, given)
+
+    def tell(self, **fields) -> None:
+        """What was found out about this process: arguments of goodput.start, but for who it is.
+
+        The user's own word holds over it. A world can be found to be larger, not smaller.
+        """
+        self._in_turn(later.tell, fields)
+
+    def place(self, rank: int, world_size: int, run: str | None = None) -> None:
+        """Rank and world size as they were found out, and a name that all ranks of the run would choose.
+
+        They count where neither the user nor the launcher says otherwise, and until the first step is done.
+        """
+        placed = {"rank": rank, "world_size": world_size, "run": run}
+        self._in_turn(later.place, {name: value for name, value in placed.items() if value is not None})
 
     def stop(self, reason) -> None:
         """Close the page with this reason; later phases record nothing until the next `start`."""
         recorder = self.recorder
         if recorder.thread > 0:
+            if self.automatic is not None:
+                self.automatic.ends()
             failed = type(reason) is str and reason == "failed"
             recorder.end(time.perf_counter_ns(), "failed" if failed else "finished")
             recorder.thread = STOPPED
@@ -87,10 +112,11 @@ class Session:
             recorder.drop("step")
             return self.say(f"resumed({shown(step)}): want the index of the last step done, -1 for none")
         if recorder.steps and index + 1 < recorder.step_next:
+            self.settled = True
             again = dict(self.identity, attempt=self.identity["attempt"] + 1, **now())
             recorder.end(again["start_mono_ns"], "resumed")
             try:
-                self._open(again, os.path.dirname(self.writer.path) if self.writer.path else None, again=True)
+                self.open(again, os.path.dirname(self.writer.path) if self.writer.path else None, again=True)
             except Exception as error:
                 return self._give_up(error)
         recorder.abandon_step()
@@ -109,7 +135,7 @@ class Session:
             return self.say(f"mark: no text: {type(error).__name__}")
         recorder.event("mark", time.perf_counter_ns(), max(recorder.step_next - 1, -1), text)
 
-    def _open(self, identity: dict, directory, again: bool = False) -> None:
+    def open(self, identity: dict, directory, again: bool = False) -> None:
         """Record into a page of this identity; `again` is for an attempt that follows in the same process."""
         old, recorder = self.writer, self.recorder
         if again and directory is None:
@@ -131,6 +157,7 @@ class Session:
                 self._table.release()
         if old is not None:
             old.close()
+        recorder.words[page.W_PROVISIONAL] = not (self.explicit or again)
         recorder.words[page.W_DROPS + page.DROPS.index("error")] += min(self.errors, 1000)
         self.errors = 0
         recorder.charge(time.perf_counter_ns())
@@ -142,31 +169,57 @@ class Session:
             identity["attempt"] = page.next_attempt(directory, identity)
             return page.Writer(directory, identity)
         except page.Claimed as claim:
-            self.say(f"{claim}; this process is not reported. Give it its own rank= or run=")
-            try:
-                page.bump_drop(claim.path, "claim")
-            except (OSError, ValueError):
-                pass  # Another user's page, or it went away.
+            self._refused(claim)
         except Exception as error:
             text = f"cannot write a page in {shown(directory)}: {shown(error)}"
             self.say(f"{text}; only goodput.report() will see this process")
         return page.Writer(None, identity)
 
+    def _refused(self, claim: page.Claimed) -> None:
+        self.say(f"{claim}; this process is not reported. Give it its own rank= or run=")
+        try:
+            page.bump_drop(claim.path, "claim")
+        except (OSError, ValueError):
+            pass  # Another user's page, or it went away.
+
+    def _in_turn(self, act, *arguments) -> None:
+        """Do this now; or, where another thread or the code that a signal handler interrupted is at it, right after."""
+        self._calls.append((act, arguments))
+        while self._calls and self._starting.acquire(False):
+            try:
+                if self._calls:  # Whoever had the lock may have done it.
+                    act, arguments = self._calls.popleft()
+                    act(self, *arguments)
+            except Exception as error:
+                self._give_up(error)
+            finally:
+                self._starting.release()
+
+    def become(self, identity: dict, directory) -> None:
+        """Be this rank from the start of the process on: the page gets its identity, then its name."""
+        writer = self.writer
+        if writer.path is None:
+            return self._name(identity)
+        here = os.path.dirname(writer.path)
+        for place in (directory, here):
+            try:
+                page.make_directory(place)
+                self._name({**identity, "attempt": page.next_attempt(place, identity)})
+                return move(writer, self.identity, place)
+            except page.Claimed as claim:
+                self._refused(claim)
+                return withdraw(writer)
+            except (OSError, TypeError, ValueError) as error:
+                # Another file system, or no directory: it stays where it lies.
+                self.say(f"cannot move the page to {shown(place)}: {shown(error)}")
+
+    def _name(self, identity: dict) -> None:
+        page.rewrite_identity(self.writer.words, check_identity(identity))
+        self.identity = identity
+
     def _give_up(self, error: Exception) -> None:
         self.say(f"cannot start, this process is not measured: {shown(error)}")
         self.recorder.thread = DISABLED
-
-    def _differs(self, given: dict) -> bool:
-        run, identity = given.get("run"), self.identity
-        try:
-            if run is not None and clean_text(run, 128) != identity["run"]:
-                return True
-        except Exception:
-            return True
-        numbers = (
-            (whole(given.get(name), 0, page.NS_MAX), identity[name]) for name in ("rank", "world_size")
-        )
-        return any(said not in (None, held) for said, held in numbers)
 
     # -- other arguments
 
@@ -250,7 +303,7 @@ class Session:
 
     def after_fork(self) -> None:
         """In the child: the page is the parent's; record nothing until `start` is called here."""
-        self._starting, self._table = allocate_lock(), allocate_lock()
+        self._forget()
         recorder = self.recorder
         if recorder.thread == NOT_STARTED:
             recorder.thread = FORKED_EARLY
@@ -272,13 +325,6 @@ class Session:
             self.stop("finished" if well or hasattr(sys, "ps1") else "failed")
         except Exception:
             pass
-
-
-def _close_before_exit(at_exit) -> None:
-    """A child of multiprocessing ends without the interpreter's exit functions, but runs its own finalizers."""
-    processes, util = (sys.modules.get(f"multiprocessing.{name}") for name in ("process", "util"))
-    if processes is not None and util is not None and processes.parent_process() is not None:
-        util.Finalize(None, at_exit, exitpriority=0)
 
 
 def _calibrate(recorder: Recorder) -> None:

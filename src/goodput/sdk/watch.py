@@ -70,8 +70,8 @@ class Watch:
         package = name.partition(".")[0]
         done = [name] if name != package else [n for n in self._waiting if n.partition(".")[0] == package]
         for each in done:
-            # Of a package that is being imported its last act is this one, though it is still marked as at it.
-            if each == name == package or (is_whole(each) and (name == package or is_whole(package))):
+            # The last act of a module's own import is this one, though it is still marked as at it.
+            if (each == name or is_whole(each)) and (name == package or is_whole(package)):
                 for function in self._waiting.pop(each, []):
                     function(sys.modules[each])
         if not self._waiting:

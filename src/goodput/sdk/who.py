@@ -18,16 +18,25 @@ from goodput.sdk.recorder import whole
 
 # A process older than this when it calls `start` was not started for the run (a notebook, a server).
 STARTUP_SECONDS_MAX = 900.0
+TEXTS = ("group", "device", "device_uuid", "dtype")
 
 
-def identity_of(given: dict, environ, say, fresh: bool) -> dict:
-    """The identity of this process. It begins with the process if `fresh`, else now."""
+def identity_of(given: dict, environ, say, fresh: bool, placed: dict | None = None) -> dict:
+    """The identity of this process. It begins with the process if `fresh`, else now.
+
+    `placed` is what was learnt of run, rank and world size where neither the user nor the launcher names them.
+    """
     launched = from_environment(environ)
     for text in launched["ignored"]:
         say(f"ignored: {text}")
+    placed = placed or {}
+    if "rank" not in launched:
+        launched.update({name: placed[name] for name in ("rank", "world_size") if name in placed})
     rank = _integer(given, "rank", launched.get("rank", 0), say)
+    is_rank = "rank" in launched or "rank" in given
+    named = launched.get("run") or placed.get("run") or _script_name(is_rank)
     identity = {
-        "run": _text(given, "run", 128, launched.get("run") or _script_name(), say),
+        "run": _text(given, "run", 128, named, say),
         "rank": rank,
         "world_size": max(_integer(given, "world_size", launched.get("world_size", 1), say), rank + 1),
         "attempt": _integer(given, "attempt", launched.get("attempt", 1), say),
@@ -38,11 +47,20 @@ def identity_of(given: dict, environ, say, fresh: bool) -> dict:
         "pid_start_ticks": page.process_start_ticks(),
         "devices": _integer(given, "devices", 1, say),
         **{name: _integer(given, name, None, say) for name in PLACES},
-        **{name: _text(given, name, 64, "", say) for name in ("group", "device", "device_uuid", "dtype")},
+        **{name: _text(given, name, 64, "", say) for name in TEXTS},
         **{name: _rate(given, name, say) for name in RATES},
         **(_process_start() if fresh else now()),
     }
     return check_identity(identity)
+
+
+def told_of(given: dict, say) -> dict:
+    """What `given` says of a rank beyond who it is: only what is valid, as it stands in an identity."""
+    found = {name: _text(given, name, 64, "", say) or None for name in TEXTS if name in given}
+    found.update({name: _rate(given, name, say) for name in RATES if name in given})
+    whole_numbers = (*PLACES, "devices", "world_size")
+    found.update({name: _integer(given, name, None, say) for name in whole_numbers if name in given})
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def now() -> dict:
@@ -93,10 +111,14 @@ def _text(given: dict, name: str, most: int, default: str, say) -> str:
         return clean_text(default, most)
 
 
-def _script_name() -> str:
+def _script_name(is_rank: bool) -> str:
+    """The script and the process; of ranks that one process has spawned that process, so that they share a run."""
     main = sys.modules.get("__main__")
     path = getattr(main, "__file__", None) or "python"
-    return f"{os.path.splitext(os.path.basename(path))[0]}-{os.getpid()}"
+    processes = sys.modules.get("multiprocessing.process") if is_rank else None
+    parent = processes.parent_process() if processes is not None else None
+    pid = os.getpid() if parent is None else parent.pid
+    return f"{os.path.splitext(os.path.basename(path))[0]}-{pid}"
 
 
 def _process_start() -> dict:

@@ -20,8 +20,8 @@ def found() -> list:
 
 
 def apply_all(auto, watch) -> None:
-    """Apply each patch when its module is there."""
-    for patch in found():
+    """Apply each patch when its module is there; those of torch before those of its parts, which use them."""
+    for patch in sorted(found(), key=lambda patch: patch.MODULE):
         watch.when(patch.MODULE, _safely(patch, auto))
 
 

@@ -10,13 +10,17 @@ from __future__ import annotations
 import functools
 from _thread import get_ident
 
-from goodput.sdk.automatic import BACKWARD, FORWARD
+from goodput.sdk import hooks as kinds
+from goodput.sdk.automatic import BACKWARD, FORWARD, NOTHING
+from goodput.sdk.hooks import hook
+from goodput.sdk.patches.communication import backward_runs_here
 
 MODULE = "torch"
 RELIES_ON = """torch/_tensor.py: Tensor.backward calls torch.autograd.backward by that name.
 torch/csrc/autograd/engine.cpp: final callbacks run in the order in which they were queued, after the last node and
 on the caller's streams. torch/csrc/distributed/c10d/reducer.cpp: Reducer waits in such a callback, queued when the
-last gradient is ready."""
+last gradient is ready, in the pass that computes it; with static_graph its first all-reduce is made there too."""
+TENSORS_MAX = 8  # roots of one backward pass that are watched
 
 
 def apply(torch, auto) -> None:
@@ -25,25 +29,34 @@ def apply(torch, auto) -> None:
 
     def timed(function):
         @functools.wraps(function)
-        def call(*args, **kwargs):
-            if is_compiling() or recorder.thread != get_ident() or auto.inside:
-                return function(*args, **kwargs)
-            if auto.evaluating or not recorder.step_start_ns:
+        def any_call(*args, **kwargs):
+            if recorder.thread != get_ident() or recorder.inside or recorder.resting:
+                if not recorder.reducers or not recorder.inside:
+                    return function(*args, **kwargs)
+                return waits.run_inner(function, args, kwargs)
+            if recorder.evaluating or not recorder.step_start_ns:
                 auto.trains()
-            if auto.after == FORWARD:
+            if recorder.after == FORWARD:
                 recorder.gap = auto.forward_word
-            auto.trained = auto.inside = True
-            auto.micro_batches += 1
-            handle = waits.watch(args, kwargs) if auto.reducers else None
+            elif recorder.after == NOTHING:
+                auto.lost_sight()
+            recorder.trained = recorder.inside = True
+            recorder.micro_batches += 1
             try:
                 with phase:
-                    result = function(*args, **kwargs)
-                    if handle is not None:
-                        waits.end(handle)
-                    return result
+                    if recorder.reducers:
+                        return waits.run(function, args, kwargs)
+                    return function(*args, **kwargs)
             finally:
-                auto.inside = False
-                auto.after = BACKWARD
+                recorder.inside = False
+                recorder.after = BACKWARD
+
+        fast = hook(kinds.BACKWARD, phase, function, any_call, gap=auto.forward_word)
+
+        # A Python function, since a compiler that traces a step goes through it.
+        @functools.wraps(function)
+        def call(*args, **kwargs):
+            return function(*args, **kwargs) if is_compiling() else fast(*args, **kwargs)
 
         return call
 
@@ -56,44 +69,78 @@ class Waits:
 
     def __init__(self, torch, auto):
         self.auto, self.tensor, self.engine = auto, torch.Tensor, torch.autograd.Variable._execution_engine
-        self.computed = self.entered = False
+        self.in_backward = backward_runs_here(torch)
 
-    def watch(self, args, kwargs):
-        """Ask to be called at the end of the computation; returns what `end` wants, or None."""
-        self.computed = self.entered = False
-        tensors = args[0] if args else kwargs.get("tensors")
-        loss = tensors[0] if isinstance(tensors, (tuple, list)) and tensors else tensors
-        if not isinstance(loss, self.tensor) or not loss.requires_grad:
-            return None
+    def run(self, function, args, kwargs):
+        """Call the backward pass, watched."""
+        wait = self._watched(args, kwargs)
+        if wait is None:
+            return function(*args, **kwargs)
         try:
-            return loss.register_hook(self._first_gradient)
-        except Exception:
-            return None
+            return function(*args, **kwargs)
+        finally:
+            wait.end()
 
-    def _first_gradient(self, _gradient) -> None:
-        if not self.computed:
-            self.computed = True
+    def run_inner(self, function, args, kwargs):
+        """Call a backward pass inside another, as re-entrant activation checkpointing does.
+
+        A reducer whose last gradient is computed in it waits at its end.
+        """
+        if self.auto.recorder.thread == get_ident() or self.in_backward():
+            return self.run(function, args, kwargs)
+        return function(*args, **kwargs)
+
+    def _watched(self, args, kwargs):
+        """Ask to be called before the first computation; None where nothing says when that is."""
+        tensors = args[0] if args else kwargs.get("tensors")
+        tensors = tensors if isinstance(tensors, (tuple, list)) else (tensors,)
+        wait = Wait(self)
+        for tensor in tensors[:TENSORS_MAX]:
             try:
-                self.engine.queue_callback(self._all_computed)
+                if isinstance(tensor, self.tensor) and tensor.requires_grad:
+                    wait.handles.append(tensor.register_hook(wait.first_gradient))
+            except Exception:
+                continue
+        return wait if wait.handles else None
+
+
+class Wait:
+    """One backward pass.
+
+    entered  False before the end of its computation; then the thread that has told it
+    """
+
+    __slots__ = ("auto", "engine", "entered", "handles", "queued")
+
+    def __init__(self, waits: Waits):
+        self.auto, self.engine = waits.auto, waits.engine
+        self.entered, self.queued, self.handles = 0, False, []
+
+    def first_gradient(self, _gradient) -> None:
+        if not self.queued:
+            self.queued = True
+            try:
+                self.engine.queue_callback(self.all_computed)
             except Exception:
                 pass
 
-    def _all_computed(self) -> None:
-        auto = self.auto
-        if auto.recorder.thread == get_ident():
-            self.entered = True
+    def all_computed(self) -> None:
+        """The engine calls this after the last computation, before the callbacks queued since."""
+        auto, self.entered = self.auto, get_ident()
+        if auto.recorder.thread == self.entered:
             auto.communication.__enter__()
         elif auto.recorder.device is not None:
-            # An autograd thread: the step thread waits for it, in the phase of the backward pass.
-            self.entered = None
+            # A thread of autograd's: the step thread waits for it, in the phase of the backward pass.
             auto.tell_device(auto.backward.total)
 
-    def end(self, handle) -> None:
-        """The call is about to return."""
-        handle.remove()
-        auto, entered = self.auto, self.entered
-        self.entered = False
-        if entered:
+    def end(self) -> None:
+        """The call is about to return, or has raised."""
+        for handle in self.handles:
+            handle.remove()
+        auto = self.auto
+        if not self.entered:
+            return
+        if auto.recorder.thread == self.entered:
             auto.communication.__exit__(None, None, None)
-        elif entered is None:
+        else:
             auto.tell_device(auto.communication.total)

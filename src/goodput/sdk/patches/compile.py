@@ -5,9 +5,15 @@ Looking for root modules pauses meanwhile, so that what is traced is what it wou
 
 from __future__ import annotations
 
+import os
+import sys
+from types import CodeType, FunctionType
+
 MODULE = "torch._dynamo"
 RELIES_ON = """torch/_dynamo/callback.py: callback_handler.register_start_callback and register_end_callback, called once
-around the outermost compilation, on the thread that compiles, also when it raises."""
+around the outermost compilation, on the thread that compiles, also when it raises; torch._dynamo.reset calls its
+clear. torch/_dynamo/eval_frame.py: skip_code(code) leaves frames of it out, not those that they call, nor what is traced
+through. torch/_dynamo/utils.py: unpatched_nn_module_call is torch.nn.Module.__call__ as it was then, imported by variables/nn_module.py."""
 
 
 def apply(dynamo, auto) -> None:
@@ -16,6 +22,8 @@ def apply(dynamo, auto) -> None:
 
     def start(_arguments=None) -> None:
         nonlocal paused
+        auto.wake()
+        auto.count("compilations", 1, add=True)
         paused = roots.looking
         roots.settle()
         auto.compile.__enter__()
@@ -25,7 +33,40 @@ def apply(dynamo, auto) -> None:
         if paused:
             roots.look()
 
-    handler.register_start_callback(start)
-    handler.register_end_callback(end)
+    _show_plain_call(dynamo, roots)
+    for code in our_code():
+        dynamo.eval_frame.skip_code(code)
+
+    def register() -> None:
+        handler.register_start_callback(start)
+        handler.register_end_callback(end)
+
+    def clear() -> None:
+        forget()
+        register()
+
+    register()
+    forget = auto.patches.replace(handler, "clear", clear)
     auto.patches.undo(lambda: handler.remove_start_callback(start))
     auto.patches.undo(lambda: handler.remove_end_callback(end))
+
+
+def our_code() -> set:
+    """The code of all that stands in the place of torch's, or is called by it: frames that are not to be compiled."""
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith("goodput.sdk.")]
+    owners = [*modules, *(v for m in modules for v in vars(m).values() if isinstance(v, type))]
+    todo = [f.__code__ for o in owners for f in list(vars(o).values()) if isinstance(f, FunctionType)]
+    found = set()
+    while todo:
+        code = todo.pop()
+        if code not in found and f"{os.sep}goodput{os.sep}" in code.co_filename:
+            found.add(code)
+            todo.extend(inner for inner in code.co_consts if isinstance(inner, CodeType))
+    return found
+
+
+def _show_plain_call(dynamo, roots) -> None:
+    """Dynamo keeps torch.nn.Module's call as it found it at its import: that shall be the plain one."""
+    for module in (dynamo.utils, dynamo.variables.nn_module):
+        if roots.looking and getattr(module, "unpatched_nn_module_call", None) is roots.module.__call__:
+            module.unpatched_nn_module_call = roots.plain_call

@@ -1,4 +1,8 @@
-"""FSDP1 (`FullyShardedDataParallel`): the waits for gathered parameters and for reduced gradients."""
+"""FSDP1 (`FullyShardedDataParallel`): the compute stream's waits for gathered parameters and reduced gradients.
+
+In: the functions of NAMES. Out: the phase `communication` around each. What they call on side streams is not on the
+compute stream, where the device clock has its boundaries; on a CPU, which has no streams, it is waited for in place.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,21 @@ import sys
 
 from goodput.sdk.patches.communication import timer
 
-MODULE = "torch.distributed.fsdp._runtime_utils"
-RELIES_ON = """torch/distributed/fsdp/_runtime_utils.py: _pre_forward_unshard and
-_pre_backward_hook issue an all-gather and make the compute stream wait for it; _post_backward_final_callback makes it wait for the
-gradients. They call each other by name in the module."""
+# The last module to be imported of those that have these functions by name.
+MODULE = "torch.distributed.fsdp.fully_sharded_data_parallel"
+RELIES_ON = """torch/distributed/fsdp/_runtime_utils.py: _pre_forward_unshard and _pre_backward_hook issue an all-gather
+and make the compute stream wait for it; _post_backward_hook issues the reduction of gradients on a stream of its own;
+_post_backward_final_callback makes the compute stream wait for that. They are looked up by name when hooks are
+registered; fully_sharded_data_parallel.py imports _pre_forward_unshard by name."""
 NAMES = ("_pre_forward_unshard", "_pre_backward_hook", "_post_backward_final_callback")
 
 
 def apply(module, auto) -> None:
-    torch = sys.modules["torch"]
-    timed = timer(torch, auto)
+    timed = timer(sys.modules["torch"], auto)
+    runtime = sys.modules["torch.distributed.fsdp._runtime_utils"]
     for name in NAMES:
-        auto.patches.replace(module, name, timed(getattr(module, name)))
+        original = getattr(runtime, name)
+        call = timed(original)
+        auto.patches.replace(runtime, name, call)
+        if getattr(module, name, None) is original:
+            auto.patches.replace(module, name, call)

@@ -18,12 +18,13 @@ MODULE = "torch"
 RELIES_ON = """torch/utils/data/dataloader.py: DataLoader.__iter__ returns an iterator whose class inherits
 _BaseDataLoaderIter.__next__."""
 DEPTH_MAX = 4
+ASKED_MAX = 16
 
 
 def apply(torch, auto) -> None:
-    module, loaders = torch.utils.data.dataloader, Loaders(auto)
+    module, loaders = torch.utils.data.dataloader, Loaders(auto, torch.is_grad_enabled)
     recorder, phase = auto.recorder, auto.loader
-    grad_is_on, size = torch.is_grad_enabled, sizer(torch)
+    auto.loaders, grad_is_on, size = loaders, torch.is_grad_enabled, sizer(torch)
     auto.is_worker = lambda: torch.utils.data.get_worker_info() is not None
     iterate, advance = module.DataLoader.__iter__, module._BaseDataLoaderIter.__next__
 
@@ -39,10 +40,12 @@ def apply(torch, auto) -> None:
 
     @functools.wraps(advance)
     def any_next(self):
-        if recorder.inside or (recorder.thread != get_ident() and not auto.is_here()):
+        if recorder.inside or recorder.resting or (recorder.thread != get_ident() and not auto.is_here()):
             return advance(self)
         if not loaders.is_current(self):
             loaders.change(self)
+        elif loaders.asked:
+            loaders.asked.pop()  # Twice without another in between, as in an evaluation.
         if recorder.evaluating:
             if not loaders.trains or not grad_is_on():
                 return advance(self)
@@ -71,15 +74,17 @@ def apply(torch, auto) -> None:
 class Loaders:
     """Which loaders are for training, and whose samples are counted.
 
-    trains  whether the loader asked last may be one for training
+    trains  whether the loader asked last is for training, or any may be
+    asked   loaders that were asked in this step, besides the last, and may be for training too
     """
 
-    def __init__(self, auto):
+    def __init__(self, auto, grad_is_on):
         self.auto, self.recorder, self.trains = auto, auto.recorder, True
         self._of: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self._training: weakref.WeakSet = weakref.WeakSet()
-        self._current = self._counted = _nothing
-        self._loader = _nothing
+        self._current = self._counted = self._loader = _nothing
+        self.asked: list = []
+        self._may_train, self._grad_is_on = False, grad_is_on
 
     def is_current(self, iterator) -> bool:
         return self._current() is iterator
@@ -94,11 +99,16 @@ class Loaders:
     def change(self, iterator) -> None:
         """Another iterator than the last one is asked."""
         loader = self._of.get(iterator, _nothing)()
-        self._current = weakref.ref(iterator)
-        self._loader = _nothing if loader is None else weakref.ref(loader)
-        known = loader is not None and loader in self._training
+        if loader is None:  # Made for one loop alone, and gone.
+            loader = iterator
+        self._current, self._loader = weakref.ref(iterator), weakref.ref(loader)
+        known = loader in self._training
         self.trains = known or not self._training
         recorder = self.recorder
+        # Of another loader this batch may be the first of an evaluation, unless it turns out that a step trained on it.
+        self._may_train = not recorder.evaluating and self._grad_is_on()
+        if self._may_train and not known and len(self.asked) < ASKED_MAX:
+            self.asked.append(self._loader)
         recorder.counting = self._counted() is None or self._counted() is loader
         # The compiled hook knows training iterators alone.
         recorder.iterator = self._current if known else None
@@ -106,12 +116,22 @@ class Loaders:
 
     def step_ended(self) -> None:
         """What was fetched in a step that has trained was for training."""
+        self._training.update(loader for loader in (ref() for ref in self.asked) if loader is not None)
+        self.asked.clear()
         loader = self._loader()
-        if self.trains and loader is not None:
+        if loader is not None and (self.trains or self._may_train):
             self._training.add(loader)
-            self.recorder.iterator = self._current
-            if self._counted() is None:
+            new, self.trains, self.recorder.iterator = not self.trains, True, self._current
+            if new or self._counted() is None:
                 self._counted = self._loader
+                self.recorder.counting = True
+
+    def forget(self) -> None:
+        """A trainer begins to train, or an epoch: its loaders may be others than before."""
+        self._training.clear()
+        self.asked.clear()
+        self._current = self._counted = self._loader = _nothing
+        self.recorder.iterator = None
 
 
 def _nothing() -> None:

@@ -10,12 +10,14 @@ import sys
 from _thread import get_ident
 
 from goodput.sdk.hooks import AFTER_STEP, BEFORE_STEP, hook
+from goodput.sdk.recorder import compiled
 
 MODULE = "torch"
 RELIES_ON = """torch/optim/optimizer.py: register_optimizer_step_pre_hook and register_optimizer_step_post_hook, called
-by profile_hook_step as hook(optimizer, args, kwargs); the post hooks are not called where step raises. Adam and its
+by what profile_hook_step returns as hook(optimizer, args, kwargs); the post hooks are not called where step raises. Adam and its
 kin keep the number of steps done in state[parameter]["step"]. torch/amp/grad_scaler.py: GradScaler.step calls
 optimizer.step unless gradients are not finite."""
+FRAMES_MAX = 64  # between an optimizer's step and that of the one that it wraps
 
 
 def apply(torch, auto) -> None:
@@ -24,15 +26,23 @@ def apply(torch, auto) -> None:
     recorder = auto.recorder
 
     def before_any(optimizer, args, kwargs) -> None:
-        if recorder.thread == get_ident() and not auto.preparing:
+        if recorder.thread == get_ident() and not auto.preparing and not recorder.resting:
             if not recorder.steps and recorder.anchor() is None:
                 auto.go_on_after(steps_done(optimizer, torch))
             auto.optimizer_begins(optimizer)
 
     def after_any(optimizer, args, kwargs) -> None:
-        if not auto.preparing:
+        if recorder.resting:
+            if not compiled:  # Else the compiled hook has counted it.
+                auto.rested(optimizer)
+            elif recorder.rested >= recorder.resting:
+                auto.wake()
+        elif not auto.preparing:
             auto.optimizer_ends(optimizer)
 
+    # All steps run in a function of this code.
+    code = torch.optim.Optimizer.profile_hook_step(_nothing).__code__
+    auto.in_a_step = functools.partial(is_inside, code)
     phase, word = auto.optimizer, auto.optimizer_word
     begin = hook(BEFORE_STEP, phase, before_any, before_any, gap=word)
     end = hook(AFTER_STEP, phase, after_any, after_any)
@@ -62,6 +72,23 @@ def apply(torch, auto) -> None:
     auto.patches.replace(torch.optim.Optimizer, "__init__", __init__)
     _watch_zero_grad(torch, auto)
     _watch_scaler(torch, auto)
+
+
+def _nothing() -> None:
+    """In the place of an optimizer's step."""
+
+
+def is_inside(code) -> bool:
+    """Whether the function of this code that runs was called by another of it."""
+    frame, found = sys._getframe(1), 0
+    for _ in range(FRAMES_MAX):
+        if frame is None:
+            break
+        found += frame.f_code is code
+        if found > 1:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _watch_zero_grad(torch, auto) -> None:

@@ -22,7 +22,7 @@ def apply(module, auto) -> None:
 
     @functools.wraps(load)
     def load_file(*args, **kwargs):
-        if recorder.thread != get_ident() or recorder.current == auto.restore.total or auto.evaluating:
+        if recorder.thread != get_ident() or recorder.current == auto.restore.total or recorder.evaluating:
             return load(*args, **kwargs)
         with auto.restore:
             return load(*args, **kwargs)

@@ -44,16 +44,12 @@ def apply(torch, auto) -> None:
 def during(auto, what, is_kept: bool, save):
     """Call `save()` as a checkpoint of `what`; it is committed if it is kept and nothing was raised."""
     auto.leave_step()
-    auto.checkpoint.__enter__()
-    begun = None
-    try:
+    with auto.checkpoint:
         begun = _safely(auto, what)
         result = save()
         if begun is not None and is_kept:
             begun.commit()
         return result
-    finally:
-        auto.checkpoint.__exit__(None, None, None)
 
 
 def _safely(auto, what):

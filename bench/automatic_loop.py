@@ -1,0 +1,126 @@
+"""The training loop that bench/automatic.py times: blocks of steps, bare and measured in turns, in one process.
+
+    python -m bench.automatic_loop KIND SECONDS MODE...     # MODE: bare, hand, auto, traceml
+
+Writes the length of every step, in microseconds, as JSON: {mode: [...]}. The steps of a block before its settled
+part are left out: in them root modules are found and the overhead budget takes its measure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from time import perf_counter
+
+import torch
+from torch import nn
+
+# Per kind: width of the layers and size of a batch, which make a step of about this length on one slow core.
+KINDS = {"0.3ms": (128, 32), "1.4ms": (320, 64), "10ms": (768, 224)}
+SETTLING_SECONDS = 0.3
+BATCHES = 16
+
+
+class Batches(torch.utils.data.Dataset):
+    def __init__(self, width: int, size: int, steps: int):
+        self.made = [(torch.randn(size, width), torch.randn(size, 1)) for _ in range(BATCHES)]
+        self.steps = steps
+
+    def __len__(self):
+        return self.steps
+
+    def __getitem__(self, index):
+        return self.made[index % BATCHES]
+
+
+class Loop:
+    """One model and its blocks."""
+
+    def __init__(self, kind: str):
+        width, self.size = KINDS[kind]
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        self.width = width
+        self.model = nn.Sequential(
+            *(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
+        )
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4)
+
+    def loader(self, steps: int):
+        return torch.utils.data.DataLoader(Batches(self.width, self.size, steps), batch_size=None)
+
+    def bare(self, steps: int) -> list[float]:
+        model, optimizer, moments = self.model, self.optimizer, []
+        for inputs, targets in self.loader(steps):
+            moments.append(perf_counter())
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+        return moments
+
+    def auto(self, steps: int) -> list[float]:
+        import goodput.auto
+
+        goodput.auto.install()
+        try:
+            return self.bare(steps)
+        finally:
+            goodput.auto.remove()
+
+    def hand(self, steps: int) -> list[float]:
+        import goodput
+
+        model, optimizer, moments = self.model, self.optimizer, []
+        forward, backward, update = (goodput.phase(name) for name in ("forward", "backward", "optimizer"))
+        for inputs, targets in goodput.steps(self.loader(steps)):
+            moments.append(perf_counter())
+            with update:
+                optimizer.zero_grad()
+            with forward:
+                loss = nn.functional.mse_loss(model(inputs), targets)
+            with backward:
+                loss.backward()
+            with update:
+                optimizer.step()
+        return moments
+
+    def traceml(self, steps: int) -> list[float]:
+        import traceml_ai
+
+        model, optimizer, moments = self.model, self.optimizer, []
+        for inputs, targets in self.loader(steps):
+            moments.append(perf_counter())
+            with traceml_ai.trace_step(model):
+                optimizer.zero_grad()
+                loss = nn.functional.mse_loss(model(inputs), targets)
+                loss.backward()
+                optimizer.step()
+        return moments
+
+    def block(self, mode: str, steps: int, settling: int) -> list[float]:
+        moments = getattr(self, mode)(steps + settling)[settling:]
+        return [1e6 * (after - before) for before, after in zip(moments, moments[1:], strict=False)]
+
+
+def main() -> None:
+    kind, seconds, *modes = sys.argv[1:]
+    loop = Loop(kind)
+    moments = loop.bare(50)
+    step_seconds = (moments[-1] - moments[10]) / 39
+    settling = max(round(SETTLING_SECONDS / step_seconds), 20)
+    # Five times 64 steps are what the budget judges by.
+    settling = max(settling, 700 if "auto" in modes and step_seconds < 0.001 else 0)
+    steps = max(round(float(seconds) / step_seconds), 40)
+    found: dict[str, list[float]] = {mode: [] for mode in modes}
+    for turn in range(len(modes) * 6):
+        # Every mode as often in every place.
+        mode = modes[(turn + turn // len(modes)) % len(modes)]
+        found[mode] += loop.block(mode, steps, settling)
+    with open(os.environ["BENCH_OUTPUT"], "w") as file:
+        json.dump(found, file)
+
+
+if __name__ == "__main__":
+    main()

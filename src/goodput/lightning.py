@@ -1,0 +1,107 @@
+"""`GoodputCallback` for Lightning: goodput.auto, and what only the Trainer knows.
+
+In: the hooks of Lightning >= 2, as `lightning.pytorch` or as `pytorch_lightning`. Out: goodput.auto is switched on, and
+it is told from which step a fit goes on, when validation (also the sanity check), testing and prediction begin and
+end, the precision, and that a fit was broken off. The Trainer's results do not change, nothing is raised into it and
+nothing goes into its checkpoints; a hook costs about 1 us. Checkpoints are seen without it (sdk/patches/lightning.py).
+
+A step is an optimizer step. The Trainer's `global_step` counts those of every optimizer, so with several of them it
+is divided by their number, and where one steps more rarely a restored step index is too low or too high.
+
+It does not know the model: tell `goodput.start(flops_per_step=...)` for MFU.
+
+    trainer = lightning.pytorch.Trainer(callbacks=[GoodputCallback()])
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import goodput
+from goodput import auto
+from goodput.sdk.training import Training, full_precision, hook, training
+
+NAMES = ("lightning.pytorch", "pytorch_lightning")
+DTYPES = {"64-true": "fp64", "16-mixed": "fp16", "16-true": "fp16", "bf16-mixed": "bf16", "bf16-true": "bf16"}
+
+
+def _bases() -> tuple:
+    """The class Callback under the name, or both names, that the script uses; else under the one installed."""
+    used = [sys.modules[name] for name in NAMES if hasattr(sys.modules.get(name), "Callback")]
+    for name in NAMES if not used else ():
+        try:
+            used = [importlib.import_module(name)]
+            break
+        except ModuleNotFoundError as error:
+            if name == NAMES[-1]:
+                raise ModuleNotFoundError(f"goodput.lightning needs Lightning, {' or '.join(NAMES)}") from error
+    return tuple(module.Callback for module in used)
+
+
+class GoodputCallback(*_bases()):
+    """Measures what the Trainer does. One for each Trainer, or one for several."""
+
+    @property
+    def session(self):
+        return goodput._session
+
+    def _training(self) -> Training:
+        auto.install()
+        return training(self.session.automatic)
+
+    @hook
+    def setup(self, trainer, pl_module, stage=None):
+        now = self._training()
+        now.auto.is_rank()
+        if trainer.world_size > 1:
+            self.session.place(trainer.global_rank, trainer.world_size)
+
+    # -- training
+
+    @hook
+    def on_train_start(self, trainer, pl_module):
+        now = self._training()
+        optimizers = len(trainer.optimizers)
+        now.begins(trainer.global_step // max(optimizers, 1), compared=optimizers == 1)
+        batches = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
+        self.session.tell(microbatches=batches)
+        precision = str(trainer.precision)
+        dtype = DTYPES.get(precision) or (full_precision() if precision == "32-true" else None)
+        if dtype is not None:
+            self.session.tell(dtype=dtype)
+
+    @hook
+    def on_train_epoch_start(self, trainer, pl_module):
+        self._training().renews()
+
+    @hook
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        now = self.session.automatic.training
+        if now.steps is not None:
+            now.stepped(trainer.global_step)
+
+    @hook
+    def on_train_end(self, trainer, pl_module):
+        self._training().ends()
+
+    @hook
+    def on_exception(self, trainer, pl_module, exception):
+        self._training().breaks(exception)
+
+    # -- evaluation
+
+    @hook
+    def on_validation_start(self, trainer, pl_module):
+        self._training().hold()
+
+    @hook
+    def on_validation_end(self, trainer, pl_module):
+        self._training().release()
+
+    on_sanity_check_start = on_test_start = on_predict_start = on_validation_start
+    on_test_end = on_predict_end = on_validation_end
+
+    @hook
+    def on_sanity_check_end(self, trainer, pl_module):
+        self._training().release()

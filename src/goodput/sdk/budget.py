@@ -1,0 +1,139 @@
+"""The overhead budget: what measuring costs is measured, and when it is too much, less is measured.
+
+In: now and then, the cost of one step's boundaries (recorder.own_ns) and of the device clock. Out: every how many
+steps one is put on the device clock, then every how many one is measured by phases; in the page's SAMPLING words.
+
+Over the budget the device clock is sampled first: 1 step in 2, 4, … 64. Then phases are: between two measured steps
+a number of them *rest*, in which hooks do nothing but count. Their time is charged when they are over, to the phases
+of the step before them in its proportions, so the totals still close; time beyond twice what such steps take is
+charged to no phase. Below a quarter of the budget it goes back the other way.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+
+from goodput import page
+
+DEFAULT = 0.005
+EVERY_MAX = 64
+CHECK_STEPS = 64  # also in _hooks.c
+MEASURES = 5  # of one step each; their median is the cost of a step, whatever interrupted one of them
+
+
+def share_of(environ, say) -> float:
+    """`GOODPUT_BUDGET` as a share of step time: 0.005 or 0.5%."""
+    text = environ.get("GOODPUT_BUDGET", "").strip()
+    if not text:
+        return DEFAULT
+    try:
+        share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+        if 0 < share <= 1:
+            return share
+    except ValueError:
+        pass
+    say(f"GOODPUT_BUDGET={text[:40]!r}: want a share such as 0.005 or 0.5%; using {DEFAULT}")
+    return DEFAULT
+
+
+class Budget:
+    """Keeps the cost of measuring within `share` of the time of steps."""
+
+    def __init__(self, auto, share: float):
+        self.auto, self.recorder, self.share = auto, auto.recorder, share
+        self.measures: list[int] = []
+        self.phases_every = 1
+        self.words, self.parked, self._base = None, None, None
+        self.split, self.samples, self.samples_before = [], 0, 0
+
+    def _restart(self) -> None:
+        recorder = self.recorder
+        self.words, self.last_ns, self.last_steps = recorder.words, perf_counter_ns(), recorder.steps
+        self.device_ns = getattr(recorder.device, "cost_ns", 0)
+        self.counted_ns = recorder.words[page.W_COST] if recorder.words is not None else 0
+        recorder.own_ns, recorder.measuring = 0, True
+        self.measures.clear()
+        self._write()
+
+    def look(self) -> None:
+        """Called every CHECK_STEPS steps: take the measure, judge it, measure another step."""
+        recorder = self.recorder
+        if recorder.words is not self.words:
+            return self._restart()
+        now, steps = perf_counter_ns(), recorder.steps
+        done, spent = steps - self.last_steps, now - self.last_ns
+        device_ns = getattr(recorder.device, "cost_ns", 0)
+        self.measures = [*self.measures[1 - MEASURES :], recorder.own_ns]
+        typical = sorted(self.measures)[len(self.measures) // 2]
+        cost = typical * min(done, CHECK_STEPS) + device_ns - self.device_ns
+        # What phases and steps are known to cost is in the page already.
+        counted = recorder.words[page.W_COST] - self.counted_ns
+        recorder.extra_cost_ns += max(cost - counted, 0)
+        self.counted_ns = recorder.words[page.W_COST] + max(cost - counted, 0)
+        self.last_ns, self.last_steps, self.device_ns = now, steps, device_ns
+        recorder.own_ns, recorder.measuring = 0, True
+        if len(self.measures) == MEASURES and spent > 0:
+            self._judge(cost / spent)
+        self._write()
+
+    def _judge(self, share: float) -> None:
+        device = self.recorder.device
+        on_device = getattr(device, "every", 0)
+        if share > self.share:
+            if on_device and on_device < EVERY_MAX:
+                device.every = on_device * 2
+            elif on_device:
+                self.parked, self.recorder.device = device, None
+            elif self.phases_every < EVERY_MAX:
+                # At once as many as it takes: in the steps until then it costs too much.
+                while share > self.share and self.phases_every < EVERY_MAX:
+                    self.phases_every, share = self.phases_every * 2, share / 2
+            else:
+                return
+        elif share < self.share / 4:
+            if self.phases_every > 1:
+                self.phases_every //= 2
+            elif self.parked is not None:
+                self.recorder.device, self.parked = self.parked, None
+            elif on_device > 1:
+                device.every = on_device // 2
+            else:
+                return
+        else:
+            return
+        self.measures.clear()
+
+    def rest(self) -> None:
+        """After a measured step: let the next ones rest, if phases are sampled."""
+        recorder = self.recorder
+        if self.phases_every == 1 or not recorder.began or recorder.depth or recorder.device is not None:
+            return
+        words, number = recorder.words, recorder.steps
+        before = [0] * page.PHASE_SLOTS
+        if self._base is not None and self._base[0] == number:
+            before = self._base[1]
+        elif number > 1:
+            at = page.W_STEP_RING + (number - 2) % page.STEP_RING * page.STEP_WORDS + page.R_TOTALS
+            before = words[at : at + page.PHASE_SLOTS].tolist()
+        now = words[page.W_TOTALS : page.W_TOTALS + page.PHASE_SLOTS].tolist()
+        self.split = [max(spent - earlier, 0) for spent, earlier in zip(now, before, strict=True)]
+        self.samples = recorder.samples - self.samples_before if self._base is not None else 0
+        recorder.rested, recorder.resting = 0, self.phases_every - 1
+
+    def wake(self) -> None:
+        """The rest is over: charge its time, enter its steps as one record, and measure from here on."""
+        recorder = self.recorder
+        rested, recorder.resting = recorder.rested, 0
+        recorder.charge_shared(perf_counter_ns(), self.split, sum(self.split) * 2 * (rested + 1))
+        if rested:
+            recorder.steps += rested - 1
+            recorder.step_next += rested - 1
+            recorder.began = recorder.turn_step(self.samples * rested)
+            self.auto.count("unmeasured_steps", rested, add=True)
+        recorder.rested = 0
+        totals = recorder.words[page.W_TOTALS : page.W_TOTALS + page.PHASE_SLOTS].tolist()
+        self._base, self.samples_before = (recorder.steps + 1, totals), recorder.samples
+
+    def _write(self) -> None:
+        self.auto.count("phases_every", self.phases_every)
+        self.auto.count("budget_ppm", round(self.share * 1e6))

@@ -1,0 +1,23 @@
+"""State dictionaries for torch.distributed.checkpoint: a step that only gives an optimizer its state trains nothing."""
+
+from __future__ import annotations
+
+import functools
+
+MODULE = "torch.distributed.checkpoint.state_dict"
+RELIES_ON = """torch/distributed/checkpoint/state_dict.py: _init_optim_state calls optimizer.step with a learning rate
+and gradients of zero, where the optimizer has no state; found by that name."""
+
+
+def apply(module, auto) -> None:
+    prepare = module._init_optim_state
+
+    @functools.wraps(prepare)
+    def _init_optim_state(*args, **kwargs):
+        before, auto.preparing = auto.preparing, True
+        try:
+            return prepare(*args, **kwargs)
+        finally:
+            auto.preparing = before
+
+    auto.patches.replace(module, "_init_optim_state", _init_optim_state)

@@ -1,0 +1,103 @@
+"""What the waits for the loader were for: sums over ranks, workers that would keep up, and the advice in words."""
+
+from __future__ import annotations
+
+import pytest
+from account_history import Process, ns
+
+from goodput.account import Run, compute
+from goodput.account.loader import loading
+from goodput.causes import explain
+
+BASE = {"batches": 100, "starts": 1, "workers": 4, "prefetch": 2, "cpus": 16, "main": 1, "worker_seen": 4}
+FALLBACK = "more workers (num_workers, persistent_workers, prefetch_factor)"
+
+
+def told(**waits) -> dict[str, int]:
+    """Figures of a rank that waited these seconds by reason, for workers that were busy 36 of 40 seconds."""
+    given = {f"wait_{reason}_ns": ns(seconds) for reason, seconds in waits.items() if seconds}
+    busy = {"worker_dataset_ns": ns(30), "worker_collate_ns": ns(6), "worker_idle_ns": ns(4)}
+    return {**BASE, **busy, **given, "wait_ns": sum(given.values())}
+
+
+def advice(*ranks: dict[str, int], waits=(5,), **given) -> str:
+    run = Run("r")
+    for rank, figures in enumerate(ranks):
+        process = Process(rank, world_size=len(ranks), **given).steps(
+            4, loader=waits[rank % len(waits)], forward=1
+        )
+        attempt = process.attempt()
+        attempt.loader = figures
+        run.attempts[rank, 1] = attempt
+    causes = explain(compute(run, max(a.seen_ns for a in run.attempts.values())))
+    return next(cause["advice"] for cause in causes if cause["state"] == "loader")
+
+
+@pytest.mark.parametrize(
+    ("figures", "words"),
+    [
+        # Workers were there for 10 s each and the steps waited 6 of them: 36 s of work in 4 s is 9 workers.
+        (
+            told(storage=4, decode=2),
+            "67 % of the wait is workers blocked on storage or network: put the data on faster",
+        ),
+        (told(storage=4, decode=2), "(num_workers=4, 90 % busy; about 9 would keep up)"),
+        (told(decode=6), "100 % of the wait is decoding and transforms on the workers' CPUs"),
+        ({**told(decode=6), "cpus": 8}, "about 9 would keep up, but there are 8 cores for each rank on n0)"),
+        (told(collate=3, decode=2), "60 % of the wait is collate_fn, which puts samples together"),
+        (
+            told(cpus=3, decode=2),
+            "workers that had no free core (num_workers=4, 16 cores for each rank on n0)",
+        ),
+        (
+            {**told(queue=3), "ready": 250},
+            "bringing finished batches to the training process (2.5 batches lay ready",
+        ),
+        (told(queue=3), "a larger prefetch_factor than 2"),
+        (
+            {**told(queue=3), "worst_worker": 2, "worst_waited_ns": ns(2)},
+            "most is for worker 2: look at what it is given",
+        ),
+        (
+            {**told(decode=1), "start_ns": ns(3)},
+            "75 % of the wait is starting workers (1 time on the rank that waited",
+        ),
+        (
+            {**told(startup=3), "starts": 9},
+            "starting workers (9 times on the rank that waited most): persistent_workers",
+        ),
+        ({**told(startup=3), "persistent": 1}, "one loader for the whole run"),
+        (
+            {**told(decode=3), "workers": 0, "worker_seen": 0},
+            "training process itself (num_workers=0, 16 cores for each",
+        ),
+        ({**told(storage=3), "workers": 0}, "reading in the training process itself (num_workers=0)"),
+    ],
+)
+def test_the_advice_names_the_reason_and_what_to_change(figures, words):
+    said = advice(figures)
+    assert words in said and said.startswith("The rank waits for its loader: ") and said.endswith(".")
+
+
+def test_what_was_not_measured_is_not_guessed():
+    assert FALLBACK in advice({})
+    # Less than half of the waits has a known reason.
+    assert FALLBACK in advice({**told(storage=2), "wait_ns": ns(5)})
+    assert "storage" in advice({**told(storage=3), "wait_ns": ns(5)})
+
+
+def test_ranks_are_summed_and_one_that_waits_alone_is_named():
+    said = advice(told(decode=1), told(storage=3), waits=(5, 5))
+    assert said.startswith("All ranks wait for their loaders: 75 % of the wait is workers blocked on storage")
+    assert advice(told(), told(storage=3), {}, waits=(0.1, 5, 0.1)).startswith("Rank 1")
+    assert "look at that node's disk" in advice({}, {}, {}, waits=(0.1, 5, 0.1))
+
+
+def test_cores_are_shared_by_the_ranks_of_a_host():
+    assert "8 cores for each rank" in advice(told(cpus=3), told(cpus=2), host="h")
+
+
+def test_no_number_of_workers_where_none_follows():
+    found = loading([type("A", (), {"loader": told(decode=60), "rank": 0, "host": ""})])
+    assert found.enough_workers() is None and loading([]).leading() is None and loading([]).cores() is None
+    assert found.busy() == 0.9

@@ -1,0 +1,51 @@
+"""One rank under torchrun: trains, saves a checkpoint by torch.save, kills itself once and is started anew; run by
+test_auto_distributed_torchrun.py, without a word of goodput: PYTHONPATH brings it, as `goodput run` does.
+
+In: the folder for the checkpoint. Out: `weights-RANK`, the first weight at the end.
+"""
+
+import os
+import signal
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+STEPS, SAVED_EVERY, KILLED_BEFORE = 30, 8, 21
+
+
+def main(path: str) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    dist.init_process_group("gloo")
+    rank, done = dist.get_rank(), 0
+    model = torch.nn.Linear(32, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    if os.path.exists(path):
+        saved = torch.load(path, weights_only=True)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        done = saved["done"]
+    wrapped = DistributedDataParallel(model)
+    for number in range(done, STEPS):
+        if number == KILLED_BEFORE and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        generator = torch.Generator().manual_seed(number)
+        wrapped(torch.randn(8, 32, generator=generator)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if not (number + 1) % SAVED_EVERY:
+            if rank == 0:
+                state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "done": number + 1}
+                torch.save(state, path + ".new")
+                os.replace(path + ".new", path)
+            dist.barrier()
+    dist.barrier()
+    with open(os.path.join(os.path.dirname(path), f"weights-{rank}"), "w") as file:
+        file.write(repr(model.weight.tolist()))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(os.path.join(sys.argv[1], "checkpoint"))

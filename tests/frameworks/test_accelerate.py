@@ -1,0 +1,55 @@
+"""Accelerate's own loop under goodput.auto: accumulated gradients, one checkpoint, copies that are no waiting."""
+
+import pytest
+from framework_runs import committed, resumed, steps, train
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    pytest.importorskip("torch")
+    pytest.importorskip("accelerate")
+    return train("accelerate_trainings.py", tmp_path_factory.mktemp("accelerate"))
+
+
+def test_weights_are_the_same_bit_by_bit(run):
+    assert run.told["bare"] == run.told["measured"]
+    assert run.said() == []
+
+
+def test_a_step_is_a_step_of_the_optimizer_not_of_the_loop(run):
+    first = run.snapshots("planted")[0]
+    assert steps(first) == list(range(12))
+    assert [row.samples for row in first.steps] == [8 * n + 4 for n in range(1, 13)]
+
+
+def test_a_saved_state_is_one_checkpoint_of_its_step(run):
+    first = run.snapshots("planted")[0]
+    assert committed(first) == [3, 7, 11]
+    assert [e.step for e in first.events if e.kind == "checkpoint_begun"] == [3, 7, 11]
+    assert run.told["checkpoint"] <= 1.05 * run.seconds("planted")["checkpoint"] + 0.01
+
+
+def test_a_loaded_state_goes_on_where_it_was_saved(run):
+    """Not after the count of batches that Accelerate keeps beside it."""
+    _, second, third = run.snapshots("planted")
+    assert steps(second) == list(range(12, 16)) and resumed(second) == [11]
+    assert steps(third) == list(range(12, 18)) and resumed(third) == [11]
+    assert run.kept_and_lost("planted") == (18, 4)
+    assert run.seconds("planted")["restore"] > 0
+
+
+def test_the_slow_dataset_and_the_evaluation_are_found_and_the_account_closes(run):
+    first = run.snapshots("planted")[0]
+    spent = dict(zip(first.phases, (ns / 1e9 for ns in first.totals), strict=True))
+    # A batch more is fetched than the loop takes, and that too is waited for.
+    assert run.told["loader"] <= spent["loader"] <= 1.05 * run.told["loader"] + 0.02
+    assert spent["evaluation"] == pytest.approx(run.told["evaluation"], rel=0.05, abs=0.01)
+    account = run.account("planted")
+    (rank,) = account.ranks
+    assert sum(rank.states) == account.end_ns - account.start_ns
+    assert run.states("planted")["unattributed"] < 0.05
+
+
+def test_a_copy_inside_the_loaders_iteration_is_a_copy(run):
+    (page,) = run.snapshots("copies")
+    assert run.seconds("copies")["h2d"] > 0

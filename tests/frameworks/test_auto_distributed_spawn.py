@@ -1,0 +1,47 @@
+"""torch.multiprocessing.spawn: each rank finds out who it is, its parent is none, and the planted cause is named."""
+
+import subprocess
+import sys
+
+import pytest
+from auto_ranks import FOLDER, SECONDS_MAX, closes, environment, leading, seconds, the_account
+from servers import free_ports
+
+STEPS, DELAY_SECONDS = 25, 0.08
+
+
+@pytest.fixture(scope="module")
+def spawned(tmp_path_factory):
+    """(account, planted seconds, directory) of a run in which rank 1's loader is slow."""
+    pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
+    directory = tmp_path_factory.mktemp("spawn")
+    command = [sys.executable, str(FOLDER / "auto_spawn.py"), str(directory)]
+    command += [str(free_ports(1)[0]), str(DELAY_SECONDS)]
+    ended = subprocess.run(
+        command, env=environment(directory, None), timeout=SECONDS_MAX, capture_output=True, text=True
+    )
+    assert ended.returncode == 0 and "goodput:" not in ended.stderr, ended.stderr[-4000:]
+    return the_account(directory), float((directory / "planted-1").read_text()), directory
+
+
+def test_two_ranks_and_no_page_of_their_parent(spawned):
+    account, _, directory = spawned
+    assert [rank.rank for rank in account.ranks] == [0, 1] and account.world_size == 2
+    assert len(list((directory / "pages").iterdir())) == 2
+    assert account.status == "finished" and closes(account)
+    assert [(rank.kept_steps, rank.lost_steps) for rank in account.ranks] == [(STEPS, 0)] * 2
+
+
+def test_the_planted_delay_is_the_loaders_on_its_rank_and_straggler_time_on_the_other(spawned):
+    account, planted, _ = spawned
+    assert planted >= STEPS * DELAY_SECONDS
+    assert seconds(account, 1, "loader") == pytest.approx(planted, rel=0.05)
+    assert seconds(account, 0, "loader") < 0.05 * planted
+    assert seconds(account, 0, "straggler") == pytest.approx(planted, rel=0.05)
+    assert seconds(account, 1, "straggler") < 0.05 * planted
+
+
+def test_the_slow_rank_is_named_with_its_cause(spawned):
+    account, _, _ = spawned
+    assert account.straggler.culprit() == (1, "loader")
+    assert [leading(account, rank) for rank in (0, 1)] == ["straggler", "loader"]

@@ -1,0 +1,56 @@
+"""torchrun, where a rank kills itself and all start anew: the account finds what was resumed, lost and kept."""
+
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+from auto_ranks import FOLDER, SECONDS_MAX, closes, environment, seconds, the_account
+from servers import REPOSITORY, free_ports
+
+STEPS, SAVED, KILLED_BEFORE = 30, 15, 21
+
+
+@pytest.fixture(scope="module")
+def restarted(tmp_path_factory):
+    """(account, directory); the launcher, too, finds goodput.auto by PYTHONPATH."""
+    pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
+    directory = tmp_path_factory.mktemp("torchrun")
+    bootstrap = REPOSITORY / "src" / "goodput" / "bootstrap"
+    environ = environment(directory, "torchrun", GOODPUT_AUTO="1", PYTHONPATH=str(bootstrap))
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
+    command += ["--monitor-interval", "0.1", "--rdzv-backend", "static", "--master-addr", "127.0.0.1"]
+    command += ["--master-port", str(free_ports(1)[0]), str(FOLDER / "auto_torchrun_rank.py"), str(directory)]
+    ended = subprocess.run(command, env=environ, timeout=SECONDS_MAX, capture_output=True, text=True)
+    assert ended.returncode == 0 and "goodput:" not in ended.stderr, ended.stderr[-4000:]
+    return the_account(directory), directory
+
+
+def test_the_launcher_has_no_page(restarted):
+    names = sorted(os.listdir(restarted[1] / "pages"))
+    assert names == [f"torchrun.{rank}.{attempt}.page" for rank in (0, 1) for attempt in (1, 2)]
+
+
+def test_the_resume_step_and_the_lost_steps_are_found(restarted):
+    account, _ = restarted
+    (restart,) = account.restarts
+    assert (restart.attempt, restart.resume_step) == (2, SAVED)
+    assert restart.lost_steps == 2 * (KILLED_BEFORE - SAVED - 1)
+    assert [(rank.kept_steps, rank.lost_steps) for rank in account.ranks] == [
+        (STEPS, KILLED_BEFORE - SAVED - 1)
+    ] * 2
+
+
+def test_the_account_closes_and_names_what_the_restart_cost(restarted):
+    account, _ = restarted
+    assert account.status == "finished" and closes(account)
+    for rank in (0, 1):
+        assert seconds(account, rank, "restore") > 0 and seconds(account, rank, "startup") > 0
+        assert seconds(account, rank, "lost") > 0 and not math.isclose(seconds(account, rank, "down"), 0)
+    assert seconds(account, 0, "checkpoint") > 0 == seconds(account, 1, "checkpoint")
+
+
+def test_both_ranks_trained_to_the_same_weights(restarted):
+    weights = [(restarted[1] / f"weights-{rank}").read_text() for rank in (0, 1)]
+    assert weights[0] == weights[1] and weights[0].startswith("[[")

@@ -1,0 +1,48 @@
+"""DDP, FSDP1 and FSDP2 train to the same bits without goodput.auto, with it and after its removal, which leaves nothing."""
+
+import pytest
+from auto_ranks import run_ranks, written
+
+KINDS = ("ddp", "fsdp1", "fsdp2", "fsdp2_prefetching")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """What each rank has found."""
+    pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
+    directory = tmp_path_factory.mktemp("weights")
+    errors = run_ranks("auto_weights_rank.py", directory)
+    assert "goodput:" not in errors
+    return written(directory, "weights-{}.json")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_are_the_same_to_the_bit(trained, kind):
+    digests = [rank[kind][how] for rank in trained for how in ("plain", "auto", "removed")]
+    assert len(digests[0]) == 64 and (kind == "fsdp1" or len(set(digests)) == 1)
+    # A rank of FSDP1 shows its own shards.
+    assert len(set(digests[:3])) == len(set(digests[3:])) == 1
+
+
+def test_kinds_and_ranks_train_to_something(trained):
+    assert trained[0]["ddp"]["plain"] != trained[0]["untrained"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_wait_for_a_late_rank_is_communication(trained, kind):
+    planted, phases = trained[1][kind]["planted"], trained[0][kind]["phases"]
+    own = trained[1][kind]["phases"]["communication"]
+    assert planted >= 0.21
+    # What all ranks pay comes on top: FSDP gathers every layer.
+    assert phases["communication"] > 0.95 * planted
+    assert phases["communication"] - own == pytest.approx(planted, rel=0.25)
+    assert phases["forward"] + phases["backward"] < 0.5 * planted
+
+
+def test_every_attribute_is_restored(trained):
+    for rank in trained:
+        assert rank["before"] == [] and rank["after"] == []
+        assert len(rank["broken"]) > 60 and rank["not_restored"] == []
+        for name in ("torch.distributed.all_reduce", "FSDPParamGroup.wait_for_unshard", "Work.wait"):
+            assert name in rank["during"]
+        assert "torch.distributed.fsdp.fully_sharded_data_parallel._pre_forward_unshard" in rank["during"]

@@ -1,0 +1,139 @@
+"""Real Lightning, under both of its names: what was planted is found, steps go on over checkpoints, nothing changes."""
+
+import pytest
+from framework_runs import committed, resumed, steps, train
+
+CALLBACK, AUTO, DISABLED = "callback", "auto alone", "disabled"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    pytest.importorskip("torch")
+    pytest.importorskip("lightning")
+    made = {}
+
+    def get(which):
+        if which not in made:
+            directory = tmp_path_factory.mktemp("lightning")
+            if which == CALLBACK:
+                made[which] = train("lightning_trainings.py", directory, "lightning.pytorch")
+            elif which == AUTO:
+                made[which] = train("lightning_trainings.py", directory, "pytorch_lightning", "auto")
+            else:
+                made[which] = train(
+                    "lightning_trainings.py", directory, "pytorch_lightning", GOODPUT_DISABLE="1"
+                )
+        return made[which]
+
+    return get
+
+
+either = pytest.mark.parametrize("which", [CALLBACK, AUTO])
+
+
+@pytest.mark.parametrize("which", [CALLBACK, AUTO, DISABLED])
+def test_weights_are_the_same_bit_by_bit(trained, which):
+    run = trained(which)
+    assert run.told["bare"] == run.told["measured"]
+    assert run.said() == []
+
+
+def test_nothing_is_measured_where_goodput_is_disabled(trained):
+    assert not trained(DISABLED).directory.exists()
+
+
+@either
+def test_a_step_is_an_optimizer_step_and_resumes_where_the_checkpoint_was(trained, which):
+    first, second, third = trained(which).snapshots("planted")
+    assert steps(first) == list(range(12)) and resumed(first) == []
+    assert steps(second) == list(range(12, 16)) and resumed(second) == [11]
+    assert steps(third) == list(range(12, 18)) and resumed(third) == [11]
+    assert [row.samples for row in first.steps] == [8 * n for n in range(1, 13)]
+
+
+@either
+def test_only_what_was_done_again_is_lost(trained, which):
+    run = trained(which)
+    account = run.account("planted")
+    assert run.kept_and_lost("planted") == (18, 4)
+    (rank,) = account.ranks
+    assert sum(rank.states) == account.end_ns - account.start_ns
+
+
+@either
+def test_checkpoints_are_committed_at_their_steps(trained, which):
+    first = trained(which).snapshots("planted")[0]
+    assert committed(first) == [3, 7, 11]
+
+
+@either
+def test_the_slow_dataset_and_the_validation_are_found(trained, which):
+    run = trained(which)
+    first = run.snapshots("planted")[0]
+    spent = dict(zip(first.phases, (ns / 1e9 for ns in first.totals), strict=True))
+    planted, tolerance = run.told["loader"], 0.05 * run.told["loader"] + 0.02
+    assert planted <= spent["loader"] <= planted + tolerance
+    # The sanity check is evaluation too, and before the first step it is part of the startup.
+    validation = run.told["validation"]
+    assert abs(spent["evaluation"] - validation) <= 0.05 * validation + 0.02
+    assert run.states("planted")["evaluation"] > 0.5 * validation
+
+
+@either
+def test_little_is_left_unattributed(trained, which):
+    """What is left is Lightning's own work between two phases, about 1 ms a step here."""
+    run = trained(which)
+    left = run.states("planted")["unattributed"]
+    assert left < 0.004 * 22 + 0.02
+
+
+@either
+def test_validation_alone_is_evaluation(trained, which):
+    run = trained(which)
+    (page,) = run.snapshots("alone")
+    spent = run.seconds("alone")
+    assert page.steps == [] and spent["loader"] + spent["forward"] < 0.01
+    assert spent["evaluation"] >= run.told["alone"]
+
+
+def test_the_callback_is_one_under_the_other_name_too_and_may_come_later(trained):
+    run = trained(AUTO)
+    (page,) = run.snapshots("then")
+    assert run.told["is_callback"] and steps(page) == [0, 1, 2]
+    assert page.identity["microbatches"] == 2
+
+
+def test_several_fits_of_one_process_are_all_kept(trained):
+    run = trained(CALLBACK)
+    (page,) = run.snapshots("several")
+    assert steps(page) == list(range(9)) and resumed(page) == []
+    assert run.kept_and_lost("several") == (9, 0)
+    planted = sum(run.told["several"])
+    assert planted <= run.seconds("several")["loader"] <= 1.05 * planted + 0.02
+
+
+def test_a_fit_that_was_broken_off_loses_what_is_done_again(trained):
+    run = trained(CALLBACK)
+    first, second = run.snapshots("broken")
+    assert steps(first) == list(range(6)) and committed(first) == [1, 3, 5]
+    assert steps(second) == list(range(4, 8)) and resumed(second) == [3]
+    assert [e.text for e in first.events if e.kind == "mark"] == ["training broken off: ValueError"]
+    assert run.kept_and_lost("broken") == (8, 2)
+
+
+def test_two_optimizers_make_one_step_of_a_batch(trained):
+    (page,) = trained(CALLBACK).snapshots("two")
+    assert steps(page) == list(range(5))
+    assert page.steps[-1].samples == 20
+
+
+def test_an_optimizer_that_steps_part_by_part_makes_the_steps_that_the_trainer_counts(trained):
+    """The first of the 9 steps is recorded as its parts; from then on the trainer's count holds."""
+    (page,) = trained(CALLBACK).snapshots("halves")
+    assert 9 < len(page.steps) <= 11
+    assert {row.samples for row in page.steps[-8:]} >= {36, 32, 28}
+
+
+def test_an_asynchronous_checkpoint_is_committed_when_it_is_written(trained):
+    (page,) = trained(CALLBACK).snapshots("asynchronous")
+    assert committed(page) == [5, 11]
