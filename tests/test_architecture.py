@@ -13,6 +13,9 @@ SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "exporters").rglob("*.
 ROOMS = {
     "goodput": {"sdk"},
     "auto": {"goodput", "sdk"},
+    "bootstrap": set(),
+    "lightning": {"goodput", "auto", "sdk"},
+    "transformers": {"goodput", "auto", "sdk"},
     "page": set(),
     "identity": set(),
     "page_records": {"page"},
@@ -39,10 +42,12 @@ ROOMS = {
     "__main__": {"cli"},
 }
 LAZILY = {
-    "sdk": {"account", "causes", "local", "page_reader"},
+    "transformers": {"account"},
+    "bootstrap": {"auto"},
+    "sdk": {"account", "causes", "flops", "local", "page_reader"},
     "cli": {
         *("account", "causes", "local", "identity", "report_page", "runlog"),
-        *("aggregator", "demo", "exporters", "trace"),
+        *("aggregator", "demo", "exporters", "trace", "bootstrap"),
     },
     "exporters": set(),
 }

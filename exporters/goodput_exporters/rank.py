@@ -171,6 +171,7 @@ class Rank:
             end_ns=end_ns,
             totals=snapshot.totals,
             cost_ns=snapshot.cost_ns,
+            unmeasured=snapshot.sampling.get("unmeasured_steps", 0),
             loader=figures(snapshot.loader, snapshot.workers),
             drops={what: count for what, count in snapshot.drops.items() if count},
         )

@@ -47,11 +47,26 @@ def add_rank(families, rank: Rank, now_ns: int) -> None:
     families.add("goodput_steps_total", of_rank, snapshot.steps_done)
     families.add("goodput_samples_total", of_rank, snapshot.samples)
     families.add("goodput_sdk_cost_seconds_total", of_rank, snapshot.cost_ns / 1e9)
+    _add_sampling(families, snapshot.sampling, of_rank)
     for what, count in snapshot.drops.items():
         families.add("goodput_sdk_dropped_total", {**of_rank, "what": what}, count)
     _add_phases(families, snapshot, of_rank)
     if snapshot.loader:
         _add_loader(families, snapshot, of_rank)
+
+
+def _add_sampling(families, sampling: dict[str, int], of_rank: dict[str, str]) -> None:
+    """What automatic instrumentation says of itself; a rank without it has no such series."""
+    if not sampling.get("phases_every"):
+        return
+    families.add("goodput_sdk_phases_every", of_rank, sampling["phases_every"])
+    for series, what in (
+        ("goodput_sdk_unmeasured_steps_total", "unmeasured_steps"),
+        ("goodput_micro_batches_total", "micro_batches"),
+        ("goodput_skipped_steps_total", "skipped_steps"),
+        ("goodput_compilations_total", "compilations"),
+    ):
+        families.add(series, of_rank, sampling[what])
 
 
 def add_histograms(families, rank: Rank) -> None:

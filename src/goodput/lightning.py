@@ -35,7 +35,9 @@ def _bases() -> tuple:
             break
         except ModuleNotFoundError as error:
             if name == NAMES[-1]:
-                raise ModuleNotFoundError(f"goodput.lightning needs Lightning, {' or '.join(NAMES)}") from error
+                raise ModuleNotFoundError(
+                    f"goodput.lightning needs Lightning, {' or '.join(NAMES)}"
+                ) from error
     return tuple(module.Callback for module in used)
 
 

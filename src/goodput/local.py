@@ -30,6 +30,7 @@ def attempt_of(snapshot: Snapshot, now_mono_ns: int, alive: bool) -> Attempt:
         last_ns=unix_ns(snapshot.last_ns),
         phase=snapshot.phase,
         totals=snapshot.totals,
+        unmeasured=snapshot.sampling.get("unmeasured_steps", 0),
         loader=figures(snapshot.loader, snapshot.workers),
         alive=alive,
         ended=snapshot.ended,

@@ -94,7 +94,10 @@ W_DEVICE = LIVE + 192  # 32 words of the device clock
 W_SAMPLING = LIVE + 224  # 16 words, SAMPLING: what the overhead budget has left out, and what makes up a step
 # Every how many steps one is measured by phases, the steps that were not, the budget in parts per million, backward
 # passes, steps that mixed precision skipped, compilations.
-SAMPLING = ("phases_every", "unmeasured_steps", "budget_ppm", "micro_batches", "skipped_steps", "compilations")
+SAMPLING = (
+    *("phases_every", "unmeasured_steps", "budget_ppm"),
+    *("micro_batches", "skipped_steps", "compilations"),
+)
 END_REASONS = ("", "finished", "failed", "resumed")
 STEP_BIAS = 1 << 63
 

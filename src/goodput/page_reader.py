@@ -18,7 +18,6 @@ import errno
 import json
 import os
 import stat
-from dataclasses import dataclass, field
 from time import monotonic_ns
 
 from goodput import page
@@ -26,49 +25,17 @@ from goodput.device_steps import Known, join, nothing, waits_from
 from goodput.identity import check_identity
 from goodput.page import PageError, owner_is_locking, process_start_ticks
 from goodput.page_loader import LOADER, loader_of, workers_of
-from goodput.page_records import EventRecord, StepRecord, device_record, ring_runs, step_record
+from goodput.page_records import (
+    EventRecord,
+    Snapshot,
+    StepRecord,
+    device_record,
+    ring_runs,
+    sampling_of,
+    step_record,
+)
 
 __all__ = ["EventRecord", "Reader", "Snapshot", "StepRecord"]
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """What a page said at one moment. Times are the rank's monotonic ns, totals ns per phase index.
-
-    `totals` go on from the last of `steps`, on the device clock where there is one; `host_totals` are the host
-    clock's, and `device_totals` the device clock's at the last step that it is known of, both of which only grow.
-    """
-
-    identity: dict
-    phases: tuple[str, ...]
-    phase_states: dict[str, str]
-    last_ns: int
-    phase: str
-    steps_done: int
-    samples: int
-    step_next: int
-    step_start_ns: int
-    ended: str
-    end_ns: int
-    cost_ns: int
-    background: int
-    totals: tuple[int, ...]
-    background_totals: tuple[int, ...]
-    drops: dict[str, int]
-    provisional: bool = False  # it may yet turn out to be another rank's
-    host_totals: tuple[int, ...] = ()
-    device_totals: tuple[int, ...] = ()
-    device_ns: int = 0
-    device_state: str = ""  # one of page.DEVICE_STATES
-    device_why: str = ""  # why it is not active
-    loader: dict[str, int] = field(default_factory=dict)  # page_loader.LOADER
-    workers: tuple[dict[str, int], ...] = ()
-    steps: list[StepRecord] = field(default_factory=list)
-    events: list[EventRecord] = field(default_factory=list)
-
-    def unix_ns(self, mono_ns: int) -> int:
-        """A monotonic instant of this rank on its host's wall clock, anchored once at the start."""
-        return self.identity["start_unix_ns"] + mono_ns - self.identity["start_mono_ns"]
 
 
 class Reader:
@@ -143,7 +110,7 @@ class Reader:
         steps, known = self._steps(since_step, steps_done, width), None
         if state >= _ACTIVE:
             steps, known = self._on_device(live, since_step, steps_done, width, alive)
-        loader, workers = self._loader(live)
+        loader, workers, sampling = self._loader(live)
         return Snapshot(
             identity=self.identity,
             phases=names,
@@ -168,6 +135,7 @@ class Reader:
             device_state=page.DEVICE_STATES[state],
             device_why=page.DEVICE_WHYS[why],
             loader=loader,
+            sampling=sampling,
             workers=workers,
             steps=steps,
             events=self._events(since_event, at(page.W_EVENTS)),
@@ -254,12 +222,12 @@ class Reader:
             raise PageError("value", f"{self.path}: a phase total of {max(values)} ns is impossible")
         return values
 
-    def _loader(self, live: memoryview) -> tuple[dict[str, int], tuple[dict[str, int], ...]]:
+    def _loader(self, live: memoryview) -> tuple[dict, tuple[dict, ...], dict]:
         at = page.W_LOADER - page.LIVE
         try:
             loader = loader_of(live[at : at + len(LOADER)])
             words = self._words(page.W_WORKERS, page.WORKERS_MAX * page.WORKER_WORDS) if loader else None
-            return loader, workers_of(words) if loader else ()
+            return loader, workers_of(words) if loader else (), sampling_of(live)
         except ValueError as error:
             raise PageError("value", f"{self.path}: {error}") from None
 

@@ -6,7 +6,7 @@ no file and knows no ring's history.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from goodput import page
 
@@ -36,6 +36,47 @@ class EventRecord:
     time_ns: int
     step: int
     text: str
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a page said at one moment. Times are the rank's monotonic ns, totals ns per phase index.
+
+    `totals` go on from the last of `steps`, on the device clock where there is one; `host_totals` are the host
+    clock's, and `device_totals` the device clock's at the last step that it is known of, both of which only grow.
+    """
+
+    identity: dict
+    phases: tuple[str, ...]
+    phase_states: dict[str, str]
+    last_ns: int
+    phase: str
+    steps_done: int
+    samples: int
+    step_next: int
+    step_start_ns: int
+    ended: str
+    end_ns: int
+    cost_ns: int
+    background: int
+    totals: tuple[int, ...]
+    background_totals: tuple[int, ...]
+    drops: dict[str, int]
+    provisional: bool = False  # it may yet turn out to be another rank's
+    host_totals: tuple[int, ...] = ()
+    device_totals: tuple[int, ...] = ()
+    device_ns: int = 0
+    device_state: str = ""  # one of page.DEVICE_STATES
+    device_why: str = ""  # why it is not active
+    loader: dict[str, int] = field(default_factory=dict)  # page_loader.LOADER
+    sampling: dict[str, int] = field(default_factory=dict)  # page.SAMPLING
+    workers: tuple[dict[str, int], ...] = ()
+    steps: list[StepRecord] = field(default_factory=list)
+    events: list[EventRecord] = field(default_factory=list)
+
+    def unix_ns(self, mono_ns: int) -> int:
+        """A monotonic instant of this rank on its host's wall clock, anchored once at the start."""
+        return self.identity["start_unix_ns"] + mono_ns - self.identity["start_mono_ns"]
 
 
 def ring_runs(first: int, last: int, ring: int) -> list[tuple[int, int]]:
@@ -71,3 +112,12 @@ def device_record(words: memoryview, width: int) -> tuple[int, tuple[int, ...], 
     if number == 0 or number != words[page.D_SEAL] or max(*totals, device_ns) >= page.NS_MAX:
         return None
     return number, totals, device_ns
+
+
+def sampling_of(live: memoryview) -> dict[str, int]:
+    """What the overhead budget has left out, and what makes up a step (page.SAMPLING). Raises ValueError."""
+    at = page.W_SAMPLING - page.LIVE
+    found = dict(zip(page.SAMPLING, live[at : at + len(page.SAMPLING)], strict=True))
+    if max(found.values()) >= page.NS_MAX:
+        raise ValueError("a count of the overhead budget is impossible")
+    return found

@@ -83,6 +83,7 @@ class Live(Struct, frozen=True):
     totals: tuple[int, ...]
     cost_ns: int = 0
     drops: dict[str, int] = {}
+    unmeasured: int = 0  # steps of which only the length was measured
     loader: dict[str, int] = {}  # page_loader.FIGURES, cumulative, what is 0 left out
 
 
@@ -278,8 +279,8 @@ def _check_live(live: Live, phases: tuple[str, ...], who: str) -> None:
         raise SchemaError(f"{who}: {len(live.drops)} kinds of drops, or one of over 32 characters")
     if len(live.loader) > LOADER_MAX or any(len(name) > 32 for name in live.loader):
         raise SchemaError(f"{who}: {len(live.loader)} figures of the loader, or one of over 32 characters")
-    if not all(map(_is_time, live.loader.values())):
-        raise SchemaError(f"{who}: a figure of the loader is negative or too large")
+    if not all(map(_is_time, (live.unmeasured, *live.loader.values()))):
+        raise SchemaError(f"{who}: a count of steps or a figure of the loader is negative or too large")
     if live.phase not in phases or live.ended not in ("", "finished", "failed", "resumed"):
         raise SchemaError(f"{who}: live phase {live.phase[:40]!r} or end reason {live.ended[:40]!r} unknown")
     if len(live.totals) != len(phases) or not all(map(_is_time, live.totals)):

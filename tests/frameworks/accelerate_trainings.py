@@ -35,8 +35,8 @@ def train(data, micro_batches=24, resume=False, saves=False, told=None):
             began = time.perf_counter()
             model.eval()
             with torch.no_grad():
-                for x, y in valid:
-                    model(x)
+                for batch in valid:
+                    model(batch[0])
             model.train()
             told["evaluation"] = time.perf_counter() - began
         if saves and number % 8 == 0:

@@ -1,19 +1,19 @@
 """What goodput.auto has put into PyTorch: in every module and class that is imported, whoever the patch was for.
 
-    before = attributes(); import goodput.auto; ...; goodput.auto.remove(); not_restored(before, owners()) == []
+before = attributes(); import goodput.auto; ...; goodput.auto.remove(); not_restored(before, owners()) == []
 """
 
 import os
 import sys
 import types
-import warnings
 from collections import OrderedDict
 
 
 def owners() -> dict:
     """PyTorch's modules and classes, by id."""
     modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "torch"]
-    classes = [v for module in modules for v in list(vars(module).values()) if isinstance(v, type)]
+    # By its type: some names warn of their end when they are asked for anything.
+    classes = [v for module in modules for v in list(vars(module).values()) if issubclass(type(v), type)]
     return {id(owner): owner for owner in (*modules, *classes)}
 
 
@@ -24,12 +24,10 @@ def attributes() -> dict:
 def ours() -> list[str]:
     """Where functions of goodput's can be reached, also in lists and tables."""
     found = set()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Some names warn of their end when they are asked for anything.
-        for owner in owners().values():
-            for name, value in list(vars(owner).items()):
-                if any(map(_is_ours, _values_of(value))):
-                    found.add(f"{getattr(owner, '__name__', owner)}.{name}")
+    for owner in owners().values():
+        for name, value in list(vars(owner).items()):
+            if any(map(_is_ours, _values_of(value))):
+                found.add(f"{getattr(owner, '__name__', owner)}.{name}")
     return sorted(found)
 
 
@@ -38,6 +36,7 @@ def not_restored(before: dict, replaced: dict) -> list[str]:
     return [
         f"{getattr(owner, '__name__', owner)}.{name}"
         for key, owner in replaced.items()
+        if key in before
         for name in {**before[key], **vars(owner)}
         if before[key].get(name) is not vars(owner).get(name)
     ]
@@ -48,9 +47,9 @@ def _values_of(value) -> list:
         return [*value, *value.values()]
     if type(value) in (list, set, tuple):
         return [*value]
-    return [value.__func__] if isinstance(value, (staticmethod, classmethod)) else [value]
+    return [value.__func__] if type(value) in (staticmethod, classmethod) else [value]
 
 
 def _is_ours(value) -> bool:
     folder = f"{os.sep}goodput{os.sep}sdk{os.sep}"
-    return isinstance(value, types.FunctionType) and folder in value.__code__.co_filename
+    return type(value) is types.FunctionType and folder in value.__code__.co_filename

@@ -20,7 +20,6 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import goodput.auto
-from goodput import page
 from goodput.page_reader import Reader
 
 CASES = {}
@@ -233,7 +232,8 @@ def interrupted_at_any_point():
     for turn in range(400):
         try:
             signal.setitimer(signal.ITIMER_REAL, 50e-6 + 1.3e-6 * turn)
-            while True:
+            until = time.perf_counter() + 5  # None lost: one that is, is not waited for.
+            while time.perf_counter() < until:
                 if turn % 2:
                     for a, b in loader:
                         one_step(model, optimizer, a, b)
@@ -276,7 +276,10 @@ def forked():
 @case
 def executed_text():
     found = {"one_step": one_step, "Slow": Slow, "sgd": sgd, "batches": batches}
-    exec("model = Slow(); optimizer = sgd(model)\nfor x, y in batches(): one_step(model, optimizer, x, y)", found)
+    exec(
+        "model = Slow(); optimizer = sgd(model)\nfor x, y in batches(): one_step(model, optimizer, x, y)",
+        found,
+    )
     return {"steps": 4}
 
 
@@ -310,7 +313,7 @@ def in_memory():
     optimizer, (x, y) = sgd(model), data(4).tensors
     for _ in range(5):
         one_step(model, optimizer, x, y)
-    return {"steps": 5, "forward_seconds": 5 * PAUSE_SECONDS / 4}
+    return {"steps": 5, "least": {"forward": 5 * PAUSE_SECONDS / 4}}
 
 
 @case
@@ -446,7 +449,7 @@ def a_teacher_inside_the_step():
             wanted = teacher(x)
         one_step(model, optimizer, x, wanted)
         steps += 1
-    return {"steps": steps, "evaluation_seconds": 0, "forward_seconds": 2 * steps * PAUSE_SECONDS / 4}
+    return {"steps": steps, "evaluation_seconds": 0, "least": {"forward": 2 * steps * PAUSE_SECONDS / 4}}
 
 
 @case
@@ -566,7 +569,7 @@ def the_user_names_phases():
         with goodput.phase("mine"):
             one_step(model, optimizer, x, y)
         steps += 1
-    return {"steps": steps, "h2d_seconds": 4 * PAUSE_SECONDS}
+    return {"steps": steps, "least": {"h2d": 4 * PAUSE_SECONDS}}
 
 
 @case

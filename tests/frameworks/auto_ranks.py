@@ -6,6 +6,7 @@ ended well; accounts from their pages. Nothing is left running.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -20,7 +21,8 @@ from goodput.local import runs_in
 FOLDER = Path(__file__).parent
 SECONDS_MAX = 120
 # What a launcher tells a rank: none of it shall come from whoever runs the tests.
-LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "PYTHONPATH")
+LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
+LAUNCHED += ("PYTHONPATH", "GOODPUT_AUTO", "GOODPUT_RUN", "GOODPUT_DISABLE", "GOODPUT_PURE")
 
 
 def environment(directory: Path, run: str | None, **more: str) -> dict:
@@ -48,6 +50,29 @@ def run_ranks(script: str, directory: Path, *arguments: str, **more: str) -> str
     text = "\n".join(log.read_text() for log in logs)
     assert ended == [0, 0], text[-8000:]
     return text
+
+
+def run_script(command: list[str], environ: dict) -> str:
+    """What a script that starts processes has written on standard error; all of them end with this call."""
+    with subprocess.Popen(
+        command, env=environ, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as script:
+        try:
+            _, errors = script.communicate(timeout=SECONDS_MAX)
+        finally:
+            _end_session(script.pid)
+    assert script.returncode == 0, errors[-8000:]
+    return errors
+
+
+def _end_session(leader: int) -> None:
+    """End the processes of this session, which may have groups of their own."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if int(process.joinpath("stat").read_text().rpartition(")")[2].split()[3]) == leader:
+                os.kill(int(process.name), signal.SIGKILL)
+        except (OSError, IndexError):
+            continue  # It went away.
 
 
 def written(directory: Path, name: str) -> list[dict]:

@@ -420,6 +420,10 @@ class Net(nn.Sequential):
         return super().forward(x)
 
 
+def plain_net():
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+
+
 def net_without_dropout():
     return Net(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
 
@@ -685,7 +689,7 @@ def replicas():
 
 @case(steps=8)
 def graphs_of_it():
-    model = trained()
+    model = trained(plain_net())
     x = data().tensors[0]
     traced, scripted = torch.jit.trace(model, x), torch.jit.script(model)
     symbolic = torch.fx.symbolic_trace(model)
@@ -702,7 +706,7 @@ def graphs_of_it():
 @case(steps=8)
 def graphs_trained():
     """A module that fx has made is a root as well; it is pickled by a way of its own."""
-    model = torch.fx.symbolic_trace(net_without_dropout())
+    model = torch.fx.symbolic_trace(plain_net())
     trained(model)
     twin = copy.deepcopy(model)
     with torch.no_grad():
@@ -715,7 +719,7 @@ def graphs_trained():
 
 @case(steps=8)
 def scripted_and_trained():
-    model = torch.jit.script(net_without_dropout())
+    model = torch.jit.script(plain_net())
     return weights(trained(model))
 
 

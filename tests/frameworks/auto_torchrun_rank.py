@@ -18,8 +18,10 @@ STEPS, SAVED_EVERY, KILLED_BEFORE = 30, 8, 21
 def main(path: str) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    dist.init_process_group("gloo")
-    rank, done = dist.get_rank(), 0
+    rank, done, attempt = int(os.environ["RANK"]), 0, os.environ["TORCHELASTIC_RESTART_COUNT"]
+    # A store for each attempt: in the launcher's, ranks can find the addresses of those that were killed.
+    where = f"file://{os.path.dirname(path)}/store-{attempt}"
+    dist.init_process_group("gloo", init_method=where, rank=rank, world_size=int(os.environ["WORLD_SIZE"]))
     model = torch.nn.Linear(32, 1)
     optimizer = torch.optim.Adam(model.parameters())
     if os.path.exists(path):
@@ -29,7 +31,7 @@ def main(path: str) -> None:
         done = saved["done"]
     wrapped = DistributedDataParallel(model)
     for number in range(done, STEPS):
-        if number == KILLED_BEFORE and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and rank == 1:
+        if number == KILLED_BEFORE and attempt == "0" and rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         generator = torch.Generator().manual_seed(number)
         wrapped(torch.randn(8, 32, generator=generator)).square().mean().backward()

@@ -248,7 +248,9 @@ def totals() -> list[int]:
 def measured(models, act) -> dict:
     """Seconds by phase of a few steps, and `planted`, what this rank was late in them."""
     Planted.seconds, Planted.is_on = 0.0, False
-    optimizer = torch.optim.SGD([p for model in models for p in model.parameters()] or [torch.ones(1)], lr=0.01)
+    optimizer = torch.optim.SGD(
+        [p for model in models for p in model.parameters()] or [torch.ones(1)], lr=0.01
+    )
     goodput.auto._auto.roots.look()
     for number in range(WARM + STEPS):
         if number == WARM:
@@ -280,7 +282,11 @@ def raising() -> dict:
     except ArithmeticError as error:
         raised = str(error)
     recorder = goodput._session.recorder
-    return {"raised": raised, "depth": recorder.depth, "drops": recorder.words[page.W_DROPS + page.DROPS.index("phase")]}
+    return {
+        "raised": raised,
+        "depth": recorder.depth,
+        "drops": recorder.words[page.W_DROPS + page.DROPS.index("phase")],
+    }
 
 
 def copied() -> dict:

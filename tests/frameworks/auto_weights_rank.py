@@ -124,7 +124,10 @@ def main() -> None:
     report["during"] = auto_left_over.ours()
     report["broken"] = auto_left_over.not_restored(attributes_before, replaced)
     goodput.auto.remove()
-    report["after"], report["not_restored"] = auto_left_over.ours(), auto_left_over.not_restored(attributes_before, replaced)
+    report["after"], report["not_restored"] = (
+        auto_left_over.ours(),
+        auto_left_over.not_restored(attributes_before, replaced),
+    )
     for name, make in KINDS.items():
         report[name]["removed"] = train(make, 0.0)[0]
     with open(f"{sys.argv[1]}/weights-{dist.get_rank()}.json", "w") as file:

@@ -56,11 +56,16 @@ class TwoOptimizers(Model):
 
 
 class Halves(torch.optim.SGD):
-    """An optimizer that steps part by part, as DeepSpeed's do; the hooks of torch see two steps."""
+    """An optimizer that steps part by part, as DeepSpeed's do: the hooks of torch see two steps of another one."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, lr)
+        self.inner = torch.optim.SGD(self.param_groups[0]["params"], lr)
 
     def step(self, closure=None):
-        loss = super().step(closure)
-        super().step()
+        loss = closure()
+        self.inner.step()
+        self.inner.step()
         return loss
 
 
@@ -85,7 +90,9 @@ def trainer(callbacks=(), saves_every=0, where=DIRECTORY, **options):
     callbacks = list(callbacks)
     if saves_every:
         callbacks.append(
-            lightning.callbacks.ModelCheckpoint(where, "{step}", every_n_train_steps=saves_every, save_top_k=-1)
+            lightning.callbacks.ModelCheckpoint(
+                where, "{step}", every_n_train_steps=saves_every, save_top_k=-1
+            )
         )
     return lightning.Trainer(
         accelerator="cpu",
@@ -190,7 +197,7 @@ def rare(goodput, made) -> dict:
     goodput.stop()
     goodput.start(run="halves")
     model = Model()
-    model.configure_optimizers = lambda: Halves(model.parameters(), lr=0.01)
+    model.configure_optimizers = lambda: Halves(list(model.parameters()), lr=0.01)
     fit(made(), model, max_steps=9, accumulate_grad_batches=1)
     goodput.stop()
     goodput.start(run="asynchronous")

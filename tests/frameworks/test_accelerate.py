@@ -51,5 +51,4 @@ def test_the_slow_dataset_and_the_evaluation_are_found_and_the_account_closes(ru
 
 
 def test_a_copy_inside_the_loaders_iteration_is_a_copy(run):
-    (page,) = run.snapshots("copies")
     assert run.seconds("copies")["h2d"] > 0

@@ -21,7 +21,9 @@ def trained(tmp_path_factory):
         errors = run_ranks("auto_sharded_rank.py", directory, TORCHELASTIC_RESTART_COUNT=str(attempt))
         assert "goodput:" not in errors
     (run,), _ = runs_in(str(directory / "pages"), time.perf_counter_ns())
-    events = {key: [(e.kind, e.step) for e in attempt.events] for key, attempt in run.attempts.items()}
+    events = {
+        key: [(e.kind, e.step) for e in attempt.events.values()] for key, attempt in run.attempts.items()
+    }
     return the_account(directory), events, [written(directory, f"sharded-{{}}-{n}.json") for n in (1, 2)]
 
 

@@ -1,10 +1,9 @@
 """torch.multiprocessing.spawn: each rank finds out who it is, its parent is none, and the planted cause is named."""
 
-import subprocess
 import sys
 
 import pytest
-from auto_ranks import FOLDER, SECONDS_MAX, closes, environment, leading, seconds, the_account
+from auto_ranks import FOLDER, closes, environment, leading, run_script, seconds, the_account
 from servers import free_ports
 
 STEPS, DELAY_SECONDS = 25, 0.08
@@ -17,10 +16,7 @@ def spawned(tmp_path_factory):
     directory = tmp_path_factory.mktemp("spawn")
     command = [sys.executable, str(FOLDER / "auto_spawn.py"), str(directory)]
     command += [str(free_ports(1)[0]), str(DELAY_SECONDS)]
-    ended = subprocess.run(
-        command, env=environment(directory, None), timeout=SECONDS_MAX, capture_output=True, text=True
-    )
-    assert ended.returncode == 0 and "goodput:" not in ended.stderr, ended.stderr[-4000:]
+    assert "goodput:" not in run_script(command, environment(directory, None))
     return the_account(directory), float((directory / "planted-1").read_text()), directory
 
 

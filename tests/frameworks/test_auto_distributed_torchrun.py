@@ -2,11 +2,10 @@
 
 import math
 import os
-import subprocess
 import sys
 
 import pytest
-from auto_ranks import FOLDER, SECONDS_MAX, closes, environment, seconds, the_account
+from auto_ranks import FOLDER, closes, environment, run_script, seconds, the_account
 from servers import REPOSITORY, free_ports
 
 STEPS, SAVED, KILLED_BEFORE = 30, 15, 21
@@ -20,10 +19,18 @@ def restarted(tmp_path_factory):
     bootstrap = REPOSITORY / "src" / "goodput" / "bootstrap"
     environ = environment(directory, "torchrun", GOODPUT_AUTO="1", PYTHONPATH=str(bootstrap))
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
-    command += ["--monitor-interval", "0.1", "--rdzv-backend", "static", "--master-addr", "127.0.0.1"]
-    command += ["--master-port", str(free_ports(1)[0]), str(FOLDER / "auto_torchrun_rank.py"), str(directory)]
-    ended = subprocess.run(command, env=environ, timeout=SECONDS_MAX, capture_output=True, text=True)
-    assert ended.returncode == 0 and "goodput:" not in ended.stderr, ended.stderr[-4000:]
+    # Not the static rendezvous, with which ranks of the second attempt can find the first one's addresses.
+    command += [
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        f"127.0.0.1:{free_ports(1)[0]}",
+        "--rdzv-id",
+        "x",
+    ]
+    command += ["--local-addr", "127.0.0.1", "--monitor-interval", "0.1"]
+    errors = run_script([*command, str(FOLDER / "auto_torchrun_rank.py"), str(directory)], environ)
+    assert "goodput:" not in errors
     return the_account(directory), directory
 
 

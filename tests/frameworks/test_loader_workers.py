@@ -181,14 +181,16 @@ def test_one_slow_sample_in_ten_is_charged_to_its_own_reason(trainer):
 
 
 def test_without_workers_it_is_timed_in_the_step_thread(trainer):
-    dataset, collate = data.Planted(16, sleep=0.01, cpu=0.005), data.SlowCollate(cpu=0.01)
+    dataset, collate = data.Planted(16, sleep=0.01, cpu=0.02), data.SlowCollate(cpu=0.03)
     trainer.train(DataLoader(dataset, batch_size=4, collate_fn=collate))
     found = trainer.snapshot().loader
     assert (found["batches"], found["inside"], found["workers"], trainer.snapshot().workers) == (4, 4, 0, ())
     assert near(found["wait_decode_ns"], int(dataset.planted[data.DECODED].sum()))
     assert near(found["wait_collate_ns"], int(collate.planted[data.COLLATED].sum()))
     # Without a look at the run queue, having no core counts as being blocked.
-    assert near(found["wait_storage_ns"] + found["wait_decode_ns"], int(dataset.planted[data.ALL].sum()))
+    # Between two samples nobody counts: room for one time slice of another process.
+    planted = int(dataset.planted[data.ALL].sum())
+    assert planted <= found["wait_storage_ns"] + found["wait_decode_ns"] <= planted * 1.05 + 20_000_000
     assert "training process itself (num_workers=0" in trainer.advice()
 
 

@@ -146,7 +146,12 @@ def test_experts_and_windows_and_frozen_weights_are_counted_as_they_work():
 
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2}
     config = transformers.MixtralConfig(
-        **sizes, num_hidden_layers=3, vocab_size=20, num_local_experts=4, num_experts_per_tok=1, sliding_window=8
+        **sizes,
+        num_hidden_layers=3,
+        vocab_size=20,
+        num_local_experts=4,
+        num_experts_per_tok=1,
+        sliding_window=8,
     )
     model = transformers.MixtralForCausalLM(config)
     model.lm_head.weight.requires_grad = False

@@ -61,7 +61,9 @@ def trainer(callbacks, train=None, where="out", **options):
         **{"save_strategy": "no", **options},
     )
     train = runs.Slow(items(60), 0.0) if train is None else train
-    return Timed(model(), args, train_dataset=train, eval_dataset=runs.Slow(items(16), 0.004), callbacks=callbacks)
+    return Timed(
+        model(), args, train_dataset=train, eval_dataset=runs.Slow(items(16), 0.004), callbacks=callbacks
+    )
 
 
 def main():

@@ -93,6 +93,7 @@ class Account:
     failures: int = 0  # attempts that ended otherwise than finished
     alive_ns: int = 0  # time in which some attempt was alive
     loading: Loading = field(default_factory=Loading)
+    unmeasured: int = 0  # steps whose phases are estimated from those of the step before them
 
     def gpu_ns(self) -> list[int]:
         """GPU-ns per state: the ranks' sums, weighed by their devices."""
@@ -109,6 +110,11 @@ class Account:
         """Share of the observed GPU time whose phases are on a device's clock; the rest is on the host's."""
         observed = self.wall_gpu_ns() - self.gpu_ns()[_UNOBSERVED]
         return sum(rank.device_ns * rank.devices for rank in self.ranks) / observed if observed > 0 else 0.0
+
+    def phases_share(self) -> float | None:
+        """Share of the steps whose phases were measured; the others' are estimated. Of the whole run, as it is known."""
+        steps = sum(rank.kept_steps + rank.lost_steps for rank in self.ranks)
+        return max(1 - self.unmeasured / steps, 0.0) if steps else None
 
     def ratio(self, factor: str) -> float | None:
         """A factor of the chain (FACTORS), None when unknown or, being above 1, impossible: see input_errors."""
@@ -232,6 +238,7 @@ class Engine:
             samples=sum(f.samples for f in self.folds.values()),
             device=next((a.device for own in facts.by_rank.values() for a in own if a.device), ""),
             loading=loading(run.attempts.values()),
+            unmeasured=sum(attempt.unmeasured for attempt in run.attempts.values()),
         )
         _count_failures(result, run, facts)
         return result

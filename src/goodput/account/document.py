@@ -30,6 +30,7 @@ def document(account: Account, causes: list[dict] | None = None) -> dict:
             else None,
             "time": _coverage(account, gpu_ns),
             "device_clock": account.device_share(),
+            "phases": account.phases_share(),
         },
         "steps": {
             "kept": sum(rank.kept_steps for rank in account.ranks),

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from math import ceil
 
 REASONS = ("storage", "decode", "collate", "cpus", "queue", "startup")
-WORKERS_SUGGESTED_MAX = 1024
+# Steps that hardly do anything besides waiting are the small difference of two large numbers.
+BESIDES_RATIO_MIN = 0.05
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,9 @@ class Loading:
         busy_ns = self.says("worker_dataset_ns") + self.says("worker_collate_ns")
         there_ns = (busy_ns + self.says("worker_idle_ns")) / seen
         besides_ns = there_ns - (self.says("wait_ns") - self.says("wait_startup_ns"))
-        if besides_ns <= 0:
+        if besides_ns < BESIDES_RATIO_MIN * there_ns:
             return None
-        found = ceil(busy_ns / besides_ns)
-        return found if found <= WORKERS_SUGGESTED_MAX else None
+        return ceil(busy_ns / besides_ns)
 
     def cores(self) -> int | None:
         """Cores for each rank of the host of the rank that waited most."""

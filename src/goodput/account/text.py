@@ -119,14 +119,16 @@ def _factor_lines(document: dict) -> list[str]:
         f"  MFU {percent(f['mfu'])}{chain}{hfu}",
         f"  steps of all ranks: {steps['kept']} kept, {steps['lost']} lost;"
         f" ranks observed {percent(document['coverage']['ranks'])}, time {percent(document['coverage']['time'])}"
-        f" ({_clock(document['coverage']['device_clock'])});"
+        f" ({_clock(document['coverage'])});"
         f" over {duration(document['stall_threshold_seconds'])} without a step is a stall",
     ]
 
 
-def _clock(share: float | None) -> str:
-    """On which clock phases are."""
-    return f"{percent(share)} on the device clock" if share else "host clock"
+def _clock(coverage: dict) -> str:
+    """On which clock phases are, and whether those of some steps are estimated."""
+    share, measured = coverage["device_clock"], coverage["phases"]
+    clock = f"{percent(share)} on the device clock" if share else "host clock"
+    return clock if measured in (None, 1.0) else f"{clock}; phases measured in {percent(measured)} of steps"
 
 
 def _figure_lines(document: dict) -> list[str]:

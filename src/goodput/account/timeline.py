@@ -79,6 +79,7 @@ class Attempt:
     last_ns: int = 0
     phase: str = "none"
     totals: tuple[int, ...] = ()
+    unmeasured: int = 0  # steps so far of which only the length was measured
     loader: dict[str, int] = field(default_factory=dict)  # what its loader did so far; see loader.py
     alive: bool = True
     ended: str = ""  # "", "finished", "failed", "resumed"; not alive and "" means killed

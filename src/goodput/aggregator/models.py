@@ -21,11 +21,13 @@ class Factors(Model):
 
 
 class Coverage(Model):
-    """How much was seen: ranks and GPU time observed over expected, and the part of it timed on the device."""
+    """How much was seen: ranks and GPU time observed over expected, and the parts of it
+    timed on the device and, of steps, those whose phases were measured."""
 
     ranks: float | None
     time: float | None
     device_clock: float
+    phases: float | None
 
 
 class Steps(Model):

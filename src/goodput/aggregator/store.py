@@ -186,4 +186,4 @@ def _extend_phases(attempt: Attempt, report: schema.RankReport) -> None:
 def _take_live(attempt: Attempt, live: schema.Live) -> None:
     attempt.seen_ns, attempt.last_ns, attempt.phase = live.now_ns, live.last_ns, live.phase
     attempt.totals, attempt.alive, attempt.ended = live.totals, live.alive, live.ended
-    attempt.end_ns, attempt.loader = live.end_ns, live.loader
+    attempt.end_ns, attempt.loader, attempt.unmeasured = live.end_ns, live.loader, live.unmeasured

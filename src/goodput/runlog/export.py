@@ -62,6 +62,8 @@ def _process(
     over = bool(live.ended) or not live.alive
     end_ns = max(live.end_ns or live.last_ns, identity.start_ns) if over else live.now_ns
     reason = {"reason": live.ended or "killed"} if over else {}
+    if live.unmeasured:
+        reason["unmeasured_steps"] = live.unmeasured
     yield end_ns, _line("end" if over else "beat", end_ns, **place, **reason, phase=live.phase, phases=phases)
 
 

@@ -46,6 +46,7 @@ class Line(msgspec.Struct):
     samples: int = 0
     count: int = 1
     device_seconds: float | None = None
+    unmeasured_steps: int = 0
     run: str | None = None
     phase: str | None = None
     committed: bool = True
@@ -87,6 +88,7 @@ _RANGES = {
     "step": (-1, 1 << 61),
     "samples": (0, 1 << 61),
     "count": (1, COUNT_MAX),
+    "unmeasured_steps": (0, COUNT_MAX),
     "resume_step": (-1, 1 << 61),
     "world_size": (1, 1 << 18),
     "devices": (1, 1 << 16),

@@ -328,6 +328,7 @@ class Scan:
         attempt = track.attempt
         if line.time_ns >= track.tail_ns:
             track.tail_ns, track.tail = line.time_ns, line.phases
+            attempt.unmeasured = line.unmeasured_steps
             attempt.phase = line.phase or ("none" if line.phases is not None else "")
         if line.kind == "end":
             if line.reason == "killed":

@@ -56,6 +56,7 @@ class Automatic:
         self.recorder.anchor = _nobody
         self.training = None  # goodput.sdk.training.Training, where a trainer of a framework runs
         self.loaders = None  # goodput.sdk.patches.loader.Loaders
+        self.deep_look = None  # goodput.sdk.deep_look.DeepLook, where one was asked for
         self.is_worker = bool  # Replaced by what can tell a loader's worker process.
         # The thread that waits for other ranks beside the step thread; whether an optimizer's step is none of training.
         self.waiting, self.removed = 0, False
@@ -149,7 +150,8 @@ class Automatic:
             self.unsettled = False
             self._run(self.after_step)
         recorder.plain = not self.unsettled and self.budget.phases_every == 1
-        self.budget.rest()
+        if not self.unsettled:
+            self.budget.rest()
 
     def rested(self, optimizer) -> None:
         """An optimizer has stepped while hooks are at rest."""
@@ -159,9 +161,11 @@ class Automatic:
             self.stepped(optimizer)
 
     def wake(self) -> None:
-        """From here on every hook measures, if they were at rest."""
+        """From here on every hook measures, if they were at rest. A step that something unusual came into is not traced."""
         if self.recorder.resting:
             self.budget.wake()
+        if self.deep_look is not None:
+            self.deep_look.leave()
 
     def count(self, what: str, number: int, add: bool = False) -> None:
         """Write one of the page's SAMPLING words."""
@@ -287,6 +291,8 @@ class Automatic:
     def ends(self) -> None:
         """The measurement ends: nothing of the training that was seen has a part in the next one."""
         recorder = self.recorder
+        if self.deep_look is not None:
+            self.deep_look.close()
         if self.training is not None:
             self.training.release()
         self.stop_evaluation()
@@ -298,6 +304,7 @@ class Automatic:
     def remove(self) -> None:
         """Put every replaced attribute back. A step that runs has no part in what is measured from now on."""
         recorder = self.recorder
+        self.wake()
         self.stop_evaluation()
         if recorder.thread == get_ident():
             self.forget_raised()

@@ -106,6 +106,8 @@ class DeviceClock:
         self._busy = True
         try:
             began = perf_counter_ns()
+            if self._words is not self.recorder.words:  # A new page was begun while the clock was put aside.
+                self._open(0)
             what(word)
             self.cost_ns += perf_counter_ns() - began
         except Exception as error:
@@ -114,7 +116,7 @@ class DeviceClock:
             self._busy = False
 
     def _open(self, _: int) -> None:
-        words = self.recorder.words
+        words = self._words = self.recorder.words
         self.head = self.tail = self.kept = self.lacking = self.device_ns = self.steps = 0
         self.begun, self.at, self.anchor, self._on = -1, -1, None, False
         self.done = self.ended = 0 if words is None else words[page.W_STEPS]
@@ -184,7 +186,7 @@ class DeviceClock:
             return
         told = self.ended + 1 >= self.recorder.steps
         if self.ended + PENDING < self.recorder.steps:
-            self._leap()
+            self._leap(self.recorder.steps - 1)
         while self.ended + 1 < self.recorder.steps:  # Their ends were not told.
             self._note(-1)
         if told and self._on and self._put(word):
@@ -198,11 +200,12 @@ class DeviceClock:
         self.kept = self.head
         self._resolve()
 
-    def _leap(self) -> None:
-        """After a time in which nobody told of steps: all of them have the host's division, in one record."""
-        while self.done < self.ended:
+    def _leap(self, last: int) -> None:
+        """After a time in which nobody told of steps: all up to `last` have the host's division, in one record."""
+        # Of older ones the host's own records are gone.
+        while self.done < self.ended and self.recorder.steps - self.done < page.STEP_RING:
             self._settle(None)
-        self.done = self.ended = self.recorder.steps - 2
+        self.done = self.ended = last - 1
         self._note(-1)
         self._settle(None)
 
@@ -232,7 +235,8 @@ class DeviceClock:
 
     def _resolve(self) -> None:
         """Settle the oldest steps whose events have completed. Never waits."""
-        if self.backend.capturing():  # A query would break the capture.
+        # A query would break a capture; and where ends were not told, the host's records may be others' by now.
+        if self.backend.capturing() or self.ended != self.recorder.steps:
             return
         for _ in range(RESOLVED_MAX):
             if self.done >= self.ended:
@@ -302,6 +306,8 @@ class DeviceClock:
 
     def _finish(self, _: int) -> None:
         if self._bound:
+            if self.ended < self.recorder.steps:
+                self._leap(self.recorder.steps)
             while self.done < self.ended:
                 before = self.done
                 self._resolve()

@@ -60,6 +60,19 @@ def _report(session) -> Report:
 def _notes(snapshot) -> list[str]:
     spent = max(snapshot.last_ns - snapshot.identity["start_mono_ns"], 1)
     notes = [f"  goodput itself cost {snapshot.cost_ns / 1e9:.4f} s ({100 * snapshot.cost_ns / spent:.3f} %)"]
+    sampling = snapshot.sampling
+    if sampling.get("phases_every", 0) > 1:
+        notes[0] += (
+            f"; within its budget of {sampling['budget_ppm'] / 1e4:g} % it measures phases in one of "
+            f"{sampling['phases_every']} steps"
+        )
+    if sampling.get("skipped_steps") or sampling.get("compilations"):
+        notes.append(
+            f"  {sampling['skipped_steps']} steps skipped by mixed precision, "
+            f"{sampling['compilations']} compilations"
+        )
+    if snapshot.steps_done and sampling.get("micro_batches", 0) > 1.5 * snapshot.steps_done:
+        notes.append(f"  {sampling['micro_batches'] / snapshot.steps_done:.3g} backward passes a step")
     dropped = {what: count for what, count in snapshot.drops.items() if count}
     if dropped:
         notes.append("  refused or lost: " + ", ".join(f"{count} {what}" for what, count in dropped.items()))

@@ -161,6 +161,14 @@ class Session:
         recorder.words[page.W_DROPS + page.DROPS.index("error")] += min(self.errors, 1000)
         self.errors = 0
         recorder.charge(time.perf_counter_ns())
+        if recorder.device is None and "torch" in sys.modules:
+            self._start_device_clock()
+
+    def _start_device_clock(self) -> None:
+        """Where the training uses a device, time on it, too."""
+        from goodput.sdk.device_torch import device_clock
+
+        device_clock(self.recorder, sys.modules["torch"])
 
     def _writer(self, identity: dict, directory) -> page.Writer:
         """A page in the directory; where that cannot be, one in memory that only this process can read."""
@@ -322,9 +330,21 @@ class Session:
             well = raised is None or (isinstance(raised, SystemExit) and raised.code in (None, 0))
             if self.recorder.thread > 0 and self.recorder.thread != get_ident():
                 self.recorder.thread = get_ident()
+            steps = self.recorder.steps if self.recorder.thread > 0 else 0
             self.stop("finished" if well or hasattr(sys, "ps1") else "failed")
+            if steps and self.environ.get("GOODPUT_REPORT", "") not in ("", "0"):
+                self._print_report()
         except Exception:
             pass
+
+    def _print_report(self) -> None:
+        """What `goodput run` prints when the training ends: the account of rank 0."""
+        if self.identity["rank"] == 0:
+            from goodput.sdk.report import report
+
+            others = self.identity["world_size"] - 1
+            more = f"  this is rank 0; `goodput report` shows all {others + 1}\n" if others else ""
+            sys.stderr.write(f"\n{report(self)}\n{more}")
 
 
 def _calibrate(recorder: Recorder) -> None:

@@ -8,15 +8,14 @@ In: `apply_all(auto)`. Out: each patch applied once the module it names has been
 from __future__ import annotations
 
 import importlib
-import pkgutil
+import os
 
 
 def found() -> list:
     """The patch modules, by the folder they lie in."""
-    return [
-        importlib.import_module(f"{__name__}.{each.name}")
-        for each in sorted(pkgutil.iter_modules(__path__), key=lambda each: each.name)
-    ]
+    # Not pkgutil, which costs more to import than all of them.
+    names = sorted(file[:-3] for file in os.listdir(__path__[0]) if file.endswith(".py") and file[0] != "_")
+    return [importlib.import_module(f"{__name__}.{name}") for name in names]
 
 
 def apply_all(auto, watch) -> None:

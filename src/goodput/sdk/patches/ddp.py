@@ -1,8 +1,7 @@
 """DistributedDataParallel: what it waits for beside the reducer's wait in backward (patches/backward.py).
 
 In: models wrapped, and their forward passes. Out: the phase `communication` around the broadcast of buffers and the
-agreement on buckets, both in forward. A copy or a pickle of a wrapped model holds nothing of ours: the class takes
-its attributes as they are, where torch.nn.Module would leave out the timed call of a root.
+agreement on buckets, both in forward. It does not know gradients.
 """
 
 from __future__ import annotations
@@ -11,18 +10,17 @@ import functools
 import sys
 
 from goodput.sdk.patches.communication import timer
-from goodput.sdk.roots import detach
 
 MODULE = "torch.nn.parallel.distributed"
 RELIES_ON = """torch/nn/parallel/distributed.py: DistributedDataParallel.__init__ makes the reducer; _pre_forward calls
 _sync_buffers, which waits for rank 0's buffers, and in the second pass Reducer._rebuild_buckets waits for rank 0's
-order of buckets (torch/csrc/distributed/c10d/reducer.cpp, sync_bucket_indices); __getstate__ copies __dict__ itself."""
+order of buckets (torch/csrc/distributed/c10d/reducer.cpp, sync_bucket_indices)."""
 
 
 def apply(module, auto) -> None:
     timed = timer(sys.modules["torch"], auto)
     kind, reducer = module.DistributedDataParallel, module.dist.Reducer
-    made, state = kind.__init__, kind.__getstate__
+    made = kind.__init__
 
     @functools.wraps(made)
     def __init__(self, *args, **kwargs):
@@ -31,13 +29,6 @@ def apply(module, auto) -> None:
             auto.reducers += 1
             auto.is_rank()
 
-    @functools.wraps(state)
-    def __getstate__(self):
-        values = state(self)
-        detach(values)
-        return values
-
     auto.patches.replace(kind, "__init__", __init__)
-    auto.patches.replace(kind, "__getstate__", __getstate__)
     auto.patches.replace(kind, "_sync_buffers", timed(kind._sync_buffers))
     auto.patches.replace(reducer, "_rebuild_buckets", timed(reducer._rebuild_buckets))

@@ -39,10 +39,15 @@ def commit_when_written(trainer, begun) -> None:
     for _ in range(WRAPPED_MAX):
         executor = getattr(plugin, "_executor", None)
         if executor is not None:
-            executor.submit(lambda: begun.commit() if plugin._error is None else None)
+            executor.submit(commit_unless_raised, plugin, begun)
             return
         plugin = getattr(plugin, "checkpoint_io", None)
     begun.commit()
+
+
+def commit_unless_raised(plugin, begun) -> None:
+    if plugin._error is None:
+        begun.commit()
 
 
 def _safely(function, *args):

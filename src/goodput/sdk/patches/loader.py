@@ -19,6 +19,7 @@ RELIES_ON = """torch/utils/data/dataloader.py: DataLoader.__iter__ returns an it
 _BaseDataLoaderIter.__next__."""
 DEPTH_MAX = 4
 ASKED_MAX = 16
+ITERATORS_MAX = 64
 
 
 def apply(torch, auto) -> None:
@@ -80,7 +81,8 @@ class Loaders:
 
     def __init__(self, auto, grad_is_on):
         self.auto, self.recorder, self.trains = auto, auto.recorder, True
-        self._of: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        # (iterator, its loader). No dictionary of weak keys: what a signal handler raises while that forgets one is lost.
+        self._of: list = []
         self._training: weakref.WeakSet = weakref.WeakSet()
         self._current = self._counted = self._loader = _nothing
         self.asked: list = []
@@ -92,13 +94,15 @@ class Loaders:
     def made(self, iterator, loader) -> None:
         """A loader has been asked for its iterator, which may be that of the epoch before."""
         try:
-            self._of[iterator] = weakref.ref(loader)
+            pair = (weakref.ref(iterator), weakref.ref(loader))
         except TypeError:
-            pass
+            return
+        self._of[:] = [each for each in self._of if each[0]() is not None][-ITERATORS_MAX:]
+        self._of.append(pair)
 
     def change(self, iterator) -> None:
         """Another iterator than the last one is asked."""
-        loader = self._of.get(iterator, _nothing)()
+        loader = next((of() for made, of in reversed(self._of) if made() is iterator), None)
         if loader is None:  # Made for one loop alone, and gone.
             loader = iterator
         self._current, self._loader = weakref.ref(iterator), weakref.ref(loader)

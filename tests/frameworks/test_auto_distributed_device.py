@@ -1,0 +1,167 @@
+"""On a device the waits are on its stream, and backward runs on a thread of autograd's: which boundaries are told there.
+
+No device is needed: a list stands in for the device clock, and functions for PyTorch's.
+"""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from goodput.sdk.automatic import Automatic
+from goodput.sdk.patches import backward, communication, fsdp2
+from goodput.sdk.session import Session
+
+
+class Boundaries(list):
+    """A device clock that keeps the words that it is told."""
+
+    def __call__(self, word: int) -> None:
+        self.append(word)
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *_: None  # What else a recorder tells its device clock.
+
+
+class Threads:
+    """PyTorch as far as the patches ask it: which thread runs a backward pass."""
+
+    def __init__(self):
+        self.running = threading.local()
+        self.compiler = SimpleNamespace(is_compiling=lambda: False)
+        self._C = SimpleNamespace(_current_graph_task_id=lambda: getattr(self.running, "task", -1))
+
+    def in_autograd(self, function, task: int = 7):
+        """Call it on another thread, which runs a backward pass if there is a task."""
+
+        def run():
+            self.running.task = task
+            function()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+
+
+@pytest.fixture
+def told(tmp_path):
+    """(automatic, PyTorch, boundaries); the calling thread is the step thread."""
+    session = Session({"GOODPUT_DIR": str(tmp_path)})
+    auto = Automatic(session, lambda name: session.define(name, None))
+    session.start()
+    boundaries = session.recorder.device = Boundaries()
+    yield auto, Threads(), boundaries
+    session.recorder.device = None
+    session.stop("finished")
+
+
+def test_on_the_step_thread_a_wait_has_two_boundaries_and_what_it_calls_none(told):
+    auto, torch, boundaries = told
+    timed = communication.timer(torch, auto)
+    inner = timed(lambda: 3)
+    with auto.forward:
+        boundaries.clear()
+        assert timed(inner)() == 3
+    assert boundaries == [auto.forward.total, auto.communication.total, auto.forward.total]
+
+
+def test_on_an_autograd_thread_a_wait_is_cut_out_of_what_the_step_thread_does(told):
+    auto, torch, boundaries = told
+    timed = communication.timer(torch, auto)
+    inner = timed(lambda: None)
+    with auto.backward:
+        boundaries.clear()
+        torch.in_autograd(timed(inner))
+        assert boundaries == [auto.backward.total, auto.communication.total]
+
+
+def test_a_wait_that_raises_on_an_autograd_thread_is_closed(told):
+    auto, torch, boundaries = told
+    timed = communication.timer(torch, auto)
+
+    def fail():
+        with pytest.raises(ZeroDivisionError):
+            timed(lambda: 1 / 0)()
+        timed(lambda: None)()
+
+    with auto.backward:
+        boundaries.clear()
+        torch.in_autograd(fail)
+        assert boundaries == [auto.backward.total, auto.communication.total] * 2
+
+
+def test_a_thread_that_runs_no_backward_pass_tells_nothing(told):
+    auto, torch, boundaries = told
+    timed = communication.timer(torch, auto)
+    with auto.backward:
+        boundaries.clear()
+        torch.in_autograd(timed(lambda: None), task=-1)
+        assert boundaries == []
+
+
+def test_a_removed_wrapper_is_the_function_itself(told):
+    auto, torch, boundaries = told
+    timed = communication.timer(torch, auto)(lambda: 5)
+    auto.remove()
+    boundaries.clear()
+    assert timed() == 5 and boundaries == []
+
+
+class Engine:
+    """Autograd: calls hooks before the first gradient, and callbacks, in order, after the last; on which thread?"""
+
+    def __init__(self, torch, own_thread: bool):
+        self.torch, self.own_thread = torch, own_thread
+        self.hooks, self.callbacks, self.log = [], [], []
+
+    def queue_callback(self, function) -> None:
+        self.callbacks.append(function)
+
+    def run(self, *_args) -> str:
+        def work():
+            for hook in list(self.hooks):
+                hook(None)
+            self.queue_callback(lambda: self.log.append("reduced"))
+            for callback in self.callbacks:
+                callback()
+
+        self.torch.in_autograd(work) if self.own_thread else work()
+        return "done"
+
+
+class Loss:
+    """A tensor with a hook."""
+
+    requires_grad = True
+
+    def __init__(self, engine: Engine):
+        self.engine = engine
+
+    def register_hook(self, function):
+        self.engine.hooks.append(function)
+        return SimpleNamespace(remove=lambda: self.engine.hooks.remove(function))
+
+
+@pytest.mark.parametrize("own_thread", [False, True])
+def test_the_end_of_a_backward_pass_is_communication_from_its_last_computation_on(told, own_thread):
+    auto, torch, boundaries = told
+    engine = Engine(torch, own_thread)
+    torch.Tensor = Loss
+    torch.autograd = SimpleNamespace(Variable=SimpleNamespace(_execution_engine=engine))
+    waits = backward.Waits(torch, auto)
+    with auto.backward:
+        boundaries.clear()
+        assert waits.run(engine.run, ([Loss(engine), Loss(engine)],), {}) == "done"
+        assert boundaries == [auto.backward.total, auto.communication.total]
+        assert auto.recorder.current == auto.backward.total
+    assert engine.hooks == [] and engine.log == ["reduced"]
+    # One callback of ours, before the reducer's, though two tensors have a hook.
+    assert len(engine.callbacks) == 2
+
+
+def test_waits_of_fsdp2_are_those_on_the_compute_stream():
+    assert ("FSDPParamGroup", "wait_for_unshard") in fsdp2.WAITS
+    # What issues an all-gather on a side stream makes nothing wait.
+    assert all(name != "unshard" for _, name in fsdp2.WAITS)

@@ -1,0 +1,53 @@
+"""A model trained with and without goodput.auto from the same seed is the same to the last bit, whatever trains it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import auto_process
+import pytest
+
+pytest.importorskip("torch")
+SCRIPT = "auto_same_script.py"
+# What takes Dynamo's compilation steps inside: nothing of ours runs there, so its steps are not seen.
+NOT_SEEN = ("compile_the_optimizer", "compile_the_whole_step")
+# Where Dynamo counts a frame more or less between two runs of the same code in one process, without us too.
+UNEVEN = {"compile_the_optimizer": 1}
+
+
+def cases() -> list[str]:
+    """Functions that are decorated as cases, without importing torch here."""
+    tree = ast.parse(Path(auto_process.HERE, SCRIPT).read_text())
+    return [f.name for f in tree.body if isinstance(f, ast.FunctionDef) and f.decorator_list]
+
+
+@pytest.fixture(scope="module", params=auto_process.IMPLEMENTATIONS)
+def report(request, tmp_path_factory) -> dict:
+    place = tmp_path_factory.mktemp("same")
+    # Nothing is read from a cache of another run, so that both compile what they compile.
+    return auto_process.run(
+        SCRIPT,
+        place,
+        request.param,
+        TORCHINDUCTOR_FORCE_DISABLE_CACHES="1",
+        TORCHINDUCTOR_COMPILE_THREADS="1",
+    )[0]
+
+
+@pytest.mark.parametrize("name", cases())
+def test_the_same_weights_the_same_graphs_and_all_steps(report, name):
+    found = report[name]
+    assert found["same"], found["differ"] or found["results"]
+    plain, timed = ({kind: sum(each.values()) for kind, each in run.items()} for run in found["counted"])
+    plain["frames"] = timed.get("frames", 0) if name in UNEVEN else plain.get("frames", 0)
+    assert timed == {**plain, "frames": plain["frames"]} or timed == {k: v for k, v in plain.items() if v}
+    assert not [text for text in found["warned"][1] if "goodput" in text]
+    assert len(found["warned"][1]) <= len(found["warned"][0])
+    wanted, steps = found["steps"]
+    assert steps == (0 if name in NOT_SEEN else wanted)
+    assert found["depth"] == 0
+
+
+def test_nothing_was_dropped(report):
+    assert not any(report["drops"].values()), report["drops"]

@@ -1,0 +1,34 @@
+"""The loops of docs/frameworks.md that bound their steps by hand are right, with stand-ins for their frameworks."""
+
+import ast
+
+import pytest
+from documented_loops import PAGE, code_of
+from framework_runs import committed, resumed, steps, train
+
+SECTIONS = [line[3:] for line in PAGE.read_text().splitlines() if line.startswith("## ")]
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_section_has_an_example_that_is_python(section):
+    assert ast.parse(code_of(section)).body
+
+
+@pytest.mark.parametrize("section", ["DeepSpeed", "Megatron-style loops"])
+def test_a_loop_finds_what_its_framework_spent(section, tmp_path):
+    run = train("documented_loops.py", tmp_path, section)
+    (page,) = run.snapshots("loop") if section == "DeepSpeed" else run.snapshots(run_of(run))
+    assert steps(page) == [4, 5, 6, 7] and resumed(page) == [3] and committed(page) == [7]
+    assert page.steps[-1].samples == 24
+    spent = run.seconds(page.identity["run"])
+    for phase, planted in run.told.items():
+        assert planted <= spent[phase] <= 1.05 * planted + 0.005, phase
+    if section != "DeepSpeed":
+        assert (page.identity["stage"], page.identity["microbatches"]) == (1, 3)
+    assert run.said() == []
+
+
+def run_of(run) -> str:
+    """The pattern names no run, so that it is that of the script."""
+    (path,) = run.directory.glob("*.page")
+    return path.name.rsplit(".", 3)[0]

@@ -1,0 +1,28 @@
+"""A loader that comes later, or beside another, is one for training too; the first batch may be taken for evaluation."""
+
+import pytest
+from framework_runs import steps, train
+
+BATCH_SECONDS = 8 * 0.002
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    pytest.importorskip("torch")
+    return train("several_loaders.py", tmp_path_factory.mktemp("loaders"))
+
+
+def test_a_second_loader_after_the_first(run):
+    spent = run.seconds("one after the other")
+    assert abs(spent["loader"] - run.told["after"]) <= 0.05 * run.told["after"] + 2 * BATCH_SECONDS
+    assert abs(spent["evaluation"] - run.told["valid"]) <= 0.05 * run.told["valid"] + 2 * BATCH_SECONDS
+    (page,) = run.snapshots("one after the other")
+    assert steps(page) == list(range(16)) and page.steps[-1].samples >= 15 * 8
+
+
+def test_two_loaders_side_by_side(run):
+    spent = run.seconds("side by side")
+    assert spent["evaluation"] <= 0.005
+    assert run.told["beside"] <= spent["loader"] <= 1.05 * run.told["beside"] + 0.02
+    (page,) = run.snapshots("side by side")
+    assert steps(page) == list(range(12)) and page.steps[-1].samples == pytest.approx(96, abs=8)
