@@ -88,6 +88,15 @@ _NODE = _declare(
          "Time the step thread waited for a batch of this worker."),
         ("goodput_loader_workers_unmeasured_total", "counter", "", "run rank",
          "Worker processes that are not measured, beyond the 64 for which a rank page has room."),
+        # Deep looks
+        ("goodput_deep_look_seconds", "gauge", "seconds", "run rank kind",
+         "Where the time of the last traced step went: compute, communication and copy (both exposed), loader, host, idle, "
+         "which sum to the step; beside them communication_hidden, copy_hidden, kernel (of any kind)."),
+        ("goodput_deep_look_age_seconds", "gauge", "seconds", "run rank", "Time since the end of the last traced step."),
+        ("goodput_deep_looks_total", "counter", "", "run rank outcome",
+         "Deep looks that were due: done, skipped (the profiler was in use, the step was left), failed."),
+        ("goodput_deep_look_cost_seconds_total", "counter", "seconds", "run rank",
+         "Part of goodput_sdk_cost_seconds_total that is of deep looks."),
         # The agent itself
         ("goodput_node_info", "gauge", "", "host version", "1, with the agent's version."),
         ("goodput_node_pages", "gauge", "", "state", "Rank pages found at the last look: live, dead, rejected."),

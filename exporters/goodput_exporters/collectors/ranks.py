@@ -26,10 +26,12 @@ from collections.abc import Callable
 
 from goodput import page, schema
 from goodput.identity import clean_text
+from goodput.look import LookError
 from goodput.page import PageError
 from goodput.page_reader import Reader
 from goodput_exporters.backlog import Key
 from goodput_exporters.collectors import NoData, Settings
+from goodput_exporters.look_series import add_look, remove_look
 from goodput_exporters.rank import Rank
 from goodput_exporters.rank_series import add_histograms, add_rank
 
@@ -41,7 +43,7 @@ RING_SHARE = 4
 ENTRIES_PER_PAGE_MAX = 4
 LOGGED_MAX = 4096
 # Exposed from the start, so that the first error is an increase: those of page.PageError, then our own.
-REASONS = ("unreadable", "foreign", "truncated", "version", "identity", "value", "excess", "overrun")
+REASONS = ("unreadable", "foreign", "truncated", "version", "identity", "value", "excess", "overrun", "look")
 
 
 class Ranks:
@@ -122,9 +124,18 @@ class Ranks:
                 add_rank(families, rank, self._settings.monotonic_ns())
             for rank in shown:
                 self._guarded(rank, lambda rank=rank: add_histograms(families, rank))
+                self._add_look(families, rank)
             self._add_counts(families)
             if self._missing:
                 raise NoData(self._settings.directory)
+
+    def _add_look(self, families, rank: Rank) -> None:
+        """A file that is no deep look is an error, and takes nothing from its page."""
+        try:
+            add_look(families, rank, self._settings.unix_ns())
+        except LookError as error:
+            self._errors["look"] += 1
+            self._log(f"{rank.reader.path} (look)", f"deep look refused: {error}")
 
     def _add_counts(self, families) -> None:
         good = [r for r in self._ranks.values() if not r.retired and r.reader.path not in self._rejected]
@@ -227,9 +238,13 @@ class Ranks:
     def _reject(self, reason: str, path: str, text: str) -> None:
         self._rejected.add(path)
         self._errors[reason] += 1
+        self._log(path, f"page rejected ({reason}): {text}")
+
+    def _log(self, path: str, text: str) -> None:
+        """Once for each path."""
         if path not in self._logged and len(self._logged) < LOGGED_MAX:
             self._logged.add(path)
-            log.warning("page rejected (%s): %s", reason, clean_text(text, 1000))
+            log.warning("%s", clean_text(text, 1000))
 
     def _next_wait(self, now_ns: int) -> float:
         interval = self._settings.interval_seconds
@@ -260,6 +275,7 @@ class Ranks:
             log.warning("cannot remove the page of a dead rank, %s: %s", rank.reader.path, error.strerror)
         else:
             del self._ranks[at]
+            remove_look(rank.reader.path)
             rank.reader.close()
         return rank.key
 

@@ -37,6 +37,7 @@ def call(arguments) -> int:
     from goodput.causes import explain
     from goodput.identity import clean_text
     from goodput.local import runs_in
+    from goodput.look import looks_in
     from goodput.page import default_directory
 
     if not 0 < arguments.stall < math.inf:
@@ -47,19 +48,36 @@ def call(arguments) -> int:
     directory = arguments.directory or default_directory()
     try:
         runs, errors = runs_in(directory, time.perf_counter_ns())
+        looks, refused = looks_in(directory)
     except OSError as error:
         print(f"goodput report: {directory}: {error.strerror}", file=sys.stderr)
         return 1
-    for text in errors:
+    for text in errors + refused:
         # A file's name may hold anything, also what a terminal obeys.
         print(f"goodput report: skipped {clean_text(text, 500)}", file=sys.stderr)
     chosen = [run for run in runs if arguments.run in (None, run.name)]
     for run in chosen:
         account = compute(run, time.time_ns(), stall_seconds=arguments.stall)
         found = document(account, explain(account))
-        print(json.dumps(found) if arguments.json else render(found) + "\n")
+        seen = [look for look in looks if look["run"] == run.name]
+        if arguments.json:
+            print(json.dumps({**found, "deep_looks": seen} if seen else found))
+        else:
+            print("\n".join([render(found), *_deep_looks(seen), ""]))
     if not chosen:
         print(
             f"goodput report: no run {arguments.run or ''} in {directory}".replace("  ", " "), file=sys.stderr
         )
     return 0 if chosen else 1
+
+
+def _deep_looks(looks: list[dict]) -> list[str]:
+    """The newest look, and how many other ranks have one."""
+    from goodput.look import lines
+
+    if not looks:
+        return []
+    newest = max(looks, key=lambda look: look["unix_ns"])
+    others = len(looks) - 1
+    more = [f"    {others} other rank{'s have' if others > 1 else ' has'} a deep look too; --json shows it"]
+    return ["", *lines(newest, time.time_ns()), *more * bool(others)]

@@ -267,6 +267,10 @@ class DeepLook:
         self.looks += 1
         self.in_a_row = 0
 
+    def is_due_or_done(self) -> bool:
+        """Whether there is anything to say of looks so far."""
+        return self.looks + self.skipped + self.failed > 0 or self.analysis is not None
+
     def document(self) -> dict:
         """The look as look.py describes it."""
         identity = self.session.identity

@@ -35,6 +35,8 @@ _WAIT, _STORAGE, _DECODE, _COLLATE = (
 )
 _CPUS, _QUEUE, _STARTUP = W["wait_cpus_ns"], W["wait_queue_ns"], W["wait_startup_ns"]
 ENTRIES_MAX = 64
+# A batch that the step thread made in less than this is followed by so many that are not looked at.
+QUICK_NS, SKIPS = 1_000_000, 15
 COUNT_MAX = 1 << 40  # of what a loader says of itself
 
 
@@ -54,12 +56,12 @@ class Entry:
 class Watched:
     """What is kept for one iterator. `at` is its first slot's word, `floor_ns` the end of its last epoch."""
 
-    __slots__ = ("at", "entry", "floor_ns", "granted", "last_ns", "workers")
+    __slots__ = ("at", "entry", "floor_ns", "granted", "last_ns", "skipped", "skips", "workers")
 
     def __init__(self, entry: Entry, workers: int):
         self.entry, self.workers, self.granted = entry, workers, entry.granted
         self.at = page.W_WORKERS + entry.first * page.WORKER_WORDS
-        self.floor_ns = self.last_ns = 0
+        self.floor_ns = self.last_ns = self.skipped = self.skips = 0
 
 
 class Loads:
@@ -186,13 +188,19 @@ class Loads:
         words[_STARTUP if index < watched.workers and not watched.floor_ns else _QUEUE] += early
 
     def arrived_here(self, watched: Watched, began: tuple, marked: tuple, now_ns: int) -> None:
-        """A batch of a loader without workers was made; moments are (wall, CPU of this thread)."""
+        """A batch of a loader without workers was made; moments are (wall, CPU of this thread).
+
+        After a quick one some are not looked at; the next stands for them too.
+        """
         words, entry = self.recorder.words, watched.entry
-        waited_ns, dataset_ns, decode_ns = now_ns - began[0], marked[0] - began[0], marked[1] - began[1]
+        stands_for, watched.skipped = watched.skipped + 1, 0
+        watched.skips = SKIPS if now_ns - began[0] < QUICK_NS else 0
+        waited_ns = (now_ns - began[0]) * stands_for
+        dataset_ns, decode_ns = (marked[0] - began[0]) * stands_for, (marked[1] - began[1]) * stands_for
         if decode_ns > dataset_ns:
             decode_ns = dataset_ns
-        words[_BATCHES] += 1
-        words[_INSIDE] += 1
+        words[_BATCHES] += stands_for
+        words[_INSIDE] += stands_for
         words[_WAIT] += waited_ns
         words[_DECODE] += decode_ns
         words[_STORAGE] += dataset_ns - decode_ns

@@ -22,7 +22,9 @@ RESULT_BYTES_MAX = 4 << 20
 MEMORY_BYTES_MAX = 2 << 30
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR")
 # Isolated: neither PYTHONPATH nor the working directory say what is imported.
-_PROGRAM = "import sys; sys.path.append(sys.argv.pop(1)); from goodput.cli import main; sys.exit(main(sys.argv[1:]))"
+_PROGRAM = (
+    "import sys; sys.path.append(sys.argv.pop(1)); from goodput.cli import main; sys.exit(main(sys.argv[1:]))"
+)
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _REAPS_MAX = 50
 

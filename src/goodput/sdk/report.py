@@ -54,7 +54,21 @@ def _report(session) -> Report:
         snapshot.identity["run"], {(attempt.rank, attempt.attempt): attempt}, only_ranks=(attempt.rank,)
     )
     account = compute(run, snapshot.unix_ns(now_ns))
-    return Report(document(account, explain(account)), _notes(snapshot))
+    return Report(document(account, explain(account)), [*_deep_look(session), *_notes(snapshot)])
+
+
+def _deep_look(session) -> list[str]:
+    """What the last traced step has shown, where steps are traced."""
+    deep = getattr(session.automatic, "deep_look", None)
+    if deep is None or not deep.is_due_or_done():
+        return []
+    import time
+
+    from goodput.look import lines
+
+    if session.recorder.thread == get_ident():
+        deep.collect()
+    return ["", *lines(deep.document(), time.time_ns())]
 
 
 def _notes(snapshot) -> list[str]:

@@ -35,7 +35,11 @@ def apply(torch, auto) -> None:
 
 def _give_way(module, patches, look) -> None:
     """See the user's profilers come and go."""
-    prepare, leave, starts = module.profile._prepare_trace, module.profile.__exit__, module._run_on_profiler_start
+    prepare, leave, starts = (
+        module.profile._prepare_trace,
+        module.profile.__exit__,
+        module._run_on_profiler_start,
+    )
 
     @functools.wraps(prepare)
     def _prepare_trace(self, *args, **kwargs):

@@ -90,6 +90,9 @@ def _without_workers(kind, fetch, auto, loads: Loads) -> None:
     @functools.wraps(advance)
     def _next_data(self):
         watched = self.__dict__.get(WATCHED)
+        if watched is not None and watched.skipped < watched.skips:
+            watched.skipped += 1
+            return advance(self)
         if watched is None or recorder.current != waits or recorder.thread != get_ident() or loads.inside:
             return advance(self)
         # A loader inside the dataset of another is part of its fetch.
