@@ -36,7 +36,8 @@ ROOMS = {
     "sdk": {"page", "identity", "page_loader", "device_steps", "look"},
     "aggregator": {"goodput", "schema", "metrics", "account", "causes", "histogram", "windows"},
     "exporters": {
-        *("goodput", "page", "page_loader", "page_reader", "identity", "look", "histogram", "schema", "metrics"),
+        *("goodput", "page", "page_loader", "page_reader", "identity", "look"),
+        *("histogram", "schema", "metrics"),
     },
     "report_page": {"account", "identity"},
     "demo": {"goodput", "account"},

@@ -236,6 +236,7 @@ def duration(ns: float) -> str:
 
 
 def _wrap(line: str) -> str:
-    return textwrap.fill(
-        line, COLUMNS, subsequent_indent="      ", break_long_words=False, break_on_hyphens=False
-    )
+    """Over several lines, but never between a number and its percent sign."""
+    bound = line.replace(" %", "\u00a0%")
+    settings = {"subsequent_indent": "      ", "break_long_words": False, "break_on_hyphens": False}
+    return textwrap.fill(bound, COLUMNS, **settings).replace("\u00a0%", " %")

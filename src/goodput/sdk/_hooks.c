@@ -7,7 +7,7 @@
 #include "_fast.h"
 #include <structmember.h>
 
-enum { NEXT, BACKWARD, BEFORE_STEP, AFTER_STEP, PLAIN, KINDS };
+enum { NEXT, BACKWARD, BEFORE_STEP, AFTER_STEP, PLAIN, FORWARD, KINDS };
 enum { NOTHING, AFTER_FORWARD, AFTER_BACKWARD };
 #define DEPTH_MAX 4
 #define CHECK_STEPS 64 /* The Python hook sees at least every so many steps: automatic.CHECK_STEPS. */
@@ -49,6 +49,20 @@ static int is_common(Hook *self)
     return common > 0;
 }
 
+/* Call what is timed. A root's call is found anew each time: the module is held weakly. */
+static PyObject *call_timed(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
+{
+    PyObject *method, *result;
+    if (self->kind != FORWARD || !PyWeakref_Check(self->function))
+        return PyObject_Vectorcall(self->function, args, flags, names);
+    method = PyObject_GetAttrString(PyWeakref_GetObject(self->function), "_call_impl");
+    if (method == NULL)
+        return NULL;
+    result = PyObject_Vectorcall(method, args, flags, names);
+    Py_DECREF(method);
+    return result;
+}
+
 /* Enter, call, exit: the function's result and its exception are its own. */
 static PyObject *timed(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
 {
@@ -56,10 +70,10 @@ static PyObject *timed(Hook *self, PyObject *const *args, size_t flags, PyObject
     PyObject *entered = goodput_enter(self->phase);
     if (entered == NULL) {
         goodput_forgive();
-        return PyObject_Vectorcall(self->function, args, flags, names);
+        return call_timed(self, args, flags, names);
     }
     Py_DECREF(entered);
-    result = PyObject_Vectorcall(self->function, args, flags, names);
+    result = call_timed(self, args, flags, names);
     PyErr_Fetch(&type, &value, &traceback);
     left = goodput_exit(self->phase, result == NULL);
     if (left == NULL)
@@ -138,6 +152,19 @@ static PyObject *backward(Hook *self, PyObject *const *args, size_t flags, PyObj
     return result;
 }
 
+static PyObject *forward(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
+{
+    Clock *clock = self->phase->recorder;
+    PyObject *result;
+    if (clock->after == AFTER_FORWARD && self->gap >= 0)
+        clock->gap = self->gap;
+    clock->trained = clock->inside = 1;
+    result = timed(self, args, flags, names);
+    clock->inside = 0;
+    clock->after = AFTER_FORWARD;
+    return result;
+}
+
 static PyObject *before_step(Hook *self, PyObject *optimizer)
 {
     Clock *clock = self->phase->recorder;
@@ -188,7 +215,7 @@ static PyObject *Hook_call(PyObject *callable, PyObject *const *args, size_t fla
         if (self->kind == BEFORE_STEP)
             Py_RETURN_NONE;
         if (self->kind != AFTER_STEP)
-            return PyObject_Vectorcall(self->function, args, flags, names);
+            return call_timed(self, args, flags, names);
         clock->optimizer_steps++;
         if (first == NULL || of_weak(clock->anchor) != first || ++clock->rested < clock->resting)
             Py_RETURN_NONE;
@@ -212,6 +239,10 @@ static PyObject *Hook_call(PyObject *callable, PyObject *const *args, size_t fla
                 clock->optimizer_depth == 1 && of_weak(clock->anchor) == first &&
                 (clock->device == NULL || clock->device == Py_None))
                 return after_step(self);
+            break;
+        case FORWARD:
+            if (clock->plain)
+                return forward(self, args, flags, names);
             break;
         case PLAIN:
             return timed(self, args, flags, names);

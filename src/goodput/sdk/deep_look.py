@@ -79,9 +79,9 @@ class DeepLook:
         if self.due_ns is None:
             self.due_ns = now + self.every_ns
         if self.off or self.wanted or self.profile or self.analysis or now < self.due_ns:
-            return
+            return None
         if self.rank not in ("all", str(self.session.identity.get("rank"))):
-            return
+            return None
         if self.users or self._profiler_is_on():
             self._put_off()
             self.skipped += 1
@@ -187,10 +187,23 @@ class DeepLook:
         profile, mark, self.profile, self.mark = self.profile, self.mark, None, None
         if self.thread != get_ident():
             raise RuntimeError("the step loop went to another thread during a deep look")
-        if mark is not None:
-            mark.__exit__(None, None, None)
-        profile.stop()
+        try:
+            if mark is not None:
+                mark.__exit__(None, None, None)
+            profile.stop()
+        except BaseException:
+            self._force_off()
+            raise
         return profile
+
+    def _force_off(self) -> None:
+        """Our profiler could not be started or stopped as a whole: what runs of it must not go on."""
+        autograd = self.torch.autograd
+        if autograd._profiler_enabled():
+            autograd._disable_profiler()
+        turn = getattr(autograd.profiler, "_set_is_profiler_enabled", None)
+        if turn is not None:
+            turn(False)
 
     def leave(self) -> None:
         """The traced step is left, or somebody needs the profiler, or the process forks or ends: no result."""
@@ -214,10 +227,7 @@ class DeepLook:
         try:
             self._stop()
         except Exception:
-            # It may have failed half-way through its start.
-            turn = getattr(self.torch.autograd.profiler, "_set_is_profiler_enabled", None)
-            if turn is not None and not self.torch.autograd._profiler_enabled():
-                turn(False)
+            pass  # It is off all the same.
 
     def _fail(self, error: Exception) -> None:
         self._drop()
@@ -256,8 +266,8 @@ class DeepLook:
         except Exception as error:
             self.analysis = None
             self._fail(error)
-        self._charge(perf_counter_ns() - began_ns)
         self._write()
+        self._charge(perf_counter_ns() - began_ns)
 
     def _take(self, raw: bytes, cpu_ns: int) -> None:
         document = json.loads(raw)

@@ -13,8 +13,9 @@ import functools
 from goodput.sdk.recorder import compiled
 
 # The kinds of _hooks.c: an iterator's __next__, a backward pass, before and after an optimizer's step, and a function
-# that is a phase wherever it is called but in an evaluation.
-NEXT, BACKWARD, BEFORE_STEP, AFTER_STEP, PLAIN = range(5)
+# that is a phase wherever it is called but in an evaluation, and a root module's call, of which the function is the
+# compiled one or a weak reference to the module.
+NEXT, BACKWARD, BEFORE_STEP, AFTER_STEP, PLAIN, FORWARD = range(6)
 
 
 def hook(kind: int, phase, function, slow, test=None, gap: int = -1):
@@ -27,4 +28,4 @@ def hook(kind: int, phase, function, slow, test=None, gap: int = -1):
     from goodput.sdk._fast import Hook
 
     made = Hook(kind, phase, function, slow, test, gap)
-    return functools.update_wrapper(made, function)
+    return made if kind == FORWARD else functools.update_wrapper(made, function)

@@ -187,6 +187,12 @@ class Loads:
         # An iterator's first tasks wait for the processes to start.
         words[_STARTUP if index < watched.workers and not watched.floor_ns else _QUEUE] += early
 
+    def count_skipped(self, watched: Watched) -> None:
+        """The epoch ended after batches that were not looked at."""
+        words, skipped, watched.skipped = self.recorder.words, watched.skipped, 0
+        words[_BATCHES] += skipped
+        words[_INSIDE] += skipped
+
     def arrived_here(self, watched: Watched, began: tuple, marked: tuple, now_ns: int) -> None:
         """A batch of a loader without workers was made; moments are (wall, CPU of this thread).
 

@@ -17,7 +17,7 @@ import subprocess
 import sys
 from time import monotonic_ns, sleep
 
-SECONDS_MAX = 300
+SECONDS_MAX = CPU_SECONDS_MAX = 300
 RESULT_BYTES_MAX = 4 << 20
 MEMORY_BYTES_MAX = 2 << 30
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR")
@@ -53,7 +53,7 @@ class Analysis:
     def _bound(self) -> None:
         """Of the lowest priority, and bounded."""
         pid = self.child.pid
-        bounds = ((resource.RLIMIT_CPU, SECONDS_MAX), (resource.RLIMIT_AS, MEMORY_BYTES_MAX))
+        bounds = ((resource.RLIMIT_CPU, CPU_SECONDS_MAX), (resource.RLIMIT_AS, MEMORY_BYTES_MAX))
         try:
             os.setpriority(os.PRIO_PROCESS, pid, 19)
             for what, most in bounds:

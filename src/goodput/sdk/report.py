@@ -38,6 +38,7 @@ def report(session) -> Report:
 def _report(session) -> Report:
     import time
 
+    now_ns = time.perf_counter_ns()  # What follows is no time of the training's.
     from goodput.account import Run, compute, document
     from goodput.causes import explain
     from goodput.local import attempt_of
@@ -45,7 +46,6 @@ def _report(session) -> Report:
 
     if session.recorder.thread == get_ident():  # Only the step thread may; others wait for its next step.
         session.recorder.drain_background()
-    now_ns = time.perf_counter_ns()
     # The descriptor is the writer's own: opening and closing the file again would drop the owner's lock.
     reader = Reader(session.writer.path or "this process's page", session.writer.fd)
     snapshot = reader.snapshot()

@@ -15,9 +15,11 @@ import copy
 import operator
 import weakref
 from _thread import get_ident
-from sys import _getframe
 
+from goodput.sdk import hooks
 from goodput.sdk.automatic import FORWARD
+from goodput.sdk.hooks import hook
+from goodput.sdk.recorder import compiled as compiled_hooks
 
 ROOTS_MAX = 64
 SLOT = "_compiled_call_impl"
@@ -30,7 +32,7 @@ class Roots:
         self.auto, self.torch = auto, torch
         self.module = torch.nn.Module
         self.modules: weakref.WeakSet = weakref.WeakSet()
-        self.is_compiling = torch.compiler.is_compiling
+        self.is_compiling = torch.compiler.is_dynamo_compiling
         self.grad_is_on = torch.is_grad_enabled
         self.seen, self.looking, self._plain, self.plain_call = False, False, None, None
         # Called with (module, args, kwargs) at the first call of a root that trains.
@@ -108,23 +110,27 @@ class Timed:
     """The timed call of a module. It holds the module weakly: deleting a model must free it at once.
 
     A module that says itself what is copied or pickled of it may take this along: then it becomes what stood here
-    before, and where it was taken as it is, by another module, that one is called.
+    before. Taken as it is into another module's `__dict__`, it would call the first: torch does that for replicas
+    alone (patches/forward.py), and to ask the caller's frame whose call this is would cost 10 us.
     """
 
-    __slots__ = ("auto", "compiled", "first", "is_compiling", "me", "recorder", "roots")
+    __slots__ = ("auto", "compiled", "fast", "first", "is_compiling", "me", "recorder", "roots")
 
     def __init__(self, roots: Roots, module, compiled):
         self.roots, self.auto, self.recorder = roots, roots.auto, roots.auto.recorder
         self.me, self.compiled, self.first = weakref.ref(module), compiled, True
         self.is_compiling = roots.is_compiling
+        function, word = self.me if compiled is None else compiled, roots.auto.forward_word
+        slow = self.any_call if compiled_hooks else None
+        self.fast = hook(hooks.FORWARD, roots.auto.forward, function, slow, roots.grad_is_on, word)
 
     def __call__(self, *args, **kwargs):
-        module, recorder = self.me(), self.recorder
         if self.is_compiling():
-            return (module._call_impl if self.compiled is None else self.compiled)(*args, **kwargs)
-        caller = _getframe(1).f_locals.get("self", module)
-        if caller is not module and caller.__dict__.get(SLOT) is self:
-            return self._plain_call_of(caller)(*args, **kwargs)
+            return (self.me()._call_impl if self.compiled is None else self.compiled)(*args, **kwargs)
+        return (self.fast or self.any_call)(*args, **kwargs)
+
+    def any_call(self, *args, **kwargs):
+        module, recorder = self.me(), self.recorder
         inner = module._call_impl if self.compiled is None else self.compiled
         if recorder.inside or recorder.resting or recorder.thread != get_ident():
             return inner(*args, **kwargs)
@@ -153,11 +159,6 @@ class Timed:
         finally:
             recorder.inside = False
             recorder.after = FORWARD
-
-    def _plain_call_of(self, copied):
-        """The call of a module whose attributes were copied one by one; it is left as it would be without us."""
-        detach(copied.__dict__)
-        return copied._call_impl if self.compiled is None else self.compiled
 
     def __deepcopy__(self, memo):
         return copy.deepcopy(self.compiled, memo)

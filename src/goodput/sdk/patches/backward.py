@@ -24,7 +24,7 @@ TENSORS_MAX = 8  # roots of one backward pass that are watched
 
 
 def apply(torch, auto) -> None:
-    is_compiling, phase, recorder = torch.compiler.is_compiling, auto.backward, auto.recorder
+    is_compiling, phase, recorder = torch.compiler.is_dynamo_compiling, auto.backward, auto.recorder
     waits = Waits(torch, auto)
 
     def timed(function):

@@ -49,7 +49,7 @@ def timer(torch, auto):
 
     The inert wrapper of a removed patch is the function itself: others may have imported it by name.
     """
-    phase, recorder, is_compiling = auto.communication, auto.recorder, torch.compiler.is_compiling
+    phase, recorder, is_compiling = auto.communication, auto.recorder, torch.compiler.is_dynamo_compiling
     word, in_backward = phase.total, backward_runs_here(torch)
 
     def timed(function):

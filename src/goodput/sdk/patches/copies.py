@@ -10,7 +10,7 @@ RELIES_ON = """torch/_tensor.py: torch.Tensor is a Python class that inherits `t
 
 
 def apply(torch, auto) -> None:
-    recorder, phase, is_compiling = auto.recorder, auto.h2d, torch.compiler.is_compiling
+    recorder, phase, is_compiling = auto.recorder, auto.h2d, torch.compiler.is_dynamo_compiling
     copy_to, copy_cuda = torch.Tensor.to, torch.Tensor.cuda
     device_type, tensor_type = torch.device, torch.Tensor
 

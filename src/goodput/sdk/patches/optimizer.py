@@ -22,7 +22,7 @@ FRAMES_MAX = 64  # between an optimizer's step and that of the one that it wraps
 
 def apply(torch, auto) -> None:
     # The package removes its modules' names after importing them.
-    module, is_compiling = sys.modules["torch.optim.optimizer"], torch.compiler.is_compiling
+    module, is_compiling = sys.modules["torch.optim.optimizer"], torch.compiler.is_dynamo_compiling
     recorder = auto.recorder
 
     def before_any(optimizer, args, kwargs) -> None:
@@ -93,7 +93,7 @@ def is_inside(code) -> bool:
 
 def _watch_zero_grad(torch, auto) -> None:
     zero, phase, recorder = torch.optim.Optimizer.zero_grad, auto.optimizer, auto.recorder
-    is_compiling = torch.compiler.is_compiling
+    is_compiling = torch.compiler.is_dynamo_compiling
 
     @functools.wraps(zero)
     def zero_grad(self, *args, **kwargs):

@@ -78,7 +78,7 @@ def _with_workers(kind, auto, loads: Loads, loop: Loop) -> None:
 
 def _without_workers(kind, fetch, auto, loads: Loads) -> None:
     make, advance, recorder, waits = kind.__init__, kind._next_data, auto.recorder, auto.loader.total
-    base = fetch._BaseDatasetFetcher
+    base, marks = fetch._BaseDatasetFetcher, Marks(loads)
 
     @functools.wraps(make)
     def __init__(self, loader, *args, **kwargs):
@@ -91,17 +91,25 @@ def _without_workers(kind, fetch, auto, loads: Loads) -> None:
     def _next_data(self):
         watched = self.__dict__.get(WATCHED)
         if watched is not None and watched.skipped < watched.skips:
+            try:
+                data = advance(self)
+            except StopIteration:
+                loads.count_skipped(watched)
+                raise
             watched.skipped += 1
-            return advance(self)
+            return data
         if watched is None or recorder.current != waits or recorder.thread != get_ident() or loads.inside:
             return advance(self)
         # A loader inside the dataset of another is part of its fetch.
         loads.inside, loads.marked = self._dataset_fetcher, None
+        # The class has no such attribute; its instances have, and keep it where it was.
+        setattr(base, NAME, marks)
         began = perf_counter_ns(), thread_time_ns()
         try:
             data = advance(self)
         finally:
             loads.inside = None
+            delattr(base, NAME)
         now_ns = perf_counter_ns()
         try:
             loads.arrived_here(watched, began, loads.marked or (now_ns, thread_time_ns()), now_ns)
@@ -111,9 +119,6 @@ def _without_workers(kind, fetch, auto, loads: Loads) -> None:
 
     auto.patches.replace(kind, "__init__", __init__)
     auto.patches.replace(kind, "_next_data", _next_data)
-    # The class has no such attribute; its instances have, and keep it where it was.
-    setattr(base, NAME, Marks(loads))
-    auto.patches.undo(lambda: delattr(base, NAME))
 
 
 class Marks(Collate):

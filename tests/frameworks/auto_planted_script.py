@@ -1,0 +1,151 @@
+"""A training on the CPU with one planted trouble and goodput.auto; run by test_auto_planted.py.
+
+In: the file to write to and the trouble's name in `PLANTED`. Out: JSON: seconds that were planted, as the script
+measured them itself, and the account.
+"""
+
+import itertools
+import json
+import os
+import statistics
+import sys
+import time
+
+import torch
+import torch._dynamo  # Its import is no compilation.
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+import goodput.auto
+
+STEPS, DELAY_SECONDS, SAVE_SECONDS = 40, 0.02, 0.3
+planted = 0.0
+
+
+def measured(batches):
+    """Batches, and what a loop waits for them."""
+    global planted
+    batches = iter(batches)
+    while True:
+        began = time.perf_counter()
+        batch = next(batches, None)
+        planted += time.perf_counter() - began
+        if batch is None:
+            return
+        yield batch
+
+
+class Samples(Dataset):
+    """Of which each takes so long."""
+
+    def __init__(self, seconds: float, count: int = STEPS):
+        self.seconds, self.count = seconds, count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        if self.seconds:
+            time.sleep(self.seconds)
+        return torch.randn(64, 256)
+
+
+class SlowState:
+    """Something in a checkpoint that takes long to be written."""
+
+    def __reduce__(self):
+        time.sleep(SAVE_SECONDS)
+        return (SlowState, ())
+
+
+def model() -> nn.Module:
+    """About 15 ms a step on one thread."""
+    return nn.Sequential(
+        nn.Linear(256, 1536), nn.ReLU(), nn.Linear(1536, 1536), nn.ReLU(), nn.Linear(1536, 1)
+    )
+
+
+def train(net, batches, after=lambda number: None) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for number, x in enumerate(batches):
+        for _ in range(2):
+            loss = net(x.squeeze(0)).square().mean()
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        after(number)
+
+
+def clean() -> None:
+    train(model(), DataLoader(Samples(0)))
+
+
+def loader() -> None:
+    train(model(), measured(DataLoader(Samples(DELAY_SECONDS))))
+
+
+def worker() -> None:
+    """Two workers that cannot keep up."""
+    net, batches = model(), DataLoader(Samples(0.1), num_workers=2)
+    train(net, measured(batches))
+
+
+def checkpoint() -> None:
+    net, path = model(), os.path.join(os.path.dirname(sys.argv[1]), "saved.pt")
+
+    def after(number):
+        global planted
+        if number % 10 == 9:
+            began = time.perf_counter()
+            torch.save({"model": net.state_dict(), "slow": SlowState()}, path)
+            planted += time.perf_counter() - began
+
+    train(net, DataLoader(Samples(0)), after)
+
+
+def compile() -> None:
+    """A slow backend, at the first step and at the first of another shape: what these took beyond the others."""
+    global planted
+
+    def backend(graph, _inputs):
+        time.sleep(SAVE_SECONDS)
+        return graph.forward
+
+    torch._dynamo.config.automatic_dynamic_shapes = False
+    fast, batches = torch.compile(model(), backend=backend), list(DataLoader(Samples(0)))
+    ends = [time.perf_counter()]
+    shapes = [*batches[:20], *(x[:, :60] for x in batches[20:])]
+    train(fast, shapes, lambda _number: ends.append(time.perf_counter()))
+    steps = [end - begin for begin, end in itertools.pairwise(ends)]
+    planted = steps[0] + steps[20] - 2 * statistics.median(steps)
+
+
+def evaluation() -> None:
+    net = model()
+
+    def after(number):
+        global planted
+        if number % 10 == 9:
+            began = time.perf_counter()
+            net.eval()
+            with torch.no_grad():
+                for x in DataLoader(Samples(0, 10)):
+                    net(x.squeeze(0))
+                    time.sleep(DELAY_SECONDS)
+            net.train()
+            planted += time.perf_counter() - began
+
+    train(net, DataLoader(Samples(0)), after)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+
+    globals()[os.environ["PLANTED"]]()
+    account = goodput.report().account
+    with open(sys.argv[1], "w") as file:
+        json.dump({"planted": planted, "account": account}, file)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Deep looks in a real training: what one finds, what it costs, and all that may go wrong in one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
+pytestmark = pytest.mark.torch
+
+SCRIPT = Path(__file__).with_name("deep_look_script.py")
+ENDS = {"compiled": "traced", "pure": "analysis"}
+
+
+@pytest.fixture(scope="module", params=ENDS)
+def told(request, tmp_path_factory):
+    """What the script says, ended in the middle of a look; compiled and in Python alone."""
+    directory = tmp_path_factory.mktemp(request.param)
+    (directory / "tmp").mkdir()
+    environ = {
+        **os.environ,
+        "GOODPUT_DIR": str(directory / "pages"),
+        "GOODPUT_DEEP_LOOK": "0.02s",
+        "GOODPUT_BUDGET": "1",
+        "GOODPUT_PURE": "1" if request.param == "pure" else "",
+        "TMPDIR": str(directory / "tmp"),
+        "OMP_NUM_THREADS": "1",
+    }
+    out = directory / "out.json"
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(out), ENDS[request.param]],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr
+    return {**json.loads(out.read_text()), "how": ENDS[request.param], "directory": directory}
+
+
+def test_a_look_finds_the_loader_and_its_states_are_the_step(told):
+    found = told["slow_loader"]
+    seen = found["document"]["seen"]
+    assert seen["cause"]["state"] == "loader"
+    assert seen["states_ns"]["loader"] >= 4 * 0.002e9
+    assert sum(seen["states_ns"].values()) == seen["wall_ns"]
+    # The mark in the trace is the step in the page, but for the way into the profiler.
+    assert abs(seen["wall_ns"] - found["step_ns"]) < 0.05 * found["step_ns"] + 1e6
+    assert any(row["name"].startswith("aten::") for row in seen["top"])
+
+
+def test_its_cost_is_in_the_page_and_its_time_in_a_phase_outside_of_steps(told):
+    found = told["slow_loader"]
+    cost_ns = found["document"]["cost_ns"]
+    assert found["page_cost_ns"] >= cost_ns > 0
+    assert 0.5 * cost_ns < found["phase_ns"] + found["document"]["seen"]["slowdown_ns"] + 2e6
+    assert found["phase_ns"] == found["outside_ns"] > 0
+    assert found["closes"]
+    assert len(set(found["steps"])) == 1, "a step was lost or counted twice"
+
+
+def test_it_is_said_and_no_trace_is_left(told):
+    found = told["slow_loader"]
+    assert "largest cause: loader" in found["report"]
+    assert "deep look of rank 0 at step" in found["report"]
+    assert found["file"]["seen"] == found["document"]["seen"]
+    assert found["left"] == []
+
+
+def test_results_are_the_same(told):
+    assert told["same_weights"]["same"]
+    off, on = told["same_weights"]["looks"]
+    assert off == 0
+    assert on > 0
+
+
+def test_a_profiler_of_the_user_goes_first(told):
+    found = told["profiler_of_the_user"]
+    assert found["skipped"] == 1
+    assert found["events"] > 100
+    assert found["gave_way"]
+    assert found["left"] == 1
+    assert found["events_after"] > 0
+    assert found["warm"]
+    assert found["events_warm"] > 10
+
+
+def test_a_child_is_not_profiled(told):
+    assert told["fork"]["child"] == [0]
+
+
+def test_a_step_that_is_left_is_not_traced_on(told):
+    assert told["evaluation"]["stopped"] == [True]
+
+
+def test_what_fails_is_counted_and_training_goes_on(told):
+    found = told["trouble"]
+    for what in ("start_trace", "stop", "export_chrome_trace"):
+        why, *on = found[what]
+        assert f"no {what}" in why
+        assert on == [False, False]
+    assert "/nonexistent" in found["directory"][0]
+    assert "status -9" in found["killed"][0]
+    assert found["errors"][0] >= 5
+    why, off, alive = found["late"]
+    assert "longer than" in why
+    assert off
+    assert not alive
+
+
+def test_the_end_in_the_middle_of_a_look_is_an_end(told):
+    if told["how"] == "traced":
+        assert told["end"] is True, "no profiler ran when the script ended"
+    else:
+        assert not os.path.exists(f"/proc/{told['end']}")
+    assert not list((told["directory"] / "tmp").glob("goodput*"))
+
+
+def test_the_command_shows_it(told):
+    done = subprocess.run(
+        [sys.executable, "-m", "goodput", "report", "--directory", str(told["directory"] / "pages")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "deep look of rank 0 at step" in done.stdout
+    assert "deep looks cost" in done.stdout
