@@ -295,7 +295,7 @@ def inside_a_class_and_a_generator():
             self.optimizer = sgd(self.model)
 
         def losses(self):
-            for x, y in batches():
+            for x, _y in batches():
                 loss = self.model(x).mean()
                 loss.backward()
                 self.optimizer.step()

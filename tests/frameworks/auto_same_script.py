@@ -739,8 +739,7 @@ def a_forward_replaced():
     optimizer = adam(model)
     for number, (x, y) in enumerate(DataLoader(data(), batch_size=4)):
         if number == 3:
-            plain = model.forward
-            model.forward = lambda rows: plain(rows) * 3
+            model.forward = lambda rows, plain=model.forward: plain(rows) * 3
         optimizer.zero_grad()
         loss_of(model, x, y).backward()
         optimizer.step()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import os
 import subprocess
@@ -10,11 +12,38 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
+from goodput.sdk.automatic import Automatic
+from goodput.sdk.patches import deep_look as patch
+from goodput.sdk.session import Session
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
 pytestmark = pytest.mark.torch
 
 SCRIPT = Path(__file__).with_name("deep_look_script.py")
 ENDS = {"compiled": "traced", "pure": "analysis"}
+
+
+def test_upstream_is_as_it_is_relied_on_and_is_put_back(tmp_path):
+    upstream = torch.autograd.profiler
+    names = (
+        (upstream.profile, "_prepare_trace"),
+        (upstream.profile, "__exit__"),
+        (upstream, "_run_on_profiler_start"),
+    )
+    before = [vars(owner)[name] for owner, name in names]
+    assert "_prepare_trace()" in inspect.getsource(upstream.profile.__enter__)
+    assert "self.profiler._prepare_trace()" in inspect.getsource(torch.profiler.profile.prepare_trace)
+    assert "self.profiler.__exit__(" in inspect.getsource(torch.profiler.profile.stop_trace)
+    assert "self.use_device" in inspect.getsource(upstream.profile.__exit__)
+    for other in (upstream.emit_nvtx, upstream.emit_itt):
+        assert "_run_on_profiler_start()" in inspect.getsource(other.__enter__)
+    session = Session({"GOODPUT_DIR": str(tmp_path), "GOODPUT_DEEP_LOOK": "10"})
+    auto = Automatic(session, functools.partial(session.define, state=None))
+    patch.apply(torch, auto)
+    assert auto.deep_look.setting_ns == 600 * 10**9
+    assert all(vars(owner)[name] is not old for (owner, name), old in zip(names, before, strict=True))
+    auto.patches.restore()
+    assert [vars(owner)[name] for owner, name in names] == before
 
 
 @pytest.fixture(scope="module", params=ENDS)

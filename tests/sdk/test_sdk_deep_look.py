@@ -9,6 +9,7 @@ import sys
 import types
 
 import pytest
+from servers import wait_until
 
 from goodput import page
 from goodput.page_reader import Reader
@@ -16,6 +17,7 @@ from goodput.sdk import deep_look, look_child
 from goodput.sdk.automatic import Automatic
 from goodput.sdk.budget import CHECK_STEPS
 from goodput.sdk.deep_look import DeepLook, interval_ns, lengths
+from goodput.sdk.patches import deep_look as patch
 from goodput.sdk.session import Session
 
 S = 10**9
@@ -262,6 +264,30 @@ def test_after_three_failures_in_a_row_there_are_no_more(machine, capsys, what):
     assert one.snapshot().steps[-1].number > 5 * CHECK_STEPS
 
 
+def test_a_trace_that_is_broken_is_a_failure_that_says_why(machine, monkeypatch):
+    one = machine()
+    monkeypatch.setattr(sys.modules[__name__], "EVENTS", [])
+    one.now_ns = 61 * S
+    one.round()
+    one.steps(1)
+    one.finish()
+    assert (one.look.looks, one.look.failed, one.look.seen) == (0, 1, None)
+    assert "no event that can be used" in one.look.why
+    with open(one.session.writer.path + ".look.json") as file:
+        assert json.load(file)["failed"] == 1
+
+
+def test_without_the_setting_nothing_is_touched(directory):
+    session = Session({"GOODPUT_DIR": str(directory)})
+    auto = Automatic(session, functools.partial(session.define, state=None))
+    before = len(auto.now_and_then), len(auto.after_step)
+    for setting in ("", " ", "0"):
+        session.environ["GOODPUT_DEEP_LOOK"] = setting
+        patch.apply(None, auto)
+    assert auto.deep_look is None
+    assert (len(auto.now_and_then), len(auto.after_step)) == before
+
+
 def test_a_disk_without_room_takes_no_trace(machine, monkeypatch):
     one = machine()
     monkeypatch.setattr(deep_look, "TRACE_BYTES_MAX", 1 << 62)
@@ -370,7 +396,8 @@ def test_a_child_that_takes_too_long_is_killed_and_nobody_waits(monkeypatch):
     assert child.poll() is None
     monkeypatch.setattr(look_child, "SECONDS_MAX", 0)
     assert child.poll() is None
-    os.waitid(os.P_PID, child.child.pid, os.WEXITED | os.WNOWAIT)
+    asked = os.WEXITED | os.WNOWAIT | os.WNOHANG
+    wait_until(lambda: os.waitid(os.P_PID, child.child.pid, asked), 20, "the child's death", 0.01)
     with pytest.raises(ValueError, match="longer than"):
         child.poll()
     assert not os.path.exists(f"/proc/{child.child.pid}")

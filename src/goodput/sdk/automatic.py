@@ -291,6 +291,8 @@ class Automatic:
     def ends(self) -> None:
         """The measurement ends: nothing of the training that was seen has a part in the next one."""
         recorder = self.recorder
+        self.wake()
+        self._run([self._count_all])
         if self.deep_look is not None:
             self.deep_look.close()
         if self.training is not None:

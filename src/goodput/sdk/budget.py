@@ -44,7 +44,7 @@ class Budget:
         self.measures: list[int] = []
         self.phases_every = 1
         self.words, self.parked, self._base = None, None, None
-        self.split, self.samples, self.samples_before = [], 0, 0
+        self.split, self.samples = [], 0
 
     def _restart(self) -> None:
         recorder = self.recorder
@@ -109,15 +109,16 @@ class Budget:
         if self.phases_every == 1 or not recorder.began or recorder.depth or recorder.device is not None:
             return
         words, number = recorder.words, recorder.steps
-        before = [0] * page.PHASE_SLOTS
+        before, samples = [0] * page.PHASE_SLOTS, 0
         if self._base is not None and self._base[0] == number:
-            before = self._base[1]
+            _, before, samples = self._base
         elif number > 1:
-            at = page.W_STEP_RING + (number - 2) % page.STEP_RING * page.STEP_WORDS + page.R_TOTALS
-            before = words[at : at + page.PHASE_SLOTS].tolist()
+            at = page.W_STEP_RING + (number - 2) % page.STEP_RING * page.STEP_WORDS
+            before = words[at + page.R_TOTALS : at + page.R_OUTSIDE].tolist()
+            samples = words[at + page.R_SAMPLES]
         now = words[page.W_TOTALS : page.W_TOTALS + page.PHASE_SLOTS].tolist()
         self.split = [max(spent - earlier, 0) for spent, earlier in zip(now, before, strict=True)]
-        self.samples = recorder.samples - self.samples_before if self._base is not None else 0
+        self.samples = max(recorder.samples - samples, 0)
         recorder.rested, recorder.resting = 0, self.phases_every - 1
 
     def wake(self) -> None:
@@ -132,7 +133,7 @@ class Budget:
             self.auto.count("unmeasured_steps", rested, add=True)
         recorder.rested = 0
         totals = recorder.words[page.W_TOTALS : page.W_TOTALS + page.PHASE_SLOTS].tolist()
-        self._base, self.samples_before = (recorder.steps + 1, totals), recorder.samples
+        self._base = recorder.steps + 1, totals, recorder.samples
 
     def _write(self) -> None:
         self.auto.count("phases_every", self.phases_every)

@@ -1,0 +1,140 @@
+"""goodput.auto replaces what its patches say, in whichever order things are imported, and puts all of it back."""
+
+from __future__ import annotations
+
+import inspect
+
+import auto_process
+import pytest
+
+from goodput.sdk import patches
+
+torch = pytest.importorskip("torch")
+SCRIPT = "auto_restore_script.py"
+REPLACED = {
+    *("torch.autograd.backward", "torch.autograd.grad", "torch.save", "torch.load", "DataLoader.__iter__"),
+    *("_BaseDataLoaderIter.__next__", "Optimizer.zero_grad", "Optimizer.__init__", "GradScaler.step"),
+    *("Tensor.to", "Tensor.cuda", "Module.train", "Module._replicate_for_data_parallel"),
+    *("safetensors.torch.save_file", "safetensors.torch.load_file"),
+}
+
+
+@pytest.mark.parametrize("implementation", auto_process.IMPLEMENTATIONS)
+@pytest.mark.parametrize("order", ["auto_first", "torch_first", "between"])
+def test_all_is_put_back(tmp_path, order, implementation):
+    found, printed = auto_process.run(SCRIPT, tmp_path, implementation, ORDER=order)
+    assert printed == ""
+    assert set(found["replaced"]) >= REPLACED, REPLACED - set(found["replaced"])
+    assert found["changed"] > 0 and found["left"] == [] and found["finders"] == 0
+    assert found["hooks"] == 0 and found["call"] == "_wrapped_call_impl"
+    assert found["steps"] == [4, 4, 0]
+
+
+def test_disabled_nothing_is_replaced(tmp_path):
+    found, printed = auto_process.run(SCRIPT, tmp_path, "compiled", ORDER="disabled", GOODPUT_DISABLE="1")
+    assert printed == "" and found["replaced"] == [] and found["steps"] == [0, 0, 0]
+    assert not list(tmp_path.glob("pages/*"))
+
+
+def test_what_is_missing_upstream_is_said_once_and_the_rest_works(tmp_path):
+    found, printed = auto_process.run(SCRIPT, tmp_path, "compiled", ORDER="broken")
+    said = printed.splitlines()
+    assert (
+        len(said) == len(set(said)) and said and all(line.startswith("goodput: automatic: ") for line in said)
+    )
+    assert {line.split()[2] for line in said} == {"forward", "optimizer"}
+    assert "torch.save" in found["replaced"] and found["left"] == [] and found["steps"] == [4, 4, 0]
+
+
+@pytest.mark.parametrize("patch", patches.found(), ids=lambda patch: patch.__name__.rpartition(".")[2])
+def test_each_patch_says_what_it_relies_on(patch):
+    assert patch.MODULE and ".py" in patch.RELIES_ON and patch.__doc__
+    assert list(inspect.signature(patch.apply).parameters)[1] == "auto"
+
+
+# -- what RELIES_ON says of the version that is installed
+
+
+def source(owner) -> str:
+    return inspect.getsource(owner)
+
+
+def test_upstream_modules():
+    module = torch.nn.Module
+    assert module.__call__ is module._wrapped_call_impl and module._compiled_call_impl is None
+    assert "if self._compiled_call_impl is not None:" in source(module._wrapped_call_impl)
+    assert "(self, *args, **kwargs)" in source(module._wrapped_call_impl)  # roots.Timed looks for `self`.
+    one = torch.nn.Linear(1, 1)
+    one.__dict__["_compiled_call_impl"] = lambda x: "ours"
+    assert one(0) == "ours" and "_compiled_call_impl" not in one.__getstate__()
+    assert "_compiled_call_impl" in vars(one._replicate_for_data_parallel())
+    assert "self.train(False)" in source(module.eval)
+
+
+def test_upstream_backward(monkeypatch):
+    monkeypatch.setattr(torch.autograd, "backward", lambda *args, **kwargs: "ours")
+    assert torch.ones(1, requires_grad=True).backward() is None
+    assert "torch.autograd.backward(" in source(torch.Tensor.backward)
+    called = []
+    monkeypatch.undo()
+    loss = torch.ones(2, requires_grad=True).sum()
+    engine = torch.autograd.Variable._execution_engine
+
+    def queue(_gradient):
+        for number in (1, 2):
+            engine.queue_callback(lambda number=number: called.append(number))
+
+    loss.register_hook(queue)
+    loss.backward()
+    assert called == [1, 2]
+
+
+def test_upstream_optimizers():
+    called, parameter = [], torch.ones(1, requires_grad=True)
+    optimizer = torch.optim.Adam([parameter])
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+    handles = [
+        register_optimizer_step_pre_hook(lambda *args: called.append(("pre", args[0], len(args)))),
+        register_optimizer_step_post_hook(lambda *args: called.append(("post", args[0], len(args)))),
+    ]
+    try:
+        parameter.sum().backward()
+        optimizer.step()
+        with pytest.raises(ZeroDivisionError):
+            optimizer.step(lambda: 1 / 0)
+    finally:
+        for handle in handles:
+            handle.remove()
+    assert called == [("pre", optimizer, 3), ("post", optimizer, 3), ("pre", optimizer, 3)]
+    assert int(optimizer.state[parameter]["step"]) == 1
+    code = torch.optim.Optimizer.profile_hook_step(lambda: None).__code__
+    assert torch.optim.Adam.step.__code__ is code and torch.optim.Adam.step.hooked
+    assert "optimizer.step(" in source(torch.amp.GradScaler._maybe_opt_step)
+
+
+def test_upstream_loaders_copies_and_files(tmp_path):
+    loader = torch.utils.data.dataloader
+    for kind in (loader._SingleProcessDataLoaderIter, loader._MultiProcessingDataLoaderIter):
+        assert kind.__next__ is loader._BaseDataLoaderIter.__next__
+    assert "to" not in vars(torch.Tensor) and "cuda" not in vars(torch.Tensor)
+    torch.Tensor.to = torch._C.TensorBase.to  # That it can be set and deleted again.
+    del torch.Tensor.to
+    assert torch.save is torch.serialization.save and torch.load is torch.serialization.load
+    torch.save([1], tmp_path / "saved.pt")
+    assert torch.load(tmp_path / "saved.pt") == [1]
+    safetensors = pytest.importorskip("safetensors.torch")
+    safetensors.save_file({"a": torch.ones(2)}, tmp_path / "a")
+    assert safetensors.load_file(tmp_path / "a")["a"].tolist() == [1, 1]
+
+
+def test_upstream_dynamo():
+    handler, told = torch._dynamo.callback.callback_handler, []
+    start = handler.register_start_callback(lambda _args: told.append("start"))
+    end = handler.register_end_callback(lambda _args: told.append("end"))
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
+    assert told == ["start", "end"]
+    assert "callback_handler.clear()" in source(torch._dynamo.reset)
+    handler.remove_start_callback(start)
+    handler.remove_end_callback(end)
+    assert "FrameAction.SKIP, FrameAction.DEFAULT" in source(torch._dynamo.eval_frame.skip_code)
