@@ -8,6 +8,7 @@ import copy
 import gc
 import io
 import json
+import os
 import pickle
 import sys
 import time
@@ -845,7 +846,7 @@ def main() -> None:
     torch.set_num_threads(1)
     goodput.auto.remove()
     recorder, report = goodput._session.recorder, {}
-    for name in sys.argv[2:] or CASES:
+    for name in os.environ.get("CASES", "").split() or CASES:
         function, steps = CASES[name]
         plain = once(function)
         goodput.auto.install()

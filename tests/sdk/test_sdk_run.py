@@ -104,7 +104,7 @@ def test_a_sitecustomize_that_fails_fails_as_without_us(place):
     (place / "own").mkdir()
     script(place, "raise KeyError('own')", "own/sitecustomize.py")
     done = run(place, script(place, "print('on')"), PYTHONPATH=str(place / "own"))
-    assert done.stdout == "on\n" and "KeyError: own" in done.stderr and "goodput:" not in done.stderr
+    assert done.stdout == "on\n" and "KeyError: 'own'" in done.stderr and "goodput" not in done.stderr
 
 
 CHILDREN = """
