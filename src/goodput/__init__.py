@@ -27,10 +27,11 @@ from goodput.sdk.report import report as _report
 from goodput.sdk.session import Session as _Session
 from goodput.sdk.steps import Step as _Step
 from goodput.sdk.steps import steps as _steps
+from goodput.sdk.steps import timed as _timed
 from goodput.sdk.window import Windows as _Windows
 
 __version__ = "0.1.0"
-__all__ = ["checkpoint", "mark", "phase", "report", "resumed", "start", "step", "steps", "stop", "window"]
+__all__ = ["checkpoint", "loader", "mark", "phase", "report", "resumed", "start", "step", "steps", "stop", "window"]
 
 _session = _Session()
 _phases = _session.phases
@@ -116,6 +117,11 @@ def steps(iterable, samples: int = 0):
     """
     _by_hand()
     return _steps(_session.recorder, phase("loader"), iterable, _session.samples(samples))
+
+
+def loader(iterable):
+    """Iterate, timing the wait for each item as `loader`, without bounding steps: for an iterable beside goodput.auto."""
+    return _timed(_session, phase("loader"), iterable)
 
 
 def step(index: int | None = None, samples: int = 0):

@@ -79,6 +79,29 @@ def steps(recorder: Recorder, loader: Phase, iterable, samples: int):
             recorder.abandon_step()
 
 
+def timed(session, loader: Phase, iterable):
+    """Generator behind `goodput.loader`: the iterable's items. Only goodput.auto makes steps of them."""
+    with loader:
+        items = iter(iterable)
+    while True:
+        auto = session.automatic
+        if auto is not None:
+            if session.recorder.evaluating:
+                try:
+                    item = next(items)
+                except StopIteration:
+                    return
+                yield item
+                continue
+            auto.open_step()
+        with loader:
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+        yield item
+
+
 def _leave(recorder: Recorder, worked: bool) -> None:
     """The loop was left by `break` or an exception, which a generator cannot tell apart.
 
