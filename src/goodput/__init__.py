@@ -31,7 +31,19 @@ from goodput.sdk.steps import timed as _timed
 from goodput.sdk.window import Windows as _Windows
 
 __version__ = "0.1.0"
-__all__ = ["checkpoint", "loader", "mark", "phase", "report", "resumed", "start", "step", "steps", "stop", "window"]
+__all__ = [
+    "checkpoint",
+    "loader",
+    "mark",
+    "phase",
+    "report",
+    "resumed",
+    "start",
+    "step",
+    "steps",
+    "stop",
+    "window",
+]
 
 _session = _Session()
 _phases = _session.phases

@@ -26,7 +26,12 @@ def test_a_rank_that_nobody_reported_is_unobserved_all_along():
     assert [of_rank(account, r) for r in (0, 1, 2)] == [{"productive": 4.0}] + [{"unobserved": 4.0}] * 2
     assert [rank.observed for rank in account.ranks] == [True, False, False]
     assert account.ratio("goodput") == 4 / 12
-    assert document(account)["coverage"] == {"ranks": 1 / 3, "time": 1 - 8 / 12, "device_clock": 0.0, "phases": 1.0}
+    assert document(account)["coverage"] == {
+        "ranks": 1 / 3,
+        "time": 1 - 8 / 12,
+        "device_clock": 0.0,
+        "phases": 1.0,
+    }
 
 
 def test_a_late_rank_is_unobserved_until_it_begins():

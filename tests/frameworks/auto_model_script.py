@@ -17,7 +17,14 @@ def gpt2():
     import transformers
 
     config = transformers.GPT2Config(
-        n_layer=2, n_head=2, n_embd=32, n_positions=64, vocab_size=100, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0
+        n_layer=2,
+        n_head=2,
+        n_embd=32,
+        n_positions=64,
+        vocab_size=100,
+        resid_pdrop=0,
+        embd_pdrop=0,
+        attn_pdrop=0,
     )
     model = transformers.GPT2LMHeadModel(config)
     ids = torch.randint(0, 100, (4, 16))

@@ -13,6 +13,7 @@ A call is part of an evaluation if gradients are off and it works on no batch of
 
 from __future__ import annotations
 
+import functools
 import weakref
 from _thread import get_ident
 from time import perf_counter_ns
@@ -27,6 +28,19 @@ OTHERS_MAX = 16
 # What the last training call was: a gap between a forward pass and what follows it is the loss, and one between a
 # backward pass and the optimizer is the clipping of gradients.
 NOTHING, FORWARD, BACKWARD = 0, 1, 2
+
+
+def quietly(method):
+    """Whatever goes wrong in this method is said, and not raised into the training."""
+
+    @functools.wraps(method)
+    def call(self, *args):
+        try:
+            return method(self, *args)
+        except Exception as error:
+            self.session.say(f"automatic: {type(error).__name__}: {error}")
+
+    return call
 
 
 class Automatic:
@@ -53,7 +67,8 @@ class Automatic:
             setattr(self, name, phase(name))
         self.forward_word, self.optimizer_word = self.forward.total, self.optimizer.total
         self.stepping, self.others, self.others_at, self.skipped_steps = True, 0, 0, 0
-        self.recorder.anchor = _nobody
+        self.other = _nobody
+        self.recorder.anchor, self.recorder.optimizer_steps = _nobody, 0
         self.training = None  # goodput.sdk.training.Training, where a trainer of a framework runs
         self.loaders = None  # goodput.sdk.patches.loader.Loaders
         self.deep_look = None  # goodput.sdk.deep_look.DeepLook, where one was asked for
@@ -93,6 +108,7 @@ class Automatic:
 
     # -- steps
 
+    @quietly
     def open_step(self) -> None:
         """Begin a step now, if one may begin."""
         recorder = self.recorder
@@ -102,6 +118,7 @@ class Automatic:
         if recorder.begin_step(began, None, 0):
             recorder.began = began
 
+    @quietly
     def leave_step(self) -> None:
         """What comes now is no training: a step that has not trained so far is not begun yet."""
         self.wake()
@@ -111,13 +128,16 @@ class Automatic:
                 recorder.abandon_step()
             recorder.began = 0
 
+    @quietly
     def stepped(self, optimizer) -> None:
         """An optimizer has stepped, or its step was skipped."""
         recorder = self.recorder
         anchor = recorder.anchor()
         if anchor is not optimizer:
-            self.others = 1 if self.others_at != recorder.steps else self.others + 1
-            self.others_at = recorder.steps
+            # One optimizer is watched besides the anchor: where each parameter has its own, none of them steps twice.
+            if self.others_at != recorder.steps or self.other() is None:
+                self.other, self.others, self.others_at = weakref.ref(optimizer), 0, recorder.steps
+            self.others += self.other() is optimizer
             if anchor is not None and self.others < OTHERS_MAX:
                 return None
             recorder.anchor, self.unsettled = weakref.ref(optimizer), True
@@ -153,6 +173,7 @@ class Automatic:
         if not self.unsettled:
             self.budget.rest()
 
+    @quietly
     def rested(self, optimizer) -> None:
         """An optimizer has stepped while hooks are at rest."""
         recorder = self.recorder
@@ -160,6 +181,7 @@ class Automatic:
         if recorder.anchor() is optimizer and recorder.thread == get_ident():
             self.stepped(optimizer)
 
+    @quietly
     def wake(self) -> None:
         """From here on every hook measures, if they were at rest. A step that something unusual came into is not traced."""
         if self.recorder.resting:
@@ -185,6 +207,7 @@ class Automatic:
             except Exception as error:
                 self.session.say(f"automatic: {type(error).__name__}: {error}")
 
+    @quietly
     def go_on_after(self, step) -> None:
         """The work up to `step` was restored: the first step of this attempt is `step + 1`."""
         index = whole(step, -1, STEP_MAX)
@@ -209,11 +232,13 @@ class Automatic:
 
     # -- training calls
 
+    @quietly
     def lost_sight(self) -> None:
         """A backward pass of which no forward pass was seen: there are root modules that are not known."""
         for function in self.unknown_roots:
             function()
 
+    @quietly
     def trains(self) -> None:
         """A call that trains: an evaluation is over, a step runs."""
         if self.recorder.evaluating:
@@ -223,6 +248,7 @@ class Automatic:
 
     # -- evaluation
 
+    @quietly
     def start_evaluation(self) -> None:
         """From here on it is evaluation, until `stop_evaluation`. Not inside a phase of the user's."""
         recorder = self.recorder
@@ -236,6 +262,7 @@ class Automatic:
         recorder.evaluating = True
         self.evaluation.__enter__()
 
+    @quietly
     def stop_evaluation(self) -> None:
         recorder = self.recorder
         if recorder.evaluating and recorder.thread == get_ident():
@@ -251,6 +278,7 @@ class Automatic:
 
     # -- what runs around an optimizer's step
 
+    @quietly
     def optimizer_begins(self, optimizer) -> None:
         """Called before `optimizer.step`; nested for an optimizer that wraps another."""
         recorder = self.recorder
@@ -266,6 +294,7 @@ class Automatic:
         recorder.trained = True
         self.optimizer.__enter__()
 
+    @quietly
     def optimizer_ends(self, optimizer) -> None:
         """Called after `optimizer.step` returned, on whichever thread."""
         recorder = self.recorder
@@ -278,6 +307,7 @@ class Automatic:
             self.forget_raised()
         self.stepped(optimizer)
 
+    @quietly
     def forget_raised(self) -> None:
         """Close the phase of an optimizer's step, which one that raised has left open."""
         recorder = self.recorder

@@ -196,10 +196,16 @@ class Phase:
         clock.current = self.total
         clock.last_ns = words[clock.word_last] = now
         words[clock.word_phase] = self.index
-        if clock.device is not None:
-            clock.tell_device(charged)
-        if clock.measuring:
-            clock.own_ns += perf_counter_ns() - now
+        if clock.device is None and not clock.measuring:
+            return self
+        try:
+            if clock.device is not None:
+                clock.tell_device(charged)
+            if clock.measuring:
+                clock.own_ns += perf_counter_ns() - now
+        except BaseException:  # An interrupt at one of these calls: the body will not run.
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(self, kind, value, traceback) -> None:

@@ -60,6 +60,7 @@ class Recorder(Clock):
         self.steps = self.samples = self.entries = 0
         self.step_start_ns = self.step_samples = self.step_next = 0
         self.raised = False
+        self.extra_cost_ns = self.resting = self.rested = self.skipped = self.micro_batches = 0
         self.background: deque = deque(maxlen=BACKGROUND_MAX)
         self.thread = get_ident()
         words[page.W_DEVICE_STATE], words[page.W_DEVICE_WHY] = bool(self.device_why), self.device_why

@@ -11,7 +11,7 @@ import functools
 import weakref
 from _thread import get_ident
 
-from goodput.sdk.automatic import NOTHING
+from goodput.sdk.automatic import NOTHING, quietly
 from goodput.sdk.hooks import NEXT, hook
 
 MODULE = "torch"
@@ -80,7 +80,7 @@ class Loaders:
     """
 
     def __init__(self, auto, grad_is_on):
-        self.auto, self.recorder, self.trains = auto, auto.recorder, True
+        self.auto, self.recorder, self.trains, self.session = auto, auto.recorder, True, auto.session
         # (iterator, its loader). No dictionary of weak keys: what a signal handler raises while that forgets one is lost.
         self._of: list = []
         self._training: weakref.WeakSet = weakref.WeakSet()
@@ -100,6 +100,7 @@ class Loaders:
         self._of[:] = [each for each in self._of if each[0]() is not None][-ITERATORS_MAX:]
         self._of.append(pair)
 
+    @quietly
     def change(self, iterator) -> None:
         """Another iterator than the last one is asked."""
         loader = next((of() for made, of in reversed(self._of) if made() is iterator), None)

@@ -9,6 +9,7 @@ import functools
 import sys
 from _thread import get_ident
 
+from goodput.sdk.automatic import BACKWARD
 from goodput.sdk.hooks import AFTER_STEP, BEFORE_STEP, hook
 from goodput.sdk.recorder import compiled
 
@@ -99,6 +100,14 @@ def _watch_zero_grad(torch, auto) -> None:
     def zero_grad(self, *args, **kwargs):
         if is_compiling() or recorder.evaluating or recorder.thread != get_ident():
             return zero(self, *args, **kwargs)
+        if recorder.after == BACKWARD:
+            recorder.gap = auto.optimizer_word
+            # A compiled step calls no hooks: where none was ever seen, the gradients that go have been used.
+            if not recorder.optimizer_steps and not recorder.inside:
+                with phase:
+                    result = zero(self, *args, **kwargs)
+                auto.stepped(self)
+                return result
         with phase:
             return zero(self, *args, **kwargs)
 
