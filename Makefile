@@ -10,7 +10,7 @@ demo: $(VENV)/.demo  ## train a small model here and account for every second of
 	@$(BIN)/goodput demo $(ARGS)
 
 test: $(VENV)/.test servers  ## all tests
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

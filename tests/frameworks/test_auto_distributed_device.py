@@ -30,7 +30,7 @@ class Threads:
 
     def __init__(self):
         self.running = threading.local()
-        self.compiler = SimpleNamespace(is_compiling=lambda: False)
+        self.compiler = SimpleNamespace(is_dynamo_compiling=lambda: False)
         self._C = SimpleNamespace(_current_graph_task_id=lambda: getattr(self.running, "task", -1))
 
     def in_autograd(self, function, task: int = 7):

@@ -61,7 +61,21 @@ def apply(torch, auto) -> None:
         return call
 
     auto.patches.replace(torch.autograd, "backward", timed(torch.autograd.backward))
-    auto.patches.replace(torch.autograd, "grad", timed(torch.autograd.grad))
+    auto.patches.replace(torch.autograd, "grad", _timed_grad(torch.autograd.grad, auto, is_compiling))
+
+
+def _timed_grad(function, auto, is_compiling):
+    """Gradients that a loss is made of: computing, too, but no backward pass of a step."""
+    recorder, phase = auto.recorder, auto.backward
+
+    @functools.wraps(function)
+    def grad(*args, **kwargs):
+        if is_compiling() or recorder.thread != get_ident() or recorder.inside or recorder.evaluating:
+            return function(*args, **kwargs)
+        with phase:
+            return function(*args, **kwargs)
+
+    return grad
 
 
 class Waits:

@@ -103,7 +103,7 @@ def _watch_zero_grad(torch, auto) -> None:
         if recorder.after == BACKWARD:
             recorder.gap = auto.optimizer_word
             # A compiled step calls no hooks: where none was ever seen, the gradients that go have been used.
-            if not recorder.optimizer_steps and not recorder.inside:
+            if not recorder.optimizer_steps and not recorder.inside and not recorder.optimizer_depth:
                 with phase:
                     result = zero(self, *args, **kwargs)
                 auto.stepped(self)
