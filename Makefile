@@ -10,7 +10,8 @@ demo: $(VENV)/.demo  ## train a small model here and account for every second of
 	@$(BIN)/goodput demo $(ARGS)
 
 test: $(VENV)/.test servers  ## all tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone" $(ARGS)
+	$(BIN)/python -m pytest -m alone $(ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

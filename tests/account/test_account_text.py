@@ -97,10 +97,8 @@ def test_what_follows_from_the_sums_has_a_line_each():
     assert (
         "pipeline of 2 stages: 25.0 % of kept steps is waiting; 25.0 % cannot be avoided with 3 micro" in flat
     )
-    # Alive for 25.5 s and 18 s, 5 checkpoints, one failure: sqrt(2 x 0.5 x 43.5) s.
-    assert (
-        "saving takes 0.5 s each 8.7 s; the best interval for the failures seen is 6.6 s (estimate)" in flat
-    )
+    # Alive for 25.5 s and 18 s, 5 checkpoints, one failure: sqrt(2 x 0.5 x 43.5) s, too short a run to say so.
+    assert "saving takes 0.5 s each 8.7 s cost" in flat
     cost, idle = 2 * wall / 100, 2 * (wall - 30) / 100
     assert (
         f"cost ${cost:.4f}, ${idle:.4f} of it not productive; energy {2 * wall / 3600:.3g} kWh (estimate)"
@@ -143,9 +141,38 @@ def test_checkpoint_advice_says_which_way_to_go(save, every, word):
     said = f"for the failures seen {word} often is better, each {best} (estimate)."
     near = f"now one is saved each {now}, which is near the best interval for the failures seen, {best} (estimate)."
     assert advice.endswith(near if word == "near" else f"now one is saved each {now}, {said}"), advice
-    assert (
-        f"saving takes {duration(save)} each {now}; the best interval for the failures seen is {best}" in text
+    shown = (2 * save * alive) ** 0.5 >= 10
+    assert f"saving takes {duration(save)} each {now}" in text and shown == (save >= 0.5)
+    assert (f"each {now}; the best interval for the failures seen is {best}" in text) == shown
+
+
+def test_a_best_interval_below_ten_seconds_is_shown_of_a_long_run_only():
+    def text(pause):
+        one = Process().steps(20, forward=1).between(checkpoint=0.02).saved().killed()
+        two = Process(attempt=2, start=20 + pause).resumed(19).steps(20, forward=1).finished()
+        return text_of(one, two, now=1000)[1]
+
+    assert "best interval" not in text(500) and "best interval for the failures seen is 1.3 s" in text(570)
+
+
+def test_a_largest_cause_outside_the_steps_has_the_largest_inside_beside_it():
+    one = Process().between(none=20).steps(5, forward=1, loader=0.5).between(checkpoint=4).finished()
+    found, text = text_of(one)
+    said = " ".join(text[text.index("largest cause") :].split())
+    loader = next(cause for cause in found["causes"] if cause["state"] == "loader")
+    assert [cause["state"] for cause in found["causes"]] == ["startup", "checkpoint", "loader"]
+    assert said.startswith("largest cause: startup, 63.5 % of all GPU time; without it")
+    assert said.endswith(
+        f"advice: {found['causes'][0]['advice']} in the steps: loader, 7.9 % of all GPU time "
+        f"advice: {loader['advice']}"
     )
+
+
+def test_what_takes_almost_nothing_of_the_steps_or_is_the_largest_itself_has_one_line():
+    small = text_of(Process().between(none=20).steps(5, forward=1, loader=0.01).finished())[1]
+    inside = text_of(Process().between(none=2).steps(5, forward=1, loader=3, h2d=2).finished())[1]
+    assert "largest cause: startup" in small and "largest cause: loader" in inside
+    assert "in the steps:" not in small + inside
 
 
 def slow_host(ranks: int = 16) -> list[Process]:

@@ -21,7 +21,7 @@ elif ORDER == "between":
 import torch  # noqa: E402
 
 if ORDER == "broken":
-    del torch.amp.GradScaler.step, torch.nn.Module._replicate_for_data_parallel
+    del torch.amp.GradScaler.step
 
 import goodput.auto  # noqa: E402
 from goodput.sdk import patch  # noqa: E402

@@ -3,6 +3,8 @@
 import pytest
 from framework_runs import committed, resumed, steps, train
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):

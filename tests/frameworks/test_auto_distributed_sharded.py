@@ -7,6 +7,8 @@ from auto_ranks import closes, leading, run_ranks, seconds, the_account, written
 
 from goodput.local import runs_in
 
+pytestmark = pytest.mark.alone
+
 # As in auto_sharded_rank.py: steps of the two attempts, and those after which it saves.
 STEPS, STEPS_AFTER = 21, 5
 SAVED = (9, 13, 17)

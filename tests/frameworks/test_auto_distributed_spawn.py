@@ -6,6 +6,8 @@ import pytest
 from auto_ranks import FOLDER, closes, environment, leading, run_script, seconds, the_account
 from servers import free_ports
 
+pytestmark = pytest.mark.alone
+
 STEPS, DELAY_SECONDS = 25, 0.08
 
 

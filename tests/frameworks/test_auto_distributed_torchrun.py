@@ -8,6 +8,8 @@ import pytest
 from auto_ranks import FOLDER, closes, environment, run_script, seconds, the_account
 from servers import REPOSITORY, free_ports
 
+pytestmark = pytest.mark.alone
+
 STEPS, SAVED, KILLED_BEFORE = 30, 15, 21
 
 

@@ -3,6 +3,8 @@
 import pytest
 from auto_ranks import run_ranks, written
 
+pytestmark = pytest.mark.alone
+
 BACKWARD = ("late_in_backward", "static_graph", "unused_parameters", "bucket_views", "several_models")
 BACKWARD += ("several_losses", "reentrant", "hook", "accumulated")
 BEFORE = ("late_in_forward", "compiled", "compiled_inside")

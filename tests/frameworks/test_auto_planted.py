@@ -5,6 +5,8 @@ from __future__ import annotations
 import auto_process
 import pytest
 
+pytestmark = pytest.mark.alone
+
 pytest.importorskip("torch")
 EXACT, FALSE_MAX = 0.05, 0.02
 COMPUTE = ("productive",)

@@ -14,7 +14,7 @@ SCRIPT = "auto_restore_script.py"
 REPLACED = {
     *("torch.autograd.backward", "torch.autograd.grad", "torch.save", "torch.load", "DataLoader.__iter__"),
     *("_BaseDataLoaderIter.__next__", "Optimizer.zero_grad", "Optimizer.__init__", "GradScaler.step"),
-    *("Tensor.to", "Tensor.cuda", "Module.train", "Module._replicate_for_data_parallel"),
+    *("Module.train", "Module._compiled_call_impl"),
     *("safetensors.torch.save_file", "safetensors.torch.load_file"),
 }
 
@@ -42,7 +42,7 @@ def test_what_is_missing_upstream_is_said_once_and_the_rest_works(tmp_path):
     assert (
         len(said) == len(set(said)) and said and all(line.startswith("goodput: automatic: ") for line in said)
     )
-    assert {line.split()[2] for line in said} == {"forward", "optimizer"}
+    assert {line.split()[2] for line in said} == {"optimizer"}
     assert "torch.save" in found["replaced"] and found["left"] == [] and found["steps"] == [4, 4, 0]
 
 
@@ -63,11 +63,9 @@ def test_upstream_modules():
     module = torch.nn.Module
     assert module.__call__ is module._wrapped_call_impl and module._compiled_call_impl is None
     assert "if self._compiled_call_impl is not None:" in source(module._wrapped_call_impl)
-    assert "(self, *args, **kwargs)" in source(module._wrapped_call_impl)  # roots.Timed looks for `self`.
     one = torch.nn.Linear(1, 1)
     one.__dict__["_compiled_call_impl"] = lambda x: "ours"
     assert one(0) == "ours" and "_compiled_call_impl" not in one.__getstate__()
-    assert "_compiled_call_impl" in vars(one._replicate_for_data_parallel())
     assert "self.train(False)" in source(module.eval)
 
 

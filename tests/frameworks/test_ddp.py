@@ -13,6 +13,8 @@ from goodput.account import compute
 from goodput.account.states import INDEX
 from goodput.local import runs_in
 
+pytestmark = pytest.mark.alone
+
 DELAY_SECONDS = 0.03
 
 

@@ -17,7 +17,7 @@ from goodput.sdk.patches import deep_look as patch
 from goodput.sdk.session import Session
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.alone]
 
 SCRIPT = Path(__file__).with_name("deep_look_script.py")
 ENDS = {"compiled": "traced", "pure": "analysis"}

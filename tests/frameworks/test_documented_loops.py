@@ -6,6 +6,8 @@ import pytest
 from documented_loops import PAGE, code_of
 from framework_runs import committed, resumed, steps, train
 
+pytestmark = pytest.mark.alone
+
 SECTIONS = [line[3:] for line in PAGE.read_text().splitlines() if line.startswith("## ")]
 
 

@@ -3,6 +3,8 @@
 import pytest
 from framework_runs import committed, resumed, steps, train
 
+pytestmark = pytest.mark.alone
+
 CALLBACK, AUTO, DISABLED = "callback", "auto alone", "disabled"
 
 

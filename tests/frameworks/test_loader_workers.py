@@ -34,7 +34,7 @@ from torch.utils.data._utils import worker as upstream_worker  # noqa: E402
 
 from goodput.sdk.patches import workers as patch  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.alone]
 PATCHED = (
     (upstream_worker, "_worker_loop"),
     (upstream._MultiProcessingDataLoaderIter, "__init__"),

@@ -3,6 +3,8 @@
 import pytest
 from framework_runs import steps, train
 
+pytestmark = pytest.mark.alone
+
 BATCH_SECONDS = 8 * 0.002
 
 

@@ -5,6 +5,8 @@ from framework_runs import committed, resumed, steps, train
 
 from goodput.account.flops import transformer
 
+pytestmark = pytest.mark.alone
+
 CALLBACK, AUTO, DISABLED = "callback", "auto alone", "disabled"
 
 

@@ -49,6 +49,7 @@ goodput.start(run="budget")
         ("0.01", 0.01, False),
         ("2%", 0.02, False),
         (" 1 ", 1.0, False),
+        ("5e-324", 1e-9, False),
         ("0", DEFAULT, True),
         ("-1", DEFAULT, True),
         ("nan", DEFAULT, True),

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import random
 
 import pytest
@@ -93,6 +94,8 @@ def test_a_gzip_file_that_is_cut_off(tmp_path):
 def test_a_file_that_cannot_be_opened(tmp_path):
     assert "No such file" in error_of(tmp_path / "none.json")
     assert "directory" in error_of(tmp_path)
+    os.mkfifo(tmp_path / "pipe")  # Nobody writes to it.
+    assert error_of(tmp_path / "pipe") == "not a regular file"
 
 
 @pytest.mark.parametrize(

@@ -355,6 +355,16 @@ def test_the_leading_cause(tmp_path, events, state, words):
     assert cause["gain"] == pytest.approx(1 / (1 - cause["share"]))
 
 
+@pytest.mark.parametrize(("last", "said"), [(1, "25 µs"), (50, "17.3 µs")])
+def test_a_last_step_that_was_cut_off_is_no_step_of_the_mean(tmp_path, last, said):
+    events = [step(0, 0, 200), loader(0, 25), kernel(25, 175), step(1, 200, 200), loader(200, 25)]
+    events += [kernel(225, 175), step(2, 400, last), loader(400, min(last, 2))]
+    document = analyze([write(tmp_path / "t.json", events)])
+    assert f"each step by {said}:" in document["cause"]["advice"]
+    assert len(document["ranks"][0]["devices"][0]["steps"]) == 3
+    assert document["total"]["wall_ns"] == 1000 * (400 + last)
+
+
 def test_no_cause_where_there_is_none(tmp_path):
     assert analyze([write(tmp_path / "t.json", [step(1, 0, 100), kernel(0, 99), op(99, 1)])])["cause"] is None
 

@@ -14,6 +14,12 @@ from goodput.account.states import MEANINGS, STATES
 COLUMNS = 100
 # A host or a stage is worth a word if waiting for it explains this much more than waiting for its slowest rank.
 MORE_SHARE_MIN = 0.05
+# A largest cause outside the steps says nothing of them: of those inside, the largest has a line too, from this share on.
+OUTSIDE_STEPS = {"startup", "compile", "down", "queue"}
+INSIDE_STEPS = {"loader", "h2d", "communication", "straggler", "launch", "unattributed"}
+INSIDE_SHARE_MIN = 0.01
+# Of a run of a few seconds with a failure the formula's interval is shorter than anybody would save.
+BEST_INTERVAL_RUN_SECONDS_MIN, BEST_INTERVAL_SECONDS_MIN = 600.0, 10.0
 
 
 def tenths(parts: list[float]) -> list[int]:
@@ -148,19 +154,21 @@ def _figure_lines(document: dict) -> list[str]:
             f"  pipeline of {pipe['stages']} stages: {percent(pipe['bubble'])} of kept steps is waiting"
             f"{'' if ideal is None else least}"
         )
-    return [*lines, *_checkpoint_lines(document["checkpoints"]), *_money_lines(document)]
+    return [*lines, *_checkpoint_lines(document), *_money_lines(document)]
 
 
 _BASES = {"given": "given", "best shown": "the best that the run has shown"}
 
 
-def _checkpoint_lines(saving: dict) -> list[str]:
+def _checkpoint_lines(document: dict) -> list[str]:
+    saving, wall = document["checkpoints"], document["end"] - document["start"]
     if saving["save_seconds"] is None or saving["interval_seconds"] is None:
         return []
     best = saving["best_interval_seconds"]
-    advice = (
-        "" if best is None else f"; the best interval for the failures seen is {duration(best)} (estimate)"
+    is_sound = best is not None and (
+        wall >= BEST_INTERVAL_RUN_SECONDS_MIN or best >= BEST_INTERVAL_SECONDS_MIN
     )
+    advice = f"; the best interval for the failures seen is {duration(best)} (estimate)" if is_sound else ""
     return [
         f"  checkpoints: saving takes {duration(saving['save_seconds'])} each"
         f" {duration(saving['interval_seconds'])}{advice}"
@@ -231,13 +239,20 @@ def _spent(restarts: list[dict]) -> str:
 def _cause_lines(document: dict) -> list[str]:
     if not document["causes"]:
         return []
-    cause = document["causes"][0]
+    cause, shown = document["causes"][0], {state: share for state, _, share, _ in state_rows(document)}
     gain = (
         "" if cause["gain"] is None else f"; without it the run would be at most {cause['gain']:.2f}x as fast"
     )
-    shown = next(share for state, _, share, _ in state_rows(document) if state == cause["state"])
-    return [
+    lines = [
         "",
-        f"  largest cause: {cause['state']}, {shown} % of all GPU time{gain}",
+        f"  largest cause: {cause['state']}, {shown[cause['state']]} % of all GPU time{gain}",
         f"  advice: {cause['advice']}",
     ]
+    inside = (one for one in document["causes"] if one["state"] in INSIDE_STEPS)
+    largest = next(inside, None) if cause["state"] in OUTSIDE_STEPS else None
+    if largest is not None and largest["share"] >= INSIDE_SHARE_MIN:
+        lines += [
+            f"  in the steps: {largest['state']}, {shown[largest['state']]} % of all GPU time",
+            f"  advice: {largest['advice']}",
+        ]
+    return lines

@@ -5,6 +5,7 @@ STATE = "unattributed"
 
 def advise(account) -> str:
     return (
-        "Name this time: put goodput.phase(...) around what happens between the phases, and give phases of "
-        "your own a state: goodput.phase(name, state=...)."
+        "Name this time: if it is a loop that waits for a plain iterator or generator, write "
+        "`for batch in goodput.loader(iterable)`; put goodput.phase(name, state=...) around what else happens between "
+        "the phases."
     )

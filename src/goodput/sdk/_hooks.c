@@ -25,6 +25,8 @@ typedef struct {
     PyObject *dict, *weakrefs;
 } Hook;
 
+static PyObject *slot_name; /* "_compiled_call_impl" */
+
 static PyObject *of_weak(PyObject *reference)
 {
     return reference != NULL && PyWeakref_Check(reference) ? PyWeakref_GetObject(reference) : NULL;
@@ -49,13 +51,27 @@ static int is_common(Hook *self)
     return common > 0;
 }
 
+/* What a module was compiled to in place, borrowed, or NULL: torch keeps it among the instance's attributes. */
+static PyObject *own_slot(PyObject *module)
+{
+    PyObject **dict = _PyObject_GetDictPtr(module);
+    PyObject *found = dict != NULL && *dict != NULL ? PyDict_GetItemWithError(*dict, slot_name) : NULL;
+    if (found == NULL)
+        PyErr_Clear();
+    return found == Py_None ? NULL : found;
+}
+
 /* Call what is timed. A root's call is found anew each time: the module is held weakly. */
 static PyObject *call_timed(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
 {
     PyObject *method, *result;
     if (self->kind != FORWARD || !PyWeakref_Check(self->function))
         return PyObject_Vectorcall(self->function, args, flags, names);
-    method = PyObject_GetAttrString(PyWeakref_GetObject(self->function), "_call_impl");
+    method = own_slot(PyWeakref_GetObject(self->function));
+    if (method != NULL)
+        Py_INCREF(method);
+    else
+        method = PyObject_GetAttrString(PyWeakref_GetObject(self->function), "_call_impl");
     if (method == NULL)
         return NULL;
     result = PyObject_Vectorcall(method, args, flags, names);
@@ -340,12 +356,136 @@ static PyTypeObject HookType = {
     .tp_getset = Hook_getset,
 };
 
+/* ------------------------------------------------------------------------------------------- Slot */
+
+#define ROOTS_MAX 64
+
+/* Stands on torch.nn.Module as `_compiled_call_impl`, which is looked for at each call of a module: it answers with
+ * the timed call for a root, by identity, and for any other module with what would be there without it. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *references[ROOTS_MAX]; /* Weak, to the roots. */
+    PyObject *calls[ROOTS_MAX];
+    Py_ssize_t count;
+    PyObject *look; /* Called with a module that is no root, while roots are looked for; answers with its call or None. */
+} Slot;
+
+static PyObject *Slot_get(PyObject *object, PyObject *instance, PyObject *owner)
+{
+    Slot *self = (Slot *)object;
+    PyObject *found;
+    if (instance == NULL || instance == Py_None)
+        Py_RETURN_NONE;
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        if (PyWeakref_GetObject(self->references[i]) == instance) {
+            Py_INCREF(self->calls[i]);
+            return self->calls[i];
+        }
+    }
+    if (self->look != NULL && self->look != Py_None) {
+        found = PyObject_CallOneArg(self->look, instance);
+        if (found == NULL)
+            goodput_forgive();
+        else if (found != Py_None)
+            return found;
+        else
+            Py_DECREF(found);
+    }
+    found = own_slot(instance);
+    if (found == NULL)
+        found = Py_None;
+    Py_INCREF(found);
+    return found;
+}
+
+static int Slot_set(PyObject *self, PyObject *instance, PyObject *value)
+{
+    PyObject *dict = PyObject_GenericGetDict(instance, NULL);
+    int failed;
+    if (dict == NULL)
+        return -1;
+    failed = value != NULL ? PyDict_SetItem(dict, slot_name, value) : PyDict_DelItem(dict, slot_name);
+    if (failed && value == NULL && PyErr_ExceptionMatches(PyExc_KeyError))
+        PyErr_SetObject(PyExc_AttributeError, slot_name);
+    Py_DECREF(dict);
+    return failed;
+}
+
+static PyObject *Slot_add(Slot *self, PyObject *args)
+{
+    PyObject *module, *call, *reference;
+    Py_ssize_t at = 0;
+    if (!PyArg_ParseTuple(args, "OO", &module, &call))
+        return NULL;
+    /* The place of one that is gone, else a new one. */
+    while (at < self->count && PyWeakref_GetObject(self->references[at]) != Py_None)
+        at++;
+    if (at == ROOTS_MAX)
+        Py_RETURN_FALSE;
+    reference = PyWeakref_NewRef(module, NULL);
+    if (reference == NULL)
+        return NULL;
+    Py_XSETREF(self->references[at], reference);
+    Py_INCREF(call);
+    Py_XSETREF(self->calls[at], call);
+    if (at == self->count)
+        self->count++;
+    Py_RETURN_TRUE;
+}
+
+static PyObject *Slot_is_root(Slot *self, PyObject *module)
+{
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        if (PyWeakref_GetObject(self->references[i]) == module)
+            Py_RETURN_TRUE;
+    Py_RETURN_FALSE;
+}
+
+static void Slot_dealloc(Slot *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        Py_XDECREF(self->references[i]);
+        Py_XDECREF(self->calls[i]);
+    }
+    Py_XDECREF(self->look);
+    type->tp_free((PyObject *)self);
+}
+
+static PyMemberDef Slot_members[] = {
+    {"look", T_OBJECT, offsetof(Slot, look), 0, "called with a module that is no root, or None"},
+    {NULL},
+};
+
+static PyMethodDef Slot_methods[] = {
+    {"add", (PyCFunction)Slot_add, METH_VARARGS, "Make a module a root with this call; False where there is no room."},
+    {"is_root", (PyCFunction)Slot_is_root, METH_O, "Whether a module is a root."},
+    {NULL},
+};
+
+static PyTypeObject SlotType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk._fast.Slot",
+    .tp_basicsize = sizeof(Slot),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "See goodput.sdk.roots.Slot.",
+    .tp_new = PyType_GenericNew,
+    .tp_dealloc = (destructor)Slot_dealloc,
+    .tp_descr_get = Slot_get,
+    .tp_descr_set = Slot_set,
+    .tp_members = Slot_members,
+    .tp_methods = Slot_methods,
+};
+
 PyTypeObject *goodput_phase_type;
 
 int goodput_add_hooks(PyObject *module, PyTypeObject *phase_type)
 {
     goodput_phase_type = phase_type;
-    if (PyType_Ready(&HookType) < 0)
+    if (PyType_Ready(&HookType) < 0 || PyType_Ready(&SlotType) < 0)
+        return -1;
+    if (slot_name == NULL && (slot_name = PyUnicode_InternFromString("_compiled_call_impl")) == NULL)
+        return -1;
+    if (PyModule_AddObjectRef(module, "Slot", (PyObject *)&SlotType) < 0)
         return -1;
     return PyModule_AddObjectRef(module, "Hook", (PyObject *)&HookType);
 }

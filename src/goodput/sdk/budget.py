@@ -16,6 +16,7 @@ from time import perf_counter_ns
 from goodput import page
 
 DEFAULT = 0.005
+LEAST = 1e-9  # A smaller share is this one: a division by it stays finite.
 EVERY_MAX = 64
 CHECK_STEPS = 64  # also in _hooks.c
 MEASURES = 5  # of one step each; their median is the cost of a step, whatever interrupted one of them
@@ -29,7 +30,7 @@ def share_of(environ, say) -> float:
     try:
         share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
         if 0 < share <= 1:
-            return share
+            return max(share, LEAST)
     except ValueError:
         pass
     say(f"GOODPUT_BUDGET={text[:40]!r}: want a share such as 0.005 or 0.5%; using {DEFAULT}")

@@ -55,13 +55,18 @@ class Patches:
             except Exception:
                 continue  # An owner that went away or refuses; the others still go back.
         for module in list(sys.modules.values()):
-            values = getattr(module, "__dict__", None)
-            if type(values) is dict:
-                self._put_back(values)
-                for value in list(values.values()):
-                    if type(value) is dict:
-                        self._put_back(value)
+            try:
+                self._sweep(getattr(module, "__dict__", None))
+            except Exception:
+                continue  # Something else in a module's place may raise whatever it is asked.
         self._original_of.clear()
+
+    def _sweep(self, values) -> None:
+        if type(values) is dict:
+            self._put_back(values)
+            for value in list(values.values()):
+                if type(value) is dict:
+                    self._put_back(value)
 
     def _put_back(self, values: dict) -> None:
         for name, value in list(values.items()):

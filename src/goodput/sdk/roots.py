@@ -1,69 +1,110 @@
 """The root modules: those that the training loop itself calls. Only they are timed, so that a model of a thousand
 layers costs no more than one of three.
 
-In: calls of torch modules. Out: the phase `forward` around the outermost ones. They are found by looking at every
-module's call until a step was seen whole, and again after a step in which none was called; from then on the class
-is as it was, and each root carries its timed call in `_compiled_call_impl`, which torch looks for at each call and
-leaves out of pickles and copies (torch/nn/modules/module.py, `_wrapped_call_impl` and `__getstate__`).
+In: calls of torch modules. Out: the phase `forward` around the outermost ones. A module's call looks for its
+`_compiled_call_impl` first (torch/nn/modules/module.py, `_wrapped_call_impl`). A descriptor of that name on the class
+answers with the timed call for a root, by identity, and with what would be there for all others; so a module holds
+nothing of ours, however it is copied, pickled or scripted. Roots are found there, too, until a step was seen whole,
+and again after a backward pass without a forward pass.
 
 Under a compiler's tracing the call is the plain one. It does not know what a step is.
 """
 
 from __future__ import annotations
 
-import copy
-import operator
 import weakref
 from _thread import get_ident
-from sys import _getframe
 
 from goodput.sdk import hooks
 from goodput.sdk.automatic import FORWARD
 from goodput.sdk.hooks import hook
-from goodput.sdk.recorder import compiled as compiled_hooks
+from goodput.sdk.recorder import compiled
 
-ROOTS_MAX = 64
+ROOTS_MAX = 64  # also in _hooks.c
 SLOT = "_compiled_call_impl"
+
+
+class PythonSlot:
+    """The descriptor on torch.nn.Module. `look` is called with a module that is no root; it gives its call or None."""
+
+    def __init__(self):
+        self.look, self._roots = None, []
+
+    def __get__(self, module, owner=None):
+        if module is None:
+            return None
+        for reference, call in self._roots:
+            if reference() is module:
+                return call
+        if self.look is not None:
+            call = self.look(module)
+            if call is not None:
+                return call
+        return module.__dict__.get(SLOT)
+
+    def __set__(self, module, value) -> None:
+        module.__dict__[SLOT] = value
+
+    def __delete__(self, module) -> None:
+        try:
+            del module.__dict__[SLOT]
+        except KeyError:
+            raise AttributeError(SLOT) from None
+
+    def add(self, module, call) -> bool:
+        """Make a module a root with this call; False where there is no room."""
+        self._roots = [root for root in self._roots if root[0]() is not None]
+        if len(self._roots) >= ROOTS_MAX:
+            return False
+        self._roots.append((weakref.ref(module), call))
+        return True
+
+    def is_root(self, module) -> bool:
+        return any(reference() is module for reference, _ in self._roots)
+
+
+if compiled:
+    from goodput.sdk._fast import Slot
+else:
+    Slot = PythonSlot
 
 
 class Roots:
     """The roots of one process; `seen` says whether one was called to train."""
 
     def __init__(self, auto, torch):
-        self.auto, self.torch = auto, torch
-        self.module = torch.nn.Module
-        self.modules: weakref.WeakSet = weakref.WeakSet()
+        self.auto, self.torch, self.slot = auto, torch, Slot()
         self.is_compiling = torch.compiler.is_dynamo_compiling
         self.grad_is_on = torch.is_grad_enabled
-        self.seen, self.looking, self._plain, self.plain_call = False, False, None, None
+        self.seen = False
         # Called with (module, args, kwargs) at the first call of a root that trains.
         self.first_call: list = []
-        auto.patches.undo(self.detach_all)
 
     # -- finding them
 
+    @property
+    def looking(self) -> bool:
+        return self.slot.look is not None
+
     def look(self) -> None:
-        """Attach to whichever module is called outermost, until `settle`."""
-        if self.looking or len(self.modules) >= ROOTS_MAX:
-            return
-        plain, attach, auto, is_compiling = self.module.__call__, self.attach, self.auto, self.is_compiling
-        step_thread = auto.recorder
-
-        def __call__(module, *args, **kwargs):
-            if not is_compiling() and not step_thread.inside and step_thread.thread == get_ident():
-                attach(module)
-            return plain(module, *args, **kwargs)
-
-        self._plain, self._looker, self.plain_call = vars(self.module).get("__call__"), __call__, plain
-        self.module.__call__ = __call__
-        self.looking = True
+        """Take whichever module is called outermost for a root, until `settle`."""
+        self.slot.look = self._look
 
     def settle(self) -> None:
-        """Leave the class as it was."""
-        if self.looking:
-            self.looking = False
-            if vars(self.module).get("__call__") is self._looker:
-                self.module.__call__ = self._plain
+        self.slot.look = None
+
+    def _look(self, module):
+        recorder = self.auto.recorder
+        if recorder.inside or recorder.thread != get_ident() or self.is_compiling():
+            return None
+        try:
+            call = Timed(self, module)
+            if self.slot.add(module, call):
+                return call
+        except Exception as error:
+            self.auto.session.say(f"automatic: {type(module).__name__}: {type(error).__name__}")
+        self.settle()
+        return None
 
     def step_ended(self) -> None:
         """A step in which a root was called to train shows that they are found."""
@@ -77,29 +118,6 @@ class Roots:
         self.look()
         self.auto.unsettled, self.auto.recorder.plain = True, False
 
-    # -- one root
-
-    def attach(self, module) -> None:
-        """Time the calls of this module from now on."""
-        values = getattr(module, "__dict__", {})
-        if isinstance(values.get(SLOT), Timed):
-            return None
-        if len(self.modules) >= ROOTS_MAX:
-            return self.settle()
-        try:
-            kind = TimedCopied if copies_itself(type(module)) else Timed
-            values[SLOT] = kind(self, module, values.get(SLOT))
-            self.modules.add(module)
-        except Exception as error:
-            values.pop(SLOT, None)
-            self.auto.session.say(f"automatic: {type(module).__name__}: {type(error).__name__}")
-
-    def detach_all(self) -> None:
-        self.settle()
-        for module in list(self.modules):
-            detach(module.__dict__)
-        self.modules.clear()
-
     def note(self, module, args, kwargs) -> None:
         for function in self.first_call:
             try:
@@ -109,42 +127,37 @@ class Roots:
 
 
 class Timed:
-    """The timed call of a module. It holds the module weakly: deleting a model must free it at once.
+    """The timed call of a module. It holds the module weakly: deleting a model must free it at once."""
 
-    A module that says itself what is copied or pickled of it may take this along: then it becomes what stood here
-    before. Taken as it is into another module's `__dict__`, it would call the first: torch does that for replicas
-    alone (patches/forward.py). To ask the caller's frame whose call this is would cost 10 us: see TimedCopied.
-    """
+    __slots__ = ("auto", "fast", "first", "is_compiling", "me", "recorder", "roots")
 
-    __slots__ = ("auto", "compiled", "fast", "first", "is_compiling", "me", "recorder", "roots")
-
-    def __init__(self, roots: Roots, module, compiled):
+    def __init__(self, roots: Roots, module):
         self.roots, self.auto, self.recorder = roots, roots.auto, roots.auto.recorder
-        self.me, self.compiled, self.first = weakref.ref(module), compiled, True
-        self.is_compiling = roots.is_compiling
-        function, word = self.me if compiled is None else compiled, roots.auto.forward_word
-        slow = self.any_call if compiled_hooks else None
-        self.fast = hook(hooks.FORWARD, roots.auto.forward, function, slow, roots.grad_is_on, word)
+        self.me, self.first, self.is_compiling = weakref.ref(module), True, roots.is_compiling
+        slow = self.any_call if compiled else None
+        word = roots.auto.forward_word
+        self.fast = hook(hooks.FORWARD, roots.auto.forward, self.me, slow, roots.grad_is_on, word)
 
     def __call__(self, *args, **kwargs):
         if self.is_compiling():
-            return (self.me()._call_impl if self.compiled is None else self.compiled)(*args, **kwargs)
+            module = self.me()
+            return (module.__dict__.get(SLOT) or module._call_impl)(*args, **kwargs)
         return (self.fast or self.any_call)(*args, **kwargs)
 
     def any_call(self, *args, **kwargs):
         module, recorder = self.me(), self.recorder
-        inner = module._call_impl if self.compiled is None else self.compiled
+        inner = module.__dict__.get(SLOT) or module._call_impl
         if recorder.inside or recorder.resting or recorder.thread != get_ident():
             return inner(*args, **kwargs)
         auto, grad = self.auto, self.roots.grad_is_on()
         if recorder.evaluating:
             if not grad or not module.training:
-                return inner(*args, **kwargs)
+                return self._apart(inner, args, kwargs)
             auto.stop_evaluation()
         elif not grad and not recorder.fetched and not recorder.trained:
             auto.start_evaluation()
             if recorder.evaluating:
-                return inner(*args, **kwargs)
+                return self._apart(inner, args, kwargs)
         if grad:
             recorder.trained = self.roots.seen = True
             if self.first:
@@ -162,45 +175,11 @@ class Timed:
             recorder.inside = False
             recorder.after = FORWARD
 
-    def __deepcopy__(self, memo):
-        return copy.deepcopy(self.compiled, memo)
-
-    def __reduce__(self):
-        return (type(None), ()) if self.compiled is None else (_first, ((self.compiled,),))
-
-
-class TimedCopied(Timed):
-    """That of a class which says itself how it is copied: another module may carry it, and calls itself."""
-
-    __slots__ = ()
-
-    def __call__(self, *args, **kwargs):
-        module = self.me()
-        caller = module if self.is_compiling() else _getframe(1).f_locals.get("self", module)
-        if caller is module or getattr(caller, "__dict__", {}).get(SLOT) is not self:
-            return super().__call__(*args, **kwargs)
-        detach(caller.__dict__)
-        return (caller._call_impl if self.compiled is None else self.compiled)(*args, **kwargs)
-
-
-def copies_itself(kind: type) -> bool:
-    """Whether a class of modules has its own way to be copied."""
-    found = [
-        getattr(kind, name, None) for name in ("__copy__", "__getstate__", "__reduce__", "__reduce_ex__")
-    ]
-    return any(
-        (getattr(each, "__module__", "") or "torch").partition(".")[0] != "torch" for each in found if each
-    )
-
-
-_first = operator.itemgetter(0)
-
-
-def detach(values: dict) -> None:
-    """Take our call out of a module's attributes."""
-    ours = values.get(SLOT)
-    if isinstance(ours, Timed):
-        if ours.compiled is None:
-            del values[SLOT]
-        else:
-            values[SLOT] = ours.compiled
+    def _apart(self, inner, args, kwargs):
+        """A call in an evaluation: what it calls is no root either."""
+        recorder = self.recorder
+        recorder.inside = True
+        try:
+            return inner(*args, **kwargs)
+        finally:
+            recorder.inside = False

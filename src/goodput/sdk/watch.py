@@ -51,7 +51,9 @@ class Watch:
 
     def _follow(self, loader, name: str) -> None:
         """Call what waits for the module after this loader has executed it."""
-        execute = loader.exec_module
+        execute = getattr(loader, "exec_module", None)
+        if execute is None:
+            return  # A loader of the old kind, by load_module: nothing waits for what it brings.
 
         def exec_module(module):
             try:
@@ -72,8 +74,9 @@ class Watch:
         for each in done:
             # The last act of a module's own import is this one, though it is still marked as at it.
             if (each == name or is_whole(each)) and (name == package or is_whole(package)):
-                for function in self._waiting.pop(each, []):
-                    function(sys.modules[each])
+                module = sys.modules.get(each)
+                for function in self._waiting.pop(each, []) if module is not None else ():
+                    function(module)
         if not self._waiting:
             self.remove()
 

@@ -6,9 +6,13 @@ removing the cause can bring, 1 / (1 - share), as Amdahl's law has it.
 
 from __future__ import annotations
 
+from statistics import median
+
 from goodput.trace.states import STATES
 
 SHARE_MIN = 0.02
+# A last step shorter than this part of the median one was cut off: it is left out of what one step takes.
+CUT_OFF_MAX = 0.01
 
 
 def leading(total: dict, devices: list[dict], waiting: dict | None) -> dict | None:
@@ -48,11 +52,18 @@ def _copy(total: dict, devices: list[dict], waiting: dict | None) -> str:
 
 
 def _loader(total: dict, devices: list[dict], waiting: dict | None) -> str:
-    steps = sum(len(one["steps"]) for one in devices) or 1
+    waits = [step["states_ns"]["loader"] for one in devices for step in _whole(one["steps"])]
     return (
-        f"The loader holds up each step by {duration(total['states_ns']['loader'] / steps)}: more workers (num_workers, "
+        f"The loader holds up each step by {duration(sum(waits) / (len(waits) or 1))}: more workers (num_workers, "
         "persistent_workers, prefetch_factor), cheaper decoding, or data on faster storage."
     )
+
+
+def _whole(steps: list[dict]) -> list[dict]:
+    """The steps without a last one that was cut off."""
+    if len(steps) < 2 or steps[-1]["wall_ns"] >= CUT_OFF_MAX * median(step["wall_ns"] for step in steps):
+        return steps
+    return steps[:-1]
 
 
 def _host(total: dict, devices: list[dict], waiting: dict | None) -> str:

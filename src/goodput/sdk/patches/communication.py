@@ -14,6 +14,8 @@ from __future__ import annotations
 import functools
 from _thread import get_ident
 
+from goodput.identity import from_environment
+
 MODULE = "torch"
 RELIES_ON = """torch/distributed/distributed_c10d.py: the functions of NAMES, which torch.distributed carries under the same
 names; torch/csrc/distributed/c10d/init.cpp: the class Work with `wait`; torch/csrc/autograd/init.cpp:
@@ -90,6 +92,12 @@ def _watch_groups(torch, auto) -> None:
 
     @functools.wraps(init)
     def init_process_group(*args, **kwargs):
+        try:
+            # Where the launcher has said which rank this is, the page is there while the ranks wait for each other.
+            if not auto.removed and "rank" in from_environment(auto.session.environ):
+                auto.is_rank()
+        except Exception:
+            pass
         result = init(*args, **kwargs)
         try:
             if not auto.removed:

@@ -13,7 +13,7 @@ MODULE = "torch._dynamo"
 RELIES_ON = """torch/_dynamo/callback.py: callback_handler.register_start_callback and register_end_callback, called once
 around the outermost compilation, on the thread that compiles, also when it raises; torch._dynamo.reset calls its
 clear. torch/_dynamo/eval_frame.py: skip_code(code) leaves frames of it out, not those that they call, nor what is traced
-through. torch/_dynamo/utils.py: unpatched_nn_module_call is torch.nn.Module.__call__ as it was then, imported by variables/nn_module.py."""
+through."""
 
 
 def apply(dynamo, auto) -> None:
@@ -33,7 +33,6 @@ def apply(dynamo, auto) -> None:
         if paused:
             roots.look()
 
-    _show_plain_call(dynamo, roots)
     for code in our_code():
         dynamo.eval_frame.skip_code(code)
 
@@ -63,10 +62,3 @@ def our_code() -> set:
             found.add(code)
             todo.extend(inner for inner in code.co_consts if isinstance(inner, CodeType))
     return found
-
-
-def _show_plain_call(dynamo, roots) -> None:
-    """Dynamo keeps torch.nn.Module's call as it found it at its import: that shall be the plain one."""
-    for module in (dynamo.utils, dynamo.variables.nn_module):
-        if roots.looking and getattr(module, "unpatched_nn_module_call", None) is roots.module.__call__:
-            module.unpatched_nn_module_call = roots.plain_call

@@ -1,44 +1,95 @@
-"""Copies to the device: `Tensor.to` and `Tensor.cuda` of a tensor in host memory."""
+"""Copies to the device: `Tensor.to` and `Tensor.cuda` of a tensor in host memory.
+
+Only where PyTorch was built for a device: elsewhere there is nothing to copy to. Tensors of other classes, which may
+look at what function they are called with, are given torch's own, and are not timed.
+"""
 
 from __future__ import annotations
 
 import functools
+import sys
 from _thread import get_ident
 
 MODULE = "torch"
-RELIES_ON = """torch/_tensor.py: torch.Tensor is a Python class that inherits `to` and `cuda` from torch._C.TensorBase."""
+RELIES_ON = """torch/_tensor.py: torch.Tensor is a Python class that inherits `to` and `cuda` from torch._C.TensorBase.
+torch/csrc/utils/python_arg_parser.cpp: for a class with its own __torch_function__ the function is looked up by name on
+torch.Tensor. torch/nn/parameter.py: UninitializedTensorMixin._allowed_methods names what its tensors may be asked."""
 
 
 def apply(torch, auto) -> None:
-    recorder, phase, is_compiling = auto.recorder, auto.h2d, torch.compiler.is_dynamo_compiling
-    copy_to, copy_cuda = torch.Tensor.to, torch.Tensor.cuda
-    device_type, tensor_type = torch.device, torch.Tensor
+    if not has_devices(torch):
+        return
+    mixin = sys.modules["torch.nn.parameter"].UninitializedTensorMixin
+    allowed = list(mixin._allowed_methods)
+    for name in ("to", "cuda"):
+        wrapper = Copy(torch, auto, name).wrap()
+        auto.patches.replace(torch.Tensor, name, wrapper)
+        allowed.append(wrapper)
+    auto.patches.replace(mixin, "_allowed_methods", allowed)
 
-    def leaves_host(target) -> bool:
-        """Whether the first argument of `to` is a device other than the host's memory."""
-        if isinstance(target, device_type):
+
+def has_devices(torch) -> bool:
+    """Whether this build knows a device other than the CPU. Asking whether one is there could wake it."""
+    built = (getattr(torch.version, name, None) for name in ("cuda", "hip", "xpu"))
+    return any(built) or torch.backends.mps.is_built()
+
+
+class Copy:
+    """One of the methods, as it stands on torch.Tensor."""
+
+    def __init__(self, torch, auto, name: str):
+        self.torch, self.auto, self.name = torch, auto, name
+        self.original = getattr(torch.Tensor, name)
+        self.plain_types = (torch.Tensor, torch.nn.Parameter)
+
+    def wrap(self):
+        copy, auto, original = self, self.auto, self.original
+        recorder, phase, plain_types = auto.recorder, auto.h2d, self.plain_types
+        is_compiling, mode_is_on = self.torch.compiler.is_dynamo_compiling, _mode_check(self.torch)
+        any_target = self.name == "cuda"
+
+        @functools.wraps(original)
+        def wrapper(self, *args, **kwargs):
+            if is_compiling():
+                return original(self, *args, **kwargs)
+            if type(self) not in plain_types:
+                return copy.call_plainly(self, args, kwargs)
+            if recorder.thread != get_ident() or recorder.evaluating:
+                return original(self, *args, **kwargs)
+            if not any_target and not copy.leaves_host(args, kwargs):
+                return original(self, *args, **kwargs)
+            # A mode would see the question where the tensor is.
+            if not mode_is_on() and not self.is_cpu:
+                return original(self, *args, **kwargs)
+            with phase:
+                return original(self, *args, **kwargs)
+
+        return wrapper
+
+    def leaves_host(self, args, kwargs) -> bool:
+        """Whether the target of `to` is a device other than the host's memory."""
+        target = args[0] if args else kwargs.get("device", kwargs.get("other"))
+        if isinstance(target, self.torch.device):
             return target.type != "cpu"
         if isinstance(target, str):
             return not target.startswith("cpu")
-        if isinstance(target, tensor_type):
+        if type(target) in self.plain_types:
             return not target.is_cpu
         return isinstance(target, int) and not isinstance(target, bool)
 
-    @functools.wraps(copy_to)
-    def to(self, *args, **kwargs):
-        if is_compiling() or not self.is_cpu or recorder.evaluating or recorder.thread != get_ident():
-            return copy_to(self, *args, **kwargs)
-        if not leaves_host(args[0] if args else kwargs.get("device", kwargs.get("other"))):
-            return copy_to(self, *args, **kwargs)
-        with phase:
-            return copy_to(self, *args, **kwargs)
+    def call_plainly(self, tensor, args, kwargs):
+        """The call as it would be without us, for a class that may compare the function with torch's own."""
+        kind = self.torch.Tensor
+        ours = vars(kind).get(self.name)
+        if ours is None:
+            return self.original(tensor, *args, **kwargs)
+        delattr(kind, self.name)
+        try:
+            return self.original(tensor, *args, **kwargs)
+        finally:
+            if self.name not in vars(kind) and not self.auto.removed:
+                setattr(kind, self.name, ours)
 
-    @functools.wraps(copy_cuda)
-    def cuda(self, *args, **kwargs):
-        if is_compiling() or not self.is_cpu or recorder.evaluating or recorder.thread != get_ident():
-            return copy_cuda(self, *args, **kwargs)
-        with phase:
-            return copy_cuda(self, *args, **kwargs)
 
-    auto.patches.replace(torch.Tensor, "to", to)
-    auto.patches.replace(torch.Tensor, "cuda", cuda)
+def _mode_check(torch):
+    return getattr(torch._C, "_is_torch_function_mode_enabled", lambda: False)

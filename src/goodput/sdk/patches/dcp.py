@@ -29,7 +29,7 @@ def apply(module, auto) -> None:
             return load(state_dict, *args, **kwargs)
         with auto.restore:
             result = load(state_dict, *args, **kwargs)
-        auto.go_on_after(saves.step_in(state_dict))
+        auto.go_on_after(saves.resumed_step(auto, state_dict))
         return result
 
     current, commit_when_done = Saves(auto), functools.partial(_commit_when_done, _watched(auto))

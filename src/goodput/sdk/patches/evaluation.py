@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 from _thread import get_ident
 
-from goodput.sdk.roots import SLOT
-
 MODULE = "torch"
 RELIES_ON = """torch/nn/modules/module.py: Module.eval calls self.train(False)."""
 
@@ -17,7 +15,7 @@ def apply(torch, auto) -> None:
     @functools.wraps(train)
     def timed(self, mode=True):
         # Children come this way too, and are no roots.
-        if SLOT in self.__dict__ and recorder.thread == get_ident() and not recorder.inside:
+        if auto.roots.slot.is_root(self) and recorder.thread == get_ident() and not recorder.inside:
             if not mode and self.training and recorder.steps:
                 auto.start_evaluation()
             elif mode and recorder.evaluating:

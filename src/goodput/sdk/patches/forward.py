@@ -1,31 +1,21 @@
-"""The forward pass: the calls of root modules, see goodput.sdk.roots.
-
-DataParallel copies a module's attributes into replicas, `_compiled_call_impl` too, and a replica must not call the
-module it was copied from.
-"""
+"""The forward pass: the calls of root modules, see goodput.sdk.roots."""
 
 from __future__ import annotations
 
-from goodput.sdk.roots import Roots, detach
+from goodput.sdk.roots import SLOT, Roots
 
 MODULE = "torch"
-RELIES_ON = """torch/nn/modules/module.py: Module.__call__ is _wrapped_call_impl, which prefers the instance's
-_compiled_call_impl to _call_impl; __getstate__ leaves that out; _replicate_for_data_parallel copies __dict__."""
+RELIES_ON = """torch/nn/modules/module.py: Module.__call__ is _wrapped_call_impl, which prefers self._compiled_call_impl to
+_call_impl if that is not None, as the class has it; Module.compile sets it among an instance's attributes, where
+__getstate__ leaves it out."""
 
 
 def apply(torch, auto) -> None:
+    if getattr(torch.nn.Module, SLOT) is not None or SLOT not in vars(torch.nn.Module):
+        raise AttributeError(f"torch.nn.Module.{SLOT} is not what it was")
     roots = auto.roots = Roots(auto, torch)
-    if torch.nn.Module._compiled_call_impl is not None:
-        raise AttributeError("torch.nn.Module._compiled_call_impl is not None")
+    auto.patches.replace(torch.nn.Module, SLOT, roots.slot)
+    auto.patches.undo(roots.settle)
     auto.after_step.append(roots.step_ended)
     auto.unknown_roots.append(roots.look_again)
-
-    def _replicate_for_data_parallel(module):
-        replica = replicate(module)
-        detach(replica.__dict__)
-        return replica
-
-    replicate = auto.patches.replace(
-        torch.nn.Module, "_replicate_for_data_parallel", _replicate_for_data_parallel
-    )
     roots.look()

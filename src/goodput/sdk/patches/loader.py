@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import weakref
 from _thread import get_ident
+from operator import index
 
 from goodput.sdk.automatic import NOTHING, quietly
 from goodput.sdk.hooks import NEXT, hook
@@ -144,15 +145,18 @@ def _nothing() -> None:
 
 
 def sizer(torch):
-    """A function that says how many samples a batch has: the first dimension of the first tensor in it, else 0."""
+    """A function that says how many samples a batch has: the first dimension of the first tensor in it, else 0.
+
+    A batch may be anything of the user's: what raises when it is asked has none.
+    """
     tensor = torch.Tensor
 
-    def size(batch) -> int:
+    def first_dimension(batch) -> int:
         for _ in range(DEPTH_MAX):
             if isinstance(batch, tensor):
                 return batch.shape[0] if batch.ndim else 1
             if isinstance(batch, (list, tuple)):
-                if not batch:
+                if len(batch) == 0:  # Not its truth, which a class of the user's may refuse.
                     return 0
                 batch = batch[0]
             elif hasattr(batch, "values") and hasattr(batch, "keys"):
@@ -160,5 +164,11 @@ def sizer(torch):
             else:
                 return 0
         return 0
+
+    def size(batch) -> int:
+        try:
+            return max(index(first_dimension(batch)), 0)
+        except Exception:
+            return 0
 
     return size

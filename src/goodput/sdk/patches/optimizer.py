@@ -26,12 +26,14 @@ def apply(torch, auto) -> None:
     module, is_compiling = sys.modules["torch.optim.optimizer"], torch.compiler.is_dynamo_compiling
     recorder = auto.recorder
 
+    @silent
     def before_any(optimizer, args, kwargs) -> None:
         if recorder.thread == get_ident() and not auto.preparing and not recorder.resting:
             if not recorder.steps and recorder.anchor() is None:
-                auto.go_on_after(steps_done(optimizer, torch))
+                auto.go_on_after(steps_known(optimizer, torch))
             auto.optimizer_begins(optimizer)
 
+    @silent
     def after_any(optimizer, args, kwargs) -> None:
         if recorder.resting:
             if not compiled:  # Else the compiled hook has counted it.
@@ -73,6 +75,19 @@ def apply(torch, auto) -> None:
     auto.patches.replace(torch.optim.Optimizer, "__init__", __init__)
     _watch_zero_grad(torch, auto)
     _watch_scaler(torch, auto)
+
+
+def silent(function):
+    """The same function; what goes wrong in it, whatever the optimizer holds, is not raised into the training."""
+
+    @functools.wraps(function)
+    def call(optimizer, args, kwargs) -> None:
+        try:
+            function(optimizer, args, kwargs)
+        except Exception:
+            pass
+
+    return call
 
 
 def _nothing() -> None:
@@ -128,6 +143,14 @@ def _watch_scaler(torch, auto) -> None:
         return result
 
     auto.patches.replace(torch.amp.GradScaler, "step", step)
+
+
+def steps_known(optimizer, torch):
+    """As steps_done; None where the state is no dictionary, or the number not finite."""
+    try:
+        return steps_done(optimizer, torch)
+    except Exception:
+        return None
 
 
 def steps_done(optimizer, torch):

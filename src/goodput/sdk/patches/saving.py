@@ -33,7 +33,7 @@ def apply(torch, auto) -> None:
             return load(*args, **kwargs)
         with auto.restore:
             loaded = load(*args, **kwargs)
-        auto.go_on_after(saves.step_in(loaded))
+        auto.go_on_after(saves.resumed_step(auto, loaded))
         return loaded
 
     for name, timed in (("save", timed_save), ("load", timed_load)):

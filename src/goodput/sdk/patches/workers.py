@@ -80,6 +80,10 @@ def _without_workers(kind, fetch, auto, loads: Loads) -> None:
     make, advance, recorder, waits = kind.__init__, kind._next_data, auto.recorder, auto.loader.total
     base, marks = fetch._BaseDatasetFetcher, Marks(loads)
 
+    def unmark() -> None:
+        if base.__dict__.get(NAME) is marks:
+            delattr(base, NAME)
+
     @functools.wraps(make)
     def __init__(self, loader, *args, **kwargs):
         began_ns, entry = perf_counter_ns(), _begin(auto, loads, loader, self)
@@ -100,16 +104,16 @@ def _without_workers(kind, fetch, auto, loads: Loads) -> None:
             return data
         if watched is None or recorder.current != waits or recorder.thread != get_ident() or loads.inside:
             return advance(self)
-        # A loader inside the dataset of another is part of its fetch.
-        loads.inside, loads.marked = self._dataset_fetcher, None
-        # The class has no such attribute; its instances have, and keep it where it was.
-        setattr(base, NAME, marks)
-        began = perf_counter_ns(), thread_time_ns()
         try:
+            # A loader inside the dataset of another is part of its fetch.
+            loads.inside, loads.marked = getattr(self, "_dataset_fetcher", None), None
+            # The class has no such attribute; its instances have, and keep it where it was.
+            setattr(base, NAME, marks)
+            began = perf_counter_ns(), thread_time_ns()
             data = advance(self)
         finally:
             loads.inside = None
-            delattr(base, NAME)
+            unmark()
         now_ns = perf_counter_ns()
         try:
             loads.arrived_here(watched, began, loads.marked or (now_ns, thread_time_ns()), now_ns)
@@ -117,6 +121,7 @@ def _without_workers(kind, fetch, auto, loads: Loads) -> None:
             _give_up(auto, self, error)
         return data
 
+    auto.patches.undo(unmark)
     auto.patches.replace(kind, "__init__", __init__)
     auto.patches.replace(kind, "_next_data", _next_data)
 

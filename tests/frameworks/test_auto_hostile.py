@@ -1,0 +1,63 @@
+"""Odd batches, optimizers, saves, modules and loaders: nothing of ours raises, and what is the user's stays as it is."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory) -> dict:
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("auto_hostile_script.py"))],
+        env={**os.environ, "GOODPUT_DIR": str(tmp_path_factory.mktemp("hostile"))},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "goodput" not in done.stderr, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_nothing_is_raised(found):
+    assert found.get("raised", []) == []
+
+
+def test_an_odd_batch_has_no_samples_and_arrives(found):
+    assert found["sizes"] == [0, 0, 3, 0, 0, 7, 1]
+    assert found["samples"] == [0, 0, 3, 0, 0]
+    assert found["same"] == [True] * 5
+
+
+def test_the_first_batch_and_the_model_are_not_kept(found):
+    assert found["alive"] == [False, False]
+
+
+def test_a_step_that_is_no_number_is_not_gone_on_from(found):
+    assert (found["stepped"], found["known"]) == ([0.0, 0.0], [4, None, None, None, None, None])
+    assert found["next"] == 1
+
+
+def test_a_save_is_known_by_its_tensors_whatever_else_it_holds(found):
+    assert found["numbers"] == [300, 300, 305]
+    assert found["enough"] == 6, "no more is looked at than it takes"
+    assert found["bytes"] < 20 << 20, "nothing long is copied"
+
+
+def test_a_load_of_a_dictionary_with_its_own_get(found):
+    assert (found["step_in"], found["loaded"]) == (7, {"step": 8})
+
+
+def test_a_loader_without_its_fetcher_leaves_no_mark(found):
+    assert "_dataset_fetcher" in found["fetcher"]
+    assert (found["marked"], found["next_loader"]) == (False, 4)
+
+
+def test_modules_of_other_kinds_are_imported_and_put_back(found):
+    assert (found["old"], found["restored"]) == ("of_the_old_kind", True)
