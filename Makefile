@@ -19,6 +19,7 @@ lint: $(VENV)/.test
 
 bench: $(VENV)/.test  ## the budgets, each as a ratio against a named peer
 	$(BIN)/python -m bench.phase
+	$(BIN)/python -m bench.automatic
 	$(BIN)/python -m bench.replay
 	$(BIN)/python -m bench.analyze
 	$(BIN)/python -m bench.window

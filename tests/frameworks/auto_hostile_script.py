@@ -69,8 +69,10 @@ def batches():
 def first_step_is_let_go():
     """Neither the first batch nor the model stays alive once the loop has let them go, before a step has ended."""
     model, batch = nn.Linear(16, 2), torch.ones(4, 16)
+    torch.optim.SGD(model.parameters(), lr=1.0)  # Says that this process trains.
     model(batch).sum().backward()
     refs = weakref.ref(model), weakref.ref(batch)
+    found["dtype"] = goodput._session.identity.get("dtype")
     del model, batch
     gc.collect()
     found["alive"] = [ref() is not None for ref in refs]
@@ -101,7 +103,7 @@ def checkpoints():
     found["bytes"] = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     found["enough"] = saves.numbers_in([torch.ones(3)] * 9, 4)
-    found["step_in"] = saves.step_in(Closed(step=8))
+    found["step_in"] = [saves.step_in(each) for each in (Closed(step=8), Raises())]
     with tempfile.TemporaryFile() as file:
         torch.save(Closed(step=8), file)
         file.seek(0)

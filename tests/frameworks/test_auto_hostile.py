@@ -36,6 +36,7 @@ def test_an_odd_batch_has_no_samples_and_arrives(found):
 
 
 def test_the_first_batch_and_the_model_are_not_kept(found):
+    assert found["dtype"] == "fp32", "the model was seen"
     assert found["alive"] == [False, False]
 
 
@@ -51,7 +52,7 @@ def test_a_save_is_known_by_its_tensors_whatever_else_it_holds(found):
 
 
 def test_a_load_of_a_dictionary_with_its_own_get(found):
-    assert (found["step_in"], found["loaded"]) == (7, {"step": 8})
+    assert (found["step_in"], found["loaded"]) == ([7, None], {"step": 8})
 
 
 def test_a_loader_without_its_fetcher_leaves_no_mark(found):

@@ -119,7 +119,9 @@ static long long samples_of(PyObject *batch)
     }
     if (batch == NULL)
         return 0;
+    Py_INCREF(batch); /* What it is asked may let go of it. */
     shape = PyObject_GetAttrString(batch, "shape");
+    Py_DECREF(batch);
     if (shape == NULL) {
         goodput_forgive();
         return -1;

@@ -22,6 +22,7 @@ from goodput import page
 from goodput.sdk.budget import CHECK_STEPS, Budget, share_of
 from goodput.sdk.patch import Patches
 from goodput.sdk.recorder import FORKED_EARLY, NOT_STARTED, SAMPLES_MAX, STEP_MAX, whole
+from goodput.sdk.who import shown
 
 # Steps of another optimizer, without one of the anchor's, after which that one bounds steps.
 OTHERS_MAX = 16
@@ -38,7 +39,7 @@ def quietly(method):
         try:
             return method(self, *args)
         except Exception as error:
-            self.session.say(f"automatic: {type(error).__name__}: {error}")
+            self.session.say(f"automatic: {type(error).__name__}: {shown(error)}")
 
     return call
 
@@ -205,7 +206,7 @@ class Automatic:
             try:
                 function()
             except Exception as error:
-                self.session.say(f"automatic: {type(error).__name__}: {error}")
+                self.session.say(f"automatic: {type(error).__name__}: {shown(error)}")
 
     @quietly
     def go_on_after(self, step) -> None:

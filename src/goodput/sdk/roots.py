@@ -19,6 +19,7 @@ from goodput.sdk import hooks
 from goodput.sdk.automatic import FORWARD
 from goodput.sdk.hooks import hook
 from goodput.sdk.recorder import compiled
+from goodput.sdk.who import shown
 
 ROOTS_MAX = 64  # also in _hooks.c
 SLOT = "_compiled_call_impl"
@@ -123,7 +124,7 @@ class Roots:
             try:
                 function(module, args, kwargs)
             except Exception as error:
-                self.auto.session.say(f"automatic: {type(error).__name__}: {error}")
+                self.auto.session.say(f"automatic: {type(error).__name__}: {shown(error)}")
 
 
 class Timed:

@@ -108,11 +108,10 @@ def _quiet(values):
 
 def step_in(loaded) -> int | None:
     """Index of the last step that a loaded dictionary says was done, None where it says none."""
-    if not isinstance(loaded, dict):
-        return None
     for name in STEP_NAMES:
         try:
-            done = dict.get(loaded, name)  # A class of the user's may have a `get` that raises.
+            # Anything may have been loaded: a `get` of its own may raise, and so may the question for its class.
+            done = dict.get(loaded, name) if isinstance(loaded, dict) else None
             if isinstance(done, int) and not isinstance(done, bool) and done > 0:
                 return done - 1
         except Exception:
