@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from itertools import pairwise
 from time import perf_counter
 
 import torch
@@ -101,7 +102,7 @@ class Loop:
 
     def block(self, mode: str, steps: int, settling: int) -> list[float]:
         moments = getattr(self, mode)(steps + settling)[settling:]
-        return [1e6 * (after - before) for before, after in zip(moments, moments[1:], strict=False)]
+        return [1e6 * (after - before) for before, after in pairwise(moments)]
 
 
 def main() -> None:
