@@ -58,6 +58,8 @@ def copies():
 
 def main():
     told = {"bare": train(items(100))}
+    # Copies are watched where PyTorch was built for a device.
+    torch.version.cuda = torch.version.cuda or "12.0"
     import goodput
     import goodput.auto
 
