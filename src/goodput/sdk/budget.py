@@ -3,7 +3,7 @@
 In: now and then, the cost of one step's boundaries (recorder.own_ns) and of the device clock. Out: every how many
 steps one is put on the device clock, then every how many one is measured by phases; in the page's SAMPLING words.
 
-Over the budget the device clock is sampled first: 1 step in 2, 4, … 64. Then phases are: between two measured steps
+Over the budget the device clock is sampled first: 1 step in 2, 4, … 64. Then phases are: between two measured steps, 16 to 64 apart,
 a number of them *rest*, in which hooks do nothing but count. Their time is charged when they are over, to the phases
 of the step before them in its proportions, so the totals still close; time beyond twice what such steps take is
 charged to no phase. Below a quarter of the budget it goes back the other way.
@@ -17,7 +17,7 @@ from goodput import page
 
 DEFAULT = 0.005
 LEAST = 1e-9  # A smaller share is this one: a division by it stays finite.
-EVERY_MAX = 64
+EVERY_MIN, EVERY_MAX = 16, 64
 CHECK_STEPS = 64  # also in _hooks.c
 MEASURES = 5  # of one step each; their median is the cost of a step, whatever interrupted one of them
 
@@ -89,11 +89,17 @@ class Budget:
                 # At once as many as it takes: in the steps until then it costs too much.
                 while share > self.share and self.phases_every < EVERY_MAX:
                     self.phases_every, share = self.phases_every * 2, share / 2
+                # A measured step among others at rest takes the longer way, so it must be a rare one.
+                self.phases_every = max(self.phases_every, EVERY_MIN)
             else:
                 return
         elif share < self.share / 4:
-            if self.phases_every > 1:
+            if self.phases_every > EVERY_MIN:
                 self.phases_every //= 2
+            elif self.phases_every > 1:
+                if share * self.phases_every > self.share / 2:
+                    return
+                self.phases_every = 1
             elif self.parked is not None:
                 self.recorder.device, self.parked = self.parked, None
             elif on_device > 1:
