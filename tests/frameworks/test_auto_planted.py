@@ -36,6 +36,4 @@ def test_a_clean_run_has_no_false_cause(tmp_path, implementation):
     trained = account["gpu_seconds"] - states.pop("startup")
     for state in (*COMPUTE, "compile"):  # The first step's excess is real: buffers and threads are made.
         states.pop(state)
-    # Fetching and collating take some time on any machine: that cause is no false one.
-    assert states.pop("loader") <= 0.05 * trained
     assert all(seconds <= FALSE_MAX * trained for seconds in states.values()), (states, trained)

@@ -103,11 +103,6 @@ def near(found: int, planted: int, percent: float = 5) -> bool:
     return abs(found - planted) <= planted * percent / 100
 
 
-def near_cpu(found: int, planted: int) -> bool:
-    """Of CPU time: what surrounds the planted computing takes some more of it, and how much is the machine's."""
-    return 0.95 * planted <= found <= 1.5 * planted + 10_000_000
-
-
 # ---- What was planted is found
 
 
@@ -130,12 +125,12 @@ def test_sleeping_in_the_dataset_is_storage(trainer):
     "kind", [data.Planted, data.Batched, lambda *a, **k: data.Streamed(data.Planted(*a, **k))]
 )
 def test_computing_in_the_dataset_is_decoding(trainer, kind):
-    dataset = kind(32, cpu=0.01)
+    dataset = kind(32, cpu=0.03)  # So much that what surrounds it is little.
     trainer.train(DataLoader(dataset, batch_size=4, num_workers=1))
     planted = int(getattr(dataset, "inner", dataset).planted[data.DECODED].sum())
     worker, loader = trainer.sums(), trainer.snapshot().loader
     assert worker["batches"] == 8
-    assert near_cpu(worker["cpu_ns"], planted)
+    assert near(worker["cpu_ns"], planted)
     assert loader["wait_decode_ns"] > 3 * loader["wait_storage_ns"]
     if worker["delay_ns"] < planted / 2:
         assert "decoding and transforms on the workers' CPUs" in trainer.advice()
@@ -190,7 +185,7 @@ def test_without_workers_it_is_timed_in_the_step_thread(trainer):
     trainer.train(DataLoader(dataset, batch_size=4, collate_fn=collate))
     found = trainer.snapshot().loader
     assert (found["batches"], found["inside"], found["workers"], trainer.snapshot().workers) == (4, 4, 0, ())
-    assert near_cpu(found["wait_decode_ns"], int(dataset.planted[data.DECODED].sum()))
+    assert near(found["wait_decode_ns"], int(dataset.planted[data.DECODED].sum()))
     assert near(found["wait_collate_ns"], int(collate.planted[data.COLLATED].sum()))
     # Without a look at the run queue, having no core counts as being blocked.
     # Between two samples nobody counts: room for one time slice of another process.
@@ -200,15 +195,15 @@ def test_without_workers_it_is_timed_in_the_step_thread(trainer):
 
 
 def test_loaders_without_workers_inside_a_dataset_count_once(trainer):
-    trainer.train(DataLoader(data.Nested(4, cpu=0.02), batch_size=2))
+    trainer.train(DataLoader(data.Nested(4, cpu=0.1), batch_size=2))
     found = trainer.snapshot().loader
-    assert found["batches"] == 2 and near_cpu(found["wait_decode_ns"], 4 * 20_000_000)
-    trainer.train(DataLoader(data.Nested(4, cpu=0.02), batch_size=2, num_workers=1))
-    assert trainer.snapshot().loader["batches"] == 4 and near_cpu(trainer.sums()["cpu_ns"], 4 * 20_000_000)
+    assert found["batches"] == 2 and near(found["wait_decode_ns"], 4 * 100_000_000, 20)
+    trainer.train(DataLoader(data.Nested(4, cpu=0.1), batch_size=2, num_workers=1))
+    assert trainer.snapshot().loader["batches"] == 4 and near(trainer.sums()["cpu_ns"], 4 * 100_000_000, 20)
 
 
 def test_an_iterator_that_a_dataset_advances_is_part_of_the_fetch(trainer):
-    inner = iter(DataLoader(data.Planted(8, cpu=0.01)))
+    inner = iter(DataLoader(data.Planted(8, cpu=0.05)))
 
     class Pulled(data.Planted):
         def __getitem__(self, index):
@@ -216,7 +211,7 @@ def test_an_iterator_that_a_dataset_advances_is_part_of_the_fetch(trainer):
 
     assert len(trainer.train(DataLoader(Pulled(4), batch_size=2))) == 2
     found = trainer.snapshot().loader
-    assert found["batches"] == 2 and near_cpu(found["wait_decode_ns"], 4 * 10_000_000)
+    assert found["batches"] == 2 and near(found["wait_decode_ns"], 4 * 50_000_000, 20)
 
 
 # ---- Processes

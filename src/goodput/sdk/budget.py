@@ -3,10 +3,13 @@
 In: now and then, the cost of one step's boundaries (recorder.own_ns) and of the device clock. Out: every how many
 steps one is put on the device clock, then every how many one is measured by phases; in the page's SAMPLING words.
 
-Over the budget the device clock is sampled first: 1 step in 2, 4, … 64. Then phases are: between two measured steps, 16 to 64 apart,
-a number of them *rest*, in which hooks do nothing but count. Their time is charged when they are over, to the phases
-of the step before them in its proportions, so the totals still close; time beyond twice what such steps take is
-charged to no phase. Below a quarter of the budget it goes back the other way.
+Over the budget the device clock is sampled first: 1 step in 2, 4, … 64, then none. Then phases are: between two
+measured steps, 16 to 64 apart, the others *rest*: hooks do nothing but count. Their time is charged when they are
+over, to the phases of the step before them in its proportions, so the totals still close; time beyond twice what such
+steps take is charged to no phase. Below a quarter of the budget it goes back the other way.
+
+What is measured is the time inside boundaries. The Python functions through which a hook is called, and what the
+framework spends on calling hooks, are not in it, and go on at rest.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the model and the device say of themselves at the first training call: device, dtype, FLOPs; the device clock.
 
 FLOPs are found where a formula holds: models of Hugging Face transformers (goodput.sdk.sizes), with the tokens of the
-first step. With GOODPUT_COUNT_FLOPS=1 any other
-model is counted once by goodput.flops.count on a copy without data. Else they stay unknown.
+first step. With GOODPUT_COUNT_FLOPS=1 any other model is counted once by goodput.flops.count on a copy without data.
+Else they stay unknown.
 """
 
 from __future__ import annotations
