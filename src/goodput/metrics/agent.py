@@ -1,0 +1,29 @@
+"""Series of the node agent about itself: its pages, collectors, pushes and cost."""
+
+from __future__ import annotations
+
+from goodput.metrics.metric import declare
+
+SERIES = declare(
+    "node",
+    [
+        ("goodput_node_info", "gauge", "", "host version", "1, with the agent's version."),
+        ("goodput_node_pages", "gauge", "", "state", "Rank pages found at the last look: live, dead, rejected."),
+        ("goodput_node_page_errors_total", "counter", "", "reason", "Looks at a page that gave an error, by reason."),
+        ("goodput_node_collector_up", "gauge", "bool", "collector",
+         "1 if the collector's last run worked or had nothing to collect, 0 if it failed."),
+        ("goodput_node_collector_seconds", "gauge", "seconds", "collector", "How long the collector's last run took."),
+        ("goodput_node_collector_errors_total", "counter", "", "collector", "Runs of the collector that failed."),
+        ("goodput_node_pushes_total", "counter", "", "outcome",
+         "Reports to the aggregator by outcome: accepted, rejected, unreachable."),
+        ("goodput_node_push_rejections_total", "counter", "", "reason",
+         "Rank reports that the aggregator refused, by reason."),
+        ("goodput_node_backlog_rows", "gauge", "", "", "Step rows waiting for the aggregator's acknowledgement."),
+        ("goodput_node_rows_thinned_total", "counter", "", "",
+         "Step rows merged into later ones to keep the backlog bounded; their time is not lost."),
+        ("goodput_node_stacks_total", "counter", "", "outcome",
+         "Stacks of ranks that the aggregator asked for, where that is allowed: taken, failed, ignored."),
+        ("goodput_node_cpu_seconds_total", "counter", "seconds", "", "CPU time of the agent itself."),
+        ("goodput_node_memory_bytes", "gauge", "bytes", "", "Resident memory of the agent itself."),
+    ],
+)  # fmt: skip

@@ -1,0 +1,24 @@
+"""Series of the aggregator about itself."""
+
+from __future__ import annotations
+
+from goodput.metrics.metric import declare
+
+SERIES = declare(
+    "aggregator",
+    [
+        ("goodput_aggregator_info", "gauge", "", "version", "1, with the aggregator's version."),
+        ("goodput_aggregator_reports_total", "counter", "", "outcome", "Reports received: accepted, malformed, failed."),
+        ("goodput_aggregator_rank_rejections_total", "counter", "", "reason", "Rank reports refused, by reason."),
+        ("goodput_aggregator_rows_total", "counter", "", "kind", "Step and event rows received: new, repeated."),
+        ("goodput_aggregator_clamped_total", "counter", "", "what",
+         "Values that contradicted others of their rank and were cut to fit."),
+        ("goodput_aggregator_stacks_total", "counter", "", "outcome",
+         "Stacks that agents brought: accepted, ignored (nobody had asked for them)."),
+        ("goodput_aggregator_ingest_seconds_total", "counter", "seconds", "", "Time spent on taking reports."),
+        ("goodput_aggregator_ledger_errors_total", "counter", "", "", "Failed writes to the ledger."),
+        ("goodput_aggregator_runs", "gauge", "", "", "Runs in memory."),
+        ("goodput_aggregator_cpu_seconds_total", "counter", "seconds", "", "CPU time of the aggregator."),
+        ("goodput_aggregator_memory_bytes", "gauge", "bytes", "", "Resident memory of the aggregator."),
+    ],
+)  # fmt: skip
