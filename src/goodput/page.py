@@ -28,17 +28,8 @@ VERSION = 2
 
 # Index 0 is time in no phase; a user's own phases follow the built-in ones.
 PHASES = (
-    "none",
-    "loader",
-    "h2d",
-    "forward",
-    "backward",
-    "optimizer",
-    "communication",
-    "checkpoint",
-    "restore",
-    "evaluation",
-    "compile",
+    *("none", "loader", "h2d", "forward", "backward", "optimizer", "communication"),
+    *("checkpoint", "restore", "evaluation", "compile"),
 )
 USER_PHASES_MAX = 16
 PHASE_SLOTS = len(PHASES) + USER_PHASES_MAX
@@ -200,9 +191,7 @@ class Writer:
         if directory is None:
             self.path, self.fd = None, os.memfd_create("goodput")
             os.ftruncate(self.fd, FILE_BYTES)
-            self._mapping = mmap.mmap(self.fd, FILE_BYTES)
-            self.words = memoryview(self._mapping).cast("Q")
-            _write_identity(self._mapping, self.words, identity)
+            self._map(identity)
             return
         name = file_name(identity["run"], identity["rank"], identity["attempt"])
         self.path = os.path.join(directory, name)
@@ -214,15 +203,22 @@ class Writer:
             if not reserve(self.fd, 0, 8 * W_HISTOGRAMS):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._mapping = mmap.mmap(self.fd, FILE_BYTES)
-            self.words = memoryview(self._mapping).cast("Q")
-            _write_identity(self._mapping, self.words, identity)
+            self._map(identity)
             publish(draft, self.path)
         except BaseException:
             self.close()
             raise
         finally:
             _remove(draft)
+
+    def _map(self, identity: dict) -> None:
+        self._mapping = mmap.mmap(self.fd, FILE_BYTES)
+        try:  # MADV_POPULATE_WRITE, of Linux 5.14: a step's first store into each of its 4 KiB would take 1 to 20 us.
+            self._mapping.madvise(23, 0, 8 * W_DEVICE_RING)
+        except (OSError, ValueError):
+            pass
+        self.words = memoryview(self._mapping).cast("Q")
+        _write_identity(self._mapping, self.words, identity)
 
     def close(self) -> None:
         """Let go of the file, and so of the owner's lock. The words stay as long as somebody holds them."""

@@ -351,3 +351,41 @@ def test_only_one_thread_starts(sdk):
     """)
     snapshot = check(out.snapshot())
     assert snapshot.steps_done == 3 and not out.errors
+
+
+def test_an_interrupt_as_a_phase_is_left_does_not_leave_it_open(sdk):
+    """At whichever call of the interpreter the interrupt comes, from the one that enters to the one that has left."""
+    out = sdk("""
+        import signal, sys
+        phase, inner = goodput.phase("forward"), goodput.phase("h2d")
+        recorder = goodput._session.recorder
+        def body():
+            with inner:
+                pass
+        def interrupted(after):
+            calls = 0
+            def watch(frame, event, argument):
+                nonlocal calls
+                calls += event in ("call", "c_return")  # Where signal handlers are run.
+                if calls == after:
+                    sys.setprofile(None)
+                    raise KeyboardInterrupt
+            sys.setprofile(watch)
+            try:
+                phase.run(body)
+            finally:
+                sys.setprofile(None)
+            return calls
+        phase.run(body)
+        depths = []
+        for after in range(1, 60):
+            try:
+                if interrupted(after) < after:
+                    break
+            except KeyboardInterrupt:
+                pass
+            depths.append(recorder.depth)
+        tell(depths)
+    """)
+    assert len(out.told[0]) > 2 and not any(out.told[0])
+    check(out.snapshot())

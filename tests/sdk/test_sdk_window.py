@@ -40,6 +40,7 @@ class Rank:
         """A page, as at the first start or when an attempt follows."""
         self.recorder.open(page.private_words(), self.now_ns)
         self.recorder.used = list(range(len(self.names)))
+        self.recorder.columns = len(self.names)
         self.steps, self.totals, self.begun_ns = [], dict.fromkeys(self.names, 0), self.now_ns
 
     def spend(self, name, ns):

@@ -104,6 +104,7 @@ static int Clock_init(Clock *self, PyObject *args, PyObject *kwargs)
                                      &self->histograms))
         return -1;
     self->current = self->gap = self->word_totals;
+    self->columns = self->slots;
     return 0;
 }
 
@@ -124,6 +125,7 @@ static void Clock_dealloc(Clock *self)
     PyTypeObject *type = Py_TYPE(self);
     release_words(self);
     Py_CLEAR(self->device);
+    Py_CLEAR(self->passing);
     Py_CLEAR(self->iterator);
     Py_CLEAR(self->anchor);
     Py_CLEAR(self->optimizer);
@@ -242,7 +244,7 @@ static PyObject *Clock_close_step(Clock *self, PyObject *argument)
     store(self, at + 2, (uint64_t)start);
     store(self, at + 3, (uint64_t)now);
     store(self, at + 4, (uint64_t)self->samples);
-    for (long long i = 0; i < self->slots; i++) {
+    for (long long i = 0; i < self->columns && i < self->slots; i++) {
         store(self, at + 5 + i, self->words[self->word_totals + i]);
         store(self, at + 5 + self->slots + i, self->words[self->word_outside + i]);
     }
@@ -303,6 +305,7 @@ static PyMemberDef Clock_members[] = {
     {"step_samples", T_LONGLONG, offsetof(Clock, step_samples), 0, "samples of the running step"},
     {"phase_cost_ns", T_LONGLONG, offsetof(Clock, phase_cost_ns), 0, "what a phase costs"},
     {"step_cost_ns", T_LONGLONG, offsetof(Clock, step_cost_ns), 0, "what a step costs"},
+    {"columns", T_LONGLONG, offsetof(Clock, columns), 0, "phases that may have time"},
     {"thread", T_LONGLONG, offsetof(Clock, thread), 0, "ident of the step thread, or a negative mark"},
     {"current", T_LONGLONG, offsetof(Clock, current), 0, "word of the phase that time is charged to"},
     {"last_ns", T_LONGLONG, offsetof(Clock, last_ns), 0, "monotonic ns up to which time is charged"},
@@ -328,6 +331,10 @@ static PyMemberDef Clock_members[] = {
     {"fetched", T_BOOL, offsetof(Clock, fetched), 0, "whether the running step has fetched a batch"},
     {"counting", T_BOOL, offsetof(Clock, counting), 0, "whether the iterator's samples are the step's"},
     {"plain", T_BOOL, offsetof(Clock, plain), 0, "whether nothing is to be settled at the step's end"},
+    {"sampled", T_BOOL, offsetof(Clock, sampled), 0, "whether some steps are to be at rest"},
+    {"passes", T_LONGLONG, offsetof(Clock, passes), 0, "quick batches that may come without being looked at"},
+    {"passed", T_LONGLONG, offsetof(Clock, passed), 0, "those that came"},
+    {"passing", T_OBJECT, offsetof(Clock, passing), 0, "weak reference to the iterator that makes them"},
     {"iterator", T_OBJECT, offsetof(Clock, iterator), 0, "weak reference to the training iterator asked last"},
     {"anchor", T_OBJECT, offsetof(Clock, anchor), 0, "weak reference to the optimizer that bounds steps"},
     {"optimizer", T_OBJECT, offsetof(Clock, optimizer), 0, "weak reference to the optimizer whose step runs"},
@@ -491,6 +498,30 @@ static PyObject *Phase_exit(Phase *self, PyObject *const *args, Py_ssize_t count
     return goodput_exit(self, count > 0 && args[0] != Py_None);
 }
 
+/* Call a function in the phase: its result and its exception are its own. */
+static PyObject *Phase_run(Phase *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    PyObject *type, *value, *traceback, *result, *done;
+    if (count < 1) {
+        PyErr_SetString(PyExc_TypeError, "run() takes a function and its arguments");
+        return NULL;
+    }
+    done = goodput_enter(self);
+    if (done == NULL) {
+        goodput_forgive();
+        return PyObject_Vectorcall(args[0], args + 1, (size_t)(count - 1), names);
+    }
+    Py_DECREF(done);
+    result = PyObject_Vectorcall(args[0], args + 1, (size_t)(count - 1), names);
+    PyErr_Fetch(&type, &value, &traceback);
+    done = goodput_exit(self, result == NULL);
+    if (done == NULL)
+        goodput_forgive();
+    Py_XDECREF(done);
+    PyErr_Restore(type, value, traceback);
+    return result;
+}
+
 static PyObject *bin_of_ns(PyObject *module, PyObject *argument)
 {
     int beyond;
@@ -512,6 +543,7 @@ static PyMemberDef Phase_members[] = {
 static PyMethodDef Phase_methods[] = {
     {"__enter__", (PyCFunction)Phase_enter, METH_NOARGS, "Begin the phase."},
     {"__exit__", (PyCFunction)(void (*)(void))Phase_exit, METH_FASTCALL, "End it; never swallows an exception."},
+    {"run", (PyCFunction)(void (*)(void))Phase_run, METH_FASTCALL | METH_KEYWORDS, "Call a function in the phase."},
     {NULL},
 };
 

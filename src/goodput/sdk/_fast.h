@@ -26,14 +26,17 @@ typedef struct {
     /* Where a step's words lie, in the order of clock.Clock.layout. */
     long long ring, ring_records, record_words, slots, word_outside, word_steps, word_samples, word_step_start,
         word_step_next, word_cost, histograms;
+    long long columns; /* Phases that may have time, of the slots that a record has. */
     long long steps, samples, step_start_ns, step_end_ns, step_next, step_samples, phase_cost_ns, step_cost_ns;
     long long gap, length; /* What the next gap may be charged to, and how long the last outermost phase took. */
     /* What automatic instrumentation knows between its hooks: see automatic.Automatic. */
     long long began, after, batch_samples, optimizer_depth, micro_batches, optimizer_steps, reducers;
-    char inside, evaluating, trained, fetched, counting, plain, preparing;
+    char inside, evaluating, trained, fetched, counting, plain, preparing, sampled;
     /* The overhead budget: see budget.py. While `resting` steps are left nothing is measured. */
     long long own_ns, extra_cost_ns, resting, rested, skipped;
     char measuring;
+    long long passes, passed; /* Quick batches that are not looked at: how many may come, how many came. */
+    PyObject *passing;        /* Weak reference to the iterator that makes them. */
     PyObject *iterator, *anchor, *optimizer; /* Weak references; the last to the one that steps. */
     PyObject *device;      /* Called with the charged word at each boundary, or NULL. */
     char raised;

@@ -7,7 +7,7 @@
 #include "_fast.h"
 #include <structmember.h>
 
-enum { NEXT, BACKWARD, BEFORE_STEP, AFTER_STEP, PLAIN, FORWARD, KINDS };
+enum { NEXT, BACKWARD, BEFORE_STEP, AFTER_STEP, PLAIN, FORWARD, ZERO_GRAD, FETCH, KINDS };
 enum { NOTHING, AFTER_FORWARD, AFTER_BACKWARD };
 #define DEPTH_MAX 4
 #define CHECK_STEPS 64 /* The Python hook sees at least every so many steps: automatic.CHECK_STEPS. */
@@ -25,7 +25,7 @@ typedef struct {
     PyObject *dict, *weakrefs;
 } Hook;
 
-static PyObject *slot_name; /* "_compiled_call_impl" */
+static PyObject *slot_name, *call_name; /* "_compiled_call_impl", "_call_impl" */
 
 static PyObject *of_weak(PyObject *reference)
 {
@@ -39,7 +39,7 @@ static int is_common(Hook *self)
     int common;
     if (clock == NULL || (long long)PyThread_get_thread_ident() != clock->thread || clock->evaluating)
         return 0;
-    if (self->kind != PLAIN && (clock->inside || clock->began == 0 || clock->step_start_ns != clock->began))
+    if (self->kind != PLAIN && self->kind != ZERO_GRAD && (clock->inside || clock->began == 0 || clock->step_start_ns != clock->began))
         return 0;
     if (self->test == NULL)
         return 1;
@@ -47,7 +47,7 @@ static int is_common(Hook *self)
     common = answer == NULL ? -1 : PyObject_IsTrue(answer);
     Py_XDECREF(answer);
     if (common < 0)
-        PyErr_Clear();
+        goodput_forgive();
     return common > 0;
 }
 
@@ -71,7 +71,7 @@ static PyObject *call_timed(Hook *self, PyObject *const *args, size_t flags, PyO
     if (method != NULL)
         Py_INCREF(method);
     else
-        method = PyObject_GetAttrString(PyWeakref_GetObject(self->function), "_call_impl");
+        method = PyObject_GetAttr(PyWeakref_GetObject(self->function), call_name);
     if (method == NULL)
         return NULL;
     result = PyObject_Vectorcall(method, args, flags, names);
@@ -224,11 +224,36 @@ static PyObject *after_step(Hook *self)
     Py_RETURN_NONE;
 }
 
+/* A batch of which only the number is kept. An iterator that ends, or raises, is the Python hook's affair. */
+static PyObject *pass(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
+{
+    Clock *clock = self->phase->recorder;
+    PyObject *type, *value, *traceback, *done, *batch = PyObject_Vectorcall(self->function, args, flags, names);
+    if (batch != NULL) {
+        clock->passes--;
+        clock->passed++;
+        return batch;
+    }
+    PyErr_Fetch(&type, &value, &traceback);
+    done = PyObject_CallNoArgs(self->test);
+    if (done == NULL)
+        goodput_forgive();
+    Py_XDECREF(done);
+    PyErr_Restore(type, value, traceback);
+    return NULL;
+}
+
 static PyObject *Hook_call(PyObject *callable, PyObject *const *args, size_t flags, PyObject *names)
 {
     Hook *self = (Hook *)callable;
     Clock *clock = self->phase->recorder;
     PyObject *first = PyVectorcall_NARGS(flags) > 0 ? args[0] : NULL;
+    if (self->kind == FETCH) {
+        if (clock->passes > 0 && first != NULL && of_weak(clock->passing) == first &&
+            (long long)PyThread_get_thread_ident() == clock->thread)
+            return pass(self, args, flags, names);
+        return PyObject_Vectorcall(self->slow, args, flags, names);
+    }
     if (clock->resting && (long long)PyThread_get_thread_ident() == clock->thread) {
         if (self->kind == BEFORE_STEP)
             Py_RETURN_NONE;
@@ -253,7 +278,7 @@ static PyObject *Hook_call(PyObject *callable, PyObject *const *args, size_t fla
                 return before_step(self, first);
             break;
         case AFTER_STEP:
-            if (first != NULL && clock->plain && (clock->steps + 1) % CHECK_STEPS != 0 &&
+            if (first != NULL && clock->plain && !clock->sampled && (clock->steps + 1) % CHECK_STEPS != 0 &&
                 clock->optimizer_depth == 1 && of_weak(clock->anchor) == first &&
                 (clock->device == NULL || clock->device == Py_None))
                 return after_step(self);
@@ -263,6 +288,13 @@ static PyObject *Hook_call(PyObject *callable, PyObject *const *args, size_t fla
                 return forward(self, args, flags, names);
             break;
         case PLAIN:
+            return timed(self, args, flags, names);
+        case ZERO_GRAD:
+            if (clock->after != AFTER_BACKWARD)
+                return timed(self, args, flags, names);
+            if (clock->optimizer_steps == 0)
+                break;
+            clock->gap = self->gap;
             return timed(self, args, flags, names);
         }
     }
@@ -335,6 +367,17 @@ static PyObject *Hook_get(PyObject *self, PyObject *instance, PyObject *owner)
     return PyMethod_New(self, instance);
 }
 
+/* Pickled and copied as the function is: by its name. */
+static PyObject *Hook_reduce(PyObject *self, PyObject *unused)
+{
+    return PyObject_GetAttrString(self, "__qualname__");
+}
+
+static PyMethodDef Hook_methods[] = {
+    {"__reduce__", Hook_reduce, METH_NOARGS, "By its name."},
+    {NULL},
+};
+
 static PyGetSetDef Hook_getset[] = {
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
     {NULL},
@@ -356,6 +399,7 @@ static PyTypeObject HookType = {
     .tp_dictoffset = offsetof(Hook, dict),
     .tp_weaklistoffset = offsetof(Hook, weakrefs),
     .tp_getset = Hook_getset,
+    .tp_methods = Hook_methods,
 };
 
 /* ------------------------------------------------------------------------------------------- Slot */
@@ -435,6 +479,19 @@ static PyObject *Slot_add(Slot *self, PyObject *args)
     Py_RETURN_TRUE;
 }
 
+static PyObject *Slot_exchange(Slot *self, PyObject *args)
+{
+    PyObject *old, *new;
+    if (!PyArg_ParseTuple(args, "OO", &old, &new))
+        return NULL;
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        if (self->calls[i] == old) {
+            Py_INCREF(new);
+            Py_SETREF(self->calls[i], new);
+        }
+    Py_RETURN_NONE;
+}
+
 static PyObject *Slot_is_root(Slot *self, PyObject *module)
 {
     for (Py_ssize_t i = 0; i < self->count; i++)
@@ -461,6 +518,7 @@ static PyMemberDef Slot_members[] = {
 
 static PyMethodDef Slot_methods[] = {
     {"add", (PyCFunction)Slot_add, METH_VARARGS, "Make a module a root with this call; False where there is no room."},
+    {"exchange", (PyCFunction)Slot_exchange, METH_VARARGS, "Put another call in the place of a root's."},
     {"is_root", (PyCFunction)Slot_is_root, METH_O, "Whether a module is a root."},
     {NULL},
 };
@@ -486,6 +544,8 @@ int goodput_add_hooks(PyObject *module, PyTypeObject *phase_type)
     if (PyType_Ready(&HookType) < 0 || PyType_Ready(&SlotType) < 0)
         return -1;
     if (slot_name == NULL && (slot_name = PyUnicode_InternFromString("_compiled_call_impl")) == NULL)
+        return -1;
+    if (call_name == NULL && (call_name = PyUnicode_InternFromString("_call_impl")) == NULL)
         return -1;
     if (PyModule_AddObjectRef(module, "Slot", (PyObject *)&SlotType) < 0)
         return -1;

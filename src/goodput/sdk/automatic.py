@@ -82,6 +82,8 @@ class Automatic:
         self.after_step: list = []
         self.before_first_step: list = []
         self.unknown_roots: list = []
+        # Called with no argument before a compiler traces for the first time.
+        self.before_compiler: list = []
         self.in_a_step = bool  # Replaced by what can tell an optimizer's step inside another.
         self.looked_at = 0
         self.budget = Budget(self, share_of(session.environ, session.say))
@@ -170,7 +172,7 @@ class Automatic:
         if self.unsettled:
             self.unsettled = False
             self._run(self.after_step)
-        recorder.plain = not self.unsettled and self.budget.phases_every == 1
+        recorder.plain, recorder.sampled = not self.unsettled, self.budget.phases_every > 1
         if not self.unsettled:
             self.budget.rest()
 
@@ -230,6 +232,11 @@ class Automatic:
             if recorder.began and recorder.is_running(recorder.began):
                 recorder.abandon_step()
             recorder.began, recorder.plain, self.unsettled = 0, False, True
+
+    def meet_compiler(self) -> None:
+        """A compiler is about to trace: from here on Python functions, which it can go through, call the hooks."""
+        self._run(self.before_compiler)
+        self.before_compiler.clear()
 
     # -- training calls
 

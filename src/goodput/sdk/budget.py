@@ -4,7 +4,8 @@ In: now and then, the cost of one step's boundaries (recorder.own_ns) and of the
 steps one is put on the device clock, then every how many one is measured by phases; in the page's SAMPLING words.
 
 Over the budget the device clock is sampled first: 1 step in 2, 4, … 64, then none. Then phases are: between two
-measured steps, 16 to 64 apart, the others *rest*: hooks do nothing but count. Their time is charged when they are
+measured steps, 64 to 256 apart, the others *rest*: hooks do nothing but count. (To begin and end a rest costs as
+much as measuring some thirty steps, so shorter ones gain nothing.) Their time is charged when they are
 over, to the phases of the step before them in its proportions, so the totals still close; time beyond twice what such
 steps take is charged to no phase. Below a quarter of the budget it goes back the other way.
 
@@ -14,13 +15,15 @@ framework spends on calling hooks, are not in it, and go on at rest.
 
 from __future__ import annotations
 
+from operator import sub
 from time import perf_counter_ns
 
 from goodput import page
 
 DEFAULT = 0.005
 LEAST = 1e-9  # A smaller share is this one: a division by it stays finite.
-EVERY_MIN, EVERY_MAX = 16, 64
+EVERY_MIN, EVERY_MAX = 64, 256
+DEVICE_EVERY_MAX = 64
 CHECK_STEPS = 64  # also in _hooks.c
 MEASURES = 5  # of one step each; their median is the cost of a step, whatever interrupted one of them
 
@@ -48,6 +51,7 @@ class Budget:
         self.measures: list[int] = []
         self.phases_every = 1
         self.words, self.parked, self._base = None, None, None
+        self._resting_ns = 0  # what beginnings and ends of rests took since the last look
         self.split, self.samples = [], 0
 
     def _restart(self) -> None:
@@ -55,7 +59,8 @@ class Budget:
         self.words, self.last_ns, self.last_steps = recorder.words, perf_counter_ns(), recorder.steps
         self.device_ns = getattr(recorder.device, "cost_ns", 0)
         self.counted_ns = recorder.words[page.W_COST] if recorder.words is not None else 0
-        recorder.own_ns, recorder.measuring = 0, True
+        recorder.own_ns, recorder.measuring, self._resting_ns = 0, True, 0
+        self.last_entries = recorder.entries
         self.measures.clear()
         self._write()
 
@@ -67,43 +72,45 @@ class Budget:
         now, steps = perf_counter_ns(), recorder.steps
         done, spent = steps - self.last_steps, now - self.last_ns
         device_ns = getattr(recorder.device, "cost_ns", 0)
-        self.measures = [*self.measures[1 - MEASURES :], recorder.own_ns]
+        measured = max(done // self.phases_every, 1)
+        # In the measure is one reading of the clock for each boundary that there is not in other steps.
+        boundaries = 2 * (recorder.entries - self.last_entries) // measured + 1
+        self.measures = [
+            *self.measures[1 - MEASURES :],
+            max(recorder.own_ns - boundaries * recorder.reading_ns, 0),
+        ]
         typical = sorted(self.measures)[len(self.measures) // 2]
-        cost = typical * min(done, CHECK_STEPS) + device_ns - self.device_ns
+        cost = typical * measured + self._resting_ns + device_ns - self.device_ns
         # What phases and steps are known to cost is in the page already.
         counted = recorder.words[page.W_COST] - self.counted_ns
         recorder.extra_cost_ns += max(cost - counted, 0)
         self.counted_ns = recorder.words[page.W_COST] + max(cost - counted, 0)
         self.last_ns, self.last_steps, self.device_ns = now, steps, device_ns
-        recorder.own_ns, recorder.measuring = 0, True
+        recorder.own_ns, recorder.measuring, self._resting_ns = 0, True, 0
+        self.last_entries = recorder.entries
         if len(self.measures) == MEASURES and spent > 0:
-            self._judge(cost / spent)
+            self._judge(cost / spent, typical * done / spent)
         self._write()
 
-    def _judge(self, share: float) -> None:
+    def _judge(self, share: float, whole: float) -> None:
+        """`share` of the time was spent; `whole` would be, were all steps measured by phases."""
         device = self.recorder.device
         on_device = getattr(device, "every", 0)
         if share > self.share:
-            if on_device and on_device < EVERY_MAX:
+            if on_device and on_device < DEVICE_EVERY_MAX:
                 device.every = on_device * 2
             elif on_device:
                 self.parked, self.recorder.device = device, None
             elif self.phases_every < EVERY_MAX:
-                # At once as many as it takes: in the steps until then it costs too much.
-                while share > self.share and self.phases_every < EVERY_MAX:
-                    self.phases_every, share = self.phases_every * 2, share / 2
-                # A measured step among others at rest takes the longer way, so it must be a rare one.
-                self.phases_every = max(self.phases_every, EVERY_MIN)
+                self.phases_every = max(self.phases_every * 2, EVERY_MIN)
             else:
                 return
+        elif self.phases_every > 1:
+            if whole > self.share / 2:
+                return
+            self.phases_every = 1
         elif share < self.share / 4:
-            if self.phases_every > EVERY_MIN:
-                self.phases_every //= 2
-            elif self.phases_every > 1:
-                if share * self.phases_every > self.share / 2:
-                    return
-                self.phases_every = 1
-            elif self.parked is not None:
+            if self.parked is not None:
                 self.recorder.device, self.parked = self.parked, None
             elif on_device > 1:
                 device.every = on_device // 2
@@ -118,32 +125,44 @@ class Budget:
         recorder = self.recorder
         if self.phases_every == 1 or not recorder.began or recorder.depth or recorder.device is not None:
             return
+        began = perf_counter_ns()
         words, number = recorder.words, recorder.steps
         before, samples = [0] * page.PHASE_SLOTS, 0
         if self._base is not None and self._base[0] == number:
             _, before, samples = self._base
         elif number > 1:
             at = page.W_STEP_RING + (number - 2) % page.STEP_RING * page.STEP_WORDS
-            before = words[at + page.R_TOTALS : at + page.R_OUTSIDE].tolist()
-            samples = words[at + page.R_SAMPLES]
-        now = words[page.W_TOTALS : page.W_TOTALS + page.PHASE_SLOTS].tolist()
-        self.split = [max(spent - earlier, 0) for spent, earlier in zip(now, before, strict=True)]
+            totals = words[at + page.R_TOTALS : at + page.R_OUTSIDE].tolist()
+            outside = words[at + page.R_OUTSIDE : at + page.R_OUTSIDE + page.PHASE_SLOTS].tolist()
+            before, samples = list(map(sub, totals, outside)), words[at + page.R_SAMPLES]
+        # What lay between the steps, an evaluation say, is not what steps are like.
+        self.split = [max(ns, 0) for ns in map(sub, self._inside(), before)]
         self.samples = max(recorder.samples - samples, 0)
         recorder.rested, recorder.resting = 0, self.phases_every - 1
+        self._resting_ns += perf_counter_ns() - began
 
     def wake(self) -> None:
         """The rest is over: charge its time, enter its steps as one record, and measure from here on."""
         recorder = self.recorder
         rested, recorder.resting = recorder.rested, 0
-        recorder.charge_shared(perf_counter_ns(), self.split, sum(self.split) * 2 * (rested + 1))
+        began = perf_counter_ns()
+        recorder.charge_shared(began, self.split, sum(self.split) * 2 * (rested + 1))
         if rested:
             recorder.steps += rested - 1
             recorder.step_next += rested - 1
             recorder.began = recorder.turn_step(self.samples * rested)
             self.auto.count("unmeasured_steps", rested, add=True)
         recorder.rested = 0
-        totals = recorder.words[page.W_TOTALS : page.W_TOTALS + page.PHASE_SLOTS].tolist()
-        self._base = recorder.steps + 1, totals, recorder.samples
+        self._base = recorder.steps + 1, self._inside(), recorder.samples
+        self._resting_ns += perf_counter_ns() - began
+
+    def _inside(self) -> list[int]:
+        """The time inside steps so far, by phase."""
+        totals, outside = (
+            self.recorder.words[word : word + page.PHASE_SLOTS].tolist()
+            for word in (page.W_TOTALS, page.W_OUTSIDE)
+        )
+        return list(map(sub, totals, outside))
 
     def _write(self) -> None:
         self.auto.count("phases_every", self.phases_every)

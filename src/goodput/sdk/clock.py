@@ -44,6 +44,7 @@ class Clock:
     raised    whether a phase's body raised
     gap       word that the time before the next outermost phase goes to, if that time is not longer than `length`
     length    ns that the last outermost phase took
+    columns   phases that may have time: the first so many are copied into a step's record
     layout    words of a step: those of the ring, records in it, words of one, phases of one, and the words of the
               part outside steps, steps, samples, the step's start, the next index, cost, and the lengths' histogram
     device    called with the charged word at each boundary, or None; if it raises it is not called again
@@ -58,12 +59,14 @@ class Clock:
         self.thread = self.last_ns = self.child_ns = self.entries = 0
         self.length, self.device = 0, None
         # Of automatic instrumentation, see automatic.Automatic.
+        self.columns = layout[3]
         self.began = self.after = self.batch_samples = 0
         self.optimizer_depth = self.micro_batches = self.optimizer_steps = self.reducers = 0
         self.inside = self.evaluating = self.trained = self.fetched = self.counting = self.plain = (
             self.preparing
-        ) = False
-        self.iterator = self.anchor = self.optimizer = None
+        ) = self.sampled = False
+        self.iterator = self.anchor = self.optimizer = self.passing = None
+        self.passes = self.passed = 0
         # Of the overhead budget, see budget.Budget.
         self.own_ns = self.extra_cost_ns = self.resting = self.rested = self.skipped = 0
         self.measuring = False
@@ -101,8 +104,9 @@ class Clock:
         word_steps, word_samples, word_start, word_next, word_cost = places
         words, number, start, totals = self._words, self.steps + 1, self.step_start_ns, self.word_totals
         at = ring + (number - 1) % records * width
-        all_totals, all_outside = slice(totals, totals + slots), slice(outside, outside + slots)
-        into_totals, into_outside = slice(at + 5, at + 5 + slots), slice(at + 5 + slots, at + 5 + 2 * slots)
+        many = self.columns
+        all_totals, all_outside = slice(totals, totals + many), slice(outside, outside + many)
+        into_totals, into_outside = slice(at + 5, at + 5 + many), slice(at + 5 + slots, at + 5 + slots + many)
         last_ns = self.last_ns
         if now_ns < last_ns:
             now_ns = last_ns
@@ -143,6 +147,22 @@ class Clock:
             self.device(word)
         except Exception:
             self.device = None
+
+    def unwind(self, stack: tuple | None) -> None:
+        """Close the phases that were opened since the stack was this one, if they were: an interrupt came meanwhile."""
+        now = perf_counter_ns()
+        words, last, frame = self._words, self.last_ns, self.stack
+        if get_ident() != self.thread or words is None:
+            return
+        current, child_ns = self.current, self.child_ns
+        if now > last:
+            words[current] += now - last
+            self.last_ns = words[self.word_last] = now
+        while frame is not None and frame is not stack:
+            frame, current, began_ns, child_ns = frame
+            child_ns += now - began_ns
+        self.stack, self.current, self.child_ns = frame, current, child_ns
+        words[self.word_phase] = current - self.word_totals
 
     def close_below(self, total: int) -> None:
         """A phase open below another was left: that other shall return to where this one would have."""
@@ -207,6 +227,18 @@ class Phase:
             self.__exit__(None, None, None)
             raise
         return self
+
+    def run(self, function, /, *args, **kwargs):
+        """Call a function in the phase. An interrupt that comes just as the phase is left does not leave it open."""
+        clock = self.recorder
+        stack = clock.stack
+        try:
+            with self:
+                return function(*args, **kwargs)
+        except BaseException:
+            if clock.stack is not stack:
+                clock.unwind(stack)
+            raise
 
     def __exit__(self, kind, value, traceback) -> None:
         now = perf_counter_ns()

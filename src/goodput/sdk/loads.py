@@ -56,12 +56,12 @@ class Entry:
 class Watched:
     """What is kept for one iterator. `at` is its first slot's word, `floor_ns` the end of its last epoch."""
 
-    __slots__ = ("at", "entry", "floor_ns", "granted", "last_ns", "skipped", "skips", "workers")
+    __slots__ = ("at", "entry", "floor_ns", "granted", "last_ns", "workers")
 
     def __init__(self, entry: Entry, workers: int):
         self.entry, self.workers, self.granted = entry, workers, entry.granted
         self.at = page.W_WORKERS + entry.first * page.WORKER_WORDS
-        self.floor_ns = self.last_ns = self.skipped = self.skips = 0
+        self.floor_ns = self.last_ns = 0
 
 
 class Loads:
@@ -187,20 +187,28 @@ class Loads:
         # An iterator's first tasks wait for the processes to start.
         words[_STARTUP if index < watched.workers and not watched.floor_ns else _QUEUE] += early
 
-    def count_skipped(self, watched: Watched) -> None:
-        """The epoch ended after batches that were not looked at."""
-        words, skipped, watched.skipped = self.recorder.words, watched.skipped, 0
-        words[_BATCHES] += skipped
-        words[_INSIDE] += skipped
+    def count_passed(self) -> None:
+        """No more batches come that are not looked at: count those that did."""
+        recorder = self.recorder
+        passed, recorder.passed, recorder.passes, recorder.passing = recorder.passed, 0, 0, None
+        if recorder.words is not None:
+            recorder.words[_BATCHES] += passed
+            recorder.words[_INSIDE] += passed
 
-    def arrived_here(self, watched: Watched, began: tuple, marked: tuple, now_ns: int) -> None:
+    def arrived_here(self, iterator, watched: Watched, began: tuple, marked: tuple, now_ns: int) -> None:
         """A batch of a loader without workers was made; moments are (wall, CPU of this thread).
 
         After a quick one some are not looked at; the next stands for them too.
         """
-        words, entry = self.recorder.words, watched.entry
-        stands_for, watched.skipped = watched.skipped + 1, 0
-        watched.skips = SKIPS if now_ns - began[0] < QUICK_NS else 0
+        recorder = self.recorder
+        words, entry, stands_for = recorder.words, watched.entry, 1
+        if recorder.passing is not None and recorder.passing() is iterator:
+            stands_for, recorder.passed = recorder.passed + 1, 0
+        elif recorder.passed:
+            self.count_passed()
+        recorder.passes = SKIPS if now_ns - began[0] < QUICK_NS else 0
+        if recorder.passes and stands_for == 1:
+            recorder.passing = weakref.ref(iterator)
         waited_ns = (now_ns - began[0]) * stands_for
         dataset_ns, decode_ns = (marked[0] - began[0]) * stands_for, (marked[1] - began[1]) * stands_for
         if decode_ns > dataset_ns:

@@ -32,6 +32,14 @@ class Patches:
         self._original_of[id(new)] = (new, original)
         return original
 
+    def exchange(self, owner, name: str, old, new) -> None:
+        """Put another replacement in the place of the old one, where that still stands."""
+        if vars(owner).get(name) is not old:
+            return
+        setattr(owner, name, new)
+        self._original_of[id(new)] = (new, self._original_of[id(old)][1])
+        self._done = [(*done[:3], new) if done[3] is old else done for done in self._done]
+
     def undo(self, function) -> None:
         """Call this function, which takes no argument, at restore."""
         self._done.append((function, None, None, None))

@@ -45,6 +45,8 @@ class Recorder(Clock):
     def __init__(self):
         super().__init__(page.W_LAST, page.W_PHASE, page.W_TOTALS, _LAYOUT)
         self.thread = NOT_STARTED
+        self.columns = len(page.PHASES)
+        self.reading_ns = 0  # what one reading of the clock takes
         self.used: list[int] = [0]
         self.starter, self.fd = None, -1
         self.device_why = 0  # why the host's clock stands in for the device's: see sdk/device.py
@@ -61,6 +63,7 @@ class Recorder(Clock):
         self.step_start_ns = self.step_samples = self.step_next = 0
         self.raised = False
         self.extra_cost_ns = self.resting = self.rested = self.skipped = self.micro_batches = 0
+        self.passes = self.passed = 0
         self.background: deque = deque(maxlen=BACKGROUND_MAX)
         self.thread = get_ident()
         words[page.W_DEVICE_STATE], words[page.W_DEVICE_WHY] = bool(self.device_why), self.device_why

@@ -63,6 +63,10 @@ class PythonSlot:
     def is_root(self, module) -> bool:
         return any(reference() is module for reference, _ in self._roots)
 
+    def exchange(self, old, new) -> None:
+        """Put another call in the place of a root's."""
+        self._roots = [(reference, new if call is old else call) for reference, call in self._roots]
+
 
 if compiled:
     from goodput.sdk._fast import Slot
@@ -78,8 +82,17 @@ class Roots:
         self.is_compiling = torch.compiler.is_dynamo_compiling
         self.grad_is_on = torch.is_grad_enabled
         self.seen = False
+        # Whether a compiler was met; until then roots have compiled calls, these ones'.
+        self._traceable, self._fast = not compiled, []
+        auto.before_compiler.append(self._meet_compiler)
         # Called with (module, args, kwargs) at the first call of a root that trains.
         self.first_call: list = []
+
+    def _meet_compiler(self) -> None:
+        self._traceable = True
+        for timed in [timed for timed in (reference() for reference in self._fast) if timed is not None]:
+            self.slot.exchange(timed.fast, timed)
+        self._fast.clear()
 
     # -- finding them
 
@@ -99,8 +112,11 @@ class Roots:
         if recorder.inside or recorder.thread != get_ident() or self.is_compiling():
             return None
         try:
-            call = Timed(self, module)
+            timed = Timed(self, module)
+            call = timed if self._traceable else timed.fast
             if self.slot.add(module, call):
+                if call is not timed:
+                    self._fast.append(weakref.ref(timed))
                 return call
         except Exception as error:
             self.auto.session.say(f"automatic: {type(module).__name__}: {type(error).__name__}")
@@ -130,7 +146,7 @@ class Roots:
 class Timed:
     """The timed call of a module. It holds the module weakly: deleting a model must free it at once."""
 
-    __slots__ = ("auto", "fast", "first", "is_compiling", "me", "recorder", "roots")
+    __slots__ = ("__weakref__", "auto", "fast", "first", "is_compiling", "me", "recorder", "roots")
 
     def __init__(self, roots: Roots, module):
         self.roots, self.auto, self.recorder = roots, roots.auto, roots.auto.recorder
@@ -170,8 +186,7 @@ class Timed:
             recorder.gap = auto.forward_word
         recorder.inside = True
         try:
-            with auto.forward:
-                return inner(*args, **kwargs)
+            return auto.forward.run(inner, *args, **kwargs)
         finally:
             recorder.inside = False
             recorder.after = FORWARD

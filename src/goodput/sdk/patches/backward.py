@@ -12,7 +12,7 @@ from _thread import get_ident
 
 from goodput.sdk import hooks as kinds
 from goodput.sdk.automatic import BACKWARD, FORWARD, NOTHING
-from goodput.sdk.hooks import hook
+from goodput.sdk.hooks import hook, stand_in
 from goodput.sdk.patches.communication import backward_runs_here
 
 MODULE = "torch"
@@ -43,24 +43,22 @@ def apply(torch, auto) -> None:
             recorder.trained = recorder.inside = True
             recorder.micro_batches += 1
             try:
-                with phase:
-                    if recorder.reducers:
-                        return waits.run(function, args, kwargs)
-                    return function(*args, **kwargs)
+                if recorder.reducers:
+                    return phase.run(waits.run, function, args, kwargs)
+                return phase.run(function, *args, **kwargs)
             finally:
                 recorder.inside = False
                 recorder.after = BACKWARD
 
         fast = hook(kinds.BACKWARD, phase, function, any_call, gap=auto.forward_word)
 
-        # A Python function, since a compiler that traces a step goes through it.
         @functools.wraps(function)
         def call(*args, **kwargs):
             return function(*args, **kwargs) if is_compiling() else fast(*args, **kwargs)
 
-        return call
+        return fast, call
 
-    auto.patches.replace(torch.autograd, "backward", timed(torch.autograd.backward))
+    stand_in(auto, torch.autograd, "backward", *timed(torch.autograd.backward))
     auto.patches.replace(torch.autograd, "grad", _timed_grad(torch.autograd.grad, auto, is_compiling))
 
 
@@ -72,8 +70,7 @@ def _timed_grad(function, auto, is_compiling):
     def grad(*args, **kwargs):
         if is_compiling() or recorder.thread != get_ident() or recorder.inside or recorder.evaluating:
             return function(*args, **kwargs)
-        with phase:
-            return function(*args, **kwargs)
+        return phase.run(function, *args, **kwargs)
 
     return grad
 

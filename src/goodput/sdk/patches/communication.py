@@ -62,8 +62,7 @@ def timer(torch, auto):
             if recorder.thread == get_ident():
                 if recorder.current == word:
                     return function(*args, **kwargs)
-                with phase:
-                    return function(*args, **kwargs)
+                return phase.run(function, *args, **kwargs)
             if recorder.device is None or auto.waiting == get_ident() or not in_backward():
                 return function(*args, **kwargs)
             before, auto.waiting = auto.waiting, get_ident()

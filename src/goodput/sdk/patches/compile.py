@@ -22,6 +22,7 @@ def apply(dynamo, auto) -> None:
 
     def start(_arguments=None) -> None:
         nonlocal paused
+        auto.meet_compiler()
         auto.wake()
         auto.count("compilations", 1, add=True)
         paused = roots.looking

@@ -61,8 +61,7 @@ class Copy:
             # A mode would see the question where the tensor is.
             if not mode_is_on() and not self.is_cpu:
                 return original(self, *args, **kwargs)
-            with phase:
-                return original(self, *args, **kwargs)
+            return phase.run(original, self, *args, **kwargs)
 
         return wrapper
 

@@ -27,8 +27,7 @@ def apply(module, auto) -> None:
     def timed_load(state_dict, *args, **kwargs):
         if auto.removed or not auto.is_here() or auto.evaluating or recorder.current == auto.restore.total:
             return load(state_dict, *args, **kwargs)
-        with auto.restore:
-            result = load(state_dict, *args, **kwargs)
+        result = auto.restore.run(load, state_dict, *args, **kwargs)
         auto.go_on_after(saves.resumed_step(auto, state_dict))
         return result
 
@@ -53,6 +52,11 @@ class Saves:
         """A save as the phase `checkpoint`; then `done(result, begun)`."""
         auto, recorder = self.auto, self.auto.recorder
 
+        def saved(args, kwargs):
+            result = save(*args, **kwargs)
+            done(result, self.begun)
+            return result
+
         @functools.wraps(save)
         def call(*args, **kwargs):
             if recorder.thread != get_ident() or self.is_open or auto.removed:
@@ -60,10 +64,7 @@ class Saves:
             auto.leave_step()
             self.is_open, self.begun = True, None
             try:
-                with auto.checkpoint:
-                    result = save(*args, **kwargs)
-                    done(result, self.begun)
-                return result
+                return auto.checkpoint.run(saved, args, kwargs)
             finally:
                 self.is_open, self.begun = False, None
 
@@ -119,7 +120,6 @@ def _watched(auto) -> type:
             if auto.removed or auto.recorder.thread != get_ident() or self.done():
                 return super().result(timeout)
             auto.leave_step()
-            with auto.checkpoint:
-                return super().result(timeout)
+            return auto.checkpoint.run(super().result, timeout)
 
     return WatchedFuture

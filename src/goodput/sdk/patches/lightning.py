@@ -22,13 +22,16 @@ def apply(module, auto) -> None:
     def save_checkpoint(self, *args, **kwargs):
         if recorder.thread != get_ident() or recorder.current == auto.checkpoint.total:
             return save(self, *args, **kwargs)
-        auto.leave_step()
-        with auto.checkpoint:
+
+        def saved():
             begun = _safely(saves.begin, auto, getattr(self, "lightning_module", None))
             result = save(self, *args, **kwargs)
             if begun is not None:
                 _safely(commit_when_written, self, begun)
             return result
+
+        auto.leave_step()
+        return auto.checkpoint.run(saved)
 
     auto.patches.replace(trainer, "save_checkpoint", save_checkpoint)
 

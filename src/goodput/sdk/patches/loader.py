@@ -35,8 +35,7 @@ def apply(torch, auto) -> None:
         if recorder.inside or recorder.evaluating or recorder.thread != get_ident():
             made = iterate(self)
         else:
-            with phase:
-                made = iterate(self)
+            made = phase.run(iterate, self)
         loaders.made(made, self)
         return made
 
@@ -60,8 +59,7 @@ def apply(torch, auto) -> None:
         if not recorder.step_start_ns:
             auto.open_step()
         recorder.after = NOTHING
-        with phase:
-            batch = advance(self)
+        batch = phase.run(advance, self)
         recorder.fetched = True
         if recorder.counting:
             recorder.batch_samples += size(batch)

@@ -10,13 +10,14 @@ import sys
 from _thread import get_ident
 
 from goodput.sdk.automatic import BACKWARD
-from goodput.sdk.hooks import AFTER_STEP, BEFORE_STEP, hook
+from goodput.sdk.hooks import AFTER_STEP, BEFORE_STEP, ZERO_GRAD, hook, stand_in
 from goodput.sdk.recorder import compiled
 
 MODULE = "torch"
 RELIES_ON = """torch/optim/optimizer.py: register_optimizer_step_pre_hook and register_optimizer_step_post_hook, called
-by what profile_hook_step returns as hook(optimizer, args, kwargs); the post hooks are not called where step raises. Adam and its
-kin keep the number of steps done in state[parameter]["step"]. torch/amp/grad_scaler.py: GradScaler.step calls
+by what profile_hook_step returns as hook(optimizer, args, kwargs); the post hooks are not called where step raises.
+torch/utils/hooks.py: the handle of one has hooks_dict_ref() and id. Adam and its kin keep the number of steps done in
+state[parameter]["step"]. torch/amp/grad_scaler.py: GradScaler.step calls
 optimizer.step unless gradients are not finite."""
 FRAMES_MAX = 64  # between an optimizer's step and that of the one that it wraps
 
@@ -50,7 +51,6 @@ def apply(torch, auto) -> None:
     begin = hook(BEFORE_STEP, phase, before_any, before_any, gap=word)
     end = hook(AFTER_STEP, phase, after_any, after_any)
 
-    # Python functions, since a compiler that traces a step goes through them.
     def before(optimizer, args, kwargs) -> None:
         if not is_compiling():
             begin(optimizer, args, kwargs)
@@ -59,11 +59,13 @@ def apply(torch, auto) -> None:
         if not is_compiling():
             end(optimizer, args, kwargs)
 
-    for handle in (
-        module.register_optimizer_step_pre_hook(before),
-        module.register_optimizer_step_post_hook(after),
+    for register, fast, traceable in (
+        (module.register_optimizer_step_pre_hook, begin, before),
+        (module.register_optimizer_step_post_hook, end, after),
     ):
+        handle = register(fast)
         auto.patches.undo(handle.remove)
+        auto.before_compiler.append(functools.partial(_exchange, handle, traceable))
 
     made = torch.optim.Optimizer.__init__
 
@@ -75,6 +77,13 @@ def apply(torch, auto) -> None:
     auto.patches.replace(torch.optim.Optimizer, "__init__", __init__)
     _watch_zero_grad(torch, auto)
     _watch_scaler(torch, auto)
+
+
+def _exchange(handle, function) -> None:
+    """Put another function in the place of a registered hook, where that still is."""
+    hooks = handle.hooks_dict_ref()
+    if hooks is not None and handle.id in hooks:
+        hooks[handle.id] = function
 
 
 def silent(function):
@@ -111,22 +120,25 @@ def _watch_zero_grad(torch, auto) -> None:
     zero, phase, recorder = torch.optim.Optimizer.zero_grad, auto.optimizer, auto.recorder
     is_compiling = torch.compiler.is_dynamo_compiling
 
-    @functools.wraps(zero)
-    def zero_grad(self, *args, **kwargs):
-        if is_compiling() or recorder.evaluating or recorder.thread != get_ident():
+    def any_zero(self, *args, **kwargs):
+        if recorder.evaluating or recorder.thread != get_ident():
             return zero(self, *args, **kwargs)
         if recorder.after == BACKWARD:
             recorder.gap = auto.optimizer_word
             # A compiled step calls no hooks: where none was ever seen, the gradients that go have been used.
             if not recorder.optimizer_steps and not recorder.inside and not recorder.optimizer_depth:
-                with phase:
-                    result = zero(self, *args, **kwargs)
+                result = phase.run(zero, self, *args, **kwargs)
                 auto.stepped(self)
                 return result
-        with phase:
-            return zero(self, *args, **kwargs)
+        return phase.run(zero, self, *args, **kwargs)
 
-    auto.patches.replace(torch.optim.Optimizer, "zero_grad", zero_grad)
+    fast = hook(ZERO_GRAD, phase, zero, functools.wraps(zero)(any_zero), gap=auto.optimizer_word)
+
+    @functools.wraps(zero)
+    def zero_grad(self, *args, **kwargs):
+        return zero(self, *args, **kwargs) if is_compiling() else fast(self, *args, **kwargs)
+
+    stand_in(auto, torch.optim.Optimizer, "zero_grad", fast, zero_grad)
 
 
 def _watch_scaler(torch, auto) -> None:

@@ -24,8 +24,7 @@ def apply(module, auto) -> None:
     def load_file(*args, **kwargs):
         if recorder.thread != get_ident() or recorder.current == auto.restore.total or recorder.evaluating:
             return load(*args, **kwargs)
-        with auto.restore:
-            return load(*args, **kwargs)
+        return auto.restore.run(load, *args, **kwargs)
 
     auto.patches.replace(module, "save_file", save_file)
     auto.patches.replace(module, "load_file", load_file)

@@ -31,8 +31,7 @@ def apply(torch, auto) -> None:
             or recorder.trained
         ):
             return load(*args, **kwargs)
-        with auto.restore:
-            loaded = load(*args, **kwargs)
+        loaded = auto.restore.run(load, *args, **kwargs)
         auto.go_on_after(saves.resumed_step(auto, loaded))
         return loaded
 
@@ -43,13 +42,16 @@ def apply(torch, auto) -> None:
 
 def during(auto, what, is_kept: bool, save):
     """Call `save()` as a checkpoint of `what`; it is committed if it is kept and nothing was raised."""
-    auto.leave_step()
-    with auto.checkpoint:
+
+    def saved():
         begun = _safely(auto, what)
         result = save()
         if begun is not None and is_kept:
             begun.commit()
         return result
+
+    auto.leave_step()
+    return auto.checkpoint.run(saved)
 
 
 def _safely(auto, what):

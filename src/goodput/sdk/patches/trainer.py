@@ -40,7 +40,6 @@ def restores(auto, load):
         if not auto.is_here() or recorder.current == auto.restore.total:
             return load(*args, **kwargs)
         auto.leave_step()
-        with auto.restore:
-            return load(*args, **kwargs)
+        return auto.restore.run(load, *args, **kwargs)
 
     return call

@@ -11,6 +11,7 @@ import functools
 from _thread import get_ident
 from time import perf_counter_ns, thread_time_ns
 
+from goodput.sdk.hooks import FETCH, hook
 from goodput.sdk.loads import Loads, ask
 from goodput.sdk.worker import ARGUMENTS, NAME, Collate, Loop
 
@@ -94,13 +95,13 @@ def _without_workers(kind, fetch, auto, loads: Loads) -> None:
     @functools.wraps(advance)
     def _next_data(self):
         watched = self.__dict__.get(WATCHED)
-        if watched is not None and watched.skipped < watched.skips:
+        if recorder.passes > 0 and recorder.passing is not None and recorder.passing() is self:
             try:
                 data = advance(self)
-            except StopIteration:
-                loads.count_skipped(watched)
+            except BaseException:
+                loads.count_passed()
                 raise
-            watched.skipped += 1
+            recorder.passes, recorder.passed = recorder.passes - 1, recorder.passed + 1
             return data
         if watched is None or recorder.current != waits or recorder.thread != get_ident() or loads.inside:
             return advance(self)
@@ -116,14 +117,17 @@ def _without_workers(kind, fetch, auto, loads: Loads) -> None:
             unmark()
         now_ns = perf_counter_ns()
         try:
-            loads.arrived_here(watched, began, loads.marked or (now_ns, thread_time_ns()), now_ns)
+            loads.arrived_here(self, watched, began, loads.marked or (now_ns, thread_time_ns()), now_ns)
         except Exception as error:
             _give_up(auto, self, error)
         return data
 
     auto.patches.undo(unmark)
+    auto.patches.undo(loads.count_passed)
     auto.patches.replace(kind, "__init__", __init__)
-    auto.patches.replace(kind, "_next_data", _next_data)
+    auto.patches.replace(
+        kind, "_next_data", hook(FETCH, auto.loader, advance, _next_data, test=loads.count_passed)
+    )
 
 
 class Marks(Collate):
