@@ -28,6 +28,9 @@ EVENTS_MAX = 20_000
 PHASES_MAX = 27
 DROPS_MAX = 32
 LOADER_MAX = 64
+HARDWARE_MAX = 32
+HEALTH_MAX = 1024
+HITS_MAX = 256
 # Every expected rank is laid out, seen or not, so one rank's word must not make the aggregator run out of memory.
 WORLD_SIZE_MAX = 1 << 18
 # Of stacks: asked for in one answer, brought by one report, and the length of one.
@@ -85,6 +88,9 @@ class Live(Struct, frozen=True):
     drops: dict[str, int] = {}
     unmeasured: int = 0  # steps of which only the length was measured
     loader: dict[str, int] = {}  # page_loader.FIGURES, cumulative, what is 0 left out
+    # What the rank's GPU did, by the samples that met this process; cumulative: compute_ns (covered by samples while the
+    # rank was in a compute phase), idle_ns (the part of it in which the GPU had nothing to run), energy_mj.
+    hardware: dict[str, int] = {}
 
 
 class Identity(Struct, frozen=True):
@@ -152,6 +158,27 @@ class Stack(Struct, frozen=True):
     text: str
 
 
+class Health(Struct, frozen=True):
+    """Something that happened to a node's hardware, and the ranks that used it then.
+
+    number    of this node, only growing, also over restarts of its agent
+    kind      xid, ecc, row_remap, page_retired, throttle, lost, back, link_down, link_up, retransmits, …
+    device    a GPU's uuid or the name of a link
+    severity  info, warning, critical
+    hits      (run, rank) of the processes on the device
+    """
+
+    number: int
+    kind: str
+    device: str
+    time_ns: int
+    code: int = 0
+    name: str = ""
+    severity: str = "warning"
+    text: str = ""
+    hits: list[tuple[str, int]] = []
+
+
 class NodeReport(Struct, frozen=True):
     """One push of a node agent."""
 
@@ -160,6 +187,7 @@ class NodeReport(Struct, frozen=True):
     ranks: list[RankReport]
     version: int = VERSION
     stacks: list[Stack] = []
+    health: list[Health] = []
 
 
 class Rejection(Struct, frozen=True):
@@ -204,6 +232,8 @@ def decode(body: bytes) -> NodeReport:
         raise SchemaError(f"report version {report.version}, this aggregator speaks {VERSION}")
     if len(report.ranks) > RANKS_MAX:
         raise SchemaError(f"{len(report.ranks)} ranks in one report, {RANKS_MAX} at most")
+    if len(report.health) > HEALTH_MAX:
+        raise SchemaError(f"{len(report.health)} health events in one report, {HEALTH_MAX} at most")
     return report
 
 
@@ -244,6 +274,19 @@ def is_stack(stack: Stack) -> bool:
     return len(text) <= STACK_CHARS_MAX and text.replace("\n", " ").isprintable() and _is_time(stack.time_ns)
 
 
+def is_health(event: Health) -> bool:
+    """Whether an event may be kept and shown: its texts are bounded and printable, its numbers in range."""
+    texts = (event.kind, event.device, event.name, event.text, *(run for run, _ in event.hits))
+    return (
+        all(len(text) <= 255 and text.isprintable() for text in texts)
+        and event.kind != ""
+        and event.severity in ("info", "warning", "critical")
+        and all(map(_is_time, (event.number, event.time_ns, event.code)))
+        and len(event.hits) <= HITS_MAX
+        and all(0 <= rank < WORLD_SIZE_MAX for _, rank in event.hits)
+    )
+
+
 def _is_time(ns: int) -> bool:
     return 0 <= ns < TIME_NS_MAX
 
@@ -279,8 +322,12 @@ def _check_live(live: Live, phases: tuple[str, ...], who: str) -> None:
         raise SchemaError(f"{who}: {len(live.drops)} kinds of drops, or one of over 32 characters")
     if len(live.loader) > LOADER_MAX or any(len(name) > 32 for name in live.loader):
         raise SchemaError(f"{who}: {len(live.loader)} figures of the loader, or one of over 32 characters")
-    if not all(map(_is_time, (live.unmeasured, *live.loader.values()))):
-        raise SchemaError(f"{who}: a count of steps or a figure of the loader is negative or too large")
+    if len(live.hardware) > HARDWARE_MAX or any(len(name) > 32 for name in live.hardware):
+        raise SchemaError(f"{who}: {len(live.hardware)} figures of the GPU, or one of over 32 characters")
+    if not all(map(_is_time, (live.unmeasured, *live.loader.values(), *live.hardware.values()))):
+        raise SchemaError(
+            f"{who}: a count of steps or a figure of the loader or GPU is negative or too large"
+        )
     if live.phase not in phases or live.ended not in ("", "finished", "failed", "resumed"):
         raise SchemaError(f"{who}: live phase {live.phase[:40]!r} or end reason {live.ended[:40]!r} unknown")
     if len(live.totals) != len(phases) or not all(map(_is_time, live.totals)):
