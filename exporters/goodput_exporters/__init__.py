@@ -3,6 +3,8 @@
     collectors/     one source of series per file, found by the folder it lies in
     rank.py         one followed page: what is new in it, whether its process lives
     rank_series.py  the series of one rank
+    processes.py    which process of this node a page means, and whose it is (cgroup.py, pods.py)
+    statvfs.py      asks file systems how full they are, without waiting for one that is dead
     lane.py         runs one collector: times it, counts its errors, survives its hanging
     backlog.py      step rows and events that the aggregator has not acknowledged
     push.py         sends them

@@ -24,7 +24,10 @@ from prometheus_client import generate_latest
 from goodput import page
 from goodput.metrics import CATALOGUE, Families
 from goodput_exporters.collectors import NoData, Settings, discover
+from goodput_exporters.gpu import Sample
+from goodput_exporters.health import HealthLog
 from goodput_exporters.lane import Lane
+from goodput_exporters.links import Links
 from goodput_exporters.lock import DirectoryLock, Refused
 from goodput_exporters.push import Pusher
 from goodput_exporters.stacks import Stacks
@@ -34,6 +37,7 @@ log = logging.getLogger("goodput.node")
 COLLECT_SECONDS_MAX = 2.0
 STALE_LOOKS, STALE_SECONDS_MIN = 5, 10.0
 JOIN_SECONDS_MAX = 1.0
+LINKS_SECONDS = 2.0
 
 
 class Agent:
@@ -73,16 +77,23 @@ class Agent:
         self.failure: str | None = None
         self.lanes = {lane.name: lane for lane in (Lane(kind(self.settings)) for kind in discover())}
         self.ranks = self.lanes["ranks"].collector
+        self.gpus, self.phases = self.lanes["gpus"].collector, self.lanes["gpu_phases"].collector
+        self.lanes["numa"].collector.follow(self.ranks)
+        self.lanes["attribution"].collector.follow(self.ranks, self.gpus.seen)
+        self.phases.follow(self.ranks)
+        self.health_log = HealthLog(unix_ns)
+        self.links = Links(self.settings)
+        self.gpus.listener = self._hear
         self.stacks = Stacks(self.ranks.owns, unix_ns=unix_ns) if aggregator and py_spy else None
         self.pusher = None
         if aggregator:
             arguments = {"token_file": token_file, "interval_seconds": push_interval_seconds}
-            arguments["stacks"] = self.stacks
+            arguments["stacks"], arguments["health"] = self.stacks, self.health_log
             self.pusher = Pusher(aggregator, self.node, unix_ns=unix_ns, **arguments)
         self._directory_lock = DirectoryLock(self.settings.directory)
         self._scraping = threading.Lock()
         self._stopping = threading.Event()
-        self._looked_ns = time.monotonic_ns()
+        self._looked_ns, self._links_ns = time.monotonic_ns(), 0
         self._thread = threading.Thread(target=self._run, name="look", daemon=True)
 
     # -- its life
@@ -92,6 +103,7 @@ class Agent:
         self._directory_lock.hold()
         self.look()
         self._thread.start()
+        self.gpus.start()
         if self.pusher:
             self.pusher.start()
 
@@ -105,7 +117,8 @@ class Agent:
             self.pusher.stop(flush_seconds)
         if self.stacks:
             self.stacks.stop()
-        self.ranks.close()
+        for name in ("gpus", "storage", "ranks"):
+            self.lanes[name].collector.close()
         self._directory_lock.release()
 
     def __enter__(self) -> Agent:
@@ -122,7 +135,12 @@ class Agent:
     def once(self) -> str:
         """One look and one exposition, which change nothing on the node."""
         self._look_guarded(self.ranks.look)
-        return self.exposition().decode()
+        self.gpus.start()
+        try:
+            self.gpus.settle()
+            return self.exposition().decode()
+        finally:
+            self.gpus.close()
 
     # -- looking
 
@@ -130,9 +148,11 @@ class Agent:
         """One look: what is new goes to the pusher, what is done with is removed."""
         reports = self._look_guarded(self.ranks.look)
         if self.pusher and reports:
-            self.pusher.offer(reports)
+            self.pusher.offer([self.phases.told(report) for report in reports])
+        self._look_at_links()
         settled = self.pusher.settled if self.pusher else (lambda key: True)
         for key in self._look_guarded(lambda: self.ranks.sweep(settled)) or ():
+            self.phases.forget(key)
             if self.pusher:
                 self.pusher.forget(key)
         self._looked_ns = time.monotonic_ns()
@@ -163,6 +183,23 @@ class Agent:
             self.lanes["ranks"].fail(f"look failed: {error!r}")
             return None
 
+    def _hear(self, sample: Sample) -> None:
+        """A GPU driver's sample, in that driver's thread."""
+        self.phases.hear(sample)
+        for event in sample.events:
+            self.health_log.add(event, self.phases.ranks_on(event.device), sample.driver)
+
+    def _look_at_links(self) -> None:
+        now_ns = time.monotonic_ns()
+        if now_ns - self._links_ns < LINKS_SECONDS * 1e9:
+            return
+        self._links_ns = now_ns
+        try:
+            for event in self.links.look():
+                self.health_log.add(event, self.ranks.living())
+        except Exception as error:
+            self.lanes["infiniband"].fail(f"look at links failed: {error!r}")
+
     # -- the scrape
 
     def exposition(self) -> bytes:
@@ -184,6 +221,7 @@ class Agent:
             self.pusher.collect(families)
         if self.stacks:
             self.stacks.collect(families)
+        self.health_log.collect(families)
         families.add("goodput_node_cpu_seconds_total", {}, time.process_time())
         memory = resident_bytes()
         if memory is not None:
@@ -201,7 +239,8 @@ class _Merged:
                 merged[family.name].samples.extend(family.samples)
             else:
                 merged[family.name] = family
-        order = {name.removesuffix("_total"): at for at, name in enumerate(CATALOGUE)}
+        ours = [name for name, metric in CATALOGUE.items() if metric.exposer == "node"]
+        order = {name.removesuffix("_total"): at for at, name in enumerate(ours)}
         self._families = sorted(merged.values(), key=lambda family: order[family.name])
 
     def collect(self):

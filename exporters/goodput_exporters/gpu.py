@@ -139,6 +139,9 @@ def check(sample: Sample) -> None:
     for gpu in sample.gpus:
         if not gpu.uuid or len(gpu.readings) > READINGS_MAX or len(gpu.pids or ()) > PROCESSES_MAX:
             raise SampleError(f"GPU {gpu.uuid[:64]!r}: no uuid, or too many readings or processes")
+        texts = (gpu.uuid, gpu.model, gpu.pci, gpu.driver_version, gpu.parent, gpu.profile)
+        if max(map(len, texts)) > TEXT_MAX:
+            raise SampleError(f"GPU {gpu.uuid[:64]!r}: a text of over {TEXT_MAX} characters")
         for key, value in gpu.readings.items():
             if value != value or value in (float("inf"), -float("inf")):
                 raise SampleError(f"GPU {gpu.uuid[:64]!r}: {key[:64]!r} is {value}")

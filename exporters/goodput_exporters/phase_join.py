@@ -167,6 +167,9 @@ class PhaseJoin:
 
 def _activity(gpu: Gpu) -> dict[str, float]:
     found = {unit: gpu.readings.get(f"activity/{unit}") for unit in UNITS}
+    if found["utilization"] == 1 and found["engine"] == 0:
+        # Counters that a profiler holds read 0.
+        found = {"utilization": 1.0}
     return {unit: min(max(ratio, 0.0), 1.0) for unit, ratio in found.items() if ratio is not None}
 
 

@@ -10,7 +10,7 @@ It has a thread of its own, so a slow aggregator never delays a look. What an an
 
 Later means after 1 s, 2 s, 4 s … 30 s at most, less a random part so that the nodes do not come back as one.
 A batch is at most about 8 MiB. It does not look at what a report says. Where there are `stacks`, it brings those
-that wait and hands over what the answer asks for.
+that wait and hands over what the answer asks for; health events go along until they are acknowledged.
 
     pusher = Pusher("http://127.0.0.1:9471", node="n0"); pusher.start(); pusher.offer(reports); pusher.stop()
 """
@@ -28,6 +28,7 @@ import httpx
 
 from goodput import schema
 from goodput_exporters import backlog
+from goodput_exporters.health import HealthLog
 from goodput_exporters.stacks import Stacks
 
 log = logging.getLogger("goodput.node")
@@ -61,12 +62,13 @@ class Pusher:
         timeout_seconds: float = 10.0,
         rows_max: int = backlog.ROWS_MAX,
         stacks: Stacks | None = None,
+        health: HealthLog | None = None,
         unix_ns: Callable[[], int] = time.time_ns,
         chance: Callable[[], float] = random.random,
     ):
         self.url = aggregator.rstrip("/") + PATH
         self.node = node
-        self._token_file, self._stacks = token_file, stacks
+        self._token_file, self._stacks, self._health = token_file, stacks, health
         self._interval_seconds, self._timeout_seconds = interval_seconds, timeout_seconds
         self._unix_ns, self._chance = unix_ns, chance
         self._backlog = backlog.Backlog(rows_max)
@@ -148,13 +150,13 @@ class Pusher:
         for _ in range(BATCHES_PER_PUSH_MAX):
             with self._lock:
                 batch = self._backlog.pending(rows_max, ranks_max)
-            if not batch.reports:
+            if not batch.reports and not (self._health and self._health.pending()):
                 return outcome
             outcome, status = self._send(batch.reports)
             if outcome == ACCEPTED:
                 if not batch.truncated:
                     return outcome
-            elif status not in UNUSABLE_STATUS:
+            elif status not in UNUSABLE_STATUS or not batch.reports:
                 return outcome
             elif len(batch.reports) > 1:
                 ranks_max = len(batch.reports) // 2
@@ -168,7 +170,10 @@ class Pusher:
     def _send(self, reports: list[schema.RankReport]) -> tuple[str, int]:
         """Outcome and HTTP status (0: none) of one batch, which is acknowledged when it was taken."""
         stacks = self._stacks.pending() if self._stacks else []
-        report = schema.NodeReport(node=self.node, sent_ns=self._unix_ns(), ranks=reports, stacks=stacks)
+        health = self._health.pending() if self._health else []
+        report = schema.NodeReport(
+            node=self.node, sent_ns=self._unix_ns(), ranks=reports, stacks=stacks, health=health
+        )
         status, answer = 0, b""
         try:
             body = schema.encode(report)
@@ -181,6 +186,8 @@ class Pusher:
             status, answer = self._post(body)
             if status == 200:
                 self._take(schema.decode_ack(answer), reports, stacks)
+                if self._health:
+                    self._health.settled(health)
         except (httpx.HTTPError, Unreachable, schema.SchemaError, OSError) as error:
             self._outcomes[UNREACHABLE] += 1
             problem = str(error) or type(error).__name__

@@ -17,6 +17,7 @@ what the aggregator has acknowledged (backlog.py).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from goodput import schema
@@ -25,7 +26,10 @@ from goodput.page import NS_MAX, PageError
 from goodput.page_loader import figures
 from goodput.page_reader import EventRecord, Reader, Snapshot, StepRecord, process_start_ticks
 from goodput_exporters.backlog import key_of
+from goodput_exporters.phase_join import RankNow
+from goodput_exporters.processes import RankProcess, lock_holder
 
+COMPUTE = ("forward", "backward", "optimizer")
 PROVISIONAL_NS_MAX = 60 * 10**9
 
 
@@ -104,6 +108,27 @@ class Rank:
         """Whether its pid, as this agent sees it, is its process: a lock alone says nothing of the pid's namespace."""
         ticks = self.reader.identity.get("pid_start_ticks")
         return ticks is not None and process_start_ticks(self.identity.pid, self._procfs) == ticks
+
+    def process(self) -> RankProcess:
+        """What is known of its process, for whoever looks for it in procfs."""
+        who, ticks = self.identity, self.reader.identity.get("pid_start_ticks")
+        holder = lock_holder(self.reader.fd)
+        return RankProcess(who.run, who.rank, who.host, who.pid, ticks, holder, who.device_uuid)
+
+    def now(self, monotonic_ns: Callable[[], int]) -> RankNow | None:
+        """Its totals on the host's clock up to this moment, the running phase included; None if they cannot be read."""
+        try:
+            snapshot = self.reader.snapshot(NS_MAX, NS_MAX)
+        except (PageError, OSError):
+            return None
+        totals = list(snapshot.host_totals or snapshot.totals)
+        running = snapshot.phases.index(snapshot.phase) if snapshot.phase in snapshot.phases else 0
+        if not snapshot.ended:
+            totals[running] += max(monotonic_ns() - snapshot.last_ns, 0)
+        states = snapshot.phase_states
+        compute = frozenset(p for p in snapshot.phases if p in COMPUTE or states.get(p) == "productive")
+        who = self.identity
+        return RankNow(self.key, who.device_uuid, who.pid, snapshot.phases, compute, tuple(totals))
 
     def _note_alive(self, alive: bool, now_ns: int) -> None:
         self.alive = alive

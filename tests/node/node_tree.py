@@ -9,13 +9,15 @@ import node_rank
 FILES = {
     "proc/stat": (
         "cpu  1000 20 300 40000 50 6 7 8 100 0\ncpu0 500 10 150 20000 25 3 4 4 50 0\n"
-        "cpu1 500 10 150 20000 25 3 3 4 50 0\nintr 12345 1 2 3\nctxt 99\nbtime 1700000000\n"
+        "cpu1 500 10 150 20000 25 3 3 4 50 0\nintr 12345 1 2 3\nctxt 99\nbtime 1700000000\nprocs_running 3\nprocs_blocked 2\n"
     ),
     "proc/loadavg": "3.00 2.50 2.00 4/321 9876\n",
     "proc/meminfo": (
         "MemTotal:       16000000 kB\nMemFree:         1000000 kB\nMemAvailable:    8000000 kB\n"
-        "Cached:          4000000 kB\nDirty:               128 kB\nHugePages_Total:       0\n"
+        "Cached:          4000000 kB\nSwapTotal:          1000 kB\nSwapFree:            900 kB\n"
+        "Dirty:               128 kB\nWriteback:            64 kB\nShmem:               256 kB\nHugePages_Total:       0\n"
     ),
+    "proc/vmstat": "nr_free_pages 5\npswpin 7\npswpout 9\npgfault 1000\npgmajfault 11\noom_kill 2\n",
     "proc/pressure/cpu": "some avg10=0.09 avg60=1.98 avg300=5.84 total=54790694\n",
     "proc/pressure/memory": "some avg10=0.00 total=2000000\nfull avg10=0.00 total=1500000\n",
     "proc/pressure/io": "some avg10=0.00 total=2544954\nfull avg10=0.00 total=2345355\n",

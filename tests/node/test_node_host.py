@@ -1,25 +1,28 @@
 """The host's counters: parsers on known texts and on any text, the collector on a fixture tree."""
 
+import os
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from node_tree import FILES, samples
 
 from goodput.metrics import Families
-from goodput_exporters.collectors import CollectorError, NoData, ParseError, Settings, host
+from goodput_exporters.collectors import CollectorError, NoData, ParseError, Settings, host, read_text
 from goodput_exporters.collectors.host import Host, is_whole_disk, steady
 
 PARSERS = {
     "proc/stat": host.parse_stat,
     "proc/loadavg": host.parse_loadavg,
     "proc/meminfo": host.parse_meminfo,
+    "proc/vmstat": host.parse_vmstat,
     "proc/pressure/io": host.parse_pressure,
     "proc/diskstats": host.parse_diskstats,
     "proc/net/snmp": host.parse_snmp,
 }
 # What the parsers look for, and what is nearly that.
 WORDS = """cpu cpu0 cpu1 0 1 -1 1e9 nan inf ² ٣ MemTotal: kB MB some full total= total=x total=5 avg10=0 Tcp:
-RetransSegs sda 8""".split()  # noqa: SIM905
+RetransSegs sda 8 procs_blocked oom_kill pswpin""".split()  # noqa: SIM905
 
 
 def collect(settings, problem=None) -> dict:
@@ -33,18 +36,28 @@ def collect(settings, problem=None) -> dict:
 
 
 def test_known_texts():
-    modes, cpus = host.parse_stat(FILES["proc/stat"])
-    assert cpus == 2
-    assert modes == {
+    stat = host.parse_stat(FILES["proc/stat"])
+    assert (stat.cpus, stat.blocked) == (2, 2)
+    assert stat.modes == {
         "user": 1000, "nice": 20, "system": 300, "idle": 40000, "iowait": 50, "irq": 6, "softirq": 7, "steal": 8,
     }  # fmt: skip
     assert host.parse_loadavg(FILES["proc/loadavg"]) == 3.0
     assert host.parse_meminfo(FILES["proc/meminfo"]) == {
         "total": 16_000_000 * 1024, "available": 8_000_000 * 1024, "cached": 4_000_000 * 1024, "dirty": 128 * 1024,
+        "writeback": 64 * 1024, "shared": 256 * 1024, "swap_total": 1000 * 1024, "swap_free": 900 * 1024,
     }  # fmt: skip
     assert host.parse_pressure(FILES["proc/pressure/cpu"]) == {"some": 54.790694}
     assert host.parse_pressure(FILES["proc/pressure/io"]) == {"some": 2.544954, "full": 2.345355}
-    assert host.parse_diskstats(FILES["proc/diskstats"])["nvme0n1"] == (2788474 * 512, 4573872 * 512, 6.76)
+    assert host.parse_vmstat(FILES["proc/vmstat"]) == {
+        "pswpin": 7,
+        "pswpout": 9,
+        "pgmajfault": 11,
+        "oom_kill": 2,
+    }
+    assert host.parse_diskstats(FILES["proc/diskstats"])["nvme0n1"] == host.Disk(
+        read_bytes=2788474 * 512, read_operations=34758, read_seconds=12.132,
+        written_bytes=4573872 * 512, write_operations=8599, write_seconds=12.22, in_flight=0, busy_seconds=6.76,
+    )  # fmt: skip
     assert host.parse_snmp(FILES["proc/net/snmp"]) == 744
 
 
@@ -92,6 +105,9 @@ def test_cutting_a_text_short_gives_a_value_or_a_parse_error(name):
         (host.parse_stat, "intr 1 2 3\n"),
         (host.parse_stat, "cpu 1 2\n"),
         (host.parse_stat, "cpu 1 2 x 4\n"),
+        (host.parse_stat, "cpu 1 2 3 4\nprocs_blocked\n"),
+        (host.parse_vmstat, "pgfault 1\n"),
+        (host.parse_vmstat, "oom_kill -1\n"),
         (host.parse_loadavg, ""),
         (host.parse_loadavg, "nan 1 1"),
         (host.parse_loadavg, "-1 1 1"),
@@ -120,6 +136,17 @@ def test_the_whole_tree(settings):
     assert ("goodput_host_pressure_seconds_total", ("full", "cpu")) not in found
     assert found["goodput_host_disk_bytes_total", ("sda", "write")] == 200 * 512
     assert found["goodput_host_disk_busy_seconds_total", ("nvme0n1",)] == 6.76
+    assert found["goodput_host_disk_operations_total", ("sda", "read")] == 10
+    assert found["goodput_host_disk_operations_total", ("sda", "write")] == 20
+    assert found["goodput_host_disk_operation_seconds_total", ("sda", "write")] == 0.006
+    assert found["goodput_host_disk_operation_seconds_total", ("nvme0n1", "read")] == 12.132
+    assert found["goodput_host_disk_in_flight", ("sda",)] == 0
+    assert found["goodput_host_processes_blocked", ()] == 2
+    page_bytes = os.sysconf("SC_PAGE_SIZE")
+    assert found["goodput_host_swap_bytes_total", ("in",)] == 7 * page_bytes
+    assert found["goodput_host_swap_bytes_total", ("out",)] == 9 * page_bytes
+    assert found["goodput_host_major_faults_total", ()] == 11
+    assert found["goodput_host_oom_kills_total", ()] == 2
     assert {labels[0] for name, labels in found if name == "goodput_host_disk_bytes_total"} == {
         "sda",
         "nvme0n1",
@@ -128,18 +155,20 @@ def test_the_whole_tree(settings):
 
 
 @pytest.mark.parametrize(
-    "name", ["proc/stat", "proc/meminfo", "proc/pressure/io", "proc/diskstats", "proc/net/snmp"]
+    "name",
+    ["proc/stat", "proc/meminfo", "proc/vmstat", "proc/pressure/io", "proc/diskstats", "proc/net/snmp"],
 )
 def test_a_malformed_file_costs_only_its_series(tree, settings, name):
     whole = collect(settings)
     (tree / name).write_bytes(b"\xff\x00 nonsense")
     found = collect(settings, problem=name.rpartition("/")[2])
     lost = {series for series, _ in set(whole) - set(found)}
-    assert lost and len(lost) <= 4 and set(found) < set(whole)
+    assert lost and len(lost) <= 6 and set(found) < set(whole)
 
 
 @pytest.mark.parametrize(
-    "name", ["proc/stat", "proc/meminfo", "proc/pressure/io", "proc/diskstats", "proc/net/snmp"]
+    "name",
+    ["proc/stat", "proc/meminfo", "proc/vmstat", "proc/pressure/io", "proc/diskstats", "proc/net/snmp"],
 )
 def test_a_missing_file_is_no_error(tree, settings, name):
     whole = collect(settings)
@@ -191,3 +220,33 @@ def test_a_processor_counter_does_not_follow_a_small_step_back(tree, settings):
         seen.append(samples(families)["goodput_host_cpu_seconds_total", ("idle",)])
     assert seen == [400.0, 400.0, 401.0, 0.05]
     assert steady(10.0, 6.9) == 6.9 and steady(10.0, 7.1) == 10.0
+
+
+def test_disks_have_requests_in_flight(tree, settings):
+    (tree / "proc/diskstats").write_text("   8       0 sda 10 0 100 5 20 0 200 6 3 7 11\n")
+    assert collect(settings)["goodput_host_disk_in_flight", ("sda",)] == 3
+
+
+def test_a_kernel_without_some_counts_leaves_their_series_out(tree, settings):
+    (tree / "proc/vmstat").write_text("pgmajfault 4\n")
+    (tree / "proc/stat").write_text("cpu 1 2 3 4\ncpu0 1 2 3 4\n")
+    found = collect(settings)
+    assert found["goodput_host_major_faults_total", ()] == 4
+    assert {name for name, _ in found}.isdisjoint(
+        {"goodput_host_oom_kills_total", "goodput_host_swap_bytes_total", "goodput_host_processes_blocked"}
+    )
+
+
+def test_a_file_that_comes_in_many_reads_is_read_to_its_end():
+    """Files of records, as vmstat and mountinfo, give one read no more than about a page."""
+    text = read_text("/proc/self/maps")
+    with open("/proc/self/maps") as file:
+        assert (
+            len(text) > 4096 and text.splitlines()[-1].split()[-1] == file.read().splitlines()[-1].split()[-1]
+        )
+
+
+def test_a_file_is_read_up_to_its_bound(tmp_path):
+    (tmp_path / "long").write_bytes(b"x" * 300_000)
+    assert len(read_text(str(tmp_path / "long"))) == 300_000
+    assert len(read_text(str(tmp_path / "long"), 100_000)) == 100_000

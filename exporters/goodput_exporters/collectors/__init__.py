@@ -50,6 +50,17 @@ class Settings:
     grace_seconds: float = 60.0
     keep_seconds_max: float = 86_400.0
     pages_max: int = 4096
+    # None: counted on the PCI bus.
+    gpus_expected: int | None = None
+    gpu_interval_seconds: float = 1.0
+    # Of a dcgm-exporter, as http://127.0.0.1:9400/metrics; "" for none.
+    dcgm_endpoint: str = ""
+    # GPU drivers to ask; None: all there are.
+    drivers: tuple[str, ...] | None = None
+    # Whose file systems are watched, besides those of the network.
+    paths: tuple[str, ...] = ()
+    # Where the kubelet links the logs of containers, by names that say whose they are.
+    container_logs: str = "/var/log/containers"
     monotonic_ns: Callable[[], int] = time.monotonic_ns
     unix_ns: Callable[[], int] = time.time_ns
 
@@ -99,7 +110,11 @@ def read_text(path: str, bytes_max: int = 1 << 20) -> str | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            return os.read(fd, bytes_max).decode("utf-8", "replace")
+            # A file of many records, as vmstat or mountinfo, gives no more than some 4 KiB to one read.
+            text = b""
+            while len(text) < bytes_max and (part := os.read(fd, min(1 << 16, bytes_max - len(text)))):
+                text += part
+            return text.decode("utf-8", "replace")
         finally:
             os.close(fd)
     except OSError as error:

@@ -1,8 +1,9 @@
-"""The host: processors, load, memory, pressure, disks and TCP, from /proc.
+"""The host: processors, load, memory, swap, pressure, disks and TCP, from /proc.
 
 In: procfs and sysfs roots. Out: the `goodput_host_*` series. Each file has a pure parser here; one that is
 missing costs its series, one that is malformed or unreadable costs its series and makes the run a failed one.
-Reading all takes about 1 ms. It does not know which process used what.
+Of a disk, seconds per operation is the rate of goodput_host_disk_operation_seconds_total over that of
+goodput_host_disk_operations_total. Reading all takes about 1 ms. It does not know which process used what.
 
 Formats: proc(5); Documentation/accounting/psi.rst and admin-guide/iostats.rst of the kernel.
 """
@@ -13,6 +14,7 @@ import math
 import os
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 from goodput_exporters.collectors import CollectorError, NoData, ParseError, Settings, parse_count, read_text
 
@@ -21,9 +23,40 @@ DISKS_MAX = 256
 CPU_MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 # Idle and iowait of a sleeping processor are estimates that can step back; a larger step is a reset.
 CPU_STEP_BACK_SECONDS_MAX = 3.0
-MEMORY_KINDS = {"MemTotal": "total", "MemAvailable": "available", "Cached": "cached", "Dirty": "dirty"}
+MEMORY_KINDS = {
+    "MemTotal": "total",
+    "MemAvailable": "available",
+    "Cached": "cached",
+    "Dirty": "dirty",
+    "Writeback": "writeback",
+    "Shmem": "shared",  # /dev/shm, which loaders' workers fill, and other memory that no file backs.
+    "SwapTotal": "swap_total",
+    "SwapFree": "swap_free",
+}
+VMSTAT_NAMES = ("pswpin", "pswpout", "pgmajfault", "oom_kill")
 _NO_DISK = re.compile(r"(?:z?ram|loop|fd|sr)\d")
 _PARTITION = re.compile(r"(?:(?:[hsv]d|xvd)[a-z]+\d+|(?:nvme\d+n\d+|mmcblk\d+)p\d+)$")
+
+
+class Stat(NamedTuple):
+    """/proc/stat: ticks of all processors by mode, processors on line, tasks in uninterruptible sleep."""
+
+    modes: dict[str, int]
+    cpus: int
+    blocked: int | None
+
+
+class Disk(NamedTuple):
+    """One line of /proc/diskstats in base units; times are of completed operations, summed over them."""
+
+    read_bytes: int
+    read_operations: int
+    read_seconds: float
+    written_bytes: int
+    write_operations: int
+    write_seconds: float
+    in_flight: int
+    busy_seconds: float
 
 
 class Host:
@@ -33,11 +66,12 @@ class Host:
         self._procfs = settings.procfs
         self._block = os.path.join(settings.sysfs, "block")
         self._ticks_per_second = os.sysconf("SC_CLK_TCK")
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self._cpu_seconds: dict[str, float] = {}
 
     def collect(self, families) -> None:
         problems, found = [], 0
-        sources = (self._cpu, self._memory, self._pressure("cpu"), self._pressure("memory"))
+        sources = (self._cpu, self._memory, self._vmstat, self._pressure("cpu"), self._pressure("memory"))
         for source in (*sources, self._pressure("io"), self._disks, self._tcp):
             try:
                 found += source(families)
@@ -63,15 +97,16 @@ class Host:
         stat = self._read("stat", parse_stat)
         if stat is None:
             return False
-        modes, cpus = stat
-        for mode, ticks in modes.items():
+        for mode, ticks in stat.modes.items():
             seconds = steady(self._cpu_seconds.get(mode, 0.0), ticks / self._ticks_per_second)
             self._cpu_seconds[mode] = seconds
             families.add("goodput_host_cpu_seconds_total", {"mode": mode}, seconds)
-        families.add("goodput_host_cpus", {}, cpus)
+        families.add("goodput_host_cpus", {}, stat.cpus)
+        if stat.blocked is not None:
+            families.add("goodput_host_processes_blocked", {}, stat.blocked)
         load = self._read("loadavg", parse_loadavg)
-        if load is not None and cpus:
-            families.add("goodput_host_load1_ratio", {}, load / cpus)
+        if load is not None and stat.cpus:
+            families.add("goodput_host_load1_ratio", {}, load / stat.cpus)
         return True
 
     def _memory(self, families) -> bool:
@@ -79,6 +114,20 @@ class Host:
         for kind, size in kinds.items():
             families.add("goodput_host_memory_bytes", {"kind": kind}, size)
         return bool(kinds)
+
+    def _vmstat(self, families) -> bool:
+        counts = self._read("vmstat", parse_vmstat) or {}
+        for name, direction in (("pswpin", "in"), ("pswpout", "out")):
+            if name in counts:
+                size = counts[name] * self._page_bytes
+                families.add("goodput_host_swap_bytes_total", {"direction": direction}, size)
+        for name, series in (
+            ("pgmajfault", "goodput_host_major_faults_total"),
+            ("oom_kill", "goodput_host_oom_kills_total"),
+        ):
+            if name in counts:
+                families.add(series, {}, counts[name])
+        return bool(counts)
 
     def _pressure(self, resource: str) -> Callable:
         def add(families) -> bool:
@@ -98,11 +147,17 @@ class Host:
             listed = None
         whole = [name for name in disks if is_whole_disk(name, listed)][:DISKS_MAX]
         for name in whole:
-            read, written, busy_seconds = disks[name]
-            for direction, size in (("read", read), ("write", written)):
+            disk = disks[name]
+            for direction, size, operations, seconds in (
+                ("read", *disk[0:3]),
+                ("write", *disk[3:6]),
+            ):
                 labels = {"device": name, "direction": direction}
                 families.add("goodput_host_disk_bytes_total", labels, size)
-            families.add("goodput_host_disk_busy_seconds_total", {"device": name}, busy_seconds)
+                families.add("goodput_host_disk_operations_total", labels, operations)
+                families.add("goodput_host_disk_operation_seconds_total", labels, seconds)
+            families.add("goodput_host_disk_in_flight", {"device": name}, disk.in_flight)
+            families.add("goodput_host_disk_busy_seconds_total", {"device": name}, disk.busy_seconds)
         return bool(whole)
 
     def _tcp(self, families) -> bool:
@@ -117,9 +172,9 @@ def steady(before: float, now: float) -> float:
     return before if before - CPU_STEP_BACK_SECONDS_MAX <= now < before else now
 
 
-def parse_stat(text: str) -> tuple[dict[str, int], int]:
-    """/proc/stat: ticks of all processors by mode, and how many processors are on line. Raises ParseError."""
-    modes, cpus = None, 0
+def parse_stat(text: str) -> Stat:
+    """/proc/stat. Raises ParseError."""
+    modes, cpus, blocked = None, 0, None
     for line in text.splitlines():
         fields = line.split()
         if fields and fields[0] == "cpu":
@@ -129,9 +184,11 @@ def parse_stat(text: str) -> tuple[dict[str, int], int]:
             modes = {mode: parse_count(ticks) for mode, ticks in zip(CPU_MODES, fields[1:], strict=False)}
         elif fields and re.fullmatch(r"cpu[0-9]+", fields[0]):
             cpus += 1
+        elif fields and fields[0] == "procs_blocked":
+            blocked = parse_count(fields[1] if len(fields) == 2 else "")
     if modes is None:
         raise ParseError("no cpu line")
-    return modes, cpus
+    return Stat(modes, cpus, blocked)
 
 
 def parse_loadavg(text: str) -> float:
@@ -147,7 +204,7 @@ def parse_loadavg(text: str) -> float:
 
 
 def parse_meminfo(text: str) -> dict[str, int]:
-    """/proc/meminfo: bytes of total, available, cached and dirty, where they are there. Raises ParseError."""
+    """/proc/meminfo: bytes of the MEMORY_KINDS that are there. Raises ParseError."""
     kinds = {}
     for line in text.splitlines():
         name, _, rest = line.partition(":")
@@ -159,6 +216,18 @@ def parse_meminfo(text: str) -> dict[str, int]:
     if "total" not in kinds:
         raise ParseError("no MemTotal")
     return kinds
+
+
+def parse_vmstat(text: str) -> dict[str, int]:
+    """/proc/vmstat: the VMSTAT_NAMES that are there; swapped pages and faults are counts. Raises ParseError."""
+    counts = {}
+    for line in text.splitlines():
+        name, _, number = line.partition(" ")
+        if name in VMSTAT_NAMES:
+            counts[name] = parse_count(number)
+    if not counts:
+        raise ParseError(f"none of {', '.join(VMSTAT_NAMES)}")
+    return counts
 
 
 def parse_pressure(text: str) -> dict[str, float]:
@@ -176,8 +245,8 @@ def parse_pressure(text: str) -> dict[str, float]:
     return waits
 
 
-def parse_diskstats(text: str) -> dict[str, tuple[int, int, float]]:
-    """/proc/diskstats: bytes read, bytes written and busy seconds by device. Raises ParseError."""
+def parse_diskstats(text: str) -> dict[str, Disk]:
+    """/proc/diskstats by device. Raises ParseError."""
     disks = {}
     for line in text.splitlines():
         fields = line.split()
@@ -185,8 +254,14 @@ def parse_diskstats(text: str) -> dict[str, tuple[int, int, float]]:
             continue
         if len(fields) < 14:
             raise ParseError(f"{len(fields)} fields in {line[:60]!r}, want 14")
-        read, written, busy_ms = (parse_count(fields[at]) for at in (5, 9, 12))
-        disks[fields[2]] = read * SECTOR_BYTES, written * SECTOR_BYTES, busy_ms / 1000
+        reads, _, read, read_ms, writes, _, written, write_ms, in_flight, busy_ms, _ = map(
+            parse_count, fields[3:14]
+        )
+        disks[fields[2]] = Disk(
+            *(read * SECTOR_BYTES, reads, read_ms / 1000),
+            *(written * SECTOR_BYTES, writes, write_ms / 1000),
+            *(in_flight, busy_ms / 1000),
+        )
     return disks
 
 

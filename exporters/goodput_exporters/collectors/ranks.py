@@ -32,6 +32,8 @@ from goodput.page_reader import Reader
 from goodput_exporters.backlog import Key
 from goodput_exporters.collectors import NoData, Settings
 from goodput_exporters.look_series import add_look, remove_look
+from goodput_exporters.phase_join import RankNow
+from goodput_exporters.processes import RankProcess
 from goodput_exporters.rank import Rank
 from goodput_exporters.rank_series import add_histograms, add_rank
 
@@ -107,6 +109,22 @@ class Ranks:
         with self._lock:
             ranks = self._ranks.values()
             return any(schema.process_of(rank.identity) == process and rank.is_here() for rank in ranks)
+
+    def processes(self) -> list[RankProcess]:
+        """The processes of the living ranks, of each rank the newest."""
+        with self._lock:
+            return [rank.process() for rank in self._newest() if rank.alive]
+
+    def living(self) -> list[tuple[str, int]]:
+        """(run, rank) of the living ranks."""
+        with self._lock:
+            return [rank.key[:2] for rank in self._newest() if rank.alive]
+
+    def now(self) -> list[RankNow]:
+        """The living ranks with their totals up to this moment; one whose page cannot be read now is left out."""
+        with self._lock:
+            found = [rank.now(self._settings.monotonic_ns) for rank in self._newest() if rank.alive]
+            return [one for one in found if one is not None]
 
     def close(self) -> None:
         with self._lock:

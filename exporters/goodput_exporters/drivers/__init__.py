@@ -11,10 +11,17 @@ process and nothing else. It imports what it needs in `open`.
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from dataclasses import dataclass
 from typing import Protocol
 
+from goodput_exporters.collectors import CollectorError
 from goodput_exporters.gpu import Sample
+
+# Of two drivers that know one reading of one GPU, the earlier here is believed; others come after these.
+ORDER = ("dcgm", "nvml", "amd", "dcgm_endpoint")
+DRIVERS_MAX = 8
 
 
 @dataclass(frozen=True)
@@ -35,3 +42,42 @@ class Driver(Protocol):
     def sample(self, full: bool) -> Sample: ...
 
     def close(self) -> None: ...
+
+
+def discover() -> list[str]:
+    """Modules of this folder that are drivers, in ORDER; a module that cannot be imported is one that fails."""
+    names = [info.name for info in pkgutil.iter_modules(__path__)]
+    return sorted(filter(_is_driver_module, names), key=rank)[:DRIVERS_MAX]
+
+
+def rank(name: str) -> tuple[int, str]:
+    """Where a driver stands in the order of belief."""
+    return (ORDER.index(name) if name in ORDER else len(ORDER), name)
+
+
+def load(name: str, module_name: str = "") -> type:
+    """The driver's class; `module_name` may name a module elsewhere. Raises CollectorError where there is none."""
+    module_name, _, wanted = (module_name or f"{__name__}.{name}").partition(":")
+    module = importlib.import_module(module_name)
+    for value in vars(module).values():
+        ours = isinstance(value, type) and value.__module__ == module.__name__ and _is_driver(value)
+        if ours and wanted in ("", value.__name__):
+            return value
+    raise CollectorError(f"{module_name} has no driver class {wanted}")
+
+
+def _is_driver(value: type) -> bool:
+    calls = ("open", "sample", "close")
+    return isinstance(getattr(value, "name", None), str) and all(
+        callable(getattr(value, c, 0)) for c in calls
+    )
+
+
+def _is_driver_module(name: str) -> bool:
+    try:
+        load(name)
+    except CollectorError:
+        return False
+    except Exception:
+        return True
+    return True

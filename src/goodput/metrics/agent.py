@@ -23,6 +23,11 @@ SERIES = declare(
          "Step rows merged into later ones to keep the backlog bounded; their time is not lost."),
         ("goodput_node_stacks_total", "counter", "", "outcome",
          "Stacks of ranks that the aggregator asked for, where that is allowed: taken, failed, ignored."),
+        ("goodput_health_events_total", "counter", "", "kind severity",
+         "Things that happened to GPUs and links: xid, ecc, row_remap, page_retired, throttle, lost, back, link_down, "
+         "link_up, link_flap, retransmits; severity is info, warning, critical."),
+        ("goodput_health_events_dropped_total", "counter", "", "", "Health events that were dropped before the aggregator had them."),
+        ("goodput_health_events_waiting", "gauge", "", "", "Health events that the aggregator has not acknowledged."),
         ("goodput_node_cpu_seconds_total", "counter", "seconds", "", "CPU time of the agent itself."),
         ("goodput_node_memory_bytes", "gauge", "bytes", "", "Resident memory of the agent itself."),
     ],

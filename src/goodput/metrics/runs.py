@@ -35,7 +35,7 @@ SERIES = declare(
         ("goodput_checkpoint_best_interval_seconds", "gauge", "seconds", "run",
          "Estimate of the best time between checkpoints, given save time and failures seen; absent when unknown."),
         ("goodput_energy_joules", "gauge", "joules", "run state",
-         "The account in energy, estimated from the mean power of a GPU, where that was told."),
+         "The account in energy: measured, else estimated from the mean power of a GPU; absent where unknown."),
         ("goodput_restarts", "gauge", "", "run", "Times the run was started again."),
         ("goodput_progress_age_seconds", "gauge", "seconds", "run", "Time since any rank of the run completed a step."),
         ("goodput_stall_threshold_seconds", "gauge", "seconds", "run", "No progress for longer than this is a stall."),
@@ -49,6 +49,9 @@ SERIES = declare(
          "Share of the straggler time that waiting for this rank explains; the largest 16."),
         ("goodput_straggler_host_share_ratio", "gauge", "ratio", "run host",
          "Share of the straggler time that waiting for ranks on this host explains; the largest 16."),
+        ("goodput_run_health_events", "gauge", "", "run kind severity", "Health events of hardware that hit the run."),
+        ("goodput_run_health_cost_gpu_seconds", "gauge", "seconds", "run kind",
+         "GPU-seconds of restarts that are put down to health events of this kind; absent where none is."),
         ("goodput_cause_gain_ratio", "gauge", "ratio", "run state", "How much faster the run would be without this cause."),
     ],
 )  # fmt: skip

@@ -1,0 +1,258 @@
+"""What is asked of NVML about one GPU, and how each answer becomes readings in base units.
+
+In: the binding (nvidia-ml-py's module `pynvml`, handed in) and a device's handle. Out: readings by key (gpu.FAMILIES).
+A `Reader` makes one NVML call; `instead` is an older or newer call for the same, for drivers that lack the first.
+Units are those that NVML's reference gives (docs.nvidia.com/deploy/nvml-api, nvml.h), named beside each reader.
+It knows nothing of errors, of time or of several devices (nvml_device.py does).
+
+Left out on purpose: nvmlDeviceGetPcieThroughput, which measures for 20 ms in the call; the PCIe byte fields 197 and 198,
+which wrap at a width that nvml.h does not tell; field numbers of 199, 200 and above 250, which NVIDIA gave to other
+quantities from one driver to the next (251 was a throttle time in nvml.h 12.8 and is power smoothing since).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+KIB = 1024
+MIB = 1024 * 1024
+NANO = 1e-9
+MILLI = 1e-3
+MEGA = 1e6
+PERCENT = 0.01
+# NVML's error codes (nvmlReturn_t), which are part of its ABI.
+FUNCTION_NOT_FOUND = 13
+# An nvmlFieldValue_t's scope for "all links together" (nvml.h, NVLink throughput counters).
+_ALL_LINKS = 0xFFFF_FFFF
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One call of NVML. `read(nvml, device)` gives readings, or a list of pids; it raises the binding's NVMLError."""
+
+    name: str
+    read: Callable[[Any, Any], Any]
+    instead: Reader | None = None
+
+
+def call(nvml, function: str, *arguments):
+    """Call the binding's function; an older binding that lacks it answers as an older driver would."""
+    found = getattr(nvml, function, None)
+    if found is None:
+        raise nvml.NVMLError(FUNCTION_NOT_FOUND)
+    return found(*arguments)
+
+
+def _number(key: str, function: str, factor: float, *arguments, instead: Reader | None = None) -> Reader:
+    def read(nvml, device) -> dict[str, float]:
+        return {key: call(nvml, function, device.handle, *arguments) * factor}
+
+    return Reader(f"{function}({key})", read, instead)
+
+
+def _utilization(nvml, device) -> dict[str, float]:
+    # Percent of the driver's own sampling period, 1/6 s to 1 s (nvmlUtilization_t).
+    rates = nvml.nvmlDeviceGetUtilizationRates(device.handle)
+    return {
+        "activity/utilization": rates.gpu * PERCENT,
+        "activity/memory_controller": rates.memory * PERCENT,
+    }
+
+
+def _memory(nvml, device) -> dict[str, float]:
+    # Bytes. `used` of version 2 is without what the driver reserved; of version 1 it is with it.
+    memory = nvml.nvmlDeviceGetMemoryInfo(device.handle, nvml.nvmlMemory_v2)
+    return {f"memory/{kind}": getattr(memory, kind) for kind in ("total", "used", "free", "reserved")}
+
+
+def _memory_v1(nvml, device) -> dict[str, float]:
+    memory = nvml.nvmlDeviceGetMemoryInfo(device.handle)
+    return {f"memory/{kind}": getattr(memory, kind) for kind in ("total", "used", "free")}
+
+
+def _used_alone(read: Callable) -> Callable:
+    return lambda nvml, device: {"memory/used": read(nvml, device)["memory/used"]}
+
+
+# nvmlClocksEventReason* (bits). The first means no work, not a limit; it is there to tell the two apart.
+_REASONS = {
+    0x001: "idle",
+    0x002: "app_clocks",
+    0x004: "power",
+    0x008: "hw_slowdown",
+    0x010: "sync_boost",
+    0x020: "thermal",
+    0x040: "hw_thermal",
+    0x080: "hw_power_brake",
+    0x100: "display_clocks",
+}
+
+
+def _reasons(function: str, nvml, device) -> dict[str, float]:
+    bits = call(nvml, function, device.handle)
+    return {f"throttled/{reason}": float(bool(bits & bit)) for bit, reason in _REASONS.items()}
+
+
+# NVML_PERF_POLICY_* of nvmlDeviceGetViolationStatus, and the field that holds the same (the binding's own note on the
+# call, which is to go with CUDA 14). nvmlViolationTime_t.violationTime is in nanoseconds, and adds up.
+_POLICIES = {
+    "power": (0, 74),
+    "thermal": (1, 75),
+    "sync_boost": (2, 76),
+    "board_limit": (3, 77),
+    "low_utilization": (4, 78),
+    "reliability": (5, 79),
+    "app_clocks": (10, 80),
+    "base_clocks": (11, 81),
+}
+
+
+def _throttle(reason: str) -> Reader:
+    policy, number = _POLICIES[reason]
+    key = f"throttle/{reason}"
+
+    def read(nvml, device) -> dict[str, float]:
+        return {key: call(nvml, "nvmlDeviceGetViolationStatus", device.handle, policy).violationTime * NANO}
+
+    field = Field(number, key, NANO)
+    return Reader(
+        f"nvmlDeviceGetViolationStatus({reason})", read, Reader(f"field({reason})", partial(_field, field))
+    )
+
+
+@dataclass(frozen=True)
+class Field:
+    """One of nvmlDeviceGetFieldValues: its number (NVML_FI_DEV_*), its scope, and what its value means."""
+
+    number: int
+    key: str
+    factor: float = 1.0
+    scope: int = 0
+
+
+RECOVERY = Field(230, "recovery")  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+_ACTIONS = (
+    *("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset"),
+    *("recover_imex_domain", "bus_reset", "system_reboot"),
+)
+FIELDS = (
+    Field(3, "ecc/correctable/volatile"),
+    Field(4, "ecc/uncorrectable/volatile"),
+    Field(5, "ecc/correctable/aggregate"),
+    Field(6, "ecc/uncorrectable/aggregate"),
+    Field(29, "pages_retired/single_bit"),
+    Field(30, "pages_retired/double_bit"),
+    Field(31, "pages_retired/pending"),
+    Field(38, "nvlink_errors/crc_flit"),
+    Field(45, "nvlink_errors/crc_data"),
+    Field(52, "nvlink_errors/replay"),
+    Field(59, "nvlink_errors/recovery"),
+    Field(82, "temperature/memory"),
+    Field(94, "pcie_replays"),
+    # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX: KiB since the driver was loaded, in spite of the name.
+    Field(138, "link_bytes/nvlink/transmit", KIB, _ALL_LINKS),
+    Field(139, "link_bytes/nvlink/receive", KIB, _ALL_LINKS),
+    Field(142, "rows_remapped/correctable"),
+    Field(143, "rows_remapped/uncorrectable"),
+    Field(144, "rows_remapped/pending"),
+    Field(145, "rows_remapped/failure"),
+    RECOVERY,
+)
+# The member of the union nvmlValue_t by nvmlValueType_t.
+_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+# NVML_VALUE_NOT_AVAILABLE is -1, in the width of the type.
+_NOT_AVAILABLE = {1: (0xFFFF_FFFF,), 2: (2**64 - 1,), 3: (2**64 - 1,)}
+
+
+def ask_fields(nvml, handle, fields: tuple[Field, ...]) -> list[tuple[Field, int, float | None]]:
+    """(field, NVML's error or 0, value) for each, in one call. Raises NVMLError where the call itself fails."""
+    answers = nvml.nvmlDeviceGetFieldValues(handle, [(field.number, field.scope) for field in fields])
+    return [
+        (field, answer.nvmlReturn, None if answer.nvmlReturn else value_of(answer))
+        for field, answer in zip(fields, answers, strict=True)
+    ]
+
+
+def value_of(answer) -> float | None:
+    """The number in an nvmlFieldValue_t; None for a type that is not known here, and for NVML_VALUE_NOT_AVAILABLE."""
+    if not 0 <= answer.valueType < len(_MEMBERS):
+        return None
+    value = getattr(answer.value, _MEMBERS[answer.valueType], None)
+    return None if value in _NOT_AVAILABLE.get(answer.valueType, ()) else value
+
+
+def reading_of(field: Field, value: float) -> tuple[str, float]:
+    """(key, number in base units) of a field's value."""
+    if field is RECOVERY:
+        known = 0 <= value < len(_ACTIONS)
+        return f"recovery/{_ACTIONS[int(value)] if known else 'unknown'}", 1.0
+    return field.key, value * field.factor
+
+
+def _field(field: Field, nvml, device) -> dict[str, float]:
+    ((_, error, value),) = ask_fields(nvml, device.handle, (field,))
+    if error:
+        raise nvml.NVMLError(error)
+    return {} if value is None else dict([reading_of(field, value)])
+
+
+def _pids(function: str, nvml, device) -> list[int]:
+    return [process.pid for process in call(nvml, function, device.handle)]
+
+
+def _processes(kind: str) -> Reader:
+    names = [f"nvmlDeviceGet{kind}RunningProcesses_v{version}" for version in (3, 2)]
+    older = Reader(names[1], partial(_pids, names[1]))
+    return Reader(names[0], partial(_pids, names[0]), older)
+
+
+COMPUTE, GRAPHICS = _processes("Compute"), _processes("Graphics")
+
+_V1, _V2 = "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"
+MEMORY = Reader(_V2, _memory, Reader(_V1, _memory_v1))
+MEMORY_USED = Reader(_V2, _used_alone(_memory), Reader(_V1, _used_alone(_memory_v1)))
+_NOW, _BEFORE_535 = "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
+
+_QUICK = (
+    Reader("nvmlDeviceGetUtilizationRates", _utilization),
+    # mW; the mean of the last second on Ampere (but GA100) and later, which is why phases use the energy.
+    _number("power", "nvmlDeviceGetPowerUsage", MILLI),
+    _number("energy", "nvmlDeviceGetTotalEnergyConsumption", MILLI),  # mJ since the driver was loaded
+)
+FAST = (*_QUICK, MEMORY_USED)
+FULL = (
+    *_QUICK,
+    MEMORY,
+    _number("power_limit", "nvmlDeviceGetEnforcedPowerLimit", MILLI),  # mW
+    _number("clock/sm", "nvmlDeviceGetClockInfo", MEGA, 1),  # MHz; NVML_CLOCK_SM
+    _number("clock/memory", "nvmlDeviceGetClockInfo", MEGA, 2),  # MHz; NVML_CLOCK_MEM
+    _number(
+        "temperature/core",
+        "nvmlDeviceGetTemperature",  # degrees Celsius
+        1.0,
+        0,
+        instead=_number("temperature/core", "nvmlDeviceGetTemperatureV", 1.0, 0),
+    ),
+    Reader(_NOW, partial(_reasons, _NOW), Reader(_BEFORE_535, partial(_reasons, _BEFORE_535))),
+    *(_throttle(reason) for reason in _POLICIES),
+    _number("pcie_generation/current", "nvmlDeviceGetCurrPcieLinkGeneration", 1.0),
+    _number("pcie_generation/max", "nvmlDeviceGetMaxPcieLinkGeneration", 1.0),
+    _number("pcie_lanes/current", "nvmlDeviceGetCurrPcieLinkWidth", 1.0),
+    _number("pcie_lanes/max", "nvmlDeviceGetMaxPcieLinkWidth", 1.0),
+)
+# Of a MIG instance NVML tells its memory and its processes; all else is the whole GPU's.
+MIG_FAST = (MEMORY_USED,)
+MIG_FULL = (MEMORY,)
+
+
+def is_sane(key: str, value: float) -> bool:
+    """Whether a number can be what its key says: finite, not negative but for temperatures, a ratio near 0 to 1."""
+    if not math.isfinite(value):
+        return False
+    if key.startswith("activity/"):
+        return 0.0 <= value <= 1.05
+    return value >= 0 or key.startswith("temperature/")
