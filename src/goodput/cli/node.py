@@ -16,11 +16,14 @@ from goodput import page
 
 DEFAULT_ADDRESS = "127.0.0.1:9470"
 SECONDS_MAX = 86_400.0
+GPUS_MAX = 256
+GPU_DRIVERS = ("nvml", "dcgm", "amd", "dcgm_endpoint")
 EXAMPLE = """examples:
   goodput node                                             serve what this node's ranks report
   goodput node --aggregator http://goodput.internal:9471   and push it
   goodput node --aggregator URL --py-spy                   and the stack of a rank that hangs, when asked
   goodput node --once                                      print one exposition and exit
+  goodput node --check                                     what can be seen on this node, what not, and why
 """
 
 
@@ -52,7 +55,25 @@ def add_parser(subparsers) -> None:
         "the same user with kernel.yama.ptrace_scope=0 (default: off)")  # fmt: skip
     add("--sysfs", metavar="ROOT", default="/sys", help="default: %(default)s")
     add("--procfs", metavar="ROOT", default="/proc", help="default: %(default)s")
+    add("--path", metavar="DIR", action="append", default=[],
+        help="watch the file system of this directory (datasets, checkpoints); may be given several times. "
+        "Those of the network are watched anyway")  # fmt: skip
+    add(
+        "--gpus",
+        metavar="N",
+        type=count,
+        help="GPUs that this node should have (default: those on the PCI bus)",
+    )
+    add("--gpu-interval", metavar="SECONDS", type=interval, default=1.0,
+        help="between samples of the GPUs, 0.1 to 60 (default: %(default)s)")  # fmt: skip
+    add("--gpu-driver", metavar="NAME", action="append", choices=GPU_DRIVERS,
+        help="ask only these for GPUs: nvml, dcgm, amd, dcgm_endpoint (default: all there are)")  # fmt: skip
+    add("--dcgm-exporter", metavar="URL", type=aggregator,
+        help="the /metrics of a dcgm-exporter, where GPUs are not to be asked directly")  # fmt: skip
     add("--once", action="store_true", help="print one exposition and exit; changes nothing on the node")
+    add("--check", action="store_true",
+        help="print what can be seen on this node, what not and why, and exit (1 if something failed)")  # fmt: skip
+    add("--json", action="store_true", help="with --check: as JSON")
     parser.set_defaults(call=call)
 
 
@@ -97,6 +118,21 @@ def interval(text: str) -> float:
     return value
 
 
+def count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text[:6]) <= GPUS_MAX):
+        raise argparse.ArgumentTypeError(f"{text!r}: want a number of GPUs, 0 to {GPUS_MAX}")
+    return int(text)
+
+
+def drivers(arguments) -> tuple[str, ...] | None:
+    """Which GPU drivers to ask. On another tree than this node's the drivers of this node have nothing to say."""
+    if arguments.gpu_driver:
+        return tuple(dict.fromkeys(arguments.gpu_driver))
+    if os.path.realpath(arguments.sysfs) != "/sys":
+        return ("amd", "dcgm_endpoint")
+    return None
+
+
 def call(arguments) -> int:
     """Run the agent until SIGTERM or SIGINT."""
     import logging
@@ -125,7 +161,7 @@ def call(arguments) -> int:
             )
     agent = Agent(
         arguments.directory,
-        aggregator=None if arguments.once else arguments.aggregator,
+        aggregator=None if arguments.once or arguments.check else arguments.aggregator,
         token_file=arguments.token_file,
         interval_seconds=arguments.interval,
         push_interval_seconds=arguments.push_interval,
@@ -133,11 +169,31 @@ def call(arguments) -> int:
         py_spy=arguments.py_spy,
         sysfs=arguments.sysfs,
         procfs=arguments.procfs,
+        gpus_expected=arguments.gpus,
+        gpu_interval_seconds=arguments.gpu_interval,
+        dcgm_endpoint=arguments.dcgm_exporter or "",
+        drivers=drivers(arguments),
+        paths=tuple(arguments.path),
     )
+    if arguments.check:
+        return _check(agent, arguments)
     if arguments.once:
         sys.stdout.write(agent.once())
         return 0
     return _run(agent, arguments)
+
+
+def _check(agent, arguments) -> int:
+    import json
+
+    from goodput_exporters.check import check, text
+
+    findings = check(agent, arguments.listen, arguments.aggregator)
+    if arguments.json:
+        print(json.dumps([finding._asdict() for finding in findings], indent=2))
+    else:
+        print(text(findings, sys.stdout.isatty() and not os.environ.get("NO_COLOR")))
+    return 1 if any(finding.status == "failed" for finding in findings) else 0
 
 
 def _run(agent, arguments) -> int:

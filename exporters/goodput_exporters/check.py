@@ -1,0 +1,166 @@
+"""`goodput node --check`: what this agent can see on this node, what it cannot, and why.
+
+In: an agent that was not started. Out: findings, in words, for a person who sets it up. It changes nothing on the node.
+
+    print(text(check(agent, ("127.0.0.1", 9470), None), colour=False))
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import NamedTuple
+
+from goodput.identity import clean_text
+from goodput.metrics import Families
+from goodput_exporters.collectors import NoData
+from goodput_exporters.lock import NAME as LOCK_NAME
+from goodput_exporters.lock import DirectoryLock, Refused
+
+OK, NONE, FAILED = "ok", "none", "failed"
+MARKS = {OK: ("ok", "32"), NONE: ("-", "2"), FAILED: ("FAILED", "31")}
+WIDTH = 22
+DETAIL_MAX = 500
+
+
+class Finding(NamedTuple):
+    """`status` is ok, none (there is nothing to see, which may be right) or failed."""
+
+    what: str
+    status: str
+    detail: str
+
+
+def check(agent, listen: tuple[str, int], aggregator: str | None) -> list[Finding]:
+    """Look at everything once; the drivers have three seconds to answer."""
+    findings = [_user(), _directory(agent.settings.directory), _listen(listen)]
+    if aggregator:
+        findings.append(_aggregator(aggregator))
+    agent.gpus.start()
+    try:
+        agent.gpus.settle()
+        findings += _gpus(agent)
+        findings.append(_ranks(agent))
+        for name, lane in agent.lanes.items():
+            if name not in ("ranks", "gpus"):
+                findings.append(_collector(name, lane.collector))
+    finally:
+        agent.gpus.close()
+    return findings
+
+
+def text(findings: list[Finding], colour: bool) -> str:
+    """One line for each, and a last one with what is to be done."""
+    lines = []
+    for what, status, detail in findings:
+        mark, code = MARKS[status]
+        shown = f"\033[{code}m{mark:<7}\033[0m" if colour else f"{mark:<7}"
+        lines.append(f"{shown}{what:<{WIDTH}} {detail}")
+    failed = sum(finding.status == FAILED for finding in findings)
+    lines.append(f"\n{failed} of {len(findings)} failed." if failed else "\nNothing failed.")
+    return "\n".join(lines)
+
+
+def _user() -> Finding:
+    if os.geteuid() == 0:
+        return Finding("user", OK, "root: sees processes and files of all users")
+    return Finding(
+        "user",
+        OK,
+        f"uid {os.geteuid()}: whose a process of another user is (its environment) stays unknown; counters do not need root",
+    )
+
+
+def _directory(directory: str) -> Finding:
+    if not os.path.isdir(directory):
+        return Finding("rank pages", NONE, f"{directory} is not there yet; the first rank makes it")
+    lock = DirectoryLock(directory)
+    existed = os.path.exists(os.path.join(directory, LOCK_NAME))
+    try:
+        held = lock.hold()
+    except Refused as refusal:
+        return Finding("rank pages", FAILED, str(refusal))
+    finally:
+        lock.release()
+    if held and not existed:
+        os.unlink(os.path.join(directory, LOCK_NAME))
+    if not held:
+        return Finding("rank pages", OK, f"{directory} can be read, not written: dead ranks' pages stay")
+    return Finding("rank pages", OK, f"{directory} can be read and written")
+
+
+def _listen(address: tuple[str, int]) -> Finding:
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    try:
+        with socket.socket(family) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(address)
+    except (OSError, OverflowError) as error:
+        return Finding("listen", FAILED, f"{address[0]}:{address[1]}: {error}")
+    return Finding("listen", OK, f"{address[0]}:{address[1]} is free")
+
+
+def _aggregator(url: str) -> Finding:
+    import httpx
+
+    try:
+        answer = httpx.get(url.rstrip("/") + "/healthz", timeout=3.0)
+    except (httpx.HTTPError, OSError) as error:
+        return Finding("aggregator", FAILED, f"{url}: {error or type(error).__name__}")
+    status = OK if answer.status_code == 200 else FAILED
+    return Finding("aggregator", status, f"{url}: HTTP {answer.status_code}")
+
+
+def _gpus(agent) -> list[Finding]:
+    findings, any_up = [], False
+    for report in agent.gpus.reports():
+        if report.up:
+            any_up = True
+            seen = report.full.sample.gpus if report.full else []
+            models = ", ".join(sorted({gpu.model or "unnamed" for gpu in seen})) or "no GPU"
+            problem = f"; last problem: {report.problem}" if report.counts["problems"] else ""
+            lost = sum(gpu.lost for gpu in seen)
+            detail = f"{len(seen)} ({models})" + (f", {lost} lost" if lost else "") + problem
+            findings.append(
+                Finding(f"driver {report.name}", FAILED if lost else OK, clean_text(detail, DETAIL_MAX))
+            )
+        else:
+            why = report.problem.removeprefix("nothing to drive: ") or "no answer within 3 s"
+            status = NONE if report.absent else FAILED
+            findings.append(Finding(f"driver {report.name}", status, clean_text(why, DETAIL_MAX)))
+    families = Families("node")
+    try:
+        agent.gpus.collect(families)
+    except NoData as error:
+        return [*findings, Finding("GPUs", NONE, str(error))]
+    kinds = {s.labels["kind"]: int(s.value) for f in families for s in f.samples if s.name == "goodput_gpus"}
+    expected, seen = kinds.get("expected"), kinds.get("seen", 0)
+    detail = f"{seen} seen, " + ("expected unknown" if expected is None else f"{expected} expected")
+    short = expected is not None and seen < expected
+    if short and not any_up:
+        detail += ": no driver answers (is the NVIDIA or AMD driver's library visible to this process?)"
+    return [*findings, Finding("GPUs", FAILED if short else OK, detail)]
+
+
+def _ranks(agent) -> Finding:
+    try:
+        agent.ranks.look()
+        ranks = agent.ranks.living()
+    except NoData as error:
+        return Finding("ranks", NONE, str(error))
+    runs = sorted({run for run, _ in ranks})
+    detail = f"{len(ranks)} alive" + (
+        f", of {', '.join(runs[:4])}" + (" …" if len(runs) > 4 else "") if runs else ""
+    )
+    return Finding("ranks", OK if ranks else NONE, clean_text(detail, DETAIL_MAX))
+
+
+def _collector(name: str, collector) -> Finding:
+    families = Families("node")
+    try:
+        collector.collect(families)
+    except NoData as error:
+        return Finding(name, NONE, clean_text(f"{error}", DETAIL_MAX))
+    except Exception as error:
+        return Finding(name, FAILED, clean_text(f"{error}" or type(error).__name__, DETAIL_MAX))
+    return Finding(name, OK, f"{sum(len(family.samples) for family in families)} series")

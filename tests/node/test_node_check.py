@@ -1,0 +1,94 @@
+"""`goodput node --check`: what is said of a node where all is well, where nothing is, and where something is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+
+import pytest
+
+from goodput.cli import main
+from goodput_exporters.agent import Agent
+from goodput_exporters.check import FAILED, NONE, OK, check, text
+from goodput_exporters.lock import DirectoryLock
+
+ANYWHERE = ("127.0.0.1", 0)
+
+
+def agent(tree, **given) -> Agent:
+    return Agent(str(tree / "pages"), sysfs=str(tree / "sys"), procfs=str(tree / "proc"), drivers=(), **given)
+
+
+def by_name(findings) -> dict:
+    found = {finding.what: finding for finding in findings}
+    assert len(found) == len(findings)
+    return found
+
+
+def test_a_node_without_gpus(tree):
+    before = sorted(os.listdir(tree / "pages"))
+    found = by_name(check(agent(tree), ANYWHERE, None))
+    assert {what for what, finding in found.items() if finding.status == FAILED} == set()
+    assert found["host"].status == found["ethernet"].status == found["listen"].status == OK
+    assert found["infiniband"].status == found["GPUs"].status == found["ranks"].status == NONE
+    assert "class/infiniband" in found["infiniband"].detail
+    assert sorted(os.listdir(tree / "pages")) == before
+
+
+def test_gpus_that_are_expected_and_not_seen_are_a_failure(tree):
+    found = by_name(check(agent(tree, gpus_expected=8), ANYWHERE, None))
+    assert found["GPUs"].status == FAILED and "0 seen, 8 expected" in found["GPUs"].detail
+
+
+def test_a_driver_that_answers_and_one_that_does_not(tree, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.path.dirname(__file__))
+    one = agent(tree, gpus_expected=2)
+    one.gpus._modules = {"normal": "fake_drivers:Normal", "absent": "fake_drivers:Absent"}
+    found = by_name(check(one, ANYWHERE, None))
+    assert found["driver normal"].status == OK, found
+    assert found["driver absent"].status == NONE
+    assert not one.gpus.reports()
+
+
+def test_a_port_that_is_taken_and_a_directory_that_another_agent_has(tree):
+    lock = DirectoryLock(str(tree / "pages"))
+    assert lock.hold()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        found = by_name(check(agent(tree), server.getsockname(), None))
+    lock.release()
+    assert found["listen"].status == FAILED and "in use" in found["listen"].detail
+    assert found["rank pages"].status == FAILED and "another agent" in found["rank pages"].detail
+
+
+def test_an_aggregator_that_is_not_there(tree):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    found = by_name(check(agent(tree), ANYWHERE, f"http://127.0.0.1:{port}"))
+    assert found["aggregator"].status == FAILED and "refused" in found["aggregator"].detail
+
+
+def test_a_counter_file_that_cannot_be_read_is_named(tree):
+    (tree / "proc/loadavg").write_text("much\n")
+    found = by_name(check(agent(tree), ANYWHERE, None))
+    assert found["host"].status == FAILED and "loadavg" in found["host"].detail
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_command(tree, capsys, as_json):
+    where = ["--directory", str(tree / "pages"), "--sysfs", str(tree / "sys"), "--procfs", str(tree / "proc")]
+    flags = ["--check", "--listen", "127.0.0.1:0", *(["--json"] if as_json else [])]
+    assert main(["node", *where, *flags]) == 0
+    out = capsys.readouterr().out
+    if as_json:
+        assert {"what": "listen", "status": "ok", "detail": "127.0.0.1:0 is free"} in json.loads(out)
+    else:
+        assert "Nothing failed." in out and "\033" not in out
+    assert main(["node", *where, *flags, "--gpus", "4"]) == 1
+
+
+def test_colours_are_for_terminals():
+    from goodput_exporters.check import Finding
+
+    findings = [Finding("a", OK, "b"), Finding("c", FAILED, "d")]
+    assert "\033[31m" in text(findings, True) and "1 of 2 failed" in text(findings, False)
