@@ -3,10 +3,11 @@
     python -m bench.automatic [--json] [--rounds 3]
 
 Each round starts one process in which the bare loop, goodput by hand and goodput automatic take turns in blocks, and
-then TraceML 0.5.0 under its own `traceml run` with a bare process beside it, for a CPU step of about 0.3, 1.4 and
-10 ms. Figures are over all steps of all rounds; a ratio is to the bare loop of the same process (TraceML: of the
-process beside it), of median and mean the median over neighbouring blocks, and of that the median over rounds. Bars: automatic at most +3 % in the median at 0.3 ms, +1 % at
-1.4 ms, within the noise of two bare loops at 10 ms; its p99.9 within 10 % of the bare loop's.
+then TraceML 0.5.0 under its own `traceml run` with a bare process beside it, for a CPU step of 0.3, 1.4 and 10 ms (the
+batch is sized for it on the machine at hand). Figures are over all steps of all rounds. A ratio is to the bare loop of
+the same process (TraceML: of the process beside it); of median and mean it is the median over neighbouring blocks, and
+of that the median over rounds. Bars: automatic at most +3 % in the median at 0.3 ms, +1 % at 1.4 ms, within the noise
+of two bare loops at 10 ms; its p99.9 within 10 % of the bare loop's.
 """
 
 from __future__ import annotations
@@ -25,17 +26,27 @@ P999_BAR = 1.10
 SECONDS = {"0.3ms": 4, "1.4ms": 6, "10ms": 12}  # of each mode in one process
 
 
-def run(kind: str, modes: list[str], environ: dict) -> dict[str, list[list[float]]]:
+LOOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "automatic_loop.py")
+
+
+def size_of(kind: str) -> str:
+    """The size of a batch that makes a step of this kind's length here."""
+    done = subprocess.run(
+        [sys.executable, LOOP, kind], capture_output=True, text=True, timeout=300, check=True
+    )
+    return done.stdout.strip()
+
+
+def run(kind: str, size: str, modes: list[str], environ: dict) -> dict[str, list[list[float]]]:
     """The step lengths of a process, in microseconds per mode and block."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as directory:
         output = os.path.join(directory, "steps.json")
         environ = {**environ, "GOODPUT_DIR": directory, "BENCH_OUTPUT": output, "GOODPUT_RUN": "bench"}
-        here = os.path.dirname(os.path.abspath(__file__))
-        script, arguments = os.path.join(here, "automatic_loop.py"), [kind, str(SECONDS[kind]), *modes]
-        command = [sys.executable, script, *arguments]
+        arguments = [kind, size, str(SECONDS[kind]), *modes]
+        command = [sys.executable, LOOP, *arguments]
         if "traceml" in modes:
             tool = shutil.which("traceml", path=os.path.dirname(sys.executable)) or "traceml"
-            command = [tool, "run", "--logs-dir", directory, script, "--args", *arguments]
+            command = [tool, "run", "--logs-dir", directory, LOOP, "--args", *arguments]
         done = subprocess.run(
             command, env=environ, capture_output=True, text=True, timeout=600, cwd=directory
         )
@@ -72,11 +83,12 @@ def measure(kind: str, rounds: int) -> list[dict]:
     """Rows of one step length: figures in microseconds, and ratios to the bare loop."""
     steps: dict[str, list[float]] = {}
     ratios: dict[str, list[dict]] = {}
+    size = size_of(kind)
     for turn in range(rounds):
         print(f"{kind}: round {turn + 1} of {rounds}", file=sys.stderr)
-        ours = run(kind, ["bare", "hand", "auto"], dict(os.environ))
-        beside = run(kind, ["bare"], dict(os.environ))
-        peer = run(kind, ["traceml"], dict(os.environ))
+        ours = run(kind, size, ["bare", "hand", "auto"], dict(os.environ))
+        beside = run(kind, size, ["bare"], dict(os.environ))
+        peer = run(kind, size, ["traceml"], dict(os.environ))
         found = {**ours, "bare, beside": beside["bare"], "traceml": peer["traceml"]}
         for mode, blocks in found.items():
             base = beside["bare"] if mode == "traceml" else ours["bare"]

@@ -1,6 +1,7 @@
 """The training loop that bench/automatic.py times: blocks of steps, bare and measured in turns, in one process.
 
-    python -m bench.automatic_loop KIND SECONDS MODE...     # MODE: bare, hand, auto, traceml
+    python -m bench.automatic_loop KIND SIZE SECONDS MODE...     # MODE: bare, hand, auto, traceml
+    python -m bench.automatic_loop KIND                          # prints the SIZE that makes a step that long here
 
 Writes the length of every step, in microseconds, as JSON: {mode: [[...] of each block]}. The steps of a block before its settled
 part are left out: in them root modules are found and the overhead budget takes its measure.
@@ -17,8 +18,8 @@ from time import perf_counter
 import torch
 from torch import nn
 
-# Per kind: width of the layers and size of a batch, which make a step of about this length on one slow core.
-KINDS = {"0.3ms": (160, 48), "1.4ms": (320, 64), "10ms": (768, 224)}
+# Per kind: width of the layers, and the length of a step in seconds, which the size of a batch is chosen for.
+KINDS = {"0.3ms": (160, 0.0003), "1.4ms": (320, 0.0014), "10ms": (768, 0.010)}
 BLOCKS = 24
 BATCHES = 16
 
@@ -38,8 +39,8 @@ class Batches(torch.utils.data.Dataset):
 class Loop:
     """One model and its blocks."""
 
-    def __init__(self, kind: str):
-        width, self.size = KINDS[kind]
+    def __init__(self, kind: str, size: int):
+        width, self.size = KINDS[kind][0], size
         torch.set_num_threads(1)
         torch.manual_seed(0)
         self.width = width
@@ -105,9 +106,22 @@ class Loop:
         return [1e6 * (after - before) for before, after in pairwise(moments)]
 
 
+def size_of(kind: str) -> int:
+    """The size of a batch whose step takes as long as the kind says, by the fastest quarter of some steps."""
+    size = 64
+    for _ in range(4):
+        lengths = sorted(Loop(kind, size).block("bare", max(round(0.5 / KINDS[kind][1]), 40), 20))
+        size = max(round(size * KINDS[kind][1] * 1e6 / lengths[len(lengths) // 4]), 1)
+    return size
+
+
 def main() -> None:
-    kind, seconds, *modes = sys.argv[1:]
-    loop = Loop(kind)
+    kind, *rest = sys.argv[1:]
+    if not rest:
+        print(size_of(kind))
+        return
+    size, seconds, *modes = rest
+    loop = Loop(kind, int(size))
     moments = loop.bare(50)
     step_seconds = (moments[-1] - moments[10]) / 39
     # Five times 64 steps are what the budget judges by, and it matters for short steps alone.

@@ -46,7 +46,7 @@ class HealthLog:
         with self._lock:
             if self._is_told(event, source):
                 return
-            self._number = max(self._number + 1, self._unix_ns())
+            self._number = max(self._number + 1, _number(self._unix_ns()))
             named = (kind, severity)
             if named not in self._counts and len(self._counts) >= COUNTED_MAX:
                 named = ("other", severity)
@@ -55,12 +55,12 @@ class HealthLog:
                 self._number,
                 kind,
                 clean_text(event.device, TEXT_MAX),
-                max(event.time_ns, 0),
-                max(event.code, 0),
+                _number(event.time_ns),
+                _number(event.code),
                 clean_text(event.name, TEXT_MAX),
                 severity,
                 clean_text(event.text, TEXT_MAX),
-                sorted(hits)[: schema.HITS_MAX],
+                sorted({hit for hit in hits if _is_hit(*hit)})[: schema.HITS_MAX],
             )
             self._waiting.append(health)
             if len(self._waiting) > WAITING_MAX:
@@ -97,3 +97,12 @@ class HealthLog:
         if len(self._told) > SAME_MAX:
             del self._told[next(iter(self._told))]
         return False
+
+
+def _number(value: int) -> int:
+    return min(max(value, 0), schema.TIME_NS_MAX - 1)
+
+
+def _is_hit(run: str, rank: int) -> bool:
+    """Whether schema.is_health takes it; one that it does not would cost the event, and the push it is in."""
+    return len(run) <= TEXT_MAX and run.isprintable() and 0 <= rank < schema.WORLD_SIZE_MAX

@@ -1,10 +1,12 @@
 """The links of this node: which went down or came back, which flap, and where much is sent again.
 
-In: sysfs and procfs roots; `look()` now and then. Out: gpu.Event records, each once: link_down, link_up, link_flap (it
-went and came between two looks) and retransmits (more than so many in a window, told again only after a quiet one). A
-look reads three small files for each interface with hardware behind it and each RDMA port, about 0.1 ms.
+In: sysfs and procfs roots; `look()` now and then. Out: gpu.Event records, each once: link_down (a device that is gone
+is down too), link_up, link_flap (it went and came between two looks) and retransmits (more than so many in a window,
+told again only after a quiet one). A look takes about 0.1 ms for each interface with hardware behind it and each RDMA
+port.
 
-What was never up is not down: many ports have no cable. It does not know who uses a link.
+What was never up is not down: many ports have no cable. A counter that begins anew or was not there before has not
+grown. What is gone is forgotten in time, so names that come and go cost no memory. It does not know who uses a link.
 
     links = Links(settings); events = links.look()
 """
@@ -12,6 +14,7 @@ What was never up is not down: many ports have no cable. It does not know who us
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 from goodput_exporters import infiniband_parse as parse
 from goodput_exporters.collectors import CollectorError, ParseError, Settings, parse_count, read_text
@@ -19,10 +22,21 @@ from goodput_exporters.gpu import Event
 from goodput_exporters.sysfs import label, listing
 
 LINKS_MAX = 128
+GONE_MAX = 128
 WINDOW_NS = 10 * 10**9
 # TCP: of what was sent, and at least so many a second. RDMA: a port's, in a second.
 TCP_SHARE, TCP_PER_SECOND, RDMA_PER_SECOND = 0.01, 100, 100
-_RETRANSMITS = [name for name, (series, _, _) in parse.HARDWARE.items() if series == parse.RETRANSMITS]
+TCP, AGAIN, SENT = "tcp", "RetransSegs", "OutSegs"
+_RETRANSMITS = {name for name, (series, _, _) in parse.HARDWARE.items() if series == parse.RETRANSMITS}
+
+
+class Seen(NamedTuple):
+    """A link at one look. `changes` grows when it goes down, and where it is so also when it comes back."""
+
+    name: str
+    up: bool | None
+    changes: int | None
+    severity: str
 
 
 class Links:
@@ -30,71 +44,99 @@ class Links:
         self._settings = settings
         self._net = os.path.join(settings.sysfs, "class/net")
         self._rdma = os.path.join(settings.sysfs, "class/infiniband")
-        self._up: dict[str, bool] = {}
+        self._up: dict[str, bool] = {}  # of those that were up once
         self._changes: dict[str, int] = {}
-        self._counted: dict[str, tuple[int, tuple[int, ...]]] = {}
+        self._counted: dict[str, tuple[int, dict[str, int]]] = {}
         self._stormy: set[str] = set()
+        # Severity by name, at the last look.
+        self._here: dict[str, dict[str, str]] = {"ethernet": {}, "rdma": {}}
+        self._gone: dict[str, None] = {}  # names of `_up`, oldest first
 
     def look(self) -> list[Event]:
         """What happened since the last look. A file that cannot be read says nothing."""
         events: list[Event] = []
         now_ns = self._settings.monotonic_ns()
-        for name in self._names(self._net):
-            path = os.path.join(self._net, name)
-            if os.path.exists(f"{path}/device"):
-                changes = _number(f"{path}/carrier_changes")
-                self._state(events, label(name), _number(f"{path}/carrier"), 1, changes, "warning")
-        for device in self._names(self._rdma):
-            for port in self._names(os.path.join(self._rdma, device, "ports")):
-                path = os.path.join(self._rdma, device, "ports", port)
-                at = f"{label(device)}/{label(port)}"
-                downs = _number(f"{path}/counters/link_downed")
-                self._state(events, at, _state(f"{path}/state"), parse.ACTIVE, downs, "critical")
-                counts = [_number(f"{path}/hw_counters/{name}") for name in _RETRANSMITS]
-                self._storm(events, at, now_ns, (sum(filter(None, counts)),))
+        for kind, look in (("ethernet", self._interfaces), ("rdma", lambda: self._ports(events, now_ns))):
+            try:
+                seen = look()
+            except CollectorError:
+                continue  # A folder that cannot be listed does not say that what was in it is gone.
+            for link in seen:
+                self._state(events, link)
+            self._miss(events, kind, {link.name: link.severity for link in seen})
         segments = _segments(os.path.join(self._settings.procfs, "net/snmp"))
         if segments is not None:
-            self._storm(events, "tcp", now_ns, segments)
+            self._storm(events, TCP, now_ns, segments)
         return events
 
-    def _names(self, path: str) -> list[str]:
-        try:
-            return [name for name in listing(path) or [] if name != "lo"][:LINKS_MAX]
-        except CollectorError:
-            return []
+    def _interfaces(self) -> list[Seen]:
+        paths = [os.path.join(self._net, name) for name in listing(self._net) or ()]
+        # Those of containers, of which there may be hundreds, have no device.
+        paths = [path for path in paths if os.path.exists(f"{path}/device")][:LINKS_MAX]
+        return [_interface(path) for path in paths]
 
-    def _state(
-        self, events, name: str, state: int | None, good: int, changes: int | None, severity: str
-    ) -> None:
-        """`changes` is a counter that grows when the link goes down, and where it is so also when it comes back."""
-        before, known = self._up.get(name), self._changes.get(name)
-        if changes is not None:
-            self._changes[name] = changes
-        if state is None or (before is None and state != good):
+    def _ports(self, events: list[Event], now_ns: int) -> list[Seen]:
+        seen: list[Seen] = []
+        for device in listing(self._rdma) or ():
+            for port in listing(os.path.join(self._rdma, device, "ports")) or ():
+                if len(seen) < LINKS_MAX:
+                    path = os.path.join(self._rdma, device, "ports", port)
+                    seen.append(_port(path, f"{label(device)}/{label(port)}"))
+                    self._storm(events, seen[-1].name, now_ns, _sent_again(f"{path}/hw_counters"))
+        return seen
+
+    def _state(self, events: list[Event], link: Seen) -> None:
+        name, before, known = link.name, self._up.get(link.name), self._changes.get(link.name)
+        if link.changes is not None:
+            self._changes[name] = link.changes
+        if link.up is None or (before is None and not link.up):
             return
-        up = self._up[name] = state == good
-        flapped = before is not None and None not in (known, changes) and changes > known
-        if before and not up:
-            events.append(self._event("link_down", name, severity, "the link is down"))
-        elif before is False and up:
+        self._up[name] = link.up
+        flapped = before is not None and None not in (known, link.changes) and link.changes > known
+        if before and not link.up:
+            events.append(self._event("link_down", name, link.severity, "the link is down"))
+        elif before is False and link.up:
             events.append(self._event("link_up", name, "info", "the link is up again"))
-        elif up and flapped:
-            events.append(self._event("link_flap", name, severity, "the link was down between two looks"))
+        elif link.up and flapped:
+            text = "the link was down between two looks"
+            events.append(self._event("link_flap", name, link.severity, text))
 
-    def _storm(self, events, name: str, now_ns: int, counts: tuple[int, ...]) -> None:
-        """`counts` are what was sent again and, for TCP, what was sent."""
-        since_ns, before = self._counted.get(name, (now_ns, counts))
-        self._counted.setdefault(name, (now_ns, counts))
+    def _miss(self, events: list[Event], kind: str, here: dict[str, str]) -> None:
+        """Tell of what was here at the last look and is not now, and forget what is gone for long."""
+        for name, severity in self._here[kind].items():
+            if name in here:
+                continue
+            if self._up.get(name):
+                events.append(self._event("link_down", name, severity, "the device is gone"))
+            if name in self._up:
+                self._up[name] = False
+                self._gone[name] = None
+            self._changes.pop(name, None)
+            self._counted.pop(name, None)
+            self._stormy.discard(name)
+        for name in here:
+            self._gone.pop(name, None)
+        self._here[kind] = here
+        while len(self._gone) > GONE_MAX:
+            oldest = next(iter(self._gone))
+            del self._gone[oldest], self._up[oldest]
+
+    def _storm(self, events: list[Event], name: str, now_ns: int, counts: dict[str, int]) -> None:
+        """`counts` are of what was sent again, by name; TCP's also of what was sent."""
+        since_ns, before = self._counted.setdefault(name, (now_ns, counts))
         seconds = (now_ns - since_ns) / 1e9
         if now_ns - since_ns < WINDOW_NS:
             return
         self._counted[name] = now_ns, counts
-        again = (counts[0] - before[0]) / seconds
-        stormy = again > RDMA_PER_SECOND
-        text = f"{again:.0f} a second sent again"
-        if len(counts) > 1:
-            share = again * seconds / max(counts[1] - before[1], 1)
-            stormy = again > TCP_PER_SECOND and share > TCP_SHARE
+        grown = {of: max(count - before[of], 0) for of, count in counts.items() if of in before}
+        sent = grown.pop(SENT, None)
+        again = sum(grown.values())
+        rate = again / seconds
+        stormy = rate > RDMA_PER_SECOND
+        text = f"{rate:.0f} a second sent again"
+        if sent is not None:
+            share = again / max(sent, 1)
+            stormy = rate > TCP_PER_SECOND and share > TCP_SHARE
             text += f", {100 * share:.1f} % of what was sent"
         if stormy and name not in self._stormy:
             events.append(self._event("retransmits", name, "warning", text))
@@ -104,27 +146,55 @@ class Links:
         return Event(kind, name, self._settings.unix_ns(), severity=severity, text=text)
 
 
-def _number(path: str) -> int | None:
+def _interface(path: str) -> Seen:
+    # First the count: what happens in between is then told at the next look.
+    changes, up = _number(f"{path}/carrier_changes"), _number(f"{path}/carrier")
+    if up is None and _text(f"{path}/operstate") == "down":
+        up = 0  # The kernel shows no carrier of an interface that was closed.
+    return Seen(label(os.path.basename(path)), None if up is None else up == 1, changes, "warning")
+
+
+def _port(path: str, name: str) -> Seen:
+    downs, state = _number(f"{path}/counters/link_downed"), _state(f"{path}/state")
+    return Seen(name, None if state is None else state == parse.ACTIVE, downs, "critical")
+
+
+def _sent_again(path: str) -> dict[str, int]:
+    try:
+        names = _RETRANSMITS.intersection(listing(path) or ())
+    except CollectorError:
+        return {}
+    found = {name: _number(f"{path}/{name}") for name in names}
+    return {name: count for name, count in found.items() if count is not None}
+
+
+def _text(path: str) -> str | None:
     try:
         text = read_text(path)
-        return None if text is None else parse_count(text.strip())
-    except (CollectorError, ParseError):
+        return None if text is None else text.strip()
+    except CollectorError:
+        return None
+
+
+def _number(path: str) -> int | None:
+    try:
+        return parse_count(_text(path) or "")
+    except ParseError:
         return None
 
 
 def _state(path: str) -> int | None:
     try:
-        text = read_text(path)
-        return None if text is None else parse.parse_state(text)
-    except (CollectorError, ParseError):
+        return parse.parse_state(_text(path) or "")
+    except ParseError:
         return None
 
 
-def _segments(path: str) -> tuple[int, int] | None:
+def _segments(path: str) -> dict[str, int] | None:
     """TCP segments sent again, and sent."""
     try:
-        lines = [line.split() for line in (read_text(path) or "").splitlines() if line.startswith("Tcp:")]
+        lines = [line.split() for line in (_text(path) or "").splitlines() if line.startswith("Tcp:")]
         found = dict(zip(lines[0], lines[1], strict=True))
-        return parse_count(found["RetransSegs"]), parse_count(found["OutSegs"])
-    except (CollectorError, ParseError, IndexError, KeyError, ValueError):
+        return {name: parse_count(found[name]) for name in (AGAIN, SENT)}
+    except (ParseError, IndexError, KeyError, ValueError):
         return None

@@ -126,10 +126,8 @@ class Gpus:
 
     def _child(self, name: str, module: str) -> Child:
         settings = self._settings
-        options = Options(
-            sysfs=settings.sysfs, procfs=settings.procfs, dcgm_endpoint=settings.dcgm_endpoint
-        )  # fmt: skip
         interval_seconds = min(INTERVAL_SECONDS_MAX, max(INTERVAL_SECONDS_MIN, settings.gpu_interval_seconds))
+        options = Options(settings.sysfs, settings.procfs, settings.dcgm_endpoint, interval_seconds)
         return Child(
             name,
             options,

@@ -32,6 +32,8 @@ class Options:
     procfs: str = "/proc"
     # Of a dcgm-exporter, as http://127.0.0.1:9400/metrics; "" for none.
     dcgm_endpoint: str = ""
+    # How often it will be asked.
+    interval_seconds: float = 1.0
 
 
 class Driver(Protocol):

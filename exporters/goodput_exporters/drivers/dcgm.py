@@ -30,7 +30,6 @@ from goodput_exporters.drivers import Options
 from goodput_exporters.gpu import EVENTS_MAX, PROBLEMS_MAX, Event, Gpu, Sample
 from goodput_exporters.xid import lookup
 
-_INTERVAL_SECONDS = 1.0
 _AGE_NS_MAX = 3_600_000_000_000
 
 
@@ -45,7 +44,7 @@ class Dcgm:
         unix_ns: Callable[[], int] = time.time_ns,
     ):
         self._environ = os.environ if environ is None else environ
-        self._interval_seconds = float(getattr(options, "interval_seconds", 0) or _INTERVAL_SECONDS)
+        self._interval_seconds = options.interval_seconds
         self._monotonic_ns, self._unix_ns = monotonic_ns, unix_ns
         self._modules: SimpleNamespace | None = None
         self._link: Link | None = None
