@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, field
+from operator import add
 
 from goodput.account.facts import Facts, Key, gather
 from goodput.account.fold import PRODUCTIVE, Fold
+from goodput.account.hardware import energy_mj, is_cut, is_sampled, states_of
 from goodput.account.lengths import Lengths
 from goodput.account.loader import Loading, loading
 from goodput.account.peaks import peak
@@ -55,6 +57,9 @@ class RankAccount:
     gpu_hour_cost: float | None = None
     gpu_power_watts: float | None = None
     observed: bool = False
+    sampled: bool = False  # it is known how much of its compute, or of some of it, the device idled in
+    energy_mj: int = 0  # measured, by all its devices
+    metered: list[int] = field(default_factory=vector)  # the part of `states` that this energy is of
 
 
 @dataclass
@@ -69,6 +74,9 @@ class Restart:
     lost_steps: int = 0
     lost_gpu_ns: int = 0
     startup_gpu_ns: int = 0  # startup, restore and compile of this attempt
+
+    def gpu_ns(self) -> int:
+        return self.down_gpu_ns + self.lost_gpu_ns + self.startup_gpu_ns
 
 
 @dataclass
@@ -234,7 +242,7 @@ class Engine:
             last_progress_ns=max(
                 (f.last_end_ns for f in self.folds.values() if f.steps), default=facts.start_ns
             ),
-            clamped=facts.overlaps + sum(f.clamped for f in self.folds.values()),
+            clamped=facts.overlaps + sum(fold.clamped + is_cut(fold.attempt) for fold in self.folds.values()),
             samples=sum(f.samples for f in self.folds.values()),
             device=next((a.device for own in facts.by_rank.values() for a in own if a.device), ""),
             loading=loading(run.attempts.values()),
@@ -351,9 +359,13 @@ def _typical(run: Run) -> tuple[int, float | None]:
 
 def _add_attempt(result: RankAccount, attempt: Attempt, fold: Fold, restarts: dict[int, Restart]) -> None:
     """Add an attempt's sums to its rank's."""
-    for part in (fold.kept, fold.rest):
-        for i, ns in enumerate(part):
-            result.states[i] += ns
+    states = states_of(attempt, fold)
+    result.states = list(map(add, result.states, states))
+    result.sampled |= is_sampled(attempt)
+    energy = energy_mj(attempt, sum(states))
+    if energy is not None:
+        result.energy_mj += energy
+        result.metered = list(map(add, result.metered, states))
     for name in ("kept_steps", "lost_steps", "kept_ns", "saved_ns", "device_ns", "kept_samples"):
         setattr(result, name, getattr(result, name) + getattr(fold, name))
     if result.flops is not None:

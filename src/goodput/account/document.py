@@ -70,15 +70,20 @@ def _basis(account: Account, joules: dict | None) -> dict[str, str]:
     return {
         "states": "measured",
         "compile": "estimated",
-        "launch": "estimated" if account.gpu_ns()[INDEX["launch"]] else "unknown",
+        "launch": "estimated" if _is_launch_known(account) else "unknown",
         **{factor: "measured" if known[factor] else "unknown" for factor in FACTORS},
         "slowdown": "unknown" if account.straggler.slowdown() is None else "estimated",
-        "energy": "estimated" if joules else "unknown",
+        "energy": figures.energy_basis(account) if joules else "unknown",
     }
 
 
+def _is_launch_known(account: Account) -> bool:
+    """Samples told of it, be it that it was nothing, or a run log has it as a phase."""
+    return any(rank.sampled for rank in account.ranks) or account.gpu_ns()[INDEX["launch"]] > 0
+
+
 def _restart(restart, price: float | None) -> dict:
-    gpu_ns = restart.down_gpu_ns + restart.lost_gpu_ns + restart.startup_gpu_ns
+    gpu_ns = restart.gpu_ns()
     return {
         "attempt": restart.attempt,
         "time": restart.time_ns / 1e9,

@@ -11,6 +11,8 @@ from goodput.account.account import Account
 from goodput.account.flops import too_high
 from goodput.account.states import INDEX, STATES
 
+# No process of the run is there in these, so nothing can measure what it takes.
+_GONE = tuple(INDEX[state] for state in ("down", "queue", "unobserved"))
 _PRODUCTIVE, _COMMUNICATION, _STRAGGLER = INDEX["productive"], INDEX["communication"], INDEX["straggler"]
 INTERVAL_SOURCE = (
     "Young, A first order approximation to the optimum checkpoint interval (1974): sqrt(2 x save time x mean time "
@@ -102,8 +104,46 @@ def money(account: Account) -> dict | None:
 
 
 def energy(account: Account) -> dict | None:
-    """Joules by state: GPU-seconds times the mean power that was told, so an estimate. None without one."""
-    return _weighed(account, "gpu_power_watts", 1e9)
+    """Joules by state. None where no energy was measured and no power was told.
+
+    What was measured of a rank's processes is split over the states of their time in proportion; together it is what
+    was measured. The rest is GPU-seconds times the mean power that was told. Without one, the time of a process that
+    nobody measured has the mean power of those that were, and that of no process (_GONE) has None: unknown.
+    """
+    return _energy(account)[0]
+
+
+def energy_basis(account: Account) -> str:
+    """Of `energy`: measured where no part of it is an estimate."""
+    return "estimated" if _energy(account)[1] else "measured"
+
+
+def _energy(account: Account) -> tuple[dict | None, bool]:
+    """As `energy` has it, and whether some of it is estimated."""
+    if not any(rank.energy_mj for rank in account.ranks):
+        return _weighed(account, "gpu_power_watts", 1e9), True
+    told = [rank.gpu_power_watts for rank in account.ranks if rank.gpu_power_watts is not None]
+    lived_ns = sum(sum(rank.metered) * rank.devices for rank in account.ranks)
+    shown = sum(rank.energy_mj for rank in account.ranks) * 1e6 / lived_ns if lived_ns else None
+    totals: list[float | None] = [0.0] * len(STATES)
+    estimated = False
+    for rank in account.ranks:
+        metered_ns = sum(rank.metered)
+        watts = rank.gpu_power_watts or (sum(told) / len(told) if told else None)
+        for i, ns in enumerate(rank.states):
+            rest_ns = ns - rank.metered[i]
+            power = shown if watts is None and i not in _GONE else watts
+            if rest_ns and power is None:
+                totals[i] = None
+            if totals[i] is None:
+                continue
+            if rank.metered[i]:
+                totals[i] += rank.energy_mj / 1e3 * (rank.metered[i] / metered_ns)
+            if rest_ns:
+                totals[i] += rest_ns * rank.devices / 1e9 * power
+                estimated = True
+    known = sum(joules for joules in totals if joules is not None)
+    return {"total": known, "states": dict(zip(STATES, totals, strict=True))}, estimated
 
 
 def _weighed(account: Account, name: str, per_ns: float) -> dict | None:

@@ -39,6 +39,7 @@ class Fold:
         self.blame = blame
         self.to_state = [state_of(name, attempt.phase_states) for name in attempt.phases]
         self.number, self.last_end_ns, self.samples, self._said_samples = 0, attempt.start_ns, 0, 0
+        self.compute_ns = 0  # all of the attempt's compute, in whatever state it counts
         self.device_ns = self._said_device_ns = 0  # length of steps that a device's clock divided into phases
         self.totals = self.outside = (0,) * len(self.to_state)
         self.steps = self.clamped = 0
@@ -100,6 +101,9 @@ class Fold:
         self.totals, self.outside = _padded(row.totals, width), _padded(row.outside, width)
         self.number, self._said_samples, self._said_device_ns = row.number, row.samples, row.device_ns
         self.last_end_ns, self.steps = max(row.end_ns, self.last_end_ns), 1
+        self.compute_ns = sum(
+            ns for state, ns in zip(self.to_state, self.totals, strict=True) if state == PRODUCTIVE
+        )
 
     def row(self, row: Row):
         """Fold a row of cumulative totals; returns what `add` returns."""
@@ -145,6 +149,7 @@ class Fold:
             self.exhausted = True
         length = sum(inside)
         self.samples += samples
+        self.compute_ns += inside[PRODUCTIVE] + gap[PRODUCTIVE]
         self._count_device(min(max(device_ns, 0), length), length, end_ns)
         first, self.steps = self.steps == 0, self.steps + 1
         if first or end_ns - began != length:
@@ -300,6 +305,7 @@ class Fold:
             fit(tail, vector(), length)
             tail[_UNATTRIBUTED] += length - sum(tail)
         self.saved_ns += tail[CHECKPOINT]
+        self.compute_ns += tail[PRODUCTIVE]
         unfinished = False
         if not self.steps:
             tail = _settled_gap(tail, True, True, self.threshold_ns)

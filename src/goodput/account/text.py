@@ -94,12 +94,17 @@ def render(document: dict) -> str:
         f"  {'state':<14}{'GPU-seconds':>12}{'percent':>9}   what it is",
     ]
     lines += [
-        f"  {s:<14}{seconds:>12.2f}{share:>8}%   {what}" for s, seconds, share, what in state_rows(document)
+        f"  {s:<14}{seconds:>12.2f}{share:>8}%   {what}{_marked(document, s)}"
+        for s, seconds, share, what in state_rows(document)
     ]
     lines += [f"  {'total':<14}{document['gpu_seconds']:>12.2f}{'100.0':>8}%", ""]
     parts = (_factor_lines, _figure_lines, _straggler_lines, _restart_lines, _cause_lines)
     lines += [wrap(line) for part in parts for line in part(document)]
     return "\n".join(lines)
+
+
+def _marked(document: dict, state: str) -> str:
+    return " (an estimate)" if document["basis"].get(state) == "estimated" else ""
 
 
 def wrap(line: str) -> str:
@@ -182,7 +187,8 @@ def _money_lines(document: dict) -> list[str]:
         idle = cost["total"] - cost["states"]["productive"]
         said.append(f"cost {dollars(cost['total'])}, {dollars(idle)} of it not productive")
     if energy is not None:
-        said.append(f"energy {energy['total'] / 3.6e6:,.3g} kWh (estimate)")
+        guess = " (estimate)" if document["basis"]["energy"] == "estimated" else ""
+        said.append(f"energy {energy['total'] / 3.6e6:,.3g} kWh{guess}")
     return [f"  {'; '.join(said)}"] if said else []
 
 

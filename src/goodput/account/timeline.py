@@ -81,6 +81,7 @@ class Attempt:
     totals: tuple[int, ...] = ()
     unmeasured: int = 0  # steps so far of which only the length was measured
     loader: dict[str, int] = field(default_factory=dict)  # what its loader did so far; see loader.py
+    hardware: dict[str, int] = field(default_factory=dict)  # what its GPU did so far; see hardware.py
     alive: bool = True
     ended: str = ""  # "", "finished", "failed", "resumed"; not alive and "" means killed
     end_ns: int = 0

@@ -11,9 +11,10 @@ import importlib.resources
 import logging
 import time
 from contextlib import asynccontextmanager
+from typing import Annotated, Literal
 
 import msgspec
-from fastapi import FastAPI, HTTPException, Response
+from fastapi import FastAPI, HTTPException, Query, Response
 from starlette.responses import FileResponse
 from starlette.routing import Route
 
@@ -21,6 +22,8 @@ from goodput import __version__, schema
 from goodput.aggregator import models
 from goodput.aggregator.accounts import Accounts
 from goodput.aggregator.exposition import Exposition
+from goodput.aggregator.health import HealthLog
+from goodput.aggregator.health_costs import HealthView
 from goodput.aggregator.history import History, HistoryError
 from goodput.aggregator.ingest import Ingest
 from goodput.aggregator.ledger import Ledger, LedgerError
@@ -28,10 +31,13 @@ from goodput.aggregator.store import Store
 
 log = logging.getLogger("goodput.aggregator")
 RUNS_LISTED_MAX = 1000
+EVENTS_LISTED, EVENTS_LISTED_MAX = 100, 1000
+_Severity = Literal["info", "warning", "critical"]
+_Limit = Annotated[int, Query(ge=1, le=EVENTS_LISTED_MAX)]
 HANGS_EVERY_SECONDS = 2.0
 _SCRIPTS = (
     *("page", "words", "numbers", "nodes", "facts", "hang"),
-    *("figures", "restarts", "rolling", "straggler"),
+    *("figures", "restarts", "rolling", "straggler", "health"),
 )
 _PAGE_FILES = {
     "": "text/html",
@@ -46,7 +52,9 @@ def create_app(ledger_url: str, *, stall_seconds: float = 60.0, stale_seconds: f
     accounts = Accounts(
         store, stall_seconds=stall_seconds, stale_seconds=stale_seconds, history=History(ledger_url)
     )
-    ingest = Ingest(store, ledger, hangs=accounts.hangs)
+    log_of_health = HealthLog()
+    health = HealthView(log_of_health, accounts)
+    ingest = Ingest(store, ledger, hangs=accounts.hangs, health=log_of_health)
     restored = ingest.restore(then=accounts.account)
     if restored:
         log.info("restored %d rank processes of %d runs", restored, len(store.runs))
@@ -69,8 +77,9 @@ def create_app(ledger_url: str, *, stall_seconds: float = 60.0, stale_seconds: f
     )
     app.state.ledger_url = ledger.url
     app.router.routes.append(Route("/api/v1/ingest", _IngestRoute(ingest), methods=["POST"]))
+    _add_health(app, health)
     _add_api(app, accounts)
-    _add_operations(app, Exposition(accounts, ingest))
+    _add_operations(app, Exposition(accounts, ingest, health))
     _add_page(app)
     return app
 
@@ -123,6 +132,42 @@ async def _answer(send, status: int, body: bytes, content_type: bytes) -> None:
 
 def _json(value) -> Response:
     return Response(msgspec.json.encode(value), media_type="application/json")
+
+
+def _add_health(app: FastAPI, health: HealthView) -> None:
+    """Before the routes of runs, whose names may hold slashes."""
+
+    @app.get(
+        "/api/v1/health", responses={200: {"model": models.Health}}, summary="Hardware's health, newest first"
+    )
+    async def everything(
+        run: str | None = None,
+        node: str | None = None,
+        severity: _Severity | None = None,
+        since: float | None = None,
+        limit: _Limit = EVENTS_LISTED,
+    ) -> Response:
+        """XIDs, ECC errors, links that went down and the like. `since` is in unix seconds."""
+        wanted = {"node": node, "severity": severity, "since_ns": 0 if since is None else _ns(since)}
+        return _json({"events": health.all(run, limit=limit, **wanted)})
+
+    @app.get(
+        "/api/v1/runs/{run:path}/health",
+        responses={200: {"model": models.RunHealth}, 404: {"description": "no such run"}},
+        summary="What happened to the hardware under a run, newest first, and what it has cost",
+    )
+    async def of_run(
+        run: str,
+        severity: _Severity | None = None,
+        since: float | None = None,
+        limit: _Limit = EVENTS_LISTED,
+    ) -> Response:
+        """`gpu_seconds` is what the restarts cost that an event is taken to have led to; see the schema."""
+        wanted = {"severity": severity, "since_ns": 0 if since is None else _ns(since)}
+        try:
+            return _json({"run": run, "events": health.of_run(run, limit=limit, **wanted)})
+        except KeyError:
+            raise HTTPException(404, f"no run {run!r}") from None
 
 
 def _add_api(app: FastAPI, accounts: Accounts) -> None:

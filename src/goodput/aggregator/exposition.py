@@ -16,6 +16,7 @@ from goodput.account import figures
 from goodput.account.account import FACTORS, Account
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts import Accounts
+from goodput.aggregator.health_costs import HealthView
 from goodput.aggregator.ingest import Ingest
 from goodput.causes import explain
 from goodput.metrics import Families
@@ -26,8 +27,8 @@ KEPT_SECONDS = 900.0
 class Exposition:
     """A registry for prometheus_client's writer: `collect` is called at each scrape."""
 
-    def __init__(self, accounts: Accounts, ingest: Ingest, clock_ns=time.time_ns):
-        self._accounts, self._ingest, self._clock_ns = accounts, ingest, clock_ns
+    def __init__(self, accounts: Accounts, ingest: Ingest, health: HealthView, clock_ns=time.time_ns):
+        self._accounts, self._ingest, self._health, self._clock_ns = accounts, ingest, health, clock_ns
 
     def text(self) -> bytes:
         return generate_latest(self)
@@ -63,6 +64,7 @@ class Exposition:
         families.add("goodput_progress_age_seconds", run, 0 if account.status == "finished" else age_ns / 1e9)
         self._add_hang(families, account, now_ns)
         self._add_ranks(families, account, now_ns)
+        self._add_health(families, run)
         _add_figures(families, account)
         _add_straggler(families, account)
         for cause in explain(account):
@@ -88,6 +90,13 @@ class Exposition:
         oldest = min((attempt.heard_ns or attempt.seen_ns for attempt in alive), default=now_ns)
         families.add("goodput_rank_last_report_age_seconds", run, max(now_ns - oldest, 0) / 1e9)
 
+    def _add_health(self, families: Families, run: dict[str, str]) -> None:
+        events, spent_ns = self._health.counted(run["run"])
+        for (kind, severity), count in sorted(events.items()):
+            families.add("goodput_run_health_events", {**run, "kind": kind, "severity": severity}, count)
+        for kind, ns in sorted(spent_ns.items()):
+            families.add("goodput_run_health_cost_gpu_seconds", {**run, "kind": kind}, ns / 1e9)
+
     def _add_self(self, families: Families) -> None:
         store, counts = self._accounts.store, self._ingest.counts
         families.add("goodput_aggregator_info", {"version": __version__}, 1)
@@ -103,6 +112,14 @@ class Exposition:
         families.add("goodput_aggregator_clamped_total", {"what": "row"}, clamped)
         for outcome, count in self._accounts.hangs.counts.items():
             families.add("goodput_aggregator_stacks_total", {"outcome": outcome}, count)
+        events = self._ingest.health.counts
+        for reason in ("malformed", "time", "full"):
+            labels = {"reason": reason}
+            families.add("goodput_aggregator_health_dropped_total", labels, events["dropped", reason])
+        for (kind, severity), count in sorted(events.items()):
+            if kind != "dropped":
+                labels = {"kind": kind, "severity": severity}
+                families.add("goodput_aggregator_health_events_total", labels, count)
         families.add("goodput_aggregator_ingest_seconds_total", {}, self._ingest.seconds)
         families.add("goodput_aggregator_ledger_errors_total", {}, counts["ledger", "error"])
         families.add("goodput_aggregator_runs", {}, len(store.runs))
@@ -136,7 +153,8 @@ def _add_figures(families: Families, account: Account) -> None:
     }
     for name, total in spent.items():
         for state, value in (total or {"states": {}})["states"].items():
-            families.add(name, {**run, "state": state}, value)
+            if value is not None:
+                families.add(name, {**run, "state": state}, value)
 
 
 def _add_straggler(families: Families, account: Account) -> None:

@@ -18,8 +18,9 @@ from msgspec.structs import replace
 
 from goodput import schema
 from goodput.aggregator.hangs import Hangs
+from goodput.aggregator.health import NODE_WEIGHT_MAX, HealthLog, Key
 from goodput.aggregator.ledger import Ledger, LedgerError
-from goodput.aggregator.store import Merged, Refused, Store
+from goodput.aggregator.store import AHEAD_NS_MAX, Merged, Refused, Store
 
 log = logging.getLogger("goodput.aggregator")
 RUNS_NAMED_MAX = 256
@@ -28,9 +29,18 @@ RUNS_NAMED_MAX = 256
 class Ingest:
     """The way in. `counts` holds the aggregator's own counters by (series, label)."""
 
-    def __init__(self, store: Store, ledger: Ledger, clock_ns=time.time_ns, hangs: Hangs | None = None):
+    def __init__(
+        self,
+        store: Store,
+        ledger: Ledger,
+        clock_ns=time.time_ns,
+        hangs: Hangs | None = None,
+        health: HealthLog | None = None,
+    ):
         self._store, self._ledger, self._clock_ns, self._hangs = store, ledger, clock_ns, hangs
+        self.health = HealthLog() if health is None else health
         self._unwritten: list[Merged] = []
+        self._unwritten_health: dict[Key, schema.Health] = {}
         self._writing = asyncio.Lock()
         self.counts: Counter = Counter()
         self.seconds = 0.0
@@ -53,6 +63,9 @@ class Ingest:
             if run in self._store.runs:
                 then(run)
         self._store.new = self._store.repeated = 0
+        for node, event in self._ledger.health(NODE_WEIGHT_MAX):
+            self.health.take(node, event)
+        self.health.counts.clear()
         return restored
 
     async def take(self, body: bytes) -> schema.Ack:
@@ -67,6 +80,7 @@ class Ingest:
             self.seconds += time.perf_counter() - began
         began = time.perf_counter()
         rejected = [r for r in map(self._merge, report.ranks) if r is not None]
+        self._take_health(report)
         self.seconds += time.perf_counter() - began
         try:
             await self._write()
@@ -96,17 +110,27 @@ class Ingest:
             log.warning("refused: %s", text)
         return schema.Rejection(identity.run[:128], identity.rank, reason, text)
 
+    def _take_health(self, report: schema.NodeReport) -> None:
+        """What cannot be kept is counted and left out; it costs the report nothing else."""
+        now_ns = self._clock_ns() if report.health else 0
+        for event in report.health:
+            if self.health.take(report.node, event, now_ns, AHEAD_NS_MAX):
+                self._unwritten_health[report.node, event.number] = event
+
     async def _write(self) -> None:
         """Commit all that is merged and not written. Whoever waits for the lock finds its part already done."""
         async with self._writing:
             batch, self._unwritten = self._unwritten, []
-            if not batch:
+            events, self._unwritten_health = self._unwritten_health, {}
+            if not batch and not events:
                 return
             try:
-                await asyncio.to_thread(self._ledger.append, batch)
+                await asyncio.to_thread(self._ledger.append, batch, events)
             except BaseException as error:
                 # Whatever it was, a cancelled push too: the store has these rows, so nobody will send them again.
                 self._unwritten = _folded(batch + self._unwritten)
+                events |= self._unwritten_health
+                self._unwritten_health = {key: event for key, event in events.items() if key in self.health}
                 if isinstance(error, LedgerError):
                     self.counts["ledger", "error"] += 1
                     log.error("%s", error)

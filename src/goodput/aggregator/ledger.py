@@ -1,6 +1,6 @@
 """The ledger: what must outlive the aggregator, in SQLite (WAL) or PostgreSQL through SQLAlchemy Core.
 
-In: what each report brought (store.Merged). Out: at start, rank reports from which the store is whole again,
+In: what each report brought (store.Merged, health events). Out: at start, rank reports from which the store is whole again,
 each under the attempt number that the store had given it; and one run's data as streams, for the export and
 for accounts of a time window.
 Rows lie in chunks as they came, MessagePack in one column, so a push of a rank is one insert. Every write is
@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import msgspec
@@ -31,6 +31,7 @@ import sqlalchemy as sql
 from goodput import schema
 from goodput.aggregator import migrations
 from goodput.aggregator.database import Database, LedgerError, insert
+from goodput.aggregator.health import SEVERITIES, Key
 from goodput.aggregator.store import Merged
 
 __all__ = ["VERSION", "Ledger", "LedgerError"]
@@ -39,6 +40,8 @@ VERSION = len(migrations.VERSIONS)
 CHUNK_ROWS_MAX = 512
 PAGE_CHUNKS = 16
 PAGE_PROCESSES = 64
+PAGE_EVENTS = 10_000
+_NO_EVENTS: Mapping[Key, schema.Health] = {}
 # So many rows go to the database at once; a longer transaction is several such.
 WRITES_AT_ONCE = 500
 
@@ -89,6 +92,16 @@ _events = sql.Table(
     sql.Column("step", sql.BigInteger, nullable=False),
     sql.Column("text", sql.String(255), nullable=False),
 )
+_health = sql.Table(
+    "health",
+    _tables,
+    sql.Column("node", sql.String(255), primary_key=True),
+    sql.Column("number", sql.BigInteger, primary_key=True),
+    sql.Column("severity", sql.Integer, nullable=False),  # its place in health.SEVERITIES
+    sql.Column("time_ns", sql.BigInteger, nullable=False),
+    sql.Column("event", sql.LargeBinary, nullable=False),  # a schema.Health
+    sql.Index("health_by_severity", "node", "severity", "time_ns"),
+)
 _BY_START = [_processes.c[name] for name in ("start_ns", "rank", "run", "host", "pid")]
 _BY_NUMBER = [_chunks.c[name] for name in ("first", "last", "digest")]
 _EVENT = [_events.c[name] for name in schema.EventRow.__struct_fields__]
@@ -105,6 +118,7 @@ _EVENTS_OF = sql.select(*_EVENT).where(*_of(_events)).order_by(_events.c.number)
 
 _rows_decoder = msgspec.msgpack.Decoder(list[schema.StepRow])
 _report_decoder = msgspec.msgpack.Decoder(schema.RankReport)
+_event_decoder = msgspec.msgpack.Decoder(schema.Health)
 
 
 class Ledger:
@@ -148,8 +162,11 @@ class Ledger:
 
     # ---- Writing
 
-    def append(self, batch: list[Merged]) -> None:
-        """Write what these reports brought, in one transaction. Raises LedgerError; then nothing is written."""
+    def append(self, batch: list[Merged], health: Mapping[Key, schema.Health] = _NO_EVENTS) -> None:
+        """Write what these reports brought, in one transaction. Raises LedgerError; then nothing is written.
+
+        `health` are events of nodes' hardware by node and number.
+        """
         if self._same_file() != self._file:
             raise LedgerError(
                 f"ledger {self.url}: its file was deleted or replaced; start the aggregator anew"
@@ -169,6 +186,7 @@ class Ledger:
         with self._errors(), self._engine.begin() as connection:
             _put(connection, _chunks, chunks)
             _put(connection, _events, events)
+            _put(connection, _health, [_health_columns(key, event) for key, event in health.items()])
             _put(connection, _processes, processes.values(), newest="sequence")
 
     # ---- Reading
@@ -211,6 +229,17 @@ class Ledger:
                 yield msgspec.structs.replace(
                     report, steps=list(self.rows(report.identity)), events=self.events(report.identity)
                 )
+
+    def health(self, per_node: int) -> Iterator[tuple[str, schema.Health]]:
+        """(node, event) of each node's gravest events, of one severity the newest, so many at most."""
+        gravest = [_health.c.severity.desc(), _health.c.time_ns.desc(), _health.c.number.desc()]
+        place = sql.func.row_number().over(partition_by=_health.c.node, order_by=gravest).label("place")
+        placed = sql.select(_health, place).subquery()
+        query = sql.select(placed.c.node, placed.c.number, placed.c.event).where(placed.c.place <= per_node)
+        order = [placed.c.node, placed.c.number]
+        with self._errors():
+            for found in self._pages(query.order_by(*order), order, PAGE_EVENTS):
+                yield found.node, _event_decoder.decode(found.event)
 
     def _chunks(self, key: dict, start_ns: int | None, end_ns: int | None) -> Iterator[tuple[int, list]]:
         """(first number, rows) of a process's chunks that touch a time, in ascending first number."""
@@ -330,6 +359,13 @@ def _touches(row: schema.StepRow, start_ns: int | None, end_ns: int | None) -> b
 
 def _key(identity: schema.Identity) -> dict:
     return {name: getattr(identity, name) for name in _KEY}
+
+
+def _health_columns(key: Key, event: schema.Health) -> dict:
+    node, number = key
+    severity = SEVERITIES.index(event.severity)
+    encoded = msgspec.msgpack.encode(event)
+    return {"node": node, "number": number, "severity": severity, "time_ns": event.time_ns, "event": encoded}
 
 
 def _event_columns(event: schema.EventRow) -> dict:

@@ -126,10 +126,10 @@ class Pipeline(Model):
 
 
 class Total(Model):
-    """Dollars or joules by state."""
+    """Dollars or joules by state; null where joules are unknown, which `total` is without."""
 
     total: float
-    states: dict[str, float]
+    states: dict[str, float | None]
 
 
 class PerUnit(Model):
@@ -311,6 +311,49 @@ class Summary(Model):
     restarts: int
     leading_cause: str | None
     hang: bool
+
+
+class Hit(Model):
+    """A rank whose process was on the device when it happened."""
+
+    run: str
+    rank: int
+
+
+class HealthEvent(Model):
+    """Something that happened to a node's hardware; `device` is a GPU's uuid or a link, `code` such as the XID.
+
+    `gpu_seconds` is what restarts cost (down, lost and startup GPU time) that are put down to this event: those after
+    an attempt of a rank that it hit ended by failure, from 60 s before it, since drivers report late, to 10 minutes
+    after it. Each restart counts to one event: the earliest critical one, else the earliest. Null where there is none;
+    `cost` is that in dollars, null without a price.
+    """
+
+    node: str
+    number: int
+    time: float
+    kind: str
+    device: str
+    code: int
+    name: str
+    severity: str
+    text: str
+    hits: list[Hit]
+    gpu_seconds: float | None
+    cost: float | None
+
+
+class Health(Model):
+    """Health events of all nodes, newest first."""
+
+    events: list[HealthEvent]
+
+
+class RunHealth(Model):
+    """Health events that hit a run, newest first, with this run's ranks and cost."""
+
+    run: str
+    events: list[HealthEvent]
 
 
 class Runs(Model):

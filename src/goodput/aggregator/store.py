@@ -187,3 +187,4 @@ def _take_live(attempt: Attempt, live: schema.Live) -> None:
     attempt.seen_ns, attempt.last_ns, attempt.phase = live.now_ns, live.last_ns, live.phase
     attempt.totals, attempt.alive, attempt.ended = live.totals, live.alive, live.ended
     attempt.end_ns, attempt.loader, attempt.unmeasured = live.end_ns, live.loader, live.unmeasured
+    attempt.hardware = live.hardware

@@ -1,9 +1,42 @@
 """The device idle inside compute because the host could not feed it."""
 
+from statistics import median
+
+from goodput.account.states import INDEX
+from goodput.account.text import on
+
 STATE = "launch"
+_LAUNCH, _PRODUCTIVE = INDEX[STATE], INDEX["productive"]
+# A rank whose compute is idle by so much more than the median of the others is the one to look at.
+ALONE_RATIO_MIN, ALONE_SHARE_MIN = 2, 0.1
 
 
 def advise(account) -> str:
+    """Says how much of compute was idle, which rank stands out, and what lets the host keep ahead of the device."""
+    gpu_ns = account.gpu_ns()
+    share = gpu_ns[_LAUNCH] / (gpu_ns[_LAUNCH] + gpu_ns[_PRODUCTIVE])
+    head = f"{100 * share:.0f} % of compute time the GPU had nothing to run (estimate)"
+    return f"{head}: {_alone(account) or _ALL}"
+
+
+_ALL = (
+    "use CUDA graphs, torch.compile, a larger batch, fewer tiny kernels; no .item() or synchronize() in the loop; "
+    "pin each rank to cores of its GPU's NUMA node."
+)
+
+
+def _alone(account) -> str:
+    """What stands out is a node's doing: the code is the same on all ranks."""
+    shares = sorted(
+        (rank.states[_LAUNCH] / spent, rank.rank, rank.host)
+        for rank in account.ranks
+        if (spent := rank.states[_LAUNCH] + rank.states[_PRODUCTIVE])
+    )
+    most, rank, host = shares.pop()
+    usual = median(share for share, *_ in shares) if shares else most
+    if most < ALONE_SHARE_MIN or most < ALONE_RATIO_MIN * usual:
+        return ""
     return (
-        "Fuse small kernels: torch.compile or CUDA graphs, larger micro-batches, less Python between kernels."
+        f"rank {rank}{on(host)} in {100 * most:.0f} %, the others in {100 * usual:.0f} % (median); look at that "
+        "node's CPU load and clock, and pin the rank to cores of its GPU's NUMA node."
     )

@@ -105,6 +105,7 @@ def known(found: dict) -> Html:
         found["gpu_seconds"] - found["states"]["productive"],
     )
     wasted = cost and cost["total"] - cost["states"]["productive"]
+    estimated = "" if found["basis"].get("energy") == "measured" else ", estimated"
     return facts(
         [
             ("Ranks", count(found["world_size"])),
@@ -115,7 +116,7 @@ def known(found: dict) -> Html:
             ("Not productive", time.text(spare)),
             ("Cost", dollars(cost and cost["total"])),
             ("Cost of what was not productive", dollars(wasted, cost["total"])) if cost else None,
-            ("Energy, estimated", joules),
+            (f"Energy{estimated}", joules),
             ("Rank-steps", f"{count(steps['kept'])} kept, {count(steps['lost'])} lost"),
             ("Samples done", count(samples_of(found, found["samples"]))),
             ("Restarts", count(len(found["restarts"]))),

@@ -20,7 +20,8 @@ def states(found: dict, key: str) -> Html:
     energy = joules and Energy(joules["total"])
     heads = ["State", f">{time.unit}", ">Percent"]
     heads += [">Cost"] if cost else []
-    heads += [f">{energy.unit}, estimated"] if energy else []
+    estimated = "" if found["basis"].get("energy") == "measured" else ", estimated"
+    heads += [f">{energy.unit}{estimated}"] if energy else []
     heads.append("What it is")
 
     def cells(first: object, seconds: float, share: str, meaning: str, state: str | None) -> list:

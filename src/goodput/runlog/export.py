@@ -19,6 +19,7 @@ from msgspec import Raw
 from goodput.account import TOLD
 from goodput.account.fold import fit, state_of
 from goodput.account.states import vector
+from goodput.runlog.lines import HARDWARE
 from goodput.schema import EventRow, RankReport, StepRow
 
 _encode = msgspec.json.encode
@@ -64,6 +65,9 @@ def _process(
     reason = {"reason": live.ended or "killed"} if over else {}
     if live.unmeasured:
         reason["unmeasured_steps"] = live.unmeasured
+    reason |= {
+        name: _decimal(live.hardware[of], digits) for name, of, digits in HARDWARE if live.hardware.get(of)
+    }
     yield end_ns, _line("end" if over else "beat", end_ns, **place, **reason, phase=live.phase, phases=phases)
 
 
@@ -146,8 +150,13 @@ def _line(kind: str, time_ns: int, **fields) -> bytes:
 
 def _seconds(ns: int) -> Raw:
     """Nanoseconds as seconds in JSON, exactly."""
-    whole, part = divmod(abs(ns), 10**9)
-    text = f"{'-' * (ns < 0)}{whole}.{part:09d}".rstrip("0")
+    return _decimal(ns, 9)
+
+
+def _decimal(value: int, digits: int) -> Raw:
+    """A whole number of 10^-digits in JSON, exactly."""
+    whole, part = divmod(abs(value), 10**digits)
+    text = f"{'-' * (value < 0)}{whole}.{part:0{digits}d}".rstrip("0")
     return Raw((text + "0" if text.endswith(".") else text).encode())
 
 

@@ -47,6 +47,9 @@ class Line(msgspec.Struct):
     count: int = 1
     device_seconds: float | None = None
     unmeasured_steps: int = 0
+    gpu_compute_seconds: float | None = None
+    gpu_idle_seconds: float | None = None
+    gpu_joules: float | None = None
     run: str | None = None
     phase: str | None = None
     committed: bool = True
@@ -80,6 +83,12 @@ class Line(msgspec.Struct):
 FIELDS = frozenset(Line.__struct_fields__) - {"time_ns", "seconds_ns", "device_ns", "wrong"}
 _decode = msgspec.json.Decoder(Line).decode
 _decode_keys = msgspec.json.Decoder(dict[str, Raw]).decode
+# What samples of the GPU said so far, in a beat or an end: field, figure of Attempt.hardware, digits after the point.
+HARDWARE = (
+    ("gpu_compute_seconds", "compute_ns", 9),
+    ("gpu_idle_seconds", "idle_ns", 9),
+    ("gpu_joules", "energy_mj", 3),
+)
 # The time of submission is on the log's clock, where 0 and less are times too.
 _RATES = tuple(name for name in RATES if name != "submit_time")
 _RANGES = {
@@ -221,6 +230,12 @@ def _refuse(line: Line, name: str, text: str) -> None:
     line.wrong = [*(line.wrong or ()), f"{text}; it is left out"]
 
 
+def hardware(line: Line) -> dict[str, int]:
+    """What a beat or an end says of the GPU, as Attempt.hardware has it."""
+    said = ((figure, getattr(line, name), digits) for name, figure, digits in HARDWARE)
+    return {figure: round(value * 10**digits) for figure, value, digits in said if value}
+
+
 def _check(line: Line) -> None:
     for name in _NEEDED.get(line.kind, ("time",)):
         if getattr(line, name) in (None, _NOTHING):
@@ -233,6 +248,12 @@ def _check(line: Line) -> None:
         value = getattr(line, name)
         if value is not None and not 0 < value < 1e30:
             _refuse(line, name, f"`{name}` is {value!r}, want a positive number")
+    for name, _, digits in HARDWARE:
+        value = getattr(line, name)
+        if value is not None and not 0 <= value < TIME_NS_MAX / 10**digits:
+            # The line says more than this, and can do without.
+            setattr(line, name, None)
+            line.wrong = [*(line.wrong or ()), f"`{name}` is {value!r}, want 0 or more; it is left out"]
     if line.submit_time is not None and not abs(line.submit_time) < TIME_NS_MAX / 1e9:
         raise LineError(f"`submit_time` is {line.submit_time!r}: further away than 146 years")
     if line.seconds is not None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from goodput.account import TOLD, Attempt, Run
 from goodput.account.lengths import Lengths
 from goodput.runlog.complete import complete, contradictions
-from goodput.runlog.lines import KINDS, LINE_BYTES_MAX, Line, LineError, parse, unknown_fields
+from goodput.runlog.lines import KINDS, LINE_BYTES_MAX, Line, LineError, hardware, parse, unknown_fields
 from goodput.runlog.source import LogError, Source
 
 BEHIND_NS_MAX = 600 * 10**9
@@ -328,7 +328,7 @@ class Scan:
         attempt = track.attempt
         if line.time_ns >= track.tail_ns:
             track.tail_ns, track.tail = line.time_ns, line.phases
-            attempt.unmeasured = line.unmeasured_steps
+            attempt.unmeasured, attempt.hardware = line.unmeasured_steps, hardware(line)
             attempt.phase = line.phase or ("none" if line.phases is not None else "")
         if line.kind == "end":
             if line.reason == "killed":

@@ -22,6 +22,7 @@ from goodput import page
 from goodput.sdk.budget import CHECK_STEPS, Budget, share_of
 from goodput.sdk.patch import Patches
 from goodput.sdk.recorder import FORKED_EARLY, NOT_STARTED, SAMPLES_MAX, STEP_MAX, whole
+from goodput.sdk.signals import pass_on
 from goodput.sdk.who import shown
 
 # Steps of another optimizer, without one of the anchor's, after which that one bounds steps.
@@ -39,6 +40,7 @@ def quietly(method):
         try:
             return method(self, *args)
         except Exception as error:
+            pass_on(error)
             self.session.say(f"automatic: {type(error).__name__}: {shown(error)}")
 
     return call
@@ -106,7 +108,8 @@ class Automatic:
         try:
             if self.recorder.device is not None:
                 self.recorder.device(word)
-        except Exception:
+        except Exception as error:
+            pass_on(error)
             self.recorder.device = None
 
     # -- steps
@@ -208,6 +211,7 @@ class Automatic:
             try:
                 function()
             except Exception as error:
+                pass_on(error)
                 self.session.say(f"automatic: {type(error).__name__}: {shown(error)}")
 
     @quietly

@@ -16,6 +16,8 @@ import struct
 from _thread import get_ident
 from time import perf_counter_ns
 
+from goodput.sdk.signals import pass_on
+
 _OVERFLOW_BIN = 31744
 _STEP_BIAS = 1 << 63
 _BLOCK_BITS = 10
@@ -145,7 +147,8 @@ class Clock:
         """Tell the device clock that a boundary was passed."""
         try:
             self.device(word)
-        except Exception:
+        except Exception as error:
+            pass_on(error)
             self.device = None
 
     def unwind(self, stack: tuple | None) -> None:

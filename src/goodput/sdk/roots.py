@@ -19,6 +19,7 @@ from goodput.sdk import hooks
 from goodput.sdk.automatic import FORWARD
 from goodput.sdk.hooks import hook
 from goodput.sdk.recorder import compiled
+from goodput.sdk.signals import pass_on
 from goodput.sdk.who import shown
 
 ROOTS_MAX = 64  # also in _hooks.c
@@ -119,6 +120,7 @@ class Roots:
                     self._fast.append(weakref.ref(timed))
                 return call
         except Exception as error:
+            pass_on(error)
             self.auto.session.say(f"automatic: {type(module).__name__}: {type(error).__name__}")
         self.settle()
         return None
@@ -140,6 +142,7 @@ class Roots:
             try:
                 function(module, args, kwargs)
             except Exception as error:
+                pass_on(error)
                 self.auto.session.say(f"automatic: {type(error).__name__}: {shown(error)}")
 
 

@@ -45,11 +45,12 @@ function cost({ cost: spent, per_dollar: per }) {
 }
 
 function energy({ energy: spent, per_joule: per, basis }) {
-  if (spent === null) return ["Energy", "unknown", "Needs gpu_power_watts in goodput.start.", ""];
+  const needs = "Needs gpu_power_watts in goodput.start, or an agent that reads the GPUs' energy.";
+  if (spent === null) return ["Energy", "unknown", needs, ""];
   const [size, unit] = spent.total < 3.6e5 ? [1e3, "kJ"] : [3.6e6, "kWh"];
   const guess = basis.energy === "estimated" ? "Estimate. " : "";
   return ["Energy", `${compact(spent.total / size)} ${unit}`, `${guess}${each(per, size, unit)}`,
-    "GPU time × the mean power that was told"];
+    guess ? "what was measured, else GPU time × mean power" : "measured while the ranks' processes ran"];
 }
 
 // What was useful for each dollar, kJ or kWh.
@@ -67,4 +68,4 @@ export function stateCost({ cost: spent }, state) {
 }
 
 export const stateTitle = ({ energy: spent }, state, seconds) =>
-  `${seconds} GPU-seconds${spent === null ? "" : `, ${count(spent.states[state] ?? 0)} J`}`;
+  `${seconds} GPU-seconds${spent?.states[state] == null ? "" : `, ${count(spent.states[state])} J`}`;

@@ -10,6 +10,7 @@
 import { facts } from "./facts.js";
 import { figures, stateCost, stateTitle } from "./figures.js";
 import { drawHang } from "./hang.js";
+import { followHealth, followNodes } from "./health.js";
 import { $, ROWS, attribute, bar, field, keyed, paged, put, showTime, swatch, text, width } from "./nodes.js";
 import { count, dollars, duration, gpuUnit, percent, plural, tenths, tenthsText, times } from "./numbers.js";
 import { drawRestarts } from "./restarts.js";
@@ -52,7 +53,8 @@ function drawRunRow(row, run) {
 
 // ---- One run ------------------------------------------------------------------------------------------------
 
-const view = { name: null, run: null, filter: "", sort: "worst", shown: ROWS, restarts: { shown: 8 } };
+const view = { name: null, run: null, filter: "", sort: "worst", shown: ROWS, restarts: { shown: 8 },
+  health: { shown: 8 } };
 
 function drawRun() {
   const run = view.run;
@@ -69,6 +71,7 @@ function drawRun() {
   });
   drawCause(run);
   drawStraggler(run);
+  followHealth(run, view.health);
   drawAccount(run);
   keyed($("figures"), "t-figure", figures(run), ([name]) => name, (node, [name, value, detail, title]) => {
     put(node, { name, value, detail });
@@ -130,7 +133,8 @@ function drawAccount(run) {
     swatch(field(node, "swatch"), row.state);
     put(node, { state: row.state, seconds: unit.text(row.seconds), percent: tenthsText(row.share),
       cost: stateCost(run, row.state), gain: cause ? gain(cause) : "",
-      meaning: (MEANINGS[row.state] ?? "") + (row.state === "stall" ? ` (over ${threshold})` : "") });
+      meaning: (MEANINGS[row.state] ?? "") + (row.state === "stall" ? ` (over ${threshold})` : "") +
+        (run.basis[row.state] === "estimated" ? " (an estimate)" : "") });
     attribute(field(node, "seconds"), "title", stateTitle(run, row.state, row.seconds));
     const button = node.querySelector("button");
     button.dataset.state = row.state;
@@ -259,11 +263,13 @@ function showList() {
   text($("empty-url"), location.origin);
   if (list.runs.length === 0) return show("empty", "goodput: no runs yet");
   drawRuns();
+  followNodes();
   return show("runs", "goodput");
 }
 
 function openRun(name) {
-  Object.assign(view, { name, run: null, filter: "", sort: "worst", shown: ROWS, restarts: { shown: 8 } });
+  Object.assign(view, { name, run: null, filter: "", sort: "worst", shown: ROWS, restarts: { shown: 8 },
+    health: { shown: 8 } });
   $("ranks-filter").value = "";
   $("ranks-sort").length = 2;
 }
@@ -330,6 +336,7 @@ function listen() {
   $("runs-more").addEventListener("click", () => { list.shown += ROWS; drawRuns(); });
   $("ranks-more").addEventListener("click", () => { view.shown += ROWS; redraw(); });
   $("restarts-more").addEventListener("click", () => { view.restarts.shown += ROWS; redraw(); });
+  $("health-more").addEventListener("click", () => { view.health.shown += ROWS; redraw(); });
   setInterval(() => { if (!document.hidden) showAge(); }, 1000);
 }
 

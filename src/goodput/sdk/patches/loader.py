@@ -14,6 +14,7 @@ from operator import index
 
 from goodput.sdk.automatic import NOTHING, quietly
 from goodput.sdk.hooks import NEXT, hook
+from goodput.sdk.signals import pass_on
 
 MODULE = "torch"
 RELIES_ON = """torch/utils/data/dataloader.py: DataLoader.__iter__ returns an iterator whose class inherits
@@ -166,7 +167,8 @@ def sizer(torch):
     def size(batch) -> int:
         try:
             return max(index(first_dimension(batch)), 0)
-        except Exception:
+        except Exception as error:
+            pass_on(error)
             return 0
 
     return size

@@ -12,6 +12,7 @@ from _thread import get_ident
 from goodput.sdk.automatic import BACKWARD
 from goodput.sdk.hooks import AFTER_STEP, BEFORE_STEP, ZERO_GRAD, hook, stand_in
 from goodput.sdk.recorder import compiled
+from goodput.sdk.signals import pass_on
 
 MODULE = "torch"
 RELIES_ON = """torch/optim/optimizer.py: register_optimizer_step_pre_hook and register_optimizer_step_post_hook, called
@@ -93,8 +94,8 @@ def silent(function):
     def call(optimizer, args, kwargs) -> None:
         try:
             function(optimizer, args, kwargs)
-        except Exception:
-            pass
+        except Exception as error:
+            pass_on(error)
 
     return call
 
@@ -161,7 +162,8 @@ def steps_known(optimizer, torch):
     """As steps_done; None where the state is no dictionary, or the number not finite."""
     try:
         return steps_done(optimizer, torch)
-    except Exception:
+    except Exception as error:
+        pass_on(error)
         return None
 
 

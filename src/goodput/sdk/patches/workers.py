@@ -13,6 +13,7 @@ from time import perf_counter_ns, thread_time_ns
 
 from goodput.sdk.hooks import FETCH, hook
 from goodput.sdk.loads import Loads, ask
+from goodput.sdk.signals import pass_on
 from goodput.sdk.worker import ARGUMENTS, NAME, Collate, Loop
 
 MODULE = "torch.utils.data"
@@ -48,8 +49,8 @@ def _with_workers(kind, auto, loads: Loads, loop: Loop) -> None:
             return make(self, loader, *args, **kwargs)
         try:
             loop.places[get_ident()] = loads.place(entry, auto.session.writer)
-        except Exception:
-            pass
+        except Exception as error:
+            pass_on(error)
         try:
             make(self, loader, *args, **kwargs)
         finally:
@@ -149,6 +150,7 @@ def _begin(auto, loads: Loads, loader, iterator):
     try:
         return loads.entry_of(loader, iterator) if auto.is_here() and not loads.inside else None
     except Exception as error:
+        pass_on(error)
         auto.session.say(f"automatic: the loader is not measured: {type(error).__name__}: {error}")
         return None
 
@@ -157,9 +159,11 @@ def _keep(auto, loads: Loads, iterator, loader, entry, began_ns: int) -> None:
     try:
         setattr(iterator, WATCHED, loads.made(loader, entry, began_ns))
     except Exception as error:
+        pass_on(error)
         auto.session.say(f"automatic: the loader is not measured: {type(error).__name__}: {error}")
 
 
 def _give_up(auto, iterator, error: Exception) -> None:
+    pass_on(error)
     iterator.__dict__.pop(WATCHED, None)
     auto.session.say(f"automatic: the loader is not measured: {type(error).__name__}: {error}")
