@@ -156,3 +156,19 @@ def test_the_run_s_name_and_its_pages(place):
         True
     ]
     assert "mine" in run(place, "--name", "mine", path).stderr
+
+
+@pytest.mark.parametrize("flags", [["-E"], ["-I"], ["-uS"], ["-W", "ignore", "-sE"]])
+def test_a_python_that_would_not_hear_us_is_said(place, flags):
+    (place / "quiet.py").write_text("print('ran')")
+    done = run(place, sys.executable, *flags, "quiet.py")
+    assert done.returncode == 0 and done.stdout == "ran\n"
+    assert flags[-1] in done.stderr and "nothing is measured" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "flags", [["-u"], ["-W", "Error::E"], ["-XI"], ["--check-hash-based-pycs", "default"]]
+)
+def test_other_flags_of_python_are_none_of_that(place, flags):
+    (place / "quiet.py").write_text("print('ran')")
+    assert "measured" not in run(place, sys.executable, *flags, "quiet.py", "-E").stderr

@@ -40,6 +40,12 @@ def call(arguments) -> int:
     if command is None:
         print(f"goodput run: {arguments.script}: no such script or command", file=sys.stderr)
         return 2
+    deaf = deaf_flag(command)
+    if deaf:
+        print(
+            f"goodput run: with {deaf} Python looks at no environment, so nothing is measured",
+            file=sys.stderr,
+        )
     environ = environment(os.environ, arguments)
     sys.stdout.flush()
     try:
@@ -59,6 +65,21 @@ def command_of(script: str, arguments: list[str], module: bool) -> list[str] | N
         return [sys.executable, script, *arguments]
     found = shutil.which(script)
     return None if found is None else [found, *arguments]
+
+
+def deaf_flag(command: list[str]) -> str | None:
+    """The flag with which a Python interpreter would not import goodput.auto; None where there is none."""
+    if not os.path.basename(command[0]).startswith(("python", "pypy")):
+        return None
+    flags = iter(command[1:])
+    for flag in flags:
+        if not flag.startswith("-") or flag in ("-", "--") or flag[1] in "mc":
+            return None
+        if flag in ("-W", "-X"):
+            next(flags, None)
+        elif not flag.startswith(("--", "-W", "-X")) and set(flag) & set("EIS"):
+            return flag
+    return None
 
 
 def environment(environ, arguments) -> dict[str, str]:
