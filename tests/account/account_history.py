@@ -45,6 +45,7 @@ class Process:
         self.rows: list[Row] = []
         self.events: list[Event] = []
         self.step_next = self.samples = self.device_ns = 0
+        self.hardware: dict[str, int] = {}
         self.phase, self.alive, self.ended, self.end_ns = "none", True, "", 0
 
     def between(self, **parts: float) -> Process:
@@ -127,6 +128,7 @@ class Process:
             alive=self.alive,
             ended=self.ended,
             end_ns=self.end_ns,
+            hardware=dict(self.hardware),
             **{"host": f"n{self.rank}", **self.identity},
         )
         attempt.add_rows(self.rows if rows is None else rows)

@@ -28,6 +28,7 @@ def rank_report(one: Process, run: str = "r1", *, rows=None, events=None, **give
         ended=one.ended,
         end_ns=one.end_ns,
         totals=tuple(one.totals),
+        hardware=dict(one.hardware),
     )
     return schema.RankReport(
         identity=schema.Identity(run=run, rank=one.rank, attempt=one.number, **identity),
@@ -40,12 +41,12 @@ def rank_report(one: Process, run: str = "r1", *, rows=None, events=None, **give
     )
 
 
-def node_report(*ranks: schema.RankReport) -> schema.NodeReport:
-    return schema.NodeReport(node="n", sent_ns=0, ranks=list(ranks))
+def node_report(*ranks: schema.RankReport, node: str = "n", health=()) -> schema.NodeReport:
+    return schema.NodeReport(node=node, sent_ns=0, ranks=list(ranks), health=list(health))
 
 
-def body_of(*ranks: schema.RankReport) -> bytes:
-    return schema.encode(node_report(*ranks))
+def body_of(*ranks: schema.RankReport, **given) -> bytes:
+    return schema.encode(node_report(*ranks, **given))
 
 
 def story(run: str = "r1", ranks: int = 2, start: float = 1000.0) -> list[list[schema.RankReport]]:

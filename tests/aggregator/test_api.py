@@ -32,8 +32,8 @@ def client(tmp_path):
         yield client
 
 
-def push(client, *ranks: schema.RankReport) -> schema.Ack:
-    answer = client.post("/api/v1/ingest", content=body_of(*ranks))
+def push(client, *ranks: schema.RankReport, **given) -> schema.Ack:
+    answer = client.post("/api/v1/ingest", content=body_of(*ranks, **given))
     assert (answer.status_code, answer.headers["content-type"]) == (200, schema.CONTENT_TYPE), answer.text
     return schema.decode_ack(answer.content)
 
@@ -360,6 +360,26 @@ def test_figures_are_series_and_what_is_unknown_is_absent(client):
     assert not any(key[:2] == ("goodput_cost_dollars", "r4") for key in found)
 
 
+def test_what_samples_of_gpus_say_is_in_the_account_of_a_window_too_and_after_a_restart(client, tmp_path):
+    start = float(int(now()) - 60)
+    one = Process(0, 1, start).between(none=2).steps(8, loader=0.5, forward=1.5)
+    # Of 12 s of compute 6 were looked at, and the device idled in 3 of them.
+    one.hardware = {"compute_ns": ns(6), "idle_ns": ns(3), "energy_mj": 9_000_000}
+    push(client, rank_report(one.finished()))
+    with serving(create_app(f"sqlite:///{tmp_path}/ledger.db")) as again:
+        for asked in (client, again):
+            run = asked.get("/api/v1/runs/r1").json()
+            models.Run.model_validate(run)
+            assert (run["states"]["productive"], run["states"]["launch"]) == (9, 3)
+            assert (run["basis"]["launch"], run["basis"]["energy"]) == ("estimated", "measured")
+            assert run["energy"]["total"] == 9000
+            window = asked.get(f"/api/v1/runs/r1/account?start={start + 2}&end={start + 10}").json()
+            models.Account.model_validate(window)
+            assert (window["states"]["productive"], window["states"]["launch"]) == (4.5, 1.5)
+            assert window["energy"]["total"] == 4000
+            assert samples(asked)["goodput_gpu_seconds", "r1", "launch"] == 3
+
+
 def test_a_wrong_input_is_counted(client):
     told = {"flops_per_step": 2e13, "peak_flops_per_second": 8e12}
     push(client, rank_report(Process(0, 1, now() - 60, **told).steps(8, forward=1).finished()))
@@ -405,6 +425,11 @@ def test_all_series_are_declared(client):
     stuck = Process(0, 1, now() - 300).steps(2, forward=1).begun(loader=1).silent(after=290)
     push(client, rank_report(stuck, run="r3"))
     push(client, *staged("r4", now() - 60))
+    # Attempt 1 of run r1 dies 21.25 s after its start.
+    push(
+        client,
+        health=[schema.Health(1, "xid", "GPU-0", ns(now() - 45), severity="critical", hits=[("r1", 0)])],
+    )
     families = list(text_string_to_metric_families(client.get("/metrics").text))
     seen = set()
     for family in families:

@@ -64,6 +64,13 @@ def test_a_restarted_run_at_every_push(ledger, tmp_path):
     assert last["kind"] == "end", "a run that finished needs no moment of its own"
 
 
+def sampled(rng: random.Random) -> dict[str, int]:
+    """What samples of a GPU say: they saw most of the compute, or nearly nothing, or more than there was."""
+    covered = rng.choice([ns(20 * rng.random()), ns(rng.random() / 20), ns(250), 0])
+    idle = int(covered * 1.1 * rng.random())
+    return {"compute_ns": covered, "idle_ns": idle, "energy_mj": rng.randrange(10**6)}
+
+
 def ordinary(rng: random.Random, rank: int, number: int, start: float, ranks: int) -> Process:
     """A rank's life with whatever may be in one; each part of a second is odd, so that nothing rounds away."""
     user = {"augment": "loader", "odd": "startup", "thing": "nonsense"}
@@ -89,6 +96,7 @@ def ordinary(rng: random.Random, rank: int, number: int, start: float, ranks: in
             one.saved(committed=rng.random() < 0.7)
         if rng.random() < 0.03:
             one.between(none=70 + some())
+    one.hardware = sampled(random.Random(one.start_ns + rank))
     one.begun(**{name: some() for name in rng.sample(["forward", "loader", "communication", "none"], 2)})
     end = rng.choice(["finished", "failed", "killed", "killed", "silent"])
     return getattr(one, end)() if end in ("finished", "failed") else getattr(one, end)(after=some(40))

@@ -143,7 +143,7 @@ class Failing:
     def __init__(self, error):
         self._error = error
 
-    def append(self, batch):
+    def append(self, batch, health):
         raise self._error
 
 
@@ -151,7 +151,7 @@ def test_pushes_that_come_together_share_a_transaction_and_all_are_on_disk_when_
     ingest = aggregator(ledger)
     batches = []
     append = ledger.append
-    ledger.append = lambda batch: (batches.append(len(batch)), append(batch))
+    ledger.append = lambda batch, health: (batches.append(len(batch)), append(batch, health))
     found = []
 
     async def push(body):

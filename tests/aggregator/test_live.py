@@ -36,6 +36,7 @@ def looks(one: Process, rng: random.Random) -> list[Process]:
             seen.totals = list(row.totals)
         seen.events = [event for event in one.events if event.time_ns <= seen.now_ns]
         seen.silent(after=rng.random() * 0.3)
+        seen.hardware = {name: value * count // max(len(one.rows), 1) for name, value in one.hardware.items()}
         found.append(seen)
     return [*sorted(found, key=lambda seen: seen.now_ns), one]
 

@@ -82,6 +82,10 @@ def test_unknown_fields_are_passed_over():
             schema.encode(node_report(*[valid()] * (schema.RANKS_MAX + 1))),
             "4097 ranks in one report, 4096 at most",
         ),
+        (
+            schema.encode(node_report(health=[schema.Health(1, "xid", "g", 1)] * (schema.HEALTH_MAX + 1))),
+            "1025 health events in one report, 1024 at most",
+        ),
     ],
 )
 def test_an_envelope_that_cannot_be_used_says_why(body, words):
@@ -163,7 +167,11 @@ IMPOSSIBLE = {
     "negative cost": (with_live(cost_ns=-1), "live time or count"),
     "negative drops": (with_live(drops={"phase": -1}), "live time or count"),
     "endless drops": (with_live(drops={str(i): 1 for i in range(33)}), "33 kinds of drops"),
-    "negative loader": (with_live(loader={"batches": -1}), "figure of the loader is negative"),
+    "negative loader": (with_live(loader={"batches": -1}), "figure of the loader or GPU is negative"),
+    "negative hardware": (with_live(hardware={"idle_ns": -1}), "figure of the loader or GPU is negative"),
+    "hardware beyond 64 bits": (with_live(hardware={"energy_mj": MOST}), "figure of the loader or GPU"),
+    "endless hardware": (with_live(hardware={str(i): 1 for i in range(33)}), "33 figures of the GPU"),
+    "long hardware": (with_live(hardware={"x" * 33: 1}), "one of over 32 characters"),
     "endless loader": (with_live(loader={str(i): 1 for i in range(65)}), "65 figures of the loader"),
     "long loader": (with_live(loader={"x" * 33: 1}), "one of over 32 characters"),
     "row zero": (with_row(number=0), "number, step or samples"),

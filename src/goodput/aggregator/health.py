@@ -64,6 +64,9 @@ class HealthLog:
             self.counts[kind_of(event), event.severity] += 1
         return True
 
+    def has_hit(self, run: str) -> bool:
+        return run in self._by_run
+
     def of_run(self, run: str) -> list[tuple[Key, schema.Health]]:
         """The events that hit a run, in no order."""
         return [(key, self._events[key]) for key in self._by_run.get(run, ())]
@@ -74,7 +77,7 @@ class HealthLog:
 
     def _add(self, key: Key, event: schema.Health) -> None:
         node, number = key
-        rank = (SEVERITIES.index(event.severity), event.time_ns)
+        rank = _importance(event)
         self._events[key] = event
         self.changes += 1
         heapq.heappush(self._nodes.setdefault(node, []), (*rank, number))
@@ -89,14 +92,18 @@ class HealthLog:
             *_, number = heapq.heappop(self._nodes[node])
             self._drop((node, number))
         while self._weight > WEIGHT_MAX:
-            *_, severest, number = heapq.heappop(self._all)
-            if (severest, number) in self._events:
-                self._nodes[severest] = [entry for entry in self._nodes[severest] if entry[-1] != number]
-                heapq.heapify(self._nodes[severest])
-                self._drop((severest, number))
+            entry = heapq.heappop(self._all)
+            if self._is_live(entry):
+                # The least of all is the least of its node.
+                heapq.heappop(self._nodes[entry[2]])
+                self._drop(entry[2:])
         if len(self._all) > 2 * len(self._events) + 64:
-            self._all = [entry for entry in self._all if entry[-2:] in self._events]
+            self._all = list(set(filter(self._is_live, self._all)))
             heapq.heapify(self._all)
+
+    def _is_live(self, entry: tuple) -> bool:
+        event = self._events.get(entry[2:])
+        return event is not None and entry[:2] == _importance(event)
 
     def _drop(self, key: Key) -> None:
         event = self._events.pop(key)
@@ -110,6 +117,11 @@ class HealthLog:
             self._by_run[run].discard(key)
             if not self._by_run[run]:
                 del self._by_run[run]
+
+
+def _importance(event: schema.Health) -> tuple[int, int]:
+    """What is least goes first."""
+    return SEVERITIES.index(event.severity), event.time_ns
 
 
 def kind_of(event: schema.Health) -> str:

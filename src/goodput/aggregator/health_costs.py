@@ -11,6 +11,7 @@ An event's time and its ranks' ends are of the same host's clock.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable
 
@@ -71,14 +72,14 @@ class HealthView:
 
     def costs(self, name: str) -> dict[Key, int]:
         """GPU-ns by event of a run; empty for a run that is not there."""
-        run, events = self._accounts.store.runs.get(name), self._log.of_run(name)
-        if run is None or not events:
+        run = self._accounts.store.runs.get(name)
+        if run is None or not self._log.has_hit(name):
             return {}
         account = self._accounts.account(name)
-        made_from = (self._accounts.store.changes.get(name), account.end_ns, 0)
+        made_from = (self._accounts.store.changes.get(name), account.end_ns, self._log.changes)
         kept = self._kept.get(name)
         if kept is None or kept[0] != made_from:
-            kept = self._kept[name] = (made_from, restart_costs(run, account, events))
+            kept = self._kept[name] = (made_from, restart_costs(run, account, self._log.of_run(name)))
         return kept[1]
 
     def of_run(self, name: str, **wanted) -> list[dict]:
@@ -96,14 +97,14 @@ class HealthView:
             for key, event in entries
             if event.time_ns >= since_ns and node in (None, key[0]) and severity in (None, event.severity)
         ]
-        chosen.sort(key=lambda entry: (-entry[1].time_ns, entry[0]))
-        return [self._document(key, event, runs) for key, event in chosen[:limit]]
+        newest = heapq.nsmallest(limit, chosen, key=lambda entry: (-entry[1].time_ns, entry[0]))
+        named = {run for _, event in newest for run, _ in event.hits if runs is None or run in runs}
+        costs = {run: found for run in sorted(named) if (found := self.costs(run))}
+        return [self._document(key, event, named, costs) for key, event in newest]
 
-    def _document(self, key: Key, event: schema.Health, runs: tuple[str, ...] | None) -> dict:
-        hits = [{"run": run, "rank": rank} for run, rank in event.hits if runs is None or run in runs]
-        spent = [
-            (run, ns) for run in sorted({hit["run"] for hit in hits}) if (ns := self.costs(run).get(key))
-        ]
+    def _document(self, key: Key, event: schema.Health, named: set[str], costs: dict[str, dict]) -> dict:
+        hits = [{"run": run, "rank": rank} for run, rank in event.hits if run in named]
+        spent = [(run, found[key]) for run, found in costs.items() if key in found]
         prices = [self._accounts.account(run).gpu_hour_cost() for run, _ in spent]
         dollars = None if not spent or None in prices else sum(
             ns / 3.6e12 * price for (_, ns), price in zip(spent, prices, strict=True)
