@@ -574,6 +574,35 @@ def compile_the_whole_step():
     return weights(model)
 
 
+@case(steps=8)
+def compile_the_whole_step_of_a_loader():
+    """No hook of the optimizer's is called; the last step ends where the loader does."""
+    model = net_without_dropout()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    @torch.compile(backend="aot_eager")
+    def step(a, b):
+        optimizer.zero_grad()
+        loss_of(model, a, b).backward()
+        optimizer.step()
+
+    for x, y in DataLoader(data(), batch_size=4):
+        step(x, y)
+    return weights(model)
+
+
+@case(steps=8)
+def compile_the_optimizer_of_a_loader():
+    model = net_without_dropout()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    step = torch.compile(lambda: optimizer.step(), backend="eager")
+    for x, y in DataLoader(data(), batch_size=4):
+        optimizer.zero_grad()
+        loss_of(model, x, y).backward()
+        step()
+    return weights(model)
+
+
 @case(steps=6)
 def compile_with_other_shapes():
     model = net_without_dropout()

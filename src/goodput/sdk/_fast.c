@@ -331,6 +331,7 @@ static PyMemberDef Clock_members[] = {
     {"fetched", T_BOOL, offsetof(Clock, fetched), 0, "whether the running step has fetched a batch"},
     {"counting", T_BOOL, offsetof(Clock, counting), 0, "whether the iterator's samples are the step's"},
     {"plain", T_BOOL, offsetof(Clock, plain), 0, "whether nothing is to be settled at the step's end"},
+    {"unseen", T_BOOL, offsetof(Clock, unseen), 0, "whether an optimizer may step without a hook"},
     {"sampled", T_BOOL, offsetof(Clock, sampled), 0, "whether some steps are to be at rest"},
     {"passes", T_LONGLONG, offsetof(Clock, passes), 0, "quick batches that may come without being looked at"},
     {"passed", T_LONGLONG, offsetof(Clock, passed), 0, "those that came"},

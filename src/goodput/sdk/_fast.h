@@ -31,7 +31,7 @@ typedef struct {
     long long gap, length; /* What the next gap may be charged to, and how long the last outermost phase took. */
     /* What automatic instrumentation knows between its hooks: see automatic.Automatic. */
     long long began, after, batch_samples, optimizer_depth, micro_batches, optimizer_steps, reducers;
-    char inside, evaluating, trained, fetched, counting, plain, preparing, sampled;
+    char inside, evaluating, trained, fetched, counting, plain, preparing, sampled, unseen;
     /* The overhead budget: see budget.py. While `resting` steps are left nothing is measured. */
     long long own_ns, extra_cost_ns, resting, rested, skipped;
     char measuring;

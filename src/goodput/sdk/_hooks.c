@@ -41,6 +41,8 @@ static int is_common(Hook *self)
         return 0;
     if (self->kind != PLAIN && self->kind != ZERO_GRAD && (clock->inside || clock->began == 0 || clock->step_start_ns != clock->began))
         return 0;
+    if (clock->unseen && (self->kind == NEXT || self->kind == BACKWARD))
+        return 0;
     if (self->test == NULL)
         return 1;
     answer = PyObject_CallNoArgs(self->test);

@@ -23,6 +23,7 @@ from goodput.sdk.budget import CHECK_STEPS, Budget, share_of
 from goodput.sdk.patch import Patches
 from goodput.sdk.recorder import FORKED_EARLY, NOT_STARTED, SAMPLES_MAX, STEP_MAX, whole
 from goodput.sdk.signals import pass_on
+from goodput.sdk.unseen import Unseen
 from goodput.sdk.who import shown
 
 # Steps of another optimizer, without one of the anchor's, after which that one bounds steps.
@@ -86,6 +87,7 @@ class Automatic:
         self.unknown_roots: list = []
         # Called with no argument before a compiler traces for the first time.
         self.before_compiler: list = []
+        self.unseen = Unseen(self)
         self.in_a_step = bool  # Replaced by what can tell an optimizer's step inside another.
         self.looked_at = 0
         self.budget = Budget(self, share_of(session.environ, session.say))
@@ -334,6 +336,8 @@ class Automatic:
         """The measurement ends: nothing of the training that was seen has a part in the next one."""
         recorder = self.recorder
         self.wake()
+        if recorder.unseen:
+            self._run([self.unseen.look])
         self._run([self._count_all])
         if self.deep_look is not None:
             self.deep_look.close()

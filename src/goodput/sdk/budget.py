@@ -125,6 +125,8 @@ class Budget:
         recorder = self.recorder
         if self.phases_every == 1 or not recorder.began or recorder.depth or recorder.device is not None:
             return
+        if recorder.unseen:  # Who rests sees no step of such a kind.
+            return
         began = perf_counter_ns()
         words, number = recorder.words, recorder.steps
         before, samples = [0] * page.PHASE_SLOTS, 0

@@ -66,7 +66,7 @@ class Clock:
         self.optimizer_depth = self.micro_batches = self.optimizer_steps = self.reducers = 0
         self.inside = self.evaluating = self.trained = self.fetched = self.counting = self.plain = (
             self.preparing
-        ) = self.sampled = False
+        ) = self.sampled = self.unseen = False
         self.iterator = self.anchor = self.optimizer = self.passing = None
         self.passes = self.passed = 0
         # Of the overhead budget, see budget.Budget.

@@ -34,6 +34,8 @@ def apply(torch, auto) -> None:
                 if not recorder.reducers or not recorder.inside:
                     return function(*args, **kwargs)
                 return waits.run_inner(function, args, kwargs)
+            if recorder.unseen:
+                auto.unseen.look()
             if recorder.evaluating or not recorder.step_start_ns:
                 auto.trains()
             if recorder.after == FORWARD:

@@ -44,6 +44,8 @@ def apply(torch, auto) -> None:
     def any_next(self):
         if recorder.inside or recorder.resting or (recorder.thread != get_ident() and not auto.is_here()):
             return advance(self)
+        if recorder.unseen:
+            auto.unseen.look()
         if not loaders.is_current(self):
             loaders.change(self)
         elif loaders.asked:

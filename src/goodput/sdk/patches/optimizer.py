@@ -73,6 +73,7 @@ def apply(torch, auto) -> None:
     @functools.wraps(made)
     def __init__(self, *args, **kwargs):
         made(self, *args, **kwargs)
+        auto.unseen.note(self)
         auto.is_rank()
 
     auto.patches.replace(torch.optim.Optimizer, "__init__", __init__)
