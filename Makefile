@@ -25,9 +25,11 @@ bench: $(VENV)/.test  ## the budgets, each as a ratio against a named peer
 	$(BIN)/python -m bench.replay
 	$(BIN)/python -m bench.analyze
 	$(BIN)/python -m bench.window
+	$(BIN)/python -m bench.node
 
-dashboards: $(VENV)/.test  ## write dashboards/generated/*.json
+dashboards: $(VENV)/.test  ## write dashboards/generated/*.json, and the Kubernetes objects made of them and of the rules
 	$(BIN)/python -m dashboards.generate
+	$(BIN)/python deploy/kubernetes/generate.py
 
 picture: $(VENV)/.test  ## docs/page.png: the built-in page of a demo run, by headless Chromium
 	$(BIN)/python docs/picture.py docs/page.png

@@ -5,11 +5,12 @@
     rank_series.py  the series of one rank
     processes.py    which process of this node a page means, and whose it is (cgroup.py, pods.py)
     statvfs.py      asks file systems how full they are, without waiting for one that is dead
-    lane.py         runs one collector: times it, counts its errors, survives its hanging
+    lane.py         runs the collectors of a scrape: times them, counts their errors, survives their hanging
     backlog.py      step rows and events that the aggregator has not acknowledged
     push.py         sends them
     stacks.py       the stack of a rank that hangs, when the aggregator asks and it is allowed
     lock.py         one agent per page directory
+    text.py         writes all series out
     agent.py        ties the above together
     server.py       HTTP
 

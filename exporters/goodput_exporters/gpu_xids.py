@@ -34,6 +34,12 @@ class _Counts:
             self.past[key] = self.past.get(key, 0) + self.now[key]
         self.now[key] = count
 
+    def begin_anew(self, missing: set[str]) -> None:
+        """A driver that says nothing of what it counted before is a new process: what comes is more."""
+        for key in missing - {OTHER}:
+            self.past[key] = self.past.get(key, 0) + self.now[key]
+            self.now[key] = 0
+
     def increase(self, key: str) -> None:
         key = self._bounded(key)
         self.now[key] = self.now.get(key, 0) + 1
@@ -58,6 +64,9 @@ class Xids:
                     if key.startswith(FAMILY) and (counts := self._of(driver, gpu.uuid)):
                         self._counting.add(driver)
                         counts.set(key, count)
+                if sample.full and not gpu.lost and driver in self._counting:
+                    counts = self._counts.get((driver, gpu.uuid)) or _Counts()
+                    counts.begin_anew(counts.now.keys() - gpu.readings.keys())
             for event in sample.events if driver not in self._counting else ():
                 if event.kind == "xid" and (counts := self._of(driver, event.device)):
                     counts.increase(f"{FAMILY}{event.code}/{lookup(event.code).kind}")

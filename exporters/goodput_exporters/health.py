@@ -27,16 +27,31 @@ SAME_MAX = 1024
 COUNTED_MAX = 64
 SEVERITIES = ("info", "warning", "critical")
 TEXT_MAX = 255
+# Exposed from the start, so that the first event of each is an increase.
+USUAL = (
+    *(("xid", severity) for severity in SEVERITIES),
+    *(("lost", "critical"), ("back", "info"), ("ecc", "info"), ("ecc", "critical"), ("row_remap", "warning")),
+    *(("row_remap", "critical"), ("page_retired", "warning"), ("throttle", "warning"), ("link_up", "info")),
+    *(
+        ("link_down", "warning"),
+        ("link_down", "critical"),
+        ("link_flap", "warning"),
+        ("link_flap", "critical"),
+    ),
+    ("retransmits", "warning"),
+)
 
 
 class HealthLog:
-    def __init__(self, unix_ns: Callable[[], int]):
-        self._unix_ns = unix_ns
+    """`kept` is False where there is nobody to send to: events are then only counted."""
+
+    def __init__(self, unix_ns: Callable[[], int], kept: bool = True):
+        self._unix_ns, self._kept = unix_ns, kept
         self._lock = threading.Lock()
         self._waiting: list[schema.Health] = []
         self._number = 0
         self._told: dict[tuple, tuple[int, str]] = {}  # who told it last, and when
-        self._counts: Counter[tuple[str, str]] = Counter()
+        self._counts: Counter[tuple[str, str]] = Counter(dict.fromkeys(USUAL, 0))
         self._dropped = 0
 
     def add(self, event: Event, hits: list[tuple[str, int]], source: str = "") -> None:
@@ -51,6 +66,8 @@ class HealthLog:
             if named not in self._counts and len(self._counts) >= COUNTED_MAX:
                 named = ("other", severity)
             self._counts[named] += 1
+            if not self._kept:
+                return
             health = schema.Health(
                 self._number,
                 kind,

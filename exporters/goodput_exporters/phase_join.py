@@ -18,6 +18,7 @@ Ranks that share a GPU share its time in equal parts. It does not know pages, dr
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import ge
 from typing import NamedTuple
 
 from goodput_exporters.backlog import Key
@@ -34,6 +35,8 @@ LEAST = 1e-3  # of the mean in a sample: no phase is known to do nothing at all
 MIXED_BELOW = 0.99  # share of the longest phase in a sample
 # Of two drivers that know a GPU one is followed, until it has been silent for so long.
 SILENT_NS = 5 * 10**9
+# A phase that computes for longer has hung; the account's own least is the same.
+WAITING_NS_MAX = 60 * 10**9
 
 
 class RankNow(NamedTuple):
@@ -45,15 +48,37 @@ class RankNow(NamedTuple):
     phases: tuple[str, ...]
     compute: frozenset[str]  # those of `phases` that are computing
     totals: tuple[int, ...]
+    boundary_ns: int | None = None  # when the running phase began; None where that is not known
 
 
 @dataclass
 class Hardware:
-    """What the GPU of one rank process did, cumulative."""
+    """What the GPU of one rank process did, cumulative.
+
+    What samples say of compute waits until the running phase has ended: a hang inside of it is no compute, and its
+    idle time would make `launch` of the work before it.
+    """
 
     compute_ns: int = 0
     idle_ns: int = 0
     energy_uj: int = 0
+    boundary_ns: int | None = None
+    waiting: tuple[int, int] = (0, 0)  # compute and idle
+
+    def add(self, boundary_ns: int | None, compute_ns: int, idle_ns: int) -> None:
+        """A sample's part, with the beginning of the phase that runs."""
+        if boundary_ns is None or boundary_ns != self.boundary_ns:
+            self._settle()
+        self.boundary_ns = boundary_ns
+        self.waiting = self.waiting[0] + compute_ns, self.waiting[1] + idle_ns
+        if boundary_ns is None:
+            self._settle()
+
+    def _settle(self) -> None:
+        if self.waiting[0] <= WAITING_NS_MAX:
+            self.compute_ns += self.waiting[0]
+            self.idle_ns += self.waiting[1]
+        self.waiting = 0, 0
 
     def figures(self) -> dict[str, int]:
         """As schema.Live carries them."""
@@ -159,10 +184,9 @@ class PhaseJoin:
         hardware.energy_uj += energy
         if busy is None:
             return
-        for phase, ns in own.items():
-            if phase in rank.compute and phase in shares:
-                hardware.compute_ns += ns
-                hardware.idle_ns += ns * (shares[phase] - busy[phase]) // shares[phase]
+        compute = {phase: ns for phase, ns in own.items() if phase in rank.compute and phase in shares}
+        idle_ns = sum(ns * (shares[phase] - busy[phase]) // shares[phase] for phase, ns in compute.items())
+        hardware.add(rank.boundary_ns, sum(compute.values()), idle_ns)
 
 
 def _activity(gpu: Gpu) -> dict[str, float]:
@@ -178,7 +202,10 @@ def _split(rates: Rates, unit: str, amount: int, shares: dict[str, int]) -> dict
     if len(shares) == 1:
         return dict.fromkeys(shares, amount)
     least = LEAST * amount / sum(shares.values())
-    weights = [ns * max(rates.of(unit, phase), least) for phase, ns in shares.items()]
+    known = rates.of_each(unit, shares)
+    weights = [
+        ns * (rate if rate > least else least) for ns, rate in zip(shares.values(), known, strict=True)
+    ]
     caps = None if unit == ENERGY else list(shares.values())
     return dict(zip(shares, portion(amount, weights, caps), strict=True))
 
@@ -201,6 +228,9 @@ def portion(amount: int, weights: list[float], caps: list[int] | None = None) ->
 
     What is above a cap goes to the others by their weights.
     """
+    parts = _portion_below_caps(amount, weights, caps)
+    if parts is not None:
+        return parts
     parts = [0] * len(weights)
     limits = caps or [amount] * len(weights)
     left, open_to = min(amount, sum(limits)), [i for i, weight in enumerate(weights) if weight > 0]
@@ -229,4 +259,21 @@ def portion(amount: int, weights: list[float], caps: list[int] | None = None) ->
         left = rest - min(rest, room)
         if left:
             open_to = [i for i, part in enumerate(parts) if part < limits[i]]
+    return parts
+
+
+def _portion_below_caps(amount: int, weights: list[float], caps: list[int] | None) -> list[int] | None:
+    """`portion` where nobody comes to a cap and one has the largest weight, which is nearly always; else None."""
+    whole = sum(weights)
+    if amount <= 0 or not whole > 0 or min(weights) < 0:
+        return None
+    largest = max(weights)
+    at = weights.index(largest)
+    if caps is not None and weights.count(largest) > 1:
+        return None
+    given = [amount * weight / whole for weight in weights]
+    parts = [int(part) for part in given]
+    parts[at] += amount - sum(parts)
+    if caps is not None and (parts[at] > caps[at] or any(map(ge, given, caps))):
+        return None
     return parts

@@ -24,11 +24,10 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-import httpx
-
 from goodput import schema
 from goodput_exporters import backlog
 from goodput_exporters.health import HealthLog
+from goodput_exporters.lean_httpx import httpx
 from goodput_exporters.stacks import Stacks
 
 log = logging.getLogger("goodput.node")

@@ -128,7 +128,8 @@ class Rank:
         states = snapshot.phase_states
         compute = frozenset(p for p in snapshot.phases if p in COMPUTE or states.get(p) == "productive")
         who = self.identity
-        return RankNow(self.key, who.device_uuid, who.pid, snapshot.phases, compute, tuple(totals))
+        at = snapshot.last_ns
+        return RankNow(self.key, who.device_uuid, who.pid, snapshot.phases, compute, tuple(totals), at)
 
     def _note_alive(self, alive: bool, now_ns: int) -> None:
         self.alive = alive

@@ -10,13 +10,14 @@ time, and solved with a ridge towards the mean of all, so that a phase of which 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import exp
 
 MEMORY_NS = 300 * 10**9
 SOLVE_NS = 10 * 10**9
 # Of one sample's weight: how strongly rates are drawn to the mean.
 RIDGE = 0.05
-# The first samples are solved at once.
+# After each of the first samples it is solved anew, once.
 EARLY = 8
 
 
@@ -55,10 +56,15 @@ class Rates:
 
     def of(self, unit: str, phase: str) -> float:
         """The mean of a unit in a phase. Raises KeyError for a unit that was never learned."""
+        return self.of_each(unit, (phase,))[0]
+
+    def of_each(self, unit: str, phases: Iterable[str]) -> list[float]:
+        """The same for several phases."""
         if self._due_ns <= 0 or unit not in self._solved:
             self._solve()
-        solved, at = self._solved[unit], self._at.get(phase)
-        return self._means[unit] if at is None or at >= len(solved) else solved[at]
+        solved, mean = self._solved[unit], self._means[unit]
+        places = [self._at.get(phase, len(solved)) for phase in phases]
+        return [solved[at] if at < len(solved) else mean for at in places]
 
     def _widen(self, phase: str) -> None:
         self._at[phase] = len(self._at)
@@ -85,4 +91,4 @@ class Rates:
                     rows[k] = [value - factor * other for value, other in zip(row, pivot, strict=True)]
         width = len(self._at)
         self._solved = {unit: [row[width + at] for row in rows] for at, unit in enumerate(units)}
-        self._due_ns = SOLVE_NS if self._samples > EARLY else 0
+        self._due_ns = SOLVE_NS if self._samples > EARLY else 1

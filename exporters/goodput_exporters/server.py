@@ -44,7 +44,7 @@ class Server:
         server = Listening6 if ":" in address[0] else Listening
         self._server = server(address, type("NodeHandler", (Handler,), answers))
         serve = self._server.serve_forever
-        self._thread = threading.Thread(target=serve, args=(0.2,), name="http", daemon=True)
+        self._thread = threading.Thread(target=serve, args=(0.5,), name="http", daemon=True)
 
     @property
     def address(self) -> tuple[str, int]:

@@ -7,12 +7,13 @@ no file and knows no ring's history.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import gt
+from typing import NamedTuple
 
 from goodput import page
 
 
-@dataclass(frozen=True)
-class StepRecord:
+class StepRecord(NamedTuple):
     """A completed step: its number in the attempt, index, monotonic bounds and cumulative ns per phase.
 
     Where there is a device clock, it is what divides a step's length into phases; `device_ns` is how much of all
@@ -97,7 +98,7 @@ def step_record(words: memoryview, width: int) -> StepRecord | None:
     outside = tuple(words[page.R_OUTSIDE : page.R_OUTSIDE + width])
     if not start <= end < page.NS_MAX or max(totals) >= page.NS_MAX:
         return None
-    if any(o > t for o, t in zip(outside, totals, strict=True)):
+    if any(map(gt, outside, totals)):
         return None
     step = words[page.R_STEP] - page.STEP_BIAS
     if step < 0 or step >= page.NS_MAX or words[page.R_SAMPLES] >= page.NS_MAX:

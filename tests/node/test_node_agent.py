@@ -15,7 +15,8 @@ from node_tree import wait_until
 from test_node_ranks import plant_hostile
 
 from goodput import page
-from goodput_exporters.agent import Agent
+from goodput_exporters.agent import COLLECT_SECONDS_MAX, Agent
+from goodput_exporters.lane import Lane
 from goodput_exporters.lock import NAME, Refused
 
 MS = 1_000_000
@@ -111,12 +112,69 @@ def test_a_family_of_two_collectors_is_written_once(tree, clock):
             families.add("goodput_network_bytes_total", labels, 5)
 
     agent = agent_on(tree, clock)
-    lane = type(next(iter(agent.lanes.values())))(Second())
-    agent.lanes["second"] = lane
+    agent.lanes["second"] = Lane(Second())
     text = agent.once()
     assert text.count("# TYPE goodput_network_bytes_total counter") == 1
     assert 'goodput_network_bytes_total{device="mlx5_0",direction="receive"} 5.0' in text
     assert 'goodput_network_bytes_total{device="eth0",direction="receive"} 0.0' in text
+
+
+class Hanging:
+    """A collector that hangs from its second run on."""
+
+    name = "hanging"
+
+    def __init__(self):
+        self.runs, self.release = 0, threading.Event()
+
+    def collect(self, families):
+        families.add("goodput_host_load1_ratio", {}, 0.25)
+        self.runs += 1
+        if self.runs > 1:
+            self.release.wait(60)
+
+
+def test_a_scrape_waits_for_nobody_and_serves_what_was_there_before(tree, clock):
+    """A quarter of a second is allowed for a busy machine; COLLECT_SECONDS_MAX is what is waited."""
+    agent, hanging = agent_on(tree, clock), Hanging()
+    (tree / "proc" / "loadavg").unlink()
+    agent.lanes["hanging"] = Lane(hanging)
+    try:
+        with agent:
+            for scrape in (1, 2, 3):
+                began = time.monotonic()
+                text = agent.exposition()
+                assert time.monotonic() - began < COLLECT_SECONDS_MAX + 0.25
+                assert b"goodput_host_load1_ratio 0.25" in text
+                assert b'goodput_node_collector_up{collector="hanging"} 0.0' in text
+                assert (
+                    f'goodput_node_collector_errors_total{{collector="hanging"}} {scrape}.0'.encode() in text
+                )
+                assert b'goodput_node_collector_up{collector="host"} 1.0' in text
+            assert hanging.runs == 2
+            # That of the second scrape, which waited for nobody; the first did.
+            seconds = float(re.search(rb"^goodput_node_scrape_seconds (\S+)$", text, re.MULTILINE)[1])
+            assert 0 < seconds < COLLECT_SECONDS_MAX + 0.25
+    finally:
+        hanging.release.set()
+
+
+def test_scrapes_at_the_same_time_share_one_answer(tree, clock):
+    agent, hanging = agent_on(tree, clock), Hanging()
+    hanging.runs = 1
+    agent.lanes["hanging"] = Lane(hanging)
+    texts = []
+    first = threading.Thread(target=lambda: texts.append(agent.exposition(30.0)))
+    others = [threading.Thread(target=lambda: texts.append(agent.exposition())) for _ in range(4)]
+    first.start()
+    wait_until(lambda: hanging.runs == 2)
+    for other in others:
+        other.start()
+    assert not texts
+    hanging.release.set()
+    for thread in (first, *others):
+        thread.join(10)
+    assert len(texts) == 5 and len(set(map(id, texts))) == 1 and hanging.runs == 2
 
 
 def test_a_directory_that_is_not_there_yet(tree, clock):

@@ -9,7 +9,7 @@ from node_tree import samples, wait_until
 import goodput_exporters.collectors as collectors
 from goodput.metrics import Families
 from goodput_exporters.collectors import CollectorError, NoData, Settings, discover, read_text
-from goodput_exporters.lane import Lane
+from goodput_exporters.lane import Lane, collect
 
 
 class Scripted:
@@ -33,8 +33,9 @@ def raising(error):
 
 
 def scrape(lane: Lane, seconds: float = 5.0):
-    lane.begin()
-    return lane.finish(time.monotonic_ns() + int(seconds * 1e9))
+    """What a scrape of this lane alone serves; None for nothing."""
+    found = collect([lane], time.monotonic_ns() + int(seconds * 1e9))
+    return found[0] if found else None
 
 
 def described(lane: Lane) -> tuple[float, float]:
@@ -79,9 +80,53 @@ def test_a_collector_that_hangs_is_left_behind_once_and_comes_back():
     assert time.monotonic() - began < 5
     assert described(lane) == (0, 2)
     release.set()
-    wait_until(lambda: not lane._thread.is_alive())
+    wait_until(lambda: not lane.is_busy)
     assert samples(scrape(lane)) == {("goodput_host_cpus", ()): 4}
     assert described(lane) == (1, 2)
+
+
+def test_who_is_late_is_served_from_before_and_not_for_ever(monkeypatch):
+    release, lane = threading.Event(), Lane(Scripted())
+    scrape(lane)
+    lane.collector.then = release.wait
+    for errors in (1, 2):
+        assert samples(scrape(lane, seconds=0.03)) == {("goodput_host_cpus", ()): 4}
+        assert described(lane) == (0, errors)
+    monkeypatch.setattr("goodput_exporters.lane.KEPT_SECONDS", 0.0)
+    assert scrape(lane, seconds=0.03) is None
+    monkeypatch.undo()
+    assert scrape(lane, seconds=0.03) is None  # what was let go does not come back
+    release.set()
+    wait_until(lambda: not lane.is_busy)
+    assert samples(scrape(lane)) == {("goodput_host_cpus", ()): 4}
+
+
+def test_those_that_hang_cost_the_others_nothing_and_one_thread_each():
+    release = threading.Event()
+    hanging = [Lane(Scripted(release.wait)) for _ in range(5)]
+    lanes = [*hanging, Lane(Scripted())]
+    before = threading.active_count()
+    try:
+        for scrapes in (1, 2, 3):
+            found = collect(lanes, time.monotonic_ns() + int(2e9))
+            assert [samples(families) for families in found] == [{("goodput_host_cpus", ()): 4}]
+            assert [described(lane) for lane in lanes] == [(0, scrapes)] * 5 + [(1, 0)]
+            assert threading.active_count() <= before + 5
+            if scrapes == 1:
+                # From here on nobody is waited for, but the one that works.
+                began = time.monotonic()
+        assert time.monotonic() - began < 1
+    finally:
+        release.set()
+
+
+def test_those_that_were_not_begun_in_time_are_late_and_run_the_next_time():
+    """With no time at all none is begun, or just the first."""
+    lanes = [Lane(Scripted()) for _ in range(3)]
+    assert collect(lanes, time.monotonic_ns()) == []
+    assert [described(lane) for lane in lanes] == [(0, 1)] * 3
+    assert len(collect(lanes, time.monotonic_ns() + int(5e9))) == 3
+    assert [described(lane) for lane in lanes] == [(1, 1)] * 3
 
 
 def test_every_file_of_the_folder_is_found():

@@ -43,9 +43,7 @@ class GpuPhases:
         with self._lock:
             ranks = self._ranks.now() if self._ranks is not None else []
             self._join.take(sample, ranks)
-            oldest_ns = self._monotonic_ns() - int(KEPT_SECONDS * 1e9)
-            for uuid in [u for u, track in self._join.tracks.items() if track.monotonic_ns < oldest_ns]:
-                del self._join.tracks[uuid]
+            self._forget_old()
 
     def told(self, report: schema.RankReport) -> schema.RankReport:
         """The report with what the rank's GPU did."""
@@ -67,6 +65,7 @@ class GpuPhases:
 
     def collect(self, families) -> None:
         with self._lock:
+            self._forget_old()
             if not self._join.tracks:
                 raise NoData("no driver has told of a GPU")
             for uuid, track in sorted(self._join.tracks.items()):
@@ -82,3 +81,8 @@ class GpuPhases:
                     families.add("goodput_gpu_phase_energy_joules_total", labels, microjoules / 1e6)
                 if track.covered:
                     families.add("goodput_gpu_phase_mixed_seconds_total", of_gpu, track.mixed_ns / 1e9)
+
+    def _forget_old(self) -> None:
+        oldest_ns = self._monotonic_ns() - int(KEPT_SECONDS * 1e9)
+        for uuid in [u for u, track in self._join.tracks.items() if track.monotonic_ns < oldest_ns]:
+            del self._join.tracks[uuid]

@@ -250,7 +250,8 @@ class Ranks:
             report = rank.farewell(now_ns, self._sequence)
             if report is not None:
                 farewells.append(report)
-                self._moved.append(rank.key)
+            # Its GPU's figures are to be forgotten, also where it was never reported.
+            self._moved.append(rank.key)
         return farewells
 
     def _reject(self, reason: str, path: str, text: str) -> None:

@@ -1,7 +1,7 @@
 """The catalogue: every series that goodput exposes, with its type, unit, labels and help; one file per subject.
 
-In: nothing. Out: `Families`, which the node agent and the aggregator fill and prometheus_client writes out;
-the dashboards and rules are checked against the same list. A series that is not declared here cannot be
+In: nothing. Out: `Families`, which the node agent and the aggregator fill and prometheus_client, or the agent itself,
+writes out; the dashboards and rules are checked against the same list. A series that is not declared here cannot be
 exposed: filling it raises KeyError, in a test, not at a user's.
 
     board = Families("node"); board.add("goodput_steps_total", {"run": "r1", "rank": "0"}, 42)
@@ -10,7 +10,7 @@ exposed: filling it raises KeyError, in a test, not at a user's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from goodput.metrics import agent, aggregator, attribution, gpu, host, network, ranks, runs
 from goodput.metrics.metric import Metric
@@ -25,39 +25,50 @@ class Families:
 
     def __init__(self, exposer: str):
         self._exposer = exposer
-        self._families: dict[str, object] = {}
+        # What was added by series: label values in the catalogue's order, then a value, or buckets and their sum.
+        self.rows: dict[str, list[tuple]] = {}
 
-    def add(self, name: str, labels: dict[str, str], value: float) -> None:
+    def add(self, name: str, labels: Mapping[str, str], value: float) -> None:
         """Add one value. Raises KeyError for an undeclared series or label set."""
-        metric = self._metric(name, labels)
-        self._family(metric).add_metric([labels[label] for label in metric.labels], value)
+        values = self._values(name, labels)
+        try:
+            self.rows[name].append((values, value))
+        except KeyError:
+            self.rows[name] = [(values, value)]
 
     def add_histogram(
-        self, name: str, labels: dict[str, str], buckets: list[tuple[str, int]], total: float
+        self, name: str, labels: Mapping[str, str], buckets: list[tuple[str, int]], total: float
     ) -> None:
         """Add one histogram: cumulative (le, count) with +Inf last, and the sum of what was observed."""
-        metric = self._metric(name, labels)
-        self._family(metric).add_metric([labels[label] for label in metric.labels], buckets, sum_value=total)
+        self.rows.setdefault(name, []).append((self._values(name, labels), buckets, total))
 
     def __iter__(self) -> Iterator:
-        return iter([self._families[name] for name in CATALOGUE if name in self._families])
+        """prometheus_client's families."""
+        return iter([self._family(CATALOGUE[name]) for name in CATALOGUE if name in self.rows])
 
-    def _metric(self, name: str, labels: dict[str, str]) -> Metric:
+    def _values(self, name: str, labels: Mapping[str, str]) -> tuple[str, ...]:
         metric = CATALOGUE[name]
-        if metric.exposer != self._exposer or set(labels) != set(metric.labels):
-            raise KeyError(
-                f"{name}: {self._exposer} exposes it with labels {sorted(labels)}, declared {metric}"
-            )
-        return metric
+        if metric.exposer != self._exposer or len(labels) != len(metric.labels):
+            raise self._undeclared(metric, labels)
+        try:
+            return tuple([labels[label] for label in metric.labels])
+        except KeyError:
+            raise self._undeclared(metric, labels) from None
+
+    def _undeclared(self, metric: Metric, labels: Mapping[str, str]) -> KeyError:
+        return KeyError(
+            f"{metric.name}: {self._exposer} exposes it with labels {sorted(labels)}, declared {metric}"
+        )
 
     def _family(self, metric: Metric):
-        if metric.name not in self._families:
-            from prometheus_client import core
+        from prometheus_client import core
 
-            kind = {
-                "gauge": core.GaugeMetricFamily,
-                "counter": core.CounterMetricFamily,
-                "histogram": core.HistogramMetricFamily,
-            }[metric.kind]
-            self._families[metric.name] = kind(metric.name, metric.help, labels=metric.labels)
-        return self._families[metric.name]
+        kind = {
+            "gauge": core.GaugeMetricFamily,
+            "counter": core.CounterMetricFamily,
+            "histogram": core.HistogramMetricFamily,
+        }[metric.kind]
+        family = kind(metric.name, metric.help, labels=metric.labels)
+        for values, *what in self.rows[metric.name]:
+            family.add_metric(values, *what)
+        return family

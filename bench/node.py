@@ -1,0 +1,337 @@
+"""The node agent beside 8 GPUs, 8 InfiniBand ports, 8 interfaces and 8 ranks at 1 Hz: its CPU, memory and scrape time.
+
+    python -m bench.node [--seconds N] [--json]
+
+The real `goodput node` in a process of its own, on what node_load.py makes, pushes every 5 s to a stand-in of the
+aggregator and is scraped every 15 s as Prometheus does; after those N seconds it is scraped SCRAPES times more, once
+a second, for the time of a scrape. CPU is utime + stime of the agent and of its drivers' processes, those that ended
+meanwhile included, as a share of one core; memory is the highest resident size of each since its start, and its sum
+counts pages that they share as often as they are shared. Start-up is not in the CPU figure. The peer is Debian's
+prometheus-node-exporter on the same trees at the same pace, in the same run; it reads neither GPUs nor ranks.
+The stub answers in a microsecond, so the GPU driver's own time is not in it. Bars: design's section 9.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from http.client import HTTPConnection, HTTPException
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from statistics import median
+
+SECONDS, SCRAPE_SECONDS, PUSH_SECONDS, SCRAPES = 120.0, 15.0, 5.0, 30
+READY_SECONDS_MAX, SETTLE_SECONDS = 30.0, 10.0
+CPU_PERCENT, MEMORY_MIB, SCRAPE_MS = 1.0, 64.0, 20.0
+# Of which one finds GPUs, and two have nothing to drive, as on most nodes.
+DRIVERS = ("dcgm", "nvml", "amd")
+OURS, PEER = "goodput node", "prometheus-node-exporter"
+ROOT = Path(__file__).resolve().parent.parent
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Taker:
+    """The aggregator's stand-in: takes every report, and counts them and the step rows in them."""
+
+    def __init__(self):
+        from goodput import schema
+
+        taker = self
+        self.pushes = self.rows = 0
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                report = schema.decode(self.rfile.read(int(self.headers["Content-Length"])))
+                taker.pushes, taker.rows = (
+                    taker.pushes + 1,
+                    taker.rows + sum(len(rank.steps) for rank in report.ranks),
+                )
+                answer = schema.encode(schema.Ack(accepted=len(report.ranks)))
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *_):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Target:
+    """A process that serves /metrics, and what it and its children cost."""
+
+    def __init__(self, pid: int, port: int):
+        self.pid, self.times = pid, []
+        self._connection = HTTPConnection("127.0.0.1", port, timeout=30)
+
+    def scrape(self) -> str:
+        began = time.perf_counter()
+        self._connection.request("GET", "/metrics")
+        text = self._connection.getresponse().read()
+        self.times.append(time.perf_counter() - began)
+        return text.decode()
+
+    def cpu_seconds(self) -> tuple[float, float]:
+        """Of the process, and of its children: those alive, and those it has waited for."""
+        own, waited = cpu_of(self.pid)
+        return own, waited + sum(sum(cpu_of(child)) for child in children(self.pid))
+
+    def peaks_mib(self) -> tuple[float, list[float]]:
+        """The highest resident size of the process, and of each of its children that live."""
+        return peak_mib(self.pid), [peak_mib(child) for child in children(self.pid)]
+
+
+def cpu_of(pid: int) -> tuple[float, float]:
+    """CPU seconds of a process, and of the children it has waited for; 0 for one that is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0, 0.0
+    user, system, children_user, children_system = (int(field) / TICKS for field in fields[11:15])
+    return user + system, children_user + children_system
+
+
+def children(pid: int) -> list[int]:
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += [int(child) for child in path.read_text().split()]
+    return found
+
+
+def peak_mib(pid: int) -> float:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0.0
+    match = re.search(r"VmHWM:\s+(\d+) kB", status)
+    return int(match[1]) / 1024 if match else 0.0
+
+
+def value(text: str, series: str) -> float:
+    """The sum over all label sets of a series in an exposition."""
+    found = re.findall(rf"^{series}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
+    return sum(float(number) for number in found)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def running(command: list[str], **given):
+    """A process for as long as the block lasts; it must still be there when that ends."""
+    process = subprocess.Popen(command, text=True, **given)
+    try:
+        yield process
+        if process.poll() is not None:
+            raise RuntimeError(f"{command[0]} ended by itself, with status {process.returncode}")
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def node(aggregator: str, root: Path):
+    """The load, the agent and its peer, each as a Target by name."""
+    from bench import node_load
+
+    node_load.make_tree(root)
+    environment = {**os.environ, **node_load.make_gpus(root)}
+    trees = (str(root / "sys"), str(root / "proc"))
+    pages = root / "pages"
+    pages.mkdir()
+    with contextlib.ExitStack() as stack:
+        writing = [sys.executable, "-m", "bench.node_load", str(pages)]
+        writer = stack.enter_context(running(writing, cwd=ROOT, stdout=subprocess.PIPE))
+        if writer.stdout.readline() != "ready\n":
+            raise RuntimeError("the rank pages could not be written")
+        command = [
+            str(Path(sys.executable).with_name("goodput")),
+            "node",
+            "--directory",
+            str(pages),
+            "--listen",
+            "127.0.0.1:0",
+        ]
+        command += ["--aggregator", aggregator, "--push-interval", str(PUSH_SECONDS)]
+        command += ["--sysfs", trees[0], "--procfs", trees[1]]
+        # On a tree that is not this machine's, it asks no driver of this machine unless it is told to.
+        command += [word for driver in DRIVERS for word in ("--gpu-driver", driver)]
+        agent = stack.enter_context(running(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE))
+        serves = re.search(r":(\d+)/metrics", agent.stdout.readline())
+        if serves is None:
+            raise RuntimeError("the agent did not start")
+        targets = {OURS: Target(agent.pid, int(serves[1]))}
+        if shutil.which(PEER):
+            port = free_port()
+            command = [
+                PEER,
+                f"--path.sysfs={trees[0]}",
+                f"--path.procfs={trees[1]}",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ]
+            peer = stack.enter_context(running(command, stderr=subprocess.DEVNULL))
+            targets[PEER] = Target(peer.pid, port)
+        yield targets
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def wait_until_ready(targets: dict[str, Target]) -> None:
+    """Until every GPU and rank is served. Raises RuntimeError when that takes too long."""
+    from bench.node_load import COUNT
+
+    deadline = time.monotonic() + READY_SECONDS_MAX
+    for name, target in targets.items():
+        while True:
+            text = ""
+            with contextlib.suppress(OSError, HTTPException):
+                text = target.scrape()
+            if name == PEER and text:
+                break
+            if value(text, "goodput_gpu_up") == value(text, "goodput_rank_alive") == COUNT:
+                break
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{name} does not serve all GPUs and ranks:\n{text}")
+            time.sleep(0.5)
+    time.sleep(SETTLE_SECONDS)
+
+
+def measure(seconds: float) -> dict:
+    """Figures by name of the process, and what the agent says of itself at the end."""
+    taker = Taker()
+    with tempfile.TemporaryDirectory() as directory, node(taker.url, Path(directory)) as targets:
+        wait_until_ready(targets)
+        before = {name: target.cpu_seconds() for name, target in targets.items()}
+        text_before = targets[OURS].scrape()
+        rows, began = taker.rows, time.monotonic()
+        say(f"{seconds:.0f} s, a scrape every {SCRAPE_SECONDS:.0f} s ...")
+        for at in range(1, int(seconds / SCRAPE_SECONDS) + 1):
+            time.sleep(max(0.0, began + at * SCRAPE_SECONDS - time.monotonic()))
+            texts = {name: target.scrape() for name, target in targets.items()}
+        time.sleep(max(0.0, began + seconds - time.monotonic()))
+        after = {name: target.cpu_seconds() for name, target in targets.items()}
+        spent, rows = time.monotonic() - began, taker.rows - rows
+        say(f"{SCRAPES} scrapes, one a second ...")
+        for target in targets.values():
+            target.times.clear()
+        for _ in range(SCRAPES):
+            time.sleep(1.0)
+            texts = {name: target.scrape() for name, target in targets.items()}
+        figures = {
+            name: figures_of(target, before[name], after[name], spent, texts[name])
+            for name, target in targets.items()
+        }
+        figures[OURS] |= own_word(text_before, texts[OURS], spent, rows)
+    taker.close()
+    return figures
+
+
+def figures_of(target: Target, before: tuple, after: tuple, seconds: float, text: str) -> dict:
+    peak, below = target.peaks_mib()
+    own, of_children = (100 * (then - now) / seconds for now, then in zip(before, after, strict=True))
+    return {
+        "cpu_percent": round(own + of_children, 3),
+        "cpu_percent_own": round(own, 3),
+        "cpu_percent_children": round(of_children, 3),
+        "peak_mib": round(peak + sum(below), 1),
+        "peak_mib_own": round(peak, 1),
+        "peak_mib_children": [round(one, 1) for one in below],
+        "scrape_ms_median": round(1e3 * median(target.times), 2),
+        "scrape_ms_max": round(1e3 * max(target.times), 2),
+        "scrapes": len(target.times),
+        "series": sum(1 for line in text.splitlines() if line and line[0] != "#"),
+        "kib": round(len(text) / 1024, 1),
+    }
+
+
+def own_word(before: str, after: str, seconds: float, rows: int) -> dict:
+    """What it says was dropped or went wrong meanwhile, in any of its parts, and the step rows a second it pushed."""
+    dropped = (
+        "goodput_driver_samples_dropped_total", "goodput_node_rows_thinned_total", "goodput_sdk_dropped_total",
+        "goodput_health_events_dropped_total", "goodput_node_page_errors_total", "goodput_node_collector_errors_total",
+    )  # fmt: skip
+    return {
+        "dropped": {name: value(after, name) - value(before, name) for name in dropped},
+        "rows_per_second": round(rows / seconds, 1),
+        "said_scrape_ms": round(1e3 * value(after, "goodput_node_scrape_seconds"), 2),
+    }
+
+
+def missed(figures: dict) -> list[str]:
+    """The bars that are missed, in words."""
+    ours = figures[OURS]
+    found = []
+    for what, bar in (
+        ("cpu_percent", CPU_PERCENT),
+        ("peak_mib", MEMORY_MIB),
+        ("scrape_ms_median", SCRAPE_MS),
+    ):
+        if ours[what] > bar:
+            found.append(f"{what} is {ours[what]}, the bar is {bar:g}")
+    found += [f"{name} is {count:g}" for name, count in ours["dropped"].items() if count]
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__.split("\n")[0], epilog="example: python -m bench.node --seconds 60 --json"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="how long CPU time is measured (%(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    arguments = parser.parse_args()
+    if arguments.seconds < SCRAPE_SECONDS:
+        parser.error(f"want at least {SCRAPE_SECONDS:.0f} seconds, or there is no scrape in them")
+    figures = measure(arguments.seconds)
+    problems = missed(figures)
+    if arguments.json:
+        print(json.dumps({"python": platform.python_version(), "missed": problems, **figures}, indent=2))
+        return 1 if problems else 0
+    print(f"Python {platform.python_version()}, {arguments.seconds:.0f} s")
+    titles = ("% of a core", "own", "children", "peak MiB", "own", "scrape ms", "max", "series")
+    keys = (
+        *("cpu_percent", "cpu_percent_own", "cpu_percent_children", "peak_mib", "peak_mib_own"),
+        *("scrape_ms_median", "scrape_ms_max", "series"),
+    )
+    print(f"  {'':<26}" + "".join(f"{title:>12}" for title in titles))
+    for name, row in figures.items():
+        print(f"  {name:<26}" + "".join(f"{row[key]:>12}" for key in keys))
+    print(f"  peaks of its drivers' processes, MiB: {figures[OURS]['peak_mib_children']}")
+    print("\nbars " + (f"MISSED: {'; '.join(problems)}" if problems else "met"))
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""What the node agent is measured on: a node of 8 GPUs, 8 InfiniBand ports, 8 interfaces and 8 ranks, made up.
+
+    python -m bench.node_load PAGES      # writes 8 rank pages, 20 steps a second each, until killed
+
+In: an empty directory. Out: sysfs and procfs trees, a stub of libnvidia-ml.so.1 (that of the tests, compiled here) with
+8 GPUs and GPM, and rank pages written as the SDK writes them, six phases a step. What it answers does not
+change much from second to second; the agent does not know that. It measures nothing.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "node"))
+
+from attribution_tree import CONTAINER, UID, add_process
+from network_tree import MLX5, STANDARD, WIDE, counters, port, write
+from node_rank import Rank
+from node_tree import FILES
+from nvml_stub.control import Control, build, uuid
+
+COUNT = 8  # of GPUs, of NICs, of ranks
+STEPS_PER_SECOND = 20
+PHASES_MS = {
+    "loader": 2, "h2d": 1, "forward": 14, "backward": 24, "communication": 6, "optimizer": 3,
+}  # fmt: skip
+RUN, PID, TICKS = "bench", 5000, 777
+PCI = "0000:{:02x}:00.0"
+DISK = " 259       {0} nvme{0}n1 34758 10434 2788474 12132 8599 39515 4573872 12220 0 6760 24666 0 0 0 0\n"
+
+
+def make_tree(root: Path) -> None:
+    """Trees of sysfs and procfs under `root`."""
+    files = {name: text for name, text in FILES.items() if name.startswith("proc/")}
+    files["proc/diskstats"] = "".join(DISK.format(number) for number in range(COUNT))
+    files["proc/net/netstat"] = "TcpExt: SyncookiesSent TCPTimeouts\nTcpExt: 0 12\n"
+    files["proc/net/dev"] = "Inter-|   Receive\n face |bytes\n"
+    for node in range(2):
+        at = f"sys/devices/system/node/node{node}"
+        files[f"{at}/cpulist"] = f"{64 * node}-{64 * node + 63}\n"
+        files[f"{at}/meminfo"] = (
+            f"Node {node} MemTotal: 1000 kB\nNode {node} MemFree: 500 kB\nNode {node} FilePages: 9 kB\n"
+        )
+        files[f"{at}/numastat"] = "numa_hit 10\nnuma_miss 1\nnuma_foreign 1\nlocal_node 9\nother_node 2\n"
+    for number in range(COUNT):
+        files.update(_interface(number))
+        at = f"sys/bus/pci/devices/{PCI.format(0x3B + number)}"
+        files |= {
+            f"{at}/class": "0x030200\n",
+            f"{at}/vendor": "0x10de\n",
+            f"{at}/numa_node": f"{number // 4}\n",
+        }
+        files[f"sys/block/nvme{number}n1/size"] = "1\n"
+    write(root, files, "")
+    write(root, _infiniband())
+    for rank in range(COUNT):
+        group = f"0::/kubepods/pod{UID}/{CONTAINER}\n"
+        add_process(root, PID + rank, TICKS, cgroup=group, environ={"POD_NAME": "train-0"}, cpus="0-63")
+
+
+def _interface(number: int) -> dict[str, str]:
+    at = f"sys/class/net/eth{number}"
+    files = {"speed": "100000\n", "carrier": "1\n", "carrier_changes": "3\n", "device/vendor": "0x15b3\n"}
+    # The rest is what Debian's exporter asks an interface for.
+    files |= {
+        "operstate": "up\n",
+        "mtu": "9000\n",
+        "ifindex": f"{number + 2}\n",
+        "type": "1\n",
+        "flags": "0x1003\n",
+    }
+    for place, kind in enumerate(("bytes", "packets", "errors", "dropped")):
+        files |= {f"statistics/{way}_{kind}": f"{10**9 + place}\n" for way in ("rx", "tx")}
+    return {f"{at}/{name}": text for name, text in files.items()}
+
+
+def _infiniband() -> dict[str, str]:
+    files = {}
+    for number in range(COUNT):
+        device = f"mlx5_{number}"
+        files |= port(device) | counters(device, [*STANDARD, *WIDE], number + 1)
+        files |= counters(device, MLX5, 1000, "hw_counters")
+        # Narrow ones, which a larger number would not fit.
+        files |= dict.fromkeys(
+            (
+                f"{device}/ports/1/counters/{name}"
+                for name in ("local_link_integrity_errors", "excessive_buffer_overrun_errors")
+            ),
+            "7\n",
+        )
+    return files
+
+
+def make_gpus(root: Path) -> dict[str, str]:
+    """Compile the stub and say what it answers; the environment in which a driver loads it. Needs gcc."""
+    library, control = build(root / "lib"), Control(root / "nvml.txt")
+    for gpu in range(COUNT):
+        control.gpu(
+            gpu, nvmlDeviceGetComputeRunningProcesses=str(PID + gpu), nvmlDeviceGetGraphicsRunningProcesses=""
+        )
+    control.write()
+    return {"LD_LIBRARY_PATH": str(library.parent), "GOODPUT_NVML_STUB": str(control.path)}
+
+
+def write_pages(directory: str) -> None:
+    """Until killed: each rank a step at every twentieth of a second."""
+    start_ns, now_ns = time.time_ns(), time.monotonic_ns()
+    ranks = [
+        Rank(
+            directory, run=RUN, rank=rank, world_size=COUNT, pid=PID + rank, pid_start_ticks=TICKS,
+            device_uuid=uuid(rank), start_unix_ns=start_ns, start_mono_ns=now_ns,
+        )
+        for rank in range(COUNT)
+    ]  # fmt: skip
+    print("ready", flush=True)
+    due = time.monotonic()
+    while True:
+        for rank in ranks:
+            rank.step(
+                {name: int(ms * 1e6 * random.uniform(0.95, 1.05)) for name, ms in PHASES_MS.items()},
+                samples=32,
+            )
+        due += 1 / STEPS_PER_SECOND
+        time.sleep(max(0.0, due - time.monotonic()))
+
+
+if __name__ == "__main__":
+    write_pages(sys.argv[1])
