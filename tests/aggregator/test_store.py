@@ -244,3 +244,38 @@ def test_a_time_far_ahead_is_refused_and_stretches_no_run():
         store.merge(rank_report(Process(1, 1, 1990 + 2 * 86_400, world_size=2).steps(1, forward=1)), NOW)
     assert refused.value.reason == "time"
     assert account(store).end_ns == NOW
+
+
+# ---- What the GPU did, over restarts of the agent
+
+
+def gpu_said(store: Store, sequence: int, **hardware) -> tuple[dict, schema.RankReport]:
+    """What the store has of the rank's GPU after a report, and what went to the ledger."""
+    report = rank_report(Process().steps(3, forward=1))
+    report = replace(report, sequence=sequence, live=replace(report.live, hardware=hardware))
+    merged = store.merge(report, NOW)
+    (attempt,) = store.runs["r1"].attempts.values()
+    names = ("compute_ns", "idle_ns", "energy_mj")
+    return {name: attempt.hardware[name] for name in names if name in attempt.hardware}, merged.report
+
+
+def test_an_agent_that_is_restarted_goes_on_where_the_one_before_it_was():
+    store = Store()
+    assert gpu_said(store, 1, since_ns=1, compute_ns=10, idle_ns=4)[0] == {"compute_ns": 10, "idle_ns": 4}
+    assert gpu_said(store, 2, since_ns=1, compute_ns=20, idle_ns=5)[0] == {"compute_ns": 20, "idle_ns": 5}
+    assert gpu_said(store, 3)[0] == {"compute_ns": 20, "idle_ns": 5}
+    # Another agent, which has counted more already than the first one had.
+    assert gpu_said(store, 4, since_ns=2, compute_ns=30, energy_mj=7)[0] == {
+        "compute_ns": 50, "idle_ns": 5, "energy_mj": 7,
+    }  # fmt: skip
+    assert gpu_said(store, 2, since_ns=1, compute_ns=20, idle_ns=5)[0]["compute_ns"] == 50
+    found, kept = gpu_said(store, 5, since_ns=2, compute_ns=31, idle_ns=1, energy_mj=9)
+    assert found == {"compute_ns": 51, "idle_ns": 6, "energy_mj": 9}
+    # The aggregator is restarted: it has what the ledger has.
+    store = Store()
+    store.merge(kept, 0)
+    assert gpu_said(store, 6, since_ns=2, compute_ns=33, idle_ns=1, energy_mj=9)[0]["compute_ns"] == 53
+    assert gpu_said(store, 7, since_ns=3, compute_ns=1)[0] == {"compute_ns": 54, "idle_ns": 6, "energy_mj": 9}
+    # Without a word of when: what falls began anew.
+    assert gpu_said(store, 8, compute_ns=5)[0]["compute_ns"] == 59
+    assert gpu_said(store, 9, compute_ns=2)[0]["compute_ns"] == 61

@@ -6,7 +6,7 @@ import random
 import shutil
 
 import pytest
-from node_rank import PID, START_MONO_NS, Rank
+from node_rank import PID, START_MONO_NS, START_UNIX_NS, Rank
 from node_tree import samples
 from test_node_told import move
 
@@ -18,6 +18,7 @@ from goodput_exporters.collectors.gpu_phases import KEPT_SECONDS, GpuPhases
 from goodput_exporters.gpu import Gpu, Sample
 
 SECOND, MS = 10**9, 10**6
+SINCE = {"since_ns": START_UNIX_NS}  # when this agent began
 PHASES = ("loader", "h2d", "forward", "backward", "optimizer", "communication")
 
 
@@ -126,7 +127,7 @@ def test_hand_worked_a_minute_in_one_phase(tree, clock, ranks, phases):
     (report,) = map(phases.told, ranks.look())
     # The last second waits until it is known that it was no hang.
     assert report.live.hardware == {
-        "compute_ns": 59 * SECOND, "idle_ns": 59 * SECOND * 7 // 10, "energy_mj": 24_800_000,
+        "compute_ns": 59 * SECOND, "idle_ns": 59 * SECOND * 7 // 10, "energy_mj": 24_800_000, **SINCE,
     }  # fmt: skip
     schema.check(report)
 
@@ -180,7 +181,7 @@ def test_each_process_of_a_rank_is_told_its_own(tree, clock, ranks, phases):
     second = Rank(tree / "pages", attempt=2, pid=again, pid_start_ticks=888, **started)
     dead, fresh = sorted(map(phases.told, ranks.look()), key=lambda one: one.identity.attempt)
     assert dead.live.hardware == before.live.hardware == {
-        "compute_ns": 3 * SECOND, "idle_ns": 3 * SECOND * 3 // 4, "energy_mj": 400_000,
+        "compute_ns": 3 * SECOND, "idle_ns": 3 * SECOND * 3 // 4, "energy_mj": 400_000, **SINCE,
     }  # fmt: skip
     assert fresh.live.hardware == {} and not dead.live.alive
     step(
@@ -192,6 +193,7 @@ def test_each_process_of_a_rank_is_told_its_own(tree, clock, ranks, phases):
         "compute_ns": SECOND,
         "idle_ns": SECOND * 3 // 4,
         "energy_mj": 200_000,
+        **SINCE,
     }
     assert series(phases)["phase_seconds_total", "GPU-1", "forward"] == 6.0
     assert ("phase_seconds_total", "GPU-1", "idle") not in series(phases)
@@ -211,7 +213,7 @@ def test_a_hang_inside_a_compute_phase_is_no_idle_compute(tree, clock, ranks, ph
 
     def told() -> dict[str, int]:
         (report,) = map(phases.told, ranks.look())
-        return report.live.hardware
+        return {name: value for name, value in report.live.hardware.items() if name not in SINCE}
 
     def work(seconds: int) -> None:
         for _ in range(seconds):

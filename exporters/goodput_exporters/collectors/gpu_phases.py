@@ -33,6 +33,7 @@ class GpuPhases:
         self._ranks = None
         self._lock = threading.Lock()  # Drivers tell in threads of their own.
         self._join = PhaseJoin()
+        self._since_ns = settings.unix_ns()
 
     def follow(self, ranks) -> None:
         """Take the living ranks from `ranks.now()`."""
@@ -50,6 +51,8 @@ class GpuPhases:
         with self._lock:
             hardware = self._join.hardware.get(key_of(report.identity))
             figures = hardware.figures() if hardware else {}
+        if figures:
+            figures["since_ns"] = self._since_ns
         return replace(report, live=replace(report.live, hardware=figures)) if figures else report
 
     def forget(self, key: Key) -> None:

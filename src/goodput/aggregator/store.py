@@ -18,6 +18,7 @@ from goodput.aggregator.trends import Trend
 RUNS_MAX = 10_000
 # A process that was looked at within this time and did not end still owns its rank.
 OWNED_SECONDS = 30.0
+HARDWARE = ("compute_ns", "idle_ns", "energy_mj")
 # A host's clock may be ahead of ours by so much.
 AHEAD_NS_MAX = 86_400 * 10**9
 
@@ -91,6 +92,8 @@ class Store:
             process.identity = report.identity
             _take_told(attempt, report.identity)
             _take_live(attempt, report.live)
+            # With what an agent that ran before this one has said.
+            report = replace(report, live=replace(report.live, hardware=attempt.hardware))
         self.changes[run] = self.changes.get(run, 0) + 1
         identity = replace(report.identity, attempt=attempt.attempt)
         return Merged(replace(report, identity=identity, steps=[], events=[]), rows, events)
@@ -187,4 +190,22 @@ def _take_live(attempt: Attempt, live: schema.Live) -> None:
     attempt.seen_ns, attempt.last_ns, attempt.phase = live.now_ns, live.last_ns, live.phase
     attempt.totals, attempt.alive, attempt.ended = live.totals, live.alive, live.ended
     attempt.end_ns, attempt.loader, attempt.unmeasured = live.end_ns, live.loader, live.unmeasured
-    attempt.hardware = live.hardware
+    attempt.hardware = joined(attempt.hardware, live.hardware)
+
+
+def joined(held: dict[str, int], said: dict[str, int]) -> dict[str, int]:
+    """A rank's figures of its GPU, over restarts of the agent: each counts from its own start, `since_ns`, on.
+
+    `said_...` of the result is what the agent of now has said; with it the ledger's figures can be gone on from.
+    """
+    if not said or any(name.startswith("said_") for name in said):
+        return said or held
+    figures = [name for name in HARDWARE if name in held or name in said]
+    same = held.get("since_ns") == said.get("since_ns") and all(
+        said.get(name, 0) >= held.get(f"said_{name}", 0) for name in figures
+    )
+    found = {"since_ns": said["since_ns"]} if "since_ns" in said else {}
+    for name in figures:
+        now = found[f"said_{name}"] = said.get(name, 0)
+        found[name] = held.get(name, 0) - (held.get(f"said_{name}", 0) if same else 0) + now
+    return found
