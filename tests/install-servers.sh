@@ -1,10 +1,10 @@
 #!/bin/sh
-# The real servers that tests start by themselves: Prometheus, Alertmanager, node_exporter, PostgreSQL, Chromium.
+# The real servers that tests start by themselves: Prometheus, Alertmanager, node_exporter, nginx, PostgreSQL, Chromium.
 # Without apt or without the rights for it, the tests that need them are skipped, and say so.
 set -u
 missing=""
 for pair in prometheus:prometheus promtool:prometheus prometheus-alertmanager:prometheus-alertmanager chromium:chromium \
-    prometheus-node-exporter:prometheus-node-exporter; do
+    prometheus-node-exporter:prometheus-node-exporter nginx:nginx-light; do
     command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair##*:}"
 done
 # Debian keeps PostgreSQL's programs off the path, by version.

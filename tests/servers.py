@@ -36,6 +36,11 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 RULES = REPOSITORY / "deploy" / "prometheus"
 DASHBOARDS = REPOSITORY / "dashboards" / "generated"
 READY_SECONDS_MAX = 30
+# The board and the groups of rules that need GPUs and links; the others are content with ranks.
+HARDWARE = {
+    *("goodput-node", "goodput_hardware", "goodput_gpu_alerts"),
+    *("goodput_network_alerts", "goodput_host_alerts", "goodput_agent_alerts"),
+}
 
 
 def require(*binaries: str) -> None:
@@ -329,11 +334,12 @@ def _ms(seconds: float) -> str:
 
 
 class Expression(NamedTuple):
-    """`kind` is panel, record or alert; `name` says where it stands."""
+    """`kind` is panel, record or alert; `name` says where it stands, `group` in which board or group of rules."""
 
     kind: str
     name: str
     text: str
+    group: str
 
 
 def expressions(run: str = "$run", interval: str = "$__rate_interval") -> list[Expression]:
@@ -345,12 +351,14 @@ def expressions(run: str = "$run", interval: str = "$__rate_interval") -> list[E
             for target in panel["targets"]:
                 text = re.sub(r"\$__(rate_interval|interval|range)\b", lambda _: interval, target["expr"])
                 name = f"{board['title']}: {panel['title']} {target['refId']}"
-                found.append(Expression("panel", name, text.replace("$run", run)))
+                for variable, value in {"$run": run, "$instance": ".*", "$gpu": ".*"}.items():
+                    text = text.replace(variable, value)
+                found.append(Expression("panel", name, text, board["uid"]))
     for path in (RULES / "recording.yml", RULES / "alerts.yml"):
         for group in yaml.safe_load(path.read_text())["groups"]:
             for rule in group["rules"]:
                 kind = "record" if "record" in rule else "alert"
-                found.append(Expression(kind, rule[kind], rule["expr"]))
+                found.append(Expression(kind, rule[kind], rule["expr"], group["name"]))
     return found
 
 

@@ -40,7 +40,9 @@ ROOMS = {
         *("histogram", "schema", "metrics"),
     },
     "report_page": {"account", "identity"},
-    "demo": {"goodput", "account"},
+    "children": set(),
+    "demo": {"goodput", "account", "children"},
+    "up": {"children"},
     "trace": set(),
     "cli": {"goodput", "page"},
     "__main__": {"cli"},
@@ -51,7 +53,7 @@ LAZILY = {
     "sdk": {"account", "causes", "flops", "local", "page_reader"},
     "cli": {
         *("account", "causes", "local", "identity", "look", "report_page", "runlog"),
-        *("aggregator", "demo", "exporters", "trace", "bootstrap"),
+        *("aggregator", "demo", "exporters", "trace", "bootstrap", "up"),
     },
     "exporters": set(),
 }
@@ -74,6 +76,8 @@ STANDARD = {
     "report_page",
     "sdk",
     "trace",
+    "children",
+    "up",
 }
 
 

@@ -1,52 +1,29 @@
 """Processes of the demo: a server, an agent and ranks, each ended by its own pid whatever happens.
 
-In: command lines. Out: running processes and what they print. A child dies with the demo (PR_SET_PDEATHSIG), so
-that even a SIGKILL leaves nothing running.
+In: command lines. Out: running processes and what they print. How they end, even with the demo, is children.py.
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
 import re
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
+from goodput import children
+
 READY_SECONDS_MAX = 20.0
-_PR_SET_PDEATHSIG = 1
 
 
 class DemoError(Exception):
     """The demo cannot go on; the text says why and shows what the process printed."""
 
 
-class Child:
-    """One process, its log file and how to end it."""
+class Child(children.Child):
+    """A process of this interpreter that may print its address."""
 
     def __init__(self, name: str, command: list[str], folder: Path, environ: dict, leave: bool = False):
-        self.name, self.log = name, folder / f"{name}.log"
-        self.started_at = time.time()
-        self.ended_at: float | None = None
-        with open(self.log, "wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **environ},
-                start_new_session=True,
-                preexec_fn=None if leave else _die_with_parent,
-            )
-
-    def poll(self) -> int | None:
-        """The exit status, None while it runs; notes when the end was first seen."""
-        status = self.process.poll()
-        if status is not None and self.ended_at is None:
-            self.ended_at = time.time()
-        return status
+        super().__init__(name, [sys.executable, *command], folder, environ, leave)
 
     def address(self) -> str:
         """The http:// address it prints when it is ready."""
@@ -57,20 +34,6 @@ class Child:
                 return found.group()
             time.sleep(0.02)
         raise DemoError(f"{self.name} did not start:\n{self.tail()}")
-
-    def tail(self) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-12:])
-
-    def end(self, seconds: float = 5.0) -> None:
-        """SIGTERM, and SIGKILL if that was not enough."""
-        if self.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        self.poll()
 
 
 def wait_all(children: list[Child], each_look, deadline: float) -> bool:
@@ -87,7 +50,3 @@ def wait_all(children: list[Child], each_look, deadline: float) -> bool:
         each_look()
         time.sleep(0.02)
     return False
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,86 @@
+"""Child processes of a command: each with its log file, each ended by its own pid whatever happens.
+
+In: a command line, a folder for the log, the environment to add. Out: a running process, its status and the end of
+what it printed. A child dies with its parent (PR_SET_PDEATHSIG), so that even a SIGKILL leaves nothing running, and
+leads a session of its own, so that a terminal's Ctrl-C reaches the parent alone.
+
+It does not know what the processes are for, nor when they are ready.
+
+    child = Child("serve", [sys.executable, "-m", "goodput", "serve"], folder); ...; child.end()
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_TAIL_LINES = 12
+_TAIL_BYTES = 16_384
+
+
+class Child:
+    """One process, its log file and how to end it. Raises OSError where it cannot be started."""
+
+    def __init__(
+        self,
+        name: str,
+        command: list[str],
+        folder: Path,
+        environ: Mapping[str, str] | None = None,
+        leave: bool = False,
+    ):
+        self.name, self.log = name, Path(folder) / f"{name}.log"
+        self.started_at = time.time()
+        self.ended_at: float | None = None
+        with open(self.log, "wb") as output:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(environ or {})},
+                start_new_session=True,
+                preexec_fn=None if leave else _die_with_parent,
+            )
+
+    def poll(self) -> int | None:
+        """The exit status, None while it runs; notes when the end was first seen."""
+        status = self.process.poll()
+        if status is not None and self.ended_at is None:
+            self.ended_at = time.time()
+        return status
+
+    def tail(self) -> str:
+        """The last lines that it printed."""
+        with open(self.log, "rb") as log:
+            log.seek(max(0, os.path.getsize(self.log) - _TAIL_BYTES))
+            return "\n".join(log.read().decode(errors="replace").splitlines()[-_TAIL_LINES:])
+
+    def end(self, seconds: float = 5.0) -> None:
+        """SIGTERM, and SIGKILL if that was not enough."""
+        end_all([self], seconds)
+
+
+def end_all(children: list[Child], seconds: float = 5.0) -> None:
+    """SIGTERM to all at once, and SIGKILL to those that are still there after so many seconds."""
+    running = [child for child in children if child.poll() is None]
+    for child in running:
+        child.process.terminate()
+    deadline = time.monotonic() + seconds
+    for child in running:
+        try:
+            child.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.process.kill()
+            child.process.wait()
+        child.poll()
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,101 @@
+"""`goodput up`: Prometheus, Alertmanager, Grafana, the aggregator and the agent of this machine, in one command."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from goodput import page
+
+NAMES = {
+    "aggregator": "page and API",
+    "node": "node agent",
+    "prometheus": "Prometheus",
+    "alertmanager": "Alertmanager",
+    "grafana": "Grafana",
+}
+
+
+def add_parser(subparsers) -> None:
+    parser = subparsers.add_parser(
+        "up",
+        help="run the whole stack on this machine; Ctrl-C ends it",
+        description="Start the aggregator, the agent of this machine, Prometheus with the shipped rules, Alertmanager,\n"
+        "and Grafana with the shipped dashboards where it is installed, all on loopback. Wait until each is well,\n"
+        "print where they are, and end them all with one Ctrl-C.",
+        epilog="example: goodput up --data /var/tmp/goodput     then: goodput run train.py",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add(
+        "--data",
+        metavar="DIR",
+        default=default_data(),
+        help="where ledger, series, configuration and logs lie (default: %(default)s)",
+    )
+    add("--directory", default=page.default_directory(), help="of the rank pages (default: %(default)s)")
+    add("--free-ports", action="store_true",
+        help="take any free ports (default: each server's own, and a free one where that is taken)")  # fmt: skip
+    for name in ("prometheus", "alertmanager", "grafana"):
+        add(f"--without-{name}", action="store_true", help=f"do not start {NAMES[name]}")
+    add("--json", action="store_true", help="print the addresses as one line of JSON when all are well")
+    parser.set_defaults(call=call)
+
+
+def default_data(environ=os.environ) -> str:
+    home = environ.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local", "share")
+    return os.path.join(home, "goodput")
+
+
+def call(arguments) -> int:
+    """Run until SIGINT, SIGTERM or SIGHUP (0), or until a part fails (1)."""
+    from goodput.up.files import UpError
+    from goodput.up.parts import Options
+    from goodput.up.stack import Stack
+
+    options = Options(
+        data=Path(arguments.data).expanduser().resolve(),
+        pages=os.path.abspath(arguments.directory),
+        prometheus=not arguments.without_prometheus,
+        alertmanager=not arguments.without_alertmanager,
+        grafana=not arguments.without_grafana,
+        free_ports=arguments.free_ports,
+    )
+    try:
+        with Stack(options) as stack:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, stack.stop)
+            stack.start()
+            if not stack.stopping:
+                print(_as_json(stack) if arguments.json else _table(stack), flush=True)
+            stack.watch()
+    except UpError as error:
+        print(f"goodput up: {error}", file=sys.stderr)
+        return 1
+    if not arguments.json:
+        print("goodput up: ended", flush=True)
+    return 0
+
+
+def _as_json(stack) -> str:
+    found = {
+        "urls": {part.name: part.url for part in stack.parts},
+        "absent": stack.absent,
+        "pids": stack.pids(),
+        "data": str(stack.options.data),
+        "pages": stack.options.pages,
+    }
+    return json.dumps(found)
+
+
+def _table(stack) -> str:
+    where = {part.name: part.url for part in stack.parts} | stack.absent
+    rows = [(NAMES[name], where[name]) for name in NAMES]
+    rows += [("data", f"{stack.options.data} (logs in logs/)"), ("rank pages", stack.options.pages)]
+    lines = ["goodput up: everything is well; Ctrl-C ends it"]
+    lines += [f"  {name:<14}{text}" for name, text in rows]
+    return "\n".join(lines)

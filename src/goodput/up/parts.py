@@ -1,0 +1,202 @@
+"""The servers of `goodput up`: for each the command that starts it, the path that says it is well, and its ports.
+
+In: what the user chose, the data folder, the folder of the shipped configuration. Out: a list of parts, in the order
+in which they are started, and the notes on what is left out. Everything binds to loopback.
+
+It does not start anything.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from goodput.up import files
+from goodput.up.files import HOST, PORTS, UpError
+
+INSTALL = {
+    "prometheus": "apt install prometheus (Debian, Ubuntu), or https://prometheus.io/download/",
+    "alertmanager": "apt install prometheus-alertmanager (Debian, Ubuntu), or https://prometheus.io/download/",
+    "grafana": "https://grafana.com/grafana/download",
+}
+# Debian names the second one differently from its makers; Grafana changed the name of its own.
+BINARIES = {
+    "prometheus": ("prometheus",),
+    "alertmanager": ("prometheus-alertmanager", "alertmanager"),
+    "grafana": ("grafana", "grafana-server"),
+}
+SERVED = {"aggregator": "/", "node": "/metrics"}
+_GRAFANA_HOMES = ("/usr/share/grafana", "/usr/local/share/grafana")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to start, and where. `data` is absolute."""
+
+    data: Path
+    pages: str
+    prometheus: bool = True
+    alertmanager: bool = True
+    grafana: bool = True
+    free_ports: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """One server: its name, command and environment, where it is and what answers 200 when it is well."""
+
+    name: str
+    command: list[str]
+    port: int
+    health: str
+    environ: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}{SERVED.get(self.name, '/')}"
+
+    @property
+    def health_url(self) -> str:
+        return f"http://{HOST}:{self.port}{self.health}"
+
+
+def find(name: str) -> str | None:
+    """The path of a server's program, None where it is not installed."""
+    return next((path for path in map(shutil.which, BINARIES[name]) if path), None)
+
+
+def choose_ports(names: list[str], free: bool) -> dict[str, int]:
+    """A port for each server: its default one where that is free, else one that is.
+
+    All are held at once, so that none comes twice. Between here and the server's own bind another program may
+    take one; the server then ends, and says so.
+    """
+    held: list[socket.socket] = []
+    ports: dict[str, int] = {}
+    try:
+        for name in names:
+            held.append(_bound(0 if free else PORTS[name]))
+            ports[name] = held[-1].getsockname()[1]
+    finally:
+        for one in held:
+            one.close()
+    return ports
+
+
+def _bound(port: int) -> socket.socket:
+    """A socket on this port of loopback, or on a free one where it is taken."""
+    for wanted in (port, 0):
+        one = socket.socket()
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind((HOST, wanted))
+            return one
+        except OSError:
+            one.close()
+    raise UpError(f"no free port on {HOST}")
+
+
+def plan(options: Options) -> tuple[list[Part], dict[str, str]]:
+    """The parts to start, and for what is left out, why. Writes their configuration. Raises UpError."""
+    source = files.shipped()
+    programs, absent = _programs(options)
+    ports = choose_ports(["aggregator", "node", *programs], options.free_ports)
+    parts = [_aggregator(options, ports), _node(options, ports)]
+    if "alertmanager" in programs:
+        parts.append(_alertmanager(options, source, programs["alertmanager"], ports))
+    if "prometheus" in programs:
+        parts.append(_prometheus(options, source, programs["prometheus"], ports))
+    if "grafana" in programs:
+        parts.append(_grafana(options, source, programs["grafana"], ports))
+    return parts, absent
+
+
+def _programs(options: Options) -> tuple[dict[str, str], dict[str, str]]:
+    """(program by server, reason by server that is left out). Raises UpError where one is missing."""
+    programs: dict[str, str] = {}
+    absent: dict[str, str] = {}
+    for name in ("prometheus", "alertmanager", "grafana"):
+        # Without Prometheus the other two have nothing to show.
+        switch = name if not getattr(options, name) else None if options.prometheus else "prometheus"
+        if switch:
+            absent[name] = f"left out (--without-{switch})"
+        elif path := find(name):
+            programs[name] = path
+        elif name == "grafana":
+            absent[name] = f"not installed: {INSTALL[name]}"
+        else:
+            raise UpError(
+                f"{name} is not installed: no program {' or '.join(BINARIES[name])} on the path.\n"
+                f"  install it: {INSTALL[name]}\n  or go on without it: goodput up --without-{name}"
+            )
+    return programs, absent
+
+
+def _aggregator(options: Options, ports: Mapping[str, int]) -> Part:
+    command = [sys.executable, "-m", "goodput", "serve", "--listen", f"{HOST}:{ports['aggregator']}"]
+    command += ["--ledger", f"sqlite:///{options.data / 'ledger.db'}"]
+    return Part("aggregator", command, ports["aggregator"], "/healthz")
+
+
+def _node(options: Options, ports: Mapping[str, int]) -> Part:
+    command = [sys.executable, "-m", "goodput", "node", "--listen", f"{HOST}:{ports['node']}"]
+    command += ["--directory", options.pages, "--aggregator", f"http://{HOST}:{ports['aggregator']}"]
+    return Part("node", command, ports["node"], "/healthz")
+
+
+def _prometheus(options: Options, source: Path, program: str, ports: Mapping[str, int]) -> Part:
+    config = files.write_prometheus(source, options.data / "etc" / "prometheus", ports)
+    command = [
+        program,
+        f"--config.file={config}",
+        f"--storage.tsdb.path={_made(options.data / 'prometheus')}",
+        f"--web.listen-address={HOST}:{ports['prometheus']}",
+        "--log.level=warn",
+    ]
+    return Part("prometheus", command, ports["prometheus"], "/-/ready")
+
+
+def _alertmanager(options: Options, source: Path, program: str, ports: Mapping[str, int]) -> Part:
+    config = files.write_alertmanager(source, options.data / "etc" / "alertmanager")
+    command = [
+        program,
+        f"--config.file={config}",
+        f"--storage.path={_made(options.data / 'alertmanager')}",
+        f"--web.listen-address={HOST}:{ports['alertmanager']}",
+        "--cluster.listen-address=",  # Empty: alone, without a port for peers.
+        "--log.level=warn",
+    ]
+    return Part("alertmanager", command, ports["alertmanager"], "/-/ready")
+
+
+def _grafana(options: Options, source: Path, program: str, ports: Mapping[str, int]) -> Part:
+    """Anybody on this machine may look; to change something one logs in as Grafana's admin."""
+    folder = _made(options.data / "grafana")
+    provisioning = files.write_grafana(source, options.data / "etc" / "grafana" / "provisioning", ports)
+    command = [program] if Path(program).name == "grafana-server" else [program, "server"]
+    beside = str(Path(program).resolve().parents[1])
+    homes = [home for home in (*_GRAFANA_HOMES, beside) if (Path(home) / "public").is_dir()]
+    command += ["--homepath", homes[0]] if homes else []
+    environ = {
+        "GF_SERVER_HTTP_ADDR": HOST,
+        "GF_SERVER_HTTP_PORT": str(ports["grafana"]),
+        "GF_PATHS_DATA": str(folder),
+        "GF_PATHS_LOGS": str(folder / "log"),
+        "GF_PATHS_PLUGINS": str(folder / "plugins"),
+        "GF_PATHS_PROVISIONING": str(provisioning),
+        "GF_AUTH_ANONYMOUS_ENABLED": "true",
+        "GF_AUTH_ANONYMOUS_ORG_ROLE": "Viewer",
+        "GF_ANALYTICS_REPORTING_ENABLED": "false",
+        "GF_ANALYTICS_CHECK_FOR_UPDATES": "false",
+        "GF_ANALYTICS_CHECK_FOR_PLUGIN_UPDATES": "false",
+    }
+    return Part("grafana", command, ports["grafana"], "/api/health", environ)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -1,0 +1,163 @@
+"""The compose file and the Containerfiles, by their text: no container is built or run here."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import servers
+import yaml
+from deploy_words import DEPLOY, parsed
+
+COMPOSE = DEPLOY / "compose" / "compose.yaml"
+CONTAINERFILES = sorted((DEPLOY / "container").glob("*.Containerfile"))
+INSTRUCTIONS = {
+    "FROM",
+    "WORKDIR",
+    "COPY",
+    "RUN",
+    "ENV",
+    "USER",
+    "EXPOSE",
+    "VOLUME",
+    "ENTRYPOINT",
+    "CMD",
+    "ARG",
+}
+# Nothing of the host is mounted but these.
+HOST_PATHS = {"/dev/shm/goodput", "/sys", "/proc"}
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, dict]:
+    return yaml.safe_load(COMPOSE.read_text())["services"]
+
+
+def mounts(service: dict):
+    """(source, target, mode) of each mount."""
+    for text in service.get("volumes", ()):
+        source, target, *mode = text.split(":")
+        yield source, target, mode[0] if mode else "rw"
+
+
+def test_every_mounted_file_exists_and_every_volume_is_declared(services):
+    declared = yaml.safe_load(COMPOSE.read_text())["volumes"].keys()
+    used = set()
+    for service in services.values():
+        for source, target, mode in mounts(service):
+            assert target.startswith("/")
+            if source.startswith("."):
+                assert (COMPOSE.parent / source).resolve().exists(), source
+                assert mode == "ro", f"{source} of the repository is mounted to be written"
+            elif source.startswith("/"):
+                assert source in HOST_PATHS
+                assert mode == "ro" or source == "/dev/shm/goodput"
+            else:
+                used.add(source)
+    assert used == set(declared)
+
+
+def test_the_whole_stack_is_there_and_listens_on_loopback(services):
+    assert set(services) == {
+        "page-directory",
+        *("node", "aggregator", "prometheus", "alertmanager", "grafana"),
+    }
+    for name, service in services.items():
+        if name == "page-directory":
+            assert service["network_mode"] == "none"
+            continue
+        assert service["network_mode"] == "host" and "ports" not in service
+        options = " ".join([*service.get("command", ()), *service.get("environment", {}).values()])
+        assert "127.0.0.1" in options and "0.0.0.0" not in options
+    assert services["node"]["pid"] == "host"
+
+
+def test_every_address_is_the_shipped_one(services):
+    """So that the shipped configuration is right as it is."""
+    shipped = (DEPLOY / "prometheus" / "prometheus.yml").read_text()
+    source = (DEPLOY / "grafana" / "provisioning" / "datasources" / "goodput.yml").read_text()
+    node, serve = (
+        parsed("node", *services["node"]["command"]),
+        parsed("serve", *services["aggregator"]["command"]),
+    )
+    assert f'"{node.listen[0]}:{node.listen[1]}"' in shipped and f'"{serve.listen}"' in shipped
+    assert node.aggregator == f"http://{serve.listen}"
+    assert (
+        '"127.0.0.1:9093"' in shipped
+        and "--web.listen-address=127.0.0.1:9093" in services["alertmanager"]["command"]
+    )
+    assert "url: http://127.0.0.1:9090\n" in source
+    assert "--web.listen-address=127.0.0.1:9090" in services["prometheus"]["command"]
+
+
+def test_a_path_that_a_server_is_told_lies_in_one_of_its_mounts(services):
+    for name, paths in {
+        "prometheus": ("/etc/goodput/prometheus.yml", "/prometheus"),
+        "alertmanager": ("/etc/goodput/alertmanager.yml", "/alertmanager"),
+        "grafana": ("/etc/grafana/dashboards/goodput", "/etc/grafana/provisioning"),
+        "node": ("/host/sys", "/host/proc", "/dev/shm/goodput"),
+        "aggregator": ("/var/lib/goodput/ledger.db",),
+    }.items():
+        found = {target: source for source, target, _ in mounts(services[name])}
+        for path in paths:
+            (target,) = [t for t in found if Path(path).is_relative_to(t)]
+            if found[target].startswith("."):
+                assert (COMPOSE.parent / found[target] / Path(path).relative_to(target)).exists()
+            if name not in ("grafana",):
+                assert path in " ".join(services[name]["command"])
+
+
+def test_services_are_hardened(services):
+    for name, service in services.items():
+        assert service["cap_drop"] == ["ALL"] and service["read_only"] is True
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert "privileged" not in service
+        assert ("user" in service) is (name == "page-directory")
+        assert re.fullmatch(r"[\w./-]+:v?\d[\w.-]*", service["image"]), service["image"]
+        if name != "page-directory":
+            assert service["mem_limit"] and service["restart"] == "unless-stopped"
+        if "build" in service:
+            context = (COMPOSE.parent / service["build"]["context"]).resolve()
+            assert context == servers.REPOSITORY
+            assert (context / service["build"]["dockerfile"]).is_file()
+
+
+def instructions(path: Path) -> list[tuple[str, str]]:
+    """(instruction, its text) of a Containerfile, continued lines joined."""
+    lines = [line for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
+    joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
+    return [tuple(line.split(None, 1)) for line in joined.splitlines()]
+
+
+@pytest.mark.parametrize("path", CONTAINERFILES, ids=lambda path: path.name)
+def test_a_containerfile_is_well_formed_pinned_and_not_root(path):
+    found = instructions(path)
+    assert {word for word, _ in found} <= INSTRUCTIONS
+    bases = [text.split()[0] for word, text in found if word == "FROM"]
+    assert found[0][0] == "FROM" and len(bases) == 2
+    for base in bases:
+        assert re.search(r":\d+\.\d+\.\d+-", base), f"{base}: want a full version"
+    last = max(i for i, (word, _) in enumerate(found) if word == "FROM")
+    users = [text for word, text in found[last:] if word == "USER"]
+    assert users == ["65532:65532"]
+    command = [text for word, text in found[last:] if word == "ENTRYPOINT"]
+    assert yaml.safe_load(command[0])[0] == "goodput"
+    parsed(*yaml.safe_load(command[0])[1:])
+
+
+@pytest.mark.parametrize("path", CONTAINERFILES, ids=lambda path: path.name)
+def test_what_a_containerfile_copies_is_there_and_is_enough_to_build(path):
+    copied = set()
+    for word, text in instructions(path):
+        if word != "COPY" or text.startswith("--from="):
+            continue
+        *sources, _ = shlex.split(text)
+        for source in sources:
+            assert (servers.REPOSITORY / source).exists(), source
+            copied.add(source.rstrip("/"))
+    project = (servers.REPOSITORY / "pyproject.toml").read_text()
+    data = re.findall(r'^"share/goodput/[^"]*" = \["([^"*]+)/\*', project, re.M)
+    assert data
+    for folder in data:
+        assert any(Path(folder).is_relative_to(source) for source in copied), folder
+    assert {"pyproject.toml", "README.md", "src", "exporters"} <= copied

@@ -1,0 +1,58 @@
+"""docs/deploy.md names files, options and addresses that exist."""
+
+import re
+
+import pytest
+import servers
+import yaml
+from deploy_words import DEPLOY, parsed
+
+TEXT = (servers.REPOSITORY / "docs" / "deploy.md").read_text()
+BLOCKS = "\n".join(line[4:] for line in TEXT.splitlines() if line.startswith("    "))
+
+
+def test_every_file_that_is_named_exists():
+    named = set(re.findall(r"(?<![\w/])(?:deploy|docs)/[\w./*-]*[\w*]", TEXT))
+    assert len(named) > 15
+    for name in named - {"deploy/kubernetes/overlays/mine"}:
+        assert list(servers.REPOSITORY.glob(name)), name
+    for link in re.findall(r"\]\(([^)#]+)\)", TEXT):
+        assert (servers.REPOSITORY / "docs" / link).exists(), link
+
+
+def test_every_command_of_goodput_is_one_that_it_knows():
+    commands = re.findall(r"^(?:\S*/)?goodput ((?:up|run|node|serve)\b[^#\n]*)", BLOCKS, re.M)
+    assert len(commands) >= 2
+    commands = [command for command in commands if not command.startswith("up:")]
+    commands += [f"node {options}" for options in re.findall(r'GOODPUT_NODE_OPTIONS="([^"]+)"', BLOCKS)]
+    commands += [
+        f"up {option}" for option in re.findall(r"`(--(?:free-ports|json|without-prometheus))`", TEXT)
+    ]
+    assert len(commands) >= 6
+    for command in commands:
+        parsed(*command.split())
+
+
+@pytest.mark.parametrize("name", ["prolog.sh", "epilog.sh", "task_prolog.sh"])
+def test_slurm_is_told_of_every_script(name):
+    assert f"/etc/slurm/goodput/{name}\n" in BLOCKS
+    assert (DEPLOY / "slurm" / name).stat().st_mode & 0o111
+
+
+def test_what_prometheus_is_told_has_the_names_that_alerts_ask_for():
+    text = BLOCKS[BLOCKS.index("scrape_configs:") :]
+    block = re.match(r"(?:scrape_configs:\n)(?:  .*\n)+", text)[0]
+    told = {job["job_name"] for job in yaml.safe_load(block)["scrape_configs"]}
+    shipped = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
+    assert told == {job["job_name"] for job in shipped if job["job_name"].startswith("goodput-")}
+
+
+def test_the_overlay_that_one_writes_stands_on_one_that_exists(tmp_path):
+    text = BLOCKS[BLOCKS.index("apiVersion: kustomize") :]
+    block = yaml.safe_load(text[: text.index("kubectl")])
+    (resource,) = block["resources"]
+    assert (
+        (DEPLOY / "kubernetes" / "overlays" / "mine" / ".." / resource.removeprefix("../")).resolve().is_dir()
+    )
+    base = yaml.safe_load((DEPLOY / "kubernetes" / "base" / "kustomization.yaml").read_text())
+    assert [image["name"] for image in block["images"]] == [image["name"] for image in base["images"]]

@@ -1,0 +1,317 @@
+"""The Kubernetes objects: valid by the schemas of several versions, bounded, without rights that they do not need.
+
+What kustomize makes of an overlay is looked at where kubectl or kustomize is installed; the files themselves always.
+No cluster is asked for anything.
+"""
+
+import importlib.util
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+from deploy_words import DEPLOY, parsed
+
+KUBERNETES = DEPLOY / "kubernetes"
+OVERLAYS = ("base", "overlays/prometheus-operator", "overlays/nvidia")
+VERSIONS = ("1.27", "1.31", "1.34")
+FILES = sorted(
+    path
+    for path in KUBERNETES.rglob("*.yaml")
+    if path.name != "kustomization.yaml" and "nvidia" not in path.parts
+)
+KUSTOMIZATIONS = sorted(
+    [
+        *KUBERNETES.rglob("kustomization.yaml"),
+        DEPLOY / "proxy" / "kustomization.yaml",
+        DEPLOY.parent / "dashboards" / "generated" / "kustomization.yaml",
+    ]
+)
+# No schema for these is shipped with Kubernetes.
+OPERATOR = "monitoring.coreos.com/v1"
+
+
+def load(path: Path) -> list[dict]:
+    return [document for document in yaml.safe_load_all(path.read_text()) if document]
+
+
+def kustomize(folder: Path) -> str:
+    for command in (["kustomize", "build"], ["kubectl", "kustomize"]):
+        if shutil.which(command[0]):
+            done = subprocess.run([*command, str(folder)], capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+    pytest.skip("not installed: kustomize or kubectl")
+
+
+@pytest.fixture(scope="module", params=OVERLAYS)
+def built(request) -> tuple[str, list[dict]]:
+    """(overlay, its objects as kustomize makes them)."""
+    text = kustomize(KUBERNETES / request.param)
+    return request.param, [document for document in yaml.safe_load_all(text) if document]
+
+
+def validate(document: dict) -> None:
+    if document["apiVersion"] == OPERATOR:
+        check_operator(document)
+        return
+    for version in VERSIONS:
+        kubernetes_validate.validate(document, version, strict=True)
+
+
+def check_operator(document: dict) -> None:
+    """The shape of ServiceMonitor and PrometheusRule, as their API reference gives it, of what is used here."""
+    spec = document["spec"]
+    if document["kind"] == "PrometheusRule":
+        assert spec.keys() == {"groups"} and spec["groups"]
+        for group in spec["groups"]:
+            assert group.keys() <= {"name", "rules", "interval", "limit", "labels"} and group["rules"]
+            for rule in group["rules"]:
+                assert ("alert" in rule) != ("record" in rule) and isinstance(rule["expr"], str)
+    else:
+        assert document["kind"] == "ServiceMonitor"
+        assert spec.keys() <= {"selector", "endpoints", "jobLabel", "namespaceSelector"}
+        for endpoint in spec["endpoints"]:
+            known = {"port", "path", "interval", "scrapeTimeout", "honorLabels", "authorization", "scheme"}
+            assert {"port"} <= endpoint.keys() <= known
+
+
+def pods(documents: list[dict]):
+    """(object, pod specification) of everything that makes pods."""
+    for document in documents:
+        if document["kind"] in ("DaemonSet", "StatefulSet", "Deployment", "Job"):
+            yield document, document["spec"]["template"]["spec"]
+
+
+def of_kind(documents: list[dict], kind: str) -> dict[str, dict]:
+    return {document["metadata"]["name"]: document for document in documents if document["kind"] == kind}
+
+
+# -- the files
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(KUBERNETES)))
+def test_every_object_is_valid_as_it_lies(path):
+    documents = load(path)
+    assert documents
+    for document in documents:
+        validate(document)
+
+
+def test_a_typing_error_would_be_found():
+    document = load(KUBERNETES / "base" / "node.yaml")[2]
+    document["spec"]["template"]["spec"]["hostPid"] = True
+    with pytest.raises(kubernetes_validate.ValidationError):
+        validate(document)
+
+
+@pytest.mark.parametrize("path", KUSTOMIZATIONS, ids=lambda path: str(path.relative_to(DEPLOY.parent)))
+def test_what_a_kustomization_refers_to_exists(path):
+    document = yaml.safe_load(path.read_text())
+    assert document["kind"] in ("Kustomization", "Component")
+    named = [*document.get("resources", ()), *document.get("components", ())]
+    named += [patch["path"] for patch in document.get("patches", ()) if "path" in patch]
+    for generator in document.get("configMapGenerator", ()):
+        # kustomize reads files only below the folder of the kustomization itself.
+        assert not any(".." in file for file in generator["files"])
+        named += generator["files"]
+    assert named
+    for name in named:
+        target = path.parent / name
+        assert target.is_file() or (target / "kustomization.yaml").is_file(), name
+
+
+def test_every_file_of_the_base_is_in_it():
+    listed = yaml.safe_load((KUBERNETES / "base" / "kustomization.yaml").read_text())["resources"]
+    files = {path.name for path in (KUBERNETES / "base").glob("*.yaml")} - {"kustomization.yaml"}
+    assert files == {name for name in listed if not name.startswith("..")}
+
+
+def generator():
+    spec = importlib.util.spec_from_file_location("deploy_kubernetes_generate", KUBERNETES / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_is_generated_is_current():
+    assert generator().main(["--check"]) == 0
+
+
+def test_rules_are_those_that_prometheus_loads():
+    config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+    written = load(KUBERNETES / "components" / "prometheus-operator" / "rules.yaml")
+    shipped = [yaml.safe_load((DEPLOY / "prometheus" / name).read_text()) for name in config["rule_files"]]
+    assert [document["spec"] for document in written] == shipped
+
+
+# -- what kustomize makes of them
+
+
+def test_every_object_of_an_overlay_is_valid(built):
+    _, documents = built
+    names = [(document["kind"], document["metadata"]["name"]) for document in documents]
+    assert len(set(names)) == len(names)
+    for document in documents:
+        validate(document)
+        assert document["kind"] == "Namespace" or document["metadata"]["namespace"] == "goodput"
+
+
+def test_an_overlay_adds_what_it_is_for(built):
+    overlay, documents = built
+    (node,) = of_kind(documents, "DaemonSet").values()
+    pod = node["spec"]["template"]["spec"]
+    nvidia = overlay.endswith("nvidia")
+    assert (pod.get("runtimeClassName") == "nvidia") is nvidia
+    (container,) = pod["containers"]
+    assert ("--gpu-driver=nvml" in container["args"]) is nvidia
+    # A patch adds to the environment; what was there stays.
+    assert "HOST_IP" in {entry["name"] for entry in container["env"]}
+    monitored = overlay != "base"
+    assert bool(of_kind(documents, "PrometheusRule")) is monitored
+    boards = {name: m for name, m in of_kind(documents, "ConfigMap").items() if name.endswith("-dashboard")}
+    generated = DEPLOY.parent / "dashboards" / "generated"
+    expected = (
+        {path.name: json.loads(path.read_text()) for path in generated.glob("*.json")} if monitored else {}
+    )
+    assert {file: json.loads(text) for m in boards.values() for file, text in m["data"].items()} == expected
+    for board in boards.values():
+        assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert len(json.dumps(board)) < 1 << 20  # etcd takes no larger object.
+
+
+def test_monitors_find_services_and_services_find_pods(built):
+    _, documents = built
+    services = of_kind(documents, "Service")
+    # The operator makes the service's name the job's, and alerts ask for these.
+    assert set(services) == {"goodput-node", "goodput-aggregator"}
+    for monitor in of_kind(documents, "ServiceMonitor").values():
+        labels = monitor["spec"]["selector"]["matchLabels"].items()
+        (service,) = [s for s in services.values() if labels <= s["metadata"]["labels"].items()]
+        ports = {port["name"] for port in service["spec"]["ports"]}
+        assert {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]} <= ports
+    for document, pod in pods(documents):
+        labels = document["spec"]["template"]["metadata"]["labels"].items()
+        (service,) = [s for s in services.values() if s["spec"]["selector"].items() <= labels]
+        ports = {
+            port["name"]: port["containerPort"] for c in pod["containers"] for port in c.get("ports", ())
+        }
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= set(ports)
+
+
+def test_the_agent_pushes_to_the_port_that_the_policy_leaves_open(built):
+    _, documents = built
+    (container,) = next(pod for d, pod in pods(documents) if d["kind"] == "DaemonSet")["containers"]
+    arguments = parsed("node", *[a.replace("$(HOST_IP)", "10.0.0.1") for a in container["args"]])
+    assert arguments.aggregator == "http://goodput-aggregator.goodput.svc:8471"
+    (port,) = of_kind(documents, "Service")["goodput-aggregator"]["spec"]["ports"]
+    assert port["port"] == 8471
+    policy = of_kind(documents, "NetworkPolicy")["goodput-aggregator"]["spec"]
+    assert policy["ingress"] == [{"ports": [{"protocol": "TCP", "port": 8471}]}] and policy["egress"] == []
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    assert arguments.directory in mounts
+    for root in (arguments.sysfs, arguments.procfs):
+        assert mounts[root]["readOnly"] is True
+    assert Path(arguments.token_file).parent.as_posix() in mounts
+
+
+def test_the_aggregator_is_one_on_loopback_behind_its_proxy(built):
+    _, documents = built
+    aggregator = of_kind(documents, "StatefulSet")["goodput-aggregator"]["spec"]
+    assert aggregator["replicas"] == 1
+    container, proxy = aggregator["template"]["spec"]["containers"]
+    arguments = parsed("serve", *container["args"])
+    assert arguments.listen == "127.0.0.1:9471"
+    ledger = arguments.ledger.removeprefix("sqlite:///")
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    claims = {claim["metadata"]["name"] for claim in aggregator["volumeClaimTemplates"]}
+    assert mounts[str(Path(ledger).parent)] in claims
+    (configuration,) = [
+        m for name, m in of_kind(documents, "ConfigMap").items() if name.startswith("goodput-proxy")
+    ]
+    volumes = {volume["name"]: volume for volume in aggregator["template"]["spec"]["volumes"]}
+    assert volumes["proxy"]["configMap"]["name"] == configuration["metadata"]["name"]
+    assert configuration["data"]["nginx.conf"] == (DEPLOY / "proxy" / "nginx.conf").read_text()
+    assert proxy["ports"] == [{"name": "http", "containerPort": 8471}]
+
+
+# -- rights and bounds
+
+EVERY_POD = [
+    pytest.param(document, pod, id=document["metadata"]["name"])
+    for path in FILES
+    for document, pod in pods(load(path))
+]
+
+
+@pytest.mark.parametrize(("document", "pod"), EVERY_POD)
+def test_nothing_runs_as_root_but_the_maker_of_the_folder(document, pod):
+    security = pod["securityContext"]
+    assert security["runAsNonRoot"] is True and security["runAsUser"] > 0
+    assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in pod["containers"]:
+        own = container["securityContext"]
+        assert own["allowPrivilegeEscalation"] is False
+        assert own["capabilities"] == {"drop": ["ALL"]}
+        assert not {"privileged", "runAsUser", "runAsNonRoot"} & own.keys()
+    for container in pod.get("initContainers", ()):
+        own = container["securityContext"]
+        assert container["name"] == "page-directory"
+        assert own["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN", "FOWNER"]}
+        assert own["allowPrivilegeEscalation"] is False and own["readOnlyRootFilesystem"] is True
+        assert [mount["name"] for mount in container["volumeMounts"]] == ["pages"]
+
+
+@pytest.mark.parametrize(("document", "pod"), EVERY_POD)
+def test_everything_has_limits_a_tag_and_volumes_that_exist(document, pod):
+    ours = document["kind"] != "Job"
+    tags = {
+        image["name"]: image["newTag"]
+        for image in yaml.safe_load((KUBERNETES / "base" / "kustomization.yaml").read_text())["images"]
+    }
+    volumes = {volume["name"] for volume in pod["volumes"]}
+    volumes |= {claim["metadata"]["name"] for claim in document["spec"].get("volumeClaimTemplates", ())}
+    for container in [*pod.get("initContainers", ()), *pod["containers"]]:
+        resources = container["resources"]
+        assert {"cpu", "memory"} <= resources["requests"].keys() and "memory" in resources["limits"]
+        if ours:
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True
+            assert "cpu" in resources["limits"]
+        tag = tags.get(container["image"]) or container["image"].rpartition(":")[2]
+        assert tag[0].isdigit(), container["image"]
+        assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+    if ours:
+        assert pod["automountServiceAccountToken"] is False
+
+
+@pytest.mark.parametrize(("document", "pod"), EVERY_POD)
+def test_the_host_is_shared_by_the_agent_alone_and_read_only(document, pod):
+    agent = document["metadata"]["name"] == "goodput-node"
+    for share in ("hostNetwork", "hostPID"):
+        assert pod.get(share, False) is agent
+    assert "hostIPC" not in pod
+    paths = {v["name"]: v["hostPath"]["path"] for v in pod["volumes"] if "hostPath" in v}
+    assert (
+        set(paths.values())
+        == {
+            "goodput-node": {"/dev/shm/goodput", "/sys", "/proc"},
+            "goodput-aggregator": set(),
+            "train": {"/dev/shm/goodput"},
+        }[document["metadata"]["name"]]
+    )
+    for container in pod["containers"]:
+        for mount in container["volumeMounts"]:
+            if paths.get(mount["name"]) in ("/sys", "/proc"):
+                assert mount["readOnly"] is True
+
+
+def test_the_job_example_puts_pages_where_the_agent_looks():
+    ((job, pod),) = pods(load(KUBERNETES / "job-example.yaml"))
+    (container,) = pod["containers"]
+    environment = {entry["name"]: entry["value"] for entry in container["env"]}
+    assert environment["GOODPUT_DIR"] in {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert container["command"][:2] == ["goodput", "run"]
+    assert environment["GOODPUT_RUN"] == job["metadata"]["name"]

@@ -1,0 +1,166 @@
+"""Slurm's prolog, epilog and task prolog in a made-up environment, with a real agent; and a linter's view of them."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import pytest
+import servers
+from deploy_words import DEPLOY
+
+SLURM = DEPLOY / "slurm"
+SCRIPTS = sorted([*SLURM.glob("*.sh"), *SLURM.glob("*.sbatch")])
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_the_linter_finds_nothing(path):
+    program = Path(sysconfig.get_path("scripts")) / "shellcheck"
+    command = [str(program), "--external-sources", "--severity=style", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=servers.REPOSITORY)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+class Node:
+    """A node with a folder for everything that the scripts touch, and no systemd."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.pages, self.state = folder, folder / "pages", folder / "state"
+        self.defaults, self.program = folder / "defaults", folder / "goodput"
+        programs = folder / "bin"
+        programs.mkdir()
+        for name in ("sh", "mkdir", "chmod", "chown", "id", "flock", "setsid", "setpriv", "sleep", "true"):
+            (programs / name).symlink_to(shutil.which(name))
+        for name in ("dirname", "readlink", "env"):
+            (programs / name).symlink_to(shutil.which(name))
+        (programs / "logger").write_text(f'#!/bin/sh\necho "$*" >>{folder}/syslog\n')
+        self.program.write_text(
+            f'#!/bin/sh\necho "$*" >>{folder}/calls\nexec {sys.executable} -m goodput "$@"\n'
+        )
+        for script in (programs / "logger", self.program):
+            script.chmod(0o755)
+        self.defaults.write_text(f'GOODPUT_DIR={self.pages}\nGOODPUT_NODE_OPTIONS="--listen 127.0.0.1:0"\n')
+        self.environ = {
+            "PATH": str(programs),
+            "GOODPUT_DEFAULTS": str(self.defaults),
+            "GOODPUT_STATE": str(self.state),
+            "GOODPUT_PROGRAM": str(self.program),
+            "GOODPUT_USER": "root" if os.getuid() == 0 else str(os.getuid()),
+        }
+
+    def run(self, script: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [str(SLURM / script)], env=self.environ, capture_output=True, text=True, timeout=30
+        )
+
+    def pid(self) -> int:
+        return int((self.state / "agent.pid").read_text())
+
+    def calls(self) -> list[str]:
+        return (self.folder / "calls").read_text().splitlines()
+
+    def syslog(self) -> str:
+        path = self.folder / "syslog"
+        return path.read_text() if path.exists() else ""
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    """A node whose agent, if one was started, is ended by its pid."""
+    servers_missing = [name for name in ("flock", "setsid", "setpriv") if shutil.which(name) is None]
+    if servers_missing:
+        pytest.skip(f"not installed: {', '.join(servers_missing)} (Debian package util-linux)")
+    node = Node(tmp_path_factory.mktemp("slurm"))
+    yield node
+    if (node.state / "agent.pid").exists() and alive(node.pid()):
+        os.kill(node.pid(), signal.SIGTERM)
+        servers.wait_until(lambda: not alive(node.pid()), 10, "the agent to end")
+
+
+def test_the_prolog_starts_one_agent_and_a_second_one_none(node):
+    began = time.monotonic()
+    # Two jobs at once: whoever is second waits for the first and finds the agent running.
+    both = [
+        subprocess.Popen([str(SLURM / "prolog.sh")], env=node.environ, stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    assert [(one.communicate(timeout=30)[1], one.returncode) for one in both] == [(b"", 0)] * 2
+    assert time.monotonic() - began < 15
+    assert node.calls() == [f"node --directory {node.pages} --listen 127.0.0.1:0"]
+    assert alive(node.pid())
+    assert node.pages.stat().st_mode & 0o7777 == 0o1777
+    done = node.run("prolog.sh")
+    assert (done.returncode, done.stdout, done.stderr, len(node.calls())) == (0, "", "", 1)
+
+
+def test_the_epilog_starts_an_agent_that_died(node):
+    before = node.pid()
+    assert node.run("epilog.sh").returncode == 0
+    assert node.pid() == before
+    os.kill(before, signal.SIGKILL)
+    servers.wait_until(lambda: not alive(before), 10, "the agent to die")
+    done = node.run("epilog.sh")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert node.pid() != before and alive(node.pid())
+    assert len(node.calls()) == 2
+
+
+def test_tasks_are_told_where_pages_lie(node):
+    done = node.run("task_prolog.sh")
+    assert (done.returncode, done.stdout) == (0, f"export GOODPUT_DIR={node.pages}\n")
+
+
+def test_a_task_without_defaults_gets_the_folder_that_the_prolog_makes(tmp_path):
+    environ = {"PATH": os.environ["PATH"], "GOODPUT_DEFAULTS": str(tmp_path / "none")}
+    done = subprocess.run([str(SLURM / "task_prolog.sh")], env=environ, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "export GOODPUT_DIR=/run/goodput\n")
+    assert "GOODPUT_DIR:-/run/goodput}" in (SLURM / "agent.sh").read_text()
+
+
+@pytest.mark.parametrize("trouble", ["no program", "symbolic link", "no folder"])
+def test_trouble_never_fails_a_job(tmp_path, trouble):
+    """A prolog that fails drains the node."""
+    node = Node(tmp_path)
+    if trouble == "no program":
+        node.program.unlink()
+        want = f"{node.program} is not there"
+    elif trouble == "symbolic link":
+        (tmp_path / "elsewhere").mkdir()
+        node.pages.symlink_to(tmp_path / "elsewhere")
+        want = "is a symbolic link"
+    else:
+        node.state.write_text("")
+        want = ""
+    done = node.run("prolog.sh")
+    assert done.returncode == 0
+    assert want in node.syslog() and want in done.stderr
+    assert not (tmp_path / "calls").exists()
+
+
+def test_a_unit_that_is_installed_is_preferred(tmp_path):
+    node = Node(tmp_path)
+    systemctl = tmp_path / "bin" / "systemctl"
+    # As the unit would: take the lock that says an agent runs, and hold it for a while.
+    systemctl.write_text(
+        f'#!/bin/sh\necho "$*" >>{tmp_path}/systemctl\n'
+        f'[ "$1" = start ] || exit 0\nsetsid flock {node.pages}/.agent.lock sleep 3 >/dev/null 2>&1 9>&- &\n'
+    )
+    systemctl.chmod(0o755)
+    done = node.run("prolog.sh")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "systemctl").read_text().splitlines() == [
+        "cat goodput-node.service",
+        "start --no-block goodput-node.service",
+    ]
+    assert not (tmp_path / "calls").exists()

@@ -1,0 +1,116 @@
+"""The units are what systemd takes, are hardened, and start goodput with options that exist."""
+
+import configparser
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from deploy_words import DEPLOY, parsed
+
+UNITS = ("goodput-node.service", "goodput-aggregator.service")
+# systemd's own measure, 0 safe to 10 exposed; what a unit without a word of hardening gets is 9.6.
+EXPOSURE_MAX = {"goodput-node.service": 2.6, "goodput-aggregator.service": 1.6}
+PROGRAM = "/opt/goodput/bin/goodput"
+
+
+def unit(name: str) -> dict[str, str]:
+    """[Service] of a unit; of a key that is repeated the last value."""
+    parser = configparser.RawConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str
+    parser.read_string((DEPLOY / "systemd" / name).read_text())
+    return dict(parser["Service"])
+
+
+@pytest.fixture
+def analyze(tmp_path):
+    """A function that runs systemd-analyze on a unit whose program exists here."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("not installed: systemd-analyze (Debian package systemd)")
+
+    def run(name: str, *words: str) -> subprocess.CompletedProcess:
+        path = tmp_path / name
+        path.write_text((DEPLOY / "systemd" / name).read_text().replace(PROGRAM, sys.executable))
+        command = ["systemd-analyze", *words, str(path)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=30)
+
+    return run
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_systemd_takes_every_line(analyze, name):
+    done = analyze(name, "verify", "--man=no")
+    assert (done.returncode, done.stderr.strip()) == (0, "")
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_little_is_exposed(analyze, name):
+    done = analyze(name, "security", "--offline=true", "--no-pager")
+    exposure = re.search(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
+    assert exposure, done.stdout + done.stderr
+    assert float(exposure[1]) <= EXPOSURE_MAX[name]
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_it_is_bounded_and_starts_again(name):
+    service = unit(name)
+    assert service["ProtectSystem"] == "strict"
+    assert service["NoNewPrivileges"] == "yes" and service["CapabilityBoundingSet"] == ""
+    assert service["Restart"] == "on-failure"
+    assert {"MemoryMax", "CPUQuota", "TasksMax"} <= service.keys()
+    assert service.get("DynamicUser") == "yes" or service["User"] == "goodput"
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_the_command_is_one_that_goodput_knows(name):
+    words = unit(name)["ExecStart"].split()
+    assert words[0] == PROGRAM
+    parsed(*(word for word in words[1:] if not word.startswith("$GOODPUT_")))
+
+
+def test_the_agent_sees_gpus_and_the_folders_of_pages():
+    service = unit("goodput-node.service")
+    assert not {"PrivateDevices", "ProtectClock", "DevicePolicy", "ProtectProc"} & service.keys()
+    # With RemoveIPC a stopped agent would take what its user owns in /dev/shm with it.
+    assert "DynamicUser" not in service and "RemoveIPC" not in service
+    writable = {path.lstrip("-") for path in service["ReadWritePaths"].split()}
+    made = {
+        words[1]: words[2:5]
+        for line in (DEPLOY / "systemd" / "goodput.tmpfiles.conf").read_text().splitlines()
+        if (words := line.split()) and words[0] == "d"
+    }
+    assert made == {path: ["1777", "goodput", "goodput"] for path in writable}
+    assert service["Environment"].removeprefix("GOODPUT_DIR=") in made
+
+
+def test_the_users_and_folders_are_what_systemd_takes(tmp_path):
+    for program, file in (("systemd-sysusers", "sysusers"), ("systemd-tmpfiles", "tmpfiles")):
+        if shutil.which(program) is None:
+            pytest.skip(f"not installed: {program} (Debian package systemd)")
+        text = (DEPLOY / "systemd" / f"goodput.{file}.conf").read_text()
+        # In a root of its own: for tmpfiles a user that this machine has.
+        path = tmp_path / f"{file}.conf"
+        path.write_text(re.sub(r"(?<=1777 )goodput goodput", "- -", text))
+        flags = ["--dry-run"] if file == "sysusers" else ["--create", f"--root={tmp_path}"]
+        done = subprocess.run([program, *flags, str(path)], capture_output=True, text=True, timeout=30)
+        assert done.returncode == 0, done.stderr
+        assert "Unknown" not in done.stderr and "nvalid" not in done.stderr
+        if file == "sysusers" and "goodput" not in Path("/etc/passwd").read_text():
+            assert "Creating user 'goodput'" in done.stderr
+    for folder in ("dev/shm/goodput", "run/goodput"):
+        assert (tmp_path / folder).stat().st_mode & 0o7777 == 0o1777
+
+
+def test_the_defaults_mean_the_same_to_systemd_and_to_a_shell():
+    """systemd takes quotes off as a shell does; without them a shell would run the second word."""
+    text = (DEPLOY / "systemd" / "goodput-node.default").read_text()
+    options = re.findall(r"^#?(GOODPUT_\w+=.*)$", text, re.M)
+    assert len(options) == 3
+    for line in options:
+        assert len(shlex.split(line)) == 1, line
+        name, _, value = shlex.split(line)[0].partition("=")
+        if name == "GOODPUT_NODE_OPTIONS":
+            parsed("node", *value.split())

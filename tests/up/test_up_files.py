@@ -1,0 +1,62 @@
+"""What `goodput up` makes of the shipped configuration: other addresses, and nothing else."""
+
+import shutil
+
+import pytest
+import servers
+import yaml
+
+from goodput.up import files, parts
+
+PORTS = {"node": 1, "aggregator": 9470, "prometheus": 3, "alertmanager": 4, "grafana": 5}
+
+
+def test_addresses_are_replaced_once_and_by_name():
+    # The aggregator's new port is the agent's old one, which must not be replaced again.
+    text = 'targets: ["127.0.0.1:9471", "127.0.0.1:9470"] # 127.0.0.1:94700 and 127.0.0.1:9100 stay'
+    want = 'targets: ["127.0.0.1:9470", "127.0.0.1:1"] # 127.0.0.1:94700 and 127.0.0.1:9100 stay'
+    assert files.rewritten(text, PORTS) == want
+
+
+def test_a_server_that_is_left_out_keeps_its_address():
+    assert files.rewritten("127.0.0.1:9093 127.0.0.1:9470", {"node": 7}) == "127.0.0.1:9093 127.0.0.1:7"
+
+
+def test_prometheus_gets_the_shipped_configuration_with_the_new_addresses_and_every_rule_file(tmp_path):
+    path = files.write_prometheus(servers.REPOSITORY, tmp_path, PORTS)
+    shipped = yaml.safe_load((servers.RULES / "prometheus.yml").read_text())
+    written = yaml.safe_load(path.read_text())
+    targets = {
+        job["job_name"]: [t for c in job["static_configs"] for t in c["targets"]]
+        for job in written["scrape_configs"]
+    }
+    assert targets["goodput-node"] == ["127.0.0.1:1"]
+    assert targets["goodput-aggregator"] == ["127.0.0.1:9470"]
+    assert "127.0.0.1:4" in str(written["alerting"])
+    for name in shipped["rule_files"]:
+        assert (tmp_path / name).read_bytes() == (servers.RULES / name).read_bytes()
+    for key in ("global", "rule_files"):
+        assert written[key] == shipped[key]
+
+
+def test_a_configuration_that_would_not_scrape_the_agent_is_refused(tmp_path):
+    source = tmp_path / "deploy" / "prometheus"
+    shutil.copytree(servers.RULES, source)
+    text = (source / "prometheus.yml").read_text()
+    (source / "prometheus.yml").write_text(text.replace(":9470", ":9999"))
+    with pytest.raises(files.UpError, match=r"prometheus\.yml: no target 127\.0\.0\.1:9470 \(node\)"):
+        files.write_prometheus(tmp_path, tmp_path / "out", PORTS)
+
+
+def test_a_default_port_that_is_taken_is_gone_around(monkeypatch):
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(1)
+        port, (other,) = taken.getsockname()[1], servers.free_ports(1)
+        monkeypatch.setitem(parts.PORTS, "node", port)
+        monkeypatch.setitem(parts.PORTS, "aggregator", other)
+        chosen = parts.choose_ports(["node", "aggregator"], free=False)
+    assert chosen["node"] not in (port, other)
+    assert chosen["aggregator"] == other
