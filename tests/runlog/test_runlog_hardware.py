@@ -1,0 +1,54 @@
+"""What a log says of samples of GPUs: in beats and ends, the newest counts, and a wrong figure costs itself alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from goodput.account import document
+from goodput.runlog import replay
+
+HEAD = '{"kind":"run","time":0,"run":"r1"}\n{"kind":"attempt","time":0,"rank":0,"attempt":1}\n'
+
+
+def account_of(path: Path, *last: dict, window=None):
+    """8 steps of 0.5 s loader and 1.5 s compute, then these lines."""
+    phases = '"phases":{"loader":0.5,"forward":1.5}'
+    steps = "".join(
+        f'{{"kind":"step","time":{2 * n + 2},"step":{n},"seconds":2,{phases}}}\n' for n in range(8)
+    )
+    path.write_text(HEAD + steps + "".join(f"{json.dumps(line)}\n" for line in last))
+    (found,) = replay(str(path), window=window)
+    return document(found.account), [text for _, text in found.problems.listed], found.problems.ignored
+
+
+END = {"kind": "end", "time": 16}
+SAID = {"gpu_compute_seconds": 6.0, "gpu_idle_seconds": 3.0, "gpu_joules": 4000.5}
+
+
+def test_the_newest_line_says_what_the_device_idled(tmp_path):
+    early = {"kind": "beat", "time": 4, "gpu_compute_seconds": 5, "gpu_idle_seconds": 5}
+    found, problems, ignored = account_of(tmp_path / "log", early, END | SAID)
+    # Of 12 s of compute 6 were looked at.
+    assert (found["states"]["productive"], found["states"]["launch"]) == (9, 3)
+    assert (found["basis"]["launch"], found["basis"]["energy"]) == ("estimated", "measured")
+    assert found["energy"]["total"] == pytest.approx(4000.5)
+    assert (problems, dict(ignored)) == ([], {})
+    half, *_ = account_of(tmp_path / "log", END | SAID, window=(0, 8 * 10**9))
+    assert (half["states"]["productive"], half["states"]["launch"]) == (4.5, 1.5)
+    assert half["energy"]["total"] == pytest.approx(4000.5 / 2)
+    nothing, *_ = account_of(tmp_path / "log", END)
+    assert nothing["basis"]["launch"] == nothing["basis"]["energy"] == "unknown"
+
+
+@pytest.mark.parametrize("wrong", [-1, 1e300, -1e-9])
+def test_a_wrong_figure_is_said_and_left_out_and_the_line_is_used(tmp_path, wrong):
+    end = END | SAID | {"reason": "failed", "gpu_idle_seconds": wrong}
+    found, problems, _ = account_of(tmp_path / "log", end)
+    (problem,) = problems
+    assert problem.startswith("`gpu_idle_seconds` is ") and problem.endswith("want 0 or more; it is left out")
+    assert (found["status"], found["states"]["launch"]) == ("down", 0)
+    assert found["basis"]["launch"] == "estimated", "it was looked at"
+    assert found["energy"]["total"] == pytest.approx(4000.5)
