@@ -102,6 +102,18 @@ def change(panel, name: str, *, unit: str, steps=(), axis_right: bool = False):
     )
 
 
+def link(title: str, uid: str) -> dashboard_builders.DashboardLink:
+    """A link to another board at the top of one, which keeps the time range and the variables."""
+    return (
+        dashboard_builders.DashboardLink(title)
+        .type(dashboard.DashboardLinkType.LINK)
+        .url(f"/d/{uid}")
+        .icon("dashboard")
+        .keep_time(True)
+        .include_vars(True)
+    )
+
+
 def _finish(panel, title, description, place, unit, no_value, queries, steps):
     x, y, width, height = place
     for ref, one in zip("ABCDEFGH", queries, strict=False):

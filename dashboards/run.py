@@ -21,6 +21,7 @@ from dashboards.panels import (
     bars,
     change,
     lines,
+    link,
     numbers,
     paint,
     query,
@@ -68,6 +69,7 @@ def board() -> builders.Dashboard:
         .timezone("browser")
         .tooltip(models.DashboardCursorSync.CROSSHAIR)
         .editable()
+        .link(link("Nodes and GPUs", "goodput-node"))
         .with_variable(_datasource())
         .with_variable(_run())
     )

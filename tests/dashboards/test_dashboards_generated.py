@@ -15,6 +15,11 @@ from goodput.page import PHASES
 
 BOARDS = sorted(DASHBOARDS.glob("*.json"))
 PANEL_TYPES = {"stat", "bargauge", "timeseries"}
+# What every query of a board has to choose by, and what its variable `run` offers.
+SELECTORS = {"goodput-run": 'run="$run"', "goodput-node": 'instance=~"$instance"'}
+# Labels that Prometheus adds, and those of recording rules.
+ADDED = {"instance", "job"}
+RECORDED = ADDED | {"run", "state", "gpu", "resource", "kind", "xid", "class", "device", "port"}
 # Section 6 of the design, in its words.
 STATES = {
     *("productive", "loader", "h2d", "checkpoint", "evaluation", "communication", "straggler", "launch"),
@@ -25,6 +30,7 @@ STATES = {
 def panels():
     for path in BOARDS:
         for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]:
+            panel["board"] = path.stem
             yield pytest.param(panel, id=f"{path.stem}-{panel['title'].replace(' ', '_')}")
 
 
@@ -46,13 +52,14 @@ def test_files_are_current():
 
 
 def test_check_tells_a_file_that_is_not_current_and_writing_repairs_it(tmp_path):
-    assert generate.write(tmp_path) == ["goodput-run.json"]
+    files = sorted(f"{uid}.json" for uid in SELECTORS)
+    assert generate.write(tmp_path) == files
     assert generate.stale(tmp_path) == []
     (tmp_path / "goodput-run.json").write_text("{}")
     (tmp_path / "gone.json").write_text("{}")
     assert generate.stale(tmp_path) == ["gone.json", "goodput-run.json"]
     generate.write(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["goodput-run.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == files
 
 
 def test_generation_is_deterministic():
@@ -72,6 +79,30 @@ def test_board_is_whole(path):
         variables["datasource"]["type"] == "datasource" and variables["datasource"]["query"] == "prometheus"
     )
     assert variables["run"]["query"]["query"] == "label_values(goodput_run_info, run)"
+
+
+def test_node_board_offers_the_nodes_of_a_run_and_the_gpus_of_a_node():
+    board = json.loads((DASHBOARDS / "goodput-node.json").read_text(encoding="utf-8"))
+    variables = {variable["name"]: variable for variable in board["templating"]["list"]}
+    assert list(variables) == ["datasource", "run", "instance", "gpu"]
+    for name in ("run", "instance", "gpu"):
+        assert variables[name]["includeAll"] and variables[name]["allValue"] == ".*"
+        assert variables[name]["current"]["value"] == "$__all"
+    assert variables["instance"]["multi"] and variables["gpu"]["multi"]
+    asked = [variables[name]["query"]["query"] for name in ("instance", "gpu")]
+    assert "$run" in asked[0] and "$instance" in asked[1]
+    for name in re.findall(r"goodput_\w+", " ".join(asked)):
+        assert name in CATALOGUE
+
+
+@pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
+def test_links_lead_to_a_board_and_keep_time_and_variables(path):
+    links = json.loads(path.read_text(encoding="utf-8"))["links"]
+    assert links
+    for link in links:
+        uid = link["url"].removeprefix("/d/")
+        assert uid in SELECTORS and uid != path.stem
+        assert link["type"] == "link" and link["keepTime"] and link["includeVars"]
 
 
 @pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
@@ -109,7 +140,7 @@ def test_panel_asks_the_data_source_variable(panel):
     assert references and len(set(references)) == len(references)
     for target in panel["targets"]:
         assert target["datasource"] == source
-        assert 'run="$run"' in target["expr"]
+        assert SELECTORS[panel["board"]] in target["expr"]
         assert target["legendFormat"]
 
 
@@ -126,7 +157,8 @@ def test_overrides_match_a_legend():
 def test_states_of_an_account_panel_all_have_a_colour():
     for panel in (value.values[0] for value in panels()):
         overrides = {o["matcher"]["options"] for o in panel["fieldConfig"]["overrides"]}
-        if overrides & STATES:
+        by_state = any("{{state}}" in target["legendFormat"] for target in panel["targets"])
+        if by_state and overrides & STATES:
             assert overrides == STATES
 
 
@@ -138,7 +170,7 @@ def test_expression_reads_only_series_and_labels_that_exist(expression):
     for name, matchers in re.findall(r"([a-zA-Z_:][\w:]*)\s*\{([^}]*)\}", expression.text):
         asked = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers))
         metric = CATALOGUE.get(re.sub(r"_(bucket|sum|count)$", "", name)) or CATALOGUE.get(name)
-        assert asked <= (set(metric.labels) if metric else {"run", "state", "job"}), f"{name}{{{matchers}}}"
+        assert asked <= (ADDED | set(metric.labels) if metric else RECORDED), f"{name}{{{matchers}}}"
 
 
 @pytest.mark.parametrize("expression", expressions(), ids=lambda e: f"{e.kind}-{e.name.replace(' ', '_')}")

@@ -1,0 +1,133 @@
+"""The node board and the alerts on hardware, in a real Prometheus that scrapes a real agent on a fixture tree."""
+
+import math
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.servers import (
+    HARDWARE,
+    RULES,
+    Alertmanager,
+    Prometheus,
+    expressions,
+    render,
+    require,
+    shorten,
+    wait_until,
+)
+
+from goodput_exporters.agent import Agent
+from goodput_exporters.server import Server
+
+HERE = Path(__file__).parent
+WINDOWS = {"5m": "6s", "15m": "60s", "30m": "6s", "1h": "6s", "1d": "6s"}
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory):
+    require("prometheus")
+    # Their names are unique among the tests, so appending hides nothing.
+    sys.path.append(str(HERE.parent / "node"))
+    import network_tree
+    import node_rank
+    from node_tree import write_tree
+
+    folder = tmp_path_factory.mktemp("hardware")
+    write_tree(folder)
+    network_tree.write(folder, network_tree.devices())
+    (folder / "proc/self").mkdir()
+    (folder / "proc/self/mountinfo").write_text("27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n")
+    (folder / "pages").mkdir()
+    rank = node_rank.Rank(
+        folder / "pages", device_uuid="GPU-0", start_unix_ns=time.time_ns(), start_mono_ns=time.monotonic_ns()
+    )
+    rank.step({"forward": 1_000_000})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(HERE))
+        agent = Agent(
+            str(folder / "pages"),
+            sysfs=str(folder / "sys"), procfs=str(folder / "proc"), node="n0", paths=("/",), gpus_expected=2,
+            gpu_interval_seconds=0.5,
+        )  # fmt: skip
+        agent.gpus._modules = {"two": "hardware_driver:Two"}
+        server = Server(agent.exposition, agent.health)
+        with agent:
+            server.start()
+            try:
+                targets = {"goodput-node": [f"127.0.0.1:{server.address[1]}"]}
+                config = render(folder, targets, windows=WINDOWS, hold="0s")
+                with Prometheus(folder, config) as running:
+                    yield running
+            finally:
+                server.stop()
+
+
+def test_every_panel_and_record_of_hardware_has_a_value(prometheus):
+    wanted = [one for one in expressions(interval="4s") if one.kind != "alert" and one.group in HARDWARE]
+    assert len(wanted) > 50
+
+    def nothing():
+        found = {one.name: prometheus.query(shorten(one.text, WINDOWS)) for one in wanted}
+        return [name for name, samples in found.items() if not any(math.isfinite(s.value) for s in samples)]
+
+    last = []
+    try:
+        wait_until(lambda: not last.__setitem__(slice(None), nothing()) and not last, 30, "every expression")
+    except AssertionError:
+        assert last == []
+    assert {rule["health"] for rule in prometheus.rules()} == {"ok"}
+
+
+def test_what_is_wrong_with_a_gpu_fires_with_its_run_and_rank(prometheus):
+    names = ("GoodputGpuRowRemapFailure", "GoodputGpuPcieDegraded", "GoodputGpuXidCritical")
+
+    def firing():
+        found = {one["labels"]["alertname"]: one for one in prometheus.alerts() if one["state"] == "firing"}
+        return found if set(names) <= set(found) else None
+
+    found = wait_until(firing, 20, "the three alerts")
+    for name in names:
+        labels = found[name]["labels"]
+        assert [labels[key] for key in ("host", "gpu", "run", "rank")] == ["n0", "GPU-0", "r1", "0"], name
+        assert "GPU GPU-0 of node n0" in found[name]["annotations"]["summary"]
+        assert "(run r1, rank 0)" in found[name]["annotations"]["summary"]
+    for one in prometheus.alerts():
+        assert one["labels"].get("gpu") != "GPU-1", "a sound GPU"
+        assert "<error" not in str(one["annotations"])
+
+
+class Shipped(Alertmanager):
+    """An Alertmanager with the configuration that is shipped, whose receivers are empty."""
+
+    def __init__(self, directory):
+        super().__init__(directory, "http://127.0.0.1:1/")
+        self._config = RULES / "alertmanager.yml"
+
+
+def test_the_wider_alert_silences_the_narrower_and_no_cause_is_silenced(tmp_path):
+    require("prometheus-alertmanager")
+    node = {"instance": "n0", "run": "r1"}
+    told = {
+        "GoodputRunStalled": {"run": "r1", "severity": "critical"},
+        "GoodputUtilisationDrop": {"run": "r1", "severity": "warning"},
+        "GoodputGpuLost": {**node, "gpu": "G0", "level": "rank", "severity": "critical"},
+        "GoodputGpuThrottled": {**node, "gpu": "G1", "level": "rank", "severity": "warning"},
+        "GoodputRetransmits": {**node, "run": "r2", "level": "node", "severity": "warning"},
+        "GoodputGpuXid": {"instance": "n1", "gpu": "G9", "level": "rank", "severity": "warning"},
+    }
+    with Shipped(tmp_path) as alertmanager:
+        body = [{"labels": {"alertname": name, **labels}} for name, labels in told.items()]
+        assert alertmanager.http.post("/api/v2/alerts", json=body).status_code == 200
+
+        def inhibited():
+            states = {one["labels"]["alertname"]: one["status"] for one in alertmanager.alerts()}
+            if set(states) != set(told) or any(state["state"] == "unprocessed" for state in states.values()):
+                return None
+            return {name for name, state in states.items() if state["inhibitedBy"]}
+
+        assert wait_until(inhibited, 45, "every alert to be routed") == {
+            "GoodputUtilisationDrop",
+            "GoodputGpuThrottled",
+        }
