@@ -215,7 +215,7 @@ class Agent:
             return
         self._links_ns = now_ns
         try:
-            for event in self.links.look():
+            for event in [*self.links.look(), *self.gpus.troubles()]:
                 self.health_log.add(event, self.ranks.living())
         except Exception as error:
             self.lanes["infiniband"].fail(f"look at links failed: {error!r}")

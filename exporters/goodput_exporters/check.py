@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from goodput.identity import clean_text
 from goodput.metrics import Families
-from goodput_exporters.collectors import NoData
+from goodput_exporters.collectors import CollectorError, NoData
 from goodput_exporters.lock import NAME as LOCK_NAME
 from goodput_exporters.lock import DirectoryLock, Refused
 
@@ -33,7 +33,7 @@ class Finding(NamedTuple):
 
 def check(agent, listen: tuple[str, int], aggregator: str | None) -> list[Finding]:
     """Look at everything once; the drivers have three seconds to answer."""
-    findings = [_user(), _directory(agent.settings.directory), _listen(listen)]
+    findings = [_user(), *_roots(agent.settings), _directory(agent.settings.directory), _listen(listen)]
     if aggregator:
         findings.append(_aggregator(aggregator))
     agent.gpus.start()
@@ -71,9 +71,25 @@ def _user() -> Finding:
     )
 
 
+def _roots(settings) -> list[Finding]:
+    """Only what is wrong with the places to look in."""
+    found = []
+    for name, path, inside in (("procfs", settings.procfs, "stat"), ("sysfs", settings.sysfs, "class")):
+        if not os.path.exists(os.path.join(path, inside)):
+            found.append(Finding(name, FAILED, f"{path} has no {inside}: is it mounted there?"))
+    for path in settings.paths:
+        if not os.path.exists(path):
+            found.append(Finding("path", FAILED, f"{path} is not there"))
+    return found
+
+
 def _directory(directory: str) -> Finding:
-    if not os.path.isdir(directory):
+    try:
+        os.listdir(directory)
+    except FileNotFoundError:
         return Finding("rank pages", NONE, f"{directory} is not there yet; the first rank makes it")
+    except OSError as error:
+        return Finding("rank pages", FAILED, f"{directory}: {error.strerror}")
     lock = DirectoryLock(directory)
     existed = os.path.exists(os.path.join(directory, LOCK_NAME))
     try:
@@ -104,7 +120,7 @@ def _aggregator(url: str) -> Finding:
     import httpx
 
     try:
-        answer = httpx.get(url.rstrip("/") + "/healthz", timeout=3.0)
+        answer = httpx.get(url.rstrip("/") + "/api/v1/runs", timeout=3.0)
     except (httpx.HTTPError, OSError) as error:
         return Finding("aggregator", FAILED, f"{url}: {error or type(error).__name__}")
     status = OK if answer.status_code == 200 else FAILED
@@ -148,6 +164,8 @@ def _ranks(agent) -> Finding:
         ranks = agent.ranks.living()
     except NoData as error:
         return Finding("ranks", NONE, str(error))
+    except CollectorError as error:
+        return Finding("ranks", FAILED, clean_text(f"{error}", DETAIL_MAX))
     runs = sorted({run for run, _ in ranks})
     detail = f"{len(ranks)} alive" + (
         f", of {', '.join(runs[:4])}" + (" …" if len(runs) > 4 else "") if runs else ""

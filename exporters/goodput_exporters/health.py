@@ -39,6 +39,7 @@ USUAL = (
         ("link_flap", "critical"),
     ),
     ("retransmits", "warning"),
+    ("driver", "warning"),
 )
 
 
@@ -57,9 +58,10 @@ class HealthLog:
     def add(self, event: Event, hits: list[tuple[str, int]], source: str = "") -> None:
         """Take an event that hit these ranks, (run, rank). `source` is the driver that tells it."""
         kind, severity = clean_text(event.kind, 32) or "unknown", event.severity
+        device = clean_text(event.device, TEXT_MAX)
         severity = severity if severity in SEVERITIES else "warning"
         with self._lock:
-            if self._is_told(event, source):
+            if self._is_told((kind, device, event.code), source):
                 return
             self._number = max(self._number + 1, _number(self._unix_ns()))
             named = (kind, severity)
@@ -71,7 +73,7 @@ class HealthLog:
             health = schema.Health(
                 self._number,
                 kind,
-                clean_text(event.device, TEXT_MAX),
+                device,
                 _number(event.time_ns),
                 _number(event.code),
                 clean_text(event.name, TEXT_MAX),
@@ -104,8 +106,8 @@ class HealthLog:
         families.add("goodput_health_events_dropped_total", {}, dropped)
         families.add("goodput_health_events_waiting", {}, waiting)
 
-    def _is_told(self, event: Event, source: str) -> bool:
-        what, now_ns = (event.kind, event.device, event.code), self._unix_ns()
+    def _is_told(self, what: tuple, source: str) -> bool:
+        now_ns = self._unix_ns()
         before_ns, teller = self._told.pop(what, (0, source))
         if teller != source and now_ns - before_ns < SAME_SECONDS * 1e9:
             self._told[what] = before_ns, teller

@@ -36,10 +36,14 @@ class DirectoryLock:
                 return True
             self.release()
         path = os.path.join(self._directory, NAME)
+        flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o644)
         except OSError:
-            return False
+            try:
+                fd = os.open(path, os.O_RDONLY | flags)  # Another user's agent has made it.
+            except OSError:
+                return False
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

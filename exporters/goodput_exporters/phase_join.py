@@ -10,7 +10,8 @@ phase. In one phase alone the sample is that phase's. Where there were several, 
 proportion to time times the activity that each phase is known for (rates.py learns it from all samples, in which the
 phases are mixed differently). How much was mixed is counted.
 
-Ranks that share a GPU share its time in equal parts. It does not know pages, drivers or series (phase_series.py).
+Ranks that share a GPU share its time in equal parts. A GPU beyond TRACKS_MAX is left out, and of a GPU the phases
+beyond PHASES_MAX, over all runs that it sees, are one: "other". It does not know pages, drivers or series (phase_series.py).
 
     join = PhaseJoin(); join.take(sample, ranks); join.tracks["GPU-…"].active["sm"]["backward"]    # ns
 """
@@ -28,7 +29,11 @@ from goodput_exporters.rates import Rates
 UNITS = ("engine", "utilization", "sm", "tensor", "dram")
 # What says whether anything ran at all; the first that a driver knows.
 BUSY = ("engine", "utilization")
-NO_RANK, ENERGY = "idle", "energy"
+NO_RANK, ENERGY, OTHER = "idle", "energy", "other"
+# What one GPU's rates cost grows with the third power of its phases: 64 take about 20 ms each ten seconds.
+TRACKS_MAX, PHASES_MAX = 512, 64
+# A counter or a power that says more is not believed; as much again for a counter that moves in steps.
+WATTS_MAX = 1e6
 # A longer time between two samples is not what the later one says.
 COVERED_NS_MAX = 15 * 10**9
 LEAST = 1e-3  # of the mean in a sample: no phase is known to do nothing at all
@@ -95,6 +100,7 @@ class Track:
     totals: dict[Key, tuple[int, ...]] = field(default_factory=dict)
     pids: frozenset[int] = frozenset()
     joules: float | None = None
+    limit_watts: float | None = None
     covered: dict[str, int] = field(default_factory=dict)
     active: dict[str, dict[str, int]] = field(default_factory=dict)
     energy: dict[str, int] = field(default_factory=dict)
@@ -114,15 +120,16 @@ class PhaseJoin:
         for gpu in sample.gpus:
             track = self.tracks.get(gpu.uuid)
             if track is None or gpu.lost:
-                if not gpu.lost:
+                if not gpu.lost and len(self.tracks) < TRACKS_MAX:
                     self.tracks[gpu.uuid] = self._begin(Track(sample.driver, sample.monotonic_ns), gpu, ranks)
                 continue
             spent_ns = sample.monotonic_ns - track.monotonic_ns
-            if (sample.driver != track.driver and spent_ns < SILENT_NS) or spent_ns <= 0:
+            if (sample.driver != track.driver and spent_ns < SILENT_NS) or spent_ns == 0:
                 continue
             if gpu.pids is not None:
                 track.pids = frozenset(gpu.pids)
-            if spent_ns <= COVERED_NS_MAX and sample.driver == track.driver:
+            # One that went back was preceded by one with a time that was wrong.
+            if 0 < spent_ns <= COVERED_NS_MAX and sample.driver == track.driver:
                 self._credit(track, gpu, spent_ns, self._on(track, gpu, ranks))
             track.driver, track.monotonic_ns = sample.driver, sample.monotonic_ns
             self._begin(track, gpu, ranks)
@@ -135,6 +142,8 @@ class PhaseJoin:
         if gpu.pids is not None:
             track.pids = frozenset(gpu.pids)
         track.joules = gpu.readings.get("energy")
+        limit = gpu.readings.get("power_limit", track.limit_watts)
+        track.limit_watts = limit if limit is not None and 0 < limit <= WATTS_MAX else None
         track.totals = {rank.key: rank.totals for rank in self._on(track, gpu, ranks)}
         return track
 
@@ -148,7 +157,10 @@ class PhaseJoin:
         known = [rank for rank in ranks if rank.key in track.totals]
         if ranks and not known:
             return  # All of them came in between: what part of the time was theirs is not known.
-        own = {rank.key: _phases_of(rank, track.totals[rank.key], spent_ns) for rank in known}
+        places = set(track.covered)
+        own = {
+            rank.key: _bounded(places, _phases_of(rank, track.totals[rank.key], spent_ns)) for rank in known
+        }
         pooled: dict[str, int] = {}
         for part in own.values():
             for phase, ns in part.items():
@@ -165,7 +177,10 @@ class PhaseJoin:
             amounts[ENERGY] = energy
         means = {unit: amount / spent_ns for unit, amount in amounts.items()}
         track.rates.learn({phase: ns / spent_ns for phase, ns in shares.items()}, means, spent_ns)
-        credited = {unit: _split(track.rates, unit, amount, shares) for unit, amount in amounts.items()}
+        limit = track.limit_watts
+        credited = {
+            unit: _split(track.rates, unit, amount, shares, limit) for unit, amount in amounts.items()
+        }
         for unit, parts in credited.items():
             _add(track.energy if unit == ENERGY else track.active.setdefault(unit, {}), parts)
         busy = next((credited[unit] for unit in BUSY if unit in credited), None)
@@ -175,9 +190,11 @@ class PhaseJoin:
     def _energy(self, track: Track, gpu: Gpu, spent_ns: int) -> int | None:
         """Microjoules since the last sample: by the GPU's counter, else by its power now."""
         joules, power = gpu.readings.get("energy"), gpu.readings.get("power")
-        if joules is not None and track.joules is not None and joules >= track.joules:
-            return round((joules - track.joules) * 1e6)
-        return None if power is None or power < 0 else round(power * spent_ns / 1e3)
+        if joules is not None and track.joules is not None:
+            grown = joules - track.joules
+            if 0 <= grown <= WATTS_MAX * (spent_ns / 1e9 + 1):
+                return round(grown * 1e6)
+        return None if power is None or not 0 <= power <= WATTS_MAX else round(power * spent_ns / 1e3)
 
     def _tell(self, rank: RankNow, own: dict[str, int], shares: dict, busy: dict | None, energy: int) -> None:
         hardware = self.hardware.setdefault(rank.key, Hardware())
@@ -197,8 +214,10 @@ def _activity(gpu: Gpu) -> dict[str, float]:
     return {unit: min(max(ratio, 0.0), 1.0) for unit, ratio in found.items() if ratio is not None}
 
 
-def _split(rates: Rates, unit: str, amount: int, shares: dict[str, int]) -> dict[str, int]:
-    """`amount` over the phases of `shares`, by time and by what each is known for."""
+def _split(
+    rates: Rates, unit: str, amount: int, shares: dict[str, int], limit_watts: float | None = None
+) -> dict[str, int]:
+    """`amount` over the phases of `shares`, by time and by what each is known for; to none more than it can be."""
     if len(shares) == 1:
         return dict.fromkeys(shares, amount)
     least = LEAST * amount / sum(shares.values())
@@ -206,7 +225,11 @@ def _split(rates: Rates, unit: str, amount: int, shares: dict[str, int]) -> dict
     weights = [
         ns * (rate if rate > least else least) for ns, rate in zip(shares.values(), known, strict=True)
     ]
-    caps = None if unit == ENERGY else list(shares.values())
+    caps = list(shares.values())
+    if unit == ENERGY:
+        caps = [int(ns * limit_watts / 1e3) for ns in caps] if limit_watts else None
+        # A limit may be passed for a moment.
+        caps = caps if caps is not None and sum(caps) >= amount else None
     return dict(zip(shares, portion(amount, weights, caps), strict=True))
 
 
@@ -216,6 +239,17 @@ def _phases_of(rank: RankNow, before: tuple[int, ...], spent_ns: int) -> dict[st
     grown = [max(now - then, 0) for now, then in zip(rank.totals, before, strict=False)]
     parts = portion(spent_ns, grown if any(grown) else [1] + [0] * (len(grown) - 1))
     return {phase: ns for phase, ns in zip(rank.phases, parts, strict=False) if ns}
+
+
+def _bounded(places: set[str], parts: dict[str, int]) -> dict[str, int]:
+    """The same with each phase that has no place in OTHER; those that find one take it."""
+    bounded: dict[str, int] = {}
+    for phase, ns in parts.items():
+        if phase not in places and len(places) >= PHASES_MAX - 1:
+            phase = OTHER
+        places.add(phase)
+        bounded[phase] = bounded.get(phase, 0) + ns
+    return bounded
 
 
 def _add(sums: dict[str, int], parts: dict[str, int]) -> None:

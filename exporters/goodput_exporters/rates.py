@@ -15,8 +15,9 @@ from math import exp
 
 MEMORY_NS = 300 * 10**9
 SOLVE_NS = 10 * 10**9
-# Of one sample's weight: how strongly rates are drawn to the mean.
-RIDGE = 0.05
+# How strongly rates are drawn to the mean, as the weight of so many samples: where phases come in the same mixture in
+# all samples, what little they differ must not be taken for what phases do.
+RIDGE = 0.5
 # After each of the first samples it is solved anew, once.
 EARLY = 8
 

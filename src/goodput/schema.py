@@ -14,6 +14,8 @@ rank and its attempts, never subtracted between hosts.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 from msgspec import Struct
 
@@ -191,6 +193,12 @@ class NodeReport(Struct, frozen=True):
     health: list[Health] = []
 
 
+class _LooseReport(NodeReport, frozen=True):
+    """A report whose health events are not looked at yet."""
+
+    health: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=HEALTH_MAX)] = []
+
+
 class Rejection(Struct, frozen=True):
     """A rank report that was not taken: which, and why (`reason` is one word, for a counter)."""
 
@@ -210,6 +218,8 @@ class Ack(Struct, frozen=True):
 
 _encoder = msgspec.msgpack.Encoder()
 _report_decoder = msgspec.msgpack.Decoder(NodeReport)
+_loose_decoder = msgspec.msgpack.Decoder(_LooseReport)
+_health_decoder = msgspec.msgpack.Decoder(Health)
 _ack_decoder = msgspec.msgpack.Decoder(Ack)
 
 
@@ -222,11 +232,14 @@ def encode(record: Struct) -> bytes:
 
 
 def decode(body: bytes) -> NodeReport:
-    """A report from its bytes. Only the envelope is judged here; `check` judges each rank by itself."""
+    """A report from its bytes. Only the envelope is judged here; `check` judges each rank by itself.
+
+    A health event that is no such record is there as one that `is_health` refuses.
+    """
     if len(body) > BODY_BYTES_MAX:
         raise SchemaError(f"report of {len(body)} bytes, {BODY_BYTES_MAX} at most")
     try:
-        report = _report_decoder.decode(body)
+        report = _decode_report(body)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise SchemaError(f"malformed report: {error}") from None
     if report.version != VERSION:
@@ -236,6 +249,21 @@ def decode(body: bytes) -> NodeReport:
     if len(report.health) > HEALTH_MAX:
         raise SchemaError(f"{len(report.health)} health events in one report, {HEALTH_MAX} at most")
     return report
+
+
+def _decode_report(body: bytes) -> NodeReport:
+    try:
+        return _report_decoder.decode(body)
+    except msgspec.ValidationError:
+        loose = _loose_decoder.decode(body)
+        return msgspec.structs.replace(loose, health=[_decode_health(raw) for raw in loose.health])
+
+
+def _decode_health(raw: msgspec.Raw) -> Health:
+    try:
+        return _health_decoder.decode(raw)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return Health(-1, "", "", -1)
 
 
 def decode_ack(body: bytes) -> Ack:

@@ -8,6 +8,7 @@ import threading
 import time
 from urllib.parse import quote
 
+import msgspec
 import pytest
 from account_history import Process, ns, run_of
 from aggregator_ledger import NOW, aggregator, contents, take
@@ -158,6 +159,29 @@ def test_what_cannot_be_kept_is_counted_and_costs_the_report_nothing(ledger, nod
     assert counts["dropped", "time"] == (1 if node == "n0" else 0)
     (ack,) = take(ingest, body_of(report, node="n0", health=[event(1, 5, 0)]))
     assert len(ingest.health) == 1 and list(ledger.health(10)) == [("n0", event(1, 5, 0))]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        5,
+        None,
+        [],
+        {},
+        {"number": "1", "kind": "xid", "device": "d", "time_ns": 5},
+        {"number": 2**63, "kind": "xid", "device": "d", "time_ns": 5},
+        {"number": 1, "kind": "xid", "device": "d", "time_ns": 5, "hits": [["r1"]]},
+        {"number": 1, "kind": b"xid", "device": "d", "time_ns": 5},
+    ],
+)
+def test_what_is_no_event_costs_itself_alone(ledger, wrong):
+    ingest, good = aggregator(ledger), event(2, 5, 0)
+    report = {"node": "n0", "sent_ns": 1, "ranks": [rank_report(Process().steps(2, forward=1))]}
+    (ack,) = take(ingest, msgspec.msgpack.encode({**report, "health": [wrong, good, wrong]}))
+    assert ack.accepted == 1 and kept(ingest.health) == {("n0", 2): good}
+    assert ingest.health.counts["dropped", "malformed"] == 2
+    (refused,) = take(ingest, msgspec.msgpack.encode({**report, "health": [wrong] * 1025}))
+    assert isinstance(refused, schema.SchemaError)
 
 
 # ---- The ledger

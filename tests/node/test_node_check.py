@@ -92,3 +92,31 @@ def test_colours_are_for_terminals():
 
     findings = [Finding("a", OK, "b"), Finding("c", FAILED, "d")]
     assert "\033[31m" in text(findings, True) and "1 of 2 failed" in text(findings, False)
+
+
+def test_a_page_directory_that_is_none_is_a_failure(tree):
+    (tree / "file").write_text("")
+    one = Agent(str(tree / "file"), sysfs=str(tree / "sys"), procfs=str(tree / "proc"), drivers=())
+    found = by_name(check(one, ANYWHERE, None))
+    assert found["rank pages"].status == found["ranks"].status == FAILED
+    assert "Not a directory" in found["rank pages"].detail
+
+
+def test_places_that_are_not_there_are_failures(tree):
+    one = Agent(
+        str(tree / "pages"), sysfs=str(tree / "x"), procfs=str(tree / "y"), drivers=(), paths=("/no/such",)
+    )
+    found = by_name(check(one, ANYWHERE, None))
+    assert {found[what].status for what in ("procfs", "sysfs", "path")} == {FAILED}
+    assert "/no/such" in found["path"].detail
+
+
+@pytest.mark.parametrize(
+    "flags", [["--once", "--check"], ["--json"], ["--gpu-interval", "0.01"], ["--gpu-interval", "61"]]
+)
+def test_calls_that_contradict_themselves(tree, flags, capsys):
+    try:
+        status = main(["node", "--directory", str(tree / "pages"), *flags])
+    except SystemExit as error:
+        status = error.code
+    assert status == 2 and capsys.readouterr().err

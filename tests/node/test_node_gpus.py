@@ -1,6 +1,7 @@
 """GPUs as series: several drivers made one, what is missing or silent shown as that, nothing kept for ever."""
 
 import contextlib
+import dataclasses
 import shutil
 import subprocess
 import time
@@ -15,7 +16,7 @@ from goodput.metrics import Families
 from goodput_exporters import drivers
 from goodput_exporters.collectors import NoData, Settings, discover
 from goodput_exporters.collectors.gpus import Gpus
-from goodput_exporters.driver_process import Heard, Limits, Report
+from goodput_exporters.driver_process import Child, Heard, Limits, Report
 from goodput_exporters.gpu import Event, Gpu, Sample, SampleError, check, decode, encode
 from goodput_exporters.gpu_merge import merge
 from goodput_exporters.gpu_series import add_driver, add_gpu
@@ -555,3 +556,15 @@ def test_closing_ends_all_drivers_within_a_second(tmp_path):
         assert time.monotonic() - start < 1.0
         assert not any(child._thread.is_alive() for child in children)
         assert up(scrape(gpus)) and not any(up(scrape(gpus)).values())
+
+
+def test_a_driver_that_was_replaced_is_told_once(settings, monkeypatch):
+    gpus = Gpus(settings, modules={})
+    report = Child("nvml").report()
+    told = {"restarts": dict(report.restarts), "problem": "stuck, silent for 5 s"}
+    monkeypatch.setattr(gpus, "reports", lambda: [dataclasses.replace(report, **told)])
+    assert gpus.troubles() == []
+    told["restarts"] = {**report.restarts, "stuck": 2}
+    (event,) = gpus.troubles()
+    assert (event.kind, event.device) == ("driver", "nvml") and "silent for 5 s" in event.text
+    assert gpus.troubles() == []

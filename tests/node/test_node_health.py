@@ -126,6 +126,12 @@ def test_what_is_remembered_and_counted_is_bounded(log):
     assert len(found) == kept + 1 + 2 and found["total", "other", "warning"] == 2 * SAME_MAX - kept
 
 
+def test_texts_are_cut_before_they_are_remembered(log):
+    for number in range(50):
+        log.add(Event("x" * 10**5, f"{number} " + "y" * 10**5, 5), [])
+    assert max(len(text) for what in log._told for text in what[:2]) <= 255 and len(log._told) == 50
+
+
 def test_where_nobody_is_to_be_sent_to_events_are_only_counted(clock):
     log = HealthLog(clock.unix_ns, kept=False)
     for number in range(2 * WAITING_MAX):

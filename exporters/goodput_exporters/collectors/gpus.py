@@ -24,7 +24,7 @@ from goodput_exporters.collectors import NoData, Settings
 from goodput_exporters.driver_child import INTERVAL_SECONDS_MAX, INTERVAL_SECONDS_MIN
 from goodput_exporters.driver_process import STOP_SECONDS_MAX, Child, Limits, Report
 from goodput_exporters.drivers import DRIVERS_MAX, Options, discover
-from goodput_exporters.gpu import Sample
+from goodput_exporters.gpu import TEXT_MAX, Event, Sample
 from goodput_exporters.gpu_merge import Merged, merge
 from goodput_exporters.gpu_series import add_driver, add_gpu
 from goodput_exporters.gpu_xids import FAMILY, Xids
@@ -56,6 +56,7 @@ class Gpus:
         self.listener: Callable[[Sample], None] | None = None
         self._bus = PciBus(settings.sysfs, monotonic_ns)
         self._xids = Xids()
+        self._replaced: dict[str, int] = {}
         self._lock = threading.Lock()  # around what follows
         self._children: list[Child] = []
         self._known: dict[str, Merged] = {}  # by uuid, whoever went first in front
@@ -97,6 +98,17 @@ class Gpus:
         with self._lock:
             children = list(self._children)
         return [child.report() for child in children]
+
+    def troubles(self) -> list[Event]:
+        """Drivers' processes that had to be replaced since the last call: the GPUs behind them cannot be seen."""
+        events = []
+        for report in self.reports():
+            count = sum(report.restarts.values())
+            if count > self._replaced.get(report.name, 0):
+                text = f"replaced {count} times so far; {report.problem}"[:TEXT_MAX]
+                events.append(Event("driver", report.name, time.time_ns(), text=text))
+            self._replaced[report.name] = count
+        return events
 
     def seen(self) -> list[Merged]:
         """The GPUs that drivers see now, and those they know as lost."""

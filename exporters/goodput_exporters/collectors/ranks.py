@@ -17,6 +17,7 @@ It does not know the aggregator: what is acknowledged is asked through `settled`
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import stat
@@ -30,7 +31,7 @@ from goodput.look import LookError
 from goodput.page import PageError
 from goodput.page_reader import Reader
 from goodput_exporters.backlog import Key
-from goodput_exporters.collectors import NoData, Settings
+from goodput_exporters.collectors import CollectorError, NoData, Settings
 from goodput_exporters.look_series import add_look, remove_look
 from goodput_exporters.phase_join import RankNow
 from goodput_exporters.processes import RankProcess
@@ -60,7 +61,7 @@ class Ranks:
         self._errors: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         self._rejected: set[str] = set()  # paths, in the last look
         self._logged: set[str] = set()
-        self._missing = True
+        self._missing, self._refused = settings.directory, False  # why there is no page directory
         self._sequence = 0
         self._looked_ns = settings.monotonic_ns()
         self._wait_seconds = settings.interval_seconds
@@ -79,7 +80,7 @@ class Ranks:
             self._sequence = max(self._settings.unix_ns(), self._sequence + 1)
             try:
                 self._scan()
-            except NoData:
+            except (NoData, CollectorError):
                 if not self._ranks:
                     raise
             reports = [self._look_at(rank) for rank in self._ranks.values()]
@@ -145,7 +146,7 @@ class Ranks:
                 self._add_look(families, rank)
             self._add_counts(families)
             if self._missing:
-                raise NoData(self._settings.directory)
+                raise (CollectorError if self._refused else NoData)(self._missing)
 
     def _add_look(self, families, rank: Rank) -> None:
         """A file that is no deep look is an error, and takes nothing from its page."""
@@ -201,9 +202,10 @@ class Ranks:
                         break
                     found.append((entry.name, entry.inode()))
         except OSError as error:
-            self._missing = True
-            raise NoData(f"{self._settings.directory}: {error.strerror}") from None
-        self._missing = False
+            self._missing = f"{self._settings.directory}: {error.strerror}"
+            self._refused = error.errno not in (errno.ENOENT, errno.ENODEV)
+            raise (CollectorError if self._refused else NoData)(self._missing) from None
+        self._missing = ""
         return found
 
     def _follow(self, name: str) -> tuple[str, int] | None:

@@ -18,7 +18,7 @@ SEVERITIES = ("info", "warning", "critical")
 # The kinds with a label of their own; agents may name others, which series show as "other".
 KINDS = (
     *("xid", "ecc", "row_remap", "page_retired", "throttle", "lost", "back", "missing", "driver_stuck"),
-    *("link_down", "link_up", "link_flap", "retransmits", "other"),
+    *("link_down", "link_up", "link_flap", "retransmits", "driver", "other"),
 )
 NODE_WEIGHT_MAX, WEIGHT_MAX = 2000, 50_000
 NODE_CHARS_MAX = 255

@@ -64,7 +64,7 @@ def add_parser(subparsers) -> None:
         type=count,
         help="GPUs that this node should have (default: those on the PCI bus)",
     )
-    add("--gpu-interval", metavar="SECONDS", type=interval, default=1.0,
+    add("--gpu-interval", metavar="SECONDS", type=gpu_interval, default=1.0,
         help="between samples of the GPUs, 0.1 to 60 (default: %(default)s)")  # fmt: skip
     add("--gpu-driver", metavar="NAME", action="append", choices=GPU_DRIVERS,
         help="ask only these for GPUs: nvml, dcgm, amd, dcgm_endpoint (default: all there are)")  # fmt: skip
@@ -133,8 +133,21 @@ def drivers(arguments) -> tuple[str, ...] | None:
     return None
 
 
+def gpu_interval(text: str) -> float:
+    value = seconds(text)
+    if not 0.1 <= value <= 60:
+        raise argparse.ArgumentTypeError(f"{text!r}: want 0.1 to 60 seconds")
+    return value
+
+
 def call(arguments) -> int:
     """Run the agent until SIGTERM or SIGINT."""
+    if arguments.once and arguments.check:
+        _complain("--once and --check are two different things")
+        return 2
+    if arguments.json and not arguments.check:
+        _complain("--json goes with --check; --once prints the text format of Prometheus")
+        return 2
     import logging
 
     try:

@@ -25,7 +25,7 @@ SERIES = declare(
          "Stacks of ranks that the aggregator asked for, where that is allowed: taken, failed, ignored."),
         ("goodput_health_events_total", "counter", "", "kind severity",
          "Things that happened to GPUs and links: xid, ecc, row_remap, page_retired, throttle, lost, back, link_down, "
-         "link_up, link_flap, retransmits; severity is info, warning, critical."),
+         "link_up, link_flap, retransmits, driver (its process was replaced); severity is info, warning, critical."),
         ("goodput_health_events_dropped_total", "counter", "", "", "Health events that were dropped before the aggregator had them."),
         ("goodput_health_events_waiting", "gauge", "", "", "Health events that the aggregator has not acknowledged."),
         ("goodput_node_scrape_seconds", "gauge", "seconds", "", "How long the agent took for the last scrape before this one."),

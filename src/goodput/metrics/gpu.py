@@ -24,14 +24,16 @@ SERIES = declare(
         ("goodput_gpu_link_bytes_total", "counter", "bytes", "gpu link direction",
          "Bytes over the GPU's links: pcie, nvlink; direction is transmit or receive."),
         ("goodput_gpu_link_bytes_per_second", "gauge", "bytes per second", "gpu link direction",
-         "Rate over the GPU's links, where the driver gives a rate and no total."),
+         "Rate over the GPU's links, where the driver gives a rate and no total; direction is transmit, receive, or both where "
+         "it gives only their sum."),
         ("goodput_gpu_clock_hertz", "gauge", "hertz", "gpu clock", "Clock of the GPU: sm, memory."),
-        ("goodput_gpu_temperature_celsius", "gauge", "degrees Celsius", "gpu sensor", "Temperature: core, memory."),
+        ("goodput_gpu_temperature_celsius", "gauge", "degrees Celsius", "gpu sensor", "Temperature: core, memory, junction (the hottest spot)."),
         ("goodput_gpu_power_watts", "gauge", "watts", "gpu", "Power drawn."),
         ("goodput_gpu_power_limit_watts", "gauge", "watts", "gpu", "Power limit in force."),
         ("goodput_gpu_energy_joules_total", "counter", "joules", "gpu", "Energy used since the driver was loaded."),
         ("goodput_gpu_memory_bytes", "gauge", "bytes", "gpu kind", "Memory of the GPU: total, used, free, reserved."),
-        ("goodput_gpu_throttled", "gauge", "bool", "gpu reason", "1 while clocks are held down for this reason."),
+        ("goodput_gpu_throttled", "gauge", "bool", "gpu reason", "1 while clocks are held down for this reason: idle, app_clocks, power, hw_slowdown, sync_boost, thermal, hw_thermal, "
+         "hw_power_brake, display_clocks."),
         ("goodput_gpu_throttle_seconds_total", "counter", "seconds", "gpu reason",
          "Time in which clocks were held down: power, thermal, sync_boost, board_limit, low_utilization, reliability, "
          "app_clocks, base_clocks and others that the driver counts."),
@@ -41,7 +43,8 @@ SERIES = declare(
          "Remapped memory rows: correctable, uncorrectable; pending and failure are 1 where that is so."),
         ("goodput_gpu_pages_retired", "gauge", "", "gpu kind", "Retired memory pages: single_bit, double_bit; pending is 1 or 0."),
         ("goodput_gpu_recovery_action", "gauge", "bool", "gpu action",
-         "1 for the action that the driver asks for: none, gpu_reset, node_reboot, drain_p2p, drain_and_reset."),
+         "1 for the action that the driver asks for: none, gpu_reset, node_reboot, drain_p2p, drain_and_reset, "
+         "recover_imex_domain, bus_reset, system_reboot, unknown."),
         ("goodput_gpu_xid_errors_total", "counter", "", "gpu xid class",
          "XID errors that the agent has seen, by number and class."),
         ("goodput_gpu_pcie_replays_total", "counter", "", "gpu", "PCIe packets sent again."),
