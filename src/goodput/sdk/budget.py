@@ -4,7 +4,7 @@ In: now and then, the cost of one step's boundaries (recorder.own_ns) and of the
 steps one is put on the device clock, then every how many one is measured by phases; in the page's SAMPLING words.
 
 Over the budget the device clock is sampled first: 1 step in 2, 4, … 64, then none. Then phases are: between two
-measured steps, 64 to 256 apart, the others *rest*: hooks do nothing but count. (To begin and end a rest costs as
+measured steps, 64 to 128 apart, the others *rest*: hooks do nothing but count. (To begin and end a rest costs as
 much as measuring some thirty steps, so shorter ones gain nothing.) Their time is charged when they are
 over, to the phases of the step before them in its proportions, so the totals still close; time beyond twice what such
 steps take is charged to no phase. Below a quarter of the budget it goes back the other way.
@@ -22,9 +22,10 @@ from goodput import page
 
 DEFAULT = 0.005
 LEAST = 1e-9  # A smaller share is this one: a division by it stays finite.
-EVERY_MIN, EVERY_MAX = 64, 256
+EVERY_MIN, EVERY_MAX = 64, 128
 DEVICE_EVERY_MAX = 64
 CHECK_STEPS = 64  # also in _hooks.c
+KEPT = 7  # A measured step weighs an eighth of what steps are taken to be like.
 MEASURES = 5  # of one step each; their median is the cost of a step, whatever interrupted one of them
 
 
@@ -52,7 +53,8 @@ class Budget:
         self.phases_every = 1
         self.words, self.parked, self._base = None, None, None
         self._resting_ns = 0  # what beginnings and ends of rests took since the last look
-        self.split, self.samples = [], 0
+        # What steps are like: ns by phase of the last measured ones, weighted, and of how many; the samples of one.
+        self.split, self.weight, self.samples = [0] * page.PHASE_SLOTS, 0.0, 0
 
     def _restart(self) -> None:
         recorder = self.recorder
@@ -138,7 +140,7 @@ class Budget:
             outside = words[at + page.R_OUTSIDE : at + page.R_OUTSIDE + page.PHASE_SLOTS].tolist()
             before, samples = list(map(sub, totals, outside)), words[at + page.R_SAMPLES]
         # What lay between the steps, an evaluation say, is not what steps are like.
-        self.split = [max(ns, 0) for ns in map(sub, self._inside(), before)]
+        self._learn([max(ns, 0) for ns in map(sub, self._inside(), before)])
         self.samples = max(recorder.samples - samples, 0)
         recorder.rested, recorder.resting = 0, self.phases_every - 1
         self._resting_ns += perf_counter_ns() - began
@@ -148,7 +150,8 @@ class Budget:
         recorder = self.recorder
         rested, recorder.resting = recorder.rested, 0
         began = perf_counter_ns()
-        recorder.charge_shared(began, self.split, sum(self.split) * 2 * (rested + 1))
+        usual = int(sum(self.split) / self.weight) if self.weight else 0
+        recorder.charge_shared(began, self.split, usual * 2 * (rested + 1))
         if rested:
             recorder.steps += rested - 1
             recorder.step_next += rested - 1
@@ -157,6 +160,14 @@ class Budget:
         recorder.rested = 0
         self._base = recorder.steps + 1, self._inside(), recorder.samples
         self._resting_ns += perf_counter_ns() - began
+
+    def _learn(self, step: list[int]) -> None:
+        """Take a measured step. One that was disturbed, and so is much longer, counts as one of twice the usual length."""
+        length, most = sum(step), int(2 * sum(self.split) / self.weight) if self.weight else 0
+        if 0 < most < length:
+            step = [ns * most // length for ns in step]
+        self.split = [ns * KEPT // (KEPT + 1) + new for ns, new in zip(self.split, step, strict=True)]
+        self.weight = self.weight * KEPT / (KEPT + 1) + 1
 
     def _inside(self) -> list[int]:
         """The time inside steps so far, by phase."""

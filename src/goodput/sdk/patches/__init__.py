@@ -29,6 +29,8 @@ def _safely(patch, auto):
         try:
             patch.apply(module, auto)
         except Exception as error:
+            # It may be the one that tells of a compiler.
+            auto.meet_compiler()
             name = patch.__name__.rpartition(".")[2]
             auto.session.say(f"automatic: {name} is not measured here: {type(error).__name__}: {error}")
 
