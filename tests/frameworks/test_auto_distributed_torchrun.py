@@ -11,29 +11,38 @@ from servers import REPOSITORY, free_ports
 pytestmark = pytest.mark.alone
 
 STEPS, SAVED, KILLED_BEFORE = 30, 15, 21
+# A rank of the second attempt now and then ends so as gloo connects, also without goodput.
+TRIES, GLOO_ABORTS = 3, "terminate called without an active exception"
 
 
 @pytest.fixture(scope="module")
 def restarted(tmp_path_factory):
     """(account, directory); the launcher, too, finds goodput.auto by PYTHONPATH."""
     pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
-    directory = tmp_path_factory.mktemp("torchrun")
+    for _ in range(TRIES):
+        directory = tmp_path_factory.mktemp("torchrun")
+        try:
+            errors = launch(directory)
+            break
+        except AssertionError as error:
+            if GLOO_ABORTS not in str(error):
+                raise
+    else:
+        pytest.fail(f"gloo has aborted {TRIES} times")
+    assert "goodput:" not in errors
+    return the_account(directory), directory
+
+
+def launch(directory) -> str:
+    """What torchrun and its ranks have said on standard error; they must end well."""
     bootstrap = REPOSITORY / "src" / "goodput" / "bootstrap"
     environ = environment(directory, "torchrun", GOODPUT_AUTO="1", PYTHONPATH=str(bootstrap))
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
     # Not the static rendezvous, with which ranks of the second attempt can find the first one's addresses.
-    command += [
-        "--rdzv-backend",
-        "c10d",
-        "--rdzv-endpoint",
-        f"127.0.0.1:{free_ports(1)[0]}",
-        "--rdzv-id",
-        "x",
-    ]
+    endpoint = f"127.0.0.1:{free_ports(1)[0]}"
+    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "x"]
     command += ["--local-addr", "127.0.0.1", "--monitor-interval", "0.1"]
-    errors = run_script([*command, str(FOLDER / "auto_torchrun_rank.py"), str(directory)], environ)
-    assert "goodput:" not in errors
-    return the_account(directory), directory
+    return run_script([*command, str(FOLDER / "auto_torchrun_rank.py"), str(directory)], environ)
 
 
 def test_the_launcher_has_no_page(restarted):
