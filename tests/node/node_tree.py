@@ -5,6 +5,10 @@ from __future__ import annotations
 import time
 
 import node_rank
+import pytest
+
+from goodput.metrics import Families
+from goodput_exporters.collectors import CollectorError
 
 FILES = {
     "proc/stat": (
@@ -95,3 +99,19 @@ def samples(families) -> dict:
             assert key not in found, key
             found[key] = sample.value
     return found
+
+
+def collect(collector, problem: str | None = None) -> dict:
+    """What a collector adds; with `problem`, it must complain of that and keep the rest."""
+    families = Families("node")
+    if problem is None:
+        collector.collect(families)
+    else:
+        with pytest.raises(CollectorError, match=problem):
+            collector.collect(families)
+    return samples(families)
+
+
+def of(found: dict, series: str) -> dict:
+    """Of `samples`, one series by its labels' values."""
+    return {labels: value for (name, labels), value in found.items() if name == series}

@@ -7,10 +7,10 @@ from attribution_tree import add_process
 from hypothesis import given
 from hypothesis import strategies as st
 from node_rank import PID, TICKS, Rank
-from node_tree import samples
+from node_tree import collect, of
 
 from goodput.metrics import Families
-from goodput_exporters.collectors import CollectorError, NoData, ParseError, Settings, numa
+from goodput_exporters.collectors import NoData, ParseError, Settings, numa
 from goodput_exporters.collectors.numa import DEVICES_SECONDS, NODES_MAX, Numa
 from goodput_exporters.processes import Processes
 
@@ -43,20 +43,6 @@ def nodes(tree):
         )
     write(tree, {"sys/devices/system/node/online": "0-1,8\n"})
     return tree
-
-
-def collect(collector, problem=None) -> dict:
-    families = Families("node")
-    if problem is None:
-        collector.collect(families)
-    else:
-        with pytest.raises(CollectorError, match=problem):
-            collector.collect(families)
-    return samples(families)
-
-
-def of(found: dict, series: str) -> dict:
-    return {labels: value for (name, labels), value in found.items() if name == series}
 
 
 def test_nodes(nodes, settings):

@@ -8,12 +8,12 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from node_tree import samples, wait_until
+from node_tree import collect, of, wait_until
 from storage_tree import LLITE_NEW, LLITE_OLD, MOUNTINFO, MOUNTSTATS, Told, Unkillable
 
 from goodput.metrics import Families
 from goodput_exporters import lustre, mounts, statvfs
-from goodput_exporters.collectors import CollectorError, NoData, ParseError, Settings
+from goodput_exporters.collectors import NoData, ParseError, Settings
 from goodput_exporters.collectors.storage import MOUNTS_MAX, Storage
 from goodput_exporters.statvfs import Answer, Failed, FileSystems
 
@@ -57,20 +57,6 @@ def write(root, files: dict[str, str]) -> None:
 def storage_on(tmp_path, told=None, paths=(), **given) -> Storage:
     settings = Settings(directory="", procfs=str(tmp_path / "proc"), sysfs=str(tmp_path / "sys"), paths=paths)
     return Storage(settings, FileSystems(start=told or Told(), **given))
-
-
-def collect(storage, problem=None) -> dict:
-    families = Families("node")
-    if problem is None:
-        storage.collect(families)
-    else:
-        with pytest.raises(CollectorError, match=problem):
-            storage.collect(families)
-    return samples(families)
-
-
-def of(found: dict, series: str) -> dict:
-    return {labels: value for (name, labels), value in found.items() if name == series}
 
 
 # -- parsers

@@ -4,10 +4,11 @@ In: now and then, the cost of one step's boundaries (recorder.own_ns) and of the
 steps one is put on the device clock, then every how many one is measured by phases; in the page's SAMPLING words.
 
 Over the budget the device clock is sampled first: 1 step in 2, 4, … 64, then none. Then phases are: between two
-measured steps, 64 to 128 apart, the others *rest*: hooks do nothing but count. (To begin and end a rest costs as
-much as measuring some thirty steps, so shorter ones gain nothing.) Their time is charged when they are
-over, to the phases of the step before them in its proportions, so the totals still close; time beyond twice what such
-steps take is charged to no phase. Below a quarter of the budget it goes back the other way.
+measured steps, 64 or 128 apart, the others *rest*: hooks do nothing but count. (To begin and end a rest is dear, some
+hundred microseconds where caches are cold, so shorter ones gain nothing.) Their time is charged when they are over, in
+the proportions of the last measured steps, so the totals still close; time beyond twice what such steps take is charged
+to no phase. All steps are measured again once that would cost less than half of the budget; below a quarter of it the
+device clock comes back.
 
 What is measured is the time inside boundaries. The Python functions through which a hook is called, and what the
 framework spends on calling hooks, are not in it, and go on at rest.
