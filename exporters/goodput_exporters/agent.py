@@ -155,7 +155,9 @@ class Agent:
         self._look_guarded(self.ranks.look)
         self.gpus.start()
         try:
-            self.gpus.settle()
+            if not self.gpus.settle():
+                silent = [report.name for report in self.gpus.reports() if not report.settled]
+                log.warning("GPU drivers that have not answered: %s", ", ".join(silent))
             return self.exposition(ONCE_SECONDS_MAX).decode()
         finally:
             self.gpus.close()
