@@ -165,3 +165,38 @@ def test_a_record_of_steps_at_rest_counts_once_with_their_mean_length(sdk):
     # All but a few take about 80 us, none the time of all that a record stands for.
     long = sum(count for bin, count in counts if bin > bin_of_ns(800_000))
     assert long <= total / 10
+
+
+def test_the_measure_has_the_hooks_own_time_and_not_that_of_what_they_call(sdk):
+    extra = """
+from goodput.sdk.hooks import PLAIN, hook
+from goodput.sdk.recorder import compiled
+OURS, THEIRS = 300, 20_000  # microseconds
+def theirs():
+    spin(THEIRS)
+def slow():
+    raise AssertionError("the case is common")
+timed = hook(PLAIN, auto.forward, theirs, slow, lambda: spin(OURS) or True)
+if compiled:
+    loop(3)
+    auto.open_step()
+    found = []
+    for rested in (None, 0, 1, 2):
+        recorder.resting, recorder.rested = (0, 0) if rested is None else (9, rested)
+        recorder.own_ns, recorder.rest_ns, recorder.measuring = 0, 0, True
+        timed()
+        found.append((recorder.own_ns, recorder.rest_ns))
+    recorder.measuring, recorder.resting, recorder.rested, recorder.own_ns = False, 0, 0, 0
+    timed()
+    tell([*found, (recorder.own_ns, recorder.rest_ns)])
+else:
+    tell(None)
+"""
+    found = sdk(LOOP + extra, GOODPUT_BUDGET="1").told[-1]
+    if found is None:
+        pytest.skip("the recorder in Python measures its boundaries alone")
+    measured, first, second, third, unmeasured = found
+    assert 300_000 <= measured[0] < 10_000_000 and measured[1] == 0
+    # Of steps at rest the second is measured, in which no case is looked at.
+    assert first == third == [0, 0] and second[0] == 0 and second[1] < 10_000_000
+    assert unmeasured[0] == 0

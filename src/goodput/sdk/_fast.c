@@ -9,16 +9,8 @@
 #include <Python.h>
 #include <structmember.h>
 #include <math.h>
-#include <time.h>
 
 #include "_fast.h"
-
-static inline long long now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (long long)t.tv_sec * 1000000000LL + t.tv_nsec;
-}
 
 /* Seconds rounded to IEEE binary16, half to even; its 15 low bits are the bin. */
 static inline int half_bin(double seconds)
@@ -270,6 +262,13 @@ static PyObject *Clock_close_step(Clock *self, PyObject *argument)
     return PyLong_FromLongLong(now);
 }
 
+/* The time since `from` was our own. One reading of the clock in it is there for this measure alone. */
+void goodput_count_own(Clock *self, long long from)
+{
+    long long own = now_ns() - from - self->reading_ns;
+    *(self->resting ? &self->rest_ns : &self->own_ns) += own > 0 ? own : 0;
+}
+
 /* Close the running step, and begin the next one where it ended. */
 PyObject *goodput_turn_step(Clock *self, long long samples)
 {
@@ -284,8 +283,8 @@ PyObject *goodput_turn_step(Clock *self, long long samples)
     self->step_start_ns = self->step_end_ns;
     store(self, self->word_step_start, (uint64_t)self->step_start_ns);
     if (self->measuring) {
-        self->own_ns += now_ns() - self->step_end_ns;
-        self->measuring = 0;
+        goodput_count_own(self, self->hook_ns ? self->hook_ns : self->step_end_ns);
+        self->hook_ns = self->measuring = 0;
     }
     return end;
 }
@@ -317,12 +316,14 @@ static PyMemberDef Clock_members[] = {
     {"optimizer_depth", T_LONGLONG, offsetof(Clock, optimizer_depth), 0, "optimizers' steps that run"},
     {"micro_batches", T_LONGLONG, offsetof(Clock, micro_batches), 0, "backward passes"},
     {"optimizer_steps", T_LONGLONG, offsetof(Clock, optimizer_steps), 0, "optimizers' steps that were completed"},
-    {"own_ns", T_LONGLONG, offsetof(Clock, own_ns), 0, "ns that boundaries took while `measuring`"},
+    {"own_ns", T_LONGLONG, offsetof(Clock, own_ns), 0, "ns that boundaries and hooks took while `measuring`"},
+    {"rest_ns", T_LONGLONG, offsetof(Clock, rest_ns), 0, "ns that hooks took in a step at rest while `measuring`"},
+    {"reading_ns", T_LONGLONG, offsetof(Clock, reading_ns), 0, "what a reading of the clock costs"},
     {"extra_cost_ns", T_LONGLONG, offsetof(Clock, extra_cost_ns), 0, "cost beyond that of phases and steps"},
     {"resting", T_LONGLONG, offsetof(Clock, resting), 0, "steps that are not measured from here, 0 for none"},
     {"rested", T_LONGLONG, offsetof(Clock, rested), 0, "steps done of those"},
     {"skipped", T_LONGLONG, offsetof(Clock, skipped), 0, "phases entered in them that are open"},
-    {"measuring", T_BOOL, offsetof(Clock, measuring), 0, "whether the cost of this step's boundaries is measured"},
+    {"measuring", T_BOOL, offsetof(Clock, measuring), 0, "whether the cost of this step is measured"},
     {"reducers", T_LONGLONG, offsetof(Clock, reducers), 0, "modules whose gradients are reduced in a backward pass"},
     {"preparing", T_BOOL, offsetof(Clock, preparing), 0, "whether an optimizer's step is none of training"},
     {"inside", T_BOOL, offsetof(Clock, inside), 0, "whether a forward or backward pass runs"},
@@ -445,8 +446,8 @@ PyObject *goodput_enter(Phase *self)
     store(clock, clock->word_phase, (uint64_t)self->index);
     if (clock->device != NULL && clock->device != Py_None)
         tell_device(clock, charged);
-    if (clock->measuring)
-        clock->own_ns += now_ns() - now;
+    if (clock->measuring && clock->hook_ns == 0)
+        goodput_count_own(clock, now);
     Py_INCREF(self);
     return (PyObject *)self;
 }
@@ -484,8 +485,8 @@ PyObject *goodput_exit(Phase *self, int raised)
     if (!is_backed(clock, word))
         return PyObject_CallMethod((PyObject *)clock, "count_first", "L", word);
     add(clock, word, 1);
-    if (clock->measuring)
-        clock->own_ns += now_ns() - now;
+    if (clock->measuring && clock->hook_ns == 0)
+        goodput_count_own(clock, now);
     Py_RETURN_NONE;
 }
 

@@ -5,6 +5,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
+#include <time.h>
 
 #define OVERFLOW_BIN 31744
 #define OVERFLOW_SECONDS 65520.0
@@ -33,7 +34,7 @@ typedef struct {
     long long began, after, batch_samples, optimizer_depth, micro_batches, optimizer_steps, reducers;
     char inside, evaluating, trained, fetched, counting, plain, preparing, sampled, unseen;
     /* The overhead budget: see budget.py. While `resting` steps are left nothing is measured. */
-    long long own_ns, extra_cost_ns, resting, rested, skipped;
+    long long own_ns, rest_ns, reading_ns, hook_ns, extra_cost_ns, resting, rested, skipped;
     char measuring;
     long long passes, passed; /* Quick batches that are not looked at: how many may come, how many came. */
     PyObject *passing;        /* Weak reference to the iterator that makes them. */
@@ -51,9 +52,18 @@ typedef struct {
     long long index, total, histogram;
 } Phase;
 
+/* CLOCK_MONOTONIC. */
+static inline long long now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (long long)t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
 PyObject *goodput_enter(Phase *phase);
 PyObject *goodput_exit(Phase *phase, int raised);
 PyObject *goodput_turn_step(Clock *clock, long long samples);
+void goodput_count_own(Clock *clock, long long from);
 void goodput_forgive(void);
 int goodput_add_hooks(PyObject *module, PyTypeObject *phase_type);
 

@@ -63,12 +63,34 @@ static PyObject *own_slot(PyObject *module)
     return found == Py_None ? NULL : found;
 }
 
+/* The step whose cost is measured: one of those that are, or the second of those at rest. */
+static int is_measured(Clock *clock)
+{
+    return clock->measuring && (!clock->resting || clock->rested == 1) &&
+           (long long)PyThread_get_thread_ident() == clock->thread;
+}
+
+/* The hook's own time is interrupted by a call of what is not ours. */
+static PyObject *call_theirs(Clock *clock, PyObject *function, PyObject *const *args, size_t flags, PyObject *names)
+{
+    PyObject *result;
+    if (clock->hook_ns == 0 || !is_measured(clock))
+        return PyObject_Vectorcall(function, args, flags, names);
+    goodput_count_own(clock, clock->hook_ns);
+    clock->hook_ns = 0;
+    result = PyObject_Vectorcall(function, args, flags, names);
+    if (is_measured(clock))
+        clock->hook_ns = now_ns();
+    return result;
+}
+
 /* Call what is timed. A root's call is found anew each time: the module is held weakly. */
 static PyObject *call_timed(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
 {
+    Clock *clock = self->phase->recorder;
     PyObject *method, *result;
     if (self->kind != FORWARD || !PyWeakref_Check(self->function))
-        return PyObject_Vectorcall(self->function, args, flags, names);
+        return call_theirs(clock, self->function, args, flags, names);
     method = own_slot(PyWeakref_GetObject(self->function));
     if (method != NULL)
         Py_INCREF(method);
@@ -76,7 +98,7 @@ static PyObject *call_timed(Hook *self, PyObject *const *args, size_t flags, PyO
         method = PyObject_GetAttr(PyWeakref_GetObject(self->function), call_name);
     if (method == NULL)
         return NULL;
-    result = PyObject_Vectorcall(method, args, flags, names);
+    result = call_theirs(clock, method, args, flags, names);
     Py_DECREF(method);
     return result;
 }
@@ -230,7 +252,7 @@ static PyObject *after_step(Hook *self)
 static PyObject *pass(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
 {
     Clock *clock = self->phase->recorder;
-    PyObject *type, *value, *traceback, *done, *batch = PyObject_Vectorcall(self->function, args, flags, names);
+    PyObject *type, *value, *traceback, *done, *batch = call_theirs(clock, self->function, args, flags, names);
     if (batch != NULL) {
         clock->passes--;
         clock->passed++;
@@ -245,16 +267,15 @@ static PyObject *pass(Hook *self, PyObject *const *args, size_t flags, PyObject 
     return NULL;
 }
 
-static PyObject *Hook_call(PyObject *callable, PyObject *const *args, size_t flags, PyObject *names)
+static PyObject *answer(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
 {
-    Hook *self = (Hook *)callable;
     Clock *clock = self->phase->recorder;
     PyObject *first = PyVectorcall_NARGS(flags) > 0 ? args[0] : NULL;
     if (self->kind == FETCH) {
         if (clock->passes > 0 && first != NULL && of_weak(clock->passing) == first &&
             (long long)PyThread_get_thread_ident() == clock->thread)
             return pass(self, args, flags, names);
-        return PyObject_Vectorcall(self->slow, args, flags, names);
+        return call_theirs(clock, self->slow, args, flags, names);
     }
     if (clock->resting && (long long)PyThread_get_thread_ident() == clock->thread) {
         if (self->kind == BEFORE_STEP)
@@ -300,7 +321,22 @@ static PyObject *Hook_call(PyObject *callable, PyObject *const *args, size_t fla
             return timed(self, args, flags, names);
         }
     }
-    return PyObject_Vectorcall(self->slow, args, flags, names);
+    return call_theirs(clock, self->slow, args, flags, names);
+}
+
+static PyObject *Hook_call(PyObject *callable, PyObject *const *args, size_t flags, PyObject *names)
+{
+    Hook *self = (Hook *)callable;
+    Clock *clock = self->phase->recorder;
+    PyObject *result;
+    if (!clock->measuring || clock->hook_ns || !is_measured(clock))
+        return answer(self, args, flags, names);
+    clock->hook_ns = now_ns();
+    result = answer(self, args, flags, names);
+    if (clock->hook_ns)
+        goodput_count_own(clock, clock->hook_ns);
+    clock->hook_ns = 0;
+    return result;
 }
 
 static int Hook_init(Hook *self, PyObject *args, PyObject *kwargs)

@@ -1,6 +1,6 @@
 """The overhead budget: what measuring costs is measured, and when it is too much, less is measured.
 
-In: now and then, the cost of one step's boundaries (recorder.own_ns) and of the device clock. Out: every how many
+In: now and then, the cost of one step (recorder.own_ns), of one at rest (rest_ns) and of the device clock. Out: every how many
 steps one is put on the device clock, then every how many one is measured by phases; in the page's SAMPLING words.
 
 Over the budget the device clock is sampled first: 1 step in 2, 4, … 64, then none. Then phases are: between two
@@ -10,8 +10,8 @@ the proportions of the last measured steps, so the totals still close; time beyo
 to no phase. All steps are measured again once that would cost less than half of the budget; below a quarter of it the
 device clock comes back.
 
-What is measured is the time inside boundaries. The Python functions through which a hook is called, and what the
-framework spends on calling hooks, are not in it, and go on at rest.
+What is measured, in one step now and then, is the time inside boundaries and, with the compiled recorder, all that is
+spent in its hooks, at rest too. What Python spends on calling a hook is not in it, nor are Python hooks.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ LEAST = 1e-9  # A smaller share is this one: a division by it stays finite.
 EVERY_MIN, EVERY_MAX = 64, 128
 DEVICE_EVERY_MAX = 64
 CHECK_STEPS = 64  # also in _hooks.c
+FORGOTTEN = 16  # What measuring every step costs is believed a 16th less with each judgement at rest.
 KEPT = 7  # A measured step weighs an eighth of what steps are taken to be like.
 MEASURES = 5  # of one step each; their median is the cost of a step, whatever interrupted one of them
 
@@ -53,18 +54,21 @@ class Budget:
         self.measures: list[int] = []
         self.phases_every = 1
         self.words, self.parked, self._base = None, None, None
-        self._resting_ns = 0  # what beginnings and ends of rests took since the last look
+        # Since the last look: what beginnings and ends of rests took, and how many steps were at rest.
+        self._resting_ns, self._rested = 0, 0
+        # What a step costs where every step is measured. One alone, just after a rest's end, costs less: caches are warm.
+        self._every_ns = 0
         # What steps are like: ns by phase of the last measured ones, weighted, and of how many; the samples of one.
         self.split, self.weight, self.samples = [0] * page.PHASE_SLOTS, 0.0, 0
+        self.disturbed = False
 
     def _restart(self) -> None:
         recorder = self.recorder
         self.words, self.last_ns, self.last_steps = recorder.words, perf_counter_ns(), recorder.steps
         self.device_ns = getattr(recorder.device, "cost_ns", 0)
         self.counted_ns = recorder.words[page.W_COST] if recorder.words is not None else 0
-        recorder.own_ns, recorder.measuring, self._resting_ns = 0, True, 0
-        self.last_entries = recorder.entries
         self.measures.clear()
+        self._measure_one()
         self._write()
 
     def look(self) -> None:
@@ -76,24 +80,30 @@ class Budget:
         done, spent = steps - self.last_steps, now - self.last_ns
         device_ns = getattr(recorder.device, "cost_ns", 0)
         measured = max(done // self.phases_every, 1)
-        # In the measure is one reading of the clock for each boundary that there is not in other steps.
-        boundaries = 2 * (recorder.entries - self.last_entries) // measured + 1
-        self.measures = [
-            *self.measures[1 - MEASURES :],
-            max(recorder.own_ns - boundaries * recorder.reading_ns, 0),
-        ]
+        self.measures = [*self.measures[1 - MEASURES :], max(recorder.own_ns, 0)]
         typical = sorted(self.measures)[len(self.measures) // 2]
-        cost = typical * measured + self._resting_ns + device_ns - self.device_ns
+        at_rest = min(recorder.rest_ns, typical) * self._rested + self._resting_ns
+        cost = typical * measured + at_rest + device_ns - self.device_ns
         # What phases and steps are known to cost is in the page already.
         counted = recorder.words[page.W_COST] - self.counted_ns
         recorder.extra_cost_ns += max(cost - counted, 0)
         self.counted_ns = recorder.words[page.W_COST] + max(cost - counted, 0)
         self.last_ns, self.last_steps, self.device_ns = now, steps, device_ns
-        recorder.own_ns, recorder.measuring, self._resting_ns = 0, True, 0
-        self.last_entries = recorder.entries
+        self._measure_one()
         if len(self.measures) == MEASURES and spent > 0:
-            self._judge(cost / spent, typical * done / spent)
+            self._every_ns = (
+                typical
+                if self.phases_every == 1
+                else max(self._every_ns - self._every_ns // FORGOTTEN, typical)
+            )
+            self._judge(cost / spent, self._every_ns * done / spent)
         self._write()
+
+    def _measure_one(self) -> None:
+        """Let the next measured step, and one of those at rest before it, be taken the measure of."""
+        recorder = self.recorder
+        recorder.own_ns, recorder.rest_ns, recorder.measuring = 0, 0, True
+        self._resting_ns, self._rested = 0, 0
 
     def _judge(self, share: float, whole: float) -> None:
         """`share` of the time was spent; `whole` would be, were all steps measured by phases."""
@@ -158,13 +168,19 @@ class Budget:
             recorder.step_next += rested - 1
             recorder.began = recorder.turn_step(self.samples * rested)
             self.auto.count("unmeasured_steps", rested, add=True)
+        self._rested += rested
         recorder.rested = 0
         self._base = recorder.steps + 1, self._inside(), recorder.samples
         self._resting_ns += perf_counter_ns() - began
 
     def _learn(self, step: list[int]) -> None:
-        """Take a measured step. One that was disturbed, and so is much longer, counts as one of twice the usual length."""
+        """Take a measured step. One that is much longer was disturbed, and teaches nothing; a second in succession
+        counts as one of twice the usual length.
+        """
         length, most = sum(step), int(2 * sum(self.split) / self.weight) if self.weight else 0
+        self.disturbed = 0 < most < length and not self.disturbed
+        if self.disturbed:
+            return
         if 0 < most < length:
             step = [ns * most // length for ns in step]
         self.split = [ns * KEPT // (KEPT + 1) + new for ns, new in zip(self.split, step, strict=True)]

@@ -70,7 +70,8 @@ class Clock:
         self.iterator = self.anchor = self.optimizer = self.passing = None
         self.passes = self.passed = 0
         # Of the overhead budget, see budget.Budget.
-        self.own_ns = self.extra_cost_ns = self.resting = self.rested = self.skipped = 0
+        self.own_ns = self.rest_ns = self.reading_ns = self.extra_cost_ns = 0
+        self.resting = self.rested = self.skipped = 0
         self.measuring = False
         self.current, self.gap, self.raised = word_totals, word_totals, False
         # A phase's frame is (frame below, current, began_ns, child_ns): pushing and popping it is no call.
@@ -139,7 +140,7 @@ class Clock:
         self.step_samples, self.step_start_ns = 0, now_ns
         self.words[self.layout[7]] = now_ns
         if self.measuring:
-            self.own_ns += perf_counter_ns() - now_ns
+            self.own_ns += perf_counter_ns() - now_ns - self.reading_ns
             self.measuring = False
         return now_ns
 
@@ -225,7 +226,7 @@ class Phase:
             if clock.device is not None:
                 clock.tell_device(charged)
             if clock.measuring:
-                clock.own_ns += perf_counter_ns() - now
+                clock.own_ns += perf_counter_ns() - now - clock.reading_ns
         except BaseException:  # An interrupt at one of these calls: the body will not run.
             self.__exit__(None, None, None)
             raise
@@ -280,6 +281,6 @@ class Phase:
         if word >> _BLOCK_BITS in clock._backed:
             words[word] += 1
             if clock.measuring:
-                clock.own_ns += perf_counter_ns() - now
+                clock.own_ns += perf_counter_ns() - now - clock.reading_ns
             return None
         return clock.count_first(word)

@@ -46,7 +46,6 @@ class Recorder(Clock):
         super().__init__(page.W_LAST, page.W_PHASE, page.W_TOTALS, _LAYOUT)
         self.thread = NOT_STARTED
         self.columns = len(page.PHASES)
-        self.reading_ns = 0  # what one reading of the clock takes
         self.used: list[int] = [0]
         self.starter, self.fd = None, -1
         self.device_why = 0  # why the host's clock stands in for the device's: see sdk/device.py
