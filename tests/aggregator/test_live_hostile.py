@@ -31,25 +31,36 @@ SEEDS = 100
 
 
 class Rows:
-    """What a ledger would hold: the rows that a store took, of every process."""
+    """What a ledger would hold: the rows and events that a store took, of every process."""
+
+    url = "in memory"
 
     def __init__(self):
         self.reports: dict[tuple, schema.RankReport] = {}
         self.kept: dict[tuple, dict[int, schema.StepRow]] = {}
+        self.said: dict[tuple, dict[int, schema.EventRow]] = {}
 
     def append(self, merged: Merged) -> None:
         identity = merged.report.identity
         key = (identity.rank, identity.attempt)
-        self.reports[key] = merged.report
-        rows = self.kept.setdefault(key, {})
-        rows.update((row.number, row) for row in merged.rows)
+        before = self.reports.get(key)
+        if before is None or before.sequence < merged.report.sequence:
+            self.reports[key] = merged.report
+        self.kept.setdefault(key, {}).update((row.number, row) for row in merged.rows)
+        self.said.setdefault(key, {}).update((event.number, event) for event in merged.events)
 
     def processes(self, _run: str) -> list[schema.RankReport]:
-        return list(self.reports.values())
+        return sorted(self.reports.values(), key=lambda one: (one.identity.start_ns, one.identity.rank))
 
-    def rows(self, identity: schema.Identity):
+    def rows(self, identity: schema.Identity, start_ns: int | None = None, end_ns: int | None = None):
         rows = self.kept[identity.rank, identity.attempt]
-        return iter([rows[number] for number in sorted(rows)])
+        found = [rows[number] for number in sorted(rows)]
+        found = [row for row in found if start_ns is None or row.end_ns >= start_ns]
+        return iter([row for row in found if end_ns is None or row.start_ns <= end_ns])
+
+    def events(self, identity: schema.Identity) -> list[schema.EventRow]:
+        said = self.said[identity.rank, identity.attempt]
+        return [said[number] for number in sorted(said)]
 
 
 class Rank:

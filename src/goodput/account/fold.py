@@ -71,6 +71,13 @@ class Fold:
             other._first = (*self._first[:4], list(self._first[4]), *self._first[5:])
         return other
 
+    def held_back(self) -> tuple[int, int]:
+        """Index and count of the first step if it is to be compared, by `finish` alone; none has an index of -1."""
+        if self._first is None:
+            return (-1, 0)
+        step, count, end_ns, length = self._first[:4]
+        return (step, count) if end_ns - bool(length) >= self.bound.from_ns else (-1, 0)
+
     def fits(self, bound: Bound, limit: int, threshold_ns: int, blame) -> bool:
         """Whether what is folded would be the same under these facts."""
         mine = self.bound
@@ -145,8 +152,10 @@ class Fold:
         if count == 1 and self.steps and end_ns - began > self.calm_ns:
             self._note_wait(_unplanned(gap))
             self._note_wait(_unplanned(inside))
-        if self.final and end_ns >= self.attempt.rows_end_ns:
-            self.exhausted = True
+        # Of rows the number says it, of the lines of a log their order: steps may take no time.
+        mine = self.attempt
+        last = self.number >= mine.top_number and (end_ns, step) >= (mine.rows_end_ns, mine.end_step)
+        self.exhausted |= self.final and last
         length = sum(inside)
         self.samples += samples
         self.compute_ns += inside[PRODUCTIVE] + gap[PRODUCTIVE]
@@ -207,7 +216,8 @@ class Fold:
             return None
         self._keep(count, inside, part / length if length else 1.0 * counted, counted, samples)
         # Of a window, steps are compared among the ranks for which they lie in it.
-        return (communication, inside[COMMUNICATION], own, part) if part or not length else None
+        lies = part or (not length and bound.from_ns <= end_ns <= bound.to_ns)
+        return (communication, inside[COMMUNICATION], own, part) if lies else None
 
     def _keep(self, count: int, inside: list[int], ratio: float, counted: bool, samples: float) -> None:
         self.kept = list(map(add, self.kept, inside))

@@ -78,7 +78,7 @@ class Groups:
             return
         # A rank that does its own steps again is not late: to fold it anew would change nothing.
         self.late |= not first and self.folds[key].top_step <= step <= self.settled.get(group, -1)
-        self._waiting.setdefault((*group, step, count), []).append((key, first, *compared))
+        self._waiting.setdefault((*group, step, count), []).append((key, *compared))
         if not first:
             self._passed[key] = step
             self._new += 1
@@ -87,35 +87,44 @@ class Groups:
 
     def flush(self) -> None:
         """Settle all that waits, in order of steps."""
+        held = self._held()
         for together in sorted(self._waiting):
-            self._settle(together[2], self._waiting[together])
+            self._settle(together[2], self._waiting[together], together not in held)
         self._waiting.clear()
+
+    def _held(self) -> set[tuple]:
+        """What waits for somebody's first step, which its fold holds back."""
+        return {
+            (*group, *self.folds[key].held_back())
+            for group, members in self.members.items()
+            for key in members
+        }
 
     def _sweep(self) -> None:
         """Settle what no rank can add to: each has gone beyond it, or has ended before.
 
         Always in the order of steps, so that nothing depends on the order in which ranks came.
         """
-        lows, held = {}, set()
+        lows, held = {}, self._held()
         for group, members in self.members.items():
             going = [self._passed.get(key, -1) for key in members if not self.folds[key].exhausted]
             lows[group] = min(going, default=None)
-            # First steps are held back by their folds.
-            held.update((*group, self.folds[key].attempt.first_step) for key in members)
         for together in sorted(self._waiting):
             low = lows[together[:2]]
-            if (low is None or together[2] < low) and together[:3] not in held:
+            if (low is None or together[2] < low) and together not in held:
                 self.settled[together[:2]] = together[2]
-                self._settle(together[2], self._waiting.pop(together))
+                self._settle(together[2], self._waiting.pop(together), True)
         self._new, self._left = 0, sum(map(len, self._waiting.values()))
 
-    def _settle(self, step: int, members: list[tuple]) -> None:
-        if len(members) < 2:
+    def _settle(self, step: int, members: list[tuple], noted: bool) -> None:
+        """`noted` says that the step tells who is slow: one that is somebody's first does not, and comes too late."""
+        # Nobody waits for itself, whose step it did again.
+        if all(member[0] == members[0][0] for member in members):
             return
-        least = min(communication for _, _, communication, *_ in members)
-        culprits = sorted(key for key, _, communication, *_ in members if communication == least)
+        least = min(communication for _, communication, *_ in members)
+        culprits = sorted(key for key, communication, *_ in members if communication == least)
         waited = 0
-        for key, _, communication, within, _, length in members:
+        for key, communication, within, _, length in members:
             excess = communication - least
             if within != communication:
                 # Only a part of this step lies in the account's window.
@@ -128,8 +137,8 @@ class Groups:
             # A tie is shared; the remainder of the division goes to the first ranks, so the sum is exact.
             self.folds[key].caused_ns += waited // len(culprits) + (position < waited % len(culprits))
         members.sort()
-        if not any(first for _, first, *_ in members):
-            found, chance = hits([own for _, _, _, _, own, _ in members])
+        if noted:
+            found, chance = hits([own for _, _, _, own, _ in members])
             for (key, *_), hit in zip(members, found, strict=True):
                 self.onsets.setdefault(key, Onset()).note(step, hit, chance)
 

@@ -9,7 +9,9 @@ of states.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 
@@ -38,6 +40,8 @@ class Event(NamedTuple):
 
 
 SAVED_MAX = 4096
+# Of an attempt whose rows are let go so many ranges of numbers that never came are remembered, the newest.
+HOLES_MAX = 64
 # What a rank says of itself besides rank, attempt and start: fields of the same name in every record of it.
 TOLD = (
     *("host", "device", "device_uuid", "devices", "group", "stage", "tensor", "microbatches", "dtype"),
@@ -87,12 +91,14 @@ class Attempt:
     end_ns: int = 0
     heard_ns: int = 0  # when the aggregator last heard of it, on the aggregator's clock
     trimmed: int = 0  # rows up to this number have been let go
+    holes: list[tuple[int, int]] = field(default_factory=list)  # (first, last) of those that never came
     late: int = 0  # rows that came after ones that follow them, and groups told after rows: both are to be folded anew
     top_number: int = 0
     # What is known of all rows and events, those that are not kept too.
     first_number: int = 0
     first_step: int | None = None  # index of the attempt's first step
     rows_end_ns: int = 0
+    end_step: int = -1  # where rows have no numbers, the highest step of those that end then
     said: int | None = None  # the least step that it said to resume from
     begun: bool = False  # a checkpoint was begun
     committed: int | None = None  # the last step that a checkpoint has saved
@@ -103,11 +109,18 @@ class Attempt:
         """Merge rows; returns how many were new."""
         before = len(self.rows)
         for row in rows:
-            if row.number > self.trimmed and self.rows.setdefault(row.number, row) is row:
+            if self.lacks(row.number):
+                self.rows[row.number] = row
+                if row.number <= self.trimmed:
+                    self._fill(row.number)
                 self.late += row.number < self.top_number
                 self.top_number = max(row.number, self.top_number)
                 self.note_row(row.number, row.step, row.end_ns)
         return len(self.rows) - before
+
+    def lacks(self, number: int) -> bool:
+        """Whether a row of this number would be new. One that never came may come after those beyond it went."""
+        return number not in self.rows and (number > self.trimmed or self._hole(number) is not None)
 
     def trim(self, number: int, keep: int) -> None:
         """Let go of rows up to `number`, but for the newest `keep`. From now on they are taken as known."""
@@ -117,7 +130,22 @@ class Attempt:
         for n in gone:
             del self.rows[n]
         # What had been let go before and was needed again may be let go again.
-        self.trimmed = max([self.trimmed, *gone[-1:]])
+        known = [self.trimmed, *(n for n in gone if n > self.trimmed)]
+        self.holes += [(low + 1, high - 1) for low, high in pairwise(known) if high > low + 1]
+        del self.holes[:-HOLES_MAX]
+        self.trimmed = known[-1]
+
+    def _hole(self, number: int) -> int | None:
+        """Which of the holes a number lies in."""
+        at = bisect_right(self.holes, number, key=lambda hole: hole[0]) - 1
+        return at if at >= 0 and number <= self.holes[at][1] else None
+
+    def _fill(self, number: int) -> None:
+        """This row has come: it will be known when it is let go."""
+        at = self._hole(number)
+        low, high = self.holes[at]
+        parts = (low, number - 1), (number + 1, high)
+        self.holes[at : at + 1] = [(first, last) for first, last in parts if first <= last]
 
     def note_row(self, number: int, step: int, end_ns: int) -> None:
         """Remember of a row what facts.py needs; any number of times."""

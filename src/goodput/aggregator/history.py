@@ -57,6 +57,8 @@ class Job:
     windows: list[Window]
     facts: Facts | None = None  # fold all that is within their bounds, instead of accounts of windows
     stall_seconds: float = 60.0
+    points: int = 0  # a timeline of the first window in so many buckets, and these ranks by themselves
+    ranks: tuple[int, ...] = ()
 
 
 def bare(run: Run) -> Run:
@@ -75,14 +77,14 @@ def account_of(ledger: Ledger, job: Job, window: Window) -> Account:
         if identity is None or bound.to_ns <= bound.from_ns or fold.attempt.first_step is None:
             fold.exhausted = True
         else:
-            rows.append(_rows(ledger, identity, key, fold))
+            rows.append(rows_of(ledger, identity, key, fold))
     # Ranks side by side, so that the steps of a group come together.
     for _, key, row in heapq.merge(*rows, key=lambda entry: entry[0]):
         engine.row(key, row)
     return engine.finish()
 
 
-def _rows(ledger: Ledger, identity: schema.Identity, key, fold: Fold) -> Iterator[tuple]:
+def rows_of(ledger: Ledger, identity: schema.Identity, key, fold: Fold) -> Iterator[tuple]:
     """(end ns, key, row) of an attempt's rows from the beginning of its bound to the first that ends beyond it."""
     before, bound = None, fold.bound
     if bound.from_ns > fold.attempt.start_ns:
@@ -128,6 +130,14 @@ def folded(ledger: Ledger, job: Job) -> tuple[Engine, Lengths, dict[Key, list]]:
         if fold.number and row.number == fold.number + 1:
             lengths.add(row.end_ns - row.start_ns)
         engine.row(key, row)
+    for (rank, number), fold in engine.folds.items():
+        more, gone = beyond.get((rank, number), []), fold.attempt.trimmed
+        last = more[-1].number if more else fold.number
+        if last < gone and len(more) < BEYOND_MAX:
+            # Folded without them it would never be right again: later all of them would count as known.
+            raise LedgerError(
+                f"ledger {ledger.url}: it has rank {rank} attempt {number} up to row {last}, not yet up to {gone}"
+            )
     return engine, lengths, beyond
 
 
@@ -162,6 +172,11 @@ class History:
         """What live.LiveRun goes on from, under these facts. Raises HistoryError."""
         out, _ = await self._ask(Job(self._url, bare(run), 0, 0, 0.0, [], facts, stall_seconds))
         return pickle.loads(out)
+
+    async def timeline(self, job: Job) -> tuple[dict, float]:
+        """The timeline that a job asks for, and the seconds that it took. Raises HistoryError."""
+        out, took = await self._ask(replace(job, url=self._url))
+        return msgspec.json.decode(out), took
 
     async def _ask(self, job: Job) -> tuple[bytes, float]:
         if self._waiting >= WAITING_MAX:
@@ -230,6 +245,10 @@ def _answer(ledger: Ledger, job: Job) -> bytes:
         raise LedgerError(f"ledger {ledger.url}: it has nothing of run {job.run.name!r}")
     if job.facts is not None:
         return pickle.dumps(folded(ledger, job))
+    if job.points:
+        from goodput.aggregator import timeline
+
+        return msgspec.json.encode(timeline.document(timeline.timeline_of(ledger, job), job.ranks))
     accounts = [account_of(ledger, job, window) for window in job.windows]
     return msgspec.json.encode([document(one, explain(one)) for one in accounts])
 

@@ -42,21 +42,33 @@ class LiveRun:
     def account(self, now_ns: int) -> Account:
         """The account at `now_ns`; see account.compute with `known_only`. Raises NeedsHistory."""
         facts = self._facts(now_ns)
-        if self._engine is None or self._late != self._rows_late() or not self._engine.follow(facts):
+        goes_on = self._engine is not None and self._late == self._rows_late() and self._engine.follow(facts)
+        engine = self._folded(facts) if goes_on else None
+        # That a rank which nobody waited for any more has steps of the time before is seen when they are folded.
+        if engine is None or engine.groups.late:
             if self._behind(facts, now_ns):
                 return self.last
-            if self._trimmed():
-                raise NeedsHistory(facts, self._rows_late())
-            # The lengths may lack a row that came late, and the facts have their threshold from them.
-            self._engine, self._lengths = None, Lengths(int(self._stall_seconds * 1e8))
-            facts = self._facts(now_ns)
-            self.begin(Engine(self.run, facts), self._lengths)
+            engine = self._folded(self._begin_anew(facts, now_ns))
+        self.last = engine.finish()
+        return self.last
+
+    def _begin_anew(self, facts: Facts, now_ns: int) -> Facts:
+        """Begin with the rows that are here; the facts to go on by. Raises NeedsHistory."""
+        if self._trimmed():
+            raise NeedsHistory(facts, self._rows_late())
+        # The lengths may lack a row that came late, and the facts have their threshold from them.
+        self._engine, self._lengths = None, Lengths(int(self._stall_seconds * 1e8))
+        facts = self._facts(now_ns)
+        self.begin(Engine(self.run, facts), self._lengths)
+        return facts
+
+    def _folded(self, facts: Facts) -> Engine:
+        """A copy of the engine with all rows, those too that may be folded otherwise at the next look."""
         self._advance(facts)
         engine = self._engine.copy()
         for key, row in self._rows(engine):
             engine.row(key, row)
-        self.last = engine.finish()
-        return self.last
+        return engine
 
     def _behind(self, facts: Facts, now_ns: int) -> bool:
         """A rank that was silent is back, with much to tell: until it has, what was known before stands.

@@ -13,9 +13,12 @@ from msgspec.structs import replace
 
 from goodput import schema
 from goodput.account import TOLD, Attempt, Run
+from goodput.aggregator.saves import Saver, Saves
 from goodput.aggregator.trends import Trend
 
 RUNS_MAX = 10_000
+# Rank processes of all runs: each restart of a rank is one more.
+PROCESSES_MAX = 1 << 20
 # A process that was looked at within this time and did not end still owns its rank.
 OWNED_SECONDS = 30.0
 HARDWARE = ("compute_ns", "idle_ns", "energy_mj")
@@ -51,6 +54,7 @@ class Process:
     identity: schema.Identity
     sequence: int = -1
     last: schema.StepRow | None = None
+    saver: Saver = field(default_factory=Saver)
 
 
 @dataclass
@@ -63,6 +67,7 @@ class Store:
     trends: dict[str, Trend] = field(default_factory=dict)  # by run
     newest: dict[str, dict[int, Process]] = field(default_factory=dict)  # by run and rank
     progressed: dict[str, int] = field(default_factory=dict)  # by run: our unix ns of its last completed step
+    saves: dict[str, Saves] = field(default_factory=dict)  # by run that told of a checkpoint
     new: int = 0
     repeated: int = 0
 
@@ -73,12 +78,15 @@ class Store:
         process = self._process(report.identity, now_ns)
         attempt = process.attempt
         _extend_phases(attempt, report)
-        rows = [r for r in report.steps if r.number > attempt.trimmed and r.number not in attempt.rows]
+        rows = [row for row in report.steps if attempt.lacks(row.number)]
         events = [event for event in report.events if event.number not in attempt.events]
         attempt.add_rows(rows)
         self.trends.setdefault(report.identity.run, Trend()).add(attempt, rows)
         attempt.add_events(events)
         run = report.identity.run
+        if events:
+            ahead_ns = report.live.now_ns - now_ns if now_ns else 0
+            self.saves.setdefault(run, Saves()).take(process.saver, attempt.attempt, events, ahead_ns)
         if rows:
             process.last = max([*rows, *filter(None, [process.last])], key=lambda row: row.number)
             # By its own clock up to the look, by ours since then: a step that comes late is no progress of today.
@@ -116,6 +124,8 @@ class Store:
             if len(self.runs) >= RUNS_MAX:
                 raise Refused("runs", f"run {identity.run!r}: {RUNS_MAX} runs at most are kept")
             run = self.runs[identity.run] = Run(identity.run)
+        if len(self.processes) >= PROCESSES_MAX:
+            raise Refused("ranks", f"run {identity.run!r}: {PROCESSES_MAX} rank processes at most are kept")
         number = identity.attempt
         holder = run.attempts.get((identity.rank, number))
         if holder is not None:

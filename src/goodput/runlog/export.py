@@ -36,7 +36,10 @@ def export(ledger, run: str, now_ns: int) -> Iterator[bytes]:
     for _, line in heapq.merge(*parts, key=lambda entry: entry[0]):
         yield line
     newest = max(p.identity.attempt for p in processes)
-    if any(p.live.ended != "finished" for p in processes if p.identity.attempt == newest):
+    last = {p.identity.rank: p.live for p in processes}
+    # A rank that has no part in the newest attempt may be silent in an earlier one: when it was is what makes it stale.
+    silent = any(live.alive and not live.ended for live in last.values())
+    if silent or any(p.live.ended != "finished" for p in processes if p.identity.attempt == newest):
         yield _line("look", now_ns)
 
 

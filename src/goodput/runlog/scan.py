@@ -316,7 +316,8 @@ class Scan:
             track.step(line, found.lengths)
             if attempt.first_step is None or time_ns < attempt.first_number:
                 attempt.first_number, attempt.first_step = time_ns, line.step - line.count + 1
-            attempt.rows_end_ns = max(attempt.rows_end_ns, time_ns)
+            last = max((attempt.rows_end_ns, attempt.end_step), (time_ns, line.step))
+            attempt.rows_end_ns, attempt.end_step = last
         elif line.kind == "checkpoint":
             kind = "checkpoint_committed" if line.committed else "checkpoint_begun"
             attempt.note_event(kind, line.step)

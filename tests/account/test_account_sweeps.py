@@ -1,0 +1,115 @@
+"""Who waited for whom does not depend on when steps are compared, nor on the order in which ranks are fed.
+
+Steps are compared in sweeps, as soon as no rank can add to them; where the sweeps fall depends on what came when.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from account_history import Process, assert_closes, ns, run_of
+
+from goodput.account import compute, straggler
+from goodput.account.account import Engine
+from goodput.account.facts import gather
+
+NEVER = 10**9
+
+
+def accounts(monkeypatch, processes: list[Process], sweeps, picked=lambda one: one.rows) -> list:
+    """The account for every sweep size, fed rank by rank and in order of time; the first is without sweeps."""
+    run = run_of(*processes)
+    for one in processes:
+        run.attempts[one.rank, one.number] = one.attempt(picked(one))
+    now_ns = max(attempt.beat_ns() for attempt in run.attempts.values())
+    in_time = sorted(
+        (row.end_ns, row.number, key, row)
+        for key, attempt in run.attempts.items()
+        for row in attempt.ordered_rows()
+    )
+    found = []
+    for sweep in (NEVER, *sweeps):
+        monkeypatch.setattr(straggler, "SWEEP_ENTRIES", sweep)
+        found.append(compute(run, now_ns))
+        engine = Engine(run, gather(run, now_ns, found[0].threshold_ns))
+        for *_, key, row in in_time:
+            engine.row(key, row)
+        found.append(engine.finish())
+    return found
+
+
+def assert_same(found: list) -> None:
+    for one in found:
+        assert_closes(one, elastic=True)
+        assert one == found[0]
+
+
+def test_last_steps_that_take_no_time_are_still_to_come(monkeypatch):
+    """The rank's last row ends when the ones before it do: by its time alone it would be over too early."""
+    one = Process(0).steps(20, forward=0.5, communication=0.25)
+    two = Process(1).steps(17, forward=0.25, communication=0.5).step().step().step()
+    found = accounts(monkeypatch, [one, two], range(1, 60))
+    assert_same(found)
+    # The last three of the first rank are waited out in full: the second had nothing to do in them.
+    assert found[0].ranks[0].states[straggler._STRAGGLER] == ns(0.25) * 3
+
+
+def test_a_first_row_that_stands_for_several_steps_is_waited_for(monkeypatch):
+    """It is held back under the index that it has, not that of the first step it stands for."""
+    one, two = Process(0), Process(1)
+    one.step_next, two.step_next = 4, 3
+    for process in (one, two):
+        process.steps(20, forward=0.5, communication=0.5 - process.rank / 4)
+    picked = {0: one.rows[2:], 1: [two.rows[0], *two.rows[3:]]}
+    assert [(rows[i].step, rows[i].number) for rows, i in zip(picked.values(), (0, 1), strict=True)] == [
+        (6, 3),
+        (6, 4),
+    ]
+    found = accounts(monkeypatch, [one, two], range(1, 40), lambda one: picked[one.rank])
+    assert_same(found)
+    # Three steps in one row, then 16 that both did.
+    assert found[0].straggler.waited_ns == ns(0.25) * (3 + 16)
+
+
+def test_a_rank_does_not_wait_for_itself(monkeypatch):
+    """It did its steps again while it was alone in its group; whoever joined did none of them."""
+    one = Process(0).steps(10, forward=0.5, communication=0.25)
+    one.step_next = 3
+    one.steps(5, forward=0.5, communication=0.125)
+    two = Process(1, start=30)
+    two.step_next = 40
+    two.steps(10, forward=0.5, communication=0.25)
+    found = accounts(monkeypatch, [one, two], [])
+    assert_same(found)
+    assert (found[0].straggler.waited_ns, found[0].straggler.length_ns) == (0, 0)
+
+
+def history(rng: random.Random) -> list[Process]:
+    """Attempts that may overlap, of ranks that begin late, skip steps and do some in no time."""
+    found, start = [], 100.0
+    for number in range(1, rng.randrange(2, 5)):
+        for rank in range(rng.randrange(1, 6)):
+            group = rng.choice(["", "", "g"])
+            one = Process(rank, number, start + rng.random() * 3, group=group, world_size=5)
+            one.step_next = rng.choice([0, 0, 2, 9])
+            for _ in range(rng.randrange(30)):
+                one.step_next += rng.random() < 0.1
+                parts = {} if rng.random() < 0.1 else {"forward": rng.random(), "loader": rng.random()}
+                one.step(**parts, communication=rng.choice([0, rng.random()]))
+            found.append(one.killed(after=rng.random()))
+        start = max(one.now_ns for one in found) / 1e9 + rng.choice([2, -2])
+    return found
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_any_run_has_one_account(part, monkeypatch):
+    for seed in range(part, 90, 3):
+        rng = random.Random(seed)
+        processes, thin = history(rng), rng.choice([0, 0, 0.5])
+        kept = {
+            id(one): [row for row in one.rows[:-1] if rng.random() >= thin] + one.rows[-1:]
+            for one in processes
+        }
+        if processes:
+            assert_same(accounts(monkeypatch, processes, (1, 7, 30), lambda one, kept=kept: kept[id(one)]))
