@@ -24,8 +24,10 @@ from collections.abc import Callable
 from goodput import page
 from goodput.metrics import Families
 from goodput_exporters.collectors import NoData, Settings, discover
+from goodput_exporters.credentials import NONE_NEEDED, Credentials
+from goodput_exporters.gate import Gate
 from goodput_exporters.gpu import Sample
-from goodput_exporters.health import HealthLog
+from goodput_exporters.health import DRIVER, ETHERNET, GPU, RDMA, TCP, HealthLog
 from goodput_exporters.lane import Lane, collect
 from goodput_exporters.links import Links
 from goodput_exporters.lock import DirectoryLock, Refused
@@ -55,7 +57,8 @@ class Agent:
         directory: str | None = None,
         *,
         aggregator: str | None = None,
-        token_file: str | None = None,
+        credentials: Credentials = NONE_NEEDED,
+        gate: Gate | None = None,
         interval_seconds: float = 1.0,
         push_interval_seconds: float = 5.0,
         grace_seconds: float = 60.0,
@@ -89,6 +92,7 @@ class Agent:
         self.node = node or socket.gethostname()
         self.version = version or _version()
         self.failure: str | None = None
+        self.gate = gate or Gate()
         self.lanes = {lane.name: lane for lane in (Lane(kind(self.settings)) for kind in discover())}
         self.ranks = self.lanes["ranks"].collector
         self.gpus, self.phases = self.lanes["gpus"].collector, self.lanes["gpu_phases"].collector
@@ -101,7 +105,7 @@ class Agent:
         self.stacks = Stacks(self.ranks.owns, unix_ns=unix_ns) if aggregator and py_spy else None
         self.pusher = None
         if aggregator:
-            arguments = {"token_file": token_file, "interval_seconds": push_interval_seconds}
+            arguments = {"credentials": credentials, "interval_seconds": push_interval_seconds}
             arguments["stacks"], arguments["health"] = self.stacks, self.health_log
             self.pusher = Pusher(aggregator, self.node, unix_ns=unix_ns, **arguments)
         self._directory_lock = DirectoryLock(self.settings.directory)
@@ -158,6 +162,7 @@ class Agent:
             if not self.gpus.settle():
                 silent = [report.name for report in self.gpus.reports() if not report.settled]
                 log.warning("GPU drivers that have not answered: %s", ", ".join(silent))
+            self._look_at_links()
             return self.exposition(ONCE_SECONDS_MAX).decode()
         finally:
             self.gpus.close()
@@ -205,6 +210,8 @@ class Agent:
 
     def _hear(self, sample: Sample) -> None:
         """A GPU driver's sample, in that driver's thread."""
+        whole = [gpu.uuid for gpu in sample.gpus if not gpu.parent]
+        self.health_log.know(f"gpu {sample.driver}", GPU, whole)
         try:
             self.phases.hear(sample)
         finally:
@@ -217,10 +224,19 @@ class Agent:
             return
         self._links_ns = now_ns
         try:
-            for event in [*self.links.look(), *self.gpus.troubles()]:
+            events = [*self.links.look(), *self.gpus.troubles()]
+            self._know_devices()
+            for event in events:
                 self.health_log.add(event, self.ranks.living())
         except Exception as error:
             self.lanes["infiniband"].fail(f"look at links failed: {error!r}")
+
+    def _know_devices(self) -> None:
+        know, here = self.health_log.know, self.links.here()
+        know("ethernet", ETHERNET, here["ethernet"])
+        know("rdma", RDMA, here["rdma"])
+        know("tcp", TCP, here["tcp"])
+        know("drivers", DRIVER, [report.name for report in self.gpus.reports() if not report.absent])
 
     # -- the scrape
 
@@ -250,6 +266,7 @@ class Agent:
             lane.describe(families)
         if self.pusher:
             self.pusher.collect(families)
+        self.gate.collect(families)
         if self.stacks:
             self.stacks.collect(families)
         self.health_log.collect(families)

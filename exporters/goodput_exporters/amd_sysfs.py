@@ -48,6 +48,25 @@ class Card(NamedTuple):
     files: tuple[File, ...]
 
 
+def has_card(sysfs: str) -> bool:
+    """Whether there may be an AMD GPU: the kernel keeps the vendor's number, so no device is asked. 20 us a card."""
+    root = os.path.join(sysfs, "class/drm")
+    try:
+        names = [name for name in os.listdir(root) if _CARD.fullmatch(name)]
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # Let the driver's process say what is wrong.
+    for name in names[: 4 * GPUS_MAX]:
+        try:
+            vendor = read_text(os.path.join(root, name, "device/vendor"), 64)
+        except CollectorError:
+            return True
+        if vendor is not None and vendor.strip().lower() == VENDOR:
+            return True
+    return False
+
+
 def find_cards(sysfs: str, problems: list[str], known: dict[str, Card] | None = None) -> list[Card]:
     """The AMD GPUs in class/drm, by card number; those of `known` (by folder) are taken over as they are."""
     root = os.path.join(sysfs, "class/drm")

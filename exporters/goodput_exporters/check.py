@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from typing import NamedTuple
 
 from goodput.identity import clean_text
 from goodput.metrics import Families
 from goodput_exporters.collectors import CollectorError, NoData
+from goodput_exporters.credentials import NONE_NEEDED, Credentials, Unreachable
 from goodput_exporters.lock import NAME as LOCK_NAME
 from goodput_exporters.lock import DirectoryLock, Refused
 
@@ -31,11 +33,13 @@ class Finding(NamedTuple):
     detail: str
 
 
-def check(agent, listen: tuple[str, int], aggregator: str | None) -> list[Finding]:
+def check(
+    agent, listen: tuple[str, int], aggregator: str | None, credentials: Credentials = NONE_NEEDED
+) -> list[Finding]:
     """Look at everything once; the drivers have three seconds to answer."""
     findings = [_user(), *_roots(agent.settings), _directory(agent.settings.directory), _listen(listen)]
     if aggregator:
-        findings.append(_aggregator(aggregator))
+        findings.append(_aggregator(aggregator, agent.node, credentials))
     agent.gpus.start()
     try:
         agent.gpus.settle()
@@ -116,15 +120,23 @@ def _listen(address: tuple[str, int]) -> Finding:
     return Finding("listen", OK, f"{address[0]}:{address[1]} is free")
 
 
-def _aggregator(url: str) -> Finding:
-    import httpx
+def _aggregator(url: str, node: str, credentials: Credentials) -> Finding:
+    """Push as the agent would, a report with nothing in it."""
+    from goodput import schema
+    from goodput_exporters.push import PATH, httpx, printable
 
     try:
-        answer = httpx.get(url.rstrip("/") + "/api/v1/runs", timeout=3.0)
-    except (httpx.HTTPError, OSError) as error:
+        body = schema.encode(schema.NodeReport(node, time.time_ns(), []))
+        headers = {"Content-Type": schema.CONTENT_TYPE, **credentials.headers()}
+        verify = credentials.context() if url.startswith("https:") else False
+        answer = httpx.post(url.rstrip("/") + PATH, content=body, headers=headers, verify=verify, timeout=3.0)
+    except (httpx.HTTPError, OSError, Unreachable) as error:
         return Finding("aggregator", FAILED, f"{url}: {error or type(error).__name__}")
-    status = OK if answer.status_code == 200 else FAILED
-    return Finding("aggregator", status, f"{url}: HTTP {answer.status_code}")
+    if answer.status_code == 200:
+        return Finding("aggregator", OK, f"{url}: takes this node's reports")
+    return Finding(
+        "aggregator", FAILED, f"{url}: HTTP {answer.status_code}: {printable(answer.content[:200])}"
+    )
 
 
 def _gpus(agent) -> list[Finding]:
@@ -150,12 +162,27 @@ def _gpus(agent) -> list[Finding]:
     except NoData as error:
         return [*findings, Finding("GPUs", NONE, str(error))]
     kinds = {s.labels["kind"]: int(s.value) for f in families for s in f.samples if s.name == "goodput_gpus"}
+    return [*findings, _counted(kinds, agent.settings.gpus_expected, any_up)]
+
+
+def _counted(kinds: dict[str, int], wanted: int | None, any_up: bool) -> Finding:
+    """GPUs seen against GPUs expected: `wanted` with --gpus, else those on the PCI bus."""
     expected, seen = kinds.get("expected"), kinds.get("seen", 0)
-    detail = f"{seen} seen, " + ("expected unknown" if expected is None else f"{expected} expected")
-    short = expected is not None and seen < expected
-    if short and not any_up:
-        detail += ": no driver answers (is the NVIDIA or AMD driver's library visible to this process?)"
-    return [*findings, Finding("GPUs", FAILED if short else OK, detail)]
+    if seen and wanted is None and not expected:
+        where = "no PCI bus can be seen here" if expected is None else "the PCI bus shows none"
+        return Finding("GPUs", OK, f"{seen} seen, expected unknown: {where} (say how many with --gpus)")
+    if expected is None:
+        return Finding("GPUs", NONE, "none seen, expected unknown: no PCI bus can be seen here")
+    detail = f"{seen} seen, {expected} expected"
+    if seen < expected:
+        if not any_up:
+            detail += ": no driver answers (is the NVIDIA or AMD driver's library visible to this process?)"
+        return Finding("GPUs", FAILED, detail)
+    if seen > expected and wanted is not None:
+        return Finding("GPUs", FAILED, f"{detail}: more than --gpus says; a loss would not be noticed")
+    if seen > expected:
+        return Finding("GPUs", OK, f"{detail}: more than the PCI bus shows (say how many with --gpus)")
+    return Finding("GPUs", OK, detail)
 
 
 def _ranks(agent) -> Finding:

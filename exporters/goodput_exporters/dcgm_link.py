@@ -238,13 +238,19 @@ class Link:
         return devices
 
 
-def load_bindings(environ: Mapping[str, str]) -> SimpleNamespace:
-    """NVIDIA's modules, from the first folder that has them. Raises NoData and CollectorError."""
+def find_bindings(environ: Mapping[str, str]) -> str:
+    """The first folder that has NVIDIA's modules. Raises NoData."""
     named = environ.get("GOODPUT_DCGM_BINDINGS", "")
     folders = [named] if named else list(BINDINGS)
     folder = next((folder for folder in folders if os.path.isfile(os.path.join(folder, "pydcgm.py"))), None)
     if folder is None:
         raise NoData(f"no pydcgm.py in {', '.join(folders)}")
+    return folder
+
+
+def load_bindings(environ: Mapping[str, str]) -> SimpleNamespace:
+    """NVIDIA's modules. Raises NoData and CollectorError."""
+    folder = find_bindings(environ)
     if folder not in sys.path:
         # Last, since the folder has modules with such names as `logger` and `utils`.
         sys.path.append(folder)

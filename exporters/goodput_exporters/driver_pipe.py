@@ -1,6 +1,6 @@
 """One process of a driver as the agent holds it: started, read without waiting, reaped without waiting.
 
-In: a command that writes the frames of driver_child.py, treated as hostile. Out: frames, the last lines of standard
+In: a command (`command_of`) that writes the frames of driver_child.py, treated as hostile. Out: frames, the last lines of standard
 error, and what the process has cost. A read takes at most READS_MAX × READ_BYTES; a frame of more than
 gpu.SAMPLE_BYTES_MAX, or without its magic, ends the process. It does not know when a process is stuck.
 
@@ -12,14 +12,17 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import NamedTuple
 
 from goodput.identity import clean_text
 from goodput_exporters import gpu
 from goodput_exporters.driver_child import HEADER, MAGIC
+from goodput_exporters.drivers import Options
 
 STUCK, DIED, GARBLED, MEMORY = "stuck", "died", "garbled", "memory"
 READ_BYTES, READS_MAX = 1 << 16, 64
@@ -137,3 +140,18 @@ class Process:
     def close(self) -> None:
         for file in (self._popen.stdin, self._popen.stdout, self._popen.stderr):
             file.close()
+
+
+def command_of(name: str, options: Options, interval_seconds: float, module: str = "") -> list[str]:
+    """The command line of a driver's process."""
+    command = [sys.executable, "-m", "goodput_exporters.driver_child", name]
+    command += ["--interval", repr(float(interval_seconds)), "--module", module]
+    for field in fields(options):
+        command.append(f"--{field.name.replace('_', '-')}={getattr(options, field.name)}")
+    return command
+
+
+def environment() -> dict[str, str]:
+    """Ours, with search paths that hold in another working directory."""
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in paths if path)}

@@ -6,7 +6,8 @@ last and how it fares, and each sample to a listener as it arrives, in this driv
 Guarantee: `report`, `start` and `stop` wait for no driver (`stop` for at most a second). A process that is silent for
 too long, sends what is no sample, floods or grows too large is killed and replaced, after a wait that doubles with
 each time. One that cannot be killed is left where it is; with `unkillable_max` of those no other is started. A driver
-that has nothing to drive is asked again once a minute, then more seldom. Memory and descriptors are bounded.
+that has nothing to drive is asked again once a minute, then more seldom; where a look at a few files tells that
+(`absence`), no process is started. Memory and descriptors are bounded.
 Costs one thread, woken once a second and by each frame. It does not know what readings mean.
 
     child = Child("nvml", Options(), listener=lambda sample: ...); child.start(); child.report(); child.stop()
@@ -18,12 +19,11 @@ import logging
 import os
 import select
 import signal
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from msgspec import structs
@@ -31,7 +31,17 @@ from msgspec import structs
 from goodput.identity import clean_text
 from goodput_exporters import gpu
 from goodput_exporters.driver_child import ABSENT, FAILED, FULL_SECONDS, OPENED, SAMPLE
-from goodput_exporters.driver_pipe import DIED, GARBLED, MEMORY, STUCK, Ended, Frame, Process
+from goodput_exporters.driver_pipe import (
+    DIED,
+    GARBLED,
+    MEMORY,
+    STUCK,
+    Ended,
+    Frame,
+    Process,
+    command_of,
+    environment,
+)
 from goodput_exporters.drivers import Options
 
 log = logging.getLogger("goodput.node")
@@ -80,6 +90,7 @@ class Report:
 
     full, fast    the newest sample of each kind, None where there was none
     absent        it has nothing to drive, and never had
+    empty         it has nothing to drive now, whatever it had
     settled       it has answered, or has been silent for too long
     up            its newest sample is no older than `limit_seconds`
     """
@@ -98,6 +109,7 @@ class Report:
     memory_bytes: int
     unkillable: int
     problem: str
+    empty: bool = False
 
     def fresh(self, now_ns: int) -> list[Heard]:
         """Samples that are young enough to be shown, newest first."""
@@ -110,7 +122,8 @@ class Child:
     """One driver, in one process after the other.
 
     `listener` is called with each sample in the reader's thread; what it raises is counted as a problem.
-    `cue` is asked every few seconds while the driver has nothing to drive: when its answer changes, it is asked anew.
+    `absence` says why there is surely nothing to drive, "" where a process has to see. It and `cue` are asked every few
+    seconds while the driver has nothing to drive: when their answer changes, the driver is asked anew.
     `module` (MODULE:CLASS) and `command` are for drivers that lie elsewhere.
     """
 
@@ -122,6 +135,7 @@ class Child:
         interval_seconds: float = 1.0,
         listener: Callable[[gpu.Sample], None] | None = None,
         cue: Callable[[], object] = lambda: None,
+        absence: Callable[[], str] = lambda: "",
         limits: Limits | None = None,
         module: str = "",
         command: Sequence[str] | None = None,
@@ -132,7 +146,7 @@ class Child:
         self._limits = limits or Limits()
         self._limit_seconds = self._limits.stuck_seconds(interval_seconds)
         self._command = command or command_of(name, options or Options(), interval_seconds, module)
-        self._listener, self._cue, self._kill = listener, cue, kill
+        self._listener, self._cue, self._absence, self._kill = listener, cue, absence, kill
         self._lock = threading.Lock()  # around what `report` reads
         self._full: Heard | None = None
         self._fast: Heard | None = None
@@ -196,6 +210,7 @@ class Child:
                 memory_bytes=process.memory_bytes if process else 0,
                 unkillable=len(self._unkillable),
                 problem=self._problem,
+                empty=self._absent,
             )
 
     # -- its life, in the thread
@@ -205,7 +220,8 @@ class Child:
             while not self._stopping.is_set():
                 if self._may_start():
                     start = time.monotonic()
-                    reason = self._live()
+                    why = self._absence()
+                    reason = self._note_end(Ended("", why), None) if why else self._live()
                     if time.monotonic() - start > self._limits.steady_seconds:
                         self._waits = self._absences = 0
                     self._wait_for_next(reason)
@@ -304,10 +320,10 @@ class Child:
             return
         self._absences += 1
         wait = min(limits.absent_seconds_max, limits.absent_seconds * 2.0 ** min(self._absences - 1, 32))
-        deadline, cue = time.monotonic() + wait, self._cue()
+        deadline, cue = time.monotonic() + wait, (self._cue(), self._absence())
         while (left := deadline - time.monotonic()) > 0 and not self._stopping.is_set():
             self._sleep(min(CUE_SECONDS, left))
-            if self._cue() != cue:
+            if (self._cue(), self._absence()) != cue:
                 self._absences = 0
                 return
 
@@ -378,18 +394,3 @@ class Child:
         if problem not in self._logged and len(self._logged) < PROBLEMS_LOGGED_MAX:
             self._logged.add(problem)
             log.log(level, "driver %s: %s", self.name, problem)
-
-
-def command_of(name: str, options: Options, interval_seconds: float, module: str = "") -> list[str]:
-    """The command line of a driver's process."""
-    command = [sys.executable, "-m", "goodput_exporters.driver_child", name]
-    command += ["--interval", repr(float(interval_seconds)), "--module", module]
-    for field in fields(options):
-        command.append(f"--{field.name.replace('_', '-')}={getattr(options, field.name)}")
-    return command
-
-
-def environment() -> dict[str, str]:
-    """Ours, with search paths that hold in another working directory."""
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in paths if path)}

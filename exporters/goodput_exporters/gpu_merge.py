@@ -35,6 +35,7 @@ class Merged:
 
     names        every uuid that a driver has for it
     drivers      who reaches it, the most believed first
+    told_by      who knows of it, whether or not they reach it
     heard_ns     when the newest sample of it came (time.monotonic_ns)
     false_zero   None where it cannot be told
     lost         a driver knows it and cannot reach it; then there are no readings
@@ -51,6 +52,7 @@ class Merged:
     pids: list[int] | None = None
     names: set[str] = field(default_factory=set)
     drivers: list[str] = field(default_factory=list)
+    told_by: list[str] = field(default_factory=list)
     heard_ns: int = 0
     false_zero: bool | None = None
     lost: bool = False
@@ -118,6 +120,7 @@ def add(merged: Merged, driver: str, gpu: Gpu, heard_ns: int) -> None:
     merged.readings = {**readings, **merged.readings}
     merged.pids = gpu.pids if merged.pids is None else merged.pids
     merged.names.add(gpu.uuid)
+    merged.told_by.append(driver)
     if gpu.lost:
         merged.lost = True
     else:

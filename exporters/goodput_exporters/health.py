@@ -1,75 +1,93 @@
 """Health events of this node until the aggregator has them: what happened to a GPU or a link, and whom it hit.
 
 In: gpu.Event records from drivers and links, each with the ranks that used the device. Out: schema.Health records to
-send, kept until `settled`, and the series `goodput_health_events_total`. Numbers only grow, over restarts of the agent
-too, so the aggregator takes each event once however often it comes.
+send, kept until `settled`, the series `goodput_health_events_total`, and a line of the log for each (health_lines.py).
+Numbers only grow, over restarts of the agent too, so the aggregator takes each event once however often it comes.
 
 Guarantee: at most WAITING_MAX wait; beyond that the oldest of the least severe goes, and is counted. Of two drivers
-that tell the same of one device within SAME_SECONDS one is taken. It does not know what an event costs.
+that tell the same of one device within SAME_SECONDS one is taken. At most COUNTED_MAX series of devices that something
+happened to; what is beyond is counted by its kind, with device `other`. It does not know what an event costs.
 
-    log = HealthLog(time.time_ns); log.add(event, [("r1", 3)]); sent = log.pending(); ...; log.settled(sent)
+    log = HealthLog(time.time_ns); log.know("nvml", GPU, ["GPU-1"])  # counted from 0 on
+    log.add(event, [("r1", 3)]); sent = log.pending(); ...; log.settled(sent)
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from goodput import schema
 from goodput.identity import clean_text
 from goodput_exporters.gpu import Event
+from goodput_exporters.health_lines import Lines
+
+log = logging.getLogger("goodput.node")
 
 WAITING_MAX = 1024
 SENT_MAX = 256
 SAME_SECONDS = 30.0
 SAME_MAX = 1024
-COUNTED_MAX = 64
+COUNTED_MAX, KNOWN_MAX = 1024, 512
+OTHER = "other"
 SEVERITIES = ("info", "warning", "critical")
 TEXT_MAX = 255
-# Exposed from the start, so that the first event of each is an increase.
-USUAL = (
-    *(("xid", severity) for severity in SEVERITIES),
-    *(("lost", "critical"), ("back", "info"), ("ecc", "info"), ("ecc", "critical"), ("row_remap", "warning")),
-    *(("row_remap", "critical"), ("page_retired", "warning"), ("throttle", "warning"), ("link_up", "info")),
-    *(
-        ("link_down", "warning"),
-        ("link_down", "critical"),
-        ("link_flap", "warning"),
-        ("link_flap", "critical"),
-    ),
-    ("retransmits", "warning"),
-    ("driver", "warning"),
-)
+# Of a device that is there, by what it is: exposed from the start, so that the first event of each is an increase.
+GPU = (
+    *(("xid", "warning"), ("xid", "critical"), ("lost", "critical"), ("ecc", "critical"), ("throttle", "warning")),
+    *(("row_remap", "warning"), ("row_remap", "critical"), ("page_retired", "warning")),
+)  # fmt: skip
+ETHERNET = (("link_down", "warning"), ("link_flap", "warning"))
+RDMA = (("link_down", "critical"), ("link_flap", "critical"), ("retransmits", "warning"))
+TCP = (("retransmits", "warning"),)
+DRIVER = (("driver", "warning"),)
+# Names that a flood of others cannot take the place of.
+KINDS = {kind for kind, _ in (*GPU, *ETHERNET, *RDMA, *DRIVER)} | {"back", "link_up"}
 
 
 class HealthLog:
     """`kept` is False where there is nobody to send to: events are then only counted."""
 
-    def __init__(self, unix_ns: Callable[[], int], kept: bool = True):
+    def __init__(self, unix_ns: Callable[[], int], kept: bool = True, lines: Lines | None = None):
         self._unix_ns, self._kept = unix_ns, kept
+        self._lines = lines or Lines()
         self._lock = threading.Lock()
         self._waiting: list[schema.Health] = []
         self._number = 0
         self._told: dict[tuple, tuple[int, str]] = {}  # who told it last, and when
-        self._counts: Counter[tuple[str, str]] = Counter(dict.fromkeys(USUAL, 0))
+        self._counts: Counter[tuple[str, str, str]] = Counter()  # kind, severity, device
+        # By who knows of them: what may happen to the devices that are there.
+        self._known: dict[str, tuple[frozenset[str], tuple[tuple[str, str], ...]]] = {}
         self._dropped = 0
+
+    def know(self, source: str, usual: tuple[tuple[str, str], ...], devices: Iterable[str]) -> None:
+        """These devices are there, in place of those that `source` named before; `usual` is GPU, ETHERNET, ..."""
+        names = frozenset(devices)
+        known = self._known.get(source)
+        if known is None or known[0] != names:
+            with self._lock:
+                self._known[source] = names, usual
 
     def add(self, event: Event, hits: list[tuple[str, int]], source: str = "") -> None:
         """Take an event that hit these ranks, (run, rank). `source` is the driver that tells it."""
+        with self._lock:
+            line = self._take(event, hits, source)
+        # Not under the lock, which a scrape takes: whoever reads the log may be slow.
+        if line is not None:
+            log.warning("%s", line)
+
+    def _take(self, event: Event, hits: list[tuple[str, int]], source: str) -> str | None:
+        """The line of the log, None where there is none."""
         kind, severity = clean_text(event.kind, 32) or "unknown", event.severity
         device = clean_text(event.device, TEXT_MAX)
         severity = severity if severity in SEVERITIES else "warning"
-        with self._lock:
-            if self._is_told((kind, device, event.code), source):
-                return
-            self._number = max(self._number + 1, _number(self._unix_ns()))
-            named = (kind, severity)
-            if named not in self._counts and len(self._counts) >= COUNTED_MAX:
-                named = ("other", severity)
-            self._counts[named] += 1
-            if not self._kept:
-                return
+        if self._is_told((kind, device, event.code), source):
+            return None
+        self._number = max(self._number + 1, _number(self._unix_ns()))
+        self._counts[self._counted(kind, severity, device)] += 1
+        if self._kept:
             health = schema.Health(
                 self._number,
                 kind,
@@ -81,11 +99,15 @@ class HealthLog:
                 clean_text(event.text, TEXT_MAX),
                 sorted({hit for hit in hits if _is_hit(*hit)})[: schema.HITS_MAX],
             )
-            self._waiting.append(health)
-            if len(self._waiting) > WAITING_MAX:
-                oldest = min(self._waiting, key=lambda one: (SEVERITIES.index(one.severity), one.number))
-                self._waiting.remove(oldest)
-                self._dropped += 1
+            self._keep(health)
+        return self._lines.line(event, hits)
+
+    def _keep(self, health: schema.Health) -> None:
+        self._waiting.append(health)
+        if len(self._waiting) > WAITING_MAX:
+            oldest = min(self._waiting, key=lambda one: (SEVERITIES.index(one.severity), one.number))
+            self._waiting.remove(oldest)
+            self._dropped += 1
 
     def pending(self) -> list[schema.Health]:
         """What is to be sent next, oldest first."""
@@ -100,11 +122,30 @@ class HealthLog:
 
     def collect(self, families) -> None:
         with self._lock:
-            counts, dropped, waiting = sorted(self._counts.items()), self._dropped, len(self._waiting)
-        for (kind, severity), count in counts:
-            families.add("goodput_health_events_total", {"kind": kind, "severity": severity}, count)
+            counts = dict.fromkeys(self._expected(), 0) | self._counts
+            dropped, waiting = self._dropped, len(self._waiting)
+        for (kind, severity, device), count in sorted(counts.items()):
+            labels = {"kind": kind, "severity": severity, "device": device}
+            families.add("goodput_health_events_total", labels, count)
         families.add("goodput_health_events_dropped_total", {}, dropped)
         families.add("goodput_health_events_waiting", {}, waiting)
+
+    def _counted(self, kind: str, severity: str, device: str) -> tuple[str, str, str]:
+        """The series that an event counts in."""
+        named = (kind, severity, device)
+        if named in self._counts or len(self._counts) < COUNTED_MAX:
+            return named
+        return (kind if kind in KINDS else OTHER, severity, OTHER)
+
+    def _expected(self) -> list[tuple[str, str, str]]:
+        """What may happen to the devices that are there."""
+        found = {
+            (kind, severity, clean_text(device, TEXT_MAX))
+            for names, usual in self._known.values()
+            for device in sorted(names)[:KNOWN_MAX]
+            for kind, severity in usual
+        }
+        return sorted(found)
 
     def _is_told(self, what: tuple, source: str) -> bool:
         now_ns = self._unix_ns()

@@ -69,6 +69,11 @@ class Links:
             self._storm(events, TCP, now_ns, segments)
         return events
 
+    def here(self) -> dict[str, list[str]]:
+        """What was there at the last look, by kind: ethernet, rdma, and tcp where the kernel counts it."""
+        counted = [TCP] if TCP in self._counted else []
+        return {kind: list(names) for kind, names in self._here.items()} | {"tcp": counted}
+
     def _interfaces(self) -> list[Seen]:
         paths = [os.path.join(self._net, name) for name in listing(self._net) or ()]
         # Those of containers, of which there may be hundreds, have no device.

@@ -1,20 +1,20 @@
-"""What happened to GPUs: XIDs from NVML's event set, and counters of damage that grew.
+"""What happened to GPUs: XIDs from NVML's event sets, and counters of damage that grew.
 
 In: the binding, devices, and the readings of full samples. Out: gpu.Events, and the count of XIDs per GPU as readings
 `xid/<number>/<class>`, from this process's start: NVML keeps no such count, and one that is lost with the process is a
 counter that resets. XIDs of one kind that came in one poll are one event that says how many; all are counted.
-A first sight of a counter is no event. Bounds: XIDS_POLLED_MAX per poll (the rest waits in the library), EVENTS_POLLED_MAX
-events of them, NUMBERS_MAX numbers per GPU (beyond that `xid/other/unknown`).
+A first sight of a counter is no event. Bounds: XIDS_POLLED_MAX per GPU and poll (the rest waits in the library),
+EVENTS_POLLED_MAX events of them, NUMBERS_MAX numbers per GPU (beyond that `xid/other/unknown`).
 It does not know how a lost GPU is found; see drivers/nvml.py.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections import Counter
 
 from goodput_exporters import xid
 from goodput_exporters.gpu import Event
+from goodput_exporters.nvml_device import LOST
 
 XIDS_POLLED_MAX = 1024
 EVENTS_POLLED_MAX = 64
@@ -27,79 +27,87 @@ _NO_INSTANCE = 0xFFFF_FFFF
 
 
 class XidWatch:
-    """One event set with all GPUs that tell of XIDs."""
+    """An event set for each GPU that tells of XIDs.
+
+    One set for all would fail as a whole while one of its GPUs is lost. The set of a GPU that is lost is kept and asked
+    on: what it still holds, often the XID that says why, comes out then or when the GPU is back.
+    """
 
     def __init__(self, nvml):
         self._nvml = nvml
-        self._set = None
-        self._uuids: dict[int, str] = {}
+        # By the GPU's uuid; None where the GPU, or the library, has no events.
+        self._sets: dict[str, object | None] = {}
         self._counts: dict[str, Counter[str]] = {}
-        # The set answers no more; a GPU that should be in it could not be registered.
-        self.is_broken = self.is_partial = False
+        # A GPU that should have a set has none.
+        self.is_partial = False
 
     def watch(self, devices: list, problems: list[str]) -> None:
-        """Watch these GPUs instead of those before. One that has no events is left out."""
-        self.close()
-        self.is_broken = self.is_partial = False
-        try:
-            self._set = self._nvml.nvmlEventSetCreate()
-        except self._nvml.NVMLError as error:
-            self._say("nvmlEventSetCreate", error, problems)
-            return
+        """Watch these GPUs too, if they are not watched yet."""
+        self.is_partial = False
         for device in devices:
-            try:
-                self._nvml.nvmlDeviceRegisterEvents(device.handle, _XID_EVENTS, self._set)
-            except self._nvml.NVMLError as error:
-                self.is_partial |= self._say(f"{device.uuid}: nvmlDeviceRegisterEvents", error, problems)
-            else:
-                self._uuids[_address(device.handle)] = device.uuid
+            if device.uuid not in self._sets:
+                self._open(device, problems)
 
     def poll(self, time_ns: int, problems: list[str]) -> list[Event]:
         """XIDs since the last poll; never waits."""
         found: Counter[tuple[str, int, int]] = Counter()
-        while self._set is not None and not self.is_broken and found.total() < XIDS_POLLED_MAX:
-            try:
-                data = self._nvml.nvmlEventSetWait_v2(self._set, 0)
-            except self._nvml.NVMLError as error:
-                if error.value != _TIMEOUT:
-                    # A lost GPU makes the whole set fail, until it is built again without that one.
-                    self.is_broken = self._say("nvmlEventSetWait_v2", error, problems)
-                    if not self.is_broken:
-                        self.close()
-                break
-            if data.eventType & _XID_EVENTS:
-                found[self._uuid_of(data), data.eventData, data.gpuInstanceId] += 1
-        return self._events(found, time_ns, problems)
+        for uuid, events in list(self._sets.items()):
+            taken = 0
+            while events is not None and taken < XIDS_POLLED_MAX:
+                try:
+                    data = self._nvml.nvmlEventSetWait_v2(events, 0)
+                except self._nvml.NVMLError as error:
+                    self._note_end(uuid, error, problems)
+                    break
+                taken += 1
+                if data.eventType & _XID_EVENTS:
+                    found[uuid, data.eventData, data.gpuInstanceId] += 1
+        return self._events(found, time_ns)
 
     def readings(self, uuid: str) -> dict[str, float]:
         """XIDs of a GPU so far, by number and class."""
         return {key: float(count) for key, count in self._counts.get(uuid, {}).items()}
 
-    def close(self) -> None:
-        if self._set is not None:
+    def forget(self, uuid: str) -> None:
+        """Watch this GPU no more."""
+        events = self._sets.pop(uuid, None)
+        if events is not None:
             try:
-                self._nvml.nvmlEventSetFree(self._set)
+                self._nvml.nvmlEventSetFree(events)
             except self._nvml.NVMLError:
                 pass
-        self._set = None
-        self._uuids = {}
 
-    def _uuid_of(self, data) -> str:
-        known = self._uuids.get(_address(data.device))
-        if known is None:
-            try:
-                known = self._nvml.nvmlDeviceGetUUID(data.device)
-            except (self._nvml.NVMLError, ValueError):
-                known = ""
-        return known
+    def close(self) -> None:
+        for uuid in list(self._sets):
+            self.forget(uuid)
 
-    def _events(self, found: Counter, time_ns: int, problems: list[str]) -> list[Event]:
+    def _open(self, device, problems: list[str]) -> None:
+        where = "nvmlEventSetCreate"
+        try:
+            self._sets[device.uuid] = self._nvml.nvmlEventSetCreate()
+            where = "nvmlDeviceRegisterEvents"
+            self._nvml.nvmlDeviceRegisterEvents(device.handle, _XID_EVENTS, self._sets[device.uuid])
+        except self._nvml.NVMLError as error:
+            self._give_up(device.uuid, f"{device.uuid}: {where}", error, problems)
+
+    def _note_end(self, uuid: str, error, problems: list[str]) -> None:
+        """A poll ended: with nothing left, or the GPU lost, which others tell of, or the set unusable."""
+        if error.value not in (_TIMEOUT, *LOST):
+            self._give_up(uuid, f"{uuid}: nvmlEventSetWait_v2", error, problems)
+
+    def _give_up(self, uuid: str, where: str, error, problems: list[str]) -> None:
+        """Go on without a set for this GPU: for good where it is not supported, else until the next `watch`."""
+        self.forget(uuid)
+        if error.value in (_NOT_SUPPORTED, _FUNCTION_NOT_FOUND):
+            self._sets[uuid] = None
+        else:
+            self.is_partial = True
+            problems.append(f"{where}: {error}")
+
+    def _events(self, found: Counter, time_ns: int) -> list[Event]:
         events = []
         for (uuid, number, instance), times in found.items():
             what = xid.lookup(number)
-            if not uuid:
-                problems.append(f"XID {number} of a GPU that is not known")
-                continue
             counts = self._counts.setdefault(uuid, Counter())
             key = f"xid/{number}/{what.kind}"
             counts[key if key in counts or len(counts) < NUMBERS_MAX else "xid/other/unknown"] += times
@@ -108,17 +116,6 @@ class XidWatch:
             text += [f"GPU instance {instance}"] if instance != _NO_INSTANCE else []
             events.append(Event("xid", uuid, time_ns, number, what.name, what.severity, ", ".join(text)))
         return events[:EVENTS_POLLED_MAX]
-
-    def _say(self, where: str, error, problems: list[str]) -> bool:
-        """Name an error but for "not supported"; True where it was named, and may pass."""
-        is_error = error.value not in (_NOT_SUPPORTED, _FUNCTION_NOT_FOUND)
-        if is_error:
-            problems.append(f"{where}: {error}")
-        return is_error
-
-
-def _address(handle) -> int:
-    return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
 # (keys, the first of which that the GPU has ever had counts; kind; severity; what there is more of)

@@ -5,12 +5,14 @@ It has a thread of its own, so a slow aggregator never delays a look. What an an
 
     200                     taken; ranks that it names as rejected are counted and not sent again
     400 413 415 422         this report cannot be taken: it is halved until one rank remains, which is dropped
-    other 3xx, 4xx          the call is wrong (a token, a path): everything is kept and tried again later
+    other 3xx, 4xx          the call is wrong (a token, a path): everything is kept and tried again later; a token that
+                            is not accepted (401, 403) is said once in the log until one is again
     5xx, timeout, no answer everything is kept and tried again later
 
 Later means after 1 s, 2 s, 4 s … 30 s at most, less a random part so that the nodes do not come back as one.
 A batch is at most about 8 MiB. It does not look at what a report says. Where there are `stacks`, it brings those
-that wait and hands over what the answer asks for; health events go along until they are acknowledged.
+that wait and hands over what the answer asks for; health events go along until they are acknowledged. While nothing
+waits it sends a report without ranks every other interval: an aggregator that is gone is seen within two.
 
     pusher = Pusher("http://127.0.0.1:9471", node="n0"); pusher.start(); pusher.offer(reports); pusher.stop()
 """
@@ -19,13 +21,17 @@ from __future__ import annotations
 
 import logging
 import random
+import ssl
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 from goodput import schema
+from goodput.access.listening import is_loopback
 from goodput_exporters import backlog
+from goodput_exporters.credentials import NONE_NEEDED, Credentials, Unreachable
 from goodput_exporters.health import HealthLog
 from goodput_exporters.lean_httpx import httpx
 from goodput_exporters.stacks import Stacks
@@ -41,13 +47,13 @@ BATCH_RANKS_MAX = 1024  # of at most 4 KiB without rows
 BATCHES_PER_PUSH_MAX = 256
 UNUSABLE_STATUS = (400, 413, 415, 422)
 ANSWER_BYTES_MAX = 4 << 20
-TOKEN_BYTES_MAX = 1 << 16
 BACKOFF_SECONDS_MAX = 30.0
 REASONS_MAX, LOGGED_MAX = 64, 4096
-
-
-class Unreachable(Exception):
-    """No usable answer came."""
+FAILURES = (
+    *("unauthorized", "forbidden", "token", "tls", "connect", "timeout", "answer"),
+    *("http_4xx", "http_5xx"),
+)
+_STATUS_REASONS = {401: "unauthorized", 403: "forbidden"}
 
 
 class Pusher:
@@ -56,7 +62,7 @@ class Pusher:
         aggregator: str,
         node: str,
         *,
-        token_file: str | None = None,
+        credentials: Credentials = NONE_NEEDED,
         interval_seconds: float = 5.0,
         timeout_seconds: float = 10.0,
         rows_max: int = backlog.ROWS_MAX,
@@ -67,19 +73,23 @@ class Pusher:
     ):
         self.url = aggregator.rstrip("/") + PATH
         self.node = node
-        self._token_file, self._stacks, self._health = token_file, stacks, health
+        self._credentials, self._stacks, self._health = credentials, stacks, health
         self._interval_seconds, self._timeout_seconds = interval_seconds, timeout_seconds
         self._unix_ns, self._chance = unix_ns, chance
         self._backlog = backlog.Backlog(rows_max)
         self._lock = threading.Lock()  # around the backlog
         self._outcomes = Counter({ACCEPTED: 0, REJECTED: 0, UNREACHABLE: 0})
         self._rejections: Counter[str] = Counter()
+        self._failures: Counter[str] = Counter(dict.fromkeys(FAILURES, 0))
         self._logged: set[tuple] = set()
+        self._refused = 0  # the status with which this node was last refused, 0 while it is not
         self._stopping = threading.Event()
         self._deadline_ns: int | None = None  # of the last flush
         self._thread = threading.Thread(target=self._run, name="push", daemon=True)
-        # Without TLS to verify, loading the certificate store would only cost 5 MiB.
-        self._client = httpx.Client(verify=self.url.startswith("https:"))
+        self._client: httpx.Client | None = None
+        self._certificates: tuple | None = None  # what their files were when the client was made
+        if credentials.token_file and self.url.startswith("http:") and not _is_loopback(self.url):
+            log.warning("the token goes in the clear to %s: use https, if not a proxy does", self.url)
 
     # -- what the looks call
 
@@ -103,6 +113,8 @@ class Pusher:
             families.add("goodput_node_rows_thinned_total", {}, self._backlog.rows_thinned)
         for outcome, count in self._outcomes.items():
             families.add("goodput_node_pushes_total", {"outcome": outcome}, count)
+        for reason, count in self._failures.items():
+            families.add("goodput_node_push_failures_total", {"reason": reason}, count)
         for reason, count in sorted(self._rejections.items()):
             families.add("goodput_node_push_rejections_total", {"reason": reason}, count)
 
@@ -117,13 +129,16 @@ class Pusher:
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(flush_seconds)
-        if not self._thread.is_alive():
+        if not self._thread.is_alive() and self._client:
             self._client.close()
 
     def _run(self) -> None:
         failures, wait_seconds = 0, self._interval_seconds * self._chance() / 2
+        outcome = NOTHING
         while not self._stopping.wait(wait_seconds):
-            failures = failures + 1 if self._push_guarded() in (REJECTED, UNREACHABLE) else 0
+            # A node without ranks sends every other time, so that it knows as soon as one with ranks who cannot be reached.
+            outcome = self._push_guarded(probes=outcome != ACCEPTED)
+            failures = failures + 1 if outcome in (REJECTED, UNREACHABLE) else 0
             wait_seconds = self._wait_seconds(failures)
         self._push_guarded()
 
@@ -133,9 +148,9 @@ class Pusher:
             return self._interval_seconds * (1 - 0.1 * self._chance())
         return min(BACKOFF_SECONDS_MAX, 2.0 ** min(failures - 1, 10)) * (1 - 0.5 * self._chance())
 
-    def _push_guarded(self) -> str:
+    def _push_guarded(self, probes: bool = False) -> str:
         try:
-            return self.push()
+            return self.push(probes)
         except Exception as error:
             self._outcomes[UNREACHABLE] += 1
             self._log_once(("failed", str(error)), "push to %s failed: %r", self.url, error)
@@ -143,14 +158,17 @@ class Pusher:
 
     # -- one push
 
-    def push(self) -> str:
-        """Send what waits, batch by batch. The outcome of the last; REJECTED and UNREACHABLE kept theirs."""
+    def push(self, probes: bool = False) -> str:
+        """Send what waits, batch by batch. The outcome of the last; REJECTED and UNREACHABLE kept theirs.
+
+        Where nothing waits, nothing is sent; a report without ranks if it `probes`.
+        """
         rows_max, ranks_max, outcome = BATCH_ROWS_MAX, BATCH_RANKS_MAX, NOTHING
         for _ in range(BATCHES_PER_PUSH_MAX):
             with self._lock:
                 batch = self._backlog.pending(rows_max, ranks_max)
             if not batch.reports and not (self._health and self._health.pending()):
-                return outcome
+                return self._send([])[0] if probes and outcome == NOTHING else outcome
             outcome, status = self._send(batch.reports)
             if outcome == ACCEPTED:
                 if not batch.truncated:
@@ -189,15 +207,40 @@ class Pusher:
                     self._health.settled(health)
         except (httpx.HTTPError, Unreachable, schema.SchemaError, OSError) as error:
             self._outcomes[UNREACHABLE] += 1
+            self._failures[_reason_of(error)] += 1
             problem = str(error) or type(error).__name__
             self._log_once((UNREACHABLE, problem), "push to %s: %s", self.url, problem)
             return UNREACHABLE, 0
         outcome = ACCEPTED if status == 200 else UNREACHABLE if status >= 500 else REJECTED
         self._outcomes[outcome] += 1
-        if outcome != ACCEPTED:
-            text = answer[:300].decode("utf-8", "replace")
-            self._log_once((status, text), "push to %s: HTTP %d: %s", self.url, status, text)
+        if outcome == ACCEPTED:
+            self._tell_of_tokens(0, "")
+        else:
+            self._failures[_STATUS_REASONS.get(status, "http_5xx" if status >= 500 else "http_4xx")] += 1
+            text = printable(answer[:300])
+            if status in _STATUS_REASONS:
+                self._tell_of_tokens(status, text)
+            else:
+                self._log_once((status, text), "push to %s: HTTP %d: %s", self.url, status, text)
         return outcome, status
+
+    def _tell_of_tokens(self, status: int, text: str) -> None:
+        """Once when the aggregator refuses this node (`status` 401 or 403), and once when it does not any more."""
+        if status == self._refused:
+            return
+        self._refused = status
+        if not status:
+            log.warning("push to %s: accepted again", self.url)
+            return
+        advice = (
+            "the token was not accepted"
+            if self._credentials.token_file
+            else "a token is needed: --token-file"
+        )
+        log.warning(
+            "push to %s: HTTP %d: %s: %s. What is measured is kept, up to a bound, and pushed when it is accepted",
+            *(self.url, status, advice, text),
+        )
 
     def _post(self, body: bytes) -> tuple[int, bytes]:
         deadline_ns = time.monotonic_ns() + int(self._timeout_seconds * 1e9)
@@ -207,19 +250,27 @@ class Pusher:
         if seconds <= 0:
             raise Unreachable("no time left before the end")
         answer = bytearray()
-        arguments = {"content": body, "headers": self._headers(), "timeout": seconds}
-        with self._client.stream("POST", self.url, **arguments) as response:
+        headers = {"Content-Type": schema.CONTENT_TYPE, **self._credentials.headers()}
+        arguments = {"content": body, "headers": headers, "timeout": seconds}
+        with self._connected().stream("POST", self.url, **arguments) as response:
             for chunk in response.iter_bytes():
                 answer += chunk
                 if len(answer) > ANSWER_BYTES_MAX or time.monotonic_ns() > deadline_ns:
                     raise Unreachable(f"answer too long or too slow after {len(answer)} bytes")
         return response.status_code, bytes(answer)
 
-    def _headers(self) -> dict[str, str]:
-        headers = {"Content-Type": schema.CONTENT_TYPE}
-        if self._token_file:
-            headers["Authorization"] = f"Bearer {read_token(self._token_file)}"
-        return headers
+    def _connected(self) -> httpx.Client:
+        """The client, made anew when the files of its certificates have changed. Raises Unreachable."""
+        mark = self._credentials.mark()
+        if self._client is None or mark != self._certificates:
+            # Without TLS to verify, loading the certificate store would only cost 5 MiB.
+            client = httpx.Client(
+                verify=self._credentials.context() if self.url.startswith("https:") else False
+            )
+            if self._client is not None:
+                self._client.close()
+            self._client, self._certificates = client, mark
+        return self._client
 
     def _take(self, ack: schema.Ack, reports: list[schema.RankReport], stacks: list[schema.Stack]) -> None:
         with self._lock:
@@ -256,16 +307,34 @@ class Pusher:
             log.warning(text, *arguments)
 
 
-def read_token(path: str) -> str:
-    """The token in a file, read anew for each push since tokens are rotated. Raises Unreachable."""
-    try:
-        with open(path, "rb") as file:
-            token = file.read(TOKEN_BYTES_MAX).strip().decode("ascii")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Unreachable(f"token file {path}: {error}") from None
-    if not token or not token.isprintable() or " " in token:
-        raise Unreachable(f"token file {path}: no token in it, or more than one word")
-    return token
+def _reason_of(error: Exception) -> str:
+    """One word of FAILURES for why no answer came."""
+    if isinstance(error, Unreachable):
+        return error.reason
+    if isinstance(error, httpx.TimeoutException):
+        return "timeout"
+    if isinstance(error, httpx.TransportError | OSError):
+        return "tls" if _is_of_tls(error) else "connect"
+    return "answer"
+
+
+def _is_of_tls(error: BaseException | None) -> bool:
+    """httpx says it in the text alone, or in what it was raised from."""
+    while error is not None:
+        if isinstance(error, ssl.SSLError) or "SSL" in str(error) or "TLS" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _is_loopback(url: str) -> bool:
+    return is_loopback(urlsplit(url).hostname or "")
+
+
+def printable(answer: bytes) -> str:
+    """What somebody else wrote, fit for a log: one line that no terminal obeys."""
+    text = answer.decode("utf-8", "replace").strip()
+    return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
 def _rows(reports: list[schema.RankReport]) -> int:

@@ -60,6 +60,8 @@ def _add_sampling(families, sampling: dict[str, int], of_rank: dict[str, str]) -
     if not sampling.get("phases_every"):
         return
     families.add("goodput_sdk_phases_every", of_rank, sampling["phases_every"])
+    if sampling["budget_ppm"]:
+        families.add("goodput_sdk_budget_ratio", of_rank, sampling["budget_ppm"] / 1e6)
     for series, what in (
         ("goodput_sdk_unmeasured_steps_total", "unmeasured_steps"),
         ("goodput_micro_batches_total", "micro_batches"),

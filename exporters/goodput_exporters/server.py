@@ -1,6 +1,7 @@
 """The agent's HTTP server: `/metrics`, `/healthz`, and `/` with links to them.
 
-In: a function that gives the exposition and one that says what is wrong. Out: answers to GET and HEAD. A
+In: a function that gives the exposition, one that says what is wrong, and a gate that says who may read and whether TLS
+is spoken. Out: answers to GET and HEAD. A
 client that hangs has a thread of its own and IDLE_SECONDS_MAX between two bytes; of more than CONNECTIONS_MAX
 clients the one connected longest is cut off, so that slow ones cannot keep Prometheus out.
 
@@ -18,12 +19,23 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from goodput_exporters.gate import Gate
+
 log = logging.getLogger("goodput.node")
 
 CONNECTIONS_MAX = 32
 IDLE_SECONDS_MAX = 30.0
 TEXT = "text/plain; charset=utf-8"
 METRICS = "text/plain; version=0.0.4; charset=utf-8"
+SECURITY = (
+    ("X-Content-Type-Options", "nosniff"),
+    (
+        "Content-Security-Policy",
+        "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    ),
+    ("Cache-Control", "no-store"),
+    ("Referrer-Policy", "no-referrer"),
+)
 INDEX = b"""<!doctype html><html lang="en"><head><title>goodput node</title></head><body>
 <h1>goodput node agent</h1>
 <ul><li><a href="/metrics">/metrics</a></li><li><a href="/healthz">/healthz</a></li></ul>
@@ -39,10 +51,14 @@ class Server:
         exposition: Callable[[], bytes],
         health: Callable[[], str | None],
         address: tuple[str, int] = ("127.0.0.1", 0),
+        gate: Gate | None = None,
     ):
-        answers = {"exposition": staticmethod(exposition), "health": staticmethod(health)}
+        gate = gate or Gate()
+        answers = {"exposition": staticmethod(exposition), "health": staticmethod(health), "gate": gate}
         server = Listening6 if ":" in address[0] else Listening
         self._server = server(address, type("NodeHandler", (Handler,), answers))
+        self._server.gate = gate
+        self._scheme = "https" if gate.context else "http"
         serve = self._server.serve_forever
         self._thread = threading.Thread(target=serve, args=(0.5,), name="http", daemon=True)
 
@@ -53,7 +69,7 @@ class Server:
     @property
     def url(self) -> str:
         host, port = self.address
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return f"{self._scheme}://[{host}]:{port}" if ":" in host else f"{self._scheme}://{host}:{port}"
 
     def start(self) -> None:
         self._thread.start()
@@ -73,10 +89,14 @@ class Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     exposition: Callable[[], bytes]
     health: Callable[[], str | None]
+    gate: Gate
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        if path == "/metrics":
+        refusal = None if path == "/healthz" else self.gate.refusal(self._authorization())
+        if refusal:
+            self._answer(refusal[0], TEXT, f"{refusal[1]}\n".encode())
+        elif path == "/metrics":
             self._metrics()
         elif path == "/healthz":
             problem = self.health()
@@ -87,6 +107,11 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(404, TEXT, b"not found\n")
 
     do_HEAD = do_GET
+
+    def _authorization(self) -> str | None:
+        """None where the header is absent, and what is no token where it is there twice."""
+        found = self.headers.get_all("Authorization", [])
+        return found[0] if len(found) == 1 else "twice" if found else None
 
     def _metrics(self) -> None:
         try:
@@ -101,6 +126,10 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
+        for name, value in SECURITY:
+            self.send_header(name, value)
+        if status == 401:
+            self.send_header("WWW-Authenticate", 'Bearer realm="goodput"')
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
@@ -113,6 +142,7 @@ class Listening(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 64
+    gate: Gate
 
     def __init__(self, address: tuple[str, int], handler: type):
         self._open: dict[int, socket.socket] = {}  # oldest first
@@ -123,6 +153,21 @@ class Listening(ThreadingHTTPServer):
         # HTTPServer's own asks the name service who we are, which can take many seconds.
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]
+
+    def get_request(self):
+        """The handshake comes with the first byte that is read, in the client's own thread and within its time."""
+        request, client_address = super().get_request()
+        if self.gate.context:
+            request.settimeout(IDLE_SECONDS_MAX)
+            hello = {"server_side": True, "do_handshake_on_connect": False, "suppress_ragged_eofs": True}
+            request = self.gate.context.wrap_socket(request, **hello)
+        return request, client_address
+
+    def service_actions(self) -> None:
+        try:
+            self.gate.look()
+        except Exception:
+            log.exception("looking at tokens and certificates failed")
 
     def process_request(self, request, client_address) -> None:
         with self._open_lock:

@@ -176,8 +176,8 @@ def test_activity_and_energy_are_there_by_phase(node):
 
 
 def test_a_gpu_that_falls_off_the_bus_is_seen_at_once_and_told_of_with_its_rank(node):
-    lost = ("health_events_total", "lost", "critical")
-    xid = ("health_events_total", "xid", "critical")
+    lost = ("health_events_total", node.uuids[1], "lost", "critical")
+    xid = ("health_events_total", node.uuids[1], "xid", "critical")
     began = time.monotonic()
     node.gpus.xid(1, 79)
     found = node.wait(lambda found: found.get(xid), 5, "the XID")

@@ -10,7 +10,7 @@ import pytest
 
 from goodput.cli import main
 from goodput_exporters.agent import Agent
-from goodput_exporters.check import FAILED, NONE, OK, check, text
+from goodput_exporters.check import FAILED, NONE, OK, _counted, check, text
 from goodput_exporters.lock import DirectoryLock
 
 ANYWHERE = ("127.0.0.1", 0)
@@ -39,6 +39,36 @@ def test_a_node_without_gpus(tree):
 def test_gpus_that_are_expected_and_not_seen_are_a_failure(tree):
     found = by_name(check(agent(tree, gpus_expected=8), ANYWHERE, None))
     assert found["GPUs"].status == FAILED and "0 seen, 8 expected" in found["GPUs"].detail
+
+
+@pytest.mark.parametrize(
+    "kinds, wanted, status, words",
+    [
+        ({"expected": 8, "seen": 8}, None, OK, "8 seen, 8 expected"),
+        ({"expected": 8, "seen": 7}, None, FAILED, "7 seen, 8 expected"),
+        ({"expected": 8, "seen": 8}, 8, OK, "8 seen, 8 expected"),
+        # The bus shows none, so it does not say how many there should be.
+        ({"expected": 0, "seen": 2}, None, OK, "2 seen, expected unknown: the PCI bus shows none (say how many with --gpus)"),
+        ({"seen": 2}, None, OK, "2 seen, expected unknown: no PCI bus can be seen here (say how many with --gpus)"),
+        ({"seen": 0}, None, NONE, "none seen, expected unknown: no PCI bus can be seen here"),
+        ({"expected": 1, "seen": 2}, None, OK, "2 seen, 1 expected: more than the PCI bus shows (say how many with --gpus)"),
+        ({"expected": 1, "seen": 2}, 1, FAILED, "2 seen, 1 expected: more than --gpus says; a loss would not be noticed"),
+        ({"expected": 0, "seen": 2}, 0, FAILED, "2 seen, 0 expected: more than --gpus says; a loss would not be noticed"),
+        ({"expected": 0, "seen": 0}, 0, OK, "0 seen, 0 expected"),
+    ],
+)  # fmt: skip
+def test_gpus_seen_against_gpus_expected(kinds, wanted, status, words):
+    assert _counted(kinds, wanted, True) == ("GPUs", status, words)
+
+
+def test_gpus_that_the_bus_does_not_show_are_not_all_that_was_expected(tree, monkeypatch):
+    """As in a virtual machine, or on a system on a chip."""
+    monkeypatch.setenv("PYTHONPATH", os.path.dirname(__file__))
+    (tree / "sys/bus/pci/devices").mkdir(parents=True, exist_ok=True)
+    one = agent(tree)
+    one.gpus._modules = {"normal": "fake_drivers:Normal"}
+    found = by_name(check(one, ANYWHERE, None))
+    assert found["GPUs"].status == OK and "8 seen, expected unknown" in found["GPUs"].detail, found
 
 
 def test_a_driver_that_answers_and_one_that_does_not(tree, monkeypatch):

@@ -113,11 +113,72 @@ def test_once_without_pages_or_roots(tmp_path):
         (["--grace", "1e9"], "want seconds"),
         (["--token-file", "/nowhere/token"], "/nowhere/token"),
         (["--unknown"], "unrecognized"),
+        *(
+            ([f"--{name}", value], "empty")
+            for name in ("directory", "sysfs", "procfs", "path", "token-file")
+            for value in ("", " ")
+        ),
+        (["--path", "/data", "--path="], "argument --path: it is empty"),
     ],
 )
 def test_wrong_calls_are_status_2_with_a_reason(arguments, complaint):
     shown = run("--once", *arguments)
     assert shown.returncode == 2 and complaint in shown.stderr and "Traceback" not in shown.stderr
+
+
+@pytest.mark.parametrize("command", ["node", "report", "serve", "up", "export", "replay"])
+def test_an_empty_value_is_refused_by_every_command_for_every_option(command):
+    """By the program as it is installed; `call` of each command is not reached."""
+    from goodput.cli import parser
+
+    options = [
+        action.option_strings[-1]
+        for action in parser()._subparsers._group_actions[0].choices[command]._actions
+        if action.option_strings and action.nargs != 0
+    ]
+    assert options
+    for option in options:
+        for words in ([option, ""], [f"{option}="]):
+            with pytest.raises(SystemExit) as ended:
+                parser().parse_args([command, *words, *(["file"] if command in ("export", "replay") else [])])
+            assert ended.value.code == 2, (command, words)
+
+
+def test_an_empty_argument_of_a_script_is_the_scripts_own_affair():
+    from goodput.cli import parser
+
+    assert parser().parse_args(["run", "train.py", "", "--name", ""]).arguments == ["", "--name", ""]
+
+
+INTERRUPTED = """
+import os, signal, sys, threading
+sys.argv[0] = "goodput"
+from goodput import cli
+when, arguments = sys.argv[1], sys.argv[2:]
+
+class Importing:
+    '''Sends the signal in an import, where an exception does not come through.'''
+    def find_spec(self, name, path=None, target=None):
+        if name == when:
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:
+                print("swallowed", file=sys.stderr)
+sys.meta_path.insert(0, Importing())
+sys.modules.pop(when, None)
+if when == "call":
+    from goodput.cli import node
+    node.call = lambda arguments: os.kill(os.getpid(), signal.SIGINT) or threading.Event().wait(5)
+sys.exit(cli.main(arguments))
+"""
+
+
+@pytest.mark.parametrize("when", ["goodput.cli.node", "goodput_exporters.agent", "msgspec", "call"])
+def test_an_interrupt_before_the_agent_is_up_ends_it_quietly(tmp_path, when):
+    environ = command()[1]
+    call = [sys.executable, "-c", INTERRUPTED, when, "node", "--once", "--directory", str(tmp_path)]
+    shown = subprocess.run(call, env=environ, capture_output=True, text=True, timeout=30)
+    assert (shown.returncode, shown.stdout, shown.stderr) == (130, "", "")
 
 
 def test_a_bad_aggregator_in_the_environment_is_a_wrong_call_and_an_empty_one_is_none():

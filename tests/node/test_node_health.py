@@ -12,16 +12,20 @@ from node_tree import Clock, samples
 from goodput import schema
 from goodput.metrics import Families
 from goodput_exporters.agent import Agent
-from goodput_exporters.gpu import Event, Sample
+from goodput_exporters.gpu import Event, Gpu, Sample
 from goodput_exporters.health import (
     COUNTED_MAX,
+    GPU,
+    KINDS,
+    KNOWN_MAX,
+    RDMA,
     SAME_MAX,
     SAME_SECONDS,
     SENT_MAX,
-    USUAL,
     WAITING_MAX,
     HealthLog,
 )
+from goodput_exporters.health_lines import HITS_SHOWN, LINES_MAX, SECONDS_PER_LINE, Lines, line_of
 from goodput_exporters.push import ACCEPTED, UNREACHABLE, Pusher
 
 
@@ -44,13 +48,38 @@ def series(log: HealthLog) -> dict:
     }
 
 
-def test_the_usual_events_are_there_from_the_start(log):
-    """Without a zero before it, the first event is no increase to Prometheus."""
+def totals(log: HealthLog) -> dict:
+    """Of each series (device, kind, severity), zeros too."""
     families = Families("node")
     log.collect(families)
     found = samples(families)
-    assert found["goodput_health_events_total", ("xid", "critical")] == 0
-    assert found["goodput_health_events_total", ("link_down", "warning")] == 0 and len(USUAL) < COUNTED_MAX
+    return {labels: value for (name, labels), value in found.items() if name.endswith("events_total")}
+
+
+def test_what_may_happen_to_a_device_that_is_there_is_counted_from_zero(log):
+    """Without a zero before it, the first event is no increase to Prometheus."""
+    assert totals(log) == {}
+    log.know("nvml", GPU, ["GPU-1", "GPU-2"])
+    log.know("rdma", RDMA, ["mlx5_0/1"])
+    found = totals(log)
+    assert set(found.values()) == {0} and len(found) == 2 * len(GPU) + len(RDMA)
+    assert {("GPU-2", "xid", "critical"), ("mlx5_0/1", "link_down", "critical")} <= found.keys()
+    log.add(event(device="GPU-2", severity="critical"), [])
+    assert totals(log) == {**found, ("GPU-2", "xid", "critical"): 1}
+    # One that is gone has no zeros any more; what happened to it stays counted.
+    log.know("nvml", GPU, ["GPU-1"])
+    assert {labels for labels in totals(log) if labels[0] == "GPU-2"} == {("GPU-2", "xid", "critical")}
+
+
+def test_the_agent_knows_its_gpus_links_and_drivers(tree, monkeypatch):
+    agent = Agent(str(tree / "pages"), sysfs=str(tree / "sys"), procfs=str(tree / "proc"), drivers=())
+    parts = [Gpu("GPU-1"), Gpu("MIG-1", parent="GPU-1")]
+    agent._hear(Sample("nvml", 1, parts))
+    agent.look()
+    found = totals(agent.health_log)
+    assert {device for device, kind, _ in found if kind == "xid"} == {"GPU-1"}
+    assert ("eth0", "link_down", "warning") in found and ("tcp", "retransmits", "warning") in found
+    assert set(found.values()) == {0}
 
 
 def test_an_event_is_sent_until_it_is_settled(log):
@@ -64,7 +93,7 @@ def test_an_event_is_sent_until_it_is_settled(log):
     assert [one.code for one in log.pending()] == [13]
     log.settled([sent])
     assert series(log) == {
-        ("total", "xid", "warning"): 2, ("dropped_total",): 0, ("waiting",): 1,
+        ("total", "GPU-1", "xid", "warning"): 2, ("dropped_total",): 0, ("waiting",): 1,
     }  # fmt: skip
 
 
@@ -120,10 +149,14 @@ def test_of_two_drivers_that_tell_the_same_one_is_taken(log, clock):
 def test_what_is_remembered_and_counted_is_bounded(log):
     for number in range(2 * SAME_MAX):
         log.add(event(f"kind{number}", device=f"GPU-{number}"), [], "nvml")
-    found = series(log)
+    log.add(event("xid", device="GPU-new", severity="critical"), [])
+    found = totals(log)
     assert len(log._told) == SAME_MAX
-    kept = COUNTED_MAX - len(USUAL)
-    assert len(found) == kept + 1 + 2 and found["total", "other", "warning"] == 2 * SAME_MAX - kept
+    assert len(found) == COUNTED_MAX + 2 and found["other", "other", "warning"] == 2 * SAME_MAX - COUNTED_MAX
+    # A kind that is ours keeps its name.
+    assert found["other", "xid", "critical"] == 1 and "xid" in KINDS
+    log.know("nvml", GPU, [f"new-{number}" for number in range(2 * KNOWN_MAX)])
+    assert len(totals(log)) == COUNTED_MAX + 2 + KNOWN_MAX * len(GPU)
 
 
 def test_texts_are_cut_before_they_are_remembered(log):
@@ -137,7 +170,9 @@ def test_where_nobody_is_to_be_sent_to_events_are_only_counted(clock):
     for number in range(2 * WAITING_MAX):
         log.add(event(code=number), [])
     found = series(log)
-    assert found == {("total", "xid", "warning"): 2 * WAITING_MAX, ("dropped_total",): 0, ("waiting",): 0}
+    assert found == {
+        ("total", "GPU-1", "xid", "warning"): 2 * WAITING_MAX, ("dropped_total",): 0, ("waiting",): 0
+    }  # fmt: skip
     assert (
         not Agent("/nowhere").health_log._kept and Agent("/nowhere", aggregator="http://x").health_log._kept
     )
@@ -198,7 +233,8 @@ def test_a_link_that_goes_down_hits_the_living_ranks_of_the_node(tree, clock, ag
     agent.pusher.push()
     ((sent,),) = [report.health for report in aggregator.reports]
     assert (sent.kind, sent.device, sent.hits) == ("link_down", "eth0", [("r1", 0)])
-    assert b'goodput_health_events_total{kind="link_down",severity="warning"} 1.0' in agent.exposition()
+    counted = b'goodput_health_events_total{device="eth0",kind="link_down",severity="warning"} 1.0'
+    assert counted in agent.exposition()
     assert b"goodput_health_events_waiting 0.0" in agent.exposition()
 
 
@@ -208,3 +244,88 @@ def test_a_join_that_fails_costs_no_event(tree, clock, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         agent._hear(Sample("nvml", 1, [], events=[event(code=79)]))
     assert [one.code for one in agent.health_log.pending()] == [79]
+
+
+# -- the agent's own log
+
+
+def test_each_event_is_a_line_that_says_when_what_where_whom_and_what_it_means(log, caplog):
+    told = event(
+        "xid", "GPU-5d", "critical", code=79, name="GPU fell off the bus", text="to do: reboot_node, 3 times"
+    )
+    log.add(told, [("r1", rank) for rank in (3, 4)])
+    log.add(told, [], "dcgm")  # The same, from another driver.
+    log.add(event("link_down", "mlx5_0/1", "critical", text="the link is down"), [])
+    log.add(event("throttle", "GPU-1", name="hw_thermal", text="clocks held down: hw_thermal"), [("r\n2", 0)])
+    assert caplog.messages == [
+        "2023-11-14T22:13:20Z critical: xid 79 on GPU-5d: GPU fell off the bus; 3 times; reboot the node; "
+        "hit r1 ranks 3, 4",
+        "2023-11-14T22:13:20Z critical: link_down on mlx5_0/1: the link is down; no traffic over this link; hit no rank",
+        "2023-11-14T22:13:20Z warning: throttle on GPU-1: clocks held down: hw_thermal; the hardware holds the GPU's "
+        "clocks down; look at cooling and power; hit r?2 rank 0",
+    ]
+
+
+def test_every_kind_of_event_and_every_action_has_a_meaning():
+    from goodput_exporters.health_lines import DO, meaning
+    from goodput_exporters.xid import ACTIONS
+
+    assert set(DO) == set(ACTIONS)
+    assert all(meaning(event(kind, severity="critical")) for kind in KINDS - {"xid"})
+    assert meaning(event("ecc", severity="info")) != meaning(event("ecc", severity="critical"))
+    assert meaning(event("new")) == "" and "new on GPU-1: hit no rank" in line_of(event("new"), [])
+
+
+def test_lines_are_bounded_and_say_what_was_left_out_and_critical_ones_have_room(clock):
+    lines = Lines(clock.monotonic_ns)
+    told = [lines.line(event(code=code), []) for code in range(3 * LINES_MAX)]
+    assert sum(line is not None for line in told) == LINES_MAX / 2
+    told = [lines.line(event("lost", severity="critical"), []) for _ in range(LINES_MAX)]
+    written = [line for line in told if line is not None]
+    assert len(written) == LINES_MAX / 2 and written[0].endswith(
+        "(50 events before it were not written here)"
+    )
+    assert "not written" not in written[1]
+    clock.seconds += SECONDS_PER_LINE - 0.1
+    assert lines.line(event("lost", severity="critical"), []) is None
+    clock.seconds += 0.2
+    assert lines.line(event("lost", severity="critical"), []).endswith(
+        "(11 events before it were not written here)"
+    )
+    clock.seconds += 1e6
+    assert sum(lines.line(event(severity="critical"), []) is not None for _ in range(99)) == LINES_MAX
+
+
+def test_a_line_names_a_few_ranks_and_says_how_many_more():
+    hits = [("b", 1), *(("a", rank) for rank in range(HITS_SHOWN + 3))]
+    line = line_of(event(), hits)
+    assert line.endswith("hit a ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more")
+    assert len(line_of(event(text="x" * 10**6), hits)) < 1000
+
+
+def test_a_log_that_nobody_reads_holds_up_no_scrape(log):
+    """Standard error may be a pipe that is full."""
+    import logging
+    import threading
+
+    held, inside = threading.Event(), threading.Event()
+
+    class Stuck(logging.Handler):
+        def emit(self, record):
+            inside.set()
+            held.wait(10)
+
+    stuck = Stuck()
+    logging.getLogger("goodput.node").addHandler(stuck)
+    writer = threading.Thread(target=log.add, args=(event(), []))
+    try:
+        writer.start()
+        assert inside.wait(5)
+        reader = threading.Thread(target=totals, args=(log,))
+        reader.start()
+        reader.join(5)
+        assert not reader.is_alive()
+    finally:
+        held.set()
+        writer.join()
+        logging.getLogger("goodput.node").removeHandler(stuck)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from nvml_stub.bench import (
     by_uuid,
     clock,
@@ -75,9 +76,8 @@ def test_an_xid_by_another_handle_finds_its_gpu(driver, control, clock):
     control.xid(1, 31)
     assert [event.device for event in sampled(nvml, clock=clock).events] == [uuid(1)]
     control.xid(1, 31)
-    control.set("1.nvmlDeviceGetUUID", "!999")
-    sample = sampled(nvml, clock=clock)
-    assert sample.events == [] and sample.problems == ["XID 31 of a GPU that is not known"]
+    control.set("1.nvmlDeviceGetUUID", "!999")  # Nobody has to ask: the set is that GPU's.
+    assert [event.device for event in sampled(nvml, clock=clock).events] == [uuid(1)]
 
 
 def test_an_xid_of_a_mig_instance_names_it(driver, control, clock):
@@ -118,6 +118,67 @@ def test_a_lost_gpu_does_not_silence_the_others_xids(driver, control, clock):
     }
     control.xid(0, 31)
     assert [(event.device, event.code) for event in sampled(nvml, clock=clock).events] == [(uuid(0), 31)]
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_an_xid_and_the_loss_of_its_gpu_in_one_moment_are_both_told(driver, control, clock, full):
+    nvml = driver()
+    sampled(nvml, clock=clock)
+    control.lines["xid.1"], control.lines["xid.2"] = f"0 79 {0xFFFF_FFFF}", f"1 31 {0xFFFF_FFFF}"
+    control.lose(0)
+    told = [(event.kind, event.device, event.code) for event in sampled(nvml, full, clock).events]
+    assert sorted(told) == [("lost", uuid(0), 0), ("xid", uuid(0), 79), ("xid", uuid(1), 31)]
+    assert told.index(("xid", uuid(0), 79)) < told.index(("lost", uuid(0), 0))
+    lost = by_uuid(sampled(nvml, clock=clock))[uuid(0)]
+    assert lost.lost and lost.readings == {"xid/79/bus": 1.0}
+
+
+def test_an_xid_that_the_library_holds_back_while_its_gpu_is_lost_is_told_when_it_is_back(
+    driver, control, clock
+):
+    nvml = driver()
+    sampled(nvml, clock=clock)
+    control.lines["lost_first"] = 1
+    control.lines["xid.1"], control.lines["xid.2"] = f"0 79 {0xFFFF_FFFF}", f"1 31 {0xFFFF_FFFF}"
+    control.lose(0)
+    first = sampled(nvml, clock=clock)
+    assert {(e.kind, e.code) for e in first.events} == {("lost", 0), ("xid", 31)} and first.problems == []
+    assert sampled(nvml, clock=clock).problems == []
+    control.find(0)
+    told = [(event.kind, event.device, event.code) for event in sampled(nvml, clock=clock).events]
+    assert sorted(told) == [("back", uuid(0), 0), ("xid", uuid(0), 79)]
+    assert sampled(nvml, clock=clock).events == []
+
+
+def test_a_gpu_that_is_back_is_registered_anew_since_a_reset_ends_its_events(
+    driver, control, clock, monkeypatch
+):
+    nvml = driver()
+    control.lose(0)
+    sampled(nvml, clock=clock)
+    control.find(0)
+    register, registered = pynvml.nvmlDeviceRegisterEvents, []
+
+    def noted(handle, types, events):
+        registered.append(pynvml.nvmlDeviceGetUUID(handle))
+        return register(handle, types, events)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceRegisterEvents", noted)
+    sampled(nvml, clock=clock)
+    assert registered == [uuid(0)]
+
+
+def test_a_set_that_fails_is_named_and_made_anew(driver, control, clock):
+    nvml = driver()
+    control.set("*.nvmlEventSetWait", "!999")
+    assert sampled(nvml, full=False, clock=clock).problems == [
+        f"{uuid(at)}: nvmlEventSetWait_v2: Unknown Error" for at in (0, 1)
+    ]
+    assert sampled(nvml, full=False, clock=clock).problems == []
+    control.drop("*.nvmlEventSetWait")
+    sampled(nvml, clock=clock)
+    control.xid(1, 31)
+    assert [event.code for event in sampled(nvml, clock=clock).events] == [31]
 
 
 def test_an_xid_that_comes_while_the_set_is_built_again_is_heard(driver, control, clock, monkeypatch):

@@ -13,13 +13,12 @@ from test_node_backlog import event, identity, report, row
 from goodput import schema
 from goodput.metrics import Families
 from goodput_exporters.backlog import key_of
+from goodput_exporters.credentials import Credentials, Unreachable, read_token
 from goodput_exporters.push import (
     BACKOFF_SECONDS_MAX,
     BATCH_ROWS_MAX,
     ROW_BYTES_MAX,
     Pusher,
-    Unreachable,
-    read_token,
 )
 
 
@@ -113,9 +112,9 @@ def test_a_wrong_call_keeps_everything(aggregator, pushers, status, caplog):
     pusher.offer([report(rows(1, 2))])
     aggregator.answer = lambda *_: (status, b"no token")
     assert pusher.push() == pusher.push() == "rejected"
-    assert [record.getMessage() for record in caplog.records] == [
-        f"push to {aggregator.url}/api/v1/ingest: HTTP {status}: no token"
-    ]
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"push to {aggregator.url}/api/v1/ingest: HTTP {status}: ") and "no token" in line
+    assert ("a token is needed" in line) == (status in (401, 403))
     aggregator.answer = lambda *_: None
     assert pusher.push() == "accepted" and aggregator.rows() == {("r1", 0, 1): [1, 2]}
 
@@ -223,7 +222,7 @@ def test_batches_are_far_below_the_bound_of_a_body(aggregator, pushers):
 
 def test_the_token_is_read_anew_for_each_push(aggregator, pushers, tmp_path):
     token = tmp_path / "token"
-    pusher = pushers(aggregator.url, token_file=str(token))
+    pusher = pushers(aggregator.url, credentials=Credentials(str(token)))
     pusher.offer([report(rows(1, 1))])
     assert pusher.push() == "unreachable" and not aggregator.requests  # no token, no call
     for number, text in ((2, "first\n"), (3, "second")):
@@ -299,3 +298,35 @@ def test_a_rank_that_cannot_be_encoded_is_dropped_alone(aggregator, pushers):
     pusher.push()
     assert aggregator.rows() == {("r1", 0, 1): [1, 2, 3]}
     assert counts(pusher)["goodput_node_backlog_rows", ()] == 0
+
+
+def test_while_nothing_waits_every_other_push_is_a_report_without_ranks(aggregator, pushers):
+    pusher = pushers(aggregator.url, interval_seconds=0.05, chance=lambda: 0.0)
+    assert pusher.push() == "nothing" and aggregator.requests == []
+    begun = time.monotonic()
+    pusher.start()
+    wait_until(lambda: len(aggregator.requests) >= 4)
+    assert time.monotonic() - begun > 3 * 2 * 0.05
+    assert [(told.node, told.ranks) for told in aggregator.reports[:4]] == [("n0", [])] * 4
+    assert outcome(pusher, "accepted") >= 3
+
+
+def test_with_something_to_send_there_is_no_report_without_ranks(aggregator, pushers):
+    pusher = pushers(aggregator.url)
+    pusher.offer([report(rows(1, 2))])
+    assert pusher.push(probes=True) == "accepted"
+    assert [len(told.ranks) for told in aggregator.reports] == [1]
+
+
+def test_an_aggregator_that_is_gone_shows_within_two_intervals_on_a_node_without_ranks(aggregator, pushers):
+    interval = 0.4
+    pusher = pushers(aggregator.url, interval_seconds=interval, chance=lambda: 0.0)
+    pusher.start()
+    wait_until(lambda: outcome(pusher, "accepted") >= 1)
+    aggregator.answer, gone = lambda *_: 1 / 0, time.monotonic()
+    wait_until(lambda: outcome(pusher, "unreachable") >= 1)
+    # Besides the two intervals, what a machine that is busy takes for a connection.
+    assert time.monotonic() - gone < 2 * interval + 0.5
+    # It is asked on, until it is back.
+    aggregator.answer, before = lambda *_: None, outcome(pusher, "accepted")
+    wait_until(lambda: outcome(pusher, "accepted") > before)

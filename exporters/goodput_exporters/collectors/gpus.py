@@ -4,8 +4,9 @@ In: the drivers of drivers/, each in a process of its own (driver_process.py), a
 `goodput_gpus` and `goodput_driver_*` series.
 
 Guarantee: `collect` waits for no driver, it shows what came last. Readings of a driver that is silent for longer than
-it may be are not shown any more: the GPU is then down, and its sample's age grows. A GPU that was seen and is gone
-stays, down, for GONE_SECONDS_MAX and as one of GONE_MAX; then its series end. Nothing is started before `start`.
+it may be are not shown any more: the GPU is then down, and its sample's age grows. It is lost where a driver that
+answers does not reach it, unknown where none answers that could tell. A GPU that was seen and is gone stays, down, for
+GONE_SECONDS_MAX and as one of GONE_MAX; then its series end. Nothing is started before `start`.
 About 2 ms with 8 GPUs.
 It does not know what a GPU's rank is doing; who joins the two listens (`listener`, called in the driver's thread).
 
@@ -23,7 +24,7 @@ from dataclasses import replace
 from goodput_exporters.collectors import NoData, Settings
 from goodput_exporters.driver_child import INTERVAL_SECONDS_MAX, INTERVAL_SECONDS_MIN
 from goodput_exporters.driver_process import STOP_SECONDS_MAX, Child, Limits, Report
-from goodput_exporters.drivers import DRIVERS_MAX, Options, discover
+from goodput_exporters.drivers import DRIVERS_MAX, Options, absence, discover
 from goodput_exporters.gpu import TEXT_MAX, Event, Sample
 from goodput_exporters.gpu_merge import Merged, merge
 from goodput_exporters.gpu_series import add_driver, add_gpu
@@ -146,6 +147,7 @@ class Gpus:
             interval_seconds=interval_seconds,
             listener=lambda sample: self._hear(name, sample),
             cue=self._loaded_modules,
+            absence=lambda: "" if module else absence(name, options),
             limits=self._limits,
             module=module,
         )
@@ -166,12 +168,16 @@ class Gpus:
             gpu.readings = {key: value for key, value in gpu.readings.items() if not key.startswith(FAMILY)}
             gpu.readings |= self._xids.of(gpu.names)
         with self._lock:
-            self._remember(now, now_ns)
+            self._remember(reports, now, now_ns)
         return now
 
-    def _remember(self, now: list[Merged], now_ns: int) -> None:
+    def _remember(self, reports: list[Report], now: list[Merged], now_ns: int) -> None:
         names = {name for gpu in now for name in gpu.names}
         self._known = {uuid: gpu for uuid, gpu in self._known.items() if not names & gpu.names}
+        # Only who answers can say that a GPU is gone. While its drivers hang, it is what it was, and that is unknown.
+        answering = {report.name for report in reports if report.empty or report.fresh(now_ns)}
+        for gpu in self._known.values():
+            gpu.lost = gpu.lost or not answering.isdisjoint(gpu.told_by)
         too_old_ns = now_ns - int(GONE_SECONDS_MAX * 1e9)
         kept = sorted(self._known.values(), key=lambda gpu: gpu.heard_ns)[-GONE_MAX:]
         kept = {gpu.uuid: gpu for gpu in kept if gpu.heard_ns > too_old_ns}
@@ -180,7 +186,7 @@ class Gpus:
         self._known = kept
         for gpu in now:
             self._known[gpu.uuid] = replace(
-                gpu, readings=self._xids.of(gpu.names), pids=None, false_zero=None, lost=True
+                gpu, readings=self._xids.of(gpu.names), pids=None, false_zero=None
             )  # fmt: skip
 
     def _count(self, families, reports: list[Report], now: list[Merged], gone: list[Merged]) -> bool:
@@ -193,9 +199,11 @@ class Gpus:
             families.add("goodput_gpus", {"kind": "expected"}, expected)
         if reports and (now or all(report.settled for report in reports)):
             seen = {gpu.parent or gpu.uuid for gpu in now if not gpu.lost}
-            lost = {gpu.uuid for gpu in [*now, *gone] if not gpu.parent} - seen
-            families.add("goodput_gpus", {"kind": "seen"}, len(seen))
-            families.add("goodput_gpus", {"kind": "lost"}, len(lost))
+            whole = [gpu for gpu in [*now, *gone] if not gpu.parent and gpu.uuid not in seen]
+            lost = {gpu.uuid for gpu in whole if gpu.lost}
+            unknown = {gpu.uuid for gpu in whole} - lost
+            for kind, uuids in (("seen", seen), ("lost", lost), ("unknown", unknown)):
+                families.add("goodput_gpus", {"kind": kind}, len(uuids))
         return bool(expected)
 
     def _numa(self, gpu: Merged) -> str:

@@ -7,6 +7,8 @@ process and nothing else. It imports what it needs in `open`.
     sample(full)    a gpu.Sample: all it knows where `full`, else what changes fast: activity, power, energy. What
                     fails for one GPU or one reading is left out and named in `problems`
     close()         gives the driver back; it is never called after a hang
+    absence(options)  not all have it: a static function that the agent itself calls every few seconds. Why there is
+                    surely nothing to drive, by a look at files that are no driver's; "" where `open` has to see
 """
 
 from __future__ import annotations
@@ -66,6 +68,15 @@ def load(name: str, module_name: str = "") -> type:
         if ours and wanted in ("", value.__name__):
             return value
     raise CollectorError(f"{module_name} has no driver class {wanted}")
+
+
+def absence(name: str, options: Options) -> str:
+    """Why a driver of this folder has surely nothing to drive; "" where its process has to see. Raises nothing."""
+    try:
+        look = getattr(load(name), "absence", None)
+        return look(options) if look else ""
+    except Exception:
+        return ""
 
 
 def _is_driver(value: type) -> bool:

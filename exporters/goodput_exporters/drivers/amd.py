@@ -26,6 +26,7 @@ from goodput_exporters.amd_sysfs import (
     Card,
     error_counts,
     find_cards,
+    has_card,
     processes,
     read_number,
 )
@@ -57,10 +58,14 @@ class Amd:
         self._errors_due_ns = 0
         self._problems: list[str] = []
 
+    @staticmethod
+    def absence(options: Options) -> str:
+        return "" if has_card(options.sysfs) else _none_in(options.sysfs)
+
     def open(self) -> None:
         self._cards = find_cards(self._sysfs, self._problems)
         if not self._cards:
-            raise NoData(f"{self._sysfs}/class/drm: no GPU of vendor {VENDOR}")
+            raise NoData(_none_in(self._sysfs))
         self._open_smi()
 
     def close(self) -> None:
@@ -179,6 +184,10 @@ class Amd:
                 percent = _sane(self._asked(card.gpu, "amdsmi_get_gpu_activity").get(name), PERCENT_MAX)
                 if percent is not None:
                     readings[key] = percent / 100
+
+
+def _none_in(sysfs: str) -> str:
+    return f"{sysfs}/class/drm: no GPU of vendor {VENDOR}"
 
 
 def _sane(value: object, most: float = 2.0**63) -> float | None:

@@ -24,8 +24,8 @@ from types import SimpleNamespace
 from msgspec.structs import replace
 
 from goodput_exporters import dcgm_fields as fields
-from goodput_exporters.collectors import CollectorError
-from goodput_exporters.dcgm_link import Device, Link, connect, load_bindings, said, text_of
+from goodput_exporters.collectors import CollectorError, NoData
+from goodput_exporters.dcgm_link import Device, Link, connect, find_bindings, load_bindings, said, text_of
 from goodput_exporters.drivers import Options
 from goodput_exporters.gpu import EVENTS_MAX, PROBLEMS_MAX, Event, Gpu, Sample
 from goodput_exporters.xid import lookup
@@ -51,6 +51,14 @@ class Dcgm:
         self._cycles = fields.SmCycles()
         self._opened_us = 0
         self._xid_seen_us: dict[str, int] = {}
+
+    @staticmethod
+    def absence(options: Options) -> str:
+        try:
+            find_bindings(os.environ)
+        except NoData as reason:
+            return str(reason)
+        return ""
 
     def open(self) -> None:
         self._modules = load_bindings(self._environ)

@@ -12,6 +12,7 @@ A call may hang: the process that this runs in is killed then. It needs no root.
 
 from __future__ import annotations
 
+import os
 import time
 
 from msgspec.structs import replace
@@ -24,10 +25,12 @@ from goodput_exporters.nvml_device import ENDED, LOST, Device, Ended, Lost
 from goodput_exporters.nvml_events import Increases, XidWatch
 from goodput_exporters.nvml_gpm import metrics_of
 from goodput_exporters.nvml_readings import FAST, FULL, MIG_FAST, MIG_FULL
+from goodput_exporters.shared_library import is_nowhere
 
 REOPEN_SECONDS, REOPEN_SECONDS_MAX = 60, 3600
 # GPUs that were seen once and are gone are told of for the life of this process, up to so many.
 GONE_MAX = 64
+LIBRARY = "libnvidia-ml.so.1"
 _DRIVER_NOT_LOADED, _LIBRARY_NOT_FOUND, _GPU_NOT_FOUND = 9, 12, 28
 
 
@@ -49,6 +52,10 @@ class Nvml:
         self._reopen_seconds = REOPEN_SECONDS
         self._problems: list[str] = []
         self._events: list[Event] = []
+
+    @staticmethod
+    def absence(options: Options) -> str:
+        return f"there is no {LIBRARY} on this system" if is_nowhere(LIBRARY, os.environ) else ""
 
     def open(self) -> None:
         """Raises NoData without the library, the driver or a GPU, CollectorError where they cannot be used."""
@@ -92,11 +99,12 @@ class Nvml:
         self._round += 1
         now_ns, time_ns = self._monotonic_ns(), self._unix_ns()
         try:
+            # First, while every set can still be asked: an XID says why a GPU is lost in the same moment.
+            self._poll(time_ns)
             if full:
                 self._refresh(now_ns, time_ns)
             had_window = self._begin(full, now_ns, time_ns)
             taken_ns = self._monotonic_ns()
-            self._poll(time_ns)
             gpus = []
             for device in self._census.devices:
                 gpus += self._read(device, full, now_ns, time_ns)
@@ -115,10 +123,8 @@ class Nvml:
         )
 
     def _poll(self, time_ns: int) -> None:
-        """Take the XIDs that came; a set that a lost GPU broke is built again without it."""
+        """Take the XIDs that came."""
         self._events += self._watch.poll(time_ns, self._problems)
-        if self._watch.is_broken:
-            self._watch_all()
 
     def _refresh(self, now_ns: int, time_ns: int) -> None:
         """See whether there are other GPUs than before, and open the library anew where that may help."""
@@ -133,7 +139,6 @@ class Nvml:
             self._reopen_ns = now_ns + self._reopen_seconds * 1_000_000_000
             self._reopen_seconds = min(2 * self._reopen_seconds, REOPEN_SECONDS_MAX)
         if self._watch.is_partial:
-            self._poll(time_ns)
             self._watch_all()
         self._problems += [*self._census.unreachable, *self._census.forbidden]
         self._census.forbidden = []
@@ -247,8 +252,9 @@ class Nvml:
     def _set_back(self, uuid: str, time_ns: int) -> None:
         self._lost.discard(uuid)
         self._events.append(Event("back", uuid, time_ns, 0, "GPU is back", "info"))
-        # What the set still holds must not go with it.
+        # A reset may have ended its events. What its set still holds must not go with it.
         self._poll(time_ns)
+        self._watch.forget(uuid)
         self._watch_all()
 
     def _set_lost(self, uuid: str, why: str, time_ns: int) -> None:

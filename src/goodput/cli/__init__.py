@@ -1,23 +1,38 @@
 """The command `goodput`: one file per command, found by the folder it lies in.
 
 A command module has `add_parser(subparsers)`, which sets `call`; `call(arguments)` returns the exit status:
-0 it worked, 1 the work failed, 2 the call was wrong.
+0 it worked, 1 the work failed, 2 the call was wrong. An empty value of any option is a wrong call, whichever command it
+is: a variable of the shell that was not set. Ctrl-C ends a command with 130, without a traceback, as soon as `main` runs.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import pkgutil
+import signal
 import sys
+import threading
 
 from goodput import __version__
+
+INTERRUPTED = 130  # 128 and the number of SIGINT, as a shell has it
+
+
+class Parser(argparse.ArgumentParser):
+    """One that refuses an empty value of an option; an argument of a script that is run may well be empty."""
+
+    def _get_values(self, action, arg_strings):
+        if action.option_strings and "" in arg_strings:
+            raise argparse.ArgumentError(action, "its value is empty; leave it out for its default")
+        return super()._get_values(action, arg_strings)
 
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="goodput",
         description="Was every second of every GPU useful work, and if not, why, and which rank?",
         epilog="example: goodput demo",
@@ -29,15 +44,35 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+@contextlib.contextmanager
+def loading():
+    """While modules are imported: an interrupt ends the process, which has done nothing yet.
+
+    As an exception it might come up in a callback of an import, where Python prints it and goes on, or in a compiled
+    module that does not take it well.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # The main thread alone is interrupted.
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns the exit status."""
-    chosen = parser().parse_args(arguments)
+    with loading():
+        chosen = parser().parse_args(arguments)
     try:
         status = chosen.call(chosen)
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
-        return 130
+        # A second one would be told as a failure of the way out.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return INTERRUPTED
     except BrokenPipeError:
         # The interpreter flushes once more on its way out, and would complain and exit with 120.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

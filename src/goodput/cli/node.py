@@ -13,6 +13,8 @@ import sys
 from urllib.parse import urlsplit
 
 from goodput import page
+from goodput.access.options import add_options
+from goodput.cli import loading
 
 DEFAULT_ADDRESS = "127.0.0.1:9470"
 SECONDS_MAX = 86_400.0
@@ -36,12 +38,16 @@ def add_parser(subparsers) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--directory", default=page.default_directory(), help="of the rank pages (default: %(default)s)")
+    add("--directory", type=given, default=page.default_directory(),
+        help="of the rank pages (default: %(default)s)")  # fmt: skip
     add("--listen", metavar="ADDRESS:PORT", type=address, default=DEFAULT_ADDRESS,
         help="where to serve; port 0 takes a free one (default: %(default)s)")  # fmt: skip
     add("--aggregator", metavar="URL", type=aggregator, default=os.environ.get("GOODPUT_AGGREGATOR") or None,
         help="where to push (default: $GOODPUT_AGGREGATOR, else nowhere)")  # fmt: skip
-    add("--token-file", metavar="FILE", help="a file with the bearer token for the aggregator")
+    for option, text in FILES.items():
+        variable = f"GOODPUT_{option.strip('-').replace('-', '_').upper()}"
+        add(option, metavar="FILE", type=given, default=os.environ.get(variable) or None,
+            help=f"{text} (default: ${variable})")  # fmt: skip
     add("--interval", metavar="SECONDS", type=interval, default=1.0,
         help="between looks (default: %(default)s)")  # fmt: skip
     add("--push-interval", metavar="SECONDS", type=interval, default=5.0,
@@ -53,9 +59,9 @@ def add_parser(subparsers) -> None:
         "the stack (function names, files and lines; no variables, no command line). Needs py-spy on this node "
         "(pip install 'goodput-telemetry[stacks]') and the right to trace the process: root, CAP_SYS_PTRACE, or "
         "the same user with kernel.yama.ptrace_scope=0 (default: off)")  # fmt: skip
-    add("--sysfs", metavar="ROOT", default="/sys", help="default: %(default)s")
-    add("--procfs", metavar="ROOT", default="/proc", help="default: %(default)s")
-    add("--path", metavar="DIR", action="append", default=[],
+    add("--sysfs", metavar="ROOT", type=given, default="/sys", help="default: %(default)s")
+    add("--procfs", metavar="ROOT", type=given, default="/proc", help="default: %(default)s")
+    add("--path", metavar="DIR", type=given, action="append", default=[],
         help="watch the file system of this directory (datasets, checkpoints); may be given several times. "
         "Those of the network are watched anyway")  # fmt: skip
     add(
@@ -74,7 +80,24 @@ def add_parser(subparsers) -> None:
     add("--check", action="store_true",
         help="print what can be seen on this node, what not and why, and exit (1 if something failed)")  # fmt: skip
     add("--json", action="store_true", help="with --check: as JSON")
+    add_options(parser.add_argument_group("who may read /metrics here").add_argument)
     parser.set_defaults(call=call)
+
+
+# Files and never their content: a command line can be read by everybody on the node.
+FILES = {
+    "--token-file": "for the aggregator: a file with an ingest token, read anew for each push",
+    "--ca-file": "for an aggregator with https: the authorities to believe (PEM), instead of the usual ones",
+    "--client-cert": "for an aggregator that asks for certificates: this node's (PEM, with its chain)",
+    "--client-key": "the key of --client-cert (PEM, not encrypted)",
+}
+
+
+def given(text: str) -> str:
+    """A path. An empty one is a variable that was not set, and would mean this folder, or none."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty; leave the option out for its default")
+    return text
 
 
 def address(text: str) -> tuple[str, int]:
@@ -95,6 +118,8 @@ def aggregator(text: str) -> str:
         usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port)
     except ValueError:
         usable = False
+    if usable and (parts.username or parts.password):
+        raise argparse.ArgumentTypeError("a password in an address is seen by all; want --token-file")
     if not usable or parts.query or parts.fragment:
         raise argparse.ArgumentTypeError(f"{text!r}: want a URL as in http://goodput.internal:9471")
     return text
@@ -148,22 +173,25 @@ def call(arguments) -> int:
     if arguments.json and not arguments.check:
         _complain("--json goes with --check; --once prints the text format of Prometheus")
         return 2
-    import logging
-
     try:
-        from goodput_exporters.agent import Agent
-        from goodput_exporters.push import Unreachable, read_token
-        from goodput_exporters.stacks import find_py_spy
+        with loading():
+            import logging
+
+            from goodput_exporters.agent import Agent
+            from goodput_exporters.credentials import Credentials
+            from goodput_exporters.gate import Gate
+            from goodput_exporters.stacks import find_py_spy
     except ImportError as error:
         _complain(f"{error}. The node agent needs: pip install 'goodput-telemetry[node]'")
         return 1
     logging.basicConfig(level=logging.WARNING, format="goodput node: %(message)s", stream=sys.stderr)
-    if arguments.token_file:
-        try:
-            read_token(arguments.token_file)
-        except Unreachable as error:
-            _complain(str(error))
-            return 2
+    credentials = Credentials(*(getattr(arguments, name[2:].replace("-", "_")) for name in FILES))
+    try:
+        _check_files(arguments, credentials)
+        gate = Gate() if arguments.once or arguments.check else _gate(arguments)
+    except ValueError as error:
+        _complain(str(error))
+        return 2
     if arguments.py_spy:
         if not arguments.aggregator:
             _complain("--py-spy needs --aggregator: it is the one that asks for stacks")
@@ -175,7 +203,8 @@ def call(arguments) -> int:
     agent = Agent(
         arguments.directory,
         aggregator=None if arguments.once or arguments.check else arguments.aggregator,
-        token_file=arguments.token_file,
+        credentials=credentials,
+        gate=gate,
         interval_seconds=arguments.interval,
         push_interval_seconds=arguments.push_interval,
         grace_seconds=arguments.grace,
@@ -189,19 +218,50 @@ def call(arguments) -> int:
         paths=tuple(arguments.path),
     )
     if arguments.check:
-        return _check(agent, arguments)
+        return _check(agent, arguments, credentials)
     if arguments.once:
         sys.stdout.write(agent.once())
         return 0
     return _run(agent, arguments)
 
 
-def _check(agent, arguments) -> int:
+def _check_files(arguments, credentials) -> None:
+    """Raise ValueError for what the agent could not show the aggregator, and for an address that is not safe."""
+    from goodput.access.listening import check
+    from goodput_exporters.credentials import Unreachable
+
+    if bool(credentials.client_cert) != bool(credentials.client_key):
+        raise ValueError("--client-cert and --client-key go together")
+    try:
+        credentials.headers()
+        if (arguments.aggregator or "").startswith("https:"):
+            credentials.context()
+    except Unreachable as error:
+        raise ValueError(str(error)) from None
+    if not arguments.once:
+        check(arguments, arguments.listen[0], only_metrics=True)
+
+
+def _gate(arguments):
+    """Who may read /metrics. Raises ValueError."""
+    from goodput.access.file import FileError
+    from goodput.access.keeper import Keeper
+    from goodput.access.listening import certificate
+    from goodput_exporters.gate import Gate
+
+    try:
+        keeper = Keeper(arguments.tokens) if arguments.tokens and not arguments.metrics_public else None
+    except FileError as error:
+        raise ValueError(str(error)) from None
+    return Gate(keeper, certificate(arguments))
+
+
+def _check(agent, arguments, credentials) -> int:
     import json
 
     from goodput_exporters.check import check, text
 
-    findings = check(agent, arguments.listen, arguments.aggregator)
+    findings = check(agent, arguments.listen, arguments.aggregator, credentials)
     if arguments.json:
         print(json.dumps([finding._asdict() for finding in findings], indent=2))
     else:
@@ -221,7 +281,7 @@ def _run(agent, arguments) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     try:
-        server = Server(agent.exposition, agent.health, arguments.listen)
+        server = Server(agent.exposition, agent.health, arguments.listen, agent.gate)
     except (OSError, OverflowError) as error:
         _complain(f"cannot listen on {arguments.listen[0]}:{arguments.listen[1]}: {error}")
         return 1

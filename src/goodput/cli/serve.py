@@ -1,13 +1,14 @@
-"""`goodput serve`: the aggregator."""
+"""`goodput serve`: the aggregator. On other addresses than loopback it asks for tokens, certificates, or both."""
 
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import math
 import os
 import socket
 import sys
+
+from goodput.access.options import add_options
 
 DEFAULT_LISTEN = "127.0.0.1:9471"
 
@@ -18,7 +19,9 @@ def add_parser(subparsers) -> None:
         help="run the aggregator: account, API, page and series of all runs",
         description="Take the reports of node agents and serve the account of every run:\n"
         "the page at /, the JSON API at /api/v1/runs, Prometheus series at /metrics.",
-        epilog="example: goodput serve --listen 127.0.0.1:9471 --ledger sqlite:////var/lib/goodput/ledger.db",
+        epilog="examples:\n"
+        "  goodput serve --listen 127.0.0.1:9471 --ledger sqlite:////var/lib/goodput/ledger.db\n"
+        "  goodput serve --listen 0.0.0.0:9471 --tokens tokens.json --tls-cert cert.pem --tls-key key.pem",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
@@ -43,6 +46,14 @@ def add_parser(subparsers) -> None:
         metavar="SECONDS",
         help="a rank not reported for so long is unobserved (default %(default)s)",
     )
+    add_options(parser.add_argument)
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="without tokens: answer requests for this host name too, not for localhost alone; may be given several times",
+    )
     parser.set_defaults(call=call)
 
 
@@ -52,38 +63,97 @@ def call(arguments) -> int:
         for name in ("stall", "stale"):
             if not 0 < getattr(arguments, name) < math.inf:
                 raise ValueError(f"--{name} {getattr(arguments, name)}: want a positive number of seconds")
-        _require_loopback(host)
+        from goodput.access import listening
+
+        listening.check(arguments, host)
     except ValueError as error:
         print(f"goodput serve: {error}", file=sys.stderr)
         return 2
     import logging
 
-    import uvicorn
-
+    from goodput.access.file import FileError
     from goodput.aggregator.app import create_app
     from goodput.aggregator.ledger import LedgerError
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        door = _door(arguments)
+    except (FileError, listening.Refused) as error:
+        print(f"goodput serve: {error}", file=sys.stderr)
+        return 1
     ledger = arguments.ledger or f"sqlite:///{os.path.abspath('goodput-ledger.db')}"
     try:
-        listener = _listener(host, port)
+        listener = listening_socket(host, port)
     except OSError as error:
         print(f"goodput serve: --listen {arguments.listen}: {error.strerror}", file=sys.stderr)
         return 1
     try:
-        app = create_app(ledger, stall_seconds=arguments.stall, stale_seconds=arguments.stale)
+        app = create_app(ledger, stall_seconds=arguments.stall, stale_seconds=arguments.stale, door=door)
     except LedgerError as error:
         print(f"goodput serve: {error}", file=sys.stderr)
         return 1
-    server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False))
-    shown = f"[{host}]" if ":" in host else host
-    print(f"goodput serve: page and API on http://{shown}:{listener.getsockname()[1]}", flush=True)
+    shown, scheme = f"[{host}]" if ":" in host else host, "https" if door.certificate else "http"
+    print(f"goodput serve: page and API on {scheme}://{shown}:{listener.getsockname()[1]}", flush=True)
     print(f"goodput serve: ledger {app.state.ledger_url}", flush=True)
-    server.run(sockets=[listener])
+    server_of(app).run(sockets=[listener])
     return 0
 
 
-def _listener(host: str, port: int) -> socket.socket:
+def _door(arguments):
+    """Who may come in, as the options say. Raises FileError, Refused."""
+    from goodput.access.keeper import Keeper
+    from goodput.access.listening import certificate
+    from goodput.aggregator.door import Door
+
+    return Door(
+        Keeper(arguments.tokens) if arguments.tokens else None,
+        hosts=tuple(arguments.allow_host),
+        any_host=bool(arguments.client_ca),
+        metrics_public=arguments.metrics_public,
+        certificate=certificate(arguments),
+    )
+
+
+def server_of(app):
+    """The HTTP server of an aggregator's app, with the bounds that hold for all who connect."""
+    import uvicorn
+
+    from goodput.aggregator import limits
+    from goodput.aggregator.connections import connections
+
+    door = app.state.door
+    config = uvicorn.Config(
+        app,
+        http=connections(door.requests, _files_max()),
+        ws="none",
+        # What a client writes in headers of proxies decides nothing here.
+        proxy_headers=False,
+        server_header=False,
+        # Warnings are of requests that nobody can read: those are counted.
+        log_level="error",
+        access_log=False,
+        timeout_keep_alive=limits.IDLE_SECONDS_MAX,
+        timeout_graceful_shutdown=limits.SHUTDOWN_SECONDS_MAX,
+    )
+    config.load()
+    # A context of our own, since its certificate is replaced when the files are.
+    config.ssl = door.certificate.context if door.certificate else None
+    return uvicorn.Server(config)
+
+
+def _files_max() -> int:
+    """How many connections fit beside the files that are open anyway; the soft limit is raised to the hard one."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    return 65_536 if soft == resource.RLIM_INFINITY else max(soft - 256, 64)
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
     """A listening socket. From here on a client is answered, if a little later. Raises OSError."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
@@ -102,16 +172,3 @@ def address(text: str) -> tuple[str, int]:
     if not separator or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"--listen {text!r}: want ADDRESS:PORT, such as {DEFAULT_LISTEN}")
     return host.strip("[]") or "127.0.0.1", int(port)
-
-
-def _require_loopback(host: str) -> None:
-    """There is no authentication yet, so nothing but loopback may be bound."""
-    try:
-        inside = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        inside = False
-    if not inside:
-        raise ValueError(
-            f"--listen {host}: the API has no authentication, so it binds to loopback only. "
-            "Put a proxy that authenticates in front of it to serve other hosts."
-        )

@@ -16,6 +16,14 @@ SERIES = declare(
         ("goodput_node_collector_errors_total", "counter", "", "collector", "Runs of the collector that failed."),
         ("goodput_node_pushes_total", "counter", "", "outcome",
          "Reports to the aggregator by outcome: accepted, rejected, unreachable."),
+        ("goodput_node_push_failures_total", "counter", "", "reason",
+         "Pushes that the aggregator did not take, by reason: unauthorized (401: no token, or one it does not know), "
+         "forbidden (403), token (its file cannot be used), tls, connect, timeout, answer, http_4xx, http_5xx."),
+        ("goodput_node_requests_refused_total", "counter", "", "reason",
+         "Requests to the agent itself without the right to what they asked for: missing, malformed, unknown, "
+         "expired, scope."),
+        ("goodput_node_token_reload_errors_total", "counter", "", "",
+         "Looks at a changed file of tokens or certificate of the agent's own server that could not be used."),
         ("goodput_node_push_rejections_total", "counter", "", "reason",
          "Rank reports that the aggregator refused, by reason."),
         ("goodput_node_backlog_rows", "gauge", "", "", "Step rows waiting for the aggregator's acknowledgement."),
@@ -23,9 +31,10 @@ SERIES = declare(
          "Step rows merged into later ones to keep the backlog bounded; their time is not lost."),
         ("goodput_node_stacks_total", "counter", "", "outcome",
          "Stacks of ranks that the aggregator asked for, where that is allowed: taken, failed, ignored."),
-        ("goodput_health_events_total", "counter", "", "kind severity",
+        ("goodput_health_events_total", "counter", "", "kind severity device",
          "Things that happened to GPUs and links: xid, ecc, row_remap, page_retired, throttle, lost, back, link_down, "
-         "link_up, link_flap, retransmits, driver (its process was replaced); severity is info, warning, critical."),
+         "link_up, link_flap, retransmits, driver (its process was replaced); severity is info, warning, critical; device is "
+         "the GPU's uuid, the interface, the RDMA device/port, tcp, the driver, or other beyond the agent's bound."),
         ("goodput_health_events_dropped_total", "counter", "", "", "Health events that were dropped before the aggregator had them."),
         ("goodput_health_events_waiting", "gauge", "", "", "Health events that the aggregator has not acknowledged."),
         ("goodput_node_scrape_seconds", "gauge", "seconds", "", "How long the agent took for the last scrape before this one."),

@@ -12,9 +12,11 @@ SERIES = declare(
     [
         ("goodput_gpu_info", "gauge", "", "gpu index model pci numa driver parent profile",
          "1 for each GPU and each MIG instance; parent and profile are those of a MIG instance."),
-        ("goodput_gpu_up", "gauge", "bool", "gpu", "1 while the driver reaches the GPU, 0 once it was lost."),
+        ("goodput_gpu_up", "gauge", "bool", "gpu",
+         "1 while a driver reaches the GPU; 0 once it was reached and is not: lost, or its driver does not answer."),
         ("goodput_gpus", "gauge", "", "kind",
-         "GPUs of this node: expected (on the PCI bus, or as set), seen (by a driver), lost (seen before, not now)."),
+         "GPUs of this node: expected (on the PCI bus, or as set), seen (by a driver), lost (seen before, and a driver that "
+         "answers does not reach it now), unknown (seen before, and its driver does not answer)."),
         ("goodput_gpu_sample_age_seconds", "gauge", "seconds", "gpu", "Time since the GPU's last sample."),
         ("goodput_gpu_activity_ratio", "gauge", "ratio", "gpu unit",
          "Share of the last sample's time in which the unit was active: utilization (any kernel), engine, sm, "

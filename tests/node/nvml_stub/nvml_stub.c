@@ -529,25 +529,34 @@ int nvmlDeviceRegisterEvents(Device *device, unsigned long long types, Set *set)
   return error;
 }
 
+/* The error of a GPU of this set that is lost, 0 for none. */
+static int lost_of(const Set *set) {
+  char key[32];
+  for (int gpu = 0; gpu < GPUS; gpu++) {
+    snprintf(key, sizeof key, "%d.*", gpu);
+    const char *value = set->types[gpu] ? value_of(key) : 0;
+    if (value && error_of(value)) return error_of(value);
+  }
+  return 0;
+}
+
 int nvmlEventSetWait_v2(Set *set, EventData *data, unsigned timeout_ms) {
   char key[32];
   const char *value;
+  int error;
   calls++;
   if (!initialized) return UNINITIALIZED;
   load();
   if (timeout_ms) abort();
   value = value_of("*.nvmlEventSetWait");
   if (value && error_of(value)) return error_of(value);
-  for (int gpu = 0; gpu < GPUS; gpu++) {
-    snprintf(key, sizeof key, "%d.*", gpu);
-    value = set->types[gpu] ? value_of(key) : 0;
-    if (value && error_of(value)) return error_of(value);
-  }
+  /* NVML's documentation has events that are ready returned before the call can fail. With lost_first it fails at once. */
+  if (value_of("lost_first") && (error = lost_of(set))) return error;
   for (;;) {
     unsigned gpu, instance;
     unsigned long long number;
     snprintf(key, sizeof key, "xid.%ld", set->taken + 1);
-    if (!(value = value_of(key))) return TIMEOUT;
+    if (!(value = value_of(key))) return (error = lost_of(set)) ? error : TIMEOUT;
     set->taken++;
     if (sscanf(value, "%u %llu %u", &gpu, &number, &instance) != 3 || gpu >= GPUS) abort();
     if (!(set->types[gpu] & 8)) continue;
