@@ -2,11 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RENDER := dashboards/render
 TORCH := torch==2.13.0
 # With ARGS one of the two parts may have nothing to do, which pytest ends with 5.
 NONE_IS_WELL = $(if $(ARGS),|| [ $$? -eq 5 ])
 
-.PHONY: demo test lint bench dashboards picture clean servers
+.PHONY: demo test lint audit bench replay-alerts dashboards picture pictures clean servers
 
 demo: $(VENV)/.demo  ## train a small model here and account for every second of it
 	@$(BIN)/goodput demo $(ARGS)
@@ -19,6 +20,16 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+# What is run in production, resolved anew as `pip install` would today. With --strict what could not be asked fails it.
+AUDITED := .[server,postgresql,stacks,hdr]
+audit: | $(VENV)/bin/python  ## known advisories of what the extras install, by pip-audit; asks pypi.org
+	$(BIN)/python -m venv $(VENV)/audit && $(VENV)/audit/bin/python -m pip install --quiet pip-audit
+	$(BIN)/python -m pip install --quiet --dry-run --ignore-installed --report $(VENV)/audit/report.json '$(AUDITED)'
+	$(BIN)/python -c 'import json, sys; found = [one["metadata"] for one in json.load(sys.stdin)["install"]]; \
+	    print(*("%(name)s==%(version)s" % one for one in found if one["name"] != "goodput-telemetry"), sep="\n")' \
+	    <$(VENV)/audit/report.json >$(VENV)/audit/requirements.txt
+	$(VENV)/audit/bin/pip-audit --strict --no-deps --disable-pip -r $(VENV)/audit/requirements.txt
+
 bench: $(VENV)/.test  ## the budgets, each as a ratio against a named peer
 	$(BIN)/python -m bench.phase
 	$(BIN)/python -m bench.automatic
@@ -27,12 +38,22 @@ bench: $(VENV)/.test  ## the budgets, each as a ratio against a named peer
 	$(BIN)/python -m bench.window
 	$(BIN)/python -m bench.node
 
+replay-alerts: $(VENV)/.test servers  ## ten simulated days and one of every fault through the alerts; writes docs/detection.md
+	$(BIN)/python -m bench.alert_replay $(ARGS)
+
 dashboards: $(VENV)/.test  ## write dashboards/generated/*.json, and the Kubernetes objects made of them and of the rules
 	$(BIN)/python -m dashboards.generate
+	$(BIN)/python -m dashboards.alert_links
 	$(BIN)/python deploy/kubernetes/generate.py
 
 picture: $(VENV)/.test  ## docs/page.png: the built-in page of a demo run, by headless Chromium
 	$(BIN)/python docs/picture.py docs/page.png
+
+pictures: $(VENV)/.test $(RENDER)/dist/main.js  ## docs/board-*.png: the boards over a simulated cluster, by Grafana's own components (490 MB of npm packages)
+	$(BIN)/python -m dashboards.render.pictures docs
+
+$(RENDER)/dist/main.js: $(RENDER)/package-lock.json $(RENDER)/build.mjs $(wildcard $(RENDER)/page/*.ts* $(RENDER)/page/panels/*.ts*)
+	cd $(RENDER) && npm ci && npm run build
 
 servers:
 	./tests/install-servers.sh

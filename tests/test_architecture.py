@@ -28,23 +28,24 @@ ROOMS = {
     "hdrlog": {"histogram"},
     "schema": {"identity"},
     "metrics": set(),
+    "access": set(),
     "account": set(),
     "flops": {"account"},
     "causes": {"account"},
     "runlog": {"account", "schema"},
     "local": {"page", "page_loader", "page_reader", "account"},
     "sdk": {"page", "identity", "page_loader", "device_steps", "look"},
-    "aggregator": {"goodput", "schema", "metrics", "account", "causes", "histogram", "windows"},
+    "aggregator": {"goodput", "schema", "metrics", "access", "account", "causes", "histogram", "windows"},
     "exporters": {
         *("goodput", "page", "page_loader", "page_reader", "identity", "look"),
-        *("histogram", "schema", "metrics"),
+        *("histogram", "schema", "metrics", "access"),
     },
     "report_page": {"account", "identity"},
     "children": set(),
     "demo": {"goodput", "account", "children"},
     "up": {"children"},
     "trace": set(),
-    "cli": {"goodput", "page"},
+    "cli": {"goodput", "page", "access"},
     "__main__": {"cli"},
 }
 LAZILY = {
@@ -78,6 +79,7 @@ STANDARD = {
     "trace",
     "children",
     "up",
+    "access",
 }
 
 

@@ -1,4 +1,4 @@
-"""The aggregator's app on a real HTTP server of its own, on a free port of loopback, in a thread."""
+"""The aggregator's app on the HTTP server of `goodput serve`, on a free port of loopback, in a thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import time
 from contextlib import contextmanager
 
 import httpx
-import uvicorn
+
+from goodput.cli.serve import listening_socket, server_of
 
 READY_SECONDS_MAX = 10
 
@@ -15,9 +16,9 @@ READY_SECONDS_MAX = 10
 @contextmanager
 def serving(app):
     """Yields an httpx.Client of the running app."""
-    config = {"host": "127.0.0.1", "port": 0, "log_level": "critical", "access_log": False}
-    server = uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=2, **config))
-    listener = server.config.bind_socket()
+    server = server_of(app)
+    server.config.timeout_graceful_shutdown = 2
+    listener = listening_socket("127.0.0.1", 0)
     # run(), not serve() on a loop of ours: it takes uvloop, as `goodput serve` does.
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

@@ -215,9 +215,10 @@ class Dom(HTMLParser):
     def handle_data(self, data):
         if any(tag in ("template", "noscript") or "hidden" in found for tag, found in self._open):
             return
+        drawn = any(tag == "svg" for tag, _ in self._open)  # A picture's titles are its own.
         for tag, found in self._open:
-            for name in (found.get("id"), tag if tag in ("title", "h1", "main") else None):
-                if name:
+            for name in {found.get("id"), tag if tag in ("title", "h1", "main") else None}:
+                if name and not (drawn and tag == "title"):
                     self._texts[name] = self._texts.get(name, "") + data
         rows = self._rows.get(self._body())
         if rows and rows[-1]:
@@ -247,7 +248,7 @@ def look(url: str, folder: Path, budget_ms: int = 5000) -> Dom:
         except ProcessLookupError:
             pass
         browser.wait(10)
-    assert "<main>" in dom, f"no page came back:\n{dom[:500]}\n{errors[-1000:]}"
+    assert "<main" in dom, f"no page came back:\n{dom[:500]}\n{errors[-1000:]}"
     return Dom(dom)
 
 

@@ -100,6 +100,17 @@ def test_runs_are_bounded(monkeypatch):
     store.merge(rank_report(Process(1), run="r2"), NOW)
 
 
+def test_rank_processes_are_bounded(monkeypatch):
+    monkeypatch.setattr(store_module, "PROCESSES_MAX", 2)
+    store = merged(rank_report(Process()), rank_report(Process(1)))
+    for report in (rank_report(Process(2)), rank_report(Process(), run="r2")):
+        with pytest.raises(Refused) as refused:
+            store.merge(report, NOW)
+        assert refused.value.reason == "ranks"
+    assert list(store.runs) == ["r1"] and len(store.runs["r1"].attempts) == 2
+    store.merge(rank_report(Process(1)), NOW)
+
+
 # ---- One process over time
 
 

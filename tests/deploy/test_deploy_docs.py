@@ -21,9 +21,10 @@ def test_every_file_that_is_named_exists():
 
 
 def test_every_command_of_goodput_is_one_that_it_knows():
-    commands = re.findall(r"^(?:\S*/)?goodput ((?:up|run|node|serve)\b[^#\n]*)", BLOCKS, re.M)
+    commands = re.findall(r"^(?:\S*/)?goodput ((?:up|run|node|serve|token)\b[^#\n]*)", BLOCKS, re.M)
     assert len(commands) >= 2
-    commands = [command for command in commands if not command.startswith("up:")]
+    commands = [command.partition(">")[0] for command in commands if not command.startswith("up:")]
+    commands += [f"serve {options}" for options in re.findall(r'GOODPUT_SERVE_OPTIONS="([^"]+)"', BLOCKS)]
     commands += [f"node {options}" for options in re.findall(r'GOODPUT_NODE_OPTIONS="([^"]+)"', BLOCKS)]
     commands += [
         f"up {option}" for option in re.findall(r"`(--(?:free-ports|json|without-prometheus))`", TEXT)

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import kubernetes_validate
 import pytest
+import servers
 import yaml
 from deploy_words import DEPLOY, parsed
+
+from goodput.access import listening
 
 KUBERNETES = DEPLOY / "kubernetes"
 OVERLAYS = ("base", "overlays/prometheus-operator", "overlays/nvidia")
@@ -26,7 +29,6 @@ FILES = sorted(
 KUSTOMIZATIONS = sorted(
     [
         *KUBERNETES.rglob("kustomization.yaml"),
-        DEPLOY / "proxy" / "kustomization.yaml",
         DEPLOY.parent / "dashboards" / "generated" / "kustomization.yaml",
     ]
 )
@@ -76,7 +78,9 @@ def check_operator(document: dict) -> None:
         assert spec.keys() <= {"selector", "endpoints", "jobLabel", "namespaceSelector"}
         for endpoint in spec["endpoints"]:
             known = {"port", "path", "interval", "scrapeTimeout", "honorLabels", "authorization", "scheme"}
-            assert {"port"} <= endpoint.keys() <= known
+            assert {"port"} <= endpoint.keys() <= known | {"tlsConfig"}
+            # These three are all that is said of TLS; what is unchecked is not.
+            assert endpoint["tlsConfig"].keys() == {"ca", "serverName"} and endpoint["scheme"] == "https"
 
 
 def pods(documents: list[dict]):
@@ -206,36 +210,58 @@ def test_the_agent_pushes_to_the_port_that_the_policy_leaves_open(built):
     _, documents = built
     (container,) = next(pod for d, pod in pods(documents) if d["kind"] == "DaemonSet")["containers"]
     arguments = parsed("node", *[a.replace("$(HOST_IP)", "10.0.0.1") for a in container["args"]])
-    assert arguments.aggregator == "http://goodput-aggregator.goodput.svc:8471"
+    assert arguments.aggregator == "https://goodput-aggregator.goodput.svc:9471"
     (port,) = of_kind(documents, "Service")["goodput-aggregator"]["spec"]["ports"]
-    assert port["port"] == 8471
+    assert port["port"] == 9471
     policy = of_kind(documents, "NetworkPolicy")["goodput-aggregator"]["spec"]
-    assert policy["ingress"] == [{"ports": [{"protocol": "TCP", "port": 8471}]}] and policy["egress"] == []
+    assert policy["ingress"] == [{"ports": [{"protocol": "TCP", "port": 9471}]}] and policy["egress"] == []
     mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
     assert arguments.directory in mounts
     for root in (arguments.sysfs, arguments.procfs):
         assert mounts[root]["readOnly"] is True
-    assert Path(arguments.token_file).parent.as_posix() in mounts
+    listening.check(arguments, "10.0.0.1", only_metrics=True)
+    for name in ("token_file", "ca_file", "tokens", "tls_cert", "tls_key"):
+        assert Path(getattr(arguments, name)).parent.as_posix() in mounts, name
 
 
-def test_the_aggregator_is_one_on_loopback_behind_its_proxy(built):
+def test_the_aggregator_is_one_and_asks_who_comes(built):
     _, documents = built
     aggregator = of_kind(documents, "StatefulSet")["goodput-aggregator"]["spec"]
     assert aggregator["replicas"] == 1
-    container, proxy = aggregator["template"]["spec"]["containers"]
+    (container,) = aggregator["template"]["spec"]["containers"]
     arguments = parsed("serve", *container["args"])
-    assert arguments.listen == "127.0.0.1:9471"
+    assert arguments.listen == "0.0.0.0:9471"
+    listening.check(arguments, "0.0.0.0")
+    assert not (arguments.insecure_http or arguments.metrics_public)
     ledger = arguments.ledger.removeprefix("sqlite:///")
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
     claims = {claim["metadata"]["name"] for claim in aggregator["volumeClaimTemplates"]}
     assert mounts[str(Path(ledger).parent)] in claims
-    (configuration,) = [
-        m for name, m in of_kind(documents, "ConfigMap").items() if name.startswith("goodput-proxy")
-    ]
-    volumes = {volume["name"]: volume for volume in aggregator["template"]["spec"]["volumes"]}
-    assert volumes["proxy"]["configMap"]["name"] == configuration["metadata"]["name"]
-    assert configuration["data"]["nginx.conf"] == (DEPLOY / "proxy" / "nginx.conf").read_text()
-    assert proxy["ports"] == [{"name": "http", "containerPort": 8471}]
+    for name in ("tokens", "tls_cert", "tls_key"):
+        assert str(Path(getattr(arguments, name)).parent) in mounts
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["scheme"] == "HTTPS"
+
+
+def test_secrets_are_those_that_the_document_makes_and_no_token_is_where_it_is_not_needed(built):
+    _, documents = built
+    text = (servers.REPOSITORY / "docs" / "deploy.md").read_text()
+    seen = {}
+    for document, pod in pods(documents):
+        for volume in pod["volumes"]:
+            if "secret" in volume:
+                secret = volume["secret"]
+                assert f"secret generic {secret['secretName']} " in text, secret["secretName"]
+                # Mode for the group alone, which fsGroup is.
+                assert secret["defaultMode"] == 0o440
+                keys = {item["key"] for item in secret.get("items", ())}
+                seen.setdefault(document["metadata"]["name"], {})[secret["secretName"]] = keys
+    assert seen["goodput-aggregator"] == {"goodput-tokens": {"tokens.json"}, "goodput-aggregator-tls": set()}
+    assert seen["goodput-node"] == {"goodput-tokens": {"tokens.json", "ingest"}, "goodput-node-tls": set()}
+    for monitor in of_kind(documents, "ServiceMonitor").values():
+        for endpoint in monitor["spec"]["endpoints"]:
+            assert endpoint["authorization"]["credentials"] == {"name": "goodput-tokens", "key": "read"}
+            assert endpoint["tlsConfig"]["serverName"] in text
 
 
 # -- rights and bounds

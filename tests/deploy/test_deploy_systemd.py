@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from deploy_words import DEPLOY, parsed
 
+from goodput.access import listening
+from goodput.cli import serve
+
 UNITS = ("goodput-node.service", "goodput-aggregator.service")
 # systemd's own measure, 0 safe to 10 exposed; what a unit without a word of hardening gets is 9.6.
 EXPOSURE_MAX = {"goodput-node.service": 2.6, "goodput-aggregator.service": 1.6}
@@ -106,11 +109,15 @@ def test_the_users_and_folders_are_what_systemd_takes(tmp_path):
 
 def test_the_defaults_mean_the_same_to_systemd_and_to_a_shell():
     """systemd takes quotes off as a shell does; without them a shell would run the second word."""
-    text = (DEPLOY / "systemd" / "goodput-node.default").read_text()
-    options = re.findall(r"^#?(GOODPUT_\w+=.*)$", text, re.M)
-    assert len(options) == 3
+    files = [DEPLOY / "systemd" / f"goodput-{name}.default" for name in ("node", "aggregator")]
+    options = [line for file in files for line in re.findall(r"^#?(GOODPUT_\w+=.*)$", file.read_text(), re.M)]
+    assert len(options) == 5
     for line in options:
         assert len(shlex.split(line)) == 1, line
         name, _, value = shlex.split(line)[0].partition("=")
         if name == "GOODPUT_NODE_OPTIONS":
-            parsed("node", *value.split())
+            arguments = parsed("node", *value.split())
+            listening.check(arguments, arguments.listen[0], only_metrics=True)
+        if name == "GOODPUT_SERVE_OPTIONS":
+            arguments = parsed("serve", *value.split())
+            listening.check(arguments, serve.address(arguments.listen)[0])

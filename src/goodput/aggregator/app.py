@@ -1,7 +1,8 @@
 """The routes: ingest for agents, the JSON API, Prometheus and the built-in page.
 
-In: HTTP. Out: HTTP. Ingest is a raw ASGI route, since agents call it by the thousand; what a person calls is
-FastAPI with an OpenAPI schema at /api/v1/openapi.json.
+In: HTTP that the guard has let in, with who asks in `scope["access"]`. Out: HTTP. Ingest is a raw ASGI route, since
+agents call it by the thousand; what a person calls is FastAPI with an OpenAPI schema at /api/v1/openapi.json. A run that
+whoever asks may not see is answered as one that is not there.
 """
 
 from __future__ import annotations
@@ -14,40 +15,47 @@ from contextlib import asynccontextmanager
 from typing import Annotated, Literal
 
 import msgspec
-from fastapi import FastAPI, HTTPException, Query, Response
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from starlette.responses import FileResponse
 from starlette.routing import Route
 
 from goodput import __version__, schema
-from goodput.aggregator import models
+from goodput.access.tokens import EVERYTHING, Access
+from goodput.aggregator import limits, models, signing_in
 from goodput.aggregator.accounts import Accounts
+from goodput.aggregator.door import Door
 from goodput.aggregator.exposition import Exposition
+from goodput.aggregator.guard import Guard
+from goodput.aggregator.headers import PAGE_POLICY, has, value_of
 from goodput.aggregator.health import HealthLog
 from goodput.aggregator.health_costs import HealthView
 from goodput.aggregator.history import History, HistoryError
 from goodput.aggregator.ingest import Ingest
 from goodput.aggregator.ledger import Ledger, LedgerError
+from goodput.aggregator.routes_runs import add_runs
 from goodput.aggregator.store import Store
 
 log = logging.getLogger("goodput.aggregator")
-RUNS_LISTED_MAX = 1000
 EVENTS_LISTED, EVENTS_LISTED_MAX = 100, 1000
 _Severity = Literal["info", "warning", "critical"]
 _Limit = Annotated[int, Query(ge=1, le=EVENTS_LISTED_MAX)]
-HANGS_EVERY_SECONDS = 2.0
-_SCRIPTS = (
-    *("page", "words", "numbers", "nodes", "facts", "hang"),
-    *("figures", "restarts", "rolling", "straggler", "health"),
-)
+HANGS_EVERY_SECONDS, FILES_EVERY_SECONDS = 2.0, 1.0
+_PAGE = importlib.resources.files("goodput.aggregator") / "page"
 _PAGE_FILES = {
     "": "text/html",
     "page.css": "text/css",
-    **{f"{name}.js": "text/javascript" for name in _SCRIPTS},
+    **{one.name: "text/javascript" for one in _PAGE.iterdir() if one.name.endswith(".js")},
 }
 
 
-def create_app(ledger_url: str, *, stall_seconds: float = 60.0, stale_seconds: float = 30.0) -> FastAPI:
-    """The aggregator as an ASGI app over the ledger at `ledger_url` (an SQLAlchemy URL)."""
+def create_app(
+    ledger_url: str, *, stall_seconds: float = 60.0, stale_seconds: float = 30.0, door: Door | None = None
+) -> FastAPI:
+    """The aggregator as an ASGI app over the ledger at `ledger_url` (an SQLAlchemy URL).
+
+    Without a door whoever reaches it may do everything, as long as they ask for this machine by a name of its own.
+    """
+    door = door or Door()
     store, ledger = Store(), Ledger(ledger_url)
     accounts = Accounts(
         store, stall_seconds=stall_seconds, stale_seconds=stale_seconds, history=History(ledger_url)
@@ -61,9 +69,10 @@ def create_app(ledger_url: str, *, stall_seconds: float = 60.0, stale_seconds: f
 
     @asynccontextmanager
     async def lifespan(_app):
-        looking = asyncio.create_task(_find_hangs(accounts))
+        looking = [asyncio.create_task(_find_hangs(accounts)), asyncio.create_task(_look_at_files(door))]
         yield
-        looking.cancel()
+        for task in looking:
+            task.cancel()
         ledger.close()
 
     app = FastAPI(
@@ -74,12 +83,18 @@ def create_app(ledger_url: str, *, stall_seconds: float = 60.0, stale_seconds: f
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
+        # A redirect would name the host that the request named.
+        redirect_slashes=False,
+        dependencies=[Depends(_check_run)],
     )
-    app.state.ledger_url = ledger.url
-    app.router.routes.append(Route("/api/v1/ingest", _IngestRoute(ingest), methods=["POST"]))
+    app.add_middleware(Guard, door=door)
+    app.state.ledger_url, app.state.door = ledger.url, door
+    app.router.routes.append(Route("/api/v1/ingest", _IngestRoute(ingest, door.requests), methods=["POST"]))
+    signing_in.add_routes(app, door)
     _add_health(app, health)
+    add_runs(app, accounts)
     _add_api(app, accounts)
-    _add_operations(app, Exposition(accounts, ingest, health))
+    _add_operations(app, Exposition(accounts, ingest, health, door))
     _add_page(app)
     return app
 
@@ -97,31 +112,72 @@ async def _find_hangs(accounts: Accounts) -> None:
         took = time.perf_counter() - began
 
 
-class _IngestRoute:
-    """POST a NodeReport (MessagePack), get an Ack. 400 malformed, 413 too large, 503 keep it and push again."""
+async def _look_at_files(door: Door) -> None:
+    while True:
+        await asyncio.sleep(FILES_EVERY_SECONDS)
+        try:
+            door.look()
+        except Exception:
+            log.exception("looking at tokens and certificates failed")
 
-    def __init__(self, ingest: Ingest):
-        self._ingest = ingest
+
+class _Unread(Exception):
+    """A body that is not read to its end: status, the refusal's name, the line that answers."""
+
+
+class _IngestRoute:
+    """POST a NodeReport (MessagePack), get an Ack.
+
+    400 malformed, 413 too large, 415 packed, 503 keep it and push again.
+    """
+
+    def __init__(self, ingest: Ingest, requests):
+        self._ingest, self._requests = ingest, requests
+        self._reading_bytes = 0
 
     async def __call__(self, scope, receive, send) -> None:
-        body = bytearray()
-        more = True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return None
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-            if len(body) > schema.BODY_BYTES_MAX:
-                self._ingest.counts["report", "malformed"] += 1
-                return await _answer(send, 413, b"report too large\n", b"text/plain")
         try:
-            ack = await self._ingest.take(bytes(body))
+            body = await self._body(scope["headers"], receive)
+        except _Unread as unread:
+            status, reason, text = unread.args
+            self._requests.refused[reason] += 1
+            if reason == "body":
+                self._ingest.counts["report", "malformed"] += 1
+            return await _answer(send, status, f"{text}\n".encode(), b"text/plain")
+        if body is None:
+            return None
+        try:
+            ack = await self._ingest.take(body, scope["access"])
         except schema.SchemaError as error:
             return await _answer(send, 400, f"{error}\n".encode(), b"text/plain")
         except LedgerError as error:
             return await _answer(send, 503, f"{error}\n".encode(), b"text/plain")
         await _answer(send, 200, schema.encode(ack), schema.CONTENT_TYPE.encode())
+
+    async def _body(self, headers, receive) -> bytes | None:
+        """The whole body; None from a client that went away. Raises _Unread."""
+        if has(headers, b"content-encoding"):
+            # What is not unpacked cannot become more than it was when it came.
+            raise _Unread(415, "encoding", "reports come as they are, without Content-Encoding")
+        length = value_of(headers, b"content-length") or b"0"
+        if len(length) > 15 or int(length) > schema.BODY_BYTES_MAX:
+            raise _Unread(413, "body", f"report too large: {schema.BODY_BYTES_MAX} bytes at most")
+        body, more = bytearray(), True
+        try:
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return None
+                part, more = message.get("body", b""), message.get("more_body", False)
+                if self._reading_bytes + len(part) > limits.BODIES_BYTES_MAX:
+                    raise _Unread(503, "busy", "too many reports at a time; push it again")
+                self._reading_bytes += len(part)
+                body += part
+                if len(body) > schema.BODY_BYTES_MAX:
+                    raise _Unread(413, "body", f"report too large: {schema.BODY_BYTES_MAX} bytes at most")
+        finally:
+            self._reading_bytes -= len(body)
+        return bytes(body)
 
 
 async def _answer(send, status: int, body: bytes, content_type: bytes) -> None:
@@ -141,6 +197,7 @@ def _add_health(app: FastAPI, health: HealthView) -> None:
         "/api/v1/health", responses={200: {"model": models.Health}}, summary="Hardware's health, newest first"
     )
     async def everything(
+        request: Request,
         run: str | None = None,
         node: str | None = None,
         severity: _Severity | None = None,
@@ -149,10 +206,10 @@ def _add_health(app: FastAPI, health: HealthView) -> None:
     ) -> Response:
         """XIDs, ECC errors, links that went down and the like. `since` is in unix seconds."""
         wanted = {"node": node, "severity": severity, "since_ns": 0 if since is None else _ns(since)}
-        return _json({"events": health.all(run, limit=limit, **wanted)})
+        return _json({"events": health.all(run, access=_access(request), limit=limit, **wanted)})
 
     @app.get(
-        "/api/v1/runs/{run:path}/health",
+        "/api/v1/runs/{run:run}/health",
         responses={200: {"model": models.RunHealth}, 404: {"description": "no such run"}},
         summary="What happened to the hardware under a run, newest first, and what it has cost",
     )
@@ -167,18 +224,27 @@ def _add_health(app: FastAPI, health: HealthView) -> None:
         try:
             return _json({"run": run, "events": health.of_run(run, limit=limit, **wanted)})
         except KeyError:
-            raise HTTPException(404, f"no run {run!r}") from None
+            raise _no_run(run) from None
+
+
+def _access(request: Request) -> Access:
+    return request.scope["access"]
+
+
+async def _check_run(request: Request) -> None:
+    """Before every route of one run: whoever asks may see it, or it is not there."""
+    run = request.path_params.get("run")
+    if run is not None and not _access(request).may(run):
+        raise _no_run(run)
+
+
+def _no_run(run: str) -> HTTPException:
+    return HTTPException(404, f"no run {run!r}")
 
 
 def _add_api(app: FastAPI, accounts: Accounts) -> None:
-    @app.get("/api/v1/runs", responses={200: {"model": models.Runs}}, summary="All runs, newest first")
-    async def runs() -> Response:
-        rows = [accounts.summary(name) for name in list(accounts.store.runs)]
-        rows.sort(key=lambda row: -row["start"])
-        return _json({"runs": rows[:RUNS_LISTED_MAX]})
-
     @app.get(
-        "/api/v1/runs/{run:path}/account",
+        "/api/v1/runs/{run:run}/account",
         responses={
             200: {"model": models.Account},
             404: {"description": "no such run"},
@@ -194,7 +260,7 @@ def _add_api(app: FastAPI, accounts: Accounts) -> None:
         return _json(await _found(run, accounts.past(run, *window)))
 
     @app.get(
-        "/api/v1/runs/{run:path}/rolling",
+        "/api/v1/runs/{run:run}/rolling",
         responses={200: {"model": models.RollingWindows}, 404: {"description": "no such run"}},
         summary="The last 5 minutes, hour and day of a run, and its lifetime, side by side",
     )
@@ -202,7 +268,7 @@ def _add_api(app: FastAPI, accounts: Accounts) -> None:
         return _json({"run": run, "windows": await _found(run, accounts.rolling(run))})
 
     @app.get(
-        "/api/v1/runs/{run:path}",
+        "/api/v1/runs/{run:run}",
         responses={200: {"model": models.Run}, 404: {"description": "no such run"}},
         summary="A run's account, factors, coverage and ranks",
     )
@@ -210,7 +276,7 @@ def _add_api(app: FastAPI, accounts: Accounts) -> None:
         try:
             return _json(accounts.document(run))
         except KeyError:
-            raise HTTPException(404, f"no run {run!r}") from None
+            raise _no_run(run) from None
 
 
 def _ns(seconds: float) -> int:
@@ -224,15 +290,16 @@ async def _found(run: str, coming):
     try:
         return await coming
     except KeyError:
-        raise HTTPException(404, f"no run {run!r}") from None
+        raise _no_run(run) from None
     except HistoryError as error:
         raise HTTPException(503, str(error)) from None
 
 
 def _add_operations(app: FastAPI, exposition: Exposition) -> None:
     @app.get("/metrics", include_in_schema=False)
-    async def metrics() -> Response:
-        return Response(exposition.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    async def metrics(request: Request) -> Response:
+        text = exposition.text(_access(request) or EVERYTHING)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/healthz", include_in_schema=False)
     async def healthz() -> Response:
@@ -240,21 +307,12 @@ def _add_operations(app: FastAPI, exposition: Exposition) -> None:
 
 
 def _add_page(app: FastAPI) -> None:
-    folder = importlib.resources.files("goodput.aggregator") / "page"
-    # The page shows names that anybody who can push chose, so the browser is told to run and load nothing else.
-    headers = {
-        "Cache-Control": "no-cache",
-        "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-        "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-        "Referrer-Policy": "no-referrer",
-        "X-Content-Type-Options": "nosniff",
-        "X-Frame-Options": "DENY",
-    }
+    headers = {"Cache-Control": "no-cache", "Content-Security-Policy": PAGE_POLICY}
 
     def answer(name: str) -> Response:
         if name not in _PAGE_FILES:
             raise HTTPException(404, "not found")
-        path = folder / (name or "page.html")
+        path = _PAGE / (name or "page.html")
         return FileResponse(str(path), media_type=_PAGE_FILES[name], headers=headers)
 
     @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)

@@ -1,7 +1,8 @@
 """The aggregator's series: the accounts of its runs, and how it fares itself.
 
 In: the accounts and the ingest's counters. Out: Prometheus text. A run that finished is shown for
-`KEPT_SECONDS` more, so that its last values are scraped; then its series end.
+`KEPT_SECONDS` more, so that its last values are scraped; then its series end. Who may see some runs only gets the series
+of those; the aggregator's own, which tell of all, are for those who may see all.
 """
 
 from __future__ import annotations
@@ -12,37 +13,44 @@ import time
 from prometheus_client import generate_latest
 
 from goodput import __version__
+from goodput.access.tokens import EVERYTHING, Access
 from goodput.account import figures
 from goodput.account.account import FACTORS, Account
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts import Accounts
+from goodput.aggregator.door import Door
 from goodput.aggregator.health_costs import HealthView
 from goodput.aggregator.ingest import Ingest
 from goodput.causes import explain
 from goodput.metrics import Families
 
 KEPT_SECONDS = 900.0
+RESTARTS_SHOWN = 16
 
 
 class Exposition:
-    """A registry for prometheus_client's writer: `collect` is called at each scrape."""
-
-    def __init__(self, accounts: Accounts, ingest: Ingest, health: HealthView, clock_ns=time.time_ns):
+    def __init__(
+        self, accounts: Accounts, ingest: Ingest, health: HealthView, door: Door, clock_ns=time.time_ns
+    ):
         self._accounts, self._ingest, self._health, self._clock_ns = accounts, ingest, health, clock_ns
+        self._door = door
 
-    def text(self) -> bytes:
-        return generate_latest(self)
+    def text(self, access: Access = EVERYTHING) -> bytes:
+        """What `access` may see, at this moment."""
+        return generate_latest(_Scrape(self.families(access)))
 
-    def collect(self):
+    def families(self, access: Access) -> Families:
         families = Families("aggregator")
         now_ns = self._clock_ns()
-        for name in list(self._accounts.store.runs):
+        for name in filter(access.may, list(self._accounts.store.runs)):
             account = self._accounts.account(name)
             if account.status == "finished" and now_ns - account.end_ns > KEPT_SECONDS * 1e9:
                 continue
             self._add_run(families, account, now_ns)
-        self._add_self(families)
-        return iter(families)
+        if access.is_of_all:
+            self._add_self(families)
+            _add_door(families, self._door)
+        return families
 
     def _add_run(self, families: Families, account: Account, now_ns: int) -> None:
         run = {"run": account.run}
@@ -65,6 +73,11 @@ class Exposition:
         self._add_hang(families, account, now_ns)
         self._add_ranks(families, account, now_ns)
         self._add_health(families, run)
+        if account.status != "finished":
+            self._add_saves(families, run, now_ns)
+            gpus = sum(rank.devices for rank in account.ranks if rank.rank < account.world_size)
+            families.add("goodput_run_gpus", run, gpus)
+        _add_restarts(families, account)
         _add_figures(families, account)
         _add_straggler(families, account)
         for cause in explain(account):
@@ -90,6 +103,17 @@ class Exposition:
         oldest = min((attempt.heard_ns or attempt.seen_ns for attempt in alive), default=now_ns)
         families.add("goodput_rank_last_report_age_seconds", run, max(now_ns - oldest, 0) / 1e9)
 
+    def _add_saves(self, families: Families, run: dict[str, str], now_ns: int) -> None:
+        saves = self._accounts.store.saves.get(run["run"])
+        if saves is None or saves.newest is None:
+            return
+        families.add("goodput_checkpoint_age_seconds", run, saves.age_seconds(now_ns))
+        interval = saves.interval_seconds()
+        if interval is not None:
+            families.add("goodput_checkpoint_interval_seconds", run, interval)
+        if saves.save_ns is not None:
+            families.add("goodput_checkpoint_last_save_seconds", run, saves.save_ns / 1e9)
+
     def _add_health(self, families: Families, run: dict[str, str]) -> None:
         events, spent_ns = self._health.counted(run["run"])
         for (kind, severity), count in sorted(events.items()):
@@ -102,7 +126,7 @@ class Exposition:
         families.add("goodput_aggregator_info", {"version": __version__}, 1)
         for outcome in ("accepted", "malformed", "failed"):
             families.add("goodput_aggregator_reports_total", {"outcome": outcome}, counts["report", outcome])
-        for reason in ("malformed", "claim", "phases", "runs", "time"):
+        for reason in ("malformed", "claim", "phases", "runs", "ranks", "scope", "time"):
             families.add(
                 "goodput_aggregator_rank_rejections_total", {"reason": reason}, counts["rejection", reason]
             )
@@ -113,7 +137,7 @@ class Exposition:
         for outcome, count in self._accounts.hangs.counts.items():
             families.add("goodput_aggregator_stacks_total", {"outcome": outcome}, count)
         events = self._ingest.health.counts
-        for reason in ("malformed", "time", "full"):
+        for reason in ("malformed", "time", "full", "scope"):
             labels = {"reason": reason}
             families.add("goodput_aggregator_health_dropped_total", labels, events["dropped", reason])
         for (kind, severity), count in sorted(events.items()):
@@ -126,6 +150,26 @@ class Exposition:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         families.add("goodput_aggregator_cpu_seconds_total", {}, usage.ru_utime + usage.ru_stime)
         families.add("goodput_aggregator_memory_bytes", {}, _resident_bytes())
+
+
+class _Scrape:
+    """A registry for prometheus_client's writer."""
+
+    def __init__(self, families: Families):
+        self.collect = families.__iter__
+
+
+def _add_door(families: Families, door: Door) -> None:
+    door.requests.collect(families)
+    families.add("goodput_aggregator_sessions", {}, len(door.sessions) if door.sessions else 0)
+    errors = door.certificate.errors if door.certificate else 0
+    families.add("goodput_aggregator_tls_reload_errors_total", {}, errors)
+    keeper = door.keeper
+    families.add("goodput_aggregator_token_reload_errors_total", {}, keeper.errors if keeper else 0)
+    for scope, count in (keeper.counted() if keeper else {}).items():
+        families.add("goodput_aggregator_tokens", {"scope": scope}, count)
+    if keeper and (expiry := keeper.next_expiry()) is not None:
+        families.add("goodput_aggregator_token_expiry_timestamp_seconds", {}, expiry)
 
 
 def _add_figures(families: Families, account: Account) -> None:
@@ -155,6 +199,16 @@ def _add_figures(families: Families, account: Account) -> None:
         for state, value in (total or {"states": {}})["states"].items():
             if value is not None:
                 families.add(name, {**run, "state": state}, value)
+
+
+def _add_restarts(families: Families, account: Account) -> None:
+    for restart in account.restarts[-RESTARTS_SHOWN:]:
+        labels = {"run": account.run, "attempt": str(restart.attempt)}
+        families.add("goodput_restart_timestamp_seconds", labels, restart.time_ns / 1e9)
+        families.add("goodput_restart_lost_gpu_seconds", labels, restart.lost_gpu_ns / 1e9)
+        if restart.devices:
+            down_seconds = restart.down_gpu_ns / restart.devices / 1e9
+            families.add("goodput_restart_down_seconds", labels, down_seconds)
 
 
 def _add_straggler(families: Families, account: Account) -> None:

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from goodput import schema
+from goodput.access.tokens import EVERYTHING, Access
 from goodput.account import Account, Attempt, Run
 from goodput.aggregator.accounts import Accounts
 from goodput.aggregator.health import HealthLog, Key, kind_of
@@ -85,20 +86,27 @@ class HealthView:
     def of_run(self, name: str, **wanted) -> list[dict]:
         """A run's events, newest first, with the ranks of this run that they hit. KeyError for one that is not there."""
         self._accounts.store.runs[name]
-        return self._documents(self._log.of_run(name), (name,), **wanted)
+        return self._documents(self._log.of_run(name), name.__eq__, **wanted)
 
-    def all(self, run: str | None = None, **wanted) -> list[dict]:
-        """All events, newest first, or those that hit a run."""
-        return self._documents(self._log.all() if run is None else self._log.of_run(run), None, **wanted)
+    def all(self, run: str | None = None, access: Access = EVERYTHING, **wanted) -> list[dict]:
+        """All events, newest first, or those that hit a run.
 
-    def _documents(self, entries: list[Entry], runs, *, limit: int, node=None, severity=None, since_ns=0):
+        Who may see some runs only, sees the events that hit one of those, and nothing of the other runs.
+        """
+        entries = self._log.all() if run is None else self._log.of_run(run)
+        if not access.is_of_all:
+            entries = [entry for entry in entries if any(access.may(name) for name, _ in entry[1].hits)]
+            entries = entries if run is None or access.may(run) else []
+        return self._documents(entries, access.may, **wanted)
+
+    def _documents(self, entries: list[Entry], is_shown, *, limit: int, node=None, severity=None, since_ns=0):
         chosen = [
             (key, event)
             for key, event in entries
             if event.time_ns >= since_ns and node in (None, key[0]) and severity in (None, event.severity)
         ]
         newest = heapq.nsmallest(limit, chosen, key=lambda entry: (-entry[1].time_ns, entry[0]))
-        named = {run for _, event in newest for run, _ in event.hits if runs is None or run in runs}
+        named = {run for _, event in newest for run, _ in event.hits if is_shown(run)}
         costs = {run: found for run in sorted(named) if (found := self.costs(run))}
         return [self._document(key, event, named, costs) for key, event in newest]
 

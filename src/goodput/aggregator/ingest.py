@@ -17,6 +17,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from goodput import schema
+from goodput.access.tokens import EVERYTHING, Access
 from goodput.aggregator.hangs import Hangs
 from goodput.aggregator.health import NODE_WEIGHT_MAX, HealthLog, Key
 from goodput.aggregator.ledger import Ledger, LedgerError
@@ -68,18 +69,26 @@ class Ingest:
         self.health.counts.clear()
         return restored
 
-    async def take(self, body: bytes) -> schema.Ack:
-        """Take one push. Raises SchemaError (nothing taken) or LedgerError (push again)."""
+    async def take(self, body: bytes, access: Access = EVERYTHING) -> schema.Ack:
+        """Take one push. Raises SchemaError (nothing taken) or LedgerError (push again).
+
+        What is of runs that `access` is not for is left out, each part by itself: ranks are rejected, stacks ignored,
+        health events taken for the runs that it is for.
+        """
         began = time.perf_counter()
         try:
             report = schema.decode(body)
+            ranks = len(report.ranks)
         except schema.SchemaError:
             self.counts["report", "malformed"] += 1
             raise
         finally:
             self.seconds += time.perf_counter() - began
         began = time.perf_counter()
-        rejected = [r for r in map(self._merge, report.ranks) if r is not None]
+        rejected: list[schema.Rejection] = []
+        if not access.is_of_all:
+            report, rejected = self._within(report, access)
+        rejected += [r for r in map(self._merge, report.ranks) if r is not None]
         self._take_health(report)
         self.seconds += time.perf_counter() - began
         try:
@@ -92,7 +101,29 @@ class Ingest:
         if self._hangs is not None:
             self._hangs.take(report.stacks)
             wanted = self._hangs.wanted(report.ranks)
-        return schema.Ack(len(report.ranks) - len(rejected), rejected, wanted)
+        return schema.Ack(ranks - len(rejected), rejected, wanted)
+
+    def _within(self, report: schema.NodeReport, access: Access) -> tuple[schema.NodeReport, list]:
+        """What of a report is of the runs that a token is for, and rejections of the other ranks.
+
+        An event that hit no rank is of the node, which is nobody's own: it takes a token for all runs.
+        """
+        ranks, rejected, health = [], [], []
+        for rank in report.ranks:
+            run = rank.identity.run
+            if access.may(run):
+                ranks.append(rank)
+            else:
+                text = f"run {run[:64]!r} is none of the runs that the token {access.name} is for"
+                rejected.append(self._rejection(rank.identity, "scope", text))
+        for event in report.health:
+            hits = [hit for hit in event.hits if access.may(hit[0])]
+            if hits:
+                health.append(replace(event, hits=hits))
+            else:
+                self.health.counts["dropped", "scope"] += 1
+        stacks = [stack for stack in report.stacks if access.may(stack.of.run)]
+        return replace(report, ranks=ranks, health=health, stacks=stacks), rejected
 
     def _merge(self, report: schema.RankReport) -> schema.Rejection | None:
         identity = report.identity
@@ -104,6 +135,9 @@ class Ingest:
             reason, text = "malformed", str(error)
         except Refused as refused:
             reason, text = refused.reason, str(refused)
+        return self._rejection(identity, reason, text)
+
+    def _rejection(self, identity: schema.Identity, reason: str, text: str) -> schema.Rejection:
         self.counts["rejection", reason] += 1
         if (identity.run, identity.rank, reason) not in self._named and len(self._named) < RUNS_NAMED_MAX:
             self._named.add((identity.run, identity.rank, reason))

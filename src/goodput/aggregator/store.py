@@ -119,13 +119,13 @@ class Store:
 
     def _place(self, identity: schema.Identity, now_ns: int) -> Attempt:
         """A new process's attempt in its run, under its own attempt number or the next one that is free."""
+        if len(self.processes) >= PROCESSES_MAX:
+            raise Refused("ranks", f"run {identity.run!r}: {PROCESSES_MAX} rank processes at most are kept")
         run = self.runs.get(identity.run)
         if run is None:
             if len(self.runs) >= RUNS_MAX:
                 raise Refused("runs", f"run {identity.run!r}: {RUNS_MAX} runs at most are kept")
             run = self.runs[identity.run] = Run(identity.run)
-        if len(self.processes) >= PROCESSES_MAX:
-            raise Refused("ranks", f"run {identity.run!r}: {PROCESSES_MAX} rank processes at most are kept")
         number = identity.attempt
         holder = run.attempts.get((identity.rank, number))
         if holder is not None:

@@ -22,7 +22,7 @@ GPUS_MAX = 256
 GPU_DRIVERS = ("nvml", "dcgm", "amd", "dcgm_endpoint")
 EXAMPLE = """examples:
   goodput node                                             serve what this node's ranks report
-  goodput node --aggregator http://goodput.internal:9471   and push it
+  goodput node --aggregator https://goodput.internal:9471 --token-file FILE   and push it
   goodput node --aggregator URL --py-spy                   and the stack of a rank that hangs, when asked
   goodput node --once                                      print one exposition and exit
   goodput node --check                                     what can be seen on this node, what not, and why

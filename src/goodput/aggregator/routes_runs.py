@@ -1,0 +1,72 @@
+"""The routes of the list of runs and of a run over time; both are asked again and again by every open page.
+
+In: HTTP. Out: JSON as models_runs.py has it. A page of the list costs a look-up per run, and an
+account of those alone that changed.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from fastapi import FastAPI, HTTPException, Query, Request, Response
+
+from goodput.aggregator import models_runs as models
+from goodput.aggregator.accounts import Accounts
+from goodput.aggregator.history import HistoryError
+from goodput.aggregator.summaries import Summaries
+from goodput.aggregator.timeline import POINTS_MAX
+from goodput.aggregator.timelines import Timelines
+
+RUNS_LISTED_MAX = 1000
+QUERY_CHARACTERS_MAX = 128
+_Limit = Annotated[int, Query(ge=1, le=RUNS_LISTED_MAX)]
+_Offset = Annotated[int, Query(ge=0, le=1_000_000)]
+_Search = Annotated[str, Query(max_length=QUERY_CHARACTERS_MAX)]
+_Points = Annotated[int, Query(ge=1, le=POINTS_MAX)]
+POINTS = 120
+
+
+def add_runs(app: FastAPI, accounts: Accounts) -> None:
+    """Before the route of one run, whose name may hold slashes."""
+    summaries, timelines = Summaries(accounts), Timelines(accounts)
+
+    @app.get("/api/v1/runs", responses={200: {"model": models.Runs}}, summary="Runs, newest first")
+    async def runs(
+        request: Request, limit: _Limit = RUNS_LISTED_MAX, offset: _Offset = 0, q: _Search = ""
+    ) -> Response:
+        """`q` is a part of the name, in any case. `total` counts all that match; `truncated` says there are more."""
+        return _json(summaries.page(limit, offset, q, request.scope["access"].may))
+
+    @app.get(
+        "/api/v1/runs/{run:run}/timeline",
+        responses={
+            200: {"model": models.Timeline},
+            404: {"description": "no such run"},
+            503: {"description": "busy"},
+        },
+        summary="A run over time: GPU-seconds by state per bucket, marks, and its slowest ranks",
+    )
+    async def timeline(
+        run: str, points: _Points = POINTS, start: float | None = None, end: float | None = None
+    ) -> Response:
+        """Each bucket's states sum to its `gpu_seconds`. `start` and `end` are unix seconds, as for the account."""
+        window = tuple(None if at is None else _ns(at) for at in (start, end))
+        if None not in window and window[0] >= window[1]:
+            raise HTTPException(422, f"start {start} is not before end {end}")
+        try:
+            return _json(await timelines.of(run, points, window))
+        except KeyError:
+            raise HTTPException(404, f"no run {run!r}") from None
+        except HistoryError as error:
+            raise HTTPException(503, str(error)) from None
+
+
+def _ns(seconds: float) -> int:
+    if not abs(seconds) < 4e9:
+        raise HTTPException(422, f"{seconds}: want unix seconds")
+    return round(seconds * 1e9)
+
+
+def _json(value) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")

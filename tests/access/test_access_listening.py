@@ -1,0 +1,134 @@
+"""Where one may listen, and certificates that follow their files."""
+
+import argparse
+import os
+import shutil
+import ssl
+import stat
+
+import pytest
+from certificates import Authority
+
+from goodput.access.listening import Certificate, Refused, check, is_loopback
+from goodput.access.options import add_options
+
+
+def options(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_options(parser.add_argument)
+    return parser.parse_args(words)
+
+
+TOKENS, TLS, CA = ("--tokens", "t"), ("--tls-cert", "c", "--tls-key", "k"), ("--client-ca", "a")
+PLAIN, PUBLIC = ("--insecure-http",), ("--metrics-public",)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback_needs_nothing(host):
+    check(options(), host)
+    check(options(), host, only_metrics=True)
+
+
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "::", "", "10.0.0.1", "head", "127.0.0.1.example.org", "::ffff:127.0.0.1"]
+)
+def test_elsewhere_it_takes_authentication_and_tls(host):
+    assert not is_loopback(host)
+    for enough in ((*TOKENS, *TLS), (*TLS, *CA), (*TOKENS, *TLS, *CA), (*TOKENS, *PLAIN)):
+        check(options(*enough), host)
+        check(options(*enough), host, only_metrics=True)
+    for too_little in ((), TLS, PLAIN, PUBLIC, (*PLAIN, *PUBLIC), (*TLS, *PUBLIC)):
+        with pytest.raises(Refused) as refused:
+            check(options(*too_little), host)
+        for way in ("--tokens", "--client-ca", "proxy"):
+            assert way in str(refused.value)
+    with pytest.raises(Refused, match="--insecure-http"):
+        check(options(*TOKENS), host)
+    check(options(*PUBLIC), host, only_metrics=True)
+    with pytest.raises(Refused, match="--metrics-public"):
+        check(options(), host, only_metrics=True)
+
+
+def test_halves_of_tls_are_refused_everywhere():
+    for half in (TLS[:2], TLS[2:], CA, (*TOKENS, *CA)):
+        with pytest.raises(Refused, match=r"go together|needs --tls-cert"):
+            check(options(*half), "127.0.0.1")
+
+
+@pytest.fixture
+def authority(tmp_path):
+    return Authority(tmp_path)
+
+
+def test_a_replaced_certificate_is_served_and_a_broken_one_is_not(tmp_path, authority, caplog):
+    for number, name in enumerate(("one", "two")):
+        for source, target in zip(authority.issue(name), (f"cert{number}", f"key{number}"), strict=True):
+            shutil.copy(source, tmp_path / target)
+    cert, key = tmp_path / "cert", tmp_path / "key"
+    shutil.copy(tmp_path / "cert0", cert), shutil.copy(tmp_path / "key0", key)
+    kept = Certificate(str(cert), str(key))
+    assert served(kept) == "one"
+    shutil.copy(tmp_path / "cert1", cert)
+    kept.look()
+    assert (served(kept), kept.errors) == ("one", 1), "half of a pair"
+    shutil.copy(tmp_path / "key1", key)
+    kept.look()
+    assert (served(kept), kept.errors) == ("two", 1)
+    os.unlink(key)
+    kept.look()
+    kept.look()
+    assert (served(kept), kept.errors) == ("two", 2) and len(caplog.records) == 2
+
+
+def test_certificates_that_cannot_be_used(tmp_path, authority):
+    cert, key = map(str, authority.issue("one"))
+    other = str(authority.issue("two")[1])
+    nothing = tmp_path / "nothing"
+    nothing.write_text("")
+    for arguments, complaint in (
+        ((cert, other), "belong together"),
+        ((str(nothing), key), "belong together"),
+        ((cert, str(tmp_path / "absent")), "No such file"),
+        ((cert, key, str(nothing)), "--client-ca"),
+        ((cert, key, str(tmp_path / "absent")), "--client-ca .*No such file"),
+    ):
+        with pytest.raises(Refused, match=complaint):
+            Certificate(*arguments)
+
+
+def test_an_encrypted_key_is_refused_instead_of_asking_for_a_password(tmp_path, authority):
+    import subprocess
+
+    cert, key = authority.issue("one")
+    locked = tmp_path / "locked.key"
+    command = ["openssl", "ec", "-aes128", "-passout", "pass:x", "-in", str(key), "-out", str(locked)]
+    subprocess.run(command, check=True, capture_output=True)
+    with pytest.raises(Refused, match="encrypted"):
+        Certificate(str(cert), str(locked))
+
+
+def test_a_key_that_others_may_read_is_told_of(authority, caplog):
+    cert, key = authority.issue("one")
+    assert stat.S_IMODE(os.stat(key).st_mode) == 0o600
+    Certificate(str(cert), str(key))
+    assert not caplog.records
+    os.chmod(key, 0o644)
+    Certificate(str(cert), str(key))
+    assert "everybody on this machine may read it" in caplog.text
+
+
+def served(certificate: Certificate) -> str:
+    """The name on the certificate that a client is shown, by a handshake in memory."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = client.wrap_bio(to_client, to_server)
+    theirs = certificate.context.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(4):
+        for side in (ours, theirs):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                pass
+    shown = ours.getpeercert(binary_form=True)
+    return "one" if b"one" in shown else "two" if b"two" in shown else "?"

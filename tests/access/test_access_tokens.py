@@ -1,0 +1,251 @@
+"""Tokens, their file and the keeper of those in force."""
+
+import json
+import os
+import stat
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from goodput.access import file
+from goodput.access.keeper import Denied, Keeper
+from goodput.access.tokens import TEXT, TOKEN_CHARS_MAX, digest, make
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "tokens.json"
+
+
+def add(path, name: str = "one", scope: str = "read", **given) -> str:
+    text, token = make(name, scope, **given)
+    with file.changing(path) as tokens:
+        tokens.append(token)
+    return text
+
+
+def refusal(keeper: Keeper, text: bytes) -> str:
+    with pytest.raises(Denied) as denied:
+        keeper.access(text)
+    return denied.value.reason
+
+
+# ---- One token
+
+
+def test_a_token_is_random_and_only_its_hash_is_kept(path):
+    texts = {add(path, f"n{number}") for number in range(20)}
+    assert len(texts) == 20 and all(TEXT.fullmatch(text) and len(text) <= TOKEN_CHARS_MAX for text in texts)
+    kept = path.read_text()
+    for text in texts:
+        secret = text.rpartition("_")[2]
+        assert secret not in kept and digest(text.encode()).hex() in kept
+    assert len({text.rpartition("_")[2] for text in texts}) == 20
+
+
+@pytest.mark.parametrize(
+    ("runs", "tenant", "may", "may_not"),
+    [
+        (("*",), None, ["a", "a/b", "ü", ""], []),
+        (("exp-1",), None, ["exp-1"], ["exp-10", "exp", "Exp-1", "exp-1\n", "x/exp-1"]),
+        (("exp-*", "base?"), None, ["exp-", "exp-1/2", "base1"], ["base", "base12", "aexp-1"]),
+        (("*",), "vision", ["vision/a", "vision/a/b"], ["vision", "vision2/a", "a", "x/vision/a"]),
+        (("a*",), "vision", ["vision/a1"], ["vision/b", "a1"]),
+        (("a.c",), None, ["a.c"], ["abc"]),
+        (("[ab]1",), None, ["a1", "b1"], ["c1", "[ab]1"]),
+    ],
+)
+def test_which_runs_a_token_is_for(runs, tenant, may, may_not):
+    access = make("n", "read", runs=runs, tenant=tenant)[1].access()
+    assert [run for run in may if not access.may(run)] == []
+    assert [run for run in may_not if access.may(run)] == []
+    assert access.is_of_all == (runs == ("*",) and tenant is None)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": ""}, {"name": "two words"}, {"name": "x" * 65}, {"name": "a\n"}, {"scope": "admin"},
+        {"tenant": "a/b"}, {"tenant": "*"}, {"tenant": ""}, {"runs": ()}, {"runs": ("",)}, {"runs": ("a\n",)},
+        {"runs": ("x" * 129,)}, {"runs": ("*a*a*a*a*",)}, {"runs": ("a",) * 65},
+    ],
+)  # fmt: skip
+def test_what_no_token_can_be(wrong):
+    arguments = {"name": "n", "scope": "read", **wrong}
+    with pytest.raises(ValueError):
+        make(arguments.pop("name"), arguments.pop("scope"), **arguments)
+
+
+def test_patterns_take_no_time_however_they_are_made():
+    access = make("n", "read", runs=("*a*a*a*b",))[1].access()
+    began = time.perf_counter()
+    assert not access.may("a" * 128)
+    assert not access.may("a" * 10**7 + "b")
+    assert time.perf_counter() - began < 0.2
+
+
+# ---- The keeper
+
+
+def test_who_has_a_token_gets_in_and_nobody_else(path):
+    mine, other = add(path, "mine"), add(path, "other", "ingest")
+    keeper = Keeper(path)
+    assert keeper.access(mine.encode()).name == "mine" and keeper.access(other.encode()).scopes == ("ingest",)
+    number = mine.split("_")[2]
+    for text, reason in {
+        "": "malformed",
+        "goodput": "malformed",
+        mine[:-1]: "malformed",
+        mine + "0": "malformed",
+        mine + "\n": "malformed",
+        mine.upper(): "malformed",
+        mine[:-1] + ("0" if mine[-1] != "0" else "1"): "unknown",
+        f"goodput_read_{number}_{other.rpartition('_')[2]}": "unknown",
+        mine.replace("read", "ingest"): "unknown",
+        mine.replace(number, "0" * 12): "unknown",
+        "x" * 100_000: "malformed",
+        "\xff\xfe": "malformed",
+    }.items():
+        assert refusal(keeper, text.encode("latin-1")) == reason, text[:100]
+
+
+@pytest.fixture(scope="module")
+def keeper(tmp_path_factory):
+    path = tmp_path_factory.mktemp("any") / "tokens.json"
+    add(path)
+    return Keeper(path)
+
+
+@given(body=st.binary(max_size=300))
+def test_no_bytes_are_a_token_by_chance_and_none_raise_anything_else(keeper, body):
+    assert refusal(keeper, body) in ("malformed", "unknown")
+
+
+def test_a_token_opens_until_it_expires(path):
+    text = add(path, expires=1000.0)
+    now = [999.0]
+    keeper = Keeper(path, clock=lambda: now[0])
+    access = keeper.access(text.encode())
+    assert (keeper.counted(), keeper.next_expiry()) == ({"ingest": 0, "read": 1}, 1000.0)
+    now[0] = 1000.0
+    assert refusal(keeper, text.encode()) == "expired" and keeper.counted()["read"] == 0
+    assert keeper.next_expiry() is None
+    with pytest.raises(Denied):
+        keeper.still(access)
+
+
+def test_a_changed_file_is_taken_and_a_broken_one_is_not(path, caplog):
+    first = add(path, "first")
+    keeper = Keeper(path)
+    second = add(path, "second")
+    access = keeper.access(second.encode())
+    for content in (b"{", b"[]", b'{"version": 1, "tokens": [{}]}', b"\xff", b"[" * 100_000, b""):
+        path.write_bytes(content)
+        keeper.look()
+        assert keeper.access(first.encode()).name == "first"
+    assert keeper.errors == 6 and len(caplog.records) == 6
+    keeper.look()
+    assert keeper.errors == 6, "one file is told of once"
+    os.unlink(path)
+    keeper.look()
+    keeper.look()
+    assert keeper.errors == 7 and keeper.access(first.encode())
+    third = add(path, "third")
+    keeper.look()
+    assert keeper.access(third.encode()) and refusal(keeper, first.encode()) == "unknown"
+    with pytest.raises(Denied) as denied:
+        keeper.still(access)
+    assert denied.value.reason == "session"
+    for text in (first, second, third):
+        assert text not in caplog.text and text.rpartition("_")[2] not in caplog.text
+
+
+# ---- The file
+
+
+def test_only_the_owner_can_read_the_file_and_its_mode_stays(path):
+    previous = os.umask(0)
+    try:
+        add(path)
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600 and file.warning(path) is None
+        os.chmod(path, 0o640)
+        add(path)
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o640 and file.warning(path) is None
+        for mode, words in ((0o644, "may read"), (0o660, "may change"), (0o602, "may change")):
+            os.chmod(path, mode)
+            assert words in file.warning(path)
+        os.chmod(path, 0o666)
+        add(path)
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o640
+    finally:
+        os.umask(previous)
+    assert os.listdir(path.parent) == ["tokens.json"]
+
+
+def test_a_failure_leaves_the_file_as_it_was(path):
+    add(path)
+    before = path.read_text()
+    with pytest.raises(RuntimeError), file.changing(path) as tokens:
+        tokens.clear()
+        raise RuntimeError
+    assert path.read_text() == before and os.listdir(path.parent) == ["tokens.json"]
+
+
+def test_changes_at_one_time_lose_nothing(path):
+    threads = [threading.Thread(target=add, args=(path, f"n{number}")) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {token.name for token in file.read(path)} == {f"n{number}" for number in range(16)}
+
+
+def test_a_token_survives_the_file(path):
+    add(path, "n", "ingest", runs=("a*", "ü[bc]"), tenant="t", created=5.0, expires=7.5)
+    (token,) = file.read(path)
+    assert (token.name, token.scope, token.runs, token.tenant) == ("n", "ingest", ("a*", "ü[bc]"), "t")
+    assert (token.created, token.expires) == (5.0, 7.5)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"id": "xyz"}, "token 1: id is"), ({"sha256": "00"}, "sha256 is"), ({"sha256": "zz" * 32}, "sha256 is wrong"),
+        ({"scope": "root"}, "scope 'root'"), ({"runs": "*"}, "runs is"), ({"runs": [1]}, "runs is"),
+        ({"runs": []}, "0 patterns"), ({"expires": "soon"}, "expires is"), ({"expires": float("nan")}, "expires is"),
+        ({"expires": True}, "expires is"), ({"name": 5}, "name is"), ({"tenant": 5}, "tenant is"),
+        ({"tenant": "*"}, "tenant '*'"),
+    ],
+)  # fmt: skip
+def test_a_wrong_entry_is_named_and_nothing_of_it_is_shown(path, change, complaint):
+    add(path)
+    document = json.loads(path.read_text())
+    digest_there = document["tokens"][0]["sha256"]
+    document["tokens"][0] |= change
+    path.write_text(json.dumps(document))
+    with pytest.raises(file.FileError, match=r"tokens\.json") as error:
+        file.read(path)
+    assert complaint in str(error.value) and digest_there not in str(error.value)
+
+
+def test_other_files_that_cannot_be_used(path):
+    with pytest.raises(file.FileError, match="No such file"):
+        file.read(path)
+    for content, complaint in (
+        ('{"version": 2, "tokens": []}', "version 1"),
+        ('{"version": 1}', "want a list"),
+        ('{"version": 1, "tokens": [5]}', "token 1: no object"),
+    ):
+        path.write_text(content)
+        with pytest.raises(file.FileError, match=complaint):
+            file.read(path)
+    os.unlink(path)
+    add(path)
+    document = json.loads(path.read_text())
+    document["tokens"] *= 2
+    path.write_text(json.dumps(document))
+    with pytest.raises(file.FileError, match="one id"):
+        file.read(path)

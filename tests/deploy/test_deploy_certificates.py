@@ -1,0 +1,77 @@
+"""deploy/certificates.sh makes what aggregator, agents and clients take, and renews it."""
+
+import shutil
+import ssl
+import stat
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+from deploy_words import DEPLOY
+
+from goodput.access.listening import Certificate
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    if shutil.which("openssl") is None:
+        pytest.skip("not installed: openssl")
+    folder = tmp_path_factory.mktemp("authority")
+
+    def make(*names: str):
+        command = [DEPLOY / "certificates.sh", folder / "a", *names]
+        subprocess.run(command, check=True, capture_output=True, timeout=30)
+        return folder / "a"
+
+    make("head=10.0.0.1,head.example", "goodput-node")
+    return make
+
+
+def test_names_and_modes_are_as_asked(made):
+    folder = made()
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+    assert modes == {
+        f"{n}.{e}": 0o644 if e == "crt" else 0o600
+        for n in ("ca", "head", "goodput-node")
+        for e in ("crt", "key")
+    }
+    command = ["openssl", "x509", "-in", folder / "head.crt", "-noout", "-ext", "subjectAltName"]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    for name in (
+        "DNS:head,",
+        "DNS:localhost",
+        "IP Address:127.0.0.1",
+        "IP Address:10.0.0.1",
+        "DNS:head.example",
+    ):
+        assert name in text
+
+
+def test_a_server_takes_them_and_a_renewed_one_is_of_the_same_authority(made):
+    folder = made()
+    kept = Certificate(*map(str, (folder / "head.crt", folder / "head.key", folder / "ca.crt")))
+    authority, before = (folder / "ca.crt").read_bytes(), (folder / "head.crt").read_bytes()
+    made("head")
+    kept.look()
+    assert kept.errors == 0 and (folder / "head.crt").read_bytes() != before
+    assert (folder / "ca.crt").read_bytes() == authority
+    context = ssl.create_default_context(cafile=folder / "ca.crt")
+    assert len(context.get_ca_certs()) == 1
+    command = [
+        "openssl",
+        "verify",
+        "-x509_strict",
+        "-CAfile",
+        folder / "ca.crt",
+        folder / "head.crt",
+        folder / "goodput-node.crt",
+    ]
+    assert subprocess.run(command, capture_output=True).returncode == 0
+
+
+def test_a_linter_of_shell_scripts_has_nothing_to_say():
+    linter = Path(sysconfig.get_path("scripts")) / "shellcheck"
+    if not linter.exists():
+        pytest.skip("not installed: shellcheck")
+    subprocess.run([linter, DEPLOY / "certificates.sh"], check=True)
