@@ -6,19 +6,12 @@ each. What has a line per device is cut by topk.
 
 from __future__ import annotations
 
-from dashboards.panels import GREEN, RED, YELLOW, bars, change, lines, numbers, paint, query
+from dashboards.frame import address
+from dashboards.node_damage import GPU, NO_GPU, NODE, damage, events, gpus
+from dashboards.panels import GREEN, RED, YELLOW, change, lasting, lead, lines, paint, query
 
-NODE = 'instance=~"$instance"'
-GPU = f'{NODE},gpu=~"$gpu"'
 RATE = "$__rate_interval"
 NO_AGENT = "no node agent is scraped"
-NO_GPU = "no driver knows a GPU here"
-
-
-def _gained(series: str, selector: str, window: str) -> str:
-    """How much a counter gained, one that was born meanwhile included: a first XID is born as 1."""
-    now = f"{series}{{{selector}}}"
-    return f"clamp_min({now} - ({now} offset {window} or {now} * 0), 0)"
 
 
 def _by_phase(series: str, selector: str) -> str:
@@ -27,125 +20,62 @@ def _by_phase(series: str, selector: str) -> str:
     return f"{gained} / (sum by (phase) (rate(goodput_gpu_phase_seconds_total{{{GPU}}}[{RATE}])) > 0)"
 
 
-# -- What is broken
-
-
-def _gpus():
-    panel = numbers(
-        "GPUs of these nodes",
-        "GPUs that should be there, that a driver sees, and that were seen and are lost; drivers is 1 while every "
-        "driver answers. Lost above 0: the run on it has failed or will; drain the node, reboot it, replace the GPU "
-        "if it comes again. Seen below expected: the driver is not loaded or refuses a GPU. Drivers 0: its process "
-        "hangs, and what is shown below is as old as the driver's last word.",
-        place=(0, 0, 8, 5),
-        unit="short",
-        no_value=NO_GPU,
-        queries=[
-            query(f'sum(goodput_gpus{{{NODE},kind="expected"}})', "expected"),
-            query(f'sum(goodput_gpus{{{NODE},kind="seen"}})', "seen"),
-            query(f'sum(goodput_gpus{{{NODE},kind="lost"}})', "lost"),
-            query(f"min(goodput_driver_up{{{NODE}}})", "drivers"),
-        ],
-        trend=False,
-    )
-    change(panel, "lost", unit="short", steps=[(None, GREEN), (1, RED)])
-    return change(panel, "drivers", unit="bool_on_off", steps=[(None, RED), (1, GREEN)])
-
-
-def _events():
-    gained = _gained("goodput_health_events_total", f'{NODE},severity=~"warning|critical"', "1h")
-    return bars(
-        "Health events of the last hour",
-        "What happened to GPUs and links, by kind, the eight most frequent. Critical ones (a GPU lost, an "
-        "uncorrectable error, an RDMA link down) need someone now. Many of one kind on one node: drain it. When, "
-        "to what, and whom each hit: /api/v1/health of the aggregator.",
-        place=(8, 0, 8, 5),
-        unit="short",
-        no_value="nothing has happened since the agents started",
-        queries=[
-            query(f"topk(8, sum by (kind, severity) ({gained}))", "{{kind}} ({{severity}})", instant=True)
-        ],
-        steps=[(None, GREEN), (1, YELLOW), (10, RED)],
-    )
-
-
-def _damage():
-    ecc = f"goodput_gpu_ecc_errors_total{{{GPU},"
-    rows = f"goodput_gpu_rows_remapped{{{GPU},"
-    pages = f"goodput_gpu_pages_retired{{{GPU},"
-    lanes, generation = f"goodput_gpu_pcie_lanes{{{GPU},", f"goodput_gpu_pcie_generation{{{GPU},"
-    slow = 'count(max by (instance, gpu) ({0}kind="current"}}) < max by (instance, gpu) ({0}kind="max"}})) or vector(0)'
-    waiting = f'sum(max by (instance, gpu) ({rows}kind=~"pending|failure"}} or {pages}kind="pending"}})) or vector(0)'
-    return bars(
-        "Damage: memory, XIDs, PCIe",
-        "Errors in the hour before, and GPUs in a state that lasts. Any uncorrectable error: its data is lost, "
-        "reset the GPU. Rows waiting or failed: reset it when the run allows; failed means replace. XIDs: the alert "
-        "says which and what to do. Fewer lanes or, under load, a lower generation than the link could have: reseat the card. "
-        "Correctable errors alone ask for nothing.",
-        place=(16, 0, 8, 5),
-        unit="short",
-        no_value=NO_GPU,
-        queries=[
-            query(f'sum(increase({ecc}kind="uncorrectable"}}[1h]))', "uncorrectable errors", instant=True),
-            query(f'sum(increase({ecc}kind="correctable"}}[1h]))', "correctable errors", instant=True),
-            query(waiting, "GPUs with rows waiting or failed", instant=True),
-            query(
-                f"sum({_gained('goodput_gpu_xid_errors_total', GPU, '1h')}) or vector(0)",
-                "XIDs",
-                instant=True,
-            ),
-            query(slow.format(lanes), "PCIe links with lanes missing", instant=True),
-            query(slow.format(generation), "PCIe links at a low generation", instant=True),
-            query(
-                f"sum(increase(goodput_gpu_pcie_replays_total{{{GPU}}}[1h]))", "PCIe replays", instant=True
-            ),
-        ],
-        steps=[(None, GREEN), (1, YELLOW), (10, RED)],
-    )
-
-
 # -- How hard the GPUs work, and in which phase
 
 
 def _activity():
-    return lines(
+    panel = lines(
         "Activity of the GPUs",
         "Share of the time in which each unit was active, mean over the GPUs. Utilization says only that something "
         "ran. SM low while it is high: kernels are small or wait. DRAM high, tensor low: bound by memory (fuse, "
         "larger batches). Tensor near zero in training: wrong precision. A unit missing: see false zero among the alerts, "
         "or a GPU without such counters.",
-        place=(0, 5, 8, 8),
+        place=(0, 7, 8, 8),
         unit="percentunit",
         no_value=NO_GPU,
-        queries=[query(f"avg by (unit) (goodput_gpu_activity_ratio{{{GPU}}})", "{{unit}}")],
+        queries=[
+            query(f"avg by (unit) (goodput_gpu_activity_ratio{{{GPU}}})", "{{unit}}"),
+            query(f"sum(goodput_gpu_false_zero{{{GPU}}})", "GPUs with false zeros"),
+        ],
     )
+    return change(panel, "GPUs with false zeros", unit="none", axis_hidden=True)
 
 
 def _idlest():
-    idlest = (
-        f'bottomk(10, max by (instance, gpu) (goodput_gpu_activity_ratio{{{GPU},unit="sm"}}) '
+    active = (
+        f'(max by (instance, gpu) (goodput_gpu_activity_ratio{{{GPU},unit="sm"}}) '
         f'or max by (instance, gpu) (goodput_gpu_activity_ratio{{{GPU},unit="utilization"}}))'
     )
-    return lines(
+    # With the rank that used the GPU last; nobody, whose run is empty, may have.
+    few = f"({lasting(10, active, 'instance, gpu', 'bottomk')})"
+    idlest = f'{few} * on (instance, gpu) group_left (run, rank) gpu:owner:info{{{NODE},run=~"$run|"}}'
+    panel = lines(
         "The ten least active GPUs",
         "SM activity (utilization where there is none) of the GPUs that do least. One far below the others while a "
         "run uses it: its rank waits for data or has died, or is the one the others do not wait for. One above all: "
         "it is what the others wait for. All low together: see the phases beside.",
-        place=(8, 5, 8, 8),
+        place=(8, 7, 8, 8),
         unit="percentunit",
         no_value=NO_GPU,
-        queries=[query(idlest, "{{gpu}} on {{instance}}")],
+        queries=[query(idlest, "rank {{rank}}: {{gpu}} on {{instance}}")],
+    )
+    return lead(
+        panel, "/.*/", "Open the rank", address("goodput-rank", {"run": "label:run", "rank": "label:rank"})
     )
 
 
 def _activity_by_phase():
     series = "goodput_gpu_activity_seconds_total"
+    estimated = (
+        f"sum(rate(goodput_gpu_phase_mixed_seconds_total{{{GPU}}}[{RATE}])) "
+        f"/ (sum(rate(goodput_gpu_phase_seconds_total{{{GPU}}}[{RATE}])) > 0)"
+    )
     return lines(
         "Activity by phase",
         "What the GPU did in each second that its rank spent in a phase: SM (engine where there is none) and "
         "tensor. Forward and backward low: launch-bound or bound by memory. Loader or checkpoint at zero is waiting "
-        "that could be overlapped. Steps much shorter than a second are estimated; the documents of the agent say how.",
-        place=(16, 5, 8, 8),
+        "that could be overlapped. Where one sample met several phases, as in steps much shorter than a second, their shares are estimated.",
+        place=(16, 7, 8, 8),
         unit="percentunit",
         no_value="no rank has used these GPUs, or they have no such counters",
         queries=[
@@ -154,6 +84,7 @@ def _activity_by_phase():
                 "{{phase}}: SM",
             ),
             query(_by_phase(series, f'{GPU},unit="tensor"'), "{{phase}}: tensor"),
+            query(estimated, "estimated part"),
         ],
     )
 
@@ -167,7 +98,7 @@ def _watts_by_phase():
         "Mean power of a GPU while its rank is in each phase. A compute phase far below the power limit: the GPU is "
         "not fed. Waiting phases (loader, communication) near the compute phases' level: spinning kernels burn "
         "power for nothing. Multiply by the phase's hours for what waiting costs in energy.",
-        place=(0, 13, 8, 8),
+        place=(0, 15, 8, 8),
         unit="watt",
         no_value="no rank has used these GPUs, or the driver gives no power",
         queries=[query(_by_phase("goodput_gpu_phase_energy_joules_total", GPU), "{{phase}}")],
@@ -181,12 +112,12 @@ def _power():
         "Power of the ten GPUs that draw most, the lowest limit in force, and all of them together by their energy "
         "counters (right). One GPU with less power than its peers in one run: it waits, or is throttled. A limit "
         "below the others': someone or the rack set it; that GPU will be the straggler.",
-        place=(8, 13, 8, 8),
+        place=(8, 15, 8, 8),
         unit="watt",
         no_value=NO_GPU,
         queries=[
             query(
-                f"topk(10, max by (instance, gpu) (goodput_gpu_power_watts{{{GPU}}}))",
+                lasting(10, f"max by (instance, gpu) (goodput_gpu_power_watts{{{GPU}}})", "instance, gpu"),
                 "{{gpu}} on {{instance}}",
             ),
             query(f"min(goodput_gpu_power_limit_watts{{{GPU}}})", "lowest limit"),
@@ -204,7 +135,7 @@ def _clocks():
         "right, mean and slowest GPU. Power alone is normal at full load. Thermal, hw_thermal or hw_slowdown: fans, "
         "dust, a hot neighbour; hw_power_brake: the rack's supply. The slowest far below the mean: all ranks wait "
         "for that GPU.",
-        place=(16, 13, 8, 8),
+        place=(16, 15, 8, 8),
         unit="percentunit",
         no_value="the driver gives no reasons",
         queries=[
@@ -227,12 +158,16 @@ def _temperature():
         "Hottest sensor of each GPU: core, memory or junction. Most GPUs slow down between 83 and 95 degrees, "
         "memory some ten later; the clocks beside show whether it has begun. One GPU far above its neighbours: its fan, "
         "its heat sink or its place in the air flow.",
-        place=(0, 21, 8, 8),
+        place=(0, 23, 8, 8),
         unit="celsius",
         no_value=NO_GPU,
         queries=[
             query(
-                f"topk(10, max by (instance, gpu, sensor) (goodput_gpu_temperature_celsius{{{GPU}}}))",
+                lasting(
+                    10,
+                    f"max by (instance, gpu, sensor) (goodput_gpu_temperature_celsius{{{GPU}}})",
+                    "instance, gpu, sensor",
+                ),
                 "{{gpu}} {{sensor}} on {{instance}}",
             )
         ],
@@ -248,10 +183,10 @@ def _memory():
         "Share of each GPU's memory that is taken, caches of the framework included. Near 100 %: the next larger "
         "batch or a fragmented cache ends in out-of-memory. Low: room for a larger batch. One GPU unlike its peers: "
         "a process that was left behind (goodput_gpu_process_info names it) or an uneven split of the model.",
-        place=(8, 21, 8, 8),
+        place=(8, 23, 8, 8),
         unit="percentunit",
         no_value=NO_GPU,
-        queries=[query(f"topk(10, {used} / {total})", "{{gpu}} on {{instance}}")],
+        queries=[query(lasting(10, f"{used} / {total}", "instance, gpu"), "{{gpu}} on {{instance}}")],
         steps=[(None, GREEN), (0.95, YELLOW)],
     )
 
@@ -264,7 +199,7 @@ def _links():
         "Bytes over the GPUs' links, all GPUs together; errors of NVLinks in a second on the right. NVLink silent "
         "in a run of several GPUs: the collectives go over PCIe or the network (NCCL_DEBUG=INFO says which way). "
         "PCIe high: offloading, or batches that are copied more than once. Errors that grow: a link about to fail.",
-        place=(16, 21, 8, 8),
+        place=(16, 23, 8, 8),
         unit="Bps",
         no_value="no driver gives the traffic of links",
         queries=[
@@ -290,22 +225,29 @@ def _network():
         f"/ on (instance, device, port) group_left () {line}"
     )
     down = f"count(goodput_infiniband_up{{{NODE}}} == 0 and on (instance, device, port) infiniband_port:up:timestamp)"
+    off = f"count(goodput_network_up{{{NODE}}} == 0 and on (instance, device) network_device:up:timestamp)"
     panel = lines(
         "Network against line rate: the fullest links",
         "Traffic over the line rate of the eight fullest interfaces and RDMA ports. Near 100 % for long: steps are "
         "bound by the network (overlap, compress, fewer bytes), or a data set is being copied over the same link. One rail "
-        "idle while the others work: it is down or left out. Links down (right): ports that were up within a day.",
-        place=(0, 29, 8, 8),
+        "idle while the others work: it is down or left out. Links down: ports and interfaces that were up within a day.",
+        place=(0, 31, 8, 8),
         unit="percentunit",
         no_value=NO_AGENT,
         queries=[
-            query(f"topk(8, {interface})", "{{device}} {{direction}} on {{instance}}"),
-            query(f"topk(8, {port})", "{{device}}/{{port}} {{direction}} on {{instance}}"),
-            query(f"{down} or vector(0)", "links down"),
+            query(
+                lasting(8, interface, "instance, device, direction"),
+                "{{device}} {{direction}} on {{instance}}",
+            ),
+            query(
+                lasting(8, port, "instance, device, port, direction"),
+                "{{device}}/{{port}} {{direction}} on {{instance}}",
+            ),
+            query(f"({down} or vector(0)) + ({off} or vector(0))", "links down"),
         ],
         steps=[(None, GREEN), (0.9, YELLOW)],
     )
-    return change(panel, "links down", unit="short", axis_right=True)
+    return change(panel, "links down", unit="none", axis_hidden=True)
 
 
 def _trouble():
@@ -317,7 +259,7 @@ def _trouble():
         "Errors, packets sent again, signs of congestion and TCP retransmits of all links; on the right the share of "
         "time that peers had a link pause. Zero is normal. Errors: cable or transceiver (one device: swap it). Sent again "
         "with congestion: too many senders for one switch; without: loss on the way. Pauses: a slow receiver spreads.",
-        place=(8, 29, 8, 8),
+        place=(8, 31, 8, 8),
         unit="short",
         no_value=NO_AGENT,
         queries=[
@@ -334,17 +276,22 @@ def _trouble():
             ),
         ],
     )
+    change(panel, "RDMA ticks without credit", unit="suffix: ticks", axis_hidden=True)
     return change(panel, "paused, worst link", unit="percentunit", axis_right=True)
 
 
 def _host():
     pressure = f"topk(6, max by (resource, kind) (node_resource:pressure:ratio_5m{{{NODE}}}))"
-    busy = (
-        f"topk(3, max by (instance, device) (rate(goodput_host_disk_busy_seconds_total{{{NODE}}}[{RATE}])))"
+    busy = lasting(
+        3,
+        f"max by (instance, device) (rate(goodput_host_disk_busy_seconds_total{{{NODE}}}[{RATE}]))",
+        "instance, device",
     )
-    full = (
-        f"topk(3, 1 - max by (instance, mount) (goodput_filesystem_available_bytes{{{NODE}}}) "
-        f"/ max by (instance, mount) (goodput_filesystem_size_bytes{{{NODE}}}))"
+    full = lasting(
+        3,
+        f"1 - max by (instance, mount) (goodput_filesystem_available_bytes{{{NODE}}}) "
+        f"/ max by (instance, mount) (goodput_filesystem_size_bytes{{{NODE}}})",
+        "instance, mount",
     )
     panel = lines(
         "Pressure, disks, file systems",
@@ -352,7 +299,7 @@ def _host():
         "busiest disks were, how full the three fullest file systems are, and how long the slowest took to answer "
         "(right). io or a disk high: loaders read too much or too small. memory: the page cache has no room. A file "
         "system down: whatever touches it hangs.",
-        place=(16, 29, 8, 8),
+        place=(16, 31, 8, 8),
         unit="percentunit",
         no_value=NO_AGENT,
         queries=[
@@ -363,12 +310,12 @@ def _host():
             query(f"max(goodput_filesystem_response_seconds{{{NODE}}})", "slowest answer"),
         ],
     )
-    change(panel, "file systems down", unit="short", axis_right=True)
+    change(panel, "file systems down", unit="none", axis_hidden=True)
     return change(panel, "slowest answer", unit="s", axis_right=True)
 
 
 PANELS = (
-    *(_gpus, _events, _damage),
+    *(gpus, events, damage),
     *(_activity, _idlest, _activity_by_phase),
     *(_watts_by_phase, _power, _clocks),
     *(_temperature, _memory, _links),

@@ -163,6 +163,18 @@ class Prometheus(Server):
             "--log.level=warn",
         ]
 
+    def over(
+        self, expr: str, start: float, end: float, step_seconds: float
+    ) -> dict[frozenset, dict[float, float]]:
+        """The range vector of an expression: by its labels, values by time. AssertionError with the words for a bad one."""
+        asked = {"query": expr, "start": start, "end": end, "step": step_seconds, "nocache": 1}
+        answer = self.http.post("/api/v1/query_range", data=asked).json()
+        assert answer["status"] == "success", f"{expr}: {answer.get('error')}"
+        return {
+            frozenset(row["metric"].items()): {float(at): float(value) for at, value in row["values"]}
+            for row in answer["data"]["result"]
+        }
+
     def query(self, expr: str) -> list[Sample]:
         """The instant vector of an expression, now. AssertionError with Prometheus's words for a bad one."""
         answer = self.http.get("/api/v1/query", params={"query": expr}).json()
@@ -194,6 +206,28 @@ class Prometheus(Server):
     def targets(self) -> list[dict]:
         """Active targets with their health and lastError, as the HTTP API gives them."""
         return self.http.get("/api/v1/targets", params={"state": "active"}).json()["data"]["activeTargets"]
+
+
+class VictoriaMetrics(Prometheus):
+    """A VictoriaMetrics of its own; it is given what a Prometheus has by remote write (see `render`)."""
+
+    name = "victoria-metrics"
+
+    def __init__(self, directory: Path):
+        Server.__init__(self, directory)
+
+    @property
+    def write_url(self) -> str:
+        return f"{self.url}/api/v1/write"
+
+    def command(self) -> list[str]:
+        return [
+            "victoria-metrics",
+            f"-storageDataPath={self.directory / 'data'}",
+            f"-httpListenAddr={self.address}",
+            "-search.latencyOffset=0s",  # Else the newest half minute is not shown.
+            "-loggerLevel=WARN",
+        ]
 
 
 class Alertmanager(Server):
@@ -282,12 +316,14 @@ def render(
     windows: Mapping[str, str] | None = None,
     hold: Mapping[str, str] | str | None = None,
     substitute: Mapping[str, str] | None = None,
+    remote_write: str = "",
 ) -> Path:
     """Write the shipped configuration and rules, adapted, into a directory; return the configuration's path.
 
     `targets` are host:port per job; a job that is not named is left out. `windows` replaces ranges and
     offsets ({"5m": "10s"} turns [5m] and offset 5m), `hold` is the alerts' `for`, for all or by name, and
-    `substitute` replaces text in expressions, each of which must occur in one at least ({"> 60": "> 5"}).
+    `substitute` replaces text in expressions, each of which must occur in one at least ({"> 60": "> 5"}), and
+    `remote_write` is a URL that is given every sample.
     """
     directory = Path(directory)
     config = yaml.safe_load((RULES / "prometheus.yml").read_text())
@@ -301,10 +337,17 @@ def render(
     config["scrape_configs"] = [jobs[name] for name in targets]
     config["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": list(alertmanagers)}]}]}
 
+    if remote_write:
+        queue = {"batch_send_deadline": "500ms", "max_shards": 1}
+        config["remote_write"] = [{"url": remote_write, "queue_config": queue}]
+
     files = {name: yaml.safe_load((RULES / name).read_text()) for name in config["rule_files"]}
     rules = [rule for file in files.values() for group in file["groups"] for rule in group["rules"]]
     for text in substitute or {}:
         assert any(text in rule["expr"] for rule in rules), f"no shipped expression contains {text!r}"
+    for file in files.values():
+        for group in file["groups"]:
+            group.pop("interval", None)  # Its own pace would outlast a test.
     for rule in rules:
         _adapt(rule, windows or {}, hold, substitute or {})
     for name, file in files.items():
@@ -334,7 +377,7 @@ def _ms(seconds: float) -> str:
 
 
 class Expression(NamedTuple):
-    """`kind` is panel, record or alert; `name` says where it stands, `group` in which board or group of rules."""
+    """`kind` is panel, mark (an annotation), record or alert; `name` says where, `group` in which board or rules."""
 
     kind: str
     name: str
@@ -342,20 +385,28 @@ class Expression(NamedTuple):
     group: str
 
 
-def expressions(run: str = "$run", interval: str = "$__rate_interval") -> list[Expression]:
+def expressions(run: str = "$run", interval: str = "$__rate_interval", rank: str = "0") -> list[Expression]:
     """Every expression of the generated dashboards and of the shipped rules, dashboard variables replaced."""
     found = []
     for path in sorted(DASHBOARDS.glob("*.json")):
         board = json.loads(path.read_text(encoding="utf-8"))
-        for panel in board["panels"]:
-            for target in panel["targets"]:
-                text = re.sub(r"\$__(rate_interval|interval|range)\b", lambda _: interval, target["expr"])
-                name = f"{board['title']}: {panel['title']} {target['refId']}"
-                for variable, value in {"$run": run, "$instance": ".*", "$gpu": ".*"}.items():
-                    text = text.replace(variable, value)
-                found.append(Expression("panel", name, text, board["uid"]))
-    for path in (RULES / "recording.yml", RULES / "alerts.yml"):
-        for group in yaml.safe_load(path.read_text())["groups"]:
+        asked = [
+            ("panel", f"{panel['title']} {target['refId']}", target["expr"])
+            for panel in board["panels"]
+            for target in panel["targets"]
+        ]
+        asked += [
+            ("mark", one["name"], one["expr"])
+            for one in board.get("annotations", {}).get("list", [])
+            if one.get("expr")
+        ]
+        for kind, name, text in asked:
+            text = re.sub(r"\$__(rate_interval|interval|range)\b", lambda _: interval, text)
+            for variable, value in {"$run": run, "$rank": rank, "$instance": ".*", "$gpu": ".*"}.items():
+                text = text.replace(variable, value)
+            found.append(Expression(kind, f"{board['title']}: {name}", text, board["uid"]))
+    for name in yaml.safe_load((RULES / "prometheus.yml").read_text())["rule_files"]:
+        for group in yaml.safe_load((RULES / name).read_text())["groups"]:
             for rule in group["rules"]:
                 kind = "record" if "record" in rule else "alert"
                 found.append(Expression(kind, rule[kind], rule["expr"], group["name"]))

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from tests.servers import (
     HARDWARE,
-    RULES,
-    Alertmanager,
     Prometheus,
     expressions,
     render,
@@ -96,38 +94,3 @@ def test_what_is_wrong_with_a_gpu_fires_with_its_run_and_rank(prometheus):
     for one in prometheus.alerts():
         assert one["labels"].get("gpu") != "GPU-1", "a sound GPU"
         assert "<error" not in str(one["annotations"])
-
-
-class Shipped(Alertmanager):
-    """An Alertmanager with the configuration that is shipped, whose receivers are empty."""
-
-    def __init__(self, directory):
-        super().__init__(directory, "http://127.0.0.1:1/")
-        self._config = RULES / "alertmanager.yml"
-
-
-def test_the_wider_alert_silences_the_narrower_and_no_cause_is_silenced(tmp_path):
-    require("prometheus-alertmanager")
-    node = {"instance": "n0", "run": "r1"}
-    told = {
-        "GoodputRunStalled": {"run": "r1", "severity": "critical"},
-        "GoodputUtilisationDrop": {"run": "r1", "severity": "warning"},
-        "GoodputGpuLost": {**node, "gpu": "G0", "level": "rank", "severity": "critical"},
-        "GoodputGpuThrottled": {**node, "gpu": "G1", "level": "rank", "severity": "warning"},
-        "GoodputRetransmits": {**node, "run": "r2", "level": "node", "severity": "warning"},
-        "GoodputGpuXid": {"instance": "n1", "gpu": "G9", "level": "rank", "severity": "warning"},
-    }
-    with Shipped(tmp_path) as alertmanager:
-        body = [{"labels": {"alertname": name, **labels}} for name, labels in told.items()]
-        assert alertmanager.http.post("/api/v2/alerts", json=body).status_code == 200
-
-        def inhibited():
-            states = {one["labels"]["alertname"]: one["status"] for one in alertmanager.alerts()}
-            if set(states) != set(told) or any(state["state"] == "unprocessed" for state in states.values()):
-                return None
-            return {name for name, state in states.items() if state["inhibitedBy"]}
-
-        assert wait_until(inhibited, 45, "every alert to be routed") == {
-            "GoodputUtilisationDrop",
-            "GoodputGpuThrottled",
-        }

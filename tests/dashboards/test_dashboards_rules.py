@@ -1,61 +1,122 @@
 """Recording rules, alerts and their runbooks: valid by promtool, tested by promtool, and complete."""
 
 import re
-import shutil
 import subprocess
+from collections import defaultdict
 
 import pytest
 import yaml
+from dashboards import alert_links
+from rules_pruned import alerts_asked, pruned, read, rule_files
 from tests.servers import REPOSITORY, RULES, require, series_of
 
 from goodput.metrics import CATALOGUE
 from goodput_exporters.xid import XIDS
 
+FILES = {name: yaml.safe_load((RULES / name).read_text()) for name in rule_files()}
 ALERTS = {
-    rule["alert"]: rule
-    for group in yaml.safe_load((RULES / "alerts.yml").read_text())["groups"]
+    rule["alert"]: {**rule, "file": name}
+    for name, file in FILES.items()
+    for group in file["groups"]
     for rule in group["rules"]
+    if "alert" in rule
 }
-RECORDS = [
-    rule["record"]
-    for group in yaml.safe_load((RULES / "recording.yml").read_text())["groups"]
+RECORDED = {
+    rule["record"]: rule
+    for file in FILES.values()
+    for group in file["groups"]
     for rule in group["rules"]
-]
+    if "record" in rule
+}
+RECORDS = list(RECORDED)
 RULE_TESTS = sorted((RULES / "tests").glob("*.yml"))
 RUNBOOKS = REPOSITORY / "deploy" / "runbooks"
 RUNBOOK_URL = "https://github.com/goodput-telemetry/goodput/blob/main/deploy/runbooks/"
-# Clauses of the alerts, each of which keeps one innocent case silent or one guilty case loud.
+# Clauses of the alerts and of the records that they build on, each with the alert that shows it: each keeps one innocent
+# case silent or one guilty case loud.
 CLAUSES = {
-    "utilisation_drop_test.yml": [
-        "and run:steady_goodput:ratio_2m < 0.7 * run:steady_goodput:ratio_baseline",
-        'and on (run) goodput_run_info{status=~"running|down"} == 1',
-        "and on (run) run:coverage:ratio_5m >= 0.95",
-        "unless on (run) goodput_rank_last_report_age_seconds > 60",
-    ],
-    "utilisation_drop_hours_test.yml": [
-        "and on (run) max by (run) (changes(goodput_restarts[1h])) >= 2",
-    ],
-    "run_stalled_test.yml": [
-        "and on (run) (goodput_rank_last_report_age_seconds <= 60 or goodput_rank_alive == 1)",
-        "or goodput_rank_alive == 1",
-        "unless on (run) rank:steps:rate_1m > 0",
-        "unless on (run) run:planned_pause:bool == 1",
-    ],
-    "telemetry_missing_test.yml": [
-        'or absent(up{job="goodput-aggregator"})',
-        'or absent(up{job="goodput-node"})',
-    ],
+    "utilisation_drop_test.yml": {
+        "and run:steady_goodput:ratio_2m < 0.7 * run:steady_goodput:ratio_baseline": "GoodputUtilisationDrop",
+        "and on (run) run:expected_to_work:bool": "GoodputUtilisationDrop",
+        "and on (run) run:coverage:ratio_5m >= 0.95": "GoodputUtilisationDrop",
+        "unless on (run) goodput_rank_last_report_age_seconds > 60": "GoodputUtilisationDrop",
+    },
+    "utilisation_drop_hours_test.yml": {
+        "and on (run) max by (run) (changes(goodput_restarts[1h])) >= 2": "GoodputUtilisationDrop",
+    },
+    "run_stalled_test.yml": {
+        "and on (run) (goodput_rank_last_report_age_seconds <= 60 or goodput_rank_alive == 1)": "GoodputRunStalled",
+        "or goodput_rank_alive == 1": "GoodputRunStalled",
+        "unless on (run) rank:steps:rate_1m > 0": "GoodputRunStalled",
+        "unless on (run) run:planned_pause:bool == 1": "GoodputRunStalled",
+    },
+    "objective_burn_test.yml": {
+        "and on (run) run:goodput_burn:ratio_5m > on (run) clamp_max(0.6 / (1 - run:goodput:objective), 6)\n"
+        "and on (run) run:goodput_burn:ratio_2m > on (run) clamp_max(0.6 / (1 - run:goodput:objective), 6)\n": (
+            "GoodputObjectiveBurnFast"
+        ),
+        "and on (run) run:steady_gpu_seconds:delta_1h >= on (run) 1800 * max by (run) (goodput_run_gpus)": (
+            "GoodputObjectiveBurnFast"
+        ),
+        "and on (run) max by (run) (goodput_run_gpus) >= 8": "GoodputObjectiveBurnFast",
+        "and on (run) run:expected_to_work:bool": "GoodputObjectiveBurnFast",
+        "and on (run) run:coverage:ratio_5m >= 0.95": "GoodputObjectiveBurnFast",
+        "unless on (run) goodput_rank_last_report_age_seconds > 60": "GoodputObjectiveBurnFast",
+        ">= 2": "GoodputClusterObjectiveBurn",
+    },
+    "objective_burn_hours_test.yml": {
+        "and on (run) run:goodput_burn:ratio_30m > on (run) clamp_max(0.6 / (1 - run:goodput:objective), 3)": (
+            "GoodputObjectiveBurnSlow"
+        ),
+        "and on (run) run:steady_gpu_seconds:delta_6h >= on (run) 10800 * max by (run) (goodput_run_gpus)": (
+            "GoodputObjectiveBurnSlow"
+        ),
+        "and on (run) run:expected_to_work:bool": "GoodputObjectiveBurnSlow",
+        "and on (run) run:coverage:ratio_5m >= 0.95": "GoodputObjectiveBurnSlow",
+        "unless on (run) goodput_rank_last_report_age_seconds > 60": "GoodputObjectiveBurnSlow",
+    },
+    "run_causes_test.yml": {
+        'and on (run) goodput_run_info{status="running"} == 1': "GoodputLoaderStarved",
+        "and on (run) run:coverage:ratio_5m >= 0.95": "GoodputLoaderStarved",
+        "unless on (run) goodput_rank_last_report_age_seconds > 60": "GoodputLoaderStarved",
+        'and on (run) run:idle:share_5m{state="straggler"} > 0.05': "GoodputStragglerRank",
+        'unless on (run) (\n  goodput_rank_phase_age_seconds{phase=~"restore|compile|checkpoint|evaluation"} '
+        "> 120 < 1800\n)": "GoodputStragglerRank",
+        "and run:steady_mfu:ratio_5m < 0.8 * run:steady_mfu:ratio_baseline": "GoodputMfuDrop",
+        '>= 5 * max by (run) (goodput_ranks{kind="alive"})': "GoodputMfuDrop",
+        "sum by (run, rank) (rate(goodput_deep_look_cost_seconds_total[15m]))\n  or ": "GoodputSdkOverBudget",
+    },
+    "run_checkpoint_test.yml": {
+        "and on (run) run:expected_to_work:bool": "GoodputRestartLoop",
+        "and on (run, attempt) time() - goodput_restart_timestamp_seconds < 3600": "GoodputLostWork",
+        "and max by (run) (goodput_checkpoint_last_save_seconds) > 60": "GoodputCheckpointSlow",
+        " > 600": "GoodputCheckpointSlow",
+        'and on (run) goodput_run_info{status="running"} == 1': "GoodputCheckpointOld",
+        "or max by (run) (goodput_checkpoint_best_interval_seconds)": "GoodputCheckpointOld",
+        "unless on (run) goodput_rank_last_report_age_seconds > 60": "GoodputCheckpointOld",
+        "unless on (run) run:planned_pause:bool == 1": "GoodputCheckpointOld",
+    },
+    "stack_test.yml": {
+        'or absent(up{job="goodput-aggregator"})': "GoodputAggregatorDown",
+        'or absent(up{job="goodput-node"})': "GoodputAgentDown",
+        'unless on (instance) sum by (instance) (rate(goodput_node_pushes_total{outcome="accepted"}[5m])) > 0': (
+            "GoodputPushFailing"
+        ),
+        "- goodput_aggregator_clamped_total offset 1h": "GoodputClocksContradict",
+    },
 }
 
 
-# The same for alerts on hardware and the recording rules that they build on, each with the alert that shows it.
-HARDWARE_CLAUSES = {
+# The same for alerts on hardware.
+CLAUSES |= {
     "hardware_gpu_test.yml": {
         "and on (instance) goodput_driver_up == 1": "GoodputGpuLost",
+        'unless on (instance) goodput_gpus{kind="unknown"} > 0': "GoodputGpuLost",
         'unless on (instance, gpu) goodput_gpu_info{parent!=""}': "GoodputGpuLost",
         "or on (instance, gpu) goodput_gpu_up": "GoodputGpuLost",
         "unless on (instance) goodput_driver_up == 0": "GoodputGpuNotSeen",
         "|lost": "GoodputGpuNotSeen",
+        "|unknown": "GoodputGpuNotSeen",
         '{reason!="memory"}': "GoodputGpuDriverRestarting",
         "(goodput_gpu_xid_errors_total unless goodput_gpu_xid_errors_total offset 15m)\n  or ": "GoodputGpuXidCritical",
         "or increase(goodput_gpu_xid_errors_total[15m]) > 0": "GoodputGpuXidCritical",
@@ -87,7 +148,7 @@ def promtool(*arguments, cwd=RULES) -> subprocess.CompletedProcess:
     return subprocess.run(["promtool", *arguments], cwd=cwd, capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.parametrize("what", [("rules", "recording.yml", "alerts.yml"), ("config", "prometheus.yml")])
+@pytest.mark.parametrize("what", [("rules", *FILES), ("config", "prometheus.yml")])
 def test_files_are_valid(what):
     done = promtool("check", *what)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -102,78 +163,91 @@ def test_alertmanager_configuration_is_valid_and_names_alerts_that_exist():
 
 
 @pytest.mark.parametrize("path", RULE_TESTS, ids=lambda path: path.stem)
-def test_rules_do_what_their_tests_say(path):
-    done = promtool("test", "rules", str(path))
+def test_rules_do_what_their_tests_say(path, tmp_path):
+    assert read(path)["rule_files"] == [f"../{name}" for name in FILES if f"../{name}" in path.read_text()]
+    done = promtool("test", "rules", str(pruned(path, tmp_path)))
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize(("file", "clause"), [(file, one) for file, some in CLAUSES.items() for one in some])
-def test_rule_tests_miss_a_clause_that_is_gone(file, clause, tmp_path):
-    """A clause that could be deleted unnoticed is either needless or untested."""
-    shutil.copytree(RULES, tmp_path, dirs_exist_ok=True)
-    # Without the groups on hardware, which come last and would only take time.
-    for name, begins in (("recording.yml", "  # What dashboards and"), ("alerts.yml", "  # -- Hardware")):
-        whole = (tmp_path / name).read_text()
-        assert begins in whole
-        (tmp_path / name).write_text(whole.partition(begins)[0])
-    text = (tmp_path / "alerts.yml").read_text()
-    assert clause in text
-    (tmp_path / "alerts.yml").write_text(text.replace(clause, ""))
-    assert promtool("check", "rules", "alerts.yml", cwd=tmp_path).returncode == 0
-    assert promtool("test", "rules", f"tests/{file}", cwd=tmp_path).returncode != 0
 
 
 @pytest.mark.parametrize(
     ("file", "clause", "name"),
     [
         pytest.param(file, clause, name, id=f"{clause[:40]}-{name}")
-        for file, some in HARDWARE_CLAUSES.items()
+        for file, some in CLAUSES.items()
         for clause, name in some.items()
     ],
 )
-def test_rule_tests_on_hardware_miss_a_clause_that_is_gone(file, clause, name, tmp_path):
-    """As above with one alert and its cases alone, which takes a tenth of the time."""
-    changed = 0
-    for path in (RULES / "recording.yml", RULES / "alerts.yml"):
-        rules = yaml.safe_load(path.read_text())
-        for group in rules["groups"]:
-            of_hardware = group["name"] == "goodput_hardware"
-            group["rules"] = [rule for rule in group["rules"] if of_hardware or rule.get("alert") == name]
-            for rule in group["rules"]:
-                changed += clause in rule["expr"]
-                rule["expr"] = rule["expr"].replace(clause, "")
-        rules["groups"] = [group for group in rules["groups"] if group["rules"]]
-        (tmp_path / path.name).write_text(yaml.safe_dump(rules))
+def test_rule_tests_miss_a_clause_that_is_gone(file, clause, name, tmp_path):
+    """A clause that could be deleted unnoticed is either needless or untested."""
+    changed = []
+
+    def without(rule: dict) -> None:
+        if clause in rule["expr"] and rule.get("alert", name) == name:
+            changed.append(rule)
+            rule["expr"] = rule["expr"].replace(clause, "")
+
+    path = pruned(RULES / "tests" / file, tmp_path, without, only=name)
     assert changed, "no rule has the clause"
-    assert promtool("check", "rules", "recording.yml", "alerts.yml", cwd=tmp_path).returncode == 0
-    told = yaml.safe_load((RULES / "tests" / file).read_text())
-    told["rule_files"] = ["recording.yml", "alerts.yml"]
-    told["group_eval_order"] = [
-        group["name"]
-        for path in told["rule_files"]
-        for group in yaml.safe_load((tmp_path / path).read_text())["groups"]
-    ]
-    for test in told["tests"]:
-        test["alert_rule_test"] = []
-        test["promql_expr_test"] = [one for one in test["promql_expr_test"] if f'"{name}"' in one["expr"]]
-    told["tests"] = [test for test in told["tests"] if test["promql_expr_test"]]
-    (tmp_path / "test.yml").write_text(yaml.safe_dump(told))
-    assert promtool("test", "rules", "test.yml", cwd=tmp_path).returncode != 0
+    assert promtool("check", "rules", *read(path)["rule_files"], cwd=tmp_path).returncode == 0
+    assert promtool("test", "rules", str(path)).returncode != 0
 
 
-def test_every_alert_is_tested_firing_and_silent():
-    seen = {name: set() for name in ALERTS}
+def seen_in_tests() -> dict[str, set[str]]:
+    """By alert: fires, resolves (fires, and later does not, in one case), is innocent (a case where it never fires).
+
+    Of hardware a moment before it fires is innocent enough: another GPU, port or file system is sound in each case.
+    """
+    found: dict[str, set[str]] = {name: set() for name in ALERTS}
     for path in RULE_TESTS:
-        for test in yaml.safe_load(path.read_text())["tests"]:
-            for case in test.get("alert_rule_test", []):
-                seen[case["alertname"]].add(bool(case.get("exp_alerts")))
-    assert all(cases == {True, False} for cases in seen.values()), seen
+        for test in read(path)["tests"]:
+            for name in alerts_asked(test):
+                found[name] |= _seen(test, name)
+    return found
 
 
-def test_the_alerts_on_runs_are_three_and_all_others_say_their_level():
-    of_runs = {name for name, rule in ALERTS.items() if "level" not in rule["labels"]}
-    assert of_runs == {"GoodputUtilisationDrop", "GoodputRunStalled", "GoodputTelemetryMissing"}
-    assert {rule["labels"].get("level") for rule in ALERTS.values()} == {None, "rank", "node"}
+def _seen(test: dict, name: str) -> set[str]:
+    """What one case of a file shows of an alert."""
+    times: dict[float, bool] = defaultdict(bool)
+    for case in test.get("alert_rule_test", []):
+        if case["alertname"] == name:
+            times[_minutes(case["eval_time"])] |= bool(case.get("exp_alerts"))
+    for case in test.get("promql_expr_test", []):
+        if name in case["expr"]:
+            times[_minutes(case["eval_time"])] |= any(name in str(one) for one in case["exp_samples"] or [])
+    fired = [at for at, fires in times.items() if fires]
+    if not fired:
+        return {"is innocent"}
+    seen = {"fires"}
+    if any(at > min(fired) and not fires for at, fires in times.items()):
+        seen.add("resolves")
+    if ALERTS[name]["file"] == "alerts_hardware.yml" and min(times) < min(fired):
+        seen.add("is innocent")
+    return seen
+
+
+def _minutes(text: str) -> float:
+    return sum(
+        float(n) * {"h": 60, "m": 1, "s": 1 / 60}[unit] for n, unit in re.findall(r"(\d+)([hms])", text)
+    )
+
+
+@pytest.mark.parametrize("what", ["fires", "resolves", "is innocent"])
+def test_every_alert_is_tested(what):
+    assert [name for name, seen in seen_in_tests().items() if what not in seen] == []
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_every_alert_says_how_wide_it_is(name):
+    """Of one GPU or rank, a node, a run, or all; what is compared by the inhibitions follows from it."""
+    labels, expr = ALERTS[name]["labels"], ALERTS[name]["expr"]
+    allowed = {
+        "alerts_runs.yml": {"run", "rank", "cluster"},
+        "alerts_hardware.yml": {"rank", "node"},
+        "alerts_stack.yml": {"node", "cluster"},
+    }
+    assert labels["level"] in allowed[ALERTS[name]["file"]]
+    if labels["level"] == "run":
+        assert "by (run" in expr or "(run)" in expr
 
 
 def test_xids_are_graded_as_the_agent_grades_them():
@@ -195,18 +269,19 @@ def test_alert_says_what_to_do(name):
     assert rule["labels"]["severity"] in ("info", "warning", "critical")
     assert set(rule["annotations"]) == {"summary", "description", "runbook_url", "dashboard_url"}
     assert rule["annotations"]["runbook_url"] == f"{RUNBOOK_URL}{name}.md"
-    board = {
-        None: "/d/goodput-run?var-run={{ $labels.run",
-        "node": "/d/goodput-node?var-instance={{ $labels.instance | urlquery }}",
-        "rank": "/d/goodput-node?var-instance={{ $labels.instance | urlquery }}&var-gpu={{ $labels.gpu",
-    }[rule["labels"].get("level")]
-    assert rule["annotations"]["dashboard_url"].startswith(board)
+    variable = {
+        "cluster": "",
+        "run": "?var-run={{ $labels.run | urlquery }}&",
+        "node": "?var-instance={{ $labels.instance | urlquery }}&",
+        "rank": "?var-instance={{ $labels.instance | urlquery }}&var-gpu={{ $labels.gpu | urlquery }}&",
+    }["run" if name == "GoodputStragglerRank" else rule["labels"]["level"]]
+    assert variable in rule["annotations"]["dashboard_url"]
     # An event needs no time to become true; a state does.
     is_event = "xid_errors" in rule["expr"] or "ecc_errors" in rule["expr"]
-    assert re.fullmatch("0s" if is_event else "[1-5]m|1[05]m", rule["for"])
+    assert re.fullmatch("0s" if is_event else "[1-5]m|1[05]m|1h", rule["for"])
 
 
-@pytest.mark.parametrize("name", [name for name, rule in ALERTS.items() if "level" in rule["labels"]])
+@pytest.mark.parametrize("name", [name for name, rule in ALERTS.items() if "hardware" in rule["file"]])
 def test_alert_on_hardware_names_its_owner_and_asks_for_nothing_that_is_absent(name):
     rule = ALERTS[name]
     owner = {"rank": "gpu:owner:info", "node": "node:owner:info"}[rule["labels"]["level"]]
@@ -252,7 +327,87 @@ def test_every_runbook_has_an_alert():
     assert {path.stem for path in RUNBOOKS.glob("*.md")} == set(ALERTS)
 
 
+def base_of(names) -> set[str]:
+    """The series that these are made of, through the records."""
+    found, todo = set(), list(names)
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            todo += series_of(RECORDED[name]["expr"]) if name in RECORDED else ()
+    return found
+
+
+# By what an alert is joined or held back; a panel that shows only these does not show the alert.
+JOINED = base_of(
+    ["gpu:owner:info", "node:owner:info", "run:planned_pause:bool", "run:expected_to_work:bool"]
+) | {"goodput_rank_last_report_age_seconds"}
+# Of these the panel shows what follows: counters that are left out, an event, a GPU with damage.
+SHOWN_BY_EFFECT = {"GoodputTelemetryFalseZero", "GoodputNetworkLinkDown", "GoodputGpuNeedsRecovery"}
+PANELS = alert_links.panels()
+
+
+def test_links_lead_to_panels_that_show_the_alert():
+    assert set(PANELS) == set(ALERTS)
+    for name, (_, panel) in PANELS.items():
+        shown = base_of(set().union(*(series_of(target["expr"]) for target in panel["targets"])))
+        assert name in SHOWN_BY_EFFECT or (base_of(series_of(ALERTS[name]["expr"])) - JOINED) & shown, name
+
+
+@pytest.mark.parametrize("path", [*map(RULES.joinpath, FILES), *RULE_TESTS], ids=lambda path: path.stem)
+def test_links_are_current(path):
+    assert alert_links.linked(path.read_text(), PANELS) == path.read_text(), (
+        "python -m dashboards.alert_links"
+    )
+    for name in set(ALERTS) & set(re.findall(r"runbooks/(\w+)\.md", path.read_text())):
+        assert f"&viewPanel={PANELS[name][1]['id']}\n" in path.read_text().replace("?view", "&view"), name
+
+
+def test_the_objective_can_be_set_by_run_as_the_comment_says(tmp_path):
+    """The commented lines, taken as they are."""
+    text = (RULES / "recording.yml").read_text()
+    begin = text.index("      #   0.95 * group by (run)")
+    lines = text[begin : text.index("      - record: run:goodput:objective")].splitlines()
+    written = "\n".join(line.strip().removeprefix("#").strip() for line in lines)
+    test = {
+        "rule_files": ["rules.yml"],
+        "tests": [
+            {
+                "input_series": [
+                    {"series": f'goodput_run_info{{run="{run}",status="running"}}', "values": "1x5"}
+                    for run in ("prod-1", "sweep-1", "other")
+                ],
+                "promql_expr_test": [
+                    {
+                        "expr": "run:goodput:objective",
+                        "eval_time": "3m",
+                        "exp_samples": [
+                            {"labels": f'run:goodput:objective{{run="{run}"}}', "value": value}
+                            for run, value in {"prod-1": 0.95, "sweep-1": 0.6, "other": 0.9}.items()
+                        ],
+                    }
+                ],
+            }
+        ],
+    }
+    rules = {"groups": [{"name": "one", "rules": [{"record": "run:goodput:objective", "expr": written}]}]}
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump(rules))
+    (tmp_path / "test.yml").write_text(yaml.safe_dump(test))
+    done = promtool("test", "rules", "test.yml", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("name", RECORDS)
 def test_record_is_named_level_metric_operations(name):
-    levels = "run|rank|run_[a-z]+(_[a-z]+)?|gpu|gpu_rank|node|node_run|node_resource|network_device|infiniband_port"
+    levels = "cluster|cluster_[a-z]+|run|rank|node_[a-z]+|run_[a-z]+(_[a-z]+)*|gpu|gpu_rank|node|node_run|node_resource|network_device|infiniband_port"
     assert re.fullmatch(rf"({levels}):[a-z_]+:[a-z0-9_]+", name)
+
+
+def test_the_table_in_docs_has_every_alert_as_it_is():
+    text = (REPOSITORY / "docs" / "alerts.md").read_text(encoding="utf-8")
+    rows = re.findall(r"(?m)^\| \[(\w+)\]\((\S+)\) \| (\w+) \| (\w+) \| .+ \| (\w+) \| (.+) \|$", text)
+    assert {name: (severity, level, hold) for name, _, severity, level, hold, _ in rows} == {
+        name: (rule["labels"]["severity"], rule["labels"]["level"], rule["for"])
+        for name, rule in ALERTS.items()
+    }
+    assert all((REPOSITORY / "docs" / link).exists() for _, link, *_ in rows)

@@ -2,7 +2,8 @@
 
 In: an Account. Out: the causes with time, largest first, each with its share of all GPU time, the gain that
 removing it could bring at most, 1 / (1 - share), its price and one line of advice. A cause is a module with
-`STATE`, a state of the account, and `advise(account) -> str`. It does not know where the account came from.
+`STATE`, a state of the account, and `advise(account) -> str`, and where that needs an account, `GENERAL`, what to say
+without one. It does not know where the account came from.
 """
 
 from __future__ import annotations
@@ -21,6 +22,12 @@ def advisers() -> dict[str, object]:
         importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)
     )
     return {module.STATE: module for module in modules}
+
+
+def general() -> dict[str, str]:
+    """What to do about each state, in a line, where no account is at hand: on a dashboard."""
+    found = advisers()
+    return {state: getattr(one, "GENERAL", None) or one.advise(None) for state, one in found.items()}
 
 
 def explain(account: Account) -> list[dict]:

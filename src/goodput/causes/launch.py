@@ -16,11 +16,11 @@ def advise(account) -> str:
     gpu_ns = account.gpu_ns()
     share = gpu_ns[_LAUNCH] / (gpu_ns[_LAUNCH] + gpu_ns[_PRODUCTIVE])
     head = f"{100 * share:.0f} % of compute time the GPU had nothing to run (estimate)"
-    return f"{head}: {_alone(account) or _ALL}"
+    return f"{head}: {_alone(account) or GENERAL[0].lower() + GENERAL[1:]}"
 
 
-_ALL = (
-    "use CUDA graphs, torch.compile, a larger batch, fewer tiny kernels; no .item() or synchronize() in the loop; "
+GENERAL = (
+    "Use CUDA graphs, torch.compile, a larger batch, fewer tiny kernels; no .item() or synchronize() in the loop; "
     "pin each rank to cores of its GPU's NUMA node."
 )
 

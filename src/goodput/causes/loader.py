@@ -12,6 +12,9 @@ ALONE_RATIO_MIN = 2
 READY_MIN = 1.0
 # A worker that is waited for this many times its even part of the waits is the slow one.
 WORST_RATIO_MIN = 2
+GENERAL = (
+    "More workers (num_workers, persistent_workers, prefetch_factor), cheaper decoding, or data on faster storage."
+)
 ALONE = "look at that node's disk, CPU and network, or at the shard it reads."
 
 
@@ -25,10 +28,7 @@ def advise(account) -> str:
         return f"{head}: {found or ALONE}"
     head = "All ranks wait for their loaders" if waits else "The rank waits for its loader"
     if found is None:
-        return (
-            "All ranks wait for their loaders: more workers (num_workers, persistent_workers, prefetch_factor), "
-            "cheaper decoding, or data on faster storage."
-        )
+        return f"All ranks wait for their loaders: {GENERAL[0].lower()}{GENERAL[1:]}"
     return f"{head}: {found}"
 
 

@@ -3,6 +3,10 @@
 from goodput.account.text import more_than_rank, on
 
 STATE = "straggler"
+GENERAL = (
+    "Waiting for one rank: look for throttling, a bad GPU or a slow disk on its node; for ranks in turn: uneven batches, "
+    "noisy neighbours, too few cores."
+)
 
 _BECAUSE = {
     "loader": "its loader is slow: look at that node's disk, CPU and network, or at the shard it reads",

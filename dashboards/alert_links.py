@@ -1,0 +1,111 @@
+"""Point each alert at the panel that shows it, by the panel's title.
+
+In: LINKS, the boards, the rule files of deploy/prometheus and their tests. Out: in those files the `dashboard_url` that
+follows a `runbook_url`, with the board and the number of the panel; numbers are given by a panel's place and move with
+it. The variables in an address are the rule's own and stay.
+
+    python -m dashboards.alert_links            # write
+    python -m dashboards.alert_links --check    # exit 1 and name the files that differ
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+
+from dashboards.generate import GENERATED
+
+RULES = Path(__file__).parents[1] / "deploy" / "prometheus"
+_LINK = re.compile(r"(runbooks/(\w+)\.md\n +dashboard_url: )/d/[\w-]+(?:\?(\S(?:.*\S)?))?(?=\n)")
+
+# By board and title of the panel.
+LINKS: dict[tuple[str, str], tuple[str, ...]] = {
+    ("goodput-run", "Where the GPU time goes"): ("UtilisationDrop", "ObjectiveBurnFast", "ObjectiveBurnSlow"),
+    ("goodput-run", "MFU, goodput and idle causes"): ("LoaderStarved", "MfuDrop"),
+    ("goodput-run", "Time since the last step"): ("RunStalled",),
+    ("goodput-run", "Ranks and telemetry coverage"): ("TelemetryMissing",),
+    ("goodput-run", "Step time by rank, less its waiting for others"): ("StragglerRank",),
+    ("goodput-run", "Loss of work per restart"): ("LostWork",),
+    ("goodput-run", "Beside the chain"): ("RestartLoop",),
+    ("goodput-run", "Checkpoints"): ("CheckpointSlow", "CheckpointOld"),
+    ("goodput-fleet", "Goodput and MFU"): ("ClusterObjectiveBurn",),
+    ("goodput-stack", "Trainers: what measuring costs"): ("SdkOverBudget",),
+    ("goodput-stack", "Who answers"): ("AgentDown", "AggregatorDown", "CollectorDown"),
+    ("goodput-stack", "What the aggregator holds"): ("TokenExpiring",),
+    ("goodput-stack", "Aggregator: errors in a minute"): (
+        *("LedgerFailing", "ReportsRefused", "ClocksContradict", "AuthFailures", "TokenReloadFailing"),
+    ),
+    ("goodput-stack", "Agents: pushes and samples"): ("PushFailing",),
+    ("goodput-stack", "Agents: errors in a minute"): ("BacklogDropping", "GpuDriverRestarting"),
+    ("goodput-stack", "Agents: what waits"): ("GpuDriverHung",),
+    ("goodput-stack", "Agents: cores and memory"): ("AgentOverhead",),
+    ("goodput-node", "GPUs of these nodes"): (*("GpuLost", "GpuNotSeen", "GpuDriverDown"),),
+    ("goodput-node", "Damage: memory, XIDs, PCIe"): (
+        *("GpuXid", "GpuXidApplication", "GpuXidCritical", "GpuUncorrectableEcc"),
+        *("GpuRowRemapFailure", "GpuRowRemapPending", "GpuPcieDegraded"),
+        "GpuNeedsRecovery",
+    ),
+    ("goodput-node", "Activity of the GPUs"): ("TelemetryFalseZero",),
+    ("goodput-node", "Health events of the last hour"): ("NetworkLinkDown",),
+    ("goodput-node", "What holds the clocks down"): ("GpuThrottled",),
+    ("goodput-node", "Network against line rate: the fullest links"): (
+        *("NicSaturated", "LinkDegraded", "InfinibandLinkDown"),
+    ),
+    ("goodput-node", "Network trouble in a second"): (*("LinkFlapping", "Retransmits", "NetworkCongestion"),),
+    ("goodput-host", "Disks"): ("DiskSaturated",),
+    ("goodput-host", "File systems"): ("FilesystemNearlyFull", "FilesystemNotAnswering"),
+    ("goodput-node", "Pressure, disks, file systems"): ("HostPressure",),
+}
+
+
+def panels(generated: Path = GENERATED) -> dict[str, tuple[str, dict]]:
+    """By alert: the board's uid and the panel. Raises KeyError for a panel that is not there."""
+    boards = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in generated.glob("*.json")}
+    found = {}
+    for (uid, title), alerts in LINKS.items():
+        by_title = {panel["title"]: panel for panel in boards[uid]["panels"]}
+        if title not in by_title:
+            raise KeyError(f"{uid} has no panel {title!r}; it has {sorted(by_title)}")
+        found |= {f"Goodput{name}": (uid, by_title[title]) for name in alerts}
+    return found
+
+
+def linked(text: str, found: dict[str, tuple[str, dict]]) -> str:
+    """The text of a rule file, or of a test, with its links made new."""
+
+    def replaced(match: re.Match) -> str:
+        if match[2] not in found:
+            return match[0]
+        uid, panel = found[match[2]]
+        own = re.sub(r"&?viewPanel=\d+", "", match[3] or "")
+        return f"{match[1]}/d/{uid}?{own}{'&' if own else ''}viewPanel={panel['id']}"
+
+    return _LINK.sub(replaced, text)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m dashboards.alert_links", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is not current")
+    check, stale = parser.parse_args(arguments).check, 0
+    found = panels()
+    for path in sorted([*RULES.glob("alerts_*.yml"), *RULES.glob("tests/*.yml")]):
+        before = path.read_text(encoding="utf-8")
+        after = linked(before, found)
+        if after == before:
+            continue
+        stale += 1
+        if check:
+            print(f"{path.name} is not current; run: python -m dashboards.alert_links", file=sys.stderr)
+        else:
+            path.write_text(after, encoding="utf-8")
+            print(path.relative_to(RULES.parents[1]))
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

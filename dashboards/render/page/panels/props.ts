@@ -1,0 +1,16 @@
+/*
+ * What every kind of panel is given to draw.
+ */
+import { DataFrame, GrafanaTheme2, TimeRange } from "@grafana/data";
+import { Mark } from "../document";
+
+export interface PanelProps {
+  panel: any;
+  frames: DataFrame[];
+  width: number;
+  height: number;
+  range: TimeRange;
+  marks: Mark[];
+  theme: GrafanaTheme2;
+  replace: (text: string, scoped?: any) => string;
+}

@@ -1,0 +1,76 @@
+"""The documentation's pictures: every board over one simulated cluster's last hours, into docs/board-*.png.
+
+In: dashboards/generated/*.json, the story (history.py). Out: one PNG per board, reproducible but for rounding of
+the drawing. Takes about three minutes on two cores; exit status 1 when a query or a picture failed.
+
+    python -m dashboards.render.pictures docs
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from dashboards.render.__main__ import shoot
+from dashboards.render.document import document_of
+from dashboards.render.history import history
+from dashboards.render.queries import Range
+
+GENERATED = Path(__file__).resolve().parents[1] / "generated"
+END_SECONDS = 1_767_609_120  # 5 January 2026, 10:32 UTC: no label of a time axis stands at its very end.
+LENGTH_SECONDS = 9000.0
+# Minutes of the picture, and the values of variables.
+VIEWS: dict[str, tuple[int, dict[str, list[str]]]] = {
+    "fleet": (140, {}),
+    "run": (75, {"run": ["llama-70b"]}),
+    "node": (60, {"run": ["llama-70b"], "instance": ["gpu-02:9470"]}),
+    "host": (60, {"run": ["vit-22b"]}),
+    "rank": (45, {"run": ["llama-70b"], "rank": ["13"]}),
+    "stack": (60, {}),
+}
+
+
+def view(board: str, url: str, theme: str = "dark", generated: Path = GENERATED) -> dict:
+    """The document of a board (its name without goodput-) as the documentation shows it."""
+    minutes, chosen = VIEWS.get(board, (60, {}))
+    range_ = Range((END_SECONDS - 60 * minutes) * 1000, END_SECONDS * 1000)
+    model = json.loads((generated / f"goodput-{board}.json").read_text())
+    return document_of(model, url, range_, chosen, theme=theme)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m dashboards.render.pictures", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("out", type=Path, metavar="DIRECTORY")
+    parser.add_argument("--board", action="append", metavar="NAME", help="fleet, run, ...; all when left out")
+    parser.add_argument("--prometheus", metavar="URL", help="one that holds the story already")
+    parser.add_argument("--theme", choices=("dark", "light"), default="dark")
+    options = parser.parse_args(arguments)
+    boards = options.board or sorted(path.stem.removeprefix("goodput-") for path in GENERATED.glob("*.json"))
+    if options.prometheus:
+        return draw(boards, options.prometheus, options.out, options.theme)
+    with tempfile.TemporaryDirectory() as folder:
+        story = history(Path(folder), length_seconds=LENGTH_SECONDS, end_seconds=END_SECONDS)
+        with story as url:
+            return draw(boards, url, options.out, options.theme)
+
+
+def draw(boards: list[str], url: str, out: Path, theme: str) -> int:
+    out.mkdir(parents=True, exist_ok=True)
+    failed = 0
+    for board in boards:
+        document = view(board, url, theme)
+        for answers in document["answers"].values():
+            for answer in filter(lambda one: one["error"], answers):
+                print(f"{board}: {answer['error']}", file=sys.stderr)
+                failed = 1
+        failed |= shoot(document, out / f"board-{board}.png", [])
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

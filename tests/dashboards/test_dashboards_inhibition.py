@@ -1,0 +1,107 @@
+"""Which alert silences which, in a real Alertmanager with the shipped configuration: the wider one the narrower, and no cause.
+
+The receivers are empty as they are shipped; only the waits are shorter.
+"""
+
+import re
+
+import pytest
+import yaml
+from rules_pruned import rule_files
+from tests.servers import RULES, Alertmanager, require, wait_until
+
+LABELS = {
+    rule["alert"]: rule["labels"]
+    for name in rule_files()
+    for group in yaml.safe_load((RULES / name).read_text())["groups"]
+    for rule in group["rules"]
+    if "alert" in rule
+}
+N0 = {"instance": "n0:9470", "host": "n0"}
+N1 = {"instance": "n1:9470", "host": "n1"}
+# By scenario: what fires, with the labels beside severity and level, and whether it is silenced.
+SCENARIOS = {
+    "a run that hangs": [
+        ("RunStalled", {"run": "r1"}, False),
+        ("UtilisationDrop", {"run": "r1"}, True),
+        ("ObjectiveBurnFast", {"run": "r1"}, True),
+        ("LoaderStarved", {"run": "r1"}, True),
+        ("CheckpointOld", {"run": "r1"}, True),
+        ("StragglerRank", {"run": "r1", "rank": "3", "host": "n0"}, True),
+        ("GpuThrottled", {**N0, "run": "r1", "gpu": "G1"}, True),
+        # The cause, and what is of another run or of none.
+        ("GpuLost", {**N0, "run": "r1", "gpu": "G0"}, False),
+        ("UtilisationDrop", {"run": "r2"}, False),
+        ("Retransmits", {**N0, "run": "r2"}, False),
+        ("GpuXid", {**N1, "gpu": "G9"}, False),
+    ],
+    "a run that burns its budget": [
+        ("ObjectiveBurnFast", {"run": "r1"}, False),
+        ("ObjectiveBurnSlow", {"run": "r1"}, True),
+        ("UtilisationDrop", {"run": "r1"}, True),
+        ("MfuDrop", {"run": "r1"}, True),
+        # They say why.
+        ("LoaderStarved", {"run": "r1"}, False),
+        ("StragglerRank", {"run": "r1", "rank": "3", "host": "n0"}, False),
+        ("RestartLoop", {"run": "r1"}, False),
+        ("UtilisationDrop", {"run": "r2"}, False),
+        ("MfuDrop", {"run": "r2"}, True),
+    ],
+    "several runs at once": [
+        ("ClusterObjectiveBurn", {}, False),
+        ("ObjectiveBurnFast", {"run": "r1"}, True),
+        ("ObjectiveBurnFast", {"run": "r2"}, True),
+        ("UtilisationDrop", {"run": "r3"}, True),
+        ("RunStalled", {"run": "r4"}, False),
+        ("GpuLost", {**N0, "gpu": "G0"}, False),
+    ],
+    "no aggregator": [
+        ("AggregatorDown", {"instance": "a:9471", "job": "goodput-aggregator"}, False),
+        ("TelemetryMissing", {"run": "r1", "missing": "reports"}, True),
+        ("RunStalled", {"run": "r1"}, True),
+        ("ClusterObjectiveBurn", {}, True),
+        ("PushFailing", N0, True),
+        ("BacklogDropping", N0, True),
+        ("AgentDown", {"instance": "n1:9470", "job": "goodput-node"}, False),
+        ("GpuXidCritical", {**N0, "gpu": "G0"}, False),
+    ],
+    "a node without an agent": [
+        ("AgentDown", {"instance": "n0:9470", "job": "goodput-node"}, False),
+        ("GpuThrottled", {**N0, "gpu": "G0"}, True),
+        ("DiskSaturated", N0, True),
+        ("DiskSaturated", N1, False),
+        ("StragglerRank", {"run": "r1", "rank": "3", "host": "n0"}, False),
+        ("PushFailing", N1, False),
+        ("BacklogDropping", N1, True),
+    ],
+}
+
+
+class Shipped(Alertmanager):
+    """An Alertmanager with the configuration that is shipped, but for the time that a group waits."""
+
+    def __init__(self, directory):
+        super().__init__(directory, "http://127.0.0.1:1/")
+        text = (RULES / "alertmanager.yml").read_text()
+        self._config = directory / "shipped.yml"
+        self._config.write_text(re.sub(r"group_wait: \d+s", "group_wait: 1s", text))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_the_wider_alert_silences_the_narrower_and_no_cause_is_silenced(scenario, tmp_path):
+    require("prometheus-alertmanager")
+    told = {}
+    for name, labels, silenced in SCENARIOS[scenario]:
+        full = {"alertname": f"Goodput{name}", **LABELS[f"Goodput{name}"], **labels}
+        told[tuple(sorted(full.items()))] = silenced
+    with Shipped(tmp_path) as alertmanager:
+        body = [{"labels": dict(labels)} for labels in told]
+        assert alertmanager.http.post("/api/v2/alerts", json=body).status_code == 200
+
+        def inhibited():
+            found = {tuple(sorted(one["labels"].items())): one["status"] for one in alertmanager.alerts()}
+            if set(found) != set(told) or any(status["state"] == "unprocessed" for status in found.values()):
+                return None
+            return {labels: bool(status["inhibitedBy"]) for labels, status in found.items()}
+
+        assert wait_until(inhibited, 30, "every alert to be routed") == told

@@ -1,0 +1,261 @@
+"""The ratio rules against the aggregator's own account of the same windows, over one simulated run.
+
+Two ranks of four GPUs step, save, evaluate, wait for each other, die twice, lose work and go on. Every twenty seconds the
+run is looked at and its series are scraped, both at one moment, so that what differs is arithmetic alone. promtool
+evaluates the shipped rules over these samples. In a real cluster a scrape sees an account that is up to a push and a
+scrape old (15 s of 300 as shipped, 5 %), and both agree to that.
+"""
+
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from account_history import Process, ns
+from aggregator_reports import rank_report
+from rules_pruned import pruned
+from tests.servers import require
+
+from goodput.account import compute
+from goodput.account.states import INDEX, STATES
+from goodput.aggregator.accounts import Accounts
+from goodput.aggregator.exposition import Exposition
+from goodput.aggregator.health import HealthLog
+from goodput.aggregator.health_costs import HealthView
+from goodput.aggregator.ingest import Ingest
+from goodput.aggregator.store import Store
+
+# Who may see all runs, and not the aggregator itself.
+RUNS = SimpleNamespace(may=lambda run: True, is_of_all=False)
+EVERY, START, RANKS, STALE = 20, 1000, 2, 1e6
+SERIES = ("goodput_gpu_seconds", "goodput_availability_ratio", "goodput_mfu_ratio")
+PLANNED = ("queue", "startup", "restore", "compile", "checkpoint", "evaluation", "unobserved")
+TOLD = {"world_size": RANKS, "devices": 4, "flops_per_step": 1e15, "peak_flops_per_second": 1e15}
+TOLERANCE = 1e-3
+# Seconds of the run at which rules and account are compared, by what its last five minutes hold.
+QUIET = (200, 600, 900, 1200, 1560, 2700, 3600, 4200)
+WITHIN = (2080, 2100)  # a restart, and all the work that it lost
+BEYOND = (3000, 3120)  # a restart that lost work from before them
+
+
+class Simulation:
+    """The store, its clock, the samples of every scrape, and the accounts of the windows when they were asked for."""
+
+    def __init__(self):
+        self.store, self.now = Store(), START
+        health = HealthLog()
+        accounts = Accounts(self.store, stall_seconds=60.0, stale_seconds=STALE, age_seconds=0.0)
+        accounts.account = lambda name, now_ns=None, of=accounts.account: of(name, ns(self.now))
+        self._exposition = Exposition(
+            accounts,
+            Ingest(self.store, None, health=health),
+            HealthView(health, accounts),
+            None,
+            clock_ns=lambda: ns(self.now),
+        )
+        self.samples: list[dict[str, float]] = []
+        self.accounts: dict[tuple[int, int], object] = {}
+
+    def look(self, *processes: Process, since: int) -> None:
+        """The processes report what is new, all are scraped, and windows that end now are asked for."""
+        for one in processes:
+            fresh = [row for row in one.rows if row.end_ns > ns(since)]
+            self.store.merge(rank_report(one, rows=fresh, events=one.events), ns(self.now))
+        found = {}
+        families = self._exposition.families(RUNS)
+        for family in families:
+            for sample in family.samples:
+                if sample.name in SERIES:
+                    state = f',state="{sample.labels["state"]}"' if "state" in sample.labels else ""
+                    found[f'{sample.name}{{run="r1"{state}}}'] = sample.value
+        self.samples.append(found)
+        second = self.now - START
+        if second in (*QUIET, *WITHIN, *BEYOND):
+            for seconds in (300, 3600):
+                window = (ns(self.now - seconds), ns(self.now))
+                self.accounts[second, seconds] = compute(
+                    self.store.runs["r1"], ns(self.now), stale_seconds=STALE, known_only=True, window=window
+                )
+
+
+def life(simulation: Simulation, number: int, resume: int | None, until: int, events: dict[int, dict]) -> int:
+    """An attempt up to a second of the run; the last step that a checkpoint saved. `events` are phases by second."""
+    ranks = [Process(r, number, simulation.now, **TOLD) for r in range(RANKS)]
+    for one in ranks:
+        one.between(none=6, restore=4)
+        if resume is not None:
+            one.resumed(resume)
+    committed = -1
+    while True:
+        since, simulation.now = simulation.now, simulation.now + EVERY
+        # A look finds every rank between two steps, whatever it does: all lengths divide the time between two looks.
+        for one in ranks:
+            while one.now_ns < ns(simulation.now):
+                second = round(one.now_ns / 1e9) - START
+                if second in events and one.now_ns % ns(1) == 0:
+                    one.between(**events[second])
+                    if "checkpoint" in events[second]:
+                        one.saved()
+                        committed = one.step_next - 1
+                    continue
+                slow = 0.25 if one.rank else 0.0
+                one.step(loader=0.25, forward=0.5 + slow, backward=0.75, communication=0.5 - slow)
+        if simulation.now - START >= until:
+            for one in ranks:
+                one.killed()
+        simulation.look(*ranks, since=since)
+        if simulation.now - START >= until:
+            return committed
+
+
+def gap(simulation: Simulation, seconds: int) -> None:
+    for _ in range(seconds // EVERY):
+        simulation.now += EVERY
+        simulation.look(since=simulation.now)
+
+
+@pytest.fixture(scope="module")
+def simulation():
+    """Save every five minutes or so; one death that loses 110 s, and one that loses 600 s."""
+    one = Simulation()
+    one.look(since=START)
+    saved = {second: {"checkpoint": 10} for second in range(300, 1801, 300)}
+    committed = life(one, 1, None, 1920, {**saved, 1000: {"evaluation": 60}})
+    gap(one, 40)
+    committed = life(one, 2, committed, 2900, {2290: {"checkpoint": 10}})
+    gap(one, 60)
+    life(one, 3, committed, 4220, {second: {"checkpoint": 10} for second in (3300, 3600, 3900)})
+    return one
+
+
+@pytest.fixture(scope="module")
+def evaluate(simulation, tmp_path_factory):
+    """Evaluates expressions at seconds of the run: {(second, expression): whether it is true}."""
+    require("promtool")
+    folder = tmp_path_factory.mktemp("parity")
+    names = sorted(set().union(*simulation.samples))
+    series = [
+        {"series": name, "values": " ".join("_" if v is None else repr(v) for v in values)}
+        for name in names
+        for values in [[sample.get(name) for sample in simulation.samples]]
+    ]
+
+    def run(expected: list[tuple[int, str]]) -> str:
+        told = {
+            "rule_files": ["../recording.yml"],
+            "evaluation_interval": f"{EVERY}s",
+            "tests": [
+                {
+                    "interval": f"{EVERY}s",
+                    "input_series": series,
+                    "promql_expr_test": [
+                        {"expr": expr, "eval_time": f"{at}s", "exp_samples": [{"labels": "{}", "value": 1}]}
+                        for at, expr in expected
+                    ],
+                }
+            ],
+        }
+        path = folder / "parity.yml"
+        path.write_text(yaml.safe_dump(told, width=10_000))
+        target = folder / "pruned"
+        target.mkdir(exist_ok=True)
+        done = subprocess.run(
+            ["promtool", "test", "rules", str(pruned(path, target))],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        return done.stdout + done.stderr if done.returncode else ""
+
+    return run
+
+
+def figures(account) -> dict[str, float]:
+    """What the rules say, from an account."""
+    gpu = dict(zip(STATES, account.gpu_ns(), strict=True))
+    steady = sum(ns for state, ns in gpu.items() if state not in PLANNED)
+    found = {
+        f"run:{name}:ratio": account.ratio(name)
+        for name in ("goodput", "availability", "step_efficiency", "mfu")
+    }
+    found["run:steady_goodput:ratio"] = gpu["productive"] / steady
+    wall = account.wall_gpu_ns()
+    return found | {
+        f'run:idle:share{{state="{state}"}}': gpu[state] / wall
+        for state in STATES
+        if state != "productive" and gpu[state]
+    }
+
+
+def rule(name: str, window: str) -> str:
+    head, brace, rest = name.partition("{")
+    return f"{head}_{window}{brace}{rest}"
+
+
+def close(name: str, window: str, value: float) -> str:
+    return f"sum(abs({rule(name, window)} - {value!r}) <= bool {TOLERANCE})"
+
+
+def test_the_simulation_has_what_it_is_for(simulation):
+    whole = compute(simulation.store.runs["r1"], ns(simulation.now), stale_seconds=STALE, known_only=True)
+    gpu = whole.gpu_ns()
+    for state in (
+        "productive",
+        "loader",
+        "communication",
+        "straggler",
+        "checkpoint",
+        "evaluation",
+        "down",
+        "lost",
+    ):
+        assert gpu[INDEX[state]] > 0, state
+    assert [round(r.lost_gpu_ns / 8e9, -1) for r in whole.restarts] == [110, 600]
+
+
+def test_rules_and_account_agree_where_no_lost_work_lies_before_the_window(simulation, evaluate):
+    wanted = [
+        (at, close(name, "5m", value))
+        for at in (*QUIET, *WITHIN)
+        for name, value in figures(simulation.accounts[at, 300]).items()
+    ]
+    # An hour holds both restarts and all that they lost; before it has passed, it is the whole life.
+    wanted += [
+        (at, close(name, "1h", value))
+        for at in (1200, 2700, 3600)
+        for name, value in figures(simulation.accounts[at, 3600]).items()
+        if "idle" not in name
+    ]
+    assert len(wanted) > 100
+    assert evaluate(wanted) == ""
+
+
+def test_where_lost_work_lies_before_the_window_the_rule_is_the_lower_one(simulation, evaluate):
+    """600 s were lost, most of them before the five minutes: the rule charges all of it to the window."""
+    wanted = []
+    for at in BEYOND:
+        found = figures(simulation.accounts[at, 300])
+        for name in (
+            "run:goodput:ratio",
+            "run:steady_goodput:ratio",
+            "run:availability:ratio",
+            "run:mfu:ratio",
+        ):
+            wanted.append((at, f"sum({rule(name, '5m')} <= bool {found[name] + TOLERANCE})"))
+            wanted.append((at, f"sum({rule(name, '5m')} < bool {found[name] - 0.01})"))
+        wanted.append(
+            (at, f"sum({rule('run:goodput:ratio', '5m')} + on (run) sum by (run) (run:idle:share_5m))")
+        )
+    assert evaluate(wanted) == ""
+
+
+def test_factors_of_a_window_multiply(evaluate):
+    product = (
+        "run:availability:ratio_5m * on (run) run:step_efficiency:ratio_5m - on (run) run:goodput:ratio_5m"
+    )
+    assert evaluate([(at, f"sum(abs({product}) < bool 1e-9)") for at in (*QUIET, *WITHIN)]) == ""
+
+
+def test_it_would_be_seen_if_they_did_not_agree(simulation, evaluate):
+    value = simulation.accounts[600, 300].ratio("goodput") + 2 * TOLERANCE
+    assert "FAILED" in evaluate([(600, close("run:goodput:ratio", "5m", value))])

@@ -1,0 +1,462 @@
+"""The pictures' Python side: variables, intervals, what Prometheus is asked; and, where npm's packages lie, a picture."""
+
+import json
+import re
+import shutil
+import struct
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+import pytest
+from bench.alert_replay import rules as alert_rules
+from bench.alert_replay.rules import Rule
+from bench.alert_replay.wire import is_stale
+from dashboards.render import __main__ as command
+from dashboards.render import cluster, document, history, queries, variables
+from dashboards.render.queries import Range
+from tests.servers import DASHBOARDS, REPOSITORY, require
+
+RENDER = REPOSITORY / "dashboards" / "render"
+HOUR = Range(1_700_000_000_000, 1_700_003_600_000)
+
+
+def board(*listed: dict, panels=(), **given) -> dict:
+    return {"uid": "b", "templating": {"list": list(listed)}, "panels": list(panels), **given}
+
+
+def query(name: str, text: str, **given) -> dict:
+    return {"type": "query", "name": name, "query": {"query": text}, **given}
+
+
+def resolved(*listed: dict, labels=None, **chosen):
+    """Variables by name; `labels` are the values of each label."""
+    asked = []
+
+    def label_values(selector, label):
+        asked.append((selector, label))
+        return (labels or {}).get(label, [])
+
+    chosen = {name: [value] if isinstance(value, str) else value for name, value in chosen.items()}
+    found = variables.resolve(board(*listed), label_values, chosen)
+    return {one.name: one for one in found}, asked
+
+
+# ---- Variables
+
+
+def test_the_first_option_the_boards_own_and_the_callers_choice():
+    run = query("run", "label_values(goodput_run_info, run)", sort=2)
+    found, asked = resolved(run, labels={"run": ["a", "c", "b"]})
+    assert (found["run"].values, asked) == (("c",), [("goodput_run_info", "run")]), "sorted, the last first"
+    assert resolved({**run, "current": {"value": "b"}}, labels={"run": ["a", "b"]})[0]["run"].values == ("b",)
+    assert resolved(run, labels={"run": ["a"]}, run="x")[0]["run"].values == ("x",)
+    assert resolved(run)[0]["run"].values == (), "nothing to choose from"
+
+
+def test_all_is_every_option_and_stands_for_the_boards_own_pattern():
+    node = query(
+        "instance", 'label_values({__name__=~"a|b",run=~"$run"}, instance)', includeAll=True, multi=True
+    )
+    run = query("run", "label_values(up, run)")
+    found, asked = resolved(run, node, labels={"run": ['r"1'], "instance": ["n1", "n2"]})
+    assert asked[1] == ('{__name__=~"a|b",run=~"r\\"1"}', "instance"), "those before it are filled in"
+    assert (found["instance"].all, found["instance"].values, found["instance"].text) == (
+        True,
+        ("n1", "n2"),
+        "All",
+    )
+    assert variables.fill("$instance", [found["instance"]], {}) == "(n1|n2)"
+    with_pattern, _ = resolved({**node, "allValue": ".*"}, labels={"instance": ["n1"]})
+    assert variables.fill('{i=~"$instance"}', with_pattern.values(), {}) == '{i=~".*"}'
+    assert with_pattern["instance"].text == "All"
+
+
+def test_natural_order_and_what_a_regex_lets_through():
+    node = query("n", "label_values(instance)", sort=7, regex="/(.*):9470/")
+    found, asked = resolved(node, labels={"instance": ["n10:9470", "n9:9470", "other"]}, n=[])
+    assert asked == [(None, "instance")] and found["n"].values == ("n9",)
+    assert resolved({**node, "includeAll": True}, labels={"instance": ["n10:9470", "n9:9470"]})[0][
+        "n"
+    ].values == (*("n9", "n10"),)
+
+
+@pytest.mark.parametrize(
+    "text, filled",
+    [
+        ('up{run="$run"}', 'up{run="a\\\\b \\"c\\""}'),
+        ("${run} [[run]] $runs $other", 'a\\\\b \\"c\\" a\\\\b \\"c\\" $runs $other'),
+        ("${run:raw} ${run:percentencode}", 'a\\b "c" a%5Cb%20%22c%22'),
+        ("rate(x[$__rate_interval])", "rate(x[20s])"),
+        ('{n=~"$nodes"}', '{n=~"(n\\\\.1|n2)"}'),
+        ("${nodes:csv} ${nodes:pipe} ${nodes:queryparam}", "n.1,n2 n.1|n2 var-nodes=n.1&var-nodes=n2"),
+        ("${nodes:text}", "n.1 + n2"),
+    ],
+)
+def test_variables_in_text(text, filled):
+    known = [
+        variables.Variable("run", ('a\\b "c"',)),
+        variables.Variable("nodes", ("n.1", "n2"), several=True),
+    ]
+    assert variables.fill(text, known, {"__rate_interval": "20s"}) == filled
+
+
+def test_what_is_not_understood_is_said_with_its_name():
+    with pytest.raises(ValueError, match=r"no variable 'rum'; it has run"):
+        resolved(query("run", "label_values(run)"), rum="x")
+    with pytest.raises(ValueError, match=r"'run': only label_values"):
+        resolved(query("run", "query_result(up)"))
+    with pytest.raises(ValueError, match="of the kind 'adhoc'"):
+        resolved({"type": "adhoc", "name": "x"})
+    with pytest.raises(ValueError, match="'r': the format 'lucene'"):
+        variables.fill("${r:lucene}", [variables.Variable("r", ("x",))], {})
+
+
+# ---- Intervals
+
+
+@pytest.mark.parametrize(
+    "text, expected", [("15s", 15_000), ("1h", 3_600_000), ("1m30s", 90_000), ("20ms", 20)]
+)
+def test_lengths_of_time(text, expected):
+    assert queries.milliseconds(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "15", "s", "1h x", "-1h"])
+def test_what_is_no_length_of_time_is_refused(text):
+    with pytest.raises(ValueError, match="no length of time"):
+        queries.milliseconds(text)
+
+
+@pytest.mark.parametrize(
+    "hours, points, least, expected",
+    [(1, 800, 5000, 5000), (1, 800, 15_000, 15_000), (6, 800, 5000, 30_000), (24, 1000, 5000, 60_000)],
+)
+def test_the_step_is_round_and_not_below_the_least(hours, points, least, expected):
+    assert queries.interval_ms(Range(0, hours * 3_600_000), points, least) == expected
+
+
+@pytest.mark.parametrize(
+    "step, scrape, rate",
+    [(5000, 5000, "20s"), (15_000, 5000, "20s"), (60_000, 5000, "65s"), (60_000, 60_000, "4m")],
+)
+def test_the_rate_interval_holds_four_scrapes_and_a_step(step, scrape, rate):
+    found = queries.specials(HOUR, step, scrape)
+    assert (found["__rate_interval"], found["__range"], found["__to"]) == (rate, "3600s", str(HOUR.to_ms))
+
+
+# ---- What is asked
+
+
+@pytest.fixture
+def prometheus():
+    """A stand-in for Prometheus: keeps what it was asked, answers by path; (url, asked, answers)."""
+    asked, answers = [], {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            url = urlsplit(self.path)
+            given = {name: values[0] for name, values in parse_qs(url.query).items()}
+            asked.append((url.path, given))
+            code, body = answers.get(
+                given.get("query", url.path), (200, {"resultType": "matrix", "result": []})
+            )
+            body = {"status": "success", "data": body} if code == 200 else {"status": "error", "error": body}
+            self.send_response(code)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}", asked, answers
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def panel(*targets: dict, **given) -> dict:
+    return {
+        "id": 1,
+        "type": "timeseries",
+        "gridPos": {"x": 0, "y": 0, "w": 12, "h": 8},
+        "targets": targets,
+        **given,
+    }
+
+
+def test_a_panel_is_asked_as_it_says(prometheus):
+    url, asked, answers = prometheus
+    one = {"metric": {"a": "b"}, "value": [1, "2"]}
+    answers["now"] = (200, {"resultType": "vector", "result": [one]})
+    answers["7"] = (200, {"resultType": "scalar", "result": [1, "7"]})
+    answers["broken"] = (400, "1:1: parse error")
+    targets = [
+        {"refId": "A", "expr": 'x{run="$run"}[$__rate_interval]', "range": True, "legendFormat": "{{a}}"},
+        {"refId": "B", "expr": "now", "instant": True, "format": "table"},
+        {"refId": "C", "expr": "7", "instant": True},
+        {"refId": "D", "expr": "hidden", "hide": True},
+        {"refId": "E", "expr": "broken"},
+    ]
+    run = [variables.Variable("run", ("r1",))]
+    found = queries.ask_panel(panel(*targets, interval="15s"), url, HOUR, run, points_max=800)
+    assert asked[0] == (
+        "/api/v1/query_range",
+        {"query": 'x{run="r1"}[20s]', "start": "1699999995.0", "end": "1700003595.0", "step": "15.0"},
+    ), "at whole multiples of the step"
+    assert asked[1] == ("/api/v1/query", {"query": "now", "time": "1700003600.0"})
+    assert [answer["refId"] for answer in found] == ["A", "B", "C", "E"]
+    assert (found[0]["legend"], found[0]["step_ms"], found[0]["error"]) == ("{{a}}", 15_000, "")
+    assert (found[1]["format"], found[1]["series"]) == (
+        "table",
+        [{"metric": {"a": "b"}, "values": [[1, "2"]]}],
+    )
+    assert found[2]["series"] == [{"metric": {}, "values": [[1, "7"]]}]
+    assert (found[3]["error"], found[3]["series"]) == ("1:1: parse error", [])
+
+
+def test_a_prometheus_that_is_not_there_is_an_error_of_the_answer():
+    (found,) = queries.ask_panel(panel({"expr": "up"}), "http://127.0.0.1:1", HOUR, [], points_max=800)
+    assert "refused" in found["error"] and found["series"] == []
+
+
+def test_marks_are_stretches_of_what_is_not_zero(prometheus):
+    url, asked, answers = prometheus
+    start = HOUR.from_ms // 1000
+    values = [[start + 15 * at, str(value)] for at, value in enumerate([0, 1, 1, 0, 1, 0])]
+    answers["down == 1"] = (
+        200,
+        {"resultType": "matrix", "result": [{"metric": {"run": "r1"}, "values": values}]},
+    )
+    listed = [
+        {
+            "name": "Down",
+            "expr": "down == 1",
+            "iconColor": "blue",
+            "titleFormat": "{{run}} is down",
+            "enable": True,
+        },
+        {"name": "Off", "expr": "off", "enable": False},
+        {"name": "Grafana's own", "builtIn": 1},
+    ]
+    found = document.document_of(board(annotations={"list": listed}), url, HOUR)
+    assert [(one["from"] // 1000 - start, one["to"] // 1000 - start) for one in found["marks"]] == [
+        (15, 30),
+        (60, 60),
+    ]
+    assert (found["marks"][0]["title"], found["marks"][0]["colour"]) == ("r1 is down", "blue")
+    assert len(asked) == 1, "what is switched off is not asked"
+
+
+def test_the_page_is_told_what_a_document_holds(prometheus):
+    """page/document.ts declares the same fields as the documents have, on every level."""
+    url, _, answers = prometheus
+    at = HOUR.from_ms // 1000
+    answers["x"] = (200, {"resultType": "matrix", "result": [{"metric": {}, "values": [[at, "1"]]}]})
+    marks = {"annotations": {"list": [{"name": "X", "expr": "x"}]}}
+    found = document.document_of(
+        board({"type": "constant", "name": "v", "query": "1"}, panels=[panel({"expr": "x"})], **marks),
+        url,
+        HOUR,
+    )
+    declared = {
+        name: set(re.findall(r"^  (\w+)\??:", body, re.M))
+        for name, body in re.findall(
+            r"interface (\w+) \{(.*?)\n\}", (RENDER / "page/document.ts").read_text(), re.S
+        )
+    }
+    (answer,) = found["answers"]["1"]
+    assert declared == {
+        "BoardDocument": set(found),
+        "Answer": set(answer),
+        "Series": set(answer["series"][0]),
+        "Mark": set(found["marks"][0]),
+        "Variable": set(found["variables"][0]),
+    }
+
+
+@pytest.mark.parametrize("path", sorted(DASHBOARDS.glob("*.json")), ids=lambda path: path.stem)
+def test_every_board_can_be_asked_and_leaves_no_variable_unfilled(path, prometheus):
+    url, asked, answers = prometheus
+    for label in ("run", "instance", "gpu", "rank"):
+        answers[f"/api/v1/label/{label}/values"] = (200, [f"{label}-1", f"{label}-2"])
+    found = document.document_of(json.loads(path.read_text()), url, HOUR)
+    assert set(found["answers"]) == {str(one["id"]) for one in found["board"]["panels"]}
+    texts = [given["query"] for _, given in asked if "query" in given]
+    assert len(texts) > 10
+    assert [text for text in texts if re.search(r"\$[{a-z_]", text)] == []
+
+
+# ---- The command
+
+
+def test_times_of_the_command():
+    assert command.range_of("now-1h", "now", 10_000) == Range(6_400_000, 10_000_000)
+    assert command.range_of("100", "200.5", 0) == Range(100_000, 200_500)
+    with pytest.raises(ValueError, match="is empty"):
+        command.range_of("now", "now-5m", 10_000)
+    with pytest.raises(ValueError, match="'yesterday' is neither"):
+        command.range_of("yesterday", "now", 0)
+
+
+def test_choices_of_the_command():
+    assert command.chosen_of(["run=a=b", "gpu=1", "gpu=2"]) == {"run": ["a=b"], "gpu": ["1", "2"]}
+    with pytest.raises(ValueError, match="NAME=VALUE, not 'run'"):
+        command.chosen_of(["run"])
+
+
+def test_the_command_keeps_what_it_was_told_and_ends_with_1_for_a_query_that_fails(
+    tmp_path, prometheus, capsys
+):
+    url, _, answers = prometheus
+    answers["up"] = (200, {"resultType": "matrix", "result": []})
+    file = tmp_path / "b.json"
+    file.write_text(json.dumps(board(panels=[panel({"expr": "up"})])))
+    call = [
+        str(file),
+        "--prometheus",
+        url,
+        "--out",
+        str(tmp_path),
+        "--keep",
+        "--no-picture",
+        "--variable",
+        "x=1",
+    ]
+    assert command.main(call) == 0, "a variable that this board does not have is another's"
+    assert json.loads((tmp_path / "b.document.json").read_text())["answers"]["1"][0]["expr"] == "up"
+    answers["up"] = (422, "too many samples")
+    assert command.main(call) == 1 and "b.json: too many samples" in capsys.readouterr().err
+    assert command.main([*call, "--from", "soon"]) == 2 and "'soon'" in capsys.readouterr().err
+
+
+# ---- The story
+
+
+def test_the_story_is_whole_by_the_catalogue_and_hangs_together():
+    """Every series is declared (tell raises otherwise), and the aggregator finds no contradiction."""
+    times, recorder = history.tell(360, 1_767_609_000)
+    assert (len(times), times[-1], recorder.samples > 100_000) == (36, 1_767_609_000, True)
+    found = {}
+    for labels, at, values in recorder.series(times):
+        key = (labels["__name__"], *sorted(item for item in labels.items() if item[0] != "__name__"))
+        assert key not in found and (np.diff(at) > 0).all()
+        found[key] = at, values
+    alive = {"kind": "alive", "run": "llama-70b"}.items()
+    (ranks,) = [
+        one for key, one in found.items() if key[0] == "goodput_ranks" and alive <= dict(key[1:]).items()
+    ]
+    assert set(ranks[1]) == {24.0}
+    (steps,) = [
+        one
+        for key, one in found.items()
+        if key[0] == "goodput_steps" and ("kind", "kept") in key and ("run", "llama-70b") in key
+    ]
+    assert steps[1][-1] > 24, "some steps of each rank"
+    (clamped,) = [one for key, one in found.items() if key[0] == "goodput_aggregator_clamped_total"]
+    assert not clamped[1].any()
+
+
+def test_series_end_with_a_mark_and_have_one_before_a_gap():
+    recorder = history.Recorder()
+    for scrape in (0, 1, 3, 4):
+        recorder.add(scrape, "goodput_node_backlog_rows", {}, 7, "node", "a")
+    recorder.add(5, "goodput_node_backlog_rows", {}, 8, "node", "b")
+    (one, other) = recorder.series(np.arange(6.0))
+    assert one[1].tolist() == [0, 1, 2, 3, 4, 5]
+    assert is_stale(one[2]).tolist() == [False, False, True, False, False, True]
+    assert (other[1].tolist(), other[2].tolist()) == ([5], [8]), "the end of the story is no end of a series"
+
+
+@pytest.mark.parametrize(
+    "name, labels", [("goodput_no_such_series", {}), ("goodput_node_backlog_rows", {"rank": "0"})]
+)
+def test_a_series_that_the_catalogue_does_not_have_is_refused(name, labels):
+    with pytest.raises(KeyError):
+        history.Recorder().add(0, name, labels, 1, "node", "a")
+
+
+def test_a_killed_run_goes_on_from_its_checkpoint():
+    plan = cluster.Plan("r", ("n-01",), 0, 1e6, 2.0, 0.1, 0.2, 0.5, 8, checkpoint_every=100, kill=300)
+    job = cluster.Job(plan, 0)
+    job.advance(290)
+    saved, step = job.saved, job.step
+    assert saved > 0
+    job.advance(320)
+    assert not job.alive and job.step > step
+    job.advance(500)
+    assert job.alive and job.attempt == 2
+    resumed = [event for event in job.ranks[0].events if event.kind == "resumed"]
+    assert [event.step for event in resumed] == [job.saved if job.saved < step else resumed[0].step]
+    assert min(row.step for row in job.ranks[0].rows) == resumed[0].step + 1
+
+
+def test_rules_that_read_others_come_after_them():
+    rules = alert_rules.load()
+    found = history.in_order(rules)
+    assert sorted(rule.name for rule in found) == sorted(rule.name for rule in rules if not rule.alert)
+    names, known = {rule.name for rule in found}, set()
+    for rule in found:
+        missing = (rule.needs & names) - known - {rule.name}
+        assert all(other.name not in missing for other in found[: found.index(rule)]) and not missing, (
+            rule.name
+        )
+        if rule.name not in {other.name for other in found[found.index(rule) + 1 :]}:
+            known.add(rule.name)
+    circle = [
+        Rule("a:b", "c:d", "g", False, {}, needs=frozenset({"c:d"})),
+        Rule("c:d", "a:b", "g", False, {}, needs=frozenset({"a:b"})),
+    ]
+    with pytest.raises(ValueError, match="read each other"):
+        history.in_order(circle)
+
+
+def test_the_story_lies_in_a_real_prometheus_with_its_recorded_series(tmp_path):
+    require("prometheus")
+    end = 1_767_609_000
+    with history.history(tmp_path / "story", length_seconds=400, end_seconds=end) as url:
+        steps, ratio = (
+            queries.instant_series(url, expr, Range(0, end * 1000))
+            for expr in ('run:steps:rate_1m{run="llama-70b"}', "count(up == 1)")
+        )
+    assert 0.1 < float(steps[0]["values"][0][1]) < 0.3 and ratio[0]["values"][0][1] == "7"
+    assert list((tmp_path / "story").glob("data*")) == [], "it leaves no data behind"
+
+
+# ---- The picture
+
+
+def test_the_lock_file_names_no_registry_and_every_version_is_exact():
+    package = json.loads((RENDER / "package.json").read_text())
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in package["dependencies"].values())
+    lock = (RENDER / "package-lock.json").read_text()
+    assert "resolved" not in lock and "://" not in re.sub(r'"(url|funding)": "[^"]*"', "", lock)
+    assert json.loads(lock)["packages"][""]["dependencies"] == package["dependencies"]
+
+
+def test_a_board_becomes_a_picture(tmp_path, prometheus):
+    """With npm's packages only, which `make pictures` installs: half a gigabyte, too much for every test run."""
+    if not (RENDER / "node_modules").exists() or not (RENDER / "dist" / "main.js").exists():
+        pytest.skip("the page is not built (`make pictures` installs and builds it)")
+    for program in ("node", "chromium"):
+        if shutil.which(program) is None:
+            pytest.skip(f"not installed: {program}")
+    url, _, answers = prometheus
+    values = [[HOUR.from_ms // 1000 + 15 * at, str(at % 7)] for at in range(240)]
+    answers["up"] = (200, {"resultType": "matrix", "result": [{"metric": {"job": "a"}, "values": values}]})
+    places = {"gridPos": {"x": 12, "y": 0, "w": 12, "h": 8}}
+    panels = [panel({"expr": "up"}, title="Lines"), panel({"expr": "up"}, **places)]
+    panels[1] |= {"id": 2, "type": "stat", "title": "Number"}
+    file = tmp_path / "b.json"
+    file.write_text(json.dumps(board(panels=panels, title="Board")))
+    times = ["--from", str(HOUR.from_ms // 1000), "--to", str(HOUR.to_ms // 1000)]
+    call = [str(file), "--prometheus", url, "--out", str(tmp_path), *times, "--width", "800"]
+    assert command.main(call) == 0
+    picture = (tmp_path / "b.png").read_bytes()
+    assert picture[:8] == b"\x89PNG\r\n\x1a\n" and struct.unpack(">I", picture[16:20])[0] == 800
+    assert len(set(Path(tmp_path / "b.png").read_bytes())) > 200 and len(picture) > 8000, "not one colour"
