@@ -12,7 +12,7 @@ import tempfile
 
 
 def main(target: str) -> int:
-    command = [sys.executable, "-m", "goodput", "demo", "--seconds", "20", "--keep"]
+    command = [sys.executable, "-m", "goodput", "demo", "--seconds", "45", "--keep"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     found = re.search(r"page: (http://\S+) .*kill (\d+)", done.stdout)
     if found is None:
@@ -28,7 +28,7 @@ def screenshot(address: str, target: str) -> int:
     """Headless Chromium's picture of the page, 1400 pixels wide."""
     options = (
         "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-        "--disable-component-update --disable-sync --hide-scrollbars --window-size=1400,1890 --virtual-time-budget=6000"
+        "--disable-component-update --disable-sync --hide-scrollbars --window-size=1400,3080 --virtual-time-budget=9000"
     )
     with tempfile.TemporaryDirectory() as profile:
         command = [

@@ -299,20 +299,6 @@ class RollingWindows(Model):
     windows: list[Rolling]
 
 
-class Summary(Model):
-    run: str
-    status: str
-    start: float
-    end: float
-    world_size: int
-    gpu_seconds: float
-    goodput: float | None
-    mfu: float | None
-    restarts: int
-    leading_cause: str | None
-    hang: bool
-
-
 class Hit(Model):
     """A rank whose process was on the device when it happened."""
 
@@ -354,9 +340,3 @@ class RunHealth(Model):
 
     run: str
     events: list[HealthEvent]
-
-
-class Runs(Model):
-    """Runs, newest first."""
-
-    runs: list[Summary]

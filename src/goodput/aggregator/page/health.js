@@ -4,6 +4,7 @@
 // In: api/v1/runs/NAME/health and api/v1/health, each at most every 10 s. Out: rows; nothing where nothing happened.
 // An answer that does not come leaves what was there: that the aggregator is silent the page says elsewhere.
 
+import { ask } from "./ask.js";
 import { $, field, attribute, keyed, paged, put, showTime, text } from "./nodes.js";
 import { count, dollars, gpuUnit, plural } from "./numbers.js";
 
@@ -27,23 +28,22 @@ export function followHealth(run, view) {
   Object.assign(state, { run, view });
   drawEvents();
   const mine = state;
-  ask(mine, `runs/${encodeURIComponent(run.run)}/health?limit=${EVENTS_MAX}`, () => mine === state && drawEvents());
+  follow(mine, `runs/${encodeURIComponent(run.run)}/health?limit=${EVENTS_MAX}`, () => mine === state && drawEvents());
 }
 
 // To be called at each refresh of the list of runs.
 export function followNodes() {
   drawNodes();
   const since = Math.floor(Date.now() / 1000) - HOUR_SECONDS;
-  ask(nodes, `health?severity=critical&since=${since}&limit=${EVENTS_MAX}`, drawNodes);
+  follow(nodes, `health?severity=critical&since=${since}&limit=${EVENTS_MAX}`, drawNodes);
 }
 
-async function ask(mine, path, then) {
+async function follow(mine, path, then) {
   if (mine.asking || performance.now() < mine.next) return;
   mine.asking = new AbortController();
   const late = setTimeout(() => mine.asking?.abort(), ANSWER_MS_MAX);
   try {
-    const answer = await fetch(`api/v1/${path}`, { signal: mine.asking.signal, cache: "no-store" });
-    if (answer.ok) mine.events = (await answer.json()).events ?? [];
+    mine.events = (await ask(path, mine.asking.signal))?.events ?? mine.events;
   } catch {
     // As said above.
   } finally {

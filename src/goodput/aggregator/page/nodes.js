@@ -14,6 +14,13 @@ export function text(node, value) {
 export function attribute(node, name, value) {
   if (node.getAttribute(name) !== value) node.setAttribute(name, value);
 }
+// A node of a picture; attributes are set by name, a text is a text.
+export function svg(tag, attributes, content) {
+  const node = document.createElementNS($("hatches").namespaceURI, tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  if (content !== undefined) node.textContent = content;
+  return node;
+}
 export function put(root, values) {
   for (const [name, value] of Object.entries(values)) text(field(root, name), value);
 }

@@ -27,6 +27,12 @@ export function gpuUnit(total) {
     : { name: "GPU-hours", text: (seconds) => grouped(seconds / 3600, total < 3.6e6 ? 3 : 1) };
 }
 
+// GPU time of one run among others, with its unit.
+export function gpuTime(seconds) {
+  if (seconds < 7200) return `${grouped(seconds, seconds < 100 ? 1 : 0)} GPU-s`;
+  return `${grouped(seconds / 3600, seconds < 3.6e6 ? 1 : 0)} GPU-h`;
+}
+
 // Three digits and the letter of a power of a thousand: "33.2k", or with a unit "415 PFLOP".
 export function compact(value, unit = "") {
   const units = ["", "k", "M", "G", "T", "P", "E", "Z"];
@@ -59,5 +65,10 @@ export const tenthsText = (share) => `${Math.floor(share / 10)}.${share % 10}`;
 export function localTime(seconds) {
   const when = new Date(1000 * seconds);
   return new Date(when - 60_000 * when.getTimezoneOffset()).toISOString().slice(0, 19).replace("T", " ");
+}
+// Two moments of one run, as short as they can be told apart.
+export function localSpan(from, to) {
+  const [a, b] = [localTime(from), localTime(to)];
+  return `${a} to ${a.slice(0, 10) === b.slice(0, 10) ? b.slice(11) : b}`;
 }
 export const utcTime = (seconds) => new Date(1000 * seconds).toISOString();

@@ -4,17 +4,16 @@
 // often the longer that takes, and twice as long after each time that it was busy. Out: a row per window. A window
 // that is no shorter than the run is left out, since it would say what the lifetime says.
 
+import { Poll } from "./ask.js";
 import { $, bar, field, keyed, put, swatch, text } from "./nodes.js";
 import { gpuUnit, localTime, percent } from "./numbers.js";
 
 const EVERY_MS = 15_000;
-const BUSY_MS = 30_000;
-const BUSY_MS_MAX = 240_000;
 const ANSWER_MS_MAX = 130_000; // The aggregator gives up a little before.
 const SHORTEST_SECONDS = 300;
 const NAMES = { "5m": "last 5 min", "1h": "last hour", "1d": "last day" };
 
-const fresh = (name) => ({ name, run: null, windows: [], asking: null, next: 0, busy: 0, why: "", end: null });
+const fresh = (name) => ({ name, run: null, windows: [], end: null, poll: new Poll(EVERY_MS, ANSWER_MS_MAX) });
 let state = fresh(null);
 
 // To be called at each refresh; a page that is not looked at refreshes nothing, and so asks nothing.
@@ -25,40 +24,21 @@ export function followRolling(run, marked) {
   }
   Object.assign(state, { run, marked });
   draw();
-  const young = run.end - run.start <= SHORTEST_SECONDS;
-  if (!young && !state.asking && state.end !== run.end && performance.now() >= state.next) ask(state);
+  if (run.end - run.start <= SHORTEST_SECONDS || state.end === run.end) return;
+  const [mine, { end }] = [state, run];
+  mine.poll.now(`runs/${encodeURIComponent(run.run)}/rolling`, (answer) => {
+    if (answer) Object.assign(mine, { windows: answer.windows, end });
+    if (mine === state) draw();
+  });
 }
 
 export function closeRolling() {
-  state.asking?.abort();
+  state.poll.stop();
   state = fresh(null);
 }
 
-async function ask(mine) {
-  const began = performance.now();
-  mine.asking = new AbortController();
-  const late = setTimeout(() => mine.asking.abort(), ANSWER_MS_MAX);
-  const { end } = mine.run;
-  try {
-    const options = { signal: mine.asking.signal, cache: "no-store" };
-    const answer = await fetch(`api/v1/runs/${encodeURIComponent(mine.name)}/rolling`, options);
-    if (!answer.ok) throw new Error(answer.status === 503 ? "The aggregator is busy" : `HTTP ${answer.status}`);
-    const { windows } = await answer.json();
-    Object.assign(mine, { windows, end, busy: 0, why: "" });
-    mine.next = performance.now() + Math.max(EVERY_MS, 4 * (performance.now() - began));
-  } catch (error) {
-    mine.busy = Math.min(Math.max(BUSY_MS, 2 * mine.busy), BUSY_MS_MAX);
-    mine.next = performance.now() + mine.busy;
-    mine.why = error instanceof TypeError || error.name === "AbortError" ? "No answer" : error.message;
-  } finally {
-    clearTimeout(late);
-    mine.asking = null;
-  }
-  if (mine === state) draw();
-}
-
 function draw() {
-  const { run, windows, why } = state;
+  const { run, windows, poll: { why } } = state;
   const life = run.end - run.start;
   $("rolling").hidden = life <= SHORTEST_SECONDS;
   if ($("rolling").hidden) return;
