@@ -12,9 +12,7 @@ ALONE_RATIO_MIN = 2
 READY_MIN = 1.0
 # A worker that is waited for this many times its even part of the waits is the slow one.
 WORST_RATIO_MIN = 2
-GENERAL = (
-    "More workers (num_workers, persistent_workers, prefetch_factor), cheaper decoding, or data on faster storage."
-)
+GENERAL = "More workers (num_workers, persistent_workers, prefetch_factor), cheaper decoding, or data on faster storage."
 ALONE = "look at that node's disk, CPU and network, or at the shard it reads."
 
 
