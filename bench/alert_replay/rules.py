@@ -1,0 +1,125 @@
+"""The shipped rules, read and put in the order in which they need each other.
+
+In: the files of deploy/prometheus. Out: Rule objects; the names of all series that alerts ask for, directly or through
+recording rules. Rules that only dashboards use are left out. A rule that remembers its own last result must have the
+form `A or itself > time() - N`; `remembered` says what A and N are.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from goodput.metrics import CATALOGUE
+
+FOLDER = Path(__file__).parents[2] / "deploy" / "prometheus"
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"|\'[^\']*\'')
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+class RuleError(ValueError):
+    """A rule that cannot be replayed; the text says which and why."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`name` is the alert's, or that of the recorded series."""
+
+    name: str
+    expr: str
+    group: str
+    alert: bool
+    labels: dict[str, str]
+    hold_seconds: float = 0.0
+    keep_seconds: float = 0.0
+    needs: frozenset[str] = frozenset()
+
+    @property
+    def severity(self) -> str:
+        return self.labels.get("severity", "")
+
+
+def load(folder: Path = FOLDER) -> list[Rule]:
+    """All rules, in files' and groups' order."""
+    found = []
+    for path in sorted(folder.glob("*.yml")):
+        document = yaml.safe_load(path.read_text()) or {}
+        for group in document.get("groups", ()):
+            found += [_rule(rule, group["name"]) for rule in group["rules"]]
+    if not found:
+        raise RuleError(f"no rules in {folder}")
+    return found
+
+
+def ordered(rules: list[Rule]) -> list[Rule]:
+    """Alerts last; before them the recording rules that they need, each after those that it needs itself."""
+    recorded: dict[str, list[Rule]] = {}
+    for rule in rules:
+        if not rule.alert:
+            recorded.setdefault(rule.name, []).append(rule)
+    alerts = [rule for rule in rules if rule.alert]
+    done: list[Rule] = []
+    seen: set[str] = set()
+
+    def visit(names, path: tuple[str, ...]) -> None:
+        for name in sorted(names & recorded.keys()):
+            if name in path:
+                raise RuleError(f"{' needs '.join((*path, name))}")
+            if name not in seen:
+                for rule in recorded[name]:
+                    visit(rule.needs - {name}, (*path, name))
+                seen.add(name)
+                done.extend(recorded[name])
+
+    for alert in alerts:
+        visit(alert.needs, (alert.name,))
+    return done + alerts
+
+
+def raw(rules: list[Rule]) -> set[str]:
+    """The scraped series that these rules ask for."""
+    names = {name for rule in rules for name in rule.needs}
+    return {name for name in names if name in CATALOGUE or name == "up"}
+
+
+def remembered(rule: Rule) -> tuple[str, float] | None:
+    """(A, N) of `A or itself > time() - N`; None for a rule that does not need itself."""
+    if rule.name not in rule.needs:
+        return None
+    own = re.escape(rule.name)
+    found = re.fullmatch(rf"(.*)\bor\s+{own}\s*>\s*time\(\)\s*-\s*(\d+)\s*", rule.expr.strip(), re.DOTALL)
+    if found is None or rule.name in _names(found[1]):
+        raise RuleError(f"{rule.name} needs itself in a way that is not known here: {rule.expr}")
+    return found[1], float(found[2])
+
+
+def seconds(duration: str | int) -> float:
+    """Prometheus's durations, such as 1h30m."""
+    if isinstance(duration, int):
+        return float(duration)
+    return float(sum(int(n) * _UNITS[unit] for n, unit in re.findall(r"(\d+)(ms|[smhdw])", duration)))
+
+
+def _rule(given: dict, group: str) -> Rule:
+    labels = {name: str(value) for name, value in given.get("labels", {}).items()}
+    name = given.get("alert") or given["record"]
+    if any("{{" in value for value in labels.values()):
+        raise RuleError(f"{name}: labels with templates are not replayed")
+    return Rule(
+        name=name,
+        expr=str(given["expr"]),
+        group=group,
+        alert="alert" in given,
+        labels=labels,
+        hold_seconds=seconds(given.get("for", 0)),
+        keep_seconds=seconds(given.get("keep_firing_for", 0)),
+        needs=frozenset(_names(str(given["expr"]))),
+    )
+
+
+def _names(expr: str) -> set[str]:
+    return set(_NAME.findall(_STRING.sub('""', re.sub(r"#.*", "", expr))))

@@ -1,0 +1,134 @@
+"""bench/alert_replay against `promtool test rules`: the same series, the shipped rules, every firing to the moment.
+
+A short world at one scrape a minute, with a hang, a lost GPU, an XID, a link and an agent that are gone, and a gap.
+promtool loads the rules into Prometheus's own rule groups; what ALERTS was there must be what the replay says.
+"""
+
+import re
+import subprocess
+from collections import defaultdict
+
+import numpy as np
+import pytest
+import yaml
+from bench.alert_replay import rules as shipped
+from bench.alert_replay.evaluate import Evaluation
+from bench.alert_replay.hardware import Change
+from bench.alert_replay.reports import gpu_of
+from bench.alert_replay.server import Server
+from bench.alert_replay.ticks import ticks
+from bench.alert_replay.trainer import EPOCH_SECONDS, Habits, Job, Start, Trouble
+from bench.alert_replay.wire import is_stale
+from bench.alert_replay.world import Recorder, World
+from servers import require
+
+MINUTES = 75
+GPU = gpu_of("n0", 1)
+
+
+def world() -> World:
+    """A run that hangs and one whose hardware breaks."""
+    habits = Habits(step=8, checkpoint_every=600, checkpoint=15, hiccup_every=0)
+    hang = Trouble("hang", 1500, 2700, rank=0, phase="loader")
+    one = Job("hangs", [Start(0, 1e6, [("n0", 0), ("n0", 1)])], habits, 1, troubles=[hang])
+    two = Job("goes", [Start(0, 1e6, [("n1", 0), ("n1", 1)])], habits, 2)
+    xid = (("class", "bus"), ("gpu", GPU), ("xid", "79"))
+    port = (("device", "mlx5_0"), ("port", "1"))
+    changes = [
+        Change("n0", "goodput_gpu_up", (("gpu", GPU),), 900, 1500, "set", 0),
+        Change("n0", "goodput_gpu_xid_errors_total", xid, 600, 0, "born", 1),
+        Change("n1", "goodput_infiniband_up", port, 1200, 1500, "set", 0),
+        Change(
+            "n1",
+            "goodput_host_pressure_seconds_total",
+            (("kind", "full"), ("resource", "io")),
+            600,
+            3000,
+            "rate",
+            0.6,
+        ),
+    ]
+    away = {"n1": [(3300.0, 3600.0)]}
+    return World(ticks(MINUTES * 60, 60, 60), {"n0": 2, "n1": 2}, [one, two], changes, agent_away=away)
+
+
+def notation(times: np.ndarray, values: np.ndarray) -> str:
+    """promtool's: a value, `_` where there is none, `stale`."""
+    found = dict(zip((times - EPOCH_SECONDS).astype(int) // 60, values, strict=True))
+    words = []
+    for minute in range(MINUTES + 1):
+        value = found.get(minute)
+        stale = value is not None and is_stale(np.array([value]))[0]
+        words.append("_" if value is None else "stale" if stale else repr(float(value)))
+    return " ".join(words)
+
+
+def by_promtool(directory, series) -> dict[str, list[int]]:
+    """By alert and labels, written as a string: how many moments it fired at, the first of them in s."""
+    groups = list(dict.fromkeys(rule.group for rule in shipped.load() if not rule.alert))
+    groups += list(dict.fromkeys(rule.group for rule in shipped.load() if rule.alert))
+    files = [str(path) for path in sorted(shipped.FOLDER.glob("*.yml")) if "groups:" in path.read_text()]
+    given = []
+    for labels, times, values in series:
+        told = ",".join(
+            f"{name}={yaml.safe_dump(value, default_style=chr(34)).strip()}"
+            for name, value in labels.items()
+            if name != "__name__"
+        )
+        given.append({"series": f"{labels['__name__']}{{{told}}}", "values": notation(times, values)})
+    firing, all_of_it = 'ALERTS{alertstate="firing"}', f"{MINUTES}m"
+    asked = [
+        {"expr": expr, "eval_time": all_of_it, "exp_samples": [{"labels": "nothing", "value": 0}]}
+        for expr in (
+            f"count_over_time({firing}[{MINUTES}m])",
+            f"min_over_time(timestamp({firing})[{MINUTES}m:1m])",
+        )
+    ]
+    test = {"interval": "1m", "input_series": given, "promql_expr_test": asked}
+    path = directory / "test.yml"
+    path.write_text(
+        yaml.safe_dump(
+            {"rule_files": files, "evaluation_interval": "1m", "group_eval_order": groups, "tests": [test]}
+        )
+    )
+    said = subprocess.run(["promtool", "test", "rules", path], capture_output=True, text=True, timeout=120)
+    # What was asked for is never there, so it says what is.
+    got = re.findall(r"^\s*got:(.*?)$", said.stdout + said.stderr, re.MULTILINE)
+    assert len(got) == 2, said.stdout + said.stderr
+    found = defaultdict(list)
+    for line in got:
+        for labels, value in re.findall(r"\{(.*?)\} (\S+?)(?:,|$)", line):
+            found[labels].append(round(float(value)))
+    return dict(found)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    require("prometheus")
+    directory = tmp_path_factory.mktemp("replay")
+    rules = shipped.ordered(shipped.load())
+    small = world()
+    recorder = Recorder(small, shipped.raw(rules))
+    series = list(recorder.series())
+    with Server(directory) as server:
+        server.write(series)
+        fired = Evaluation(server, small.ticks, recorder.evaluated).run(rules)
+    ours = defaultdict(list)
+    for one in fired:
+        labels = {"alertname": one.alert, "alertstate": "firing", **one.labels}
+        text = ", ".join(f'{name}="{value}"' for name, value in sorted(labels.items()))
+        end = min(one.resolved, MINUTES * 60 + 60)
+        ours[text].append((round((end - one.at) / 60), round(one.at)))
+    theirs = by_promtool(directory, series)
+    return {text: [sum(n for n, _ in spans), spans[0][1]] for text, spans in ours.items()}, theirs
+
+
+def test_promtool_fires_the_same_alerts_at_the_same_moments(both):
+    ours, theirs = both
+    assert ours == theirs
+
+
+def test_the_piece_has_alerts_of_every_kind(both):
+    names = {re.search(r'alertname="(\w+)"', text)[1] for text in both[0]}
+    wanted = {"GoodputRunStalled", "GoodputGpuLost", "GoodputGpuXidCritical", "GoodputInfinibandLinkDown"}
+    assert wanted | {"GoodputAgentDown", "GoodputHostPressure"} <= names
