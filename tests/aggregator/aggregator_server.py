@@ -19,7 +19,9 @@ def serving(app):
     server = server_of(app)
     server.config.timeout_graceful_shutdown = 2
     listener = listening_socket("127.0.0.1", 0)
-    # run(), not serve() on a loop of ours: it takes uvloop, as `goodput serve` does.
+    # Not uvloop, which `goodput serve` takes: it runs Python between fork and exec, and in a process of tests that has
+    # used PyTorch's gloo a destructor waits there for ever.
+    server.config.loop = "asyncio"
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     deadline = time.monotonic() + READY_SECONDS_MAX

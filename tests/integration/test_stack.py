@@ -121,6 +121,8 @@ QUIET = {
     "goodput_node_rows_thinned_total": "the aggregator is there",
     "goodput_health_events_dropped_total": "nothing happens to the hardware",
     "goodput_node_token_reload_errors_total": "there is no file of tokens",
+    "goodput_node_reload_failing": "the same",
+    "goodput_aggregator_reload_failing": "the same",
     "goodput_node_page_errors_total": "every page can be read",
     "goodput_network_carrier_changes_total": "no link goes down",
     "goodput_sdk_dropped_total": "nothing is dropped",

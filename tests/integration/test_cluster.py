@@ -1,0 +1,273 @@
+"""A live simulated cluster, 32 ranks on 4 nodes: every expression of every panel, rule and alert has data in real servers.
+
+Real node agents, aggregator, Prometheus, VictoriaMetrics and Alertmanager (simulated_cluster.py) watch one run through
+its troubles: it is killed and resumes, saves, evaluates, has a straggler and a starved rank, GPUs and links fail, a
+driver is stuck, it hangs. Then everything ends, and each expression is asked over the whole time in both servers. What has
+no data here is listed with its reason; what VictoriaMetrics does otherwise is listed in docs/victoriametrics.md.
+"""
+
+import math
+import re
+import subprocess
+import time
+from typing import NamedTuple
+
+import pytest
+import servers
+import yaml
+from simulated_cluster import NODES, RANKS, RUN, Cluster
+
+pytestmark = pytest.mark.alone
+INTERVAL, STEP_SECONDS = "10s", 6
+# Until hardware has failed; and of work after the hang, so that the time ends with data.
+TROUBLE_SECONDS, AFTERWARDS_SECONDS = 13, 10
+CULPRIT = {"rank": "5", "host": "n0", "phase": "forward"}
+
+# Panels without data here, by the series that is the reason.
+QUIET = {
+    "goodput_network_hardware_drops_total": "the kernel is asked for it by ioctl, which no made-up tree answers",
+    "goodput_network_hardware_errors_total": "the same",
+    "goodput_network_ecn_marked_packets_total": "the same",
+    "goodput_network_pause_frames_total": "the same",
+    "goodput_network_allowance_exceeded_total": "the same",
+    "goodput_node_stacks_total": "the agents are not asked for stacks, since the ranks' pids are made up",
+    "goodput_aggregator_clamped_total": "the clocks agree",
+    "goodput_health_events_dropped_total": "few events wait",
+    "goodput_node_rows_thinned_total": "the aggregator is there",
+    "goodput_node_token_reload_errors_total": "the agents ask nobody for a token",
+    "goodput_node_reload_failing": "the same",
+    "goodput_aggregator_reload_failing": "its files are good",
+}
+# The same, by chance.
+SOMETIMES = {
+    "goodput_aggregator_health_dropped_total": "an event is of no run of the token's only between the attempts",
+}
+# Selectors of alerts without series here.
+ABSENT = {
+    'goodput_gpu_info{parent!=""}': "no GPU is cut into MIG instances",
+    "goodput_network_allowance_exceeded_total": "as above",
+    'goodput_network_pause_seconds_total{direction="receive"}': "as above",
+    'goodput_filesystem_info{fstype=~"squashfs|erofs|iso9660|(fuse\\\\.)?cvmfs.*"}': "no image is mounted",
+}
+# Where the two languages differ in values (docs/victoriametrics.md): growth of counters, and whom of equals topk takes.
+OTHERWISE = re.compile(r"\b(rate|increase|changes|resets|topk|bottomk|timestamp)\b")
+DOCUMENT = servers.REPOSITORY / "docs" / "victoriametrics.md"
+
+
+class Seen(NamedTuple):
+    """The cluster at its end: all samples lie between the two times."""
+
+    cluster: Cluster
+    start: int
+    end: int
+    groups: list[dict]  # of Alertmanager, while the run hung
+    rules: list[dict]
+    targets: list[dict]
+
+    def ask(self, server: servers.Prometheus, expr: str) -> dict:
+        return server.over(expr, self.start, self.end, STEP_SECONDS)
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    servers.require("prometheus", "prometheus-alertmanager", "victoria-metrics", "gcc")
+    pytest.importorskip("pynvml")
+    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        prometheus = cluster.prometheus
+        cluster.train()
+        prometheus.wait_for("goodput_checkpoint_age_seconds > 1", 60)
+        cluster.die()
+        cluster.train()
+        prometheus.wait_for('goodput_restarts == 1 and on (run) goodput_ranks{kind="alive"} == 32', 60)
+        misbehave(cluster, TROUBLE_SECONDS)
+        cluster.hang()
+        prometheus.wait_for("goodput_hang_culprit_seconds", 60)
+        known = time.monotonic()
+        cluster.webhook.wait_for("GoodputRunStalled", 60)
+        groups = servers.wait_until(lambda: settled(cluster.alertmanager.groups()), 30, "inhibitions")
+        rules, targets = prometheus.rules(), prometheus.targets()
+        # A question each STEP_SECONDS has to meet it.
+        time.sleep(max(0.0, known + STEP_SECONDS + 1 - time.monotonic()))
+        cluster.go_on()
+        prometheus.wait_for("max(goodput_progress_age_seconds) < 1", 30)
+        cluster.spoil_tokens()
+        misbehave(cluster, AFTERWARDS_SECONDS)
+        prometheus.wait_for("goodput_checkpoint_interval_seconds", 30)
+        yield Seen(cluster, int(cluster.began), cluster.still(), groups, rules, targets)
+
+
+def misbehave(cluster: Cluster, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        cluster.misbehave()
+        time.sleep(1)
+
+
+def settled(groups: list[dict]) -> list[dict] | None:
+    """The groups, once the run's being stalled has silenced something."""
+    alerts = [alert for group in groups for alert in group["alerts"]]
+    stalled = {one["fingerprint"] for one in alerts if one["labels"]["alertname"] == "GoodputRunStalled"}
+    silenced = [one for one in alerts if stalled & set(one["status"]["inhibitedBy"])]
+    return groups if len(silenced) >= 3 else None
+
+
+def expressions() -> list[servers.Expression]:
+    found = servers.expressions(run=RUN, interval=INTERVAL)
+    unknown = {one.name for one in found if re.search(r"\$[a-z_{]", one.text)}
+    assert not unknown, "variables without a value"
+    return found
+
+
+def has_data(answer: dict) -> bool:
+    return any(math.isfinite(value) for values in answer.values() for value in values.values())
+
+
+# -- Prometheus
+
+
+def test_the_cluster_is_as_large_as_it_is_said_to_be(seen):
+    def most(expr: str) -> float:
+        (values,) = seen.ask(seen.cluster.prometheus, expr).values()
+        return max(values.values())
+
+    assert most("count(goodput_rank_alive{run!='stranger'} == 1)") == RANKS == 32
+    assert most("count(goodput_node_info)") == NODES == 4
+    assert most("count(count by (host) (goodput_node_info))") == NODES
+    assert most("count(goodput_gpu_up == 1)") == RANKS
+    assert most("count(group by (gpu, rank) (goodput_gpu_rank_info))") >= RANKS
+
+
+def test_every_panel_and_every_recording_rule_has_data(seen):
+    empty = {
+        one.name: one.text
+        for one in expressions()
+        if one.kind != "alert" and not has_data(seen.ask(seen.cluster.prometheus, one.text))
+    }
+    unexplained = {
+        name: text for name, text in empty.items() if not servers.series_of(text) & (QUIET | SOMETIMES).keys()
+    }
+    assert unexplained == {}
+    explained = set().union(*(servers.series_of(text) for text in empty.values()))
+    assert QUIET.keys() <= explained, "there is data by now: strike it from the list"
+
+
+def test_every_alert_can_be_evaluated_and_its_series_are_there(seen):
+    prometheus, empty = seen.cluster.prometheus, set()
+    alerts = [one for one in expressions() if one.kind == "alert"]
+    assert len(alerts) > 40
+    for one in alerts:
+        seen.ask(prometheus, one.text)
+        for selector in selectors(one.text):
+            asked = {"match[]": selector, "start": seen.start, "end": seen.end}
+            if not prometheus.http.get("/api/v1/series", params=asked).json()["data"]:
+                empty.add(selector)
+    assert empty == ABSENT.keys()
+
+
+def selectors(expr: str) -> set[str]:
+    """The vector selectors of an expression, without ranges."""
+    names = servers.series_of(expr)
+    bare = re.sub(r"\b(by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)", " ", expr)
+    found = re.finditer(r"(?<![\w.:\"])([a-zA-Z_:][\w:]*)\s*(\{[^}]*\})?", bare)
+    return {one[1] + " ".join((one[2] or "").split()) for one in found if one[1] in names}
+
+
+def test_all_rules_are_healthy_and_all_servers_answer(seen):
+    assert [(rule["name"], rule["lastError"]) for rule in seen.rules if rule["health"] != "ok"] == []
+    assert len(seen.targets) == NODES + 1
+    # Four agents that begin beside each other may be late once.
+    assert [target["lastError"] for target in seen.targets if target["health"] == "down"] == []
+
+
+# -- Alertmanager
+
+
+def test_a_hang_is_one_message_that_names_its_culprit(seen):
+    (group,) = groups_of(seen, "GoodputRunStalled")
+    assert group["labels"] == {"alertname": "GoodputRunStalled", "run": RUN}
+    assert group["receiver"]["name"] == "page"
+    (alert,) = group["alerts"]
+    assert alert["status"]["inhibitedBy"] == []
+    sent = seen.cluster.webhook.wait_for("GoodputRunStalled", 1)
+    told = "rank {rank} on {host} is in {phase}".format(**CULPRIT)
+    assert told in sent["annotations"]["summary"]
+
+
+def test_what_is_slight_is_silenced_by_the_hang_and_what_may_be_its_cause_is_not(seen):
+    alerts = [alert for group in seen.groups for alert in group["alerts"]]
+    of_run = [one for one in alerts if one["labels"].get("run") == RUN]
+    slight = {one["labels"]["alertname"] for one in of_run if is_silenced(one)}
+    assert {"GoodputGpuThrottled", "GoodputGpuPcieDegraded", "GoodputLinkFlapping"} <= slight
+    for one in of_run:
+        is_slight = one["labels"]["severity"] != "critical" and one["labels"]["level"] != "cluster"
+        if one["labels"]["alertname"] != "GoodputObjectiveBurnFast":
+            assert is_silenced(one) == is_slight, one["labels"]
+    grave = {one["labels"]["alertname"] for one in of_run if not is_silenced(one)}
+    assert {"GoodputGpuXidCritical", "GoodputInfinibandLinkDown", "GoodputRunStalled"} <= grave
+    # Of no run, so of no concern to it.
+    assert not any(
+        map(is_silenced, (one for group in groups_of(seen, "GoodputAuthFailures") for one in group["alerts"]))
+    )
+
+
+def test_two_gpus_of_one_node_are_one_message_and_two_nodes_are_two(seen):
+    (group,) = groups_of(seen, "GoodputGpuXidCritical")
+    instance = seen.cluster.agents[1].removeprefix("http://")
+    assert group["labels"] == {"alertname": "GoodputGpuXidCritical", "run": RUN, "instance": instance}
+    assert {alert["labels"]["host"] for alert in group["alerts"]} == {"n1"}
+    assert {alert["labels"]["rank"] for alert in group["alerts"]} == {"10", "13"}
+    assert group["receiver"]["name"] == "page"
+    (link,) = groups_of(seen, "GoodputInfinibandLinkDown")
+    assert link["labels"]["instance"] == seen.cluster.agents[3].removeprefix("http://")
+
+
+def groups_of(seen: Seen, alert: str) -> list[dict]:
+    return [group for group in seen.groups if group["labels"]["alertname"] == alert]
+
+
+def is_silenced(alert: dict) -> bool:
+    return bool(alert["status"]["inhibitedBy"])
+
+
+# -- VictoriaMetrics
+
+
+def test_victoriametrics_answers_every_expression_and_differs_only_where_it_is_said(seen):
+    listed = set(re.findall(r"^\| `(Goodput\w+)`", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE))
+    other = {}
+    for one in expressions():
+        here = seen.ask(seen.cluster.prometheus, one.text)
+        there = seen.ask(seen.cluster.victoria, one.text)
+        if has_data(here) != has_data(there):
+            other[one.name] = f"data: {has_data(here)}, there {has_data(there)}"
+        elif one.kind == "alert" and here.keys() != there.keys():
+            other[one.name] = f"fires for {len(here)}, there for {len(there)}"
+        elif not OTHERWISE.search(one.text) and not are_same(here, there):
+            other[one.name] = "values"
+    assert {name: what for name, what in other.items() if name not in listed} == {}
+    assert listed <= other.keys(), "no difference any more: strike it from docs/victoriametrics.md"
+
+
+def are_same(here: dict, there: dict) -> bool:
+    """In the digits that VictoriaMetrics keeps, and but for names of series, which `or` of equals gives otherwise."""
+    here, there = unnamed(here), unnamed(there)
+    return here.keys() == there.keys() and all(
+        math.isclose(value, there[at], rel_tol=1e-8, abs_tol=1e-8) for at, value in here.items()
+    )
+
+
+def unnamed(answer: dict) -> dict[tuple, float]:
+    return {
+        (frozenset(pair for pair in labels if pair[0] != "__name__"), at): value
+        for labels, values in answer.items()
+        for at, value in values.items()
+        if not math.isnan(value)
+    }
+
+
+def test_vmalert_loads_the_rules():
+    servers.require("vmalert")
+    names = yaml.safe_load((servers.RULES / "prometheus.yml").read_text())["rule_files"]
+    command = ["vmalert", "-dryRun", *(f"-rule={servers.RULES / name}" for name in names)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr[-2000:]
