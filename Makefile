@@ -13,7 +13,7 @@ demo: $(VENV)/.demo  ## train a small model here and account for every second of
 	@$(BIN)/goodput demo $(ARGS)
 
 test: $(VENV)/.test servers  ## all tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone" $(ARGS) $(NONE_IS_WELL)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not alone" $(ARGS) $(NONE_IS_WELL)
 	$(BIN)/python -m pytest -m alone $(ARGS) $(NONE_IS_WELL)
 
 lint: $(VENV)/.test

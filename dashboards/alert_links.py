@@ -19,7 +19,11 @@ from pathlib import Path
 from dashboards.generate import GENERATED
 
 RULES = Path(__file__).parents[1] / "deploy" / "prometheus"
-_LINK = re.compile(r"(runbooks/(\w+)\.md\n +dashboard_url: )/d/[\w-]+(?:\?(\S(?:.*\S)?))?(?=\n)")
+# Rules have Grafana's address before it, from a label of Prometheus; tests set none.
+_LINK = re.compile(
+    r"(runbooks/(\w+)\.md\n +dashboard_url: (?:'\{\{ \$externalLabels\.grafana \}\})?)/d/[\w-]+"
+    r"(?:\?(\S(?:.*[^\s'])?))?(?='?\n)"
+)
 
 # By board and title of the panel.
 LINKS: dict[tuple[str, str], tuple[str, ...]] = {

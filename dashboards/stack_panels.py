@@ -108,7 +108,7 @@ def _refusals():
         "Aggregator: errors in a minute",
         "What was refused or failed. ledger: nothing is acknowledged until it writes again, so free its disk or database. no right: "
         "a wrong or expired token, see the agent. 5xx: the aggregator's log. refused: a limit was met, by what is named. clamped: "
-        "clocks that contradict each other. Zero is normal.",
+        "clocks that contradict each other. unusable: 1 while the newest file cannot be used. Zero is normal.",
         place=(8, 4, 8, 8),
         unit="short",
         no_value="no error in this time",
@@ -124,6 +124,7 @@ def _refusals():
                 ),
                 "{{what}}",
             ),
+            query("max by (file) (goodput_aggregator_reload_failing) > 0", "unusable: {{file}}"),
             query(all_of("clamped", "what"), "clamped: {{what}}"),
             query(all_of("health_dropped", "reason"), "health dropped: {{reason}}"),
         ],
@@ -181,6 +182,7 @@ def _failures():
         "Agents: errors in a minute",
         "What went wrong in all agents. push: the aggregator did not take it, by reason (unauthorized: the token). page: a rank page "
         "that could not be read. collector, driver: the agent's log says what. rows thinned: the aggregator was away for long; no time is lost. "
+        "unusable: agents whose newest file of tokens or certificate is no good. "
         "Zero is normal, but for pages of ranks that just start.",
         place=(8, 12, 8, 8),
         unit="short",
@@ -205,6 +207,9 @@ def _failures():
             query(one("goodput_node_rows_thinned_total", ""), "rows thinned"),
             query(one("goodput_health_events_dropped_total", ""), "health events dropped"),
             query(one("goodput_node_token_reload_errors_total", ""), "token file"),
+            query(
+                f"count by (file) (goodput_node_reload_failing{{{NODE}}} > 0)", "agents, unusable: {{file}}"
+            ),
         ],
     )
 

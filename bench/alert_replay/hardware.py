@@ -204,6 +204,8 @@ class Node:
             self.rate("goodput_node_pushes_total", 0.2 * (outcome == "accepted"), outcome=outcome)
         self.rate("goodput_node_rows_thinned_total", 0)
         self.rate("goodput_node_token_reload_errors_total", 0)
+        for file in ("tokens", "certificate"):
+            self.gauge("goodput_node_reload_failing", 0, file=file)
         self.rate("goodput_health_events_dropped_total", 0)
 
     def _network(self) -> None:

@@ -189,17 +189,13 @@ def _stack(plan: Plan) -> None:
         ),
         ("GoodputClocksContradict", "clocks jump", "clamped_total", {"what": "row"}, 0.1, 10),
         ("GoodputAuthFailures", "a token is wrong", "auth_failures_total", {"reason": "unknown"}, 0.2, 18),
-        (
-            "GoodputTokenReloadFailing",
-            "the new token file is no good",
-            "token_reload_errors_total",
-            {},
-            0.1,
-            6,
-        ),
     ):
         plan.aggregators.append((f"goodput_aggregator_{name}", labels, at, until, "grow", rate))
         plan.fault(alert, what, at, until, within * MINUTE)
+    failing = ("goodput_aggregator_reload_failing", {"file": "tokens"}, at, until, "set", 1.0)
+    plan.aggregators.append(failing)
+    what = "the new token file is no good"
+    plan.fault("GoodputTokenReloadFailing", what, at, until, 6 * MINUTE)
     expiry, name = (
         EPOCH_SECONDS + 3 * 86_400 + 50 * MINUTE,
         "goodput_aggregator_token_expiry_timestamp_seconds",

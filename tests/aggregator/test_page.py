@@ -6,6 +6,8 @@ restart. Chromium is asked for the page's DOM after it has run for some seconds 
 
 from __future__ import annotations
 
+import datetime
+import re
 import time
 from pathlib import Path
 from urllib.parse import quote
@@ -167,7 +169,7 @@ Thread 0x7F12 (active): "MainThread"
 
 
 @needs_chromium
-def test_a_hang_is_on_top_with_who_where_since_when_and_the_stack_as_text(tmp_path):
+def test_a_hang_is_on_top_with_who_where_since_when_and_the_stack_as_text(tmp_path, monkeypatch):
     with serving(aggregator(tmp_path)) as url:
         reports = hung_run("hung", time.time_ns(), 200, device_uuid="GPU-1")
         assert push(url, reports).wanted == []
@@ -175,6 +177,7 @@ def test_a_hang_is_on_top_with_who_where_since_when_and_the_stack_as_text(tmp_pa
         (wanted,) = push(url, reports).wanted
         push(url, reports, [schema.Stack(wanted, time.time_ns(), STACK)])
         hang = document(url, "hung")["hang"]
+        monkeypatch.setenv("TZ", "Asia/Kolkata")
         dom = look(f"{url}/#run=hung", tmp_path)
         runs = look(f"{url}/#runs", tmp_path)
     assert (hang["culprit"], hang["host"], hang["phase"], hang["victims"]) == (2, "gpu-node-01", "loader", 3)
@@ -182,6 +185,17 @@ def test_a_hang_is_on_top_with_who_where_since_when_and_the_stack_as_text(tmp_pa
     assert said.startswith("Hangs: rank 2 on gpu-node-01 in loader for 3 min 2"), said
     assert "No rank has completed a step for 3 min 2" in said and "3 ranks wait in communication." in said
     assert "Stack of rank 2 at" in said and " ".join(STACK.split()) in said
+    assert dom.text("run-head").split()[:2] == ["hung", "hangs"], "not running, in green, above it"
+    (badge,) = [
+        found for _, found in dom.tags if found.get("data-f") == "status" and "hangs" in found["class"]
+    ]
+    assert badge["class"] == "status hangs"
+    # Somebody elsewhere reads these times too.
+    kolkata = datetime.timezone(datetime.timedelta(hours=5.5))
+    since = datetime.datetime.fromtimestamp(hang["since"], kolkata).strftime("%Y-%m-%d %H:%M:%S UTC+05:30")
+    assert f"since {since}." in said and re.search(r"Stack of rank 2 at [-\d]+ [:\d]+ UTC\+05:30", said)
+    assert re.search(r"Start *[-\d]+ [:\d]+ UTC\+05:30", dom.text("facts"))
+    assert dom.text("zone") == "UTC+05:30"
     assert not any("data-ran" in found for _, found in dom.tags)
     (details,) = [found for tag, found in dom.tags if tag == "details" and found.get("class") == "stack"]
     assert "open" not in details and "hidden" not in details, "there, and collapsed"
@@ -214,6 +228,9 @@ def test_without_runs_the_page_says_how_to_send_some(tmp_path):
         empty = look(url, tmp_path).text("empty")
         missing = look(f"{url}/#run=%E0%A4%A", tmp_path)
     assert "import goodput" in empty and f"goodput node --aggregator {url}" in empty
+    assert "goodput run train.py" in empty
+    # To an aggregator with tokens and a certificate of its own the first line alone would lead nowhere.
+    assert "--token-file FILE" in empty and "--ca-file FILE" in empty and "create --scope ingest" in empty
     assert missing.text("missing-name") == "%E0%A4%A", "an address that is no UTF-8 is shown as it is"
 
 

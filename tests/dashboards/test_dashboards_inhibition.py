@@ -29,7 +29,8 @@ SCENARIOS = {
         ("CheckpointOld", {"run": "r1"}, True),
         ("StragglerRank", {"run": "r1", "rank": "3", "host": "n0"}, True),
         ("GpuThrottled", {**N0, "run": "r1", "gpu": "G1"}, True),
-        # The cause, and what is of another run or of none.
+        # The cause, or what may be it, and what is of another run or of none.
+        ("AgentDown", {"instance": "n2:9470", "job": "goodput-node", "host": "n2", "run": "r1"}, False),
         ("GpuLost", {**N0, "run": "r1", "gpu": "G0"}, False),
         ("UtilisationDrop", {"run": "r2"}, False),
         ("Retransmits", {**N0, "run": "r2"}, False),
@@ -66,7 +67,7 @@ SCENARIOS = {
         ("GpuXidCritical", {**N0, "gpu": "G0"}, False),
     ],
     "a node without an agent": [
-        ("AgentDown", {"instance": "n0:9470", "job": "goodput-node"}, False),
+        ("AgentDown", {**N0, "job": "goodput-node", "run": "r1"}, False),
         ("GpuThrottled", {**N0, "gpu": "G0"}, True),
         ("DiskSaturated", N0, True),
         ("DiskSaturated", N1, False),

@@ -57,3 +57,37 @@ def test_the_overlay_that_one_writes_stands_on_one_that_exists(tmp_path):
     )
     base = yaml.safe_load((DEPLOY / "kubernetes" / "base" / "kustomization.yaml").read_text())
     assert [image["name"] for image in block["images"]] == [image["name"] for image in base["images"]]
+
+
+def test_the_group_and_the_program_are_there_before_they_are_used():
+    step = BLOCKS[BLOCKS.index("install -d -m 755 /etc/goodput") :]
+    before = BLOCKS[: BLOCKS.index("install -d -m 755 /etc/goodput")]
+    assert "systemd-sysusers" in before.splitlines()[-1] and "/opt/goodput/bin/pip install" in before
+    for at, name in enumerate(("goodput token create", "chmod 640", "chgrp goodput")):
+        assert step.index(name) < step.index("GOODPUT_SERVE_OPTIONS"), (at, name)
+    # Prometheus gets its tokens and no group that opens the others.
+    (mine,) = re.findall(r"(?m)^chgrp prometheus ([^#\n]+?) *(?:#.*)?$", step)
+    told = re.findall(r"credentials_file: /etc/goodput/([\w-]+)", step)
+    assert set(mine.split()) == set(told) == {"read-token", "metrics-token"}
+
+
+def test_the_address_of_grafana_is_said_as_it_is_shipped():
+    shipped = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+    found = re.search(r"`global: external_labels: (\{.+?\})`", TEXT)[1]
+    assert yaml.safe_load(found) == shipped["global"]["external_labels"]
+    (rule,) = shipped["alerting"]["alert_relabel_configs"]
+    assert rule == {"action": "labeldrop", "regex": "grafana"}
+
+
+def test_amtool_is_told_where_alertmanager_is():
+    """It has no default address."""
+    pages = [*(servers.REPOSITORY / "docs").glob("*.md"), *(DEPLOY / "runbooks").glob("*.md")]
+    asked = [line for page in pages for line in re.findall(r"`(amtool [^`]+)`", page.read_text())]
+    assert len(asked) >= 3
+    assert [line for line in asked if "--alertmanager.url=http" not in line] == []
+
+
+def test_the_readme_leads_to_every_page_of_the_docs():
+    text = (servers.REPOSITORY / "README.md").read_text()
+    pages = {f"docs/{page.name}" for page in (servers.REPOSITORY / "docs").glob("*.md")}
+    assert pages - set(re.findall(r"\]\(([^)#]+)", text)) == set()

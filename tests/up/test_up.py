@@ -125,6 +125,24 @@ def test_the_shipped_rules_are_loaded_and_alerts_go_to_the_alertmanager(whole):
     assert servers.wait_until(look, 20, "an Alertmanager") == [address + "api/v2/alerts"]
 
 
+def test_links_of_alerts_lead_back_to_these_servers(whole):
+    """Unsaid, both would take the name of this host, where nobody listens."""
+    _, found = whole
+    for name in ("prometheus", "alertmanager"):
+        command = Path(f"/proc/{found['pids'][name]}/cmdline").read_text().split("\0")
+        assert f"--web.external-url={found['urls'][name]}" in command
+
+
+def test_the_agent_finds_the_aggregator_at_its_first_push(whole):
+    up, found = whole
+    assert list(found["pids"])[-1] == "node"
+    query = found["urls"]["prometheus"] + "api/v1/query"
+    accepted = 'goodput_node_pushes_total{outcome="accepted"} > 0'
+    servers.wait_until(lambda: get(query, query=accepted)["data"]["result"], 20, "a push")
+    assert get(query, query='goodput_node_pushes_total{outcome!="accepted"} > 0')["data"]["result"] == []
+    assert "refused" not in (up.data / "logs" / "node.log").read_text()
+
+
 def test_a_second_stack_on_the_same_data_is_refused(whole):
     up, _ = whole
     done = subprocess.run(

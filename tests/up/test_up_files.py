@@ -35,6 +35,10 @@ def test_prometheus_gets_the_shipped_configuration_with_the_new_addresses_and_ev
     assert "127.0.0.1:4" in str(written["alerting"])
     for name in shipped["rule_files"]:
         assert (tmp_path / name).read_bytes() == (servers.RULES / name).read_bytes()
+    # Links of alerts lead to where Grafana is now, and alerts do not change their names with it.
+    assert written["global"].pop("external_labels") == {"grafana": "http://127.0.0.1:5"}
+    assert shipped["global"].pop("external_labels") == {"grafana": "http://127.0.0.1:3000"}
+    assert written["alerting"]["alert_relabel_configs"] == [{"action": "labeldrop", "regex": "grafana"}]
     for key in ("global", "rule_files"):
         assert written[key] == shipped[key]
 
@@ -60,3 +64,18 @@ def test_a_default_port_that_is_taken_is_gone_around(monkeypatch):
         chosen = parts.choose_ports(["node", "aggregator"], free=False)
     assert chosen["node"] not in (port, other)
     assert chosen["aggregator"] == other
+
+
+@pytest.mark.parametrize(
+    ("there", "note"),
+    [((), ""), (("ui",), "no web application"), (("ui", "ui/index.html"), "")],
+    ids=["the makers'", "Debian's", "Debian's, built"],
+)
+def test_an_alertmanager_without_pages_is_said(tmp_path, monkeypatch, there, note):
+    for name in there:
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(parts, "_DEBIAN_UI", tmp_path / "ui")
+    options = parts.Options(data=tmp_path / "data", pages="pages")
+    part = parts._alertmanager(options, servers.REPOSITORY, "alertmanager", PORTS)
+    assert note in part.note and bool(note) == bool(part.note)
+    assert part.url == "http://127.0.0.1:4/"

@@ -93,7 +93,7 @@ def _as_json(stack) -> str:
 
 
 def _table(stack) -> str:
-    where = {part.name: part.url for part in stack.parts} | stack.absent
+    where = {part.name: part.url + part.note for part in stack.parts} | stack.absent
     rows = [(NAMES[name], where[name]) for name in NAMES]
     rows += [("data", f"{stack.options.data} (logs in logs/)"), ("rank pages", stack.options.pages)]
     lines = ["goodput up: everything is well; Ctrl-C ends it"]

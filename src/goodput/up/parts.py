@@ -30,6 +30,7 @@ BINARIES = {
     "grafana": ("grafana", "grafana-server"),
 }
 SERVED = {"aggregator": "/", "node": "/metrics"}
+_DEBIAN_UI = Path("/usr/share/prometheus/alertmanager/ui")
 _GRAFANA_HOMES = ("/usr/share/grafana", "/usr/local/share/grafana")
 
 
@@ -54,6 +55,8 @@ class Part:
     port: int
     health: str
     environ: dict[str, str] = field(default_factory=dict)
+    after: str = ""  # the part that has to be well before this one is started
+    note: str = ""  # what to know of the address, for people
 
     @property
     def url(self) -> str:
@@ -105,14 +108,14 @@ def plan(options: Options) -> tuple[list[Part], dict[str, str]]:
     source = files.shipped()
     programs, absent = _programs(options)
     ports = choose_ports(["aggregator", "node", *programs], options.free_ports)
-    parts = [_aggregator(options, ports), _node(options, ports)]
+    parts = [_aggregator(options, ports)]
     if "alertmanager" in programs:
         parts.append(_alertmanager(options, source, programs["alertmanager"], ports))
     if "prometheus" in programs:
         parts.append(_prometheus(options, source, programs["prometheus"], ports))
     if "grafana" in programs:
         parts.append(_grafana(options, source, programs["grafana"], ports))
-    return parts, absent
+    return [*parts, _node(options, ports)], absent
 
 
 def _programs(options: Options) -> tuple[dict[str, str], dict[str, str]]:
@@ -145,7 +148,8 @@ def _aggregator(options: Options, ports: Mapping[str, int]) -> Part:
 def _node(options: Options, ports: Mapping[str, int]) -> Part:
     command = [sys.executable, "-m", "goodput", "node", "--listen", f"{HOST}:{ports['node']}"]
     command += ["--directory", options.pages, "--aggregator", f"http://{HOST}:{ports['aggregator']}"]
-    return Part("node", command, ports["node"], "/healthz")
+    # Its first push would be refused by a port where nobody listens yet, and its log begin with that.
+    return Part("node", command, ports["node"], "/healthz", after="aggregator")
 
 
 def _prometheus(options: Options, source: Path, program: str, ports: Mapping[str, int]) -> Part:
@@ -155,6 +159,8 @@ def _prometheus(options: Options, source: Path, program: str, ports: Mapping[str
         f"--config.file={config}",
         f"--storage.tsdb.path={_made(options.data / 'prometheus')}",
         f"--web.listen-address={HOST}:{ports['prometheus']}",
+        # The address in links of alerts; without it, this host's name, where nobody listens.
+        f"--web.external-url=http://{HOST}:{ports['prometheus']}/",
         "--log.level=warn",
     ]
     return Part("prometheus", command, ports["prometheus"], "/-/ready")
@@ -167,10 +173,14 @@ def _alertmanager(options: Options, source: Path, program: str, ports: Mapping[s
         f"--config.file={config}",
         f"--storage.path={_made(options.data / 'alertmanager')}",
         f"--web.listen-address={HOST}:{ports['alertmanager']}",
+        f"--web.external-url=http://{HOST}:{ports['alertmanager']}/",
         "--cluster.listen-address=",  # Empty: alone, without a port for peers.
         "--log.level=warn",
     ]
-    return Part("alertmanager", command, ports["alertmanager"], "/-/ready")
+    # Debian leaves the application out, and has a place where one may put it.
+    bare = _DEBIAN_UI.is_dir() and not (_DEBIAN_UI / "index.html").exists()
+    note = " (no web application in Debian's package: amtool)" if bare else ""
+    return Part("alertmanager", command, ports["alertmanager"], "/-/ready", note=note)
 
 
 def _grafana(options: Options, source: Path, program: str, ports: Mapping[str, int]) -> Part:

@@ -58,6 +58,9 @@ class Stack:
         except OSError as error:
             raise UpError(f"{error.filename or self.options.data}: {error.strerror}") from error
         for part in self.parts:
+            for first in self.parts:
+                if first.name == part.after:
+                    self._wait_for(first)
             if self.stopping:
                 return
             try:

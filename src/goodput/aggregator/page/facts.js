@@ -1,13 +1,13 @@
 // What is known of a run besides its account, as [name, value, title]: in, the API's run; out, texts. Knows no page.
 
-import { count, duration, gpuUnit, localTime, percent, utcTime } from "./numbers.js";
+import { count, duration, gpuUnit, percent, utcTime, zonedTime } from "./numbers.js";
 
 export function facts(run) {
   const { kept, lost } = run.steps;
   const unit = gpuUnit(run.gpu_seconds);
   return [
     ["Ranks", count(run.world_size)],
-    ["Start", localTime(run.start), utcTime(run.start)],
+    ["Start", zonedTime(run.start), utcTime(run.start)],
     ["Duration", duration(run.end - run.start), `until ${utcTime(run.end)}`],
     [unit.name, unit.text(run.gpu_seconds), "allocated: every GPU of every expected rank, from start to end"],
     ["Rank-steps", `${count(kept)} kept, ${count(lost)} lost`, "steps of all ranks together; lost ones were done again"],

@@ -3,7 +3,7 @@
 // Hosts, phases and stacks are whatever the nodes sent, so they are only ever text.
 
 import { attribute, field, keyed, put, showTime, text } from "./nodes.js";
-import { count, duration, localTime, plural } from "./numbers.js";
+import { count, duration, plural, zone, zonedTime } from "./numbers.js";
 
 const KINDS = {
   dead: "its process is dead",
@@ -30,6 +30,7 @@ export function drawHang(root, { hang }) {
     reason: plain ? "" : `${hang.reason}.`,
   });
   showTime(field(root, "since"), hang.since);
+  put(root, { zone: zone(hang.since) });
   drawSuspects(root.querySelector("details.suspects"), hang);
   drawStack(root.querySelector("details.stack"), hang);
 }
@@ -48,6 +49,6 @@ function drawSuspects(root, { suspects, culprit }) {
 function drawStack(root, { stack, stack_rank: rank, stack_time: time }) {
   root.hidden = stack === null;
   if (stack === null) return;
-  text(root.querySelector("summary"), `Stack of rank ${rank} at ${localTime(time)}`);
+  text(root.querySelector("summary"), `Stack of rank ${rank} at ${zonedTime(time)}`);
   text(root.querySelector("pre"), stack);
 }

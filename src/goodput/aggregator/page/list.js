@@ -5,15 +5,14 @@
 
 import { $, ROWS, attribute, bar, field, keyed, paged, put, showTime, swatch, text, width } from "./nodes.js";
 import { count, dollars, duration, gpuTime, percent, plural } from "./numbers.js";
-import { STATUSES } from "./words.js";
+import { STATUSES, statusOf } from "./words.js";
 
 export const list = { runs: [], total: 0, filter: "", sort: "-start", shown: ROWS, wanted: 1 };
 
-const status = (run) => (run.hang ? "hangs" : run.status);
 // By name: what it sorts by, and whether most comes first at the first press.
 const ORDERS = {
   run: [(run) => run.run.toLowerCase(), false],
-  status: [(run) => ["hangs", "down", "unobserved", "running"].indexOf(status(run)) + 1 || 9, false],
+  status: [(run) => ["hangs", "down", "unobserved", "running"].indexOf(statusOf(run)) + 1 || 9, false],
   goodput: [(run) => run.goodput, false],
   mfu: [(run) => run.mfu, false],
   time: [(run) => run.gpu_seconds, true],
@@ -39,7 +38,7 @@ export function drawRuns() {
 
 function matches(run) {
   const words = list.filter.trim().toLowerCase();
-  return [run.run, status(run), run.leading_cause ?? ""].some((value) => value.toLowerCase().includes(words));
+  return [run.run, statusOf(run), run.leading_cause ?? ""].some((value) => value.toLowerCase().includes(words));
 }
 
 function sorted(rows) {
@@ -82,14 +81,14 @@ export const isOrder = (sort) => sort.replace("-", "") in ORDERS;
 
 function drawRow(row, run) {
   put(row, {
-    name: run.run, status: status(run), goodput: percent(run.goodput), mfu: percent(run.mfu),
+    name: run.run, status: statusOf(run), goodput: percent(run.goodput), mfu: percent(run.mfu),
     time: gpuTime(run.gpu_seconds), waste: gpuTime(run.waste_gpu_seconds),
     cost: run.waste_cost === null ? "" : dollars(run.waste_cost, 100),
     cause: run.leading_cause ?? "none", ranks: count(run.world_size),
     restarts: run.restarts ? plural(run.restarts, "restart") : "", duration: duration(run.end - run.start),
   });
   attribute(field(row, "name"), "href", `#run=${encodeURIComponent(run.run)}`);
-  attribute(field(row, "status"), "class", `status ${run.hang ? "hangs" : run.status in STATUSES ? run.status : ""}`);
+  attribute(field(row, "status"), "class", `status ${statusOf(run) in STATUSES ? statusOf(run) : ""}`);
   swatch(field(row, "swatch"), run.leading_cause ?? "none");
   field(row, "swatch").hidden = run.leading_cause === null;
   width(field(row, "meter"), run.goodput ?? 0);

@@ -61,7 +61,8 @@ export function tenths(parts) {
 }
 export const tenthsText = (share) => `${Math.floor(share / 10)}.${share % 10}`;
 
-// The clock of whoever looks, year first; the UTC time is on hover.
+// The clock of whoever looks, year first; its zone is at the foot of the page and where one time stands alone, and the
+// UTC time is on hover.
 export function localTime(seconds) {
   const when = new Date(1000 * seconds);
   return new Date(when - 60_000 * when.getTimezoneOffset()).toISOString().slice(0, 19).replace("T", " ");
@@ -71,4 +72,12 @@ export function localSpan(from, to) {
   const [a, b] = [localTime(from), localTime(to)];
   return `${a} to ${a.slice(0, 10) === b.slice(0, 10) ? b.slice(11) : b}`;
 }
+// How far that clock is from UTC at this moment: "UTC", "UTC+02:00".
+export function zone(seconds) {
+  const minutes = -new Date(1000 * seconds).getTimezoneOffset();
+  const two = (value) => String(value).padStart(2, "0");
+  const [ahead, off] = [minutes < 0 ? "−" : "+", Math.abs(minutes)];
+  return off === 0 ? "UTC" : `UTC${ahead}${two(Math.floor(off / 60))}:${two(off % 60)}`;
+}
+export const zonedTime = (seconds) => `${localTime(seconds)} ${zone(seconds)}`;
 export const utcTime = (seconds) => new Date(1000 * seconds).toISOString();

@@ -11,7 +11,7 @@ import { followNodes } from "./health.js";
 import { listenToKeys } from "./keys.js";
 import { drawRuns, isOrder, list, sortBy } from "./list.js";
 import { $, ROWS, text } from "./nodes.js";
-import { count, duration, percent } from "./numbers.js";
+import { count, duration, percent, zone } from "./numbers.js";
 import { followPart } from "./part.js";
 import { closeRolling } from "./rolling.js";
 import { drawRun, openRun, orderBy, showRank, view } from "./run.js";
@@ -161,6 +161,7 @@ function showAge() {
   text($("silent-what"), link.error ?? "");
   text($("silent-age"), `What you see is old: ${last}. Trying again by itself.`);
   text($("age"), age === null ? "connecting …" : age < 3 ? "live" : last);
+  text($("zone"), zone(Date.now() / 1000));
 }
 
 function listen() {

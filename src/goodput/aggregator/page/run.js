@@ -15,7 +15,7 @@ import { followRolling } from "./rolling.js";
 import { drawStraggler } from "./straggler.js";
 import { followTimeline } from "./timeline.js";
 import { drawWaterfall } from "./waterfall.js";
-import { FACTORS, MEANINGS, NO_FLOPS, STATUSES } from "./words.js";
+import { FACTORS, MEANINGS, NO_FLOPS, STATUSES, statusOf } from "./words.js";
 
 const SILENT_SECONDS = 30; // A living rank not reported for so long is marked.
 
@@ -36,8 +36,9 @@ const shown = ({ run, part }) => (part === null ? run :
 export function drawRun() {
   const run = shown(view);
   const head = $("run-head");
-  put(head, { name: run.run, status: run.status, statusMeaning: STATUSES[run.status] ?? "" });
-  attribute(field(head, "status"), "class", `status ${run.status in STATUSES ? run.status : ""}`);
+  const status = statusOf(run);
+  put(head, { name: run.run, status, statusMeaning: STATUSES[status] ?? "" });
+  attribute(field(head, "status"), "class", `status ${status in STATUSES ? status : ""}`);
   drawHang($("hang"), run);
   $("errors").hidden = run.errors.length === 0;
   keyed($("errors").querySelector("ul"), "t-error", run.errors, (error) => error, text);

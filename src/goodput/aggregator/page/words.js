@@ -30,7 +30,10 @@ export const FACTORS = {
 export const NO_FLOPS = "needs flops_per_step and peak_flops_per_second in goodput.start";
 export const STATUSES = {
   running: "",
+  hangs: "its processes live, and no rank completes a step",
   finished: "every rank of its last attempt ended by itself",
   down: "no process of this run is alive; work after its last checkpoint counts as lost until it resumes",
   unobserved: "nobody has reported this run lately: is goodput node running on its hosts?",
 };
+// What a person is told: to the API a run that hangs is running.
+export const statusOf = (run) => (run.hang ? "hangs" : run.status);

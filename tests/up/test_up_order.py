@@ -1,0 +1,53 @@
+"""A part that needs another one is started when that one is well, and not before."""
+
+import sys
+
+import servers
+
+from goodput.up import parts, stack
+
+SLOW = """
+import http.server, sys, time
+time.sleep(0.5)  # as a program that takes a while to import what it needs
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+# Asks once, as the agent's first push does, and answers with what came of it from then on.
+EAGER = """
+import urllib.request
+try:
+    found = str(urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[2]}/").status)
+except OSError as error:
+    found = str(error)
+open(sys.argv[3], "w").write(found)
+""" + SLOW.split("\n", 3)[3]
+
+
+def test_a_part_finds_the_one_that_it_comes_after(tmp_path, monkeypatch):
+    first, second = servers.free_ports(2)
+    found = tmp_path / "found"
+    eager = "import http.server, sys\n" + EAGER
+    planned = [
+        parts.Part("aggregator", [sys.executable, "-c", SLOW, str(first)], first, "/"),
+        parts.Part(
+            "node",
+            [sys.executable, "-c", eager, str(second), str(first), str(found)],
+            second,
+            "/",
+            after="aggregator",
+        ),
+    ]
+    monkeypatch.setattr(stack, "plan", lambda options: (planned, {}))
+    with stack.Stack(parts.Options(data=tmp_path / "data", pages="pages")) as one:
+        one.start()
+        assert found.read_text() == "200"
+
+
+def test_the_agent_comes_after_the_aggregator_and_everything_else_waits_for_nobody(tmp_path):
+    planned, _ = parts.plan(
+        parts.Options(data=tmp_path, pages="pages", prometheus=False, grafana=False, free_ports=True)
+    )
+    assert [(part.name, part.after) for part in planned] == [("aggregator", ""), ("node", "aggregator")]
