@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import time
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import NamedTuple
 
 from goodput.identity import clean_text
 from goodput.metrics import Families
 from goodput_exporters.collectors import CollectorError, NoData
-from goodput_exporters.credentials import NONE_NEEDED, Credentials, Unreachable
+from goodput_exporters.credentials import NONE_NEEDED, Credentials, Unreachable, explained
 from goodput_exporters.lock import NAME as LOCK_NAME
 from goodput_exporters.lock import DirectoryLock, Refused
 
@@ -37,7 +39,7 @@ def check(
     agent, listen: tuple[str, int], aggregator: str | None, credentials: Credentials = NONE_NEEDED
 ) -> list[Finding]:
     """Look at everything once; the drivers have three seconds to answer."""
-    findings = [_user(), *_roots(agent.settings), _directory(agent.settings.directory), _listen(listen)]
+    findings = [_user(), *_roots(agent.settings), *_own_places(agent.settings.directory, listen)]
     if aggregator:
         findings.append(_aggregator(aggregator, agent.node, credentials))
     agent.gpus.start()
@@ -87,6 +89,54 @@ def _roots(settings) -> list[Finding]:
     return found
 
 
+def _own_places(directory: str, listen: tuple[str, int]) -> list[Finding]:
+    """What an agent has to itself. Where one has both, it is the one that runs here, and not in the way of another."""
+    pages, port = _directory(directory), _listen(listen)
+    if pages.status == port.status == FAILED and (pid := _holder(directory)) and _is_agent(listen):
+        here = f"an agent runs here, pid {pid}"
+        return [
+            Finding("rank pages", OK, f"{directory}: {here}"),
+            Finding("listen", OK, f"{port.detail.rpartition(': ')[0]}: {here}"),
+        ]
+    return [pages, port]
+
+
+def _holder(directory: str) -> int:
+    """The pid of the agent that holds the lock on a folder of pages, as this process sees it; 0 where unknown."""
+    try:
+        inode = os.stat(os.path.join(directory, LOCK_NAME)).st_ino
+        with open("/proc/locks", encoding="ascii") as file:
+            rows = [line.split() for line in file]
+    except (OSError, ValueError):
+        return 0
+    # 12: FLOCK  ADVISORY  WRITE 4711 08:01:131 0 EOF; the kernel's number of the device may not be that of stat.
+    held = [row for row in rows if len(row) == 8 and row[1] == "FLOCK" and row[5].endswith(f":{inode}")]
+    return max((int(row[4]) for row in held), default=0)
+
+
+def _is_agent(address: tuple[str, int]) -> bool:
+    """Whether who listens there answers as an agent does. Nothing secret is sent, so that anybody's certificate will do."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(address[0], address[0])
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    for kind, more in ((HTTPConnection, {}), (HTTPSConnection, {"context": context})):
+        connection, is_spoken = kind(host, address[1], timeout=1.0, **more), False
+        try:
+            connection.connect()
+            is_spoken = kind is HTTPSConnection
+            connection.request("GET", "/healthz")
+            return (connection.getresponse().getheader("Server") or "").split("/")[0].strip() == "goodput"
+        except TimeoutError:
+            return False
+        except (OSError, HTTPException):
+            if is_spoken:
+                # It wants a certificate of ours first. Who else would, on this port beside that lock?
+                return True
+        finally:
+            connection.close()
+    return False
+
+
 def _directory(directory: str) -> Finding:
     try:
         os.listdir(directory)
@@ -123,20 +173,26 @@ def _listen(address: tuple[str, int]) -> Finding:
 def _aggregator(url: str, node: str, credentials: Credentials) -> Finding:
     """Push as the agent would, a report with nothing in it."""
     from goodput import schema
-    from goodput_exporters.push import PATH, httpx, printable
+    from goodput_exporters.push import HEADERS, PATH, httpx, in_the_clear, printable, read, said_by
 
     try:
         body = schema.encode(schema.NodeReport(node, time.time_ns(), []))
-        headers = {"Content-Type": schema.CONTENT_TYPE, **credentials.headers()}
+        headers = {**HEADERS, **credentials.headers()}
         verify = credentials.context() if url.startswith("https:") else False
-        answer = httpx.post(url.rstrip("/") + PATH, content=body, headers=headers, verify=verify, timeout=3.0)
+        more = {"content": body, "headers": headers, "verify": verify, "timeout": 3.0}
+        with httpx.stream("POST", url.rstrip("/") + PATH, **more) as answer:
+            said = read(answer, time.monotonic_ns() + 3 * 10**9)
     except (httpx.HTTPError, OSError, Unreachable) as error:
-        return Finding("aggregator", FAILED, f"{url}: {error or type(error).__name__}")
+        return Finding("aggregator", FAILED, f"{url}: {printable(explained(error, url, credentials))}")
     if answer.status_code == 200:
-        return Finding("aggregator", OK, f"{url}: takes this node's reports")
-    return Finding(
-        "aggregator", FAILED, f"{url}: HTTP {answer.status_code}: {printable(answer.content[:200])}"
-    )
+        clear = (
+            "; the token goes in the clear: use https, if not a proxy does"
+            if in_the_clear(url, credentials)
+            else ""
+        )
+        return Finding("aggregator", OK, f"{url}: takes this node's reports{clear}")
+    words = printable(said_by(answer, said[:200]))
+    return Finding("aggregator", FAILED, f"{url}: HTTP {answer.status_code}: {words}")
 
 
 def _gpus(agent) -> list[Finding]:

@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 from goodput import schema
 from goodput.access.listening import is_loopback
 from goodput_exporters import backlog
-from goodput_exporters.credentials import NONE_NEEDED, Credentials, Unreachable
+from goodput_exporters.credentials import NONE_NEEDED, Credentials, Unreachable, explained
 from goodput_exporters.health import HealthLog
 from goodput_exporters.lean_httpx import httpx
 from goodput_exporters.stacks import Stacks
@@ -47,8 +47,10 @@ BATCH_RANKS_MAX = 1024  # of at most 4 KiB without rows
 BATCHES_PER_PUSH_MAX = 256
 UNUSABLE_STATUS = (400, 413, 415, 422)
 ANSWER_BYTES_MAX = 4 << 20
+HEADERS = {"Content-Type": schema.CONTENT_TYPE, "Accept-Encoding": "identity"}
 BACKOFF_SECONDS_MAX = 30.0
-REASONS_MAX, LOGGED_MAX = 64, 4096
+LOGGED_MAX = 4096
+REASONS = frozenset((*schema.REJECTED_FOR, *(f"http_{status}" for status in UNUSABLE_STATUS)))
 FAILURES = (
     *("unauthorized", "forbidden", "token", "tls", "connect", "timeout", "answer"),
     *("http_4xx", "http_5xx"),
@@ -88,7 +90,7 @@ class Pusher:
         self._thread = threading.Thread(target=self._run, name="push", daemon=True)
         self._client: httpx.Client | None = None
         self._certificates: tuple | None = None  # what their files were when the client was made
-        if credentials.token_file and self.url.startswith("http:") and not _is_loopback(self.url):
+        if in_the_clear(self.url, credentials):
             log.warning("the token goes in the clear to %s: use https, if not a proxy does", self.url)
 
     # -- what the looks call
@@ -208,8 +210,10 @@ class Pusher:
         except (httpx.HTTPError, Unreachable, schema.SchemaError, OSError) as error:
             self._outcomes[UNREACHABLE] += 1
             self._failures[_reason_of(error)] += 1
-            problem = str(error) or type(error).__name__
-            self._log_once((UNREACHABLE, problem), "push to %s: %s", self.url, problem)
+            if self._is_new(what := (UNREACHABLE, str(error) or type(error).__name__)):
+                self._log_once(
+                    what, "push to %s: %s", self.url, printable(explained(error, self.url, self._credentials))
+                )
             return UNREACHABLE, 0
         outcome = ACCEPTED if status == 200 else UNREACHABLE if status >= 500 else REJECTED
         self._outcomes[outcome] += 1
@@ -249,15 +253,13 @@ class Pusher:
         seconds = (deadline_ns - time.monotonic_ns()) / 1e9
         if seconds <= 0:
             raise Unreachable("no time left before the end")
-        answer = bytearray()
-        headers = {"Content-Type": schema.CONTENT_TYPE, **self._credentials.headers()}
+        headers = {**HEADERS, **self._credentials.headers()}
         arguments = {"content": body, "headers": headers, "timeout": seconds}
         with self._connected().stream("POST", self.url, **arguments) as response:
-            for chunk in response.iter_bytes():
-                answer += chunk
-                if len(answer) > ANSWER_BYTES_MAX or time.monotonic_ns() > deadline_ns:
-                    raise Unreachable(f"answer too long or too slow after {len(answer)} bytes")
-        return response.status_code, bytes(answer)
+            answer = read(response, deadline_ns)
+        return response.status_code, bytes(answer) if response.status_code == 200 else said_by(
+            response, answer
+        )
 
     def _connected(self) -> httpx.Client:
         """The client, made anew when the files of its certificates have changed. Raises Unreachable."""
@@ -281,11 +283,11 @@ class Pusher:
         sent = {(report.identity.run, report.identity.rank) for report in reports}
         for rejection in ack.rejected:
             if (rejection.run, rejection.rank) in sent:
-                self._count_rejection(rejection.reason)
+                reason = self._count_rejection(rejection.reason)
                 self._log_once(
-                    (rejection.run, rejection.rank, rejection.reason),
+                    (rejection.run, rejection.rank, reason),
                     "aggregator refused run %s rank %d (%s): %s",
-                    *(rejection.run, rejection.rank, rejection.reason, rejection.text[:300]),
+                    *(rejection.run, rejection.rank, reason, printable(rejection.text[:300])),
                 )
 
     def _drop(self, reports: list[schema.RankReport], reason: str) -> None:
@@ -296,15 +298,19 @@ class Pusher:
             who = report.identity.run, report.identity.rank
             self._log_once((*who, reason), "dropped a report of run %s rank %d: %s", *who, reason)
 
-    def _count_rejection(self, reason: str) -> None:
-        reason = reason[:40] or "unnamed"
-        known = reason in self._rejections or len(self._rejections) < REASONS_MAX
-        self._rejections[reason if known else "other"] += 1
+    def _count_rejection(self, reason: str) -> str:
+        """The reason as a label: it comes from somebody else, and one that is none of ours is `other`."""
+        reason = reason if reason in REASONS else "other"
+        self._rejections[reason] += 1
+        return reason
 
     def _log_once(self, what: tuple, text: str, *arguments) -> None:
-        if what not in self._logged and len(self._logged) < LOGGED_MAX:
+        if self._is_new(what):
             self._logged.add(what)
             log.warning(text, *arguments)
+
+    def _is_new(self, what: tuple) -> bool:
+        return what not in self._logged and len(self._logged) < LOGGED_MAX
 
 
 def _reason_of(error: Exception) -> str:
@@ -327,13 +333,35 @@ def _is_of_tls(error: BaseException | None) -> bool:
     return False
 
 
-def _is_loopback(url: str) -> bool:
-    return is_loopback(urlsplit(url).hostname or "")
+def in_the_clear(url: str, credentials: Credentials) -> bool:
+    """Whether a token would leave this machine without TLS."""
+    leaves = url.startswith("http:") and not is_loopback(urlsplit(url).hostname or "")
+    return bool(credentials.token_file) and leaves
 
 
-def printable(answer: bytes) -> str:
+def said_by(response: httpx.Response, body: bytes) -> bytes:
+    """The words of an answer that is no 200: a redirection's are in a header, a proxy may have none but the status."""
+    if where := response.headers.get("location"):
+        return f"it is elsewhere: name {where.partition('?')[0].removesuffix(PATH)} as its address".encode()
+    return bytes(body).strip() or response.reason_phrase.encode()
+
+
+def read(response: httpx.Response, deadline_ns: int) -> bytearray:
+    """An answer's body as it comes, since what is not unpacked cannot become more than it was. Raises Unreachable."""
+    if "content-encoding" in response.headers:
+        raise Unreachable("the answer is packed (Content-Encoding), which was not asked for")
+    answer = bytearray()
+    for chunk in response.iter_raw():
+        answer += chunk
+        if len(answer) > ANSWER_BYTES_MAX or time.monotonic_ns() > deadline_ns:
+            raise Unreachable(f"answer too long or too slow after {len(answer)} bytes")
+    return answer
+
+
+def printable(answer: bytes | str) -> str:
     """What somebody else wrote, fit for a log: one line that no terminal obeys."""
-    text = answer.decode("utf-8", "replace").strip()
+    text = answer if isinstance(answer, str) else answer.decode("utf-8", "replace")
+    text = text.strip()
     return "".join(sign if sign.isprintable() else " " for sign in text)
 
 

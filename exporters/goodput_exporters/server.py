@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from goodput.access.listening import is_loopback
 from goodput_exporters.gate import Gate
 
 log = logging.getLogger("goodput.node")
@@ -54,7 +55,12 @@ class Server:
         gate: Gate | None = None,
     ):
         gate = gate or Gate()
-        answers = {"exposition": staticmethod(exposition), "health": staticmethod(health), "gate": gate}
+        answers = {
+            "exposition": staticmethod(exposition),
+            "health": staticmethod(health),
+            "gate": gate,
+            "is_on_loopback": is_loopback(address[0]),
+        }
         server = Listening6 if ":" in address[0] else Listening
         self._server = server(address, type("NodeHandler", (Handler,), answers))
         self._server.gate = gate
@@ -90,10 +96,11 @@ class Handler(BaseHTTPRequestHandler):
     exposition: Callable[[], bytes]
     health: Callable[[], str | None]
     gate: Gate
+    is_on_loopback: bool
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        refusal = None if path == "/healthz" else self.gate.refusal(self._authorization())
+        refusal = None if path == "/healthz" else self._refusal()
         if refusal:
             self._answer(refusal[0], TEXT, f"{refusal[1]}\n".encode())
         elif path == "/metrics":
@@ -107,6 +114,11 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(404, TEXT, b"not found\n")
 
     do_HEAD = do_GET
+
+    def _refusal(self) -> tuple[int, str] | None:
+        hosts = self.headers.get_all("Host", [])
+        misnamed = self.gate.misnamed(hosts) if self.is_on_loopback else None
+        return misnamed or self.gate.refusal(self._authorization())
 
     def _authorization(self) -> str | None:
         """None where the header is absent, and what is no token where it is there twice."""

@@ -199,8 +199,11 @@ class _LooseReport(NodeReport, frozen=True):
     health: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=HEALTH_MAX)] = []
 
 
+REJECTED_FOR = ("malformed", "claim", "phases", "runs", "ranks", "scope", "time")
+
+
 class Rejection(Struct, frozen=True):
-    """A rank report that was not taken: which, and why (`reason` is one word, for a counter)."""
+    """A rank report that was not taken: which, and why (`reason` is one of REJECTED_FOR)."""
 
     run: str
     rank: int

@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import stat
+import sys
 
 import pytest
 
@@ -36,13 +38,19 @@ def test_a_token_is_shown_once(token, tmp_path):
         status, shown, _ = token(*words)
         assert status == 0 and "ada" in shown and "a*" in shown
         assert out.strip() not in shown and out.strip().rpartition("_")[2] not in shown
+    assert re.search(r" ada +a\* +20\d\d-\d\d-\d\d \d\d:\d\dZ +20", token("list")[1])
     (entry,) = json.loads(token("list", "--json")[1])
     assert entry["expires"] - entry["created"] == 90 * 86_400 and "sha256" not in entry
 
 
 def test_revoking_by_name_and_by_id(token, tmp_path):
     texts = [token("create", "--scope", "ingest", "--name", name)[1].strip() for name in ("a", "b", "b", "c")]
-    assert token("revoke", "--name", "b")[0] == 0
+    before = (tmp_path / "tokens.json").read_text()
+    status, out, err = token("revoke", "--name", "b")
+    assert (status, out) == (1, "") and "2 tokens are named 'b'" in err and "--all" in err
+    assert all(text.split("_")[2] in err for text in texts[1:3])
+    assert (tmp_path / "tokens.json").read_text() == before
+    assert token("revoke", "--name", "b", "--all")[0] == 0
     number = texts[0].split("_")[2]
     status, out, _ = token("revoke", "--id", number)
     assert (status, out) == (0, f"revoked {number} (ingest, a)\n")
@@ -68,6 +76,21 @@ def test_revoking_by_name_and_by_id(token, tmp_path):
         (("list",), 1, "No such file"),
         (("revoke",), 2, "one of the arguments"),
         (("revoke", "--name", "a"), 1, "no token"),
+        (("revoke", "--name", "a", "--all"), 1, "no token"),
+        (("revoke", "--id", "a", "--all"), 2, "--all goes with --name"),
+        (
+            ("create", "--scope", "metrics", "--name", "a", "--run", "b"),
+            2,
+            "of scope metrics is for all runs",
+        ),
+        (("create", "--scope", "read", "--name", ""), 2, "its value is empty; was a variable not set?"),
+        (
+            ("create", "--scope", "read", "--name", "a", "--file", ""),
+            2,
+            "its value is empty; was a variable not",
+        ),
+        (("create", "--scope", "read", "--name", "a", "--output", "/nowhere/token"), 1, "No such file"),
+        (("create", "--scope", "read", "--name", "a", "--output", "/dev/null"), 1, "no plain file"),
     ],
 )
 def test_wrong_calls_say_why_and_make_no_file(token, tmp_path, words, status, complaint):
@@ -86,3 +109,41 @@ def test_a_broken_file_is_not_written_over(token, tmp_path):
     (tmp_path / "tokens.json").write_text("{")
     status, out, err = token("create", "--scope", "read", "--name", "a")
     assert (status, out) == (1, "") and "no JSON" in err and (tmp_path / "tokens.json").read_text() == "{"
+
+
+def test_a_token_goes_into_a_file_that_its_owner_alone_can_read(token, tmp_path):
+    out, words = tmp_path / "read-token", ("create", "--scope", "read", "--name", "a", "--output")
+    previous = os.umask(0)
+    try:
+        status, said, err = token(*words, str(out))
+    finally:
+        os.umask(previous)
+    assert status == 0 and err == "" and str(out) in said and "goodput_" not in said
+    first = out.read_text()
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
+    keeper = Keeper(tmp_path / "tokens.json")
+    assert keeper.access(first.strip().encode()).name == "a"
+    os.chmod(out, 0o644)
+    assert token(*words, str(out))[0] == 0
+    assert stat.S_IMODE(out.stat().st_mode) == 0o640, "as its group may; the rest of the machine may not"
+    second = out.read_text()
+    assert second != first and keeper.access(second.strip().encode())
+    assert token(*words, str(tmp_path / "tokens.json"))[0] == 1
+    (tmp_path / "tokens.json").write_text("{")
+    assert token(*words, str(out))[0] == 1 and out.read_text() == second, "what was there stays"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["read-token", "tokens.json"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
+def test_a_token_that_is_redirected_into_a_file_for_all_is_told_of(token, tmp_path, monkeypatch, mode):
+    out = tmp_path / "read-token"
+    out.touch()
+    os.chmod(out, mode)
+    with out.open("w") as file, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", file)
+        status = cli.main(
+            ["token", "create", "--scope", "read", "--name", "a", "--file", f"{tmp_path}/tokens.json"]
+        )
+    assert status == 0 and TEXT.fullmatch(out.read_text().strip())
+    err = token("list")[2]
+    assert ("chmod 600 it, or take --output FILE" in err) == (mode == 0o644)

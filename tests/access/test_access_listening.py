@@ -70,14 +70,19 @@ def test_a_replaced_certificate_is_served_and_a_broken_one_is_not(tmp_path, auth
     assert served(kept) == "one"
     shutil.copy(tmp_path / "cert1", cert)
     kept.look()
-    assert (served(kept), kept.errors) == ("one", 1), "half of a pair"
+    assert (served(kept), kept.errors, kept.is_failing) == ("one", 1, True), "half of a pair"
     shutil.copy(tmp_path / "key1", key)
     kept.look()
-    assert (served(kept), kept.errors) == ("two", 1)
+    assert (served(kept), kept.errors, kept.is_failing) == ("two", 1, False)
+    assert caplog.records[-1].getMessage() == f"certificate {cert}: can be used again, and is served"
     os.unlink(key)
     kept.look()
     kept.look()
-    assert (served(kept), kept.errors) == ("two", 2) and len(caplog.records) == 2
+    assert (served(kept), kept.errors, kept.is_failing) == ("two", 2, True) and len(caplog.records) == 3
+    shutil.copy(tmp_path / "key1", key)
+    os.chmod(key, 0o644)
+    kept.look()
+    assert not kept.is_failing and "everybody on this machine may read it" in caplog.text
 
 
 def test_certificates_that_cannot_be_used(tmp_path, authority):

@@ -70,7 +70,7 @@ def test_which_runs_a_token_is_for(runs, tenant, may, may_not):
     [
         {"name": ""}, {"name": "two words"}, {"name": "x" * 65}, {"name": "a\n"}, {"scope": "admin"},
         {"tenant": "a/b"}, {"tenant": "*"}, {"tenant": ""}, {"runs": ()}, {"runs": ("",)}, {"runs": ("a\n",)},
-        {"runs": ("x" * 129,)}, {"runs": ("*a*a*a*a*",)}, {"runs": ("a",) * 65},
+        {"scope": "metrics", "runs": ("a",)}, {"scope": "metrics", "tenant": "a"}, {"runs": ("x" * 129,)}, {"runs": ("*a*a*a*a*",)}, {"runs": ("a",) * 65},
     ],
 )  # fmt: skip
 def test_what_no_token_can_be(wrong):
@@ -129,7 +129,7 @@ def test_a_token_opens_until_it_expires(path):
     now = [999.0]
     keeper = Keeper(path, clock=lambda: now[0])
     access = keeper.access(text.encode())
-    assert (keeper.counted(), keeper.next_expiry()) == ({"ingest": 0, "read": 1}, 1000.0)
+    assert (keeper.counted(), keeper.next_expiry()) == ({"ingest": 0, "read": 1, "metrics": 0}, 1000.0)
     now[0] = 1000.0
     assert refusal(keeper, text.encode()) == "expired" and keeper.counted()["read"] == 0
     assert keeper.next_expiry() is None
@@ -148,13 +148,19 @@ def test_a_changed_file_is_taken_and_a_broken_one_is_not(path, caplog):
         assert keeper.access(first.encode()).name == "first"
     assert keeper.errors == 6 and len(caplog.records) == 6
     keeper.look()
-    assert keeper.errors == 6, "one file is told of once"
+    assert (keeper.errors, keeper.is_failing) == (6, True), "one file is told of once"
     os.unlink(path)
     keeper.look()
     keeper.look()
     assert keeper.errors == 7 and keeper.access(first.encode())
     third = add(path, "third")
+    assert keeper.is_failing
     keeper.look()
+    keeper.look()
+    assert (keeper.errors, keeper.is_failing) == (7, False)
+    assert [r.getMessage() for r in caplog.records[7:]] == [
+        f"token file {path}: can be used again; its 1 tokens are in force"
+    ]
     assert keeper.access(third.encode()) and refusal(keeper, first.encode()) == "unknown"
     with pytest.raises(Denied) as denied:
         keeper.still(access)

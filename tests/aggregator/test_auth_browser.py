@@ -35,7 +35,7 @@ def test_a_person_signs_in_looks_and_signs_out(tmp_path):
         assert page.run("document.documentElement.scrollWidth <= innerWidth"), "it fits a phone"
         page.call("Input.insertText", text=made["nodes"][0])
         page.key("Enter")
-        page.until("document.getElementById('problem')?.textContent.includes('pushes reports')")
+        page.until("document.getElementById('problem')?.textContent.includes('does not read runs')")
         page.until("document.activeElement.id === 'token'")
         page.call("Input.insertText", text=made["ada"][0])
         page.key("Enter")

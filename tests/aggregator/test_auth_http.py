@@ -89,6 +89,7 @@ def site(tmp_path_factory):
         "reader": ("read", {}),
         "vision": ("read", {"tenant": "vision"}),
         "plain": ("read", {"runs": ("plain",)}),
+        "metrics": ("metrics", {}),
         "old": ("read", {"expires": 5.0}),
     }
     made = {name: make(name, scope, **given) for name, (scope, given) in kinds.items()}
@@ -145,7 +146,9 @@ def site(tmp_path_factory):
     ],
 )
 def test_each_token_opens_what_it_is_for(site, path, agent, reader, nobody):
-    for name, status in (("agent", agent), ("reader", reader), (None, nobody)):
+    # A token for agents' series opens nothing here, not even pushing.
+    metrics = 403 if agent == 405 else agent
+    for name, status in (("agent", agent), ("reader", reader), ("metrics", metrics), (None, nobody)):
         headers = site.bearer(name) if name else {}
         answer = site.raw(path, headers)
         assert answer.status == status, (path, name)
@@ -341,7 +344,7 @@ def test_a_browser_signs_in_and_out(site):
 
 @pytest.mark.parametrize(
     ("token", "status", "words"),
-    [("agent", 401, "pushes reports"), ("old", 401, "expired"), ("<script>alert(1)</script>", 401, "no token"),
+    [("agent", 401, "does not read runs"), ("old", 401, "expired"), ("<script>alert(1)</script>", 401, "no token"),
      ("", 401, "Enter a token"), ("goodput_read_000000000000_" + "0" * 64, 401, "not known"), ("ü" * 5000, 401, "no token")],
 )  # fmt: skip
 def test_a_sign_in_that_fails_says_why_and_repeats_nothing(site, token, status, words):

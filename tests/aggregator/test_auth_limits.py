@@ -1,5 +1,7 @@
-"""Bounds of connections: heads without end, bytes one by one, too many at a time; over real sockets."""
+"""Bounds of connections: heads and trailers without end, bytes one by one, too many at a time, answers that nobody reads;
+over real sockets."""
 
+import asyncio
 import socket
 import time
 import zlib
@@ -8,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 import servers
 from aggregator_server import serving
+from fastapi import Response
 
 from goodput.access import file
 from goodput.access.keeper import Keeper
@@ -24,8 +27,23 @@ def client(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connections, "REQUEST_SECONDS_MAX", 0.3)
         patch.setattr(connections, "IDLE_SECONDS_MAX", 0.3)
-        with serving(create_app(f"sqlite:///{tmp_path_factory.mktemp('limits')}/ledger.db")) as running:
+        patch.setattr(connections, "READ_SECONDS_MAX", 0.3)
+        app = create_app(f"sqlite:///{tmp_path_factory.mktemp('limits')}/ledger.db")
+        app.add_api_route("/test/much", much)
+        app.add_api_route("/test/later", later)
+        with serving(app) as running:
             yield running
+
+
+async def much() -> Response:
+    """More than the buffers between two sockets hold."""
+    return Response(bytes(64 << 20))
+
+
+async def later() -> Response:
+    """After more time than an answer may take to be read."""
+    await asyncio.sleep(0.8)
+    return Response("late")
 
 
 class Wire:
@@ -37,6 +55,15 @@ class Wire:
 
     def send(self, body: bytes) -> None:
         self.socket.sendall(body)
+
+    def until(self, end: bytes, count: int = 1) -> bytes:
+        """What comes until this was there so often."""
+        found = b""
+        while found.count(end) < count:
+            part = self.socket.recv(65536)
+            assert part, f"ended after {found!r}"
+            found += part
+        return found
 
     def all(self) -> bytes:
         """What comes until the other side ends."""
@@ -220,3 +247,97 @@ def test_who_has_no_token_cannot_make_it_read_a_body(tmp_path):
         for _ in range(64):
             wire.send(bytes(100_000))
         assert client.get("/healthz").status_code == 200
+
+
+# ---- What follows a body
+
+CHUNKED = b"POST /api/v1/ingest HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"
+
+
+@pytest.mark.parametrize("is_in_pieces", [False, True])
+def test_a_token_in_a_trailer_is_none(tmp_path, is_in_pieces):
+    path = tmp_path / "tokens.json"
+    text, token = make("one", "ingest")
+    with file.changing(path) as tokens:
+        tokens.append(token)
+    trailer = b"Authorization: Bearer " + text.encode()
+    app = create_app(f"sqlite:///{tmp_path}/ledger.db", door=Door(Keeper(path)))
+    with serving(app) as client, Wire(client) as wire:
+        pieces = [CHUNKED, b"0\r\n" + trailer + b"\r\n\r\n"]
+        for piece in pieces if is_in_pieces else [b"".join(pieces)]:
+            wire.send(piece)
+        assert wire.socket.recv(65536).startswith(b"HTTP/1.1 401 ")
+        # Nor does it belong to the next request.
+        wire.send(b"GET /api/v1/runs HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert wire.socket.recv(65536).startswith(b"HTTP/1.1 401 ")
+
+
+@pytest.mark.parametrize(
+    "without_end", [b"0\r\n" + b"a: b\r\n" * 100_000, b"0\r\na: " + b"x" * 500_000, b"0;" + b"x" * 500_000]
+)
+def test_trailers_without_end_are_cut_off(client, without_end):
+    with refusing(client, "head"), Wire(client) as wire:
+        try:
+            wire.send(CHUNKED)
+            for at in range(0, len(without_end), 10_000):
+                wire.send(without_end[at : at + 10_000])
+        except OSError:
+            pass  # It was refused before all of it was sent.
+        wire.all()
+
+
+def test_a_body_of_many_small_chunks_is_read(client):
+    with refusing(client, "head", 0), Wire(client) as wire:
+        for _ in range(3):
+            wire.send(CHUNKED + b"1\r\nx\r\n" * 20_000)
+            wire.send(b"1\r\nx\r\n" * 20_000 + b"0\r\nA: trailer\r\n\r\n")
+            wire.until(b"malformed report")
+
+
+# ---- Answers
+
+ASK = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def test_two_requests_at_a_time_are_both_answered(client):
+    with refusing(client, "busy", 0), Wire(client) as wire:
+        for _ in range(3):
+            wire.send(ASK + ASK)
+            wire.until(b"ok\n", 2)
+
+
+def test_who_asks_on_without_waiting_is_cut_off(client):
+    with refusing(client, "busy"), Wire(client) as wire:
+        try:
+            wire.send(ASK * 1000)
+        except OSError:
+            pass
+        assert wire.all().count(b"ok\n") <= 2
+
+
+def test_who_does_not_read_its_answer_is_cut_off(client):
+    with refusing(client, "slow"), Wire(client) as wire:
+        wire.send(b"GET /test/much HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        before = refused(client, "slow")
+        servers.wait_until(lambda: refused(client, "slow") > before, 5, "the end", every_seconds=0.05)
+        assert 0 < len(wire.all()) < 64 << 20
+
+
+def test_who_reads_is_given_all_of_it(client):
+    with refusing(client, "slow", 0):
+        assert len(client.get("/test/much").content) == 64 << 20
+
+
+def test_an_answer_that_takes_long_to_be_made_is_waited_for(client):
+    with refusing(client, "slow", 0), Wire(client) as wire:
+        wire.send(b"GET /test/later HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert wire.socket.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_who_was_answered_before_its_body_came_is_not_kept_for_ever(client):
+    """uvicorn sets no timer of its own there."""
+    with Wire(client) as wire:
+        wire.send(b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\n")
+        assert wire.socket.recv(65536).startswith(b"HTTP/1.1 405 ")
+        wire.send(b"abc")
+        assert wire.all() == b""

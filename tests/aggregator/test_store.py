@@ -290,3 +290,48 @@ def test_an_agent_that_is_restarted_goes_on_where_the_one_before_it_was():
     # Without a word of when: what falls began anew.
     assert gpu_said(store, 8, compute_ns=5)[0]["compute_ns"] == 59
     assert gpu_said(store, 9, compute_ns=2)[0]["compute_ns"] == 61
+
+
+# ---- Ranks that are expected
+
+
+def expecting(world_size: int, run: str, rank: int = 0) -> schema.RankReport:
+    return rank_report(Process(rank).steps(1, forward=1), run, world_size=world_size)
+
+
+def test_runs_together_expect_so_many_ranks_at_most(monkeypatch):
+    monkeypatch.setattr(store_module, "EXPECTED_MAX", 10)
+    store = merged(expecting(4, "a"), expecting(6, "b"))
+    for one in (expecting(1, "c"), expecting(5, "a"), expecting(5, "a", rank=4)):
+        with pytest.raises(Refused) as refused:
+            store.merge(one, NOW)
+        assert refused.value.reason == "ranks" and "world size" in str(refused.value)
+    assert store.runs.keys() == {"a", "b"} and len(account(store, "a").ranks) == 4
+    # What is within goes on, and counts once.
+    for one in (expecting(4, "a"), expecting(4, "a", rank=3), expecting(2, "b"), expecting(6, "b", rank=5)):
+        store.merge(one, NOW)
+    assert store.expected == {"a": 4, "b": 6} and store.expected_sum == 10
+
+
+def test_a_world_that_grows_counts_by_its_growth(monkeypatch):
+    monkeypatch.setattr(store_module, "EXPECTED_MAX", 10)
+    store = merged(expecting(4, "a"), expecting(3, "b"), expecting(7, "a"))
+    assert store.expected == {"a": 7, "b": 3} and store.expected_sum == 10
+
+
+def test_what_was_refused_expects_nothing(monkeypatch):
+    monkeypatch.setattr(store_module, "EXPECTED_MAX", 10)
+    store = merged(expecting(4, "a"))
+    with pytest.raises(Refused) as refused:
+        store.merge(rank_report(Process().steps(2, forward=1), "a", world_size=9, pid=77), NOW)
+    assert refused.value.reason == "claim"
+    assert store.expected == {"a": 4} and store.expected_sum == 4
+
+
+def test_a_run_starts_where_its_first_process_does():
+    starts = [
+        rank_report(Process(0, 1, start=1000.0), "a"),
+        rank_report(Process(0, 2, start=900.0), "a"),
+        rank_report(Process(0, 3, start=1100.0), "a"),
+    ]
+    assert merged(*starts).starts == {"a": ns(900)}

@@ -11,10 +11,11 @@ from goodput import schema
 class Aggregator:
     """`answer(report, body)` gives (status, body) or None for a plain Ack; it may block or raise."""
 
-    def __init__(self, port: int = 0):
+    def __init__(self, port: int = 0, host: str = "127.0.0.1"):
         self.reports: list[schema.NodeReport] = []  # those that were taken
         self.requests: list[tuple[str, dict, int]] = []  # path, headers, body length of all
         self.answer = lambda report, body: None
+        self.headers: dict[str, str] = {}  # further ones of each answer
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -26,6 +27,8 @@ class Aggregator:
                 status, answer = outer.take(body)
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(answer)))
+                for name, value in outer.headers.items():
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(answer)
 
@@ -38,7 +41,7 @@ class Aggregator:
             def handle_error(self, *_):
                 pass
 
-        self.server = Listening(("127.0.0.1", port), Handler)
+        self.server = Listening((host, port), Handler)
         self.port = self.server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True)

@@ -185,7 +185,7 @@ def test_a_directory_that_is_not_there_yet(tree, clock):
         (tree / "pages").mkdir()
         Rank(tree / "pages").step({"forward": MS})
         wait_until(lambda: b'goodput_steps_total{rank="0",run="r1"} 1.0' in agent.exposition())
-        wait_until(lambda: (tree / "pages" / NAME).exists())
+        wait_until(lambda: _is_locked(tree / "pages" / NAME))
         with pytest.raises(Refused):
             agent_on(tree, clock).start()
 
@@ -216,11 +216,16 @@ def test_an_agent_that_loses_the_race_for_a_new_directory_stops_and_says_so(tree
         agent.stop()
 
 
+def _is_locked(path) -> bool:
+    """Whether anybody holds a lock on the file, by the kernel's list: to try would be to hold it."""
+    return path.exists() and f":{path.stat().st_ino} " in Path("/proc/locks").read_text()
+
+
 def test_a_directory_made_anew_is_locked_anew(tree, clock):
     with agent_on(tree, clock, interval_seconds=0.01) as agent:
         shutil.rmtree(tree / "pages")
         (tree / "pages").mkdir()
-        wait_until(lambda: (tree / "pages" / NAME).exists())
+        wait_until(lambda: _is_locked(tree / "pages" / NAME))
         with pytest.raises(Refused):
             agent_on(tree, clock).start()
         assert agent.failure is None

@@ -7,11 +7,15 @@ import os
 import socket
 
 import pytest
+from certificates import Authority
 
+from goodput.access.listening import Certificate
 from goodput.cli import main
 from goodput_exporters.agent import Agent
 from goodput_exporters.check import FAILED, NONE, OK, _counted, check, text
+from goodput_exporters.gate import Gate
 from goodput_exporters.lock import DirectoryLock
+from goodput_exporters.server import Server
 
 ANYWHERE = ("127.0.0.1", 0)
 
@@ -91,6 +95,29 @@ def test_a_port_that_is_taken_and_a_directory_that_another_agent_has(tree):
     assert found["rank pages"].status == FAILED and "another agent" in found["rank pages"].detail
 
 
+@pytest.mark.parametrize("secured", [False, True])
+def test_an_agent_that_runs_here_is_no_failure(tree, tmp_path, secured):
+    gate = Gate()
+    if secured:
+        authority = Authority(tmp_path)
+        gate = Gate(None, Certificate(*map(str, (*authority.issue("node"), authority.cert))))
+    lock, server = DirectoryLock(str(tree / "pages")), Server(lambda: b"", lambda: "ill", gate=gate)
+    assert lock.hold()
+    server.start()
+    found = by_name(check(agent(tree), server.address, None))
+    assert found["rank pages"] == ("rank pages", OK, f"{tree}/pages: an agent runs here, pid {os.getpid()}")
+    assert found["listen"] == (
+        "listen",
+        OK,
+        f"127.0.0.1:{server.address[1]}: an agent runs here, pid {os.getpid()}",
+    )
+    # The agent of another folder would be in the way.
+    lock.release()
+    found = by_name(check(agent(tree), server.address, None))
+    assert found["listen"].status == FAILED and found["rank pages"].status == OK
+    server.stop()
+
+
 def test_an_aggregator_that_is_not_there(tree):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -150,3 +177,31 @@ def test_calls_that_contradict_themselves(tree, flags, capsys):
     except SystemExit as error:
         status = error.code
     assert status == 2 and capsys.readouterr().err
+
+
+def test_an_empty_variable_and_a_token_for_all_to_read_are_told_of(tree, tmp_path, capsys, monkeypatch):
+    token = tmp_path / "token"
+    token.write_text("secret")
+    monkeypatch.setenv("GOODPUT_AGGREGATOR", "")
+    monkeypatch.setenv("GOODPUT_CA_FILE", "")
+    where = ["--directory", str(tree / "pages"), "--sysfs", str(tree / "sys"), "--procfs", str(tree / "proc")]
+    for mode in (0o644, 0o600):
+        token.chmod(mode)
+        assert main(["node", *where, "--check", "--listen", "127.0.0.1:0", "--token-file", str(token)]) == 0
+        err = capsys.readouterr().err
+        assert "GOODPUT_AGGREGATOR is empty, and taken as not set" in err and "GOODPUT_CA_FILE is" in err
+        assert ("everybody on this machine may read it (mode 0644)" in err) == (mode == 0o644)
+        assert "secret" not in err
+    monkeypatch.delenv("GOODPUT_CA_FILE")
+    assert main(["node", *where, "--once", "--aggregator", "http://127.0.0.1:1"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_an_empty_option_is_refused_in_words_that_fit(capsys):
+    for words, advice in (
+        (["serve", "--tokens", ""], "was a variable not set?"),
+        (["serve", "--listen", ""], "leave it out for its default"),
+    ):
+        with pytest.raises(SystemExit):
+            main(words)
+        assert f"its value is empty; {advice}" in capsys.readouterr().err

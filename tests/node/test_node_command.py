@@ -217,6 +217,7 @@ def test_serves_pushes_and_stops_in_time(tmp_path, start, number):
     try:
         token = tmp_path / "token"
         token.write_text("secret\n")
+        token.chmod(0o600)
         arguments = ("--interval", "0.05", "--push-interval", "3600", "--token-file", str(token))
         process = start("--directory", str(tmp_path), *arguments, GOODPUT_AGGREGATOR=aggregator.url)
         url = url_of(process)

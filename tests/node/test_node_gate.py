@@ -8,6 +8,7 @@ import time
 import httpx
 import pytest
 from certificates import Authority
+from node_aggregator import Aggregator
 from node_tree import samples
 
 from goodput.access import file
@@ -15,6 +16,7 @@ from goodput.access.keeper import Keeper
 from goodput.access.listening import Certificate
 from goodput.access.tokens import make
 from goodput.metrics import Families
+from goodput_exporters.check import FAILED, OK, _aggregator
 from goodput_exporters.credentials import Credentials, Unreachable
 from goodput_exporters.gate import Gate
 from goodput_exporters.push import Pusher, printable
@@ -26,6 +28,7 @@ def tokens(tmp_path):
     made = {
         "read": make("read", "read"),
         "ingest": make("ingest", "ingest"),
+        "metrics": make("metrics", "metrics"),
         "some": make("some", "read", runs=("a*",)),
         "old": make("old", "read", expires=1.0),
     }
@@ -58,6 +61,7 @@ def test_who_may_read_and_who_may_not(tmp_path, tokens, serve):
     gate = Gate(Keeper(tmp_path / "tokens.json"))
     server = serve(gate)
     for name, status, words in (
+        ("metrics", 200, "goodput_host_cpus"),
         ("read", 200, "goodput_host_cpus"),
         ("ingest", 403, "of scope ingest"),
         ("some", 403, "for some runs"),
@@ -77,7 +81,7 @@ def test_who_may_read_and_who_may_not(tmp_path, tokens, serve):
     assert httpx.get(f"{server.url}/metrics?token={tokens['read']}", trust_env=False).status_code == 401
     assert httpx.get(server.url + "/healthz", trust_env=False).status_code == 200
     assert httpx.get(server.url + "//metrics", trust_env=False).status_code == 401
-    assert refused(gate) == {"missing": 3, "malformed": 3, "unknown": 0, "expired": 2, "scope": 4}
+    assert refused(gate) == {"missing": 3, "malformed": 3, "unknown": 0, "expired": 2, "scope": 4, "host": 0}
 
 
 def test_tls_with_a_client_that_says_nothing_and_one_that_speaks_plainly(tmp_path, serve):
@@ -145,3 +149,98 @@ def test_a_token_in_the_clear_is_told_of_once(tmp_path, caplog):
 
 def test_what_an_aggregator_says_obeys_no_terminal():
     assert printable(b"no\x1b[31m\r\nroot\xff") == "no [31m  root\ufffd"
+
+
+def test_a_file_that_cannot_be_used_is_so_until_it_can(tmp_path, tokens):
+    cert, key = map(str, Authority(tmp_path).issue("node"))
+    gate = Gate(Keeper(tmp_path / "tokens.json"), Certificate(cert, key))
+    good = (tmp_path / "tokens.json").read_text()
+
+    def failing() -> dict[str, float]:
+        gate.look()
+        families = Families("node")
+        gate.collect(families)
+        return {key[1][0]: value for key, value in samples(families).items() if key[0].endswith("_failing")}
+
+    assert failing() == {"tokens": 0, "certificate": 0}
+    (tmp_path / "tokens.json").write_text("{")
+    assert failing() == failing() == {"tokens": 1, "certificate": 0}
+    (tmp_path / "tokens.json").write_text(good)
+    (tmp_path / "node.pem").write_text("nonsense")
+    assert failing() == {"tokens": 0, "certificate": 1}
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory):
+    """An aggregator behind TLS, its authority, and another authority that has nothing to do with it."""
+    folder = tmp_path_factory.mktemp("secured")
+    authority, other = Authority(folder), Authority(folder, "other")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue("head"))
+    aggregator = Aggregator(host="")
+    aggregator.server.socket = context.wrap_socket(aggregator.server.socket, server_side=True)
+    yield aggregator, str(authority.cert), str(other.cert)
+    aggregator.close()
+
+
+def test_why_no_answer_came_is_said_so_that_it_can_be_mended(secured, caplog):
+    aggregator, authority, other = secured
+    tls, plain = f"https://127.0.0.1:{aggregator.port}", Aggregator()
+    for url, ca_file, words in (
+        (f"http://127.0.0.1:{aggregator.port}", None, "it speaks TLS, so its address begins with https://"),
+        (plain.url.replace("http", "https"), authority, "begin with http://?"),
+        (tls, other, f"none of the authorities in --ca-file {other}"),
+        (tls, None, "name a file with its own by --ca-file"),
+        (tls.replace("127.0.0.1", "127.0.0.2"), authority, "it is for localhost, 127.0.0.1"),
+    ):
+        credentials = Credentials(ca_file=ca_file)
+        found = _aggregator(url, "n0", credentials)
+        assert found.status == FAILED and found.detail.startswith(url) and words in found.detail, found
+        caplog.clear()
+        pusher = Pusher(url, "n0", credentials=credentials, timeout_seconds=3.0)
+        assert pusher.push(probes=True) == pusher.push(probes=True) == "unreachable"
+        # A server that speaks TLS may end a plain connection in two ways.
+        lines = [record.getMessage() for record in caplog.records]
+        assert 1 <= len(set(lines)) == len(lines) <= 2 and all(words in line for line in lines), lines
+        pusher.stop(0.0)
+    assert _aggregator(tls, "n0", Credentials(ca_file=authority)).status == OK
+    plain.close()
+
+
+def test_an_answer_without_words_has_those_of_its_status_and_an_address_elsewhere_is_named(caplog):
+    aggregator = Aggregator()
+    for status, more, words in (
+        (
+            301,
+            {"Location": "https://head:9471/api/v1/ingest?token=x"},
+            "it is elsewhere: name https://head:9471 as",
+        ),
+        (301, {}, "Moved Permanently"),
+        (502, {}, "Bad Gateway"),
+    ):
+        aggregator.answer = lambda *_, status=status: (status, b"")
+        aggregator.headers = more
+        found = _aggregator(aggregator.url, "n0", Credentials())
+        assert (
+            found.status == FAILED
+            and f"HTTP {status}: {words}" in found.detail
+            and "token" not in found.detail
+        )
+        caplog.clear()
+        pusher = Pusher(aggregator.url, "n0")
+        pusher.push(probes=True)
+        assert f"HTTP {status}: {words}" in caplog.text and "token=" not in caplog.text
+        pusher.stop(0.0)
+    aggregator.close()
+
+
+def test_a_check_tells_of_a_token_in_the_clear(tmp_path, monkeypatch):
+    (tmp_path / "token").write_text("secret")
+    aggregator = Aggregator()
+    held = Credentials(str(tmp_path / "token"))
+    assert _aggregator(aggregator.url, "n0", held).detail.endswith("takes this node's reports")
+    monkeypatch.setattr("goodput_exporters.push.is_loopback", lambda host: False)
+    found = _aggregator(aggregator.url, "n0", held)
+    assert found.status == OK and "the token goes in the clear: use https" in found.detail
+    assert "clear" not in _aggregator(aggregator.url, "n0", Credentials()).detail
+    aggregator.close()

@@ -161,7 +161,7 @@ def test_a_timeout_keeps_everything(aggregator, pushers):
 
 def test_refused_ranks_are_counted_logged_once_and_not_sent_again(aggregator, pushers, caplog):
     pusher = pushers(aggregator.url)
-    refused = schema.Rejection("r1", 1, "world", "rank 1 of another world")
+    refused = schema.Rejection("r1", 1, "claim", "rank 1 of another world")
     foreign = schema.Rejection("other", 9, "lie", "was never sent")
     aggregator.answer = lambda sent, _: (200, schema.encode(schema.Ack(1, [refused, foreign])))
     for number in range(1, 4):
@@ -169,7 +169,7 @@ def test_refused_ranks_are_counted_logged_once_and_not_sent_again(aggregator, pu
         assert pusher.push() == "accepted"
     assert aggregator.rows() == {("r1", 0, 1): [1, 2, 3], ("r1", 1, 1): [1, 2, 3]}
     found = counts(pusher)
-    assert found["goodput_node_push_rejections_total", ("world",)] == 3
+    assert found["goodput_node_push_rejections_total", ("claim",)] == 3
     assert ("goodput_node_push_rejections_total", ("lie",)) not in found
     assert ["rank 1 of another world" in record.getMessage() for record in caplog.records] == [True]
 

@@ -1,7 +1,8 @@
 """The token file: JSON with the hash of each token, readable by its owner alone.
 
-In: a path. Out: Tokens; and a changed file, which takes the old one's place at once or not at all. FileError says
-what is wrong and in which entry, and never what an entry holds. No secret is in the file; who can write it can let
+In: a path. Out: Tokens; and a changed file, which takes the old one's place at once or not at all; and in the same way
+a file with one token's text, for whoever brings it. FileError says
+what is wrong and in which entry, and never what an entry holds. No secret is in the token file; who can write it can let
 anybody in, and who can read it learns names and scopes.
 """
 
@@ -12,14 +13,16 @@ import json
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from goodput.access.tokens import ID, Token, check
 
 VERSION = 1
 BYTES_MAX = 4 << 20
 TOKENS_MAX = 10_000
+LOCK_SECONDS_MAX = 5.0
 
 
 class FileError(Exception):
@@ -51,11 +54,21 @@ def read(path: str) -> list[Token]:
 
 
 def warning(path: str) -> str | None:
-    """What is unsafe about a file with secrets or hashes: None, or that others than its owner may read or change it."""
+    """What is unsafe about a file with secrets or hashes: None, or that others may read, change or replace it."""
+    target = os.path.realpath(path)
     try:
-        mode = os.stat(path).st_mode
+        found, folder = os.stat(target), os.stat(os.path.dirname(target))
     except OSError:
         return None
+    mode = found.st_mode
+    if found.st_uid not in (0, os.geteuid()):
+        return f"{path}: it belongs to user {found.st_uid}, who may change it; chown it to who runs this, or to root"
+    # In a sticky folder, as /tmp and those that Kubernetes mounts, nobody can replace what is another's.
+    if folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not folder.st_mode & stat.S_ISVTX:
+        return (
+            f"{path}: others may replace it, since they may write into its folder {os.path.dirname(target)} "
+            f"(mode {stat.S_IMODE(folder.st_mode):04o}); chmod go-w that"
+        )
     # A group is how a service without a user of its own is let in, as Kubernetes does with its secrets.
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         return f"{path}: others than its owner may change it (mode {stat.S_IMODE(mode):04o}); chmod 600 it"
@@ -68,27 +81,70 @@ def warning(path: str) -> str | None:
 def changing(path: str):
     """The list of tokens, to be changed; it is written when the block ends without an exception.
 
-    Two of these on one file wait for each other. A file that is not there is an empty list.
+    Two of these on one file wait for each other, LOCK_SECONDS_MAX at most. A file that is not there is an empty list.
     """
-    folder = os.path.dirname(os.path.abspath(path))
+    name = f"{os.path.realpath(path)}.lock"
+    lock = _locked(path, name)
     try:
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise FileError(f"token file {path}: {folder}: {error.strerror}") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
         tokens = read(path) if os.path.exists(path) else []
         yield tokens
         _write(path, tokens)
     finally:
+        with suppress(OSError):
+            os.unlink(name)
         os.close(lock)
+
+
+def _locked(path: str, name: str) -> int:
+    """The lock beside the token file, held. The folder would not do: everybody who can read it could lock it."""
+    until = time.monotonic() + LOCK_SECONDS_MAX
+    while True:
+        try:
+            number = _lock(name)
+        except OSError as error:
+            raise FileError(f"token file {path}: its lock {name}: {error.strerror}") from None
+        if number is not None:
+            return number
+        if time.monotonic() >= until:
+            raise FileError(
+                f"token file {path}: {name} is locked by another process (fuser {name} says which)"
+            )
+        time.sleep(0.02)
+
+
+def _lock(name: str) -> int | None:
+    """One try; None where somebody else has it. It is gone when they are done, so ours must be the one that is there."""
+    number = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(number), os.stat(name, follow_symlinks=False)):
+            return number
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except OSError:
+        os.close(number)
+        raise
+    os.close(number)
+    return None
 
 
 def _write(path: str, tokens: list[Token]) -> None:
     if len(tokens) > TOKENS_MAX:
         raise FileError(f"token file {path}: {TOKENS_MAX} tokens at most")
     text = json.dumps({"version": VERSION, "tokens": [_entry(token) for token in tokens]}, indent=1)
+    with replacing(path, text):
+        pass
+
+
+@contextmanager
+def replacing(path: str, text: str):
+    """A file with this text and mode 0600, which takes the place of `path` when the block ends without an exception.
+
+    One that was there keeps its owner and group, and of its mode what the group may. Raises FileError.
+    """
     target = os.path.realpath(path)
+    if os.path.exists(target) and not os.path.isfile(target):
+        raise FileError(f"token file {path}: it is no plain file")
     part = None
     try:
         # Made with mode 0600, so that there is no moment in which others may read it.
@@ -99,11 +155,13 @@ def _write(path: str, tokens: list[Token]) -> None:
             file.write(text + "\n")
             file.flush()
             os.fsync(file.fileno())
+        yield
         os.replace(part, target)
     except OSError as error:
+        raise FileError(f"token file {path}: {error.strerror}") from None
+    finally:
         if part is not None and os.path.exists(part):
             os.unlink(part)
-        raise FileError(f"token file {path}: {error.strerror}") from None
 
 
 def _keep_owner(path: str, number: int) -> None:

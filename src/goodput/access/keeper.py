@@ -1,8 +1,9 @@
 """The tokens in force: whose a token is, and a look at the file now and then.
 
 In: a token file, tokens' texts as they came. Out: an Access, or Denied. A file that changed is read again at the next
-`look`; one that cannot be used is logged and counted, and the tokens from before stay in force. A check costs one
-microsecond, and the same for an id that is there and one that is not.
+`look`; one that cannot be used, or is gone, is logged and counted once and tried again at each look, and the tokens from
+before stay in force, `is_failing` until one can be used. A check costs one microsecond, and the same for an id that is
+there and one that is not.
 
     keeper = Keeper("tokens.json"); keeper.access(b"goodput_read_...")     # raises Denied
 """
@@ -34,24 +35,37 @@ class Keeper:
 
     def __init__(self, path: str, clock: Callable[[], float] = time.time):
         self.path, self._clock = path, clock
-        self.errors = 0
+        self.errors, self.is_failing = 0, False
+        self._failure: tuple | None = None
         self._mark = mark_of(path)
         self._tokens: dict[str, tuple[Token, Access]] = {}
         self._take(file.read(path))
         # Compared with where there is no such id, so that the answer takes as long.
         self._nobody = os.urandom(32)
 
-    def look(self) -> None:
-        """Read the file again if it is another one than at the last look."""
+    def look(self, retries: bool = True) -> None:
+        """Read the file again if it is another one than that in force; one that failed only if this look `retries`."""
         mark = mark_of(self.path)
-        if mark == self._mark:
+        if mark == self._mark and not self.is_failing:
             return
-        self._mark = mark
+        if not retries and self._failure is not None and mark == self._failure[0]:
+            return
         try:
             self._take(file.read(self.path))
         except file.FileError as error:
-            self.errors += 1
-            log.error("%s; the %d tokens from before stay in force", error, len(self._tokens))
+            self.is_failing, before, self._failure = True, self._failure, (mark, str(error))
+            if self._failure != before:
+                self.errors += 1
+                log.error("%s; the %d tokens from before stay in force", error, len(self._tokens))
+            return
+        # Not before it was read: what failed for a moment, as where no more files can be opened, may be a revocation.
+        self._mark, self._failure = mark, None
+        if self.is_failing:
+            self.is_failing = False
+            # A warning, as its failure was an error: whoever was told of that wants to know that it is over.
+            log.warning(
+                "token file %s: can be used again; its %d tokens are in force", self.path, len(self._tokens)
+            )
 
     def access(self, text: bytes) -> Access:
         """What a token opens. Raises Denied: malformed, unknown, expired."""
@@ -59,8 +73,9 @@ class Keeper:
             raise Denied("malformed", "this is no token of goodput: want goodput_SCOPE_ID_SECRET")
         found = self._find(match[2], digest(text))
         if found is None:
-            # It may be newer than the last look: whoever was handed a new token can use it at once.
-            self.look()
+            # It may be newer than the last look: whoever was handed a new token can use it at once. A file that cannot
+            # be used is not read for each wrong token.
+            self.look(retries=False)
             found = self._find(match[2], digest(text))
         if found is None:
             raise Denied("unknown", "this token is not known here, or was revoked")

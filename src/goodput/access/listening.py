@@ -60,29 +60,52 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def host_of(netloc: str) -> str:
+    """The host in `HOST`, `HOST:PORT` or `[IPV6]:PORT`, in lower case; '' where it is none of these."""
+    if netloc.startswith("["):
+        host, _, more = netloc[1:].partition("]")
+        return host.lower() if more[:1] in ("", ":") else ""
+    return netloc.partition(":")[0].lower()
+
+
 class Certificate:
     """A server's TLS context; new connections get what is in the files at the last `look`. Raises Refused."""
 
     def __init__(self, cert: str, key: str, client_ca: str | None = None):
-        self._cert, self._key, self.errors = cert, key, 0
+        self._cert, self._key = cert, key
+        self.errors, self.is_failing = 0, False
+        self._failure: tuple | None = None
         self._mark = self._marks()
         self.context = _context(cert, key, client_ca)
-        if problem := warning(key):
-            log.warning("%s", problem)
+        self._warn()
 
     def look(self) -> None:
-        """Take a certificate that was replaced. One that cannot be used is counted, and the old one kept."""
+        """Take a certificate that was replaced.
+
+        One that cannot be used is counted once and tried again at each look, and the old one kept; `is_failing` till then.
+        """
         mark = self._marks()
-        if mark == self._mark:
+        if mark == self._mark and not self.is_failing:
             return
-        self._mark = mark
         try:
             # Tried on a context of its own: half of a new pair must not spoil the one that is served.
             _context(self._cert, self._key, None)
             self.context.load_cert_chain(self._cert, self._key, password=_no_password)
         except (Refused, OSError, ValueError) as error:
-            self.errors += 1
-            log.error("%s; the certificate from before is served on", error)
+            self.is_failing, before, self._failure = True, self._failure, (mark, str(error))
+            if self._failure != before:
+                self.errors += 1
+                log.error("%s; the certificate from before is served on", error)
+            return
+        self._mark, self._failure = mark, None
+        self._warn()
+        if self.is_failing:
+            self.is_failing = False
+            log.warning("certificate %s: can be used again, and is served", self._cert)
+
+    def _warn(self) -> None:
+        if problem := warning(self._key):
+            log.warning("%s", problem)
 
     def _marks(self) -> tuple:
         return mark_of(self._cert), mark_of(self._key)

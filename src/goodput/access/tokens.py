@@ -6,9 +6,10 @@ A token is 256 random bits behind a public id: `goodput_read_1f2e3d4c5b6a_<64 he
 no more. A slow, salted hash is for passwords, which can be guessed; 256 random bits cannot, and a plain hash costs each
 request one microsecond. The id finds the entry; the whole text is compared.
 
-What it opens: `ingest` pushes reports, `read` reads. Either may be held to runs by patterns as in a shell (`*`, `?`,
-`[abc]`; `*` takes slashes too) and to a tenant. A tenant is the first part of a run's name: tenant `vision` has the
-runs `vision/...`, and patterns then hold within it.
+What it opens: `ingest` pushes reports, `read` reads; `metrics` opens the /metrics of node agents and nothing of an
+aggregator, so that what Prometheus shows each node is worth nothing elsewhere. The first two may be held to runs by
+patterns as in a shell (`*`, `?`, `[abc]`; `*` takes slashes too) and to a tenant. A tenant is the first part of a run's
+name: tenant `vision` has the runs `vision/...`, and patterns then hold within it.
 
     text, token = make("prometheus", "read"); token.access().may("any-run")
 """
@@ -22,8 +23,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from fnmatch import translate
 
-SCOPES = ("ingest", "read")
-TEXT = re.compile(r"goodput_(ingest|read)_([0-9a-f]{12})_[0-9a-f]{64}")
+SCOPES = ("ingest", "read", "metrics")
+TEXT = re.compile(r"goodput_(ingest|read|metrics)_([0-9a-f]{12})_[0-9a-f]{64}")
 ID = re.compile(r"[0-9a-f]{12}")
 TOKEN_CHARS_MAX = 128
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
@@ -57,7 +58,7 @@ class Access:
         return self._matches is None or (len(run) <= RUN_CHARS_MAX and self._matches(run) is not None)
 
 
-EVERYTHING = Access("everybody", SCOPES)
+EVERYTHING = Access("everybody", ("ingest", "read"))
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,11 @@ def check(name: str, scope: str, runs, tenant: str | None) -> None:
     if not NAME.fullmatch(name):
         raise ValueError(f"name {name[:80]!r}: want 1 to 64 letters, digits or . _ @ -")
     if scope not in SCOPES:
-        raise ValueError(f"scope {scope[:80]!r}: want ingest or read")
+        raise ValueError(f"scope {scope[:80]!r}: want ingest, read or metrics")
+    if scope == "metrics" and (tuple(runs) != ALL or tenant is not None):
+        raise ValueError(
+            "a token of scope metrics is for all runs: an agent's series are of all runs on its node"
+        )
     if tenant is not None and not NAME.fullmatch(tenant):
         raise ValueError(f"tenant {tenant[:80]!r}: want 1 to 64 letters, digits or . _ @ -")
     if not 1 <= len(runs) <= RUNS_MAX:

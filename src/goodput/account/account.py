@@ -21,6 +21,7 @@ from goodput.account.hardware import energy_mj, is_cut, is_sampled, states_of
 from goodput.account.lengths import Lengths
 from goodput.account.loader import Loading, loading
 from goodput.account.peaks import peak
+from goodput.account.rank_account import RankAccount
 from goodput.account.states import INDEX, vector
 from goodput.account.straggler import Groups, Straggler, summed
 from goodput.account.timeline import Attempt, Row, Run
@@ -29,37 +30,6 @@ _DOWN, _QUEUE, _UNOBSERVED = INDEX["down"], INDEX["queue"], INDEX["unobserved"]
 _BEGINNING = tuple(INDEX[state] for state in ("startup", "restore", "compile"))
 
 FACTORS = ("availability", "step_efficiency", "goodput", "compute_efficiency", "mfu", "hfu")
-
-
-@dataclass
-class RankAccount:
-    """One expected rank. `states` is in ns of wall time, not yet weighed by `devices`."""
-
-    rank: int
-    wall_ns: int = 0
-    host: str = ""
-    stage: int | None = None
-    devices: int = 1
-    states: list[int] = field(default_factory=vector)
-    kept_steps: int = 0
-    lost_steps: int = 0
-    kept_ns: int = 0
-    saved_ns: int = 0  # spent in saving checkpoints, kept or lost
-    device_ns: int = 0  # length of steps that a device's clock divided into phases, kept or lost
-    kept_samples: float = 0.0
-    flops: float | None = None
-    hardware_flops: float | None = None
-    peak: float | None = None
-    ideal_samples_per_second: float | None = None
-    best_samples_per_second: float | None = None
-    microbatches: int | None = None
-    dtype: str = ""
-    gpu_hour_cost: float | None = None
-    gpu_power_watts: float | None = None
-    observed: bool = False
-    sampled: bool = False  # it is known how much of its compute, or of some of it, the device idled in
-    energy_mj: int = 0  # measured, by all its devices
-    metered: list[int] = field(default_factory=vector)  # the part of `states` that this energy is of
 
 
 @dataclass
@@ -224,9 +194,15 @@ class Engine:
         straggler = summed(self.groups)
         restarts = {n: Restart(n, 0, facts.points[n]) for n in facts.restarts}
         typical = _typical(run)
-        ranks = [
-            _rank_account(self, rank, spans, restarts, typical) for rank, spans in sorted(facts.spans.items())
-        ]
+        ranks, unseen = [], {}
+        for rank, spans in sorted(facts.spans.items()):
+            like = None if facts.by_rank.get(rank) else unseen.get(tuple(spans))
+            if like is None:
+                ranks.append(_rank_account(self, rank, spans, restarts, typical))
+                if not ranks[-1].observed:
+                    unseen[tuple(spans)] = ranks[-1]
+            else:
+                ranks.append(like.again(rank))
         for number, restart in restarts.items():
             restart.time_ns = min(a.start_ns for a in run.attempts.values() if a.attempt == number)
         result = Account(

@@ -127,12 +127,13 @@ def expected(run: Run, start_ns: int, end_ns: int) -> dict[int, list[tuple[int, 
         begins.append(at)
     spans: dict[int, list[tuple[int, int]]] = {}
     for number, begin, over in zip(numbers, begins, [*begins[1:], end_ns], strict=True):
+        span = (begin, over)
         for rank in range(worlds[number]):
             own = spans.setdefault(rank, [])
             if own and own[-1][1] == begin:
                 own[-1] = (own[-1][0], over)
             else:
-                own.append((begin, over))
+                own.append(span)
     return spans
 
 

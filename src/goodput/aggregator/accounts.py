@@ -14,7 +14,7 @@ from typing import NamedTuple
 from goodput.account import Account, document
 from goodput.account.hang import Hang
 from goodput.aggregator.hangs import Hangs
-from goodput.aggregator.history import History
+from goodput.aggregator.history import ANONYMOUS, History
 from goodput.aggregator.live import LiveRun, NeedsHistory
 from goodput.aggregator.store import Store
 from goodput.causes import explain
@@ -153,19 +153,20 @@ class Accounts:
         found["windows"] = self.store.trends[name].document(account.end_ns, account.world_size)
         return found
 
-    async def past(self, name: str, start_ns: int | None, end_ns: int | None) -> dict:
-        """The account document of a window. Raises KeyError, HistoryError."""
-        documents, _ = await self._history(name, [(start_ns, end_ns)])
+    async def past(self, name: str, start_ns: int | None, end_ns: int | None, owner: str = ANONYMOUS) -> dict:
+        """The account document of a window, for the token with the id `owner`. Raises KeyError, HistoryError."""
+        documents, _ = await self._history(name, [(start_ns, end_ns)], owner)
         return documents[0]
 
-    async def rolling(self, name: str) -> list[dict]:
+    async def rolling(self, name: str, owner: str = ANONYMOUS) -> list[dict]:
         """The accounts of ROLLING and of the whole run, in short. Raises KeyError, HistoryError."""
         account, now_ns = self.account(name), time.time_ns()
         kept = self._rolling.get(name)
         if kept is None or (kept.change != self.store.changes.get(name, 0) and _is_over(kept, now_ns)):
             change = self.store.changes.get(name, 0)
             windows = [(account.end_ns - int(seconds * 1e9), account.end_ns) for _, seconds in ROLLING]
-            documents, took = await self._history(name, windows)
+            # The windows move on with the run, and are one question all the same.
+            documents, took = await self._history(name, windows, owner, "rolling")
             kept = self._rolling[name] = _Rolled(documents, now_ns, change, took)
         names = [*ROLLING, ("lifetime", (account.end_ns - account.start_ns) / 1e9)]
         documents = [*kept.documents, document(account, explain(account))]
@@ -174,7 +175,9 @@ class Accounts:
             for (window, seconds), found in zip(names, documents, strict=True)
         ]
 
-    async def _history(self, name: str, windows: list) -> tuple[list[dict], float]:
+    async def _history(
+        self, name: str, windows: list, owner: str, question: str | None = None
+    ) -> tuple[list[dict], float]:
         account = self.account(name)
         return await self.history.documents(
             self.store.runs[name],
@@ -182,6 +185,8 @@ class Accounts:
             now_ns=account.end_ns if account.status == "running" else time.time_ns(),
             threshold_ns=account.threshold_ns,
             stale_seconds=self.stale_seconds,
+            owner=owner,
+            question=question,
         )
 
     def summary(self, name: str) -> dict:

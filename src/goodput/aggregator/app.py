@@ -252,20 +252,23 @@ def _add_api(app: FastAPI, accounts: Accounts) -> None:
         },
         summary="A run's account in a window of its time",
     )
-    async def account(run: str, start: float | None = None, end: float | None = None) -> Response:
+    async def account(
+        request: Request, run: str, start: float | None = None, end: float | None = None
+    ) -> Response:
         """`start` and `end` are unix seconds; left out, the run's own. What lies outside of the run is not counted."""
         window = tuple(None if at is None else _ns(at) for at in (start, end))
         if None not in window and window[0] >= window[1]:
             raise HTTPException(422, f"start {start} is not before end {end}")
-        return _json(await _found(run, accounts.past(run, *window)))
+        return _json(await _found(run, accounts.past(run, *window, _access(request).token_id)))
 
     @app.get(
         "/api/v1/runs/{run:run}/rolling",
         responses={200: {"model": models.RollingWindows}, 404: {"description": "no such run"}},
         summary="The last 5 minutes, hour and day of a run, and its lifetime, side by side",
     )
-    async def rolling(run: str) -> Response:
-        return _json({"run": run, "windows": await _found(run, accounts.rolling(run))})
+    async def rolling(request: Request, run: str) -> Response:
+        windows = await _found(run, accounts.rolling(run, _access(request).token_id))
+        return _json({"run": run, "windows": windows})
 
     @app.get(
         "/api/v1/runs/{run:run}",
@@ -298,7 +301,7 @@ async def _found(run: str, coming):
 def _add_operations(app: FastAPI, exposition: Exposition) -> None:
     @app.get("/metrics", include_in_schema=False)
     async def metrics(request: Request) -> Response:
-        text = exposition.text(_access(request) or EVERYTHING)
+        text = await exposition.text(_access(request) or EVERYTHING)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/healthz", include_in_schema=False)

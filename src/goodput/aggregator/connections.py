@@ -1,7 +1,8 @@
 """Connections with bounds: uvicorn's own protocol, which neither counts a head's bytes nor minds how slow they come.
 
 In: bytes. Out: what uvicorn makes of them, or the end. A client that sends a request's bytes one by one, or connects
-and says nothing, is cut off; one whose head has no end is told so. Each is counted (limits.py).
+and says nothing, is cut off, and so is one that does not read its answers or asks on without waiting for them; one
+whose head has no end is told so. Each is counted (limits.py). What follows a body is no header of the request.
 """
 
 from __future__ import annotations
@@ -9,7 +10,14 @@ from __future__ import annotations
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from goodput.aggregator.headers import SECURITY
-from goodput.aggregator.limits import CONNECTIONS_MAX, HEAD_BYTES_MAX, IDLE_SECONDS_MAX, REQUEST_SECONDS_MAX
+from goodput.aggregator.limits import (
+    CONNECTIONS_MAX,
+    HEAD_BYTES_MAX,
+    IDLE_SECONDS_MAX,
+    READ_SECONDS_MAX,
+    REQUEST_SECONDS_MAX,
+    WAITING_MAX,
+)
 from goodput.aggregator.requests import Requests
 
 _HEADERS = b"".join(name + b": " + value + b"\r\n" for name, value in SECURITY)
@@ -25,8 +33,8 @@ class Connection(HttpToolsProtocol):
     requests: Requests
     connections_max: int
     _timer = None
-    _is_in_head, _is_too_large, _has_begun = True, False, False
-    _head_bytes = 0
+    _is_in_head, _is_too_large, _is_too_many, _has_begun = True, False, False, False
+    _head_bytes = _beside_bytes = 0  # the latter of chunks' sizes and trailers: what came without a body
 
     def connection_made(self, transport) -> None:
         super().connection_made(transport)
@@ -59,24 +67,50 @@ class Connection(HttpToolsProtocol):
                 self._is_too_large = True
                 self.send_400_response("")
             return
+        self._beside_bytes += len(data)
         super().data_received(data)
+        if self._beside_bytes > HEAD_BYTES_MAX and not self._is_in_head and not self.transport.is_closing():
+            self._is_too_large = True
+            self.send_400_response("")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # A trailer comes when the head was already acted on: taken for a header it could be a late token.
+        if self._is_in_head:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         # A head that came in one piece with its end is seen here.
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES_MAX:
             self._is_too_large = True
             raise ValueError("head too large")
-        self._is_in_head, self._head_bytes = False, 0
+        if len(self.pipeline) >= WAITING_MAX:
+            self._is_too_many = True
+            raise ValueError("too many requests at a time")
+        self._is_in_head, self._head_bytes, self._beside_bytes = False, 0, 0
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._beside_bytes = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._is_in_head, self._has_begun = True, False
-        self._cancel()
+        self._await(READ_SECONDS_MAX, self._is_unread)
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        # Of a request that is still coming the time goes on.
+        if not self._has_begun:
+            self._await(READ_SECONDS_MAX, self._is_unread)
 
     def send_400_response(self, msg: str) -> None:
         """What the parser cannot read, or the bounds refuse."""
-        if self._is_too_large:
+        if self._is_too_many:
+            # A line to it would be taken for the answer to the first of them.
+            self.requests.refused["busy"] += 1
+            self.transport.abort()
+        elif self._is_too_large:
             self.requests.refused["head"] += 1
             text = b"request line and headers of over %d bytes\n" % HEAD_BYTES_MAX
             self._end(b"431 Request Header Fields Too Large", text)
@@ -88,10 +122,11 @@ class Connection(HttpToolsProtocol):
         head = b"HTTP/1.1 %s\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n" % (status, len(text))
         self.transport.write(head + _HEADERS + b"connection: close\r\n\r\n" + text)
         self.transport.close()
+        self._await(READ_SECONDS_MAX, self._is_unread)
 
-    def _await(self, seconds: float) -> None:
+    def _await(self, seconds: float, then=None) -> None:
         self._cancel()
-        self._timer = self.loop.call_later(seconds, self._is_late)
+        self._timer = self.loop.call_later(seconds, then or self._is_late)
 
     def _cancel(self) -> None:
         if self._timer is not None:
@@ -101,3 +136,13 @@ class Connection(HttpToolsProtocol):
     def _is_late(self) -> None:
         self.requests.refused["slow"] += 1
         self.transport.abort()
+
+    def _is_unread(self) -> None:
+        if self.transport.get_write_buffer_size():
+            self._is_late()
+        elif self.cycle is not None and not self.cycle.response_complete:
+            # It is we who take long.
+            self._await(READ_SECONDS_MAX, self._is_unread)
+        else:
+            # Where the answer came before the request's end uvicorn waits for the next one without a timer.
+            self._await(IDLE_SECONDS_MAX, self.transport.close)

@@ -22,9 +22,9 @@ from collections.abc import Callable, Hashable
 from urllib.parse import urlsplit
 
 from goodput.access.keeper import Denied, Keeper
-from goodput.access.listening import Certificate, is_loopback
+from goodput.access.listening import Certificate, host_of, is_loopback
 from goodput.access.tokens import EVERYTHING, Access
-from goodput.aggregator.headers import Headers, has, host_of, value_of
+from goodput.aggregator.headers import Headers, has, value_of
 from goodput.aggregator.limits import FAILING_ADDRESSES_MAX, FAILURES_PER_MINUTE_MAX
 from goodput.aggregator.requests import Requests
 from goodput.aggregator.sessions import Sessions

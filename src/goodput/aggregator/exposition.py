@@ -2,17 +2,21 @@
 
 In: the accounts and the ingest's counters. Out: Prometheus text. A run that finished is shown for
 `KEPT_SECONDS` more, so that its last values are scraped; then its series end. Who may see some runs only gets the series
-of those; the aggregator's own, which tell of all, are for those who may see all.
+of those; the aggregator's own, which tell of all, are for those who may see all. Of thousands of runs the text takes
+seconds to make: others are served in between, and who asks meanwhile or soon after gets the same text.
 """
 
 from __future__ import annotations
 
+import asyncio
 import resource
 import time
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from prometheus_client import generate_latest
 
-from goodput import __version__
+from goodput import __version__, schema
 from goodput.access.tokens import EVERYTHING, Access
 from goodput.account import figures
 from goodput.account.account import FACTORS, Account
@@ -26,6 +30,14 @@ from goodput.metrics import Families
 
 KEPT_SECONDS = 900.0
 RESTARTS_SHOWN = 16
+AT_A_TIME_SECONDS = 0.005
+# Of so many ranks together the text serves for as long again as it took to make, and for a second at least.
+COSTLY_RANKS = 1024
+
+
+class _Made(NamedTuple):
+    text: bytes
+    until: float
 
 
 class Exposition:
@@ -34,23 +46,54 @@ class Exposition:
     ):
         self._accounts, self._ingest, self._health, self._clock_ns = accounts, ingest, health, clock_ns
         self._door = door
+        # By the runs that are seen; of those one has a token for.
+        self._making: dict[tuple[str, ...], asyncio.Task] = {}
+        self._made: dict[tuple[str, ...], _Made] = {}
 
-    def text(self, access: Access = EVERYTHING) -> bytes:
-        """What `access` may see, at this moment."""
-        return generate_latest(_Scrape(self.families(access)))
+    async def text(self, access: Access = EVERYTHING) -> bytes:
+        """What `access` may see, at this moment or, where that costs much, a moment ago."""
+        now, key = time.monotonic(), access.runs
+        self._made = {runs: made for runs, made in self._made.items() if now < made.until}
+        if key in self._made:
+            return self._made[key].text
+        if key not in self._making:
+            making = self._making[key] = asyncio.get_running_loop().create_task(self._make(access))
+            making.add_done_callback(lambda _: self._making.pop(key))
+        # Who goes away takes it from nobody else.
+        return await asyncio.shield(self._making[key])
+
+    async def _make(self, access: Access) -> bytes:
+        families, began = Families("aggregator"), time.monotonic()
+        last = began
+        for _ in self._fill(families, access):
+            if time.monotonic() - last > AT_A_TIME_SECONDS:
+                await asyncio.sleep(0)
+                last = time.monotonic()
+        text = await asyncio.to_thread(generate_latest, _Scrape(families))
+        if self._accounts.store.expected_sum >= COSTLY_RANKS:
+            now = time.monotonic()
+            self._made[access.runs] = _Made(text, now + max(now - began, 1.0))
+        return text
 
     def families(self, access: Access) -> Families:
         families = Families("aggregator")
-        now_ns = self._clock_ns()
+        for _ in self._fill(families, access):
+            pass
+        return families
+
+    def _fill(self, families: Families, access: Access) -> Iterator[None]:
+        """Add all, a run at a time."""
+        now_ns, clamped = self._clock_ns(), 0
         for name in filter(access.may, list(self._accounts.store.runs)):
             account = self._accounts.account(name)
+            clamped += account.clamped
+            yield
             if account.status == "finished" and now_ns - account.end_ns > KEPT_SECONDS * 1e9:
                 continue
             self._add_run(families, account, now_ns)
         if access.is_of_all:
-            self._add_self(families)
+            self._add_self(families, clamped)
             _add_door(families, self._door)
-        return families
 
     def _add_run(self, families: Families, account: Account, now_ns: int) -> None:
         run = {"run": account.run}
@@ -121,18 +164,17 @@ class Exposition:
         for kind, ns in sorted(spent_ns.items()):
             families.add("goodput_run_health_cost_gpu_seconds", {**run, "kind": kind}, ns / 1e9)
 
-    def _add_self(self, families: Families) -> None:
+    def _add_self(self, families: Families, clamped: int) -> None:
         store, counts = self._accounts.store, self._ingest.counts
         families.add("goodput_aggregator_info", {"version": __version__}, 1)
         for outcome in ("accepted", "malformed", "failed"):
             families.add("goodput_aggregator_reports_total", {"outcome": outcome}, counts["report", outcome])
-        for reason in ("malformed", "claim", "phases", "runs", "ranks", "scope", "time"):
+        for reason in schema.REJECTED_FOR:
             families.add(
                 "goodput_aggregator_rank_rejections_total", {"reason": reason}, counts["rejection", reason]
             )
         families.add("goodput_aggregator_rows_total", {"kind": "new"}, store.new)
         families.add("goodput_aggregator_rows_total", {"kind": "repeated"}, store.repeated)
-        clamped = sum(self._accounts.account(name).clamped for name in list(store.runs))
         families.add("goodput_aggregator_clamped_total", {"what": "row"}, clamped)
         for outcome, count in self._accounts.hangs.counts.items():
             families.add("goodput_aggregator_stacks_total", {"outcome": outcome}, count)
@@ -166,6 +208,9 @@ def _add_door(families: Families, door: Door) -> None:
     families.add("goodput_aggregator_tls_reload_errors_total", {}, errors)
     keeper = door.keeper
     families.add("goodput_aggregator_token_reload_errors_total", {}, keeper.errors if keeper else 0)
+    for name, kept in (("tokens", keeper), ("certificate", door.certificate)):
+        is_failing = kept is not None and kept.is_failing
+        families.add("goodput_aggregator_reload_failing", {"file": name}, int(is_failing))
     for scope, count in (keeper.counted() if keeper else {}).items():
         families.add("goodput_aggregator_tokens", {"scope": scope}, count)
     if keeper and (expiry := keeper.next_expiry()) is not None:

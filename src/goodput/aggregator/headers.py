@@ -45,10 +45,3 @@ def value_of(headers: Headers, name: bytes) -> bytes | None:
 
 def has(headers: Headers, name: bytes) -> bool:
     return any(key == name for key, _ in headers)
-
-
-def host_of(netloc: str) -> str:
-    """The host in `HOST`, `HOST:PORT` or `[IPV6]:PORT`, in lower case."""
-    if netloc.startswith("["):
-        return netloc[1:].partition("]")[0].lower()
-    return netloc.partition(":")[0].lower()

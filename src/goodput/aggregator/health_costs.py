@@ -77,7 +77,7 @@ class HealthView:
         if run is None or not self._log.has_hit(name):
             return {}
         account = self._accounts.account(name)
-        made_from = (self._accounts.store.changes.get(name), account.end_ns, self._log.changes)
+        made_from = (self._accounts.store.changes.get(name), account.end_ns, self._log.seen())
         kept = self._kept.get(name)
         if kept is None or kept[0] != made_from:
             kept = self._kept[name] = (made_from, restart_costs(run, account, self._log.of_run(name)))

@@ -2,8 +2,9 @@
 
 In: what the aggregator knows of a run but its rows, and windows. Out: one account document per window; or, for a
 live run whose rows were let go, all of them folded anew. The rows come from the ledger, those of the window alone,
-so a short window of a long run is cheap; memory is a few rows per rank. A child process does it, one at a time, with a bound on its time: whatever it costs, the aggregator goes on
-taking reports. `python -m goodput.aggregator.history` is that child: a pickled Job on standard input, JSON out.
+so a short window of a long run is cheap; memory is a few rows per rank. A child process does it, one at a time, with a
+bound on its time: whatever it costs, the aggregator goes on taking reports. Those who ask take turns (turns.py), what
+the aggregator needs itself comes first, and who asks what another waits for gets the same answer. `python -m goodput.aggregator.history` is that child: a pickled Job on standard input, JSON out.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pickle
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -29,10 +30,13 @@ from goodput.account.facts import Facts, Key, gather
 from goodput.account.fold import OTHERS_MAX, Fold
 from goodput.account.lengths import Lengths
 from goodput.aggregator.ledger import Ledger, LedgerError
+from goodput.aggregator.turns import ITSELF, Full, Turns
 from goodput.causes import explain
 
 SECONDS_MAX = 120.0
-WAITING_MAX = 8
+# Of all who ask, and of one token; who asks for no token is everybody, and has as many as all had before.
+WAITING_MAX, OWNER_WAITING_MAX, ANONYMOUS_WAITING_MAX = 64, 2, 8
+ANONYMOUS = ""
 # Where to look for the last row before a window: so far back, then ten times further, and so on.
 BACK_NS = 60 * 10**9
 # Of an attempt's rows that are let go and lie beyond the bounds, so many come back; the rest are one long step.
@@ -153,42 +157,55 @@ def _within(rows: Iterator[schema.StepRow], key: Key, fold: Fold, beyond: list) 
 
 
 class History:
-    """The way to the child. One at a time; more than WAITING_MAX that wait are turned away."""
+    """The way to the child. One at a time, by turns; `owner` is the id of the token of who asks."""
 
     def __init__(self, url: str):
         self._url = url
-        self._turn = asyncio.Lock()
-        self._waiting = 0
+        self._turns = Turns(WAITING_MAX)
+        self._coming: dict[tuple, asyncio.Task] = {}
 
     async def documents(
-        self, run: Run, windows: list[Window], *, now_ns: int, threshold_ns: int, stale_seconds: float
+        self,
+        run: Run,
+        windows: list[Window],
+        *,
+        now_ns: int,
+        threshold_ns: int,
+        stale_seconds: float,
+        owner: str = ANONYMOUS,
+        question: Hashable = None,
     ) -> tuple[list[dict], float]:
-        """The accounts of these windows, and the seconds that they took. Raises HistoryError."""
-        job = Job(self._url, bare(run), now_ns, threshold_ns, stale_seconds, windows)
-        out, took = await self._ask(job)
+        """The accounts of these windows, and the seconds that they took. Raises HistoryError.
+
+        Who asks the same `question` of a run, by default these windows, while it is being answered gets that answer.
+        """
+        key = (run.name, tuple(windows) if question is None else question)
+        if key not in self._coming:
+            job = Job(self._url, bare(run), now_ns, threshold_ns, stale_seconds, windows)
+            task = self._coming[key] = asyncio.get_running_loop().create_task(self._ask(job, owner))
+            task.add_done_callback(lambda _: self._coming.pop(key))
+        # One who goes away must not take it from the others.
+        out, took = await asyncio.shield(self._coming[key])
         return msgspec.json.decode(out), took
 
     async def folded(self, run: Run, facts: Facts, stall_seconds: float) -> tuple[Engine, Lengths, dict]:
         """What live.LiveRun goes on from, under these facts. Raises HistoryError."""
-        out, _ = await self._ask(Job(self._url, bare(run), 0, 0, 0.0, [], facts, stall_seconds))
+        out, _ = await self._ask(Job(self._url, bare(run), 0, 0, 0.0, [], facts, stall_seconds), ITSELF)
         return pickle.loads(out)
 
-    async def timeline(self, job: Job) -> tuple[dict, float]:
+    async def timeline(self, job: Job, owner: str = ANONYMOUS) -> tuple[dict, float]:
         """The timeline that a job asks for, and the seconds that it took. Raises HistoryError."""
-        out, took = await self._ask(replace(job, url=self._url))
+        out, took = await self._ask(replace(job, url=self._url), owner)
         return msgspec.json.decode(out), took
 
-    async def _ask(self, job: Job) -> tuple[bytes, float]:
-        if self._waiting >= WAITING_MAX:
-            raise HistoryError(f"{WAITING_MAX} others wait for accounts of the past; try again later")
-        body = pickle.dumps(job)
-        self._waiting += 1
+    async def _ask(self, job: Job, owner: str | None) -> tuple[bytes, float]:
+        body, most = pickle.dumps(job), ANONYMOUS_WAITING_MAX if owner == ANONYMOUS else OWNER_WAITING_MAX
         try:
-            async with self._turn:
+            async with self._turns.of(owner, most):
                 began = time.perf_counter()
                 return await _child(body), time.perf_counter() - began
-        finally:
-            self._waiting -= 1
+        except Full as full:
+            raise HistoryError(str(full)) from None
 
 
 async def _child(body: bytes) -> bytes:

@@ -19,12 +19,13 @@ from msgspec.structs import replace
 from goodput import schema
 from goodput.access.tokens import EVERYTHING, Access
 from goodput.aggregator.hangs import Hangs
-from goodput.aggregator.health import NODE_WEIGHT_MAX, HealthLog, Key
+from goodput.aggregator.health import AHEAD_NS_MAX, NODE_WEIGHT_MAX, HealthLog, Key, key_of
 from goodput.aggregator.ledger import Ledger, LedgerError
-from goodput.aggregator.store import AHEAD_NS_MAX, Merged, Refused, Store
+from goodput.aggregator.store import Merged, Refused, Store
 
 log = logging.getLogger("goodput.aggregator")
-RUNS_NAMED_MAX = 256
+# Of refusals that the log names; the counters tell of all.
+NAMED_PER_HOUR_MAX = 256
 
 
 class Ingest:
@@ -46,6 +47,7 @@ class Ingest:
         self.counts: Counter = Counter()
         self.seconds = 0.0
         self._named: set[tuple] = set()
+        self._named_since = time.monotonic()
 
     def restore(self, then: Callable[[str], object] = lambda run: None) -> int:
         """Fill the store from the ledger, run by run; returns how many processes were found.
@@ -65,7 +67,7 @@ class Ingest:
                 then(run)
         self._store.new = self._store.repeated = 0
         for node, event in self._ledger.health(NODE_WEIGHT_MAX):
-            self.health.take(node, event)
+            self.health.restore(node, event)
         self.health.counts.clear()
         return restored
 
@@ -89,7 +91,7 @@ class Ingest:
         if not access.is_of_all:
             report, rejected = self._within(report, access)
         rejected += [r for r in map(self._merge, report.ranks) if r is not None]
-        self._take_health(report)
+        self._take_health(report, is_scoped=not access.is_of_all)
         self.seconds += time.perf_counter() - began
         try:
             await self._write()
@@ -139,17 +141,22 @@ class Ingest:
 
     def _rejection(self, identity: schema.Identity, reason: str, text: str) -> schema.Rejection:
         self.counts["rejection", reason] += 1
-        if (identity.run, identity.rank, reason) not in self._named and len(self._named) < RUNS_NAMED_MAX:
-            self._named.add((identity.run, identity.rank, reason))
+        # What is refused may be of any length.
+        run, now = identity.run[:128], time.monotonic()
+        if now - self._named_since > 3600:
+            self._named.clear()
+            self._named_since = now
+        if (run, identity.rank, reason) not in self._named and len(self._named) < NAMED_PER_HOUR_MAX:
+            self._named.add((run, identity.rank, reason))
             log.warning("refused: %s", text)
-        return schema.Rejection(identity.run[:128], identity.rank, reason, text)
+        return schema.Rejection(run, identity.rank, reason, text)
 
-    def _take_health(self, report: schema.NodeReport) -> None:
+    def _take_health(self, report: schema.NodeReport, is_scoped: bool) -> None:
         """What cannot be kept is counted and left out; it costs the report nothing else."""
         now_ns = self._clock_ns() if report.health else 0
         for event in report.health:
-            if self.health.take(report.node, event, now_ns, AHEAD_NS_MAX):
-                self._unwritten_health[report.node, event.number] = event
+            if self.health.take(report.node, event, now_ns, AHEAD_NS_MAX, is_scoped):
+                self._unwritten_health[key_of(report.node, event, is_scoped)] = event
 
     async def _write(self) -> None:
         """Commit all that is merged and not written. Whoever waits for the lock finds its part already done."""

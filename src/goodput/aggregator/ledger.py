@@ -31,7 +31,7 @@ import sqlalchemy as sql
 from goodput import schema
 from goodput.aggregator import migrations
 from goodput.aggregator.database import Database, LedgerError, insert
-from goodput.aggregator.health import SEVERITIES, Key
+from goodput.aggregator.health import SCOPED, SEVERITIES, Key
 from goodput.aggregator.store import Merged
 
 __all__ = ["VERSION", "Ledger", "LedgerError"]
@@ -231,15 +231,22 @@ class Ledger:
                 )
 
     def health(self, per_node: int) -> Iterator[tuple[str, schema.Health]]:
-        """(node, event) of each node's gravest events, of one severity the newest, so many at most."""
+        """(node, event) of each node's gravest events, of one severity the newest, so many at most.
+
+        So many of those, too, that came by tokens for some runs; an event's number is here its key's (health.key_of).
+        """
         gravest = [_health.c.severity.desc(), _health.c.time_ns.desc(), _health.c.number.desc()]
-        place = sql.func.row_number().over(partition_by=_health.c.node, order_by=gravest).label("place")
+        parts = [_health.c.node, _health.c.number >= SCOPED]
+        place = sql.func.row_number().over(partition_by=parts, order_by=gravest).label("place")
         placed = sql.select(_health, place).subquery()
         query = sql.select(placed.c.node, placed.c.number, placed.c.event).where(placed.c.place <= per_node)
         order = [placed.c.node, placed.c.number]
         with self._errors():
             for found in self._pages(query.order_by(*order), order, PAGE_EVENTS):
-                yield found.node, _event_decoder.decode(found.event)
+                yield (
+                    found.node,
+                    msgspec.structs.replace(_event_decoder.decode(found.event), number=found.number),
+                )
 
     def _chunks(self, key: dict, start_ns: int | None, end_ns: int | None) -> Iterator[tuple[int, list]]:
         """(first number, rows) of a process's chunks that touch a time, in ascending first number."""

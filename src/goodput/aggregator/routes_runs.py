@@ -36,7 +36,7 @@ def add_runs(app: FastAPI, accounts: Accounts) -> None:
         request: Request, limit: _Limit = RUNS_LISTED_MAX, offset: _Offset = 0, q: _Search = ""
     ) -> Response:
         """`q` is a part of the name, in any case. `total` counts all that match; `truncated` says there are more."""
-        return _json(summaries.page(limit, offset, q, request.scope["access"].may))
+        return _json(await summaries.page(limit, offset, q, request.scope["access"].may))
 
     @app.get(
         "/api/v1/runs/{run:run}/timeline",
@@ -48,14 +48,18 @@ def add_runs(app: FastAPI, accounts: Accounts) -> None:
         summary="A run over time: GPU-seconds by state per bucket, marks, and its slowest ranks",
     )
     async def timeline(
-        run: str, points: _Points = POINTS, start: float | None = None, end: float | None = None
+        request: Request,
+        run: str,
+        points: _Points = POINTS,
+        start: float | None = None,
+        end: float | None = None,
     ) -> Response:
         """Each bucket's states sum to its `gpu_seconds`. `start` and `end` are unix seconds, as for the account."""
         window = tuple(None if at is None else _ns(at) for at in (start, end))
         if None not in window and window[0] >= window[1]:
             raise HTTPException(422, f"start {start} is not before end {end}")
         try:
-            return _json(await timelines.of(run, points, window))
+            return _json(await timelines.of(run, points, window, request.scope["access"].token_id))
         except KeyError:
             raise HTTPException(404, f"no run {run!r}") from None
         except HistoryError as error:

@@ -17,6 +17,7 @@ from goodput.aggregator.door import PLAIN_COOKIE, SECURE_COOKIE, Closed, Door, c
 from goodput.aggregator.headers import PAGE_POLICY
 from goodput.aggregator.limits import LOGIN_BYTES_MAX, SESSION_SECONDS
 from goodput.aggregator.models import Model
+from goodput.aggregator.sessions import Full
 
 _PAGE_HEADERS = {"Content-Security-Policy": PAGE_POLICY}
 _PROBLEM = "<!--problem-->"
@@ -26,7 +27,9 @@ _PROBLEMS = {
     "malformed": "This is no token of goodput. One looks like goodput_read_1f2e… and has 84 characters.",
     "unknown": "This token is not known here, or was revoked.",
     "expired": "This token has expired.",
-    "scope": "This token pushes reports. Signing in takes one of scope read.",
+    "scope": "This token does not read runs. Signing in takes one of scope read.",
+    "sessions": "As many browsers as may be are signed in with this token, from other addresses. Sign out in one of them, "
+    "or ask for a token of your own.",
     "throttled": "Too many tries from your address. Wait a minute.",
     "open": "No tokens are asked for here.",
 }
@@ -70,8 +73,13 @@ def add_routes(app: FastAPI, door: Door) -> None:
         except Denied as denied:
             closed: Closed = door.closed(request.scope, denied)
             return page(closed.status, closed.reason)
+        try:
+            cookie = door.sessions.begin(access, request.client.host if request.client else "")
+        except Full:
+            door.requests.refused["sessions"] += 1
+            return page(429, "sessions")
         answer = _home()
-        _set_cookie(answer, request, door.sessions.begin(access), int(SESSION_SECONDS))
+        _set_cookie(answer, request, cookie, int(SESSION_SECONDS))
         return answer
 
     @app.post("/logout", include_in_schema=False)

@@ -19,6 +19,8 @@ from goodput.aggregator.trends import Trend
 RUNS_MAX = 10_000
 # Rank processes of all runs: each restart of a rank is one more.
 PROCESSES_MAX = 1 << 20
+# Ranks that the runs expect by their world sizes, reported or not: an account has a part for each, of about 1 KiB.
+EXPECTED_MAX = 1 << 20
 # A process that was looked at within this time and did not end still owns its rank.
 OWNED_SECONDS = 30.0
 HARDWARE = ("compute_ns", "idle_ns", "energy_mj")
@@ -68,6 +70,9 @@ class Store:
     newest: dict[str, dict[int, Process]] = field(default_factory=dict)  # by run and rank
     progressed: dict[str, int] = field(default_factory=dict)  # by run: our unix ns of its last completed step
     saves: dict[str, Saves] = field(default_factory=dict)  # by run that told of a checkpoint
+    expected: dict[str, int] = field(default_factory=dict)  # by run: its largest world size
+    expected_sum: int = 0
+    starts: dict[str, int] = field(default_factory=dict)  # by run: unix ns of its first process's start
     new: int = 0
     repeated: int = 0
 
@@ -75,7 +80,9 @@ class Store:
         """Take a checked rank report at `now_ns` (this host's unix ns; 0 to judge no time). Raises Refused."""
         if now_ns:
             _check_times(report, now_ns)
+        self._check_expected(report.identity)
         process = self._process(report.identity, now_ns)
+        self._expect(report.identity)
         attempt = process.attempt
         _extend_phases(attempt, report)
         rows = [row for row in report.steps if attempt.lacks(row.number)]
@@ -105,6 +112,22 @@ class Store:
         self.changes[run] = self.changes.get(run, 0) + 1
         identity = replace(report.identity, attempt=attempt.attempt)
         return Merged(replace(report, identity=identity, steps=[], events=[]), rows, events)
+
+    def _check_expected(self, identity: schema.Identity) -> None:
+        more = identity.world_size - self.expected.get(identity.run, 0)
+        if more > 0 and self.expected_sum + more > EXPECTED_MAX:
+            raise Refused(
+                "ranks",
+                f"run {identity.run!r}: world size {identity.world_size}, where {EXPECTED_MAX} ranks of all runs "
+                f"together are kept at most and {self.expected_sum} are",
+            )
+
+    def _expect(self, identity: schema.Identity) -> None:
+        run, held = identity.run, self.expected.get(identity.run, 0)
+        if identity.world_size > held:
+            self.expected[run] = identity.world_size
+            self.expected_sum += identity.world_size - held
+        self.starts[run] = min(identity.start_ns, self.starts.get(run, identity.start_ns))
 
     def _process(self, identity: schema.Identity, now_ns: int) -> Process:
         key = _key(identity)

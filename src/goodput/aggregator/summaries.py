@@ -2,11 +2,13 @@
 
 In: the accounts. Out: rows as models_runs.Summary has them, newest run first. A row of a run with a thousand ranks takes
 some milliseconds to make, so it is kept: until the run changes, and where nobody runs or reports it, whose time yet goes
-on, for AGE_SECONDS. A page of a thousand such runs takes milliseconds. What is kept is one row per run of the store.
+on, for AGE_SECONDS. A page of a thousand such runs takes milliseconds; of others one is made for the page that is asked
+for and no more, and in between whatever else came is served. What is kept is one row per run of the store.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,6 +19,7 @@ from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts import Accounts
 
 AGE_SECONDS = 10.0
+AT_A_TIME_SECONDS = 0.005
 _PRODUCTIVE = INDEX["productive"]
 
 
@@ -34,7 +37,7 @@ class Summaries:
         self._accounts, self._clock = accounts, clock
         self._kept: dict[str, _Kept] = {}
 
-    def page(
+    async def page(
         self, limit: int, offset: int = 0, search: str = "", may: Callable[[str], bool] = EVERYTHING.may
     ) -> dict:
         """`limit` runs from `offset` on, of those whose name contains `search`, and how many there are.
@@ -45,10 +48,17 @@ class Summaries:
         for name in self._kept.keys() - runs.keys():
             del self._kept[name]
         names = [name for name in filter(may, runs) if words in name.casefold()]
-        names.sort(key=lambda name: (-self._row(name)["start"], name))
+        starts = self._accounts.store.starts
+        names.sort(key=lambda name: (-starts[name], name))
         shown = names[offset : offset + limit]
+        rows, began = [], time.perf_counter()
+        for name in shown:
+            rows.append(self.row(name))
+            if time.perf_counter() - began > AT_A_TIME_SECONDS:
+                await asyncio.sleep(0)
+                began = time.perf_counter()
         return {
-            "runs": [self.row(name) for name in shown],
+            "runs": rows,
             "total": len(names),
             "truncated": offset + len(shown) < len(names),
         }

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from goodput.account import Account, Run
 from goodput.account.states import INDEX
 from goodput.aggregator.accounts import Accounts
-from goodput.aggregator.history import Job, bare
+from goodput.aggregator.history import ANONYMOUS, Job, bare
 from goodput.aggregator.timeline_heat import RANKS_SHOWN
 
 KEPT_MAX = 64
@@ -43,14 +43,14 @@ class Timelines:
         self._kept: OrderedDict[tuple, _Kept] = OrderedDict()
         self._coming: dict[tuple, asyncio.Task] = {}
 
-    async def of(self, run: str, points: int, window: Window = (None, None)) -> dict:
-        """The timeline of a run. Raises KeyError, HistoryError."""
+    async def of(self, run: str, points: int, window: Window = (None, None), owner: str = ANONYMOUS) -> dict:
+        """The timeline of a run, for the token with the id `owner`. Raises KeyError, HistoryError."""
         account = self._accounts.account(run)
         key = (run, points, window)
         kept = self._kept.get(key)
         if kept is None or not self._is_fresh(run, kept):
             if key not in self._coming:
-                task = asyncio.get_running_loop().create_task(self._make(key))
+                task = asyncio.get_running_loop().create_task(self._make(key, owner))
                 self._coming[key] = task
                 task.add_done_callback(lambda _: self._coming.pop(key))
             # One who goes away must not take it from the others.
@@ -65,7 +65,7 @@ class Timelines:
             return True
         return abs(time.time_ns() - kept.at_ns) < max(AGE_SECONDS, 10 * kept.took_seconds) * 1e9
 
-    async def _make(self, key: tuple) -> _Kept:
+    async def _make(self, key: tuple, owner: str) -> _Kept:
         name, points, window = key
         accounts, now_ns = self._accounts, time.time_ns()
         change, account, run = (
@@ -84,7 +84,7 @@ class Timelines:
             points=points,
             ranks=tuple(worst[:RANKS_SHOWN]),
         )
-        found, took = await accounts.history.timeline(job)
+        found, took = await accounts.history.timeline(job, owner)
         buckets, hosts = found.pop("buckets"), {rank.rank: rank.host for rank in account.ranks}
         for row in found["heat"]["ranks"] if found["heat"] else ():
             row["host"] = hosts.get(row["rank"], "")

@@ -8,6 +8,7 @@ without one. It does not know where the account came from.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 
@@ -16,8 +17,9 @@ from goodput.account.account import Account
 from goodput.account.states import INDEX
 
 
+@functools.cache
 def advisers() -> dict[str, object]:
-    """The cause modules by the state they explain."""
+    """The cause modules by the state they explain. The folder is looked at once; it is asked for at every scrape."""
     modules = (
         importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)
     )

@@ -26,7 +26,10 @@ class Parser(argparse.ArgumentParser):
 
     def _get_values(self, action, arg_strings):
         if action.option_strings and "" in arg_strings:
-            raise argparse.ArgumentError(action, "its value is empty; leave it out for its default")
+            # Left out, an option without a default may mean less than was meant, as --tokens does.
+            has_default = not action.required and action.default is not None
+            advice = "leave it out for its default" if has_default else "was a variable not set?"
+            raise argparse.ArgumentError(action, f"its value is empty; {advice}")
         return super()._get_values(action, arg_strings)
 
 

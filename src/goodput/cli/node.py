@@ -45,7 +45,7 @@ def add_parser(subparsers) -> None:
     add("--aggregator", metavar="URL", type=aggregator, default=os.environ.get("GOODPUT_AGGREGATOR") or None,
         help="where to push (default: $GOODPUT_AGGREGATOR, else nowhere)")  # fmt: skip
     for option, text in FILES.items():
-        variable = f"GOODPUT_{option.strip('-').replace('-', '_').upper()}"
+        variable = variable_of(option)
         add(option, metavar="FILE", type=given, default=os.environ.get(variable) or None,
             help=f"{text} (default: ${variable})")  # fmt: skip
     add("--interval", metavar="SECONDS", type=interval, default=1.0,
@@ -185,6 +185,7 @@ def call(arguments) -> int:
         _complain(f"{error}. The node agent needs: pip install 'goodput-telemetry[node]'")
         return 1
     logging.basicConfig(level=logging.WARNING, format="goodput node: %(message)s", stream=sys.stderr)
+    _tell_of_empty_variables(arguments)
     credentials = Credentials(*(getattr(arguments, name[2:].replace("-", "_")) for name in FILES))
     try:
         _check_files(arguments, credentials)
@@ -225,13 +226,31 @@ def call(arguments) -> int:
     return _run(agent, arguments)
 
 
+def variable_of(option: str) -> str:
+    return f"GOODPUT_{option.strip('-').replace('-', '_').upper()}"
+
+
+def _tell_of_empty_variables(arguments) -> None:
+    """An empty variable stands for none, as in a container's environment; somebody may have meant another."""
+    for option in ("--aggregator", *FILES):
+        if (
+            os.environ.get(variable_of(option)) == ""
+            and getattr(arguments, option[2:].replace("-", "_")) is None
+        ):
+            _complain(f"{variable_of(option)} is empty, and taken as not set")
+
+
 def _check_files(arguments, credentials) -> None:
     """Raise ValueError for what the agent could not show the aggregator, and for an address that is not safe."""
+    from goodput.access.file import warning
     from goodput.access.listening import check
     from goodput_exporters.credentials import Unreachable
 
     if bool(credentials.client_cert) != bool(credentials.client_key):
         raise ValueError("--client-cert and --client-key go together")
+    for path in filter(None, (credentials.token_file, credentials.client_key)):
+        if problem := warning(path):
+            _complain(f"warning: {problem}")
     try:
         credentials.headers()
         if (arguments.aggregator or "").startswith("https:"):
@@ -253,7 +272,9 @@ def _gate(arguments):
         keeper = Keeper(arguments.tokens) if arguments.tokens and not arguments.metrics_public else None
     except FileError as error:
         raise ValueError(str(error)) from None
-    return Gate(keeper, certificate(arguments))
+    return Gate(
+        keeper, certificate(arguments), any_host=bool(arguments.client_ca or arguments.metrics_public)
+    )
 
 
 def _check(agent, arguments, credentials) -> int:

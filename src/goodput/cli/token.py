@@ -1,20 +1,23 @@
 """`goodput token`: make, list and revoke the tokens that `goodput serve --tokens` and `goodput node --tokens` ask for.
 
-In: the command line, a token file. Out: a new token on standard output, once; the changed file. Whoever runs with the
-file takes the change up within a second.
+In: the command line, a token file. Out: a new token, once, in the file that --output names or on standard output; the
+changed token file. Whoever runs with that takes the change up within a second.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+import stat
 import sys
 import time
 
 EXAMPLE = """examples:
-  goodput token create --scope ingest --name nodes --file tokens.json > ingest-token
-  goodput token create --scope read --name prometheus --file tokens.json > read-token
+  goodput token create --scope ingest --name nodes --file tokens.json --output ingest-token
+  goodput token create --scope read --name prometheus --file tokens.json --output read-token
+  goodput token create --scope metrics --name prometheus --file node-tokens.json --output metrics-token
   goodput token create --scope read --name vision-team --tenant vision --expires 90d --file tokens.json
   goodput token list --file tokens.json
   goodput token revoke --name vision-team --file tokens.json
@@ -34,7 +37,10 @@ def add_parser(subparsers) -> None:
     actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
     create = actions.add_parser("create", help="make a token and print it; it cannot be shown again")
     create.add_argument(
-        "--scope", required=True, choices=("ingest", "read"), help="to push reports, or to read"
+        "--scope",
+        required=True,
+        choices=("ingest", "read", "metrics"),
+        help="to push reports, to read, or to read the /metrics of node agents and nothing of an aggregator",
     )
     create.add_argument("--name", required=True, metavar="NAME", help="who it is for, for people and logs")
     create.add_argument("--run", action="append", metavar="GLOB",
@@ -45,12 +51,16 @@ def add_parser(subparsers) -> None:
     create.add_argument(
         "--expires", metavar="TIME", type=duration, help="after such as 90d, 12h, 30m (default: never)"
     )
+    create.add_argument("--output", metavar="FILE",
+        help="write the token there, with mode 0600, instead of printing it; one that is there is replaced and keeps "
+        "its owner and group")  # fmt: skip
     listing = actions.add_parser("list", help="what tokens there are; never what they are")
     listing.add_argument("--json", action="store_true", help="as JSON")
     revoke = actions.add_parser("revoke", help="take a token out of the file")
     which = revoke.add_mutually_exclusive_group(required=True)
-    which.add_argument("--name", metavar="NAME", help="all tokens of this name")
+    which.add_argument("--name", metavar="NAME", help="the token of this name; of several, all with --all")
     which.add_argument("--id", metavar="ID", help="the one with this id, as `list` shows it")
+    revoke.add_argument("--all", action="store_true", help="with --name: every token of this name")
     for action in (create, listing, revoke):
         action.add_argument("--file", required=True, metavar="FILE", help="the token file")
     parser.set_defaults(call=call)
@@ -78,7 +88,7 @@ def call(arguments) -> int:
 
 
 def _create(arguments) -> int:
-    from goodput.access.file import changing
+    from goodput.access.file import FileError, changing, replacing
     from goodput.access.tokens import ALL, make
 
     now = time.time()
@@ -90,12 +100,20 @@ def _create(arguments) -> int:
         created=round(now),
         expires=round(now + arguments.expires) if arguments.expires else None,
     )
-    with changing(arguments.file) as tokens:
-        tokens.append(token)
-    print(text)
+    made = f"made token {token.id} ({token.scope}, {token.name})"
+    if arguments.output:
+        if os.path.realpath(arguments.output) == os.path.realpath(arguments.file):
+            raise FileError(f"--output {arguments.output}: that is the token file")
+        # The token is in force before its text takes the old one's place: whoever reads that is never refused for it.
+        with replacing(arguments.output, text), changing(arguments.file) as tokens:
+            tokens.append(token)
+        print(f"{made}: {arguments.output}")
+    else:
+        with changing(arguments.file) as tokens:
+            tokens.append(token)
+        print(text)
+        _warn_of_output(f"{made}; it is not shown again")
     _warn(arguments.file)
-    if sys.stdout.isatty():
-        _complain(f"made token {token.id} ({token.scope}, {token.name}); it is not shown again")
     return 0
 
 
@@ -111,7 +129,7 @@ def _list(arguments) -> int:
     rows = [("ID", "SCOPE", "NAME", "RUNS", "CREATED", "EXPIRES")]
     for token in tokens:
         runs = " ".join(token.access().runs)
-        rows.append((token.id, token.scope, token.name, runs, _day(token.created), _expiry(token)))
+        rows.append((token.id, token.scope, token.name, runs, _minute(token.created), _expiry(token)))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
@@ -123,27 +141,31 @@ def _revoke(arguments) -> int:
 
     with changing(arguments.file) as tokens:
         gone = [token for token in tokens if arguments.id == token.id or arguments.name == token.name]
+        if arguments.all and not arguments.name:
+            raise ValueError("--all goes with --name")
         if not gone:
             raise FileError(
                 f"{arguments.file}: no token {(arguments.id or arguments.name)!r}; see goodput token list"
+            )
+        if len(gone) > 1 and not arguments.all:
+            # As in a rotation, where the new one is in use already.
+            raise FileError(
+                f"{arguments.file}: {len(gone)} tokens are named {arguments.name!r}: --id with one of "
+                f"{', '.join(token.id for token in gone)} (see goodput token list), or --all"
             )
         tokens[:] = [token for token in tokens if token not in gone]
     print("\n".join(f"revoked {token.id} ({token.scope}, {token.name})" for token in gone))
     return 0
 
 
-def _day(unix_seconds: float) -> str:
-    return time.strftime("%Y-%m-%d", time.gmtime(unix_seconds)) if unix_seconds else "unknown"
+def _minute(unix_seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%MZ", time.gmtime(unix_seconds)) if unix_seconds else "unknown"
 
 
 def _expiry(token) -> str:
     if token.expires is None:
         return "never"
-    return (
-        "expired"
-        if token.expires <= time.time()
-        else time.strftime("%Y-%m-%d %H:%MZ", time.gmtime(token.expires))
-    )
+    return "expired" if token.expires <= time.time() else _minute(token.expires)
 
 
 def _warn(path: str) -> None:
@@ -151,6 +173,22 @@ def _warn(path: str) -> None:
 
     if problem := warning(path):
         _complain(f"warning: {problem}")
+
+
+def _warn_of_output(made: str) -> None:
+    """What a person at a terminal may wonder about, and a redirection that others may read."""
+    if sys.stdout.isatty():
+        _complain(made)
+        return
+    try:
+        mode = os.fstat(sys.stdout.fileno()).st_mode
+    except (OSError, ValueError):
+        return
+    if stat.S_ISREG(mode) and mode & stat.S_IROTH:
+        _complain(
+            f"warning: everybody on this machine may read the file that this was written to (mode "
+            f"{stat.S_IMODE(mode):04o}); chmod 600 it, or take --output FILE"
+        )
 
 
 def _complain(text: str) -> None:

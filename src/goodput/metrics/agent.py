@@ -21,9 +21,11 @@ SERIES = declare(
          "forbidden (403), token (its file cannot be used), tls, connect, timeout, answer, http_4xx, http_5xx."),
         ("goodput_node_requests_refused_total", "counter", "", "reason",
          "Requests to the agent itself without the right to what they asked for: missing, malformed, unknown, "
-         "expired, scope."),
+         "expired, scope; or the name of a host that is not this machine (host)."),
         ("goodput_node_token_reload_errors_total", "counter", "", "",
          "Looks at a changed file of tokens or certificate of the agent's own server that could not be used."),
+        ("goodput_node_reload_failing", "gauge", "bool", "file",
+         "1 while the newest file of the tokens, or of the certificate, of the agent's own server cannot be used."),
         ("goodput_node_push_rejections_total", "counter", "", "reason",
          "Rank reports that the aggregator refused, by reason."),
         ("goodput_node_backlog_rows", "gauge", "", "", "Step rows waiting for the aggregator's acknowledgement."),

@@ -1,0 +1,195 @@
+"""Files of tokens and certificates that cannot be read for a while, that are gone, locked, or in others' hands."""
+
+import errno
+import fcntl
+import os
+import shutil
+import ssl
+import stat
+import threading
+import time
+
+import pytest
+from certificates import Authority
+from test_access_listening import served
+from test_access_tokens import add, refusal
+
+from goodput.access import file
+from goodput.access.keeper import Keeper
+from goodput.access.listening import Certificate
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "tokens.json"
+
+
+# ---- What fails for a moment
+
+
+def test_a_revocation_is_not_lost_where_the_file_could_not_be_read_once(path, monkeypatch, caplog):
+    text = add(path, "gone")
+    keeper = Keeper(path)
+    with file.changing(path) as tokens:
+        tokens.clear()
+
+    def failing(name, *_):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(file, "open", failing, raising=False)
+        for _ in range(3):
+            keeper.look()
+    assert keeper.access(text.encode()) and keeper.is_failing
+    assert keeper.errors == 1 and len(caplog.records) == 1, "one failure is told of once"
+    assert "Too many open files" in caplog.text
+    keeper.look()
+    assert refusal(keeper, text.encode()) == "unknown" and not keeper.is_failing
+    assert keeper.errors == 1 and "can be used again" in caplog.text
+
+
+def test_a_file_that_is_gone_leaves_its_tokens_and_says_so_until_it_is_back(path, caplog):
+    text = add(path)
+    keeper = Keeper(path)
+    os.rename(path, path.with_name("away"))
+    keeper.look(), keeper.look()
+    assert keeper.is_failing and keeper.errors == 1 and keeper.access(text.encode())
+    assert "No such file" in caplog.text and "stay in force" in caplog.text
+    # The very same, as of a volume that is mounted again.
+    os.rename(path.with_name("away"), path)
+    keeper._mark = (
+        (found := os.stat(path)).st_dev,
+        found.st_ino,
+        found.st_size,
+        found.st_mtime_ns,
+        found.st_ctime_ns,
+    )
+    keeper.look()
+    assert not keeper.is_failing and keeper.access(text.encode())
+
+
+def test_a_broken_file_is_not_read_for_each_wrong_token(path, monkeypatch):
+    text = add(path)
+    keeper = Keeper(path)
+    path.write_text("{")
+    reads = []
+    real = file.read
+    monkeypatch.setattr(file, "read", lambda name: reads.append(name) or real(name))
+    for _ in range(20):
+        assert refusal(keeper, text[:-4].encode() + b"0000") in ("unknown",)
+    assert len(reads) == 1
+    keeper.look()
+    assert len(reads) == 2, "a look tries it again"
+
+
+def test_a_certificate_that_could_not_be_read_once_is_taken_later(tmp_path, monkeypatch, caplog):
+    authority = Authority(tmp_path)
+    cert, key = tmp_path / "cert", tmp_path / "key"
+    for name in ("one", "two"):
+        for source, target in zip(authority.issue(name), (cert, key), strict=True):
+            shutil.copy(source, target)
+        if name == "one":
+            kept = Certificate(str(cert), str(key))
+    real = ssl.SSLContext.load_cert_chain
+
+    def failing(*_, **__):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", failing)
+    kept.look(), kept.look()
+    assert kept.is_failing and kept.errors == 1 and len(caplog.records) == 1
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", real)
+    assert served(kept) == "one"
+    kept.look()
+    assert served(kept) == "two" and not kept.is_failing and kept.errors == 1
+
+
+# ---- The lock
+
+
+def test_nobody_who_can_read_the_folder_keeps_a_token_from_being_revoked(path):
+    add(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        began = time.monotonic()
+        with file.changing(path) as tokens:
+            tokens.clear()
+            assert stat.S_IMODE(path.with_name("tokens.json.lock").stat().st_mode) == 0o600
+    finally:
+        os.close(folder)
+    assert file.read(path) == [] and time.monotonic() - began < 2
+    assert os.listdir(path.parent) == ["tokens.json"], "the lock goes with who held it"
+
+
+def test_a_lock_that_is_held_is_named_and_waited_for_no_longer_than_it_may(path, monkeypatch):
+    add(path)
+    monkeypatch.setattr(file, "LOCK_SECONDS_MAX", 0.2)
+    lock = path.with_name("tokens.json.lock")
+    held = os.open(lock, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(file.FileError, match=rf"{lock} is locked by another process"), file.changing(path):
+        pass
+    assert len(os.listdir("/proc/self/fd")) == before
+    monkeypatch.setattr(file, "LOCK_SECONDS_MAX", 30.0)
+    threading.Timer(0.2, os.close, (held,)).start()
+    add(path, "waited")
+    assert {token.name for token in file.read(path)} == {"one", "waited"}
+
+
+def test_a_lock_that_its_holder_took_away_is_none(path, monkeypatch):
+    """Who waited for it would have it beside whoever made the next one."""
+    real, removed = file.fcntl.flock, []
+
+    def late(number, how):
+        real(number, how)
+        if not removed:
+            removed.append(os.unlink(f"{path}.lock"))
+
+    monkeypatch.setattr(file.fcntl, "flock", late)
+    with file.changing(path) as tokens:
+        assert tokens == [] and removed and os.path.exists(f"{path}.lock")
+
+
+def test_a_lock_is_no_link_to_somewhere_and_follows_the_file_that_a_link_names(path, tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    lock = path.with_name("tokens.json.lock")
+    lock.symlink_to(precious)
+    with pytest.raises(file.FileError, match=rf"its lock {lock}: "), file.changing(path):
+        pass
+    assert precious.read_text() == "mine" and not path.exists()
+    lock.unlink()
+    add(path)
+    (tmp_path / "other").mkdir()
+    link = tmp_path / "other" / "link.json"
+    link.symlink_to(path)
+    add(link, "two")
+    assert len(file.read(path)) == 2 and os.listdir(link.parent) == ["link.json"], "one lock for one file"
+
+
+# ---- What is told of
+
+
+def test_a_file_of_another_user_and_a_folder_of_others_are_told_of(path, monkeypatch):
+    add(path)
+    assert file.warning(path) is None
+    for mode, is_told in ((0o775, True), (0o702, True), (0o755, False), (0o1777, False)):
+        os.chmod(path.parent, mode)
+        assert bool(file.warning(path)) == is_told, oct(mode)
+        assert not is_told or "may replace it" in file.warning(path)
+    os.chmod(path.parent, 0o700)
+    owner = os.stat(path).st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    assert ("belongs to user" in (file.warning(path) or "")) == (owner != 0)
+    real = os.stat
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+    def of_another(name, **given):
+        found = list(real(name, **given))
+        found[4] = 1234
+        return os.stat_result(found)
+
+    monkeypatch.setattr(os, "stat", of_another)
+    assert "belongs to user 1234" in file.warning(path)

@@ -1,0 +1,53 @@
+"""Ranks that nobody reported: each is as if it had been worked out by itself, and their sums are held once."""
+
+import pytest
+from account_history import Process, ns, run_of
+
+from goodput.account import account as account_module
+from goodput.account import compute
+from goodput.account.states import INDEX
+
+
+def stories() -> dict[str, list]:
+    """A world of 5 that shrinks and grows, of which ranks 0 and 3 are heard; and one with one attempt."""
+    told = {"gpu_hour_cost": 2.0, "peak_flops_per_second": 1e12, "flops_per_step": 1e9, "devices": 2}
+    one = [Process(rank, 1, 1000.0, world_size=6, **told).steps(4, forward=1) for rank in (0, 3)]
+    more = [
+        Process(0, 2, 1100.0, world_size=2, **told).steps(4, forward=1),
+        Process(0, 3, 1200.0, world_size=6, **told).steps(4, forward=1),
+    ]
+    return {"one": one, "more": [*one, *more]}
+
+
+@pytest.mark.parametrize("story", ["one", "more"])
+def test_each_is_as_if_it_were_the_only_one(story, monkeypatch):
+    run = run_of(*stories()[story])
+    together = compute(run, ns(1300), stale_seconds=30)
+    own = account_module._rank_account
+    alone = {}
+
+    def each(engine, rank, spans, restarts, typical):
+        alone[rank] = own(engine, rank, spans, restarts, typical)
+        return alone[rank]
+
+    monkeypatch.setattr(account_module, "_rank_account", each)
+    # So that no rank's times are those of another.
+    monkeypatch.setattr(account_module, "tuple", lambda spans: object(), raising=False)
+    compute(run, ns(1300), stale_seconds=30)
+    assert together.ranks == [alone[rank] for rank in range(6)]
+    assert [rank.observed for rank in together.ranks] == [True, False, False, True, False, False]
+    unobserved = INDEX["unobserved"]
+    assert all(
+        r.states[unobserved] == sum(r.states) == r.wall_ns > 0 for r in together.ranks if not r.observed
+    )
+
+
+def test_they_hold_their_sums_together():
+    found = compute(run_of(*stories()["one"]), ns(1300), stale_seconds=30).ranks
+    assert found[1].states is found[5].states and found[1].states is not found[0].states
+
+
+def test_those_of_other_times_do_not():
+    """Rank 1 is of all three worlds, the others miss the second."""
+    found = compute(run_of(*stories()["more"]), ns(1300), stale_seconds=30).ranks
+    assert found[1].wall_ns > found[2].wall_ns and found[2].states is found[5].states is not found[1].states
