@@ -228,10 +228,10 @@ def made(monkeypatch):
     """The runs whose timelines are made, as they are; making one takes no time, and none stays fresh by its age."""
     asked, real = [], History.timeline
 
-    async def timeline(self, job):
+    async def timeline(self, job, owner):
         asked.append(job.run.name)
         await asyncio.sleep(0.2)
-        return (await real(self, job))[0], 0.0
+        return (await real(self, job, owner))[0], 0.0
 
     monkeypatch.setattr(History, "timeline", timeline)
     monkeypatch.setattr(timelines, "AGE_SECONDS", 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import Counter
 from contextlib import suppress
 
@@ -88,14 +89,17 @@ def test_who_asks_again_and_again_comes_behind_those_who_wait():
 def test_one_owner_may_have_two_that_wait_and_the_aggregator_any_number():
     async def check():
         asking = Asking(waiting_max=3)
-        for _ in range(3):
-            await asking.ask("a")
+        await asking.ask("a")
+        # What it needs itself takes nobody's place.
+        for _ in range(10):
+            await asking.ask(ITSELF, "own")
+        await asking.ask("a"), await asking.ask("a")
         with pytest.raises(Full, match="2 questions of yours"):
-            await (await asking.ask("a"))
+            await asyncio.wait_for(await asking.ask("a"), 5)
         await asking.ask("b")
         with pytest.raises(Full, match="3 others wait"):
-            await (await asking.ask("c"))
-        for _ in range(20):
+            await asyncio.wait_for(await asking.ask("c"), 5)
+        for _ in range(10):
             await asking.ask(ITSELF, "own")
         assert Counter(await asking.all()) == {"a": 3, "b": 1, "own": 20}
 
@@ -129,6 +133,26 @@ def test_whoever_goes_away_takes_no_turn_along(seed):
         asking.began.clear()
         await asking.ask("z")
         assert await asking.all() == ["z"], "the turn is free, and no queue is left"
+
+    asyncio.run(check())
+
+
+def test_a_turn_that_comes_to_who_has_just_gone_away_goes_on():
+    async def check():
+        turns = Turns(8)
+
+        async def one():
+            async with turns.of("b", 2):
+                pass
+
+        async with turns.of("a", 2):
+            gone, next_one = (asyncio.get_running_loop().create_task(one()) for _ in range(2))
+            await settle()
+        gone.cancel()
+        with suppress(asyncio.CancelledError):
+            await gone
+        await asyncio.wait_for(next_one, 5)
+        assert gone.cancelled() and not turns._is_taken
 
     asyncio.run(check())
 
@@ -243,8 +267,10 @@ def test_one_reader_takes_the_past_from_nobody(tmp_path, monkeypatch, path):
                 return asyncio.ensure_future(client.get(url, headers=bearer(name)))
 
             hog = [asks("hog", n) for n in range(30)]
-            while not child.jobs or sum(one.done() for one in hog) < 27:
+            until = time.monotonic() + 20
+            while sum(one.done() for one in hog) < 27 and time.monotonic() < until:
                 await asyncio.sleep(0.01)
+            assert sum(one.done() for one in hog) == 27, "one is answered and two wait"
             other = [asks("other", 100 + n) for n in range(2)]
             rolling = asyncio.ensure_future(client.get("/api/v1/runs/r1/rolling", headers=bearer("other")))
             await asyncio.sleep(0.1)

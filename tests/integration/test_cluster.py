@@ -35,8 +35,6 @@ QUIET = {
     "goodput_health_events_dropped_total": "few events wait",
     "goodput_node_rows_thinned_total": "the aggregator is there",
     "goodput_node_token_reload_errors_total": "the agents ask nobody for a token",
-    "goodput_node_reload_failing": "the same",
-    "goodput_aggregator_reload_failing": "its files are good",
 }
 # The same, by chance.
 SOMETIMES = {

@@ -115,7 +115,7 @@ class Store:
 
     def _check_expected(self, identity: schema.Identity) -> None:
         more = identity.world_size - self.expected.get(identity.run, 0)
-        if more > 0 and self.expected_sum + more > EXPECTED_MAX:
+        if self.expected_sum + more > EXPECTED_MAX:
             raise Refused(
                 "ranks",
                 f"run {identity.run!r}: world size {identity.world_size}, where {EXPECTED_MAX} ranks of all runs "
