@@ -166,7 +166,9 @@ def test_a_lock_is_no_link_to_somewhere_and_follows_the_file_that_a_link_names(p
     link = tmp_path / "other" / "link.json"
     link.symlink_to(path)
     with file.changing(link) as tokens:
-        assert len(tokens) == 1 and lock.exists() and os.listdir(link.parent) == ["link.json"], "one lock for one file"
+        assert len(tokens) == 1 and lock.exists() and os.listdir(link.parent) == ["link.json"], (
+            "one lock for one file"
+        )
 
 
 # ---- What is told of

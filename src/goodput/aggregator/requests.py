@@ -25,7 +25,18 @@ ROUTES = (
     "login",
     "other",
 )
-REFUSALS = ("body", "encoding", "head", "slow", "busy", "host", "origin", "throttled", "sessions", "malformed")
+REFUSALS = (
+    "body",
+    "encoding",
+    "head",
+    "slow",
+    "busy",
+    "host",
+    "origin",
+    "throttled",
+    "sessions",
+    "malformed",
+)
 FAILURES = ("missing", "malformed", "unknown", "expired", "session", "scope")
 STATUSES = frozenset(
     (200, 206, 303, 304, 400, 401, 403, 404, 405, 413, 415, 416, 421, 422, 429, 431, 499, 500, 503)
