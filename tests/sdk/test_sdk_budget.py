@@ -7,7 +7,7 @@ from sdk_checks import check
 
 from goodput.histogram import bin_of_ns
 from goodput.page_reader import Reader
-from goodput.sdk.budget import DEFAULT, EVERY_MAX, share_of
+from goodput.sdk.budget import DEFAULT, EVERY_MAX, EVERY_MIN, share_of
 
 # A training loop as the patches see it, without a framework: `loop(steps)` spins `FORWARD` and `LOADER` ns a step.
 LOOP = """
@@ -200,3 +200,14 @@ else:
     # Of steps at rest the second is measured, in which no case is looked at.
     assert first == third == [0, 0] and second[0] == 0 and second[1] < 10_000_000
     assert unmeasured[0] == 0
+
+
+def test_a_rest_is_no_longer_than_a_quarter_of_a_second_of_long_steps(sdk):
+    extra = """
+FORWARD, LOADER = 1_600_000, 400_000
+loop(700)
+tell(sampling())
+"""
+    outcome = sdk(LOOP + extra, GOODPUT_BUDGET="0.000001")
+    # 2 ms or, on a busy machine, more.
+    assert outcome.told[-1]["phases_every"] == EVERY_MIN

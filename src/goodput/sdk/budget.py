@@ -4,11 +4,11 @@ In: now and then, the cost of one step (recorder.own_ns), of one at rest (rest_n
 steps one is put on the device clock, then every how many one is measured by phases; in the page's SAMPLING words.
 
 Over the budget the device clock is sampled first: 1 step in 2, 4, … 64, then none. Then phases are: between two
-measured steps, 64 or 128 apart, the others *rest*: hooks do nothing but count. (To begin and end a rest is dear, some
-hundred microseconds where caches are cold, so shorter ones gain nothing.) Their time is charged when they are over, in
-the proportions of the last measured steps, so the totals still close; time beyond twice what such steps take is charged
-to no phase. All steps are measured again once that would cost less than half of the budget; below a quarter of it the
-device clock comes back.
+measured steps the others *rest*, a quarter of a second but 128 steps at least and 512 at most: hooks do nothing but
+count. (To begin and end a rest is dear, some hundred microseconds where caches are cold; short rests would show in the
+99th percentile of steps.) Their time is charged when they are over, in the proportions of the last measured steps, so
+the totals still close; time beyond twice what such steps take is charged to no phase. All steps are measured again once
+that would cost less than half of the budget; below a quarter of it the device clock comes back.
 
 What is measured, in one step now and then, is the time inside boundaries and, with the compiled recorder, all that is
 spent in its hooks, at rest too. What Python spends on calling a hook is not in it, nor are Python hooks.
@@ -23,7 +23,8 @@ from goodput import page
 
 DEFAULT = 0.005
 LEAST = 1e-9  # A smaller share is this one: a division by it stays finite.
-EVERY_MIN, EVERY_MAX = 64, 128
+EVERY_MIN, EVERY_MAX = 128, 512
+REST_NS = 250_000_000  # A rest of more than EVERY_MIN steps is not longer: nobody sees a step end meanwhile.
 DEVICE_EVERY_MAX = 64
 CHECK_STEPS = 64  # also in _hooks.c
 FORGOTTEN = 16  # What measuring every step costs is believed a 16th less with each judgement at rest.
@@ -96,7 +97,7 @@ class Budget:
                 if self.phases_every == 1
                 else max(self._every_ns - self._every_ns // FORGOTTEN, typical)
             )
-            self._judge(cost / spent, self._every_ns * done / spent)
+            self._judge(cost / spent, self._every_ns * done / spent, spent // max(done, 1))
         self._write()
 
     def _measure_one(self) -> None:
@@ -105,17 +106,18 @@ class Budget:
         recorder.own_ns, recorder.rest_ns, recorder.measuring = 0, 0, True
         self._resting_ns, self._rested = 0, 0
 
-    def _judge(self, share: float, whole: float) -> None:
-        """`share` of the time was spent; `whole` would be, were all steps measured by phases."""
+    def _judge(self, share: float, whole: float, step_ns: int) -> None:
+        """`share` of the time was spent; `whole` would be, were all steps, of `step_ns`, measured by phases."""
         device = self.recorder.device
+        fitting = max(EVERY_MIN, min(EVERY_MAX, REST_NS // max(step_ns, 1)))
         on_device = getattr(device, "every", 0)
         if share > self.share:
             if on_device and on_device < DEVICE_EVERY_MAX:
                 device.every = on_device * 2
             elif on_device:
                 self.parked, self.recorder.device = device, None
-            elif self.phases_every < EVERY_MAX:
-                self.phases_every = max(self.phases_every * 2, EVERY_MIN)
+            elif self.phases_every != fitting:
+                self.phases_every = fitting
             else:
                 return
         elif self.phases_every > 1:
