@@ -125,7 +125,7 @@ def main() -> None:
     moments = loop.bare(50)
     step_seconds = (moments[-1] - moments[10]) / 39
     # Five times 64 steps are what the budget judges by, and it matters for short steps alone.
-    settling = 400 if step_seconds < 0.001 else 20
+    settling = 400 if step_seconds < 0.003 else 20
     steps = max(round(float(seconds) / BLOCKS / step_seconds), 10)
     found: dict[str, list[list[float]]] = {mode: [] for mode in modes}
     for turn in range(len(modes) * BLOCKS):
