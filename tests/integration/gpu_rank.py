@@ -1,4 +1,4 @@
-"""A rank that trains on a real GPU: half of each second waiting for data, half computing, by real time.
+"""A rank that trains on a real GPU: waiting for data and computing by turns, by real time.
 
 gpu_rank.py DIRECTORY    rank, world size and run come from the environment
 
@@ -14,7 +14,7 @@ import torch
 
 import goodput
 
-WAIT_SECONDS = WORK_SECONDS = 0.5
+WAIT_SECONDS, WORK_SECONDS = 3.0, 6.0  # long beside the second over which a driver averages
 
 
 def batches(folder: Path):
