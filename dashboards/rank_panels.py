@@ -369,6 +369,7 @@ def _cost():
 
 
 def _counts():
+    batches = f"{_rate('goodput_micro_batches_total')} / ({_rate('goodput_steps_total')} > 0)"
     panel = lines(
         "What the framework and the SDK counted",
         "In a minute: compilations, steps that mixed precision skipped, steps of which only the length was measured, deep looks, "
@@ -383,10 +384,7 @@ def _counts():
             query(f"{_rate('goodput_sdk_unmeasured_steps_total')} * 60", "unmeasured steps"),
             query(f"{_rate('goodput_deep_looks_total', 'outcome')} * 60", "deep looks {{outcome}}"),
             query(f"{_rate('goodput_sdk_dropped_total', 'what')} * 60", "dropped {{what}}"),
-            query(
-                f"{_rate('goodput_micro_batches_total')} / ({_rate('goodput_steps_total')} > 0)",
-                "micro-batches per step",
-            ),
+            query(batches, "micro-batches per step"),
         ],
     )
     return change(panel, "micro-batches per step", unit="short", axis_right=True)

@@ -14,7 +14,6 @@ import time
 from contextlib import asynccontextmanager
 from typing import Annotated, Literal
 
-import msgspec
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from starlette.responses import FileResponse
 from starlette.routing import Route
@@ -23,13 +22,14 @@ from goodput import __version__, schema
 from goodput.access.tokens import EVERYTHING, Access
 from goodput.aggregator import limits, models, signing_in
 from goodput.aggregator.accounts import Accounts
+from goodput.aggregator.answers import found, in_json, no_run, unix_ns, window_ns
 from goodput.aggregator.door import Door
 from goodput.aggregator.exposition import Exposition
 from goodput.aggregator.guard import Guard
 from goodput.aggregator.headers import PAGE_POLICY, has, value_of
 from goodput.aggregator.health import HealthLog
 from goodput.aggregator.health_costs import HealthView
-from goodput.aggregator.history import History, HistoryError
+from goodput.aggregator.history import History
 from goodput.aggregator.ingest import Ingest
 from goodput.aggregator.ledger import Ledger, LedgerError
 from goodput.aggregator.routes_runs import add_runs
@@ -186,10 +186,6 @@ async def _answer(send, status: int, body: bytes, content_type: bytes) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def _json(value) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")
-
-
 def _add_health(app: FastAPI, health: HealthView) -> None:
     """Before the routes of runs, whose names may hold slashes."""
 
@@ -205,8 +201,8 @@ def _add_health(app: FastAPI, health: HealthView) -> None:
         limit: _Limit = EVENTS_LISTED,
     ) -> Response:
         """XIDs, ECC errors, links that went down and the like. `since` is in unix seconds."""
-        wanted = {"node": node, "severity": severity, "since_ns": 0 if since is None else _ns(since)}
-        return _json({"events": health.all(run, access=_access(request), limit=limit, **wanted)})
+        wanted = {"node": node, "severity": severity, "since_ns": 0 if since is None else unix_ns(since)}
+        return in_json({"events": health.all(run, access=_access(request), limit=limit, **wanted)})
 
     @app.get(
         "/api/v1/runs/{run:run}/health",
@@ -220,11 +216,11 @@ def _add_health(app: FastAPI, health: HealthView) -> None:
         limit: _Limit = EVENTS_LISTED,
     ) -> Response:
         """`gpu_seconds` is what the restarts cost that an event is taken to have led to; see the schema."""
-        wanted = {"severity": severity, "since_ns": 0 if since is None else _ns(since)}
+        wanted = {"severity": severity, "since_ns": 0 if since is None else unix_ns(since)}
         try:
-            return _json({"run": run, "events": health.of_run(run, limit=limit, **wanted)})
+            return in_json({"run": run, "events": health.of_run(run, limit=limit, **wanted)})
         except KeyError:
-            raise _no_run(run) from None
+            raise no_run(run) from None
 
 
 def _access(request: Request) -> Access:
@@ -235,11 +231,7 @@ async def _check_run(request: Request) -> None:
     """Before every route of one run: whoever asks may see it, or it is not there."""
     run = request.path_params.get("run")
     if run is not None and not _access(request).may(run):
-        raise _no_run(run)
-
-
-def _no_run(run: str) -> HTTPException:
-    return HTTPException(404, f"no run {run!r}")
+        raise no_run(run)
 
 
 def _add_api(app: FastAPI, accounts: Accounts) -> None:
@@ -256,10 +248,8 @@ def _add_api(app: FastAPI, accounts: Accounts) -> None:
         request: Request, run: str, start: float | None = None, end: float | None = None
     ) -> Response:
         """`start` and `end` are unix seconds; left out, the run's own. What lies outside of the run is not counted."""
-        window = tuple(None if at is None else _ns(at) for at in (start, end))
-        if None not in window and window[0] >= window[1]:
-            raise HTTPException(422, f"start {start} is not before end {end}")
-        return _json(await _found(run, accounts.past(run, *window, _access(request).token_id)))
+        window = window_ns(start, end)
+        return in_json(await found(run, accounts.past(run, *window, _access(request).token_id)))
 
     @app.get(
         "/api/v1/runs/{run:run}/rolling",
@@ -267,8 +257,8 @@ def _add_api(app: FastAPI, accounts: Accounts) -> None:
         summary="The last 5 minutes, hour and day of a run, and its lifetime, side by side",
     )
     async def rolling(request: Request, run: str) -> Response:
-        windows = await _found(run, accounts.rolling(run, _access(request).token_id))
-        return _json({"run": run, "windows": windows})
+        windows = await found(run, accounts.rolling(run, _access(request).token_id))
+        return in_json({"run": run, "windows": windows})
 
     @app.get(
         "/api/v1/runs/{run:run}",
@@ -277,25 +267,9 @@ def _add_api(app: FastAPI, accounts: Accounts) -> None:
     )
     async def run(run: str) -> Response:
         try:
-            return _json(accounts.document(run))
+            return in_json(accounts.document(run))
         except KeyError:
-            raise _no_run(run) from None
-
-
-def _ns(seconds: float) -> int:
-    if not abs(seconds) < 4e9:
-        raise HTTPException(422, f"{seconds}: want unix seconds")
-    return round(seconds * 1e9)
-
-
-async def _found(run: str, coming):
-    """What comes of a run, or the status that says why it does not."""
-    try:
-        return await coming
-    except KeyError:
-        raise _no_run(run) from None
-    except HistoryError as error:
-        raise HTTPException(503, str(error)) from None
+            raise no_run(run) from None
 
 
 def _add_operations(app: FastAPI, exposition: Exposition) -> None:

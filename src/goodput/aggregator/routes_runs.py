@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
-from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 
 from goodput.aggregator import models_runs as models
 from goodput.aggregator.accounts import Accounts
-from goodput.aggregator.history import HistoryError
+from goodput.aggregator.answers import found, in_json, window_ns
 from goodput.aggregator.summaries import Summaries
 from goodput.aggregator.timeline import POINTS_MAX
 from goodput.aggregator.timelines import Timelines
@@ -36,7 +35,7 @@ def add_runs(app: FastAPI, accounts: Accounts) -> None:
         request: Request, limit: _Limit = RUNS_LISTED_MAX, offset: _Offset = 0, q: _Search = ""
     ) -> Response:
         """`q` is a part of the name, in any case. `total` counts all that match; `truncated` says there are more."""
-        return _json(await summaries.page(limit, offset, q, request.scope["access"].may))
+        return in_json(await summaries.page(limit, offset, q, request.scope["access"].may))
 
     @app.get(
         "/api/v1/runs/{run:run}/timeline",
@@ -55,22 +54,5 @@ def add_runs(app: FastAPI, accounts: Accounts) -> None:
         end: float | None = None,
     ) -> Response:
         """Each bucket's states sum to its `gpu_seconds`. `start` and `end` are unix seconds, as for the account."""
-        window = tuple(None if at is None else _ns(at) for at in (start, end))
-        if None not in window and window[0] >= window[1]:
-            raise HTTPException(422, f"start {start} is not before end {end}")
-        try:
-            return _json(await timelines.of(run, points, window, request.scope["access"].token_id))
-        except KeyError:
-            raise HTTPException(404, f"no run {run!r}") from None
-        except HistoryError as error:
-            raise HTTPException(503, str(error)) from None
-
-
-def _ns(seconds: float) -> int:
-    if not abs(seconds) < 4e9:
-        raise HTTPException(422, f"{seconds}: want unix seconds")
-    return round(seconds * 1e9)
-
-
-def _json(value) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")
+        coming = timelines.of(run, points, window_ns(start, end), request.scope["access"].token_id)
+        return in_json(await found(run, coming))

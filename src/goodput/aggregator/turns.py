@@ -25,9 +25,8 @@ class Turns:
         self._waiting_max = waiting_max  # of all owners together
         self._is_taken = False
         self._ahead: deque[asyncio.Future] = deque()
-        self._queues: OrderedDict[str, deque[asyncio.Future]] = (
-            OrderedDict()
-        )  # none is empty; whose turn it is in front
+        # None is empty; in front is the one whose turn it is.
+        self._queues: OrderedDict[str, deque[asyncio.Future]] = OrderedDict()
 
     @asynccontextmanager
     async def of(self, owner: str | None, owner_max: int = 0):
