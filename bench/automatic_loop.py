@@ -1,10 +1,11 @@
 """The training loop that bench/automatic.py times: blocks of steps, bare and measured in turns, in one process.
 
-    python -m bench.automatic_loop KIND SIZE SECONDS MODE...     # MODE: bare, hand, auto, traceml
+    python -m bench.automatic_loop KIND SIZE SECONDS MODE...     # MODE: bare, again (bare, too), hand, auto, traceml
     python -m bench.automatic_loop KIND                          # prints the SIZE that makes a step that long here
 
-Writes the length of every step, in microseconds, as JSON: {mode: [[...] of each block]}. The steps of a block before its settled
-part are left out: in them root modules are found and the overhead budget takes its measure.
+Writes the length of every step, in microseconds, as JSON: {mode: [[...] of each block]}. All blocks use the same batches:
+others would lie elsewhere in the caches. The steps of a block before its settled part are left out: in them root
+modules are found and the overhead budget takes its measure.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from torch import nn
 
 # Per kind: width of the layers, and the length of a step in seconds, which the size of a batch is chosen for.
 KINDS = {"0.3ms": (160, 0.0003), "1.4ms": (320, 0.0014), "10ms": (768, 0.010)}
-BLOCKS = 24
+BLOCKS = 40
 BATCHES = 16
 
 
 class Batches(torch.utils.data.Dataset):
-    def __init__(self, width: int, size: int, steps: int):
+    def __init__(self, width: int, size: int):
         self.made = [(torch.randn(size, width), torch.randn(size, 1)) for _ in range(BATCHES)]
-        self.steps = steps
+        self.steps = 0
 
     def __len__(self):
         return self.steps
@@ -40,17 +41,18 @@ class Loop:
     """One model and its blocks."""
 
     def __init__(self, kind: str, size: int):
-        width, self.size = KINDS[kind][0], size
+        width = KINDS[kind][0]
         torch.set_num_threads(1)
         torch.manual_seed(0)
-        self.width = width
+        self.batches = Batches(width, size)
         self.model = nn.Sequential(
             *(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
         )
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4)
 
     def loader(self, steps: int):
-        return torch.utils.data.DataLoader(Batches(self.width, self.size, steps), batch_size=None)
+        self.batches.steps = steps
+        return torch.utils.data.DataLoader(self.batches, batch_size=None)
 
     def bare(self, steps: int) -> list[float]:
         model, optimizer, moments = self.model, self.optimizer, []
@@ -61,6 +63,8 @@ class Loop:
             loss.backward()
             optimizer.step()
         return moments
+
+    again = bare
 
     def auto(self, steps: int) -> list[float]:
         import goodput.auto
@@ -125,13 +129,13 @@ def main() -> None:
     moments = loop.bare(50)
     step_seconds = (moments[-1] - moments[10]) / 39
     # Five times 64 steps are what the budget judges by, and it matters for short steps alone.
-    settling = 400 if step_seconds < 0.003 else 20
+    settling = {"auto": 400 if step_seconds < 0.003 else 20}
     steps = max(round(float(seconds) / BLOCKS / step_seconds), 10)
     found: dict[str, list[list[float]]] = {mode: [] for mode in modes}
     for turn in range(len(modes) * BLOCKS):
         # Every mode as often in every place.
         mode = modes[(turn + turn // len(modes)) % len(modes)]
-        found[mode].append(loop.block(mode, steps, settling))
+        found[mode].append(loop.block(mode, steps, settling.get(mode, 20)))
     with open(os.environ["BENCH_OUTPUT"], "w") as file:
         json.dump(found, file)
 

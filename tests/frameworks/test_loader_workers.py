@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from torch.utils.data import dataloader as upstream  # noqa: E402
 from torch.utils.data._utils import fetch as upstream_fetch  # noqa: E402
 from torch.utils.data._utils import worker as upstream_worker  # noqa: E402
 
+from goodput.sdk.patches import loader as loader_patch  # noqa: E402
 from goodput.sdk.patches import workers as patch  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.alone]
@@ -40,7 +42,8 @@ PATCHED = (
     (upstream._MultiProcessingDataLoaderIter, "__init__"),
     (upstream._MultiProcessingDataLoaderIter, "_next_data"),
     (upstream._SingleProcessDataLoaderIter, "__init__"),
-    (upstream._SingleProcessDataLoaderIter, "_next_data"),
+    (upstream.DataLoader, "__iter__"),
+    (upstream._BaseDataLoaderIter, "__next__"),
     (upstream_fetch._BaseDatasetFetcher, "collate_fn"),
 )
 UNPATCHED = [vars(owner).get(name) for owner, name in PATCHED]
@@ -51,14 +54,16 @@ os.register_at_fork(after_in_child=lambda: [session.after_fork() for session in 
 
 
 class Trainer:
-    """A session with this patch alone; steps are bounded by hand."""
+    """A session with the patches of loaders alone; steps are bounded by hand."""
 
     def __init__(self, directory):
         self.session = Session({"GOODPUT_DIR": str(directory)})
         self.session.start(run="r", rank=0, world_size=1)
         FORKING[:] = [self.session]
         self.auto = Automatic(self.session, lambda name: self.session.define(name, None))
+        loader_patch.apply(torch, self.auto)
         patch.apply(torch.utils.data, self.auto)
+        self.auto.by_hand()
 
     def train(self, loader, compute=0.0) -> list:
         batches = []
@@ -273,10 +278,47 @@ def test_two_loaders_at_once_have_slots_of_their_own(trainer):
     assert (found["main"], found["workers"], found["batch_size"], found["left_out"]) == (1, 2, 2, 0)
 
 
-def test_a_loader_of_another_thread_or_outside_the_phase_is_not_waited_for(trainer):
-    list(DataLoader(data.Planted(4), batch_size=2))
+def test_a_loader_of_another_thread_or_of_an_evaluation_is_not_waited_for(trainer):
+    thread = threading.Thread(target=list, args=(DataLoader(data.Planted(4), batch_size=2),))
+    thread.start()
+    thread.join(60)
+    assert trainer.snapshot().loader == {}
+    with torch.no_grad():
+        assert len(list(DataLoader(data.Planted(4), batch_size=2))) == 2
     found = trainer.snapshot().loader
     assert found["starts"] == 1 and found["batches"] == found["wait_ns"] == 0
+
+
+def test_a_quick_loader_is_looked_at_now_and_then(trainer):
+    """All batches are counted; the waits of those that were looked at stand for the others."""
+    kind = upstream_fetch._MapDatasetFetcher
+    before, loader = dict(vars(kind)), DataLoader(range(1000), batch_size=2)
+    iterator = iter(loader)
+    recorder, looks = trainer.session.recorder, 0
+    recorder.iterator = trainer.auto.loaders.change(iterator) or trainer.auto.loaders._current
+    for _ in range(500):
+        looks += recorder.passes == 0
+        with trainer.auto.loader:
+            next(iterator)
+        assert type(iterator._dataset_fetcher) is kind
+    assert list(iterator) == [] and dict(vars(kind)) == before
+    found = trainer.snapshot().loader
+    assert found["batches"] == found["inside"] == 500
+    assert 8 <= looks <= 40  # One in 64, or one in 16 where the machine is slow.
+    assert 0 < found["wait_ns"] < 4 * trainer.snapshot().totals[page.PHASES.index("loader")]
+    assert found["wait_ns"] == sum(found[f"wait_{why}_ns"] for why in ("storage", "decode", "collate"))
+
+
+def test_a_fetcher_that_cannot_be_watched_is_timed_as_a_whole(trainer):
+    class Fixed(upstream_fetch._MapDatasetFetcher):
+        collate_fn = property(lambda self: list, lambda self, value: None)
+
+    iterator = iter(DataLoader(data.Planted(4, sleep=0.01), batch_size=2))
+    iterator._dataset_fetcher.__class__ = Fixed
+    assert len(list(iterator)) == 2
+    assert type(iterator._dataset_fetcher) is Fixed
+    found = trainer.snapshot().loader
+    assert found["batches"] == 2 and found["wait_ns"] > 40_000_000 and found["wait_collate_ns"] == 0
 
 
 # ---- Nothing changes

@@ -8,21 +8,28 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <structmember.h>
-#include <math.h>
+#include <string.h>
 
 #include "_fast.h"
 
-/* Seconds rounded to IEEE binary16, half to even; its 15 low bits are the bin. */
+/* Seconds rounded to IEEE binary16, half to even; its 15 low bits are the bin. Without a call of the C library's, whose
+ * code would have to be fetched anew at every boundary. */
 static inline int half_bin(double seconds)
 {
-    int exponent;
-    double fraction;
+    uint64_t bits, mantissa, left;
+    int bin;
     if (seconds >= OVERFLOW_SECONDS)
         return OVERFLOW_BIN;
-    if (seconds < 6.103515625e-05) /* 2^-14: below it the bins are 2^-24 wide. */
-        return seconds > 0 ? (int)rint(seconds * 16777216.0) : 0;
-    fraction = frexp(seconds, &exponent);
-    return ((exponent + 14) << 10) + (int)rint((2.0 * fraction - 1.0) * 1024.0);
+    if (seconds < 6.103515625e-05) { /* 2^-14: below it the bins are 2^-24 wide. */
+        const double whole = 6755399441055744.0; /* 1.5 * 2^52: a double of that size has no fraction. */
+        double rounded = (seconds > 0 ? seconds * 16777216.0 : 0) + whole;
+        return (int)(rounded - whole);
+    }
+    memcpy(&bits, &seconds, sizeof bits);
+    mantissa = bits & 0xfffffffffffffULL;
+    left = mantissa & 0x3ffffffffffULL; /* The 42 bits that a binary16 has not. */
+    bin = (((int)(bits >> 52) - 1023 + 15) << 10) + (int)(mantissa >> 42);
+    return bin + (left > 0x20000000000ULL || (left == 0x20000000000ULL && (bin & 1)));
 }
 
 static inline void store(Clock *clock, long long word, uint64_t value)
@@ -117,7 +124,6 @@ static void Clock_dealloc(Clock *self)
     PyTypeObject *type = Py_TYPE(self);
     release_words(self);
     Py_CLEAR(self->device);
-    Py_CLEAR(self->passing);
     Py_CLEAR(self->iterator);
     Py_CLEAR(self->anchor);
     Py_CLEAR(self->optimizer);
@@ -215,15 +221,13 @@ static PyObject *Clock_back(Clock *self, PyObject *argument)
 #define STEP_BIAS (1ULL << 63)
 
 /* Close the running step: its record in the ring, sealed last, and one count in the histogram of lengths. */
-static PyObject *Clock_close_step(Clock *self, PyObject *argument)
+static int close_step(Clock *self, long long now)
 {
-    long long now = PyLong_AsLongLong(argument), at, word, start = self->step_start_ns, number = self->steps + 1;
-    if (now == -1 && PyErr_Occurred())
-        return NULL;
+    long long at, word, start = self->step_start_ns, number = self->steps + 1;
     at = self->ring + (number - 1) % self->ring_records * self->record_words;
     if (at + self->record_words > self->words_count || self->histograms + OVERFLOW_BIN >= self->words_count) {
         PyErr_SetString(PyExc_IndexError, "no such word");
-        return NULL;
+        return -1;
     }
     if (now < self->last_ns)
         now = self->last_ns;
@@ -255,11 +259,19 @@ static PyObject *Clock_close_step(Clock *self, PyObject *argument)
     if (!is_backed(self, word)) {
         PyObject *counted = PyObject_CallMethod((PyObject *)self, "count_first", "L", word);
         if (counted == NULL)
-            return NULL;
+            return -1;
         Py_DECREF(counted);
     } else
         add(self, word, 1);
-    return PyLong_FromLongLong(now);
+    return 0;
+}
+
+static PyObject *Clock_close_step(Clock *self, PyObject *argument)
+{
+    long long now = PyLong_AsLongLong(argument);
+    if ((now == -1 && PyErr_Occurred()) || close_step(self, now) < 0)
+        return NULL;
+    return PyLong_FromLongLong(self->step_end_ns);
 }
 
 /* The time since `from` was our own. One reading of the clock in it is there for this measure alone. */
@@ -270,15 +282,11 @@ void goodput_count_own(Clock *self, long long from)
 }
 
 /* Close the running step, and begin the next one where it ended. */
-PyObject *goodput_turn_step(Clock *self, long long samples)
+int goodput_turn_step(Clock *self, long long samples)
 {
-    PyObject *now, *end;
     self->step_samples = samples;
-    now = PyLong_FromLongLong(now_ns());
-    end = now ? Clock_close_step(self, now) : NULL;
-    Py_XDECREF(now);
-    if (end == NULL)
-        return NULL;
+    if (close_step(self, now_ns()) < 0)
+        return -1;
     self->step_samples = 0;
     self->step_start_ns = self->step_end_ns;
     store(self, self->word_step_start, (uint64_t)self->step_start_ns);
@@ -286,13 +294,15 @@ PyObject *goodput_turn_step(Clock *self, long long samples)
         goodput_count_own(self, self->hook_ns ? self->hook_ns : self->step_end_ns);
         self->hook_ns = self->measuring = 0;
     }
-    return end;
+    return 0;
 }
 
 static PyObject *Clock_turn_step(Clock *self, PyObject *samples)
 {
     long long count = PyLong_AsLongLong(samples);
-    return count == -1 && PyErr_Occurred() ? NULL : goodput_turn_step(self, count);
+    if ((count == -1 && PyErr_Occurred()) || goodput_turn_step(self, count) < 0)
+        return NULL;
+    return PyLong_FromLongLong(self->step_end_ns);
 }
 
 static PyMemberDef Clock_members[] = {
@@ -334,9 +344,11 @@ static PyMemberDef Clock_members[] = {
     {"plain", T_BOOL, offsetof(Clock, plain), 0, "whether nothing is to be settled at the step's end"},
     {"unseen", T_BOOL, offsetof(Clock, unseen), 0, "whether an optimizer may step without a hook"},
     {"sampled", T_BOOL, offsetof(Clock, sampled), 0, "whether some steps are to be at rest"},
-    {"passes", T_LONGLONG, offsetof(Clock, passes), 0, "quick batches that may come without being looked at"},
+    {"looking", T_BOOL, offsetof(Clock, looking), 0, "whether batches of the iterator are looked at now and then"},
+    {"passes", T_LONGLONG, offsetof(Clock, passes), 0, "its batches that may come before one is looked at"},
     {"passed", T_LONGLONG, offsetof(Clock, passed), 0, "those that came"},
-    {"passing", T_OBJECT, offsetof(Clock, passing), 0, "weak reference to the iterator that makes them"},
+    {"word_batches", T_LONGLONG, offsetof(Clock, word_batches), 0, "the word that counts batches"},
+    {"word_inside", T_LONGLONG, offsetof(Clock, word_inside), 0, "the word that counts those the step thread makes"},
     {"iterator", T_OBJECT, offsetof(Clock, iterator), 0, "weak reference to the training iterator asked last"},
     {"anchor", T_OBJECT, offsetof(Clock, anchor), 0, "weak reference to the optimizer that bounds steps"},
     {"optimizer", T_OBJECT, offsetof(Clock, optimizer), 0, "weak reference to the optimizer whose step runs"},
@@ -403,7 +415,7 @@ static void Phase_dealloc(Phase *self)
 static int is_elsewhere(Phase *self)
 {
     Clock *clock = self->recorder;
-    return clock == NULL || (long long)PyThread_get_thread_ident() != clock->thread ||
+    return clock == NULL || this_thread() != clock->thread ||
            self->histogram + OVERFLOW_BIN >= clock->words_count;
 }
 
@@ -574,9 +586,12 @@ static struct PyModuleDef module = {
     .m_methods = functions,
 };
 
+int goodput_ident_is_pointer;
+
 PyMODINIT_FUNC PyInit__fast(void)
 {
     PyObject *made;
+    goodput_ident_is_pointer = (long long)PyThread_get_thread_ident() == thread_pointer();
     if (PyType_Ready(&ClockType) < 0 || PyType_Ready(&PhaseType) < 0)
         return NULL;
     made = PyModule_Create(&module);

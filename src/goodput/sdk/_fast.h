@@ -15,34 +15,38 @@ typedef struct {
     long long current, began_ns, child_ns;
 } Frame;
 
+/* What every hook reads comes first, so that it lies in few cache lines: between two hooks the model's own work has
+ * taken the caches. */
 typedef struct {
     PyObject_HEAD
-    PyObject *words_object;
-    Py_buffer view;
+    long long thread, resting, last_ns, current, child_ns, began;
+    long long step_start_ns;
+    long long gap, length; /* What the next gap may be charged to, and how long the last outermost phase took. */
     uint64_t *words;
     Py_ssize_t words_count;
-    unsigned char *backed; /* One bit for each 1 << BLOCK_BITS words whose memory is known to be there. */
-    long long thread, last_ns, child_ns, entries, current;
     long long word_last, word_phase, word_totals;
+    Frame *stack;
+    Py_ssize_t depth, room;
+    PyObject *device; /* Called with the charged word at each boundary, or NULL. */
+    unsigned char *backed; /* One bit for each 1 << BLOCK_BITS words whose memory is known to be there. */
+    long long hook_ns;
+    /* What automatic instrumentation knows between its hooks: see automatic.Automatic. */
+    char inside, evaluating, trained, fetched, counting, plain, preparing, sampled, unseen;
+    char looking; /* Whether a batch of the iterator is looked at, when `passes` of them have come. */
+    char measuring, raised;
+    long long after, entries, skipped, batch_samples, optimizer_depth, reducers, micro_batches, optimizer_steps;
+    PyObject *iterator, *anchor, *optimizer; /* Weak references; the last to the one that steps. */
+    /* Batches that are not looked at: how many may come, how many came, and the words that count them. */
+    long long passes, passed, word_batches, word_inside;
+    long long steps, samples, step_end_ns, step_next, step_samples, phase_cost_ns, step_cost_ns;
     /* Where a step's words lie, in the order of clock.Clock.layout. */
     long long ring, ring_records, record_words, slots, word_outside, word_steps, word_samples, word_step_start,
         word_step_next, word_cost, histograms;
     long long columns; /* Phases that may have time, of the slots that a record has. */
-    long long steps, samples, step_start_ns, step_end_ns, step_next, step_samples, phase_cost_ns, step_cost_ns;
-    long long gap, length; /* What the next gap may be charged to, and how long the last outermost phase took. */
-    /* What automatic instrumentation knows between its hooks: see automatic.Automatic. */
-    long long began, after, batch_samples, optimizer_depth, micro_batches, optimizer_steps, reducers;
-    char inside, evaluating, trained, fetched, counting, plain, preparing, sampled, unseen;
     /* The overhead budget: see budget.py. While `resting` steps are left nothing is measured. */
-    long long own_ns, rest_ns, reading_ns, hook_ns, extra_cost_ns, resting, rested, skipped;
-    char measuring;
-    long long passes, passed; /* Quick batches that are not looked at: how many may come, how many came. */
-    PyObject *passing;        /* Weak reference to the iterator that makes them. */
-    PyObject *iterator, *anchor, *optimizer; /* Weak references; the last to the one that steps. */
-    PyObject *device;      /* Called with the charged word at each boundary, or NULL. */
-    char raised;
-    Frame *stack;
-    Py_ssize_t depth, room;
+    long long own_ns, rest_ns, reading_ns, extra_cost_ns, rested;
+    PyObject *words_object;
+    Py_buffer view;
 } Clock;
 
 typedef struct {
@@ -60,9 +64,29 @@ static inline long long now_ns(void)
     return (long long)t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
+/* PyThread_get_thread_ident(), which is the thread pointer in the C libraries of Linux: without a call where that was
+ * found to be so. */
+extern int goodput_ident_is_pointer;
+
+static inline long long thread_pointer(void)
+{
+#if defined(__x86_64__) && defined(__linux__)
+    long long pointer;
+    __asm__("movq %%fs:0, %0" : "=r"(pointer));
+    return pointer;
+#else
+    return 0;
+#endif
+}
+
+static inline long long this_thread(void)
+{
+    return goodput_ident_is_pointer ? thread_pointer() : (long long)PyThread_get_thread_ident();
+}
+
 PyObject *goodput_enter(Phase *phase);
 PyObject *goodput_exit(Phase *phase, int raised);
-PyObject *goodput_turn_step(Clock *clock, long long samples);
+int goodput_turn_step(Clock *clock, long long samples);
 void goodput_count_own(Clock *clock, long long from);
 void goodput_forgive(void);
 int goodput_add_hooks(PyObject *module, PyTypeObject *phase_type);

@@ -7,7 +7,7 @@
 #include "_fast.h"
 #include <structmember.h>
 
-enum { NEXT, BACKWARD, BEFORE_STEP, AFTER_STEP, PLAIN, FORWARD, ZERO_GRAD, FETCH, KINDS };
+enum { NEXT, BACKWARD, BEFORE_STEP, AFTER_STEP, PLAIN, FORWARD, ZERO_GRAD, KINDS };
 enum { NOTHING, AFTER_FORWARD, AFTER_BACKWARD };
 #define DEPTH_MAX 4
 #define CHECK_STEPS 64 /* The Python hook sees at least every so many steps: automatic.CHECK_STEPS. */
@@ -25,7 +25,7 @@ typedef struct {
     PyObject *dict, *weakrefs;
 } Hook;
 
-static PyObject *slot_name, *call_name; /* "_compiled_call_impl", "_call_impl" */
+static PyObject *slot_name, *call_name, *shape_name; /* "_compiled_call_impl", "_call_impl", "shape" */
 
 static PyObject *of_weak(PyObject *reference)
 {
@@ -37,7 +37,7 @@ static int is_common(Hook *self)
     Clock *clock = self->phase->recorder;
     PyObject *answer;
     int common;
-    if (clock == NULL || (long long)PyThread_get_thread_ident() != clock->thread || clock->evaluating)
+    if (clock == NULL || this_thread() != clock->thread || clock->evaluating)
         return 0;
     if (self->kind != PLAIN && self->kind != ZERO_GRAD && (clock->inside || clock->began == 0 || clock->step_start_ns != clock->began))
         return 0;
@@ -67,7 +67,7 @@ static PyObject *own_slot(PyObject *module)
 static int is_measured(Clock *clock)
 {
     return clock->measuring && (!clock->resting || clock->rested == 1) &&
-           (long long)PyThread_get_thread_ident() == clock->thread;
+           this_thread() == clock->thread;
 }
 
 /* The hook's own time is interrupted by a call of what is not ours. */
@@ -144,7 +144,7 @@ static long long samples_of(PyObject *batch)
     if (batch == NULL)
         return 0;
     Py_INCREF(batch); /* What it is asked may let go of it. */
-    shape = PyObject_GetAttrString(batch, "shape");
+    shape = PyObject_GetAttr(batch, shape_name);
     Py_DECREF(batch);
     if (shape == NULL) {
         goodput_forgive();
@@ -163,14 +163,34 @@ static long long samples_of(PyObject *batch)
     return count;
 }
 
+static void count_in(Clock *clock, long long word)
+{
+    if (word > 0 && word < clock->words_count)
+        clock->words[word]++;
+}
+
+/* A batch that is not looked at came, unless to make it another iterator's batch was fetched, of which the count is now. */
+static void pass(Clock *clock, PyObject *iterator)
+{
+    count_in(clock, clock->word_batches);
+    count_in(clock, clock->word_inside);
+    if (clock->passes > 0 && of_weak(clock->iterator) == iterator) {
+        clock->passes--;
+        clock->passed++;
+    }
+}
+
 static PyObject *next_batch(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
 {
     Clock *clock = self->phase->recorder;
     PyObject *batch;
+    int looking = clock->looking;
     clock->after = NOTHING;
     batch = timed(self, args, flags, names);
     if (batch != NULL) {
         clock->fetched = 1;
+        if (looking)
+            pass(clock, args[0]);
         if (clock->counting) {
             long long samples = samples_of(batch);
             if (samples > 0 && clock->batch_samples < SAMPLES_MAX)
@@ -210,8 +230,10 @@ static PyObject *forward(Hook *self, PyObject *const *args, size_t flags, PyObje
 static PyObject *before_step(Hook *self, PyObject *optimizer)
 {
     Clock *clock = self->phase->recorder;
-    PyObject *entered, *reference = PyWeakref_NewRef(optimizer, NULL);
-    if (reference == NULL)
+    PyObject *entered, *reference = clock->anchor;
+    if (of_weak(reference) == optimizer)
+        Py_INCREF(reference);
+    else if ((reference = PyWeakref_NewRef(optimizer, NULL)) == NULL)
         goodput_forgive();
     clock->optimizer_depth = 1;
     Py_XSETREF(clock->optimizer, reference);
@@ -240,44 +262,17 @@ static PyObject *after_step(Hook *self)
     clock->trained = clock->fetched = 0;
     clock->after = NOTHING;
     clock->batch_samples = 0;
-    done = goodput_turn_step(clock, samples);
-    if (done == NULL)
+    if (goodput_turn_step(clock, samples) < 0)
         goodput_forgive();
-    Py_XDECREF(done);
     clock->began = clock->step_start_ns;
     Py_RETURN_NONE;
-}
-
-/* A batch of which only the number is kept. An iterator that ends, or raises, is the Python hook's affair. */
-static PyObject *pass(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
-{
-    Clock *clock = self->phase->recorder;
-    PyObject *type, *value, *traceback, *done, *batch = call_theirs(clock, self->function, args, flags, names);
-    if (batch != NULL) {
-        clock->passes--;
-        clock->passed++;
-        return batch;
-    }
-    PyErr_Fetch(&type, &value, &traceback);
-    done = PyObject_CallNoArgs(self->test);
-    if (done == NULL)
-        goodput_forgive();
-    Py_XDECREF(done);
-    PyErr_Restore(type, value, traceback);
-    return NULL;
 }
 
 static PyObject *answer(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
 {
     Clock *clock = self->phase->recorder;
     PyObject *first = PyVectorcall_NARGS(flags) > 0 ? args[0] : NULL;
-    if (self->kind == FETCH) {
-        if (clock->passes > 0 && first != NULL && of_weak(clock->passing) == first &&
-            (long long)PyThread_get_thread_ident() == clock->thread)
-            return pass(self, args, flags, names);
-        return call_theirs(clock, self->slow, args, flags, names);
-    }
-    if (clock->resting && (long long)PyThread_get_thread_ident() == clock->thread) {
+    if (clock->resting && this_thread() == clock->thread) {
         if (self->kind == BEFORE_STEP)
             Py_RETURN_NONE;
         if (self->kind != AFTER_STEP)
@@ -289,7 +284,8 @@ static PyObject *answer(Hook *self, PyObject *const *args, size_t flags, PyObjec
     if (is_common(self)) {
         switch (self->kind) {
         case NEXT:
-            if (first != NULL && of_weak(clock->iterator) == first && clock->optimizer_depth == 0)
+            if (first != NULL && of_weak(clock->iterator) == first && clock->optimizer_depth == 0 &&
+                (!clock->looking || clock->passes > 0))
                 return next_batch(self, args, flags, names);
             break;
         case BACKWARD:
@@ -584,6 +580,8 @@ int goodput_add_hooks(PyObject *module, PyTypeObject *phase_type)
     if (slot_name == NULL && (slot_name = PyUnicode_InternFromString("_compiled_call_impl")) == NULL)
         return -1;
     if (call_name == NULL && (call_name = PyUnicode_InternFromString("_call_impl")) == NULL)
+        return -1;
+    if (shape_name == NULL && (shape_name = PyUnicode_InternFromString("shape")) == NULL)
         return -1;
     if (PyModule_AddObjectRef(module, "Slot", (PyObject *)&SlotType) < 0)
         return -1;

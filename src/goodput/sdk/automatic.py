@@ -77,6 +77,8 @@ class Automatic:
         self.loaders = None  # goodput.sdk.patches.loader.Loaders
         self.deep_look = None  # goodput.sdk.deep_look.DeepLook, where one was asked for
         self.is_worker = bool  # Replaced by what can tell a loader's worker process.
+        # Replaced by what looks at what a batch is waited for: (advance, iterator) -> batch, and (iterator) before its first.
+        self.next_of, self.look_at = _call, bool
         # The thread that waits for other ranks beside the step thread; whether an optimizer's step is none of training.
         self.waiting, self.removed = 0, False
         self.collectives: dict = {}  # those that torch.distributed carries, each with what it replaced
@@ -366,6 +368,10 @@ class Automatic:
 
 def _nobody() -> None:
     """A reference to what is gone."""
+
+
+def _call(function, argument):
+    return function(argument)
 
 
 def _on_recorder(name: str) -> property:

@@ -66,9 +66,9 @@ class Clock:
         self.optimizer_depth = self.micro_batches = self.optimizer_steps = self.reducers = 0
         self.inside = self.evaluating = self.trained = self.fetched = self.counting = self.plain = (
             self.preparing
-        ) = self.sampled = self.unseen = False
-        self.iterator = self.anchor = self.optimizer = self.passing = None
-        self.passes = self.passed = 0
+        ) = self.sampled = self.unseen = self.looking = False
+        self.iterator = self.anchor = self.optimizer = None
+        self.passes = self.passed = self.word_batches = self.word_inside = 0
         # Of the overhead budget, see budget.Budget.
         self.own_ns = self.rest_ns = self.reading_ns = self.extra_cost_ns = 0
         self.resting = self.rested = self.skipped = 0

@@ -18,9 +18,8 @@ from goodput.sdk.recorder import compiled
 
 # The kinds of _hooks.c: an iterator's __next__, a backward pass, before and after an optimizer's step, and a function
 # that is a phase wherever it is called but in an evaluation, a root module's call, of which the function is the
-# compiled one or a weak reference to the module, an optimizer's zero_grad, and the making of a batch in the step
-# thread, of which `test` is called where the iterator has ended or raised.
-NEXT, BACKWARD, BEFORE_STEP, AFTER_STEP, PLAIN, FORWARD, ZERO_GRAD, FETCH = range(8)
+# compiled one or a weak reference to the module, and an optimizer's zero_grad.
+NEXT, BACKWARD, BEFORE_STEP, AFTER_STEP, PLAIN, FORWARD, ZERO_GRAD = range(7)
 
 
 def hook(kind: int, phase, function, slow, test=None, gap: int = -1):

@@ -37,6 +37,7 @@ _CPUS, _QUEUE, _STARTUP = W["wait_cpus_ns"], W["wait_queue_ns"], W["wait_startup
 ENTRIES_MAX = 64
 # A batch that the step thread made in less than this is followed by so many that are not looked at.
 QUICK_NS, SKIPS = 1_000_000, 15
+VERY_QUICK_NS, MANY_SKIPS = 100_000, 63
 COUNT_MAX = 1 << 40  # of what a loader says of itself
 
 
@@ -69,6 +70,7 @@ class Loads:
 
     def __init__(self, recorder):
         self.recorder = recorder
+        recorder.word_batches, recorder.word_inside = _BATCHES, _INSIDE
         self.entries: list[Entry] = []
         self.numbers = 0
         self.main: Entry | None = None
@@ -187,34 +189,35 @@ class Loads:
         # An iterator's first tasks wait for the processes to start.
         words[_STARTUP if index < watched.workers and not watched.floor_ns else _QUEUE] += early
 
-    def count_passed(self) -> None:
-        """No more batches come that are not looked at: count those that did."""
+    def look_at(self, watched: Watched | None) -> None:
+        """Another iterator is asked for training's batches from now on. One without workers is looked at here."""
         recorder = self.recorder
-        passed, recorder.passed, recorder.passes, recorder.passing = recorder.passed, 0, 0, None
-        if recorder.words is not None:
-            recorder.words[_BATCHES] += passed
-            recorder.words[_INSIDE] += passed
+        recorder.looking, recorder.passes, recorder.passed = watched is not None and not watched.workers, 0, 0
+
+    def passed(self) -> None:
+        """A batch came that was not looked at."""
+        recorder = self.recorder
+        recorder.passes, recorder.passed = recorder.passes - 1, recorder.passed + 1
+        recorder.words[_BATCHES] += 1
+        recorder.words[_INSIDE] += 1
 
     def arrived_here(self, iterator, watched: Watched, began: tuple, marked: tuple, now_ns: int) -> None:
         """A batch of a loader without workers was made; moments are (wall, CPU of this thread).
 
-        After a quick one some are not looked at; the next stands for them too.
+        After a quick one some of the same iterator are not looked at; the next stands for them too.
         """
         recorder = self.recorder
-        words, entry, stands_for = recorder.words, watched.entry, 1
-        if recorder.passing is not None and recorder.passing() is iterator:
+        words, entry, took_ns, stands_for = recorder.words, watched.entry, now_ns - began[0], 1
+        # Only an iterator that is known to be training's is not looked at.
+        if recorder.looking and recorder.iterator is not None and recorder.iterator() is iterator:
             stands_for, recorder.passed = recorder.passed + 1, 0
-        elif recorder.passed:
-            self.count_passed()
-        recorder.passes = SKIPS if now_ns - began[0] < QUICK_NS else 0
-        if recorder.passes and stands_for == 1:
-            recorder.passing = weakref.ref(iterator)
-        waited_ns = (now_ns - began[0]) * stands_for
+            recorder.passes = MANY_SKIPS if took_ns < VERY_QUICK_NS else SKIPS if took_ns < QUICK_NS else 0
+        waited_ns = took_ns * stands_for
         dataset_ns, decode_ns = (marked[0] - began[0]) * stands_for, (marked[1] - began[1]) * stands_for
         if decode_ns > dataset_ns:
             decode_ns = dataset_ns
-        words[_BATCHES] += stands_for
-        words[_INSIDE] += stands_for
+        words[_BATCHES] += 1
+        words[_INSIDE] += 1
         words[_WAIT] += waited_ns
         words[_DECODE] += decode_ns
         words[_STORAGE] += dataset_ns - decode_ns

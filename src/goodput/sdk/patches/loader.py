@@ -62,7 +62,7 @@ def apply(torch, auto) -> None:
         if not recorder.step_start_ns:
             auto.open_step()
         recorder.after = NOTHING
-        batch = phase.run(advance, self)
+        batch = phase.run(auto.next_of, advance, self)
         recorder.fetched = True
         if recorder.counting:
             recorder.batch_samples += size(batch)
@@ -119,6 +119,7 @@ class Loaders:
         recorder.counting = self._counted() is None or self._counted() is loader
         # The compiled hook knows training iterators alone.
         recorder.iterator = self._current if known else None
+        self.auto.look_at(iterator)
         self.auto.unsettled, recorder.plain = True, False
 
     def step_ended(self) -> None:
@@ -138,7 +139,7 @@ class Loaders:
         self._training.clear()
         self.asked.clear()
         self._current = self._counted = self._loader = _nothing
-        self.recorder.iterator = None
+        self.recorder.iterator, self.recorder.looking = None, False
 
 
 def _nothing() -> None:

@@ -2,7 +2,8 @@
 
 The iterators' `__init__` says who makes workers and where they may write, `_worker_loop` is watched in the worker
 (worker.py), and `_next_data` is timed where the step thread waits in the phase `loader` (loads.py). What the loader
-yields, its order, its seeds and its errors stay what they are. A loader without workers is timed in the step thread.
+yields, its order, its seeds and its errors stay what they are. A loader without workers is timed in the step thread,
+by the hook of loader.py.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import functools
 from _thread import get_ident
 from time import perf_counter_ns, thread_time_ns
 
-from goodput.sdk.hooks import FETCH, hook
 from goodput.sdk.loads import Loads, ask
 from goodput.sdk.signals import pass_on
 from goodput.sdk.worker import ARGUMENTS, NAME, Collate, Loop
@@ -26,6 +26,7 @@ torch/utils/data/_utils/worker.py: _worker_loop(dataset_kind, dataset, index_que
 takes a task as a tuple from index_queue.get and puts (index, data) on data_queue.
 torch/utils/data/_utils/fetch.py: fetchers keep `dataset` and look `self.collate_fn` up once the samples are there."""
 WATCHED = "_goodput_watched"
+KINDS_MAX = 16  # classes of fetchers whose twins are kept
 
 
 def apply(module, auto) -> None:
@@ -79,12 +80,8 @@ def _with_workers(kind, auto, loads: Loads, loop: Loop) -> None:
 
 
 def _without_workers(kind, fetch, auto, loads: Loads) -> None:
-    make, advance, recorder, waits = kind.__init__, kind._next_data, auto.recorder, auto.loader.total
-    base, marks = fetch._BaseDatasetFetcher, Marks(loads)
-
-    def unmark() -> None:
-        if base.__dict__.get(NAME) is marks:
-            delattr(base, NAME)
+    make, recorder = kind.__init__, auto.recorder
+    marks = Marks(loads, fetch._BaseDatasetFetcher)
 
     @functools.wraps(make)
     def __init__(self, loader, *args, **kwargs):
@@ -93,56 +90,78 @@ def _without_workers(kind, fetch, auto, loads: Loads) -> None:
         if entry is not None:
             _keep(auto, loads, self, loader, entry, began_ns)
 
-    @functools.wraps(advance)
-    def _next_data(self):
-        watched = self.__dict__.get(WATCHED)
-        if recorder.passes > 0 and recorder.passing is not None and recorder.passing() is self:
-            try:
-                data = advance(self)
-            except BaseException:
-                loads.count_passed()
-                raise
-            recorder.passes, recorder.passed = recorder.passes - 1, recorder.passed + 1
-            return data
-        if watched is None or recorder.current != waits or recorder.thread != get_ident() or loads.inside:
-            return advance(self)
+    def next_of(advance, iterator):
+        """advance(iterator), in the phase `loader`; what it waits for is looked at now and then."""
+        watched = iterator.__dict__.get(WATCHED)
+        # A loader inside the dataset of another is part of its fetch.
+        if watched is None or watched.workers or loads.inside is not None:
+            return advance(iterator)
+        if recorder.passes > 0 and recorder.iterator is not None and recorder.iterator() is iterator:
+            batch = advance(iterator)
+            loads.passed()
+            return batch
         try:
-            # A loader inside the dataset of another is part of its fetch.
-            loads.inside, loads.marked = getattr(self, "_dataset_fetcher", None), None
-            # The class has no such attribute; its instances have, and keep it where it was.
-            setattr(base, NAME, marks)
+            loads.inside, loads.marked = getattr(iterator, "_dataset_fetcher", None), None
+            marks.watch(loads.inside)
             began = perf_counter_ns(), thread_time_ns()
-            data = advance(self)
+            batch = advance(iterator)
         finally:
-            loads.inside = None
-            unmark()
+            fetcher, loads.inside = loads.inside, None
+            marks.leave(fetcher)
         now_ns = perf_counter_ns()
         try:
-            loads.arrived_here(self, watched, began, loads.marked or (now_ns, thread_time_ns()), now_ns)
+            loads.arrived_here(iterator, watched, began, loads.marked or (now_ns, thread_time_ns()), now_ns)
         except Exception as error:
-            _give_up(auto, self, error)
-        return data
+            _give_up(auto, iterator, error)
+        return batch
 
-    auto.patches.undo(unmark)
-    auto.patches.undo(loads.count_passed)
     auto.patches.replace(kind, "__init__", __init__)
-    auto.patches.replace(
-        kind, "_next_data", hook(FETCH, auto.loader, advance, _next_data, test=loads.count_passed)
-    )
+    auto.next_of = next_of
+    auto.look_at = lambda iterator: loads.look_at(iterator.__dict__.get(WATCHED))
 
 
 class Marks(Collate):
-    """A fetcher's `collate_fn`; looked up by the one at work in the step thread, it marks that the samples are there."""
+    """A fetcher's `collate_fn`; looked up by the one at work in the step thread, it marks that the samples are there.
 
-    def __init__(self, loads: Loads):
+    It stands on a class made of the fetcher's own, which the fetcher has while it is at work. To put it on the
+    fetcher's class and away again would slow every batch: the interpreter forgets what it knows of a class that changes.
+    """
+
+    def __init__(self, loads: Loads, base: type):
         super().__init__(lambda fetcher: False, None)
-        self.loads = loads
+        self.loads, self.base = loads, base
+        self._made: dict[type, type] = {}
 
     def __get__(self, fetcher, owner=None):
         if fetcher is not None and fetcher is self.loads.inside:
             self.loads.marked = perf_counter_ns(), thread_time_ns()
             return fetcher.__dict__[NAME]
         return super().__get__(fetcher, owner)
+
+    def watch(self, fetcher) -> None:
+        """Let the fetcher's next fetch be marked, if it is one of PyTorch's kind."""
+        kind = type(fetcher)
+        if not isinstance(fetcher, self.base) or NAME in vars(kind):
+            return
+        try:
+            made = self._made.get(kind)
+            if made is None:
+                if len(self._made) >= KINDS_MAX:
+                    self._made.clear()
+                names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+                made = self._made[kind] = type(kind.__name__, (kind,), {**names, NAME: self})
+            fetcher.__class__ = made
+        except Exception as error:
+            pass_on(error)
+
+    def leave(self, fetcher) -> None:
+        """The fetch is over: the fetcher has its own class again."""
+        kind = type(fetcher)
+        if vars(kind).get(NAME) is self:
+            try:
+                fetcher.__class__ = kind.__base__
+            except Exception as error:
+                pass_on(error)
 
 
 def _begin(auto, loads: Loads, loader, iterator):
@@ -166,4 +185,5 @@ def _keep(auto, loads: Loads, iterator, loader, entry, began_ns: int) -> None:
 def _give_up(auto, iterator, error: Exception) -> None:
     pass_on(error)
     iterator.__dict__.pop(WATCHED, None)
+    auto.recorder.looking = False
     auto.session.say(f"automatic: the loader is not measured: {type(error).__name__}: {error}")
