@@ -136,7 +136,7 @@ def test_a_text_that_costs_much_serves_for_a_second(exposition, monkeypatch):
     assert asyncio.run(scrape(RUNS + 1)) == (False, False)
     now += 10
     asyncio.run(exposition.text(EVERYTHING))
-    assert not exposition._made and not exposition._making, "nothing is kept for longer"
+    assert not exposition._made and not exposition._asked.coming, "nothing is kept for longer"
 
 
 def test_others_are_served_between_the_runs(exposition, monkeypatch):

@@ -196,7 +196,7 @@ def test_equal_questions_at_one_time_are_one_and_later_ones_are_not(monkeypatch)
         assert len(child.jobs) == 3 and {(job.run.name, job.windows[0][1]) for job in child.jobs} == {
             ("r1", 5), ("r1", 6), ("r2", 5)}  # fmt: skip
         assert [isinstance(one, asyncio.CancelledError) for one in found].count(True) == 2
-        assert found[1][0] == found[-3][0] == [{"n": 1}] and not history._coming
+        assert found[1][0] == found[-3][0] == [{"n": 1}] and not history._asked.coming
         await history.documents(run, [(0, 5)], **TOLD)
         assert len(child.jobs) == 4
 
@@ -221,7 +221,7 @@ def test_what_the_aggregator_needs_itself_is_never_refused(monkeypatch):
         child.gate.set()
         assert await own == "folded"
         assert [job.run.name for job in child.jobs][:2] == ["r0", "own"], "it came before all who waited"
-        await asyncio.gather(*history._coming.values(), return_exceptions=True)
+        await asyncio.gather(*history._asked.coming.values(), return_exceptions=True)
 
     asyncio.run(check())
 

@@ -22,6 +22,7 @@ from goodput.account import figures
 from goodput.account.account import FACTORS, Account
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts import Accounts
+from goodput.aggregator.asked import Asked
 from goodput.aggregator.door import Door
 from goodput.aggregator.health_costs import HealthView
 from goodput.aggregator.ingest import Ingest
@@ -47,7 +48,7 @@ class Exposition:
         self._accounts, self._ingest, self._health, self._clock_ns = accounts, ingest, health, clock_ns
         self._door = door
         # By the runs that are seen; of those one has a token for.
-        self._making: dict[tuple[str, ...], asyncio.Task] = {}
+        self._asked = Asked()
         self._made: dict[tuple[str, ...], _Made] = {}
 
     async def text(self, access: Access = EVERYTHING) -> bytes:
@@ -56,11 +57,7 @@ class Exposition:
         self._made = {runs: made for runs, made in self._made.items() if now < made.until}
         if key in self._made:
             return self._made[key].text
-        if key not in self._making:
-            making = self._making[key] = asyncio.get_running_loop().create_task(self._make(access))
-            making.add_done_callback(lambda _: self._making.pop(key))
-        # Who goes away takes it from nobody else.
-        return await asyncio.shield(self._making[key])
+        return await self._asked.of(key, lambda: self._make(access))
 
     async def _make(self, access: Access) -> bytes:
         families, began = Families("aggregator"), time.monotonic()

@@ -29,6 +29,7 @@ from goodput.account.account import Engine
 from goodput.account.facts import Facts, Key, gather
 from goodput.account.fold import OTHERS_MAX, Fold
 from goodput.account.lengths import Lengths
+from goodput.aggregator.asked import Asked
 from goodput.aggregator.ledger import Ledger, LedgerError
 from goodput.aggregator.turns import ITSELF, Full, Turns
 from goodput.causes import explain
@@ -162,7 +163,7 @@ class History:
     def __init__(self, url: str):
         self._url = url
         self._turns = Turns(WAITING_MAX)
-        self._coming: dict[tuple, asyncio.Task] = {}
+        self._asked = Asked()
 
     async def documents(
         self,
@@ -180,12 +181,11 @@ class History:
         Who asks the same `question` of a run, by default these windows, while it is being answered gets that answer.
         """
         key = (run.name, tuple(windows) if question is None else question)
-        if key not in self._coming:
-            job = Job(self._url, bare(run), now_ns, threshold_ns, stale_seconds, windows)
-            task = self._coming[key] = asyncio.get_running_loop().create_task(self._ask(job, owner))
-            task.add_done_callback(lambda _: self._coming.pop(key))
-        # One who goes away must not take it from the others.
-        out, took = await asyncio.shield(self._coming[key])
+
+        def make():
+            return self._ask(Job(self._url, bare(run), now_ns, threshold_ns, stale_seconds, windows), owner)
+
+        out, took = await self._asked.of(key, make)
         return msgspec.json.decode(out), took
 
     async def folded(self, run: Run, facts: Facts, stall_seconds: float) -> tuple[Engine, Lengths, dict]:

@@ -8,7 +8,6 @@ KEPT_MAX are kept.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import OrderedDict
 from statistics import median
@@ -17,6 +16,7 @@ from typing import NamedTuple
 from goodput.account import Account, Run
 from goodput.account.states import INDEX
 from goodput.aggregator.accounts import Accounts
+from goodput.aggregator.asked import Asked
 from goodput.aggregator.history import ANONYMOUS, Job, bare
 from goodput.aggregator.timeline_heat import RANKS_SHOWN
 
@@ -41,7 +41,7 @@ class Timelines:
     def __init__(self, accounts: Accounts):
         self._accounts = accounts
         self._kept: OrderedDict[tuple, _Kept] = OrderedDict()
-        self._coming: dict[tuple, asyncio.Task] = {}
+        self._asked = Asked()
 
     async def of(self, run: str, points: int, window: Window = (None, None), owner: str = ANONYMOUS) -> dict:
         """The timeline of a run, for the token with the id `owner`. Raises KeyError, HistoryError."""
@@ -49,12 +49,7 @@ class Timelines:
         key = (run, points, window)
         kept = self._kept.get(key)
         if kept is None or not self._is_fresh(run, kept):
-            if key not in self._coming:
-                task = asyncio.get_running_loop().create_task(self._make(key, owner))
-                self._coming[key] = task
-                task.add_done_callback(lambda _: self._coming.pop(key))
-            # One who goes away must not take it from the others.
-            kept = await asyncio.shield(self._coming[key])
+            kept = await self._asked.of(key, lambda: self._make(key, owner))
         else:
             self._kept.move_to_end(key)
         return {**kept.document, "status": account.status}
