@@ -19,7 +19,7 @@ from goodput import page
 from goodput.page_reader import Reader
 from goodput.sdk import look_child
 
-SLEEP_SECONDS, SECONDS_MAX = 0.002, 20
+SLEEP_SECONDS, SECONDS_MAX = 0.004, 20
 CASES = {}
 torch.set_num_threads(1)
 
