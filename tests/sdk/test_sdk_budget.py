@@ -211,3 +211,26 @@ tell(sampling())
     outcome = sdk(LOOP + extra, GOODPUT_BUDGET="0.000001")
     # 2 ms or, on a busy machine, more.
     assert outcome.told[-1]["phases_every"] == EVERY_MIN
+
+
+def test_a_rest_is_over_in_time_where_steps_get_long(sdk):
+    """It is for so many quick steps; of long ones as many would hide minutes."""
+    extra = """
+loop(1500)
+while recorder.resting < 8 or not recorder.rested: loop(1)
+assert sampling()["phases_every"] > 1
+FORWARD, done = 40_000_000, 0
+while recorder.resting:
+    loop(1)
+    done += 1
+    assert done < 100, "it goes on"
+before = recorder.words[page.W_TOTALS]
+loop(20)
+tell([done, sampling()["phases_every"], recorder.resting, recorder.words[page.W_TOTALS] - before])
+"""
+    outcome = sdk(LOOP + extra, GOODPUT_BUDGET="0.001")
+    done, every, resting, in_no_phase_ns = outcome.told[-1]
+    assert done <= 16  # Twice what the rest would have taken, or half a second.
+    assert (every, resting) == (1, 0), "steps of another length are measured, all of them"
+    assert in_no_phase_ns < 100_000_000
+    check(outcome.snapshot())

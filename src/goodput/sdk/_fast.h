@@ -32,12 +32,13 @@ typedef struct {
     long long hook_ns;
     /* What automatic instrumentation knows between its hooks: see automatic.Automatic. */
     char inside, evaluating, trained, fetched, counting, plain, preparing, sampled, unseen;
-    char looking; /* Whether a batch of the iterator is looked at, when `passes` of them have come. */
+    char looking;  /* Whether a batch of the iterator is looked at, when `passes` of them have come. */
+    char fetching; /* Whether a batch is on its way: what is fetched meanwhile is part of it. */
     char measuring, raised;
     long long after, entries, skipped, batch_samples, optimizer_depth, reducers, micro_batches, optimizer_steps;
     PyObject *iterator, *anchor, *optimizer; /* Weak references; the last to the one that steps. */
-    /* Batches that are not looked at: how many may come, how many came, and the words that count them. */
-    long long passes, passed, word_batches, word_inside;
+    /* Batches that are not looked at: how many may come, what the quick ones of them took, and the words of all. */
+    long long passes, passed_ns, word_batches, word_inside, word_wait;
     long long steps, samples, step_end_ns, step_next, step_samples, phase_cost_ns, step_cost_ns;
     /* Where a step's words lie, in the order of clock.Clock.layout. */
     long long ring, ring_records, record_words, slots, word_outside, word_steps, word_samples, word_step_start,
@@ -45,6 +46,7 @@ typedef struct {
     long long columns; /* Phases that may have time, of the slots that a record has. */
     /* The overhead budget: see budget.py. While `resting` steps are left nothing is measured. */
     long long own_ns, rest_ns, reading_ns, extra_cost_ns, rested;
+    long long rest_until, rest_loader_ns; /* When a rest ends at the latest; what waits for batches took in it. */
     PyObject *words_object;
     Py_buffer view;
 } Clock;

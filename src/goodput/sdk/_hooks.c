@@ -12,6 +12,7 @@ enum { NOTHING, AFTER_FORWARD, AFTER_BACKWARD };
 #define DEPTH_MAX 4
 #define CHECK_STEPS 64 /* The Python hook sees at least every so many steps: automatic.CHECK_STEPS. */
 #define SAMPLES_MAX (1LL << 40)
+#define QUICK_NS 1000000 /* of a batch; also in loads.py */
 
 typedef struct {
     PyObject_HEAD
@@ -32,25 +33,26 @@ static PyObject *of_weak(PyObject *reference)
     return reference != NULL && PyWeakref_Check(reference) ? PyWeakref_GetObject(reference) : NULL;
 }
 
+static int is_true(PyObject *function)
+{
+    PyObject *answer = PyObject_CallNoArgs(function);
+    int truth = answer == NULL ? -1 : PyObject_IsTrue(answer);
+    Py_XDECREF(answer);
+    if (truth < 0)
+        goodput_forgive();
+    return truth > 0;
+}
+
 static int is_common(Hook *self)
 {
     Clock *clock = self->phase->recorder;
-    PyObject *answer;
-    int common;
     if (clock == NULL || this_thread() != clock->thread || clock->evaluating)
         return 0;
     if (self->kind != PLAIN && self->kind != ZERO_GRAD && (clock->inside || clock->began == 0 || clock->step_start_ns != clock->began))
         return 0;
     if (clock->unseen && (self->kind == NEXT || self->kind == BACKWARD))
         return 0;
-    if (self->test == NULL)
-        return 1;
-    answer = PyObject_CallNoArgs(self->test);
-    common = answer == NULL ? -1 : PyObject_IsTrue(answer);
-    Py_XDECREF(answer);
-    if (common < 0)
-        goodput_forgive();
-    return common > 0;
+    return self->test == NULL || is_true(self->test);
 }
 
 /* What a module was compiled to in place, borrowed, or NULL: torch keeps it among the instance's attributes. */
@@ -163,20 +165,35 @@ static long long samples_of(PyObject *batch)
     return count;
 }
 
-static void count_in(Clock *clock, long long word)
+static void count_in(Clock *clock, long long word, long long number)
 {
     if (word > 0 && word < clock->words_count)
-        clock->words[word]++;
+        clock->words[word] += (uint64_t)number;
 }
 
-/* A batch that is not looked at came, unless to make it another iterator's batch was fetched, of which the count is now. */
-static void pass(Clock *clock, PyObject *iterator)
+/* What the phase has taken so far, 0 where that cannot be said. */
+static long long total_of(Phase *phase)
 {
-    count_in(clock, clock->word_batches);
-    count_in(clock, clock->word_inside);
+    Clock *clock = phase->recorder;
+    return phase->total < clock->words_count ? (long long)clock->words[phase->total] : 0;
+}
+
+/* A batch that is not looked at came, or its making raised. The words of the page may have been exchanged meanwhile. */
+static void pass(Clock *clock, PyObject *iterator, long long ns, int came)
+{
+    if (came) {
+        count_in(clock, clock->word_batches, 1);
+        count_in(clock, clock->word_inside, 1);
+    }
+    if (ns < 0)
+        return;
+    count_in(clock, clock->word_wait, ns);
     if (clock->passes > 0 && of_weak(clock->iterator) == iterator) {
         clock->passes--;
-        clock->passed++;
+        if (ns < QUICK_NS)
+            clock->passed_ns += ns;
+        else
+            clock->passes = 0; /* Why it was slow is not known. The next one is looked at. */
     }
 }
 
@@ -184,18 +201,48 @@ static PyObject *next_batch(Hook *self, PyObject *const *args, size_t flags, PyO
 {
     Clock *clock = self->phase->recorder;
     PyObject *batch;
+    long long before = total_of(self->phase);
     int looking = clock->looking;
     clock->after = NOTHING;
+    clock->fetching = 1;
     batch = timed(self, args, flags, names);
+    clock->fetching = 0;
+    if (looking)
+        pass(clock, args[0], total_of(self->phase) - before, batch != NULL);
     if (batch != NULL) {
         clock->fetched = 1;
-        if (looking)
-            pass(clock, args[0]);
-        if (clock->counting) {
+        /* Of several loaders in a step the first one's samples count. */
+        if (clock->counting || clock->batch_samples == 0) {
             long long samples = samples_of(batch);
             if (samples > 0 && clock->batch_samples < SAMPLES_MAX)
                 clock->batch_samples += samples < SAMPLES_MAX ? samples : 0;
         }
+    }
+    return batch;
+}
+
+/* A batch while nothing is measured: how long it was waited for is, since that changes most from step to step. */
+static PyObject *batch_at_rest(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
+{
+    Clock *clock = self->phase->recorder;
+    PyObject *batch;
+    long long began, took;
+    int is_current = PyVectorcall_NARGS(flags) > 0 && of_weak(clock->iterator) == args[0];
+    if (!is_current && self->test != NULL && !is_true(self->test))
+        return call_timed(self, args, flags, names);
+    clock->fetching = 1;
+    began = now_ns();
+    batch = call_timed(self, args, flags, names);
+    took = now_ns() - began;
+    clock->fetching = 0;
+    if (clock->resting == 0) /* Something in it has ended the rest. */
+        return batch;
+    clock->rest_loader_ns += took;
+    count_in(clock, clock->word_wait, took);
+    if (batch != NULL) {
+        count_in(clock, clock->word_batches, 1);
+        if (clock->looking)
+            count_in(clock, clock->word_inside, 1);
     }
     return batch;
 }
@@ -272,14 +319,20 @@ static PyObject *answer(Hook *self, PyObject *const *args, size_t flags, PyObjec
 {
     Clock *clock = self->phase->recorder;
     PyObject *first = PyVectorcall_NARGS(flags) > 0 ? args[0] : NULL;
+    if (self->kind == NEXT && clock->fetching && this_thread() == clock->thread)
+        return call_timed(self, args, flags, names); /* To make another: it is part of that one. */
     if (clock->resting && this_thread() == clock->thread) {
         if (self->kind == BEFORE_STEP)
             Py_RETURN_NONE;
+        if (self->kind == NEXT)
+            return batch_at_rest(self, args, flags, names);
         if (self->kind != AFTER_STEP)
             return call_timed(self, args, flags, names);
         clock->optimizer_steps++;
-        if (first == NULL || of_weak(clock->anchor) != first || ++clock->rested < clock->resting)
+        if (first == NULL || of_weak(clock->anchor) != first ||
+            (++clock->rested < clock->resting && now_ns() < clock->rest_until))
             Py_RETURN_NONE;
+        clock->resting = clock->rested; /* It is over, in time or late. */
     }
     if (is_common(self)) {
         switch (self->kind) {

@@ -77,8 +77,9 @@ class Automatic:
         self.loaders = None  # goodput.sdk.patches.loader.Loaders
         self.deep_look = None  # goodput.sdk.deep_look.DeepLook, where one was asked for
         self.is_worker = bool  # Replaced by what can tell a loader's worker process.
-        # Replaced by what looks at what a batch is waited for: (advance, iterator) -> batch, and (iterator) before its first.
-        self.next_of, self.look_at = _call, bool
+        # Replaced by what looks at what a batch is waited for: (advance, iterator) -> batch, (iterator) before its first, and
+        # (ns, whether the step thread makes them) of one that was not looked at.
+        self.next_of, self.look_at, self.came = _call, bool, max
         # The thread that waits for other ranks beside the step thread; whether an optimizer's step is none of training.
         self.waiting, self.removed = 0, False
         self.collectives: dict = {}  # those that torch.distributed carries, each with what it replaced
@@ -153,7 +154,8 @@ class Automatic:
             recorder.anchor, self.unsettled = weakref.ref(optimizer), True
         if recorder.resting:
             recorder.rested += 1
-            return self.wake() if recorder.rested >= recorder.resting else None
+            over = recorder.rested >= recorder.resting or perf_counter_ns() >= recorder.rest_until
+            return self.wake() if over else None
         if recorder.thread == get_ident() or recorder.adopt():
             self._end_step()
 

@@ -5,9 +5,9 @@ steps one is put on the device clock, then every how many one is measured by pha
 
 Over the budget the device clock is sampled first: 1 step in 2, 4, … 64, then none. Then phases are: between two
 measured steps the others *rest*, a quarter of a second but 128 steps at least and 512 at most: hooks do nothing but
-count. (To begin and end a rest is dear, some hundred microseconds where caches are cold; short rests would show in the
-99th percentile of steps.) Their time is charged when they are over, in the proportions of the last measured steps, so
-the totals still close; time beyond twice what such steps take is charged to no phase. All steps are measured again once
+count, and time the waits for batches. A rest that takes twice as long is over, and all steps are measured again. (To begin and end a rest is dear, some hundred microseconds where caches are cold; short rests would show in the
+99th percentile of steps.) What is not those waits is charged when they are over, in the proportions of the last measured
+steps, so the totals still close; time beyond twice what such steps take is charged to no phase. All steps are measured again once
 that would cost less than half of the budget; below a quarter of it the device clock comes back.
 
 What is measured, in one step now and then, is the time inside boundaries and, with the compiled recorder, all that is
@@ -28,6 +28,7 @@ REST_NS = 250_000_000  # A rest of more than EVERY_MIN steps is not longer: nobo
 DEVICE_EVERY_MAX = 64
 CHECK_STEPS = 64  # also in _hooks.c
 FORGOTTEN = 16  # What measuring every step costs is believed a 16th less with each judgement at rest.
+LOADER = page.PHASES.index("loader")
 KEPT = 7  # A measured step weighs an eighth of what steps are taken to be like.
 MEASURES = 5  # of one step each; their median is the cost of a step, whatever interrupted one of them
 
@@ -155,6 +156,9 @@ class Budget:
         # What lay between the steps, an evaluation say, is not what steps are like.
         self._learn([max(ns, 0) for ns in map(sub, self._inside(), before)])
         self.samples = max(recorder.samples - samples, 0)
+        usual = int(sum(self.split) / self.weight) if self.weight else 0
+        recorder.rest_until = began + max(2 * usual * self.phases_every, REST_NS)
+        recorder.rest_loader_ns = 0
         recorder.rested, recorder.resting = 0, self.phases_every - 1
         self._resting_ns += perf_counter_ns() - began
 
@@ -163,8 +167,14 @@ class Budget:
         recorder = self.recorder
         rested, recorder.resting = recorder.rested, 0
         began = perf_counter_ns()
-        usual = int(sum(self.split) / self.weight) if self.weight else 0
-        recorder.charge_shared(began, self.split, usual * 2 * (rested + 1))
+        late, split = began >= recorder.rest_until, self.split
+        waited_ns, recorder.rest_loader_ns = recorder.rest_loader_ns, 0
+        if waited_ns:
+            # Of batches it is known. A training whose batches come otherwise has its loader in the proportions.
+            split = [0 if i == LOADER else ns for i, ns in enumerate(split)]
+            recorder.charge_part(LOADER, waited_ns, began)
+        usual = int(sum(split) / self.weight) if self.weight else 0
+        recorder.charge_shared(began, split, usual * 2 * (rested + 1))
         if rested:
             recorder.steps += rested - 1
             recorder.step_next += rested - 1
@@ -174,6 +184,12 @@ class Budget:
         recorder.rested = 0
         self._base = recorder.steps + 1, self._inside(), recorder.samples
         self._resting_ns += perf_counter_ns() - began
+        if late:
+            # Steps are not what they were: the budget is for other ones.
+            self.look()
+            self.phases_every = 1
+            self.measures.clear()
+            self._write()
 
     def _learn(self, step: list[int]) -> None:
         """Take a measured step. One that is much longer was disturbed, and teaches nothing; a second in succession

@@ -66,12 +66,12 @@ class Clock:
         self.optimizer_depth = self.micro_batches = self.optimizer_steps = self.reducers = 0
         self.inside = self.evaluating = self.trained = self.fetched = self.counting = self.plain = (
             self.preparing
-        ) = self.sampled = self.unseen = self.looking = False
+        ) = self.sampled = self.unseen = self.looking = self.fetching = False
         self.iterator = self.anchor = self.optimizer = None
-        self.passes = self.passed = self.word_batches = self.word_inside = 0
+        self.passes = self.passed_ns = self.word_batches = self.word_inside = self.word_wait = 0
         # Of the overhead budget, see budget.Budget.
         self.own_ns = self.rest_ns = self.reading_ns = self.extra_cost_ns = 0
-        self.resting = self.rested = self.skipped = 0
+        self.resting = self.rested = self.skipped = self.rest_until = self.rest_loader_ns = 0
         self.measuring = False
         self.current, self.gap, self.raised = word_totals, word_totals, False
         # A phase's frame is (frame below, current, began_ns, child_ns): pushing and popping it is no call.

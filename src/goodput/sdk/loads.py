@@ -35,9 +35,10 @@ _WAIT, _STORAGE, _DECODE, _COLLATE = (
 )
 _CPUS, _QUEUE, _STARTUP = W["wait_cpus_ns"], W["wait_queue_ns"], W["wait_startup_ns"]
 ENTRIES_MAX = 64
-# A batch that the step thread made in less than this is followed by so many that are not looked at.
-QUICK_NS, SKIPS = 1_000_000, 15
-VERY_QUICK_NS, MANY_SKIPS = 100_000, 63
+# A batch that the step thread made in less than this is followed by so many that are not looked at. One in a prime
+# number is, since what makes batches slow, such as the next file, comes every so many of them, often a power of two.
+QUICK_NS, SKIPS = 1_000_000, 16  # The former is in _hooks.c, too.
+VERY_QUICK_NS, MANY_SKIPS = 100_000, 60
 COUNT_MAX = 1 << 40  # of what a loader says of itself
 
 
@@ -48,6 +49,11 @@ class Entry:
         self.loader, self.shape, self.number = weakref.ref(loader), shape, number
         self.iterator = lambda: None
         self.first = self.granted = self.waited_ns = 0
+
+    def is_of(self, other: Entry) -> bool:
+        """Whether both are of one loader, or of one that was made anew."""
+        loader = self.loader()
+        return self is other or (loader is not None and loader is other.loader())
 
     def is_busy(self) -> bool:
         iterator = self.iterator()
@@ -70,13 +76,14 @@ class Loads:
 
     def __init__(self, recorder):
         self.recorder = recorder
-        recorder.word_batches, recorder.word_inside = _BATCHES, _INSIDE
+        recorder.word_batches, recorder.word_inside, recorder.word_wait = _BATCHES, _INSIDE, _WAIT
         self.entries: list[Entry] = []
         self.numbers = 0
         self.main: Entry | None = None
         self.led: memoryview | None = None  # the page that says what the main loader is
         self.inside = None  # the fetcher of a loader without workers that is at work
         self.marked: tuple | None = None  # when its samples were there
+        self.looked: Entry | None = None  # whose batches are looked at now and then
 
     # -- iterators
 
@@ -190,39 +197,64 @@ class Loads:
         words[_STARTUP if index < watched.workers and not watched.floor_ns else _QUEUE] += early
 
     def look_at(self, watched: Watched | None) -> None:
-        """Another iterator is asked for training's batches from now on. One without workers is looked at here."""
-        recorder = self.recorder
-        recorder.looking, recorder.passes, recorder.passed = watched is not None and not watched.workers, 0, 0
+        """Another iterator is asked for training's batches from now on. One without workers is looked at here.
 
-    def passed(self) -> None:
-        """A batch came that was not looked at."""
+        The next one of the same loader goes on where the last one stopped: an epoch may be short.
+        """
+        recorder, entry = self.recorder, None if watched is None or watched.workers else watched.entry
+        if entry is None or self.looked is None or not entry.is_of(self.looked):
+            recorder.passes = recorder.passed_ns = 0
+        recorder.looking, self.looked = entry is not None, entry
+
+    def passed(self, iterator, ns: int) -> None:
+        """A batch came in `ns` that was not looked at."""
         recorder = self.recorder
-        recorder.passes, recorder.passed = recorder.passes - 1, recorder.passed + 1
-        recorder.words[_BATCHES] += 1
-        recorder.words[_INSIDE] += 1
+        if recorder.passes > 0 and recorder.iterator is not None and recorder.iterator() is iterator:
+            recorder.passes -= 1
+            if ns < QUICK_NS:
+                recorder.passed_ns += ns
+            else:
+                recorder.passes = 0  # Why it was slow is not known. The next one is looked at.
+        self.came(ns, True)
+
+    def came(self, ns: int, is_inside: bool) -> None:
+        """A batch was waited for, of which the reasons are not known."""
+        words = self.recorder.words
+        words[_BATCHES] += 1
+        words[_INSIDE] += is_inside
+        words[_WAIT] += ns
+
+    def raised(self, ns: int) -> None:
+        """A batch was waited for and did not come."""
+        if self.recorder.words is not None:
+            self.recorder.words[_WAIT] += ns
 
     def arrived_here(self, iterator, watched: Watched, began: tuple, marked: tuple, now_ns: int) -> None:
         """A batch of a loader without workers was made; moments are (wall, CPU of this thread).
 
-        After a quick one some of the same iterator are not looked at; the next stands for them too.
+        After a quick one some of the same loader are not looked at: their reasons are taken to be those of the next one
+        that is, if that is a quick one, too.
         """
         recorder = self.recorder
-        words, entry, took_ns, stands_for = recorder.words, watched.entry, now_ns - began[0], 1
+        words, entry, took_ns = recorder.words, watched.entry, max(now_ns - began[0], 1)
+        stands_ns = took_ns
         # Only an iterator that is known to be training's is not looked at.
         if recorder.looking and recorder.iterator is not None and recorder.iterator() is iterator:
-            stands_for, recorder.passed = recorder.passed + 1, 0
+            passed_ns, recorder.passed_ns = recorder.passed_ns, 0
             recorder.passes = MANY_SKIPS if took_ns < VERY_QUICK_NS else SKIPS if took_ns < QUICK_NS else 0
-        waited_ns = took_ns * stands_for
-        dataset_ns, decode_ns = (marked[0] - began[0]) * stands_for, (marked[1] - began[1]) * stands_for
+            if recorder.passes:
+                stands_ns += passed_ns
+        dataset_ns = (marked[0] - began[0]) * stands_ns // took_ns
+        decode_ns = (marked[1] - began[1]) * stands_ns // took_ns
         if decode_ns > dataset_ns:
             decode_ns = dataset_ns
         words[_BATCHES] += 1
         words[_INSIDE] += 1
-        words[_WAIT] += waited_ns
+        words[_WAIT] += took_ns
         words[_DECODE] += decode_ns
         words[_STORAGE] += dataset_ns - decode_ns
-        words[_COLLATE] += waited_ns - dataset_ns
-        entry.waited_ns += waited_ns
+        words[_COLLATE] += stands_ns - dataset_ns
+        entry.waited_ns += stands_ns
         if words is not self.led or (entry is not self.main and entry.waited_ns > self.main.waited_ns):
             self._lead(entry, entry.loader())
 

@@ -62,7 +62,8 @@ class Recorder(Clock):
         self.step_start_ns = self.step_samples = self.step_next = 0
         self.raised = False
         self.extra_cost_ns = self.resting = self.rested = self.skipped = self.micro_batches = 0
-        self.passes = self.passed = 0
+        self.passes = self.passed_ns = self.rest_loader_ns = 0
+        self.fetching = False
         self.background: deque = deque(maxlen=BACKGROUND_MAX)
         self.thread = get_ident()
         words[page.W_DEVICE_STATE], words[page.W_DEVICE_WHY] = bool(self.device_why), self.device_why
@@ -99,6 +100,12 @@ class Recorder(Clock):
         if now_ns > last_ns:
             words[self.current] += now_ns - last_ns
             self.last_ns = words[page.W_LAST] = now_ns
+
+    def charge_part(self, phase: int, ns: int, now_ns: int) -> None:
+        """Charge so much of the time up to `now_ns`, at most, to this phase."""
+        part = min(ns, max(now_ns - self.last_ns, 0))
+        self.words[page.W_TOTALS + phase] += part
+        self.last_ns += part
 
     def charge_shared(self, now_ns: int, shares: list[int], most_ns: int) -> None:
         """Bring the totals up to `now_ns`, the time shared among phases in these proportions.

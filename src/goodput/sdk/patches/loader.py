@@ -11,6 +11,7 @@ import functools
 import weakref
 from _thread import get_ident
 from operator import index
+from time import perf_counter_ns
 
 from goodput.sdk.automatic import NOTHING, quietly
 from goodput.sdk.hooks import NEXT, hook
@@ -42,13 +43,15 @@ def apply(torch, auto) -> None:
 
     @functools.wraps(advance)
     def any_next(self):
-        if recorder.inside or recorder.resting or (recorder.thread != get_ident() and not auto.is_here()):
-            return advance(self)
+        if recorder.inside or (recorder.thread != get_ident() and not auto.is_here()) or recorder.fetching:
+            return advance(self)  # A loader inside the dataset of another is part of its fetch.
+        if recorder.resting:
+            return loaders.at_rest(advance, self)
         if recorder.unseen:
             auto.unseen.look()
         if not loaders.is_current(self):
             loaders.change(self)
-        elif loaders.asked:
+        elif loaders.asked and loaders.asked[-1] is loaders._loader:
             loaders.asked.pop()  # Twice without another in between, as in an evaluation.
         if recorder.evaluating:
             if not loaders.trains or not grad_is_on():
@@ -62,9 +65,13 @@ def apply(torch, auto) -> None:
         if not recorder.step_start_ns:
             auto.open_step()
         recorder.after = NOTHING
-        batch = phase.run(auto.next_of, advance, self)
+        try:
+            recorder.fetching = True
+            batch = phase.run(auto.next_of, advance, self)
+        finally:
+            recorder.fetching = False
         recorder.fetched = True
-        if recorder.counting:
+        if recorder.counting or not recorder.batch_samples:
             recorder.batch_samples += size(batch)
         return batch
 
@@ -116,11 +123,31 @@ class Loaders:
         self._may_train = not recorder.evaluating and self._grad_is_on()
         if self._may_train and not known and len(self.asked) < ASKED_MAX:
             self.asked.append(self._loader)
-        recorder.counting = self._counted() is None or self._counted() is loader
+        # Of several loaders in a step the first one's samples count.
+        if not recorder.batch_samples:
+            self._counted = self._loader
+        recorder.counting = self._counted() is loader
         # The compiled hook knows training iterators alone.
         recorder.iterator = self._current if known else None
         self.auto.look_at(iterator)
         self.auto.unsettled, recorder.plain = True, False
+
+    def at_rest(self, advance, iterator):
+        """advance(iterator) while nothing is measured but how long batches are waited for."""
+        if not self.is_current(iterator) and not self._grad_is_on():
+            return advance(iterator)
+        recorder, came, began_ns = self.recorder, False, perf_counter_ns()
+        try:
+            recorder.fetching = True
+            batch = advance(iterator)
+            came = True
+            return batch
+        finally:
+            recorder.fetching, took_ns = False, perf_counter_ns() - began_ns
+            if recorder.resting:
+                recorder.rest_loader_ns += took_ns
+                if came:
+                    self.auto.came(took_ns, recorder.looking)
 
     def step_ended(self) -> None:
         """What was fetched in a step that has trained was for training."""
@@ -129,10 +156,7 @@ class Loaders:
         loader = self._loader()
         if loader is not None and (self.trains or self._may_train):
             self._training.add(loader)
-            new, self.trains, self.recorder.iterator = not self.trains, True, self._current
-            if new or self._counted() is None:
-                self._counted = self._loader
-                self.recorder.counting = True
+            self.trains, self.recorder.iterator = True, self._current
 
     def forget(self) -> None:
         """A trainer begins to train, or an epoch: its loaders may be others than before."""

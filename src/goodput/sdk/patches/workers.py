@@ -68,7 +68,11 @@ def _with_workers(kind, auto, loads: Loads, loop: Loop) -> None:
         except Exception as error:
             _give_up(auto, self, error)
             return advance(self)
-        data = advance(self)
+        try:
+            data = advance(self)
+        except BaseException:
+            loads.raised(perf_counter_ns() - asked[3])
+            raise
         try:
             loads.arrived(self, watched, asked, perf_counter_ns())
         except Exception as error:
@@ -97,14 +101,24 @@ def _without_workers(kind, fetch, auto, loads: Loads) -> None:
         if watched is None or watched.workers or loads.inside is not None:
             return advance(iterator)
         if recorder.passes > 0 and recorder.iterator is not None and recorder.iterator() is iterator:
-            batch = advance(iterator)
-            loads.passed()
+            began_ns = perf_counter_ns()
+            try:
+                batch = advance(iterator)
+            except BaseException:
+                loads.raised(perf_counter_ns() - began_ns)
+                raise
+            loads.passed(iterator, perf_counter_ns() - began_ns)
             return batch
+        began = None
         try:
             loads.inside, loads.marked = getattr(iterator, "_dataset_fetcher", None), None
             marks.watch(loads.inside)
             began = perf_counter_ns(), thread_time_ns()
             batch = advance(iterator)
+        except BaseException:
+            if began is not None:
+                loads.raised(perf_counter_ns() - began[0])
+            raise
         finally:
             fetcher, loads.inside = loads.inside, None
             marks.leave(fetcher)
@@ -116,7 +130,7 @@ def _without_workers(kind, fetch, auto, loads: Loads) -> None:
         return batch
 
     auto.patches.replace(kind, "__init__", __init__)
-    auto.next_of = next_of
+    auto.next_of, auto.came = next_of, loads.came
     auto.look_at = lambda iterator: loads.look_at(iterator.__dict__.get(WATCHED))
 
 
@@ -135,15 +149,15 @@ class Marks(Collate):
     def __get__(self, fetcher, owner=None):
         if fetcher is not None and fetcher is self.loads.inside:
             self.loads.marked = perf_counter_ns(), thread_time_ns()
-            return fetcher.__dict__[NAME]
         return super().__get__(fetcher, owner)
 
     def watch(self, fetcher) -> None:
-        """Let the fetcher's next fetch be marked, if it is one of PyTorch's kind."""
+        """Let the fetcher's next fetch be marked, if it is one of PyTorch's kind that has no `collate_fn` of its class."""
         kind = type(fetcher)
-        if not isinstance(fetcher, self.base) or NAME in vars(kind):
-            return
         try:
+            # Not isinstance, which asks an object of the user's for its class.
+            if not issubclass(kind, self.base) or any(NAME in vars(each) for each in kind.__mro__):
+                return
             made = self._made.get(kind)
             if made is None:
                 if len(self._made) >= KINDS_MAX:
