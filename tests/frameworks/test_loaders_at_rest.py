@@ -24,7 +24,9 @@ def test_waits_are_found_whatever_the_steps_before_were_like(run):
     last = page.steps[-1]
     assert last.totals[0] - last.outside[0] < 0.2e9 * run.told["slept"], "inside steps, in no phase"
     assert page.steps_done == steps
-    assert page.sampling["phases_every"] == 1, "a rest that takes long is over, and steps are measured again"
+    assert last.number == page.steps[-2].number + 1 and page.sampling["phases_every"] == 1, (
+        "a rest that takes long is over, and steps are measured again"
+    )
     found = page.loader
     assert found["batches"] == found["inside"] == steps
     assert run.told["slept"] <= found["wait_ns"] / 1e9 <= spent["loader"] * 1.001
