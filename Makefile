@@ -37,6 +37,7 @@ bench: $(VENV)/.test  ## the budgets, each as a ratio against a named peer
 	$(BIN)/python -m bench.analyze
 	$(BIN)/python -m bench.window
 	$(BIN)/python -m bench.node
+	$(BIN)/python -m bench.aggregator
 
 replay-alerts: $(VENV)/.test servers  ## ten simulated days and one of every fault through the alerts; writes docs/detection.md
 	$(BIN)/python -m bench.alert_replay $(ARGS)

@@ -32,8 +32,10 @@ STATE_COLOURS = {
 STATUSES = {
     "running": (1, STATE_COLOURS["productive"]),
     "finished": (2, STATE_COLOURS["evaluation"]),
-    "unobserved": (3, STATE_COLOURS["unobserved"]),
-    "down": (4, STATE_COLOURS["lost"]),
+    "cancelled": (3, STATE_COLOURS["evaluation"]),
+    "failed": (4, STATE_COLOURS["stall"]),
+    "unobserved": (5, STATE_COLOURS["unobserved"]),
+    "down": (6, STATE_COLOURS["lost"]),
 }
 GOOD_IS_HIGH = [(None, RED), (0.7, YELLOW), (0.85, GREEN)]
 MFU_STEPS = [(None, RED), (0.2, YELLOW), (0.35, GREEN)]

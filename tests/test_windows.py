@@ -265,6 +265,26 @@ def test_any_steps_in_any_order(steps, span, keep, now_ns):
     assert len(reports) <= keep and reports[0].start_ns >= 0
 
 
+@repeatable
+@given(
+    st.lists(st.tuples(st.integers(0, 300), st.integers(0, 400), st.integers(0, 9)), max_size=40),
+    st.integers(1, 30),
+    st.integers(1, 5),
+)
+def test_count_is_add_without_the_checks(steps, span, keep):
+    for make in (lambda: DiscreteWindows(span / SECOND, keep), lambda: SlidingWindow(span / SECOND, keep)):
+        checked, quick = make(), make()
+        for step in steps:
+            checked.add(*step)
+            quick.count(*step)
+        assert quick.dropped == checked.dropped
+        for now_ns in (0, 150, 400):
+            if isinstance(checked, DiscreteWindows):
+                assert quick.reports(now_ns) == checked.reports(now_ns)
+            else:
+                assert quick.report(now_ns) == checked.report(now_ns)
+
+
 @pytest.mark.parametrize("make", [lambda: DiscreteWindows(1, keep=10), lambda: SlidingWindow(10, 10)])
 def test_memory_is_bounded_and_what_is_refused_is_counted(make):
     window = make()

@@ -154,6 +154,21 @@ class _Spans:
         admitted = [phase for phase in phases if self._admit(phase[0])]
         self._tally(self._number(end_ns)).add(length_ns, samples, admitted)
 
+    def count(self, end_ns, length_ns, samples):
+        """`add` without phases, of numbers that are known to be integers from 0 on, in a third of the time."""
+        since_ns = max(end_ns - length_ns, 0)
+        if self._since_ns is None or since_ns < self._since_ns:
+            self._since_ns = since_ns
+        k = self._number(end_ns)
+        if end_ns > self._newest_ns:
+            self._advance(end_ns)
+        elif k <= self._number(self._newest_ns) - self._keep:
+            self.dropped += 1
+            return
+        tally = self._tallies.get(k) or self._tally(k)
+        tally.steps.add_ns(length_ns)
+        tally.samples += samples
+
     def _number(self, end_ns):
         """The number of the span that a time ends; the first holds time 0 too."""
         return max(end_ns - 1, 0) // self._span_ns

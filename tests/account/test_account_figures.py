@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from account_history import Process, assert_closes, ns, run_of
 
-from goodput.account import compute, document, figures
+from goodput.account import Event, compute, document, figures
 from goodput.causes import explain
 from goodput.runlog import replay
 
@@ -77,7 +77,7 @@ def test_the_best_checkpoint_interval_by_hand():
         "committed": 12,
         "unfinished": False,
         "save_seconds": 2.5,
-        "interval_seconds": alive / 12,
+        "interval_seconds": 52.5,  # not alive / 12: before the first save, and down, nobody saves
         "failures": 2,
         "seconds_between_failures": alive / 2,
         "best_interval_seconds": pytest.approx(sqrt(2 * 2.5 * alive / 2)),
@@ -86,8 +86,28 @@ def test_the_best_checkpoint_interval_by_hand():
     assert "Young" in found["source"]
     healthy = figures.checkpoints(account_of(saving(Process()).finished()))
     assert (healthy["failures"], healthy["best_interval_seconds"]) == (0, None)
+    once = figures.checkpoints(
+        account_of(Process().steps(3, forward=1).between(checkpoint=1).saved().finished())
+    )
+    assert (once["committed"], once["save_seconds"], once["interval_seconds"]) == (1, 1.0, None)
     begun = Process().steps(3, forward=1).saved(committed=False).killed()
     assert figures.checkpoints(account_of(begun))["unfinished"]
+
+
+def test_the_interval_of_checkpoints_is_from_commit_to_commit_of_one_attempt_by_hand():
+    def at(one, *seconds):
+        for number, second in enumerate(seconds):
+            one.events.append(Event(len(one.events) + 1, "checkpoint_committed", ns(second), number))
+        return one
+
+    # 30, 60, 100 s and, after a restart, 200, 230 s: (70 + 30) / 3. The rank that committed most says it.
+    first, second = at(Process().steps(100, forward=1), 30, 60, 100).killed(), Process(attempt=2, start=150)
+    second = at(second.resumed(99).steps(90, forward=1), 200, 230).finished()
+    other = at(Process(1).steps(100, forward=1), 29, 90).killed()
+    assert figures.checkpoints(account_of(first, second, other))["interval_seconds"] == pytest.approx(100 / 3)
+    backwards = Process().steps(100, forward=1)
+    backwards.events = list(reversed(first.events))
+    assert figures.checkpoints(account_of(backwards.killed()))["interval_seconds"] == 35.0
 
 
 def test_a_checkpoint_that_is_told_twice_counts_once():

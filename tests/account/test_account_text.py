@@ -98,7 +98,7 @@ def test_what_follows_from_the_sums_has_a_line_each():
         "pipeline of 2 stages: 25.0 % of kept steps is waiting; 25.0 % cannot be avoided with 3 micro" in flat
     )
     # Alive for 25.5 s and 18 s, 5 checkpoints, one failure: sqrt(2 x 0.5 x 43.5) s, too short a run to say so.
-    assert "saving takes 0.5 s each 8.7 s cost" in flat
+    assert "saving takes 0.50 s each 8.5 s cost" in flat
     cost, idle = 2 * wall / 100, 2 * (wall - 30) / 100
     assert (
         f"cost ${cost:.4f}, ${idle:.4f} of it not productive; energy {2 * wall / 3600:.3g} kWh (estimate)"
@@ -107,7 +107,12 @@ def test_what_follows_from_the_sums_has_a_line_each():
     # 5 s down, 1 s of startup, and 0.5 s of saving after the last step of the killed, for two GPUs.
     assert "restart 1: down 5.00 s, 0 steps lost" in text and "in all 13.00 GPU-seconds ($0.1300)" in flat
     advice = next(cause["advice"] for cause in found["causes"] if cause["state"] == "checkpoint")
-    assert "each 8.7 s, which is near the best interval for the failures seen, 6.6 s (estimate)" in advice
+    assert "each 8.5 s, which is near the best interval for the failures seen, 6.6 s (estimate)" in advice
+
+
+def test_one_checkpoint_has_no_interval():
+    text = text_of(Process().steps(3, forward=1).between(checkpoint=0.25).saved().finished(), now=9)[1]
+    assert "checkpoints: saving takes 0.25 s, 1 committed\n" in text
 
 
 def test_what_is_unknown_has_no_line():
@@ -136,8 +141,8 @@ def test_checkpoint_advice_says_which_way_to_go(save, every, word):
     two = Process(attempt=2, start=200).between(none=1).resumed(79).steps(20, forward=1).finished()
     found, text = text_of(one.killed(), two, now=300)
     advice = next(cause["advice"] for cause in found["causes"] if cause["state"] == "checkpoint")
-    alive, saves = 80 + 80 // every * save + 21, 80 // every
-    best, now = duration((2 * save * alive) ** 0.5), duration(alive / saves)
+    alive = 80 + 80 // every * save + 21
+    best, now = duration((2 * save * alive) ** 0.5), duration(every + save)
     said = f"for the failures seen {word} often is better, each {best} (estimate)."
     near = f"now one is saved each {now}, which is near the best interval for the failures seen, {best} (estimate)."
     assert advice.endswith(near if word == "near" else f"now one is saved each {now}, {said}"), advice
@@ -204,8 +209,28 @@ def test_a_host_says_more_only_if_there_are_others_and_it_explains_more():
 
 
 def test_lengths_and_money_have_the_digits_that_matter():
-    seconds = (0, 0.013, 2, 9.94, 9.96, 42, 119, 150, 7199, 7200, 86400, 1e6, 1e7)
-    said = ["0 ms", "13 ms", "2.0 s", "9.9 s", "10 s", "42 s", "119 s", "2.5 min", "120 min", "2.0 h", "24 h"]
+    seconds = (
+        0,
+        0.013,
+        0.0994,
+        0.0996,
+        0.25,
+        0.994,
+        0.996,
+        2,
+        9.94,
+        9.96,
+        42,
+        119,
+        150,
+        7199,
+        7200,
+        86400,
+        1e6,
+        1e7,
+    )
+    said = ["0 ms", "13 ms", "99.4 ms", "0.10 s", "0.25 s", "0.99 s", "1.0 s"]
+    said += ["2.0 s", "9.9 s", "10 s", "42 s", "119 s", "2.5 min", "120 min", "2.0 h", "24 h"]
     assert [duration(one) for one in seconds] == [*said, "12 d", "116 d"]
     assert [dollars(one) for one in (0, 0.0001, 0.0188, 1234.5)] == [
         "$0.000000",

@@ -340,3 +340,11 @@ def test_who_was_answered_before_its_body_came_is_not_kept_for_ever(client):
         assert wire.until(b'Allowed"}').startswith(b"HTTP/1.1 405 ")
         wire.send(b"abc")
         assert wire.all() == b""
+
+
+def test_a_shorter_bound_does_not_wait_for_the_timer_of_a_longer_one(client, monkeypatch):
+    monkeypatch.setattr(connections, "IDLE_SECONDS_MAX", 300.0)
+    with refusing(client, "slow"), Wire(client) as wire:
+        assert refused(client, "slow") >= 0, "the server has taken the connection meanwhile"
+        wire.send(b"GET /healthz HTTP/1.1\r\nHost:")
+        assert wire.all() == b""

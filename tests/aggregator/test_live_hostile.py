@@ -15,7 +15,7 @@ import pytest
 from account_history import PHASES, assert_closes, ns
 
 from goodput import schema
-from goodput.account import compute, document, straggler
+from goodput.account import Over, compute, document, straggler
 from goodput.account.states import STATES
 from goodput.aggregator import live
 from goodput.aggregator.hangs import Hangs
@@ -39,6 +39,7 @@ class Rows:
         self.reports: dict[tuple, schema.RankReport] = {}
         self.kept: dict[tuple, dict[int, schema.StepRow]] = {}
         self.said: dict[tuple, dict[int, schema.EventRow]] = {}
+        self.over: dict[schema.Wanted, Over] = {}
 
     def append(self, merged: Merged) -> None:
         identity = merged.report.identity
@@ -51,6 +52,9 @@ class Rows:
 
     def processes(self, _run: str) -> list[schema.RankReport]:
         return sorted(self.reports.values(), key=lambda one: (one.identity.start_ns, one.identity.rank))
+
+    def ends(self, _run: str) -> dict[schema.Wanted, Over]:
+        return self.over
 
     def rows(self, identity: schema.Identity, start_ns: int | None = None, end_ns: int | None = None):
         rows = self.kept[identity.rank, identity.attempt]

@@ -26,9 +26,9 @@ NODES, KILLS = 4, 3
 class Serve:
     """The command as a user runs it, on a free port."""
 
-    def __init__(self, folder, ledger_url):
+    def __init__(self, folder, ledger_url, *options):
         command = [sys.executable, "-m", "goodput", "serve", "--listen", "127.0.0.1:0"]
-        command += ["--ledger", ledger_url]
+        command += ["--ledger", ledger_url, *options]
         self.process = subprocess.Popen(
             command,
             cwd=folder,

@@ -68,6 +68,16 @@ def test_one_trace_as_text(tmp_path, capsys):
     assert max(map(len, lines[1:])) <= 100
 
 
+def test_the_largest_cause_reads_as_in_the_table(tmp_path, capsys):
+    # Of 100 ms: loader 49.945, Python 40.015, compute 10.04. Rounded down a tenth is missing: the loader's is nearest.
+    events = [step(0, 0, 100_000), loader(0, 49_945), op(49_945, 40_015)]
+    events += [launch(89_950, 5, 1), kernel(89_960, 10_040, correlation=1)]
+    _, out, _ = run(capsys, write(tmp_path / "t.json", events))
+    (total,) = [line for line in out.splitlines() if line.startswith("  total")]
+    assert "50.0 %" in total
+    assert "largest cause: loader, 50.0 % of the steps' time" in out
+
+
 def test_json_is_the_document_and_closes(tmp_path, capsys):
     status, out, _ = run(capsys, trace(tmp_path / "t.json"), "--json")
     found = json.loads(out)

@@ -10,6 +10,7 @@ no clock: `now` comes in.
 
 from goodput.account.account import Account, compute
 from goodput.account.document import document
-from goodput.account.timeline import TOLD, Attempt, Event, Row, Run
+from goodput.account.facts import OVER
+from goodput.account.timeline import TOLD, Attempt, Event, Over, Row, Run
 
-__all__ = ["TOLD", "Account", "Attempt", "Event", "Row", "Run", "compute", "document"]
+__all__ = ["OVER", "TOLD", "Account", "Attempt", "Event", "Over", "Row", "Run", "compute", "document"]

@@ -29,6 +29,8 @@ from goodput.account.timeline import Attempt, Row, Run
 _DOWN, _QUEUE, _UNOBSERVED = INDEX["down"], INDEX["queue"], INDEX["unobserved"]
 _BEGINNING = tuple(INDEX[state] for state in ("startup", "restore", "compile"))
 
+# Ends of an attempt that are nobody's failure; to be killed is one.
+NO_FAILURE = ("finished", "resumed", "cancelled")
 FACTORS = ("availability", "step_efficiency", "goodput", "compute_efficiency", "mfu", "hfu")
 
 
@@ -51,7 +53,7 @@ class Restart:
 
 @dataclass
 class Account:
-    """The whole run. `status` is running, down, unobserved, finished or failed; `world_size` is that of its end."""
+    """The whole run. `status` is running, down, unobserved or one of facts.OVER; `world_size` is that of its end."""
 
     run: str
     start_ns: int
@@ -67,8 +69,10 @@ class Account:
     samples: int
     device: str = ""
     commits: int = 0  # checkpoints committed
+    commit_pairs: int = 0  # so many were committed after another of their attempt
+    commit_pairs_ns: int = 0  # the time between those, together
     unfinished_commits: bool = False
-    failures: int = 0  # attempts that ended otherwise than finished
+    failures: int = 0  # attempts that ended otherwise than by NO_FAILURE
     alive_ns: int = 0  # time in which some attempt was alive
     loading: Loading = field(default_factory=Loading)
     unmeasured: int = 0  # steps whose phases are estimated from those of the step before them
@@ -348,8 +352,8 @@ def _add_attempt(result: RankAccount, attempt: Attempt, fold: Fold, restarts: di
         result.flops += fold.work * attempt.flops_per_step
     if result.hardware_flops is not None:
         result.hardware_flops += fold.work * attempt.hardware_flops_per_step
-    if fold.pace is not None and fold.pace[1] > 0:
-        pace = fold.pace[0] * 1e9 / fold.pace[1]
+    pace = fold.pace.rate()
+    if pace is not None:
         result.best_samples_per_second = max(pace, result.best_samples_per_second or 0.0)
     restart = restarts.get(attempt.attempt)
     if restart is not None:
@@ -367,9 +371,13 @@ def _count_failures(account: Account, run: Run, facts: Facts) -> None:
         numbers.setdefault(attempt.attempt, []).append(attempt)
     newest = max(numbers, default=0)
     for number, attempts in numbers.items():
-        account.commits += max(a.commits for a in attempts)
+        saver = max(attempts, key=lambda a: (a.commits, -a.rank))
+        account.commits += saver.commits
+        if saver.commits > 1:
+            account.commit_pairs += saver.commits - 1
+            account.commit_pairs_ns += saver.last_commit_ns - saver.first_commit_ns
         account.unfinished_commits |= any(a.begun and a.committed is None for a in attempts)
         over = number != newest or all(a.known_end_ns() is not None for a in attempts)
-        account.failures += over and any(a.ended not in ("finished", "resumed") for a in attempts)
+        account.failures += over and any(a.how() not in NO_FAILURE for a in attempts)
         bounds = [facts.bounds[a.rank, number] for a in attempts]
         account.alive_ns += max(b.to_ns for b in bounds) - min(b.from_ns for b in bounds)

@@ -13,6 +13,8 @@ from goodput.account.resume import kept_until, resume_points
 from goodput.account.timeline import Attempt, Run
 
 Key = tuple[int, int]  # (rank, attempt number)
+# Statuses of a run whose time has ended.
+OVER = ("finished", "failed", "cancelled")
 # A submit time further back than this is no wait for a scheduler but a wrong number.
 SUBMIT_NS_MAX = 90 * 86_400 * 10**9
 
@@ -72,7 +74,7 @@ def gather(
     if until is None:
         end = max(end, max((own for own, _ in ends.values()), default=end))
     points = resume_points(run)
-    limits = kept_until(run, points, status in ("down", "failed"))
+    limits = kept_until(run, points, status in ("down", "failed", "cancelled"))
     spans = expected(run, start, end)
     if window is not None:
         start = max(start, start if window[0] is None else window[0])
@@ -146,10 +148,14 @@ def _window(run: Run, by_rank, now_ns: int, stale_seconds: float | None) -> tupl
     newest = max((a.attempt for a in attempts), default=0)
     last = [a for a in attempts if a.attempt == newest]
     open_ = _open(run, by_rank)
-    stale = all(_is_stale(a, now_ns, stale_seconds) for a in open_)
-    if last and stale and all(a.ended == "finished" for a in last):
+    stale = all(is_stale(a, now_ns, stale_seconds) for a in open_)
+    finished = bool(last) and all(a.ended == "finished" for a in last)
+    # One of which it was said stands for all: none goes on, and no later attempt has come.
+    said = [a.over.reason for a in last if a.is_over()]
+    if stale and (finished or said):
         ends = [a.known_end_ns() or 0 for a in attempts]
-        return start, max(start, max(ends) if run.end_ns is None else run.end_ns), "finished"
+        status = "finished" if finished else max(said)
+        return start, max(start, max(ends) if run.end_ns is None else run.end_ns), status
     end = max(start, now_ns if run.end_ns is None else run.end_ns)
     if not open_:
         return start, end, "down" if run.end_ns is None else "failed"
@@ -172,12 +178,12 @@ def _open(run: Run, by_rank) -> list[Attempt]:
 def _known_until(run: Run, by_rank, start_ns: int, now_ns: int, stale_seconds: float | None) -> int:
     """The last moment at which every rank that is still heard of was looked at."""
     open_ = _open(run, by_rank)
-    fresh = [a.beat_ns() for a in open_ if not _is_stale(a, now_ns, stale_seconds)]
+    fresh = [a.beat_ns() for a in open_ if not is_stale(a, now_ns, stale_seconds)]
     # A run that begins ahead of our clock ends where it begins, and then none may be fresh.
     return max(start_ns, min([now_ns, *fresh]))
 
 
-def _is_stale(attempt: Attempt, now_ns: int, stale_seconds: float | None) -> bool:
+def is_stale(attempt: Attempt, now_ns: int, stale_seconds: float | None) -> bool:
     return stale_seconds is not None and now_ns - (attempt.heard_ns or attempt.seen_ns) > stale_seconds * 1e9
 
 
@@ -189,7 +195,7 @@ def _attempt_end(
     if known is None and later is not None:
         known = min(attempt.beat_ns(), max(later.start_ns, attempt.start_ns))
     if known is not None:
-        return known, attempt.ended != "finished"
-    if _is_stale(attempt, end_ns, stale_seconds):
+        return known, attempt.how() != "finished"
+    if is_stale(attempt, end_ns, stale_seconds):
         return attempt.beat_ns(), False
     return max(end_ns, attempt.start_ns), False

@@ -23,9 +23,10 @@ INTERVAL_SOURCE = (
 def checkpoints(account: Account) -> dict:
     """What saving costs, and how often it would have been best to save, given the failures seen.
 
-    Save time is that of the rank that spends most in it, per committed checkpoint: the others wait. Time between
-    failures is the time in which the run was alive. Source of the formula: INTERVAL_SOURCE; Daly, A higher order
-    estimate of the optimum checkpoint interval (2006), shows that it holds while saving is short against failures.
+    Save time is that of the rank that spends most in it, per committed checkpoint: the others wait. The interval is
+    the mean time from one commit to the next of the same attempt; one alone has none. Time between failures is the
+    time in which the run was alive. Source of the formula: INTERVAL_SOURCE; Daly, A higher order estimate of the
+    optimum checkpoint interval (2006), shows that it holds while saving is short against failures.
     """
     alive, commits, failures = account.alive_ns / 1e9, account.commits, account.failures
     most = max((rank.saved_ns for rank in account.ranks), default=0) / 1e9
@@ -35,7 +36,9 @@ def checkpoints(account: Account) -> dict:
         "committed": commits,
         "unfinished": account.unfinished_commits,
         "save_seconds": save,
-        "interval_seconds": alive / commits if commits else None,
+        "interval_seconds": account.commit_pairs_ns / account.commit_pairs / 1e9
+        if account.commit_pairs
+        else None,
         "failures": failures,
         "seconds_between_failures": between,
         "best_interval_seconds": sqrt(2 * save * between) if save and between else None,
@@ -46,31 +49,36 @@ def checkpoints(account: Account) -> dict:
 def throughput(account: Account) -> dict:
     """Kept samples (or tokens) per second of wall time, against an ideal: the user's, or the best the run has shown.
 
-    The best shown is, per rank, the fastest stretch of fold.PACE_STEPS steps. `goodput` is the ratio of sums over
-    ranks, samples / (ideal rate x wall time).
+    The best shown is, per rank, the fastest stretch of pace.PACE_STEPS steps, and never less than what the rank has
+    done over its wall time. `goodput` is the ratio of sums over ranks, samples / (ideal rate x wall time); None
+    where it would be above 1, which only an ideal that was given can bring about: see input_errors.
     """
     kept = sum(rank.kept_samples for rank in account.ranks)
     wall = (account.end_ns - account.start_ns) / 1e9
     ideal, basis = _ideal(account, "ideal_samples_per_second"), "given"
     if ideal is None:
-        ideal, basis = _ideal(account, "best_samples_per_second"), "best shown"
+        ideal, basis = _ideal(account, "best_samples_per_second", shown=True), "best shown"
     return {
         "samples": kept,
         "samples_per_second": kept / wall if wall and kept else None,
         "ideal_samples_per_second": ideal / wall if ideal and wall else None,
         "ideal_basis": basis if ideal else None,
-        "goodput": kept / ideal if ideal and kept else None,
+        "goodput": kept / ideal if ideal and 0 < kept <= ideal else None,
     }
 
 
-def _ideal(account: Account, name: str) -> float | None:
-    """Samples that all ranks could have done in their wall time; one that did not say is taken as the others."""
+def _ideal(account: Account, name: str, shown: bool = False) -> float | None:
+    """Samples that all ranks could have done in their wall time; one that did not say is taken as the others.
+
+    With `shown` each could have done what it did: its last steps may be its fastest and too few for a stretch.
+    """
     said = [getattr(rank, name) for rank in account.ranks if getattr(rank, name) is not None]
     if not said:
         return None
     usual = sum(said) / len(said)
     rates = [usual if getattr(rank, name) is None else getattr(rank, name) for rank in account.ranks]
-    return sum(rate * rank.wall_ns for rate, rank in zip(rates, account.ranks, strict=True)) / 1e9
+    pairs = zip(rates, account.ranks, strict=True)
+    return sum(max(rate * rank.wall_ns / 1e9, rank.kept_samples * shown) for rate, rank in pairs)
 
 
 def pipeline(account: Account) -> dict | None:
@@ -172,7 +180,19 @@ def per_unit(account: Account, total: float | None) -> dict | None:
 
 
 def input_errors(account: Account) -> list[str]:
-    """What cannot be of what the user told: a utilisation above 100 %, with the likely reason."""
+    """What cannot be of what the user told: a utilisation above 100 %, with the likely reason, and a low ideal."""
+    errors, rate = _utilisation_errors(account), throughput(account)
+    if rate["samples"] and rate["ideal_basis"] == "given" and rate["goodput"] is None:
+        kept, ideal = (f"{rate[name]:,.4g}" for name in ("samples_per_second", "ideal_samples_per_second"))
+        errors.append(
+            f"{kept} samples per second are more than the ideal, {ideal}, so an input is wrong: "
+            "ideal_samples_per_second is too low, or samples are more than this rank's; both are per rank."
+        )
+    return errors
+
+
+def _utilisation_errors(account: Account) -> list[str]:
+    """At most one."""
     first = next((rank for rank in account.ranks if rank.observed), None)
     about = {
         "world_size": len(account.ranks),

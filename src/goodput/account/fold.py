@@ -16,6 +16,7 @@ from operator import add, sub
 from statistics import median
 
 from goodput.account.facts import Bound
+from goodput.account.pace import Pace
 from goodput.account.states import INDEX, PHASE_STATES, PLANNED, STATES, USER_STATES, vector
 from goodput.account.timeline import Attempt, Row
 
@@ -26,8 +27,6 @@ _PLANNED = tuple(INDEX[state] for state in PLANNED)
 _UNPLANNED = tuple(i for i in range(len(STATES)) if i not in _PLANNED)
 # So many steps after the first are what its excess is measured against; more would not change the median by much.
 OTHERS_MAX = 512
-# The best throughput that a rank has shown is that of so many steps in a row.
-PACE_STEPS = 32
 
 
 class Fold:
@@ -55,8 +54,7 @@ class Fold:
         self.kept_samples = 0.0
         self.lost_by: dict[int, list[int]] = {}  # restart: [steps, ns]
         self.straggler_ns = self.caused_ns = self.matched_ns = 0
-        self.pace: tuple[float, int] | None = None  # (samples, ns) of the fastest stretch
-        self._stretch = [0, 0, 0]
+        self.pace = Pace()
         self._first: tuple | None = None
         self._others: tuple[list[int], list[int]] = ([], [])  # length and work of the steps after the first
         self._usual: tuple[int, int] | None = None  # their medians, once there are enough
@@ -66,7 +64,7 @@ class Fold:
         other = copy(self)
         other.kept, other.rest = list(self.kept), list(self.rest)
         other.lost_by = {restart: list(cost) for restart, cost in self.lost_by.items()}
-        other._stretch, other._others = list(self._stretch), tuple(map(list, self._others))
+        other.pace, other._others = self.pace.copy(), tuple(map(list, self._others))
         if self._first is not None:
             other._first = (*self._first[:4], list(self._first[4]), *self._first[5:])
         return other
@@ -168,15 +166,15 @@ class Fold:
             self.saved_ns += gap[CHECKPOINT]
             self._rest(_settled_gap(gap, first, count == 1, self.threshold_ns), began, end_ns - length)
         self.saved_ns += inside[CHECKPOINT]
+        # An attempt's first step is no measure of its pace, unless it is one of many.
+        if samples and (count > 1 or not first):
+            self.pace.add(count, samples, length)
         if first:
             # What judges it is remembered with it: a run log may change that, where steps are done again.
             self._first = (step, count, end_ns, length, inside, samples, self.limit, self.blame)
             return None
-        if count == 1:
-            if self._usual is None:
-                self._note_usual(length, inside[PRODUCTIVE] + inside[_UNATTRIBUTED])
-            if samples:
-                self._note_pace(samples, length)
+        if count == 1 and self._usual is None:
+            self._note_usual(length, inside[PRODUCTIVE] + inside[_UNATTRIBUTED])
         return self._settle(step, count, end_ns, length, inside, samples)
 
     def finish(self, tail: list[int] | None = None):
@@ -191,8 +189,6 @@ class Fold:
             compared = self._settle(step, count, end_ns, length, inside, samples)
             self.limit, self.blame = last
             result = None if compared is None else (step, count, *compared)
-        if self._stretch[0] and self.pace is None:
-            self.pace = (self._stretch[1], self._stretch[2])
         end_ns = max(self.bound.end_ns, self.last_end_ns)
         self._tail(end_ns, tail)
         return result
@@ -279,16 +275,6 @@ class Fold:
         works.append(work)
         if len(lengths) == OTHERS_MAX:
             self._usual, self._others = (int(median(lengths)), int(median(works))), ([], [])
-
-    def _note_pace(self, samples: int, length: int) -> None:
-        stretch = self._stretch
-        stretch[0] += 1
-        stretch[1] += samples
-        stretch[2] += length
-        if stretch[0] == PACE_STEPS:
-            if self.pace is None or stretch[1] * self.pace[1] > self.pace[0] * stretch[2]:
-                self.pace = (stretch[1], stretch[2])
-            self._stretch = [0, 0, 0]
 
     # -- gaps and the tail
 

@@ -59,14 +59,19 @@ def percent(ratio: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A length of time in two or three digits: "2.0 s", "42 s", "25 min", "3.5 h"."""
+    """A length of time in two or three digits: "0.25 s", "2.0 s", "42 s", "25 min", "3.5 h"."""
     if seconds < 0.0995:
         return f"{1000 * seconds:.3g} ms"
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             value = seconds / size
             return f"{value:.1f} {unit}" if value < 9.95 else f"{value:.0f} {unit}"
-    return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    return f"{seconds:.{2 if seconds < 0.995 else 1 if seconds < 9.95 else 0}f} s"
+
+
+def whole(value: float) -> str:
+    """Four digits, and all of those before the point: "0.1234", "45,678"."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def dollars(value: float) -> str:
@@ -148,8 +153,8 @@ def _figure_lines(document: dict) -> list[str]:
     rate = document["throughput"]
     if rate["goodput"] is not None:
         lines.append(
-            f"  throughput goodput {percent(rate['goodput'])}: {rate['samples_per_second']:,.4g} samples per second "
-            f"of {rate['ideal_samples_per_second']:,.4g} ({_BASES[rate['ideal_basis']]})"
+            f"  throughput goodput {percent(rate['goodput'])}: {whole(rate['samples_per_second'])} samples per second "
+            f"of {whole(rate['ideal_samples_per_second'])} ({_BASES[rate['ideal_basis']]})"
         )
     pipe = document["pipeline"]
     if pipe is not None and pipe["bubble"] is not None:
@@ -167,17 +172,16 @@ _BASES = {"given": "given", "best shown": "the best that the run has shown"}
 
 def _checkpoint_lines(document: dict) -> list[str]:
     saving, wall = document["checkpoints"], document["end"] - document["start"]
-    if saving["save_seconds"] is None or saving["interval_seconds"] is None:
+    if saving["save_seconds"] is None:
         return []
+    every, count = saving["interval_seconds"], saving["committed"]
+    often = f", {count} committed" if every is None else f" each {duration(every)}"
     best = saving["best_interval_seconds"]
     is_sound = best is not None and (
         wall >= BEST_INTERVAL_RUN_SECONDS_MIN or best >= BEST_INTERVAL_SECONDS_MIN
     )
     advice = f"; the best interval for the failures seen is {duration(best)} (estimate)" if is_sound else ""
-    return [
-        f"  checkpoints: saving takes {duration(saving['save_seconds'])} each"
-        f" {duration(saving['interval_seconds'])}{advice}"
-    ]
+    return [f"  checkpoints: saving takes {duration(saving['save_seconds'])}{often}{advice}"]
 
 
 def _money_lines(document: dict) -> list[str]:

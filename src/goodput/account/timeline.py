@@ -39,6 +39,14 @@ class Event(NamedTuple):
     text: str = ""
 
 
+class Over(NamedTuple):
+    """What somebody said of a process: that its run is over, and why. See Attempt.is_over."""
+
+    reason: str  # "finished", "failed", "cancelled"
+    at_ns: int  # it ended then at the earliest; 0 for the last moment at which it was known to be alive
+    until_ns: int  # on its host's clock; life that it shows later says that it goes on
+
+
 SAVED_MAX = 4096
 # Of an attempt whose rows are let go so many ranges of numbers that never came are remembered, the newest.
 HOLES_MAX = 64
@@ -89,6 +97,7 @@ class Attempt:
     alive: bool = True
     ended: str = ""  # "", "finished", "failed", "resumed"; not alive and "" means killed
     end_ns: int = 0
+    over: Over | None = None
     heard_ns: int = 0  # when the aggregator last heard of it, on the aggregator's clock
     trimmed: int = 0  # rows up to this number have been let go
     holes: list[tuple[int, int]] = field(default_factory=list)  # (first, last) of those that never came
@@ -103,6 +112,8 @@ class Attempt:
     begun: bool = False  # a checkpoint was begun
     committed: int | None = None  # the last step that a checkpoint has saved
     commits: int = 0
+    first_commit_ns: int | None = None
+    last_commit_ns: int = 0
     saved: set[int] = field(default_factory=set)  # their steps, so that one that is told twice counts once
 
     def add_rows(self, rows) -> int:
@@ -159,10 +170,10 @@ class Attempt:
         before = len(self.events)
         for event in events:
             if self.events.setdefault(event.number, event) is event:
-                self.note_event(event.kind, event.step)
+                self.note_event(event.kind, event.step, event.time_ns)
         return len(self.events) - before
 
-    def note_event(self, kind: str, step: int) -> None:
+    def note_event(self, kind: str, step: int, time_ns: int) -> None:
         """Remember of an event what facts.py needs; any number of times."""
         if kind == "resumed":
             self.said = step if self.said is None else min(step, self.said)
@@ -175,15 +186,35 @@ class Attempt:
                 if len(self.saved) < SAVED_MAX:
                     self.saved.add(step)
             self.committed = step if self.committed is None else max(step, self.committed)
+            self.first_commit_ns = (
+                time_ns if self.first_commit_ns is None else min(time_ns, self.first_commit_ns)
+            )
+            self.last_commit_ns = max(time_ns, self.last_commit_ns)
 
     def ordered_rows(self) -> list[Row]:
         return [self.rows[number] for number in sorted(self.rows)]
 
     def known_end_ns(self) -> int | None:
         """When the process ended, None while it may be alive."""
+        is_over = self.is_over()
         if self.ended or not self.alive:
-            return max(self.end_ns or self.last_ns, self.start_ns)
-        return None
+            end_ns = max(self.end_ns or self.last_ns, self.start_ns)
+        elif is_over:
+            end_ns = self.beat_ns()
+        else:
+            return None
+        return max(end_ns, self.over.at_ns) if is_over and not self.ended else end_ns
+
+    def is_over(self) -> bool:
+        """Whether it was said that its run is over, and it has shown no life since."""
+        if self.over is None:
+            return False
+        seen_ns = self.seen_ns if self.alive and not self.ended else 0
+        return max(self.last_ns, self.rows_end_ns, self.end_ns, seen_ns) <= self.over.until_ns
+
+    def how(self) -> str:
+        """How it ended: its own word, else what was said of it; "" where it was killed, and while it goes on."""
+        return self.ended or (self.over.reason if self.is_over() else "")
 
     def beat_ns(self) -> int:
         """The last moment at which the process is known to have been alive."""

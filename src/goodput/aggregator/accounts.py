@@ -11,7 +11,7 @@ import logging
 import time
 from typing import NamedTuple
 
-from goodput.account import Account, document
+from goodput.account import OVER, Account, document
 from goodput.account.hang import Hang
 from goodput.aggregator.hangs import Hangs
 from goodput.aggregator.history import ANONYMOUS, History
@@ -118,7 +118,7 @@ class Accounts:
     def _is_fresh(self, kept: _Kept, change: int, now_ns: int) -> bool:
         """Unchanged and recent; or so costly that recomputing at every report would take over a tenth of a core."""
         same = kept.change == change
-        if same and kept.account.status == "finished":
+        if same and kept.account.status in OVER:
             return True
         # A clock that was set back must not keep an account for good.
         return abs(now_ns - kept.at_ns) < max(self._age_ns if same else 0, 10 * kept.cost_ns)
@@ -218,7 +218,7 @@ class Accounts:
                     "host": newest.host,
                     "attempt": newest.attempt,
                     "alive": newest.known_end_ns() is None,
-                    "ended": newest.ended or ("" if newest.known_end_ns() is None else "killed"),
+                    "ended": newest.how() or ("" if newest.known_end_ns() is None else "killed"),
                     "phase": newest.phase,
                     "phase_seconds": max(newest.seen_ns - newest.last_ns, 0) / 1e9,
                     "step": last.step if last else None,

@@ -24,6 +24,7 @@ from goodput.aggregator import limits, models, signing_in
 from goodput.aggregator.accounts import Accounts
 from goodput.aggregator.answers import found, in_json, no_run, unix_ns, window_ns
 from goodput.aggregator.door import Door
+from goodput.aggregator.ending import Ending
 from goodput.aggregator.exposition import Exposition
 from goodput.aggregator.guard import Guard
 from goodput.aggregator.headers import PAGE_POLICY, has, value_of
@@ -32,10 +33,12 @@ from goodput.aggregator.health_costs import HealthView
 from goodput.aggregator.history import History
 from goodput.aggregator.ingest import Ingest
 from goodput.aggregator.ledger import Ledger, LedgerError
+from goodput.aggregator.routes_end import add_end
 from goodput.aggregator.routes_runs import add_runs
 from goodput.aggregator.store import Store
 
 log = logging.getLogger("goodput.aggregator")
+INGEST = "/api/v1/ingest"
 EVENTS_LISTED, EVENTS_LISTED_MAX = 100, 1000
 _Severity = Literal["info", "warning", "critical"]
 _Limit = Annotated[int, Query(ge=1, le=EVENTS_LISTED_MAX)]
@@ -75,7 +78,7 @@ def create_app(
             task.cancel()
         ledger.close()
 
-    app = FastAPI(
+    app = _App(
         title="goodput",
         version=__version__,
         description="Where the GPU time of training runs went.",
@@ -89,14 +92,29 @@ def create_app(
     )
     app.add_middleware(Guard, door=door)
     app.state.ledger_url, app.state.door = ledger.url, door
-    app.router.routes.append(Route("/api/v1/ingest", _IngestRoute(ingest, door.requests), methods=["POST"]))
+    pushes = _IngestRoute(ingest, door.requests)
+    app.push = Guard(pushes, door=door)
+    # Of what is no POST: 405.
+    app.router.routes.append(Route(INGEST, pushes, methods=["POST"]))
     signing_in.add_routes(app, door)
     _add_health(app, health)
     add_runs(app, accounts)
+    add_end(app, Ending(store, ledger, stale_seconds=stale_seconds))
     _add_api(app, accounts)
     _add_operations(app, Exposition(accounts, ingest, health, door))
     _add_page(app)
     return app
+
+
+class _App(FastAPI):
+    """FastAPI, but that a push is led through the guard to its route: what lies between takes as long as the push."""
+
+    push: Guard
+
+    async def __call__(self, scope, receive, send) -> None:
+        if scope["type"] == "http" and scope["path"] == INGEST and scope["method"] == "POST":
+            return await self.push(scope, receive, send)
+        return await super().__call__(scope, receive, send)
 
 
 async def _find_hangs(accounts: Accounts) -> None:
@@ -230,7 +248,13 @@ def _access(request: Request) -> Access:
 async def _check_run(request: Request) -> None:
     """Before every route of one run: whoever asks may see it, or it is not there."""
     run = request.path_params.get("run")
-    if run is not None and not _access(request).may(run):
+    access = _access(request)
+    if run is not None and not access.may(run):
+        if "ingest" in access.scopes:
+            # Said whether it is there or not.
+            raise HTTPException(
+                403, f"run {run[:64]!r} is none of the runs that the token {access.name} is for"
+            )
         raise no_run(run)
 
 

@@ -151,9 +151,9 @@ def _let_go(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
-def insert(connection: sql.Connection, table: sql.Table):
+def insert(dialect: str, table: sql.Table):
     """An INSERT that takes `on_conflict_do_nothing` and `on_conflict_do_update`, which both databases have."""
-    return _INSERTS[connection.dialect.name](table)
+    return _INSERTS[dialect](table)
 
 
 def _configure_sqlite(connection, _record) -> None:

@@ -33,6 +33,8 @@ log = logging.getLogger("goodput.aggregator")
 
 # What needs nothing: it tells nothing of any run.
 OPEN = frozenset(("healthz", "login"))
+# What changes an account.
+PUSHES = frozenset(("ingest", "end"))
 PLAIN_COOKIE, SECURE_COOKIE = b"goodput-session", b"__Host-goodput-session"
 
 
@@ -82,7 +84,7 @@ class Door:
         if self.keeper is None:
             return EVERYTHING
         try:
-            return self._identify(headers, "ingest" if route == "ingest" else "read", is_secure(scope))
+            return self._identify(headers, "ingest" if route in PUSHES else "read", is_secure(scope))
         except Denied as denied:
             accepts = value_of(headers, b"accept") or b""
             if route == "page" and scope["method"] == "GET" and b"text/html" in accepts:

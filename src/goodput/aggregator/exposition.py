@@ -18,7 +18,7 @@ from prometheus_client import generate_latest
 
 from goodput import __version__, schema
 from goodput.access.tokens import EVERYTHING, Access
-from goodput.account import figures
+from goodput.account import OVER, figures
 from goodput.account.account import FACTORS, Account
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts import Accounts
@@ -85,7 +85,7 @@ class Exposition:
             account = self._accounts.account(name)
             clamped += account.clamped
             yield
-            if account.status == "finished" and now_ns - account.end_ns > KEPT_SECONDS * 1e9:
+            if account.status in OVER and now_ns - account.end_ns > KEPT_SECONDS * 1e9:
                 continue
             self._add_run(families, account, now_ns)
         if access.is_of_all:
@@ -109,11 +109,11 @@ class Exposition:
         families.add("goodput_restarts", run, len(account.restarts))
         families.add("goodput_stall_threshold_seconds", run, account.threshold_ns / 1e9)
         age_ns = max(now_ns - account.last_progress_ns, 0)
-        families.add("goodput_progress_age_seconds", run, 0 if account.status == "finished" else age_ns / 1e9)
+        families.add("goodput_progress_age_seconds", run, 0 if account.status in OVER else age_ns / 1e9)
         self._add_hang(families, account, now_ns)
         self._add_ranks(families, account, now_ns)
         self._add_health(families, run)
-        if account.status != "finished":
+        if account.status not in OVER:
             self._add_saves(families, run, now_ns)
             gpus = sum(rank.devices for rank in account.ranks if rank.rank < account.world_size)
             families.add("goodput_run_gpus", run, gpus)

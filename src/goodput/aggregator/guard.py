@@ -98,7 +98,7 @@ def _route_of(scope) -> str:
             # Decoded again, since in `path` a slash of a name is like any other.
             raw = scope["raw_path"].decode("ascii", "replace").replace("%2F", "%1F").replace("%2f", "%1F")
             scope["path"] = unquote(raw)
-        return "run"
+        return "end" if scope["method"] == "POST" else "run"
     return "page" if path.count("/") == 1 else "other"
 
 
@@ -109,7 +109,7 @@ async def _refuse(send, route: str, closed: Closed) -> None:
         429: [(b"retry-after", b"60")],
     }
     headers, text = more.get(closed.status, []), str(closed)
-    if route in ("runs", "run", "health", "access", "schema"):
+    if route in ("runs", "run", "end", "health", "access", "schema"):
         body, kind = json.dumps({"detail": text}).encode(), b"application/json"
     else:
         body, kind = f"{text}\n".encode(), b"text/plain; charset=utf-8"

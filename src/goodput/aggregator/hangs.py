@@ -131,7 +131,7 @@ class Hangs:
             step=last.step if last else None,
             planned_ns=_planned_ns(process),
             alive=attempt.alive,
-            ended=attempt.ended,
+            ended=attempt.how(),
         )
 
 

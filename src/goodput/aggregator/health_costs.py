@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from goodput import schema
 from goodput.access.tokens import EVERYTHING, Access
 from goodput.account import Account, Attempt, Run
+from goodput.account.account import NO_FAILURE
 from goodput.aggregator.accounts import Accounts
 from goodput.aggregator.health import HealthLog, Key, kind_of
 
@@ -58,7 +59,7 @@ def _failures(run: Run, account: Account) -> dict[int, list[tuple[int, int]]]:
 
 def _failed_ns(attempt: Attempt, replaced: bool) -> int | None:
     """When an attempt failed; None where it did not, or nobody knows."""
-    if attempt.ended in ("finished", "resumed"):
+    if attempt.how() in NO_FAILURE:
         return None
     known = attempt.known_end_ns()
     return attempt.beat_ns() if known is None and replaced else known

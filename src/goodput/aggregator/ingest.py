@@ -1,7 +1,7 @@
 """Taking one push: decode, merge, write to the ledger, answer.
 
 In: the body of a push. Out: an Ack, sent when what was taken is committed. Pushes that arrive together share one
-transaction. When the ledger cannot be written the push is answered with an error, so the agent keeps it; what
+transaction, and where that is so they wait 25 ms for more; one that comes alone does not wait. When the ledger cannot be written the push is answered with an error, so the agent keeps it; what
 was merged meanwhile is written with the next push that works. Of what waits so there is one part per process,
 whose rows are those in the store, so pushes repeated against a broken ledger do not pile up.
 """
@@ -26,6 +26,8 @@ from goodput.aggregator.store import Merged, Refused, Store
 log = logging.getLogger("goodput.aggregator")
 # Of refusals that the log names; the counters tell of all.
 NAMED_PER_HOUR_MAX = 256
+# A transaction costs as much as the rows of ten pushes. Where several came together, the next one waits this long.
+GATHER_SECONDS = 0.025
 
 
 class Ingest:
@@ -44,6 +46,11 @@ class Ingest:
         self._unwritten: list[Merged] = []
         self._unwritten_health: dict[Key, schema.Health] = {}
         self._writing = asyncio.Lock()
+        self._transaction: asyncio.Future | None = None  # that begins next
+        self._together, self._has_company = (
+            0,
+            False,
+        )  # pushes that wait for it; whether the one before had several
         self.counts: Counter = Counter()
         self.seconds = 0.0
         self._named: set[tuple] = set()
@@ -56,10 +63,12 @@ class Ingest:
         """
         restored = 0
         for run in self._ledger.runs():
+            ends = self._ledger.ends(run)
             for process in self._ledger.processes(run):
                 rows, events = self._ledger.rows(process.identity), self._ledger.events(process.identity)
                 try:
                     self._store.merge(replace(process, steps=list(rows), events=events), 0)
+                    self._store.end(process.identity, ends.get(schema.process_of(process.identity)))
                     restored += 1
                 except Refused as refused:
                     log.warning("ledger: %s", refused)
@@ -159,23 +168,42 @@ class Ingest:
                 self._unwritten_health[key_of(report.node, event, is_scoped)] = event
 
     async def _write(self) -> None:
-        """Commit all that is merged and not written. Whoever waits for the lock finds its part already done."""
-        async with self._writing:
-            batch, self._unwritten = self._unwritten, []
-            events, self._unwritten_health = self._unwritten_health, {}
-            if not batch and not events:
-                return
-            try:
-                await asyncio.to_thread(self._ledger.append, batch, events)
-            except BaseException as error:
-                # Whatever it was, a cancelled push too: the store has these rows, so nobody will send them again.
-                self._unwritten = _folded(batch + self._unwritten)
-                events |= self._unwritten_health
-                self._unwritten_health = {key: event for key, event in events.items() if key in self.health}
-                if isinstance(error, LedgerError):
-                    self.counts["ledger", "error"] += 1
-                    log.error("%s", error)
-                raise
+        """Until all that is merged is committed. Raises LedgerError to everybody whose transaction failed."""
+        self._together += 1
+        if self._transaction is None:
+            self._transaction = asyncio.ensure_future(self._commit())
+        # One of them that goes away must not take the others' rows with it.
+        await asyncio.shield(self._transaction)
+
+    async def _commit(self) -> None:
+        """The next transaction. Whoever comes before it begins is in it; where they come together it lets more come."""
+        try:
+            async with self._writing:
+                if self._has_company:
+                    await asyncio.sleep(GATHER_SECONDS)
+                self._transaction, self._has_company, self._together = None, self._together > 1, 0
+                await self._append()
+        except BaseException:
+            if self._transaction is asyncio.current_task():
+                self._transaction = None
+            raise
+
+    async def _append(self) -> None:
+        batch, self._unwritten = self._unwritten, []
+        events, self._unwritten_health = self._unwritten_health, {}
+        if not batch and not events:
+            return
+        try:
+            await asyncio.to_thread(self._ledger.append, batch, events)
+        except BaseException as error:
+            # Whatever it was, a cancelled push too: the store has these rows, so nobody will send them again.
+            self._unwritten = _folded(batch + self._unwritten)
+            events |= self._unwritten_health
+            self._unwritten_health = {key: event for key, event in events.items() if key in self.health}
+            if isinstance(error, LedgerError):
+                self.counts["ledger", "error"] += 1
+                log.error("%s", error)
+            raise
 
 
 def _folded(batch: list[Merged]) -> list[Merged]:

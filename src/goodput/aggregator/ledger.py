@@ -24,12 +24,15 @@ import heapq
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
+from operator import itemgetter
 
 import msgspec
 import sqlalchemy as sql
 
 from goodput import schema
-from goodput.aggregator import migrations
+from goodput.account import Over
+from goodput.aggregator import ledger_ends, migrations
 from goodput.aggregator.database import Database, LedgerError, insert
 from goodput.aggregator.health import SCOPED, SEVERITIES, Key
 from goodput.aggregator.store import Merged
@@ -102,6 +105,7 @@ _health = sql.Table(
     sql.Column("event", sql.LargeBinary, nullable=False),  # a schema.Health
     sql.Index("health_by_severity", "node", "severity", "time_ns"),
 )
+_ends = ledger_ends.table(_tables, _key_columns())
 _BY_START = [_processes.c[name] for name in ("start_ns", "rank", "run", "host", "pid")]
 _BY_NUMBER = [_chunks.c[name] for name in ("first", "last", "digest")]
 _EVENT = [_events.c[name] for name in schema.EventRow.__struct_fields__]
@@ -189,6 +193,12 @@ class Ledger:
             _put(connection, _health, [_health_columns(key, event) for key, event in health.items()])
             _put(connection, _processes, processes.values(), newest="sequence")
 
+    def end(self, ends: list[tuple[schema.Identity, Over]], said_ns: int) -> None:
+        """Write what was said of processes at `said_ns`; what was said of them before is replaced."""
+        rows = [ledger_ends.columns(schema.process_of(who), over, said_ns) for who, over in ends]
+        with self._errors(), self._engine.begin() as connection:
+            _put(connection, _ends, rows, newest="said_ns")
+
     # ---- Reading
 
     def runs(self) -> list[str]:
@@ -202,6 +212,10 @@ class Ledger:
         query = sql.select(_processes.c.report).where(_processes.c.run == run).order_by(*_BY_START)
         with self._errors():
             return [_report_decoder.decode(report) for report in self._fetch(query).scalars()]
+
+    def ends(self, run: str) -> dict[schema.Wanted, Over]:
+        """What was said of the run's processes: that they are over."""
+        return ledger_ends.said(self._fetch(sql.select(_ends).where(_ends.c.run == run)))
 
     def rows(
         self, identity: schema.Identity, start_ns: int | None = None, end_ns: int | None = None
@@ -310,20 +324,25 @@ def _put(
 
     In the order of their keys, so that two aggregators that write the same rows cannot wait for each other.
     """
-    statement = insert(connection, table)
-    if newest is None:
-        statement = statement.on_conflict_do_nothing()
-    else:
-        excluded = statement.excluded
-        statement = statement.on_conflict_do_update(
-            index_elements=list(table.primary_key.columns),
-            set_={c.name: excluded[c.name] for c in table.columns if not c.primary_key},
-            where=table.c[newest] < excluded[newest],
-        )
-    key = [column.name for column in table.primary_key.columns]
-    ordered = sorted(values, key=lambda value: [value[name] for name in key])
+    statement = _statement(connection.dialect.name, table, newest)
+    key = itemgetter(*(column.name for column in table.primary_key.columns))
+    ordered = sorted(values, key=key)
     for at in range(0, len(ordered), WRITES_AT_ONCE):
         connection.execute(statement, ordered[at : at + WRITES_AT_ONCE])
+
+
+@cache
+def _statement(dialect: str, table: sql.Table, newest: str | None):
+    """Of _put. Built once: that takes as long as a hundred rows."""
+    statement = insert(dialect, table)
+    if newest is None:
+        return statement.on_conflict_do_nothing()
+    excluded = statement.excluded
+    return statement.on_conflict_do_update(
+        index_elements=list(table.primary_key.columns),
+        set_={c.name: excluded[c.name] for c in table.columns if not c.primary_key},
+        where=table.c[newest] < excluded[newest],
+    )
 
 
 def _chunked(rows: list[schema.StepRow]) -> Iterator[dict]:

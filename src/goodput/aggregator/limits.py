@@ -18,7 +18,7 @@ IDLE_SECONDS_MAX = 75
 CONNECTIONS_MAX = 20_000
 # Of all bodies that are being read at a time. "busy", 503: agents keep what they could not push.
 BODIES_BYTES_MAX = 256 << 20
-LOGIN_BYTES_MAX = 4 << 10
+LOGIN_BYTES_MAX = END_BYTES_MAX = 4 << 10
 # Wrong tokens of one address in a minute; further ones are answered with 429. "throttled". Who has a right to it is never
 # refused, so nobody can be locked out by others behind the same address.
 FAILURES_PER_MINUTE_MAX = 30

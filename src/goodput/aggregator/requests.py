@@ -16,6 +16,7 @@ ROUTES = (
     "ingest",
     "runs",
     "run",
+    "end",
     "health",
     "access",
     "schema",

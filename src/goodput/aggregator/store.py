@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from goodput import schema
-from goodput.account import TOLD, Attempt, Run
+from goodput.account import TOLD, Attempt, Over, Run
 from goodput.aggregator.saves import Saver, Saves
 from goodput.aggregator.trends import Trend
 
@@ -88,12 +88,16 @@ class Store:
         rows = [row for row in report.steps if attempt.lacks(row.number)]
         events = [event for event in report.events if event.number not in attempt.events]
         attempt.add_rows(rows)
-        self.trends.setdefault(report.identity.run, Trend()).add(attempt, rows)
-        attempt.add_events(events)
         run = report.identity.run
+        trend = self.trends.get(run)
+        if trend is None:
+            trend = self.trends[run] = Trend()
+        trend.add(attempt, rows)
+        attempt.add_events(events)
         if events:
             ahead_ns = report.live.now_ns - now_ns if now_ns else 0
             self.saves.setdefault(run, Saves()).take(process.saver, attempt.attempt, events, ahead_ns)
+        live = report.live
         if rows:
             process.last = max([*rows, *filter(None, [process.last])], key=lambda row: row.number)
             # By its own clock up to the look, by ours since then: a step that comes late is no progress of today.
@@ -104,14 +108,22 @@ class Store:
         attempt.heard_ns = max(attempt.heard_ns, now_ns)
         if report.sequence > process.sequence:
             process.sequence = report.sequence
-            process.identity = report.identity
-            _take_told(attempt, report.identity)
-            _take_live(attempt, report.live)
+            if report.identity != process.identity:
+                process.identity = report.identity
+                _take_told(attempt, report.identity)
+            _take_live(attempt, live)
             # With what an agent that ran before this one has said.
-            report = replace(report, live=replace(report.live, hardware=attempt.hardware))
+            live = replace(live, hardware=attempt.hardware)
         self.changes[run] = self.changes.get(run, 0) + 1
-        identity = replace(report.identity, attempt=attempt.attempt)
-        return Merged(replace(report, identity=identity, steps=[], events=[]), rows, events)
+        identity = report.identity
+        if identity.attempt != attempt.attempt:
+            identity = replace(identity, attempt=attempt.attempt)
+        return Merged(replace(report, identity=identity, live=live, steps=[], events=[]), rows, events)
+
+    def end(self, identity: schema.Identity, over: Over | None) -> None:
+        """Note what was said of a process that is here: that its run is over."""
+        self.processes[_key(identity)].attempt.over = over
+        self.changes[identity.run] = self.changes.get(identity.run, 0) + 1
 
     def _check_expected(self, identity: schema.Identity) -> None:
         more = identity.world_size - self.expected.get(identity.run, 0)

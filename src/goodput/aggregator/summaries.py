@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from goodput.access.tokens import EVERYTHING
-from goodput.account import Account, figures
+from goodput.account import OVER, Account, figures
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts import Accounts
 
@@ -73,7 +73,7 @@ class Summaries:
         kept = self._kept.get(name)
         if kept is not None and kept.change == change:
             status = kept.row["status"]
-            if status == "finished" or (status != "running" and now - kept.at_seconds < AGE_SECONDS):
+            if status in OVER or (status != "running" and now - kept.at_seconds < AGE_SECONDS):
                 return kept.row
         account = self._accounts.account(name)
         if kept is None or kept.account is not account:

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from statistics import median
 from typing import NamedTuple
 
-from goodput.account import Account, Run
+from goodput.account import OVER, Account, Run
 from goodput.account.states import INDEX
 from goodput.aggregator.accounts import Accounts
 from goodput.aggregator.asked import Asked
@@ -56,7 +56,7 @@ class Timelines:
 
     def _is_fresh(self, run: str, kept: _Kept) -> bool:
         unchanged = kept.change == self._accounts.store.changes.get(run, 0)
-        if unchanged and self._accounts.account(run).status == "finished":
+        if unchanged and self._accounts.account(run).status in OVER:
             return True
         return abs(time.time_ns() - kept.at_ns) < max(AGE_SECONDS, 10 * kept.took_seconds) * 1e9
 

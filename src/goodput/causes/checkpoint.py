@@ -14,8 +14,10 @@ def advise(account) -> str:
     """Names the best interval where failures were seen; the formula is that of figures.checkpoints."""
     saving = checkpoints(account)
     best, interval = saving["best_interval_seconds"], saving["interval_seconds"]
-    if best is None or interval is None:
+    if best is None:
         return GENERAL
+    if interval is None:
+        return f"{_HEAD}; the best interval for the failures seen is {duration(best)} (estimate)."
     now = f"now one is saved each {duration(interval)}"
     if max(best / interval, interval / best) <= NEAR_RATIO_MAX:
         return f"{_HEAD}; {now}, which is near the best interval for the failures seen, {duration(best)} (estimate)."

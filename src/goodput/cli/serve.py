@@ -95,8 +95,23 @@ def call(arguments) -> int:
     shown, scheme = f"[{host}]" if ":" in host else host, "https" if door.certificate else "http"
     print(f"goodput serve: page and API on {scheme}://{shown}:{listener.getsockname()[1]}", flush=True)
     print(f"goodput serve: ledger {app.state.ledger_url}", flush=True)
+    _collect_seldom()
     server_of(app).run(sockets=[listener])
     return 0
+
+
+def _collect_seldom() -> None:
+    """Keep Python's garbage collector from what stays.
+
+    Each connection holds its last request, so that with thousands of them it looks, time and again, at a million
+    objects that are in use: a sixth of the CPU, in pauses of a third of a second. Now it looks at the young ones after
+    5 000 that were not let go of by themselves (some 10 ms), and at all of them after 5 million.
+    """
+    import gc
+
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(5_000, 20, 50)
 
 
 def _door(arguments):

@@ -7,7 +7,7 @@ from goodput.metrics.metric import declare
 SERIES = declare(
     "aggregator",
     [
-        ("goodput_run_info", "gauge", "", "run device status", "1 for each run; status is running, down, unobserved, finished."),
+        ("goodput_run_info", "gauge", "", "run device status", "1 for each run; status is running, down, unobserved, finished, failed, cancelled."),
         ("goodput_gpu_seconds", "gauge", "seconds", "run state",
          "The account: GPU-seconds of the run in each state, since its start. A gauge, since work can become lost."),
         ("goodput_cost_dollars", "gauge", "dollars", "run state", "The account in money, where a GPU-hour has a price."),

@@ -13,6 +13,7 @@ STATUSES = {
     "running": "its log ends while it runs",
     "finished": "every rank of its last attempt ended by itself",
     "failed": "it ended after its last attempt had died",
+    "cancelled": "somebody said that it is over; work after its last checkpoint counts as lost",
     "down": "no process was alive at the log's end; work after its last checkpoint counts as lost",
     "unobserved": "nobody reported it at the log's end",
 }

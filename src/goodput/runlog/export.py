@@ -16,23 +16,27 @@ from operator import sub
 import msgspec
 from msgspec import Raw
 
-from goodput.account import TOLD
+from goodput.account import TOLD, Attempt, Over
 from goodput.account.fold import fit, state_of
 from goodput.account.states import vector
 from goodput.runlog.lines import HARDWARE
-from goodput.schema import EventRow, RankReport, StepRow
+from goodput.schema import EventRow, RankReport, StepRow, process_of
 
 _encode = msgspec.json.encode
 
 
 def export(ledger, run: str, now_ns: int) -> Iterator[bytes]:
-    """The lines of a run, each with its newline. `ledger` has processes, rows and events (aggregator.ledger)."""
+    """The lines of a run, each with its newline. `ledger` has processes, rows, events and ends (aggregator.ledger)."""
     processes = ledger.processes(run)
     if not processes:
         return
     start_ns = min(process.identity.start_ns for process in processes)
     yield _line("run", start_ns, run=run)
-    parts = [_process(p, ledger.rows(p.identity), ledger.events(p.identity)) for p in processes]
+    said = ledger.ends(run)
+    parts = [
+        _process(p, ledger.rows(p.identity), ledger.events(p.identity), said.get(process_of(p.identity)))
+        for p in processes
+    ]
     for _, line in heapq.merge(*parts, key=lambda entry: entry[0]):
         yield line
     newest = max(p.identity.attempt for p in processes)
@@ -44,7 +48,7 @@ def export(ledger, run: str, now_ns: int) -> Iterator[bytes]:
 
 
 def _process(
-    report: RankReport, rows: Iterable[StepRow], events: list[EventRow]
+    report: RankReport, rows: Iterable[StepRow], events: list[EventRow], over: Over | None
 ) -> Iterator[tuple[int, bytes]]:
     """(time, line) of one attempt."""
     identity, live = report.identity, report.live
@@ -63,15 +67,33 @@ def _process(
         for total, last in zip(live.totals, _wide(steps.totals, len(live.totals)), strict=True)
     ]
     phases = {name: _seconds(ns) for name, ns in zip(report.phases, tail, strict=False) if ns}
-    over = bool(live.ended) or not live.alive
-    end_ns = max(live.end_ns or live.last_ns, identity.start_ns) if over else live.now_ns
-    reason = {"reason": live.ended or "killed"} if over else {}
+    known = _known(report, steps.row_end_ns, over)
+    end_ns = known.known_end_ns()
+    kind, at_ns = ("beat", live.now_ns) if end_ns is None else ("end", end_ns)
+    reason = {} if end_ns is None else {"reason": live.ended or "killed"}
+    if known.is_over():
+        reason["over"] = over.reason
     if live.unmeasured:
         reason["unmeasured_steps"] = live.unmeasured
     reason |= {
         name: _decimal(live.hardware[of], digits) for name, of, digits in HARDWARE if live.hardware.get(of)
     }
-    yield end_ns, _line("end" if over else "beat", end_ns, **place, **reason, phase=live.phase, phases=phases)
+    yield at_ns, _line(kind, at_ns, **place, **reason, phase=live.phase, phases=phases)
+
+
+def _known(report: RankReport, rows_end_ns: int, over: Over | None) -> Attempt:
+    """What is known of a process's life, as the account judges it."""
+    identity, live = report.identity, report.live
+    return Attempt(
+        *(identity.rank, identity.attempt, identity.start_ns),
+        seen_ns=live.now_ns,
+        last_ns=live.last_ns,
+        alive=live.alive,
+        ended=live.ended,
+        end_ns=live.end_ns,
+        rows_end_ns=rows_end_ns,
+        over=over,
+    )
 
 
 class _Steps:
@@ -83,6 +105,7 @@ class _Steps:
         self.totals = self._outside = (0,) * len(report.phases)
         self._number = self._samples = self._device_ns = 0
         self._end_ns = report.identity.start_ns
+        self.row_end_ns = 0
 
     def lines(self, rows: Iterable[StepRow]) -> Iterator[tuple[int, bytes]]:
         for row in rows:
@@ -93,6 +116,7 @@ class _Steps:
         totals, outside = _wide(row.totals, width), _wide(row.outside, width)
         gap = list(map(sub, outside, self._outside))
         inside = [total - between for total, between in zip(map(sub, totals, self.totals), gap, strict=True)]
+        self.row_end_ns = max(row.end_ns, self.row_end_ns)
         spent = row.end_ns - self._end_ns
         if spent < 0 or min(gap) < 0 or min(inside) < 0 or sum(gap) + sum(inside) != spent:
             gap, inside = self._fitted(gap, inside, max(spent, 0))

@@ -54,6 +54,7 @@ class Line(msgspec.Struct):
     phase: str | None = None
     committed: bool = True
     reason: str = "finished"
+    over: str | None = None
     resume_step: int | None = None
     world_size: int | None = None
     host: str | None = None

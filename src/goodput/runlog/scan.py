@@ -12,10 +12,19 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from goodput.account import TOLD, Attempt, Run
+from goodput.account import OVER, TOLD, Attempt, Over, Run
 from goodput.account.lengths import Lengths
 from goodput.runlog.complete import complete, contradictions
-from goodput.runlog.lines import KINDS, LINE_BYTES_MAX, Line, LineError, hardware, parse, unknown_fields
+from goodput.runlog.lines import (
+    KINDS,
+    LINE_BYTES_MAX,
+    TIME_NS_MAX,
+    Line,
+    LineError,
+    hardware,
+    parse,
+    unknown_fields,
+)
 from goodput.runlog.source import LogError, Source
 
 BEHIND_NS_MAX = 600 * 10**9
@@ -256,7 +265,7 @@ class Scan:
         if line.phase_states:
             attempt.phase_states = dict(line.phase_states)
         if line.resume_step is not None:
-            attempt.note_event("resumed", line.resume_step)
+            attempt.note_event("resumed", line.resume_step, line.time_ns)
 
     def _ordered(self, number: int, found: Found, line: Line) -> None:
         """A line of an attempt's life: see that its time can be."""
@@ -320,7 +329,7 @@ class Scan:
             attempt.rows_end_ns, attempt.end_step = last
         elif line.kind == "checkpoint":
             kind = "checkpoint_committed" if line.committed else "checkpoint_begun"
-            attempt.note_event(kind, line.step)
+            attempt.note_event(kind, line.step, line.time_ns)
         elif line.kind in ("beat", "end"):
             self._sign(number, track, line)
 
@@ -336,6 +345,10 @@ class Scan:
                 attempt.alive = False
             else:
                 attempt.ended = line.reason if line.reason in ("finished", "resumed") else "failed"
+            if line.over in OVER:
+                attempt.over = Over(line.over, 0, TIME_NS_MAX)
+            elif line.over is not None:
+                self.problems.note(number, f"`over` is {line.over[:40]!r}, want one of {', '.join(OVER)}")
             track.end_number = number
             attempt.end_ns = max(attempt.end_ns, line.time_ns)
 

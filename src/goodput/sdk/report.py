@@ -73,11 +73,12 @@ def _deep_look(session) -> list[str]:
 
 def _notes(snapshot) -> list[str]:
     spent = max(snapshot.last_ns - snapshot.identity["start_mono_ns"], 1)
-    notes = [f"  goodput itself cost {snapshot.cost_ns / 1e9:.4f} s ({100 * snapshot.cost_ns / spent:.3f} %)"]
+    share = 100 * snapshot.cost_ns / spent
+    notes = [f"  goodput itself cost {snapshot.cost_ns / 1e9:.4f} s ({share:.3f} % of all time)"]
     sampling = snapshot.sampling
     if sampling.get("phases_every", 0) > 1:
         notes[0] += (
-            f"; within its budget of {sampling['budget_ppm'] / 1e4:g} % it measures phases in one of "
+            f"; within its budget of {sampling['budget_ppm'] / 1e4:g} % of step time it measures phases in one of "
             f"{sampling['phases_every']} steps"
         )
     if sampling.get("skipped_steps") or sampling.get("compilations"):

@@ -358,7 +358,9 @@ class Session:
                 self.recorder.last_ns - self.identity["start_mono_ns"],
             )
             share = 100 * cost / max(spent, 1)
-            sys.stderr.write(f"  goodput itself cost {cost / 1e9:.4f} s ({share:.3f} %) in rank 0\n")
+            sys.stderr.write(
+                f"  goodput itself cost {cost / 1e9:.4f} s ({share:.3f} % of all time) in rank 0\n"
+            )
 
 
 def _calibrate(recorder: Recorder) -> None:

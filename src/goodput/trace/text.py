@@ -161,9 +161,12 @@ def _cause(document: dict) -> list[str]:
     gain = (
         "" if cause["gain"] is None else f"; without it steps would be at most {cause['gain']:.2f}x as fast"
     )
+    states = document["total"]["states_ns"]
+    # As its column says, which is not always the nearest tenth: the columns sum to 100.0.
+    share = dict(zip(STATES, tenths([states[state] for state in STATES]), strict=True))[cause["state"]]
     return [
         "",
-        f"  largest cause: {cause['state']}, {100 * cause['share']:.1f} % of the steps' time{gain}",
+        f"  largest cause: {cause['state']}, {share // 10}.{share % 10} % of the steps' time{gain}",
         f"  advice: {cause['advice']}",
     ]
 

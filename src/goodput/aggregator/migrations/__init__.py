@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import sqlalchemy as sql
 
-from goodput.aggregator.migrations import version_1, version_2, version_3
+from goodput.aggregator.migrations import version_1, version_2, version_3, version_4
 
-VERSIONS = (version_1, version_2, version_3)
+VERSIONS = (version_1, version_2, version_3, version_4)
 _tables = sql.MetaData()
 _ledger = sql.Table("ledger", _tables, sql.Column("version", sql.Integer, primary_key=True))
 

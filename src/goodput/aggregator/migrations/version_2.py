@@ -56,7 +56,7 @@ def upgrade(connection: sql.Connection) -> None:
             break
         new = [chunk for row in found for chunk in _anew(row)]
         if new:
-            connection.execute(insert(connection, chunks).on_conflict_do_nothing(), new)
+            connection.execute(insert(connection.dialect.name, chunks).on_conflict_do_nothing(), new)
         after = [found[-1][column.name] for column in order]
     old.drop(connection)
     by_start.create(connection)

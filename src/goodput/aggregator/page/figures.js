@@ -25,7 +25,10 @@ function throughput(rate) {
   const title = "samples (or tokens) of kept steps ÷ those of the ideal rate in the same wall time";
   if (!rate.samples) return [name, "unknown", "No samples were reported.", title];
   const kept = compact(rate.samples_per_second);
-  if (rate.goodput === null) return [name, "unknown", `${kept} samples/s; too few steps to see an ideal.`, title];
+  if (rate.goodput === null) {
+    const why = rate.ideal_basis === "given" ? "which is more than the ideal given" : "too few steps to see an ideal";
+    return [name, "unknown", `${kept} samples/s; ${why}.`, title];
+  }
   const basis = { given: "the ideal given", "best shown": "the best it has shown" }[rate.ideal_basis];
   return [name, percent(rate.goodput), `${kept} samples/s of ${compact(rate.ideal_samples_per_second)}, ${basis}.`, title];
 }

@@ -183,7 +183,7 @@ function rankRow(rank, live, run) {
 function doing(live) {
   if (!live) return { trouble: 3, tag: "never seen", now: "no report yet" };
   const step = live.step === null ? "no step yet" : `step ${live.step}`;
-  if (!live.alive) return { trouble: live.ended === "finished" ? 0 : 3, tag: live.ended, now: step };
+  if (!live.alive) return { trouble: live.ended === "finished" || live.ended === "cancelled" ? 0 : 3, tag: live.ended, now: step };
   const phase = live.phase === "none" ? "in no phase" : live.phase;
   const age = live.report_age_seconds;
   if (age > SILENT_SECONDS) return { trouble: 2, tag: "silent", now: `${phase}, seen ${duration(age)} ago · ${step}` };

@@ -33,6 +33,8 @@ export const STATUSES = {
   hangs: "its processes live, and no rank completes a step",
   finished: "every rank of its last attempt ended by itself",
   down: "no process of this run is alive; work after its last checkpoint counts as lost until it resumes",
+  failed: "somebody said that it failed and is over; work after its last checkpoint counts as lost",
+  cancelled: "somebody said that it is over; work after its last checkpoint counts as lost",
   unobserved: "nobody has reported this run lately: is goodput node running on its hosts?",
 };
 // What a person is told: to the API a run that hangs is running.

@@ -1,0 +1,256 @@
+"""What the aggregator is measured on: ranks or nodes that push on time, each over a connection of its own.
+
+    python -m bench.aggregator_load       # a Plan as JSON on stdin; prints "ready"; after a line the Result; ends after another
+
+In: where to push, with which token, how many reporters of how many ranks, how many rounds. Out: the times from when a
+push was due to the last byte of its answer, what was sent, what was acknowledged. The first round brings every
+reporter in as fast as the server answers; then each pushes once in ROUND_SECONDS, at a moment of its own, whether or
+not the answers before were quick. Reports are made a little ahead, between two pushes.
+
+One thread and one epoll, since a client for people takes more CPU than the server that is measured. It measures
+nothing but time, and knows of HTTP what it needs: the status and the length of an answer.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import select
+import socket
+import sys
+import time
+from collections import deque
+from dataclasses import asdict, dataclass, field
+from urllib.parse import urlsplit
+
+ROUND_SECONDS, STEP_SECONDS = 10.0, 2.5
+STEPS = int(ROUND_SECONDS / STEP_SECONDS)  # in one push
+RANKS_PER_RUN = 1000
+AHEAD_MAX, IN_FLIGHT_MAX = 500, 64
+LATE_SECONDS_MAX = 30.0
+PHASES = (
+    *("none", "loader", "h2d", "forward", "backward", "optimizer", "communication"),
+    *("checkpoint", "restore", "evaluation", "compile"),
+)
+SHARES = (0.01, 0.05, 0.01, 0.28, 0.5, 0.05, 0.1, 0, 0, 0, 0)
+
+
+@dataclass
+class Plan:
+    """`kind` says what a push is: a `report` of goodput, or `text` for Prometheus' import."""
+
+    url: str
+    token: str = ""
+    reporters: int = 10_000
+    ranks: int = 1  # of each reporter
+    rounds: int = 3
+    kind: str = "report"
+
+
+@dataclass
+class Result:
+    milliseconds: list[float] = field(default_factory=list)
+    sent: int = 0
+    rows: int = 0
+    accepted_ranks: int = 0
+    rejected_ranks: int = 0
+    failed: int = 0  # answers other than 200 or 204
+    unanswered: int = 0  # LATE_SECONDS_MAX after the last was due
+    bytes_sent: int = 0
+    seconds: float = 0.0
+
+
+class Maker:
+    """Reports of a reporter as time goes on, each with what is new since the one before."""
+
+    def __init__(self, plan: Plan, start_ns: int):
+        from goodput import schema
+
+        self._schema, self._plan, self._start_ns = schema, plan, start_ns
+        parts = urlsplit(plan.url)
+        self._head = (
+            f"POST {parts.path or '/'} HTTP/1.1\r\nhost: {parts.netloc}\r\naccept: */*\r\n"
+            "accept-encoding: identity\r\nconnection: keep-alive\r\nuser-agent: goodput-node\r\n"
+            f"content-type: {schema.CONTENT_TYPE}\r\n"
+            + (f"authorization: Bearer {plan.token}\r\n" if plan.token else "")
+        ).encode()
+
+    def request(self, reporter: int, number: int) -> bytes:
+        """The push of a reporter in round `number`."""
+        ranks = range(reporter * self._plan.ranks, (reporter + 1) * self._plan.ranks)
+        if self._plan.kind == "text":
+            body = "".join(_text(rank, number) for rank in ranks).encode()
+        else:
+            now_ns = self._start_ns + int((number + 1) * ROUND_SECONDS * 1e9)
+            reports = [self._rank(rank, number, now_ns) for rank in ranks]
+            body = self._schema.encode(self._schema.NodeReport(f"n{reporter}", now_ns, reports))
+        return self._head + b"content-length: %d\r\n\r\n" % len(body) + body
+
+    def _rank(self, rank: int, number: int, now_ns: int):
+        schema, first = self._schema, number * STEPS
+        steps = [_row(schema, first + at, self._start_ns + rank % 997) for at in range(1, STEPS + 1)]
+        return schema.RankReport(
+            identity=schema.Identity(
+                run=f"bench-{rank // RANKS_PER_RUN}", rank=rank % RANKS_PER_RUN, attempt=1,
+                world_size=RANKS_PER_RUN, host=f"n{rank // 8}", pid=1000 + rank, start_ns=self._start_ns,
+                device="NVIDIA H100 80GB HBM3", device_uuid=f"GPU-{rank:012x}", group="dp0",
+                flops_per_step=1e15, peak_flops_per_second=9.89e14, gpu_hour_cost=2.5, dtype="bf16",
+            ),
+            sequence=now_ns, phases=PHASES, steps=steps,
+            live=schema.Live(
+                now_ns=now_ns, last_ns=steps[-1].end_ns, phase="forward", step_next=first + STEPS,
+                steps_done=first + STEPS, samples=32 * (first + STEPS), alive=True, ended="", end_ns=0,
+                totals=steps[-1].totals, cost_ns=12_000 * (first + STEPS),
+                hardware={"since_ns": self._start_ns, "compute_ns": 7 * steps[-1].totals[3], "idle_ns": number},
+            ),
+        )  # fmt: skip
+
+
+def _row(schema, number: int, start_ns: int):
+    """A step of a little more than 2.4 s, phases and all."""
+    step_ns = int(STEP_SECONDS * 1e9)
+    length_ns = step_ns - (number * 7919 + start_ns) % 90_000_000
+    totals = tuple(int(share * step_ns) * number + number % 1000 for share in SHARES)
+    begin_ns = start_ns + (number - 1) * step_ns
+    return schema.StepRow(
+        number, number - 1, begin_ns, begin_ns + length_ns, 32 * number, totals, (0,) * len(PHASES), totals[3]
+    )
+
+
+def _text(rank: int, number: int) -> str:
+    """The same figures as Prometheus would have them: a counter for each phase, the steps, the samples, the cost."""
+    labels = f'run="bench-{rank // RANKS_PER_RUN}",rank="{rank % RANKS_PER_RUN}"'
+    done = (number + 1) * STEPS
+    lines = [
+        f'goodput_phase_seconds_total{{{labels},phase="{phase}"}} {share * done * STEP_SECONDS}\n'
+        for phase, share in zip(PHASES, SHARES, strict=True)
+    ]
+    for name, value in (("steps", done), ("samples", 32 * done), ("sdk_cost_seconds", 12e-6 * done)):
+        lines.append(f"goodput_{name}_total{{{labels}}} {value}\n")
+    return "".join(lines)
+
+
+class Line:
+    """One reporter's connection, and the answer that is coming."""
+
+    def __init__(self, address: tuple[str, int]):
+        self.socket = socket.create_connection(address, timeout=20)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.due, self.answer = 0.0, bytearray()
+
+    def send(self, request: bytes, due: float) -> None:
+        self.due = due
+        self.socket.sendall(request)
+
+    def receive(self) -> tuple[int, bytes] | None:
+        """Status and body, once all of it is there. Raises ConnectionError."""
+        part = self.socket.recv(65536)
+        if not part:
+            raise ConnectionError("the server has hung up")
+        self.answer += part
+        head, end, body = bytes(self.answer).partition(b"\r\n\r\n")
+        if not end:
+            return None
+        status, length = int(head[9:12]), 0
+        for line in head.lower().split(b"\r\n"):
+            if line.startswith(b"content-length:"):
+                length = int(line[15:])
+        if len(body) < length:
+            return None
+        self.answer.clear()
+        return status, body
+
+
+class Load:
+    """All reporters. `first` brings them in, `paced` is what is measured."""
+
+    def __init__(self, plan: Plan):
+        self._plan, parts = plan, urlsplit(plan.url)
+        # The steps that were done lie in the past by the end of the last round.
+        self._maker = Maker(plan, time.time_ns() - int((plan.rounds + 2) * ROUND_SECONDS * 1e9))
+        address = (parts.hostname, parts.port)
+        self._lines = [Line(address) for _ in range(plan.reporters)]
+        self._poll, self._by_file = select.epoll(), {}
+        for line in self._lines:
+            self._by_file[line.socket.fileno()] = line
+            self._poll.register(line.socket, select.EPOLLIN)
+        self.result, self._waiting = Result(), 0
+
+    def first(self) -> None:
+        for reporter, line in enumerate(self._lines):
+            self._send(line, self._maker.request(reporter, 0), time.perf_counter())
+            while self._waiting >= IN_FLIGHT_MAX:
+                self._take(1.0)
+        self._finish()
+
+    def paced(self) -> None:
+        self.result.milliseconds.clear()
+        chance, rounds = random.Random(1), self._plan.rounds
+        offsets = sorted((chance.uniform(0, ROUND_SECONDS), n) for n in range(self._plan.reporters))
+        began = time.perf_counter() + 0.5
+        order = ((began + r * ROUND_SECONDS + at, n, r + 1) for r in range(rounds) for at, n in offsets)
+        ahead: deque = deque()
+        while True:
+            now = time.perf_counter()
+            while ahead and ahead[0][0] <= now:
+                due, reporter, request = ahead.popleft()
+                self._send(self._lines[reporter], request, due)
+            if len(ahead) < AHEAD_MAX and (following := next(order, None)):
+                due, reporter, number = following
+                ahead.append((due, reporter, self._maker.request(reporter, number)))
+                self._take(0)
+            elif ahead:
+                self._take(max(0.0, ahead[0][0] - time.perf_counter()))
+            else:
+                break
+        self._finish()
+        self.result.seconds = time.perf_counter() - began
+
+    def _finish(self) -> None:
+        deadline = time.perf_counter() + LATE_SECONDS_MAX
+        while self._waiting:
+            if time.perf_counter() > deadline:
+                self.result.unanswered = self._waiting
+                return
+            self._take(1.0)
+
+    def _send(self, line: Line, request: bytes, due: float) -> None:
+        line.send(request, due)
+        self._waiting += 1
+        self.result.sent += 1
+        self.result.rows += STEPS * self._plan.ranks
+        self.result.bytes_sent += len(request)
+
+    def _take(self, seconds: float) -> None:
+        for number, _ in self._poll.poll(seconds, 256):
+            line = self._by_file[number]
+            answer = line.receive()
+            if answer is not None:
+                self._waiting -= 1
+                self.result.milliseconds.append(1e3 * (time.perf_counter() - line.due))
+                self._count(*answer)
+
+    def _count(self, status: int, body: bytes) -> None:
+        if status not in (200, 204):
+            self.result.failed += 1
+        elif body and self._plan.kind == "report":
+            from goodput import schema
+
+            ack = schema.decode_ack(body)
+            self.result.accepted_ranks += ack.accepted
+            self.result.rejected_ranks += len(ack.rejected)
+
+
+def main() -> int:
+    load = Load(Plan(**json.loads(sys.stdin.readline())))
+    load.first()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    load.paced()
+    print(json.dumps(asdict(load.result)), flush=True)
+    sys.stdin.readline()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""`goodput end`: tell the aggregator that a run is over, so that a cancelled one does not look like a dead one.
+
+In: the command line. Out: a POST to the aggregator, asked again while ranks are still seen alive; what was ended, as text
+or JSON. What it means is in aggregator/ending.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import re
+import sys
+import time
+from datetime import datetime
+from urllib.parse import quote
+
+from goodput.cli import loading
+from goodput.cli.node import FILES, aggregator, given, seconds, variable_of
+
+REASONS = ("finished", "failed", "cancelled")
+TIMEOUT_SECONDS, AGAIN_SECONDS = 20.0, 2.0
+ALIVE = 409
+COUNTS = ("ended", "known", "already", "alive")
+EXAMPLE = """examples:
+  goodput end my-run --aggregator https://goodput.internal:9471 --token-file FILE   after scancel
+  goodput end my-run --reason finished                    ended well, though its ranks did not say so
+  goodput end my-run --at 2026-05-01T08:30:00Z            they lived until then, though nobody saw it
+"""
+
+
+def add_parser(subparsers) -> None:
+    parser = subparsers.add_parser(
+        "end",
+        help="tell the aggregator that a run is over",
+        description="Tell the aggregator that a run is over. Nobody else can tell a run that was cancelled from one that\n"
+        "died: without this it is down, and calls someone. Each rank ends when it was last seen alive. A new\n"
+        "attempt goes on as ever. While ranks are still seen alive it waits, then refuses.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("run", metavar="RUN", help="the run's name")
+    add("--reason", choices=REASONS, default="cancelled",
+        help="finished: all its work counts; failed, cancelled: what its last checkpoint has (default: %(default)s)")  # fmt: skip
+    add("--at", metavar="TIME", type=moment,
+        help="no rank ended before this, as in 2026-05-01T08:30:00Z or in unix seconds (default: when each was last "
+        "seen alive)")  # fmt: skip
+    add("--wait", metavar="SECONDS", type=seconds, default=60.0,
+        help="how long to wait for ranks that are still seen alive (default: %(default)s)")  # fmt: skip
+    add("--force", action="store_true",
+        help="end it though ranks are seen alive, as they are until their agent looks again; ranks that are still "
+        "alive a minute later go on")  # fmt: skip
+    add("--aggregator", metavar="URL", type=aggregator, default=os.environ.get("GOODPUT_AGGREGATOR") or None,
+        help="whom to tell (default: $GOODPUT_AGGREGATOR)")  # fmt: skip
+    for option, text in FILES.items():
+        variable = variable_of(option)
+        add(option, metavar="FILE", type=given, default=os.environ.get(variable) or None,
+            help=f"{text.partition(', read anew')[0]} (default: ${variable})")  # fmt: skip
+    add("--json", action="store_true", help="print the aggregator's answer")
+    parser.set_defaults(call=call)
+
+
+def moment(text: str) -> float:
+    """Unix seconds; a time without a zone is this machine's."""
+    try:
+        found = float(text)
+    except ValueError:
+        try:
+            # Python 3.10 does not know Z.
+            found = datetime.fromisoformat(re.sub("[Zz]$", "+00:00", text)).timestamp()
+        except (ValueError, OverflowError, OSError):
+            found = math.nan
+    if not 0 <= found < 4e9:
+        raise argparse.ArgumentTypeError(f"{text!r}: want a time as 2026-05-01T08:30:00Z, or unix seconds")
+    return found
+
+
+def call(arguments) -> int:
+    if not arguments.aggregator:
+        _complain("no aggregator: name one with --aggregator or GOODPUT_AGGREGATOR")
+        return 2
+    if bool(arguments.client_cert) != bool(arguments.client_key):
+        _complain("--client-cert and --client-key go together")
+        return 2
+    if not 0 < len(arguments.run) <= 128 or not arguments.run.isprintable():
+        _complain("want a run's name, 1 to 128 printable characters")
+        return 2
+    with loading():
+        from goodput_exporters.credentials import Credentials, Unreachable, explained
+        from goodput_exporters.lean_httpx import httpx
+        from goodput_exporters.push import in_the_clear, printable
+    credentials = Credentials(*(getattr(arguments, name[2:].replace("-", "_")) for name in FILES))
+    url = arguments.aggregator.rstrip("/")
+    if in_the_clear(url, credentials):
+        _complain(f"the token goes in the clear to {url}: use https, if not a proxy does")
+    try:
+        verify = credentials.context() if url.startswith("https:") else False
+        with httpx.Client(verify=verify, timeout=TIMEOUT_SECONDS) as client:
+            status, said = _tell(client, url, credentials.headers(), arguments)
+    except (httpx.HTTPError, Unreachable, OSError) as error:
+        _complain(f"{url}: {printable(explained(error, url, credentials))}")
+        return 1
+    if status != 200:
+        advice = "; --force ends it now" if status == ALIVE else ""
+        _complain(f"{url}: HTTP {status}: {printable(_detail(said))[:500]}{advice}")
+        return 1
+    found = _decoded(said)
+    if found is None:
+        _complain(f"{url}: what answers there is no aggregator")
+        return 1
+    print(json.dumps(found) if arguments.json else _text(arguments, found))
+    return 0
+
+
+def _tell(client, url: str, headers: dict, arguments) -> tuple[int, bytes]:
+    """Ask until no rank is alive any more or the time to wait is over; the last status and answer."""
+    from goodput_exporters.push import read, said_by
+
+    asked = {"reason": arguments.reason, "at": arguments.at, "force": arguments.force}
+    until, told = time.monotonic() + arguments.wait, False
+    while True:
+        deadline_ns = time.monotonic_ns() + int(TIMEOUT_SECONDS * 1e9)
+        where = f"{url}/api/v1/runs/{quote(arguments.run, safe='')}/end"
+        headers = {**headers, "Accept-Encoding": "identity"}
+        with client.stream("POST", where, json=asked, headers=headers) as response:
+            said = bytes(read(response, deadline_ns))
+            if response.status_code != ALIVE or time.monotonic() + AGAIN_SECONDS > until:
+                is_ours = response.status_code == 200 or said.startswith(b"{")
+                return response.status_code, said if is_ours else said_by(response, said)
+        if not told:
+            print(f"waiting up to {arguments.wait:.0f} s: {_detail(said)}", file=sys.stderr)
+            told = True
+        time.sleep(AGAIN_SECONDS)
+
+
+def _decoded(said: bytes) -> dict | None:
+    try:
+        found = json.loads(said)
+        return found if all(type(found[name]) is int for name in COUNTS) else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _detail(said: bytes) -> str:
+    """The aggregator's own words, as the API has them, else all of them."""
+    try:
+        detail = json.loads(said)["detail"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        detail = None
+    text = detail if isinstance(detail, str) else said.decode("utf-8", "replace")
+    return "".join(sign if sign.isprintable() else " " for sign in text.strip())
+
+
+def _text(arguments, found: dict) -> str:
+    parts = [f"{found['ended']} rank{'s' * (found['ended'] != 1)} ended"]
+    more = {
+        "known": "had told how they ended",
+        "already": "had been ended so before",
+        "alive": "were seen alive",
+    }
+    parts += [f"{found[name]} {words}" for name, words in more.items() if found[name]]
+    return f"run {arguments.run} is over, {arguments.reason}: {', '.join(parts)}"
+
+
+def _complain(text: str) -> None:
+    print(f"goodput end: {text}", file=sys.stderr)

@@ -1,0 +1,126 @@
+"""A run of which it was said that it is over: what its account is from then on, by hand-worked numbers."""
+
+from __future__ import annotations
+
+import pytest
+from account_history import Process, assert_closes, ns, of_rank, run_of
+
+from goodput.account import Account, Over, compute
+
+STALE = 30.0
+LATER = 10_000
+
+
+def pair() -> list[Process]:
+    """Two ranks: 10 steps of 1 s, a checkpoint after the sixth, 0.5 s into the next one; then nobody knows."""
+    ranks = [Process(rank, world_size=2) for rank in range(2)]
+    for one in ranks:
+        one.steps(6, forward=1).saved().steps(4, forward=1).begun(forward=0.5)
+    return ranks
+
+
+def account(*ranks: Process, over: Over | None = None, at: float = LATER, said: int = 2, **given) -> Account:
+    """At a moment, where of the first ranks (`said`) it was said that they are over."""
+    run = run_of(*ranks)
+    for attempt in list(run.attempts.values())[:said]:
+        attempt.over = over
+    found = compute(run, ns(at), stale_seconds=STALE, known_only=True, **given)
+    assert_closes(found, elastic=True)
+    return found
+
+
+def said(reason: str = "cancelled", at: float = 0, until: float = 100) -> Over:
+    return Over(reason, ns(at), ns(until))
+
+
+@pytest.mark.parametrize("reason", ["cancelled", "failed"])
+def test_a_killed_run_that_was_cancelled_stands_still(reason):
+    ranks = [one.killed(after=1) for one in pair()]
+    assert account(*ranks).status == "down" and of_rank(account(*ranks))["down"] == LATER - 11.5
+    found, later = (account(*ranks, over=said(reason), at=at) for at in (12, LATER))
+    assert found == later and found.end_ns == ns(11.5) and found.status == reason
+    # Four steps after the checkpoint and the unfinished one are lost, as of any run that is down.
+    assert of_rank(found) == {"productive": 6, "lost": 5.5}
+
+
+def test_one_that_finished_keeps_its_steps():
+    ranks = [one.killed(after=1) for one in pair()]
+    found = account(*ranks, over=said("finished"))
+    assert (found.status, found.failures) == ("finished", 0)
+    # The unfinished step is no work, and not lost either.
+    assert of_rank(found) == {"productive": 10, "unattributed": 1.5}
+
+
+def test_one_that_was_silent_ends_when_it_was_last_seen_alive():
+    ranks = [one.silent(after=3) for one in pair()]
+    assert account(*ranks).status == "unobserved"
+    found = account(*ranks, over=said())
+    assert (found.status, found.end_ns) == ("cancelled", ns(13.5)) and "unobserved" not in of_rank(found)
+
+
+@pytest.mark.parametrize(("at", "end"), [(5, 11.5), (11.5, 11.5), (40, 40)])
+def test_nobody_ends_before_he_was_last_seen_alive(at, end):
+    ranks = [one.killed(after=1) for one in pair()]
+    found = account(*ranks, over=said(at=at))
+    assert found.end_ns == ns(end) and of_rank(found)["lost"] == end - 6
+
+
+def test_a_hang_that_was_cancelled_was_a_stall_until_its_end():
+    ranks = [one.killed(after=3600) for one in pair()]
+    found = account(*ranks, over=said(until=5000))
+    assert found.end_ns == ns(3610.5) and of_rank(found)["stall"] == 3600.5
+
+
+def test_ranks_that_told_their_own_end_keep_it():
+    """One said that it failed, the other was killed: what was said of the run stands for both."""
+    failed, killed = pair()
+    failed.failed(), killed.killed(after=2)
+    found = account(failed, killed, over=said(at=20))
+    assert found.status == "cancelled" and found.failures == 1 and found.end_ns == ns(20)
+    assert of_rank(found, 0)["down"] == 20 - 10.5 and "down" not in of_rank(found, 1)
+    assert account(*[one.killed() for one in pair()], over=said()).failures == 0, "to cancel is no failure"
+    assert account(*[one.killed() for one in pair()], over=said("failed")).failures == 1
+    finished = [one.finished() for one in pair()]
+    assert account(*finished, over=said()).status == "finished", "they had finished"
+
+
+def test_a_rank_that_nobody_had_heard_of_does_not_undo_it():
+    """Its agent could not reach the aggregator; what it tells later is of the same attempt."""
+    ranks = [one.killed(after=1) for one in pair()]
+    assert account(*ranks, over=said(), said=1).status == "cancelled"
+    alive = pair()[1].silent(after=5000)
+    found = account(ranks[0], alive, over=said(), said=1, at=alive.now_ns / 1e9)
+    assert found.status == "running", "that one lives"
+
+
+@pytest.mark.parametrize("life", ["alive", "killed", "step", "boundary"])
+def test_life_after_it_was_said_goes_on_as_if_nothing_had_been(life):
+    ranks = pair()
+    for one in ranks:
+        if life == "alive":
+            one.silent(after=95)
+        elif life == "killed":
+            one.killed(after=95)
+        elif life == "step":
+            # Rows that come late, of one whose death nobody has told yet.
+            one.step(forward=95).last_ns = ns(10)
+            one.now_ns, one.alive = ns(10), False
+        else:
+            one.begun(loader=95).killed().end_ns = 0
+    at = ranks[0].rows[-1].end_ns / 1e9 if life == "step" else ranks[0].now_ns / 1e9
+    assert account(*ranks, over=said(), at=at) == account(*ranks, at=at)
+    assert account(*ranks, over=said(until=at), at=at).status == "cancelled"
+
+
+def test_a_new_attempt_goes_on_with_the_run():
+    ranks = [one.killed(after=1) for one in pair()]
+    again = [Process(rank, 2, 60, world_size=2).resumed(5).steps(4, forward=1) for rank in range(2)]
+    found, want = (account(*ranks, *again, over=over, at=64) for over in (said(), None))
+    assert found.status == "running" and of_rank(found) == of_rank(want)
+    assert of_rank(found) == {"productive": 10, "lost": 5.5, "down": 48.5}
+
+
+def test_a_window_of_one_that_is_over_ends_with_it():
+    ranks = [one.killed(after=1) for one in pair()]
+    found = account(*ranks, over=said(), window=(ns(8), None))
+    assert (found.start_ns, found.end_ns) == (ns(8), ns(11.5)) and of_rank(found) == {"lost": 3.5}
