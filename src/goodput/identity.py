@@ -60,9 +60,10 @@ def from_environment(environ) -> dict:
             if value is not None:
                 found[name] = value
         break
-    run = next((environ[name] for name in _RUN_VARIABLES if environ.get(name)), None)
+    name = next((name for name in _RUN_VARIABLES if environ.get(name)), "")
+    run = environ.get(name)
     # torchrun without --rdzv-id names every run "none"; its port at least differs between jobs on a host.
-    if run == "none":
+    if name == "TORCHELASTIC_RUN_ID" and run == "none":
         run = f"torchrun-{environ.get('MASTER_PORT', '0')}"
     if run:
         found["run"] = clean_text(run, 128)

@@ -44,6 +44,7 @@ def identity(outcome) -> dict:
         ({"JOB_COMPLETION_INDEX": "6", "JOB_COMPLETIONS": "8", "JOB_NAME": "train"}, "kubernetes", (6, 8, 0, 1, "train")),
         ({"GOODPUT_RANK": "1", "GOODPUT_WORLD_SIZE": "3", "GOODPUT_RUN": "mine", "GOODPUT_ATTEMPT": "7", "RANK": "0"},
          "goodput", (1, 3, 0, 7, "mine")),
+        ({"GOODPUT_RUN": "none", "RANK": "1", "WORLD_SIZE": "2"}, "torchrun", (1, 2, 0, 1, "none")),
         ({"RANK": "5", "WORLD_SIZE": "2"}, "torchrun", (5, 6, 0, 1, None)),  # A world holds its rank.
         ({}, "none", (0, 1, 0, 1, None)),
     ],
