@@ -105,7 +105,7 @@ class Recorder(Clock):
         """Charge so much of the time up to `now_ns`, at most, to this phase."""
         part = min(ns, max(now_ns - self.last_ns, 0))
         self.words[page.W_TOTALS + phase] += part
-        self.last_ns += part
+        self.last_ns = self.words[page.W_LAST] = self.last_ns + part
 
     def charge_shared(self, now_ns: int, shares: list[int], most_ns: int) -> None:
         """Bring the totals up to `now_ns`, the time shared among phases in these proportions.
@@ -120,7 +120,7 @@ class Recorder(Clock):
             for i, part in enumerate(parts):
                 if part:
                     words[page.W_TOTALS + i] += part
-            self.last_ns += spent
+            self.last_ns = words[page.W_LAST] = self.last_ns + spent
         self.charge(now_ns)
 
     def count_first(self, word: int) -> None:
