@@ -7,6 +7,7 @@ import torch
 
 import goodput
 import goodput.auto
+from goodput.sdk.training import training
 
 QUICK, SLOW, SLOW_SECONDS = 1500, 40, 0.02
 ROWS = [(torch.randn(4), torch.randn(1)) for _ in range(8)]
@@ -40,11 +41,129 @@ class Nested(torch.utils.data.Dataset):
         return torch.full((4,), float(total)), ROWS[0][1]
 
 
+class Streamed(torch.utils.data.IterableDataset):
+    """The batches of a loader with a worker, whose iterator was made before."""
+
+    def __init__(self):
+        self.iterator = iter(torch.utils.data.DataLoader(ROWS * 100, 8, num_workers=1))
+
+    def __iter__(self):
+        return self.iterator
+
+
 def step(model, optimizer, batch):
     x, y = batch
     optimizer.zero_grad()
     torch.nn.functional.mse_loss(model(x), y).backward()
     optimizer.step()
+
+
+def trained():
+    model = torch.nn.Linear(4, 1)
+    return model, torch.optim.SGD(model.parameters(), 0.01)
+
+
+def to_rest(model, optimizer):
+    """Train until steps rest; how many there were."""
+    recorder, steps = goodput._session.recorder, 0
+    while not 4 < recorder.rested < recorder.resting - 50:
+        step(model, optimizer, ROWS[0])
+        steps += 1
+        assert steps < 5000, "they never rest"
+    return steps
+
+
+def another_optimizer():
+    """Steps until those of one that was there all along are seen; steps of a new one."""
+    recorder, old, other = goodput._session.recorder, trained(), trained()
+    goodput.start(run="another")
+    to_rest(*old)
+    until = time.perf_counter() + 30
+    while recorder.anchor() is not other[1] and time.perf_counter() < until:
+        step(*other, ROWS[0])
+    seen = recorder.anchor() is other[1]
+    to_rest(*other)
+    before, new = recorder.steps + recorder.rested, trained()
+    for _ in range(200):
+        step(*new, ROWS[0])
+    goodput.stop()
+    return {"seen": seen, "before": before}
+
+
+def trainer_at_rest():
+    """A trainer that counts its steps; it is broken off while they rest, and begins again."""
+    recorder, now = goodput._session.recorder, training(goodput._session.automatic)
+    goodput.start(run="trainer")
+    model, optimizer = trained()
+    now.begins(0)
+    steps = to_rest(model, optimizer)
+    now.stepped(steps)
+    for _ in range(20):
+        step(model, optimizer, ROWS[0])
+        steps += 1
+        now.stepped(steps)
+    counts = now.counts
+    now.breaks(ValueError())
+    now.begins(0)
+    entered = recorder.steps
+    goodput.stop()
+    return {"counts": counts, "entered": entered, "steps": steps}
+
+
+def resumed_at_rest():
+    goodput.start(run="resumed")
+    model, optimizer = trained()
+    steps = to_rest(model, optimizer)
+    goodput.resumed(steps - 3)
+    goodput.stop()
+    return steps
+
+
+def iterable_at_rest():
+    """Seconds that the batches of an iterable took in which a loader is."""
+    took = 0.0
+
+    def made():
+        nonlocal took
+        for batch in torch.utils.data.DataLoader(ROWS * 200, 1):
+            began = time.perf_counter()
+            while time.perf_counter() < began + 0.0003:
+                pass
+            took += time.perf_counter() - began
+            yield batch
+
+    goodput.start(run="iterable")
+    model, optimizer = trained()
+    to_rest(model, optimizer)
+    for batch in goodput.loader(made()):
+        step(model, optimizer, batch)
+    goodput.stop()
+    return took
+
+
+def accumulated():
+    """A loader for each epoch, of which none ends with a step."""
+    goodput.start(run="accumulated")
+    model, optimizer = trained()
+    batches = 0
+    for _ in range(5):
+        loader = torch.utils.data.DataLoader(ROWS * 5, 4)  # 10 batches.
+        for x, y in loader:
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            batches += 1
+            if batches % 4 == 0:
+                optimizer.step()
+    goodput.stop()
+
+
+def streamed():
+    goodput.start(run="streamed")
+    model, optimizer = trained()
+    for _ in range(4):
+        step(model, optimizer, ROWS[0])
+    for batch in torch.utils.data.DataLoader(Streamed(), None):
+        step(model, optimizer, batch)
+    goodput.stop()
 
 
 def main():
@@ -72,7 +191,11 @@ def main():
             for batch in each:
                 step(model, optimizer, batch)
     goodput.stop()
-    runs.tell(waited=waited, slept=planted.slept_seconds, steps=len(planted))
+    accumulated()
+    streamed()
+    told = {"another": another_optimizer(), "trainer": trainer_at_rest(), "resumed": resumed_at_rest()}
+    told["iterable"] = iterable_at_rest()
+    runs.tell(waited=waited, slept=planted.slept_seconds, steps=len(planted), **told)
 
 
 if __name__ == "__main__":

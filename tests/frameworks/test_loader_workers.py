@@ -532,6 +532,7 @@ def test_the_cost_in_the_step_thread(trainer):
 
     with trainer.auto.loader:
         iterator = Instant(loader, results)
+        trainer.auto.loaders.change(iterator)
         bare = min(seconds(iterator, plain) for _ in range(10))
         timed = min(seconds(iterator, Instant._next_data) for _ in range(20))
     assert trainer.snapshot().loader["batches"] == 10_000

@@ -42,7 +42,8 @@ SERIES = declare(
         ("goodput_sdk_dropped_total", "counter", "", "run rank what",
          "Records the SDK refused or lost: phase, step, event, background, error, claim, checkpoint."),
         # Inside the loader
-        ("goodput_loader_batches_total", "counter", "", "run rank", "Batches that the step thread took from a DataLoader."),
+        ("goodput_loader_batches_total", "counter", "", "run rank", "Batches that the step thread took from a DataLoader; "
+         "of one with workers only while all steps are measured (goodput_sdk_phases_every is 1) or in those that are."),
         ("goodput_loader_ready_batches_total", "counter", "", "run rank",
          "Batches that lay ready when one was asked for, summed; over goodput_loader_batches_total the mean queue depth."),
         ("goodput_loader_starved_batches_total", "counter", "", "run rank",

@@ -238,11 +238,14 @@ static PyObject *batch_at_rest(Hook *self, PyObject *const *args, size_t flags, 
     if (clock->resting == 0) /* Something in it has ended the rest. */
         return batch;
     clock->rest_loader_ns += took;
+    if (!clock->looking) /* What is said of loaders with workers is of measured steps, which know the reasons, too. */
+        return batch;
     count_in(clock, clock->word_wait, took);
+    if (took < QUICK_NS)
+        clock->passed_ns += took;
     if (batch != NULL) {
         count_in(clock, clock->word_batches, 1);
-        if (clock->looking)
-            count_in(clock, clock->word_inside, 1);
+        count_in(clock, clock->word_inside, 1);
     }
     return batch;
 }
@@ -329,16 +332,17 @@ static PyObject *answer(Hook *self, PyObject *const *args, size_t flags, PyObjec
         if (self->kind != AFTER_STEP)
             return call_timed(self, args, flags, names);
         clock->optimizer_steps++;
-        if (first == NULL || of_weak(clock->anchor) != first ||
-            (++clock->rested < clock->resting && now_ns() < clock->rest_until))
+        if (first != NULL && of_weak(clock->anchor) == first)
+            clock->rested++;
+        if (clock->rested < clock->resting && now_ns() < clock->rest_until)
             Py_RETURN_NONE;
-        clock->resting = clock->rested; /* It is over, in time or late. */
+        /* It is over; late, whichever optimizer it is: the one that bounds steps may step no more. */
     }
     if (is_common(self)) {
         switch (self->kind) {
         case NEXT:
             if (first != NULL && of_weak(clock->iterator) == first && clock->optimizer_depth == 0 &&
-                (!clock->looking || clock->passes > 0))
+                (!clock->looking || (clock->passes > 0 && clock->current != self->phase->total)))
                 return next_batch(self, args, flags, names);
             break;
         case BACKWARD:

@@ -14,6 +14,7 @@ A call is part of an evaluation if gradients are off and it works on no batch of
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from _thread import get_ident
 from time import perf_counter_ns
@@ -78,7 +79,7 @@ class Automatic:
         self.deep_look = None  # goodput.sdk.deep_look.DeepLook, where one was asked for
         self.is_worker = bool  # Replaced by what can tell a loader's worker process.
         # Replaced by what looks at what a batch is waited for: (advance, iterator) -> batch, (iterator) before its first, and
-        # (ns, whether the step thread makes them) of one that was not looked at.
+        # (ns, whether it came) of one while steps rest.
         self.next_of, self.look_at, self.came = _call, bool, max
         # The thread that waits for other ranks beside the step thread; whether an optimizer's step is none of training.
         self.waiting, self.removed = 0, False
@@ -153,9 +154,7 @@ class Automatic:
                 return None
             recorder.anchor, self.unsettled = weakref.ref(optimizer), True
         if recorder.resting:
-            recorder.rested += 1
-            over = recorder.rested >= recorder.resting or perf_counter_ns() >= recorder.rest_until
-            return self.wake() if over else None
+            return self.rested(optimizer)
         if recorder.thread == get_ident() or recorder.adopt():
             self._end_step()
 
@@ -186,12 +185,16 @@ class Automatic:
             self.budget.rest()
 
     @quietly
-    def rested(self, optimizer) -> None:
-        """An optimizer has stepped while hooks are at rest."""
-        recorder = self.recorder
-        recorder.optimizer_steps += 1
-        if recorder.anchor() is optimizer and recorder.thread == get_ident():
-            self.stepped(optimizer)
+    def rested(self, optimizer, counted: bool = False) -> None:
+        """An optimizer has stepped while hooks are at rest, on whichever thread."""
+        recorder, here = self.recorder, self.recorder.thread == get_ident()
+        if here and not counted:
+            recorder.optimizer_steps += 1
+            recorder.rested += recorder.anchor() is optimizer
+        # Late it is over whichever optimizer it is: the anchor, or the thread, may be gone.
+        over = recorder.rested >= recorder.resting or perf_counter_ns() >= recorder.rest_until
+        if over and (here or recorder.thread not in sys._current_frames()):
+            self.wake()
 
     @quietly
     def wake(self) -> None:

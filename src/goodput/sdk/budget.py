@@ -5,10 +5,13 @@ steps one is put on the device clock, then every how many one is measured by pha
 
 Over the budget the device clock is sampled first: 1 step in 2, 4, … 64, then none. Then phases are: between two
 measured steps the others *rest*, a quarter of a second but 128 steps at least and 512 at most: hooks do nothing but
-count, and time the waits for batches. A rest that takes twice as long is over, and all steps are measured again. (To begin and end a rest is dear, some hundred microseconds where caches are cold; short rests would show in the
-99th percentile of steps.) What is not those waits is charged when they are over, in the proportions of the last measured
-steps, so the totals still close; time beyond twice what such steps take is charged to no phase. All steps are measured again once
-that would cost less than half of the budget; below a quarter of it the device clock comes back.
+count, and time the waits for batches. A rest that takes twice as long, and a quarter of a second at least, is over with
+the next step of any optimizer, and all steps are measured again. (To begin and end a rest is dear, some hundred
+microseconds where caches are cold; short rests would show in the 99th percentile of steps.)
+
+What is not those waits is charged when they are over, in the proportions of the last measured steps, so the totals
+still close; time beyond twice what such steps take is charged to no phase. All steps are measured again once that would
+cost less than half of the budget; below a quarter of it the device clock comes back.
 
 What is measured, in one step now and then, is the time inside boundaries and, with the compiled recorder, all that is
 spent in its hooks, at rest too. What Python spends on calling a hook is not in it, nor are Python hooks.
@@ -60,8 +63,9 @@ class Budget:
         self._resting_ns, self._rested = 0, 0
         # What a step costs where every step is measured. One alone, just after a rest's end, costs less: caches are warm.
         self._every_ns = 0
-        # What steps are like: ns by phase of the last measured ones, weighted, and of how many; the samples of one.
-        self.split, self.weight, self.samples = [0] * page.PHASE_SLOTS, 0.0, 0
+        # What steps are like: ns by phase of the last measured ones, weighted, and of how many; samples of the last three,
+        # of which the median counts: an epoch's last batch is often a short one.
+        self.split, self.weight, self.counts = [0] * page.PHASE_SLOTS, 0.0, []
         self.disturbed = False
 
     def _restart(self) -> None:
@@ -70,6 +74,7 @@ class Budget:
         self.device_ns = getattr(recorder.device, "cost_ns", 0)
         self.counted_ns = recorder.words[page.W_COST] if recorder.words is not None else 0
         self.measures.clear()
+        self.counts.clear()
         self._measure_one()
         self._write()
 
@@ -155,7 +160,7 @@ class Budget:
             before, samples = list(map(sub, totals, outside)), words[at + page.R_SAMPLES]
         # What lay between the steps, an evaluation say, is not what steps are like.
         self._learn([max(ns, 0) for ns in map(sub, self._inside(), before)])
-        self.samples = max(recorder.samples - samples, 0)
+        self.counts = [*self.counts[-2:], max(recorder.samples - samples, 0)]
         usual = int(sum(self.split) / self.weight) if self.weight else 0
         recorder.rest_until = began + max(2 * usual * self.phases_every, REST_NS)
         recorder.rest_loader_ns = 0
@@ -170,15 +175,15 @@ class Budget:
         late, split = began >= recorder.rest_until, self.split
         waited_ns, recorder.rest_loader_ns = recorder.rest_loader_ns, 0
         if waited_ns:
-            # Of batches it is known. A training whose batches come otherwise has its loader in the proportions.
+            # Of batches it is known, also of goodput.loader's. Who holds the phase by hand has it in the proportions.
             split = [0 if i == LOADER else ns for i, ns in enumerate(split)]
             recorder.charge_part(LOADER, waited_ns, began)
         usual = int(sum(split) / self.weight) if self.weight else 0
         recorder.charge_shared(began, split, usual * 2 * (rested + 1))
-        if rested:
+        if rested and recorder.step_start_ns:
             recorder.steps += rested - 1
             recorder.step_next += rested - 1
-            recorder.began = recorder.turn_step(self.samples * rested)
+            recorder.began = recorder.turn_step(sorted(self.counts)[(len(self.counts) - 1) // 2] * rested)
             self.auto.count("unmeasured_steps", rested, add=True)
         self._rested += rested
         recorder.rested = 0

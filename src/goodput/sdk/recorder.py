@@ -62,7 +62,7 @@ class Recorder(Clock):
         self.step_start_ns = self.step_samples = self.step_next = 0
         self.raised = False
         self.extra_cost_ns = self.resting = self.rested = self.skipped = self.micro_batches = 0
-        self.passes = self.passed_ns = self.rest_loader_ns = 0
+        self.passes = self.passed_ns = self.rest_loader_ns = self.batch_samples = 0
         self.fetching = False
         self.background: deque = deque(maxlen=BACKGROUND_MAX)
         self.thread = get_ident()

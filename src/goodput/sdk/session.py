@@ -111,6 +111,8 @@ class Session:
         if index is None:
             recorder.drop("step")
             return self.say(f"resumed({shown(step)}): want the index of the last step done, -1 for none")
+        if self.automatic is not None:
+            self.automatic.wake()
         if recorder.steps and index + 1 < recorder.step_next:
             self.settled = True
             again = dict(self.identity, attempt=self.identity["attempt"] + 1, **now())

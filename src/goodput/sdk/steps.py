@@ -8,6 +8,7 @@ A step whose body raised was not completed, and its time counts as outside steps
 
 from __future__ import annotations
 
+from _thread import get_ident
 from time import perf_counter_ns
 
 from goodput.sdk.phase import Phase
@@ -80,13 +81,14 @@ def steps(recorder: Recorder, loader: Phase, iterable, samples: int):
 
 
 def timed(session, loader: Phase, iterable):
-    """Generator behind `goodput.loader`: the iterable's items. Only goodput.auto makes steps of them."""
+    """Generator behind `goodput.loader`: the iterable's items. Only goodput.auto makes steps of them, or lets them rest."""
     with loader:
         items = iter(iterable)
+    recorder = session.recorder
     while True:
         auto = session.automatic
         if auto is not None:
-            if session.recorder.evaluating:
+            if recorder.evaluating:
                 try:
                     item = next(items)
                 except StopIteration:
@@ -96,10 +98,20 @@ def timed(session, loader: Phase, iterable):
             auto.open_step()
         with loader:
             try:
-                item = next(items)
+                item = _next_at_rest(recorder, items) if recorder.resting else next(items)
             except StopIteration:
                 return
         yield item
+
+
+def _next_at_rest(recorder: Recorder, items):
+    """The next item while nothing is measured but how long it is waited for, with what a loader in it is waited for."""
+    before_ns, began_ns = recorder.rest_loader_ns, perf_counter_ns()
+    try:
+        return next(items)
+    finally:
+        if recorder.resting and recorder.thread == get_ident():
+            recorder.rest_loader_ns = before_ns + perf_counter_ns() - began_ns
 
 
 def _leave(recorder: Recorder, worked: bool) -> None:

@@ -146,8 +146,9 @@ class Loaders:
             recorder.fetching, took_ns = False, perf_counter_ns() - began_ns
             if recorder.resting:
                 recorder.rest_loader_ns += took_ns
-                if came:
-                    self.auto.came(took_ns, recorder.looking)
+                # What is said of loaders with workers is of measured steps, which know the reasons, too.
+                if recorder.looking:
+                    self.auto.came(took_ns, came)
 
     def step_ended(self) -> None:
         """What was fetched in a step that has trained was for training."""
@@ -157,6 +158,8 @@ class Loaders:
         if loader is not None and (self.trains or self._may_train):
             self._training.add(loader)
             self.trains, self.recorder.iterator = True, self._current
+        # It may be the first of the next step, too.
+        self._counted, self.recorder.counting = self._loader, True
 
     def forget(self) -> None:
         """A trainer begins to train, or an epoch: its loaders may be others than before."""

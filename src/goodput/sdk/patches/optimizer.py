@@ -38,10 +38,7 @@ def apply(torch, auto) -> None:
     @silent
     def after_any(optimizer, args, kwargs) -> None:
         if recorder.resting:
-            if not compiled:  # Else the compiled hook has counted it.
-                auto.rested(optimizer)
-            elif recorder.rested >= recorder.resting:
-                auto.wake()
+            auto.rested(optimizer, compiled)  # The compiled hook has counted it.
         elif not auto.preparing:
             auto.optimizer_ends(optimizer)
 
@@ -74,7 +71,8 @@ def apply(torch, auto) -> None:
     def __init__(self, *args, **kwargs):
         made(self, *args, **kwargs)
         auto.unseen.note(self)
-        auto.is_rank()
+        if auto.is_rank():
+            auto.wake()  # Its steps may be those of another training.
 
     auto.patches.replace(torch.optim.Optimizer, "__init__", __init__)
     _watch_zero_grad(torch, auto)

@@ -61,7 +61,10 @@ def _with_workers(kind, auto, loads: Loads, loop: Loop) -> None:
     @functools.wraps(advance)
     def _next_data(self):
         watched = self.__dict__.get(WATCHED)
-        if watched is None or recorder.current != waits or recorder.thread != get_ident() or loads.inside:
+        if watched is None or recorder.current != waits or recorder.thread != get_ident():
+            return advance(self)
+        # A loader inside the dataset of another is part of its fetch.
+        if auto.loaders is not None and not auto.loaders.is_current(self):
             return advance(self)
         try:
             asked = ask(self, watched)
@@ -181,7 +184,7 @@ class Marks(Collate):
 def _begin(auto, loads: Loads, loader, iterator):
     """The entry of an iterator in the making; None where it is not this process's step thread that makes it."""
     try:
-        return loads.entry_of(loader, iterator) if auto.is_here() and not loads.inside else None
+        return loads.entry_of(loader, iterator) if auto.is_here() and not auto.recorder.fetching else None
     except Exception as error:
         pass_on(error)
         auto.session.say(f"automatic: the loader is not measured: {type(error).__name__}: {error}")
