@@ -70,13 +70,14 @@ class Budget:
 
     def _restart(self) -> None:
         recorder = self.recorder
-        self.words, self.last_ns, self.last_steps = recorder.words, perf_counter_ns(), recorder.steps
+        self.last_ns, self.last_steps = perf_counter_ns(), recorder.steps
         self.device_ns = getattr(recorder.device, "cost_ns", 0)
         self.counted_ns = recorder.words[page.W_COST] if recorder.words is not None else 0
         self.measures.clear()
         self.counts.clear()
         self._measure_one()
         self._write()
+        self.words = recorder.words  # Last: an interrupt that comes before lets all of this be done again.
 
     def look(self) -> None:
         """Called every CHECK_STEPS steps: take the measure, judge it, measure another step."""
