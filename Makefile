@@ -67,12 +67,12 @@ clean:
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: pyproject.toml src/goodput/sdk/_fast.c | $(VENV)/bin/python
+$(VENV)/.demo: pyproject.toml src/goodput/sdk/recorder/_fast.c | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --editable '.[demo]'
 	touch $@
 
 # PyTorch by its exact version first: asked for by a range, pip takes a build with gigabytes of CUDA.
-$(VENV)/.test: pyproject.toml src/goodput/sdk/_fast.c | $(VENV)/bin/python
+$(VENV)/.test: pyproject.toml src/goodput/sdk/recorder/_fast.c | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet '$(TORCH)'
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	touch $@ $(VENV)/.demo

@@ -173,7 +173,7 @@ def _figures(plan: Plan, result: dict, spent: float) -> dict:
 
 def rows_of(ledger: Path) -> int:
     """Rows in a ledger, each number of each process once."""
-    from goodput.aggregator.ledger import Ledger
+    from goodput.aggregator.ledger.ledger import Ledger
 
     opened, count = Ledger(f"sqlite:///{ledger}", create=False), 0
     try:

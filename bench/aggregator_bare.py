@@ -12,7 +12,7 @@ import sys
 
 from fastapi import FastAPI, Request, Response
 
-from goodput import schema
+from goodput.wire import schema
 
 ACK = schema.encode(schema.Ack(accepted=1))
 app = FastAPI()

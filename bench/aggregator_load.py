@@ -64,7 +64,7 @@ class Maker:
     """Reports of a reporter as time goes on, each with what is new since the one before."""
 
     def __init__(self, plan: Plan, start_ns: int):
-        from goodput import schema
+        from goodput.wire import schema
 
         self._schema, self._plan, self._start_ns = schema, plan, start_ns
         parts = urlsplit(plan.url)
@@ -234,7 +234,7 @@ class Load:
         if status not in (200, 204):
             self.result.failed += 1
         elif body and self._plan.kind == "report":
-            from goodput import schema
+            from goodput.wire import schema
 
             ack = schema.decode_ack(body)
             self.result.accepted_ranks += ack.accepted

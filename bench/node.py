@@ -44,7 +44,7 @@ class Taker:
     """The aggregator's stand-in: takes every report, and counts them and the step rows in them."""
 
     def __init__(self):
-        from goodput import schema
+        from goodput.wire import schema
 
         taker = self
         self.pushes = self.rows = 0

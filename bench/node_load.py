@@ -14,13 +14,13 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "node"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from attribution_tree import CONTAINER, UID, add_process
-from network_tree import MLX5, STANDARD, WIDE, counters, port, write
-from node_rank import Rank
-from node_tree import FILES
-from nvml_stub.control import Control, build, uuid
+from support.node.attribution_tree import CONTAINER, UID, add_process
+from support.node.network_tree import MLX5, STANDARD, WIDE, counters, port, write
+from support.node.node_rank import Rank
+from support.node.node_tree import FILES
+from support.node.nvml_stub.control import Control, build, uuid
 
 COUNT = 8  # of GPUs, of NICs, of ranks
 STEPS_PER_SECOND = 20

@@ -127,7 +127,7 @@ def main() -> int:
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
-        from goodput.sdk.recorder import compiled
+        from goodput.sdk.recorder.recorder import compiled
 
         print(json.dumps({"compiled": compiled, "rows": table(measure())}))
         return 0

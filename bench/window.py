@@ -64,7 +64,7 @@ class Sliding:
     """This project's own general sliding window, which merges histograms at each report."""
 
     def __init__(self):
-        from goodput.windows import SlidingWindow
+        from goodput.histograms.windows import SlidingWindow
 
         self.window, self.now_ns = SlidingWindow(SECONDS, resolution=60), 0
 
@@ -87,7 +87,7 @@ def peers() -> dict:
     except ImportError:
         pass
     found["deque + statistics.quantiles"] = Deques(lambda kept: statistics.quantiles(kept, n=100))
-    found["goodput.windows.SlidingWindow"] = Sliding()
+    found["goodput.histograms.windows.SlidingWindow"] = Sliding()
     return found
 
 

@@ -14,18 +14,20 @@ from msgspec.structs import replace
 
 from bench.alert_replay.reports import Key
 from bench.alert_replay.trainer import EPOCH_SECONDS
-from goodput import causes, schema
+from goodput import causes
 from goodput.account import straggler
-from goodput.aggregator import exposition, live
-from goodput.aggregator.accounts import Accounts
-from goodput.aggregator.door import Door
-from goodput.aggregator.exposition import EVERYTHING, Exposition
-from goodput.aggregator.hangs import Hangs
-from goodput.aggregator.health import HealthLog
-from goodput.aggregator.health_costs import HealthView
-from goodput.aggregator.ingest import Ingest
-from goodput.aggregator.store import Refused, Store
+from goodput.aggregator.accounts import live
+from goodput.aggregator.accounts.accounts import Accounts
+from goodput.aggregator.accounts.health_costs import HealthView
+from goodput.aggregator.api import exposition
+from goodput.aggregator.api.exposition import EVERYTHING, Exposition
+from goodput.aggregator.http.authentication import Door
+from goodput.aggregator.ingest.hangs import Hangs
+from goodput.aggregator.ingest.health_log import HealthLog
+from goodput.aggregator.ingest.ingest import Ingest
+from goodput.aggregator.ingest.store import Refused, Store
 from goodput.metrics import CATALOGUE
+from goodput.wire import schema
 
 STALL_SECONDS, STALE_SECONDS = 60.0, 30.0
 # Series of the process itself, which runs a thousand times too fast here: a sound one's instead.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from bench.alert_replay.trainer import COLUMN, PAGE_KEPT_SECONDS, PHASES, Job, Life, absolute, ns
-from goodput import schema
+from goodput.wire import schema
 
 DEVICE = "NVIDIA H100 80GB HBM3"
 Key = tuple[str, tuple[tuple[str, str], ...]]  # a series: its name, its labels sorted by name

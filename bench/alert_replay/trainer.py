@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from goodput import schema
+from goodput.wire import schema
 
 PHASES = (
     *("none", "loader", "h2d", "forward", "backward", "optimizer"),

@@ -1,6 +1,6 @@
 """A small cluster's last hours, written down as a story: three runs, and what befalls them.
 
-In: simulated time, moved on by the caller. Out: rank reports as node agents would push them (goodput.schema), and
+In: simulated time, moved on by the caller. Out: rank reports as node agents would push them (goodput.wire.schema), and
 for each rank what its page would hold. The figures are made up but hang together: a step is as long as its slowest
 rank, who is early waits in communication, a run that is killed goes on from its last checkpoint. Everything comes
 from one seed, so that the same story gives the same pictures. It knows nothing of Prometheus.
@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from goodput import schema
-from goodput.histogram import LATENCY_BOUNDS
+from goodput.histograms.histogram import LATENCY_BOUNDS
+from goodput.wire import schema
 
 PHASES = (
     *("none", "loader", "h2d", "forward", "backward", "optimizer", "communication", "checkpoint"),

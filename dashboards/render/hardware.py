@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from dashboards.render import placement
 from dashboards.render.cluster import COLUMN, DEVICE, GPUS_PER_NODE, PHASES, Job, Rank
-from goodput.histogram import LATENCY_BOUNDS
+from goodput.histograms.histogram import LATENCY_BOUNDS
 
 BYTES_OF_GPU = 80 << 30
 LINE_RATE = 50e9  # bytes per second of a 400 Gbit port

@@ -29,16 +29,16 @@ from bench.alert_replay.wire import STALE
 
 from dashboards.render.cluster import Job, plans
 from dashboards.render.hardware import Node
-from goodput import schema
 from goodput.access.tokens import EVERYTHING
-from goodput.aggregator.accounts import Accounts
-from goodput.aggregator.door import Door
-from goodput.aggregator.exposition import Exposition
-from goodput.aggregator.health import HealthLog
-from goodput.aggregator.health_costs import HealthView
-from goodput.aggregator.ingest import Ingest
-from goodput.aggregator.store import Store
+from goodput.aggregator.accounts.accounts import Accounts
+from goodput.aggregator.accounts.health_costs import HealthView
+from goodput.aggregator.api.exposition import Exposition
+from goodput.aggregator.http.authentication import Door
+from goodput.aggregator.ingest.health_log import HealthLog
+from goodput.aggregator.ingest.ingest import Ingest
+from goodput.aggregator.ingest.store import Store
 from goodput.metrics import CATALOGUE
+from goodput.wire import schema
 
 SCRAPE_SECONDS, RULES_SECONDS = 10.0, 15.0
 STALL_SECONDS, STALE_SECONDS = 60.0, 30.0

@@ -21,19 +21,20 @@ import threading
 import time
 from collections.abc import Callable
 
-from goodput import page
 from goodput.metrics import Families
-from goodput_exporters.collectors import NoData, Settings, discover
-from goodput_exporters.credentials import NONE_NEEDED, Credentials
-from goodput_exporters.gate import Gate
-from goodput_exporters.gpu import Sample
-from goodput_exporters.health import DRIVER, ETHERNET, GPU, RDMA, TCP, HealthLog
-from goodput_exporters.lane import Lane, collect
-from goodput_exporters.links import Links
-from goodput_exporters.lock import DirectoryLock, Refused
-from goodput_exporters.push import Pusher
-from goodput_exporters.stacks import Stacks
-from goodput_exporters.text import Writer
+from goodput.rank_page import page
+from goodput_exporters.collector import NoData, Settings
+from goodput_exporters.collector_runner import Lane, collect
+from goodput_exporters.collectors import discover
+from goodput_exporters.directory_lock import DirectoryLock, Refused
+from goodput_exporters.events.health import DRIVER, ETHERNET, GPU, RDMA, TCP, HealthLog
+from goodput_exporters.events.links import Links
+from goodput_exporters.gpu.gpu_sample import Sample
+from goodput_exporters.push.credentials import NONE_NEEDED, Credentials
+from goodput_exporters.push.pusher import Pusher
+from goodput_exporters.push.stacks import Stacks
+from goodput_exporters.server.authentication import Gate
+from goodput_exporters.server.exposition_text import Writer
 
 log = logging.getLogger("goodput.node")
 

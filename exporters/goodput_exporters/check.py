@@ -14,12 +14,12 @@ import time
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import NamedTuple
 
-from goodput.identity import clean_text
 from goodput.metrics import Families
-from goodput_exporters.collectors import CollectorError, NoData
-from goodput_exporters.credentials import NONE_NEEDED, Credentials, Unreachable, explained
-from goodput_exporters.lock import NAME as LOCK_NAME
-from goodput_exporters.lock import DirectoryLock, Refused
+from goodput.wire.identity import clean_text
+from goodput_exporters.collector import CollectorError, NoData
+from goodput_exporters.directory_lock import NAME as LOCK_NAME
+from goodput_exporters.directory_lock import DirectoryLock, Refused
+from goodput_exporters.push.credentials import NONE_NEEDED, Credentials, Unreachable, explained
 
 OK, NONE, FAILED = "ok", "none", "failed"
 MARKS = {OK: ("ok", "32"), NONE: ("-", "2"), FAILED: ("FAILED", "31")}
@@ -172,8 +172,8 @@ def _listen(address: tuple[str, int]) -> Finding:
 
 def _aggregator(url: str, node: str, credentials: Credentials) -> Finding:
     """Push as the agent would, a report with nothing in it."""
-    from goodput import schema
-    from goodput_exporters.push import HEADERS, PATH, httpx, in_the_clear, printable, read, said_by
+    from goodput.wire import schema
+    from goodput_exporters.push.pusher import HEADERS, PATH, httpx, in_the_clear, printable, read, said_by
 
     try:
         body = schema.encode(schema.NodeReport(node, time.time_ns(), []))

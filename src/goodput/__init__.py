@@ -22,13 +22,13 @@ import atexit as _atexit
 import os as _os
 
 # None of them later: a signal handler that came between would find a module half imported.
-from goodput.sdk.checkpoints import begin as _begin_checkpoint
-from goodput.sdk.report import report as _report
-from goodput.sdk.session import Session as _Session
-from goodput.sdk.steps import Step as _Step
-from goodput.sdk.steps import steps as _steps
-from goodput.sdk.steps import timed as _timed
-from goodput.sdk.window import Windows as _Windows
+from goodput.sdk.recorder.checkpoints import begin as _begin_checkpoint
+from goodput.sdk.recorder.steps import Step as _Step
+from goodput.sdk.recorder.steps import steps as _steps
+from goodput.sdk.recorder.steps import timed as _timed
+from goodput.sdk.reports.report import report as _report
+from goodput.sdk.reports.window import Windows as _Windows
+from goodput.sdk.startup.session import Session as _Session
 
 __version__ = "0.1.0"
 __all__ = [
@@ -175,7 +175,7 @@ def stop(reason: str = "finished") -> None:
 def report():
     """This process's own account so far: print it, or read its `.account` (a dictionary).
 
-    Returns a goodput.sdk.report.Report; an empty one where nothing is measured.
+    Returns a goodput.sdk.reports.report.Report; an empty one where nothing is measured.
     """
     return _report(_session)
 
@@ -187,6 +187,6 @@ def window(seconds: float = 60):
         now.steps_per_second, now.goodput, now.goodput_so_far, now.step.p99_seconds, now.phases["loader"].share
         wandb.log(now.scalars())
 
-    Returns a goodput.sdk.window.Window; one without steps where nothing is measured.
+    Returns a goodput.sdk.reports.window.Window; one without steps where nothing is measured.
     """
     return _windows.window(seconds)

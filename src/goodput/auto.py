@@ -1,7 +1,7 @@
 """`import goodput.auto`: measure this process's PyTorch training without another line of code.
 
 In: the import, before or after that of torch, at the top of a training script. Out: the calls of PyTorch that make
-up a training loop are timed as phases and steps (goodput.sdk.patches has one file for each). Nothing is imported
+up a training loop are timed as phases and steps (goodput.sdk.automatic.frameworks has one file for each). Nothing is imported
 that the script does not import; nothing is measured until the script trains. `remove()` puts everything back.
 
     import goodput.auto
@@ -10,10 +10,10 @@ that the script does not import; nothing is measured until the script trains. `r
 from __future__ import annotations
 
 import goodput
-from goodput.sdk.automatic import Automatic
-from goodput.sdk.patches import apply_all
-from goodput.sdk.recorder import DISABLED
-from goodput.sdk.watch import Watch
+from goodput.sdk.automatic.frameworks import apply_all
+from goodput.sdk.automatic.import_hook import Watch
+from goodput.sdk.automatic.step_detection import Automatic
+from goodput.sdk.recorder.recorder import DISABLED
 
 _watch = Watch()
 _auto: Automatic | None = None

@@ -20,7 +20,7 @@ import sys
 
 import goodput
 from goodput import auto
-from goodput.sdk.training import Training, full_precision, hook, training
+from goodput.sdk.automatic.trainer_progress import Training, full_precision, hook, training
 
 NAMES = ("lightning.pytorch", "pytorch_lightning")
 DTYPES = {"64-true": "fp64", "16-mixed": "fp16", "16-true": "fp16", "bf16-mixed": "bf16", "bf16-true": "bf16"}

@@ -18,8 +18,8 @@ from transformers import TrainerCallback
 
 import goodput
 from goodput import auto
-from goodput.sdk.sizes import Sizes, sizes_of
-from goodput.sdk.training import Training, full_precision, hook, training
+from goodput.sdk.automatic.trainer_progress import Training, full_precision, hook, training
+from goodput.sdk.automatic.transformer_sizes import Sizes, sizes_of
 
 
 class GoodputCallback(TrainerCallback):

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from goodput import cli
-from goodput.access.keeper import Denied, Keeper
+from goodput.access.token_cache import Denied, Keeper
 from goodput.access.tokens import TEXT
 
 

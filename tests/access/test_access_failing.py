@@ -10,13 +10,13 @@ import threading
 import time
 
 import pytest
-from certificates import Authority
-from test_access_listening import served
-from test_access_tokens import add, refusal
+from support.servers.certificates import Authority
+from support.servers.served import served
+from support.servers.tokens import add, refusal
 
-from goodput.access import file
-from goodput.access.keeper import Keeper
+from goodput.access import token_file
 from goodput.access.listening import Certificate
+from goodput.access.token_cache import Keeper
 
 
 @pytest.fixture
@@ -30,14 +30,14 @@ def path(tmp_path):
 def test_a_revocation_is_not_lost_where_the_file_could_not_be_read_once(path, monkeypatch, caplog):
     text = add(path, "gone")
     keeper = Keeper(path)
-    with file.changing(path) as tokens:
+    with token_file.changing(path) as tokens:
         tokens.clear()
 
     def failing(name, *_):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), name)
 
     with monkeypatch.context() as patched:
-        patched.setattr(file, "open", failing, raising=False)
+        patched.setattr(token_file, "open", failing, raising=False)
         for _ in range(3):
             keeper.look()
     assert keeper.access(text.encode()) and keeper.is_failing
@@ -73,8 +73,8 @@ def test_a_broken_file_is_not_read_for_each_wrong_token(path, monkeypatch):
     keeper = Keeper(path)
     path.write_text("{")
     reads = []
-    real = file.read
-    monkeypatch.setattr(file, "read", lambda name: reads.append(name) or real(name))
+    real = token_file.read
+    monkeypatch.setattr(token_file, "read", lambda name: reads.append(name) or real(name))
     for _ in range(20):
         assert refusal(keeper, text[:-4].encode() + b"0000") in ("unknown",)
     assert len(reads) == 1
@@ -113,42 +113,45 @@ def test_nobody_who_can_read_the_folder_keeps_a_token_from_being_revoked(path):
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
         began = time.monotonic()
-        with file.changing(path) as tokens:
+        with token_file.changing(path) as tokens:
             tokens.clear()
             assert stat.S_IMODE(path.with_name("tokens.json.lock").stat().st_mode) == 0o600
     finally:
         os.close(folder)
-    assert file.read(path) == [] and time.monotonic() - began < 2
+    assert token_file.read(path) == [] and time.monotonic() - began < 2
     assert os.listdir(path.parent) == ["tokens.json"], "the lock goes with who held it"
 
 
 def test_a_lock_that_is_held_is_named_and_waited_for_no_longer_than_it_may(path, monkeypatch):
     add(path)
-    monkeypatch.setattr(file, "LOCK_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(token_file, "LOCK_SECONDS_MAX", 0.2)
     lock = path.with_name("tokens.json.lock")
     held = os.open(lock, os.O_RDWR | os.O_CREAT)
     fcntl.flock(held, fcntl.LOCK_EX)
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(file.FileError, match=rf"{lock} is locked by another process"), file.changing(path):
+    with (
+        pytest.raises(token_file.FileError, match=rf"{lock} is locked by another process"),
+        token_file.changing(path),
+    ):
         pass
     assert len(os.listdir("/proc/self/fd")) == before
-    monkeypatch.setattr(file, "LOCK_SECONDS_MAX", 30.0)
+    monkeypatch.setattr(token_file, "LOCK_SECONDS_MAX", 30.0)
     threading.Timer(0.2, os.close, (held,)).start()
     add(path, "waited")
-    assert {token.name for token in file.read(path)} == {"one", "waited"}
+    assert {token.name for token in token_file.read(path)} == {"one", "waited"}
 
 
 def test_a_lock_that_its_holder_took_away_is_none(path, monkeypatch):
     """Who waited for it would have it beside whoever made the next one."""
-    real, removed = file.fcntl.flock, []
+    real, removed = token_file.fcntl.flock, []
 
     def late(number, how):
         real(number, how)
         if not removed:
             removed.append(os.unlink(f"{path}.lock"))
 
-    monkeypatch.setattr(file.fcntl, "flock", late)
-    with file.changing(path) as tokens:
+    monkeypatch.setattr(token_file.fcntl, "flock", late)
+    with token_file.changing(path) as tokens:
         assert tokens == [] and removed and os.path.exists(f"{path}.lock")
 
 
@@ -157,7 +160,7 @@ def test_a_lock_is_no_link_to_somewhere_and_follows_the_file_that_a_link_names(p
     precious.write_text("mine")
     lock = path.with_name("tokens.json.lock")
     lock.symlink_to(precious)
-    with pytest.raises(file.FileError, match=rf"its lock {lock}: "), file.changing(path):
+    with pytest.raises(token_file.FileError, match=rf"its lock {lock}: "), token_file.changing(path):
         pass
     assert precious.read_text() == "mine" and not path.exists()
     lock.unlink()
@@ -165,7 +168,7 @@ def test_a_lock_is_no_link_to_somewhere_and_follows_the_file_that_a_link_names(p
     (tmp_path / "other").mkdir()
     link = tmp_path / "other" / "link.json"
     link.symlink_to(path)
-    with file.changing(link) as tokens:
+    with token_file.changing(link) as tokens:
         assert len(tokens) == 1 and lock.exists() and os.listdir(link.parent) == ["link.json"], (
             "one lock for one file"
         )
@@ -176,15 +179,15 @@ def test_a_lock_is_no_link_to_somewhere_and_follows_the_file_that_a_link_names(p
 
 def test_a_file_of_another_user_and_a_folder_of_others_are_told_of(path, monkeypatch):
     add(path)
-    assert file.warning(path) is None
+    assert token_file.warning(path) is None
     for mode, is_told in ((0o775, True), (0o702, True), (0o755, False), (0o1777, False)):
         os.chmod(path.parent, mode)
-        assert bool(file.warning(path)) == is_told, oct(mode)
-        assert not is_told or "may replace it" in file.warning(path)
+        assert bool(token_file.warning(path)) == is_told, oct(mode)
+        assert not is_told or "may replace it" in token_file.warning(path)
     os.chmod(path.parent, 0o700)
     owner = os.stat(path).st_uid
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    assert ("belongs to user" in (file.warning(path) or "")) == (owner != 0)
+    assert ("belongs to user" in (token_file.warning(path) or "")) == (owner != 0)
     real = os.stat
     monkeypatch.setattr(os, "geteuid", lambda: 0)
 
@@ -194,4 +197,4 @@ def test_a_file_of_another_user_and_a_folder_of_others_are_told_of(path, monkeyp
         return os.stat_result(found)
 
     monkeypatch.setattr(os, "stat", of_another)
-    assert "belongs to user 1234" in file.warning(path)
+    assert "belongs to user 1234" in token_file.warning(path)

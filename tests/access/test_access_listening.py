@@ -3,11 +3,11 @@
 import argparse
 import os
 import shutil
-import ssl
 import stat
 
 import pytest
-from certificates import Authority
+from support.servers.certificates import Authority
+from support.servers.served import served
 
 from goodput.access.listening import Certificate, Refused, check, is_loopback
 from goodput.access.options import add_options
@@ -120,20 +120,3 @@ def test_a_key_that_others_may_read_is_told_of(authority, caplog):
     os.chmod(key, 0o644)
     Certificate(str(cert), str(key))
     assert "everybody on this machine may read it" in caplog.text
-
-
-def served(certificate: Certificate) -> str:
-    """The name on the certificate that a client is shown, by a handshake in memory."""
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ours = client.wrap_bio(to_client, to_server)
-    theirs = certificate.context.wrap_bio(to_server, to_client, server_side=True)
-    for _ in range(4):
-        for side in (ours, theirs):
-            try:
-                side.do_handshake()
-            except ssl.SSLWantReadError:
-                pass
-    shown = ours.getpeercert(binary_form=True)
-    return "one" if b"one" in shown else "two" if b"two" in shown else "?"

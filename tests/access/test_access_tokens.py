@@ -9,28 +9,16 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.servers.tokens import add, refusal
 
-from goodput.access import file
-from goodput.access.keeper import Denied, Keeper
+from goodput.access import token_file
+from goodput.access.token_cache import Denied, Keeper
 from goodput.access.tokens import TEXT, TOKEN_CHARS_MAX, digest, make
 
 
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "tokens.json"
-
-
-def add(path, name: str = "one", scope: str = "read", **given) -> str:
-    text, token = make(name, scope, **given)
-    with file.changing(path) as tokens:
-        tokens.append(token)
-    return text
-
-
-def refusal(keeper: Keeper, text: bytes) -> str:
-    with pytest.raises(Denied) as denied:
-        keeper.access(text)
-    return denied.value.reason
 
 
 # ---- One token
@@ -176,13 +164,13 @@ def test_only_the_owner_can_read_the_file_and_its_mode_stays(path):
     previous = os.umask(0)
     try:
         add(path)
-        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600 and file.warning(path) is None
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600 and token_file.warning(path) is None
         os.chmod(path, 0o640)
         add(path)
-        assert stat.S_IMODE(os.stat(path).st_mode) == 0o640 and file.warning(path) is None
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o640 and token_file.warning(path) is None
         for mode, words in ((0o644, "may read"), (0o660, "may change"), (0o602, "may change")):
             os.chmod(path, mode)
-            assert words in file.warning(path)
+            assert words in token_file.warning(path)
         os.chmod(path, 0o666)
         add(path)
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o640
@@ -194,7 +182,7 @@ def test_only_the_owner_can_read_the_file_and_its_mode_stays(path):
 def test_a_failure_leaves_the_file_as_it_was(path):
     add(path)
     before = path.read_text()
-    with pytest.raises(RuntimeError), file.changing(path) as tokens:
+    with pytest.raises(RuntimeError), token_file.changing(path) as tokens:
         tokens.clear()
         raise RuntimeError
     assert path.read_text() == before and os.listdir(path.parent) == ["tokens.json"]
@@ -206,12 +194,12 @@ def test_changes_at_one_time_lose_nothing(path):
         thread.start()
     for thread in threads:
         thread.join()
-    assert {token.name for token in file.read(path)} == {f"n{number}" for number in range(16)}
+    assert {token.name for token in token_file.read(path)} == {f"n{number}" for number in range(16)}
 
 
 def test_a_token_survives_the_file(path):
     add(path, "n", "ingest", runs=("a*", "ü[bc]"), tenant="t", created=5.0, expires=7.5)
-    (token,) = file.read(path)
+    (token,) = token_file.read(path)
     assert (token.name, token.scope, token.runs, token.tenant) == ("n", "ingest", ("a*", "ü[bc]"), "t")
     assert (token.created, token.expires) == (5.0, 7.5)
 
@@ -232,26 +220,26 @@ def test_a_wrong_entry_is_named_and_nothing_of_it_is_shown(path, change, complai
     digest_there = document["tokens"][0]["sha256"]
     document["tokens"][0] |= change
     path.write_text(json.dumps(document))
-    with pytest.raises(file.FileError, match=r"tokens\.json") as error:
-        file.read(path)
+    with pytest.raises(token_file.FileError, match=r"tokens\.json") as error:
+        token_file.read(path)
     assert complaint in str(error.value) and digest_there not in str(error.value)
 
 
 def test_other_files_that_cannot_be_used(path):
-    with pytest.raises(file.FileError, match="No such file"):
-        file.read(path)
+    with pytest.raises(token_file.FileError, match="No such file"):
+        token_file.read(path)
     for content, complaint in (
         ('{"version": 2, "tokens": []}', "version 1"),
         ('{"version": 1}', "want a list"),
         ('{"version": 1, "tokens": [5]}', "token 1: no object"),
     ):
         path.write_text(content)
-        with pytest.raises(file.FileError, match=complaint):
-            file.read(path)
+        with pytest.raises(token_file.FileError, match=complaint):
+            token_file.read(path)
     os.unlink(path)
     add(path)
     document = json.loads(path.read_text())
     document["tokens"] *= 2
     path.write_text(json.dumps(document))
-    with pytest.raises(file.FileError, match="one id"):
-        file.read(path)
+    with pytest.raises(token_file.FileError, match="one id"):
+        token_file.read(path)

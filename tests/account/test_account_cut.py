@@ -1,10 +1,10 @@
 """One attempt's time into states: every second below is worked by hand from the history above it."""
 
 import pytest
-from account_history import Process, assert_closes, ns, of_rank, run_of
+from support.account.account_history import Process, assert_closes, ns, of_rank, run_of
 
 from goodput.account import compute
-from goodput.account.lengths import Lengths
+from goodput.account.stall_threshold import Lengths
 from goodput.account.states import PHASE_STATES, STATES, USER_STATES
 
 BUSY = {
@@ -80,7 +80,7 @@ def test_user_phases_count_as_what_they_stand_for():
 
 
 def test_states_that_a_phase_may_stand_for_are_the_pages():
-    from goodput import page
+    from goodput.rank_page import page
 
     assert set(USER_STATES) == set(page.USER_STATES)
     assert set(page.PHASES) == set(PHASE_STATES) and set(PHASE_STATES.values()) <= set(STATES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from account_history import Process, ns
+from support.account.account_history import Process, ns
 
 from goodput.account import Run, compute, document
 from goodput.account.account import Engine

@@ -8,7 +8,7 @@ from math import sqrt
 from pathlib import Path
 
 import pytest
-from account_history import Process, assert_closes, ns, run_of
+from support.account.account_history import Process, assert_closes, ns, run_of
 
 from goodput.account import Event, compute, document, figures
 from goodput.causes import explain

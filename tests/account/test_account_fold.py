@@ -3,7 +3,7 @@
 import pickle
 import random
 
-from account_history import Process, ns, run_of
+from support.account.account_history import Process, ns, run_of
 
 from goodput.account.account import Engine
 from goodput.account.facts import gather

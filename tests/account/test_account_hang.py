@@ -3,9 +3,9 @@
 import random
 
 import pytest
-from account_history import ns
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.account.account_history import ns
 
 from goodput.account.hang import PLANNED_NS, Seen, verdict
 

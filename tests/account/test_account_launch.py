@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from account_history import Process, assert_closes, ns, of_rank, run_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.account.account_history import Process, assert_closes, ns, of_rank, run_of
 
 from goodput.account import compute, document, figures
 from goodput.account.states import INDEX, STATES

@@ -5,10 +5,10 @@ import sys
 import time
 
 import pytest
-from account_history import assert_closes, of_rank
+from support.account.account_history import assert_closes, of_rank
 
 from goodput.account import compute
-from goodput.local import runs_in
+from goodput.sdk.reports.local_accounts import runs_in
 
 TRAIN = """
 import os, signal, sys, time

@@ -6,7 +6,7 @@ import random
 from math import log
 
 import pytest
-from account_history import Process, run_of
+from support.account.account_history import Process, run_of
 
 from goodput.account import compute, document
 from goodput.account.onset import FALSE_ALARM_STEPS, Onset, Stretch, hits

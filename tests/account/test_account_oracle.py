@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from account_history import PHASES, Process, assert_closes, run_of
-from account_oracle import Life, Step, oracle
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
+from support.account.account_history import PHASES, Process, assert_closes, run_of
+from support.account.account_oracle import Life, Step, oracle
 
 from goodput.account import compute
 from goodput.account.states import STATES

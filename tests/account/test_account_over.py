@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from account_history import Process, assert_closes, ns, of_rank, run_of
+from support.account.account_history import Process, assert_closes, ns, of_rank, run_of
 
 from goodput.account import Account, Over, compute
 

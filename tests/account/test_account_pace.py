@@ -6,12 +6,12 @@ import random
 from fractions import Fraction
 
 import pytest
-from account_history import Process, assert_closes, ns, run_of
+from support.account.account_history import Process, assert_closes, ns, run_of
 
 from goodput.account import compute, document, figures
 from goodput.account.account import Engine
 from goodput.account.facts import gather
-from goodput.account.pace import PACE_STEPS, Pace
+from goodput.account.peak_throughput import PACE_STEPS, Pace
 from goodput.account.text import render
 
 SECOND = 10**9

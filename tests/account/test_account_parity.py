@@ -9,8 +9,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from account_history import ns, of_rank, run_of
-from peer_goodput import Life, Step, ask, is_seen, mapped, moves, processes, seconds_of
+from support.account.account_history import ns, of_rank, run_of
+from support.account.peer_goodput import Life, Step, ask, is_seen, mapped, moves, processes, seconds_of
 
 from goodput.account import compute
 

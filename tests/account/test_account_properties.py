@@ -6,9 +6,9 @@ overlap, clocks jump, numbers are missing. They are of the types that a checked 
 
 import json
 
-from account_history import PHASES, Process, assert_closes, ns, run_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.account.account_history import PHASES, Process, assert_closes, ns, run_of
 
 from goodput.account import Attempt, Event, Row, Run, compute, document
 from goodput.account.account import FACTORS

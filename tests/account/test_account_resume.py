@@ -1,7 +1,7 @@
 """Kept and lost over several attempts: every number is worked by hand from the history above it."""
 
 import pytest
-from account_history import Process, assert_closes, ns, of_rank, run_of
+from support.account.account_history import Process, assert_closes, ns, of_rank, run_of
 
 from goodput.account import compute
 from goodput.account.states import STATES

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from account_history import Process, assert_closes, ns, of_rank, run_of, seconds
+from support.account.account_history import Process, assert_closes, ns, of_rank, run_of, seconds
 
 from goodput.account import Run, compute, document
 from goodput.account.states import STATES

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from account_history import Process, assert_closes, ns, run_of
+from support.account.account_history import Process, assert_closes, ns, run_of
 
 from goodput.account import compute, straggler
 from goodput.account.account import Engine

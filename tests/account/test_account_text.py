@@ -1,9 +1,9 @@
 """The account for people: percents that close, one line per trouble, every cause with its advice."""
 
 import pytest
-from account_history import Process, ns, run_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.account.account_history import Process, ns, run_of
 
 from goodput.account import compute, document
 from goodput.account.states import MEANINGS, STATES

@@ -1,7 +1,7 @@
 """Ranks that nobody reported: each is as if it had been worked out by itself, and their sums are held once."""
 
 import pytest
-from account_history import Process, ns, run_of
+from support.account.account_history import Process, ns, run_of
 
 from goodput.account import account as account_module
 from goodput.account import compute

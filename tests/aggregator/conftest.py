@@ -3,19 +3,13 @@
 What a ledger must do it must do on both databases: a test that takes `url`, `ledger` or `new_url` runs on each.
 """
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "account"))
-sys.path.append(str(Path(__file__).parents[1] / "node"))  # rank pages as an agent finds them
 
 
 @pytest.fixture(scope="session")
 def postgresql():
     """One server for all tests of a session; a test asks it for a database of its own."""
-    from postgresql_server import PostgreSQL
+    from support.servers.postgresql_server import PostgreSQL
 
     with PostgreSQL() as server:
         yield server
@@ -46,7 +40,7 @@ def url(new_url):
 
 @pytest.fixture
 def ledger(url):
-    from goodput.aggregator.ledger import Ledger
+    from goodput.aggregator.ledger.ledger import Ledger
 
     opened = Ledger(url)
     yield opened

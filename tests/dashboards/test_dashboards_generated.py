@@ -9,12 +9,12 @@ import sys
 import pytest
 import yaml
 from dashboards import generate
-from tests.servers import DASHBOARDS, REPOSITORY, RULES, expressions, series_of
+from support.servers.servers import DASHBOARDS, REPOSITORY, RULES, expressions, series_of
 
 from goodput.account import OVER
 from goodput.causes import general
 from goodput.metrics import CATALOGUE
-from goodput.page import PHASES
+from goodput.rank_page.page import PHASES
 
 BOARDS = sorted(DASHBOARDS.glob("*.json"))
 MODELS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in BOARDS}

@@ -1,12 +1,11 @@
 """The node board and the alerts on hardware, in a real Prometheus that scrapes a real agent on a fixture tree."""
 
 import math
-import sys
 import time
-from pathlib import Path
 
 import pytest
-from tests.servers import (
+from support.paths import TESTS
+from support.servers.servers import (
     HARDWARE,
     Prometheus,
     expressions,
@@ -17,9 +16,8 @@ from tests.servers import (
 )
 
 from goodput_exporters.agent import Agent
-from goodput_exporters.server import Server
+from goodput_exporters.server.server import Server
 
-HERE = Path(__file__).parent
 WINDOWS = {"5m": "6s", "15m": "60s", "30m": "6s", "1h": "6s", "1d": "6s"}
 
 
@@ -27,10 +25,8 @@ WINDOWS = {"5m": "6s", "15m": "60s", "30m": "6s", "1h": "6s", "1d": "6s"}
 def prometheus(tmp_path_factory):
     require("prometheus")
     # Their names are unique among the tests, so appending hides nothing.
-    sys.path.append(str(HERE.parent / "node"))
-    import network_tree
-    import node_rank
-    from node_tree import write_tree
+    from support.node import network_tree, node_rank
+    from support.node.node_tree import write_tree
 
     folder = tmp_path_factory.mktemp("hardware")
     write_tree(folder)
@@ -43,13 +39,13 @@ def prometheus(tmp_path_factory):
     )
     rank.step({"forward": 1_000_000})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(HERE))
+        patch.setenv("PYTHONPATH", str(TESTS))
         agent = Agent(
             str(folder / "pages"),
             sysfs=str(folder / "sys"), procfs=str(folder / "proc"), node="n0", paths=("/",), gpus_expected=2,
             gpu_interval_seconds=0.5,
         )  # fmt: skip
-        agent.gpus._modules = {"two": "hardware_driver:Two"}
+        agent.gpus._modules = {"two": "support.dashboards.hardware_driver:Two"}
         server = Server(agent.exposition, agent.health)
         with agent:
             server.start()

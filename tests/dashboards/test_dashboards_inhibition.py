@@ -7,8 +7,8 @@ import re
 
 import pytest
 import yaml
-from rules_pruned import rule_files
-from tests.servers import RULES, Alertmanager, require, wait_until
+from support.dashboards.rules_pruned import rule_files
+from support.servers.servers import RULES, Alertmanager, require, wait_until
 
 LABELS = {
     rule["alert"]: rule["labels"]

@@ -11,19 +11,19 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from account_history import Process, ns
-from aggregator_reports import rank_report
-from rules_pruned import pruned
-from tests.servers import require
+from support.account.account_history import Process, ns
+from support.aggregator.reports import rank_report
+from support.dashboards.rules_pruned import pruned
+from support.servers.servers import require
 
 from goodput.account import compute
 from goodput.account.states import INDEX, STATES
-from goodput.aggregator.accounts import Accounts
-from goodput.aggregator.exposition import Exposition
-from goodput.aggregator.health import HealthLog
-from goodput.aggregator.health_costs import HealthView
-from goodput.aggregator.ingest import Ingest
-from goodput.aggregator.store import Store
+from goodput.aggregator.accounts.accounts import Accounts
+from goodput.aggregator.accounts.health_costs import HealthView
+from goodput.aggregator.api.exposition import Exposition
+from goodput.aggregator.ingest.health_log import HealthLog
+from goodput.aggregator.ingest.ingest import Ingest
+from goodput.aggregator.ingest.store import Store
 
 # Who may see all runs, and not the aggregator itself.
 RUNS = SimpleNamespace(may=lambda run: True, is_of_all=False)

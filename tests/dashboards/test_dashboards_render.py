@@ -17,7 +17,7 @@ from bench.alert_replay.wire import is_stale
 from dashboards.render import __main__ as command
 from dashboards.render import cluster, document, history, queries, variables
 from dashboards.render.queries import Range
-from tests.servers import DASHBOARDS, REPOSITORY, require
+from support.servers.servers import DASHBOARDS, REPOSITORY, require
 
 RENDER = REPOSITORY / "dashboards" / "render"
 HOUR = Range(1_700_000_000_000, 1_700_003_600_000)

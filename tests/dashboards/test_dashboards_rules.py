@@ -7,11 +7,11 @@ from collections import defaultdict
 import pytest
 import yaml
 from dashboards import alert_links
-from rules_pruned import alerts_asked, pruned, read, rule_files
-from tests.servers import REPOSITORY, RULES, require, series_of
+from support.dashboards.rules_pruned import alerts_asked, pruned, read, rule_files
+from support.servers.servers import REPOSITORY, RULES, require, series_of
 
 from goodput.metrics import CATALOGUE
-from goodput_exporters.xid import XIDS
+from goodput_exporters.gpu.xid import XIDS
 
 FILES = {name: yaml.safe_load((RULES / name).read_text()) for name in rule_files()}
 ALERTS = {

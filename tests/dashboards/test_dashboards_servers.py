@@ -5,15 +5,13 @@ and then every expression has to have a value, and a planted drop has to reach a
 """
 
 import math
-import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 from prometheus_client import generate_latest
-from tests.servers import (
+from support.servers.servers import (
     Alertmanager,
     Prometheus,
     Webhook,
@@ -25,7 +23,7 @@ from tests.servers import (
     wait_until,
 )
 
-from goodput.histogram import LATENCY_BOUNDS
+from goodput.histograms.histogram import LATENCY_BOUNDS
 from goodput.metrics import Families
 
 RUN = 'r "1" \\ ü'  # What Prometheus has to quote, an alert's query has to quote too.
@@ -174,8 +172,7 @@ def everything(tmp_path_factory):
     """Prometheus with the shipped rules and every series of the catalogue, of a cluster in which all is wrong."""
     require("prometheus")
     # Its name is unique among the tests, so appending hides nothing.
-    sys.path.append(str(Path(__file__).parent))
-    import made_up
+    from support.dashboards import made_up
 
     directory, cluster = tmp_path_factory.mktemp("everything"), made_up.Cluster()
     with Exporter(cluster.node) as node, Exporter(cluster.aggregator) as aggregator:

@@ -8,7 +8,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from deploy_words import DEPLOY
+from support.deploy.deploy_words import DEPLOY
 
 from goodput.access.listening import Certificate
 

@@ -5,9 +5,9 @@ import shlex
 from pathlib import Path
 
 import pytest
-import servers
 import yaml
-from deploy_words import DEPLOY, parsed
+from support.deploy.deploy_words import DEPLOY, parsed
+from support.servers import servers
 
 COMPOSE = DEPLOY / "compose" / "compose.yaml"
 CONTAINERFILES = sorted((DEPLOY / "container").glob("*.Containerfile"))

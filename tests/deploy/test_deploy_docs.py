@@ -3,9 +3,9 @@
 import re
 
 import pytest
-import servers
 import yaml
-from deploy_words import DEPLOY, parsed
+from support.deploy.deploy_words import DEPLOY, parsed
+from support.servers import servers
 
 TEXT = (servers.REPOSITORY / "docs" / "deploy.md").read_text()
 BLOCKS = "\n".join(line[4:] for line in TEXT.splitlines() if line.startswith("    "))

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import kubernetes_validate
 import pytest
-import servers
 import yaml
-from deploy_words import DEPLOY, parsed
+from support.deploy.deploy_words import DEPLOY, parsed
+from support.servers import servers
 
 from goodput.access import listening
 

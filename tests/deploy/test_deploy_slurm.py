@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-import servers
-from deploy_words import DEPLOY
+from support.deploy.deploy_words import DEPLOY
+from support.servers import servers
 
 SLURM = DEPLOY / "slurm"
 SCRIPTS = sorted([*SLURM.glob("*.sh"), *SLURM.glob("*.sbatch")])

@@ -4,7 +4,7 @@ import os
 import subprocess
 
 import pytest
-from deploy_words import DEPLOY, parsed
+from support.deploy.deploy_words import DEPLOY, parsed
 
 
 class Controller:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from deploy_words import DEPLOY, parsed
+from support.deploy.deploy_words import DEPLOY, parsed
 
 from goodput.access import listening
 from goodput.cli import serve

@@ -1,7 +1,7 @@
 """Accelerate's own loop under goodput.auto: accumulated gradients, one checkpoint, copies that are no waiting."""
 
 import pytest
-from framework_runs import committed, resumed, steps, train
+from support.frameworks.framework_runs import committed, resumed, steps, train
 
 pytestmark = pytest.mark.alone
 

@@ -16,7 +16,7 @@ early = torch.Tensor.to
 if "device" in sys.argv:
     torch.version.cuda = "12.0"
 import goodput.auto
-from goodput import page
+from goodput.rank_page import page
 goodput.start(run="copies")
 words = goodput._session.recorder.words
 copies = lambda: goodput._session.recorder.entries

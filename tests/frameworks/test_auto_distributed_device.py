@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from goodput.sdk.automatic import Automatic
-from goodput.sdk.patches import backward, communication, fsdp2
-from goodput.sdk.session import Session
+from goodput.sdk.automatic.frameworks.torch import backward, communication, fsdp2
+from goodput.sdk.automatic.step_detection import Automatic
+from goodput.sdk.startup.session import Session
 
 
 class Boundaries(list):

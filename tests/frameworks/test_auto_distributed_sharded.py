@@ -3,9 +3,9 @@
 import time
 
 import pytest
-from auto_ranks import closes, leading, run_ranks, seconds, the_account, written
+from support.frameworks.auto_ranks import closes, leading, run_ranks, seconds, the_account, written
 
-from goodput.local import runs_in
+from goodput.sdk.reports.local_accounts import runs_in
 
 pytestmark = pytest.mark.alone
 

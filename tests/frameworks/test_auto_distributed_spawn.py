@@ -3,8 +3,16 @@
 import sys
 
 import pytest
-from auto_ranks import FOLDER, closes, environment, leading, run_script, seconds, the_account
-from servers import free_ports
+from support.frameworks.auto_ranks import (
+    FOLDER,
+    closes,
+    environment,
+    leading,
+    run_script,
+    seconds,
+    the_account,
+)
+from support.servers.servers import free_ports
 
 pytestmark = pytest.mark.alone
 

@@ -5,8 +5,8 @@ import os
 import sys
 
 import pytest
-from auto_ranks import FOLDER, closes, environment, run_script, seconds, the_account
-from servers import REPOSITORY, free_ports
+from support.frameworks.auto_ranks import FOLDER, closes, environment, run_script, seconds, the_account
+from support.servers.servers import REPOSITORY, free_ports
 
 pytestmark = pytest.mark.alone
 

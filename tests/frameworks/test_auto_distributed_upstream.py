@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from goodput.sdk.patches import communication, fsdp1, fsdp2
+from goodput.sdk.automatic.frameworks.torch import communication, fsdp1, fsdp2
 
 
 def source(path: str) -> ast.Module:

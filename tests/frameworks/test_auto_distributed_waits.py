@@ -1,7 +1,7 @@
 """Where one rank is late and another waits, in every way that PyTorch has, the wait is communication and nothing else."""
 
 import pytest
-from auto_ranks import run_ranks, written
+from support.frameworks.auto_ranks import run_ranks, written
 
 pytestmark = pytest.mark.alone
 

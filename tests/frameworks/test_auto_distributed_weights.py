@@ -1,7 +1,7 @@
 """DDP, FSDP1 and FSDP2 train to the same bits without goodput.auto, with it and after its removal, which leaves nothing."""
 
 import pytest
-from auto_ranks import run_ranks, written
+from support.frameworks.auto_ranks import run_ranks, written
 
 KINDS = ("ddp", "fsdp1", "fsdp2", "fsdp2_prefetching")
 

@@ -4,9 +4,9 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from support.paths import SUPPORT
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
 
@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
 @pytest.fixture(scope="module")
 def found(tmp_path_factory) -> dict:
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("auto_hostile_script.py"))],
+        [sys.executable, str(SUPPORT / "frameworks" / "scripts" / "auto_hostile_script.py")],
         env={**os.environ, "GOODPUT_DIR": str(tmp_path_factory.mktemp("hostile"))},
         capture_output=True,
         text=True,

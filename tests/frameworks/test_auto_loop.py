@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import auto_process
 import pytest
+from support.frameworks import auto_process
 
 pytest.importorskip("torch")
 SCRIPT = "auto_loop_script.py"

@@ -4,9 +4,9 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from support.paths import SUPPORT
 
 from goodput.account.flops import transformer
 
@@ -16,7 +16,7 @@ pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
 def run(directory, *arguments: str, **environ) -> tuple[dict, str]:
     """What the page says of the rank, and the sum of the weights."""
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("auto_model_script.py")), *arguments],
+        [sys.executable, str(SUPPORT / "frameworks" / "scripts" / "auto_model_script.py"), *arguments],
         env={**os.environ, "GOODPUT_DIR": str(directory), "HF_HUB_OFFLINE": "1", **environ},
         capture_output=True,
         text=True,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import auto_process
 import pytest
+from support.frameworks import auto_process
 
 pytestmark = pytest.mark.alone
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 
-import auto_process
 import pytest
+from support.frameworks import auto_process
 
-from goodput.sdk import patches
+from goodput.sdk.automatic import frameworks
 
 torch = pytest.importorskip("torch")
 SCRIPT = "auto_restore_script.py"
@@ -46,7 +46,7 @@ def test_what_is_missing_upstream_is_said_once_and_the_rest_works(tmp_path):
     assert "torch.save" in found["replaced"] and found["left"] == [] and found["steps"] == [4, 4, 0]
 
 
-@pytest.mark.parametrize("patch", patches.found(), ids=lambda patch: patch.__name__.rpartition(".")[2])
+@pytest.mark.parametrize("patch", frameworks.found(), ids=lambda patch: patch.__name__.rpartition(".")[2])
 def test_each_patch_says_what_it_relies_on(patch):
     assert patch.MODULE and ".py" in patch.RELIES_ON and patch.__doc__
     assert list(inspect.signature(patch.apply).parameters)[1] == "auto"

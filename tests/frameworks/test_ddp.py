@@ -5,13 +5,13 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+from support.paths import SUPPORT
 
 from goodput.account import compute
 from goodput.account.states import INDEX
-from goodput.local import runs_in
+from goodput.sdk.reports.local_accounts import runs_in
 
 pytestmark = pytest.mark.alone
 
@@ -35,7 +35,7 @@ def trained(tmp_path_factory):
         "WORLD_SIZE": "2",
         "OMP_NUM_THREADS": "1",
     }
-    script = str(Path(__file__).with_name("ddp_rank.py"))
+    script = str(SUPPORT / "frameworks" / "scripts" / "ddp_rank.py")
     ranks = [
         subprocess.Popen([sys.executable, script, str(DELAY_SECONDS)], env={**environ, "RANK": str(rank)})
         for rank in range(2)

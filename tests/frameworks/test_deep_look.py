@@ -8,18 +8,18 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from support.paths import SUPPORT
 
-from goodput.sdk.automatic import Automatic
-from goodput.sdk.patches import deep_look as patch
-from goodput.sdk.session import Session
+from goodput.sdk.automatic.frameworks.torch import deep_look as patch
+from goodput.sdk.automatic.step_detection import Automatic
+from goodput.sdk.startup.session import Session
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
 pytestmark = [pytest.mark.torch, pytest.mark.alone]
 
-SCRIPT = Path(__file__).with_name("deep_look_script.py")
+SCRIPT = SUPPORT / "frameworks" / "scripts" / "deep_look_script.py"
 ENDS = {"compiled": "traced", "pure": "analysis"}
 
 

@@ -1,7 +1,7 @@
 """Real Lightning, under both of its names: what was planted is found, steps go on over checkpoints, nothing changes."""
 
 import pytest
-from framework_runs import committed, resumed, steps, train
+from support.frameworks.framework_runs import committed, resumed, steps, train
 
 pytestmark = pytest.mark.alone
 

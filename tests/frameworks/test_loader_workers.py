@@ -12,30 +12,30 @@ import sys
 import tempfile
 import threading
 import time
-from pathlib import Path
 
 import pytest
+from support.paths import SUPPORT
 
-from goodput import page
-from goodput.page_reader import Reader
-from goodput.sdk.automatic import Automatic
-from goodput.sdk.loads import Loads
-from goodput.sdk.report import report
-from goodput.sdk.session import Session
-from goodput.sdk.steps import steps
-from goodput.sdk.worker import Loop
+from goodput.rank_page import page
+from goodput.rank_page.reader import Reader
+from goodput.sdk.automatic.loader_stats import Loads
+from goodput.sdk.automatic.loader_worker import Loop
+from goodput.sdk.automatic.step_detection import Automatic
+from goodput.sdk.recorder.steps import steps
+from goodput.sdk.reports.report import report
+from goodput.sdk.startup.session import Session
 
 numpy = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
-import loader_datasets as data  # noqa: E402
+import support.frameworks.loader_datasets as data  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 from torch.utils.data import dataloader as upstream  # noqa: E402
 from torch.utils.data._utils import fetch as upstream_fetch  # noqa: E402
 from torch.utils.data._utils import worker as upstream_worker  # noqa: E402
 
-from goodput.sdk import loads  # noqa: E402
-from goodput.sdk.patches import loader as loader_patch  # noqa: E402
-from goodput.sdk.patches import workers as patch  # noqa: E402
+from goodput.sdk.automatic import loader_stats  # noqa: E402
+from goodput.sdk.automatic.frameworks.torch import loader as loader_patch  # noqa: E402
+from goodput.sdk.automatic.frameworks.torch import workers as patch  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.alone]
 PATCHED = (
@@ -242,7 +242,7 @@ def test_every_way_to_start_a_worker(trainer, context):
             "starting workers (1 time" in trainer.advice() and "persistent_workers=True" in trainer.advice()
         )
     # The owner's lock is seen by other processes only.
-    code = "import sys, goodput.page as page; sys.exit(not page.is_locked(sys.argv[1]))"
+    code = "import sys, goodput.rank_page.page as page; sys.exit(not page.is_locked(sys.argv[1]))"
     assert (
         subprocess.run([sys.executable, "-c", code, trainer.session.writer.path], timeout=30).returncode == 0
     )
@@ -315,8 +315,8 @@ def test_a_quick_loader_is_looked_at_now_and_then(trainer):
 
 def test_short_epochs_are_looked_at_by_turns(trainer, monkeypatch):
     """Whatever comes every so many batches, or is first in its epoch, is looked at no more often than the others."""
-    monkeypatch.setattr(loads, "VERY_QUICK_NS", 1 << 60)
-    monkeypatch.setattr(loads, "QUICK_NS", 1 << 60)
+    monkeypatch.setattr(loader_stats, "VERY_QUICK_NS", 1 << 60)
+    monkeypatch.setattr(loader_stats, "QUICK_NS", 1 << 60)
     loader, recorder, looked = DataLoader(range(12)), trainer.session.recorder, []
     for _ in range(61):
         iterator = iter(loader)
@@ -333,7 +333,7 @@ def test_short_epochs_are_looked_at_by_turns(trainer, monkeypatch):
 
 
 def test_a_batch_fetched_to_make_another_is_not_counted_for_it(trainer):
-    other, found = iter(DataLoader(range(3))), loads.Loads(trainer.session.recorder)
+    other, found = iter(DataLoader(range(3))), loader_stats.Loads(trainer.session.recorder)
     recorder = trainer.session.recorder
     trainer.auto.loaders.change(other)
     recorder.iterator, recorder.passes = trainer.auto.loaders._current, 5
@@ -342,10 +342,10 @@ def test_a_batch_fetched_to_make_another_is_not_counted_for_it(trainer):
     found.passed(other, 9)
     assert (recorder.passes, recorder.passed_ns) == (4, 9)
     # What was slow and not looked at has no reason, and the next one is looked at.
-    found.passed(other, loads.QUICK_NS)
+    found.passed(other, loader_stats.QUICK_NS)
     assert (recorder.passes, recorder.passed_ns) == (0, 9)
     words = trainer.snapshot().loader
-    assert (words["batches"], words["wait_ns"]) == (3, 7 + 9 + loads.QUICK_NS)
+    assert (words["batches"], words["wait_ns"]) == (3, 7 + 9 + loader_stats.QUICK_NS)
 
 
 def test_a_training_loader_that_is_asked_twice_says_nothing_of_another(trainer):
@@ -587,7 +587,7 @@ def test_upstream_iterators_have_what_is_asked():
 
 
 def test_a_script_with_one_line(directory):
-    script = Path(__file__).with_name("loader_script.py")
+    script = SUPPORT / "frameworks" / "scripts" / "loader_script.py"
     environ = {**os.environ, "GOODPUT_DIR": directory, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, script], env=environ, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,7 @@
 """Steps may rest, waits for batches do not: they are in the account whole, and so is what makes up a batch."""
 
 import pytest
-from framework_runs import train
+from support.frameworks.framework_runs import train
 
 from goodput.account import figures
 

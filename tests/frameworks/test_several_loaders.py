@@ -1,7 +1,7 @@
 """A loader that comes later, or beside another, is one for training too; the first batch may be taken for evaluation."""
 
 import pytest
-from framework_runs import steps, train
+from support.frameworks.framework_runs import steps, train
 
 pytestmark = pytest.mark.alone
 

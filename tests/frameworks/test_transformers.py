@@ -1,7 +1,7 @@
 """A real Trainer of transformers on a model made at random: what was planted is found, nothing changes."""
 
 import pytest
-from framework_runs import committed, resumed, steps, train
+from support.frameworks.framework_runs import committed, resumed, steps, train
 
 from goodput.account.flops import transformer
 

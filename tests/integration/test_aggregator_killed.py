@@ -8,10 +8,11 @@ import time
 from pathlib import Path
 
 import httpx
-import servers
+from support.paths import SUPPORT
+from support.servers import servers
 
 from goodput.account import compute, document
-from goodput.local import runs_in
+from goodput.sdk.reports.local_accounts import runs_in
 
 
 class House:
@@ -56,7 +57,7 @@ class House:
 
 def test_killing_the_aggregator_loses_nothing(tmp_path):
     house = House(tmp_path)
-    script = str(Path(__file__).with_name("live_rank.py"))
+    script = str(SUPPORT / "integration" / "live_rank.py")
     try:
         serving = house.serve()
         options = f"--listen 127.0.0.1:0 --interval 0.2 --push-interval 0.3 --aggregator {house.url}"

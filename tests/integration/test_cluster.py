@@ -13,9 +13,9 @@ import time
 from typing import NamedTuple
 
 import pytest
-import servers
 import yaml
-from simulated_cluster import NODES, RANKS, RUN, Cluster
+from support.integration.simulated_cluster import NODES, RANKS, RUN, Cluster
+from support.servers import servers
 
 pytestmark = pytest.mark.alone
 INTERVAL, STEP_SECONDS = "10s", 6

@@ -7,12 +7,12 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import httpx
 import pytest
-import servers
 from prometheus_client.parser import text_string_to_metric_families
+from support.paths import SUPPORT
+from support.servers import servers
 
 SECONDS_SEEN = 20.0  # of the phases, before they are judged
 
@@ -43,7 +43,7 @@ def test_the_gpu_works_in_the_phases_that_compute(tmp_path):
         "RANK": "0",
         "WORLD_SIZE": "1",
     }
-    script = str(Path(__file__).with_name("gpu_rank.py"))
+    script = str(SUPPORT / "integration" / "gpu_rank.py")
     options = [
         "--listen",
         "127.0.0.1:0",

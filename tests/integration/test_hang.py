@@ -14,8 +14,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-import servers
 from prometheus_client.parser import text_string_to_metric_families
+from support.paths import SUPPORT
+from support.servers import servers
 
 RUN, RANKS, STALL_SECONDS = "hangs", 3, 3
 NAMED_SECONDS_MAX = 30  # after the threshold, as promised
@@ -42,7 +43,7 @@ class House:
         options = f"--listen 127.0.0.1:0 --py-spy --aggregator {self.address('serve')}"
         self.start("node", "-m", "goodput", "node", *options.split())
         self.address("node")
-        script = str(Path(__file__).with_name("hanging_rank.py"))
+        script = str(SUPPORT / "integration" / "hanging_rank.py")
         self.ranks = [self.start(f"rank-{r}", script, str(folder), RANK=str(r)) for r in range(RANKS)]
 
     def start(self, name: str, *arguments: str, **environ: str) -> subprocess.Popen:

@@ -17,10 +17,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-import servers
 from prometheus_client.parser import text_string_to_metric_families
+from support.paths import SUPPORT
+from support.servers import servers
 
-NODE_TESTS = Path(__file__).parents[1] / "node"
+NODE_TESTS = SUPPORT / "node"
 RUN = "hardware/run 1"
 INTERVAL_SECONDS = 0.2
 STUCK_SECONDS = 5.0  # after so long without a word the driver's process is replaced
@@ -82,7 +83,7 @@ class Node:
         ledger = f"sqlite:///{self.folder / 'ledger.db'}"
         self.start("serve", "-m", "goodput", "serve", "--listen", "127.0.0.1:0", "--ledger", ledger)
         for rank, phase in enumerate(("loader", "forward")):
-            script = str(Path(__file__).with_name("hardware_rank.py"))
+            script = str(SUPPORT / "integration" / "hardware_rank.py")
             self.start(
                 f"rank{rank}",
                 script,

@@ -16,14 +16,15 @@ from pathlib import Path
 
 import httpx
 import pytest
-import servers
 import yaml
-from certificates import Authority
-from servers import wait_until
+from support.paths import SUPPORT
+from support.servers import servers
+from support.servers.certificates import Authority
+from support.servers.servers import wait_until
 
 from goodput import cli
 
-RANK = Path(__file__).with_name("secured_rank.py")
+RANK = SUPPORT / "integration" / "secured_rank.py"
 SRC = os.pathsep.join(str(servers.REPOSITORY / name) for name in ("src", "exporters"))
 
 

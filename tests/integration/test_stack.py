@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import servers
+from support.paths import SUPPORT
+from support.servers import servers
 
 WINDOWS = {"1m": "5s", "2m": "5s", "5m": "10s", "15m": "12s", "30m": "12s", "1h": "40s", "6h": "40s"}
 RUN = "live/run 1"
@@ -54,7 +55,7 @@ class Stack:
         return re.search(r"http://[\d.:]+", log.read_text()).group()
 
     def train(self, attempt: int) -> list[subprocess.Popen]:
-        script = str(Path(__file__).with_name("live_rank.py"))
+        script = str(SUPPORT / "integration" / "live_rank.py")
         return [
             self.start(
                 f"rank-{attempt}-{rank}",

@@ -20,7 +20,7 @@ from bench.alert_replay.ticks import ticks
 from bench.alert_replay.trainer import EPOCH_SECONDS, Habits, Job, Start, Trouble
 from bench.alert_replay.wire import is_stale
 from bench.alert_replay.world import Recorder, World
-from servers import require
+from support.servers.servers import require
 
 MINUTES = 75
 GPU = gpu_of("n0", 1)

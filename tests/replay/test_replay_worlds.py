@@ -14,7 +14,7 @@ from bench.alert_replay.evaluate import Firing
 from bench.alert_replay.innocent import DAYS, innocent
 from bench.alert_replay.planted import planted
 from bench.alert_replay.verdict import strays, told
-from servers import require
+from support.servers.servers import require
 
 ROOT = Path(__file__).parents[2]
 INNOCENT = {"gpus": 2, "large": 1, "base": 300, "fine": 60, "near": 400}

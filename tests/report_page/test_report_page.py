@@ -11,7 +11,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
-from html_reader import read
+from support.aggregator.html_reader import read
 
 pytest.importorskip("msgspec")
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_runlog_hostile import BASE
+from support.account.run_logs import BASE
 
 MAIN = "import sys; from goodput.cli import main; sys.exit(main())"
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "example-run.jsonl"

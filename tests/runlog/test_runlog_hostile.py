@@ -12,19 +12,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.account.run_logs import BASE, HEAD, step
 
 from goodput.account import document
 from goodput.runlog import LogError, replay
-
-HEAD = b'{"kind":"run","time":0,"run":"r1"}\n{"kind":"attempt","time":0,"rank":0,"attempt":1}\n'
-
-
-def step(time: float, index: int, rest: str = "") -> bytes:
-    text = f'{{"kind":"step","time":{time},"rank":0,"attempt":1,"step":{index},"seconds":1{rest}}}\n'
-    return text.encode()
-
-
-BASE = HEAD + b"".join(step(i + 1, i) for i in range(5))
 
 
 def found_in(path: Path, raw: bytes):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from runlog_history import log
-from runlog_oracle import Unclear, account
+from support.account.runlog_history import log
+from support.account.runlog_oracle import Unclear, account
 
 from goodput.account import document
 from goodput.account.account import Account

@@ -9,8 +9,8 @@ import sys
 from itertools import pairwise
 
 import pytest
-from runlog_history import log
-from test_runlog_order import long_log
+from support.account.long_log import long_log
+from support.account.runlog_history import log
 
 from goodput.account.states import INDEX
 from goodput.runlog import replay

@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-import sdk_process
+from support.sdk import sdk_process
 
-from goodput.page import default_directory
+from goodput.rank_page.page import default_directory
 
 IMPLEMENTATIONS = ("compiled", "python")
 
@@ -18,8 +18,8 @@ IMPLEMENTATIONS = ("compiled", "python")
 @pytest.fixture(params=IMPLEMENTATIONS)
 def pure(request) -> bool:
     """Whether the Python implementation is to be used."""
-    if request.param == "compiled" and importlib.util.find_spec("goodput.sdk._fast") is None:
-        pytest.skip("goodput.sdk._fast is not compiled here")
+    if request.param == "compiled" and importlib.util.find_spec("goodput.sdk.recorder._fast") is None:
+        pytest.skip("goodput.sdk.recorder._fast is not compiled here")
     return request.param == "python"
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from trace_maker import copy, kernel, launch, loader, op, step, write
+from support.trace.trace_maker import copy, kernel, launch, loader, op, step, write
 
 from goodput.cli import main
 from goodput.trace.text import tenths

@@ -8,7 +8,7 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from trace_maker import Number, dumps, event, kernel, launch, op, step, write
+from support.trace.trace_maker import Number, dumps, event, kernel, launch, op, step, write
 
 from goodput.trace import TraceError, analyze
 from goodput.trace import stream as streams

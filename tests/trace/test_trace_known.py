@@ -1,7 +1,20 @@
 """Traces small enough to work out by hand: every number here was, in the comment beside it."""
 
 import pytest
-from trace_maker import HOST, Number, copy, event, kernel, launch, loader, note, op, step, sync, write
+from support.trace.trace_maker import (
+    HOST,
+    Number,
+    copy,
+    event,
+    kernel,
+    launch,
+    loader,
+    note,
+    op,
+    step,
+    sync,
+    write,
+)
 
 from goodput.trace import analyze
 

@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from trace_maker import Number, copy, event, kernel, launch, loader, note, op, step, sync, write
-from trace_oracle import STATES, states
+from support.trace.trace_maker import Number, copy, event, kernel, launch, loader, note, op, step, sync, write
+from support.trace.trace_oracle import STATES, states
 
 from goodput.trace import analyze
 

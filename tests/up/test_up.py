@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-import servers
+from support.servers import servers
 
 SECONDS_MAX = 40
 

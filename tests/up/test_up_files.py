@@ -3,8 +3,8 @@
 import shutil
 
 import pytest
-import servers
 import yaml
+from support.servers import servers
 
 from goodput.up import files, parts
 

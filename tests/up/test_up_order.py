@@ -2,7 +2,7 @@
 
 import sys
 
-import servers
+from support.servers import servers
 
 from goodput.up import parts, stack
 

@@ -15,8 +15,8 @@ import ipaddress
 import logging
 import ssl
 
-from goodput.access.file import warning
-from goodput.access.keeper import mark_of
+from goodput.access.token_cache import mark_of
+from goodput.access.token_file import warning
 
 log = logging.getLogger("goodput.access")
 

@@ -18,10 +18,10 @@ from operator import add
 from goodput.account.facts import Facts, Key, gather
 from goodput.account.fold import PRODUCTIVE, Fold
 from goodput.account.hardware import energy_mj, is_cut, is_sampled, states_of
-from goodput.account.lengths import Lengths
 from goodput.account.loader import Loading, loading
 from goodput.account.peaks import peak
 from goodput.account.rank_account import RankAccount
+from goodput.account.stall_threshold import Lengths
 from goodput.account.states import INDEX, vector
 from goodput.account.straggler import Groups, Straggler, summed
 from goodput.account.timeline import Attempt, Row, Run

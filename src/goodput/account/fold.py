@@ -16,7 +16,7 @@ from operator import add, sub
 from statistics import median
 
 from goodput.account.facts import Bound
-from goodput.account.pace import Pace
+from goodput.account.peak_throughput import Pace
 from goodput.account.states import INDEX, PHASE_STATES, PLANNED, STATES, USER_STATES, vector
 from goodput.account.timeline import Attempt, Row
 

@@ -88,9 +88,9 @@ def call(arguments) -> int:
         _complain("want a run's name, 1 to 128 printable characters")
         return 2
     with loading():
-        from goodput_exporters.credentials import Credentials, Unreachable, explained
-        from goodput_exporters.lean_httpx import httpx
-        from goodput_exporters.push import in_the_clear, printable
+        from goodput_exporters.push.credentials import Credentials, Unreachable, explained
+        from goodput_exporters.push.lean_httpx import httpx
+        from goodput_exporters.push.pusher import in_the_clear, printable
     credentials = Credentials(*(getattr(arguments, name[2:].replace("-", "_")) for name in FILES))
     url = arguments.aggregator.rstrip("/")
     if in_the_clear(url, credentials):
@@ -116,7 +116,7 @@ def call(arguments) -> int:
 
 def _tell(client, url: str, headers: dict, arguments) -> tuple[int, bytes]:
     """Ask until no rank is alive any more or the time to wait is over; the last status and answer."""
-    from goodput_exporters.push import read, said_by
+    from goodput_exporters.push.pusher import read, said_by
 
     asked = {"reason": arguments.reason, "at": arguments.at, "force": arguments.force}
     until, told = time.monotonic() + arguments.wait, False

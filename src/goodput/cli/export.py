@@ -29,9 +29,9 @@ def add_parser(subparsers) -> None:
 
 
 def call(arguments) -> int:
-    from goodput.aggregator.ledger import Ledger, LedgerError
-    from goodput.identity import clean_text
+    from goodput.aggregator.ledger.ledger import Ledger, LedgerError
     from goodput.runlog.export import export
+    from goodput.wire.identity import clean_text
 
     try:
         url = arguments.ledger or f"sqlite:///{os.path.abspath('goodput-ledger.db')}"

@@ -12,9 +12,9 @@ import os
 import sys
 from urllib.parse import urlsplit
 
-from goodput import page
 from goodput.access.options import add_options
 from goodput.cli import loading
+from goodput.rank_page import page
 
 DEFAULT_ADDRESS = "127.0.0.1:9470"
 SECONDS_MAX = 86_400.0
@@ -178,9 +178,9 @@ def call(arguments) -> int:
             import logging
 
             from goodput_exporters.agent import Agent
-            from goodput_exporters.credentials import Credentials
-            from goodput_exporters.gate import Gate
-            from goodput_exporters.stacks import find_py_spy
+            from goodput_exporters.push.credentials import Credentials
+            from goodput_exporters.push.stacks import find_py_spy
+            from goodput_exporters.server.authentication import Gate
     except ImportError as error:
         _complain(f"{error}. The node agent needs: pip install 'goodput-telemetry[node]'")
         return 1
@@ -242,9 +242,9 @@ def _tell_of_empty_variables(arguments) -> None:
 
 def _check_files(arguments, credentials) -> None:
     """Raise ValueError for what the agent could not show the aggregator, and for an address that is not safe."""
-    from goodput.access.file import warning
     from goodput.access.listening import check
-    from goodput_exporters.credentials import Unreachable
+    from goodput.access.token_file import warning
+    from goodput_exporters.push.credentials import Unreachable
 
     if bool(credentials.client_cert) != bool(credentials.client_key):
         raise ValueError("--client-cert and --client-key go together")
@@ -263,10 +263,10 @@ def _check_files(arguments, credentials) -> None:
 
 def _gate(arguments):
     """Who may read /metrics. Raises ValueError."""
-    from goodput.access.file import FileError
-    from goodput.access.keeper import Keeper
     from goodput.access.listening import certificate
-    from goodput_exporters.gate import Gate
+    from goodput.access.token_cache import Keeper
+    from goodput.access.token_file import FileError
+    from goodput_exporters.server.authentication import Gate
 
     try:
         keeper = Keeper(arguments.tokens) if arguments.tokens and not arguments.metrics_public else None
@@ -294,8 +294,8 @@ def _run(agent, arguments) -> int:
     import signal
     import threading
 
-    from goodput_exporters.lock import Refused
-    from goodput_exporters.server import Server
+    from goodput_exporters.directory_lock import Refused
+    from goodput_exporters.server.server import Server
 
     _allow_files()
     stopping = threading.Event()

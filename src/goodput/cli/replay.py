@@ -44,8 +44,8 @@ def call(arguments) -> int:
     from goodput.account import document
     from goodput.account.text import render
     from goodput.causes import explain
-    from goodput.identity import clean_text
     from goodput.runlog import LogError, replay
+    from goodput.wire.identity import clean_text
 
     wrong = _wrong(arguments)
     if wrong:
@@ -92,7 +92,7 @@ def call(arguments) -> int:
 
 def _shown(value):
     """Names in a log are anybody's, and a terminal obeys what it is shown: texts without control characters."""
-    from goodput.identity import clean_text
+    from goodput.wire.identity import clean_text
 
     if isinstance(value, dict):
         return {name: _shown(inner) for name, inner in value.items()}

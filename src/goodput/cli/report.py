@@ -35,10 +35,10 @@ def call(arguments) -> int:
     from goodput.account import compute, document
     from goodput.account.text import render
     from goodput.causes import explain
-    from goodput.identity import clean_text
-    from goodput.local import runs_in
-    from goodput.look import looks_in
-    from goodput.page import default_directory
+    from goodput.rank_page.deep_look import looks_in
+    from goodput.rank_page.page import default_directory
+    from goodput.sdk.reports.local_accounts import runs_in
+    from goodput.wire.identity import clean_text
 
     if not 0 < arguments.stall < math.inf:
         print(
@@ -73,7 +73,7 @@ def call(arguments) -> int:
 
 def _deep_looks(looks: list[dict]) -> list[str]:
     """The newest look, and how many other ranks have one."""
-    from goodput.look import lines
+    from goodput.rank_page.deep_look import lines
 
     if not looks:
         return []

@@ -71,9 +71,9 @@ def call(arguments) -> int:
         return 2
     import logging
 
-    from goodput.access.file import FileError
-    from goodput.aggregator.app import create_app
-    from goodput.aggregator.ledger import LedgerError
+    from goodput.access.token_file import FileError
+    from goodput.aggregator.api.app import create_app
+    from goodput.aggregator.ledger.ledger import LedgerError
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
@@ -116,9 +116,9 @@ def _collect_seldom() -> None:
 
 def _door(arguments):
     """Who may come in, as the options say. Raises FileError, Refused."""
-    from goodput.access.keeper import Keeper
     from goodput.access.listening import certificate
-    from goodput.aggregator.door import Door
+    from goodput.access.token_cache import Keeper
+    from goodput.aggregator.http.authentication import Door
 
     return Door(
         Keeper(arguments.tokens) if arguments.tokens else None,
@@ -133,8 +133,8 @@ def server_of(app):
     """The HTTP server of an aggregator's app, with the bounds that hold for all who connect."""
     import uvicorn
 
-    from goodput.aggregator import limits
-    from goodput.aggregator.connections import connections
+    from goodput.aggregator.http import limits
+    from goodput.aggregator.http.connections import connections
 
     door = app.state.door
     config = uvicorn.Config(

@@ -74,7 +74,7 @@ def duration(text: str) -> float:
 
 
 def call(arguments) -> int:
-    from goodput.access.file import FileError
+    from goodput.access.token_file import FileError
 
     act = {"create": _create, "list": _list, "revoke": _revoke}[arguments.action]
     try:
@@ -88,7 +88,7 @@ def call(arguments) -> int:
 
 
 def _create(arguments) -> int:
-    from goodput.access.file import FileError, changing, replacing
+    from goodput.access.token_file import FileError, changing, replacing
     from goodput.access.tokens import ALL, make
 
     now = time.time()
@@ -118,7 +118,7 @@ def _create(arguments) -> int:
 
 
 def _list(arguments) -> int:
-    from goodput.access.file import read
+    from goodput.access.token_file import read
 
     tokens = read(arguments.file)
     _warn(arguments.file)
@@ -137,7 +137,7 @@ def _list(arguments) -> int:
 
 
 def _revoke(arguments) -> int:
-    from goodput.access.file import FileError, changing
+    from goodput.access.token_file import FileError, changing
 
     with changing(arguments.file) as tokens:
         gone = [token for token in tokens if arguments.id == token.id or arguments.name == token.name]
@@ -169,7 +169,7 @@ def _expiry(token) -> str:
 
 
 def _warn(path: str) -> None:
-    from goodput.access.file import warning
+    from goodput.access.token_file import warning
 
     if problem := warning(path):
         _complain(f"warning: {problem}")

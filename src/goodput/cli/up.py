@@ -9,7 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
-from goodput import page
+from goodput.rank_page import page
 
 NAMES = {
     "aggregator": "page and API",

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from goodput import children
+from goodput import child_processes
 
 READY_SECONDS_MAX = 20.0
 
@@ -19,7 +19,7 @@ class DemoError(Exception):
     """The demo cannot go on; the text says why and shows what the process printed."""
 
 
-class Child(children.Child):
+class Child(child_processes.Child):
     """A process of this interpreter that may print its address."""
 
     def __init__(self, name: str, command: list[str], folder: Path, environ: dict, leave: bool = False):

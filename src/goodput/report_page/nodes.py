@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from html import escape
 
-from goodput.identity import clean_text
+from goodput.wire.identity import clean_text
 
 TEXT_LENGTH_MAX = 2000
 NAME_LENGTH_MAX = 64

@@ -20,7 +20,7 @@ from goodput.account import TOLD, Attempt, Over
 from goodput.account.fold import fit, state_of
 from goodput.account.states import vector
 from goodput.runlog.lines import HARDWARE
-from goodput.schema import EventRow, RankReport, StepRow, process_of
+from goodput.wire.schema import EventRow, RankReport, StepRow, process_of
 
 _encode = msgspec.json.encode
 

@@ -12,7 +12,7 @@ from decimal import Decimal, InvalidOperation
 import msgspec
 from msgspec import Raw
 
-from goodput.schema import RATES
+from goodput.wire.schema import RATES
 
 TIME_NS_MAX = 1 << 62
 LINE_BYTES_MAX = 1 << 20

@@ -15,8 +15,8 @@ from goodput.account import Account
 from goodput.account.account import Engine
 from goodput.account.facts import gather
 from goodput.account.fold import Fold, fit, share, state_of
-from goodput.account.lengths import Lengths
 from goodput.account.resume import KEEP_ALL
+from goodput.account.stall_threshold import Lengths
 from goodput.account.states import INDEX, PHASE_STATES, vector
 from goodput.runlog.lines import TIME_NS_MAX, Line, LineError, parse
 from goodput.runlog.scan import Found, Key, Problems, Scan, Track

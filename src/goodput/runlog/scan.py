@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from goodput.account import OVER, TOLD, Attempt, Over, Run
-from goodput.account.lengths import Lengths
+from goodput.account.stall_threshold import Lengths
 from goodput.runlog.complete import complete, contradictions
 from goodput.runlog.lines import (
     KINDS,

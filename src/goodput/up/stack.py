@@ -17,7 +17,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from goodput.children import Child, end_all
+from goodput.child_processes import Child, end_all
 from goodput.up.files import UpError
 from goodput.up.parts import Options, Part, plan
 

@@ -1,0 +1,1 @@
+"""GPU activity and energy by phase of the rank that uses it."""

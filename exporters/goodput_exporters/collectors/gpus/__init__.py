@@ -1,0 +1,1 @@
+"""GPUs of this node, merged over their drivers."""

@@ -1,0 +1,1 @@
+"""Processors, memory, pressure, disks and TCP."""

@@ -1,0 +1,284 @@
+"""The host: processors, load, memory, swap, pressure, disks and TCP, from /proc.
+
+In: procfs and sysfs roots. Out: the `goodput_host_*` series. Each file has a pure parser here; one that is
+missing costs its series, one that is malformed or unreadable costs its series and makes the run a failed one.
+Of a disk, seconds per operation is the rate of goodput_host_disk_operation_seconds_total over that of
+goodput_host_disk_operations_total. Reading all takes about 1 ms. It does not know which process used what.
+
+Formats: proc(5); Documentation/accounting/psi.rst and admin-guide/iostats.rst of the kernel.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from goodput_exporters.collector import CollectorError, NoData, ParseError, Settings, parse_count, read_text
+
+SECTOR_BYTES = 512  # In /proc/diskstats, whatever the disk's own sectors are.
+DISKS_MAX = 256
+CPU_MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+# Idle and iowait of a sleeping processor are estimates that can step back; a larger step is a reset.
+CPU_STEP_BACK_SECONDS_MAX = 3.0
+MEMORY_KINDS = {
+    "MemTotal": "total",
+    "MemAvailable": "available",
+    "Cached": "cached",
+    "Dirty": "dirty",
+    "Writeback": "writeback",
+    "Shmem": "shared",  # /dev/shm, which loaders' workers fill, and other memory that no file backs.
+    "SwapTotal": "swap_total",
+    "SwapFree": "swap_free",
+}
+VMSTAT_NAMES = ("pswpin", "pswpout", "pgmajfault", "oom_kill")
+_NO_DISK = re.compile(r"(?:z?ram|loop|fd|sr)\d")
+_PARTITION = re.compile(r"(?:(?:[hsv]d|xvd)[a-z]+\d+|(?:nvme\d+n\d+|mmcblk\d+)p\d+)$")
+
+
+class Stat(NamedTuple):
+    """/proc/stat: ticks of all processors by mode, processors on line, tasks in uninterruptible sleep."""
+
+    modes: dict[str, int]
+    cpus: int
+    blocked: int | None
+
+
+class Disk(NamedTuple):
+    """One line of /proc/diskstats in base units; times are of completed operations, summed over them."""
+
+    read_bytes: int
+    read_operations: int
+    read_seconds: float
+    written_bytes: int
+    write_operations: int
+    write_seconds: float
+    in_flight: int
+    busy_seconds: float
+
+
+class Host:
+    name = "host"
+
+    def __init__(self, settings: Settings):
+        self._procfs = settings.procfs
+        self._block = os.path.join(settings.sysfs, "block")
+        self._ticks_per_second = os.sysconf("SC_CLK_TCK")
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+        self._cpu_seconds: dict[str, float] = {}
+
+    def collect(self, families) -> None:
+        problems, found = [], 0
+        sources = (self._cpu, self._memory, self._vmstat, self._pressure("cpu"), self._pressure("memory"))
+        for source in (*sources, self._pressure("io"), self._disks, self._tcp):
+            try:
+                found += source(families)
+            except (CollectorError, ParseError) as error:
+                problems.append(str(error))
+        if problems:
+            raise CollectorError("; ".join(problems))
+        if not found:
+            raise NoData(f"{self._procfs}: none of the files is there")
+
+    def _read(self, name: str, parse: Callable):
+        """The parsed file, None where it is absent."""
+        path = os.path.join(self._procfs, name)
+        text = read_text(path)
+        try:
+            return None if text is None else parse(text)
+        except ParseError as error:
+            raise ParseError(f"{path}: {error}") from None
+
+    # Each of these adds its series and returns whether there was anything.
+
+    def _cpu(self, families) -> bool:
+        stat = self._read("stat", parse_stat)
+        if stat is None:
+            return False
+        for mode, ticks in stat.modes.items():
+            seconds = steady(self._cpu_seconds.get(mode, 0.0), ticks / self._ticks_per_second)
+            self._cpu_seconds[mode] = seconds
+            families.add("goodput_host_cpu_seconds_total", {"mode": mode}, seconds)
+        families.add("goodput_host_cpus", {}, stat.cpus)
+        if stat.blocked is not None:
+            families.add("goodput_host_processes_blocked", {}, stat.blocked)
+        load = self._read("loadavg", parse_loadavg)
+        if load is not None and stat.cpus:
+            families.add("goodput_host_load1_ratio", {}, load / stat.cpus)
+        return True
+
+    def _memory(self, families) -> bool:
+        kinds = self._read("meminfo", parse_meminfo) or {}
+        for kind, size in kinds.items():
+            families.add("goodput_host_memory_bytes", {"kind": kind}, size)
+        return bool(kinds)
+
+    def _vmstat(self, families) -> bool:
+        counts = self._read("vmstat", parse_vmstat) or {}
+        for name, direction in (("pswpin", "in"), ("pswpout", "out")):
+            if name in counts:
+                size = counts[name] * self._page_bytes
+                families.add("goodput_host_swap_bytes_total", {"direction": direction}, size)
+        for name, series in (
+            ("pgmajfault", "goodput_host_major_faults_total"),
+            ("oom_kill", "goodput_host_oom_kills_total"),
+        ):
+            if name in counts:
+                families.add(series, {}, counts[name])
+        return bool(counts)
+
+    def _pressure(self, resource: str) -> Callable:
+        def add(families) -> bool:
+            waits = self._read(f"pressure/{resource}", parse_pressure) or {}
+            for kind, seconds in waits.items():
+                labels = {"resource": resource, "kind": kind}
+                families.add("goodput_host_pressure_seconds_total", labels, seconds)
+            return bool(waits)
+
+        return add
+
+    def _disks(self, families) -> bool:
+        disks = self._read("diskstats", parse_diskstats) or {}
+        try:
+            listed = set(os.listdir(self._block))
+        except OSError:
+            listed = None
+        whole = [name for name in disks if is_whole_disk(name, listed)][:DISKS_MAX]
+        for name in whole:
+            disk = disks[name]
+            for direction, size, operations, seconds in (
+                ("read", *disk[0:3]),
+                ("write", *disk[3:6]),
+            ):
+                labels = {"device": name, "direction": direction}
+                families.add("goodput_host_disk_bytes_total", labels, size)
+                families.add("goodput_host_disk_operations_total", labels, operations)
+                families.add("goodput_host_disk_operation_seconds_total", labels, seconds)
+            families.add("goodput_host_disk_in_flight", {"device": name}, disk.in_flight)
+            families.add("goodput_host_disk_busy_seconds_total", {"device": name}, disk.busy_seconds)
+        return bool(whole)
+
+    def _tcp(self, families) -> bool:
+        segments = self._read("net/snmp", parse_snmp)
+        if segments is not None:
+            families.add("goodput_host_tcp_retransmits_total", {}, segments)
+        return segments is not None
+
+
+def steady(before: float, now: float) -> float:
+    """A counter that does not follow small steps back."""
+    return before if before - CPU_STEP_BACK_SECONDS_MAX <= now < before else now
+
+
+def parse_stat(text: str) -> Stat:
+    """/proc/stat. Raises ParseError."""
+    modes, cpus, blocked = None, 0, None
+    for line in text.splitlines():
+        fields = line.split()
+        if fields and fields[0] == "cpu":
+            if len(fields) < 5:
+                raise ParseError("the cpu line has fewer than four modes")
+            # Guest time, further right, is part of user and nice already.
+            modes = {mode: parse_count(ticks) for mode, ticks in zip(CPU_MODES, fields[1:], strict=False)}
+        elif fields and re.fullmatch(r"cpu[0-9]+", fields[0]):
+            cpus += 1
+        elif fields and fields[0] == "procs_blocked":
+            blocked = parse_count(fields[1] if len(fields) == 2 else "")
+    if modes is None:
+        raise ParseError("no cpu line")
+    return Stat(modes, cpus, blocked)
+
+
+def parse_loadavg(text: str) -> float:
+    """/proc/loadavg: the one-minute load. Raises ParseError."""
+    first = text.split()[:1]
+    try:
+        load = float(first[0])
+    except (IndexError, ValueError):
+        raise ParseError(f"no load in {text[:40]!r}") from None
+    if not (math.isfinite(load) and load >= 0):
+        raise ParseError(f"load {load}")
+    return load
+
+
+def parse_meminfo(text: str) -> dict[str, int]:
+    """/proc/meminfo: bytes of the MEMORY_KINDS that are there. Raises ParseError."""
+    kinds = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition(":")
+        if name in MEMORY_KINDS:
+            number, *unit = rest.split() or [""]
+            if unit not in (["kB"], []):
+                raise ParseError(f"{name} in {unit}")
+            kinds[MEMORY_KINDS[name]] = parse_count(number) * (1024 if unit else 1)
+    if "total" not in kinds:
+        raise ParseError("no MemTotal")
+    return kinds
+
+
+def parse_vmstat(text: str) -> dict[str, int]:
+    """/proc/vmstat: the VMSTAT_NAMES that are there; swapped pages and faults are counts. Raises ParseError."""
+    counts = {}
+    for line in text.splitlines():
+        name, _, number = line.partition(" ")
+        if name in VMSTAT_NAMES:
+            counts[name] = parse_count(number)
+    if not counts:
+        raise ParseError(f"none of {', '.join(VMSTAT_NAMES)}")
+    return counts
+
+
+def parse_pressure(text: str) -> dict[str, float]:
+    """/proc/pressure/*: seconds in which some, and all (full), tasks waited. Raises ParseError."""
+    waits = {}
+    for line in text.splitlines():
+        kind, *fields = line.split() or [""]
+        totals = [field[len("total=") :] for field in fields if field.startswith("total=")]
+        if kind in ("some", "full"):
+            if len(totals) != 1:
+                raise ParseError(f"no total in {line[:60]!r}")
+            waits[kind] = parse_count(totals[0]) / 1e6
+    if not waits:
+        raise ParseError("neither some nor full")
+    return waits
+
+
+def parse_diskstats(text: str) -> dict[str, Disk]:
+    """/proc/diskstats by device. Raises ParseError."""
+    disks = {}
+    for line in text.splitlines():
+        fields = line.split()
+        if not fields:
+            continue
+        if len(fields) < 14:
+            raise ParseError(f"{len(fields)} fields in {line[:60]!r}, want 14")
+        reads, _, read, read_ms, writes, _, written, write_ms, in_flight, busy_ms, _ = map(
+            parse_count, fields[3:14]
+        )
+        disks[fields[2]] = Disk(
+            *(read * SECTOR_BYTES, reads, read_ms / 1000),
+            *(written * SECTOR_BYTES, writes, write_ms / 1000),
+            *(in_flight, busy_ms / 1000),
+        )
+    return disks
+
+
+def parse_snmp(text: str) -> int:
+    """/proc/net/snmp: TCP segments sent again. Raises ParseError."""
+    lines = [line.split() for line in text.splitlines() if line.startswith("Tcp:")]
+    if len(lines) != 2 or "RetransSegs" not in lines[0]:
+        raise ParseError("no Tcp lines with RetransSegs")
+    at = lines[0].index("RetransSegs")
+    if at >= len(lines[1]):
+        raise ParseError("the Tcp line of values is shorter than that of names")
+    return parse_count(lines[1][at])
+
+
+def is_whole_disk(name: str, listed: set[str] | None) -> bool:
+    """Whether a device is a whole disk: by /sys/block (`listed`, where it was readable), else by its name."""
+    if _NO_DISK.match(name):
+        return False
+    # /sys writes a slash of a device's name as an exclamation mark.
+    return name.replace("/", "!") in listed if listed is not None else not _PARTITION.match(name)

@@ -1,0 +1,1 @@
+"""RDMA devices: InfiniBand, RoCE, EFA and Omni-Path."""

@@ -1,0 +1,1 @@
+"""Rank pages of this node."""

@@ -1,0 +1,43 @@
+"""The series of a rank's last deep look, from the file beside its page.
+
+In: a Rank, and that file, read at each scrape. Out: values in a Families; nothing where there is no file. Cost: about
+50 us. It does not know how a step is traced; look.py holds what a file may say.
+"""
+
+from __future__ import annotations
+
+import os
+
+from goodput.rank_page import deep_look
+from goodput_exporters.collectors.ranks.rank import Rank
+
+
+def add_look(families, rank: Rank, unix_ns: int) -> None:
+    """Add what the last look has found and what looks have cost. Raises look.LookError for a file that is none."""
+    found = deep_look.read(rank.reader.path, os.fstat(rank.reader.fd).st_uid)
+    if found is None:
+        return
+    of_rank = {"run": rank.identity.run, "rank": str(rank.identity.rank)}
+    for outcome, count in (("done", "looks"), ("skipped", "skipped"), ("failed", "failed")):
+        families.add("goodput_deep_looks_total", {**of_rank, "outcome": outcome}, found[count])
+    families.add("goodput_deep_look_cost_seconds_total", of_rank, found["cost_ns"] / 1e9)
+    seen = found["seen"]
+    if seen is None:
+        return
+    kinds = {
+        **seen["states_ns"],
+        "communication_hidden": seen["communication_hidden_ns"],
+        "copy_hidden": seen["copy_hidden_ns"],
+        "kernel": seen["kernel_ns"],
+    }
+    for kind, ns in kinds.items():
+        families.add("goodput_deep_look_seconds", {**of_rank, "kind": kind}, ns / 1e9)
+    families.add("goodput_deep_look_age_seconds", of_rank, max(unix_ns - seen["unix_ns"], 0) / 1e9)
+
+
+def remove_look(page_path: str) -> None:
+    """Remove the file beside a page that was removed, if there is one and it may be."""
+    try:
+        os.unlink(deep_look.path_of(page_path))
+    except OSError:
+        pass  # There is none; or it is another user's, and in nobody's way.

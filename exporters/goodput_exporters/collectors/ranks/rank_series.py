@@ -1,0 +1,197 @@
+"""The series of one rank process, from its latest snapshot and, at a scrape, its histograms.
+
+In: a Rank. Out: values in a Families. Ages are given only for a rank that lives: a dead one is in no phase.
+Bins are read at the scrape, sums come from the phase totals, so both only grow; the histograms of a rank that
+has not moved since the last scrape are not read again. Cost: about 50 us for each histogram that changed.
+
+It does not know which of several processes of a rank to show (collectors/ranks.py).
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from operator import mul
+
+from goodput.histograms.histogram import (
+    BINS,
+    COUNT_MAX,
+    LATENCY_BOUNDS,
+    OCTAVE,
+    OVERFLOW_SECONDS,
+    bin_of,
+    value_of,
+)
+from goodput.rank_page.loader_words import parts_of, waits_of
+from goodput.rank_page.page import PageError
+from goodput.rank_page.reader import Snapshot
+from goodput_exporters.collectors.ranks.rank import Rank
+
+UNITS_PER_SECOND = 1 << 24  # fp16's smallest step is 2**-24
+_LE = [*(repr(bound) for bound in LATENCY_BOUNDS), "+Inf"]
+
+Buckets = list[tuple[str, int]]
+
+
+def add_rank(families, rank: Rank, now_ns: int) -> None:
+    """Add every series of this rank but its histograms. `now_ns` is monotonic."""
+    snapshot = rank.snapshot
+    of_rank = {"run": rank.identity.run, "rank": str(rank.identity.rank)}
+    families.add("goodput_rank_info", _info(rank, of_rank), 1)
+    families.add("goodput_rank_alive", of_rank, float(rank.alive))
+    if rank.alive:
+        age_seconds = max(0, now_ns - snapshot.last_ns) / 1e9
+        families.add("goodput_rank_beat_age_seconds", of_rank, age_seconds)
+        families.add("goodput_rank_phase_age_seconds", {**of_rank, "phase": snapshot.phase}, age_seconds)
+    if rank.last_step is not None:
+        families.add("goodput_rank_step", of_rank, rank.last_step.step)
+    families.add("goodput_steps_total", of_rank, snapshot.steps_done)
+    families.add("goodput_samples_total", of_rank, snapshot.samples)
+    families.add("goodput_sdk_cost_seconds_total", of_rank, snapshot.cost_ns / 1e9)
+    _add_sampling(families, snapshot.sampling, of_rank)
+    for what, count in snapshot.drops.items():
+        families.add("goodput_sdk_dropped_total", {**of_rank, "what": what}, count)
+    _add_phases(families, snapshot, of_rank)
+    if snapshot.loader:
+        _add_loader(families, snapshot, of_rank)
+
+
+def _add_sampling(families, sampling: dict[str, int], of_rank: dict[str, str]) -> None:
+    """What automatic instrumentation says of itself; a rank without it has no such series."""
+    if not sampling.get("phases_every"):
+        return
+    families.add("goodput_sdk_phases_every", of_rank, sampling["phases_every"])
+    if sampling["budget_ppm"]:
+        families.add("goodput_sdk_budget_ratio", of_rank, sampling["budget_ppm"] / 1e6)
+    for series, what in (
+        ("goodput_sdk_unmeasured_steps_total", "unmeasured_steps"),
+        ("goodput_micro_batches_total", "micro_batches"),
+        ("goodput_skipped_steps_total", "skipped_steps"),
+        ("goodput_compilations_total", "compilations"),
+    ):
+        families.add(series, of_rank, sampling[what])
+
+
+def add_histograms(families, rank: Rank) -> None:
+    """Add the step and phase histograms. Raises PageError where the page holds impossible counts."""
+    of_rank = {"run": rank.identity.run, "rank": str(rank.identity.rank)}
+    snapshot = rank.snapshot
+    state = (snapshot.last_ns, snapshot.steps_done)
+    if rank.histograms is None or rank.histograms[0] != state:
+        rank.histograms = state, read_histograms(rank)
+    for index, (buckets, sum_seconds) in rank.histograms[1].items():
+        if index == 0:
+            families.add_histogram("goodput_step_duration_seconds", of_rank, buckets, sum_seconds)
+        else:
+            labels = {**of_rank, "phase": snapshot.phases[index]}
+            families.add_histogram("goodput_phase_duration_seconds", labels, buckets, sum_seconds)
+
+
+def read_histograms(rank: Rank) -> dict[int, tuple[Buckets, float]]:
+    """Buckets and sum in seconds for each histogram with a sample: 0 is step length, i phase index i.
+
+    The page has no total of step lengths, so that sum is bin values times counts: within 0.05 % of the true
+    one, and a sample of the overflow bin counts as its lower edge. A phase's sum is its total.
+    """
+    found = {}
+    for slot in range(len(rank.snapshot.phases)):
+        blocks = rank.reader.histogram_blocks(slot)
+        counts = bucket_counts(blocks)
+        if not any(counts):
+            continue
+        if sum(counts) > COUNT_MAX:
+            raise PageError("value", f"{rank.reader.path}: histogram {slot} counts {sum(counts)} samples")
+        sum_seconds = rank.snapshot.host_totals[slot] / 1e9 if slot else sum_of_bins(blocks)
+        found[slot] = list(zip(_LE, accumulate(counts), strict=True)), sum_seconds
+    return found
+
+
+def bucket_counts(blocks: list[tuple[int, memoryview]]) -> list[int]:
+    """Samples between each two bounds, and beyond the last: Histogram.to_buckets, not yet accumulated.
+
+    Adding the slices of a block takes a third of the time that building a Histogram of it does.
+    """
+    counts = [0] * len(_LE)
+    for first_bin, block in blocks:
+        for bucket, start, stop in _CUTS[first_bin // OCTAVE]:
+            counts[bucket] += sum(block[start:stop])
+    return counts
+
+
+def sum_of_bins(blocks: list[tuple[int, memoryview]]) -> float:
+    """Seconds of the samples by the values of their bins; exact but for the last rounding."""
+    units = 0
+    for first_bin, block in blocks:
+        octave = first_bin // OCTAVE
+        if octave == BINS // OCTAVE:
+            units += int(OVERFLOW_SECONDS * UNITS_PER_SECOND) * block[0]
+            continue
+        # Within an octave a bin's value grows by 2**-24 s, doubled with each octave above the first two.
+        weighted = sum(map(mul, range(OCTAVE), block))
+        units += (OCTAVE * sum(block) + weighted) << (octave - 1) if octave else weighted
+    return units / UNITS_PER_SECOND
+
+
+def _cuts(octave: int) -> list[tuple[int, int, int]]:
+    """(bucket, start, stop) of the parts of an octave's block that fall into different buckets."""
+    if octave == BINS // OCTAVE:
+        return [(len(_LE) - 1, 0, 1)]
+    first, cuts, start = octave * OCTAVE, [], 0
+    for bucket, bin in enumerate(_BINS_ABOVE):
+        stop = min(max(bin - first, 0), OCTAVE)
+        if stop > start:
+            cuts.append((bucket, start, stop))
+            start = stop
+    return [*cuts, (len(_LE) - 1, start, OCTAVE)] if start < OCTAVE else cuts
+
+
+# Per bound the first bin whose value lies above it, then per octave where its block is cut.
+_BINS_ABOVE = [bin_of(bound) + (value_of(bin_of(bound)) <= bound) for bound in LATENCY_BOUNDS]
+_CUTS = [_cuts(octave) for octave in range(BINS // OCTAVE + 1)]
+
+
+def _add_phases(families, snapshot: Snapshot, of_rank: dict[str, str]) -> None:
+    for index, phase in enumerate(snapshot.phases):
+        for clock, totals in (("host", snapshot.host_totals), ("device", snapshot.device_totals)):
+            if totals and totals[index]:
+                labels = {**of_rank, "phase": phase, "clock": clock}
+                families.add("goodput_phase_seconds_total", labels, totals[index] / 1e9)
+        if snapshot.background_totals[index]:
+            labels = {**of_rank, "phase": phase}
+            seconds = snapshot.background_totals[index] / 1e9
+            families.add("goodput_background_phase_seconds_total", labels, seconds)
+
+
+def _add_loader(families, snapshot: Snapshot, of_rank: dict[str, str]) -> None:
+    loader = snapshot.loader
+    families.add("goodput_loader_batches_total", of_rank, loader["batches"])
+    families.add("goodput_loader_ready_batches_total", of_rank, loader["ready"])
+    families.add("goodput_loader_starved_batches_total", of_rank, loader["starved"])
+    families.add("goodput_loader_iterators_total", of_rank, loader["starts"])
+    families.add("goodput_loader_iterator_seconds_total", of_rank, loader["start_ns"] / 1e9)
+    families.add("goodput_loader_workers", of_rank, loader["workers"])
+    families.add("goodput_loader_workers_unmeasured_total", of_rank, loader["left_out"])
+    for reason, ns in waits_of(loader).items():
+        families.add("goodput_loader_wait_seconds_total", {**of_rank, "reason": reason}, ns / 1e9)
+    shown = set()
+    for worker in snapshot.workers:
+        who = {**of_rank, "loader": str(worker["loader"]), "worker": str(worker["worker"])}
+        if (who["loader"], who["worker"]) in shown:
+            continue  # A page that names a worker twice must not cost the scrape.
+        shown.add((who["loader"], who["worker"]))
+        families.add("goodput_loader_worker_batches_total", who, worker["batches"])
+        families.add("goodput_loader_worker_waited_seconds_total", who, worker["waited_ns"] / 1e9)
+        for part, ns in parts_of(worker).items():
+            families.add("goodput_loader_worker_seconds_total", {**who, "part": part}, ns / 1e9)
+
+
+def _info(rank: Rank, of_rank: dict[str, str]) -> dict[str, str]:
+    identity = rank.identity
+    return {
+        **of_rank,
+        "attempt": str(identity.attempt),
+        "host": identity.host,
+        "device": identity.device,
+        "gpu_uuid": identity.device_uuid,
+        "group": identity.group,
+        "stage": "" if identity.stage is None else str(identity.stage),
+    }

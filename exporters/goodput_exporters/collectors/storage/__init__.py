@@ -1,0 +1,1 @@
+"""File systems: capacity, availability and client counters."""

@@ -1,0 +1,1 @@
+"""Health events of GPUs and links."""

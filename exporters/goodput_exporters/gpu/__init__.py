@@ -1,0 +1,1 @@
+"""GPUs: one folder per driver, and the child processes in which drivers run."""

@@ -1,0 +1,1 @@
+"""AMD GPUs through sysfs and amdsmi."""

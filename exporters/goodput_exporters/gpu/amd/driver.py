@@ -1,0 +1,195 @@
+"""AMD GPUs: what the amdgpu driver tells in sysfs, completed by AMD's amdsmi package where that is installed.
+
+In: a sysfs root (amd_sysfs.py), and `amdsmi` for what sysfs may lack (energy, market name, activity, power), matched by
+PCI address. Out: `Sample`s.
+
+sysfs comes first because its files and units are kept stable by the kernel, while amdsmi renames its keys between
+releases. Error counts make the driver ask the hardware: they are read every 30 s. A fast sample of 8 GPUs reads 40
+small files in about 0.4 ms. A GPU that is gone stays in the samples as lost.
+
+`activity` is the driver's own coarse measure, over a time that it does not tell, so `window_ns` is 0. Error counts are
+since the driver was loaded. PCIe speed and width are those of the GPU's own link; behind a bridge on its board that is
+not the slot's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from goodput_exporters.collector import NoData
+from goodput_exporters.gpu.amd.sysfs import (
+    PERCENT_MAX,
+    VENDOR,
+    Card,
+    error_counts,
+    find_cards,
+    has_card,
+    processes,
+    read_number,
+)
+from goodput_exporters.gpu.drivers import Options
+from goodput_exporters.gpu.gpu_sample import GPUS_MAX, PROBLEMS_MAX, TEXT_MAX, Event, Gpu, Sample
+from goodput_exporters.gpu.pci import normal
+
+_ERRORS_SECONDS = 30.0
+
+
+class Amd:
+    name = "amd"
+
+    def __init__(
+        self,
+        options: Options,
+        smi=None,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        unix_ns: Callable[[], int] = time.time_ns,
+    ):
+        self._sysfs, self._procfs = options.sysfs, options.procfs
+        self._monotonic_ns, self._unix_ns = monotonic_ns, unix_ns
+        self._smi = smi
+        self._handles: dict[str, object] = {}
+        self._cards: list[Card] = []
+        self._lost: dict[str, Gpu] = {}
+        self._errors: dict[str, dict[str, float]] = {}
+        self._errors_due_ns = 0
+        self._problems: list[str] = []
+
+    @staticmethod
+    def absence(options: Options) -> str:
+        return "" if has_card(options.sysfs) else _none_in(options.sysfs)
+
+    def open(self) -> None:
+        self._cards = find_cards(self._sysfs, self._problems)
+        if not self._cards:
+            raise NoData(_none_in(self._sysfs))
+        self._open_smi()
+
+    def close(self) -> None:
+        if self._handles:
+            self._handles = {}
+            try:
+                self._smi.amdsmi_shut_down()
+            except Exception:
+                pass  # The process ends after this; there is nobody to tell.
+
+    def sample(self, full: bool) -> Sample:
+        problems, self._problems = self._problems, []
+        events = self._look_again(problems) if full else []
+        users = processes(self._sysfs, self._procfs, problems) if full else None
+        if full and self._monotonic_ns() >= self._errors_due_ns:
+            self._errors_due_ns = self._monotonic_ns() + int(_ERRORS_SECONDS * 1e9)
+            self._errors = {card.gpu.uuid: error_counts(card.root, problems) for card in self._cards}
+        gpus = [self._gpu(card, full, users, problems) for card in self._cards]
+        return Sample(
+            driver=self.name,
+            monotonic_ns=self._monotonic_ns(),
+            gpus=[*gpus, *self._lost.values()][:GPUS_MAX],
+            full=full,
+            events=events,
+            problems=[text[:TEXT_MAX] for text in problems[:PROBLEMS_MAX]],
+        )
+
+    def _gpu(self, card: Card, full: bool, users, problems: list[str]) -> Gpu:
+        readings: dict[str, float] = {}
+        for file in card.files:
+            if (file.fast or full) and file.key not in readings:
+                value = read_number(file, problems)
+                if value is not None:
+                    readings[file.key] = value
+        self._complete(card, readings)
+        pids = None
+        if full:
+            readings.update(self._errors.get(card.gpu.uuid, {}))
+            # A GPU that KFD does not list, or whose address is not known, may well have processes.
+            pids = (users or {}).get(card.gpu.pci)
+            if pids is not None:
+                readings["processes"] = float(len(pids))
+        return replace(card.gpu, readings=readings, pids=pids)
+
+    def _look_again(self, problems: list[str]) -> list[Event]:
+        """Find the GPUs anew; one that is gone stays in the samples as lost."""
+        before = {card.gpu.uuid: card.gpu for card in self._cards} | self._lost
+        known = {card.root: card for card in self._cards}
+        found = find_cards(self._sysfs, problems, known)
+        self._cards = [card._replace(gpu=self._named(card.gpu)) for card in found]
+        now = {card.gpu.uuid for card in self._cards}
+        events = [self._event("back", uuid, "info") for uuid in now & set(self._lost)]
+        events += [self._event("lost", uuid, "critical") for uuid in set(before) - now - set(self._lost)]
+        self._lost = {uuid: replace(gpu, lost=True) for uuid, gpu in before.items() if uuid not in now}
+        return events
+
+    def _event(self, kind: str, uuid: str, severity: str) -> Event:
+        return Event(kind, uuid, self._unix_ns(), name=f"GPU is {kind}", severity=severity)
+
+    # amdsmi
+
+    def _open_smi(self) -> None:
+        """Find each GPU's handle; where the package is missing or does not start, sysfs has to do."""
+        try:
+            if self._smi is None and self._sysfs == "/sys":
+                self._smi = importlib.import_module("amdsmi")
+            if self._smi is None:
+                return
+            self._smi.amdsmi_init()
+            for handle in self._smi.amdsmi_get_processor_handles():
+                self._handles[normal(self._smi.amdsmi_get_gpu_device_bdf(handle))] = handle
+        except ImportError:
+            pass
+        except Exception as error:
+            self._problems.append(f"amdsmi: {type(error).__name__}: {error}")
+        self._cards = [card._replace(gpu=self._named(card.gpu)) for card in self._cards]
+
+    def _named(self, gpu: Gpu) -> Gpu:
+        if gpu.model and not gpu.model.startswith("AMD 0x"):
+            return gpu
+        name = self._asked(gpu, "amdsmi_get_gpu_asic_info").get("market_name")
+        return (
+            replace(gpu, model=name[:TEXT_MAX]) if isinstance(name, str) and name not in ("", "N/A") else gpu
+        )
+
+    def _asked(self, gpu: Gpu, function: str) -> dict:
+        """amdsmi's answer about a GPU, empty where it has none: what it lacks differs by chip and by release."""
+        handle = self._handles.get(gpu.pci)
+        try:
+            answer = getattr(self._smi, function)(handle) if handle is not None else {}
+        except Exception:
+            return {}
+        return answer if isinstance(answer, dict) else {}
+
+    def _complete(self, card: Card, readings: dict[str, float]) -> None:
+        """Readings that sysfs did not give, from amdsmi. Its unknown is "N/A", or the type's largest number."""
+        if card.gpu.pci not in self._handles:
+            return
+        if "energy" not in readings:
+            answer = self._asked(card.gpu, "amdsmi_get_energy_count")
+            ticks = _sane(answer.get("energy_accumulator", answer.get("power")))
+            microjoules = _sane(answer.get("counter_resolution"))
+            if ticks is not None and microjoules:
+                readings["energy"] = ticks * microjoules / 1e6
+        if "power" not in readings:
+            answer = self._asked(card.gpu, "amdsmi_get_power_info")
+            for key in ("current_socket_power", "average_socket_power", "socket_power"):
+                watts = _sane(answer.get(key), 10_000)
+                if watts is not None:
+                    readings.setdefault("power", float(watts))
+        for key, name in (
+            ("activity/utilization", "gfx_activity"),
+            ("activity/memory_controller", "umc_activity"),
+        ):
+            if key not in readings:
+                percent = _sane(self._asked(card.gpu, "amdsmi_get_gpu_activity").get(name), PERCENT_MAX)
+                if percent is not None:
+                    readings[key] = percent / 100
+
+
+def _none_in(sysfs: str) -> str:
+    return f"{sysfs}/class/drm: no GPU of vendor {VENDOR}"
+
+
+def _sane(value: object, most: float = 2.0**63) -> float | None:
+    known = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < most
+    return value if known else None

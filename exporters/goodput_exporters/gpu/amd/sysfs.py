@@ -1,0 +1,307 @@
+"""AMD GPUs in sysfs: which there are, which files each has, and what the files say.
+
+In: a sysfs root with class/drm/card*/device of vendor 0x1002, its hwmon and ras folders, and class/kfd; a procfs root,
+to know which processes are of this PID namespace. Out: `Card`s and readings by key (gpu.FAMILIES) in base units.
+Sources: the kernel's documentation of amdgpu (power, thermal, RAS), of hwmon's units and of KFD's topology.
+
+Parsers are pure and raise ParseError. A file that is absent is no reading; one that cannot be read or understood costs
+that reading and is added to `problems`. Files that make the driver work hard are never read: pcie_bw blocks for a
+second, and gpu_metrics has a layout per chip. It does not know throttle reasons, XGMI traffic, or the parts that a
+partitioned GPU is cut into.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from goodput_exporters.collector import CollectorError, ParseError, parse_count, read_text
+from goodput_exporters.gpu.gpu_sample import GPUS_MAX, PROCESSES_MAX, TEXT_MAX, Gpu
+from goodput_exporters.gpu.pci import normal
+
+VENDOR = "0x1002"
+# A busy GPU may be told as a little more than 100 %; 65535 is "not supported".
+PERCENT_MAX = 105
+_CARD = re.compile(r"card\d+")
+_PIDS_SCANNED_MAX = 4096
+_SENSORS_MAX = 64
+# PCIe generation by transfer rate (GT/s per lane).
+_GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
+
+
+class File(NamedTuple):
+    """A reading's file and what turns its text into the reading; several for one key are tried in order."""
+
+    key: str
+    path: str
+    parse: Callable[[str], float | None]
+    fast: bool = False
+
+
+class Card(NamedTuple):
+    """One GPU, as it was found: who it is and which files it has."""
+
+    gpu: Gpu
+    root: str
+    files: tuple[File, ...]
+
+
+def has_card(sysfs: str) -> bool:
+    """Whether there may be an AMD GPU: the kernel keeps the vendor's number, so no device is asked. 20 us a card."""
+    root = os.path.join(sysfs, "class/drm")
+    try:
+        names = [name for name in os.listdir(root) if _CARD.fullmatch(name)]
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # Let the driver's process say what is wrong.
+    for name in names[: 4 * GPUS_MAX]:
+        try:
+            vendor = read_text(os.path.join(root, name, "device/vendor"), 64)
+        except CollectorError:
+            return True
+        if vendor is not None and vendor.strip().lower() == VENDOR:
+            return True
+    return False
+
+
+def find_cards(sysfs: str, problems: list[str], known: dict[str, Card] | None = None) -> list[Card]:
+    """The AMD GPUs in class/drm, by card number; those of `known` (by folder) are taken over as they are."""
+    root = os.path.join(sysfs, "class/drm")
+    try:
+        names = [name for name in os.listdir(root) if _CARD.fullmatch(name)]
+    except OSError:
+        return []
+    cards: dict[str, Card] = {}
+    for name in sorted(names, key=lambda name: int(name[4:])):
+        device = os.path.join(root, name, "device")
+        if (
+            len(cards) >= GPUS_MAX
+            or (_text(os.path.join(device, "vendor"), problems) or "").lower() != VENDOR
+        ):
+            continue
+        card = (known or {}).get(device)
+        if card is None:
+            card = _card(
+                device, len(cards), _text(os.path.join(sysfs, "module/amdgpu/version"), problems), problems
+            )
+        cards.setdefault(card.gpu.uuid, card)
+    return list(cards.values())
+
+
+def _card(device: str, index: int, driver_version: str | None, problems: list[str]) -> Card:
+    told = {
+        name: _text(os.path.join(device, name), problems) or ""
+        for name in ("unique_id", "product_name", "device")
+    }
+    slot = re.search(
+        r"^PCI_SLOT_NAME=(\S+)$", _text(os.path.join(device, "uevent"), problems) or "", re.MULTILINE
+    )
+    pci = normal(slot[1]) if slot else normal(os.path.basename(os.path.realpath(device)))
+    # A guest's GPU may have an id of zeros.
+    unique = told["unique_id"].lower().removeprefix("0x")
+    unique = unique if re.fullmatch(r"[0-9a-f]{1,32}", unique) and unique.strip("0") else ""
+    gpu = Gpu(
+        uuid=unique or pci or os.path.basename(os.path.dirname(device)),
+        index=index,
+        model=(told["product_name"] or (f"AMD {told['device']}" if told["device"] else "AMD"))[:TEXT_MAX],
+        pci=pci,
+        driver_version=(driver_version or "")[:TEXT_MAX],
+    )
+    return Card(gpu, device, tuple(_files(device, problems)))
+
+
+def _files(device: str, problems: list[str]):
+    """Yield the files of one GPU. Of several for one key the first that has a value is used."""
+    yield File("activity/utilization", f"{device}/gpu_busy_percent", parse_percent, fast=True)
+    yield File("activity/memory_controller", f"{device}/mem_busy_percent", parse_percent, fast=True)
+    yield File("memory/used", f"{device}/mem_info_vram_used", parse_whole, fast=True)
+    yield File("memory/total", f"{device}/mem_info_vram_total", parse_whole)
+    hwmon = _hwmon(device)
+    if hwmon is not None:
+        yield from _sensors(hwmon, problems)
+    yield File("clock/sm", f"{device}/pp_dpm_sclk", parse_dpm)
+    yield File("clock/memory", f"{device}/pp_dpm_mclk", parse_dpm)
+    yield File("pcie_replays", f"{device}/pcie_replay_count", parse_whole)
+    for kind in ("current", "max"):
+        yield File(f"pcie_generation/{kind}", f"{device}/{kind}_link_speed", parse_generation)
+        yield File(f"pcie_lanes/{kind}", f"{device}/{kind}_link_width", parse_lanes)
+
+
+def _hwmon(device: str) -> str | None:
+    try:
+        names = sorted(name for name in os.listdir(f"{device}/hwmon") if name.startswith("hwmon"))
+    except OSError:
+        return None
+    return f"{device}/hwmon/{names[0]}" if names else None
+
+
+def _sensors(hwmon: str, problems: list[str]):
+    # Which of the two powers there is depends on the chip; where both are, the average is the steadier.
+    yield File("power", f"{hwmon}/power1_average", parse_micro, fast=True)
+    yield File("power", f"{hwmon}/power1_input", parse_micro, fast=True)
+    yield File("energy", f"{hwmon}/energy1_input", parse_micro, fast=True)
+    yield File("power_limit", f"{hwmon}/power1_cap", parse_micro)
+    try:
+        names = sorted(os.listdir(hwmon))
+    except OSError as error:
+        problems.append(f"{hwmon}: {error.strerror}")
+        return
+    labels = {}
+    for name in [name for name in names if re.fullmatch(r"(temp|freq)\d+_input", name)][:_SENSORS_MAX]:
+        label = _text(f"{hwmon}/{name.replace('_input', '_label')}", problems)
+        labels.setdefault((name[:4], label), f"{hwmon}/{name}")
+    # MI300 has no edge sensor: its core temperature is that of the junction.
+    for kind, label, key, parse in (
+        ("temp", "edge", "temperature/core", parse_milli),
+        ("temp", "junction", "temperature/core", parse_milli),
+        ("temp", "junction", "temperature/junction", parse_milli),
+        ("temp", "mem", "temperature/memory", parse_milli),
+        ("freq", "sclk", "clock/sm", parse_whole),
+        ("freq", "mclk", "clock/memory", parse_whole),
+    ):
+        if (kind, label) in labels:
+            yield File(key, labels[kind, label], parse)
+
+
+# Reading
+
+
+def _text(path: str, problems: list[str]) -> str | None:
+    """A file's text without the space around it; None where it is absent or, with a problem, cannot be read."""
+    try:
+        text = read_text(path)
+    except CollectorError as error:
+        problems.append(str(error))
+        return None
+    return None if text is None else text.strip()
+
+
+def read_number(file: File, problems: list[str]) -> float | None:
+    text = _text(file.path, problems)
+    if text is None:
+        return None
+    try:
+        return file.parse(text)
+    except ParseError as error:
+        problems.append(f"{file.path}: {error}")
+        return None
+
+
+def error_counts(device: str, problems: list[str]) -> dict[str, float]:
+    """Errors of all blocks together (memory, caches, engines, links), from ras/*_err_count."""
+    try:
+        names = sorted(name for name in os.listdir(f"{device}/ras") if name.endswith("_err_count"))
+    except OSError:
+        return {}
+    counts: dict[str, float] = {}
+    for name in names[:_SENSORS_MAX]:
+        text = _text(f"{device}/ras/{name}", problems)
+        try:
+            for key, count in parse_errors(text).items() if text else ():
+                counts[key] = counts.get(key, 0.0) + count
+        except ParseError as error:
+            problems.append(f"{device}/ras/{name}: {error}")
+    return counts
+
+
+def processes(sysfs: str, procfs: str, problems: list[str]) -> dict[str, list[int]] | None:
+    """Pids by PCI address, of the processes that hold memory on a GPU; None where KFD does not tell."""
+    kfd = os.path.join(sysfs, "class/kfd/kfd")
+    try:
+        nodes = os.listdir(f"{kfd}/topology/nodes")
+        pids = sorted(int(name) for name in os.listdir(f"{kfd}/proc") if name.isascii() and name.isdigit())
+    except OSError:
+        return None
+    numbers = {}
+    for node in nodes:
+        number = _text(f"{kfd}/topology/nodes/{node}/gpu_id", problems)
+        if number and number != "0":  # 0 is a CPU.
+            pci = parse_location(_text(f"{kfd}/topology/nodes/{node}/properties", problems) or "")
+            numbers[number] = pci
+    found: dict[str, list[int]] = {pci: [] for pci in numbers.values()}
+    for pid in pids[:_PIDS_SCANNED_MAX]:
+        # KFD tells pids of the first namespace: one that is not here is none that we could say anything of.
+        if os.path.exists(os.path.join(procfs, str(pid))):
+            for number, pci in numbers.items():
+                held = read_number(File("", f"{kfd}/proc/{pid}/vram_{number}", parse_whole), problems)
+                if held and len(found[pci]) < PROCESSES_MAX:
+                    found[pci].append(pid)
+    return found
+
+
+# Parsing: each takes a file's text, without the space around it, and raises ParseError.
+
+
+def parse_whole(text: str) -> float | None:
+    return float(parse_count(text))
+
+
+def parse_percent(text: str) -> float | None:
+    """A ratio; None for 65535 and the like, which some chips say for "not supported"."""
+    percent = parse_count(text)
+    return percent / 100 if percent <= PERCENT_MAX else None
+
+
+def parse_micro(text: str) -> float | None:
+    """Watts from µW, joules from µJ (hwmon)."""
+    return parse_count(text) / 1e6
+
+
+def parse_milli(text: str) -> float | None:
+    """Degrees Celsius from thousandths (hwmon); they may be below zero."""
+    return -parse_count(text[1:]) / 1000 if text.startswith("-") else parse_count(text) / 1000
+
+
+def parse_dpm(text: str) -> float | None:
+    """Hertz of the level with a star in pp_dpm_sclk, as `1: 2100Mhz *`; None where no level has one."""
+    current = None
+    for line in text.splitlines():
+        level = re.fullmatch(r"\s*(?:[0-9]+|S):\s*([0-9]{1,9})\s*M[Hh]z\s*(\*?)\s*", line)
+        if level is None:
+            raise ParseError(f"{line[:40]!r} is no level of a clock")
+        if level[2]:
+            current = int(level[1]) * 1e6
+    return current
+
+
+def parse_generation(text: str) -> float | None:
+    """PCIe generation from a rate, as `32.0 GT/s PCIe`; None where it is unknown."""
+    if text.startswith("Unknown"):
+        return None
+    rate = re.fullmatch(r"([0-9]{1,4}(?:\.[0-9])?)\s*GT/s(?: PCIe)?", text)
+    if rate is None:
+        raise ParseError(f"{text[:40]!r} is no link speed")
+    generation = _GENERATIONS.get(float(rate[1]))
+    return None if generation is None else float(generation)
+
+
+def parse_lanes(text: str) -> float | None:
+    """Lanes; None for 0 and for 255, which the kernel says where it does not know."""
+    lanes = parse_count(text)
+    return float(lanes) if 0 < lanes < 255 else None
+
+
+def parse_errors(text: str) -> dict[str, float]:
+    """Uncorrectable and correctable errors of a block, from `ue: 0`, `ce: 3` and, on newer chips, `de: 0`."""
+    kinds = {"ue": "ecc/uncorrectable/volatile", "ce": "ecc/correctable/volatile"}
+    counts = {}
+    for line in text.splitlines():
+        kind, _, count = line.partition(":")
+        if kind.strip() in kinds:
+            counts[kinds[kind.strip()]] = float(parse_count(count.strip()))
+    if not counts:
+        raise ParseError(f"{text[:40]!r} has no ue and no ce")
+    return counts
+
+
+def parse_location(text: str) -> str:
+    """The PCI address in a KFD node's properties: location_id is bus, device and function in 16 bits. "" for none."""
+    found = dict(re.findall(r"^(location_id|domain) ([0-9]{1,10})$", text, re.MULTILINE))
+    if "location_id" not in found:
+        return ""
+    location = int(found["location_id"])
+    bus, slot, function = location >> 8 & 0xFF, location >> 3 & 0x1F, location & 0x7
+    return f"{int(found.get('domain', 0)):04x}:{bus:02x}:{slot:02x}.{function:x}"

@@ -1,0 +1,314 @@
+"""A connection to DCGM: NVIDIA's bindings, the devices, the watches on them, and what they hold now.
+
+In: pydcgm, found where DCGM 3 and 4 install it (it is on no package index; GOODPUT_DCGM_BINDINGS names another folder),
+and a running nv-hostengine at 127.0.0.1:5555 (GOODPUT_DCGM_HOSTENGINE: host:port, or the path of its socket), or one
+inside this process where GOODPUT_DCGM_EMBEDDED=1. Out: raw values by field ID on each `Device`, with their times.
+
+It uses the objects that DcgmReader is made of (DcgmHandle, DcgmGroup, DcgmFieldGroup, WatchFields, GetLatest_v2) rather
+than DcgmReader: that gives values without their timestamps, knows no Unix socket, and drops all fields if one is
+refused. Whatever it asks may raise the bindings' DCGMError when the host engine has gone; other refusals are problems.
+It does not know what the values mean (dcgm_fields.py), and not which compute instances a GPU instance is cut into.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+from msgspec.structs import replace
+
+from goodput_exporters.collector import CollectorError, NoData
+from goodput_exporters.gpu.dcgm import fields
+from goodput_exporters.gpu.gpu_sample import GPUS_MAX, TEXT_MAX, Gpu
+from goodput_exporters.gpu.pci import normal
+
+BINDINGS = (
+    "/usr/share/datacenter-gpu-manager-4/bindings/python3",
+    "/usr/local/dcgm/bindings/python3",
+    "/usr/local/dcgm/bindings",
+)
+HOSTENGINE = "127.0.0.1:5555"
+_MODULES = ("dcgm_structs", "dcgm_fields", "dcgm_agent", "pydcgm")
+_CONNECT_MILLISECONDS_MAX = 2000
+_SLOW_SECONDS = 5.0
+_KEEP_SECONDS = 300.0
+_RETRY_SECONDS = 60.0
+# Longer than any name of a device, and short enough for what is made of two.
+_NAME_MAX = 100
+# DcgmEntityStatusInaccessible and DcgmEntityStatusLost of dcgm_structs.h.
+_STATUS_LOST = (3, 4)
+
+
+@dataclass
+class Device:
+    """A GPU or a GPU instance: who it is, as DCGM told when we connected, and its values by field ID."""
+
+    entity: tuple[int, int]
+    gpu: Gpu
+    lost: bool = False
+    profile: str = ""
+    index: int | None = None
+    values: dict[int, object] = field(default_factory=dict)
+
+
+class Link:
+    """One connection and its watches. Made by `connect`; `devices` by (entity group, entity)."""
+
+    _names = 0
+
+    def __init__(
+        self, modules: SimpleNamespace, handle, interval_seconds: float, monotonic_ns: Callable[[], int]
+    ):
+        self.devices: dict[tuple[int, int], Device] = {}
+        self.problems: list[str] = []
+        self._modules, self._handle, self._interval_seconds = modules, handle, interval_seconds
+        self._structs, self._monotonic_ns = modules.dcgm_structs, monotonic_ns
+        self._gpu_group, self._instance_group = (
+            modules.dcgm_fields.DCGM_FE_GPU,
+            modules.dcgm_fields.DCGM_FE_GPU_I,
+        )
+        self._system = handle.GetSystem()
+        self._group = None
+        self._watches: dict[str, object] = {}
+        self._history = None
+        self._refused_ns: int | None = None
+
+    def watch(self) -> None:
+        """Watch all fields on all devices. Raises NoData where there are none, and DCGMError."""
+        self._group = self._modules.pydcgm.DcgmGroup(
+            self._handle, groupName=self._name(), groupType=self._structs.DCGM_GROUP_EMPTY
+        )
+        for entity, device in self._find_devices().items():
+            self._group.AddEntity(*entity)
+            self.devices[entity] = device
+        if not self.devices:
+            raise NoData("DCGM knows no GPU")
+        self._start("fast", fields.FAST, self._interval_seconds)
+        self._start("slow", fields.SLOW, max(_SLOW_SECONDS, self._interval_seconds))
+        self._start("xid", (fields.XID,), self._interval_seconds)
+        self._start_profiling()
+        self._system.UpdateAllFields(True)
+
+    def close(self) -> None:
+        """Give all back: DCGM drops groups and watches with the connection that made them."""
+        try:
+            self._handle.Shutdown()
+        except Exception:
+            pass  # It is gone already, or its engine is; both are what close is for.
+
+    def is_instance(self, device: Device) -> bool:
+        return device.entity[0] == self._instance_group
+
+    def has_changed(self) -> bool:
+        """Whether MIG was set up anew, or a GPU came or went: groups cannot be changed while they are watched."""
+        gpus = self._system.discovery.GetEntityGroupEntities(self._gpu_group, True)
+        now = {(self._gpu_group, int(number)) for number in gpus} | {
+            entity for entity, *_ in self._instances()
+        }
+        return now != set(self.devices)
+
+    def retry_profiling(self) -> None:
+        if self._refused_ns is not None and self._monotonic_ns() - self._refused_ns > _RETRY_SECONDS * 1e9:
+            self._start_profiling()
+
+    def latest(self, what: str, problems: list[str]) -> int:
+        """Put a watch's latest values to their devices. When the newest was taken, Unix µs; 0 where there is none."""
+        watch = self._watches.get(what)
+        if watch is None:
+            return 0
+        found = self._asked(lambda: self._group.samples.GetLatest_v2(watch).values, what, problems) or {}
+        newest_us = 0
+        for group, entities in found.items():
+            for number, series in entities.items():
+                device = self.devices.get((int(group), int(number)))
+                for at, values in series.items() if device else ():
+                    last = values[-1]
+                    # DCGM keeps values of the past: a field whose newest is blank has none now.
+                    device.values[int(at)] = last.value
+                    known = fields.FIELDS.get(int(at))
+                    if known is not None and not fields.is_blank(last.value, known.double):
+                        newest_us = max(newest_us, int(last.ts))
+        return newest_us
+
+    def find_lost(self, problems: list[str]) -> None:
+        for (group, number), device in self.devices.items():
+            if group == self._gpu_group:
+                ask = self._system.discovery.GetGpuStatus
+                status = self._asked(lambda ask=ask, number=number: ask(number), f"GPU {number}", problems)
+                device.lost = getattr(status, "value", status) in _STATUS_LOST
+
+    def xids(self, problems: list[str]) -> list[tuple[Device, int, object]]:
+        """(GPU, Unix µs, value) of each XID that DCGM has noted since the last call, and perhaps of the last before."""
+        watch = self._watches.get("xid")
+        if watch is None:
+            return []
+
+        def ask():
+            return self._group.samples.GetAllSinceLastCall_v2(self._history, watch)
+
+        history = self._asked(ask, "xid", problems)
+        if history is None:
+            return []
+        self._history = history
+        found = []
+        for (group, number), device in self.devices.items():
+            values = history.values.get(group, {}).get(number, {}).get(fields.XID, ())
+            if group == self._gpu_group:
+                noted = [values[at] for at in range(len(values))]
+                found += [(device, int(value.ts), value.value) for value in noted if not value.isBlank]
+        history.EmptyValues()
+        return found
+
+    def _name(self) -> str:
+        """Unique in the host engine: another agent may have died a moment ago."""
+        Link._names += 1
+        return f"goodput_{os.getpid()}_{Link._names}"
+
+    def _start_profiling(self) -> None:
+        self._refused_ns = None
+        for what, numbers in (("profiling", fields.PROFILING), ("totals", fields.TOTALS)):
+            try:
+                self._start(what, numbers, self._interval_seconds)
+            except self._structs.DCGMError as error:
+                if error.value == self._structs.DCGM_ST_CONNECTION_NOT_VALID:
+                    raise
+                self._refused_ns = self._monotonic_ns()
+                self.problems.append(f"DCGM: {what} fields refused: {said(error)}"[:TEXT_MAX])
+
+    def _start(self, what: str, numbers, seconds: float) -> None:
+        """Watch those of the fields that this DCGM knows; one that it does not know would fail the whole group."""
+        known = [number for number in numbers if self._system.fields.GetFieldById(number)]
+        if what in self._watches or not known:
+            return
+        group = self._modules.pydcgm.DcgmFieldGroup(self._handle, self._name(), known)
+        self._group.samples.WatchFields(group, int(seconds * 1e6), _KEEP_SECONDS, 0)
+        self._watches[what] = group
+
+    def _asked(self, call, what: str, problems: list[str]):
+        """A call's answer; None, and a problem, where DCGM is there but refuses this one."""
+        try:
+            return call()
+        except self._structs.DCGMError as error:
+            if error.value == self._structs.DCGM_ST_CONNECTION_NOT_VALID:
+                raise
+            problems.append(f"DCGM: {what}: {said(error)}"[:TEXT_MAX])
+            return None
+
+    def _instances(self) -> list[tuple[tuple[int, int], int, int]]:
+        """(entity, its GPU's number, its number in the GPU) of each GPU instance."""
+        try:
+            tree = self._modules.dcgm_agent.dcgmGetGpuInstanceHierarchy(self._handle.handle)
+        except self._structs.DCGMError as error:
+            if error.value == self._structs.DCGM_ST_CONNECTION_NOT_VALID:
+                raise
+            return []  # A GPU or a driver without MIG.
+        found = []
+        for at in range(min(tree.count, GPUS_MAX)):
+            node = tree.entityList[at]
+            if (
+                node.entity.entityGroupId == self._instance_group
+                and node.parent.entityGroupId == self._gpu_group
+            ):
+                entity = (self._instance_group, int(node.entity.entityId))
+                found.append((entity, int(node.parent.entityId), int(node.info.nvmlInstanceId)))
+        return found
+
+    def _find_devices(self) -> dict[tuple[int, int], Device]:
+        devices: dict[tuple[int, int], Device] = {}
+        for number in list(self._system.discovery.GetEntityGroupEntities(self._gpu_group, True))[:GPUS_MAX]:
+            told = self._system.discovery.GetGpuAttributes(number).identifiers
+            gpu = Gpu(
+                uuid=text_of(told.uuid) or f"DCGM-{number}",
+                index=int(number),
+                model=text_of(told.deviceName),
+                pci=normal(text_of(told.pciBusId)),
+                driver_version=text_of(told.driverVersion),
+            )
+            entity = (self._gpu_group, int(number))
+            devices[entity] = Device(entity, gpu)
+        for entity, parent, instance in self._instances()[: GPUS_MAX - len(devices)]:
+            whole = devices.get((self._gpu_group, parent))
+            if whole is not None:
+                uuid = fields.instance_uuid(whole.gpu.uuid, instance)
+                devices[entity] = Device(entity, replace(whole.gpu, uuid=uuid, parent=whole.gpu.uuid))
+        return devices
+
+
+def find_bindings(environ: Mapping[str, str]) -> str:
+    """The first folder that has NVIDIA's modules. Raises NoData."""
+    named = environ.get("GOODPUT_DCGM_BINDINGS", "")
+    folders = [named] if named else list(BINDINGS)
+    folder = next((folder for folder in folders if os.path.isfile(os.path.join(folder, "pydcgm.py"))), None)
+    if folder is None:
+        raise NoData(f"no pydcgm.py in {', '.join(folders)}")
+    return folder
+
+
+def load_bindings(environ: Mapping[str, str]) -> SimpleNamespace:
+    """NVIDIA's modules. Raises NoData and CollectorError."""
+    folder = find_bindings(environ)
+    if folder not in sys.path:
+        # Last, since the folder has modules with such names as `logger` and `utils`.
+        sys.path.append(folder)
+    try:
+        return SimpleNamespace(**{name: importlib.import_module(name) for name in _MODULES})
+    except (Exception, SystemExit) as error:
+        raise CollectorError(f"{folder}: {type(error).__name__}: {error}"[:TEXT_MAX]) from None
+
+
+def connect(
+    modules: SimpleNamespace,
+    environ: Mapping[str, str],
+    interval_seconds: float,
+    monotonic_ns: Callable[[], int],
+) -> Link:
+    """A Link that watches. Raises NoData without the library or a GPU, CollectorError where DCGM does not answer."""
+    structs, address = modules.dcgm_structs, address_of(environ)
+    try:
+        handle = modules.pydcgm.DcgmHandle(
+            opMode=structs.DCGM_OPERATION_MODE_AUTO, timeoutMs=_CONNECT_MILLISECONDS_MAX, **address
+        )
+    except structs.DCGMError as error:
+        if error.value == structs.DCGM_ST_LIBRARY_NOT_FOUND:
+            raise NoData(f"DCGM: {said(error)}") from None
+        where = next(iter(address.values()), "an engine of our own")
+        advice = "start nv-hostengine, or set GOODPUT_DCGM_EMBEDDED=1" if address else "does it run already?"
+        raise CollectorError(f"DCGM: {where}: {said(error)}; {advice}") from None
+    try:
+        link = Link(modules, handle, interval_seconds, monotonic_ns)
+        link.watch()
+        return link
+    except BaseException as error:
+        try:
+            handle.Shutdown()
+        except Exception:
+            pass  # We are giving it up; why is told below.
+        if isinstance(error, structs.DCGMError):
+            raise CollectorError(f"DCGM: {said(error)}") from None
+        raise
+
+
+def address_of(environ: Mapping[str, str]) -> dict[str, str]:
+    """Where the host engine is, as DcgmHandle takes it; empty for one in this process."""
+    if environ.get("GOODPUT_DCGM_EMBEDDED") == "1":
+        return {}
+    address = (environ.get("GOODPUT_DCGM_HOSTENGINE", "") or HOSTENGINE).removeprefix("unix://")
+    return {"unixSocketPath": address} if address.startswith("/") else {"ipAddress": address}
+
+
+def text_of(value: object) -> str:
+    """A string of the bindings, "" where it is blank (<<<NULL>>>, <<<NOT_SUPPORTED>>>)."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if not isinstance(value, str) or (value.startswith("<<<") and ">>>" in value):
+        return ""
+    return value[:_NAME_MAX]
+
+
+def said(error: BaseException) -> str:
+    """What an error says, in one line."""
+    return " ".join(str(error).split())[:160] or type(error).__name__

@@ -1,0 +1,1 @@
+"""NVIDIA GPUs through a dcgm-exporter's metrics page."""

@@ -1,0 +1,139 @@
+"""The PCI bus: which GPUs this node has, whatever a driver says, and on which NUMA node each one is.
+
+In: <sysfs>/bus/pci/devices. Out: PCI addresses. A GPU is a display device (class 0x03xxxx) of NVIDIA or AMD, or a
+processing accelerator (0x12xxxx) of AMD, as Instinct of the MI300 series. Not counted are
+- AMD graphics on the processor's own die: a VGA device (0x0300xx) that shares its slot with a function of the
+  processor's vendor id (0x1022), as the platform security processor, which no card has;
+- a device given to a virtual machine (bound to vfio-pci), since no driver of this node is to see it;
+- a virtual function (it has a `physfn`) that no driver is bound to.
+
+Guarantee: any tree gives an answer; at most DEVICES_MAX devices are looked at. The folder is listed at most every
+LIST_SECONDS, and class and vendor of a device are read once: 0.3 ms for a listing of 300 devices, 10 ms for the first.
+It does not know whether a GPU works.
+
+    bus = PciBus("/sys"); bus.gpus() -> ["0000:3b:00.0"]; bus.numa_node("0000:3b:00.0") -> 0
+
+Classes: PCI Code and ID Assignment Specification, base classes 03h and 12h; sysfs: Documentation/ABI/testing/
+sysfs-bus-pci of the kernel.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import time
+from collections.abc import Callable
+
+from goodput_exporters.collector import CollectorError, ParseError, parse_count, read_text
+
+LIST_SECONDS = 10.0
+DEVICES_MAX = 16_384
+NUMA_NODES_KEPT_MAX = 1024
+NVIDIA, AMD, AMD_PROCESSOR = 0x10DE, 0x1002, 0x1022
+DISPLAY, VGA, ACCELERATOR = 0x03, 0x0300, 0x12
+_ADDRESS = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
+
+
+class PciBus:
+    def __init__(self, sysfs: str = "/sys", monotonic_ns: Callable[[], int] = time.monotonic_ns):
+        self._root = os.path.join(sysfs, "bus/pci/devices")
+        self._monotonic_ns = monotonic_ns
+        self._listed_ns: int | None = None
+        self._kinds: dict[str, tuple[int, int]] = {}  # class and vendor, by address
+        self._gpus: list[str] | None = None
+        self._numa: dict[str, int | None] = {}
+
+    def gpus(self) -> list[str] | None:
+        """Addresses of this node's GPUs, None where there is no PCI bus to be seen."""
+        now_ns = self._monotonic_ns()
+        if self._listed_ns is None or (now_ns - self._listed_ns) / 1e9 >= LIST_SECONDS:
+            self._listed_ns = now_ns
+            self._gpus = self._list()
+        return self._gpus
+
+    def numa_node(self, address: str) -> int | None:
+        """The NUMA node that a device is on, None where it is unknown."""
+        address = normal(address)
+        if not address:
+            return None
+        if address not in self._numa and len(self._numa) < NUMA_NODES_KEPT_MAX:
+            self._numa[address] = self._number(address, "numa_node", parse_node)
+        return self._numa.get(address)
+
+    def _list(self) -> list[str] | None:
+        try:
+            with os.scandir(self._root) as entries:
+                names = {entry.name for entry in itertools.islice(entries, DEVICES_MAX)}
+        except OSError:
+            return None
+        addresses = {name for name in names if _ADDRESS.fullmatch(name)}
+        for gone in self._kinds.keys() - addresses:
+            del self._kinds[gone]
+            self._numa.pop(gone, None)
+        for address in addresses - self._kinds.keys():
+            kind = self._number(address, "class", parse_hex), self._number(address, "vendor", parse_hex)
+            if None not in kind:
+                self._kinds[address] = kind
+        on_processor = {
+            slot_of(address) for address, (_, vendor) in self._kinds.items() if vendor == AMD_PROCESSOR
+        }
+        return sorted(
+            address
+            for address, kind in self._kinds.items()
+            if is_gpu(*kind) and not (is_vga_of_amd(*kind) and slot_of(address) in on_processor)
+            if self._is_ours(address)
+        )
+
+    def _is_ours(self, address: str) -> bool:
+        device = os.path.join(self._root, address)
+        try:
+            driver = os.path.basename(os.readlink(os.path.join(device, "driver")))
+        except OSError:
+            driver = ""
+        if driver == "vfio-pci":
+            return False
+        return bool(driver) or not os.path.lexists(os.path.join(device, "physfn"))
+
+    def _number(self, address: str, file: str, parse: Callable[[str], int | None]) -> int | None:
+        try:
+            text = read_text(os.path.join(self._root, address, file), 64)
+            return None if text is None else parse(text)
+        except (CollectorError, ParseError):
+            return None
+
+
+def is_gpu(device_class: int, vendor: int) -> bool:
+    base = device_class >> 16
+    return (base == DISPLAY and vendor in (NVIDIA, AMD)) or (base == ACCELERATOR and vendor == AMD)
+
+
+def is_vga_of_amd(device_class: int, vendor: int) -> bool:
+    return device_class >> 8 == VGA and vendor == AMD
+
+
+def slot_of(address: str) -> str:
+    return address.rpartition(".")[0]
+
+
+def parse_hex(text: str) -> int:
+    """A number as 0x030200. Raises ParseError."""
+    text = text.strip()
+    if re.fullmatch(r"0x[0-9a-fA-F]{1,8}", text):
+        return int(text, 16)
+    raise ParseError(f"{text[:40]!r} is no hexadecimal number")
+
+
+def parse_node(text: str) -> int | None:
+    """A NUMA node, None for -1, which is unknown. Raises ParseError."""
+    text = text.strip()
+    return None if text == "-1" else parse_count(text)
+
+
+def normal(address: str) -> str:
+    """The address as sysfs writes it, lower case and with a domain of four digits or more; "" for what is none.
+
+    NVML writes domains of eight digits.
+    """
+    match = _ADDRESS.fullmatch(address.lower())
+    return f"{int(match[1], 16):04x}:{match[2]}:{match[3]}.{match[4]}" if match else ""

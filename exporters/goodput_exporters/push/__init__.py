@@ -1,0 +1,1 @@
+"""Reports to the aggregator: the pusher, its backlog and its credentials."""

@@ -1,0 +1,1 @@
+"""Readers of procfs, sysfs and control groups that several collectors share."""

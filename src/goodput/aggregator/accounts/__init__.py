@@ -1,0 +1,1 @@
+"""Accounts, timelines and summaries of the runs in the store and in the ledger."""

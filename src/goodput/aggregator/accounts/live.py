@@ -1,0 +1,148 @@
+"""The account of a run that goes on: every row is folded once, and then need not be kept.
+
+In: a run of the store, whose attempts get rows, and `now`. Out: its account, the same as account.compute gives from
+all rows. A look costs some microseconds per new row and per rank, however long the run is. Rows that are folded
+are in the ledger too, so all but the newest are let go. Where what is folded turns out to be wrong (a restart made
+steps lost, a rank came late), it is folded anew: from the rows while they are here, else from the ledger, by
+whoever holds the history.
+"""
+
+from __future__ import annotations
+
+from goodput.account import Account, Run
+from goodput.account.account import Engine
+from goodput.account.facts import Facts, Key, gather
+from goodput.account.stall_threshold import Lengths
+
+# A run's rows are kept up to so many; then the folded ones go, but for the newest of each attempt.
+ROWS_MAX, ROWS_KEPT = 200_000, 16
+BEHIND_NS_MAX = 60 * 10**9
+
+
+class NeedsHistory(Exception):
+    """What is folded is wrong and not all rows are here. `facts` is what to fold by, `late` for LiveRun.begin."""
+
+    def __init__(self, facts: Facts, late: int):
+        super().__init__("not all rows are here")
+        self.facts, self.late = facts, late
+
+
+class LiveRun:
+    """The folded part of a run, and its account at any later moment."""
+
+    def __init__(self, run: Run, *, stall_seconds: float, stale_seconds: float | None):
+        self.run = run
+        self._stall_seconds, self._stale_seconds = stall_seconds, stale_seconds
+        self._engine: Engine | None = None
+        self._late = 0
+        self._behind_since_ns: int | None = None
+        self._lengths = Lengths(int(stall_seconds * 1e8))
+        self.last: Account | None = None
+
+    def account(self, now_ns: int) -> Account:
+        """The account at `now_ns`; see account.compute with `known_only`. Raises NeedsHistory."""
+        facts = self._facts(now_ns)
+        goes_on = self._engine is not None and self._late == self._rows_late() and self._engine.follow(facts)
+        engine = self._folded(facts) if goes_on else None
+        # That a rank which nobody waited for any more has steps of the time before is seen when they are folded.
+        if engine is None or engine.groups.late:
+            if self._behind(facts, now_ns):
+                return self.last
+            engine = self._folded(self._begin_anew(facts, now_ns))
+        self.last = engine.finish()
+        return self.last
+
+    def _begin_anew(self, facts: Facts, now_ns: int) -> Facts:
+        """Begin with the rows that are here; the facts to go on by. Raises NeedsHistory."""
+        if self._trimmed():
+            raise NeedsHistory(facts, self._rows_late())
+        # The lengths may lack a row that came late, and the facts have their threshold from them.
+        self._engine, self._lengths = None, Lengths(int(self._stall_seconds * 1e8))
+        facts = self._facts(now_ns)
+        self.begin(Engine(self.run, facts), self._lengths)
+        return facts
+
+    def _folded(self, facts: Facts) -> Engine:
+        """A copy of the engine with all rows, those too that may be folded otherwise at the next look."""
+        self._advance(facts)
+        engine = self._engine.copy()
+        for key, row in self._rows(engine):
+            engine.row(key, row)
+        return engine
+
+    def _behind(self, facts: Facts, now_ns: int) -> bool:
+        """A rank that was silent is back, with much to tell: until it has, what was known before stands.
+
+        Not for long: its clock may be behind those of the others for good.
+        """
+        if self.last is None or facts.end_ns >= self.last.end_ns or facts.status != "running":
+            self._behind_since_ns = None
+            return False
+        if self._behind_since_ns is None:
+            self._behind_since_ns = now_ns
+        return now_ns - self._behind_since_ns < BEHIND_NS_MAX
+
+    def begin(
+        self, engine: Engine, lengths: Lengths, beyond: dict[Key, list] | None = None, late: int | None = None
+    ) -> None:
+        """Go on from this engine and these lengths, of rows that are folded.
+
+        `beyond` is what had been let go and lies beyond the bounds now, so that it is to be folded again; `late`
+        is how many rows had come late when the rows were read.
+        """
+        engine.run, self._engine, self._lengths = self.run, engine, lengths
+        self._late = self._rows_late() if late is None else late
+        for key, fold in engine.folds.items():
+            fold.attempt, fold.final = self.run.attempts[key], False
+        for key, rows in (beyond or {}).items():
+            self.run.attempts[key].rows.update((row.number, row) for row in rows)
+
+    def _rows_late(self) -> int:
+        return sum(attempt.late for attempt in self.run.attempts.values())
+
+    def _facts(self, now_ns: int) -> Facts:
+        lengths = self._lengths.copy()
+        for key, attempt in self.run.attempts.items():
+            fold = self._engine.folds.get(key) if self._engine is not None else None
+            lengths.add_rows(
+                _rows_after(attempt, fold.number if fold else 0), after=fold.number if fold else 0
+            )
+        threshold_ns = lengths.threshold_ns(self._stall_seconds, self.run.stepping())
+        return gather(self.run, now_ns, threshold_ns, self._stale_seconds, known_only=True)
+
+    def _trimmed(self) -> bool:
+        return any(attempt.trimmed for attempt in self.run.attempts.values())
+
+    def _rows(self, engine: Engine):
+        """(key, row) of the rows that this engine has not folded, attempt by attempt."""
+        for key, attempt in self.run.attempts.items():
+            for row in _rows_after(attempt, engine.folds[key].number):
+                yield key, row
+
+    def _advance(self, facts: Facts) -> None:
+        """Fold for good what nothing can change any more but a new fact, and let its rows go."""
+        engine = self._engine
+        for key, attempt in self.run.attempts.items():
+            fold = engine.folds[key]
+            for row in _rows_after(attempt, fold.number):
+                # A clock that was set back may have a process begin after its first rows.
+                if max(row.end_ns, fold.last_end_ns) > fold.bound.to_ns:
+                    break
+                if fold.number and row.number == fold.number + 1:
+                    self._lengths.add(row.end_ns - row.start_ns)
+                engine.row(key, row)
+            # Nobody waits for what is over, or has not been heard of as the others have.
+            over = not fold.bound.running or fold.bound.end_ns < facts.end_ns
+            fold.exhausted = over and fold.number >= attempt.top_number
+        most = 0 if facts.status == "finished" else ROWS_MAX
+        if sum(len(attempt.rows) for attempt in self.run.attempts.values()) > most:
+            for key, attempt in self.run.attempts.items():
+                attempt.trim(engine.folds[key].number, ROWS_KEPT)
+
+
+def _rows_after(attempt, number: int) -> list:
+    """An attempt's rows beyond a number, in order."""
+    rows, top = attempt.rows, attempt.top_number
+    if top - number <= len(rows):
+        return [rows[n] for n in range(number + 1, top + 1) if n in rows]
+    return [rows[n] for n in sorted(n for n in rows if n > number)]

@@ -1,0 +1,322 @@
+"""A run over time: GPU-seconds by state per bucket of its life, and the ranks whose own time stands out.
+
+In: the ledger and a history.Job with `points`. Out: a Timeline, made in the child process of history.py. One pass over
+the rows folds every step as the account does and lays what it became over the buckets in which it lay, so the buckets
+of a run sum to its account, and the states of a bucket to its GPU time to the nanosecond. A row costs about 40 us, so
+of a run with more than ROWS_MAX rows only some ranks are read: those that deviate, each for itself, and of the others
+some that stand for all of them, scaled to the GPU time that was allocated; and where even that is too much, of those
+only the rows at the borders of buckets, so that stalls between are not seen. `sampled` says so.
+
+It knows no marks, no run without a ledger, and no clock.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from operator import add, sub
+
+from goodput.account.facts import Facts, Key, gather
+from goodput.account.fold import COMMUNICATION, PRODUCTIVE, STALL, Fold, share
+from goodput.account.states import INDEX, STATES, vector
+from goodput.account.straggler import Groups
+from goodput.aggregator.accounts.history import Job, rows_of
+from goodput.aggregator.accounts.timeline_grid import Grid, Sheet, Span, merged
+from goodput.aggregator.accounts.timeline_heat import COLUMNS_MAX, RANKS_SHOWN, Own, heat
+from goodput.aggregator.ledger.ledger import Ledger
+from goodput.wire import schema
+
+POINTS_MAX = 240
+ROWS_MAX = 100_000
+# Of the ranks that stand for others so many at least are read; with fewer a rank would weigh too much.
+SPREAD_MIN = 16
+_STRAGGLER, _LAUNCH, _UNOBSERVED = INDEX["straggler"], INDEX["launch"], INDEX["unobserved"]
+_DOWN, _QUEUE = INDEX["down"], INDEX["queue"]
+_STALL_SPANS_MAX = 10_000
+
+
+@dataclass
+class Timeline:
+    """`cells` is GPU-ns by bucket and state, `gpu_ns` what each bucket's sum to; `own` is by rank."""
+
+    grid: Grid
+    gpu_ns: list[int]
+    cells: list[list[int]]
+    own: dict[int, Own]
+    stalls: list[Span]
+    of_ranks: int = 0
+    read_ranks: int = 0
+    all_steps: bool = True
+
+
+class TimedFold(Fold):
+    """A fold that also says when."""
+
+    sheet: Sheet
+    columns: Grid
+    own: Own
+    stalls: list[Span]
+    devices = 1
+    compute: list[int] | None = (
+        None  # its productive ns by bucket, where a part of it turns out to be `launch`
+    )
+    span: Span = (0, 0)  # of the last step, within the bound
+
+    def _settle(self, step, count, end_ns, length, inside, samples):
+        before = list(map(add, self.kept, self.rest))
+        compared = super()._settle(step, count, end_ns, length, inside, samples)
+        self._lay(map(sub, map(add, self.kept, self.rest), before), end_ns - length, end_ns)
+        self.span = self._within(end_ns - length, end_ns)
+        if compared is not None and count:
+            # Over every column that it touches, so that a step longer than a column leaves no hole.
+            for column, ns in self.columns.parts(*self.span):
+                self.own.ns[column] += compared[2] * ns // length
+                self.own.steps[column] += count * ns / length
+        return compared
+
+    def _rest(self, states, began, end_ns):
+        before = list(self.rest)
+        super()._rest(states, began, end_ns)
+        self._lay(map(sub, self.rest, before), began, end_ns)
+
+    def _within(self, began: int, end_ns: int) -> Span:
+        return max(began, self.bound.from_ns), min(end_ns, self.bound.to_ns)
+
+    def _lay(self, grown, began: int, end_ns: int) -> None:
+        grown = list(grown)
+        span = self._within(began, end_ns)
+        if span[0] >= span[1]:
+            return
+        self.sheet.lay(grown, *span, self.devices)
+        if self.compute is not None and grown[PRODUCTIVE]:
+            for bucket, ns in self.sheet.grid.parts(*span):
+                self.compute[bucket] += grown[PRODUCTIVE] * ns // (span[1] - span[0])
+        if grown[STALL] and len(self.stalls) < _STALL_SPANS_MAX:
+            self.stalls.append(span)
+
+
+class TimedGroups(Groups):
+    """Groups that also move waiting to `straggler` where it was."""
+
+    def __init__(self, folds):
+        super().__init__(folds)
+        self._when: dict[tuple[Key, int], Span] = {}
+
+    def add(self, key, step, count, compared, first=False):
+        self._when[key, step] = self.folds[key].span
+        super().add(key, step, count, compared, first)
+        if len(self.members[key[1], self.folds[key].attempt.group]) < 2:
+            del self._when[key, step]
+
+    def _settle(self, step, members, *told):
+        before = {member[0]: self.folds[member[0]].straggler_ns for member in members}
+        super()._settle(step, members, *told)
+        for key, ns in before.items():
+            fold, span = self.folds[key], self._when.pop((key, step), None)
+            if span is not None and span[0] < span[1] and fold.straggler_ns > ns:
+                fold.sheet.move(COMMUNICATION, _STRAGGLER, fold.straggler_ns - ns, *span, fold.devices)
+
+
+@dataclass
+class _Choice:
+    """Which ranks are read: each for itself, or standing for others; and whether all their rows are."""
+
+    alone: set[int]
+    spread: set[int]
+    all_rows: bool = True
+    ranks: set[int] = field(init=False)
+
+    def __post_init__(self):
+        self.ranks = self.alone | self.spread
+
+
+def timeline_of(ledger: Ledger, job: Job) -> Timeline:
+    """The timeline of `job.run` (history.Job) in `job.windows[0]`."""
+    facts = gather(job.run, job.now_ns, job.threshold_ns, job.stale_seconds, True, job.windows[0])
+    grid = Grid(facts.start_ns, facts.end_ns, job.points)
+    if not grid.points:
+        return Timeline(grid, [], [], {}, [], len(facts.spans), len(facts.spans))
+    choice = _chosen(job, facts)
+    together = -(-grid.points // COLUMNS_MAX)
+    columns = Grid(facts.start_ns, facts.end_ns, -(-grid.points // together))
+    stalls: list[Span] = []
+    own = {rank: Own([0] * columns.points, [0] * columns.points) for rank in choice.ranks}
+    alone, spread = Sheet(grid), Sheet(grid)
+    folds = {}
+    for key, attempt in job.run.attempts.items():
+        if key[0] not in choice.ranks:
+            continue
+        blame = [(facts.points[n], n) for n in facts.restarts if n > attempt.attempt]
+        fold = folds[key] = TimedFold(
+            attempt, facts.bounds[key], facts.limits[key], facts.threshold_ns, blame
+        )
+        fold.sheet = alone if key[0] in choice.alone else spread
+        fold.columns, fold.own, fold.stalls = columns, own[key[0]], stalls
+        fold.devices = facts.by_rank[key[0]][-1].devices
+        if attempt.hardware.get("compute_ns") and attempt.hardware.get("idle_ns"):
+            fold.compute = [0] * grid.points
+    _fold_all(ledger, job, folds, None if choice.all_rows else grid.edges)
+    for rank in choice.ranks:
+        _lay_gaps(facts, rank, alone if rank in choice.alone else spread, job.run)
+    gpu_ns = _allocated(facts, grid, job.run)
+    cells = [
+        _closed(mine, others, whole)
+        for mine, others, whole in zip(alone.cells, spread.cells, gpu_ns, strict=True)
+    ]
+    return Timeline(
+        grid, gpu_ns, cells, own, merged(stalls), len(facts.spans), len(choice.ranks), choice.all_rows
+    )
+
+
+def _chosen(job: Job, facts: Facts) -> _Choice:
+    """All ranks where that is few rows enough, else those of `job.ranks` and as many others, evenly spread."""
+    rows = dict.fromkeys(facts.spans, 0)
+    for (rank, _), attempt in job.run.attempts.items():
+        bound = facts.bounds[rank, attempt.attempt]
+        life = max(bound.end_ns - attempt.start_ns, 1)
+        if rank in rows:
+            rows[rank] += attempt.top_number * (bound.to_ns - bound.from_ns) // life
+    if sum(rows.values()) <= ROWS_MAX:
+        return _Choice(set(rows), set())
+    alone = {rank for rank in job.ranks if rank in rows}
+    others = sorted(rows.keys() - alone)
+    each = max(max(rows.values()), 1)
+    fits = ROWS_MAX // each
+    many = min(max(fits - len(alone), SPREAD_MIN), 2 * RANKS_SHOWN, len(others))
+    spread = {others[i * len(others) // many] for i in range(many)} if many else set()
+    return _Choice(alone, spread, (len(alone) + many) * each <= 2 * ROWS_MAX)
+
+
+def _fold_all(ledger: Ledger, job: Job, folds: dict[Key, TimedFold], edges: list[int] | None) -> None:
+    """Feed all rows, or those at the edges, in order of time, and finish."""
+    identities = {(p.identity.rank, p.identity.attempt): p.identity for p in ledger.processes(job.run.name)}
+    groups, rows = TimedGroups(folds), []
+    for key, fold in folds.items():
+        bound, identity = fold.bound, identities.get(key)
+        if identity is None or bound.to_ns <= bound.from_ns or fold.attempt.first_step is None:
+            fold.exhausted = True
+        elif edges is None:
+            rows.append(rows_of(ledger, identity, key, fold))
+        else:
+            rows.append(_rows_at(ledger, identity, key, fold, edges))
+    for _, key, row in heapq.merge(*rows, key=lambda entry: entry[0]):
+        compared = folds[key].row(row)
+        if compared is not None:
+            groups.add(key, row.step, folds[key].last_count, compared)
+    for key, fold in folds.items():
+        first = fold.finish(None)
+        if first is not None:
+            groups.add(key, first[0], first[1], first[2:], first=True)
+        _launch(fold)
+    groups.flush()
+
+
+def _rows_at(ledger: Ledger, identity: schema.Identity, key: Key, fold: Fold, edges: list[int]):
+    """(end ns, key, row) of an attempt's first rows, of those that touch an edge and of its last ones."""
+    for entry in rows_of(ledger, identity, key, fold):
+        yield entry
+        seen = entry[2].number
+        break
+    else:
+        return
+    fold.exhausted = False
+    bound = fold.bound
+    places = [ns for ns in edges if bound.from_ns < ns < bound.to_ns]
+    for place in [*places, min(bound.to_ns, fold.attempt.rows_end_ns)]:
+        for row in ledger.rows(identity, start_ns=place, end_ns=place):
+            if row.number > seen:
+                seen = row.number
+                yield row.end_ns, key, row
+    fold.exhausted = True
+
+
+def _launch(fold: TimedFold) -> None:
+    """What hardware.states_of does for the sums of an attempt: of its compute everywhere the same part was idle."""
+    if fold.compute is None:
+        return
+    covered = fold.attempt.hardware["compute_ns"]
+    idle, most = min(fold.attempt.hardware["idle_ns"], covered), max(covered, fold.compute_ns)
+    for cell, ns in zip(fold.sheet.cells, fold.compute, strict=True):
+        moved = ns * idle // most * fold.devices
+        cell[PRODUCTIVE] -= moved
+        cell[_LAUNCH] += moved
+
+
+def _lay_gaps(facts: Facts, rank: int, sheet: Sheet, run) -> None:
+    """Lay what lies before, between and after a rank's attempts, as account.py does."""
+    attempts, spans = facts.by_rank.get(rank, []), facts.spans[rank]
+    devices = attempts[-1].devices if attempts else _devices(run)
+    gaps, at, before = [], facts.start_ns, _UNOBSERVED
+    for attempt in attempts:
+        bound = facts.bounds[rank, attempt.attempt]
+        submitted = None if attempt.submit_time is None else int(attempt.submit_time * 1e9)
+        gaps.append((at, bound.from_ns, before, submitted))
+        at = max(at, bound.to_ns)
+        before = _DOWN if attempt.known_end_ns() is not None or attempt is not attempts[-1] else _UNOBSERVED
+    gaps.append((at, facts.end_ns, before, None))
+    for start, end, state, submitted in gaps:
+        for a, b in spans:
+            low, high = max(start, a), min(end, b)
+            cut = high if submitted is None else min(max(submitted, low), high)
+            for from_ns, to_ns, what in ((low, cut, state), (cut, high, _QUEUE)):
+                if from_ns < to_ns:
+                    states = vector()
+                    states[what] = to_ns - from_ns
+                    sheet.lay(states, from_ns, to_ns, devices)
+
+
+def _devices(run) -> int:
+    return max((attempt.devices for attempt in run.attempts.values()), default=1)
+
+
+def _allocated(facts: Facts, grid: Grid, run) -> list[int]:
+    """GPU-ns of all expected ranks, per bucket."""
+    found = [0] * grid.points
+    alike: dict[tuple, int] = {}
+    for rank, spans in facts.spans.items():
+        attempts = facts.by_rank.get(rank, [])
+        devices = attempts[-1].devices if attempts else _devices(run)
+        for span in spans:
+            alike[span] = alike.get(span, 0) + devices
+    for span, devices in alike.items():
+        for bucket, ns in grid.parts(*span):
+            found[bucket] += ns * devices
+    return found
+
+
+def _closed(alone: list[int], spread: list[int], whole: int) -> list[int]:
+    """One bucket's states, which sum to `whole`: those that stand for others are scaled to what is left."""
+    left = whole - sum(alone)
+    if sum(spread) != left:
+        spread = share(spread, left, sum(spread)) if sum(spread) > 0 else spread
+    states = list(map(add, alone, spread))
+    # Where nobody was read, nobody looked. Rounding may leave some nanoseconds below nothing.
+    states[_UNOBSERVED] += whole - sum(states)
+    for i, ns in enumerate(states):
+        if ns < 0:
+            states[i] = 0
+            states[states.index(max(states))] += ns
+    return states
+
+
+def document(found: Timeline, worst: list[int]) -> dict:
+    """The timeline as plain values; `worst` are the ranks to be shown by themselves, worst first."""
+    edges = [ns / 1e9 for ns in found.grid.edges]
+    buckets = [
+        {
+            "start": edges[i],
+            "end": edges[i + 1],
+            "gpu_seconds": found.gpu_ns[i] / 1e9,
+            "states": {state: ns / 1e9 for state, ns in zip(STATES, cell, strict=True) if ns},
+        }
+        for i, cell in enumerate(found.cells)
+    ]
+    whole = found.read_ranks == found.of_ranks and found.all_steps
+    return {
+        "buckets": buckets,
+        "stalls": [{"start": start / 1e9, "end": end / 1e9} for start, end in found.stalls],
+        "sampled": None
+        if whole
+        else {"ranks": found.read_ranks, "of": found.of_ranks, "all_steps": found.all_steps},
+        "heat": heat(found.own, worst, edges[0], edges[-1]) if edges else None,
+    }

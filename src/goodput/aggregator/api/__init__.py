@@ -1,0 +1,1 @@
+"""The routes: ingest, JSON API, Prometheus series and the built-in page."""

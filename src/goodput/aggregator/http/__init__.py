@@ -1,0 +1,1 @@
+"""HTTP below the routes: connections, authentication, sessions, headers and request metrics."""

@@ -1,0 +1,256 @@
+"""What came in, in memory: runs, their attempts and rows.
+
+In: checked rank reports, and what the ledger had. Out: account.Run objects. Merging is keyed, so lost, repeated
+and reordered reports change nothing. A rank report that contradicts what is there is refused with a reason;
+the other ranks of its report are not affected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from goodput.account import TOLD, Attempt, Over, Run
+from goodput.aggregator.ingest.checkpoint_times import Saver, Saves
+from goodput.aggregator.ingest.step_trends import Trend
+from goodput.wire import schema
+
+RUNS_MAX = 10_000
+# Rank processes of all runs: each restart of a rank is one more.
+PROCESSES_MAX = 1 << 20
+# Ranks that the runs expect by their world sizes, reported or not: an account has a part for each, of about 1 KiB.
+EXPECTED_MAX = 1 << 20
+# A process that was looked at within this time and did not end still owns its rank.
+OWNED_SECONDS = 30.0
+HARDWARE = ("compute_ns", "idle_ns", "energy_mj")
+# A host's clock may be ahead of ours by so much.
+AHEAD_NS_MAX = 86_400 * 10**9
+
+
+class Refused(Exception):
+    """A rank report that cannot be merged; `reason` is one word for a counter."""
+
+    def __init__(self, reason: str, text: str):
+        super().__init__(text)
+        self.reason = reason
+
+
+@dataclass
+class Merged:
+    """What a rank report brought that was not there: for the ledger.
+
+    `report` is the report without its rows and events, under the attempt number that the store gave it.
+    """
+
+    report: schema.RankReport
+    rows: list[schema.StepRow]
+    events: list[schema.EventRow]
+
+
+@dataclass
+class Process:
+    """One rank process: its attempt, who it is, the sequence of its newest live part, its last completed step."""
+
+    attempt: Attempt
+    identity: schema.Identity
+    sequence: int = -1
+    last: schema.StepRow | None = None
+    saver: Saver = field(default_factory=Saver)
+
+
+@dataclass
+class Store:
+    """All runs. `repeated` and `new` count rows, for the aggregator's own series."""
+
+    runs: dict[str, Run] = field(default_factory=dict)
+    processes: dict[tuple, Process] = field(default_factory=dict)
+    changes: dict[str, int] = field(default_factory=dict)  # by run; grows with every merge
+    trends: dict[str, Trend] = field(default_factory=dict)  # by run
+    newest: dict[str, dict[int, Process]] = field(default_factory=dict)  # by run and rank
+    progressed: dict[str, int] = field(default_factory=dict)  # by run: our unix ns of its last completed step
+    saves: dict[str, Saves] = field(default_factory=dict)  # by run that told of a checkpoint
+    expected: dict[str, int] = field(default_factory=dict)  # by run: its largest world size
+    expected_sum: int = 0
+    starts: dict[str, int] = field(default_factory=dict)  # by run: unix ns of its first process's start
+    new: int = 0
+    repeated: int = 0
+
+    def merge(self, report: schema.RankReport, now_ns: int) -> Merged:
+        """Take a checked rank report at `now_ns` (this host's unix ns; 0 to judge no time). Raises Refused."""
+        if now_ns:
+            _check_times(report, now_ns)
+        self._check_expected(report.identity)
+        process = self._process(report.identity, now_ns)
+        self._expect(report.identity)
+        attempt = process.attempt
+        _extend_phases(attempt, report)
+        rows = [row for row in report.steps if attempt.lacks(row.number)]
+        events = [event for event in report.events if event.number not in attempt.events]
+        attempt.add_rows(rows)
+        run = report.identity.run
+        trend = self.trends.get(run)
+        if trend is None:
+            trend = self.trends[run] = Trend()
+        trend.add(attempt, rows)
+        attempt.add_events(events)
+        if events:
+            ahead_ns = report.live.now_ns - now_ns if now_ns else 0
+            self.saves.setdefault(run, Saves()).take(process.saver, attempt.attempt, events, ahead_ns)
+        live = report.live
+        if rows:
+            process.last = max([*rows, *filter(None, [process.last])], key=lambda row: row.number)
+            # By its own clock up to the look, by ours since then: a step that comes late is no progress of today.
+            since_ns = now_ns - max(report.live.now_ns - max(row.end_ns for row in rows), 0)
+            self.progressed[run] = max(since_ns, self.progressed.get(run, 0))
+        self.new += len(rows) + len(events)
+        self.repeated += len(report.steps) + len(report.events) - len(rows) - len(events)
+        attempt.heard_ns = max(attempt.heard_ns, now_ns)
+        if report.sequence > process.sequence:
+            process.sequence = report.sequence
+            if report.identity != process.identity:
+                process.identity = report.identity
+                _take_told(attempt, report.identity)
+            _take_live(attempt, live)
+            # With what an agent that ran before this one has said.
+            live = replace(live, hardware=attempt.hardware)
+        self.changes[run] = self.changes.get(run, 0) + 1
+        identity = report.identity
+        if identity.attempt != attempt.attempt:
+            identity = replace(identity, attempt=attempt.attempt)
+        return Merged(replace(report, identity=identity, live=live, steps=[], events=[]), rows, events)
+
+    def end(self, identity: schema.Identity, over: Over | None) -> None:
+        """Note what was said of a process that is here: that its run is over."""
+        self.processes[_key(identity)].attempt.over = over
+        self.changes[identity.run] = self.changes.get(identity.run, 0) + 1
+
+    def _check_expected(self, identity: schema.Identity) -> None:
+        more = identity.world_size - self.expected.get(identity.run, 0)
+        if self.expected_sum + more > EXPECTED_MAX:
+            raise Refused(
+                "ranks",
+                f"run {identity.run!r}: world size {identity.world_size}, where {EXPECTED_MAX} ranks of all runs "
+                f"together are kept at most and {self.expected_sum} are",
+            )
+
+    def _expect(self, identity: schema.Identity) -> None:
+        run, held = identity.run, self.expected.get(identity.run, 0)
+        if identity.world_size > held:
+            self.expected[run] = identity.world_size
+            self.expected_sum += identity.world_size - held
+        self.starts[run] = min(identity.start_ns, self.starts.get(run, identity.start_ns))
+
+    def _process(self, identity: schema.Identity, now_ns: int) -> Process:
+        key = _key(identity)
+        process = self.processes.get(key)
+        if process is None:
+            process = self.processes[key] = Process(self._place(identity, now_ns), identity)
+            ranks = self.newest.setdefault(identity.run, {})
+            before = ranks.get(identity.rank)
+            if before is None or _order(process.attempt) >= _order(before.attempt):
+                ranks[identity.rank] = process
+        return process
+
+    def _place(self, identity: schema.Identity, now_ns: int) -> Attempt:
+        """A new process's attempt in its run, under its own attempt number or the next one that is free."""
+        if len(self.processes) >= PROCESSES_MAX:
+            raise Refused("ranks", f"run {identity.run!r}: {PROCESSES_MAX} rank processes at most are kept")
+        run = self.runs.get(identity.run)
+        if run is None:
+            if len(self.runs) >= RUNS_MAX:
+                raise Refused("runs", f"run {identity.run!r}: {RUNS_MAX} runs at most are kept")
+            run = self.runs[identity.run] = Run(identity.run)
+        number = identity.attempt
+        holder = run.attempts.get((identity.rank, number))
+        if holder is not None:
+            if holder.known_end_ns() is None and now_ns - holder.heard_ns < OWNED_SECONDS * 1e9:
+                raise Refused(
+                    "claim",
+                    f"run {identity.run!r} rank {identity.rank} attempt {number} is already reported from "
+                    f"{holder.host}; {identity.host} pid {identity.pid} claims it too",
+                )
+            number = 1 + max(n for rank, n in run.attempts if rank == identity.rank)
+        attempt = _attempt(identity, number)
+        run.attempts[identity.rank, number] = attempt
+        return attempt
+
+
+def _check_times(report: schema.RankReport, now_ns: int) -> None:
+    """Refuse times far ahead of this host's clock: they would stretch the run over years."""
+    live, rows = report.live, report.steps
+    latest_ns = max(
+        report.identity.start_ns, live.now_ns, live.last_ns, live.end_ns, *(row.end_ns for row in rows)
+    )
+    if latest_ns > now_ns + AHEAD_NS_MAX:
+        raise Refused(
+            "time",
+            f"run {report.identity.run!r} rank {report.identity.rank}: reports of a time "
+            f"{(latest_ns - now_ns) / 8.64e13:.1f} days ahead; is the clock of {report.identity.host} right?",
+        )
+
+
+def _order(attempt: Attempt) -> tuple[int, int]:
+    """As Run.by_rank orders a rank's attempts."""
+    return attempt.start_ns, attempt.attempt
+
+
+def _key(identity: schema.Identity) -> tuple:
+    return (identity.run, identity.rank, identity.host, identity.pid, identity.start_ns)
+
+
+def _attempt(identity: schema.Identity, number: int) -> Attempt:
+    told = {name: getattr(identity, name) for name in TOLD}
+    return Attempt(identity.rank, number, identity.start_ns, **told)
+
+
+def _take_told(attempt: Attempt, identity: schema.Identity) -> None:
+    """What the newest report tells holds for the whole attempt, also for the steps that came before.
+
+    Prices, peaks, FLOPs and devices weigh sums that are there; by its group a step was compared with others'.
+    """
+    if identity.group != attempt.group and attempt.top_number:
+        attempt.late += 1
+    for name in TOLD:
+        setattr(attempt, name, getattr(identity, name))
+
+
+def _extend_phases(attempt: Attempt, report: schema.RankReport) -> None:
+    """Phases are only ever appended; a report may know more of them than we do, or fewer."""
+    shared = min(len(attempt.phases), len(report.phases))
+    if attempt.phases[:shared] != report.phases[:shared]:
+        raise Refused(
+            "phases",
+            f"run {report.identity.run!r} rank {report.identity.rank}: phases {report.phases[:shared]} "
+            f"were {attempt.phases[:shared]} before",
+        )
+    if len(report.phases) > shared:
+        attempt.phases = report.phases
+    states = {**attempt.phase_states, **report.phase_states}
+    if states != attempt.phase_states:
+        attempt.phase_states = states
+
+
+def _take_live(attempt: Attempt, live: schema.Live) -> None:
+    attempt.seen_ns, attempt.last_ns, attempt.phase = live.now_ns, live.last_ns, live.phase
+    attempt.totals, attempt.alive, attempt.ended = live.totals, live.alive, live.ended
+    attempt.end_ns, attempt.loader, attempt.unmeasured = live.end_ns, live.loader, live.unmeasured
+    attempt.hardware = joined(attempt.hardware, live.hardware)
+
+
+def joined(held: dict[str, int], said: dict[str, int]) -> dict[str, int]:
+    """A rank's figures of its GPU, over restarts of the agent: each counts from its own start, `since_ns`, on.
+
+    `said_...` of the result is what the agent of now has said; with it the ledger's figures can be gone on from.
+    """
+    if not said or any(name.startswith("said_") for name in said):
+        return said or held
+    figures = [name for name in HARDWARE if name in held or name in said]
+    same = held.get("since_ns") == said.get("since_ns") and all(
+        said.get(name, 0) >= held.get(f"said_{name}", 0) for name in figures
+    )
+    found = {"since_ns": said["since_ns"]} if "since_ns" in said else {}
+    for name in figures:
+        now = found[f"said_{name}"] = said.get(name, 0)
+        found[name] = held.get(name, 0) - (held.get(f"said_{name}", 0) if same else 0) + now
+    return found

@@ -1,0 +1,1 @@
+"""The ledger: what must outlive the aggregator, in SQLite or PostgreSQL."""

@@ -1,0 +1,399 @@
+"""The ledger: what must outlive the aggregator, in SQLite (WAL) or PostgreSQL through SQLAlchemy Core.
+
+In: what each report brought (store.Merged, health events). Out: at start, rank reports from which the store is whole again,
+each under the attempt number that the store had given it; and one run's data as streams, for the export and
+for accounts of a time window.
+Rows lie in chunks as they came, MessagePack in one column, so a push of a rank is one insert. Every write is
+keyed and repeatable. A push is acknowledged only when its transaction is committed.
+
+Readers hold at most PAGE_CHUNKS chunks of CHUNK_ROWS_MAX rows each, and those that overlap them; no
+transaction stays open while the caller thinks. What is committed before a stream is begun is in it.
+
+It knows nothing of states or accounts; opening it brings the tables up to date (migrations), or refuses a newer
+version's.
+
+    for process in ledger.processes("r1"):
+        for row in ledger.rows(process.identity, start_ns=an_hour_ago):
+            ...
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from operator import itemgetter
+
+import msgspec
+import sqlalchemy as sql
+
+from goodput.account import Over
+from goodput.aggregator.ingest.health_log import SCOPED, SEVERITIES, Key
+from goodput.aggregator.ingest.store import Merged
+from goodput.aggregator.ledger import ledger_ends, migrations
+from goodput.aggregator.ledger.database import Database, LedgerError, insert
+from goodput.wire import schema
+
+__all__ = ["VERSION", "Ledger", "LedgerError"]
+
+VERSION = len(migrations.VERSIONS)
+CHUNK_ROWS_MAX = 512
+PAGE_CHUNKS = 16
+PAGE_PROCESSES = 64
+PAGE_EVENTS = 10_000
+_NO_EVENTS: Mapping[Key, schema.Health] = {}
+# So many rows go to the database at once; a longer transaction is several such.
+WRITES_AT_ONCE = 500
+
+_tables = sql.MetaData()
+_KEY = ("run", "rank", "host", "pid", "start_ns")
+
+
+def _key_columns() -> list[sql.Column]:
+    return [
+        sql.Column("run", sql.String(128), primary_key=True),
+        sql.Column("rank", sql.Integer, primary_key=True),
+        sql.Column("host", sql.String(255), primary_key=True),
+        sql.Column("pid", sql.BigInteger, primary_key=True),
+        sql.Column("start_ns", sql.BigInteger, primary_key=True),
+    ]
+
+
+# As the migrations leave them; a test compares.
+_processes = sql.Table(
+    "processes",
+    _tables,
+    *_key_columns(),
+    sql.Column("sequence", sql.BigInteger, nullable=False),
+    # A schema.RankReport without steps and events: identity, phases and the last live part.
+    sql.Column("report", sql.LargeBinary, nullable=False),
+    sql.Index("processes_by_start", "start_ns", "rank", "run", "host", "pid"),
+)
+_chunks = sql.Table(
+    "chunks",
+    _tables,
+    *_key_columns(),
+    # Numbers of the first and last row; rows are sorted. The digest tells chunks of other rows in between.
+    sql.Column("first", sql.BigInteger, primary_key=True),
+    sql.Column("last", sql.BigInteger, primary_key=True),
+    sql.Column("digest", sql.BigInteger, primary_key=True),
+    sql.Column("start_ns_first", sql.BigInteger, nullable=False),
+    sql.Column("end_ns_last", sql.BigInteger, nullable=False),
+    sql.Column("rows", sql.LargeBinary, nullable=False),
+    sql.Index("chunks_by_end", "run", "rank", "start_ns", "end_ns_last", "start_ns_first", "first"),
+)
+_events = sql.Table(
+    "events",
+    _tables,
+    *_key_columns(),
+    sql.Column("number", sql.BigInteger, primary_key=True),
+    sql.Column("kind", sql.String(32), nullable=False),
+    sql.Column("time_ns", sql.BigInteger, nullable=False),
+    sql.Column("step", sql.BigInteger, nullable=False),
+    sql.Column("text", sql.String(255), nullable=False),
+)
+_health = sql.Table(
+    "health",
+    _tables,
+    sql.Column("node", sql.String(255), primary_key=True),
+    sql.Column("number", sql.BigInteger, primary_key=True),
+    sql.Column("severity", sql.Integer, nullable=False),  # its place in health.SEVERITIES
+    sql.Column("time_ns", sql.BigInteger, nullable=False),
+    sql.Column("event", sql.LargeBinary, nullable=False),  # a schema.Health
+    sql.Index("health_by_severity", "node", "severity", "time_ns"),
+)
+_ends = ledger_ends.table(_tables, _key_columns())
+_BY_START = [_processes.c[name] for name in ("start_ns", "rank", "run", "host", "pid")]
+_BY_NUMBER = [_chunks.c[name] for name in ("first", "last", "digest")]
+_EVENT = [_events.c[name] for name in schema.EventRow.__struct_fields__]
+
+
+def _of(table: sql.Table) -> list:
+    """The conditions that a row is the process's whose `_key` comes with the statement."""
+    return [table.c[name] == sql.bindparam(name) for name in _KEY]
+
+
+# Built once: building a statement takes longer than SQLite takes to answer it.
+_CHUNKS_OF = sql.select(*_BY_NUMBER, _chunks.c.rows).where(*_of(_chunks)).order_by(*_BY_NUMBER)
+_EVENTS_OF = sql.select(*_EVENT).where(*_of(_events)).order_by(_events.c.number)
+
+_rows_decoder = msgspec.msgpack.Decoder(list[schema.StepRow])
+_report_decoder = msgspec.msgpack.Decoder(schema.RankReport)
+_event_decoder = msgspec.msgpack.Decoder(schema.Health)
+
+
+class Ledger:
+    """One database. Everything blocks: call it off the event loop. Every method raises LedgerError alone."""
+
+    def __init__(self, url: str, create: bool = True):
+        """Without `create` a ledger in a file must be there."""
+        self._database = Database(url)
+        file = self._database.engine.url.database
+        if not create and self._database.engine.dialect.name == "sqlite" and not os.path.exists(file):
+            raise LedgerError(f"there is no ledger {file}")
+        self.url = self._database.shown
+        self._engine = self._database.engine
+        # Every read is one statement; a transaction around it would be two more round trips.
+        self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            with self._errors():
+                if self._version() != VERSION:
+                    migrations.migrate(self._database.migrating())
+                with self._engine.connect():
+                    pass  # Whatever is wrong with the way to it is wrong now.
+        except migrations.TooNew as found:
+            raise LedgerError(
+                f"ledger {self.url} has version {found.version}, this program knows {VERSION}"
+            ) from None
+
+        self._file = self._same_file()
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def _same_file(self) -> tuple[int, int] | None:
+        """Which file an SQLite ledger is; what is written to one that was deleted is gone when we are."""
+        if self._engine.dialect.name != "sqlite":
+            return None
+        try:
+            found = os.stat(self._engine.url.database)
+        except OSError:
+            return (0, 0)
+        return (found.st_dev, found.st_ino)
+
+    # ---- Writing
+
+    def append(self, batch: list[Merged], health: Mapping[Key, schema.Health] = _NO_EVENTS) -> None:
+        """Write what these reports brought, in one transaction. Raises LedgerError; then nothing is written.
+
+        `health` are events of nodes' hardware by node and number.
+        """
+        if self._same_file() != self._file:
+            raise LedgerError(
+                f"ledger {self.url}: its file was deleted or replaced; start the aggregator anew"
+            )
+        chunks, events, processes = [], [], {}
+        for merged in batch:
+            key = _key(merged.report.identity)
+            chunks += [{**key, **chunk} for chunk in _chunked(merged.rows)]
+            events += [{**key, **_event_columns(event)} for event in merged.events]
+            before = processes.get(tuple(key.values()))
+            if before is None or before["sequence"] < merged.report.sequence:
+                processes[tuple(key.values())] = {
+                    **key,
+                    "sequence": merged.report.sequence,
+                    "report": msgspec.msgpack.encode(merged.report),
+                }
+        with self._errors(), self._engine.begin() as connection:
+            _put(connection, _chunks, chunks)
+            _put(connection, _events, events)
+            _put(connection, _health, [_health_columns(key, event) for key, event in health.items()])
+            _put(connection, _processes, processes.values(), newest="sequence")
+
+    def end(self, ends: list[tuple[schema.Identity, Over]], said_ns: int) -> None:
+        """Write what was said of processes at `said_ns`; what was said of them before is replaced."""
+        rows = [ledger_ends.columns(schema.process_of(who), over, said_ns) for who, over in ends]
+        with self._errors(), self._engine.begin() as connection:
+            _put(connection, _ends, rows, newest="said_ns")
+
+    # ---- Reading
+
+    def runs(self) -> list[str]:
+        """Names of all runs, the one whose first process started earliest first."""
+        start_ns = sql.func.min(_processes.c.start_ns)
+        query = sql.select(_processes.c.run).group_by(_processes.c.run).order_by(start_ns, _processes.c.run)
+        return list(self._fetch(query).scalars())
+
+    def processes(self, run: str) -> list[schema.RankReport]:
+        """The processes of a run, oldest first: identity, phases and last live part, without steps and events."""
+        query = sql.select(_processes.c.report).where(_processes.c.run == run).order_by(*_BY_START)
+        with self._errors():
+            return [_report_decoder.decode(report) for report in self._fetch(query).scalars()]
+
+    def ends(self, run: str) -> dict[schema.Wanted, Over]:
+        """What was said of the run's processes: that they are over."""
+        return ledger_ends.said(self._fetch(sql.select(_ends).where(_ends.c.run == run)))
+
+    def rows(
+        self, identity: schema.Identity, start_ns: int | None = None, end_ns: int | None = None
+    ) -> Iterator[schema.StepRow]:
+        """A process's rows in ascending number, each number once.
+
+        With `start_ns` or `end_ns` (unix ns on the process's host), the rows that touch that time, ends included;
+        chunks outside of it are not read.
+        """
+        with self._errors():
+            for row in _in_order(self._chunks(_key(identity), start_ns, end_ns)):
+                if _touches(row, start_ns, end_ns):
+                    yield row
+
+    def events(self, identity: schema.Identity) -> list[schema.EventRow]:
+        """A process's events in ascending number."""
+        return [schema.EventRow(*event) for event in self._fetch(_EVENTS_OF, _key(identity))]
+
+    def reports(self) -> Iterator[schema.RankReport]:
+        """Everything as rank reports, one per process, oldest process first; one process's rows at a time."""
+        query = sql.select(_processes).order_by(*_BY_START)
+        with self._errors():
+            for found in self._pages(query, _BY_START, PAGE_PROCESSES):
+                report = _report_decoder.decode(found.report)
+                yield msgspec.structs.replace(
+                    report, steps=list(self.rows(report.identity)), events=self.events(report.identity)
+                )
+
+    def health(self, per_node: int) -> Iterator[tuple[str, schema.Health]]:
+        """(node, event) of each node's gravest events, of one severity the newest, so many at most.
+
+        So many of those, too, that came by tokens for some runs; an event's number is here its key's (health.key_of).
+        """
+        gravest = [_health.c.severity.desc(), _health.c.time_ns.desc(), _health.c.number.desc()]
+        parts = [_health.c.node, _health.c.number >= SCOPED]
+        place = sql.func.row_number().over(partition_by=parts, order_by=gravest).label("place")
+        placed = sql.select(_health, place).subquery()
+        query = sql.select(placed.c.node, placed.c.number, placed.c.event).where(placed.c.place <= per_node)
+        order = [placed.c.node, placed.c.number]
+        with self._errors():
+            for found in self._pages(query.order_by(*order), order, PAGE_EVENTS):
+                yield (
+                    found.node,
+                    msgspec.structs.replace(_event_decoder.decode(found.event), number=found.number),
+                )
+
+    def _chunks(self, key: dict, start_ns: int | None, end_ns: int | None) -> Iterator[tuple[int, list]]:
+        """(first number, rows) of a process's chunks that touch a time, in ascending first number."""
+        query = _CHUNKS_OF
+        if start_ns is not None or end_ns is not None:
+            touching = []
+            if start_ns is not None:
+                touching.append(_chunks.c.end_ns_last >= start_ns)
+            if end_ns is not None:
+                touching.append(_chunks.c.start_ns_first <= end_ns)
+            # One look into the index of times says between which numbers to read; in there, order is by number.
+            first = _chunks.c.first
+            ends = sql.select(sql.func.min(first), sql.func.max(first)).where(*_of(_chunks), *touching)
+            low, high = self._fetch(ends, key).one()
+            if low is None:
+                return
+            query = query.where(first >= low, first <= high, *touching)
+        for found in self._pages(query, _BY_NUMBER, PAGE_CHUNKS, key):
+            yield found.first, _rows_decoder.decode(found.rows)
+
+    def _pages(
+        self, query: sql.Select, order: list[sql.Column], count: int, key: dict | None = None
+    ) -> Iterator[sql.Row]:
+        """The rows of a query that is ordered so, `count` at a time, each page with a connection of its own."""
+        found = self._fetch(query.limit(count), key).all()
+        while found:
+            yield from found
+            if len(found) < count:
+                return
+            after = sql.tuple_(*(getattr(found[-1], column.name) for column in order))
+            found = self._fetch(query.where(sql.tuple_(*order) > after).limit(count), key).all()
+
+    # ---- The way to the database
+
+    def _fetch(self, query: sql.Select, key: dict | None = None) -> sql.Result:
+        with self._errors(), self._reading.connect() as connection:
+            return connection.execute(query, key).freeze()()
+
+    def _version(self) -> int:
+        with self._database.looking().connect() as connection:
+            return migrations.version(connection)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (
+            sql.exc.SQLAlchemyError,
+            msgspec.DecodeError,
+            ModuleNotFoundError,
+            TypeError,
+            ValueError,
+        ) as error:
+            raise self._database.error(error) from None
+
+
+def _put(
+    connection: sql.Connection, table: sql.Table, values: Iterable[dict], newest: str | None = None
+) -> None:
+    """Insert rows that are not there; with `newest`, replace those whose column has a lower value.
+
+    In the order of their keys, so that two aggregators that write the same rows cannot wait for each other.
+    """
+    statement = _statement(connection.dialect.name, table, newest)
+    key = itemgetter(*(column.name for column in table.primary_key.columns))
+    ordered = sorted(values, key=key)
+    for at in range(0, len(ordered), WRITES_AT_ONCE):
+        connection.execute(statement, ordered[at : at + WRITES_AT_ONCE])
+
+
+@cache
+def _statement(dialect: str, table: sql.Table, newest: str | None):
+    """Of _put. Built once: that takes as long as a hundred rows."""
+    statement = insert(dialect, table)
+    if newest is None:
+        return statement.on_conflict_do_nothing()
+    excluded = statement.excluded
+    return statement.on_conflict_do_update(
+        index_elements=list(table.primary_key.columns),
+        set_={c.name: excluded[c.name] for c in table.columns if not c.primary_key},
+        where=table.c[newest] < excluded[newest],
+    )
+
+
+def _chunked(rows: list[schema.StepRow]) -> Iterator[dict]:
+    """The columns of the chunks that hold these rows, in any order."""
+    ordered = sorted(rows, key=lambda row: row.number)
+    for at in range(0, len(ordered), CHUNK_ROWS_MAX):
+        part = ordered[at : at + CHUNK_ROWS_MAX]
+        encoded = msgspec.msgpack.encode(part)
+        yield {
+            "first": part[0].number,
+            "last": part[-1].number,
+            "digest": int.from_bytes(hashlib.blake2b(encoded, digest_size=8).digest(), "big", signed=True),
+            "start_ns_first": min(row.start_ns for row in part),
+            "end_ns_last": max(row.end_ns for row in part),
+            "rows": encoded,
+        }
+
+
+def _in_order(chunks: Iterator[tuple[int, list]]) -> Iterator[schema.StepRow]:
+    """Rows of chunks that come in ascending first number, in ascending number, each once.
+
+    A row waits while a chunk may come that begins before it, so only what overlaps is kept.
+    """
+    waiting: dict[int, schema.StepRow] = {}
+    numbers: list[int] = []
+    for first, rows in chunks:
+        while numbers and numbers[0] < first:
+            yield waiting.pop(heapq.heappop(numbers))
+        for row in rows:
+            if row.number not in waiting:
+                waiting[row.number] = row
+                heapq.heappush(numbers, row.number)
+    while numbers:
+        yield waiting.pop(heapq.heappop(numbers))
+
+
+def _touches(row: schema.StepRow, start_ns: int | None, end_ns: int | None) -> bool:
+    return (start_ns is None or row.end_ns >= start_ns) and (end_ns is None or row.start_ns <= end_ns)
+
+
+def _key(identity: schema.Identity) -> dict:
+    return {name: getattr(identity, name) for name in _KEY}
+
+
+def _health_columns(key: Key, event: schema.Health) -> dict:
+    node, number = key
+    severity = SEVERITIES.index(event.severity)
+    encoded = msgspec.msgpack.encode(event)
+    return {"node": node, "number": number, "severity": severity, "time_ns": event.time_ns, "event": encoded}
+
+
+def _event_columns(event: schema.EventRow) -> dict:
+    """PostgreSQL's text holds every character but NUL, which a user's mark may have."""
+    return {**msgspec.structs.asdict(event), "text": event.text.replace("\0", "")}

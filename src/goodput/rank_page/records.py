@@ -1,0 +1,124 @@
+"""The records in a rank page's rings: from words to values, each checked by itself.
+
+In: the words of one slot. Out: a record, or None where it is torn, overtaken by a newer one or nonsense. It reads
+no file and knows no ring's history.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from operator import gt
+from typing import NamedTuple
+
+from goodput.rank_page import page
+
+
+class StepRecord(NamedTuple):
+    """A completed step: its number in the attempt, index, monotonic bounds and cumulative ns per phase.
+
+    Where there is a device clock, it is what divides a step's length into phases; `device_ns` is how much of all
+    steps' length it has divided so far.
+    """
+
+    number: int
+    step: int
+    start_ns: int
+    end_ns: int
+    samples: int
+    totals: tuple[int, ...]
+    outside: tuple[int, ...]
+    device_ns: int = 0
+
+
+@dataclass(frozen=True)
+class EventRecord:
+    number: int
+    kind: str
+    time_ns: int
+    step: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a page said at one moment. Times are the rank's monotonic ns, totals ns per phase index.
+
+    `totals` go on from the last of `steps`, on the device clock where there is one; `host_totals` are the host
+    clock's, and `device_totals` the device clock's at the last step that it is known of, both of which only grow.
+    """
+
+    identity: dict
+    phases: tuple[str, ...]
+    phase_states: dict[str, str]
+    last_ns: int
+    phase: str
+    steps_done: int
+    samples: int
+    step_next: int
+    step_start_ns: int
+    ended: str
+    end_ns: int
+    cost_ns: int
+    background: int
+    totals: tuple[int, ...]
+    background_totals: tuple[int, ...]
+    drops: dict[str, int]
+    provisional: bool = False  # it may yet turn out to be another rank's
+    host_totals: tuple[int, ...] = ()
+    device_totals: tuple[int, ...] = ()
+    device_ns: int = 0
+    device_state: str = ""  # one of page.DEVICE_STATES
+    device_why: str = ""  # why it is not active
+    loader: dict[str, int] = field(default_factory=dict)  # page_loader.LOADER
+    sampling: dict[str, int] = field(default_factory=dict)  # page.SAMPLING
+    workers: tuple[dict[str, int], ...] = ()
+    steps: list[StepRecord] = field(default_factory=list)
+    events: list[EventRecord] = field(default_factory=list)
+
+    def unix_ns(self, mono_ns: int) -> int:
+        """A monotonic instant of this rank on its host's wall clock, anchored once at the start."""
+        return self.identity["start_unix_ns"] + mono_ns - self.identity["start_mono_ns"]
+
+
+def ring_runs(first: int, last: int, ring: int) -> list[tuple[int, int]]:
+    """Slots of the records numbered first..last (from 1) as runs (slot, count); at most two."""
+    begin, count = (first - 1) % ring, last - first + 1
+    if begin + count <= ring:
+        return [(begin, count)]
+    return [(begin, ring - begin), (0, count - (ring - begin))]
+
+
+def step_record(words: memoryview, width: int) -> StepRecord | None:
+    """A sealed and plausible record, else None (torn, overtaken, or nonsense)."""
+    number = words[page.R_NUMBER]
+    if number == 0 or number != words[page.R_SEAL]:
+        return None
+    start, end = words[page.R_START], words[page.R_END]
+    totals = tuple(words[page.R_TOTALS : page.R_TOTALS + width])
+    outside = tuple(words[page.R_OUTSIDE : page.R_OUTSIDE + width])
+    if not start <= end < page.NS_MAX or max(totals) >= page.NS_MAX:
+        return None
+    if any(map(gt, outside, totals)):
+        return None
+    step = words[page.R_STEP] - page.STEP_BIAS
+    if step < 0 or step >= page.NS_MAX or words[page.R_SAMPLES] >= page.NS_MAX:
+        return None
+    return StepRecord(number, step, start, end, words[page.R_SAMPLES], totals, outside)
+
+
+def device_record(words: memoryview, width: int) -> tuple[int, tuple[int, ...], int] | None:
+    """(number, totals, device ns) of a sealed and plausible record of the device clock, else None."""
+    number, device_ns = words[page.D_NUMBER], words[page.D_DEVICE_NS]
+    totals = tuple(words[page.D_TOTALS : page.D_TOTALS + width])
+    if number == 0 or number != words[page.D_SEAL] or max(*totals, device_ns) >= page.NS_MAX:
+        return None
+    return number, totals, device_ns
+
+
+def sampling_of(live: memoryview) -> dict[str, int]:
+    """What the overhead budget has left out, and what makes up a step (page.SAMPLING). Raises ValueError."""
+    at = page.W_SAMPLING - page.LIVE
+    found = dict(zip(page.SAMPLING, live[at : at + len(page.SAMPLING)], strict=True))
+    if max(found.values()) >= page.NS_MAX:
+        raise ValueError("a count of the overhead budget is impossible")
+    return found

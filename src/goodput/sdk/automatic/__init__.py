@@ -1,0 +1,1 @@
+"""Automatic instrumentation: step detection, loader statistics, checkpoints and the overhead budget."""

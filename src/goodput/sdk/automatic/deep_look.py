@@ -1,0 +1,339 @@
+"""Deep looks: now and then one training step is traced by torch.profiler, and a child process reduces the trace.
+
+In: `GOODPUT_DEEP_LOOK` (sdk/patches/deep_look.py) and the ends of steps. Out: `document`, and the same as a file beside
+the page (look.py). Off by default, since stopping the profiler waits for the device: nothing else of the SDK does.
+
+The profiler is started and stopped between two steps, in the phase `deep_look`, so the account shows that time as it
+is; the traced step is a step like any other, only longer. All of it counts as cost: start, stop, export, starting the
+child, reading its result, and what the traced step took beyond the median of the steps before it. The next look comes
+no earlier than when all that is half of the overhead budget, whatever the setting says. One rank looks, by default
+rank 0: the others wait for it in their collectives, which with looks of all ranks would add up.
+
+A profiler of the user's always goes first. A step that is left (an evaluation, a checkpoint, a compilation, a fork)
+ends its look without a result, so the profiler never runs on. It does not know what a trace means.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import weakref
+from _thread import get_ident
+from statistics import median
+from time import monotonic_ns, perf_counter_ns, time_ns
+
+from goodput.rank_page import deep_look, page
+from goodput.sdk.automatic.deep_look_child import Analysis
+from goodput.sdk.startup.resolve_identity import shown
+
+TRACE_BYTES_MAX = 512 << 20  # also what must be free where it is written
+FAILURES_MAX = 3  # one after the other; then looks end
+NEIGHBOURS = 8
+EVERY_NS_MAX = 366 * 86400 * 10**9
+
+
+def interval_ns(text: str, say) -> int:
+    """`GOODPUT_DEEP_LOOK`: minutes, or a number with s, m or h. 0 is off, and so is what cannot be read."""
+    text = text.strip()
+    if not text:
+        return 0
+    unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1])
+    try:
+        every_ns = float(text[:-1] if unit else text) * (unit or 60) * 1e9
+        if 0 <= every_ns <= EVERY_NS_MAX:
+            return round(every_ns)
+    except ValueError:
+        pass
+    say(f"GOODPUT_DEEP_LOOK={text[:40]!r}: want minutes, or a time such as 30s or 1h; no deep looks")
+    return 0
+
+
+class DeepLook:
+    """The looks of one process. All its methods are called on the step thread; none raises or waits for the child.
+
+    profile   the running profiler of ours, None between looks
+    users     the user's profilers that were prepared and are not done with
+    own       whether a profiler that starts now is ours
+    """
+
+    def __init__(self, auto, torch, every_ns: int, environ=os.environ, clock_ns=monotonic_ns):
+        self.auto, self.torch, self.recorder, self.environ = auto, torch, auto.recorder, environ
+        self.session, self.clock_ns = auto.session, clock_ns
+        self.setting_ns = self.every_ns = every_ns
+        self.rank = environ.get("GOODPUT_DEEP_LOOK_RANK", "").strip() or "0"
+        self.keep = environ.get("GOODPUT_DEEP_LOOK_KEEP", "") not in ("", "0")
+        self.users: weakref.WeakSet = weakref.WeakSet()
+        self.profile = self.mark = self.analysis = self.seen = None
+        self.own = self.wanted = self.off = False
+        self.thread = self.step = self.cost_ns = self.this_cost_ns = self.slowdown_ns = 0
+        self.looks = self.skipped = self.failed = self.in_a_row = 0
+        self.why, self.due_ns, self.ended_unix_ns = "", None, 0
+
+    # -- the schedule
+
+    def now_and_then(self) -> None:
+        """Take what the child has found; see to it that the next step is traced, if it is time."""
+        self.collect()
+        now = self.clock_ns()
+        if self.due_ns is None:
+            self.due_ns = now + self.every_ns
+        if self.off or self.wanted or self.profile or self.analysis or now < self.due_ns:
+            return None
+        if self.rank not in ("all", str(self.session.identity.get("rank"))):
+            return None
+        if self.users or self._profiler_is_on():
+            self._put_off()
+            self.skipped += 1
+            return self._write()
+        self.wanted = self.auto.unsettled = True
+        self.recorder.plain = False
+
+    def after_step(self) -> None:
+        """A step has ended: begin the look that is due, or end the one that runs."""
+        if self.profile is not None:
+            self._between_steps(self._finish)
+        elif self.wanted:
+            self.wanted = False
+            self._between_steps(self._begin)
+            if self.profile is not None:
+                self.auto.unsettled = True
+
+    def _put_off(self) -> None:
+        """The next look is after the setting's time, or when this one's cost is half of the budget, if that is later."""
+        needed_ns = round(self.this_cost_ns / (self.auto.budget.share / 2))
+        self.every_ns = max(self.setting_ns, min(needed_ns, EVERY_NS_MAX))
+        self.due_ns = self.clock_ns() + self.every_ns
+
+    def _profiler_is_on(self) -> bool:
+        torch = self.torch
+        flag = getattr(torch.autograd.profiler, "_is_profiler_enabled", False)
+        return flag or torch.autograd._profiler_enabled()
+
+    # -- one look
+
+    def _between_steps(self, act) -> None:
+        """Do this in no step: the one that has just begun begins when it is done."""
+        auto, recorder, began_ns = self.auto, self.recorder, perf_counter_ns()
+        recorder.abandon_step()
+        recorder.began = 0
+        try:
+            with self.session.define("deep_look", "unattributed"):
+                act()
+        except Exception as error:
+            self._fail(error)
+        except BaseException:  # An interrupt is the user's; the profiler must not run on.
+            self._drop()
+            raise
+        finally:
+            auto.open_step()
+            self._charge(perf_counter_ns() - began_ns)
+            if self.profile is None:
+                self._put_off()
+                if self.analysis is None:
+                    self._write()
+
+    def _begin(self) -> None:
+        self.this_cost_ns = 0
+        directory = self._directory()
+        space = os.statvfs(directory)
+        if space.f_bavail * space.f_frsize < TRACE_BYTES_MAX:
+            raise OSError(f"{directory}: less than {TRACE_BYTES_MAX >> 20} MiB free for a trace")
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise OSError(f"{directory}: cannot be written")
+        profiler = self.torch.profiler
+        activities = [profiler.ProfilerActivity.CPU]
+        if self.torch.cuda.is_initialized():
+            activities.append(profiler.ProfilerActivity.CUDA)
+        self.thread, self.step = get_ident(), self.recorder.step_next
+        self.own = True
+        try:
+            made = self.profile = profiler.profile(activities=activities)
+            made.start()
+            self.mark = profiler.record_function(f"ProfilerStep#{self.step}")
+            self.mark.__enter__()
+        finally:
+            self.own = False
+
+    def _finish(self) -> None:
+        """The traced step has ended: stop, write the trace, and let a child read it."""
+        length_ns, typical_ns = lengths(self.recorder)
+        self.slowdown_ns = max(length_ns - typical_ns, 0) if typical_ns else 0
+        self._charge(self.slowdown_ns)
+        self.ended_unix_ns = time_ns()
+        profile = self._stop()
+        fd, path = tempfile.mkstemp(prefix="goodput-", suffix=".trace.json", dir=self._directory())
+        try:
+            profile.export_chrome_trace(path)
+            # Kineto may have made the file anew.
+            os.close(fd)
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            size = os.fstat(fd).st_size
+            if not 0 < size <= TRACE_BYTES_MAX:
+                raise OSError(f"the trace has {size} bytes; at most {TRACE_BYTES_MAX} are read")
+            self.analysis = Analysis(fd, self.environ)
+            if self.keep:
+                name = os.path.basename(self.session.writer.path or "goodput")
+                os.replace(path, os.path.join(os.path.dirname(path), f"{name}.trace.json"))
+        finally:
+            os.close(fd)
+            try:
+                os.unlink(path)
+            except OSError:
+                pass  # Kept under another name.
+
+    def _stop(self):
+        """Stop our profiler, which is no longer ours then. Raises what that raises."""
+        profile, mark, self.profile, self.mark = self.profile, self.mark, None, None
+        if self.thread != get_ident():
+            raise RuntimeError("the step loop went to another thread during a deep look")
+        try:
+            if mark is not None:
+                mark.__exit__(None, None, None)
+            profile.stop()
+        except BaseException:
+            self._force_off()
+            raise
+        return profile
+
+    def _force_off(self) -> None:
+        """Our profiler could not be started or stopped as a whole: what runs of it must not go on."""
+        autograd = self.torch.autograd
+        if autograd._profiler_enabled():
+            autograd._disable_profiler()
+        turn = getattr(autograd.profiler, "_set_is_profiler_enabled", None)
+        if turn is not None:
+            turn(False)
+
+    def leave(self) -> None:
+        """The traced step is left, or somebody needs the profiler, or the process forks or ends: no result."""
+        if self.profile is not None and self.thread == get_ident():
+            began_ns = perf_counter_ns()
+            try:
+                self.skipped += 1
+                self._drop()
+                self._charge(perf_counter_ns() - began_ns)
+                self._put_off()
+            except Exception as error:
+                self._fail(error)
+
+    def _drop(self) -> None:
+        """Stop without a result, and without waiting for the device."""
+        if self.profile is None:
+            return
+        inner = getattr(self.profile, "profiler", None)
+        if inner is not None:
+            inner.use_device = None
+        try:
+            self._stop()
+        except Exception:
+            pass  # It is off all the same.
+
+    def _fail(self, error: Exception) -> None:
+        self._drop()
+        self.failed += 1
+        self.in_a_row += 1
+        self.why = f"{type(error).__name__}: {shown(error)}"
+        self.off = self.in_a_row >= FAILURES_MAX
+        self.session.say(f"deep look: {self.why}")
+        if self.off:
+            self.session.say(f"deep look: {FAILURES_MAX} failed one after the other; there will be no more")
+
+    def _charge(self, ns: int) -> None:
+        """Count a cost, which the budget is not to take for that of its own measure."""
+        self.cost_ns += ns
+        self.this_cost_ns += ns
+        self.recorder.extra_cost_ns += ns
+        self.auto.budget.counted_ns = getattr(self.auto.budget, "counted_ns", 0) + ns
+
+    def _directory(self) -> str:
+        """Not where the pages lie: that is most often memory."""
+        return self.environ.get("TMPDIR") or "/tmp"
+
+    # -- what was found
+
+    def collect(self) -> None:
+        """Take the child's result if it is done."""
+        if self.analysis is None or self.analysis.owner != os.getpid():
+            return
+        began_ns = perf_counter_ns()
+        try:
+            done = self.analysis.poll()
+            if done is None:
+                return
+            self.analysis = None
+            self._take(*done)
+        except Exception as error:
+            self.analysis = None
+            self._fail(error)
+        self._write()
+        self._charge(perf_counter_ns() - began_ns)
+
+    def _take(self, raw: bytes, cpu_ns: int) -> None:
+        document = json.loads(raw)
+        costs = {"cost_ns": self.this_cost_ns, "slowdown_ns": self.slowdown_ns, "analysis_ns": cpu_ns}
+        when = {"unix_ns": self.ended_unix_ns, "step": self.step}
+        self.seen = deep_look.checked_seen({**deep_look.seen_of(document), **when, **costs})
+        self.looks += 1
+        self.in_a_row = 0
+
+    def is_due_or_done(self) -> bool:
+        """Whether there is anything to say of looks so far."""
+        return self.looks + self.skipped + self.failed > 0 or self.analysis is not None
+
+    def document(self) -> dict:
+        """The look as look.py describes it."""
+        identity = self.session.identity
+        return {
+            "version": 1,
+            **{name: identity.get(name, 0) for name in ("run", "rank", "attempt")},
+            **{name: getattr(self, name) for name in ("looks", "skipped", "failed", "cost_ns", "every_ns")},
+            "unix_ns": time_ns(),
+            "why": self.why,
+            "seen": self.seen,
+        }
+
+    def _write(self) -> None:
+        path = self.session.writer.path if self.session.writer is not None else None
+        if path is None:
+            return
+        try:
+            deep_look.write(path, self.document())
+        except (OSError, ValueError) as error:
+            self.session.say(f"deep look: cannot write what was found: {shown(error)}")
+
+    # -- the end, and other processes
+
+    def close(self) -> None:
+        """What is measured ends: no profiler and no child stays."""
+        self.leave()
+        self.collect()
+        self.wanted = False
+        if self.analysis is not None:
+            self.analysis.end()
+            self.analysis = None
+
+    def after_fork(self) -> None:
+        """In the child, which has neither the profiler (see `leave`) nor the analysis."""
+        if self.analysis is not None:
+            self.analysis.end()
+        self.profile = self.mark = self.analysis = None
+        self.wanted, self.due_ns = False, None
+
+
+def lengths(recorder) -> tuple[int, int]:
+    """(ns of the last step, median of up to NEIGHBOURS before it, 0 where there are none), from the page's ring."""
+    words, newest, found = recorder.words, recorder.steps, []
+    before = None
+    for number in range(newest, max(newest - page.STEP_RING // 2, 0), -1):
+        at = page.W_STEP_RING + (number - 1) % page.STEP_RING * page.STEP_WORDS
+        if words[at + page.R_NUMBER] != number:
+            continue  # Steps that rested have one record.
+        if before is not None:
+            found.append(before[1] // (before[0] - number))
+            if len(found) > NEIGHBOURS:
+                break
+        before = (number, words[at + page.R_END] - words[at + page.R_START])
+    if before is not None and len(found) <= NEIGHBOURS:
+        found.append(before[1])
+    return (found[0], round(median(found[1:]))) if len(found) > 1 else (found[0] if found else 0, 0)

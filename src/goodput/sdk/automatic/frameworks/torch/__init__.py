@@ -1,0 +1,1 @@
+"""PyTorch: one file per part of it that is patched."""

@@ -1,0 +1,159 @@
+"""The backward pass: `torch.autograd.backward`, which `Tensor.backward` calls, and `torch.autograd.grad`.
+
+Gradients that DistributedDataParallel reduces are waited for at the very end, in C++, by a callback of the autograd
+engine. A callback queued before that one, from a hook on the loss, runs when all of the backward pass is done and
+nothing was waited for yet: what is left of the call from there on is exposed communication.
+"""
+
+from __future__ import annotations
+
+import functools
+from _thread import get_ident
+
+from goodput.sdk.automatic import hooks as kinds
+from goodput.sdk.automatic.frameworks.torch.communication import backward_runs_here
+from goodput.sdk.automatic.hooks import hook, stand_in
+from goodput.sdk.automatic.step_detection import BACKWARD, FORWARD, NOTHING
+
+MODULE = "torch"
+RELIES_ON = """torch/_tensor.py: Tensor.backward calls torch.autograd.backward by that name.
+torch/csrc/autograd/engine.cpp: final callbacks run in the order in which they were queued, after the last node and
+on the caller's streams. torch/csrc/distributed/c10d/reducer.cpp: Reducer waits in such a callback, queued when the
+last gradient is ready, in the pass that computes it; with static_graph its first all-reduce is made there too."""
+TENSORS_MAX = 8  # roots of one backward pass that are watched
+
+
+def apply(torch, auto) -> None:
+    is_compiling, phase, recorder = torch.compiler.is_dynamo_compiling, auto.backward, auto.recorder
+    waits = Waits(torch, auto)
+
+    def timed(function):
+        @functools.wraps(function)
+        def any_call(*args, **kwargs):
+            if recorder.thread != get_ident() or recorder.inside or recorder.resting:
+                if not recorder.reducers or not recorder.inside:
+                    return function(*args, **kwargs)
+                return waits.run_inner(function, args, kwargs)
+            if recorder.unseen:
+                auto.unseen.look()
+            if recorder.evaluating or not recorder.step_start_ns:
+                auto.trains()
+            if recorder.after == FORWARD:
+                recorder.gap = auto.forward_word
+            elif recorder.after == NOTHING:
+                auto.lost_sight()
+            recorder.trained = recorder.inside = True
+            recorder.micro_batches += 1
+            try:
+                if recorder.reducers:
+                    return phase.run(waits.run, function, args, kwargs)
+                return phase.run(function, *args, **kwargs)
+            finally:
+                recorder.inside = False
+                recorder.after = BACKWARD
+
+        fast = hook(kinds.BACKWARD, phase, function, any_call, gap=auto.forward_word)
+
+        @functools.wraps(function)
+        def call(*args, **kwargs):
+            return function(*args, **kwargs) if is_compiling() else fast(*args, **kwargs)
+
+        return fast, call
+
+    stand_in(auto, torch.autograd, "backward", *timed(torch.autograd.backward))
+    auto.patches.replace(torch.autograd, "grad", _timed_grad(torch.autograd.grad, auto, is_compiling))
+
+
+def _timed_grad(function, auto, is_compiling):
+    """Gradients that a loss is made of: computing, too, but no backward pass of a step."""
+    recorder, phase = auto.recorder, auto.backward
+
+    @functools.wraps(function)
+    def grad(*args, **kwargs):
+        if is_compiling() or recorder.thread != get_ident() or recorder.inside or recorder.evaluating:
+            return function(*args, **kwargs)
+        return phase.run(function, *args, **kwargs)
+
+    return grad
+
+
+class Waits:
+    """The end of a backward pass, from its last computation to the last gradient reduced."""
+
+    def __init__(self, torch, auto):
+        self.auto, self.tensor, self.engine = auto, torch.Tensor, torch.autograd.Variable._execution_engine
+        self.in_backward = backward_runs_here(torch)
+
+    def run(self, function, args, kwargs):
+        """Call the backward pass, watched."""
+        wait = self._watched(args, kwargs)
+        if wait is None:
+            return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            wait.end()
+
+    def run_inner(self, function, args, kwargs):
+        """Call a backward pass inside another, as re-entrant activation checkpointing does.
+
+        A reducer whose last gradient is computed in it waits at its end.
+        """
+        if self.auto.recorder.thread == get_ident() or self.in_backward():
+            return self.run(function, args, kwargs)
+        return function(*args, **kwargs)
+
+    def _watched(self, args, kwargs):
+        """Ask to be called before the first computation; None where nothing says when that is."""
+        tensors = args[0] if args else kwargs.get("tensors")
+        tensors = tensors if isinstance(tensors, (tuple, list)) else (tensors,)
+        wait = Wait(self)
+        for tensor in tensors[:TENSORS_MAX]:
+            try:
+                if isinstance(tensor, self.tensor) and tensor.requires_grad:
+                    wait.handles.append(tensor.register_hook(wait.first_gradient))
+            except Exception:
+                continue
+        return wait if wait.handles else None
+
+
+class Wait:
+    """One backward pass.
+
+    entered  False before the end of its computation; then the thread that has told it
+    """
+
+    __slots__ = ("auto", "engine", "entered", "handles", "queued")
+
+    def __init__(self, waits: Waits):
+        self.auto, self.engine = waits.auto, waits.engine
+        self.entered, self.queued, self.handles = 0, False, []
+
+    def first_gradient(self, _gradient) -> None:
+        if not self.queued:
+            self.queued = True
+            try:
+                self.engine.queue_callback(self.all_computed)
+            except Exception:
+                pass
+
+    def all_computed(self) -> None:
+        """The engine calls this after the last computation, before the callbacks queued since."""
+        auto, self.entered = self.auto, get_ident()
+        if auto.recorder.thread == self.entered:
+            auto.communication.__enter__()
+        elif auto.recorder.device is not None:
+            # A thread of autograd's: the step thread waits for it, in the phase of the backward pass.
+            auto.tell_device(auto.backward.total)
+
+    def end(self) -> None:
+        """The call is about to return, or has raised."""
+        for handle in self.handles:
+            handle.remove()
+        auto = self.auto
+        if not self.entered:
+            return
+        if auto.recorder.thread == self.entered:
+            auto.communication.__exit__(None, None, None)
+        else:
+            auto.tell_device(auto.communication.total)

@@ -1,0 +1,111 @@
+"""Collectives that a script calls by hand, and the waits for those that run beside the computation.
+
+In: calls of torch.distributed on the step thread, or on a thread of autograd's for which the step thread waits. Out:
+the phase `communication`, and on autograd's threads the boundaries of the device clock alone. A call with
+async_op=True returns at once; what the step feels of it is `Work.wait`. What DistributedDataParallel and FSDP wait
+for has patches of its own (ddp.py, fsdp1.py, fsdp2.py), made with `timer`, as have functional collectives.
+
+What a thread that neither steps nor runs a backward pass calls, as a checkpoint's in the background, is left alone.
+So is a call inside another: communication is told once. It does not know which ranks meet.
+"""
+
+from __future__ import annotations
+
+import functools
+from _thread import get_ident
+
+from goodput.wire.identity import from_environment
+
+MODULE = "torch"
+RELIES_ON = """torch/distributed/distributed_c10d.py: the functions of NAMES, which torch.distributed carries under the same
+names; torch/csrc/distributed/c10d/init.cpp: the class Work with `wait`; torch/csrc/autograd/init.cpp:
+_current_graph_task_id() is -1 in a thread that runs no backward pass. Older versions lack some of the names."""
+NAMES = (
+    *("all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "all_gather", "all_gather_coalesced"),
+    *("all_gather_into_tensor", "all_gather_single", "_all_gather_base", "gather", "scatter"),
+    *("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single", "_reduce_scatter_base"),
+    *("all_to_all", "all_to_all_single", "barrier", "monitored_barrier"),
+    *("send", "recv", "batch_isend_irecv", "all_gather_object", "gather_object", "broadcast_object_list"),
+    *("scatter_object_list", "send_object_list", "recv_object_list"),
+)
+
+
+def apply(torch, auto) -> None:
+    if not torch.distributed.is_available():
+        return
+    timed = timer(torch, auto)
+    package, module = torch.distributed, torch.distributed.distributed_c10d
+    for name in NAMES:
+        if hasattr(module, name):
+            call = timed(getattr(module, name))
+            auto.collectives[call] = getattr(module, name)
+            auto.patches.replace(module, name, call)
+            if hasattr(package, name):
+                auto.patches.replace(package, name, call)
+    auto.patches.replace(module.Work, "wait", timed(module.Work.wait))
+    _watch_groups(torch, auto)
+
+
+def timer(torch, auto):
+    """Wraps a function that may wait for other ranks: its time is communication, where the step feels it.
+
+    The inert wrapper of a removed patch is the function itself: others may have imported it by name.
+    """
+    phase, recorder, is_compiling = auto.communication, auto.recorder, torch.compiler.is_dynamo_compiling
+    word, in_backward = phase.total, backward_runs_here(torch)
+
+    def timed(function):
+        @functools.wraps(function)
+        def call(*args, **kwargs):
+            if is_compiling() or auto.evaluating or auto.removed:
+                return function(*args, **kwargs)
+            if recorder.thread == get_ident():
+                if recorder.current == word:
+                    return function(*args, **kwargs)
+                return phase.run(function, *args, **kwargs)
+            if recorder.device is None or auto.waiting == get_ident() or not in_backward():
+                return function(*args, **kwargs)
+            before, auto.waiting = auto.waiting, get_ident()
+            auto.tell_device(recorder.current)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                auto.tell_device(word)
+                auto.waiting = before
+
+        return call
+
+    return timed
+
+
+def backward_runs_here(torch):
+    """A function that says whether the calling thread runs a backward pass; never, where PyTorch does not say."""
+    task = getattr(torch._C, "_current_graph_task_id", None)
+    return (lambda: False) if task is None else (lambda: task() != -1)
+
+
+def _watch_groups(torch, auto) -> None:
+    """A process that joins a group is a rank, and knows which one."""
+    package, module = torch.distributed, torch.distributed.distributed_c10d
+    init = module.init_process_group
+
+    @functools.wraps(init)
+    def init_process_group(*args, **kwargs):
+        try:
+            # Where the launcher has said which rank this is, the page is there while the ranks wait for each other.
+            if not auto.removed and "rank" in from_environment(auto.session.environ):
+                auto.is_rank()
+        except Exception:
+            pass
+        result = init(*args, **kwargs)
+        try:
+            if not auto.removed:
+                # First its place: a page that began as another rank's would be in that one's way.
+                auto.session.place(module.get_rank(), module.get_world_size())
+                auto.is_rank()
+        except Exception:
+            pass
+        return result
+
+    auto.patches.replace(module, "init_process_group", init_process_group)
+    auto.patches.replace(package, "init_process_group", init_process_group)

@@ -1,0 +1,34 @@
+"""DistributedDataParallel: what it waits for beside the reducer's wait in backward (patches/backward.py).
+
+In: models wrapped, and their forward passes. Out: the phase `communication` around the broadcast of buffers and the
+agreement on buckets, both in forward. It does not know gradients.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+from goodput.sdk.automatic.frameworks.torch.communication import timer
+
+MODULE = "torch.nn.parallel.distributed"
+RELIES_ON = """torch/nn/parallel/distributed.py: DistributedDataParallel.__init__ makes the reducer; _pre_forward calls
+_sync_buffers, which waits for rank 0's buffers, and in the second pass Reducer._rebuild_buckets waits for rank 0's
+order of buckets (torch/csrc/distributed/c10d/reducer.cpp, sync_bucket_indices)."""
+
+
+def apply(module, auto) -> None:
+    timed = timer(sys.modules["torch"], auto)
+    kind, reducer = module.DistributedDataParallel, module.dist.Reducer
+    made = kind.__init__
+
+    @functools.wraps(made)
+    def __init__(self, *args, **kwargs):
+        made(self, *args, **kwargs)
+        if not auto.removed:
+            auto.reducers += 1
+            auto.is_rank()
+
+    auto.patches.replace(kind, "__init__", __init__)
+    auto.patches.replace(kind, "_sync_buffers", timed(kind._sync_buffers))
+    auto.patches.replace(reducer, "_rebuild_buckets", timed(reducer._rebuild_buckets))

@@ -1,0 +1,64 @@
+"""Deep looks, where `GOODPUT_DEEP_LOOK` asks for them; without it nothing is imported or replaced.
+
+A profiler of the user's ends a look of ours before it begins: two at a time make torch crash at the process's end.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+
+MODULE = "torch"
+RELIES_ON = """torch/profiler/profiler.py: profile(activities=...).start, stop, export_chrome_trace, without a schedule
+no warm-up. torch/autograd/profiler.py: profile._prepare_trace comes before, profile.__exit__ after all that a
+profiler does; _run_on_profiler_start is called by emit_nvtx and emit_itt too; profile.__exit__ synchronises
+use_device. torch.autograd._profiler_enabled tells of this thread."""
+
+
+def apply(torch, auto) -> None:
+    setting = auto.session.environ.get("GOODPUT_DEEP_LOOK", "")
+    if not setting.strip():
+        return
+    from goodput.sdk.automatic.deep_look import DeepLook, interval_ns
+
+    every_ns = interval_ns(setting, auto.session.say)
+    if not every_ns:
+        return
+    look = DeepLook(auto, torch, every_ns, auto.session.environ)
+    _give_way(torch.autograd.profiler, auto.patches, look)
+    auto.deep_look = look
+    auto.after_step.append(look.after_step)
+    auto.now_and_then.append(look.now_and_then)
+    auto.patches.undo(look.close)
+    os.register_at_fork(before=look.leave, after_in_child=look.after_fork)
+
+
+def _give_way(module, patches, look) -> None:
+    """See the user's profilers come and go."""
+    prepare, leave, starts = (
+        module.profile._prepare_trace,
+        module.profile.__exit__,
+        module._run_on_profiler_start,
+    )
+
+    @functools.wraps(prepare)
+    def _prepare_trace(self, *args, **kwargs):
+        if not look.own:
+            look.leave()
+            look.users.add(self)
+        return prepare(self, *args, **kwargs)
+
+    @functools.wraps(leave)
+    def __exit__(self, *args, **kwargs):
+        look.users.discard(self)
+        return leave(self, *args, **kwargs)
+
+    @functools.wraps(starts)
+    def _run_on_profiler_start():
+        if not look.own:
+            look.leave()
+        return starts()
+
+    patches.replace(module.profile, "_prepare_trace", _prepare_trace)
+    patches.replace(module.profile, "__exit__", __exit__)
+    patches.replace(module, "_run_on_profiler_start", _run_on_profiler_start)

@@ -1,0 +1,34 @@
+"""Functional collectives, as DTensor's: the wait for one, at the first use of what it returned.
+
+In: `wait_tensor`, called by AsyncCollectiveTensor when its values are wanted. Out: the phase `communication`. A
+collective that Dynamo rewrites when it traces it is rewritten too where it meets the timed one.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FunctionType
+
+from goodput.sdk.automatic.frameworks.torch.communication import timer
+
+MODULE = "torch.distributed._functional_collectives"
+RELIES_ON = """torch/distributed/_functional_collectives.py: AsyncCollectiveTensor.trigger_wait and wait call wait_tensor by
+that name; traceable_collective_remaps has collectives of distributed_c10d, imported by name, as keys, by which
+torch/_dynamo/variables/functions.py (CollectiveFunctionRewriteVariable) finds what to trace, comparing them with what
+torch.distributed carries."""
+
+
+def apply(module, auto) -> None:
+    auto.patches.replace(module, "wait_tensor", timer(sys.modules["torch"], auto)(module.wait_tensor))
+    original_of = auto.collectives
+    for name, value in list(vars(module).items()):
+        # Imported by name after it had been replaced: nothing else would put it back here.
+        original = original_of.get(value) if isinstance(value, FunctionType) else None
+        if original is not None:
+            setattr(module, name, original)
+    remaps = getattr(module, "traceable_collective_remaps", {})
+    for ours, theirs in original_of.items():
+        traced = remaps.get(theirs) or remaps.get(ours)
+        if traced is not None:
+            remaps[ours] = remaps[theirs] = traced
+            auto.patches.undo(lambda ours=ours: remaps.pop(ours, None))

@@ -1,0 +1,204 @@
+"""The wait for the loader: the `__next__` of every DataLoader's iterator, and its making.
+
+A batch of a loader that training has used before, or of any while none has been, is one to train on; another's, or
+one fetched with gradients off, begins an evaluation. Iterables that are no DataLoader are timed by
+`goodput.loader(iterable)`.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from _thread import get_ident
+from operator import index
+from time import perf_counter_ns
+
+from goodput.sdk.automatic.hooks import NEXT, hook
+from goodput.sdk.automatic.step_detection import NOTHING, quietly
+from goodput.sdk.startup.user_signals import pass_on
+
+MODULE = "torch"
+RELIES_ON = """torch/utils/data/dataloader.py: DataLoader.__iter__ returns an iterator whose class inherits
+_BaseDataLoaderIter.__next__."""
+DEPTH_MAX = 4
+ASKED_MAX = 16
+ITERATORS_MAX = 64
+
+
+def apply(torch, auto) -> None:
+    module, loaders = torch.utils.data.dataloader, Loaders(auto, torch.is_grad_enabled)
+    recorder, phase = auto.recorder, auto.loader
+    auto.loaders, grad_is_on, size = loaders, torch.is_grad_enabled, sizer(torch)
+    auto.is_worker = lambda: torch.utils.data.get_worker_info() is not None
+    iterate, advance = module.DataLoader.__iter__, module._BaseDataLoaderIter.__next__
+
+    @functools.wraps(iterate)
+    def __iter__(self):
+        if recorder.inside or recorder.evaluating or recorder.thread != get_ident():
+            made = iterate(self)
+        else:
+            made = phase.run(iterate, self)
+        loaders.made(made, self)
+        return made
+
+    @functools.wraps(advance)
+    def any_next(self):
+        if recorder.inside or (recorder.thread != get_ident() and not auto.is_here()) or recorder.fetching:
+            return advance(self)  # A loader inside the dataset of another is part of its fetch.
+        if recorder.resting:
+            return loaders.at_rest(advance, self)
+        if recorder.unseen:
+            auto.unseen.look()
+        if not loaders.is_current(self):
+            loaders.change(self)
+        elif loaders.asked and loaders.asked[-1] is loaders._loader:
+            loaders.asked.pop()  # Twice without another in between, as in an evaluation.
+        if recorder.evaluating:
+            if not loaders.trains or not grad_is_on():
+                return advance(self)
+            auto.stop_evaluation()
+        elif not grad_is_on() or not loaders.trains:
+            auto.start_evaluation()
+            if recorder.evaluating:
+                return advance(self)
+        auto.forget_raised()
+        if not recorder.step_start_ns:
+            auto.open_step()
+        recorder.after = NOTHING
+        try:
+            recorder.fetching = True
+            batch = phase.run(auto.next_of, advance, self)
+        finally:
+            recorder.fetching = False
+        recorder.fetched = True
+        if recorder.counting or not recorder.batch_samples:
+            recorder.batch_samples += size(batch)
+        return batch
+
+    __next__ = hook(NEXT, phase, advance, any_next, test=grad_is_on)
+    auto.patches.replace(module.DataLoader, "__iter__", __iter__)
+    auto.patches.replace(module._BaseDataLoaderIter, "__next__", __next__)
+    auto.after_step.append(loaders.step_ended)
+
+
+class Loaders:
+    """Which loaders are for training, and whose samples are counted.
+
+    trains  whether the loader asked last is for training, or any may be
+    asked   loaders that were asked in this step, besides the last, and may be for training too
+    """
+
+    def __init__(self, auto, grad_is_on):
+        self.auto, self.recorder, self.trains, self.session = auto, auto.recorder, True, auto.session
+        # (iterator, its loader). No dictionary of weak keys: what a signal handler raises while that forgets one is lost.
+        self._of: list = []
+        self._training: weakref.WeakSet = weakref.WeakSet()
+        self._current = self._counted = self._loader = _nothing
+        self.asked: list = []
+        self._may_train, self._grad_is_on = False, grad_is_on
+
+    def is_current(self, iterator) -> bool:
+        return self._current() is iterator
+
+    def made(self, iterator, loader) -> None:
+        """A loader has been asked for its iterator, which may be that of the epoch before."""
+        try:
+            pair = (weakref.ref(iterator), weakref.ref(loader))
+        except TypeError:
+            return
+        self._of[:] = [each for each in self._of if each[0]() is not None][-ITERATORS_MAX:]
+        self._of.append(pair)
+
+    @quietly
+    def change(self, iterator) -> None:
+        """Another iterator than the last one is asked."""
+        loader = next((of() for made, of in reversed(self._of) if made() is iterator), None)
+        if loader is None:  # Made for one loop alone, and gone.
+            loader = iterator
+        self._current, self._loader = weakref.ref(iterator), weakref.ref(loader)
+        known = loader in self._training
+        self.trains = known or not self._training
+        recorder = self.recorder
+        # Of another loader this batch may be the first of an evaluation, unless it turns out that a step trained on it.
+        self._may_train = not recorder.evaluating and self._grad_is_on()
+        if self._may_train and not known and len(self.asked) < ASKED_MAX:
+            self.asked.append(self._loader)
+        # Of several loaders in a step the first one's samples count.
+        if not recorder.batch_samples:
+            self._counted = self._loader
+        recorder.counting = self._counted() is loader
+        # The compiled hook knows training iterators alone.
+        recorder.iterator = self._current if known else None
+        self.auto.look_at(iterator)
+        self.auto.unsettled, recorder.plain = True, False
+
+    def at_rest(self, advance, iterator):
+        """advance(iterator) while nothing is measured but how long batches are waited for."""
+        if not self.is_current(iterator) and not self._grad_is_on():
+            return advance(iterator)
+        recorder, came, began_ns = self.recorder, False, perf_counter_ns()
+        try:
+            recorder.fetching = True
+            batch = advance(iterator)
+            came = True
+            return batch
+        finally:
+            recorder.fetching, took_ns = False, perf_counter_ns() - began_ns
+            if recorder.resting:
+                recorder.rest_loader_ns += took_ns
+                # What is said of loaders with workers is of measured steps, which know the reasons, too.
+                if recorder.looking:
+                    self.auto.came(took_ns, came)
+
+    def step_ended(self) -> None:
+        """What was fetched in a step that has trained was for training."""
+        self._training.update(loader for loader in (ref() for ref in self.asked) if loader is not None)
+        self.asked.clear()
+        loader = self._loader()
+        if loader is not None and (self.trains or self._may_train):
+            self._training.add(loader)
+            self.trains, self.recorder.iterator = True, self._current
+        # It may be the first of the next step, too.
+        self._counted, self.recorder.counting = self._loader, True
+
+    def forget(self) -> None:
+        """A trainer begins to train, or an epoch: its loaders may be others than before."""
+        self._training.clear()
+        self.asked.clear()
+        self._current = self._counted = self._loader = _nothing
+        self.recorder.iterator, self.recorder.looking = None, False
+
+
+def _nothing() -> None:
+    """A reference to what is gone."""
+
+
+def sizer(torch):
+    """A function that says how many samples a batch has: the first dimension of the first tensor in it, else 0.
+
+    A batch may be anything of the user's: what raises when it is asked has none.
+    """
+    tensor = torch.Tensor
+
+    def first_dimension(batch) -> int:
+        for _ in range(DEPTH_MAX):
+            if isinstance(batch, tensor):
+                return batch.shape[0] if batch.ndim else 1
+            if isinstance(batch, (list, tuple)):
+                if len(batch) == 0:  # Not its truth, which a class of the user's may refuse.
+                    return 0
+                batch = batch[0]
+            elif hasattr(batch, "values") and hasattr(batch, "keys"):
+                batch = next(iter(batch.values()), None)
+            else:
+                return 0
+        return 0
+
+    def size(batch) -> int:
+        try:
+            return max(index(first_dimension(batch)), 0)
+        except Exception as error:
+            pass_on(error)
+            return 0
+
+    return size

@@ -1,0 +1,102 @@
+"""What the model and the device say of themselves at the first training call: device, dtype, FLOPs; the device clock.
+
+FLOPs are found where a formula holds: models of Hugging Face transformers (goodput.sdk.automatic.transformer_sizes), with the tokens of the
+first step. With GOODPUT_COUNT_FLOPS=1 any other model is counted once by goodput.flops.count on a copy without data.
+Else they stay unknown.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+from goodput.sdk.device.torch_events import describe, device_clock
+
+MODULE = "torch"
+RELIES_ON = """torch/amp/autocast_mode.py: torch.get_autocast_dtype and torch.is_autocast_enabled take a device type."""
+# As the tables of peaks name them.
+DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
+
+
+def apply(torch, auto) -> None:
+    what = Model(torch, auto)
+    auto.roots.first_call.append(what.first_call)
+    auto.before_first_step.append(what.first_step)
+
+
+class Model:
+    """What was seen in the first step. Nothing of the user's is kept alive, except the batch where it is to be counted."""
+
+    def __init__(self, torch, auto):
+        self.torch, self.auto = torch, auto
+        self.module = self.tokens = self.call = self.seen = None
+        self.counts = auto.session.environ.get("GOODPUT_COUNT_FLOPS", "") not in ("", "0")
+
+    def first_call(self, module, args, kwargs) -> None:
+        """A root module is called to train for the first time."""
+        parameter = next(iter(module.parameters()), None)
+        if parameter is None or self.seen is not None:
+            return
+        self.seen, self.module = parameter.device.type, weakref.ref(module)
+        self.tokens = tokens_of(args, kwargs)
+        if self.counts:
+            self.call = args, kwargs
+        session = self.auto.session
+        session.tell(dtype=self._dtype(parameter))
+        if parameter.device.type not in ("cpu", "meta"):
+            session.tell(**describe(self.torch))
+            if self.auto.recorder.device is None:
+                device_clock(self.auto.recorder, self.torch)
+
+    def _dtype(self, parameter) -> str | None:
+        torch, kind = self.torch, parameter.device.type
+        dtype = parameter.dtype
+        if torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
+        name = DTYPES.get(str(dtype).rpartition(".")[2])
+        if name == "fp32" and kind == "cuda" and torch.backends.cuda.matmul.allow_tf32:
+            return "tf32"
+        return name
+
+    def first_step(self) -> None:
+        """The first step is about to end: how many passes it had is known."""
+        module = self.module() if self.module is not None else None
+        call, self.call, self.module = self.call, None, None
+        if module is None:
+            return
+        passes = max(self.auto.recorder.micro_batches, 1)
+        flops = transformer_flops(module, self.tokens)
+        if flops is None and call is not None:
+            from goodput.flops import count
+
+            with self.auto.compile:
+                counted = count(module, *call[0], **call[1])
+            flops = counted.model_flops, counted.hardware_flops
+        if flops is not None:
+            model, hardware = (float(each) * passes for each in flops)
+            self.auto.session.tell(flops_per_step=model, hardware_flops_per_step=hardware)
+
+
+def tokens_of(args, kwargs) -> tuple[int, int] | None:
+    """How many tokens this batch has, and how many a sequence; None where it has none."""
+    tokens = kwargs.get("input_ids", args[0] if args else None)
+    try:
+        if len(getattr(tokens, "shape", ())) != 2 or tokens.is_floating_point():
+            return None
+        return tokens.numel(), tokens.shape[1]
+    except Exception:
+        return None  # No tensor, or a nested one.
+
+
+def transformer_flops(module, tokens: tuple[int, int] | None) -> tuple[float, float] | None:
+    """Model and hardware FLOPs of one forward and backward pass over so many tokens, None where no formula holds."""
+    if tokens is None:
+        return None
+    from goodput.sdk.automatic.transformer_sizes import sizes_of
+
+    for wrapped in ("_orig_mod", "module", "_orig_mod"):
+        module = getattr(module, wrapped, module)
+    sizes = sizes_of(module)
+    if sizes is None:
+        return None
+    found = sizes.flops(*tokens, bool(getattr(module, "is_gradient_checkpointing", False)))
+    return found.model, found.hardware

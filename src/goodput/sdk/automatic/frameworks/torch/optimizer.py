@@ -1,0 +1,177 @@
+"""Optimizers: `step` is a phase and bounds a step of training; `zero_grad` is part of the phase.
+
+torch's own global hooks are called around the step of every optimizer, whenever that was made.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from _thread import get_ident
+
+from goodput.sdk.automatic.hooks import AFTER_STEP, BEFORE_STEP, ZERO_GRAD, hook, stand_in
+from goodput.sdk.automatic.step_detection import BACKWARD
+from goodput.sdk.recorder.recorder import compiled
+from goodput.sdk.startup.user_signals import pass_on
+
+MODULE = "torch"
+RELIES_ON = """torch/optim/optimizer.py: register_optimizer_step_pre_hook and register_optimizer_step_post_hook, called
+by what profile_hook_step returns as hook(optimizer, args, kwargs); the post hooks are not called where step raises.
+torch/utils/hooks.py: the handle of one has hooks_dict_ref() and id. Adam and its kin keep the number of steps done in
+state[parameter]["step"]. torch/amp/grad_scaler.py: GradScaler.step calls
+optimizer.step unless gradients are not finite."""
+FRAMES_MAX = 64  # between an optimizer's step and that of the one that it wraps
+
+
+def apply(torch, auto) -> None:
+    # The package removes its modules' names after importing them.
+    module, is_compiling = sys.modules["torch.optim.optimizer"], torch.compiler.is_dynamo_compiling
+    recorder = auto.recorder
+
+    @silent
+    def before_any(optimizer, args, kwargs) -> None:
+        if recorder.thread == get_ident() and not auto.preparing and not recorder.resting:
+            if not recorder.steps and recorder.anchor() is None:
+                auto.go_on_after(steps_known(optimizer, torch))
+            auto.optimizer_begins(optimizer)
+
+    @silent
+    def after_any(optimizer, args, kwargs) -> None:
+        if recorder.resting:
+            auto.rested(optimizer, compiled)  # The compiled hook has counted it.
+        elif not auto.preparing:
+            auto.optimizer_ends(optimizer)
+
+    # All steps run in a function of this code.
+    code = torch.optim.Optimizer.profile_hook_step(_nothing).__code__
+    auto.in_a_step = functools.partial(is_inside, code)
+    phase, word = auto.optimizer, auto.optimizer_word
+    begin = hook(BEFORE_STEP, phase, before_any, before_any, gap=word)
+    end = hook(AFTER_STEP, phase, after_any, after_any)
+
+    def before(optimizer, args, kwargs) -> None:
+        if not is_compiling():
+            begin(optimizer, args, kwargs)
+
+    def after(optimizer, args, kwargs) -> None:
+        if not is_compiling():
+            end(optimizer, args, kwargs)
+
+    for register, fast, traceable in (
+        (module.register_optimizer_step_pre_hook, begin, before),
+        (module.register_optimizer_step_post_hook, end, after),
+    ):
+        handle = register(fast)
+        auto.patches.undo(handle.remove)
+        auto.before_compiler.append(functools.partial(_exchange, handle, traceable))
+
+    made = torch.optim.Optimizer.__init__
+
+    @functools.wraps(made)
+    def __init__(self, *args, **kwargs):
+        made(self, *args, **kwargs)
+        auto.unseen.note(self)
+        if auto.is_rank():
+            auto.wake()  # Its steps may be those of another training.
+
+    auto.patches.replace(torch.optim.Optimizer, "__init__", __init__)
+    _watch_zero_grad(torch, auto)
+    _watch_scaler(torch, auto)
+
+
+def _exchange(handle, function) -> None:
+    """Put another function in the place of a registered hook, where that still is."""
+    hooks = handle.hooks_dict_ref()
+    if hooks is not None and handle.id in hooks:
+        hooks[handle.id] = function
+
+
+def silent(function):
+    """The same function; what goes wrong in it, whatever the optimizer holds, is not raised into the training."""
+
+    @functools.wraps(function)
+    def call(optimizer, args, kwargs) -> None:
+        try:
+            function(optimizer, args, kwargs)
+        except Exception as error:
+            pass_on(error)
+
+    return call
+
+
+def _nothing() -> None:
+    """In the place of an optimizer's step."""
+
+
+def is_inside(code) -> bool:
+    """Whether the function of this code that runs was called by another of it."""
+    frame, found = sys._getframe(1), 0
+    for _ in range(FRAMES_MAX):
+        if frame is None:
+            break
+        found += frame.f_code is code
+        if found > 1:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _watch_zero_grad(torch, auto) -> None:
+    zero, phase, recorder = torch.optim.Optimizer.zero_grad, auto.optimizer, auto.recorder
+    is_compiling = torch.compiler.is_dynamo_compiling
+
+    def any_zero(self, *args, **kwargs):
+        if recorder.evaluating or recorder.thread != get_ident():
+            return zero(self, *args, **kwargs)
+        if recorder.after == BACKWARD:
+            recorder.gap = auto.optimizer_word
+            # A compiled step calls no hooks: where none was ever seen, the gradients that go have been used.
+            if not recorder.optimizer_steps and not recorder.inside and not recorder.optimizer_depth:
+                result = phase.run(zero, self, *args, **kwargs)
+                auto.stepped(self)
+                return result
+        return phase.run(zero, self, *args, **kwargs)
+
+    fast = hook(ZERO_GRAD, phase, zero, functools.wraps(zero)(any_zero), gap=auto.optimizer_word)
+
+    @functools.wraps(zero)
+    def zero_grad(self, *args, **kwargs):
+        return zero(self, *args, **kwargs) if is_compiling() else fast(self, *args, **kwargs)
+
+    stand_in(auto, torch.optim.Optimizer, "zero_grad", fast, zero_grad)
+
+
+def _watch_scaler(torch, auto) -> None:
+    """A step that the scaler of mixed precision leaves out is a step all the same."""
+    scaled = torch.amp.GradScaler.step
+
+    @functools.wraps(scaled)
+    def step(self, optimizer, *args, **kwargs):
+        before = auto.recorder.optimizer_steps
+        result = scaled(self, optimizer, *args, **kwargs)
+        if auto.recorder.optimizer_steps == before and auto.recorder.thread == get_ident():
+            auto.skipped_steps += 1
+            auto.stepped(optimizer)
+        return result
+
+    auto.patches.replace(torch.amp.GradScaler, "step", step)
+
+
+def steps_known(optimizer, torch):
+    """As steps_done; None where the state is no dictionary, or the number not finite."""
+    try:
+        return steps_done(optimizer, torch)
+    except Exception as error:
+        pass_on(error)
+        return None
+
+
+def steps_done(optimizer, torch):
+    """Index of the last step that a restored optimizer has done, None where it does not say so on the host."""
+    for state in optimizer.state.values():
+        done = state.get("step") if isinstance(state, dict) else None
+        if isinstance(done, torch.Tensor):
+            # A number on a device is not asked for: that would wait for the device.
+            done = int(done.item()) if done.is_cpu and done.numel() == 1 else None
+        return done - 1 if isinstance(done, int) and done > 0 else None
+    return None

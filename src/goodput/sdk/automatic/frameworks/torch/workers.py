@@ -1,0 +1,206 @@
+"""Inside the loader: what each worker of a DataLoader does, and what a wait for a batch was for.
+
+The iterators' `__init__` says who makes workers and where they may write, `_worker_loop` is watched in the worker
+(worker.py), and `_next_data` is timed where the step thread waits in the phase `loader` (loads.py). What the loader
+yields, its order, its seeds and its errors stay what they are. A loader without workers is timed in the step thread,
+by the hook of loader.py.
+"""
+
+from __future__ import annotations
+
+import functools
+from _thread import get_ident
+from time import perf_counter_ns, thread_time_ns
+
+from goodput.sdk.automatic.loader_stats import Loads, ask
+from goodput.sdk.automatic.loader_worker import ARGUMENTS, NAME, Collate, Loop
+from goodput.sdk.startup.user_signals import pass_on
+
+MODULE = "torch.utils.data"
+RELIES_ON = """torch/utils/data/dataloader.py: _MultiProcessingDataLoaderIter.__init__(loader) starts its workers with the
+target _utils.worker._worker_loop, in the thread that calls it; _next_data gives the batch _rcvd_idx and adds 1 to
+it; _task_info maps what was asked for and not yet given to (worker,) or (worker, data), of which _tasks_outstanding
+have no data; _worker_result_queue is a multiprocessing queue, and _data_queue the same or, pinned, a queue.Queue;
+_SingleProcessDataLoaderIter._next_data calls _dataset_fetcher.fetch.
+torch/utils/data/_utils/worker.py: _worker_loop(dataset_kind, dataset, index_queue, data_queue, ..., worker_id at 10)
+takes a task as a tuple from index_queue.get and puts (index, data) on data_queue.
+torch/utils/data/_utils/fetch.py: fetchers keep `dataset` and look `self.collate_fn` up once the samples are there."""
+WATCHED = "_goodput_watched"
+KINDS_MAX = 16  # classes of fetchers whose twins are kept
+
+
+def apply(module, auto) -> None:
+    dataloader, upstream = module.dataloader, module._utils.worker
+    names = upstream._worker_loop.__code__.co_varnames
+    if any(names[at] != name for name, at in ARGUMENTS.items()):
+        raise TypeError(f"_worker_loop has other arguments: {', '.join(names[:11])}")
+    loads, loop = Loads(auto.recorder), Loop(upstream._worker_loop)
+    auto.patches.replace(upstream, "_worker_loop", loop)
+    _with_workers(dataloader._MultiProcessingDataLoaderIter, auto, loads, loop)
+    _without_workers(dataloader._SingleProcessDataLoaderIter, module._utils.fetch, auto, loads)
+
+
+def _with_workers(kind, auto, loads: Loads, loop: Loop) -> None:
+    make, advance, recorder, waits = kind.__init__, kind._next_data, auto.recorder, auto.loader.total
+
+    @functools.wraps(make)
+    def __init__(self, loader, *args, **kwargs):
+        began_ns, entry = perf_counter_ns(), _begin(auto, loads, loader, self)
+        if entry is None:
+            return make(self, loader, *args, **kwargs)
+        try:
+            loop.places[get_ident()] = loads.place(entry, auto.session.writer)
+        except Exception as error:
+            pass_on(error)
+        try:
+            make(self, loader, *args, **kwargs)
+        finally:
+            loop.places.pop(get_ident(), None)
+        _keep(auto, loads, self, loader, entry, began_ns)
+
+    @functools.wraps(advance)
+    def _next_data(self):
+        watched = self.__dict__.get(WATCHED)
+        if watched is None or recorder.current != waits or recorder.thread != get_ident():
+            return advance(self)
+        # A loader inside the dataset of another is part of its fetch.
+        if auto.loaders is not None and not auto.loaders.is_current(self):
+            return advance(self)
+        try:
+            asked = ask(self, watched)
+        except Exception as error:
+            _give_up(auto, self, error)
+            return advance(self)
+        try:
+            data = advance(self)
+        except BaseException:
+            loads.raised(perf_counter_ns() - asked[3])
+            raise
+        try:
+            loads.arrived(self, watched, asked, perf_counter_ns())
+        except Exception as error:
+            _give_up(auto, self, error)
+        return data
+
+    auto.patches.replace(kind, "__init__", __init__)
+    auto.patches.replace(kind, "_next_data", _next_data)
+
+
+def _without_workers(kind, fetch, auto, loads: Loads) -> None:
+    make, recorder = kind.__init__, auto.recorder
+    marks = Marks(loads, fetch._BaseDatasetFetcher)
+
+    @functools.wraps(make)
+    def __init__(self, loader, *args, **kwargs):
+        began_ns, entry = perf_counter_ns(), _begin(auto, loads, loader, self)
+        make(self, loader, *args, **kwargs)
+        if entry is not None:
+            _keep(auto, loads, self, loader, entry, began_ns)
+
+    def next_of(advance, iterator):
+        """advance(iterator), in the phase `loader`; what it waits for is looked at now and then."""
+        watched = iterator.__dict__.get(WATCHED)
+        # A loader inside the dataset of another is part of its fetch.
+        if watched is None or watched.workers or loads.inside is not None:
+            return advance(iterator)
+        if recorder.passes > 0 and recorder.iterator is not None and recorder.iterator() is iterator:
+            began_ns = perf_counter_ns()
+            try:
+                batch = advance(iterator)
+            except BaseException:
+                loads.raised(perf_counter_ns() - began_ns)
+                raise
+            loads.passed(iterator, perf_counter_ns() - began_ns)
+            return batch
+        began = None
+        try:
+            loads.inside, loads.marked = getattr(iterator, "_dataset_fetcher", None), None
+            marks.watch(loads.inside)
+            began = perf_counter_ns(), thread_time_ns()
+            batch = advance(iterator)
+        except BaseException:
+            if began is not None:
+                loads.raised(perf_counter_ns() - began[0])
+            raise
+        finally:
+            fetcher, loads.inside = loads.inside, None
+            marks.leave(fetcher)
+        now_ns = perf_counter_ns()
+        try:
+            loads.arrived_here(iterator, watched, began, loads.marked or (now_ns, thread_time_ns()), now_ns)
+        except Exception as error:
+            _give_up(auto, iterator, error)
+        return batch
+
+    auto.patches.replace(kind, "__init__", __init__)
+    auto.next_of, auto.came = next_of, loads.came
+    auto.look_at = lambda iterator: loads.look_at(iterator.__dict__.get(WATCHED))
+
+
+class Marks(Collate):
+    """A fetcher's `collate_fn`; looked up by the one at work in the step thread, it marks that the samples are there.
+
+    It stands on a class made of the fetcher's own, which the fetcher has while it is at work. To put it on the
+    fetcher's class and away again would slow every batch: the interpreter forgets what it knows of a class that changes.
+    """
+
+    def __init__(self, loads: Loads, base: type):
+        super().__init__(lambda fetcher: False, None)
+        self.loads, self.base = loads, base
+        self._made: dict[type, type] = {}
+
+    def __get__(self, fetcher, owner=None):
+        if fetcher is not None and fetcher is self.loads.inside:
+            self.loads.marked = perf_counter_ns(), thread_time_ns()
+        return super().__get__(fetcher, owner)
+
+    def watch(self, fetcher) -> None:
+        """Let the fetcher's next fetch be marked, if it is one of PyTorch's kind that has no `collate_fn` of its class."""
+        kind = type(fetcher)
+        try:
+            # Not isinstance, which asks an object of the user's for its class.
+            if not issubclass(kind, self.base) or any(NAME in vars(each) for each in kind.__mro__):
+                return
+            made = self._made.get(kind)
+            if made is None:
+                if len(self._made) >= KINDS_MAX:
+                    self._made.clear()
+                names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+                made = self._made[kind] = type(kind.__name__, (kind,), {**names, NAME: self})
+            fetcher.__class__ = made
+        except Exception as error:
+            pass_on(error)
+
+    def leave(self, fetcher) -> None:
+        """The fetch is over: the fetcher has its own class again."""
+        kind = type(fetcher)
+        if vars(kind).get(NAME) is self:
+            try:
+                fetcher.__class__ = kind.__base__
+            except Exception as error:
+                pass_on(error)
+
+
+def _begin(auto, loads: Loads, loader, iterator):
+    """The entry of an iterator in the making; None where it is not this process's step thread that makes it."""
+    try:
+        return loads.entry_of(loader, iterator) if auto.is_here() and not auto.recorder.fetching else None
+    except Exception as error:
+        pass_on(error)
+        auto.session.say(f"automatic: the loader is not measured: {type(error).__name__}: {error}")
+        return None
+
+
+def _keep(auto, loads: Loads, iterator, loader, entry, began_ns: int) -> None:
+    try:
+        setattr(iterator, WATCHED, loads.made(loader, entry, began_ns))
+    except Exception as error:
+        pass_on(error)
+        auto.session.say(f"automatic: the loader is not measured: {type(error).__name__}: {error}")
+
+
+def _give_up(auto, iterator, error: Exception) -> None:
+    pass_on(error)
+    iterator.__dict__.pop(WATCHED, None)
+    auto.recorder.looking = False
+    auto.session.say(f"automatic: the loader is not measured: {type(error).__name__}: {error}")

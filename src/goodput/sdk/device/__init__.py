@@ -1,0 +1,1 @@
+"""The device clock: phases timed by events on the compute stream."""

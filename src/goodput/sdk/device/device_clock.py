@@ -1,0 +1,348 @@
+"""The device clock: how a step's time divides into phases as the device saw it.
+
+In: each boundary that the recorder passes, as the word that the host's time before it was charged to, and each end
+of a step. One event is recorded on the compute stream for it. Out: some steps later, when the events have completed,
+the cumulative totals of the page's device ring (page.py), each step of which is as long as the host says and divided
+as the device says. A wait that the device never felt, since work was still queued, comes out as zero.
+
+Guarantee: nothing waits, nothing synchronises, nothing is raised. A step whose device times are not whole (no room,
+not sampled, a graph captured in it, another stream or device at its ends, events that did not complete for 64 steps)
+has the host's division, and none is without a record. What goes wrong once ends the clock. Within a step times
+are differences to the event that began it, so that roundings cancel. Memory: 1024 events and 40 KiB, for good; an
+event of PyTorch's has about 100 bytes. It does not know the device: a backend does (device_torch.py, or a test's).
+
+    new_event() -> event          record(event)                 query(event) -> whether it has completed
+    bind() -> whether there is a device in use                  elapsed_ns(event, later event) -> int
+    may_record() -> False on another stream or device and while a graph is captured      capturing() -> bool
+"""
+
+from __future__ import annotations
+
+from array import array
+from time import perf_counter_ns
+
+from goodput.rank_page import page
+from goodput.rank_page.device_steps import apportion
+
+EVENTS = 1024  # a power of two
+PENDING = page.DEVICE_WAIT_STEPS
+BIND_STEPS = 16  # steps without a device after which there is none
+ADOPT_STEPS = 16  # steps on another stream after which that is the compute stream
+RESOLVED_MAX = 4  # steps resolved at one boundary
+_HOST, _ACTIVE, _GAVE_UP = (page.DEVICE_STATES.index(state) for state in ("host", "active", "gave up"))
+# One in so many boundaries is timed, and at one in so many old steps are looked for.
+_TIMED, _LOOKED = 16, 8
+
+
+class DeviceClock:
+    """The device clock of one recorder. `every` is set by whoever keeps the budget: one in so many steps is on it.
+
+    Events lie in a ring of slots, each of which is recorded anew when the ring comes round: `head` is the next
+    position, from `tail` on they are needed, those from `kept` on belong to no step that has ended. `begun` is
+    the position of the event that began the running step, -1 where there is none. Steps up to `done` are in the
+    page, those up to `ended` have ended; where such a step's events begin and end is in `begins` and `ends`. Of the
+    oldest step that is not in the page, `weights` are taken up to the position `at`, as differences to `anchor`.
+    """
+
+    def __init__(self, recorder, backend):
+        self.recorder, self.backend = recorder, backend
+        self.every, self.cost_ns = 1, 0
+        self.events: list = [None] * EVENTS
+        self.columns = bytearray(EVENTS)
+        self.begins, self.ends = array("q", [-1]) * PENDING, array("q", [0]) * PENDING
+        self.totals = array("Q", [0]) * page.PHASE_SLOTS
+        self.weights, self.before = [0] * page.PHASE_SLOTS, 0
+        self._busy, self._on, self._bound, self._tick = False, False, False, 0
+        self._open(0)
+
+    def attach(self) -> None:
+        """Be the recorder's device clock from now on."""
+        self._open(0)
+        self.recorder.device = self
+
+    def __call__(self, word: int) -> None:
+        """A boundary: the host's time since the last one was charged to the page's word `word`."""
+        if self._busy or not self._on:
+            return
+        self._busy = True
+        try:
+            tick = self._tick = self._tick + 1
+            if not tick % _TIMED:
+                began = perf_counter_ns()
+                self._put(word)
+                self.cost_ns += _TIMED * (perf_counter_ns() - began)
+            else:
+                self._put(word)
+            if not tick % _LOOKED and (self.done < self.ended or self.head - self.tail > EVENTS // 2):
+                began = perf_counter_ns()
+                self._resolve()
+                self.cost_ns += perf_counter_ns() - began
+        except Exception as error:
+            self._give_up(error)
+        finally:
+            self._busy = False
+
+    def begin(self, word: int) -> None:
+        """A step may begin here: what was since the last one ended lay outside of steps."""
+        self._told(self._begin, word)
+
+    def end(self, word: int) -> None:
+        """A step has ended here, and its record is in the page."""
+        self._told(self._end, word)
+
+    def finish(self, word: int) -> None:
+        """The page is about to be closed: what has not completed by now has the host's division."""
+        self._told(self._finish, word)
+
+    def open(self, word: int) -> None:
+        """The recorder has begun a new page."""
+        self._told(self._open, word)
+
+    # -- below here nothing is called while another call is running
+
+    def _told(self, what, word: int) -> None:
+        if self._busy:  # A signal handler's step in the middle of another's: it has the host's division.
+            return
+        self._busy = True
+        try:
+            began = perf_counter_ns()
+            if self._words is not self.recorder.words:  # A new page was begun while the clock was put aside.
+                self._open(0)
+            what(word)
+            self.cost_ns += perf_counter_ns() - began
+        except Exception as error:
+            self._give_up(error)
+        finally:
+            self._busy = False
+
+    def _open(self, _: int) -> None:
+        words = self._words = self.recorder.words
+        self.head = self.tail = self.kept = self.lacking = self.device_ns = self.steps = 0
+        self.begun, self.at, self.anchor, self._on = -1, -1, None, False
+        self.done = self.ended = 0 if words is None else words[page.W_STEPS]
+        if words is None:
+            return
+        self.host = _host(words, self.done) if self.done else [0] * (2 * page.PHASE_SLOTS)
+        self.totals[:] = array("Q", self.host[: page.PHASE_SLOTS])
+        words[page.W_DEVICE_BASE] = words[page.W_DEVICE_DONE] = self.done
+        words[page.W_DEVICE_STEPS], words[page.W_DEVICE_COST] = 0, self.cost_ns
+        if self._bound:
+            words[page.W_DEVICE_STATE], words[page.W_DEVICE_WHY] = _ACTIVE, 0
+        else:
+            stand_in(self.recorder, "unused")
+
+    def _put(self, word: int) -> bool:
+        """Record an event here. False where that cannot be; without room, the running step cannot be whole."""
+        backend = self.backend
+        if not backend.may_record():
+            if backend.capturing():
+                self._spoil()
+            return False
+        head = self.head
+        if head - self.tail >= EVENTS:
+            self._spoil()
+            return False
+        slot = head % EVENTS
+        event = self.events[slot]
+        if event is None:
+            event = self.events[slot] = backend.new_event()
+        backend.record(event)
+        self.columns[slot] = word - page.W_TOTALS
+        self.head = head + 1
+        return True
+
+    def _spoil(self) -> None:
+        self._roll_back()
+        self.begun, self._on = -1, False
+
+    def _roll_back(self) -> None:
+        """Forget the boundaries since the last step ended."""
+        if self.done == self.ended:
+            self._release()
+        self.head = self.kept = max(self.kept, self.tail)
+
+    def _begin(self, word: int) -> None:
+        if not self._bound and not self._bind():
+            return
+        self._roll_back()
+        self._start(word)
+
+    def _start(self, word: int) -> None:
+        """Begin the next step here, if it is to be on the clock."""
+        self._on = self._is_next()
+        if self._on:
+            self._on = self._put(word)
+            self._note_place()
+        self.begun = self.head - 1 if self._on else -1
+
+    def _is_next(self) -> bool:
+        return not (self.recorder.steps + 1) % max(int(self.every), 1)
+
+    def _end(self, word: int) -> None:
+        if not self._bound and not self._bind():
+            self.lacking += 1
+            if self.lacking >= BIND_STEPS:
+                self.recorder.device = None
+            return
+        told = self.ended + 1 >= self.recorder.steps
+        if self.ended + PENDING < self.recorder.steps:
+            self._leap(self.recorder.steps - 1)
+        while self.ended + 1 < self.recorder.steps:  # Their ends were not told.
+            self._note(-1)
+        if told and self._on and self._put(word):
+            self._note(self.begun)
+            self.begun, self._on = self.head - 1, self._is_next()
+        else:
+            self._roll_back()
+            self._start(word)
+            if self.ended < self.recorder.steps:
+                self._note(-1)
+        self.kept = self.head
+        self._resolve()
+
+    def _leap(self, last: int) -> None:
+        """After a time in which nobody told of steps: all up to `last` have the host's division, in one record."""
+        # Of older ones the host's own records are gone.
+        while self.done < self.ended and self.recorder.steps - self.done < page.STEP_RING:
+            self._settle(None)
+        self.done = self.ended = last - 1
+        self._note(-1)
+        self._settle(None)
+
+    def _note(self, begun: int) -> None:
+        """The next step has ended; its events begin at `begun`, or it has the host's division."""
+        if self.ended - self.done >= PENDING:
+            self._settle(None)
+        self.ended += 1
+        self.begins[self.ended % PENDING], self.ends[self.ended % PENDING] = begun, self.head - 1
+
+    def _note_place(self) -> None:
+        """After many steps that would have begun on another stream, that one is the compute stream."""
+        elsewhere = not self._on and self.head - self.tail < EVENTS and not self.backend.capturing()
+        self.lacking = self.lacking + 1 if elsewhere else 0
+        if self.lacking >= ADOPT_STEPS:
+            self.lacking = 0
+            self.backend.bind()
+
+    def _bind(self) -> bool:
+        """See whether the device is in use by now; its first stream and device are the clock's."""
+        self._bound = self.backend.bind()
+        if self._bound:
+            self._open(0)
+        return self._bound
+
+    # -- resolving
+
+    def _resolve(self) -> None:
+        """Settle the oldest steps whose events have completed. Never waits."""
+        # A query would break a capture; and where ends were not told, the host's records may be others' by now.
+        if self.backend.capturing() or self.ended != self.recorder.steps:
+            return
+        for _ in range(RESOLVED_MAX):
+            if self.done >= self.ended:
+                self._relieve()
+                return
+            number = (self.done + 1) % PENDING
+            begin, end = self.begins[number], self.ends[number]
+            if begin >= 0 and not self.backend.query(self.events[end % EVENTS]):
+                return
+            self._settle(None if begin < 0 else self._take(begin, end))
+
+    def _take(self, begin: int, end: int) -> list[int] | None:
+        """Device ns per phase of the oldest step from its beginning up to `end`, whose event has completed."""
+        if self.anchor is None:
+            self.anchor, self.at, self.before = self.events[begin % EVENTS], begin, 0
+            self.weights = [0] * page.PHASE_SLOTS
+        events, elapsed_ns, anchor, before = self.events, self.backend.elapsed_ns, self.anchor, self.before
+        for position in range(self.at + 1, end + 1):
+            slot = position % EVENTS
+            time_ns = elapsed_ns(anchor, events[slot])
+            if time_ns > before:
+                self.weights[self.columns[slot]] += time_ns - before
+                before = time_ns
+        self.at, self.before = end, before
+        return self.weights if before else None
+
+    def _relieve(self) -> None:
+        """Take what has completed of a running step that has filled half of the ring, so that there is room again."""
+        if self.begun < 0 or self.head - self.tail <= EVENTS // 2:
+            return
+        end = min(self.head - 1, max(self.at, self.begun) + EVENTS // 8)
+        if self.backend.query(self.events[end % EVENTS]):
+            self._take(self.begun, end)
+            slot = self.begun % EVENTS
+            if self.events[slot] is self.anchor:  # It is needed until the step's end, so it leaves the ring.
+                self.events[slot] = None
+            self.tail = end
+
+    def _release(self) -> None:
+        """The oldest step is done with."""
+        self.anchor, self.at = None, -1
+
+    def _settle(self, weights: list[int] | None) -> None:
+        """Enter the oldest step that has ended in the ring, divided by weights or as the host has it."""
+        words, number, used = self.recorder.words, self.done + 1, self.recorder.used
+        before, self.host = self.host, _host(words, number)
+        inside, outside = _passed(before, self.host, used)
+        if weights is not None:
+            length = sum(inside)
+            inside = apportion(length, [weights[i] for i in used])
+            self.device_ns += length
+            self.steps += 1
+        at = page.W_DEVICE_RING + (number - 1) % page.DEVICE_RING * page.DEVICE_WORDS
+        words[at + page.D_SEAL] = 0
+        words[at + page.D_DEVICE_NS] = self.device_ns
+        totals, to = self.totals, at + page.D_TOTALS
+        for i, within, beyond in zip(used, inside, outside, strict=False):
+            totals[i] = words[to + i] = totals[i] + within + beyond
+        words[at + page.D_NUMBER] = number
+        words[at + page.D_SEAL] = number
+        words[page.W_DEVICE_DONE] = self.done = number
+        words[page.W_DEVICE_STEPS] = self.steps
+        words[page.W_DEVICE_COST], words[page.W_DEVICE_EVERY] = self.cost_ns, max(int(self.every), 1)
+        # The event that ends a step may begin the next one.
+        self.tail = max(self.tail, self.ends[number % PENDING])
+        self._release()
+
+    def _finish(self, _: int) -> None:
+        if self._bound:
+            if self.ended < self.recorder.steps:
+                self._leap(self.recorder.steps)
+            while self.done < self.ended:
+                before = self.done
+                self._resolve()
+                if self.done == before:
+                    self._settle(None)
+        self._on = False
+
+    def _give_up(self, error: Exception) -> None:
+        """Off for good: readers go on from the last record by the host's clock."""
+        recorder = self.recorder
+        recorder.device, self._on, self.error = None, False, f"{type(error).__name__}: {error}"
+        recorder.words[page.W_DEVICE_STATE] = _GAVE_UP
+        recorder.words[page.W_DEVICE_WHY] = recorder.device_why = page.DEVICE_WHYS.index("error")
+        recorder.drop("error")
+
+
+def stand_in(recorder, why: str) -> None:
+    """Say in this page and later ones that the host's clock stands in, and why (one of page.DEVICE_WHYS)."""
+    recorder.device_why = page.DEVICE_WHYS.index(why)
+    if recorder.words is not None:
+        recorder.words[page.W_DEVICE_STATE], recorder.words[page.W_DEVICE_WHY] = _HOST, recorder.device_why
+
+
+def _step_at(number: int) -> int:
+    return page.W_STEP_RING + (number - 1) % page.STEP_RING * page.STEP_WORDS
+
+
+def _host(words, number: int) -> list[int]:
+    """The host's totals at a step's end, and below them their part outside steps."""
+    at = _step_at(number) + page.R_TOTALS
+    return words[at : at + 2 * page.PHASE_SLOTS].tolist()
+
+
+def _passed(before: list[int], now: list[int], used: list[int]) -> tuple[list[int], list[int]]:
+    """ns of the used phases in steps, and between them."""
+    slots = page.PHASE_SLOTS
+    outside = [now[slots + i] - before[slots + i] for i in used]
+    return [now[i] - before[i] - out for i, out in zip(used, outside, strict=True)], outside

@@ -1,0 +1,611 @@
+/* The hot path of the SDK in C: the clock of a rank's step thread, and a phase's enter and exit.
+ *
+ * The same two types as clock.py, which is used where this was not compiled; the same tests run on both.
+ * Words are the mapped rank page; every store is one aligned 64-bit store, so that a reader or a SIGKILL
+ * between two of them finds a readable page. Nothing here raises into the user's `with`, except what the
+ * Python methods for the rare cases (another thread, not started) would.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+#include <string.h>
+
+#include "_fast.h"
+
+/* Seconds rounded to IEEE binary16, half to even; its 15 low bits are the bin. Without a call of the C library's, whose
+ * code would have to be fetched anew at every boundary. */
+static inline int half_bin(double seconds)
+{
+    uint64_t bits, mantissa, left;
+    int bin;
+    if (seconds >= OVERFLOW_SECONDS)
+        return OVERFLOW_BIN;
+    if (seconds < 6.103515625e-05) { /* 2^-14: below it the bins are 2^-24 wide. */
+        const double whole = 6755399441055744.0; /* 1.5 * 2^52: a double of that size has no fraction. */
+        double rounded = (seconds > 0 ? seconds * 16777216.0 : 0) + whole;
+        return (int)(rounded - whole);
+    }
+    memcpy(&bits, &seconds, sizeof bits);
+    mantissa = bits & 0xfffffffffffffULL;
+    left = mantissa & 0x3ffffffffffULL; /* The 42 bits that a binary16 has not. */
+    bin = (((int)(bits >> 52) - 1023 + 15) << 10) + (int)(mantissa >> 42);
+    return bin + (left > 0x20000000000ULL || (left == 0x20000000000ULL && (bin & 1)));
+}
+
+static inline void store(Clock *clock, long long word, uint64_t value)
+{
+    __atomic_store_n(&clock->words[word], value, __ATOMIC_RELEASE);
+}
+
+static inline void add(Clock *clock, long long word, long long value)
+{
+    store(clock, word, clock->words[word] + (uint64_t)value);
+}
+
+static int raise_again(void *exception)
+{
+    PyErr_SetObject((PyObject *)Py_TYPE((PyObject *)exception), (PyObject *)exception);
+    Py_DECREF((PyObject *)exception);
+    return -1;
+}
+
+/* What went wrong in our own code is forgotten. What a signal handler raised meanwhile, an interrupt or an exit, is
+ * raised where the user's code goes on. */
+void goodput_forgive(void)
+{
+    PyObject *type, *value, *traceback;
+    if (PyErr_Occurred() == NULL || PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_Clear();
+        return;
+    }
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    if (value != NULL && Py_AddPendingCall(raise_again, value) < 0)
+        Py_DECREF(value);
+}
+
+/* Tell the device clock that a boundary was passed; it never raises into the user's code. */
+static void tell_device(Clock *clock, long long word)
+{
+    PyObject *type, *value, *traceback, *argument, *result;
+    PyObject *device = clock->device;
+    Py_INCREF(device);
+    PyErr_Fetch(&type, &value, &traceback); /* An exit may come with the body's exception set. */
+    argument = PyLong_FromLongLong(word);
+    result = argument ? PyObject_CallOneArg(device, argument) : NULL;
+    if (result == NULL) {
+        if (PyErr_ExceptionMatches(PyExc_Exception))
+            Py_CLEAR(clock->device);
+        goodput_forgive();
+    }
+    Py_XDECREF(result);
+    Py_XDECREF(argument);
+    Py_DECREF(device);
+    PyErr_Restore(type, value, traceback);
+}
+
+static inline int is_backed(Clock *clock, long long word)
+{
+    return clock->backed[word >> (BLOCK_BITS + 3)] >> ((word >> BLOCK_BITS) & 7) & 1;
+}
+
+/* ------------------------------------------------------------------------------------------- Clock */
+
+static int Clock_init(Clock *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"word_last", "word_phase", "word_totals", "layout", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "LLL(LLLLLLLLLLL)", names, &self->word_last, &self->word_phase,
+                                     &self->word_totals, &self->ring, &self->ring_records, &self->record_words,
+                                     &self->slots, &self->word_outside, &self->word_steps, &self->word_samples,
+                                     &self->word_step_start, &self->word_step_next, &self->word_cost,
+                                     &self->histograms))
+        return -1;
+    self->current = self->gap = self->word_totals;
+    self->columns = self->slots;
+    return 0;
+}
+
+static void release_words(Clock *self)
+{
+    if (self->words_object != NULL) {
+        PyBuffer_Release(&self->view);
+        Py_CLEAR(self->words_object);
+    }
+    free(self->backed);
+    self->words = NULL;
+    self->backed = NULL;
+    self->words_count = 0;
+}
+
+static void Clock_dealloc(Clock *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    release_words(self);
+    Py_CLEAR(self->device);
+    Py_CLEAR(self->iterator);
+    Py_CLEAR(self->anchor);
+    Py_CLEAR(self->optimizer);
+    free(self->stack);
+    type->tp_free((PyObject *)self);
+}
+
+static PyObject *Clock_get_words(Clock *self, void *closure)
+{
+    PyObject *words = self->words_object ? self->words_object : Py_None;
+    Py_INCREF(words);
+    return words;
+}
+
+static int Clock_set_words(Clock *self, PyObject *value, void *closure)
+{
+    Py_buffer view;
+    unsigned char *backed;
+    if (value == NULL || value == Py_None) {
+        release_words(self);
+        return 0;
+    }
+    if (PyObject_GetBuffer(value, &view, PyBUF_WRITABLE | PyBUF_SIMPLE) < 0)
+        return -1;
+    backed = calloc((view.len / 8 >> (BLOCK_BITS + 3)) + 1, 1);
+    if (backed == NULL) {
+        PyBuffer_Release(&view);
+        PyErr_NoMemory();
+        return -1;
+    }
+    release_words(self);
+    self->backed = backed;
+    Py_INCREF(value);
+    self->words_object = value;
+    self->view = view;
+    self->words = view.buf;
+    self->words_count = view.len / 8;
+    return 0;
+}
+
+static PyObject *Clock_get_depth(Clock *self, void *closure)
+{
+    return PyLong_FromSsize_t(self->depth);
+}
+
+static PyObject *Clock_reset(Clock *self, PyObject *unused)
+{
+    self->depth = 0;
+    self->child_ns = 0;
+    self->current = self->gap = self->word_totals;
+    Py_RETURN_NONE;
+}
+
+/* A phase that is open below another was left: that other shall return to where this one would have. */
+static PyObject *Clock_close_below(Clock *self, PyObject *argument)
+{
+    long long total = PyLong_AsLongLong(argument);
+    if (total == -1 && PyErr_Occurred())
+        return NULL;
+    for (Py_ssize_t depth = self->depth - 1; depth > 0; depth--) {
+        if (self->stack[depth].current == total) {
+            self->stack[depth].current = self->stack[depth - 1].current;
+            for (Py_ssize_t i = depth - 1; i < self->depth - 1; i++)
+                self->stack[i] = self->stack[i + 1];
+            self->depth--;
+            break;
+        }
+    }
+    Py_RETURN_NONE;
+}
+
+static long long checked_word(Clock *self, PyObject *argument)
+{
+    long long word = PyLong_AsLongLong(argument);
+    if (!PyErr_Occurred() && (word < 0 || word >= self->words_count))
+        PyErr_SetString(PyExc_IndexError, "no such word");
+    return PyErr_Occurred() ? -1 : word;
+}
+
+static PyObject *Clock_is_backed(Clock *self, PyObject *argument)
+{
+    long long word = checked_word(self, argument);
+    return word < 0 ? NULL : PyBool_FromLong(is_backed(self, word));
+}
+
+static PyObject *Clock_back(Clock *self, PyObject *argument)
+{
+    long long word = checked_word(self, argument);
+    if (word < 0)
+        return NULL;
+    self->backed[word >> (BLOCK_BITS + 3)] |= 1 << ((word >> BLOCK_BITS) & 7);
+    Py_RETURN_NONE;
+}
+
+#define STEP_BIAS (1ULL << 63)
+
+/* Close the running step: its record in the ring, sealed last, and one count in the histogram of lengths. */
+static int close_step(Clock *self, long long now)
+{
+    long long at, word, start = self->step_start_ns, number = self->steps + 1;
+    at = self->ring + (number - 1) % self->ring_records * self->record_words;
+    if (at + self->record_words > self->words_count || self->histograms + OVERFLOW_BIN >= self->words_count) {
+        PyErr_SetString(PyExc_IndexError, "no such word");
+        return -1;
+    }
+    if (now < self->last_ns)
+        now = self->last_ns;
+    add(self, self->current, now - self->last_ns);
+    self->last_ns = self->step_end_ns = now;
+    store(self, self->word_last, (uint64_t)now);
+    self->samples += self->step_samples;
+    store(self, at + self->record_words - 1, 0);
+    store(self, at + 1, (uint64_t)self->step_next + STEP_BIAS);
+    store(self, at + 2, (uint64_t)start);
+    store(self, at + 3, (uint64_t)now);
+    store(self, at + 4, (uint64_t)self->samples);
+    for (long long i = 0; i < self->columns && i < self->slots; i++) {
+        store(self, at + 5 + i, self->words[self->word_totals + i]);
+        store(self, at + 5 + self->slots + i, self->words[self->word_outside + i]);
+    }
+    store(self, at, (uint64_t)number);
+    store(self, at + self->record_words - 1, (uint64_t)number);
+    self->steps = number;
+    store(self, self->word_steps, (uint64_t)number);
+    store(self, self->word_samples, (uint64_t)self->samples);
+    self->step_start_ns = 0;
+    store(self, self->word_step_start, 0);
+    self->step_next++;
+    store(self, self->word_step_next, (uint64_t)self->step_next + STEP_BIAS);
+    store(self, self->word_cost, (uint64_t)(self->entries * self->phase_cost_ns + number * self->step_cost_ns + self->extra_cost_ns));
+    /* A record of several steps that were not measured counts once, with their mean. */
+    word = self->histograms + half_bin((double)((now - start) / (self->rested > 0 ? self->rested : 1)) / 1e9);
+    if (!is_backed(self, word)) {
+        PyObject *counted = PyObject_CallMethod((PyObject *)self, "count_first", "L", word);
+        if (counted == NULL)
+            return -1;
+        Py_DECREF(counted);
+    } else
+        add(self, word, 1);
+    return 0;
+}
+
+static PyObject *Clock_close_step(Clock *self, PyObject *argument)
+{
+    long long now = PyLong_AsLongLong(argument);
+    if ((now == -1 && PyErr_Occurred()) || close_step(self, now) < 0)
+        return NULL;
+    return PyLong_FromLongLong(self->step_end_ns);
+}
+
+/* The time since `from` was our own. One reading of the clock in it is there for this measure alone. */
+void goodput_count_own(Clock *self, long long from)
+{
+    long long own = now_ns() - from - self->reading_ns;
+    *(self->resting ? &self->rest_ns : &self->own_ns) += own > 0 ? own : 0;
+}
+
+/* Close the running step, and begin the next one where it ended. */
+int goodput_turn_step(Clock *self, long long samples)
+{
+    self->step_samples = samples;
+    if (close_step(self, now_ns()) < 0)
+        return -1;
+    self->step_samples = 0;
+    self->step_start_ns = self->step_end_ns;
+    store(self, self->word_step_start, (uint64_t)self->step_start_ns);
+    if (self->measuring) {
+        goodput_count_own(self, self->hook_ns ? self->hook_ns : self->step_end_ns);
+        self->hook_ns = self->measuring = 0;
+    }
+    return 0;
+}
+
+static PyObject *Clock_turn_step(Clock *self, PyObject *samples)
+{
+    long long count = PyLong_AsLongLong(samples);
+    if ((count == -1 && PyErr_Occurred()) || goodput_turn_step(self, count) < 0)
+        return NULL;
+    return PyLong_FromLongLong(self->step_end_ns);
+}
+
+static PyMemberDef Clock_members[] = {
+    {"steps", T_LONGLONG, offsetof(Clock, steps), 0, "steps completed"},
+    {"samples", T_LONGLONG, offsetof(Clock, samples), 0, "samples of completed steps"},
+    {"step_start_ns", T_LONGLONG, offsetof(Clock, step_start_ns), 0, "start of the running step, 0 between steps"},
+    {"step_end_ns", T_LONGLONG, offsetof(Clock, step_end_ns), 0, "end of the last completed step"},
+    {"step_next", T_LONGLONG, offsetof(Clock, step_next), 0, "index of the running or next step"},
+    {"step_samples", T_LONGLONG, offsetof(Clock, step_samples), 0, "samples of the running step"},
+    {"phase_cost_ns", T_LONGLONG, offsetof(Clock, phase_cost_ns), 0, "what a phase costs"},
+    {"step_cost_ns", T_LONGLONG, offsetof(Clock, step_cost_ns), 0, "what a step costs"},
+    {"columns", T_LONGLONG, offsetof(Clock, columns), 0, "phases that may have time"},
+    {"thread", T_LONGLONG, offsetof(Clock, thread), 0, "ident of the step thread, or a negative mark"},
+    {"current", T_LONGLONG, offsetof(Clock, current), 0, "word of the phase that time is charged to"},
+    {"last_ns", T_LONGLONG, offsetof(Clock, last_ns), 0, "monotonic ns up to which time is charged"},
+    {"child_ns", T_LONGLONG, offsetof(Clock, child_ns), 0, "ns of inner phases in the current one"},
+    {"entries", T_LONGLONG, offsetof(Clock, entries), 0, "phases completed"},
+    {"began", T_LONGLONG, offsetof(Clock, began), 0, "start of the step that was begun automatically, or 0"},
+    {"after", T_LONGLONG, offsetof(Clock, after), 0, "what the last training call was"},
+    {"batch_samples", T_LONGLONG, offsetof(Clock, batch_samples), 0, "samples fetched for the running step"},
+    {"optimizer_depth", T_LONGLONG, offsetof(Clock, optimizer_depth), 0, "optimizers' steps that run"},
+    {"micro_batches", T_LONGLONG, offsetof(Clock, micro_batches), 0, "backward passes"},
+    {"optimizer_steps", T_LONGLONG, offsetof(Clock, optimizer_steps), 0, "optimizers' steps that were completed"},
+    {"own_ns", T_LONGLONG, offsetof(Clock, own_ns), 0, "ns that boundaries and hooks took while `measuring`"},
+    {"rest_ns", T_LONGLONG, offsetof(Clock, rest_ns), 0, "ns that hooks took in a step at rest while `measuring`"},
+    {"reading_ns", T_LONGLONG, offsetof(Clock, reading_ns), 0, "what a reading of the clock costs"},
+    {"extra_cost_ns", T_LONGLONG, offsetof(Clock, extra_cost_ns), 0, "cost beyond that of phases and steps"},
+    {"resting", T_LONGLONG, offsetof(Clock, resting), 0, "steps that are not measured from here, 0 for none"},
+    {"rested", T_LONGLONG, offsetof(Clock, rested), 0, "steps done of those"},
+    {"skipped", T_LONGLONG, offsetof(Clock, skipped), 0, "phases entered in them that are open"},
+    {"measuring", T_BOOL, offsetof(Clock, measuring), 0, "whether the cost of this step is measured"},
+    {"reducers", T_LONGLONG, offsetof(Clock, reducers), 0, "modules whose gradients are reduced in a backward pass"},
+    {"preparing", T_BOOL, offsetof(Clock, preparing), 0, "whether an optimizer's step is none of training"},
+    {"inside", T_BOOL, offsetof(Clock, inside), 0, "whether a forward or backward pass runs"},
+    {"evaluating", T_BOOL, offsetof(Clock, evaluating), 0, "whether evaluation is held open"},
+    {"trained", T_BOOL, offsetof(Clock, trained), 0, "whether the running step has trained"},
+    {"fetched", T_BOOL, offsetof(Clock, fetched), 0, "whether the running step has fetched a batch"},
+    {"counting", T_BOOL, offsetof(Clock, counting), 0, "whether the iterator's samples are the step's"},
+    {"plain", T_BOOL, offsetof(Clock, plain), 0, "whether nothing is to be settled at the step's end"},
+    {"unseen", T_BOOL, offsetof(Clock, unseen), 0, "whether an optimizer may step without a hook"},
+    {"sampled", T_BOOL, offsetof(Clock, sampled), 0, "whether some steps are to be at rest"},
+    {"looking", T_BOOL, offsetof(Clock, looking), 0, "whether batches of the iterator are looked at now and then"},
+    {"passes", T_LONGLONG, offsetof(Clock, passes), 0, "its batches that may come before one is looked at"},
+    {"passed_ns", T_LONGLONG, offsetof(Clock, passed_ns), 0, "what the quick ones of those that came took"},
+    {"word_batches", T_LONGLONG, offsetof(Clock, word_batches), 0, "the word that counts batches"},
+    {"word_inside", T_LONGLONG, offsetof(Clock, word_inside), 0, "the word that counts those the step thread makes"},
+    {"word_wait", T_LONGLONG, offsetof(Clock, word_wait), 0, "the word of what was waited for them"},
+    {"fetching", T_BOOL, offsetof(Clock, fetching), 0, "whether a batch is on its way"},
+    {"rest_until", T_LONGLONG, offsetof(Clock, rest_until), 0, "when the rest ends at the latest"},
+    {"rest_loader_ns", T_LONGLONG, offsetof(Clock, rest_loader_ns), 0, "what waits for batches took in the rest"},
+    {"iterator", T_OBJECT, offsetof(Clock, iterator), 0, "weak reference to the training iterator asked last"},
+    {"anchor", T_OBJECT, offsetof(Clock, anchor), 0, "weak reference to the optimizer that bounds steps"},
+    {"optimizer", T_OBJECT, offsetof(Clock, optimizer), 0, "weak reference to the optimizer whose step runs"},
+    {"gap", T_LONGLONG, offsetof(Clock, gap), 0, "word that the time before the next outermost phase may go to"},
+    {"length", T_LONGLONG, offsetof(Clock, length), 0, "ns that the last outermost phase took"},
+    {"device", T_OBJECT, offsetof(Clock, device), 0, "called with the charged word at each boundary, or None"},
+    {"raised", T_BOOL, offsetof(Clock, raised), 0, "whether a phase's body raised"},
+    {NULL},
+};
+
+static PyGetSetDef Clock_getset[] = {
+    {"words", (getter)Clock_get_words, (setter)Clock_set_words, "the page as u64", NULL},
+    {"depth", (getter)Clock_get_depth, NULL, "phases that are open", NULL},
+    {NULL},
+};
+
+static PyMethodDef Clock_methods[] = {
+    {"close_step", (PyCFunction)Clock_close_step, METH_O, "Close the running step."},
+    {"turn_step", (PyCFunction)Clock_turn_step, METH_O, "Close the running step and begin the next."},
+    {"reset", (PyCFunction)Clock_reset, METH_NOARGS, "Forget the phases that are open."},
+    {"close_below", (PyCFunction)Clock_close_below, METH_O, "Close a phase that is open below others."},
+    {"is_backed", (PyCFunction)Clock_is_backed, METH_O, "Whether the memory of a word is known to be there."},
+    {"back", (PyCFunction)Clock_back, METH_O, "The memory of a word's block is there."},
+    {NULL},
+};
+
+static PyTypeObject ClockType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk.recorder._fast.Clock",
+    .tp_basicsize = sizeof(Clock),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .tp_doc = "See goodput.sdk.recorder.step_clock.Clock.",
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)Clock_init,
+    .tp_dealloc = (destructor)Clock_dealloc,
+    .tp_members = Clock_members,
+    .tp_getset = Clock_getset,
+    .tp_methods = Clock_methods,
+};
+
+/* ------------------------------------------------------------------------------------------- Phase */
+
+static int Phase_init(Phase *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"recorder", "name", "index", "total", "histogram", NULL};
+    PyObject *recorder, *name;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OLLL", names, &ClockType, &recorder, &name, &self->index,
+                                     &self->total, &self->histogram))
+        return -1;
+    Py_INCREF(recorder);
+    Py_INCREF(name);
+    Py_XSETREF(self->recorder, (Clock *)recorder);
+    Py_XSETREF(self->name, name);
+    return 0;
+}
+
+static void Phase_dealloc(Phase *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    Py_XDECREF(self->recorder);
+    Py_XDECREF(self->name);
+    type->tp_free((PyObject *)self);
+}
+
+static int is_elsewhere(Phase *self)
+{
+    Clock *clock = self->recorder;
+    return clock == NULL || this_thread() != clock->thread ||
+           self->histogram + OVERFLOW_BIN >= clock->words_count;
+}
+
+static int make_room(Clock *clock)
+{
+    Py_ssize_t room = clock->room ? 2 * clock->room : 16;
+    Frame *stack = realloc(clock->stack, room * sizeof(Frame));
+    if (stack == NULL)
+        return 0;
+    clock->stack = stack;
+    clock->room = room;
+    return 1;
+}
+
+PyObject *goodput_enter(Phase *self)
+{
+    long long now = now_ns(), charged;
+    Clock *clock = self->recorder;
+    if (is_elsewhere(self))
+        return PyObject_CallMethod((PyObject *)self, "_enter_elsewhere", "L", now);
+    if (clock->resting) {
+        clock->skipped++;
+        Py_INCREF(self);
+        return (PyObject *)self;
+    }
+    if (clock->depth == clock->room && !make_room(clock))
+        return PyErr_NoMemory();
+    charged = clock->current;
+    if (clock->gap != clock->word_totals) {
+        if (clock->depth == 0 && now - clock->last_ns <= clock->length)
+            charged = clock->gap;
+        clock->gap = clock->word_totals;
+    }
+    add(clock, charged, now - clock->last_ns);
+    clock->stack[clock->depth++] = (Frame){clock->current, now, clock->child_ns};
+    clock->child_ns = 0;
+    clock->current = self->total;
+    clock->last_ns = now;
+    store(clock, clock->word_last, (uint64_t)now);
+    store(clock, clock->word_phase, (uint64_t)self->index);
+    if (clock->device != NULL && clock->device != Py_None)
+        tell_device(clock, charged);
+    if (clock->measuring && clock->hook_ns == 0)
+        goodput_count_own(clock, now);
+    Py_INCREF(self);
+    return (PyObject *)self;
+}
+
+PyObject *goodput_exit(Phase *self, int raised)
+{
+    long long now = now_ns();
+    Clock *clock = self->recorder;
+    long long length, word;
+    Frame frame;
+    if (is_elsewhere(self))
+        return PyObject_CallMethod((PyObject *)self, "_exit_elsewhere", "L", now);
+    if (clock->skipped > 0 && (clock->resting || clock->current != self->total || clock->depth == 0)) {
+        clock->skipped--; /* It was entered in a step that was not measured. */
+        Py_RETURN_NONE;
+    }
+    if (clock->current != self->total || clock->depth == 0)
+        return PyObject_CallMethod((PyObject *)self, "_exit_out_of_order", NULL);
+    add(clock, self->total, now - clock->last_ns);
+    frame = clock->stack[--clock->depth];
+    length = now - frame.began_ns;
+    word = self->histogram + half_bin((double)(length - clock->child_ns) / 1e9);
+    clock->child_ns = frame.child_ns + length;
+    clock->current = frame.current;
+    clock->last_ns = now;
+    clock->entries++;
+    if (clock->depth == 0)
+        clock->length = length;
+    store(clock, clock->word_last, (uint64_t)now);
+    store(clock, clock->word_phase, (uint64_t)(frame.current - clock->word_totals));
+    if (raised)
+        clock->raised = 1;
+    if (clock->device != NULL && clock->device != Py_None)
+        tell_device(clock, self->total);
+    if (!is_backed(clock, word))
+        return PyObject_CallMethod((PyObject *)clock, "count_first", "L", word);
+    add(clock, word, 1);
+    if (clock->measuring && clock->hook_ns == 0)
+        goodput_count_own(clock, now);
+    Py_RETURN_NONE;
+}
+
+static PyObject *Phase_enter(Phase *self, PyObject *unused)
+{
+    return goodput_enter(self);
+}
+
+static PyObject *Phase_exit(Phase *self, PyObject *const *args, Py_ssize_t count)
+{
+    return goodput_exit(self, count > 0 && args[0] != Py_None);
+}
+
+/* Call a function in the phase: its result and its exception are its own. */
+static PyObject *Phase_run(Phase *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    PyObject *type, *value, *traceback, *result, *done;
+    if (count < 1) {
+        PyErr_SetString(PyExc_TypeError, "run() takes a function and its arguments");
+        return NULL;
+    }
+    done = goodput_enter(self);
+    if (done == NULL) {
+        goodput_forgive();
+        return PyObject_Vectorcall(args[0], args + 1, (size_t)(count - 1), names);
+    }
+    Py_DECREF(done);
+    result = PyObject_Vectorcall(args[0], args + 1, (size_t)(count - 1), names);
+    PyErr_Fetch(&type, &value, &traceback);
+    done = goodput_exit(self, result == NULL);
+    if (done == NULL)
+        goodput_forgive();
+    Py_XDECREF(done);
+    PyErr_Restore(type, value, traceback);
+    return result;
+}
+
+static PyObject *bin_of_ns(PyObject *module, PyObject *argument)
+{
+    int beyond;
+    long long ns = PyLong_AsLongLongAndOverflow(argument, &beyond);
+    if (ns == -1 && PyErr_Occurred())
+        return NULL;
+    return PyLong_FromLong(beyond > 0 ? OVERFLOW_BIN : half_bin((double)ns / 1e9));
+}
+
+static PyMemberDef Phase_members[] = {
+    {"recorder", T_OBJECT_EX, offsetof(Phase, recorder), READONLY, "whose phase it is"},
+    {"name", T_OBJECT_EX, offsetof(Phase, name), READONLY, "its name"},
+    {"index", T_LONGLONG, offsetof(Phase, index), READONLY, "its column in the page"},
+    {"total", T_LONGLONG, offsetof(Phase, total), READONLY, "the word of its total"},
+    {"histogram", T_LONGLONG, offsetof(Phase, histogram), READONLY, "the first word of its histogram"},
+    {NULL},
+};
+
+static PyMethodDef Phase_methods[] = {
+    {"__enter__", (PyCFunction)Phase_enter, METH_NOARGS, "Begin the phase."},
+    {"__exit__", (PyCFunction)(void (*)(void))Phase_exit, METH_FASTCALL, "End it; never swallows an exception."},
+    {"run", (PyCFunction)(void (*)(void))Phase_run, METH_FASTCALL | METH_KEYWORDS, "Call a function in the phase."},
+    {NULL},
+};
+
+static PyTypeObject PhaseType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk.recorder._fast.Phase",
+    .tp_basicsize = sizeof(Phase),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .tp_doc = "See goodput.sdk.recorder.step_clock.Phase.",
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)Phase_init,
+    .tp_dealloc = (destructor)Phase_dealloc,
+    .tp_members = Phase_members,
+    .tp_methods = Phase_methods,
+};
+
+static PyMethodDef functions[] = {
+    {"bin_of_ns", bin_of_ns, METH_O, "The fp16 bin of a duration in ns, as histogram.bin_of_ns."},
+    {NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "goodput.sdk.recorder._fast",
+    .m_doc = "The hot path of the SDK, compiled; goodput.sdk.recorder.step_clock is the same in Python.",
+    .m_size = -1,
+    .m_methods = functions,
+};
+
+int goodput_ident_is_pointer;
+
+PyMODINIT_FUNC PyInit__fast(void)
+{
+    PyObject *made;
+    goodput_ident_is_pointer = (long long)PyThread_get_thread_ident() == thread_pointer();
+    if (PyType_Ready(&ClockType) < 0 || PyType_Ready(&PhaseType) < 0)
+        return NULL;
+    made = PyModule_Create(&module);
+    if (made == NULL)
+        return NULL;
+    if (PyModule_AddObjectRef(made, "Clock", (PyObject *)&ClockType) < 0 ||
+        PyModule_AddObjectRef(made, "Phase", (PyObject *)&PhaseType) < 0 ||
+        goodput_add_hooks(made, &PhaseType) < 0) {
+        Py_DECREF(made);
+        return NULL;
+    }
+    return made;
+}

@@ -1,0 +1,646 @@
+/* The hooks of automatic instrumentation that run in every step, for the common case of each.
+ *
+ * A hook stands where a function stood. In the common case (the step thread, a step running, nothing unusual since
+ * the last one) it does what the Python hook of patches/ would, and calls the function; in every other case it calls
+ * that Python hook with the same arguments, which holds the rules. The same tests run with and without it.
+ */
+#include "_fast.h"
+#include <structmember.h>
+
+enum { NEXT, BACKWARD, BEFORE_STEP, AFTER_STEP, PLAIN, FORWARD, ZERO_GRAD, KINDS };
+enum { NOTHING, AFTER_FORWARD, AFTER_BACKWARD };
+#define DEPTH_MAX 4
+#define CHECK_STEPS 64 /* The Python hook sees at least every so many steps: automatic.CHECK_STEPS. */
+#define SAMPLES_MAX (1LL << 40)
+#define QUICK_NS 1000000 /* of a batch; also in loads.py */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    int kind;
+    Phase *phase;
+    PyObject *function; /* What is timed. */
+    PyObject *slow;     /* The Python hook. */
+    PyObject *test;     /* Called without arguments: the case is common only if the answer is true. Or NULL. */
+    long long gap;      /* Word that the time before the phase may go to, or -1. */
+    PyObject *dict, *weakrefs;
+} Hook;
+
+static PyObject *slot_name, *call_name, *shape_name; /* "_compiled_call_impl", "_call_impl", "shape" */
+
+static PyObject *of_weak(PyObject *reference)
+{
+    return reference != NULL && PyWeakref_Check(reference) ? PyWeakref_GetObject(reference) : NULL;
+}
+
+static int is_true(PyObject *function)
+{
+    PyObject *answer = PyObject_CallNoArgs(function);
+    int truth = answer == NULL ? -1 : PyObject_IsTrue(answer);
+    Py_XDECREF(answer);
+    if (truth < 0)
+        goodput_forgive();
+    return truth > 0;
+}
+
+static int is_common(Hook *self)
+{
+    Clock *clock = self->phase->recorder;
+    if (clock == NULL || this_thread() != clock->thread || clock->evaluating)
+        return 0;
+    if (self->kind != PLAIN && self->kind != ZERO_GRAD && (clock->inside || clock->began == 0 || clock->step_start_ns != clock->began))
+        return 0;
+    if (clock->unseen && (self->kind == NEXT || self->kind == BACKWARD))
+        return 0;
+    return self->test == NULL || is_true(self->test);
+}
+
+/* What a module was compiled to in place, borrowed, or NULL: torch keeps it among the instance's attributes. */
+static PyObject *own_slot(PyObject *module)
+{
+    PyObject **dict = _PyObject_GetDictPtr(module);
+    PyObject *found = dict != NULL && *dict != NULL ? PyDict_GetItemWithError(*dict, slot_name) : NULL;
+    if (found == NULL)
+        PyErr_Clear();
+    return found == Py_None ? NULL : found;
+}
+
+/* The step whose cost is measured: one of those that are, or the second of those at rest. */
+static int is_measured(Clock *clock)
+{
+    return clock->measuring && (!clock->resting || clock->rested == 1) &&
+           this_thread() == clock->thread;
+}
+
+/* The hook's own time is interrupted by a call of what is not ours. */
+static PyObject *call_theirs(Clock *clock, PyObject *function, PyObject *const *args, size_t flags, PyObject *names)
+{
+    PyObject *result;
+    if (clock->hook_ns == 0 || !is_measured(clock))
+        return PyObject_Vectorcall(function, args, flags, names);
+    goodput_count_own(clock, clock->hook_ns);
+    clock->hook_ns = 0;
+    result = PyObject_Vectorcall(function, args, flags, names);
+    if (is_measured(clock))
+        clock->hook_ns = now_ns();
+    return result;
+}
+
+/* Call what is timed. A root's call is found anew each time: the module is held weakly. */
+static PyObject *call_timed(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
+{
+    Clock *clock = self->phase->recorder;
+    PyObject *method, *result;
+    if (self->kind != FORWARD || !PyWeakref_Check(self->function))
+        return call_theirs(clock, self->function, args, flags, names);
+    method = own_slot(PyWeakref_GetObject(self->function));
+    if (method != NULL)
+        Py_INCREF(method);
+    else
+        method = PyObject_GetAttr(PyWeakref_GetObject(self->function), call_name);
+    if (method == NULL)
+        return NULL;
+    result = call_theirs(clock, method, args, flags, names);
+    Py_DECREF(method);
+    return result;
+}
+
+/* Enter, call, exit: the function's result and its exception are its own. */
+static PyObject *timed(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
+{
+    PyObject *type, *value, *traceback, *result, *left;
+    PyObject *entered = goodput_enter(self->phase);
+    if (entered == NULL) {
+        goodput_forgive();
+        return call_timed(self, args, flags, names);
+    }
+    Py_DECREF(entered);
+    result = call_timed(self, args, flags, names);
+    PyErr_Fetch(&type, &value, &traceback);
+    left = goodput_exit(self->phase, result == NULL);
+    if (left == NULL)
+        goodput_forgive();
+    Py_XDECREF(left);
+    PyErr_Restore(type, value, traceback);
+    return result;
+}
+
+/* The first dimension of the first tensor in a batch, 0 where there is none. */
+static long long samples_of(PyObject *batch)
+{
+    PyObject *key, *shape, *first;
+    long long count;
+    Py_ssize_t at;
+    for (int depth = 0; depth < DEPTH_MAX && batch != NULL; depth++) {
+        if (PyTuple_Check(batch))
+            batch = PyTuple_GET_SIZE(batch) ? PyTuple_GET_ITEM(batch, 0) : NULL;
+        else if (PyList_Check(batch))
+            batch = PyList_GET_SIZE(batch) ? PyList_GET_ITEM(batch, 0) : NULL;
+        else if (PyDict_CheckExact(batch)) {
+            at = 0;
+            if (!PyDict_Next(batch, &at, &key, &batch))
+                batch = NULL;
+        } else
+            break;
+    }
+    if (batch == NULL)
+        return 0;
+    Py_INCREF(batch); /* What it is asked may let go of it. */
+    shape = PyObject_GetAttr(batch, shape_name);
+    Py_DECREF(batch);
+    if (shape == NULL) {
+        goodput_forgive();
+        return -1;
+    }
+    if (PyTuple_Check(shape) && PyTuple_GET_SIZE(shape) == 0) {
+        Py_DECREF(shape);
+        return 1;
+    }
+    first = PySequence_GetItem(shape, 0);
+    Py_DECREF(shape);
+    count = first == NULL ? -1 : PyLong_AsLongLong(first);
+    Py_XDECREF(first);
+    if (PyErr_Occurred())
+        goodput_forgive();
+    return count;
+}
+
+static void count_in(Clock *clock, long long word, long long number)
+{
+    if (word > 0 && word < clock->words_count)
+        clock->words[word] += (uint64_t)number;
+}
+
+/* What the phase has taken so far, 0 where that cannot be said. */
+static long long total_of(Phase *phase)
+{
+    Clock *clock = phase->recorder;
+    return phase->total < clock->words_count ? (long long)clock->words[phase->total] : 0;
+}
+
+/* A batch that is not looked at came, or its making raised. The words of the page may have been exchanged meanwhile. */
+static void pass(Clock *clock, PyObject *iterator, long long ns, int came)
+{
+    if (came) {
+        count_in(clock, clock->word_batches, 1);
+        count_in(clock, clock->word_inside, 1);
+    }
+    if (ns < 0)
+        return;
+    count_in(clock, clock->word_wait, ns);
+    if (clock->passes > 0 && of_weak(clock->iterator) == iterator) {
+        clock->passes--;
+        if (ns < QUICK_NS)
+            clock->passed_ns += ns;
+        else
+            clock->passes = 0; /* Why it was slow is not known. The next one is looked at. */
+    }
+}
+
+static PyObject *next_batch(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
+{
+    Clock *clock = self->phase->recorder;
+    PyObject *batch;
+    long long before = total_of(self->phase);
+    int looking = clock->looking;
+    clock->after = NOTHING;
+    clock->fetching = 1;
+    batch = timed(self, args, flags, names);
+    clock->fetching = 0;
+    if (looking)
+        pass(clock, args[0], total_of(self->phase) - before, batch != NULL);
+    if (batch != NULL) {
+        clock->fetched = 1;
+        /* Of several loaders in a step the first one's samples count. */
+        if (clock->counting || clock->batch_samples == 0) {
+            long long samples = samples_of(batch);
+            if (samples > 0 && clock->batch_samples < SAMPLES_MAX)
+                clock->batch_samples += samples < SAMPLES_MAX ? samples : 0;
+        }
+    }
+    return batch;
+}
+
+/* A batch while nothing is measured: how long it was waited for is, since that changes most from step to step. */
+static PyObject *batch_at_rest(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
+{
+    Clock *clock = self->phase->recorder;
+    PyObject *batch;
+    long long began, took;
+    int is_current = PyVectorcall_NARGS(flags) > 0 && of_weak(clock->iterator) == args[0];
+    if (!is_current && self->test != NULL && !is_true(self->test))
+        return call_timed(self, args, flags, names);
+    clock->fetching = 1;
+    began = now_ns();
+    batch = call_timed(self, args, flags, names);
+    took = now_ns() - began;
+    clock->fetching = 0;
+    if (clock->resting == 0) /* Something in it has ended the rest. */
+        return batch;
+    clock->rest_loader_ns += took;
+    if (!clock->looking) /* What is said of loaders with workers is of measured steps, which know the reasons, too. */
+        return batch;
+    count_in(clock, clock->word_wait, took);
+    if (took < QUICK_NS)
+        clock->passed_ns += took;
+    if (batch != NULL) {
+        count_in(clock, clock->word_batches, 1);
+        count_in(clock, clock->word_inside, 1);
+    }
+    return batch;
+}
+
+static PyObject *backward(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
+{
+    Clock *clock = self->phase->recorder;
+    PyObject *result;
+    if (clock->after == AFTER_FORWARD && self->gap >= 0)
+        clock->gap = self->gap;
+    clock->trained = clock->inside = 1;
+    clock->micro_batches++;
+    result = timed(self, args, flags, names);
+    clock->inside = 0;
+    clock->after = AFTER_BACKWARD;
+    return result;
+}
+
+static PyObject *forward(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
+{
+    Clock *clock = self->phase->recorder;
+    PyObject *result;
+    if (clock->after == AFTER_FORWARD && self->gap >= 0)
+        clock->gap = self->gap;
+    clock->trained = clock->inside = 1;
+    result = timed(self, args, flags, names);
+    clock->inside = 0;
+    clock->after = AFTER_FORWARD;
+    return result;
+}
+
+static PyObject *before_step(Hook *self, PyObject *optimizer)
+{
+    Clock *clock = self->phase->recorder;
+    PyObject *entered, *reference = clock->anchor;
+    if (of_weak(reference) == optimizer)
+        Py_INCREF(reference);
+    else if ((reference = PyWeakref_NewRef(optimizer, NULL)) == NULL)
+        goodput_forgive();
+    clock->optimizer_depth = 1;
+    Py_XSETREF(clock->optimizer, reference);
+    if (clock->after == AFTER_BACKWARD && self->gap >= 0)
+        clock->gap = self->gap;
+    clock->trained = 1;
+    entered = goodput_enter(self->phase);
+    if (entered == NULL)
+        goodput_forgive();
+    Py_XDECREF(entered);
+    Py_RETURN_NONE;
+}
+
+static PyObject *after_step(Hook *self)
+{
+    Clock *clock = self->phase->recorder;
+    PyObject *done;
+    long long samples = clock->batch_samples;
+    clock->optimizer_steps++;
+    clock->optimizer_depth = 0;
+    Py_CLEAR(clock->optimizer);
+    done = goodput_exit(self->phase, 0);
+    if (done == NULL)
+        goodput_forgive();
+    Py_XDECREF(done);
+    clock->trained = clock->fetched = 0;
+    clock->after = NOTHING;
+    clock->batch_samples = 0;
+    if (goodput_turn_step(clock, samples) < 0)
+        goodput_forgive();
+    clock->began = clock->step_start_ns;
+    Py_RETURN_NONE;
+}
+
+static PyObject *answer(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
+{
+    Clock *clock = self->phase->recorder;
+    PyObject *first = PyVectorcall_NARGS(flags) > 0 ? args[0] : NULL;
+    if (self->kind == NEXT && clock->fetching && this_thread() == clock->thread)
+        return call_timed(self, args, flags, names); /* To make another: it is part of that one. */
+    if (clock->resting && this_thread() == clock->thread) {
+        if (self->kind == BEFORE_STEP)
+            Py_RETURN_NONE;
+        if (self->kind == NEXT)
+            return batch_at_rest(self, args, flags, names);
+        if (self->kind != AFTER_STEP)
+            return call_timed(self, args, flags, names);
+        clock->optimizer_steps++;
+        if (first != NULL && of_weak(clock->anchor) == first)
+            clock->rested++;
+        if (clock->rested < clock->resting && now_ns() < clock->rest_until)
+            Py_RETURN_NONE;
+        /* It is over; late, whichever optimizer it is: the one that bounds steps may step no more. */
+    }
+    if (is_common(self)) {
+        switch (self->kind) {
+        case NEXT:
+            if (first != NULL && of_weak(clock->iterator) == first && clock->optimizer_depth == 0 &&
+                (!clock->looking || (clock->passes > 0 && clock->current != self->phase->total)))
+                return next_batch(self, args, flags, names);
+            break;
+        case BACKWARD:
+            if (clock->reducers == 0 && clock->after != NOTHING)
+                return backward(self, args, flags, names);
+            break;
+        case BEFORE_STEP:
+            if (first != NULL && clock->optimizer_depth == 0 && clock->steps > 0 && !clock->preparing)
+                return before_step(self, first);
+            break;
+        case AFTER_STEP:
+            if (first != NULL && clock->plain && !clock->sampled && (clock->steps + 1) % CHECK_STEPS != 0 &&
+                clock->optimizer_depth == 1 && of_weak(clock->anchor) == first &&
+                (clock->device == NULL || clock->device == Py_None))
+                return after_step(self);
+            break;
+        case FORWARD:
+            if (clock->plain)
+                return forward(self, args, flags, names);
+            break;
+        case PLAIN:
+            return timed(self, args, flags, names);
+        case ZERO_GRAD:
+            if (clock->after != AFTER_BACKWARD)
+                return timed(self, args, flags, names);
+            if (clock->optimizer_steps == 0)
+                break;
+            clock->gap = self->gap;
+            return timed(self, args, flags, names);
+        }
+    }
+    return call_theirs(clock, self->slow, args, flags, names);
+}
+
+static PyObject *Hook_call(PyObject *callable, PyObject *const *args, size_t flags, PyObject *names)
+{
+    Hook *self = (Hook *)callable;
+    Clock *clock = self->phase->recorder;
+    PyObject *result;
+    if (!clock->measuring || clock->hook_ns || !is_measured(clock))
+        return answer(self, args, flags, names);
+    clock->hook_ns = now_ns();
+    result = answer(self, args, flags, names);
+    if (clock->hook_ns)
+        goodput_count_own(clock, clock->hook_ns);
+    clock->hook_ns = 0;
+    return result;
+}
+
+static int Hook_init(Hook *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"kind", "phase", "function", "slow", "test", "gap", NULL};
+    extern PyTypeObject *goodput_phase_type;
+    PyObject *phase, *function, *slow, *test;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO!OOOL", names, &self->kind, goodput_phase_type, &phase,
+                                     &function, &slow, &test, &self->gap))
+        return -1;
+    if (self->kind < 0 || self->kind >= KINDS) {
+        PyErr_SetString(PyExc_ValueError, "no such kind of hook");
+        return -1;
+    }
+    Py_INCREF(phase);
+    Py_INCREF(function);
+    Py_INCREF(slow);
+    Py_XSETREF(self->phase, (Phase *)phase);
+    Py_XSETREF(self->function, function);
+    Py_XSETREF(self->slow, slow);
+    if (test != Py_None) {
+        Py_INCREF(test);
+        Py_XSETREF(self->test, test);
+    }
+    self->vectorcall = Hook_call;
+    return 0;
+}
+
+static int Hook_traverse(Hook *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->phase);
+    Py_VISIT(self->function);
+    Py_VISIT(self->slow);
+    Py_VISIT(self->test);
+    Py_VISIT(self->dict);
+    return 0;
+}
+
+static int Hook_clear(Hook *self)
+{
+    Py_CLEAR(self->function);
+    Py_CLEAR(self->slow);
+    Py_CLEAR(self->test);
+    Py_CLEAR(self->dict);
+    return 0;
+}
+
+static void Hook_dealloc(Hook *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    if (self->weakrefs != NULL)
+        PyObject_ClearWeakRefs((PyObject *)self);
+    Hook_clear(self);
+    Py_CLEAR(self->phase);
+    type->tp_free((PyObject *)self);
+}
+
+/* As a function: an attribute of a class, taken from an instance, is bound to it. */
+static PyObject *Hook_get(PyObject *self, PyObject *instance, PyObject *owner)
+{
+    if (instance == NULL || instance == Py_None) {
+        Py_INCREF(self);
+        return self;
+    }
+    return PyMethod_New(self, instance);
+}
+
+/* Pickled and copied as the function is: by its name. */
+static PyObject *Hook_reduce(PyObject *self, PyObject *unused)
+{
+    return PyObject_GetAttrString(self, "__qualname__");
+}
+
+static PyMethodDef Hook_methods[] = {
+    {"__reduce__", Hook_reduce, METH_NOARGS, "By its name."},
+    {NULL},
+};
+
+static PyGetSetDef Hook_getset[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {NULL},
+};
+
+static PyTypeObject HookType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk.recorder._fast.Hook",
+    .tp_basicsize = sizeof(Hook),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .tp_doc = "A function timed in the common case, see goodput.sdk.automatic.hooks.",
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)Hook_init,
+    .tp_dealloc = (destructor)Hook_dealloc,
+    .tp_traverse = (traverseproc)Hook_traverse,
+    .tp_clear = (inquiry)Hook_clear,
+    .tp_call = PyVectorcall_Call,
+    .tp_vectorcall_offset = offsetof(Hook, vectorcall),
+    .tp_descr_get = Hook_get,
+    .tp_dictoffset = offsetof(Hook, dict),
+    .tp_weaklistoffset = offsetof(Hook, weakrefs),
+    .tp_getset = Hook_getset,
+    .tp_methods = Hook_methods,
+};
+
+/* ------------------------------------------------------------------------------------------- Slot */
+
+#define ROOTS_MAX 64
+
+/* Stands on torch.nn.Module as `_compiled_call_impl`, which is looked for at each call of a module: it answers with
+ * the timed call for a root, by identity, and for any other module with what would be there without it. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *references[ROOTS_MAX]; /* Weak, to the roots. */
+    PyObject *calls[ROOTS_MAX];
+    Py_ssize_t count;
+    PyObject *look; /* Called with a module that is no root, while roots are looked for; answers with its call or None. */
+} Slot;
+
+static PyObject *Slot_get(PyObject *object, PyObject *instance, PyObject *owner)
+{
+    Slot *self = (Slot *)object;
+    PyObject *found;
+    if (instance == NULL || instance == Py_None)
+        Py_RETURN_NONE;
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        if (PyWeakref_GetObject(self->references[i]) == instance) {
+            Py_INCREF(self->calls[i]);
+            return self->calls[i];
+        }
+    }
+    if (self->look != NULL && self->look != Py_None) {
+        found = PyObject_CallOneArg(self->look, instance);
+        if (found == NULL)
+            goodput_forgive();
+        else if (found != Py_None)
+            return found;
+        else
+            Py_DECREF(found);
+    }
+    found = own_slot(instance);
+    if (found == NULL)
+        found = Py_None;
+    Py_INCREF(found);
+    return found;
+}
+
+static int Slot_set(PyObject *self, PyObject *instance, PyObject *value)
+{
+    PyObject *dict = PyObject_GenericGetDict(instance, NULL);
+    int failed;
+    if (dict == NULL)
+        return -1;
+    failed = value != NULL ? PyDict_SetItem(dict, slot_name, value) : PyDict_DelItem(dict, slot_name);
+    if (failed && value == NULL && PyErr_ExceptionMatches(PyExc_KeyError))
+        PyErr_SetObject(PyExc_AttributeError, slot_name);
+    Py_DECREF(dict);
+    return failed;
+}
+
+static PyObject *Slot_add(Slot *self, PyObject *args)
+{
+    PyObject *module, *call, *reference;
+    Py_ssize_t at = 0;
+    if (!PyArg_ParseTuple(args, "OO", &module, &call))
+        return NULL;
+    /* The place of one that is gone, else a new one. */
+    while (at < self->count && PyWeakref_GetObject(self->references[at]) != Py_None)
+        at++;
+    if (at == ROOTS_MAX)
+        Py_RETURN_FALSE;
+    reference = PyWeakref_NewRef(module, NULL);
+    if (reference == NULL)
+        return NULL;
+    Py_XSETREF(self->references[at], reference);
+    Py_INCREF(call);
+    Py_XSETREF(self->calls[at], call);
+    if (at == self->count)
+        self->count++;
+    Py_RETURN_TRUE;
+}
+
+static PyObject *Slot_exchange(Slot *self, PyObject *args)
+{
+    PyObject *old, *new;
+    if (!PyArg_ParseTuple(args, "OO", &old, &new))
+        return NULL;
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        if (self->calls[i] == old) {
+            Py_INCREF(new);
+            Py_SETREF(self->calls[i], new);
+        }
+    Py_RETURN_NONE;
+}
+
+static PyObject *Slot_is_root(Slot *self, PyObject *module)
+{
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        if (PyWeakref_GetObject(self->references[i]) == module)
+            Py_RETURN_TRUE;
+    Py_RETURN_FALSE;
+}
+
+static void Slot_dealloc(Slot *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        Py_XDECREF(self->references[i]);
+        Py_XDECREF(self->calls[i]);
+    }
+    Py_XDECREF(self->look);
+    type->tp_free((PyObject *)self);
+}
+
+static PyMemberDef Slot_members[] = {
+    {"look", T_OBJECT, offsetof(Slot, look), 0, "called with a module that is no root, or None"},
+    {NULL},
+};
+
+static PyMethodDef Slot_methods[] = {
+    {"add", (PyCFunction)Slot_add, METH_VARARGS, "Make a module a root with this call; False where there is no room."},
+    {"exchange", (PyCFunction)Slot_exchange, METH_VARARGS, "Put another call in the place of a root's."},
+    {"is_root", (PyCFunction)Slot_is_root, METH_O, "Whether a module is a root."},
+    {NULL},
+};
+
+static PyTypeObject SlotType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk.recorder._fast.Slot",
+    .tp_basicsize = sizeof(Slot),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "See goodput.sdk.automatic.forward_timing.Slot.",
+    .tp_new = PyType_GenericNew,
+    .tp_dealloc = (destructor)Slot_dealloc,
+    .tp_descr_get = Slot_get,
+    .tp_descr_set = Slot_set,
+    .tp_members = Slot_members,
+    .tp_methods = Slot_methods,
+};
+
+PyTypeObject *goodput_phase_type;
+
+int goodput_add_hooks(PyObject *module, PyTypeObject *phase_type)
+{
+    goodput_phase_type = phase_type;
+    if (PyType_Ready(&HookType) < 0 || PyType_Ready(&SlotType) < 0)
+        return -1;
+    if (slot_name == NULL && (slot_name = PyUnicode_InternFromString("_compiled_call_impl")) == NULL)
+        return -1;
+    if (call_name == NULL && (call_name = PyUnicode_InternFromString("_call_impl")) == NULL)
+        return -1;
+    if (shape_name == NULL && (shape_name = PyUnicode_InternFromString("shape")) == NULL)
+        return -1;
+    if (PyModule_AddObjectRef(module, "Slot", (PyObject *)&SlotType) < 0)
+        return -1;
+    return PyModule_AddObjectRef(module, "Hook", (PyObject *)&HookType);
+}

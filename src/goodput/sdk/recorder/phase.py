@@ -1,0 +1,68 @@
+"""`goodput.phase(name)`: one object per phase, used as context manager or decorator, re-entrant and shared.
+
+In: the user's `with`. Out: the recorder's words. Nested phases are exclusive: an inner phase's time is not the
+outer's. In a thread other than the one that runs the step loop a phase is counted as background and does not
+touch the account. The common case is clock.Phase, compiled where it can be; here are the rare ones.
+
+    with phase("h2d"):                     @phase("forward")
+        batch = batch.to(device)           def forward(batch): ...
+"""
+
+from __future__ import annotations
+
+import functools
+from _thread import get_ident
+
+from goodput.rank_page import page
+from goodput.sdk.recorder.recorder import Recorder, compiled
+
+if compiled:
+    from goodput.sdk.recorder._fast import Phase as _Phase
+else:
+    from goodput.sdk.recorder.step_clock import Phase as _Phase
+
+
+class Phase(_Phase):
+    """A named phase of one recorder. Enter and exit never raise and never swallow the body's exception."""
+
+    def __init__(self, recorder: Recorder, name: str, index: int):
+        # The first histogram is that of steps; "none" as a phase counts in that of background phases, which is free.
+        histogram = page.W_HISTOGRAMS + (index or page.PHASE_SLOTS) * page.HISTOGRAM_WORDS
+        super().__init__(recorder, name, index, page.W_TOTALS + index, histogram)
+        recorder.columns = max(recorder.columns, index + 1)
+        self._elsewhere: dict[int, list[int]] = {}
+
+    def __call__(self, function):
+        """Decorate a function: each call is one occurrence of the phase."""
+
+        @functools.wraps(function)
+        def timed(*args, **kwargs):
+            with self:
+                return function(*args, **kwargs)
+
+        return timed
+
+    def _enter_elsewhere(self, now: int) -> Phase:
+        recorder = self.recorder
+        if recorder.ready():
+            return self.__enter__()
+        if recorder.thread > 0:
+            self._elsewhere.setdefault(get_ident(), []).append(now)
+        return self
+
+    def _exit_elsewhere(self, now: int) -> None:
+        recorder = self.recorder
+        if recorder.thread < 0:
+            return None
+        began = self._elsewhere.get(get_ident())
+        if not began:
+            return recorder.drop("phase")
+        recorder.add_background(("phase", self.index, now - began.pop()))
+        if not began:
+            del self._elsewhere[get_ident()]
+
+    def _exit_out_of_order(self) -> None:
+        """An exit without its enter, or before an inner phase's: it gets no histogram entry and is counted."""
+        recorder = self.recorder
+        recorder.drop("phase")
+        recorder.close_below(self.total)

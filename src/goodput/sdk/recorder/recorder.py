@@ -1,0 +1,301 @@
+"""The recorder: charges every nanosecond of the step thread to the phase it is in, in the rank page's words.
+
+In: boundaries from clock.py (or its compiled twin) and steps.py. Out: the words of a rank page (page.py), or of
+private memory when there is none to write to, so that the calling code is the same with and without a page.
+
+Guarantee: the totals of all phases, "none" included, sum to the time since the rank's start, exactly, at every
+boundary, also where a signal handler comes in between (clock.py says how). A boundary costs one clock reading and
+four stores (about 0.3 us), a step's end about 2 us; nothing is allocated that survives. It never raises: what goes
+wrong is counted in the page's `error` word.
+
+It does not know states, names of frameworks or who reads the page.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from _thread import get_ident
+from collections import deque
+from operator import index as _index
+from time import perf_counter_ns
+
+from goodput.rank_page import page
+
+compiled = not os.environ.get("GOODPUT_PURE")
+try:
+    if compiled:
+        from goodput.sdk.recorder._fast import Clock, bin_of_ns
+except ImportError:
+    compiled = False
+if not compiled:
+    from goodput.sdk.recorder.step_clock import Clock, bin_of_ns
+
+BACKGROUND_MAX = 4096  # records of other threads that may wait for the step thread's next step
+# Values of Recorder.thread that no thread has. FORKED_EARLY is a child whose parent had not started: it may be a
+# worker of the loader or a rank, so a step loop starts it and a phase does not.
+NOT_STARTED, FORKED, DISABLED, STOPPED, FORKED_EARLY = -1, -2, -3, -4, -5
+STEP_MAX = 1 << 53  # of step indices, which JSON and the ledger can hold
+SAMPLES_MAX = 1 << 40  # of one step, so that no sum of them overflows
+
+
+class Recorder(Clock):
+    """The state of one rank process. `words` is a page as u64; only the thread `thread` moves the clock."""
+
+    def __init__(self):
+        super().__init__(page.W_LAST, page.W_PHASE, page.W_TOTALS, _LAYOUT)
+        self.thread = NOT_STARTED
+        self.columns = len(page.PHASES)
+        self.used: list[int] = [0]
+        self.starter, self.fd = None, -1
+        self.device_why = 0  # why the host's clock stands in for the device's: see sdk/device.py
+
+    def open(self, words: memoryview, start_ns: int, fd: int = -1) -> None:
+        """Record into these words from `start_ns` (monotonic) on; the calling thread is the step thread.
+
+        `fd` is the file that the words map, if they map one. Phases that are open stay open.
+        """
+        self.words, self.fd = words, fd
+        words[page.W_PHASE] = self.current - page.W_TOTALS
+        self.last_ns = self.step_end_ns = start_ns
+        self.steps = self.samples = self.entries = 0
+        self.step_start_ns = self.step_samples = self.step_next = 0
+        self.raised = False
+        self.extra_cost_ns = self.resting = self.rested = self.skipped = self.micro_batches = 0
+        self.passes = self.passed_ns = self.rest_loader_ns = self.batch_samples = 0
+        self.fetching = False
+        self.background: deque = deque(maxlen=BACKGROUND_MAX)
+        self.thread = get_ident()
+        words[page.W_DEVICE_STATE], words[page.W_DEVICE_WHY] = bool(self.device_why), self.device_why
+        if self.device is not None:
+            self.tell_device_of("open")
+
+    def ready(self) -> bool:
+        """Whether the calling thread may move the clock; starts the recorder if nobody did."""
+        if self.thread == NOT_STARTED and self.starter is not None:
+            self.starter()
+        return self.thread == get_ident()
+
+    def adopt(self) -> bool:
+        """Make the calling thread the step thread, until the first step was begun or if the step thread is gone."""
+        if self.thread < 0:
+            return False
+        if (self.steps or self.step_start_ns) and self.thread in sys._current_frames():
+            self.drop("step")
+            return False
+        self.charge(perf_counter_ns())
+        self.abandon_step()
+        self.reset()
+        self.words[page.W_PHASE] = 0
+        self.thread = get_ident()
+        return True
+
+    def drop(self, what: str) -> None:
+        """Count something refused or lost."""
+        self.words[page.W_DROPS + page.DROPS.index(what)] += 1
+
+    def charge(self, now_ns: int) -> None:
+        """Bring the current phase's total and the beat up to `now_ns`."""
+        words, last_ns = self.words, self.last_ns
+        if now_ns > last_ns:
+            words[self.current] += now_ns - last_ns
+            self.last_ns = words[page.W_LAST] = now_ns
+
+    def charge_part(self, phase: int, ns: int, now_ns: int) -> None:
+        """Charge so much of the time up to `now_ns`, at most, to this phase."""
+        part = min(ns, max(now_ns - self.last_ns, 0))
+        self.words[page.W_TOTALS + phase] += part
+        self.last_ns = self.words[page.W_LAST] = self.last_ns + part
+
+    def charge_shared(self, now_ns: int, shares: list[int], most_ns: int) -> None:
+        """Bring the totals up to `now_ns`, the time shared among phases in these proportions.
+
+        At most `most_ns` of it; what is beyond belongs to the current phase.
+        """
+        spent, whole_ns = min(max(now_ns - self.last_ns, 0), most_ns), sum(shares)
+        if whole_ns > 0 and spent > 0:
+            parts = [spent * share // whole_ns for share in shares]
+            parts[shares.index(max(shares))] += spent - sum(parts)
+            words = self.words
+            for i, part in enumerate(parts):
+                if part:
+                    words[page.W_TOTALS + i] += part
+            self.last_ns = words[page.W_LAST] = self.last_ns + spent
+        self.charge(now_ns)
+
+    def count_first(self, word: int) -> None:
+        """Count in a part of a histogram that was not used so far: give it its memory first."""
+        if self.fd < 0 or page.reserve(self.fd, 8 * (word & -_BLOCK_WORDS), 8 * _BLOCK_WORDS):
+            self.back(word)
+            self.words[word] += 1
+        else:
+            self.drop("error")
+
+    def count(self, word: int) -> None:
+        """Count one in a histogram's bin."""
+        if self.is_backed(word):
+            self.words[word] += 1
+        else:
+            self.count_first(word)
+
+    # -- steps: each makes its stores without a call in between, as clock.py explains
+
+    def end_gap(self, now_ns: int) -> int:
+        """A step may begin at `now_ns`: what was charged since the last completed step lay outside steps.
+
+        Returns that moment, which is later where a signal handler has moved the clock past it.
+        """
+        if now_ns == self.step_end_ns or self.thread != get_ident():
+            return now_ns
+        words, last_ns = self.words, self.last_ns
+        if now_ns < last_ns:
+            now_ns = last_ns
+        words[self.current] += now_ns - last_ns
+        self.last_ns = words[page.W_LAST] = now_ns
+        if self.steps == 0:
+            words[_OUTSIDE] = words[_TOTALS]
+            if self.device is not None:
+                self.tell_device_of("begin")
+            return now_ns
+        totals = [*words[_TOTALS]]
+        record = page.W_STEP_RING + (self.steps - 1) % page.STEP_RING * page.STEP_WORDS
+        for i in self.used:
+            spent = totals[i] - words[record + page.R_TOTALS + i]
+            words[page.W_OUTSIDE + i] = words[record + page.R_OUTSIDE + i] + spent
+        if self.device is not None:
+            self.tell_device_of("begin")
+        return now_ns
+
+    def begin_step(self, start_ns: int, step: int | None, samples: int) -> bool:
+        """Open a step that began at `start_ns`, which `end_gap` returned.
+
+        False if since then another began, or the page was closed or exchanged, or this thread lost the clock.
+        """
+        words = self.words
+        index = None if step is None else whole(step, 0, STEP_MAX)
+        if self.thread != get_ident() or self.step_start_ns or start_ns < self.step_end_ns:
+            return False
+        # An index that goes backwards or is no index: the count goes on from the last one.
+        refused = step is not None and (index is None or index < self.step_next)
+        if index is not None and not refused:
+            self.step_next = index
+        self.step_start_ns, self.step_samples = start_ns, samples
+        words[page.W_STEP_START] = start_ns
+        words[page.W_STEP_NEXT] = self.step_next + page.STEP_BIAS
+        if refused:
+            self.drop("step")
+        return True
+
+    def is_running(self, start_ns: int) -> bool:
+        """Whether the step that began at `start_ns` is this thread's to end."""
+        return self.step_start_ns == start_ns and self.thread == get_ident()
+
+    def end_step(self, now_ns: int) -> int:
+        """Close the running step: one record in the ring, sealed last, and one count in the histogram.
+
+        Returns the moment of its end, as end_gap does.
+        """
+        now_ns = self.close_step(now_ns)
+        self.step_ended()
+        return now_ns
+
+    def step_ended(self) -> None:
+        """What else is to do at a step's end."""
+        if self.device is not None:
+            self.tell_device_of("end")
+        if self.background:
+            self.drain_background()
+
+    def abandon_step(self) -> None:
+        """The running step will not be completed; its time counts as outside steps."""
+        self.step_start_ns = self.words[page.W_STEP_START] = 0
+
+    def renumber(self, step: int) -> None:
+        """The running step is the one after `step`, whose work was restored."""
+        self.step_next = step + 1
+        self.words[page.W_STEP_NEXT] = self.step_next + page.STEP_BIAS
+        self.event("resumed", perf_counter_ns(), step)
+
+    def tell_device_of(self, what: str) -> None:
+        """Tell the device clock more than boundaries: that a step may begin or has ended, or of another page."""
+        try:
+            getattr(self.device, what)(self.current)
+        except Exception:
+            self.device = None
+
+    # -- other threads
+
+    def add_background(self, record: tuple) -> None:
+        """Queue a record of another thread; the step thread enters it at its next step. Appending is atomic."""
+        if len(self.background) >= BACKGROUND_MAX:
+            self.drop("background")
+        self.background.append(record)
+        self.plain = False
+
+    def drain_background(self) -> None:
+        """Enter what other threads queued: ("phase", index, ns) or ("event", kind, time, step, text)."""
+        words, queue = self.words, self.background
+        for _ in range(len(queue)):
+            if not queue:  # A signal handler emptied it.
+                return
+            record = queue.popleft()
+            if record[0] == "event":
+                self.write_event(*record[1:])
+                continue
+            _, index, nanoseconds = record
+            words[page.W_BACKGROUND] += 1
+            words[page.W_BACKGROUND_TOTALS + index] += nanoseconds
+            slot = page.PHASE_SLOTS + index
+            self.count(page.W_HISTOGRAMS + slot * page.HISTOGRAM_WORDS + bin_of_ns(nanoseconds))
+
+    # -- events and the end
+
+    def event(self, kind: str, time_ns: int, step: int, text: str = "") -> None:
+        """Record an event, from whichever thread."""
+        if get_ident() == self.thread:
+            self.write_event(kind, time_ns, step, text)
+        else:
+            self.add_background(("event", kind, time_ns, step, text))
+
+    def write_event(self, kind: str, time_ns: int, step: int, text: str) -> None:
+        raw = text.encode("utf-8", "replace")
+        if len(raw) > page.EVENT_TEXT_BYTES:
+            self.drop("event")
+        page.write_event(self.words, None, kind, time_ns, step, raw)
+
+    def end(self, now_ns: int, reason: str) -> None:
+        """Close the page: the rank ended, it did not die. A later call changes nothing."""
+        words = self.words
+        if words[page.W_ENDED]:
+            return
+        self.drain_background()
+        if self.device is not None:
+            self.tell_device_of("finish")
+        self.charge(now_ns)
+        words[page.W_END] = now_ns
+        words[page.W_ENDED] = page.END_REASONS.index(reason)
+
+    def detach(self, words: memoryview, state: int) -> None:
+        """Go on in private memory and record nothing: after a fork the page is the parent's alone."""
+        self.reset()
+        self.device = None
+        self.open(words, self.last_ns)
+        self.thread = state
+
+
+def whole(value, least: int, below: int) -> int | None:
+    """`value` as an integer in least .. below - 1, None if it is none; whatever its own methods raise."""
+    try:
+        number = None if isinstance(value, bool) else _index(value)
+    except Exception:
+        return None
+    return number if number is not None and least <= number < below else None
+
+
+_LAYOUT = (
+    *(page.W_STEP_RING, page.STEP_RING, page.STEP_WORDS, page.PHASE_SLOTS, page.W_OUTSIDE),
+    *(page.W_STEPS, page.W_SAMPLES, page.W_STEP_START, page.W_STEP_NEXT, page.W_COST, page.W_HISTOGRAMS),
+)
+_TOTALS = slice(page.W_TOTALS, page.W_TOTALS + page.PHASE_SLOTS)
+_OUTSIDE = slice(page.W_OUTSIDE, page.W_OUTSIDE + page.PHASE_SLOTS)
+_BLOCK_WORDS = 1024  # what clock.py and _fast.c keep one bit for: an octave of a histogram

@@ -1,0 +1,286 @@
+"""The clock of the step thread and a phase's enter and exit, in Python: what `_fast.c` is where it compiled.
+
+In: a phase entered or left. Out: its time, exclusive of inner phases, in the words of a rank page. Nothing is
+allocated that survives. From enter to exit about 0.7 us here and 0.1 us compiled (bench/phase.py).
+`GOODPUT_PURE=1` chooses this module. It does not know steps, other threads or how a recorder starts: the rare
+cases are methods of phase.Phase.
+
+CPython runs signal handlers and lets other threads in at calls and backward jumps only. So a boundary makes its
+calls first, and then stores what it has to store without one: a handler that enters phases finds it undone or done.
+It may have moved the clock past the `now` of the boundary it interrupted, which then takes its `now`.
+"""
+
+from __future__ import annotations
+
+import struct
+from _thread import get_ident
+from time import perf_counter_ns
+
+from goodput.sdk.startup.user_signals import pass_on
+
+_OVERFLOW_BIN = 31744
+_STEP_BIAS = 1 << 63
+_BLOCK_BITS = 10
+_pack_half = struct.Struct("<e").pack_into
+_half = bytearray(2)
+_half_bits = memoryview(_half).cast("H")
+
+
+def bin_of_ns(nanoseconds: int) -> int:
+    """The fp16 bin of a duration, as histogram.bin_of_ns."""
+    try:
+        _pack_half(_half, 0, nanoseconds / 1e9)
+    except OverflowError:
+        return _OVERFLOW_BIN
+    return _half_bits[0]
+
+
+class Clock:
+    """Charges time to the current phase. Only the thread whose ident is `thread` moves it.
+
+    words     the page as u64, or None
+    current   word of the phase that time is charged to
+    last_ns   monotonic ns up to which time is charged
+    child_ns  ns of inner phases in the current one
+    entries   phases completed
+    raised    whether a phase's body raised
+    gap       word that the time before the next outermost phase goes to, if that time is not longer than `length`
+    length    ns that the last outermost phase took
+    columns   phases that may have time: the first so many are copied into a step's record
+    layout    words of a step: those of the ring, records in it, words of one, phases of one, and the words of the
+              part outside steps, steps, samples, the step's start, the next index, cost, and the lengths' histogram
+    device    called with the charged word at each boundary, or None; if it raises it is not called again
+    """
+
+    def __init__(self, word_last: int, word_phase: int, word_totals: int, layout: tuple[int, ...]):
+        self.layout = layout
+        self.steps = self.samples = self.step_start_ns = self.step_end_ns = 0
+        self.step_next = self.step_samples = self.phase_cost_ns = self.step_cost_ns = 0
+        self.word_last, self.word_phase, self.word_totals = word_last, word_phase, word_totals
+        self._words, self._backed = None, set()
+        self.thread = self.last_ns = self.child_ns = self.entries = 0
+        self.length, self.device = 0, None
+        # Of automatic instrumentation, see automatic.Automatic.
+        self.columns = layout[3]
+        self.began = self.after = self.batch_samples = 0
+        self.optimizer_depth = self.micro_batches = self.optimizer_steps = self.reducers = 0
+        self.inside = self.evaluating = self.trained = self.fetched = self.counting = self.plain = (
+            self.preparing
+        ) = self.sampled = self.unseen = self.looking = self.fetching = False
+        self.iterator = self.anchor = self.optimizer = None
+        self.passes = self.passed_ns = self.word_batches = self.word_inside = self.word_wait = 0
+        # Of the overhead budget, see budget.Budget.
+        self.own_ns = self.rest_ns = self.reading_ns = self.extra_cost_ns = 0
+        self.resting = self.rested = self.skipped = self.rest_until = self.rest_loader_ns = 0
+        self.measuring = False
+        self.current, self.gap, self.raised = word_totals, word_totals, False
+        # A phase's frame is (frame below, current, began_ns, child_ns): pushing and popping it is no call.
+        self.stack: tuple | None = None
+
+    @property
+    def words(self):
+        return self._words
+
+    @words.setter
+    def words(self, words) -> None:
+        self._words, self._backed = words, set()
+
+    @property
+    def depth(self) -> int:
+        """Phases that are open."""
+        depth, frame = 0, self.stack
+        while frame is not None:
+            depth, frame = depth + 1, frame[0]
+        return depth
+
+    def reset(self) -> None:
+        """Forget the phases that are open."""
+        self.stack = None
+        self.current, self.gap, self.child_ns = self.word_totals, self.word_totals, 0
+
+    def close_step(self, now_ns: int) -> int:
+        """Close the running step: its record in the ring, sealed last, and one count of its length.
+
+        Returns the moment of its end, which is later where a signal handler has moved the clock past `now_ns`.
+        """
+        ring, records, width, slots, outside, *places, histograms = self.layout
+        word_steps, word_samples, word_start, word_next, word_cost = places
+        words, number, start, totals = self._words, self.steps + 1, self.step_start_ns, self.word_totals
+        at = ring + (number - 1) % records * width
+        many = self.columns
+        all_totals, all_outside = slice(totals, totals + many), slice(outside, outside + many)
+        into_totals, into_outside = slice(at + 5, at + 5 + many), slice(at + 5 + slots, at + 5 + slots + many)
+        last_ns = self.last_ns
+        if now_ns < last_ns:
+            now_ns = last_ns
+        words[self.current] += now_ns - last_ns
+        self.last_ns = self.step_end_ns = words[self.word_last] = now_ns
+        self.samples += self.step_samples
+        words[at + width - 1] = 0
+        words[at + 1] = self.step_next + _STEP_BIAS
+        words[at + 2], words[at + 3], words[at + 4] = start, now_ns, self.samples
+        words[into_totals] = words[all_totals]
+        words[into_outside] = words[all_outside]
+        words[at] = number
+        words[at + width - 1] = number
+        words[word_steps] = self.steps = number
+        words[word_samples] = self.samples
+        self.step_start_ns = words[word_start] = 0
+        self.step_next += 1
+        words[word_next] = self.step_next + _STEP_BIAS
+        words[word_cost] = self.entries * self.phase_cost_ns + number * self.step_cost_ns + self.extra_cost_ns
+        # A record of several steps that were not measured counts once, with their mean.
+        self.count(histograms + bin_of_ns((now_ns - start) // (self.rested or 1)))
+        return now_ns
+
+    def turn_step(self, samples: int) -> int:
+        """Close the running step, which handled so many samples, and begin the next one where it ended."""
+        self.step_samples = samples
+        now_ns = self.close_step(perf_counter_ns())
+        self.step_samples, self.step_start_ns = 0, now_ns
+        self.words[self.layout[7]] = now_ns
+        if self.measuring:
+            self.own_ns += perf_counter_ns() - now_ns - self.reading_ns
+            self.measuring = False
+        return now_ns
+
+    def tell_device(self, word: int) -> None:
+        """Tell the device clock that a boundary was passed."""
+        try:
+            self.device(word)
+        except Exception as error:
+            pass_on(error)
+            self.device = None
+
+    def unwind(self, stack: tuple | None) -> None:
+        """Close the phases that were opened since the stack was this one, if they were: an interrupt came meanwhile."""
+        now = perf_counter_ns()
+        words, last, frame = self._words, self.last_ns, self.stack
+        if get_ident() != self.thread or words is None:
+            return
+        current, child_ns = self.current, self.child_ns
+        if now > last:
+            words[current] += now - last
+            self.last_ns = words[self.word_last] = now
+        while frame is not None and frame is not stack:
+            frame, current, began_ns, child_ns = frame
+            child_ns += now - began_ns
+        self.stack, self.current, self.child_ns = frame, current, child_ns
+        words[self.word_phase] = current - self.word_totals
+
+    def close_below(self, total: int) -> None:
+        """A phase open below another was left: that other shall return to where this one would have."""
+        above, frame = [], self.stack
+        while frame is not None and frame[0] is not None:
+            if frame[1] == total:
+                below, current, _, _ = frame[0]
+                frame = (below, current, *frame[2:])
+                for passed in reversed(above):
+                    frame = (frame, *passed[1:])
+                self.stack = frame
+                return
+            above.append(frame)
+            frame = frame[0]
+
+    def is_backed(self, word: int) -> bool:
+        """Whether the memory of a word is known to be there."""
+        return word >> _BLOCK_BITS in self._backed
+
+    def back(self, word: int) -> None:
+        """The memory of a word's block is there."""
+        self._backed.add(word >> _BLOCK_BITS)
+
+
+class Phase:
+    """A phase of one clock; `total` and `histogram` are its words."""
+
+    def __init__(self, recorder: Clock, name: str, index: int, total: int, histogram: int):
+        self.recorder, self.name, self.index = recorder, name, index
+        self.total, self.histogram = total, histogram
+
+    def __enter__(self) -> Phase:
+        now = perf_counter_ns()
+        clock = self.recorder
+        if get_ident() != clock.thread:
+            return self._enter_elsewhere(now)
+        if clock.resting:
+            clock.skipped += 1
+            return self
+        words, current, last = clock._words, clock.current, clock.last_ns
+        if now < last:
+            now = last
+        charged = current
+        if clock.gap != clock.word_totals:
+            if clock.stack is None and now - last <= clock.length:
+                charged = clock.gap
+            clock.gap = clock.word_totals
+        words[charged] += now - last
+        clock.stack = (clock.stack, current, now, clock.child_ns)
+        clock.child_ns = 0
+        clock.current = self.total
+        clock.last_ns = words[clock.word_last] = now
+        words[clock.word_phase] = self.index
+        if clock.device is None and not clock.measuring:
+            return self
+        try:
+            if clock.device is not None:
+                clock.tell_device(charged)
+            if clock.measuring:
+                clock.own_ns += perf_counter_ns() - now - clock.reading_ns
+        except BaseException:  # An interrupt at one of these calls: the body will not run.
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def run(self, function, /, *args, **kwargs):
+        """Call a function in the phase. An interrupt that comes just as the phase is left does not leave it open."""
+        clock = self.recorder
+        stack = clock.stack
+        try:
+            with self:
+                return function(*args, **kwargs)
+        except BaseException:
+            if clock.stack is not stack:
+                clock.unwind(stack)
+            raise
+
+    def __exit__(self, kind, value, traceback) -> None:
+        now = perf_counter_ns()
+        clock = self.recorder
+        if get_ident() != clock.thread:
+            return self._exit_elsewhere(now)
+        total, last = self.total, clock.last_ns
+        if clock.skipped > 0 and (clock.resting or clock.current != total or clock.stack is None):
+            clock.skipped -= 1  # It was entered in a step that was not measured.
+            return None
+        if clock.current != total or clock.stack is None:
+            return self._exit_out_of_order()
+        if now < last:
+            now = last
+        words = clock._words
+        words[total] += now - last
+        clock.stack, current, began_ns, child_ns = clock.stack
+        length = now - began_ns
+        own = length - clock.child_ns
+        clock.child_ns = child_ns + length
+        clock.current = current
+        clock.entries += 1
+        clock.last_ns = words[clock.word_last] = now
+        if clock.stack is None:
+            clock.length = length
+        words[clock.word_phase] = current - clock.word_totals
+        if kind is not None:
+            clock.raised = True
+        if clock.device is not None:
+            clock.tell_device(total)
+        try:
+            _pack_half(_half, 0, own / 1e9)
+            word = self.histogram + _half_bits[0]
+        except OverflowError:
+            word = self.histogram + _OVERFLOW_BIN
+        if word >> _BLOCK_BITS in clock._backed:
+            words[word] += 1
+            if clock.measuring:
+                clock.own_ns += perf_counter_ns() - now - clock.reading_ns
+            return None
+        return clock.count_first(word)

@@ -1,0 +1,139 @@
+"""Steps: `for batch in steps(loader)` and `with step()`, which bound what is kept or lost.
+
+In: the user's loop. Out: gaps, begins and ends on the recorder. `steps` times the wait for the loader and makes
+steps that touch: one begins where the one before ended. `step` bounds what is inside its `with`. Inside an open
+step or phase both pass through, so an evaluation loop inside `phase("evaluation")` makes no training steps.
+A step whose body raised was not completed, and its time counts as outside steps.
+"""
+
+from __future__ import annotations
+
+from _thread import get_ident
+from time import perf_counter_ns
+
+from goodput.sdk.recorder.phase import Phase
+from goodput.sdk.recorder.recorder import FORKED_EARLY, NOT_STARTED, Recorder
+
+
+class Step:
+    """One step as a context manager."""
+
+    __slots__ = ("_began", "_index", "_recorder", "_samples")
+
+    def __init__(self, recorder: Recorder, index: int | None, samples: int):
+        self._recorder, self._index, self._samples, self._began = recorder, index, samples, None
+
+    def __enter__(self) -> Step:
+        recorder = self._recorder
+        if _may_begin(recorder):
+            began = recorder.end_gap(perf_counter_ns())
+            if recorder.begin_step(began, self._index, self._samples):
+                self._began = began
+        return self
+
+    def __exit__(self, kind, *_) -> None:
+        recorder, began = self._recorder, self._began
+        if began is None:
+            return
+        self._began = None
+        if not recorder.is_running(began):
+            _count_lost(recorder)
+        elif kind is None:
+            recorder.end_step(perf_counter_ns())
+        else:
+            recorder.abandon_step()
+
+
+def steps(recorder: Recorder, loader: Phase, iterable, samples: int):
+    """Generator behind `goodput.steps`: yields the iterable's items, one step for each."""
+    # Before iter(), where a loader forks its workers: they must find this process started.
+    if not _may_begin(recorder):
+        yield from iterable
+        return
+    with loader:
+        items = iter(iterable)
+    began = perf_counter_ns()
+    try:
+        while True:
+            began = recorder.end_gap(began)
+            with loader:
+                try:
+                    item = next(items)
+                except StopIteration:
+                    return
+            recorder.begin_step(began, None, samples)
+            entries, recorder.raised = recorder.entries, False
+            try:
+                yield item
+            except GeneratorExit:
+                if recorder.is_running(began):
+                    _leave(recorder, worked=recorder.entries > entries)
+                raise
+            now = perf_counter_ns()
+            if recorder.is_running(began):
+                began = recorder.end_step(now)
+            else:
+                _count_lost(recorder)
+                began = now
+    finally:
+        if recorder.is_running(began):
+            recorder.abandon_step()
+
+
+def timed(session, loader: Phase, iterable):
+    """Generator behind `goodput.loader`: the iterable's items. Only goodput.auto makes steps of them, or lets them rest."""
+    with loader:
+        items = iter(iterable)
+    recorder = session.recorder
+    while True:
+        auto = session.automatic
+        if auto is not None:
+            if recorder.evaluating:
+                try:
+                    item = next(items)
+                except StopIteration:
+                    return
+                yield item
+                continue
+            auto.open_step()
+        with loader:
+            try:
+                item = _next_at_rest(recorder, items) if recorder.resting else next(items)
+            except StopIteration:
+                return
+        yield item
+
+
+def _next_at_rest(recorder: Recorder, items):
+    """The next item while nothing is measured but how long it is waited for, with what a loader in it is waited for."""
+    before_ns, began_ns = recorder.rest_loader_ns, perf_counter_ns()
+    try:
+        return next(items)
+    finally:
+        if recorder.resting and recorder.thread == get_ident():
+            recorder.rest_loader_ns = before_ns + perf_counter_ns() - began_ns
+
+
+def _leave(recorder: Recorder, worked: bool) -> None:
+    """The loop was left by `break` or an exception, which a generator cannot tell apart.
+
+    Its last step counts if a phase other than the loader's was completed in it and none of them raised.
+    """
+    if worked and not recorder.raised:
+        recorder.end_step(perf_counter_ns())
+    else:
+        recorder.abandon_step()
+
+
+def _count_lost(recorder: Recorder) -> None:
+    """Count a step whose page was closed or whose index was reset while it ran."""
+    if recorder.thread > 0:
+        recorder.drop("step")
+
+
+def _may_begin(recorder: Recorder) -> bool:
+    if recorder.thread == FORKED_EARLY:
+        recorder.thread = NOT_STARTED
+    if not recorder.ready() and not recorder.adopt():
+        return False
+    return not recorder.step_start_ns and not recorder.depth

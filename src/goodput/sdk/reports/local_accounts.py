@@ -1,0 +1,76 @@
+"""Accounts of the rank pages on this machine, without an agent or an aggregator.
+
+In: a page directory, or one snapshot. Out: account.Run objects of what lies there. One host's view: ranks on
+other hosts are not expected, so waiting for them shows as communication.
+
+    for run in runs_in("/dev/shm/goodput", now_ns=time.time_ns())[0]: ...
+"""
+
+from __future__ import annotations
+
+import os
+
+from goodput.account import TOLD, Attempt, Event, Row, Run
+from goodput.rank_page import page
+from goodput.rank_page.loader_words import figures
+from goodput.rank_page.page import PageError
+from goodput.rank_page.reader import Reader, Snapshot
+
+
+def attempt_of(snapshot: Snapshot, now_mono_ns: int, alive: bool) -> Attempt:
+    """A page's snapshot as an attempt of the account, at `now_mono_ns` on the rank's own clock."""
+    identity, unix_ns = snapshot.identity, snapshot.unix_ns
+    attempt = Attempt(
+        rank=identity["rank"],
+        attempt=identity["attempt"],
+        start_ns=identity["start_unix_ns"],
+        phases=snapshot.phases,
+        phase_states=snapshot.phase_states,
+        seen_ns=unix_ns(now_mono_ns),
+        last_ns=unix_ns(snapshot.last_ns),
+        phase=snapshot.phase,
+        totals=snapshot.totals,
+        unmeasured=snapshot.sampling.get("unmeasured_steps", 0),
+        loader=figures(snapshot.loader, snapshot.workers),
+        alive=alive,
+        ended=snapshot.ended,
+        end_ns=unix_ns(snapshot.end_ns if snapshot.ended else snapshot.last_ns),
+        **{name: identity.get(name) for name in TOLD},
+    )
+    attempt.add_rows(
+        Row(
+            r.number,
+            r.step,
+            unix_ns(r.start_ns),
+            unix_ns(r.end_ns),
+            r.samples,
+            r.totals,
+            r.outside,
+            r.device_ns,
+        )
+        for r in snapshot.steps
+    )
+    attempt.add_events(Event(e.number, e.kind, unix_ns(e.time_ns), e.step, e.text) for e in snapshot.events)
+    return attempt
+
+
+def runs_in(directory: str, now_mono_ns: int) -> tuple[list[Run], list[str]]:
+    """The runs whose pages lie in `directory`, by name, and one text for each page that could not be read."""
+    runs: dict[str, Run] = {}
+    errors = []
+    for name in sorted(os.listdir(directory)):
+        if not name.endswith(page.SUFFIX) or name.startswith("."):
+            continue
+        try:
+            with Reader(os.path.join(directory, name)) as reader:
+                alive = reader.alive()
+                snapshot = reader.snapshot(alive=alive)
+                attempt = attempt_of(snapshot, now_mono_ns, alive)
+        except PageError as error:
+            errors.append(str(error))
+            continue
+        run = runs.setdefault(snapshot.identity["run"], Run(snapshot.identity["run"]))
+        run.attempts[attempt.rank, attempt.attempt] = attempt
+    for run in runs.values():
+        run.only_ranks = tuple(sorted({rank for rank, _ in run.attempts}))
+    return [runs[name] for name in sorted(runs)], errors

@@ -1,0 +1,94 @@
+"""`goodput.report()`: this process's own page as an account, where no agent or aggregator is needed.
+
+In: the session's page. Out: a Report: `.account` is the account document, printing it gives the table. Imports of
+the account happen here, on the first call, not when the SDK is imported.
+"""
+
+from __future__ import annotations
+
+from _thread import get_ident
+
+
+class Report:
+    """The account of this process. `account` is {} where nothing is measured."""
+
+    def __init__(self, account: dict, notes: list[str]):
+        self.account, self.notes = account, notes
+
+    def __str__(self) -> str:
+        if not self.account:
+            return "\n".join(["goodput: nothing is measured in this process", *self.notes])
+        from goodput.account.text import render
+
+        return "\n".join([render(self.account), *self.notes])
+
+    __repr__ = __str__
+
+
+def report(session) -> Report:
+    """The report of a session; never raises."""
+    try:
+        if session.writer is None:
+            return Report({}, [])
+        return _report(session)
+    except Exception as error:
+        return Report({}, [f"goodput: no report: {type(error).__name__}: {error}"])
+
+
+def _report(session) -> Report:
+    import time
+
+    now_ns = time.perf_counter_ns()  # What follows is no time of the training's.
+    from goodput.account import Run, compute, document
+    from goodput.causes import explain
+    from goodput.rank_page.reader import Reader
+    from goodput.sdk.reports.local_accounts import attempt_of
+
+    if session.recorder.thread == get_ident():  # Only the step thread may; others wait for its next step.
+        session.recorder.drain_background()
+    # The descriptor is the writer's own: opening and closing the file again would drop the owner's lock.
+    reader = Reader(session.writer.path or "this process's page", session.writer.fd)
+    snapshot = reader.snapshot()
+    attempt = attempt_of(snapshot, now_ns, alive=not snapshot.ended)
+    run = Run(
+        snapshot.identity["run"], {(attempt.rank, attempt.attempt): attempt}, only_ranks=(attempt.rank,)
+    )
+    account = compute(run, snapshot.unix_ns(now_ns))
+    return Report(document(account, explain(account)), [*_deep_look(session), *_notes(snapshot)])
+
+
+def _deep_look(session) -> list[str]:
+    """What the last traced step has shown, where steps are traced."""
+    deep = getattr(session.automatic, "deep_look", None)
+    if deep is None or not deep.is_due_or_done():
+        return []
+    import time
+
+    from goodput.rank_page.deep_look import lines
+
+    if session.recorder.thread == get_ident():
+        deep.collect()
+    return ["", *lines(deep.document(), time.time_ns())]
+
+
+def _notes(snapshot) -> list[str]:
+    spent = max(snapshot.last_ns - snapshot.identity["start_mono_ns"], 1)
+    share = 100 * snapshot.cost_ns / spent
+    notes = [f"  goodput itself cost {snapshot.cost_ns / 1e9:.4f} s ({share:.3f} % of all time)"]
+    sampling = snapshot.sampling
+    if sampling.get("phases_every", 0) > 1:
+        notes[0] += (
+            f"; within its budget of {sampling['budget_ppm'] / 1e4:g} % of step time it measures phases in one of "
+            f"{sampling['phases_every']} steps"
+        )
+    if sampling.get("skipped_steps") or sampling.get("compilations"):
+        notes.append(
+            f"  {sampling['skipped_steps']} steps skipped by mixed precision, "
+            f"{sampling['compilations']} compilations"
+        )
+    if snapshot.steps_done and sampling.get("micro_batches", 0) > 1.5 * snapshot.steps_done:
+        notes.append(f"  {sampling['micro_batches'] / snapshot.steps_done:.3g} backward passes a step")
+    dropped = {what: count for what, count in snapshot.drops.items() if count}
+    if dropped:
+        notes.append("  refused or lost: " + ", ".join(f"{count} {what}" for what, count in dropped.items()))
+    return notes

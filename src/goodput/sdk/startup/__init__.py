@@ -1,0 +1,1 @@
+"""How a process begins to be measured: its session, its identity and its declared fields."""

@@ -1,0 +1,394 @@
+"""Every record that crosses a process: its fields, version, encoding and bounds.
+
+In: what the node agent read from rank pages. Out: what the aggregator merges. Both sides import this module,
+so a field exists in one place. MessagePack by msgspec; a report of 8 ranks with 20 steps each is about 25 KiB
+and decodes in well under a millisecond.
+
+Everything is cumulative or keyed, so that lost, repeated and reordered reports change nothing: a step row
+carries the rank's totals at its end and is keyed by its number, an event by its number, and the live part is
+superseded by a higher `sequence`. Times are unix ns on the rank's own host clock; they are compared within a
+rank and its attempts, never subtracted between hosts.
+
+    body = encode(report); report = decode(body)    # raises SchemaError, nothing else
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Struct
+
+from goodput.wire.identity import RATES
+
+VERSION = 1
+CONTENT_TYPE = "application/vnd.goodput.report+msgpack"
+BODY_BYTES_MAX = 32 << 20
+RANKS_MAX = 4096
+STEPS_MAX = 200_000
+EVENTS_MAX = 20_000
+PHASES_MAX = 27
+DROPS_MAX = 32
+LOADER_MAX = 64
+HARDWARE_MAX = 32
+HEALTH_MAX = 1024
+HITS_MAX = 256
+# Every expected rank is laid out, seen or not, so one rank's word must not make the aggregator run out of memory.
+WORLD_SIZE_MAX = 1 << 18
+# Of stacks: asked for in one answer, brought by one report, and the length of one.
+WANTED_MAX = 16
+STACKS_MAX = 16
+STACK_CHARS_MAX = 1 << 16
+TIME_NS_MAX = 1 << 62
+
+
+class SchemaError(ValueError):
+    """A report that cannot be used; the text says what and where."""
+
+
+# Records hold nothing that could hold them, so the garbage collector need not look at them (gc=False). The aggregator
+# holds hundreds of thousands, and looks at them were a third of its time.
+class StepRow(Struct, array_like=True, frozen=True, gc=False):
+    """A completed step. `totals` and `outside` are cumulative ns per entry of RankReport.phases.
+
+    `device_ns` is how much of the steps' length so far was divided into phases by a device's clock.
+    Rows may be missing in between: the sums of those that were left out are in the next one.
+    """
+
+    number: int  # 1 for the attempt's first step
+    step: int
+    start_ns: int
+    end_ns: int
+    samples: int  # cumulative
+    totals: tuple[int, ...]
+    outside: tuple[int, ...]
+    device_ns: int = 0
+
+
+class EventRow(Struct, array_like=True, frozen=True, gc=False):
+    """A checkpoint begun or committed, a resume, or a mark."""
+
+    number: int
+    kind: str
+    time_ns: int
+    step: int
+    text: str = ""
+
+
+class Live(Struct, frozen=True, gc=False):
+    """The rank at one moment; a higher RankReport.sequence replaces it whole."""
+
+    now_ns: int  # when the agent looked
+    last_ns: int  # the rank's last phase or step boundary
+    phase: str
+    step_next: int
+    steps_done: int
+    samples: int
+    alive: bool
+    ended: str  # "", "finished", "failed", "resumed"; a rank that is not alive and has "" was killed
+    end_ns: int  # meaningful when ended, else 0
+    totals: tuple[int, ...]
+    cost_ns: int = 0
+    drops: dict[str, int] = {}
+    unmeasured: int = 0  # steps of which only the length was measured
+    loader: dict[str, int] = {}  # page_loader.FIGURES, cumulative, what is 0 left out
+    # What the rank's GPU did, by the samples that met this process; cumulative: compute_ns (covered by samples while the
+    # rank was in a compute phase), idle_ns (the part of it in which the GPU had nothing to run), energy_mj; and since_ns,
+    # the unix time from which on this agent has counted them.
+    hardware: dict[str, int] = {}
+
+
+class Identity(Struct, frozen=True, gc=False):
+    """Who reports: key, place and what is told of it.
+
+    Of a process's life run, rank, attempt, host, pid and start are constant; of the rest the report with the highest
+    sequence holds.
+    """
+
+    run: str
+    rank: int
+    attempt: int
+    world_size: int
+    host: str
+    pid: int
+    start_ns: int
+    device: str = ""
+    device_uuid: str = ""
+    devices: int = 1
+    group: str = ""
+    stage: int | None = None
+    flops_per_step: float | None = None
+    peak_flops_per_second: float | None = None
+    gpu_hour_cost: float | None = None
+    tensor: int | None = None
+    microbatches: int | None = None
+    dtype: str = ""
+    hardware_flops_per_step: float | None = None
+    ideal_samples_per_second: float | None = None
+    gpu_power_watts: float | None = None
+    submit_time: float | None = None
+
+
+class RankReport(Struct, frozen=True, gc=False):
+    """What is new of one rank process since the last acknowledged report, and its live part."""
+
+    identity: Identity
+    sequence: int
+    phases: tuple[str, ...]
+    live: Live
+    phase_states: dict[str, str] = {}
+    steps: list[StepRow] = []
+    events: list[EventRow] = []
+
+
+class Wanted(Struct, frozen=True, gc=False):
+    """The rank process whose stack is asked for. Who answers must know exactly this process."""
+
+    run: str
+    rank: int
+    host: str
+    pid: int
+    start_ns: int
+
+
+def process_of(identity: Identity) -> Wanted:
+    return Wanted(identity.run, identity.rank, identity.host, identity.pid, identity.start_ns)
+
+
+class Stack(Struct, frozen=True, gc=False):
+    """Where a process was, in words, or why that cannot be told. `time_ns` is on its host's clock."""
+
+    of: Wanted
+    time_ns: int
+    text: str
+
+
+class Health(Struct, frozen=True, gc=False):
+    """Something that happened to a node's hardware, and the ranks that used it then.
+
+    number    of this node, only growing, also over restarts of its agent
+    kind      xid, ecc, row_remap, page_retired, throttle, lost, back, link_down, link_up, retransmits, …
+    device    a GPU's uuid or the name of a link
+    severity  info, warning, critical
+    hits      (run, rank) of the processes on the device
+    """
+
+    number: int
+    kind: str
+    device: str
+    time_ns: int
+    code: int = 0
+    name: str = ""
+    severity: str = "warning"
+    text: str = ""
+    hits: list[tuple[str, int]] = []
+
+
+class NodeReport(Struct, frozen=True):
+    """One push of a node agent."""
+
+    node: str
+    sent_ns: int
+    ranks: list[RankReport]
+    version: int = VERSION
+    stacks: list[Stack] = []
+    health: list[Health] = []
+
+
+class _LooseReport(NodeReport, frozen=True):
+    """A report whose health events are not looked at yet."""
+
+    health: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=HEALTH_MAX)] = []
+
+
+REJECTED_FOR = ("malformed", "claim", "phases", "runs", "ranks", "scope", "time")
+
+
+class Rejection(Struct, frozen=True):
+    """A rank report that was not taken: which, and why (`reason` is one of REJECTED_FOR)."""
+
+    run: str
+    rank: int
+    reason: str
+    text: str
+
+
+class Ack(Struct, frozen=True):
+    """The answer to a push. It is sent when what was taken is on disk, so the agent may forget it."""
+
+    accepted: int
+    rejected: list[Rejection] = []
+    wanted: list[Wanted] = []
+
+
+_encoder = msgspec.msgpack.Encoder()
+_report_decoder = msgspec.msgpack.Decoder(NodeReport)
+_loose_decoder = msgspec.msgpack.Decoder(_LooseReport)
+_health_decoder = msgspec.msgpack.Decoder(Health)
+_ack_decoder = msgspec.msgpack.Decoder(Ack)
+
+
+def encode(record: Struct) -> bytes:
+    """A record as bytes. Raises SchemaError for a value that MessagePack cannot carry."""
+    try:
+        return _encoder.encode(record)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise SchemaError(f"cannot be sent: {error}") from None
+
+
+def decode(body: bytes) -> NodeReport:
+    """A report from its bytes. Only the envelope is judged here; `check` judges each rank by itself.
+
+    A health event that is no such record is there as one that `is_health` refuses.
+    """
+    if len(body) > BODY_BYTES_MAX:
+        raise SchemaError(f"report of {len(body)} bytes, {BODY_BYTES_MAX} at most")
+    try:
+        report = _decode_report(body)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise SchemaError(f"malformed report: {error}") from None
+    if report.version != VERSION:
+        raise SchemaError(f"report version {report.version}, this aggregator speaks {VERSION}")
+    if len(report.ranks) > RANKS_MAX:
+        raise SchemaError(f"{len(report.ranks)} ranks in one report, {RANKS_MAX} at most")
+    if len(report.health) > HEALTH_MAX:
+        raise SchemaError(f"{len(report.health)} health events in one report, {HEALTH_MAX} at most")
+    return report
+
+
+def _decode_report(body: bytes) -> NodeReport:
+    try:
+        return _report_decoder.decode(body)
+    except msgspec.ValidationError:
+        loose = _loose_decoder.decode(body)
+        return msgspec.structs.replace(loose, health=[_decode_health(raw) for raw in loose.health])
+
+
+def _decode_health(raw: msgspec.Raw) -> Health:
+    try:
+        return _health_decoder.decode(raw)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return Health(-1, "", "", -1)
+
+
+def decode_ack(body: bytes) -> Ack:
+    try:
+        return _ack_decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise SchemaError(f"malformed answer: {error}") from None
+
+
+def check(report: RankReport) -> None:
+    """Raise SchemaError where a rank's report is impossible; the other ranks of the report are unaffected."""
+    who = f"run {report.identity.run[:64]!r} rank {report.identity.rank}"
+    _check_identity(report.identity, who)
+    if not _is_time(report.sequence):
+        raise SchemaError(f"{who}: sequence {report.sequence} out of range")
+    width = len(report.phases)
+    if not 1 <= width <= PHASES_MAX or len(set(report.phases)) != width or report.phases[0] != "none":
+        raise SchemaError(f"{who}: phases must be 'none' and up to {PHASES_MAX - 1} distinct others")
+    if any(not 0 < len(name) <= 32 or not name.isprintable() for name in report.phases):
+        raise SchemaError(f"{who}: a phase name is empty, over 32 characters or not printable")
+    if not report.phase_states.keys() <= set(report.phases):
+        raise SchemaError(f"{who}: a state is given for what is no phase")
+    if any(len(state) > 32 for state in report.phase_states.values()):
+        raise SchemaError(f"{who}: a phase's state is over 32 characters")
+    if len(report.steps) > STEPS_MAX or len(report.events) > EVENTS_MAX:
+        raise SchemaError(f"{who}: {len(report.steps)} steps and {len(report.events)} events in one report")
+    _check_live(report.live, report.phases, who)
+    for row in report.steps:
+        _check_step(row, width, who)
+    for event in report.events:
+        _check_event(event, who)
+
+
+def is_stack(stack: Stack) -> bool:
+    """Whether a stack may be kept and shown: its text is bounded and, but for line ends, printable."""
+    text = stack.text
+    return len(text) <= STACK_CHARS_MAX and text.replace("\n", " ").isprintable() and _is_time(stack.time_ns)
+
+
+def is_health(event: Health) -> bool:
+    """Whether an event may be kept and shown: its texts are bounded and printable, its numbers in range."""
+    texts = (event.kind, event.device, event.name, event.text, *(run for run, _ in event.hits))
+    return (
+        all(len(text) <= 255 and text.isprintable() for text in texts)
+        and event.kind != ""
+        and event.severity in ("info", "warning", "critical")
+        and all(map(_is_time, (event.number, event.time_ns, event.code)))
+        and len(event.hits) <= HITS_MAX
+        and all(0 <= rank < WORLD_SIZE_MAX for _, rank in event.hits)
+    )
+
+
+def _is_time(ns: int) -> bool:
+    return 0 <= ns < TIME_NS_MAX
+
+
+def _check_identity(identity: Identity, who: str) -> None:
+    if not 0 < len(identity.run) <= 128 or not identity.run.isprintable():
+        raise SchemaError(f"{who}: run must be 1 to 128 printable characters")
+    if not 1 <= identity.world_size <= WORLD_SIZE_MAX or not 0 <= identity.rank < identity.world_size:
+        raise SchemaError(f"{who}: rank {identity.rank} of world size {identity.world_size}")
+    if not 1 <= identity.attempt <= 1 << 20 or not 1 <= identity.devices <= 1 << 16:
+        raise SchemaError(f"{who}: attempt {identity.attempt}, devices {identity.devices} out of range")
+    if not _is_time(identity.start_ns) or not _is_time(identity.pid):
+        raise SchemaError(f"{who}: start time {identity.start_ns} or pid {identity.pid} out of range")
+    for name, least in (("stage", 0), ("tensor", 0), ("microbatches", 1)):
+        value = getattr(identity, name)
+        if value is not None and not least <= value <= 1 << 24:
+            raise SchemaError(f"{who}: {name} {value} out of range")
+    for name in ("host", "device", "device_uuid", "group", "dtype"):
+        text = getattr(identity, name)
+        if len(text) > 255 or not text.isprintable():
+            raise SchemaError(f"{who}: {name} is over 255 characters or not printable")
+    for name in RATES:
+        value = getattr(identity, name)
+        if value is not None and not 0 < value < 1e30:  # A NaN fails this too.
+            raise SchemaError(f"{who}: {name} is {value!r}, want a positive number or none")
+
+
+def _check_live(live: Live, phases: tuple[str, ...], who: str) -> None:
+    numbers = (live.now_ns, live.last_ns, live.end_ns, live.steps_done, live.samples, live.cost_ns)
+    if not all(map(_is_time, (*numbers, live.step_next + 1, *live.drops.values()))):
+        raise SchemaError(f"{who}: a live time or count is negative or too large")
+    if len(live.drops) > DROPS_MAX or any(len(what) > 32 for what in live.drops):
+        raise SchemaError(f"{who}: {len(live.drops)} kinds of drops, or one of over 32 characters")
+    if len(live.loader) > LOADER_MAX or any(len(name) > 32 for name in live.loader):
+        raise SchemaError(f"{who}: {len(live.loader)} figures of the loader, or one of over 32 characters")
+    if len(live.hardware) > HARDWARE_MAX or any(len(name) > 32 for name in live.hardware):
+        raise SchemaError(f"{who}: {len(live.hardware)} figures of the GPU, or one of over 32 characters")
+    if not all(map(_is_time, (live.unmeasured, *live.loader.values(), *live.hardware.values()))):
+        raise SchemaError(
+            f"{who}: a count of steps or a figure of the loader or GPU is negative or too large"
+        )
+    if live.phase not in phases or live.ended not in ("", "finished", "failed", "resumed"):
+        raise SchemaError(f"{who}: live phase {live.phase[:40]!r} or end reason {live.ended[:40]!r} unknown")
+    if len(live.totals) != len(phases) or not all(map(_is_time, live.totals)):
+        raise SchemaError(f"{who}: live totals do not match the phases")
+
+
+def _check_step(row: StepRow, width: int, who: str) -> None:
+    where = f"{who}: step row {row.number} (step {row.step})"
+    if not 1 <= row.number < TIME_NS_MAX or not _is_time(row.step) or not _is_time(row.samples):
+        raise SchemaError(f"{where}: number, step or samples out of range")
+    if not 0 <= row.start_ns <= row.end_ns < TIME_NS_MAX:
+        raise SchemaError(f"{where}: negative duration, it starts {row.start_ns} and ends {row.end_ns}")
+    if len(row.totals) != width or len(row.outside) != width:
+        raise SchemaError(f"{where}: {len(row.totals)} totals for {width} phases")
+    for total, outside in zip(row.totals, row.outside, strict=True):
+        if not 0 <= outside <= total < TIME_NS_MAX:
+            raise SchemaError(f"{where}: totals are negative or less than their part outside steps")
+    if not 0 <= row.device_ns <= sum(row.totals) - sum(row.outside):
+        raise SchemaError(
+            f"{where}: {row.device_ns} ns on the device clock, more than steps took, or negative"
+        )
+
+
+def _check_event(event: EventRow, who: str) -> None:
+    if not 1 <= event.number < TIME_NS_MAX or not _is_time(event.time_ns) or not _is_time(event.step + 1):
+        raise SchemaError(f"{who}: event {event.number} has an impossible number, time or step")
+    if not 0 < len(event.kind) <= 32 or not event.kind.isprintable() or len(event.text) > 255:
+        raise SchemaError(
+            f"{who}: event {event.number} has a kind that is none, or a text over 255 characters"
+        )

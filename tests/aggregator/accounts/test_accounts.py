@@ -1,0 +1,51 @@
+"""How long a computed account serves: until a report changes the run, or time has passed that shows."""
+
+import pytest
+from support.account.account_history import Process, ns
+from support.aggregator.reports import rank_report, story
+
+from goodput.aggregator.accounts.accounts import Accounts
+from goodput.aggregator.ingest.store import Store
+
+NOW = ns(2000)
+
+
+@pytest.fixture
+def store():
+    return Store()
+
+
+@pytest.fixture
+def accounts(store):
+    return Accounts(store, stall_seconds=60, stale_seconds=30, age_seconds=0.5)
+
+
+def test_a_running_run_is_computed_anew_when_it_has_aged(store, accounts):
+    store.merge(rank_report(Process(start=1990).steps(3, forward=1)), NOW)
+    first = accounts.account("r1", NOW)
+    assert accounts.account("r1", NOW + ns(0.4)) is first
+    later = accounts.account("r1", NOW + ns(60))
+    assert (later.end_ns, later.status) == (NOW + ns(60), "unobserved")
+
+
+def test_a_clock_that_was_set_back_keeps_no_account_for_good(store, accounts):
+    store.merge(rank_report(Process(start=1000).steps(3, forward=1)), NOW)
+    first = accounts.account("r1", NOW)
+    assert accounts.account("r1", NOW - ns(600)) is not first
+
+
+def test_a_finished_run_is_computed_once_until_something_comes(store, accounts):
+    pushes = story()
+    for report in (report for push in pushes for report in push):
+        store.merge(report, NOW)
+    first = accounts.account("r1", NOW)
+    assert accounts.account("r1", NOW + ns(86400)) is first
+    again = Process(0, 3, 1100, world_size=2).step(forward=1)
+    store.merge(rank_report(again), NOW + ns(86400))
+    assert accounts.account("r1", NOW + ns(86400)).status == "running"
+
+
+def test_nobodys_run_is_a_key_error(accounts):
+    for call in (accounts.account, accounts.document, accounts.summary):
+        with pytest.raises(KeyError):
+            call("r1")

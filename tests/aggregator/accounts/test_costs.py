@@ -1,0 +1,178 @@
+"""What it costs to ask: rows of the runs on a page alone, one text for all who scrape together, and others in between;
+and what is kept of what was refused."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+from support.account.account_history import Process
+from support.aggregator.reports import node_report, rank_report
+
+from goodput import causes
+from goodput.access.tokens import EVERYTHING, Access
+from goodput.aggregator.accounts import run_summaries as summaries_module
+from goodput.aggregator.accounts.accounts import Accounts
+from goodput.aggregator.accounts.health_costs import HealthView
+from goodput.aggregator.accounts.run_summaries import Summaries
+from goodput.aggregator.api import exposition as exposition_module
+from goodput.aggregator.api.exposition import Exposition
+from goodput.aggregator.http.authentication import Door
+from goodput.aggregator.ingest import ingest as ingest_module
+from goodput.aggregator.ingest.health_log import HealthLog
+from goodput.aggregator.ingest.ingest import Ingest
+from goodput.aggregator.ingest.store import Store
+from goodput.wire import schema
+
+RUNS = 20
+
+
+class Counted(Accounts):
+    """Accounts that count for which run one was asked."""
+
+    def __init__(self, store: Store):
+        super().__init__(store, stall_seconds=60.0, stale_seconds=30.0)
+        self.asked: Counter = Counter()
+
+    def account(self, name, now_ns=None):
+        self.asked[name] += 1
+        return super().account(name, now_ns)
+
+
+@pytest.fixture
+def accounts():
+    """Of runs r0, r1, ... whose later ones began later."""
+    store = Store()
+    for i in range(RUNS):
+        store.merge(rank_report(Process(0, 1, 1000.0 + i).steps(2, forward=1), f"r{i}"), 0)
+    return Counted(store)
+
+
+@pytest.fixture
+def exposition(accounts):
+    health = HealthLog()
+    return Exposition(
+        accounts, Ingest(accounts.store, None, health=health), HealthView(health, accounts), Door()
+    )
+
+
+def meanwhile(coming) -> tuple[object, int]:
+    """What comes, and how often others had their turn before it did."""
+
+    async def wait():
+        task, turns = asyncio.ensure_future(coming), 0
+        while not task.done():
+            await asyncio.sleep(0)
+            turns += 1
+        return task.result(), turns
+
+    return asyncio.run(wait())
+
+
+# ---- The list
+
+
+def test_a_page_makes_the_rows_that_it_shows_and_no_others(accounts):
+    page = asyncio.run(Summaries(accounts).page(3, 2))
+    assert [row["run"] for row in page["runs"]] == ["r17", "r16", "r15"]
+    assert (page["total"], page["truncated"]) == (RUNS, True)
+    assert accounts.asked.keys() == {"r17", "r16", "r15"}
+
+
+def test_others_are_served_between_the_rows(accounts, monkeypatch):
+    monkeypatch.setattr(summaries_module, "AT_A_TIME_SECONDS", 0.0)
+    page, turns = meanwhile(Summaries(accounts).page(RUNS))
+    assert len(page["runs"]) == RUNS and turns >= RUNS
+
+
+# ---- The series
+
+
+def test_who_scrapes_together_is_given_one_text(exposition, accounts):
+    async def scrape():
+        return await asyncio.gather(*(exposition.text(EVERYTHING) for _ in range(5)))
+
+    one, *others = asyncio.run(scrape())
+    assert b'goodput_run_info{device="",run="r0"' in one and all(text is one for text in others)
+    assert accounts.asked["r0"] < 5
+
+
+def test_who_leaves_takes_it_from_nobody(exposition):
+    async def scrape():
+        first, second = (asyncio.ensure_future(exposition.text(EVERYTHING)) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        return await second
+
+    assert b"goodput_run_info" in asyncio.run(scrape())
+
+
+def test_what_somebody_sees_is_nobody_elses(exposition, monkeypatch):
+    monkeypatch.setattr(exposition_module, "COSTLY_RANKS", 0)
+    some = [Access(name, ("read",), (run,)) for name, run in (("a", "r1"), ("b", "r2"))]
+
+    async def scrape():
+        return await asyncio.gather(*(exposition.text(access) for access in (*some, EVERYTHING, *some)))
+
+    texts = asyncio.run(scrape())
+    shown = [{i for i in range(RUNS) if f'run="r{i}"'.encode() in text} for text in texts]
+    assert shown == [{1}, {2}, set(range(RUNS)), {1}, {2}]
+    assert [b"goodput_aggregator_runs" in text for text in texts] == [False, False, True, False, False]
+
+
+def test_a_text_that_costs_much_serves_for_a_second(exposition, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(exposition_module.time, "monotonic", lambda: now)
+
+    async def scrape(costly: int):
+        nonlocal now
+        monkeypatch.setattr(exposition_module, "COSTLY_RANKS", costly)
+        first = await exposition.text(EVERYTHING)
+        now += 0.9
+        again = await exposition.text(EVERYTHING)
+        now += 0.2
+        return again is first, await exposition.text(EVERYTHING) is first
+
+    assert asyncio.run(scrape(RUNS)) == (True, False)
+    now += 10
+    assert asyncio.run(scrape(RUNS + 1)) == (False, False)
+    now += 10
+    asyncio.run(exposition.text(EVERYTHING))
+    assert not exposition._made and not exposition._asked.coming, "nothing is kept for longer"
+
+
+def test_others_are_served_between_the_runs(exposition, monkeypatch):
+    monkeypatch.setattr(exposition_module, "AT_A_TIME_SECONDS", -1.0)
+    text, turns = meanwhile(exposition.text(EVERYTHING))
+    assert text.count(b"goodput_run_info{") == RUNS and turns >= RUNS
+
+
+def test_causes_are_looked_for_once():
+    assert causes.advisers() is causes.advisers()
+
+
+# ---- Refusals
+
+
+def test_of_what_is_refused_a_short_name_is_kept(caplog, monkeypatch):
+    monkeypatch.setattr(ingest_module, "NAMED_PER_HOUR_MAX", 3)
+    ingest, now = Ingest(Store(), None), 0.0
+    monkeypatch.setattr(ingest_module.time, "monotonic", lambda: now)
+    ingest._named_since = now
+    nothing = Access("one", ("ingest",), ("other/*",))
+
+    def refuse(letter: str) -> None:
+        report = rank_report(Process().steps(1, forward=1), letter * 10_000)
+        ack = asyncio.run(ingest.take(schema.encode(node_report(report)), nothing))
+        assert [(one.reason, one.run) for one in ack.rejected] == [("scope", letter * 128)]
+
+    for letter in "abcdeab":
+        refuse(letter)
+    assert len(caplog.records) == len(ingest._named) == 3
+    assert all(len(run) == 128 for run, *_ in ingest._named)
+    now = 3599.0
+    refuse("e")
+    assert len(caplog.records) == 3
+    now = 3601.0
+    refuse("e")
+    assert len(caplog.records) == 4 and "eeee" in caplog.records[-1].message
+    assert ingest.counts["rejection", "scope"] == 9

@@ -1,0 +1,122 @@
+"""Accounts of windows from the ledger: the same as from all rows, whatever the window, and next to nothing read."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from itertools import pairwise
+
+import pytest
+from aggregator.ledger.test_export import ordinary
+from support.account.account_history import ns
+from support.aggregator.ledgers import aggregator, take
+from support.aggregator.reports import body_of, rank_report
+
+from goodput.account import compute, document
+from goodput.account.states import INDEX
+from goodput.aggregator.accounts.history import History, HistoryError, Job, account_of, bare
+from goodput.causes import explain
+
+
+def filled(ledger, seed: int):
+    """An ingest with a run of some ranks and attempts, and the moment of its last look."""
+    rng = random.Random(seed)
+    ranks, start, processes = rng.randrange(1, 4), 1000.0, []
+    for number in range(1, rng.randrange(2, 5)):
+        processes += [ordinary(rng, rank, number, start + rng.random(), ranks) for rank in range(ranks)]
+        start = max(one.now_ns for one in processes) / 1e9 + rng.random() * 5
+    ingest = aggregator(ledger)
+    for one in processes:
+        half = len(one.rows) // 2
+        for rows in (one.rows[:half], one.rows[half:]):
+            take(ingest, body_of(rank_report(one, rows=rows)))
+    for process in ingest._store.processes.values():
+        process.attempt.heard_ns = 0
+    return ingest, max(one.now_ns for one in processes)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_window_from_the_ledger_is_the_window_of_all_rows(ledger, seed):
+    ingest, now_ns = filled(ledger, seed)
+    run, rng = ingest._store.runs["r1"], random.Random(seed)
+    whole = compute(run, now_ns, stale_seconds=30.0, known_only=True)
+    job = Job(ledger.url, bare(run), now_ns, whole.threshold_ns, 30.0, [])
+    assert not any(attempt.rows for attempt in job.run.attempts.values())
+    borders = sorted(rng.randrange(whole.start_ns - ns(5), whole.end_ns + ns(5)) for _ in range(5))
+    for window in [
+        (None, None),
+        *pairwise(borders),
+        (None, borders[2]),
+        (borders[2], None),
+    ]:
+        want = compute(run, now_ns, stale_seconds=30.0, known_only=True, window=window)
+        found = account_of(ledger, job, window)
+        assert [(r.states, r.kept_ns, r.wall_ns, r.kept_steps, r.lost_steps) for r in found.ranks] == [
+            (r.states, r.kept_ns, r.wall_ns, r.kept_steps, r.lost_steps) for r in want.ranks
+        ]
+        assert (found.start_ns, found.end_ns, found.status) == (want.start_ns, want.end_ns, want.status)
+        assert found.straggler.caused_ns == want.straggler.caused_ns
+        for rank in found.ranks:
+            assert sum(rank.states) == rank.wall_ns and min(rank.states) >= 0
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_windows_side_by_side_add_up_to_the_whole(ledger, seed):
+    """A step that crosses a border is shared in proportion, and compared among those for which it lies inside."""
+    ingest, now_ns = filled(ledger, seed)
+    run = ingest._store.runs["r1"]
+    whole = compute(run, now_ns, stale_seconds=30.0, known_only=True)
+    cuts = [whole.start_ns + i * (whole.end_ns - whole.start_ns) // 7 for i in range(8)]
+    parts = [
+        compute(run, now_ns, stale_seconds=30.0, known_only=True, window=pair) for pair in pairwise(cuts)
+    ]
+    for rank in whole.ranks:
+        same = [r for part in parts for r in part.ranks if r.rank == rank.rank]
+        assert sum(r.wall_ns for r in same) == rank.wall_ns
+        sums = [sum(r.states[i] for r in same) for i in range(len(rank.states))]
+        for states in (sums, rank.states):
+            states[INDEX["communication"]] += states[INDEX["straggler"]]
+            states[INDEX["straggler"]] = 0
+        # A nanosecond may be rounded into another state at each of the six borders.
+        assert all(abs(one - other) <= 6 * len(sums) for one, other in zip(sums, rank.states, strict=True))
+        assert sum(r.kept_steps for r in same) == rank.kept_steps
+        assert sum(r.lost_steps for r in same) == rank.lost_steps
+
+
+def test_the_child_gives_documents_and_says_what_went_wrong(ledger, url):
+    ingest, now_ns = filled(ledger, 3)
+    run = ingest._store.runs["r1"]
+    whole = compute(run, now_ns, stale_seconds=30.0, known_only=True)
+    told = {"now_ns": now_ns, "threshold_ns": whole.threshold_ns, "stale_seconds": 30.0}
+
+    async def ask(history, windows):
+        documents, took = await history.documents(run, windows, **told)
+        assert took > 0
+        return documents
+
+    (found,) = asyncio.run(ask(History(url), [(None, None)]))
+    assert found == document(whole, explain(whole))
+    wrong = History("sqlite:////nowhere/ledger.db")
+    with pytest.raises(HistoryError, match=r"there is no ledger /nowhere/ledger\.db"):
+        asyncio.run(ask(wrong, [(None, None)]))
+
+
+def test_a_short_window_of_a_long_run_reads_little(ledger, monkeypatch):
+    from support.account.account_history import Process
+
+    one = Process()
+    ingest = aggregator(ledger)
+    for _ in range(20):
+        one.steps(200, forward=0.5, loader=0.25)
+        take(ingest, body_of(rank_report(one, rows=one.rows[-200:])))
+    run = ingest._store.runs["r1"]
+    read = []
+    rows = type(ledger).rows
+    monkeypatch.setattr(
+        type(ledger), "rows", lambda *a, **k: (read.append(row) or row for row in rows(*a, **k))
+    )
+    job = Job(ledger.url, bare(run), one.now_ns, ns(60), 30.0, [])
+    end_ns = one.now_ns - ns(300)
+    found = account_of(ledger, job, (end_ns - ns(60), end_ns))
+    assert found.ranks[0].states[INDEX["loader"]] == ns(20)
+    assert len(read) < 400, "of 4000 rows"

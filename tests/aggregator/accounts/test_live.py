@@ -1,0 +1,215 @@
+"""The account of a run that goes on, folded as its rows come, is the account of all its rows: at every push."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from aggregator.ledger.test_export import ordinary
+from support.account.account_history import Process, ns
+from support.aggregator.ledgers import NOW, aggregator
+from support.aggregator.reports import body_of, rank_report
+
+from goodput.account import compute
+from goodput.account.account import Engine
+from goodput.account.stall_threshold import Lengths
+from goodput.aggregator.accounts import live
+from goodput.aggregator.accounts.accounts import Accounts
+from goodput.aggregator.accounts.history import History
+from goodput.aggregator.accounts.live import LiveRun, NeedsHistory
+from goodput.aggregator.ingest.store import Store
+
+STALE = 30.0
+
+
+def looks(one: Process, rng: random.Random) -> list[Process]:
+    """A process as its agent saw it: at a few moments of its life, and at its end."""
+    found = []
+    for _ in range(rng.randrange(1, 6)):
+        count = rng.randrange(len(one.rows) + 1)
+        seen = Process(one.rank, one.number, one.start_ns / 1e9, user=one.user, **one.identity)
+        seen.rows = one.rows[:count]
+        if seen.rows:
+            row = seen.rows[-1]
+            seen.now_ns = seen.last_ns = row.end_ns
+            seen.totals = list(row.totals)
+        seen.events = [event for event in one.events if event.time_ns <= seen.now_ns]
+        seen.silent(after=rng.random() * 0.3)
+        seen.hardware = {name: value * count // max(len(one.rows), 1) for name, value in one.hardware.items()}
+        found.append(seen)
+    return [*sorted(found, key=lambda seen: seen.now_ns), one]
+
+
+def story(rng: random.Random) -> list[tuple[int, Process]]:
+    """(moment of arrival, process as it was seen) of a run; some ranks' agents are slow to push."""
+    ranks, start, found = rng.randrange(1, 5), 1000.0, []
+    for number in range(1, rng.randrange(2, 5)):
+        processes = [ordinary(rng, rank, number, start + rng.random(), ranks) for rank in range(ranks)]
+        for one in processes:
+            delay = rng.choice([0, 0, 0, 1, 20])
+            found += [(seen.now_ns + ns(delay * rng.random()), seen) for seen in looks(one, rng)]
+        start = max(one.now_ns for one in processes) / 1e9 + rng.random() * 5
+    return sorted(found, key=lambda entry: entry[0])
+
+
+def account_of(folded: LiveRun, whole, now_ns: int):
+    """The live account; where the ledger is needed, from all rows, as the history gives it."""
+    try:
+        return folded.account(now_ns), 0
+    except NeedsHistory as needs:
+        engine = Engine(folded.run, needs.facts)
+        lengths = Lengths(int(60 * 1e8))
+        for key, attempt in whole.attempts.items():
+            engine.folds[key].final = False
+            before = 0
+            for row in attempt.ordered_rows():
+                if row.end_ns > needs.facts.bounds[key].to_ns:
+                    break
+                if before and row.number == before + 1:
+                    lengths.add(row.end_ns - row.start_ns)
+                before = row.number
+                engine.row(key, row)
+        folded.begin(engine, lengths)
+        return folded.account(now_ns), 1
+
+
+@pytest.mark.parametrize("rows_max", [200_000, 20])
+@pytest.mark.parametrize("seed", range(60))
+def test_at_every_push_the_account_is_that_of_all_rows(seed, rows_max, monkeypatch):
+    monkeypatch.setattr(live, "ROWS_MAX", rows_max)
+    monkeypatch.setattr(live, "ROWS_KEPT", 2)
+    rng = random.Random(seed)
+    some, whole = Store(), Store()
+    folded, anew, behind = None, 0, 0
+    for arrived_ns, seen in story(rng):
+        new = seen.rows[-rng.randrange(1, 40) :] if rng.random() < 0.1 else seen.rows
+        for store in (some, whole):
+            store.merge(rank_report(seen, rows=new), arrived_ns)
+        folded = folded or LiveRun(some.runs["r1"], stall_seconds=60.0, stale_seconds=STALE)
+        want = compute(whole.runs["r1"], arrived_ns, stale_seconds=STALE, known_only=True)
+        found, again = account_of(folded, whole.runs["r1"], arrived_ns)
+        anew += again
+        if found.end_ns != want.end_ns:
+            # A silent rank is back: what was known stays until as much is known again.
+            assert found.end_ns > want.end_ns and want.status == "running"
+            behind += 1
+            continue
+        assert found == want
+    if rows_max == 20 and folded.last.end_ns == want.end_ns:
+        # All that is folded is gone, but for the newest two of each attempt.
+        folds = folded._engine.folds
+        assert all(
+            len(a.rows) <= 2 + sum(n > folds[key].number for n in a.rows)
+            for key, a in some.runs["r1"].attempts.items()
+            if sum(len(a.rows) for a in some.runs["r1"].attempts.values()) > 20
+        )
+
+
+def test_a_look_at_a_long_run_costs_what_is_new(monkeypatch):
+    """Not more rows are folded by a look than came since the last."""
+    store, ranks = Store(), [Process(rank) for rank in range(2)]
+    folded, count = None, [0]
+    row = Engine.row
+
+    def counted(self, *arguments):
+        count[0] += 1
+        return row(self, *arguments)
+
+    monkeypatch.setattr(Engine, "row", counted)
+    for _ in range(30):
+        for one in ranks:
+            one.steps(500, forward=0.5, communication=0.25)
+            store.merge(rank_report(one, rows=one.rows[-500:]), one.now_ns)
+        folded = folded or LiveRun(store.runs["r1"], stall_seconds=60.0, stale_seconds=STALE)
+        count[0] = 0
+        account = folded.account(ranks[0].now_ns)
+        assert count[0] <= 1002
+    assert sum(rank.kept_steps for rank in account.ranks) == 30_000
+
+
+def test_rows_that_were_let_go_are_known_when_they_come_again(monkeypatch):
+    monkeypatch.setattr(live, "ROWS_MAX", 10)
+    monkeypatch.setattr(live, "ROWS_KEPT", 2)
+    store, one = Store(), Process().steps(50, forward=1)
+    store.merge(rank_report(one), one.now_ns)
+    folded = LiveRun(store.runs["r1"], stall_seconds=60.0, stale_seconds=STALE)
+    want = folded.account(one.now_ns)
+    (attempt,) = store.runs["r1"].attempts.values()
+    assert len(attempt.rows) == 2
+    merged = store.merge(rank_report(one), one.now_ns)
+    assert merged.rows == [] and len(attempt.rows) == 2
+    assert folded.account(one.now_ns) == want
+
+
+def test_after_a_restart_rows_that_were_let_go_are_folded_anew_from_the_ledger(ledger, url, monkeypatch):
+    """The whole way: the rows of the attempt that died are gone, and some of its steps turn out to be lost."""
+    monkeypatch.setattr(live, "ROWS_MAX", 20)
+    monkeypatch.setattr(live, "ROWS_KEPT", 2)
+    ingest, whole = aggregator(ledger), Store()
+    accounts = Accounts(
+        ingest._store, stall_seconds=60.0, stale_seconds=STALE, age_seconds=0, history=History(url)
+    )
+
+    async def push(*processes):
+        for one in processes:
+            report = rank_report(one, rows=one.rows[-40:], events=one.events)
+            await ingest.take(body_of(report))
+            whole.merge(report, NOW)
+
+    async def story():
+        first = [Process(rank, 1, 1000.0, world_size=2) for rank in range(2)]
+        for i in range(5):
+            for one in first:
+                one.steps(40, forward=0.5, communication=0.25)
+            await push(*first)
+            accounts.account("r1", NOW + ns(i))
+        assert all(len(attempt.rows) == 2 for attempt in ingest._store.runs["r1"].attempts.values())
+        for one in first:
+            one.killed(after=0.5)
+        second = [Process(rank, 2, 1200.0, world_size=2).resumed(99) for rank in range(2)]
+        for one in second:
+            one.steps(30, forward=0.5, communication=0.25).finished()
+        await push(*first, *second)
+        stood = accounts.account("r1", NOW + ns(10))
+        assert sum(rank.kept_steps for rank in stood.ranks) == 400, "what was known before stands meanwhile"
+        while accounts._folding:
+            await asyncio.gather(*accounts._folding.values())
+        found = accounts.account("r1", NOW + ns(20))
+        assert found == compute(whole.runs["r1"], NOW + ns(20), stale_seconds=STALE, known_only=True)
+        assert sum(rank.lost_steps for rank in found.ranks) == 200
+        assert sum(rank.kept_steps for rank in found.ranks) == 260
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_a_rank_that_does_steps_again_is_not_folded_anew_at_every_look(monkeypatch):
+    """Its own old steps are not late ones of its group: else the account would stand still for good."""
+    monkeypatch.setattr(live, "ROWS_MAX", 10)
+    monkeypatch.setattr(live, "ROWS_KEPT", 2)
+    monkeypatch.setattr("goodput.account.straggler.SWEEP_ENTRIES", 8)
+    store, whole, ranks = Store(), Store(), [Process(rank, world_size=2) for rank in range(2)]
+    folded, anew = None, 0
+    for turn in range(12):
+        for one in ranks:
+            one.step_next = 5 * (turn % 3)
+            one.steps(10, forward=0.5, communication=0.25)
+        for one in ranks:
+            for into in (store, whole):
+                into.merge(rank_report(one, rows=one.rows[-10:]), one.now_ns)
+        folded = folded or LiveRun(store.runs["r1"], stall_seconds=60.0, stale_seconds=STALE)
+        _, again = account_of(folded, whole.runs["r1"], ranks[0].now_ns)
+        anew += again
+    assert anew == 0
+
+
+def test_rows_that_end_before_their_attempt_began_are_left_for_later(monkeypatch):
+    """The host's clock was set back under the process: folded, they would lie outside of the attempt for good."""
+    store, one = Store(), Process(start=1000.0)
+    one.rows = Process(start=100.0).steps(3, forward=1).rows
+    store.merge(rank_report(one, rows=one.rows), ns(1001))
+    folded = LiveRun(store.runs["r1"], stall_seconds=60.0, stale_seconds=STALE)
+    for seconds in (1001, 1002, 1003):
+        account = folded.account(ns(seconds))
+        assert all(sum(rank.states) == rank.wall_ns for rank in account.ranks)
+    assert folded._engine is not None

@@ -1,0 +1,100 @@
+"""What is said of a run, that it is over: live account, full account, history and replay agree on what follows.
+
+The random runs are those of test_live_wide; somebody says now and then that the run is over, of processes that are dead,
+silent or alive, and some of them go on nevertheless.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from aggregator.accounts.test_live_wide import Both, Draws
+from msgspec.structs import replace
+from support.account.account_history import Process, ns, of_rank
+from support.aggregator.reports import rank_report
+
+from goodput.account import OVER, Over, straggler
+from goodput.aggregator.accounts import live
+from goodput.wire import schema
+
+SEEDS = 60
+
+
+def say(both: Both, reason: str, at_ns: int, slack_ns: int) -> None:
+    """Of every rank's newest process that has not finished, as ending.Ending does."""
+    for one in list(both.some.newest["r1"].values()):
+        attempt = one.attempt
+        if attempt.ended != "finished":
+            known_ns = max(attempt.seen_ns, attempt.last_ns, attempt.rows_end_ns, attempt.end_ns)
+            over = Over(reason, at_ns, known_ns + slack_ns)
+            both.rows.over[schema.process_of(one.identity)] = over
+            for store in (both.some, both.whole):
+                store.end(one.identity, over)
+
+
+def play(seed: int, monkeypatch, path) -> set[str]:
+    """The statuses that were seen."""
+    rng = random.Random(1000 + seed)
+    draws, both, seen = Draws(rng), Both(), set()
+    monkeypatch.setattr(live, "ROWS_MAX", rng.choice([0, 5, 20, 200_000]))
+    monkeypatch.setattr(live, "ROWS_KEPT", rng.choice([1, 2, 16]))
+    monkeypatch.setattr(straggler, "SWEEP_ENTRIES", 4096 if draws.again else rng.choice([8, 64, 4096]))
+    often, now_ns = rng.choice([0.02, 0.1, 0.3]), 0
+    for now_ns, report in draws.story():
+        both.push(report, now_ns)
+        both.look(now_ns)
+        if rng.random() < often:
+            at_ns = rng.choice([0, 0, now_ns, now_ns - ns(50)])
+            say(both, rng.choice(OVER), at_ns, ns(rng.choice([0, 0.1, 5, 60])))
+            both.look(now_ns)
+        seen.add(both.folding.last.status)
+    if now_ns:
+        say(both, rng.choice(OVER), 0, ns(60))
+        both.look(now_ns)
+        both.look(now_ns + ns(1000))
+        seen.add(both.folding.last.status)
+        if not draws.again:
+            both.at_last(now_ns + ns(1000), path)
+    return seen
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_all_accounts_agree_whenever_somebody_says_it(part, monkeypatch, tmp_path):
+    seen = set()
+    for seed in range(part, SEEDS, 2):
+        try:
+            seen |= play(seed, monkeypatch, tmp_path / "run.jsonl")
+        except Exception as error:
+            raise AssertionError(f"seed {seed}") from error
+    assert seen >= {"running", "down", *OVER}
+
+
+def test_one_whose_rows_were_let_go_is_cancelled_and_lives(monkeypatch):
+    """Its steps after the checkpoint are lost and then kept again, and each time the ledger is asked."""
+    monkeypatch.setattr(live, "ROWS_MAX", 10)
+    monkeypatch.setattr(live, "ROWS_KEPT", 2)
+    both, one = Both(), Process().steps(30, forward=1).saved().steps(20, forward=1)
+    both.push(rank_report(one), one.now_ns)
+    assert both.look(one.now_ns) and of_rank(both.folding.last) == {"productive": 50}
+    say(both, "cancelled", 0, ns(60))
+    assert both.look(ns(200)) and both.folding.last.status == "cancelled"
+    assert of_rank(both.folding.last) == {"productive": 30, "lost": 20}
+    one.steps(70, forward=1)
+    both.push(rank_report(one), one.now_ns)
+    assert both.look(one.now_ns) and both.folding.last.status == "running"
+    assert of_rank(both.folding.last) == {"productive": 120}
+
+
+def test_steps_that_come_late_are_life_in_the_log_too(tmp_path):
+    """Their report lost its way and the one after it, which it is older than, came first: no look tells of them."""
+    both, one = Both(), Process().steps(10, forward=1)
+    before = rank_report(one)
+    both.push(replace(before, sequence=1 << 60), one.now_ns)
+    say(both, "cancelled", 0, ns(60))
+    assert both.look(ns(100)) and both.folding.last.status == "cancelled"
+    one.steps(70, forward=1)
+    both.push(rank_report(one), one.now_ns)
+    assert both.full(ns(1000)).status == "unobserved"
+    both.look(ns(1000))
+    both.at_last(ns(1000), tmp_path / "run.jsonl")

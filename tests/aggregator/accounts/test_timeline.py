@@ -1,0 +1,274 @@
+"""A run over time: its buckets sum to its account, each closes to the nanosecond, and big runs are sampled fairly."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import pytest
+from aggregator.accounts.test_history import filled
+from support.account.account_history import Process
+from support.aggregator.ledgers import aggregator, take
+from support.aggregator.reports import body_of, rank_report, story
+from support.aggregator.serve_process import serving
+
+from goodput.account import compute
+from goodput.account.states import INDEX, STATES
+from goodput.aggregator.accounts import timeline, timeline_cache
+from goodput.aggregator.accounts.history import History, Job, bare
+from goodput.aggregator.accounts.timeline_grid import Grid, Sheet, merged
+from goodput.aggregator.api import models_runs
+from goodput.aggregator.api.app import create_app
+
+
+@pytest.fixture
+def backend():
+    return "sqlite"
+
+
+def job_of(ingest, ledger, now_ns: int, points: int, window=(None, None), ranks=()) -> tuple:
+    """The job of a timeline of r1, and the run's account in the window."""
+    run = ingest._store.runs["r1"]
+    whole = compute(run, now_ns, stale_seconds=30.0, known_only=True)
+    job = Job(
+        ledger.url, bare(run), now_ns, whole.threshold_ns, 30.0, [window], points=points, ranks=tuple(ranks)
+    )
+    return job, compute(run, now_ns, stale_seconds=30.0, known_only=True, window=window)
+
+
+def assert_closes(found) -> None:
+    for cell, gpu_ns in zip(found.cells, found.gpu_ns, strict=True):
+        assert sum(cell) == gpu_ns and min(cell) >= 0
+
+
+# ---- The grid
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_laid_over_buckets_is_all_there_and_where_it_lay(seed):
+    rng = random.Random(seed)
+    grid = Grid(1000, 1000 + rng.randrange(1, 5000), rng.randrange(1, 50))
+    sheet, laid = Sheet(grid), [0] * grid.points
+    whole = [0] * len(STATES)
+    for _ in range(30):
+        a, b = sorted(rng.randrange(grid.edges[0], grid.edges[-1] + 1) for _ in range(2))
+        states = [0] * len(STATES)
+        for _ in range(b - a):
+            states[rng.randrange(3)] += 1
+        sheet.lay(states, a, b, 2)
+        whole = [x + 2 * y for x, y in zip(whole, states, strict=True)]
+        for i, (low, high) in enumerate(pairwise(grid.edges)):
+            laid[i] += 2 * max(0, min(b, high) - max(a, low))
+    assert [sum(cell) for cell in sheet.cells] == laid
+    assert [sum(values) for values in zip(*sheet.cells, strict=True)] == whole
+
+
+def test_edges_are_those_of_equal_parts_and_never_more_than_nanoseconds():
+    assert Grid(0, 10, 3).edges == [0, 3, 6, 10]
+    assert Grid(5, 8, 240).edges == [5, 6, 7, 8]
+    assert Grid(5, 5, 240).points == 0
+    assert merged([(5, 9), (1, 3), (3, 4), (20, 30)]) == [(1, 4), (5, 9), (20, 30)]
+
+
+# ---- Against the account
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_buckets_sum_to_the_account_and_each_closes(ledger, seed):
+    ingest, now_ns = filled(ledger, seed)
+    job, whole = job_of(ingest, ledger, now_ns, points=17)
+    found = timeline.timeline_of(ledger, job)
+    assert_closes(found)
+    assert sum(found.gpu_ns) == whole.wall_gpu_ns()
+    sums = [sum(values) for values in zip(*found.cells, strict=True)]
+    # A nanosecond may be rounded into another state where a step crosses into another bucket.
+    slack = 40 * len(whole.ranks)
+    assert all(abs(a - b) <= slack for a, b in zip(sums, whole.gpu_ns(), strict=True)), seed
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_bucket_is_the_account_of_its_window(ledger, seed):
+    """But for `straggler`: in the account of a window steps are compared among those for which they lie in it."""
+    ingest, now_ns = filled(ledger, seed)
+    job, _ = job_of(ingest, ledger, now_ns, points=5)
+    found = timeline.timeline_of(ledger, job)
+    for i, window in enumerate(pairwise(found.grid.edges)):
+        _, want = job_of(ingest, ledger, now_ns, points=5, window=window)
+        for states in (mine := list(found.cells[i]), theirs := list(want.gpu_ns())):
+            states[INDEX["communication"]] += states[INDEX["straggler"]]
+            states[INDEX["straggler"]] = 0
+        assert all(abs(a - b) <= 200 for a, b in zip(mine, theirs, strict=True))
+    # And the timeline of a window is the timeline of the whole there.
+    cut = (found.grid.edges[1], found.grid.edges[3])
+    job, _ = job_of(ingest, ledger, now_ns, points=2, window=cut)
+    assert timeline.timeline_of(ledger, job).gpu_ns == pytest.approx(found.gpu_ns[1:3], abs=10)
+
+
+def lock_step(ledger, ranks: int, steps: int, slow: int):
+    """An ingest with a run in lock step; rank `slow` takes longer in its loader from half of it on."""
+    processes = [Process(r, 1, 1000.0, world_size=ranks) for r in range(ranks)]
+    for step in range(steps):
+        for one in processes:
+            wait = 0.5 if one.rank == slow and step >= steps // 2 else 0.0
+            late = 0.5 if step >= steps // 2 else 0.0
+            one.step(loader=0.125 + wait, forward=0.5, communication=0.25 + late - wait)
+    ingest = aggregator(ledger)
+    for one in processes:
+        take(ingest, body_of(rank_report(one.finished())))
+    return ingest, max(one.now_ns for one in processes)
+
+
+def test_the_slow_rank_stands_out_when_it_became_slow(ledger):
+    ingest, now_ns = lock_step(ledger, ranks=4, steps=40, slow=2)
+    job, whole = job_of(ingest, ledger, now_ns, points=10)
+    found = timeline.document(timeline.timeline_of(ledger, job), [2, 0, 1, 3])
+    (row,) = [one["own_seconds"] for one in found["heat"]["ranks"] if one["rank"] == 2]
+    others = [one["own_seconds"] for one in found["heat"]["ranks"] if one["rank"] != 2]
+    assert row[:3] == pytest.approx([0.625] * 3) and row[-4:] == pytest.approx([1.125] * 4)
+    assert all(values == pytest.approx([0.625] * 10) for values in others)
+    early, late = found["buckets"][1]["states"], found["buckets"][-2]["states"]
+    assert "straggler" not in early
+    length = found["buckets"][-2]["end"] - found["buckets"][-2]["start"]
+    assert late["straggler"] == pytest.approx(3 * 0.5 / 1.375 * length, rel=0.02)
+    assert sum(b["states"].get("straggler", 0) for b in found["buckets"]) == pytest.approx(
+        whole.gpu_ns()[INDEX["straggler"]] / 1e9
+    )
+
+
+# ---- Of big runs a part is read
+
+
+@pytest.mark.parametrize("all_steps", [True, False])
+def test_a_run_too_big_to_read_is_sampled_and_still_closes(ledger, monkeypatch, all_steps):
+    ranks, steps = 40, 60
+    ingest, now_ns = lock_step(ledger, ranks, steps, slow=7)
+    # The slow rank alone and 16 that stand for the other 39, or of these only some rows.
+    monkeypatch.setattr(timeline, "ROWS_MAX", 600 if all_steps else 100)
+    job, whole = job_of(ingest, ledger, now_ns, points=8, ranks=[7])
+    read = timeline.timeline_of(ledger, job)
+    assert (read.read_ranks, read.of_ranks, read.all_steps) == (17, 40, all_steps)
+    assert_closes(read)
+    assert sum(read.gpu_ns) == whole.wall_gpu_ns()
+    sums = [sum(values) / 1e9 for values in zip(*read.cells, strict=True)]
+    for state in ("productive", "loader", "straggler"):
+        assert sums[INDEX[state]] == pytest.approx(whole.gpu_ns()[INDEX[state]] / 1e9, rel=0.05), state
+    found = timeline.document(read, [7])
+    assert found["sampled"] == {"ranks": 17, "of": 40, "all_steps": all_steps}
+    if all_steps:
+        row = next(one for one in found["heat"]["ranks"] if one["rank"] == 7)
+        assert row["own_seconds"][-2] == pytest.approx(1.125)
+
+
+def test_an_answer_has_a_bound_whatever_the_ranks():
+    own = {rank: timeline.Own([rank * 10**6] * 60, [1] * 60) for rank in range(1000)}
+    found = timeline.heat(own, list(range(999, -1, -1)), 0.0, 60.0)
+    assert [one["rank"] for one in found["ranks"]] == list(range(999, 935, -1))
+    assert found["others"]["ranks"] == 936 and found["others"]["p100"][0] == pytest.approx(0.935)
+    assert found["median"][0] == pytest.approx(0.4995)
+
+
+# ---- Over HTTP
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    with serving(create_app(f"sqlite:///{tmp_path_factory.mktemp('ledger')}/ledger.db")) as client:
+        for run, start in (("r1", 1000.0), ("Team/Two", 2000.0), ("empty", 3000.0)):
+            pushes = story(run, start=start) if run != "empty" else [[rank_report(Process(0, 1, start), run)]]
+            for ranks in pushes:
+                assert client.post("/api/v1/ingest", content=body_of(*ranks)).status_code == 200
+        yield client
+
+
+def test_a_timeline_over_http_closes_and_has_its_marks(client):
+    run = client.get("/api/v1/runs/r1").json()
+    found = client.get("/api/v1/runs/r1/timeline?points=20").json()
+    models_runs.Timeline.model_validate(found)
+    assert (found["start"], found["end"], found["sampled"]) == (run["start"], run["end"], None)
+    assert len(found["buckets"]) == 20
+    for bucket in found["buckets"]:
+        assert sum(bucket["states"].values()) == pytest.approx(bucket["gpu_seconds"], abs=1e-6)
+    for state, seconds in run["states"].items():
+        assert sum(b["states"].get(state, 0) for b in found["buckets"]) == pytest.approx(seconds, abs=1e-5)
+    kinds = [mark["kind"] for mark in found["marks"]]
+    assert kinds == ["checkpoint", "restart", "checkpoint"]
+    assert found["marks"][1]["step"] == run["restarts"][0]["resume_step"] == 7
+    assert [one["rank"] for one in found["heat"]["ranks"]] == [0, 1] and found["heat"]["columns"] == 20
+    part = client.get(f"/api/v1/runs/r1/timeline?points=4&start={run['start'] + 2}&end={run['end'] - 2}")
+    assert [round(part.json()[name] - run[name]) for name in ("start", "end")] == [2, -2]
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("?points=0", 422),
+        ("?points=241", 422),
+        ("?start=9&end=8", 422),
+        ("?start=1e300", 422),
+        ("?points=240", 200),
+    ],
+)
+def test_what_is_asked_for_is_bounded(client, query, status):
+    answer = client.get(f"/api/v1/runs/r1/timeline{query}")
+    assert answer.status_code == status
+    if status == 200:
+        assert len(answer.json()["buckets"]) == 240 and answer.json()["heat"]["columns"] == 60
+
+
+def test_a_run_that_is_not_there_or_has_no_time(client):
+    assert client.get("/api/v1/runs/nobody/timeline").status_code == 404
+    found = client.get("/api/v1/runs/empty/timeline").json()
+    models_runs.Timeline.model_validate(found)
+    assert found["heat"] is None
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The runs whose timelines are made, as they are; making one takes no time, and none stays fresh by its age."""
+    asked, real = [], History.timeline
+
+    async def timeline(self, job, owner):
+        asked.append(job.run.name)
+        await asyncio.sleep(0.2)
+        return (await real(self, job, owner))[0], 0.0
+
+    monkeypatch.setattr(History, "timeline", timeline)
+    monkeypatch.setattr(timeline_cache, "AGE_SECONDS", 0.0)
+    return asked
+
+
+def test_the_timeline_of_a_run_that_is_over_is_made_once(client, made):
+    for run in ("r1", "r1", "empty", "empty", "r1"):
+        assert client.get(f"/api/v1/runs/{run}/timeline?points=33").status_code == 200
+    assert made == ["r1", "empty", "empty"]
+
+
+def test_those_who_ask_at_the_same_time_wait_for_the_same_one(client, made):
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: client.get("/api/v1/runs/r1/timeline?points=34").json(), range(4)))
+    assert made == ["r1"] and all(answer == answers[0] for answer in answers)
+
+
+def test_runs_come_by_the_page_and_say_how_many_there_are(client):
+    def names(query):
+        found = client.get(f"/api/v1/runs{query}").json()
+        models_runs.Runs.model_validate(found)
+        return [row["run"] for row in found["runs"]], found["total"], found["truncated"]
+
+    assert names("") == (["empty", "Team/Two", "r1"], 3, False)
+    assert names("?limit=2") == (["empty", "Team/Two"], 3, True)
+    assert names("?limit=2&offset=2") == (["r1"], 3, False)
+    assert names("?q=TEAM%2F") == (["Team/Two"], 1, False)
+    assert names("?offset=9") == ([], 3, False)
+    assert client.get("/api/v1/runs?limit=1001").status_code == 422
+
+
+def test_a_row_says_what_was_wasted_and_closes(client):
+    row = client.get("/api/v1/runs?q=r1").json()["runs"][0]
+    run = client.get("/api/v1/runs/r1").json()
+    assert sum(row["states"].values()) == pytest.approx(row["gpu_seconds"])
+    assert row["waste_gpu_seconds"] == pytest.approx(row["gpu_seconds"] - run["states"]["productive"])
+    assert row["cost"] == run["cost"]["total"]
+    assert row["waste_cost"] == pytest.approx(run["cost"]["total"] - run["cost"]["states"]["productive"])

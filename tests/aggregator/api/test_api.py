@@ -1,0 +1,461 @@
+"""The aggregator over HTTP: what it takes, what it answers, what it counts."""
+
+import shutil
+import sqlite3
+import subprocess
+import time
+from contextlib import contextmanager
+from urllib.parse import quote
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+from prometheus_client.parser import text_string_to_metric_families
+from support.account.account_history import Process, ns
+from support.aggregator.reports import body_of, node_report, rank_report, story
+from support.aggregator.serve_process import serving
+
+from goodput.account import compute, document
+from goodput.account.states import STATES
+from goodput.aggregator.api import models, models_runs
+from goodput.aggregator.api.app import create_app
+from goodput.aggregator.api.exposition import KEPT_SECONDS
+from goodput.aggregator.ingest.store import Store
+from goodput.causes import explain
+from goodput.metrics import CATALOGUE
+from goodput.wire import schema
+
+
+@pytest.fixture
+def client(tmp_path):
+    with serving(create_app(f"sqlite:///{tmp_path}/ledger.db")) as client:
+        yield client
+
+
+def push(client, *ranks: schema.RankReport, **given) -> schema.Ack:
+    answer = client.post("/api/v1/ingest", content=body_of(*ranks, **given))
+    assert (answer.status_code, answer.headers["content-type"]) == (200, schema.CONTENT_TYPE), answer.text
+    return schema.decode_ack(answer.content)
+
+
+def tell(client, run: str = "r1", **given) -> None:
+    """The whole story of a run."""
+    for ranks in story(run, **given):
+        assert push(client, *ranks).rejected == []
+
+
+def samples(client) -> dict[tuple, float]:
+    """(series, label values in the catalogue's order …) and value of everything on /metrics."""
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    families = text_string_to_metric_families(answer.text)
+    found = [sample for family in families for sample in family.samples]
+    return {
+        (s.name, *(s.labels[name] for name in CATALOGUE[s.name].labels)): s.value
+        for s in found
+        if s.name in CATALOGUE
+    }
+
+
+def now() -> float:
+    return time.time()
+
+
+# ---- What is answered
+
+
+def test_the_document_is_the_account_of_the_same_reports(client):
+    tell(client)
+    found = client.get("/api/v1/runs/r1").json()
+    models.Run.model_validate(found)
+    store = Store()
+    for ranks in story():
+        for report in ranks:
+            store.merge(report, ns(5000))
+    want = compute(store.runs["r1"], ns(5000), stale_seconds=30)
+    want = document(want, explain(want))
+    assert {name: found[name] for name in want} == want
+    assert (found["status"], found["steps"], found["restarts"][0]["resume_step"]) == (
+        "finished",
+        {"kept": 32, "lost": 8},
+        7,
+    )
+    assert list(found["states"]) == list(STATES)
+    assert found["factors"]["mfu"] is not None
+
+
+def test_what_the_ranks_are_doing_now(client):
+    start = now() - 500
+    busy = Process(0, 2, start, world_size=3).steps(4, forward=1).begun(loader=0.5).silent(after=0.25)
+    dead = Process(1, 2, start, world_size=3).steps(2, forward=1).killed(after=1)
+    push(client, rank_report(busy), rank_report(dead))
+    found = client.get("/api/v1/runs/r1").json()
+    models.Run.model_validate(found)
+    assert found["status"] == "running" and found["world_size"] == 3
+    one, two = found["live"]
+    age = one.pop("report_age_seconds")
+    assert 0 <= age < 5, "since it was heard, on this host's clock, whatever the rank's clock says"
+    assert one == {
+        "rank": 0,
+        "host": "n0",
+        "attempt": 2,
+        "alive": True,
+        "ended": "",
+        "phase": "loader",
+        "phase_seconds": 0.25,
+        "step": 3,
+        "step_seconds": 1.0,
+    }
+    assert (two["alive"], two["ended"], two["step"]) == (False, "killed", 1)
+
+
+def test_the_list_of_runs_is_newest_first(client):
+    tell(client, "old", start=1000)
+    push(client, rank_report(Process(0, 1, now() - 5).steps(3, forward=1), run="running"))
+    tell(client, "new", start=5000)
+    found = client.get("/api/v1/runs").json()
+    models_runs.Runs.model_validate(found)
+    assert [(row["run"], row["status"]) for row in found["runs"]] == [
+        ("running", "running"),
+        ("new", "finished"),
+        ("old", "finished"),
+    ]
+    old = client.get("/api/v1/runs/old").json()
+    row = found["runs"][2]
+    assert (row["goodput"], row["mfu"]) == (old["factors"]["goodput"], old["factors"]["mfu"])
+    assert (row["gpu_seconds"], row["restarts"]) == (old["gpu_seconds"], 1)
+    assert row["leading_cause"] == old["causes"][0]["state"]
+
+
+def test_nothing_is_there_at_first(client):
+    assert client.get("/api/v1/runs").json() == {"runs": [], "total": 0, "truncated": False}
+    assert client.get("/healthz").text == "ok\n"
+    for path in ("/api/v1/runs/nobody", "/api/v1/runs/", "/api/v2/runs", "/api/v1/nothing"):
+        assert client.get(path).status_code == 404, path
+    assert "'nobody'" in client.get("/api/v1/runs/nobody").json()["detail"]
+    assert client.get("/api/v1/ingest").status_code == 405
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "team/llama 7b",
+        "日本語-ラン",
+        'it\'s "quoted"',
+        "100%?#&=+;,",
+        "a/b/c/",
+        "/lead",
+        "..%2f",
+        "{run}",
+        "\\n",
+    ],
+)
+def test_runs_of_any_name_are_found(client, run):
+    tell(client, run, start=now() - 60)
+    found = client.get(f"/api/v1/runs/{quote(run, safe='')}")
+    assert (found.status_code, found.json()["run"]) == (200, run)
+    assert client.get("/api/v1/runs").json()["runs"][0]["run"] == run
+    # The labels of a series survive the escape of the text format.
+    text = client.get("/metrics").text
+    (family,) = [f for f in text_string_to_metric_families(text) if f.name == "goodput_run_info"]
+    assert [sample.labels["run"] for sample in family.samples] == [run]
+
+
+def test_the_schema_lists_what_a_person_calls(client):
+    found = client.get("/api/v1/openapi.json").json()
+    assert set(found["paths"]) >= {"/api/v1/runs", "/api/v1/runs/{run}"}
+    answers = found["paths"]["/api/v1/runs/{run}"]["get"]["responses"]
+    assert (
+        answers["200"]["content"]["application/json"]["schema"]["$ref"].endswith("/Run") and "404" in answers
+    )
+    properties = found["components"]["schemas"]["Run"]["properties"]
+    tell(client)
+    assert set(client.get("/api/v1/runs/r1").json()) == set(properties)
+
+
+# ---- What is taken
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"\xc1", b"{}", b"\x00" * 1000, b"\x91" * 5000, msgspec.msgpack.encode({"node": "n"}), b"hello"],
+    ids=["empty", "unused", "json", "zeros", "deep", "fields", "text"],
+)
+def test_garbage_is_refused(client, body):
+    answer = client.post("/api/v1/ingest", content=body)
+    assert (answer.status_code, answer.headers["content-type"]) == (400, "text/plain")
+    assert answer.text.startswith("malformed report:")
+    assert samples(client)["goodput_aggregator_reports_total", "malformed"] == 1
+    assert client.get("/api/v1/runs").json() == {"runs": [], "total": 0, "truncated": False}
+
+
+def test_another_version_and_too_many_ranks_are_refused_with_the_reason(client):
+    newer = schema.encode(replace(node_report(), version=2))
+    assert "report version 2, this aggregator speaks 1" in client.post("/api/v1/ingest", content=newer).text
+    many = schema.encode(node_report(*[rank_report(Process())] * (schema.RANKS_MAX + 1)))
+    answer = client.post("/api/v1/ingest", content=many)
+    assert (answer.status_code, "4097 ranks" in answer.text) == (400, True)
+
+
+def test_a_body_that_is_too_large_is_refused_without_being_read_to_its_end(client, monkeypatch):
+    monkeypatch.setattr(schema, "BODY_BYTES_MAX", 10_000)
+    sent = []
+
+    def chunks():
+        for _ in range(100):
+            sent.append(1)
+            yield b"x" * 1000
+
+    answer = client.post("/api/v1/ingest", content=chunks())
+    assert (answer.status_code, answer.text) == (413, "report too large: 10000 bytes at most\n")
+    assert samples(client)["goodput_aggregator_reports_total", "malformed"] == 1
+    assert client.post("/api/v1/ingest", content=b"x" * 10_000).status_code == 400, "just fits"
+
+
+def test_an_impossible_rank_is_rejected_while_the_others_are_taken(client):
+    start = now() - 5
+    good, other = Process(0, 1, start).steps(3, forward=1), Process(2, 1, start).steps(3, forward=1)
+    bad = rank_report(Process(1, 1, start, world_size=3).steps(3, forward=1))
+    bad = replace(bad, steps=[replace(bad.steps[0], start_ns=bad.steps[0].end_ns + 1)])
+    ack = push(client, rank_report(good), bad, rank_report(other))
+    assert ack.accepted == 2
+    (rejection,) = ack.rejected
+    assert (rejection.run, rejection.rank, rejection.reason) == ("r1", 1, "malformed")
+    assert "negative duration" in rejection.text
+    ranks = client.get("/api/v1/runs/r1").json()["ranks"]
+    assert [rank["steps"]["kept"] for rank in ranks] == [3, 0, 3]
+
+
+def test_a_second_process_is_refused_while_the_others_of_its_report_are_taken(client):
+    start = now() - 5
+    push(client, rank_report(Process(0, 1, start).steps(3, forward=1)))
+    thief = rank_report(Process(0, 1, start).steps(4, forward=1), pid=77, host="n9")
+    ack = push(client, rank_report(Process(1, 1, start).steps(3, forward=1)), thief)
+    assert (ack.accepted, [(r.rank, r.reason) for r in ack.rejected]) == (1, [(0, "claim")])
+    assert "n0" in ack.rejected[0].text and "n9 pid 77 claims it too" in ack.rejected[0].text
+    ranks = client.get("/api/v1/runs/r1").json()["ranks"]
+    assert [rank["steps"]["kept"] for rank in ranks] == [3, 3]
+
+
+def test_a_ledger_that_cannot_be_written_is_said_and_made_good(tmp_path):
+    app = create_app(f"sqlite:///{tmp_path}/ledger.db")
+    with serving(app) as client:
+        one = Process(0, 1, now() - 9).steps(3, forward=1)
+        push(client, rank_report(one))
+        with without_a_table(tmp_path / "ledger.db"):
+            answer = client.post("/api/v1/ingest", content=body_of(rank_report(one.step(forward=1))))
+            assert (answer.status_code, answer.headers["content-type"]) == (503, "text/plain")
+            assert "no such table" in answer.text
+            found = samples(client)
+            assert found["goodput_aggregator_reports_total", "failed"] == 1
+            assert found["goodput_aggregator_ledger_errors_total",] == 1
+            # What is known is shown all the same.
+            assert client.get("/api/v1/runs/r1").json()["steps"]["kept"] == 4
+        push(client, rank_report(one.step(forward=1)))
+    with serving(create_app(f"sqlite:///{tmp_path}/ledger.db")) as client:
+        assert client.get("/api/v1/runs/r1").json()["steps"]["kept"] == 5
+
+
+@contextmanager
+def without_a_table(path):
+    """A table is gone, and comes back at the end."""
+    with sqlite3.connect(path) as database:
+        database.execute("alter table processes rename to hidden")
+    yield
+    with sqlite3.connect(path) as database:
+        database.execute("alter table hidden rename to processes")
+
+
+# ---- What is counted
+
+
+def test_counters_move_with_what_came(client):
+    before = samples(client)
+    assert before["goodput_aggregator_runs",] == 0
+    one = Process(0, 1, now() - 20).steps(3, forward=1).saved()
+    report = rank_report(one)
+    push(client, report)
+    push(client, report)
+    push(client, rank_report(Process(0, 1, now() - 20), pid=1))
+    client.post("/api/v1/ingest", content=b"junk")
+    found = samples(client)
+    moved = {
+        key: value - before.get(key, 0) for key, value in found.items() if key[0].startswith("goodput_aggr")
+    }
+    assert {
+        key: value for key, value in moved.items() if key[0].split("_")[2] in ("reports", "rank", "rows")
+    } == {
+        ("goodput_aggregator_reports_total", "accepted"): 3,
+        ("goodput_aggregator_reports_total", "malformed"): 1,
+        ("goodput_aggregator_reports_total", "failed"): 0,
+        ("goodput_aggregator_rank_rejections_total", "malformed"): 0,
+        ("goodput_aggregator_rank_rejections_total", "claim"): 1,
+        ("goodput_aggregator_rank_rejections_total", "phases"): 0,
+        ("goodput_aggregator_rank_rejections_total", "runs"): 0,
+        ("goodput_aggregator_rank_rejections_total", "ranks"): 0,
+        ("goodput_aggregator_rank_rejections_total", "scope"): 0,
+        ("goodput_aggregator_rank_rejections_total", "time"): 0,
+        ("goodput_aggregator_rows_total", "new"): 5,
+        ("goodput_aggregator_rows_total", "repeated"): 5,
+    }
+    assert moved["goodput_aggregator_ingest_seconds_total",] > 0
+    assert found["goodput_aggregator_runs",] == 1 and found["goodput_aggregator_memory_bytes",] > 1e6
+
+
+def test_series_say_what_the_document_says(client):
+    for ranks in story(start=now() - 60):
+        push(client, *ranks)
+    found, run = samples(client), client.get("/api/v1/runs/r1").json()
+    for state in STATES:
+        assert found["goodput_gpu_seconds", "r1", state] == run["states"][state]
+    dollars = {state: found["goodput_cost_dollars", "r1", state] for state in STATES}
+    assert sum(dollars.values()) == pytest.approx(run["gpu_seconds"] / 3600 * 2.5)
+    for factor in ("availability", "step_efficiency", "goodput", "compute_efficiency", "mfu"):
+        assert found[f"goodput_{factor}_ratio", "r1"] == run["factors"][factor]
+    assert found["goodput_coverage_ratio", "r1"] == run["coverage"]["time"]
+    assert (found["goodput_steps", "r1", "kept"], found["goodput_steps", "r1", "lost"]) == (32, 8)
+    assert found["goodput_restarts", "r1"] == 1
+    assert found["goodput_straggler_slowdown_ratio", "r1"] == run["straggler"]["slowdown"]
+    assert found["goodput_straggler_share_ratio", "r1", "1", "n1"] == 1.0
+    assert found["goodput_run_info", "r1", "NVIDIA H100 80GB HBM3", "finished"] == 1
+    assert found["goodput_progress_age_seconds", "r1"] == 0, (
+        "a finished run makes no progress, and needs none"
+    )
+    gains = {cause["state"]: cause["gain"] for cause in run["causes"]}
+    assert {key[2]: value for key, value in found.items() if key[0] == "goodput_cause_gain_ratio"} == gains
+
+
+def staged(run: str, start: float) -> list:
+    """Four ranks of two pipeline stages on two hosts that told their power and their hardware FLOPs; rank 3 is slow."""
+    told = {"flops_per_step": 2e12, "hardware_flops_per_step": 3e12, "peak_flops_per_second": 8e12}
+    told |= {"world_size": 4, "microbatches": 3, "gpu_power_watts": 500.0}
+    ranks = [Process(r, 1, start, stage=r // 2, host=f"h{r // 2}", **told) for r in range(4)]
+    for one in ranks:
+        wait = 0.25 if one.rank < 3 else 0
+        one.steps(8, forward=1.25 - wait, communication=0.25 + wait).finished()
+    return [rank_report(one, run) for one in ranks]
+
+
+def test_figures_are_series_and_what_is_unknown_is_absent(client):
+    for ranks in story(start=now() - 60):
+        push(client, *ranks)
+    push(client, *staged("r4", now() - 60))
+    found, run = samples(client), client.get("/api/v1/runs/r1").json()
+    # 12 + 8 steps of 2 ranks with 32 samples each, of which 4 steps were lost.
+    assert (found["goodput_run_samples", "r1", "kept"], found["goodput_run_samples", "r1", "lost"]) == (
+        1024,
+        256,
+    )
+    assert found["goodput_throughput_goodput_ratio", "r1"] == run["throughput"]["goodput"]
+    saving = run["checkpoints"]
+    assert found["goodput_checkpoint_save_seconds", "r1"] == saving["save_seconds"] == 0.25
+    best = found["goodput_checkpoint_best_interval_seconds", "r1"]
+    assert best == saving["best_interval_seconds"]
+    assert best == pytest.approx((2 * 0.25 * saving["seconds_between_failures"]) ** 0.5)
+    assert found["goodput_straggler_host_share_ratio", "r1", "n1"] == 1.0
+    assert found["goodput_input_errors", "r1"] == 0
+    for name in ("hfu_ratio", "pipeline_bubble_ratio", "energy_joules"):
+        assert not any(key[:2] == (f"goodput_{name}", "r1") for key in found), name
+    run = client.get("/api/v1/runs/r4").json()
+    assert found["goodput_hfu_ratio", "r4"] == run["factors"]["hfu"] == pytest.approx(3 / 8 / 1.5)
+    assert found["goodput_pipeline_bubble_ratio", "r4", "ideal"] == pytest.approx(1 / 4)
+    # Three ranks wait 0.5 s of 1.5, one 0.25 s.
+    assert found["goodput_pipeline_bubble_ratio", "r4", "measured"] == pytest.approx((3 * 0.5 + 0.25) / 6)
+    joules = {key[2]: value for key, value in found.items() if key[:2] == ("goodput_energy_joules", "r4")}
+    assert joules == run["energy"]["states"] and sum(joules.values()) == pytest.approx(4 * 8 * 1.5 * 500)
+    assert not any(key[:2] == ("goodput_cost_dollars", "r4") for key in found)
+
+
+def test_what_samples_of_gpus_say_is_in_the_account_of_a_window_too_and_after_a_restart(client, tmp_path):
+    start = float(int(now()) - 60)
+    one = Process(0, 1, start).between(none=2).steps(8, loader=0.5, forward=1.5)
+    # Of 12 s of compute 6 were looked at, and the device idled in 3 of them.
+    one.hardware = {"compute_ns": ns(6), "idle_ns": ns(3), "energy_mj": 9_000_000}
+    push(client, rank_report(one.finished()))
+    with serving(create_app(f"sqlite:///{tmp_path}/ledger.db")) as again:
+        for asked in (client, again):
+            run = asked.get("/api/v1/runs/r1").json()
+            models.Run.model_validate(run)
+            assert (run["states"]["productive"], run["states"]["launch"]) == (9, 3)
+            assert (run["basis"]["launch"], run["basis"]["energy"]) == ("estimated", "measured")
+            assert run["energy"]["total"] == 9000
+            window = asked.get(f"/api/v1/runs/r1/account?start={start + 2}&end={start + 10}").json()
+            models.Account.model_validate(window)
+            assert (window["states"]["productive"], window["states"]["launch"]) == (4.5, 1.5)
+            assert window["energy"]["total"] == 4000
+            assert samples(asked)["goodput_gpu_seconds", "r1", "launch"] == 3
+
+
+def test_a_wrong_input_is_counted(client):
+    told = {"flops_per_step": 2e13, "peak_flops_per_second": 8e12}
+    push(client, rank_report(Process(0, 1, now() - 60, **told).steps(8, forward=1).finished()))
+    found = samples(client)
+    assert found["goodput_input_errors", "r1"] == 1 and ("goodput_mfu_ratio", "r1") not in found
+
+
+def test_ranks_are_counted_and_silence_has_an_age(client):
+    start = now() - 10
+    push(client, rank_report(Process(0, 1, start, world_size=4).steps(3, forward=1)))
+    push(client, rank_report(Process(1, 1, start, world_size=4).steps(3, forward=1).killed()))
+    found = samples(client)
+    kinds = {key[2]: value for key, value in found.items() if key[0] == "goodput_ranks"}
+    assert kinds == {"expected": 4, "observed": 2, "alive": 1}
+    assert 0 <= found["goodput_rank_last_report_age_seconds", "r1"] < 5
+    assert 6 < found["goodput_progress_age_seconds", "r1"] < 15
+    assert ("goodput_mfu_ratio", "r1") not in found, "unknown is absent, not zero"
+
+
+def test_after_a_restart_ages_begin_with_what_the_ledger_knows(client, tmp_path):
+    push(client, rank_report(Process(0, 1, now() - 100).steps(60, forward=1)))
+    with serving(create_app(f"sqlite:///{tmp_path}/ledger.db")) as again:
+        found = samples(again)
+        assert 39 < found["goodput_rank_last_report_age_seconds", "r1"] < 60
+        assert 39 < again.get("/api/v1/runs/r1").json()["live"][0]["report_age_seconds"] < 60
+        assert again.get("/api/v1/runs/r1").json()["status"] == "unobserved"
+
+
+def test_a_finished_run_leaves_the_series_but_not_the_api(client):
+    for ranks in story("recent", start=now() - 60):
+        push(client, *ranks)
+    for ranks in story("past", start=now() - KEPT_SECONDS - 60):
+        push(client, *ranks)
+    runs = {key[1] for key in samples(client) if key[0] == "goodput_gpu_seconds"}
+    assert runs == {"recent"}
+    assert {row["run"] for row in client.get("/api/v1/runs").json()["runs"]} == {"recent", "past"}
+
+
+def test_all_series_are_declared(client):
+    for ranks in story(start=now() - 60):
+        push(client, *ranks)
+    saves = Process(0, 1, now() - 5).step(forward=1).saved().step(forward=1).saved()
+    push(client, rank_report(saves, run="r2"))
+    stuck = Process(0, 1, now() - 300).steps(2, forward=1).begun(loader=1).silent(after=290)
+    push(client, rank_report(stuck, run="r3"))
+    push(client, *staged("r4", now() - 60))
+    # Attempt 1 of run r1 dies 21.25 s after its start.
+    push(
+        client,
+        health=[schema.Health(1, "xid", "GPU-0", ns(now() - 45), severity="critical", hits=[("r1", 0)])],
+    )
+    families = list(text_string_to_metric_families(client.get("/metrics").text))
+    seen = set()
+    for family in families:
+        for sample in family.samples:
+            metric = CATALOGUE[family.name if family.type == "histogram" else sample.name]
+            assert (metric.exposer, metric.kind) == ("aggregator", family.type)
+            assert set(sample.labels) - {"le"} == set(metric.labels) and metric.help == family.documentation
+            seen.add(metric.name)
+    declared = {name for name, metric in CATALOGUE.items() if metric.exposer == "aggregator"}
+    # These two where tokens are asked for: test_auth_http.py.
+    declared -= {"goodput_aggregator_tokens", "goodput_aggregator_token_expiry_timestamp_seconds"}
+    assert seen == declared, "and all that is declared is exposed"
+
+
+def test_promtool_finds_nothing_to_say(client):
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not installed (Debian package prometheus): /metrics was not checked by it")
+    for ranks in story('a "run"\\n', start=now() - 60):
+        push(client, *ranks)
+    text = client.get("/metrics").content
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, timeout=20)
+    assert (done.returncode, done.stdout + done.stderr) == (0, b"")

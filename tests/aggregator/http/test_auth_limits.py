@@ -1,0 +1,350 @@
+"""Bounds of connections: heads and trailers without end, bytes one by one, too many at a time, answers that nobody reads;
+over real sockets."""
+
+import asyncio
+import socket
+import time
+import zlib
+from contextlib import contextmanager
+
+import pytest
+from fastapi import Response
+from support.aggregator.serve_process import serving
+from support.servers import servers
+
+from goodput.access import token_file
+from goodput.access.token_cache import Keeper
+from goodput.access.tokens import make
+from goodput.aggregator.api.app import create_app
+from goodput.aggregator.http import connections, limits
+from goodput.aggregator.http.authentication import Door
+from goodput.cli import serve
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    """Of a server whose times are short enough to be waited for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connections, "REQUEST_SECONDS_MAX", 0.3)
+        patch.setattr(connections, "IDLE_SECONDS_MAX", 0.3)
+        patch.setattr(connections, "READ_SECONDS_MAX", 0.3)
+        app = create_app(f"sqlite:///{tmp_path_factory.mktemp('limits')}/ledger.db")
+        app.add_api_route("/test/much", much)
+        app.add_api_route("/test/later", later)
+        with serving(app) as running:
+            yield running
+
+
+async def much() -> Response:
+    """More than the buffers between two sockets hold."""
+    return Response(bytes(64 << 20))
+
+
+async def later() -> Response:
+    """After more time than an answer may take to be read."""
+    await asyncio.sleep(0.8)
+    return Response("late")
+
+
+class Wire:
+    """A connection by hand."""
+
+    def __init__(self, client):
+        address = client.base_url.host, client.base_url.port
+        self.socket = socket.create_connection(address, timeout=10)
+
+    def send(self, body: bytes) -> None:
+        self.socket.sendall(body)
+
+    def until(self, end: bytes, count: int = 1) -> bytes:
+        """What comes until this was there so often."""
+        found = b""
+        while found.count(end) < count:
+            part = self.socket.recv(65536)
+            assert part, f"ended after {found!r}"
+            found += part
+        return found
+
+    def all(self) -> bytes:
+        """What comes until the other side ends."""
+        found = b""
+        try:
+            while part := self.socket.recv(65536):
+                found += part
+        except ConnectionResetError:
+            pass
+        self.socket.close()
+        return found
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.socket.close()
+
+
+def refused(client, reason: str) -> float:
+    name = f'goodput_aggregator_requests_refused_total{{reason="{reason}"}} '
+    (line,) = [line for line in client.get("/metrics").text.splitlines() if line.startswith(name)]
+    return float(line.split()[-1])
+
+
+@contextmanager
+def refusing(client, reason: str, count: int = 1):
+    """So many refusals of this kind happen within, and are counted."""
+    before = refused(client, reason)
+    yield
+    assert refused(client, reason) == before + count
+
+
+@pytest.mark.parametrize("is_in_pieces", [False, True])
+@pytest.mark.parametrize("end", [b"", b"\r\n\r\n"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n%s: x",
+        b"GET /%s HTTP/1.1\r\nHost: localhost",
+    ],
+)
+def test_a_head_without_end_is_cut_off(client, head, end, is_in_pieces):
+    body = head % (b"x" * (limits.HEAD_BYTES_MAX + 1000)) + end
+    with refusing(client, "head"), Wire(client) as wire:
+        try:
+            for at in range(0, len(body), 4096 if is_in_pieces else len(body)):
+                wire.send(body[at : at + (4096 if is_in_pieces else len(body))])
+                time.sleep(0.001 if is_in_pieces else 0)
+        except OSError:
+            pass  # It was refused before all of it was sent.
+        answer = wire.all()
+    # Where it still sends when it is refused, a reset may overtake the answer.
+    assert answer.startswith(b"HTTP/1.1 431 ") or answer == b""
+    if answer:
+        assert b"connection: close" in answer and b"nosniff" in answer
+
+
+def test_many_small_headers_are_a_large_head_too(client):
+    with refusing(client, "head"), Wire(client) as wire:
+        wire.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + b"a: b\r\n" * 20_000 + b"\r\n")
+        assert wire.all()[:13] in (b"HTTP/1.1 431 ", b"")
+
+
+def test_a_head_just_below_the_bound_is_read(client):
+    filler = b"x" * (limits.HEAD_BYTES_MAX - 200)
+    with Wire(client) as wire:
+        wire.send(
+            b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nA: " + filler + b"\r\n\r\n"
+        )
+        assert wire.all().startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_body_may_be_larger_than_a_head_also_in_one_piece_with_it(client):
+    head = b"POST /api/v1/ingest HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+    with Wire(client) as wire:
+        for size in (10, limits.HEAD_BYTES_MAX + 1, 60_000):
+            wire.send(head % size + b"x" * size)
+            assert wire.until(b"malformed report").startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [b"", b"G", b"\r\n", b"GET /healthz HTTP/1.1\r\nHost: loc", b"POST /api/v1/ingest HTTP/1.1\r\nHost: localhost\r\n"
+     b"Content-Length: 100\r\n\r\nabc", b"POST /api/v1/ingest HTTP/1.1\r\nHost: localhost\r\n"
+     b"Transfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n"],
+)  # fmt: skip
+def test_who_takes_too_long_is_cut_off_and_others_are_served_meanwhile(client, begun):
+    with refusing(client, "slow"), Wire(client) as slow:
+        slow.send(begun)
+        assert client.get("/healthz").status_code == 200
+        began = time.monotonic()
+        assert slow.all() == b"" and time.monotonic() - began < 5
+
+
+def test_bytes_one_by_one_do_not_win_time(client):
+    with refusing(client, "slow"), Wire(client) as slow:
+        slow.send(b"GET /")
+        began = time.monotonic()
+        with pytest.raises(OSError):
+            trickle(slow, began + 5)
+        assert time.monotonic() - began < 3
+
+
+def trickle(wire: Wire, end: float) -> None:
+    while time.monotonic() < end:
+        wire.send(b"x")
+        time.sleep(0.02)
+
+
+def test_a_connection_that_is_used_lives_on(client):
+    with refusing(client, "slow", 0), Wire(client) as wire:
+        for _ in range(4):
+            wire.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert wire.until(b"ok\n").startswith(b"HTTP/1.1 200 ")
+            time.sleep(0.15)  # Four of them take longer than one request may.
+
+
+def test_too_many_connections_are_told_so_and_those_that_are_there_go_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(serve, "_files_max", lambda: 4)
+    with serving(create_app(f"sqlite:///{tmp_path}/ledger.db")) as client:
+        assert client.get("/healthz").status_code == 200  # Its connection stays: one.
+        held = [Wire(client) for _ in range(3)]
+        with refusing(client, "busy"), Wire(client) as wire:
+            assert wire.all().startswith(b"HTTP/1.1 503 ")
+        for one in held:
+            one.socket.close()
+        servers.wait_until(lambda: is_answered(client), 5, "room again", every_seconds=0.01)
+
+
+def is_answered(client) -> bool:
+    with Wire(client) as wire:
+        wire.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        return wire.all().startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200), b"SSH-2.0-x\r\n\r\n", b"GET\r\n\r\n", bytes(500),
+     b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcde",
+     b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\nabcde",
+     b"GET / HTTP/1.1\r\nBad Header: x\r\n\r\n", b"\xff\xfe\xfd\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"],
+)  # fmt: skip
+def test_what_is_no_http_is_answered_in_a_line_and_logged_by_nobody(client, junk, caplog):
+    with Wire(client) as wire:
+        wire.send(junk)
+        answer = wire.all()
+    assert answer.startswith(b"HTTP/1.1 4") and client.get("/healthz").status_code == 200
+    assert "Traceback" not in caplog.text and not caplog.records
+
+
+def test_a_websocket_is_none(client):
+    with Wire(client) as wire:
+        wire.send(
+            b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+        )
+        assert wire.socket.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_what_is_packed_is_never_unpacked(client):
+    bomb = zlib.compress(bytes(50 << 20), 9)
+    with refusing(client, "encoding", 5):
+        for encoding in ("gzip", "deflate", "zstd", "br", "identity"):
+            answer = client.post("/api/v1/ingest", content=bomb, headers={"content-encoding": encoding})
+            assert answer.status_code == 415
+
+
+def test_who_has_no_token_cannot_make_it_read_a_body(tmp_path):
+    """It is answered at once, and what it sends on is thrown away."""
+    path = tmp_path / "tokens.json"
+    with token_file.changing(path) as tokens:
+        tokens.append(make("one", "ingest")[1])
+    with (
+        serving(create_app(f"sqlite:///{tmp_path}/ledger.db", door=Door(Keeper(path)))) as client,
+        Wire(client) as wire,
+    ):
+        wire.send(b"POST /api/v1/ingest HTTP/1.1\r\nHost: x\r\nContent-Length: 30000000\r\n\r\nabc")
+        assert wire.socket.recv(65536).startswith(b"HTTP/1.1 401 ")
+        for _ in range(64):
+            wire.send(bytes(100_000))
+        assert client.get("/healthz").status_code == 200
+
+
+# ---- What follows a body
+
+CHUNKED = b"POST /api/v1/ingest HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"
+
+
+@pytest.mark.parametrize("is_in_pieces", [False, True])
+def test_a_token_in_a_trailer_is_none(tmp_path, is_in_pieces):
+    path = tmp_path / "tokens.json"
+    text, token = make("one", "ingest")
+    with token_file.changing(path) as tokens:
+        tokens.append(token)
+    trailer = b"Authorization: Bearer " + text.encode()
+    app = create_app(f"sqlite:///{tmp_path}/ledger.db", door=Door(Keeper(path)))
+    with serving(app) as client, Wire(client) as wire:
+        pieces = [CHUNKED, b"0\r\n" + trailer + b"\r\n\r\n"]
+        for piece in pieces if is_in_pieces else [b"".join(pieces)]:
+            wire.send(piece)
+        assert wire.until(b"scope ingest\n").startswith(b"HTTP/1.1 401 ")
+        # Nor does it belong to the next request.
+        wire.send(b"GET /api/v1/runs HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert wire.socket.recv(65536).startswith(b"HTTP/1.1 401 ")
+
+
+@pytest.mark.parametrize(
+    "without_end", [b"0\r\n" + b"a: b\r\n" * 100_000, b"0\r\na: " + b"x" * 500_000, b"0;" + b"x" * 500_000]
+)
+def test_trailers_without_end_are_cut_off(client, without_end):
+    with refusing(client, "head"), Wire(client) as wire:
+        try:
+            wire.send(CHUNKED)
+            for at in range(0, len(without_end), 10_000):
+                wire.send(without_end[at : at + 10_000])
+        except OSError:
+            pass  # It was refused before all of it was sent.
+        wire.all()
+
+
+def test_a_body_of_many_small_chunks_is_read(client):
+    with refusing(client, "head", 0), Wire(client) as wire:
+        for _ in range(3):
+            wire.send(CHUNKED + b"1\r\nx\r\n" * 20_000)
+            wire.send(b"1\r\nx\r\n" * 20_000 + b"0\r\nA: trailer\r\n\r\n")
+            wire.until(b"malformed report")
+
+
+# ---- Answers
+
+ASK = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def test_two_requests_at_a_time_are_both_answered(client):
+    with refusing(client, "busy", 0), Wire(client) as wire:
+        for _ in range(3):
+            wire.send(ASK + ASK)
+            wire.until(b"ok\n", 2)
+
+
+def test_who_asks_on_without_waiting_is_cut_off(client):
+    with refusing(client, "busy"), Wire(client) as wire:
+        try:
+            wire.send(ASK * 1000)
+        except OSError:
+            pass
+        assert wire.all().count(b"ok\n") <= 2
+
+
+def test_who_does_not_read_its_answer_is_cut_off(client):
+    with refusing(client, "slow"), Wire(client) as wire:
+        wire.send(b"GET /test/much HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        before = refused(client, "slow")
+        servers.wait_until(lambda: refused(client, "slow") > before, 5, "the end", every_seconds=0.05)
+        assert 0 < len(wire.all()) < 64 << 20
+
+
+def test_who_reads_is_given_all_of_it(client):
+    with refusing(client, "slow", 0):
+        assert len(client.get("/test/much").content) == 64 << 20
+
+
+def test_an_answer_that_takes_long_to_be_made_is_waited_for(client):
+    with refusing(client, "slow", 0), Wire(client) as wire:
+        wire.send(b"GET /test/later HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert wire.socket.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_who_was_answered_before_its_body_came_is_not_kept_for_ever(client):
+    """uvicorn sets no timer of its own there."""
+    with Wire(client) as wire:
+        wire.send(b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\n")
+        assert wire.until(b'Allowed"}').startswith(b"HTTP/1.1 405 ")
+        wire.send(b"abc")
+        assert wire.all() == b""
+
+
+def test_a_shorter_bound_does_not_wait_for_the_timer_of_a_longer_one(client, monkeypatch):
+    monkeypatch.setattr(connections, "IDLE_SECONDS_MAX", 300.0)
+    with refusing(client, "slow"), Wire(client) as wire:
+        assert refused(client, "slow") >= 0, "the server has taken the connection meanwhile"
+        wire.send(b"GET /healthz HTTP/1.1\r\nHost:")
+        assert wire.all() == b""

@@ -1,0 +1,71 @@
+"""How many browsers one token signs in, and what the one too many is told."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+
+from goodput.access import token_file
+from goodput.access.token_cache import Denied, Keeper
+from goodput.access.tokens import make
+from goodput.aggregator.api.app import create_app
+from goodput.aggregator.http import sessions as module
+from goodput.aggregator.http.authentication import Door
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "SESSIONS_PER_TOKEN_MAX", 3)
+    return tmp_path / "tokens.json"
+
+
+def tokens_of(path, *names: str) -> dict[str, str]:
+    made = {name: make(name, "read") for name in names}
+    with token_file.changing(path) as tokens:
+        tokens += [token for _, token in made.values()]
+    return {name: text for name, (text, _) in made.items()}
+
+
+def test_nobody_signs_others_out_of_a_token_that_they_share(path):
+    texts = tokens_of(path, "team", "other")
+    keeper, now = Keeper(path), [0.0]
+    sessions = module.Sessions(keeper, clock=lambda: now[0])
+    team, other = (keeper.access(texts[name].encode()) for name in ("team", "other"))
+    cookies = [sessions.begin(team, address) for address in ("10.0.0.1", "10.0.0.2", "10.0.0.1")]
+    with pytest.raises(module.Full, match="3 browsers are signed in with the token team"):
+        sessions.begin(team, "10.0.0.3")
+    assert all(sessions.access(cookie.encode()).name == "team" for cookie in cookies)
+    assert sessions.begin(other, "10.0.0.3"), "another token has its own"
+    again = sessions.begin(team, "10.0.0.1")
+    with pytest.raises(Denied):
+        sessions.access(cookies[0].encode())
+    for cookie in (*cookies[1:], again):
+        assert sessions.access(cookie.encode())
+    sessions.end(cookies[1].encode())
+    assert sessions.begin(team, "10.0.0.3")
+    now[0] = module.SESSION_SECONDS
+    assert sessions.begin(team, "10.0.0.4"), "those that are over do not count"
+
+
+def test_the_one_too_many_is_told_so(path):
+    texts = tokens_of(path, "team")
+    door = Door(Keeper(path))
+    app = create_app(f"sqlite:///{path.parent}/ledger.db", door=door)
+
+    async def sign_in(address: str) -> httpx.Response:
+        transport = httpx.ASGITransport(app=app, client=(address, 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://head") as client:
+            return await client.post("/login", data={"token": texts["team"]})
+
+    async def check():
+        for number in range(3):
+            assert (await sign_in(f"10.0.0.{number}")).status_code == 303
+        answer = await sign_in("10.0.0.9")
+        assert answer.status_code == 429 and "set-cookie" not in answer.headers
+        assert "As many browsers as may be are signed in with this token" in answer.text
+        assert door.requests.refused["sessions"] == 1 and len(door.sessions) == 3
+        assert (await sign_in("10.0.0.1")).status_code == 303
+
+    asyncio.run(check())

@@ -1,0 +1,179 @@
+"""`goodput end` against a real `goodput serve` that asks for tokens: what it prints, how it exits, what then is shown."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from threading import Thread
+
+import httpx
+import pytest
+from aggregator.ingest.test_serve_killed import Serve
+from support.account.account_history import Process
+from support.aggregator.reports import body_of, rank_report
+from support.servers.servers import free_ports
+
+from goodput.access import token_file
+from goodput.access.tokens import make
+from goodput.cli import end, main
+
+
+class Site:
+    """The server, and files with tokens."""
+
+    def __init__(self, folder):
+        kinds = {"nodes": "ingest", "reader": "read"}
+        made = {name: make(name, scope) for name, scope in kinds.items()}
+        made["others"] = make("others", "ingest", runs=("x*",))
+        with token_file.changing(folder / "tokens.json") as tokens:
+            tokens += [token for _, token in made.values()]
+        self.texts = {name: text for name, (text, _) in made.items()}
+        self.files = {name: str(folder / name) for name in made}
+        for name, path in self.files.items():
+            with open(path, "w") as out:
+                out.write(self.texts[name])
+        self.serve = Serve(folder, f"sqlite:///{folder}/ledger.db", "--tokens", str(folder / "tokens.json"))
+        self.client = httpx.Client(base_url=self.serve.url.rstrip("/"), timeout=20, trust_env=False)
+
+    def push(self, *ranks: Process, run: str) -> None:
+        body = body_of(*[rank_report(one, run) for one in ranks])
+        answer = self.client.post("/api/v1/ingest", content=body, headers=self.bearer("nodes"))
+        assert answer.status_code == 200, answer.text
+
+    def status(self, run: str) -> str:
+        return self.client.get(f"/api/v1/runs/{run}", headers=self.bearer("reader")).json()["status"]
+
+    def bearer(self, name: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.texts[name]}"}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    found = Site(tmp_path_factory.mktemp("site"))
+    with found.serve, found.client:
+        yield found
+
+
+@pytest.fixture
+def call(site, monkeypatch, capsys):
+    """The command, in the environment of a node; status, standard output, standard error."""
+    monkeypatch.setenv("GOODPUT_AGGREGATOR", site.serve.url)
+    monkeypatch.setenv("GOODPUT_TOKEN_FILE", site.files["nodes"])
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        try:
+            status = main(["end", *arguments])
+        except SystemExit as ended:
+            status = ended.code
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def pair() -> list[Process]:
+    start = time.time() - 100
+    return [Process(rank, 1, start, world_size=2).steps(20, forward=1) for rank in range(2)]
+
+
+def test_a_cancelled_run_is_ended_by_a_process_of_its_own(site):
+    site.push(*[one.killed() for one in pair()], run="vision/a b")
+    assert site.status("vision%2Fa%20b") == "down"
+    command = [sys.executable, "-m", "goodput", "end", "vision/a b", "--aggregator", site.serve.url]
+    command += ["--token-file", site.files["nodes"]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "run vision/a b is over, cancelled: 2 ranks ended\n"
+    assert site.status("vision%2Fa%20b") == "cancelled"
+
+
+def test_again_it_says_so_and_json_is_the_answer(site, call):
+    failed, killed = pair()
+    site.push(failed.failed(), killed.killed(), run="twice")
+    at = str(time.time() - 10)
+    done = call("twice", "--reason", "failed", "--at", at)
+    assert done == (0, "run twice is over, failed: 1 rank ended, 1 had told how they ended\n", "")
+    status, out, _ = call("twice", "--reason", "failed", "--at", at, "--json")
+    want = {"run": "twice", "reason": "failed", "ended": 0, "known": 0, "alive": 0, "already": 2}
+    assert (status, json.loads(out)) == (0, want)
+    assert site.status("twice") == "failed"
+
+
+def test_it_waits_for_ranks_that_still_live_and_then_refuses(site, call, monkeypatch):
+    monkeypatch.setattr(end, "AGAIN_SECONDS", 0.05)
+    ranks = [one.silent(after=79) for one in pair()]
+    site.push(*ranks, run="lives")
+    status, out, said = call("lives", "--wait", "0")
+    assert (status, out) == (1, "") and "HTTP 409: run 'lives' goes on: 2 ranks are alive" in said
+    assert said.count("\n") == 1 and said.endswith("; --force ends it now\n")
+    asked = Thread(target=lambda: (time.sleep(0.3), site.push(*[one.killed() for one in ranks], run="lives")))
+    asked.start()
+    status, out, said = call("lives", "--wait", "20")
+    asked.join()
+    assert (status, out) == (0, "run lives is over, cancelled: 2 ranks ended\n")
+    assert said.startswith("waiting up to 20 s: run 'lives' goes on") and said.count("\n") == 1
+
+
+def test_by_force_it_does_not_wait(site, call):
+    site.push(*[one.silent(after=79) for one in pair()], run="forced")
+    status, out, _ = call("forced", "--force")
+    assert (status, out) == (0, "run forced is over, cancelled: 2 ranks ended, 2 were seen alive\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (("nothing",), 1, r"HTTP 404: no run 'nothing'$"),
+        (
+            ("r", "--token-file", "{reader}"),
+            1,
+            r"HTTP 403: the token reader is of scope read, this needs one",
+        ),
+        (
+            ("r", "--token-file", "{others}"),
+            1,
+            r"HTTP 403: run 'r' is none of the runs that the token others",
+        ),
+        (("r", "--token-file", "/nowhere"), 1, r"token file /nowhere: No such file"),
+        (("r", "--aggregator", "http://127.0.0.1:{closed}"), 1, r"127.0.0.1:\d+: .*[Rr]efused"),
+        (("r", "--aggregator", "https://127.0.0.1:{port}"), 1, r"begin with http://\?"),
+        (("r", "--at", "tomorrow"), 2, r"'tomorrow': want a time as 2026"),
+        (("r", "--at", "3999999999"), 1, r"HTTP 422: at 3999999999.0: want unix seconds that have passed"),
+        (("r", "--reason", "because"), 2, r"invalid choice: 'because'"),
+        (("r", "--aggregator", "goodput.internal"), 2, r"want a URL as in http"),
+        (("r", "--wait", "-1"), 2, r"want seconds"),
+        (("r", "--client-cert", "a.pem"), 2, r"--client-cert and --client-key go together"),
+        (("",), 2, r"want a run's name"),
+        (("a\nb",), 2, r"want a run's name"),
+        ((), 2, r"required: RUN"),
+    ],
+)
+def test_what_goes_wrong_is_said_in_one_line(site, call, arguments, status, says):
+    given = {**site.files, "closed": free_ports(1)[0], "port": site.client.base_url.port}
+    found, out, said = call(*(one.format(**given) for one in arguments))
+    assert (found, out) == (status, "") and re.search(says, said.strip()), said
+    assert status == 2 or said.count("\n") == 1
+
+
+def test_without_an_aggregator_the_call_is_wrong(call, monkeypatch):
+    monkeypatch.delenv("GOODPUT_AGGREGATOR")
+    status, _, said = call("r")
+    assert (
+        status == 2
+        and said == "goodput end: no aggregator: name one with --aggregator or GOODPUT_AGGREGATOR\n"
+    )
+
+
+def test_the_help_has_an_example(call):
+    status, out, _ = call("--help")
+    assert status == 0 and "goodput end my-run --aggregator https" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("2026-05-01T08:30:00Z", 1777624200), ("2026-05-01T10:30:00+02:00", 1777624200), ("12.5", 12.5)],
+)
+def test_times(text, seconds):
+    assert end.moment(text) == seconds

@@ -1,0 +1,395 @@
+"""POST /api/v1/runs/RUN/end on the real app: what is answered, who may, what is shown afterwards, what survives."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import logging
+import re
+import time
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from support.account.account_history import Process, ns
+from support.aggregator.ledgers import contents
+from support.aggregator.reports import body_of, rank_report
+from support.aggregator.serve_process import serving
+from support.servers.servers import wait_until
+
+from goodput.access import token_file
+from goodput.access.token_cache import Keeper
+from goodput.access.tokens import make
+from goodput.account import OVER, Over
+from goodput.aggregator.accounts.accounts import Accounts
+from goodput.aggregator.api import models
+from goodput.aggregator.api.app import create_app
+from goodput.aggregator.http.authentication import Door
+from goodput.aggregator.ingest import run_end
+from goodput.aggregator.ledger.ledger import Ledger, LedgerError
+from goodput.report_page.headline import STATUSES
+from goodput.runlog import replay
+from goodput.runlog.export import export
+from goodput.wire import schema
+
+RANKS = 8
+END = "/api/v1/runs/r1/end"
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch):
+    """Accounts are made anew for whoever asks, not ten times as seldom as they take."""
+    monkeypatch.setattr(Accounts, "_is_fresh", lambda *_: False)
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path}/ledger.db"
+
+
+@pytest.fixture
+def client(url):
+    with serving(create_app(url)) as client:
+        yield client
+
+
+def began(seconds_ago: float = 300, ranks: int = RANKS, number: int = 1) -> list[Process]:
+    """Ranks of one GPU each, in the middle of a step two steps after a checkpoint."""
+    start = time.time() - seconds_ago
+    found = [Process(rank, number, start, world_size=ranks) for rank in range(ranks)]
+    for one in found:
+        one.steps(20, forward=1).saved().steps(2, forward=1).begun(forward=0.5)
+    return found
+
+
+def push(client, *ranks: Process, run: str = "r1", **given) -> None:
+    reports = [rank_report(one, run, **given) for one in ranks]
+    answer = client.post("/api/v1/ingest", content=body_of(*reports))
+    assert answer.status_code == 200 and not schema.decode_ack(answer.content).rejected
+
+
+def killed(client, **given) -> list[Process]:
+    ranks = [one.killed(after=2) for one in began(**given)]
+    push(client, *ranks)
+    return ranks
+
+
+def end(client, **asked) -> dict:
+    answer = client.post(END, json=asked)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def account(client, part: str = "") -> dict:
+    answer = client.get(f"/api/v1/runs/r1{part}")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def series(client) -> dict[tuple, float]:
+    families = text_string_to_metric_families(client.get("/metrics").text)
+    return {(s.name, *s.labels.values()): s.value for f in families for s in f.samples}
+
+
+def states(found: dict) -> dict:
+    return {state: value for state, value in found["states"].items() if value}
+
+
+CANCELLED = {"run": "r1", "reason": "cancelled", "ended": RANKS, "known": 0, "alive": 0, "already": 0}
+STOOD = {"productive": 20.0 * RANKS, "lost": 4.5 * RANKS}
+
+
+def assert_over(client) -> dict:
+    found = account(client)
+    models.Run.model_validate(found)
+    assert found["status"] == "cancelled" and states(found) == pytest.approx(STOOD, abs=1e-3)
+    assert {(one["alive"], one["ended"]) for one in found["live"]} == {(False, "cancelled")}
+    return found
+
+
+def assert_over_everywhere(client) -> None:
+    found = assert_over(client)
+    assert states(account(client, "/account")) == states(found), "the history's"
+    lifetime = account(client, "/rolling")["windows"][-1]
+    assert lifetime["states"]["down"] == 0
+    timeline = account(client, "/timeline?points=10")
+    assert timeline["status"] == "cancelled" and timeline["end"] == found["end"]
+    (row,) = client.get("/api/v1/runs").json()["runs"]
+    assert (row["status"], row["end"], row["hang"]) == ("cancelled", found["end"], False)
+
+
+# ---- What follows
+
+
+def test_a_cancelled_run_stands_still_wherever_it_is_shown(client):
+    killed(client)
+    before = series(client)
+    assert before["goodput_gpu_seconds", "r1", "down"] > 1000 and before["goodput_run_gpus", "r1"] == RANKS
+    assert end(client) == CANCELLED
+    assert_over_everywhere(client)
+    found = series(client)
+    of_run = [key for key in found if key[0] in ("goodput_run_info", "goodput_run_gpus")]
+    assert [set(key) for key in of_run] == [{"goodput_run_info", "r1", "", "cancelled"}]
+    assert found["goodput_gpu_seconds", "r1", "down"] == found["goodput_gpu_seconds", "r1", "stall"] == 0
+    assert found["goodput_progress_age_seconds", "r1"] == found["goodput_hang_seconds", "r1"] == 0
+    assert not any(key[0].startswith("goodput_checkpoint_age") for key in found)
+
+
+def test_it_survives_what_agents_push_again_and_a_restart(client, url):
+    ranks = killed(client)
+    end(client)
+    for one in ranks:
+        # Their pages lie there until the agent removes them, and say nothing new but the time of the look.
+        push(client, one, rows=[])
+        one.now_ns += ns(250)
+        push(client, one)
+    assert_over(client)
+    with serving(create_app(url)) as again:
+        assert_over(again)
+        push(again, *ranks)
+        assert_over_everywhere(again)
+        assert end(again) == {**CANCELLED, "ended": 0, "already": RANKS}
+
+
+def test_the_log_of_the_ledger_says_it_too(client, url, tmp_path):
+    killed(client)
+    end(client)
+    (tmp_path / "run.jsonl").write_bytes(b"".join(export(Ledger(url), "r1", time.time_ns())))
+    (found,) = replay(str(tmp_path / "run.jsonl"))
+    assert found.account.status == "cancelled" and not found.problems.listed and not found.problems.ignored
+    assert found.account.end_ns / 1e9 == account(client)["end"]
+    lines = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    ends = [line for line in lines if line["kind"] == "end"]
+    assert [(line["reason"], line["over"]) for line in ends] == [("killed", "cancelled")] * RANKS
+
+
+def test_a_new_attempt_goes_on_with_the_run(client):
+    killed(client)
+    end(client)
+    again = began(seconds_ago=30, number=2)
+    push(client, *again)
+    found = account(client)
+    assert found["status"] == "running" and found["states"]["down"] > 200 * RANKS
+    assert found["restarts"][0]["attempt"] == 2
+
+
+@pytest.mark.parametrize("reason", ["finished", "failed"])
+def test_the_reason_decides_what_counts(client, reason, monkeypatch):
+    monkeypatch.undo()  # The account of a run that is over is kept until something is said.
+    killed(client)
+    assert end(client, reason=reason)["reason"] == reason
+    wait_until(lambda: account(client)["status"] == reason, 20, "the first word")
+    found = account(client)
+    assert found["steps"] == ({"kept": 176, "lost": 0} if reason == "finished" else {"kept": 160, "lost": 16})
+    # The last word holds. The rows of a run that has finished are let go, so it is folded anew from the ledger.
+    assert end(client)["ended"] == RANKS
+    wait_until(lambda: account(client)["status"] == "cancelled", 20, "the last word")
+
+
+def test_they_end_at_the_time_that_is_given_but_not_before_they_were_seen(client):
+    ranks = killed(client)
+    seen = ranks[0].end_ns / 1e9
+    end(client, at=seen - 100)
+    assert account(client)["end"] == pytest.approx(seen)
+    end(client, at=seen + 100)
+    found = account(client)
+    assert found["end"] == pytest.approx(seen + 100) and found["states"]["stall"] > 100 * RANKS
+
+
+def test_what_ranks_have_told_of_their_end_stays(client):
+    failed, finished, dead = began(ranks=3)
+    push(client, failed.failed(), finished.finished(), dead.killed(after=2))
+    found = end(client)
+    assert (found["ended"], found["known"]) == (1, 2)
+    found = account(client)
+    assert [one["ended"] for one in found["live"]] == ["failed", "finished", "cancelled"]
+    assert found["status"] == "cancelled"
+    assert end(client)["already"] == 2, "of the two that did not finish it was said before"
+
+
+def test_page_and_report_have_words_for_it():
+    words = (importlib.resources.files("goodput.aggregator") / "page" / "words.js").read_text()
+    said = words[words.index("STATUSES = {") :].partition("};")[0]
+    assert [status for status in OVER if f"\n  {status}: " not in said] == []
+    assert set(OVER) <= STATUSES.keys()
+
+
+# ---- Ranks that live
+
+
+def test_a_run_that_lives_is_not_ended(client, url):
+    push(client, *[one.silent(after=270) for one in began()])
+    before = contents(url)
+    answer = client.post(END)
+    assert answer.status_code == 409
+    assert answer.json()["detail"].startswith(
+        "run 'r1' goes on: 8 ranks are alive as last reported (0, 1, 2,"
+    )
+    assert account(client)["status"] == "running" and contents(url) == before
+
+
+def test_by_force_it_is_and_ranks_that_are_killed_meanwhile_end_when_they_died(client):
+    ranks = [one.silent(after=270) for one in began()]
+    push(client, *ranks)
+    assert end(client, force=True) == {**CANCELLED, "alive": RANKS}
+    assert account(client)["status"] == "cancelled"
+    for one in ranks:
+        push(client, one.silent(after=10))
+        assert account(client)["status"] == "cancelled", "they are being killed"
+        push(client, one.killed(after=5))
+    assert account(client)["status"] == "cancelled"
+    assert account(client)["end"] == pytest.approx(ranks[0].end_ns / 1e9)
+
+
+def test_ranks_that_live_on_after_that_go_on(client):
+    ranks = [one.silent(after=270) for one in began()]
+    push(client, *ranks)
+    end(client, force=True)
+    push(client, *[one.silent(after=run_end.SLACK_SECONDS + 20) for one in ranks])
+    found = account(client)
+    assert found["status"] == "running" and all(one["alive"] for one in found["live"])
+
+
+def test_ranks_that_nobody_hears_of_are_not_alive(url):
+    """Their node may be gone, agent and all; when they were last seen alive they ended."""
+    with serving(create_app(url, stale_seconds=0.0)) as client:
+        ranks = [one.silent(after=2) for one in began()]
+        push(client, *ranks)
+        assert end(client) == CANCELLED
+        assert account(client)["end"] == pytest.approx(ranks[0].now_ns / 1e9)
+
+
+@pytest.mark.parametrize("behind", [-3600, 0, 3600])
+def test_the_moment_is_reckoned_on_the_ranks_own_clock(client, behind):
+    """Wherever their host's clock stands: what they did before is no life, what they do later is."""
+    ranks = [one.silent(after=250) for one in began(seconds_ago=300 + behind)]
+    push(client, *ranks)
+    end(client, force=True)
+    push(client, *[one.silent(after=run_end.SLACK_SECONDS - 5) for one in ranks])
+    assert {one["alive"] for one in account(client)["live"]} == {False}
+    push(client, *[one.silent(after=10) for one in ranks])
+    assert {one["alive"] for one in account(client)["live"]} == {True}
+
+
+# ---- What is asked wrongly
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        (b"{", 400, "want a JSON object, or nothing"),
+        (b"\xff", 400, "want a JSON object"),
+        (b'{"at": ' + b"[" * 3000, 422, "$.at"),
+        (b"[]", 422, "Expected `object`"),
+        (b'{"reason": "because"}', 422, "reason 'because': want one of finished, failed, cancelled"),
+        (b'{"reason": 1}', 422, "$.reason"),
+        (b'{"why": "failed"}', 422, "unknown field `why`"),
+        (b'{"at": "now"}', 422, "$.at"),
+        (b'{"at": NaN}', 400, "want a JSON object"),
+        (b'{"at": -1}', 422, "at -1.0: want unix seconds that have passed"),
+        (b'{"at": 1e300}', 422, "want unix seconds"),
+        (b'{"at": 3999999999}', 422, "want unix seconds that have passed"),
+        (b'{"force": 1}', 422, "$.force"),
+        (b" " * 5000, 413, "larger than 4096 bytes"),
+    ],
+)
+def test_a_body_that_cannot_be_meant_changes_nothing(endless, body, status, says):
+    answer = endless.post(END, content=body)
+    assert answer.status_code == status and says in answer.json()["detail"], answer.text
+    assert account(endless)["status"] == "down"
+
+
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory):
+    """An aggregator with a run that nobody manages to end."""
+    with serving(create_app(f"sqlite:///{tmp_path_factory.mktemp('endless')}/ledger.db")) as client:
+        killed(client)
+        yield client
+
+
+def test_there_is_no_such_run(endless):
+    answer = endless.post("/api/v1/runs/r2%2Fend/end")
+    assert (answer.status_code, answer.json()) == (404, {"detail": "no run 'r2/end'"})
+    assert endless.get(END).status_code == 404, "to read it is to ask for a run of that name"
+    assert endless.post("/api/v1/runs/r1").status_code == 405
+
+
+def test_where_the_ledger_cannot_be_written_nothing_is_changed(client, monkeypatch):
+    killed(client)
+
+    def fail(*_):
+        raise LedgerError("ledger: disk full")
+
+    monkeypatch.setattr(Ledger, "end", fail)
+    answer = client.post(END)
+    assert (answer.status_code, answer.json()) == (503, {"detail": "ledger: disk full"})
+    assert account(client)["status"] == "down"
+
+
+def test_a_page_of_another_site_ends_nothing(endless):
+    answer = endless.post(END, headers={"Origin": "https://elsewhere.example"})
+    assert answer.status_code == 403 and account(endless)["status"] == "down"
+
+
+def test_the_schema_says_what_may_be_asked(endless):
+    found = endless.get("/api/v1/openapi.json").json()["paths"]["/api/v1/runs/{run}/end"]["post"]
+    assert found["requestBody"]["content"]["application/json"]["schema"]["properties"]["reason"]["enum"] == [
+        *("finished", "failed", "cancelled")
+    ]
+    assert set(found["responses"]) >= {"200", "400", "403", "404", "409", "413", "422", "503"}
+
+
+# ---- Who may
+
+
+def test_it_takes_a_token_that_pushes_for_this_run(url, tmp_path, caplog):
+    kinds = {
+        "node": ("ingest", {}),
+        "mine": ("ingest", {"runs": ("r1",)}),
+        "others": ("ingest", {"runs": ("x*",)}),
+        "reader": ("read", {}),
+    }
+    made = {name: make(name, scope, **given) for name, (scope, given) in kinds.items()}
+    with token_file.changing(tmp_path / "tokens.json") as tokens:
+        tokens += [token for _, token in made.values()]
+    bearer = {name: {"Authorization": f"Bearer {text}"} for name, (text, _) in made.items()}
+    with serving(create_app(url, door=Door(Keeper(tmp_path / "tokens.json")))) as client:
+        body = body_of(*[rank_report(one.killed()) for one in began()])
+        assert client.post("/api/v1/ingest", content=body, headers=bearer["node"]).status_code == 200
+        assert client.post(END).status_code == 401
+        answer = client.post(END, headers=bearer["reader"])
+        assert answer.status_code == 403
+        assert answer.json()["detail"] == "the token reader is of scope read, this needs one of scope ingest"
+        for run in ("r1", "nothing"):
+            answer = client.post(f"/api/v1/runs/{run}/end", headers=bearer["others"])
+            said = f"run {run!r} is none of the runs that the token others is for"
+            assert (answer.status_code, answer.json()) == (403, {"detail": said})
+        # A browser that signed in reads.
+        client.post("/login", data={"token": made["reader"][0]})
+        assert client.get("/api/v1/runs/r1").json()["status"] == "down"
+        assert client.post(END).status_code == 401
+        with caplog.at_level(logging.INFO, "goodput.aggregator"):
+            assert client.post(END, headers=bearer["mine"]).status_code == 200
+        (line,) = [record.getMessage() for record in caplog.records if "ended as" in record.getMessage()]
+        assert re.match(r"run 'r1' ended as cancelled by mine: 8 ranks ended, 0 had", line), line
+        text = client.get("/metrics", headers=bearer["reader"]).text
+        assert 'goodput_aggregator_requests_total{code="200",route="end"} 1.0' in text
+
+
+# ---- The ledger, on both databases
+
+
+class TestLedger:
+    @pytest.fixture
+    def url(self, new_url):
+        return new_url()
+
+    def test_it_keeps_what_was_said_last(self, ledger):
+        one, other = (rank_report(process).identity for process in began(ranks=2))
+        ledger.end([(one, Over("failed", 1, 2)), (other, Over("failed", 0, 1 << 61))], said_ns=10)
+        ledger.end([(one, Over("cancelled", 3, 4))], said_ns=11)
+        ledger.end([(one, Over("finished", 5, 6))], said_ns=9)
+        assert ledger.ends("r1") == {
+            schema.process_of(one): Over("cancelled", 3, 4),
+            schema.process_of(other): Over("failed", 0, 1 << 61),
+        }
+        assert ledger.ends("r2") == {}

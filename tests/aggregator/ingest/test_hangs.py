@@ -1,0 +1,330 @@
+"""Hangs of the runs in the store: what reports make of the verdict, and whose stack is asked for when."""
+
+import asyncio
+import time
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+from support.account.account_history import Process, ns
+from support.aggregator.reports import body_of, node_report, rank_report
+from support.aggregator.serve_process import serving
+from support.servers import servers
+
+from goodput.aggregator.accounts.accounts import Accounts
+from goodput.aggregator.api.app import create_app
+from goodput.aggregator.ingest import hangs as hangs_module
+from goodput.aggregator.ingest.hangs import AGAIN_SECONDS, STACKS_KEPT_MAX, WANTED_PER_HANG, Hangs
+from goodput.aggregator.ingest.ingest import Ingest
+from goodput.aggregator.ingest.store import Store
+from goodput.wire import schema
+
+NOW, MINUTE, WORLD = ns(5000), ns(60), 8
+
+
+class Clock:
+    def __init__(self):
+        self.now_ns = NOW
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def store():
+    return Store()
+
+
+@pytest.fixture
+def hangs(store, clock):
+    made = Hangs(store, stall_seconds=60, stale_seconds=30, clock_ns=clock)
+    made._began_ns = 0
+    return made
+
+
+def stuck(
+    rank: int, phase: str, *, seconds: float = 100, steps: int = 5, ahead: float = 0, **given
+) -> Process:
+    """A rank on a host whose clock is ahead, that went into `phase` so many seconds before it was looked at."""
+    start = NOW / 1e9 + ahead - seconds - steps
+    one = Process(rank, 1, start, world_size=WORLD, **given).steps(steps, forward=1)
+    one.phase = phase
+    return one.silent(after=seconds)
+
+
+def tell(store: Store, *processes: Process, now_ns: int = NOW, run: str = "r1") -> list[schema.RankReport]:
+    reports = [rank_report(one, run) for one in processes]
+    for report in reports:
+        store.merge(report, now_ns)
+    return reports
+
+
+def look(hangs: Hangs, now_ns: int = NOW, run: str = "r1"):
+    return hangs.look(run, now_ns, MINUTE, WORLD)
+
+
+def stack_of(report: schema.RankReport, text: str = "main (train.py:1)", time_ns: int = NOW) -> schema.Stack:
+    return schema.Stack(schema.process_of(report.identity), time_ns, text)
+
+
+# ---- The verdict
+
+
+def test_reports_make_the_verdict_whatever_the_hosts_clocks_say(store, hangs):
+    tell(
+        store,
+        stuck(0, "communication", ahead=4000),
+        stuck(1, "loader", ahead=-900),
+        stuck(2, "communication"),
+    )
+    found = look(hangs)
+    assert (found.culprit.rank, found.culprit.host, found.culprit.phase, found.culprit.step) == (
+        1,
+        "n1",
+        "loader",
+        4,
+    )
+    assert (found.seconds, found.victims) == (100.0, 2)
+
+
+def test_a_users_phase_counts_as_the_state_it_was_given(store, hangs):
+    tell(
+        store,
+        stuck(0, "ring", user={"ring": "communication"}),
+        stuck(1, "tokenize", user={"tokenize": "none"}),
+    )
+    found = look(hangs)
+    assert (found.culprit.rank, found.victims) == (1, 1)
+    tell(store, stuck(0, "communication"), stuck(1, "val", user={"val": "evaluation"}), run="r2")
+    assert look(hangs, run="r2") is None
+
+
+def test_time_in_planned_phases_since_the_last_step_is_known(store, hangs):
+    one = (
+        Process(0, 1, 4000, world_size=1)
+        .steps(3, forward=1)
+        .between(checkpoint=80, loader=50)
+        .silent(after=0)
+    )
+    tell(store, replace_phase(one, "loader"))
+    (process,) = store.newest["r1"].values()
+    assert hangs._seen(process).planned_ns == ns(80)
+    assert look(hangs) is None
+    tell(store, replace_phase(one.silent(after=61), "loader"))
+    assert look(hangs).culprit.rank == 0
+
+
+def replace_phase(one: Process, phase: str) -> Process:
+    one.phase = phase
+    return one
+
+
+def test_only_the_newest_process_of_a_rank_counts(store, hangs):
+    tell(store, stuck(0, "loader").killed(), stuck(1, "communication"))
+    assert look(hangs).culprit.kind == "dead"
+    again = (
+        Process(0, 2, NOW / 1e9 - 80, world_size=WORLD).steps(2, forward=1).begun(loader=1).silent(after=70)
+    )
+    tell(store, again)
+    found = look(hangs)
+    assert (found.culprit.rank, found.culprit.attempt, found.culprit.kind) == (0, 2, "elsewhere")
+
+
+def test_a_step_that_comes_makes_it_no_hang_and_spares_the_look(store, hangs):
+    one = stuck(0, "loader")
+    tell(store, one)
+    assert hangs.may_hang("r1", NOW) and look(hangs) is not None
+    tell(store, one.step(forward=1), now_ns=NOW + ns(5))
+    assert not hangs.may_hang("r1", NOW + ns(5)) and look(hangs, NOW + ns(5)) is None
+    assert hangs.may_hang("r1", NOW + ns(36))
+    assert hangs.may_hang("r1", NOW - ns(3600)), "a clock that was set back hides no hang"
+
+
+def test_steps_that_come_late_do_not_delay_the_verdict(store, hangs):
+    """An agent that could not push for a while brings old rows; what counts is when they ended."""
+    tell(store, stuck(0, "loader", seconds=100))
+    assert hangs.may_hang("r1", NOW + 1)
+    assert store.progressed["r1"] == NOW - ns(100)
+
+
+def test_after_a_restart_of_the_aggregator_the_ledger_alone_blames_nobody(store, clock):
+    """Restored reports were heard by nobody; the next push of the living decides."""
+    waits, culprit = stuck(0, "communication"), stuck(1, "loader")
+    for one in (waits, culprit):
+        store.merge(rank_report(one), 0)
+    hangs = Hangs(store, stall_seconds=60, stale_seconds=30, clock_ns=clock)
+    assert look(hangs) is None
+    tell(store, waits.silent(after=5), now_ns=NOW + ns(5))
+    assert look(hangs, NOW + ns(30)) is None, "the other may have gone on while nobody listened"
+    tell(store, waits.silent(after=26), now_ns=NOW + ns(31))
+    assert look(hangs, NOW + ns(31)).culprit.kind == "silent"
+    tell(store, culprit.silent(after=32), now_ns=NOW + ns(32))
+    assert look(hangs, NOW + ns(32)).culprit.kind == "elsewhere"
+
+
+def test_a_run_that_is_over_or_unseen_is_no_hang_and_costs_nothing(store, monkeypatch):
+    accounts = Accounts(store, stall_seconds=60, stale_seconds=30)
+    accounts.hangs._began_ns = 0
+    tell(store, stuck(0, "communication"), stuck(1, "loader"))
+    assert accounts.hang("r1", NOW).culprit.rank == 1
+    assert accounts.document("r1")["hang"] is None, "by the wall clock its last report is years old"
+    computed = []
+    monkeypatch.setattr(accounts, "account", lambda *_: computed.append(1))
+    accounts.find_hangs()
+    assert not computed
+    tell(store, stuck(0, "communication"), now_ns=NOW)
+    with pytest.raises(AttributeError):
+        accounts.find_hangs()
+    assert computed, "a report is a reason to look again"
+
+
+# ---- Stacks
+
+
+def ask(hangs: Hangs, reports) -> list[int]:
+    """Ranks whose stack the agent that brought these reports is asked for."""
+    return [wanted.rank for wanted in hangs.wanted(reports)]
+
+
+def test_the_suspects_stack_is_asked_for_until_it_comes_and_again_after_five_minutes(store, hangs, clock):
+    one, two = tell(store, stuck(0, "communication"), stuck(1, "loader"))
+    assert ask(hangs, [one, two]) == [], "nobody looked yet"
+    look(hangs)
+    assert ask(hangs, [one]) == [] and ask(hangs, [two]) == [1], "only the agent that reports it"
+    assert hangs.wanted([two]) == [schema.Wanted("r1", 1, "n1", 1001, two.identity.start_ns)]
+    assert ask(hangs, [two]) == [1], "the answer may have been lost"
+    hangs.take([stack_of(two, "first")])
+    assert ask(hangs, [two]) == []
+    clock.now_ns += ns(AGAIN_SECONDS) - 1
+    assert ask(hangs, [two]) == []
+    clock.now_ns += 1
+    assert ask(hangs, [two]) == [1]
+    hangs.take([stack_of(two, "second", NOW + 5)])
+    document = hangs.document("r1", look(hangs))
+    assert (document["stack"], document["stack_rank"], document["stack_time"]) == (
+        "second",
+        1,
+        (NOW + 5) / 1e9,
+    )
+    assert hangs.counts == {"accepted": 2, "ignored": 0}
+
+
+def test_few_are_asked_for_and_no_dead_or_silent_ones(store, hangs):
+    dead = stuck(7, "loader").killed()
+    reports = tell(store, *(stuck(rank, "loader", seconds=100 + rank) for rank in range(7)), dead)
+    look(hangs)
+    assert sorted(ask(hangs, reports)) == [6, 5, 4, 3][::-1] and WANTED_PER_HANG == 4
+
+
+def test_a_rank_behind_is_asked_for(store, hangs):
+    reports = tell(store, stuck(0, "communication"), stuck(1, "communication", steps=4))
+    assert look(hangs).culprit.kind == "behind" and ask(hangs, reports) == [1]
+
+
+def test_the_stack_is_the_culprits_else_the_first_suspects_that_has_one(store, hangs):
+    reports = tell(store, stuck(0, "loader", seconds=104), stuck(1, "loader", seconds=102))
+    found = look(hangs)
+    assert [one.rank for one in found.suspects] == [0, 1]
+    assert hangs.document("r1", found)["stack"] is hangs.document("r1", found)["stack_time"] is None
+    hangs.take([stack_of(reports[1], "of one")])
+    assert hangs.document("r1", found)["stack_rank"] == 1
+    hangs.take([stack_of(reports[0], "of none")])
+    assert hangs.document("r1", found)["stack_rank"] == 0
+
+
+def test_stacks_that_nobody_asked_for_are_ignored_and_counted(store, hangs):
+    one, two = tell(store, stuck(0, "communication"), stuck(1, "loader"))
+    hangs.take([stack_of(two)])
+    found = look(hangs)
+    wrong = stack_of(two).of
+    others = [
+        replace(wrong, **change) for change in ({"pid": 1}, {"run": "r2"}, {"start_ns": 0}, {"host": ""})
+    ]
+    hangs.take([stack_of(one), *(schema.Stack(other, NOW, "text") for other in others)])
+    for text in ("\x00", "a\rb", "\x1b[31m", "\u202e", "x" * (schema.STACK_CHARS_MAX + 1)):
+        hangs.take([stack_of(two, text)])
+    hangs.take([stack_of(two, time_ns=-1)])
+    assert hangs.document("r1", found)["stack"] is None
+    hangs.take([stack_of(two, "x" * schema.STACK_CHARS_MAX)])
+    assert hangs.counts == {"accepted": 1, "ignored": 1 + 5 + 5 + 1}
+    hangs.take([stack_of(two)] * (schema.STACKS_MAX + 3))
+    assert hangs.counts["accepted"] == 1 + schema.STACKS_MAX and hangs.counts["ignored"] == 15
+
+
+def test_a_hang_that_is_over_takes_its_stacks_along(store, hangs):
+    one = stuck(0, "loader")
+    (report,) = tell(store, one)
+    look(hangs)
+    hangs.take([stack_of(report)])
+    tell(store, one.step(forward=1), now_ns=NOW)
+    assert look(hangs) is None
+    assert not hangs._stacks and not hangs._answered_ns and ask(hangs, [report]) == []
+    one.phase = "loader"
+    tell(store, one.silent(after=100), now_ns=NOW)
+    assert hangs.document("r1", look(hangs))["stack"] is None and ask(hangs, [report]) == [0]
+
+
+def test_the_stacks_of_many_runs_are_bounded(store, hangs, monkeypatch):
+    monkeypatch.setattr(hangs_module, "STACKS_KEPT_MAX", 3)
+    assert STACKS_KEPT_MAX * schema.STACK_CHARS_MAX <= 1 << 24
+    for number in range(5):
+        (report,) = tell(store, stuck(0, "loader"), run=f"run {number}")
+        look(hangs, run=f"run {number}")
+        hangs.take([stack_of(report)])
+        assert ask(hangs, [report]) == []
+    assert [process.run for process in hangs._stacks] == ["run 2", "run 3", "run 4"]
+
+
+# ---- The wire
+
+
+def test_a_push_brings_stacks_and_its_answer_asks_for_them(store, ledger, hangs):
+    ingest = Ingest(store, ledger, lambda: NOW, hangs)
+    two = rank_report(stuck(1, "loader"))
+    body = body_of(rank_report(stuck(0, "communication")), two)
+    assert asyncio.run(ingest.take(body)).wanted == []
+    found = look(hangs)
+    (wanted,) = asyncio.run(ingest.take(body)).wanted
+    assert wanted == schema.process_of(two.identity)
+    with_stack = schema.encode(replace(node_report(two), stacks=[stack_of(two, "here")]))
+    assert asyncio.run(ingest.take(with_stack)).wanted == []
+    assert hangs.document("r1", found)["stack"] == "here"
+    assert asyncio.run(Ingest(store, ledger, lambda: NOW).take(with_stack)).wanted == []
+
+
+def test_stacks_are_asked_for_though_nobody_looks_at_the_page_or_the_series(url):
+    start = time.time() - 305
+    one = Process(0, 1, start, world_size=1).steps(5, forward=1)
+    one.phase = "loader"
+    body = body_of(rank_report(one.silent(after=300)))
+    with serving(create_app(url)) as client:
+        pushed = lambda: schema.decode_ack(client.post("/api/v1/ingest", content=body).content).wanted  # noqa: E731
+        (wanted,) = servers.wait_until(pushed, 10, "the aggregator to look by itself")
+    assert (wanted.run, wanted.rank) == ("r1", 0)
+
+
+def test_agents_and_aggregators_that_do_not_know_stacks_are_understood():
+    two = rank_report(stuck(1, "loader"))
+    old = msgspec.msgpack.decode(body_of(two))
+    del old["stacks"]
+    assert schema.decode(msgspec.msgpack.encode(old)).stacks == []
+    assert schema.decode_ack(msgspec.msgpack.encode({"accepted": 1})) == schema.Ack(1)
+    newer = {"accepted": 1, "rejected": [], "wanted": [], "more": 5}
+    assert schema.decode_ack(msgspec.msgpack.encode(newer)) == schema.Ack(1)
+
+
+def test_a_hang_is_since_one_moment_however_often_it_is_looked_at(store, hangs):
+    one, other = stuck(0, "loader"), stuck(1, "communication")
+    tell(store, one, other)
+    first = look(hangs)
+    # The next looks of the agent reckon from other moments.
+    tell(store, one.silent(after=4.7), other.silent(after=4.2), now_ns=NOW + ns(5))
+    second = look(hangs, NOW + ns(5))
+    assert second.since_ns == first.since_ns and second.seconds > first.seconds
+    hangs.forget("r1")
+    assert look(hangs, NOW + ns(5)).since_ns != first.since_ns

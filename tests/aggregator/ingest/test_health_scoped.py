@@ -1,0 +1,102 @@
+"""Health events by tokens for some runs: they have a bound of their own and hide nobody else's; no event is far ahead."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aggregator.ingest.test_health_log import event
+from support.account.account_history import Process, ns
+from support.aggregator.ledgers import NOW, aggregator
+from support.aggregator.reports import body_of, rank_report
+
+from goodput.access.tokens import EVERYTHING, Access
+from goodput.aggregator.accounts.health_costs import HealthView
+from goodput.aggregator.ingest import health_log as health_module
+from goodput.aggregator.ingest.health_log import AHEAD_NS_MAX, SCOPED, HealthLog
+
+TENANT = Access("tenant", ("ingest",), ("a/*",), "0" * 12)
+
+
+def numbers(log: HealthLog) -> list[tuple]:
+    return sorted((node, one.number, key[1] >= SCOPED) for key, one in log.all() for node in [key[0]])
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(health_module, "NODE_WEIGHT_MAX", 40)
+    monkeypatch.setattr(health_module, "WEIGHT_MAX", 100)
+
+
+def test_a_token_for_some_runs_hides_nothing_of_the_fleet(small):
+    log = HealthLog()
+    for number in range(20):
+        assert log.take("n0", event(number, 1, severity="info"), NOW, AHEAD_NS_MAX)
+    fleet = numbers(log)
+    for number in range(200):
+        newest = event(number, NOW / 1e9 + 200, 0, severity="critical", run="a/x")
+        for node in ("n0", f"other{number}"):
+            log.take(node, newest, NOW, AHEAD_NS_MAX, is_scoped=True)
+    assert [one for one in numbers(log) if not one[2]] == fleet
+    scoped = [one for one in numbers(log) if one[2]]
+    assert len(scoped) == 5, "a tenth of 100, at two each"
+    assert sum(node == "n0" for node, _, _ in scoped) <= 2
+    assert len(log) == 25 == len(log.all()) and len(log.of_run("a/x")) == 5 and log.has_hit("a/x")
+    assert all(key in log for key, _ in log.all()) and ("n0", 999) not in log
+
+
+def test_the_fleets_events_push_out_nothing_of_a_tenant_either(small):
+    log = HealthLog()
+    assert log.take("n0", event(1, 1, 0, severity="info", run="a/x"), NOW, AHEAD_NS_MAX, is_scoped=True)
+    for number in range(100):
+        log.take("n0", event(number, 5, severity="critical"), NOW, AHEAD_NS_MAX)
+    assert ("n0", 1, True) in numbers(log) and sum(not one[2] for one in numbers(log)) == 40
+
+
+def test_a_tenant_that_takes_a_nodes_numbers_first_keeps_nothing_out(small):
+    log = HealthLog()
+    assert log.take("n0", event(7, 5, 0, run="a/x"), NOW, AHEAD_NS_MAX, is_scoped=True)
+    before = log.seen()
+    assert log.take("n0", event(7, 5, severity="critical"), NOW, AHEAD_NS_MAX) and log.seen() > before
+    assert numbers(log) == [("n0", 7, False), ("n0", 7, True)]
+
+
+def test_no_event_is_far_ahead_and_a_time_ahead_is_worth_no_more_than_now(monkeypatch):
+    monkeypatch.setattr(health_module, "NODE_WEIGHT_MAX", 2)
+    log = HealthLog()
+    assert ns(600) >= AHEAD_NS_MAX
+    assert not log.take("n0", event(1, (NOW + AHEAD_NS_MAX) / 1e9 + 1), NOW, AHEAD_NS_MAX)
+    assert log.counts["dropped", "time"] == 1
+    assert log.take("n0", event(2, (NOW + AHEAD_NS_MAX) / 1e9), NOW, AHEAD_NS_MAX)
+    # They come later than it came, but before the time that it claims.
+    for number, seconds in ((3, 10), (4, 20)):
+        assert log.take("n0", event(number, NOW / 1e9 + seconds), NOW + ns(seconds), AHEAD_NS_MAX)
+    assert [number for _, number, _ in numbers(log)] == [3, 4]
+
+
+def test_it_is_known_after_a_restart_what_came_by_which_token(ledger, monkeypatch):
+    monkeypatch.setattr(health_module, "NODE_WEIGHT_MAX", 40)
+    ingest = aggregator(ledger)
+
+    def push(access, *events) -> None:
+        report = rank_report(Process().steps(2, forward=1), "a/x")
+        asyncio.run(ingest.take(body_of(report, node="n0", health=list(events)), access))
+
+    push(EVERYTHING, *(event(number, 1, severity="info") for number in range(5)))
+    push(TENANT, *(event(number, 900, 0, severity="critical", run="a/x") for number in range(30)))
+    push(TENANT, event(99, 900), event(98, 900, 0, run="b/x"))
+    assert ingest.health.counts["dropped", "scope"] == 2
+    want = numbers(ingest.health)
+    assert [one for one in want if not one[2]] == [("n0", number, False) for number in range(5)]
+    assert sum(one[2] for one in want) == 2
+    for per_node in (5, 2):
+        found = [one.number for _, one in ledger.health(per_node)]
+        assert sum(number < SCOPED for number in found) == per_node, "none is kept out by those of a tenant"
+    assert numbers(aggregator(ledger).health) == want
+
+
+def test_whoever_looks_sees_the_number_that_the_agent_gave(ledger):
+    ingest = aggregator(ledger)
+    ingest.health.take("n0", event(7, 5, 0, run="a/x"), NOW, AHEAD_NS_MAX, is_scoped=True)
+    (shown,) = HealthView(ingest.health, None)._documents(ingest.health.all(), lambda _: False, limit=9)
+    assert (shown["node"], shown["number"]) == ("n0", 7)

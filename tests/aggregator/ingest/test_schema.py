@@ -1,0 +1,317 @@
+"""What crosses a process: bytes in, a record or a SchemaError out; impossible ranks are told from possible ones."""
+
+import math
+
+import msgspec
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import asdict, replace
+from support.account.account_history import Process, assert_closes, ns
+from support.aggregator.reports import body_of, node_report, rank_report, story
+
+from goodput.account import compute
+from goodput.aggregator.ingest.store import Refused, Store
+from goodput.wire import schema
+
+NOW = ns(2000)
+MOST = schema.TIME_NS_MAX
+
+
+def valid() -> schema.RankReport:
+    """A report with a bit of everything, of two phases so that a mutated byte often hits something that counts."""
+    one = Process(user={"mine": "loader"}, flops_per_step=1e12, stage=2, group="dp0").between(none=1)
+    return rank_report(one.steps(3, forward=1, mine=0.25, samples=8).saved().begun(forward=0.5))
+
+
+BODY = body_of(valid(), rank_report(Process(1).step(forward=1).killed()))
+
+
+def use(body: bytes) -> list[str]:
+    """As the aggregator does it; the outcome for each rank. Anything but SchemaError and Refused is a bug."""
+    report = schema.decode(body)
+    store, outcomes = Store(), []
+    for rank in report.ranks:
+        try:
+            schema.check(rank)
+            store.merge(rank, NOW)
+            outcomes.append("taken")
+        except schema.SchemaError as error:
+            outcomes.append(f"malformed: {error}")
+        except Refused as refused:
+            outcomes.append(refused.reason)
+    for run in store.runs.values():
+        # A wide world that nobody reports is slow to lay out, and nothing new.
+        run.only_ranks = tuple({rank for rank, _ in run.attempts})
+        assert_closes(compute(run, NOW, stale_seconds=30))
+    return outcomes
+
+
+# ---- Round trips
+
+
+def test_what_is_encoded_is_decoded():
+    for push in story():
+        report = node_report(*push)
+        assert schema.decode(schema.encode(report)) == report
+        for rank in report.ranks:
+            schema.check(rank)
+    ack = schema.Ack(3, [schema.Rejection("r1", 2, "claim", "why")])
+    assert schema.decode_ack(schema.encode(ack)) == ack
+    assert use(BODY) == ["taken", "taken"]
+
+
+def test_unknown_fields_are_passed_over():
+    found = msgspec.to_builtins(msgspec.msgpack.decode(BODY))
+    found["new"] = 1
+    found["ranks"][0]["identity"]["new"] = {"a": [1]}
+    found["ranks"][0]["live"]["new"] = None
+    assert use(msgspec.msgpack.encode(found)) == ["taken", "taken"]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "malformed report"),
+        (BODY[:-1], "malformed report"),
+        (BODY + b"\x00", "malformed report"),
+        (b"\x91" * 100_000, "malformed report"),
+        (b"\xdd\xff\xff\xff\xff", "malformed report"),
+        (schema.encode(replace(node_report(), version=2)), "version 2, this aggregator speaks 1"),
+        (
+            schema.encode(node_report(*[valid()] * (schema.RANKS_MAX + 1))),
+            "4097 ranks in one report, 4096 at most",
+        ),
+        (
+            schema.encode(node_report(health=[schema.Health(1, "xid", "g", 1)] * (schema.HEALTH_MAX + 1))),
+            "1025 health events in one report, 1024 at most",
+        ),
+    ],
+)
+def test_an_envelope_that_cannot_be_used_says_why(body, words):
+    with pytest.raises(schema.SchemaError, match=words):
+        schema.decode(body)
+
+
+def test_a_body_over_the_bound_is_not_even_decoded(monkeypatch):
+    monkeypatch.setattr(schema, "BODY_BYTES_MAX", len(BODY) - 1)
+    with pytest.raises(schema.SchemaError, match=f"report of {len(BODY)} bytes, {len(BODY) - 1} at most"):
+        schema.decode(BODY)
+
+
+# ---- Impossible ranks
+
+
+def with_identity(**fields):
+    return lambda report: replace(report, identity=replace(report.identity, **fields))
+
+
+def with_live(**fields):
+    return lambda report: replace(report, live=replace(report.live, **fields))
+
+
+def with_row(**fields):
+    return lambda report: replace(report, steps=[report.steps[0], replace(report.steps[1], **fields)])
+
+
+def with_event(**fields):
+    return lambda report: replace(report, events=[replace(report.events[0], **fields)])
+
+
+def with_report(**fields):
+    return lambda report: replace(report, **fields)
+
+
+PHASES = valid().phases
+IMPOSSIBLE = {
+    "no run": (with_identity(run=""), "run must be"),
+    "long run": (with_identity(run="r" * 129), "run must be"),
+    "run with a control character": (with_identity(run="a\nb"), "run must be"),
+    "rank beyond the world": (with_identity(rank=1, world_size=1), "rank 1 of world size 1"),
+    "negative rank": (with_identity(rank=-1), "rank -1"),
+    "no world": (with_identity(world_size=0), "world size 0"),
+    "endless world": (with_identity(world_size=schema.WORLD_SIZE_MAX + 1), "world size"),
+    "attempt zero": (with_identity(attempt=0), "attempt 0"),
+    "attempt too large": (with_identity(attempt=1 << 21), "attempt"),
+    "no devices": (with_identity(devices=0), "devices 0"),
+    "start before time": (with_identity(start_ns=-1), "start time -1"),
+    "start after time": (with_identity(start_ns=MOST), "out of range"),
+    "negative pid": (with_identity(pid=-1), "pid -1"),
+    "pid beyond 64 bits": (with_identity(pid=2**64 - 1), "pid"),
+    "negative stage": (with_identity(stage=-1), "stage -1"),
+    "long host": (with_identity(host="h" * 256), "host is over"),
+    "NUL in a device": (with_identity(device="a\0"), "device is over 255 characters or not printable"),
+    "FLOPs NaN": (with_identity(flops_per_step=math.nan), "flops_per_step is nan"),
+    "FLOPs infinite": (with_identity(flops_per_step=math.inf), "flops_per_step is inf"),
+    "peak zero": (with_identity(peak_flops_per_second=0.0), "peak_flops_per_second is 0.0"),
+    "negative price": (with_identity(gpu_hour_cost=-1.0), "gpu_hour_cost is -1.0"),
+    "negative sequence": (with_report(sequence=-1), "sequence -1"),
+    "sequence beyond 64 bits": (with_report(sequence=2**64 - 1), "sequence"),
+    "no phases": (with_report(phases=()), "phases must be"),
+    "first phase not none": (with_report(phases=PHASES[::-1]), "phases must be"),
+    "phase twice": (with_report(phases=(*PHASES[:-1], "loader")), "phases must be"),
+    "phase without a name": (with_report(phases=(*PHASES[:-1], "")), "phase name"),
+    "28 phases": (with_report(phases=("none", *map(str, range(27)))), "phases must be"),
+    "state of no phase": (with_report(phase_states={"yours": "loader"}), "what is no phase"),
+    "endless state": (with_report(phase_states={"mine": "x" * 33}), "over 32 characters"),
+    "too many steps": (with_report(steps=[valid().steps[0]] * (schema.STEPS_MAX + 1)), "200001 steps"),
+    "too many events": (with_report(events=[valid().events[0]] * (schema.EVENTS_MAX + 1)), "20001 events"),
+    "unknown live phase": (with_live(phase="warp"), "live phase 'warp'"),
+    "unknown end": (with_live(ended="exploded"), "end reason 'exploded'"),
+    "live totals too few": (with_live(totals=(1,)), "live totals do not match"),
+    "negative live total": (with_live(totals=(-1,) * len(PHASES)), "live totals do not match"),
+    "look before time": (with_live(now_ns=-1), "live time or count"),
+    "boundary after time": (with_live(last_ns=MOST), "live time or count"),
+    "steps beyond 64 bits": (with_live(steps_done=2**64 - 1), "live time or count"),
+    "next step -2": (with_live(step_next=-2), "live time or count"),
+    "negative cost": (with_live(cost_ns=-1), "live time or count"),
+    "negative drops": (with_live(drops={"phase": -1}), "live time or count"),
+    "endless drops": (with_live(drops={str(i): 1 for i in range(33)}), "33 kinds of drops"),
+    "negative loader": (with_live(loader={"batches": -1}), "figure of the loader or GPU is negative"),
+    "negative hardware": (with_live(hardware={"idle_ns": -1}), "figure of the loader or GPU is negative"),
+    "hardware beyond 64 bits": (with_live(hardware={"energy_mj": MOST}), "figure of the loader or GPU"),
+    "endless hardware": (with_live(hardware={str(i): 1 for i in range(33)}), "33 figures of the GPU"),
+    "long hardware": (with_live(hardware={"x" * 33: 1}), "one of over 32 characters"),
+    "endless loader": (with_live(loader={str(i): 1 for i in range(65)}), "65 figures of the loader"),
+    "long loader": (with_live(loader={"x" * 33: 1}), "one of over 32 characters"),
+    "row zero": (with_row(number=0), "number, step or samples"),
+    "row beyond 64 bits": (with_row(number=2**64 - 1), "number, step or samples"),
+    "negative step": (with_row(step=-1), "number, step or samples"),
+    "negative samples": (with_row(samples=-1), "number, step or samples"),
+    "negative duration": (with_row(start_ns=5, end_ns=4), "negative duration, it starts 5 and ends 4"),
+    "end after time": (with_row(end_ns=MOST), "negative duration"),
+    "row too narrow": (with_row(totals=(1, 2)), "2 totals for 12 phases"),
+    "row too wide outside": (with_row(outside=(0,) * 13), "totals for 12 phases"),
+    "negative total": (with_row(totals=(-1,) * 12, outside=(-2,) * 12), "totals are negative"),
+    "outside more than all": (with_row(totals=(1,) * 12, outside=(2,) * 12), "less than their part outside"),
+    "event zero": (with_event(number=0), "event 0 has an impossible number"),
+    "event beyond 64 bits": (with_event(number=2**63), "impossible number"),
+    "event before time": (with_event(time_ns=-1), "impossible number, time or step"),
+    "event of step -2": (with_event(step=-2), "impossible number, time or step"),
+    "event of no kind": (with_event(kind=""), "a kind that is none"),
+    "event of a long kind": (with_event(kind="k" * 33), "a kind that is none"),
+    "event with a long text": (with_event(text="t" * 256), "text over 255"),
+}
+
+
+@pytest.mark.parametrize("what", IMPOSSIBLE)
+def test_an_impossible_rank_is_told_with_who_and_why(what):
+    change, words = IMPOSSIBLE[what]
+    bad = change(valid())
+    with pytest.raises(schema.SchemaError) as error:
+        schema.check(bad)
+    assert words in str(error.value)
+    assert str(error.value).startswith(f"run {bad.identity.run[:64]!r} rank {bad.identity.rank}: ")
+    # Over the wire too, and the other rank of the report is taken.
+    outcomes = use(body_of(bad, rank_report(Process(1).step(forward=1))))
+    assert outcomes[0].startswith("malformed") and outcomes[1] == "taken"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        with_row(step=0),  # An index that goes back is odd, and the account copes.
+        with_event(step=-1),
+        with_event(kind="a kind of tomorrow", text="two\nlines"),
+        with_live(step_next=-1),
+        with_identity(flops_per_step=None, stage=None),
+        with_report(phase_states={"mine": "a state of tomorrow"}),
+        with_report(steps=[], events=[]),
+    ],
+)
+def test_what_is_merely_odd_is_taken(change):
+    assert use(body_of(change(valid()))) == ["taken"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("rank", 1.5), ("run", b"bytes"), ("pid", 2**64), ("host", None)]
+)
+def test_a_field_of_another_type_refuses_the_report(field, value):
+    found = msgspec.msgpack.decode(BODY)
+    try:
+        found["ranks"][0]["identity"][field] = value
+        body = msgspec.msgpack.encode(found)
+    except OverflowError:
+        body = BODY.replace(b"\xa3pid\xcd\x03\xe8", b"\xa3pid\xc4\x01x", 1)  # Such a number has no encoding.
+        assert body != BODY
+    with pytest.raises(schema.SchemaError, match=r"\$\.ranks\[0\]\.identity"):
+        schema.decode(body)
+
+
+# ---- Any bytes at all
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(st.binary(max_size=200) | st.binary(max_size=40).map(lambda tail: BODY[:-40] + tail))
+def test_random_bytes_give_a_record_or_a_schema_error(body):
+    for call in (use, schema.decode_ack):
+        try:
+            call(body)
+        except schema.SchemaError as error:
+            assert "malformed" in str(error) or "version" in str(error)
+
+
+@settings(max_examples=600, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.integers(0, len(BODY) - 1), st.integers(0, 255)), min_size=1, max_size=4))
+@example([(0, 0x80)])
+def test_mutated_bytes_give_a_record_or_a_schema_error(changes):
+    body = bytearray(BODY)
+    for at, byte in changes:
+        body[at] = byte
+    try:
+        use(bytes(body))
+    except schema.SchemaError:
+        pass
+
+
+OTHERS = {
+    int: (-(2**63), -1, 0, 1, 2, 10**9, 1 << 20, MOST - 1, MOST, 2**63, 2**64 - 1),
+    str: ("", "none", "mine", "loader", "x" * 300, "\0", "ü", "resumed", "checkpoint_committed", "failed"),
+    float: (0.0, -1.0, 1e-300, 1e29, 1e308, math.nan, math.inf),
+    bool: (True, False),
+    list: ([], [1], [[]]),
+    dict: ({}, {"mine": "loader"}, {"mine": 1}),
+    type(None): (None, 3, 1.5, "text"),
+}
+ANY = [value for values in OTHERS.values() for value in values]
+
+
+def leaves(found, path=()):
+    """Paths to every value of a decoded report."""
+    children = (
+        found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
+    )
+    for key, child in children:
+        yield (*path, key)
+        yield from leaves(child, (*path, key))
+
+
+PATHS = list(leaves(msgspec.msgpack.decode(BODY)))
+
+
+@settings(max_examples=1000, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.sampled_from(PATHS), st.integers(0, 99), st.booleans()), min_size=1, max_size=3))
+def test_any_value_in_any_field_gives_a_record_or_a_schema_error(changes):
+    found = msgspec.msgpack.decode(BODY)
+    for path, pick, any_type in changes:
+        parent = found
+        try:
+            for key in path[:-1]:
+                parent = parent[key]
+            old = parent[path[-1]]
+            others = ANY if any_type and pick % 4 == 0 else OTHERS[type(old)]
+            parent[path[-1]] = others[pick % len(others)]
+        except (TypeError, KeyError, IndexError):
+            pass  # An earlier change took that branch away.
+    try:
+        use(msgspec.msgpack.encode(found))
+    except schema.SchemaError:
+        pass
+
+
+def test_the_fields_of_a_row_are_those_of_the_account():
+    from goodput.account import Event, Row
+
+    assert Row._fields == schema.StepRow.__struct_fields__
+    assert Event._fields == schema.EventRow.__struct_fields__
+    assert set(asdict(valid().live)) >= {"now_ns", "last_ns", "phase", "alive", "ended", "end_ns", "totals"}

@@ -1,0 +1,337 @@
+"""Merging what came in: who may claim a rank, what supersedes what, and that order and repetition change nothing."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from support.account.account_history import Process, assert_closes, ns
+from support.aggregator.reports import rank_report, story
+
+from goodput.account import compute
+from goodput.aggregator.ingest import store as store_module
+from goodput.aggregator.ingest.store import Refused, Store
+from goodput.wire import schema
+
+NOW = ns(2000)
+
+
+def merged(*reports: schema.RankReport, now_ns: int = NOW) -> Store:
+    store = Store()
+    for report in reports:
+        store.merge(report, now_ns)
+    return store
+
+
+def account(store: Store, run: str = "r1", now_ns: int = NOW):
+    found = compute(store.runs[run], now_ns, stale_seconds=30)
+    assert_closes(found)
+    return found
+
+
+# ---- One process after another
+
+
+def test_the_story_has_the_account_that_it_tells():
+    found = account(merged(*(report for push in story() for report in push)))
+    assert (found.status, len(found.restarts)) == ("finished", 1)
+    assert [(rank.kept_steps, rank.lost_steps) for rank in found.ranks] == [(8 + 8, 4)] * 2
+    assert (found.restarts[0].resume_step, found.restarts[0].lost_steps) == (7, 8)
+    assert found.straggler.culprit() == (1, "loader")
+    assert found.clamped == 0
+
+
+def test_two_live_processes_cannot_claim_one_rank():
+    store, one = Store(), Process().steps(3, forward=1)
+    store.merge(rank_report(one), NOW)
+    other = rank_report(Process().steps(5, forward=1), host="elsewhere", pid=77)
+    with pytest.raises(Refused) as refused:
+        store.merge(other, NOW + ns(29))
+    assert refused.value.reason == "claim"
+    text = str(refused.value)
+    assert all(word in text for word in ("'r1'", "rank 0", "attempt 1", "n0", "elsewhere", "77"))
+    assert account(store).ranks[0].kept_steps == 3, "nothing of it was taken"
+    store.merge(rank_report(one.step(forward=1)), NOW + ns(29))
+    assert account(store).ranks[0].kept_steps == 4, "the first goes on"
+
+
+def test_a_rank_is_free_once_its_process_was_silent_for_long():
+    store = merged(rank_report(Process().steps(3, forward=1)))
+    store.merge(rank_report(Process(start=10), pid=77), NOW + ns(store_module.OWNED_SECONDS))
+    assert sorted(store.runs["r1"].attempts) == [(0, 1), (0, 2)]
+
+
+@pytest.mark.parametrize("end", ["killed", "failed", "finished"])
+def test_a_new_process_after_a_dead_one_gets_the_next_attempt(end):
+    first = getattr(Process().steps(3, forward=1), end)()
+    store = merged(rank_report(first))
+    second, third = Process(start=5).steps(2, forward=1).killed(), Process(start=9).step(forward=1)
+    store.merge(rank_report(second, pid=77), NOW)
+    store.merge(rank_report(third, pid=78), NOW)
+    run = store.runs["r1"]
+    assert {key: a.start_ns for key, a in run.attempts.items()} == {(0, 1): 0, (0, 2): ns(5), (0, 3): ns(9)}
+    # Each goes on under the number it was given.
+    store.merge(rank_report(third.step(forward=1), pid=78), NOW)
+    assert (len(run.attempts), len(run.attempts[0, 3].rows)) == (3, 2)
+
+
+def test_a_process_that_says_its_attempt_is_taken_at_its_word():
+    store = merged(rank_report(Process(attempt=4, start=9)), rank_report(Process(attempt=2)))
+    assert sorted(store.runs["r1"].attempts) == [(0, 2), (0, 4)]
+    with pytest.raises(Refused):
+        store.merge(rank_report(Process(attempt=4, start=10), pid=1), NOW)
+
+
+def test_ranks_and_runs_do_not_meet():
+    store = merged(rank_report(Process(0)), rank_report(Process(1)), rank_report(Process(0), run="r2"))
+    assert {name: sorted(run.attempts) for name, run in store.runs.items()} == {
+        "r1": [(0, 1), (1, 1)],
+        "r2": [(0, 1)],
+    }
+
+
+def test_runs_are_bounded(monkeypatch):
+    monkeypatch.setattr(store_module, "RUNS_MAX", 2)
+    store = merged(rank_report(Process()), rank_report(Process(), run="r2"))
+    with pytest.raises(Refused) as refused:
+        store.merge(rank_report(Process(), run="r3"), NOW)
+    assert refused.value.reason == "runs" and "r3" not in store.runs
+    store.merge(rank_report(Process(1), run="r2"), NOW)
+
+
+def test_rank_processes_are_bounded(monkeypatch):
+    monkeypatch.setattr(store_module, "PROCESSES_MAX", 2)
+    store = merged(rank_report(Process()), rank_report(Process(1)))
+    for report in (rank_report(Process(2)), rank_report(Process(), run="r2")):
+        with pytest.raises(Refused) as refused:
+            store.merge(report, NOW)
+        assert refused.value.reason == "ranks"
+    assert list(store.runs) == ["r1"] and len(store.runs["r1"].attempts) == 2
+    store.merge(rank_report(Process(1)), NOW)
+
+
+# ---- One process over time
+
+
+def test_phases_grow():
+    one = Process().step(forward=1)
+    store = merged(rank_report(one))
+    later = Process(user={"augment": "loader"}).step(forward=1).step(augment=2)
+    store.merge(rank_report(later), NOW)
+    attempt = store.runs["r1"].attempts[0, 1]
+    assert (attempt.phases, attempt.phase_states) == (later.phases, {"augment": "loader"})
+    store.merge(rank_report(one.step(forward=1), rows=[]), NOW)
+    assert attempt.phases == later.phases, "a report from before knows fewer"
+    assert account(store).gpu_ns() == account(merged(rank_report(later))).gpu_ns()
+
+
+def test_a_state_that_comes_after_its_phase_is_used():
+    one = Process(user={"augment": "loader"}).steps(2, augment=1, forward=1).finished()
+    store = merged(replace(rank_report(one), phase_states={}))
+    run = store.runs["r1"]
+    assert compute(run, NOW).gpu_ns()[1] == 0
+    store.merge(rank_report(one), NOW)
+    assert compute(run, NOW).gpu_ns()[1] == ns(2)
+
+
+def test_other_phases_than_before_are_refused():
+    one = Process(user={"augment": "loader"}).step(forward=1)
+    store = merged(rank_report(one))
+    other = Process(user={"tokenize": "loader"}).step(forward=1).step(tokenize=1)
+    with pytest.raises(Refused) as refused:
+        store.merge(rank_report(other), NOW)
+    assert refused.value.reason == "phases"
+    assert "augment" in str(refused.value) and "tokenize" in str(refused.value)
+    assert len(store.runs["r1"].attempts[0, 1].rows) == 1
+
+
+def test_an_older_live_part_does_not_replace_a_newer_one():
+    one = Process().steps(2, forward=1)
+    old = rank_report(one)
+    new = rank_report(one.step(forward=1).begun(loader=0.5).killed())
+    store = merged(new, old)
+    attempt = store.runs["r1"].attempts[0, 1]
+    assert (attempt.alive, attempt.phase, attempt.last_ns) == (False, "loader", ns(3.5))
+    assert len(attempt.rows) == 3
+    same = replace(old, sequence=new.sequence)
+    store.merge(same, NOW)
+    assert not attempt.alive, "of two with one sequence the first stays"
+
+
+def test_rows_from_an_old_report_are_taken_all_the_same():
+    one = Process().steps(4, forward=1).saved()
+    late = rank_report(one, rows=one.rows[:2], events=one.events)
+    store = merged(rank_report(one.steps(2, forward=1), rows=one.rows[4:], events=[]), late)
+    attempt = store.runs["r1"].attempts[0, 1]
+    assert (sorted(attempt.rows), sorted(attempt.events)) == ([1, 2, 5, 6], [1, 2])
+
+
+def test_new_and_repeated_rows_are_counted():
+    one = Process().steps(4, forward=1).saved()
+    store = merged(rank_report(one))
+    assert (store.new, store.repeated) == (6, 0)
+    found = store.merge(rank_report(one.step(forward=1)), NOW)
+    assert (store.new, store.repeated) == (7, 6)
+    assert ([row.number for row in found.rows], found.events) == ([5], [])
+    assert (found.report.steps, found.report.events) == ([], [])
+
+
+def test_what_a_store_gives_the_ledger_has_the_number_it_assigned():
+    store = merged(rank_report(Process().killed()))
+    assert store.merge(rank_report(Process(start=5), pid=77), NOW).report.identity.attempt == 2
+
+
+def test_when_it_was_heard_is_by_this_hosts_clock():
+    store = merged(rank_report(Process(start=5)), now_ns=ns(70))
+    assert store.runs["r1"].attempts[0, 1].heard_ns == ns(70)
+    store.merge(rank_report(Process(start=5)), ns(60))
+    assert store.runs["r1"].attempts[0, 1].heard_ns == ns(70)
+
+
+# ---- Order and repetition
+
+
+def parts_of(report: schema.RankReport, cuts: list[int]) -> list[schema.RankReport]:
+    """The same rows and events over several reports of one sequence."""
+    rows, events = report.steps, report.events
+    if not cuts:
+        return [report]
+    at = cuts[0] % (len(rows) + 1)
+    rest = replace(report, steps=rows[at:], events=[])
+    return [replace(report, steps=rows[:at], events=events), *parts_of(rest, cuts[1:])]
+
+
+def facts(store: Store):
+    """All of an attempt that the account may depend on."""
+    found = {}
+    for name, run in store.runs.items():
+        for key, attempt in run.attempts.items():
+            found[name, key] = dataclasses.replace(attempt, late=0)
+    return found
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.randoms(use_true_random=False), st.integers(1, 3))
+def test_reports_permuted_repeated_split_and_sent_again_give_the_same_account(chance, ranks):
+    pushes = [report for push in story(ranks=ranks) for report in push]
+    want = merged(*pushes)
+    sent = list(pushes)
+    for _ in range(
+        chance.randrange(8)
+    ):  # An answer was lost: the agent sends it again, with what came since.
+        i = chance.randrange(len(pushes))
+        key = pushes[i].identity
+        later = [report for report in pushes[i:] if report.identity == key]
+        steps = [row for report in later for row in report.steps]
+        sent.append(replace(later[-1], steps=steps, events=[e for report in later for e in report.events]))
+    sent = [part for report in sent for part in parts_of(report, [chance.randrange(9)] * chance.randrange(3))]
+    chance.shuffle(sent)
+    store = merged(*sent)
+    assert facts(store) == facts(want)
+    assert account(store) == account(want)
+
+
+def test_merging_is_idempotent_and_a_lost_report_is_made_good_by_the_next():
+    pushes = [report for push in story() for report in push]
+    want = merged(*pushes)
+    assert facts(merged(*pushes, *pushes)) == facts(want)
+    # Every second report is lost, and what it brought comes with the one after it.
+    thinned, kept = [], {}
+    for i, report in enumerate(pushes):
+        waiting = kept.setdefault(report.identity.attempt * 10 + report.identity.rank, ([], []))
+        waiting[0].extend(report.steps)
+        waiting[1].extend(report.events)
+        if i // 2 % 2 or report.live.ended or not report.live.alive:
+            thinned.append(replace(report, steps=list(waiting[0]), events=list(waiting[1])))
+            waiting[0].clear(), waiting[1].clear()
+    assert len(thinned) < len(pushes) * 0.7
+    assert account(merged(*thinned)) == account(want)
+
+
+def test_a_time_far_ahead_is_refused_and_stretches_no_run():
+    store = merged(rank_report(Process(0, 1, 1990, world_size=2).steps(3, forward=1)))
+    with pytest.raises(Refused, match="days ahead; is the clock of n") as refused:
+        store.merge(rank_report(Process(1, 1, 1990 + 2 * 86_400, world_size=2).steps(1, forward=1)), NOW)
+    assert refused.value.reason == "time"
+    assert account(store).end_ns == NOW
+
+
+# ---- What the GPU did, over restarts of the agent
+
+
+def gpu_said(store: Store, sequence: int, **hardware) -> tuple[dict, schema.RankReport]:
+    """What the store has of the rank's GPU after a report, and what went to the ledger."""
+    report = rank_report(Process().steps(3, forward=1))
+    report = replace(report, sequence=sequence, live=replace(report.live, hardware=hardware))
+    merged = store.merge(report, NOW)
+    (attempt,) = store.runs["r1"].attempts.values()
+    names = ("compute_ns", "idle_ns", "energy_mj")
+    return {name: attempt.hardware[name] for name in names if name in attempt.hardware}, merged.report
+
+
+def test_an_agent_that_is_restarted_goes_on_where_the_one_before_it_was():
+    store = Store()
+    assert gpu_said(store, 1, since_ns=1, compute_ns=10, idle_ns=4)[0] == {"compute_ns": 10, "idle_ns": 4}
+    assert gpu_said(store, 2, since_ns=1, compute_ns=20, idle_ns=5)[0] == {"compute_ns": 20, "idle_ns": 5}
+    assert gpu_said(store, 3)[0] == {"compute_ns": 20, "idle_ns": 5}
+    # Another agent, which has counted more already than the first one had.
+    assert gpu_said(store, 4, since_ns=2, compute_ns=30, energy_mj=7)[0] == {
+        "compute_ns": 50, "idle_ns": 5, "energy_mj": 7,
+    }  # fmt: skip
+    assert gpu_said(store, 2, since_ns=1, compute_ns=20, idle_ns=5)[0]["compute_ns"] == 50
+    found, kept = gpu_said(store, 5, since_ns=2, compute_ns=31, idle_ns=1, energy_mj=9)
+    assert found == {"compute_ns": 51, "idle_ns": 6, "energy_mj": 9}
+    # The aggregator is restarted: it has what the ledger has.
+    store = Store()
+    store.merge(kept, 0)
+    assert gpu_said(store, 6, since_ns=2, compute_ns=33, idle_ns=1, energy_mj=9)[0]["compute_ns"] == 53
+    assert gpu_said(store, 7, since_ns=3, compute_ns=1)[0] == {"compute_ns": 54, "idle_ns": 6, "energy_mj": 9}
+    # Without a word of when: what falls began anew.
+    assert gpu_said(store, 8, compute_ns=5)[0]["compute_ns"] == 59
+    assert gpu_said(store, 9, compute_ns=2)[0]["compute_ns"] == 61
+
+
+# ---- Ranks that are expected
+
+
+def expecting(world_size: int, run: str, rank: int = 0) -> schema.RankReport:
+    return rank_report(Process(rank).steps(1, forward=1), run, world_size=world_size)
+
+
+def test_runs_together_expect_so_many_ranks_at_most(monkeypatch):
+    monkeypatch.setattr(store_module, "EXPECTED_MAX", 10)
+    store = merged(expecting(4, "a"), expecting(6, "b"))
+    for one in (expecting(1, "c"), expecting(5, "a"), expecting(5, "a", rank=4)):
+        with pytest.raises(Refused) as refused:
+            store.merge(one, NOW)
+        assert refused.value.reason == "ranks" and "world size" in str(refused.value)
+    assert store.runs.keys() == {"a", "b"} and len(account(store, "a").ranks) == 4
+    # What is within goes on, and counts once.
+    for one in (expecting(4, "a"), expecting(4, "a", rank=3), expecting(2, "b"), expecting(6, "b", rank=5)):
+        store.merge(one, NOW)
+    assert store.expected == {"a": 4, "b": 6} and store.expected_sum == 10
+
+
+def test_a_world_that_grows_counts_by_its_growth(monkeypatch):
+    monkeypatch.setattr(store_module, "EXPECTED_MAX", 10)
+    store = merged(expecting(4, "a"), expecting(3, "b"), expecting(7, "a"))
+    assert store.expected == {"a": 7, "b": 3} and store.expected_sum == 10
+
+
+def test_what_was_refused_expects_nothing(monkeypatch):
+    monkeypatch.setattr(store_module, "EXPECTED_MAX", 10)
+    store = merged(expecting(4, "a"))
+    with pytest.raises(Refused) as refused:
+        store.merge(rank_report(Process().steps(2, forward=1), "a", world_size=9, pid=77), NOW)
+    assert refused.value.reason == "claim"
+    assert store.expected == {"a": 4} and store.expected_sum == 4
+
+
+def test_a_run_starts_where_its_first_process_does():
+    starts = [
+        rank_report(Process(0, 1, start=1000.0), "a"),
+        rank_report(Process(0, 2, start=900.0), "a"),
+        rank_report(Process(0, 3, start=1100.0), "a"),
+    ]
+    assert merged(*starts).starts == {"a": ns(900)}

@@ -1,0 +1,249 @@
+"""A database that cannot be written: the push is refused, nothing is lost, and nothing piles up."""
+
+import asyncio
+
+import pytest
+import sqlalchemy as sql
+from support.account.account_history import Process
+from support.aggregator.ledgers import account, aggregator, bodies, contents, database, restored_equals, take
+from support.aggregator.reports import body_of, rank_report, story
+
+from goodput.aggregator.ingest.ingest import GATHER_SECONDS
+from goodput.aggregator.ledger.ledger import Ledger, LedgerError
+from goodput.wire import schema
+
+
+def read_only(ledger, url):
+    """New connections may not write, as on a file system that was remounted, or a standby server."""
+    return on_connect(
+        ledger, sqlite="PRAGMA query_only=ON", postgresql="SET default_transaction_read_only=on"
+    )
+
+
+def locked(ledger, url):
+    """Another program holds the database and does not let go."""
+    mend = on_connect(ledger, sqlite="PRAGMA busy_timeout=20", postgresql="SET lock_timeout=20")
+    other = sql.create_engine(ledger._engine.url, poolclass=sql.NullPool).connect()
+    sqlite = ledger._engine.dialect.name == "sqlite"
+    # SHARE: who looks at what is there need not wait.
+    other.exec_driver_sql("BEGIN EXCLUSIVE" if sqlite else "LOCK TABLE processes IN SHARE MODE")
+
+    def release():
+        other.rollback()
+        other.close()
+        mend()
+
+    return release
+
+
+def gone(ledger, url):
+    """The table that is written last is not there, so what was written before it must be taken back."""
+
+    def rename(old: str, new: str) -> None:
+        with database(url) as connection:
+            connection.exec_driver_sql(f"alter table {old} rename to {new}")
+
+    rename("processes", "hidden")
+    return lambda: rename("hidden", "processes")
+
+
+def on_connect(ledger, **statements):
+    """A statement for every new connection, by the database's name; returns what takes it back."""
+    statement = statements[ledger._engine.dialect.name]
+
+    def execute(connection, _record):
+        connection.execute(statement)
+        connection.commit()
+
+    sql.event.listen(ledger._engine, "connect", execute)
+    ledger._engine.dispose()
+
+    def mend():
+        sql.event.remove(ledger._engine, "connect", execute)
+        ledger._engine.dispose()
+
+    return mend
+
+
+@pytest.mark.parametrize("failure", [read_only, locked, gone])
+def test_what_could_not_be_written_is_written_with_the_next_push_that_works(ledger, url, failure):
+    pushes = story()
+    ingest = aggregator(ledger)
+    assert all(isinstance(answer, schema.Ack) for answer in take(ingest, *bodies(*pushes[:4])))
+    before = contents(url)
+    mend = failure(ledger, url)
+    answers = take(ingest, *bodies(*pushes[4:9]))
+    assert all(isinstance(answer, LedgerError) and ledger.url in str(answer) for answer in answers)
+    assert ingest.counts["ledger", "error"] == ingest.counts["report", "failed"] == 5
+    mend()
+    assert contents(url) == before, "nothing of a failed transaction is there"
+    # Whoever pushes next brings it to disk, were it for another run.
+    (ack,) = take(ingest, body_of(rank_report(Process(), run="other")))
+    assert ack.accepted == 1
+    again = Ledger(url)
+    assert restored_equals(again, ingest)
+    again.close()
+    # And the agents repeat what was not acknowledged.
+    take(ingest, *bodies(*pushes[4:9]))
+    take(ingest, *bodies(*pushes[9:]))
+    again = Ledger(url)
+    assert restored_equals(again, ingest)
+    again.close()
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_a_full_disk_refuses_what_does_not_fit_and_keeps_what_does(ledger, url):
+    ingest = aggregator(ledger)
+    one = Process().steps(2, forward=1)
+    take(ingest, body_of(rank_report(one)))
+    mend = on_connect(ledger, sqlite="PRAGMA max_page_count=1")  # No page more than there is.
+    (error,) = take(ingest, body_of(rank_report(one.steps(2000, forward=1))))
+    assert isinstance(error, LedgerError) and "full" in str(error)
+    (found,) = ledger.reports()
+    assert (len(found.steps), found.live.steps_done) == (2, 2), "not a part of it was written"
+    mend()
+    take(ingest, body_of(rank_report(one.finished(), rows=[])))
+    assert restored_equals(ledger, ingest) and account(ingest)["steps"]["kept"] == 2002
+
+
+def test_pushes_repeated_against_a_broken_ledger_do_not_pile_up(ledger):
+    ingest = aggregator(ledger)
+    mend = read_only(ledger, "")
+    one = Process()
+    for _ in range(20):
+        body = body_of(rank_report(one.steps(5, forward=1)))
+        assert isinstance(take(ingest, body, body)[0], LedgerError)
+    (waiting,) = ingest._unwritten
+    assert len(waiting.rows) == 100 and waiting.report.steps == []
+    mend()
+    take(ingest, body_of(rank_report(one.finished(), rows=[])))
+    assert ingest._unwritten == []
+    (found,) = ledger.reports()
+    assert ([row.number for row in found.steps], found.live.ended) == (list(range(1, 101)), "finished")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), asyncio.CancelledError()])
+def test_whatever_stops_a_write_loses_nothing(ledger, error):
+    ingest = aggregator(ledger)
+    pushes = bodies(*story())
+
+    async def push():
+        await ingest.take(pushes[0])
+        ingest._ledger = Failing(error)
+        with pytest.raises(type(error)):
+            await ingest.take(pushes[1])
+        ingest._ledger = ledger
+        await ingest.take(pushes[2])
+
+    asyncio.run(push())
+    assert [[row.number for row in found.steps] for found in ledger.reports()] == [[1, 2], [1, 2]]
+    assert restored_equals(ledger, ingest)
+
+
+class Failing:
+    def __init__(self, error):
+        self._error = error
+
+    def append(self, batch, health):
+        raise self._error
+
+
+def test_pushes_that_come_together_share_a_transaction_and_all_are_on_disk_when_answered(ledger):
+    ingest = aggregator(ledger)
+    batches = []
+    append = ledger.append
+    ledger.append = lambda batch, health: (batches.append(len(batch)), append(batch, health))
+    found = []
+
+    async def push(body):
+        ack = await ingest.take(body)
+        found.append(len(list(ledger.reports())))
+        return ack
+
+    async def together():
+        return await asyncio.gather(*(push(body_of(rank_report(Process(r)))) for r in range(30)))
+
+    answers = asyncio.run(together())
+    assert sum(ack.accepted for ack in answers) == 30
+    assert batches == [30] and set(found) == {30}
+    assert sorted(report.identity.rank for report in ledger.reports()) == list(range(30))
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_a_push_waits_for_others_only_after_some_came_together(ledger, monkeypatch):
+    ingest, batches, slept = aggregator(ledger), [], []
+    append, sleep = ledger.append, asyncio.sleep
+    ledger.append = lambda batch, health: (batches.append(len(batch)), append(batch, health))
+
+    async def gathering(seconds):
+        slept.append(seconds)
+        await more.wait()
+
+    def pushes(*ranks):
+        return [
+            asyncio.ensure_future(ingest.take(body_of(rank_report(Process(r, world_size=9))))) for r in ranks
+        ]
+
+    async def pushing():
+        for rank in range(3):
+            await asyncio.gather(*pushes(rank))
+        assert (batches, slept) == ([1, 1, 1], []), "alone, none waits"
+        await asyncio.gather(*pushes(3, 4))
+        first = pushes(5)
+        while not slept:
+            await sleep(0)
+        later = pushes(6, 7)
+        await sleep(0)
+        more.set()
+        await asyncio.gather(*first, *later)
+        assert (batches, slept) == ([1, 1, 1, 2, 3], [GATHER_SECONDS])
+        more.clear()
+        (last,) = pushes(8)
+        while len(slept) < 2:
+            await sleep(0)
+        more.set()
+        await last
+        await asyncio.gather(*pushes(0))
+        assert len(slept) == 2, "after one that was alone it is not waited again"
+
+    more = asyncio.Event()
+    monkeypatch.setattr("goodput.aggregator.ingest.ingest.asyncio.sleep", gathering)
+    asyncio.run(asyncio.wait_for(pushing(), 10))
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_a_push_that_goes_away_takes_no_others_with_it(ledger):
+    ingest = aggregator(ledger)
+
+    async def pushing():
+        bodies = (body_of(rank_report(Process(r, world_size=3))) for r in range(3))
+        pushes = [asyncio.ensure_future(ingest.take(body)) for body in bodies]
+        await asyncio.sleep(0)
+        pushes[0].cancel()
+        return await asyncio.gather(*pushes, return_exceptions=True)
+
+    gone, *others = asyncio.run(pushing())
+    assert isinstance(gone, asyncio.CancelledError)
+    assert [ack.accepted for ack in others] == [1, 1]
+    assert len(list(ledger.reports())) == 3, "what is merged is written"
+
+
+def test_what_would_go_into_a_deleted_file_is_not_acknowledged(tmp_path):
+    """SQLite goes on writing into a file that has no name any more; nobody would find it again."""
+    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    ingest = aggregator(ledger)
+    one = Process().steps(2, forward=1)
+    (taken,) = take(ingest, body_of(rank_report(one)))
+    assert taken.accepted == 1
+    for file in tmp_path.iterdir():
+        file.unlink()
+    (refused,) = take(ingest, body_of(rank_report(one.step(forward=1), rows=one.rows[-1:])))
+    assert isinstance(refused, LedgerError) and "deleted or replaced" in str(refused)
+    assert list(tmp_path.iterdir()) == []
+    ledger.close()
+
+
+def test_a_ledger_is_not_made_by_reading_it(tmp_path):
+    with pytest.raises(LedgerError, match="there is no ledger"):
+        Ledger(f"sqlite:///{tmp_path}/ledger.db", create=False)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,193 @@
+"""Reading one run: every row once and in order whatever the chunks, windows, bounded memory, indices."""
+
+import random
+import tracemalloc
+
+import pytest
+import sqlalchemy as sql
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from support.account.account_history import Process, ns
+from support.aggregator.ledgers import NOW, database
+from support.aggregator.reports import rank_report, story
+
+from goodput.aggregator.ingest.store import Merged, Store
+from goodput.aggregator.ledger import ledger as ledger_module
+from goodput.aggregator.ledger.ledger import LedgerError
+from goodput.wire import schema
+
+
+def one_of(steps: int, run: str = "r1", rank: int = 0, **parts) -> schema.RankReport:
+    return rank_report(Process(rank, start=100).steps(steps, **(parts or {"forward": 1})), run=run)
+
+
+def append(ledger, report: schema.RankReport, *chunks) -> None:
+    """One transaction for each chunk, as pushes bring them."""
+    bare = replace(report, steps=[], events=[])
+    for rows in chunks:
+        ledger.append([Merged(bare, list(rows), [])])
+
+
+def test_runs_and_processes_come_oldest_first_each_process_without_rows_and_events(ledger):
+    assert ledger.runs() == [] and ledger.processes("r1") == []
+    store = Store()
+    for name, start in (("late", 3000), ("early", 500), ("between", 1500)):
+        pushes = story(name, start=start)
+        ledger.append([store.merge(report, ns(9000)) for push in pushes for report in push])
+    assert ledger.runs() == ["early", "between", "late"]
+    processes = ledger.processes("between")
+    assert [(p.identity.rank, p.identity.attempt) for p in processes] == [(0, 1), (1, 1), (0, 2), (1, 2)]
+    for process in processes:
+        assert process.steps == [] and process.events == []
+        attempt = store.runs["between"].attempts[process.identity.rank, process.identity.attempt]
+        assert list(ledger.rows(process.identity)) == [attempt.rows[n] for n in sorted(attempt.rows)]
+        assert ledger.events(process.identity) == [attempt.events[n] for n in sorted(attempt.events)]
+        assert process.live.ended == attempt.ended
+    assert ledger.processes("no such run") == []
+
+
+def test_a_process_that_is_not_there_has_no_rows_and_no_events(ledger):
+    append(ledger, one_of(3), one_of(3).steps)
+    for other in ({"run": "r2"}, {"rank": 1}, {"host": "else"}, {"pid": 1}, {"start_ns": 1}):
+        identity = replace(one_of(3).identity, **other)
+        assert list(ledger.rows(identity)) == list(ledger.rows(identity, 0, NOW)) == []
+        assert ledger.events(identity) == []
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    derandomize=True,
+)
+@given(
+    seed=st.integers(0, 1 << 30), count=st.integers(1, 40), chunks=st.integers(1, 30), page=st.integers(1, 7)
+)
+def test_each_number_once_and_in_order_however_the_chunks_overlap(ledger, seed, count, chunks, page):
+    chance = random.Random(seed)
+    report = one_of(count, run=f"r{seed} {count} {chunks} {page}", loader=0.5, forward=0.25)
+    rows = report.steps
+    parts = [chance.sample(rows, chance.randint(1, count)) for _ in range(chunks)]
+    if chance.random() < 0.5:  # Pushes that mostly follow each other, each repeating some of the last.
+        parts = [rows[max(0, at - 3) : at + 5] for at in range(0, count, 4)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger_module, "PAGE_CHUNKS", page)
+        patch.setattr(ledger_module, "CHUNK_ROWS_MAX", chance.randint(1, 50))
+        append(ledger, report, *parts)
+        want = sorted({row.number: row for part in parts for row in part}.values(), key=lambda r: r.number)
+        assert list(ledger.rows(report.identity)) == want
+        edges = [edge + by for row in want for edge in (row.start_ns, row.end_ns) for by in (-1, 0, 1)]
+        times = [*edges, None]
+        for _ in range(12):
+            start, end = chance.choice(times), chance.choice(times)
+            found = list(ledger.rows(report.identity, start, end))
+            assert found == [
+                row
+                for row in want
+                if (start is None or row.end_ns >= start) and (end is None or row.start_ns <= end)
+            ]
+
+
+def test_chunks_between_the_same_numbers_are_both_kept(ledger):
+    report = one_of(3)
+    first, second, third = report.steps
+    append(ledger, report, [first, third], [first, second, third], [third, first])
+    assert list(ledger.rows(report.identity)) == report.steps
+
+
+def test_a_window_does_not_read_the_chunks_outside_of_it(ledger, url):
+    report = one_of(100)
+    append(ledger, report, *(report.steps[at : at + 10] for at in range(0, 100, 10)))
+    with database(url) as connection:
+        connection.exec_driver_sql("update chunks set rows = 'garbage' where first < 41 or first > 61")
+    inside = report.steps[40:70]
+    window = (inside[0].start_ns + 1, inside[-1].end_ns - 1)
+    assert list(ledger.rows(report.identity, *window)) == inside
+    with pytest.raises(LedgerError):
+        list(ledger.rows(report.identity, window[0] - 2, window[1]))
+    with pytest.raises(LedgerError):
+        list(ledger.rows(report.identity, window[0]))
+
+
+def test_a_long_run_is_read_in_the_memory_of_a_few_chunks(ledger, monkeypatch):
+    monkeypatch.setattr(ledger_module, "CHUNK_ROWS_MAX", 50)
+    monkeypatch.setattr(ledger_module, "PAGE_CHUNKS", 4)
+    report = one_of(20_000)
+    append(ledger, report, report.steps)
+
+    def peak_bytes(read) -> int:
+        tracemalloc.start()
+        read()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak
+
+    assert sum(1 for _ in ledger.rows(report.identity)) == 20_000
+    streamed = peak_bytes(lambda: sum(1 for _ in ledger.rows(report.identity)))
+    whole = peak_bytes(lambda: list(ledger.rows(report.identity)))
+    assert streamed < whole / 10, (streamed, whole)
+
+
+def test_one_process_at_a_time_is_restored(ledger):
+    for rank in range(20):
+        append(ledger, one_of(200, rank=rank), one_of(200, rank=rank).steps)
+    tracemalloc.start()
+    ranks = [report.identity.rank for report in ledger.reports()]
+    streamed = tracemalloc.get_traced_memory()[1]
+    tracemalloc.clear_traces()
+    everything = list(ledger.reports())
+    whole = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert ranks == list(range(20)) and len(everything) == 20
+    assert streamed < whole / 3, (streamed, whole)
+
+
+def test_reports_are_all_there_whatever_the_pages(ledger, monkeypatch):
+    for rank in range(7):
+        append(ledger, one_of(2, rank=rank), one_of(2, rank=rank).steps)
+    for page in (1, 2, 3, 7, 8):
+        monkeypatch.setattr(ledger_module, "PAGE_PROCESSES", page)
+        assert [report.identity.rank for report in ledger.reports()] == list(range(7))
+
+
+def test_a_slow_reader_holds_nothing_that_a_writer_needs(ledger, monkeypatch):
+    monkeypatch.setattr(ledger_module, "PAGE_CHUNKS", 1)
+    report = one_of(30)
+    append(ledger, report, *(report.steps[at : at + 10] for at in (0, 10)))
+    rows, reports = ledger.rows(report.identity), ledger.reports()
+    assert next(rows).number == 1 and next(reports).identity == report.identity
+    assert ledger._engine.pool.checkedout() == 0
+    append(ledger, report, report.steps[20:])
+    assert [row.number for row in rows] == list(range(2, 31)), "what came meanwhile too"
+
+
+def test_one_runs_rows_are_found_by_an_index(ledger, url, backend):
+    append(ledger, one_of(30), one_of(30).steps)
+    asked = []
+
+    def remember(_connection, _cursor, statement, parameters, *_):
+        if statement.startswith("SELECT") and "FROM" in statement:
+            asked.append((statement, parameters))
+
+    sql.event.listen(ledger._engine, "before_cursor_execute", remember)
+    identity = one_of(30).identity
+    list(ledger.rows(identity)), list(ledger.rows(identity, ns(1), ns(500))), list(ledger.events(identity))
+    list(ledger.reports()), ledger.runs()
+    assert len(asked) == 8
+    with database(url) as connection:
+        # On a handful of rows PostgreSQL would rather read the table; what it could do is what counts.
+        if backend == "postgresql":
+            for way in ("enable_seqscan", "enable_sort", "enable_bitmapscan"):
+                connection.exec_driver_sql(f"set {way} = off")
+        explain = "EXPLAIN QUERY PLAN" if backend == "sqlite" else "EXPLAIN"
+        for statement, parameters in asked:
+            plan = "\n".join(
+                str(row) for row in connection.exec_driver_sql(f"{explain} {statement}", parameters)
+            )
+            assert "Seq Scan" not in plan and "SCAN chunks" not in plan and "SCAN events" not in plan, plan
+            if "GROUP BY" not in statement:
+                assert "Sort" not in plan and "TEMP B-TREE" not in plan, plan
+        (times,) = [s for s in asked if "min(chunks.first)" in s[0]]
+        plan = str(connection.exec_driver_sql(f"{explain} {times[0]}", times[1]).all())
+        assert "chunks_by_end" in plan

@@ -1,0 +1,211 @@
+"""`goodput node --check`: what is said of a node where all is well, where nothing is, and where something is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+
+import pytest
+from support.paths import TESTS
+from support.servers.certificates import Authority
+
+from goodput.access.listening import Certificate
+from goodput.cli import main
+from goodput_exporters.agent import Agent
+from goodput_exporters.check import FAILED, NONE, OK, _counted, check, text
+from goodput_exporters.directory_lock import DirectoryLock
+from goodput_exporters.server.authentication import Gate
+from goodput_exporters.server.server import Server
+
+ANYWHERE = ("127.0.0.1", 0)
+
+
+def agent(tree, **given) -> Agent:
+    return Agent(str(tree / "pages"), sysfs=str(tree / "sys"), procfs=str(tree / "proc"), drivers=(), **given)
+
+
+def by_name(findings) -> dict:
+    found = {finding.what: finding for finding in findings}
+    assert len(found) == len(findings)
+    return found
+
+
+def test_a_node_without_gpus(tree):
+    before = sorted(os.listdir(tree / "pages"))
+    found = by_name(check(agent(tree), ANYWHERE, None))
+    assert {what for what, finding in found.items() if finding.status == FAILED} == set()
+    assert found["host"].status == found["ethernet"].status == found["listen"].status == OK
+    assert found["infiniband"].status == found["GPUs"].status == found["ranks"].status == NONE
+    assert "class/infiniband" in found["infiniband"].detail
+    assert sorted(os.listdir(tree / "pages")) == before
+
+
+def test_gpus_that_are_expected_and_not_seen_are_a_failure(tree):
+    found = by_name(check(agent(tree, gpus_expected=8), ANYWHERE, None))
+    assert found["GPUs"].status == FAILED and "0 seen, 8 expected" in found["GPUs"].detail
+
+
+@pytest.mark.parametrize(
+    "kinds, wanted, status, words",
+    [
+        ({"expected": 8, "seen": 8}, None, OK, "8 seen, 8 expected"),
+        ({"expected": 8, "seen": 7}, None, FAILED, "7 seen, 8 expected"),
+        ({"expected": 8, "seen": 8}, 8, OK, "8 seen, 8 expected"),
+        # The bus shows none, so it does not say how many there should be.
+        ({"expected": 0, "seen": 2}, None, OK, "2 seen, expected unknown: the PCI bus shows none (say how many with --gpus)"),
+        ({"seen": 2}, None, OK, "2 seen, expected unknown: no PCI bus can be seen here (say how many with --gpus)"),
+        ({"seen": 0}, None, NONE, "none seen, expected unknown: no PCI bus can be seen here"),
+        ({"expected": 1, "seen": 2}, None, OK, "2 seen, 1 expected: more than the PCI bus shows (say how many with --gpus)"),
+        ({"expected": 1, "seen": 2}, 1, FAILED, "2 seen, 1 expected: more than --gpus says; a loss would not be noticed"),
+        ({"expected": 0, "seen": 2}, 0, FAILED, "2 seen, 0 expected: more than --gpus says; a loss would not be noticed"),
+        ({"expected": 0, "seen": 0}, 0, OK, "0 seen, 0 expected"),
+    ],
+)  # fmt: skip
+def test_gpus_seen_against_gpus_expected(kinds, wanted, status, words):
+    assert _counted(kinds, wanted, True) == ("GPUs", status, words)
+
+
+def test_gpus_that_the_bus_does_not_show_are_not_all_that_was_expected(tree, monkeypatch):
+    """As in a virtual machine, or on a system on a chip."""
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    (tree / "sys/bus/pci/devices").mkdir(parents=True, exist_ok=True)
+    one = agent(tree)
+    one.gpus._modules = {"normal": "support.node.fake_drivers:Normal"}
+    found = by_name(check(one, ANYWHERE, None))
+    assert found["GPUs"].status == OK and "8 seen, expected unknown" in found["GPUs"].detail, found
+
+
+def test_a_driver_that_answers_and_one_that_does_not(tree, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    one = agent(tree, gpus_expected=2)
+    one.gpus._modules = {
+        "normal": "support.node.fake_drivers:Normal",
+        "absent": "support.node.fake_drivers:Absent",
+    }
+    found = by_name(check(one, ANYWHERE, None))
+    assert found["driver normal"].status == OK, found
+    assert found["driver absent"].status == NONE
+    assert not one.gpus.reports()
+
+
+def test_a_port_that_is_taken_and_a_directory_that_another_agent_has(tree):
+    lock = DirectoryLock(str(tree / "pages"))
+    assert lock.hold()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        found = by_name(check(agent(tree), server.getsockname(), None))
+    lock.release()
+    assert found["listen"].status == FAILED and "in use" in found["listen"].detail
+    assert found["rank pages"].status == FAILED and "another agent" in found["rank pages"].detail
+
+
+@pytest.mark.parametrize("secured", [False, True])
+def test_an_agent_that_runs_here_is_no_failure(tree, tmp_path, secured):
+    gate = Gate()
+    if secured:
+        authority = Authority(tmp_path)
+        gate = Gate(None, Certificate(*map(str, (*authority.issue("node"), authority.cert))))
+    lock, server = DirectoryLock(str(tree / "pages")), Server(lambda: b"", lambda: "ill", gate=gate)
+    assert lock.hold()
+    server.start()
+    found = by_name(check(agent(tree), server.address, None))
+    assert found["rank pages"] == ("rank pages", OK, f"{tree}/pages: an agent runs here, pid {os.getpid()}")
+    assert found["listen"] == (
+        "listen",
+        OK,
+        f"127.0.0.1:{server.address[1]}: an agent runs here, pid {os.getpid()}",
+    )
+    # The agent of another folder would be in the way.
+    lock.release()
+    found = by_name(check(agent(tree), server.address, None))
+    assert found["listen"].status == FAILED and found["rank pages"].status == OK
+    server.stop()
+
+
+def test_an_aggregator_that_is_not_there(tree):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    found = by_name(check(agent(tree), ANYWHERE, f"http://127.0.0.1:{port}"))
+    assert found["aggregator"].status == FAILED and "refused" in found["aggregator"].detail
+
+
+def test_a_counter_file_that_cannot_be_read_is_named(tree):
+    (tree / "proc/loadavg").write_text("much\n")
+    found = by_name(check(agent(tree), ANYWHERE, None))
+    assert found["host"].status == FAILED and "loadavg" in found["host"].detail
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_command(tree, capsys, as_json):
+    where = ["--directory", str(tree / "pages"), "--sysfs", str(tree / "sys"), "--procfs", str(tree / "proc")]
+    flags = ["--check", "--listen", "127.0.0.1:0", *(["--json"] if as_json else [])]
+    assert main(["node", *where, *flags]) == 0
+    out = capsys.readouterr().out
+    if as_json:
+        assert {"what": "listen", "status": "ok", "detail": "127.0.0.1:0 is free"} in json.loads(out)
+    else:
+        assert "Nothing failed." in out and "\033" not in out
+    assert main(["node", *where, *flags, "--gpus", "4"]) == 1
+
+
+def test_colours_are_for_terminals():
+    from goodput_exporters.check import Finding
+
+    findings = [Finding("a", OK, "b"), Finding("c", FAILED, "d")]
+    assert "\033[31m" in text(findings, True) and "1 of 2 failed" in text(findings, False)
+
+
+def test_a_page_directory_that_is_none_is_a_failure(tree):
+    (tree / "file").write_text("")
+    one = Agent(str(tree / "file"), sysfs=str(tree / "sys"), procfs=str(tree / "proc"), drivers=())
+    found = by_name(check(one, ANYWHERE, None))
+    assert found["rank pages"].status == found["ranks"].status == FAILED
+    assert "Not a directory" in found["rank pages"].detail
+
+
+def test_places_that_are_not_there_are_failures(tree):
+    one = Agent(
+        str(tree / "pages"), sysfs=str(tree / "x"), procfs=str(tree / "y"), drivers=(), paths=("/no/such",)
+    )
+    found = by_name(check(one, ANYWHERE, None))
+    assert {found[what].status for what in ("procfs", "sysfs", "path")} == {FAILED}
+    assert "/no/such" in found["path"].detail
+
+
+@pytest.mark.parametrize(
+    "flags", [["--once", "--check"], ["--json"], ["--gpu-interval", "0.01"], ["--gpu-interval", "61"]]
+)
+def test_calls_that_contradict_themselves(tree, flags, capsys):
+    try:
+        status = main(["node", "--directory", str(tree / "pages"), *flags])
+    except SystemExit as error:
+        status = error.code
+    assert status == 2 and capsys.readouterr().err
+
+
+def test_an_empty_variable_and_a_token_for_all_to_read_are_told_of(tree, tmp_path, capsys, monkeypatch):
+    token = tmp_path / "token"
+    token.write_text("secret")
+    monkeypatch.setenv("GOODPUT_AGGREGATOR", "")
+    monkeypatch.setenv("GOODPUT_CA_FILE", "")
+    where = ["--directory", str(tree / "pages"), "--sysfs", str(tree / "sys"), "--procfs", str(tree / "proc")]
+    for mode in (0o644, 0o600):
+        token.chmod(mode)
+        assert main(["node", *where, "--check", "--listen", "127.0.0.1:0", "--token-file", str(token)]) == 0
+        err = capsys.readouterr().err
+        assert "GOODPUT_AGGREGATOR is empty, and taken as not set" in err and "GOODPUT_CA_FILE is" in err
+        assert ("everybody on this machine may read it (mode 0644)" in err) == (mode == 0o644)
+        assert "secret" not in err
+    monkeypatch.delenv("GOODPUT_CA_FILE")
+    assert main(["node", *where, "--once", "--aggregator", "http://127.0.0.1:1"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_an_empty_option_is_refused_in_words_that_fit(capsys):
+    for words, advice in (
+        (["serve", "--tokens", ""], "was a variable not set?"),
+        (["serve", "--listen", ""], "leave it out for its default"),
+    ):
+        with pytest.raises(SystemExit):
+            main(words)
+        assert f"its value is empty; {advice}" in capsys.readouterr().err

@@ -1,0 +1,132 @@
+"""Drivers that surely have nothing to drive: told by a look at files, without a process, and seen as soon as they have."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import time
+
+import pytest
+from support.node import amd_tree
+from support.servers.servers import wait_until
+
+from goodput_exporters.collector import Settings
+from goodput_exporters.collectors.gpus.collector import Gpus
+from goodput_exporters.gpu import drivers
+from goodput_exporters.gpu.driver_process import Child, Limits
+from goodput_exporters.gpu.drivers import Options, absence
+from goodput_exporters.gpu.nvml import shared_library
+from goodput_exporters.gpu.nvml.shared_library import is_nowhere
+
+LIBRARY = "libnvidia-ml.so.1"
+
+
+def nvml():
+    """The driver's module as it is loaded now: another test may have put one of its own in its place for a while."""
+    return importlib.import_module("goodput_exporters.gpu.nvml.driver")
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(shared_library, "FOLDERS", (str(tmp_path / "lib"),))
+    path = tmp_path / "ld.so.cache"
+    path.write_bytes(b"glibc-ld.so.cache1.1\0libm.so.6\0/lib/libm.so.6\0")
+    return path
+
+
+def test_a_library_that_no_place_has_is_nowhere(cache, tmp_path):
+    def look(**environ: str) -> bool:
+        return is_nowhere(LIBRARY, environ, str(cache))
+
+    assert look() and look(LD_LIBRARY_PATH="") and look(LD_LIBRARY_PATH=f"{tmp_path}:/nowhere")
+    assert not look(LD_PRELOAD=f"/opt/{LIBRARY}")
+    (tmp_path / "given").mkdir()
+    (tmp_path / "given" / LIBRARY).touch()
+    assert not look(LD_LIBRARY_PATH=f":/nowhere:{tmp_path}/given") and look()
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / LIBRARY).touch()
+    assert not look()
+
+
+def test_what_the_loaders_cache_knows_is_not_nowhere(cache):
+    cache.write_bytes(b"x\0libnvidia-ml.so.15\0")
+    assert is_nowhere(LIBRARY, {}, str(cache)), "another library, whose name begins alike"
+    cache.write_bytes(b"x\0libnvidia-ml.so.1\0/usr/lib/libnvidia-ml.so.1\0")
+    assert not is_nowhere(LIBRARY, {}, str(cache))
+
+
+def test_without_a_cache_it_cannot_be_told(cache, monkeypatch):
+    assert not is_nowhere(LIBRARY, {}, f"{cache}.none")
+    monkeypatch.setattr(shared_library, "CACHE_BYTES_MAX", 8)
+    assert not is_nowhere(LIBRARY, {}, str(cache))
+
+
+@pytest.mark.skipif(not os.path.exists(shared_library.CACHE), reason="no cache of the loader here")
+def test_the_c_library_of_this_machine_is_somewhere():
+    assert not is_nowhere("libc.so.6", {}) and is_nowhere("libnobody.so.1", {})
+
+
+def test_each_driver_says_why_it_is_absent(tmp_path, monkeypatch):
+    monkeypatch.setattr(nvml(), "is_nowhere", lambda name, environ: name == LIBRARY)
+    monkeypatch.setenv("GOODPUT_DCGM_BINDINGS", str(tmp_path))
+    options = Options(sysfs=str(tmp_path / "sys"))
+    assert "libnvidia-ml.so.1" in absence("nvml", options)
+    assert absence("dcgm", options) == f"no pydcgm.py in {tmp_path}"
+    assert absence("amd", options) == f"{tmp_path}/sys/class/drm: no GPU of vendor 0x1002"
+    assert absence("dcgm_endpoint", options) == absence("nobody", options) == ""
+    monkeypatch.setattr(nvml(), "is_nowhere", lambda *_: False)
+    (tmp_path / "pydcgm.py").touch()
+    assert absence("nvml", options) == absence("dcgm", options) == ""
+
+
+def test_an_amd_gpu_and_one_that_cannot_be_looked_at_are_for_the_process_to_see(tmp_path, monkeypatch):
+    options = Options(sysfs=str(tmp_path / "sys"))
+    amd_tree.write_tree(tmp_path)
+    assert absence("amd", options) == ""
+    device = tmp_path / "sys/class/drm/card0/device"
+    for name in ("card1", "card2"):
+        shutil.rmtree(device.parent.parent / name)
+    # What is left is of another vendor, or no card.
+    assert absence("amd", options) != ""
+    os.unlink(device / "vendor")
+    (device / "vendor").mkdir()  # Cannot be read.
+    assert absence("amd", options) == ""
+    monkeypatch.setattr(drivers, "load", lambda name: 1 / 0)
+    assert absence("amd", options) == ""
+
+
+def test_no_process_is_started_until_there_may_be_something_to_drive(tmp_path, monkeypatch):
+    monkeypatch.setattr("goodput_exporters.gpu.driver_process.CUE_SECONDS", 0.05)
+    started, why = tmp_path / "started", ["no such library"]
+    command = ["/bin/sh", "-c", f"touch {started}; sleep 60"]
+    child = Child("fake", command=command, absence=lambda: why[0], limits=Limits(absent_seconds=0.05))
+    child.start()
+    try:
+        wait_until(lambda: child.report().settled, 5, "its answer")
+        wait_until(lambda: child._absences > 2, 5, "that it was asked again")
+        report = child.report()
+        assert report.absent and report.empty and report.problem == "nothing to drive: no such library"
+        assert not started.exists() and report.cpu_seconds == 0
+        child._limits = Limits(absent_seconds=3600)
+        time.sleep(0.1)
+        why[0] = ""
+        wait_until(started.exists, 5, "the process, long before an hour is over")
+    finally:
+        child.stop(5)
+
+
+def test_a_node_without_gpus_runs_no_drivers_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(nvml(), "is_nowhere", lambda *_: True)
+    monkeypatch.setenv("GOODPUT_DCGM_BINDINGS", str(tmp_path))
+    monkeypatch.setattr("goodput_exporters.gpu.driver_process.Process", lambda *_: pytest.fail("a process"))
+    gpus = Gpus(Settings(str(tmp_path), sysfs=str(tmp_path), procfs=str(tmp_path)))
+    gpus.start()
+    try:
+        assert gpus.settle(5)
+        told = {report.name: report for report in gpus.reports()}
+        assert set(told) == {"nvml", "dcgm", "amd"} and all(report.absent for report in told.values())
+        assert all(report.problem.startswith("nothing to drive: ") for report in told.values())
+        assert not any(sum(report.restarts.values()) for report in told.values())
+    finally:
+        gpus.close()

@@ -1,0 +1,428 @@
+"""Whose ranks and GPU processes are: control groups, environments, PID namespaces, and what must never leak."""
+
+import os
+import pwd
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.node import node_rank
+from support.node.attribution_tree import CONTAINER, OTHER, PLACES, UID, add_process
+from support.node.node_rank import PID, TICKS, Rank
+from support.node.node_tree import samples, wait_until
+
+from goodput.metrics import Families
+from goodput_exporters.collector import CollectorError, NoData, ParseError, Settings
+from goodput_exporters.collectors.attribution.collector import Attribution
+from goodput_exporters.collectors.attribution.pods import Pods
+from goodput_exporters.collectors.ranks.collector import Ranks
+from goodput_exporters.gpu.gpu_sample import Gpu
+from goodput_exporters.system import processes
+from goodput_exporters.system.cgroup import place
+from goodput_exporters.system.processes import Processes, RankProcess, parse_environment, parse_stat
+
+SECRETS = {
+    "AWS_SECRET_ACCESS_KEY": "hunter2",
+    "TOKEN": "hunter2",
+    "XPOD_NAME": "hunter2",
+    "pod_name": "hunter2",
+}
+
+
+class Clock:
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def attribution_on(settings, ranks, gpus=(), clock=None) -> Attribution:
+    pods = Pods(settings.container_logs, clock or Clock())
+    attribution = Attribution(settings, Processes(settings.procfs, pods, clock or Clock()))
+    attribution.follow(ranks, lambda: gpus)
+    return attribution
+
+
+def collect(attribution) -> dict:
+    families = Families("node")
+    attribution.collect(families)
+    return samples(families)
+
+
+def rows(attribution, series: str) -> list[dict]:
+    families = Families("node")
+    attribution.collect(families)
+    return [sample.labels for family in families for sample in family.samples if sample.name == series]
+
+
+def only(attribution, series: str = "goodput_rank_process_info") -> dict:
+    (labels,) = rows(attribution, series)
+    return labels
+
+
+@pytest.fixture
+def rank(tree, ranks):
+    """A living rank of pid PID; its process is given by each test."""
+    rank = Rank(tree / "pages")
+    rank.step({"forward": 1000})
+    add_process(tree, PID, TICKS)
+    ranks.look()
+    return rank
+
+
+# -- control groups
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_places(name):
+    text, *expected = PLACES[name]
+    found = place(text)
+    assert [found.container_id, found.pod_uid, found.slurm_job, found.slurm_step] == expected
+    assert len(found.path) == max(len(line.split(":", 2)[2]) for line in text.splitlines())
+
+
+@given(
+    st.one_of(
+        st.text(),
+        st.lists(
+            st.sampled_from([*"/:-_\n0", "job_1", "step_0", "slurm", "pod" + UID, CONTAINER, ".scope", "::"])
+        ).map("".join),
+    )
+)
+def test_any_text_is_some_place(text):
+    found = place(text)
+    assert all(isinstance(value, str) and len(value) <= 512 and value.isprintable() for value in found)
+
+
+# -- processes
+
+
+def test_this_process():
+    own = Processes("/proc")
+    stat = own.stat(os.getpid())
+    with open("/proc/self/comm") as file:
+        assert stat.comm == file.read().rstrip("\n")
+    assert 0 <= stat.processor < os.cpu_count()
+    owner = own.owner(os.getpid())
+    assert owner.user == pwd.getpwuid(os.getuid()).pw_name
+    me = RankProcess("r", 0, "n", os.getpid(), stat.start_ticks)
+    assert own.find([me]) == {me: os.getpid()}
+    assert own.owner(1 << 22) is None
+
+
+@given(st.one_of(st.text(), st.lists(st.sampled_from([*"(): SZ", "1", "x", "1" * 30])).map(" ".join)))
+def test_any_text_is_a_process_or_a_parse_error(text):
+    try:
+        parse_stat(text)
+    except ParseError:
+        pass
+
+
+@given(st.binary())
+def test_any_environment_can_be_read(text):
+    assert set(parse_environment(text)) == set(processes.ENVIRONMENT)
+
+
+def test_a_name_with_brackets_and_a_zombie():
+    numbers = "1 " * 18 + "777 " + "0 " * 16 + "5 0 0"
+    assert parse_stat(f"7 (a ) (b) S {numbers}") == ("a ) (b", 777, 5)
+    with pytest.raises(ParseError, match="ended"):
+        parse_stat(f"7 (a) Z {numbers}")
+
+
+# -- ranks
+
+
+def test_a_plain_process(tree, settings, ranks, rank):
+    add_process(tree, PID, TICKS, comm="train.py", cgroup="0::/user.slice/session-2.scope\n")
+    labels = only(attribution_on(settings, ranks))
+    assert labels == {
+        "run": "r1", "rank": "0", "pid": str(PID), "host": "n0", "user": "root", "comm": "train.py",
+        "container": "", "container_id": "", "pod": "", "namespace": "", "pod_uid": "", "slurm_job": "", "slurm_step": "",
+        "cgroup": "/user.slice/session-2.scope",
+    }  # fmt: skip
+
+
+def test_a_slurm_step(tree, settings, ranks, rank):
+    add_process(
+        tree, PID, TICKS, uid=3_999_999_999, cgroup=PLACES["Slurm v2"][0],
+        environ={**SECRETS, "SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "9", "SLURM_JOB_USER": "ada"},
+    )  # fmt: skip
+    labels = only(attribution_on(settings, ranks))
+    assert (labels["slurm_job"], labels["slurm_step"], labels["user"]) == ("4711", "interactive", "ada")
+
+
+def test_slurm_by_the_environment_where_groups_say_nothing(tree, settings, ranks, rank):
+    add_process(tree, PID, TICKS, uid=3_999_999_999, environ={"SLURM_JOBID": "12", "SLURM_STEPID": "0"})
+    labels = only(attribution_on(settings, ranks))
+    assert (labels["slurm_job"], labels["slurm_step"], labels["user"]) == ("12", "0", "3999999999")
+
+
+def test_a_step_that_was_inherited_from_another_job_is_not_believed(tree, settings, ranks, rank):
+    environ = {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "9"}
+    add_process(tree, PID, TICKS, cgroup=PLACES["Slurm, job alone"][0], environ=environ)
+    labels = only(attribution_on(settings, ranks))
+    assert (labels["slurm_job"], labels["slurm_step"]) == ("4711", "")
+
+
+def test_a_pod_by_its_downward_api(tree, settings, ranks, rank):
+    environ = {
+        "POD_NAME": "train-0",
+        "POD_NAMESPACE": "ml",
+        "HOSTNAME": "not-the-pod",
+        "K8S_CONTAINER_NAME": "main",
+    }
+    add_process(tree, PID, TICKS, cgroup=PLACES["v2 systemd containerd"][0], environ=environ)
+    labels = only(attribution_on(settings, ranks))
+    assert (labels["pod"], labels["namespace"], labels["pod_uid"]) == ("train-0", "ml", UID)
+    assert (labels["container"], labels["container_id"]) == ("main", CONTAINER)
+
+
+def test_a_pod_by_the_kubelets_links(tree, settings, ranks, rank):
+    logs = tree / "containers"
+    logs.mkdir()
+    (logs / f"train-worker-3_ml-team_main-loop-{CONTAINER}.log").symlink_to("/nowhere")
+    (logs / f"other_ml_side-{OTHER}.log").symlink_to("/nowhere")
+    (logs / "notes.txt").write_text("")
+    add_process(
+        tree, PID, TICKS, cgroup=PLACES["v2 systemd containerd"][0], environ={"POD_NAME": "said-by-the-user"}
+    )
+    settings = Settings(directory=settings.directory, procfs=settings.procfs, container_logs=str(logs))
+    labels = only(attribution_on(settings, ranks))
+    assert (labels["pod"], labels["namespace"], labels["container"]) == (
+        "train-worker-3",
+        "ml-team",
+        "main-loop",
+    )
+
+
+def test_a_name_that_comes_late_is_taken(tree, settings, ranks, rank):
+    clock, logs = Clock(), tree / "containers"
+    add_process(tree, PID, TICKS, cgroup=PLACES["docker, v2"][0])
+    settings = Settings(directory=settings.directory, procfs=settings.procfs, container_logs=str(logs))
+    attribution = attribution_on(settings, ranks, clock=clock)
+    assert only(attribution)["pod"] == ""
+    logs.mkdir()
+    (logs / f"a_b_c-{CONTAINER}.log").symlink_to("/nowhere")
+    clock.seconds = 30.0
+    assert only(attribution)["pod"] == ""
+    clock.seconds = 60.0
+    assert only(attribution)["pod"] == "a"
+
+
+def test_nothing_of_an_environment_gets_out_but_what_is_on_the_list(tree, settings, ranks, rank, caplog):
+    secrets = {**SECRETS, "POD_NAMEX": "hunter2", "A": "POD_NAME=hunter2\nPOD_NAME=hunter2"}
+    add_process(tree, PID, TICKS, environ=secrets)
+    attribution = attribution_on(settings, ranks)
+    assert "hunter2" not in str(collect(attribution)) + caplog.text
+    kept = str(vars(attribution._processes)) + str(vars(attribution._processes._pods))
+    assert "python (x) y" in kept and "hunter2" not in kept
+
+
+def test_values_are_cleaned_and_cut(tree, settings, ranks, rank):
+    environ = {"POD_NAME": "a\nb\x1b[31m" + "x" * 1000}
+    add_process(tree, PID, TICKS, comm="c\x01d", environ=environ, cgroup="0::/" + "g" * 5000)
+    labels = only(attribution_on(settings, ranks))
+    assert labels["pod"].startswith("a?b?[31m") and len(labels["pod"]) == 255
+    assert labels["comm"] == "c?d" and len(labels["cgroup"]) == 512
+
+
+def test_a_process_is_read_once(tree, settings, ranks, rank):
+    attribution = attribution_on(settings, ranks)
+    before = only(attribution)
+    for name in ("status", "cgroup", "environ"):
+        (tree / "proc" / str(PID) / name).unlink()
+    assert only(attribution) == before
+
+
+@pytest.mark.parametrize("name", ["status", "cgroup", "environ"])
+def test_what_may_not_be_read_leaves_the_rest(tree, settings, ranks, rank, name):
+    add_process(tree, PID, TICKS, cgroup=PLACES["v2 systemd containerd"][0], environ={"POD_NAME": "a"})
+    path = tree / "proc" / str(PID) / name
+    path.unlink()
+    path.mkdir()  # Reading it fails, for root too.
+    labels = only(attribution_on(settings, ranks))
+    assert labels["comm"] == "python (x) y"
+    assert labels["pod"] == ("" if name == "environ" else "a")
+    assert labels["container_id"] == ("" if name == "cgroup" else CONTAINER)
+
+
+def test_another_process_of_the_same_pid_is_not_the_rank(tree, settings, ranks, rank):
+    """As in an agent that has another PID namespace than the trainer."""
+    attribution = attribution_on(settings, ranks)
+    assert rows(attribution, "goodput_rank_process_info")
+    add_process(tree, PID, TICKS + 1, comm="somebody", environ={"POD_NAME": "somebody"})
+    found = collect(attribution)
+    assert found["goodput_rank_process_known", ("0", "r1")] == 0
+    assert "somebody" not in str(found)
+    assert not rows(attribution, "goodput_rank_process_info")
+
+
+def test_a_process_of_another_namespace_is_found_by_its_inner_pid(tree, settings, ranks, rank):
+    add_process(tree, PID, TICKS + 1, comm="somebody")
+    add_process(tree, 90001, TICKS, comm="other", pids=(90001, 3))
+    add_process(tree, 90002, TICKS + 9, comm="later", pids=(90002, PID))
+    add_process(tree, 90003, TICKS, comm="trainer", pids=(90003, 17, PID))
+    attribution = attribution_on(settings, ranks)
+    labels = only(attribution)
+    assert (labels["pid"], labels["comm"]) == ("90003", "trainer")
+    assert collect(attribution)["goodput_rank_process_known", ("0", "r1")] == 1
+
+
+def test_two_that_may_be_it_are_none(tree, settings, ranks, rank):
+    add_process(tree, PID, TICKS + 1)
+    for pid in (90001, 90002):
+        add_process(tree, pid, TICKS, pids=(pid, PID))
+    assert collect(attribution_on(settings, ranks))["goodput_rank_process_known", ("0", "r1")] == 0
+
+
+def test_a_process_that_ends_while_it_is_read_is_nobodys(tree, settings):
+    class Ending(Processes):
+        def status(self, pid):
+            add_process(tree, 88, 6, comm="somebody")
+            return super().status(pid)
+
+    add_process(tree, 88, 5)
+    own = Ending(settings.procfs)
+    assert own.owner(88) is None and own._owners == {}
+
+
+def test_looking_through_all_processes_is_rare(tree, settings, ranks, rank):
+    clock = Clock()
+    add_process(tree, PID, TICKS + 1)
+    attribution = attribution_on(settings, ranks, clock=clock)
+    known = "goodput_rank_process_known", ("0", "r1")
+    assert collect(attribution)[known] == 0
+    add_process(tree, 90003, TICKS, pids=(90003, PID))
+    clock.seconds = 59.0
+    assert collect(attribution)[known] == 0
+    clock.seconds = 60.0
+    assert collect(attribution)[known] == 1
+    clock.seconds = 61.0
+    assert collect(attribution)[known] == 1  # It is kept.
+
+
+def test_a_page_without_a_start_time_names_no_process(tree, settings, ranks):
+    rank = Rank(tree / "pages", pid_start_ticks=None)
+    rank.step({"forward": 1000})
+    add_process(tree, PID, TICKS, pids=(PID,))
+    ranks.look()
+    for process in ranks._ranks.values():
+        process.alive = True
+    assert collect(attribution_on(settings, ranks))["goodput_rank_process_known", ("0", "r1")] == 0
+
+
+def test_the_lock_says_which_process_it_is(tmp_path, processes):
+    """A page whose pid is wrong, as from another namespace: the kernel names its owner."""
+    process = processes(tmp_path, pid=99, pid_start_ticks=None)
+    ranks = Ranks(Settings(directory=str(tmp_path)))
+    wait_until(lambda: ranks.look())
+    (found,) = ranks.processes()
+    assert found.pid == 99 and found.holder == process.process.pid
+    real = Processes("/proc")
+    ticks = real.stat(found.holder).start_ticks
+    assert real.find([found._replace(start_ticks=ticks)]) == {
+        found._replace(start_ticks=ticks): process.process.pid
+    }
+    assert real.find([found._replace(start_ticks=ticks + 1)]) == {}
+    ranks.close()
+
+
+def test_a_trainer_in_a_pid_namespace_of_its_own(tmp_path):
+    """As in a pod without hostPID: its page says pid 1 or 2, which is another process here."""
+    unshare = [*("unshare", "--pid", "--fork", "--mount-proc"), sys.executable, node_rank.__file__]
+    environ = {**os.environ, "PYTHONPATH": node_rank.PYTHONPATH}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([*unshare, str(tmp_path), "{}"], env=environ, **pipes) as process:
+        if not process.stdout.readline():
+            pytest.skip("this user may not make a PID namespace")
+        ranks = Ranks(Settings(directory=str(tmp_path)))
+        ranks.look()
+        (rank,) = ranks.processes()
+        assert rank.pid < 10 and rank.holder > rank.pid
+        pid = Processes("/proc").find([rank])[rank]
+        assert pid == rank.holder and Processes("/proc").owner(pid).comm.startswith("python")
+        # Where the lock says nothing, the process is found by its innermost pid.
+        hidden = rank._replace(holder=0)
+        assert Processes("/proc").find([hidden]) == {hidden: pid}
+        ranks.close()
+        process.stdin.close()
+
+
+def test_a_dead_rank_has_no_process(tree, settings, ranks, rank, clock):
+    other = Rank(tree / "pages", rank=1, pid=77, pid_start_ticks=5)
+    other.step({"forward": 1000})
+    ranks.look()
+    assert [process.rank for process in ranks.processes()] == [0]
+
+
+# -- GPUs
+
+
+def test_processes_on_gpus(tree, settings, ranks, rank):
+    add_process(tree, 5001, 1, comm="notebook", cgroup=PLACES["docker, v2"][0])
+    gpus = [Gpu(uuid="GPU-1", pids=[5001, 5001, 404]), Gpu(uuid="GPU-2", pids=[PID]), Gpu(uuid="GPU-3")]
+    attribution = attribution_on(settings, ranks, gpus)
+    found = {(row["gpu"], row["pid"]): row for row in rows(attribution, "goodput_gpu_process_info")}
+    assert set(found) == {("GPU-1", "5001"), ("GPU-2", str(PID))}
+    assert found["GPU-1", "5001"]["container_id"] == CONTAINER and "cgroup" not in found["GPU-1", "5001"]
+    uses = rows(attribution, "goodput_gpu_rank_info")
+    # The page names the first, the driver has seen it on the second.
+    assert [(row["gpu"], row["run"], row["rank"]) for row in uses] == [
+        ("GPU-1", "r1", "0"),
+        ("GPU-2", "r1", "0"),
+    ]
+    assert attribution.processes_info([5001, 404])[5001].comm == "notebook"
+    assert 404 not in attribution.processes_info([5001, 404])
+
+
+def test_a_rank_that_cannot_be_found_is_on_no_gpu_by_its_pid(tree, settings, ranks, rank):
+    add_process(tree, PID, TICKS + 1)
+    uses = rows(attribution_on(settings, ranks, [Gpu(uuid="GPU-9", pids=[PID])]), "goodput_gpu_rank_info")
+    assert [row["gpu"] for row in uses] == ["GPU-1"]  # By the page alone.
+
+
+def test_processes_on_gpus_are_bounded_and_it_says_so(tree, settings, ranks, monkeypatch):
+    monkeypatch.setattr("goodput_exporters.collectors.attribution.collector.GPU_PROCESSES_MAX", 8)
+    add_process(tree, 1, 1)
+    gpus = [Gpu(uuid=f"GPU-{at:03}", pids=[1]) for at in range(20)]
+    attribution, families = attribution_on(settings, ranks, gpus), Families("node")
+    with pytest.raises(CollectorError, match="20 processes on GPUs, of which 8"):
+        attribution.collect(families)
+    assert len(samples(families)) == 8
+
+
+def test_the_cache_is_bounded(tree, settings, monkeypatch):
+    monkeypatch.setattr(processes, "CACHED_MAX", 8)
+    own = Processes(settings.procfs)
+    for pid in range(100, 150):
+        add_process(tree, pid, pid, uid=pid)
+        assert own.owner(pid) is not None
+    assert len(own._owners) == 8 and len(own._users) == 8
+
+
+# -- any tree
+
+
+def test_without_ranks_and_gpus_there_is_no_data(settings):
+    with pytest.raises(NoData):
+        Attribution(settings).collect(Families("node"))
+
+
+@pytest.mark.parametrize("name", ["stat", "status", "cgroup", "environ"])
+def test_any_file_of_a_process(tree, settings, ranks, rank, name):
+    path = tree / "proc" / str(PID) / name
+    for text in (
+        b"",
+        b"\xff\x00\xfe",
+        b"(" * 9000,
+        b")" * 9000,
+        b"0::\n" * 5000,
+        b"=\0=\0POD_NAME\0POD_NAME=\0",
+    ):
+        add_process(tree, PID, TICKS)
+        path.write_bytes(text)
+        found = collect(attribution_on(settings, ranks))
+        assert found["goodput_rank_process_known", ("0", "r1")] == (name != "stat")

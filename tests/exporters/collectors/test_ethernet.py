@@ -1,0 +1,301 @@
+"""Network interfaces: parsers on any text, the collector on fixture trees and broken ones, drivers' own counters."""
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import socket
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from prometheus_client import generate_latest
+from support.node.node_tree import samples
+
+from goodput.metrics import Families
+from goodput_exporters.collector import CollectorError, NoData, ParseError
+from goodput_exporters.collectors.ethernet import collector
+from goodput_exporters.collectors.ethernet.collector import DEVICES_MAX, ETHTOOL_SECONDS, Ethernet
+
+
+def collect(settings) -> dict:
+    families = Families("node")
+    Ethernet(settings).collect(families)
+    return samples(families)
+
+
+def devices(found: dict) -> set[str]:
+    return {labels[0] for name, labels in found if name == "goodput_network_bytes_total"}
+
+
+PARSERS = [collector.parse_number, collector.parse_speed, collector.parse_carrier, collector.parse_netstat]
+WORDS = ["TcpExt:", " ", "\n", "TCPTimeouts", "5", "-1", "²", "IpExt:", "\0"]
+
+
+@pytest.mark.parametrize("parse", PARSERS)
+def test_any_text_gives_a_value_or_a_parse_error(parse):
+    @given(st.one_of(st.text(), st.integers().map(str), st.lists(st.sampled_from(WORDS)).map("".join)))
+    @example("²")
+    @example("9" * 5000)
+    @example("-")
+    def run(text):
+        try:
+            value = parse(text)
+        except ParseError:
+            return
+        assert value is None or value >= 0
+
+    run()
+
+
+@pytest.mark.parametrize(
+    "text, speed",
+    [
+        ("100000\n", 12_500_000_000),
+        ("-1\n", None),
+        ("4294967295\n", None),
+        ("65535", None),
+        ("0", None),
+        ("1", 125_000),
+    ],
+)
+def test_speed_is_in_bytes_per_second(text, speed):
+    assert collector.parse_speed(text) == speed
+
+
+def test_the_fixture_tree(settings):
+    found = collect(settings)
+    assert devices(found) == {"eth0", "eth1", "docker0"}
+    assert found["goodput_network_bytes_total", ("eth1", "transmit")] == 1001
+    assert found["goodput_network_packets_total", ("eth0", "receive")] == 10
+    assert found["goodput_network_errors_total", ("eth0", "receive")] == 20
+    assert found["goodput_network_drops_total", ("eth1", "transmit")] == 1031
+    assert found["goodput_network_speed_bytes_per_second", ("eth0",)] == 12.5e9
+    assert ("goodput_network_speed_bytes_per_second", ("eth1",)) not in found  # -1: unknown
+    assert ("goodput_network_speed_bytes_per_second", ("docker0",)) not in found
+    assert (found["goodput_network_up", ("eth0",)], found["goodput_network_up", ("eth1",)]) == (1, 0)
+    assert ("goodput_network_up", ("docker0",)) not in found
+    assert found["goodput_network_carrier_changes_total", ("eth0",)] == 3
+
+
+def test_a_malformed_file_costs_only_its_series(tree, settings):
+    (tree / "sys/class/net/eth0/statistics/rx_bytes").write_text("many\n")
+    families = Families("node")
+    with pytest.raises(CollectorError, match="eth0/statistics/rx_bytes"):
+        Ethernet(settings).collect(families)
+    found = samples(families)
+    assert ("goodput_network_bytes_total", ("eth0", "receive")) not in found
+    assert found["goodput_network_bytes_total", ("eth0", "transmit")] == 1
+
+
+def test_a_node_without_interfaces_is_no_data(tree, settings):
+    for name in ("eth0", "eth1", "docker0"):
+        (tree / "sys/class/net" / name).rename(tree / name)
+    with pytest.raises(NoData):
+        collect(settings)
+    (tree / "sys").rename(tree / "nosys")
+    with pytest.raises(NoData):
+        collect(settings)
+
+
+def test_interfaces_are_bounded_and_hardware_comes_first(tree, settings):
+    for number in range(2 * DEVICES_MAX):
+        statistics = tree / f"sys/class/net/a{number:03}/statistics"
+        statistics.mkdir(parents=True)
+        (statistics / "rx_bytes").write_text("1\n")
+    found = devices(collect(settings))
+    assert len(found) == DEVICES_MAX and {"eth0", "eth1"} <= found and "a000" in found
+
+
+NETSTAT = (
+    "TcpExt: SyncookiesSent TCPTimeouts TCPLossProbes\nTcpExt: 1 42 3\n"
+    "IpExt: InNoRoutes TCPTimeouts\nIpExt: 7 8\n"
+)
+
+
+def test_tcp_timeouts(tree, settings):
+    assert ("goodput_network_tcp_timeouts_total", ()) not in collect(settings)
+    (tree / "proc/net/netstat").write_text(NETSTAT)
+    assert collect(settings)["goodput_network_tcp_timeouts_total", ()] == 42
+    assert collector.parse_netstat("TcpExt: A B\nTcpExt: 1 2\n") is None
+    for text in (
+        "",
+        "TcpExt: TCPTimeouts\n",
+        "TcpExt: A TCPTimeouts\nTcpExt: 1\n",
+        "TcpExt: TCPTimeouts\nTcpExt: x\n",
+    ):
+        with pytest.raises(ParseError):
+            collector.parse_netstat(text)
+
+
+def test_a_kernel_without_interfaces_still_tells_of_tcp(tree, settings):
+    (tree / "proc/net/netstat").write_text(NETSTAT)
+    shutil.rmtree(tree / "sys/class/net")
+    families = Families("node")
+    with pytest.raises(NoData):
+        Ethernet(settings).collect(families)
+    assert samples(families) == {("goodput_network_tcp_timeouts_total", ()): 42}
+
+
+def test_this_kernels_netstat():
+    try:
+        with open("/proc/net/netstat") as file:
+            text = file.read()
+    except OSError:
+        pytest.skip("no /proc/net/netstat here")
+    assert collector.parse_netstat(text) is not None
+
+
+BREAKS = {
+    "junk": lambda path: path.write_bytes(b"\xff\xfe\0\n"),
+    "long": lambda path: path.write_text("1" * 100_000),
+    "directory": lambda path: path.mkdir(),
+    "loop": lambda path: path.symlink_to(path.name),
+    "fifo": os.mkfifo,
+}
+
+
+@pytest.mark.parametrize("how", BREAKS)
+@pytest.mark.parametrize("file", ["statistics/rx_bytes", "speed", "carrier", "carrier_changes"])
+def test_a_broken_file_costs_its_series_alone(tree, settings, how, file):
+    whole = collect(settings)
+    path = tree / "sys/class/net/eth0" / file
+    path.unlink()
+    BREAKS[how](path)
+    families = Families("node")
+    with pytest.raises(CollectorError, match=f"eth0/{file}"):
+        Ethernet(settings).collect(families)
+    found = samples(families)
+    assert len(whole) - len(found) == 1 and found.items() <= whole.items()
+
+
+def test_a_broken_interface_costs_no_other(tree, settings):
+    shutil.rmtree(tree / "sys/class/net/eth0")
+    for name, how in (("loop0", "loop"), ("pipe", "fifo"), ("file", "junk"), ("statistics", "directory")):
+        BREAKS[how](tree / "sys/class/net" / name)
+    (tree / "sys/class/net/eth1/statistics/rx_bytes").unlink()
+    found = collect(settings)
+    assert {labels[0] for _, labels in found if labels} == {"eth1", "docker0"}
+
+
+def test_a_name_that_is_no_text_can_be_exposed(tree, settings):
+    (tree / "sys/class/net/eth0").rename(tree / "sys/class/net/eth\udcff")
+    (tree / "sys/class/net/eth\udcff/speed").write_text("fast")
+    families = Families("node")
+    with pytest.raises(CollectorError) as problem:
+        Ethernet(settings).collect(families)
+    str(problem.value).encode()
+
+    class Registry:
+        def collect(self):
+            return list(families)
+
+    assert r"eth\\udcff" in generate_latest(Registry()).decode()
+
+
+def test_what_is_left_out_is_counted(tree, settings):
+    assert collect(settings)["goodput_network_devices_left_out", ()] == 0
+    for number in range(2 * DEVICES_MAX):
+        (tree / f"sys/class/net/a{number}").mkdir()
+    assert collect(settings)["goodput_network_devices_left_out", ()] == DEVICES_MAX + 3
+
+
+# What drivers count
+
+
+class Driver:
+    """In place of Ethtool: answers for every interface, and notes whom it was asked about."""
+
+    def __init__(self):
+        self.asked, self.kept, self.value, self.problem = [], None, 1, None
+
+    def keep(self, devices):
+        self.kept = devices
+
+    def read(self, device):
+        self.asked.append(device)
+        if self.problem:
+            raise CollectorError(self.problem)
+        labels = {"direction": "receive", "priority": "3"}
+        return [("goodput_network_pause_frames_total", labels, self.value)]
+
+
+PAUSED = "goodput_network_pause_frames_total", ("eth0", "receive", "3")
+
+
+@pytest.fixture
+def driver(tree, monkeypatch):
+    for name, index in (("eth0", 2), ("eth1", 3), ("docker0", 4)):
+        (tree / "sys/class/net" / name / "ifindex").write_text(f"{index}\n")
+    monkeypatch.setattr(socket, "if_nametoindex", {"eth0": 2, "eth1": 33, "docker0": 4}.__getitem__)
+    return Driver()
+
+
+def test_drivers_are_asked_of_hardware_of_this_namespace(settings, driver):
+    families = Families("node")
+    Ethernet(settings, driver).collect(families)
+    found = samples(families)
+    # docker0 has no hardware, the eth1 of this namespace is another interface.
+    assert driver.asked == ["eth0"] and found[PAUSED] == 1
+    assert driver.kept == {"eth0", "eth1", "docker0"}
+
+
+def test_drivers_are_asked_once_in_a_while(tree, settings, driver, clock):
+    collector = Ethernet(settings, driver)
+
+    def read():
+        families = Families("node")
+        collector.collect(families)
+        return samples(families).get(PAUSED)
+
+    seen = [read()]
+    driver.value = 2
+    for seconds in (ETHTOOL_SECONDS * 0.9, ETHTOOL_SECONDS * 0.2):
+        clock.seconds += seconds
+        seen.append(read())
+    assert seen == [1, 1, 2] and driver.asked == ["eth0", "eth0"]
+    # What is gone is not served from memory.
+    (tree / "sys/class/net/eth0").rename(tree / "eth0")
+    assert read() is None
+
+
+def test_a_driver_that_refuses_costs_its_own_series(settings, driver, clock):
+    whole = collect(settings)
+    driver.problem = "ethtool 'eth0': Operation not permitted"
+    collector = Ethernet(settings, driver)
+    for _ in range(2):
+        families = Families("node")
+        with pytest.raises(CollectorError, match="Operation not permitted"):
+            collector.collect(families)
+        assert samples(families) == whole
+        clock.seconds += ETHTOOL_SECONDS / 4
+    assert driver.asked == ["eth0"]
+
+
+def test_drivers_are_not_asked_about_a_recorded_tree(settings):
+    assert Ethernet(settings)._ethtool is None
+    assert Ethernet(dataclasses.replace(settings, sysfs="/sys/"))._ethtool is not None
+
+
+def test_flapping_interfaces_leave_nothing(tree, settings, driver, clock):
+    collector = Ethernet(settings, driver)
+    opened = len(os.listdir("/proc/self/fd"))
+    for number in range(40):
+        path = tree / f"sys/class/net/eth{number}"
+        path.mkdir(exist_ok=True)
+        with contextlib.suppress(CollectorError):
+            collector.collect(Families("node"))
+        shutil.rmtree(path)
+        clock.seconds += ETHTOOL_SECONDS
+    assert len(os.listdir("/proc/self/fd")) == opened and not collector._answers
+
+
+def test_this_machine():
+    families = Families("node")
+    from goodput_exporters.collector import Settings
+
+    try:
+        Ethernet(Settings(directory="")).collect(families)
+    except NoData:
+        pytest.skip("no network interface but lo here")
+    assert devices(samples(families))

@@ -1,0 +1,253 @@
+"""The host's counters: parsers on known texts and on any text, the collector on a fixture tree."""
+
+import os
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from support.node.node_tree import FILES, samples
+
+from goodput.metrics import Families
+from goodput_exporters.collector import CollectorError, NoData, ParseError, Settings, read_text
+from goodput_exporters.collectors.host import collector
+from goodput_exporters.collectors.host.collector import Host, is_whole_disk, steady
+
+PARSERS = {
+    "proc/stat": collector.parse_stat,
+    "proc/loadavg": collector.parse_loadavg,
+    "proc/meminfo": collector.parse_meminfo,
+    "proc/vmstat": collector.parse_vmstat,
+    "proc/pressure/io": collector.parse_pressure,
+    "proc/diskstats": collector.parse_diskstats,
+    "proc/net/snmp": collector.parse_snmp,
+}
+# What the parsers look for, and what is nearly that.
+WORDS = """cpu cpu0 cpu1 0 1 -1 1e9 nan inf ² ٣ MemTotal: kB MB some full total= total=x total=5 avg10=0 Tcp:
+RetransSegs sda 8 procs_blocked oom_kill pswpin""".split()  # noqa: SIM905
+
+
+def collect(settings, problem=None) -> dict:
+    families = Families("node")
+    if problem is None:
+        Host(settings).collect(families)
+    else:
+        with pytest.raises(CollectorError, match=problem):
+            Host(settings).collect(families)
+    return samples(families)
+
+
+def test_known_texts():
+    stat = collector.parse_stat(FILES["proc/stat"])
+    assert (stat.cpus, stat.blocked) == (2, 2)
+    assert stat.modes == {
+        "user": 1000, "nice": 20, "system": 300, "idle": 40000, "iowait": 50, "irq": 6, "softirq": 7, "steal": 8,
+    }  # fmt: skip
+    assert collector.parse_loadavg(FILES["proc/loadavg"]) == 3.0
+    assert collector.parse_meminfo(FILES["proc/meminfo"]) == {
+        "total": 16_000_000 * 1024, "available": 8_000_000 * 1024, "cached": 4_000_000 * 1024, "dirty": 128 * 1024,
+        "writeback": 64 * 1024, "shared": 256 * 1024, "swap_total": 1000 * 1024, "swap_free": 900 * 1024,
+    }  # fmt: skip
+    assert collector.parse_pressure(FILES["proc/pressure/cpu"]) == {"some": 54.790694}
+    assert collector.parse_pressure(FILES["proc/pressure/io"]) == {"some": 2.544954, "full": 2.345355}
+    assert collector.parse_vmstat(FILES["proc/vmstat"]) == {
+        "pswpin": 7,
+        "pswpout": 9,
+        "pgmajfault": 11,
+        "oom_kill": 2,
+    }
+    assert collector.parse_diskstats(FILES["proc/diskstats"])["nvme0n1"] == collector.Disk(
+        read_bytes=2788474 * 512, read_operations=34758, read_seconds=12.132,
+        written_bytes=4573872 * 512, write_operations=8599, write_seconds=12.22, in_flight=0, busy_seconds=6.76,
+    )  # fmt: skip
+    assert collector.parse_snmp(FILES["proc/net/snmp"]) == 744
+
+
+def test_this_kernels_own_files_parse():
+    for name, parse in PARSERS.items():
+        try:
+            with open("/" + name) as file:
+                text = file.read()
+        except OSError:
+            continue  # Pressure accounting may be off.
+        parse(text)
+
+
+@pytest.mark.parametrize("parse", PARSERS.values(), ids=lambda parse: parse.__name__)
+def test_any_text_gives_a_value_or_a_parse_error(parse):
+    words = st.sampled_from([*WORDS, "1" * 30])
+    lines = st.lists(st.lists(words, max_size=16).map(" ".join), max_size=4).map("\n".join)
+
+    @given(st.one_of(st.text(), lines))
+    @example("")
+    @example("cpu")
+    @example("some total=" + "9" * 10_000)
+    @example("1" * 10_000)
+    def run(text):
+        try:
+            parse(text)
+        except ParseError:
+            pass
+
+    run()
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_cutting_a_text_short_gives_a_value_or_a_parse_error(name):
+    for end in range(len(FILES[name])):
+        try:
+            PARSERS[name](FILES[name][:end])
+        except ParseError:
+            pass
+
+
+@pytest.mark.parametrize(
+    "parse, text",
+    [
+        (collector.parse_stat, "intr 1 2 3\n"),
+        (collector.parse_stat, "cpu 1 2\n"),
+        (collector.parse_stat, "cpu 1 2 x 4\n"),
+        (collector.parse_stat, "cpu 1 2 3 4\nprocs_blocked\n"),
+        (collector.parse_vmstat, "pgfault 1\n"),
+        (collector.parse_vmstat, "oom_kill -1\n"),
+        (collector.parse_loadavg, ""),
+        (collector.parse_loadavg, "nan 1 1"),
+        (collector.parse_loadavg, "-1 1 1"),
+        (collector.parse_meminfo, "MemFree: 1 kB\n"),
+        (collector.parse_meminfo, "MemTotal: 1 MB\n"),
+        (collector.parse_meminfo, "MemTotal: kB\n"),
+        (collector.parse_pressure, ""),
+        (collector.parse_pressure, "some avg10=0.00\n"),
+        (collector.parse_diskstats, "8 0 sda 1 2 3\n"),
+        (collector.parse_snmp, "Tcp: RetransSegs\n"),
+        (collector.parse_snmp, "Tcp: a RetransSegs\nTcp: 1\n"),
+    ],
+)
+def test_texts_that_are_not_what_the_kernel_documents(parse, text):
+    with pytest.raises(ParseError):
+        parse(text)
+
+
+def test_the_whole_tree(settings):
+    found = collect(settings)
+    assert found["goodput_host_cpu_seconds_total", ("user",)] == 10.0
+    assert found["goodput_host_cpus", ()] == 2
+    assert found["goodput_host_load1_ratio", ()] == 1.5
+    assert found["goodput_host_memory_bytes", ("dirty",)] == 131072
+    assert found["goodput_host_pressure_seconds_total", ("full", "memory")] == 1.5
+    assert ("goodput_host_pressure_seconds_total", ("full", "cpu")) not in found
+    assert found["goodput_host_disk_bytes_total", ("sda", "write")] == 200 * 512
+    assert found["goodput_host_disk_busy_seconds_total", ("nvme0n1",)] == 6.76
+    assert found["goodput_host_disk_operations_total", ("sda", "read")] == 10
+    assert found["goodput_host_disk_operations_total", ("sda", "write")] == 20
+    assert found["goodput_host_disk_operation_seconds_total", ("sda", "write")] == 0.006
+    assert found["goodput_host_disk_operation_seconds_total", ("nvme0n1", "read")] == 12.132
+    assert found["goodput_host_disk_in_flight", ("sda",)] == 0
+    assert found["goodput_host_processes_blocked", ()] == 2
+    page_bytes = os.sysconf("SC_PAGE_SIZE")
+    assert found["goodput_host_swap_bytes_total", ("in",)] == 7 * page_bytes
+    assert found["goodput_host_swap_bytes_total", ("out",)] == 9 * page_bytes
+    assert found["goodput_host_major_faults_total", ()] == 11
+    assert found["goodput_host_oom_kills_total", ()] == 2
+    assert {labels[0] for name, labels in found if name == "goodput_host_disk_bytes_total"} == {
+        "sda",
+        "nvme0n1",
+    }
+    assert found["goodput_host_tcp_retransmits_total", ()] == 744
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["proc/stat", "proc/meminfo", "proc/vmstat", "proc/pressure/io", "proc/diskstats", "proc/net/snmp"],
+)
+def test_a_malformed_file_costs_only_its_series(tree, settings, name):
+    whole = collect(settings)
+    (tree / name).write_bytes(b"\xff\x00 nonsense")
+    found = collect(settings, problem=name.rpartition("/")[2])
+    lost = {series for series, _ in set(whole) - set(found)}
+    assert lost and len(lost) <= 6 and set(found) < set(whole)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["proc/stat", "proc/meminfo", "proc/vmstat", "proc/pressure/io", "proc/diskstats", "proc/net/snmp"],
+)
+def test_a_missing_file_is_no_error(tree, settings, name):
+    whole = collect(settings)
+    (tree / name).unlink()
+    assert set(collect(settings)) < set(whole)
+
+
+def test_an_unreadable_file_is_an_error(tree, settings):
+    (tree / "proc/meminfo").unlink()
+    (tree / "proc/meminfo").mkdir()  # Reading it fails, for root too.
+    found = collect(settings, problem="meminfo")
+    assert ("goodput_host_cpus", ()) in found and ("goodput_host_memory_bytes", ("total",)) not in found
+
+
+def test_no_procfs_is_no_data(tmp_path):
+    with pytest.raises(NoData):
+        Host(Settings(directory="", procfs=str(tmp_path), sysfs=str(tmp_path))).collect(Families("node"))
+
+
+def test_disks_are_told_by_name_where_sysfs_cannot(tree, settings):
+    (tree / "sys/block").rename(tree / "sys/hidden")
+    found = collect(settings)
+    assert {labels[0] for name, labels in found if name == "goodput_host_disk_bytes_total"} == {
+        "sda",
+        "nvme0n1",
+    }
+
+
+@pytest.mark.parametrize(
+    "name, listed, whole",
+    [
+        ("sda", None, True), ("sda1", None, False), ("vda", None, True), ("xvda1", None, False),
+        ("nvme0n1", None, True), ("nvme0n1p2", None, False), ("mmcblk0", None, True), ("mmcblk0p1", None, False),
+        ("dm-0", None, True), ("md0", None, True), ("md127", None, True), ("loop0", None, False),
+        ("loop0", {"loop0"}, False), ("ram0", {"ram0"}, False), ("zram0", {"zram0"}, False),
+        ("sda", {"sda"}, True), ("sda1", {"sda"}, False), ("cciss/c0d0", {"cciss!c0d0"}, True),
+    ],
+)  # fmt: skip
+def test_whole_disks(name, listed, whole):
+    assert is_whole_disk(name, listed) is whole
+
+
+def test_a_processor_counter_does_not_follow_a_small_step_back(tree, settings):
+    collector, seen = Host(settings), []
+    for idle in (40000, 39900, 40100, 5):
+        (tree / "proc/stat").write_text(FILES["proc/stat"].replace("40000", str(idle)))
+        families = Families("node")
+        collector.collect(families)
+        seen.append(samples(families)["goodput_host_cpu_seconds_total", ("idle",)])
+    assert seen == [400.0, 400.0, 401.0, 0.05]
+    assert steady(10.0, 6.9) == 6.9 and steady(10.0, 7.1) == 10.0
+
+
+def test_disks_have_requests_in_flight(tree, settings):
+    (tree / "proc/diskstats").write_text("   8       0 sda 10 0 100 5 20 0 200 6 3 7 11\n")
+    assert collect(settings)["goodput_host_disk_in_flight", ("sda",)] == 3
+
+
+def test_a_kernel_without_some_counts_leaves_their_series_out(tree, settings):
+    (tree / "proc/vmstat").write_text("pgmajfault 4\n")
+    (tree / "proc/stat").write_text("cpu 1 2 3 4\ncpu0 1 2 3 4\n")
+    found = collect(settings)
+    assert found["goodput_host_major_faults_total", ()] == 4
+    assert {name for name, _ in found}.isdisjoint(
+        {"goodput_host_oom_kills_total", "goodput_host_swap_bytes_total", "goodput_host_processes_blocked"}
+    )
+
+
+def test_a_file_that_comes_in_many_reads_is_read_to_its_end():
+    """Files of records, as vmstat and mountinfo, give one read no more than about a page."""
+    text = read_text("/proc/self/maps")
+    with open("/proc/self/maps") as file:
+        assert (
+            len(text) > 4096 and text.splitlines()[-1].split()[-1] == file.read().splitlines()[-1].split()[-1]
+        )
+
+
+def test_a_file_is_read_up_to_its_bound(tmp_path):
+    (tmp_path / "long").write_bytes(b"x" * 300_000)
+    assert len(read_text(str(tmp_path / "long"))) == 300_000
+    assert len(read_text(str(tmp_path / "long"), 100_000)) == 100_000

@@ -1,0 +1,157 @@
+"""Running a collector: it is timed, its failures are counted, its hanging costs only itself. And discovery."""
+
+import threading
+import time
+
+import pytest
+from support.node.node_tree import samples, wait_until
+
+import goodput_exporters.collectors as collectors
+from goodput.metrics import Families
+from goodput_exporters.collector import CollectorError, NoData, Settings, read_text
+from goodput_exporters.collector_runner import Lane, collect
+from goodput_exporters.collectors import discover
+
+
+class Scripted:
+    """Adds one value, then does what it is told."""
+
+    name = "scripted"
+
+    def __init__(self, then=lambda: None):
+        self.then = then
+
+    def collect(self, families) -> None:
+        families.add("goodput_host_cpus", {}, 4)
+        self.then()
+
+
+def raising(error):
+    def act():
+        raise error
+
+    return act
+
+
+def scrape(lane: Lane, seconds: float = 5.0):
+    """What a scrape of this lane alone serves; None for nothing."""
+    found = collect([lane], time.monotonic_ns() + int(seconds * 1e9))
+    return found[0] if found else None
+
+
+def described(lane: Lane) -> tuple[float, float]:
+    families = Families("node")
+    lane.describe(families)
+    found = samples(families)
+    assert found["goodput_node_collector_seconds", ("scripted",)] >= 0
+    return tuple(found[f"goodput_node_collector_{name}", ("scripted",)] for name in ("up", "errors_total"))
+
+
+def test_a_run_gives_what_was_added():
+    lane = Lane(Scripted())
+    assert samples(scrape(lane)) == {("goodput_host_cpus", ()): 4}
+    assert described(lane) == (1, 0)
+
+
+def test_no_data_is_not_an_error():
+    lane = Lane(Scripted(raising(NoData("no such device"))))
+    scrape(lane)
+    assert described(lane) == (1, 0)
+
+
+@pytest.mark.parametrize("error", [CollectorError("bad file"), RuntimeError("bug"), KeyError("undeclared")])
+def test_a_failure_is_counted_logged_once_and_what_was_added_is_kept(error, caplog):
+    lane = Lane(Scripted(raising(error)))
+    for _ in range(3):
+        assert samples(scrape(lane)) == {("goodput_host_cpus", ()): 4}
+    assert described(lane) == (0, 3)
+    assert len(caplog.records) == 1
+    lane.collector.then = lambda: None
+    scrape(lane)
+    assert described(lane) == (1, 3)
+
+
+def test_a_collector_that_hangs_is_left_behind_once_and_comes_back():
+    release = threading.Event()
+    lane = Lane(Scripted(release.wait))
+    assert scrape(lane, seconds=0.05) is None
+    assert described(lane) == (0, 1)
+    began = time.monotonic()
+    assert scrape(lane, seconds=30.0) is None  # not waited for again
+    assert time.monotonic() - began < 5
+    assert described(lane) == (0, 2)
+    release.set()
+    wait_until(lambda: not lane.is_busy)
+    assert samples(scrape(lane)) == {("goodput_host_cpus", ()): 4}
+    assert described(lane) == (1, 2)
+
+
+def test_who_is_late_is_served_from_before_and_not_for_ever(monkeypatch):
+    release, lane = threading.Event(), Lane(Scripted())
+    scrape(lane)
+    lane.collector.then = release.wait
+    for errors in (1, 2):
+        assert samples(scrape(lane, seconds=0.03)) == {("goodput_host_cpus", ()): 4}
+        assert described(lane) == (0, errors)
+    monkeypatch.setattr("goodput_exporters.collector_runner.KEPT_SECONDS", 0.0)
+    assert scrape(lane, seconds=0.03) is None
+    monkeypatch.undo()
+    assert scrape(lane, seconds=0.03) is None  # what was let go does not come back
+    release.set()
+    wait_until(lambda: not lane.is_busy)
+    assert samples(scrape(lane)) == {("goodput_host_cpus", ()): 4}
+
+
+def test_those_that_hang_cost_the_others_nothing_and_one_thread_each():
+    release = threading.Event()
+    hanging = [Lane(Scripted(release.wait)) for _ in range(5)]
+    lanes = [*hanging, Lane(Scripted())]
+    before = threading.active_count()
+    try:
+        for scrapes in (1, 2, 3):
+            found = collect(lanes, time.monotonic_ns() + int(2e9))
+            assert [samples(families) for families in found] == [{("goodput_host_cpus", ()): 4}]
+            assert [described(lane) for lane in lanes] == [(0, scrapes)] * 5 + [(1, 0)]
+            assert threading.active_count() <= before + 5
+            if scrapes == 1:
+                # From here on nobody is waited for, but the one that works.
+                began = time.monotonic()
+        assert time.monotonic() - began < 1
+    finally:
+        release.set()
+
+
+def test_those_that_were_not_begun_in_time_are_late_and_run_the_next_time():
+    """With no time at all none is begun, or just the first."""
+    lanes = [Lane(Scripted()) for _ in range(3)]
+    assert collect(lanes, time.monotonic_ns()) == []
+    assert [described(lane) for lane in lanes] == [(0, 1)] * 3
+    assert len(collect(lanes, time.monotonic_ns() + int(5e9))) == 3
+    assert [described(lane) for lane in lanes] == [(1, 1)] * 3
+
+
+def test_every_file_of_the_folder_is_found():
+    names = [kind(Settings(directory="")).name for kind in discover()]
+    assert {"ethernet", "host", "ranks"} <= set(names) and names == sorted(names)
+
+
+def test_a_file_that_cannot_be_imported_becomes_a_collector_that_fails(tmp_path, monkeypatch):
+    for name, text in (("broken", "import no_such_module_anywhere\n"), ("empty", "X = 1\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("")
+        (tmp_path / name / "collector.py").write_text(text)
+    monkeypatch.setattr(collectors, "__path__", [str(tmp_path)])
+    found = {kind.name: kind(Settings(directory="")) for kind in discover()}
+    assert set(found) == {"broken", "empty"}
+    for name, problem in (("broken", "no_such_module_anywhere"), ("empty", "no class")):
+        with pytest.raises(CollectorError, match=problem):
+            found[name].collect(Families("node"))
+
+
+def test_read_text_tells_absent_from_unreadable(tmp_path):
+    assert read_text(str(tmp_path / "none")) is None
+    assert read_text(str(tmp_path / "none" / "below")) is None
+    with pytest.raises(CollectorError, match="Is a directory"):
+        read_text(str(tmp_path))
+    (tmp_path / "file").write_bytes(b"a\xffb" * 100)
+    assert read_text(str(tmp_path / "file"), bytes_max=3) == "a�b"

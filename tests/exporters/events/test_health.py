@@ -1,0 +1,331 @@
+"""Health events wait for the aggregator, bounded, each once, and are always such as it takes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.node.aggregator import Aggregator
+from support.node.node_rank import Rank
+from support.node.node_tree import Clock, samples
+
+from goodput.metrics import Families
+from goodput.wire import schema
+from goodput_exporters.agent import Agent
+from goodput_exporters.events.health import (
+    COUNTED_MAX,
+    GPU,
+    KINDS,
+    KNOWN_MAX,
+    RDMA,
+    SAME_MAX,
+    SAME_SECONDS,
+    SENT_MAX,
+    WAITING_MAX,
+    HealthLog,
+)
+from goodput_exporters.events.log_lines import HITS_SHOWN, LINES_MAX, SECONDS_PER_LINE, Lines, line_of
+from goodput_exporters.gpu.gpu_sample import Event, Gpu, Sample
+from goodput_exporters.push.pusher import ACCEPTED, UNREACHABLE, Pusher
+
+
+@pytest.fixture
+def log(clock):
+    return HealthLog(clock.unix_ns)
+
+
+def event(kind: str = "xid", device: str = "GPU-1", severity: str = "warning", **given) -> Event:
+    return Event(kind, device, 1_700_000_000 * 10**9, severity=severity, **given)
+
+
+def series(log: HealthLog) -> dict:
+    families = Families("node")
+    log.collect(families)
+    return {
+        (name.removeprefix("goodput_health_events_"), *labels): value
+        for (name, labels), value in samples(families).items()
+        if value or not labels
+    }
+
+
+def totals(log: HealthLog) -> dict:
+    """Of each series (device, kind, severity), zeros too."""
+    families = Families("node")
+    log.collect(families)
+    found = samples(families)
+    return {labels: value for (name, labels), value in found.items() if name.endswith("events_total")}
+
+
+def test_what_may_happen_to_a_device_that_is_there_is_counted_from_zero(log):
+    """Without a zero before it, the first event is no increase to Prometheus."""
+    assert totals(log) == {}
+    log.know("nvml", GPU, ["GPU-1", "GPU-2"])
+    log.know("rdma", RDMA, ["mlx5_0/1"])
+    found = totals(log)
+    assert set(found.values()) == {0} and len(found) == 2 * len(GPU) + len(RDMA)
+    assert {("GPU-2", "xid", "critical"), ("mlx5_0/1", "link_down", "critical")} <= found.keys()
+    log.add(event(device="GPU-2", severity="critical"), [])
+    assert totals(log) == {**found, ("GPU-2", "xid", "critical"): 1}
+    # One that is gone has no zeros any more; what happened to it stays counted.
+    log.know("nvml", GPU, ["GPU-1"])
+    assert {labels for labels in totals(log) if labels[0] == "GPU-2"} == {("GPU-2", "xid", "critical")}
+
+
+def test_the_agent_knows_its_gpus_links_and_drivers(tree, monkeypatch):
+    agent = Agent(str(tree / "pages"), sysfs=str(tree / "sys"), procfs=str(tree / "proc"), drivers=())
+    parts = [Gpu("GPU-1"), Gpu("MIG-1", parent="GPU-1")]
+    agent._hear(Sample("nvml", 1, parts))
+    agent.look()
+    found = totals(agent.health_log)
+    assert {device for device, kind, _ in found if kind == "xid"} == {"GPU-1"}
+    assert ("eth0", "link_down", "warning") in found and ("tcp", "retransmits", "warning") in found
+    assert set(found.values()) == {0}
+
+
+def test_an_event_is_sent_until_it_is_settled(log):
+    log.add(event(code=79, name="GPU has fallen off the bus", text="seen"), [("r", 3), ("r", 1)])
+    (sent,) = log.pending()
+    assert sent.hits == [("r", 1), ("r", 3)] and (sent.kind, sent.device, sent.code) == ("xid", "GPU-1", 79)
+    assert (sent.name, sent.text, sent.severity) == ("GPU has fallen off the bus", "seen", "warning")
+    assert log.pending() == [sent]
+    log.add(event(code=13), [])
+    log.settled([sent])
+    assert [one.code for one in log.pending()] == [13]
+    log.settled([sent])
+    assert series(log) == {
+        ("total", "GPU-1", "xid", "warning"): 2, ("dropped_total",): 0, ("waiting",): 1,
+    }  # fmt: skip
+
+
+def test_beyond_the_bound_the_oldest_of_the_least_severe_goes_and_is_counted(log):
+    log.add(event("first", severity="info"), [])
+    log.add(event("second", severity="warning"), [])
+    log.add(event("third", severity="info"), [])
+    for number in range(WAITING_MAX - 3):
+        log.add(event("later", severity="critical", code=number), [])
+    assert series(log)["dropped_total",] == 0
+    for gone in ("first", "third", "second"):
+        waiting = log._waiting
+        assert gone in [one.kind for one in waiting]
+        log.add(event("later", severity="critical"), [])
+        assert gone not in [one.kind for one in log._waiting] and len(log._waiting) == WAITING_MAX
+    log.add(event("late", severity="info"), [])  # It is itself the least of all.
+    assert {one.severity for one in log._waiting} == {"critical"}
+    assert series(log)["dropped_total",] == 4 and series(log)["waiting",] == WAITING_MAX
+    assert [one.code for one in log.pending()] == list(range(SENT_MAX))
+
+
+def test_numbers_only_grow_over_restarts_and_clocks_that_stand_or_go_back(clock):
+    numbers = []
+    for _ in range(3):
+        log = HealthLog(clock.unix_ns)
+        for at in range(200):
+            clock.seconds += (0, 1e-3, -1e-4)[at % 3]
+            log.add(event(code=at), [])
+        numbers += [one.number for one in log.pending()]
+        clock.seconds += 1.0
+    assert numbers == sorted(set(numbers)) and len(numbers) == 600
+
+
+def test_of_two_drivers_that_tell_the_same_one_is_taken(log, clock):
+    def tell(source: str, **given) -> int:
+        before = len(log.pending())
+        log.add(event(**given), [], source)
+        return len(log.pending()) - before
+
+    assert [tell("nvml", code=79), tell("dcgm", code=79)] == [1, 0]
+    assert [tell("nvml", code=79), tell("dcgm", code=79)] == [1, 0]  # It happened twice.
+    assert [tell("dcgm", code=48), tell("dcgm", device="GPU-2", code=79), tell("dcgm", kind="ecc")] == [
+        1,
+        1,
+        1,
+    ]
+    clock.seconds += SAME_SECONDS - 1
+    assert tell("dcgm", code=79) == 0
+    clock.seconds += 1
+    assert [tell("dcgm", code=79), tell("nvml", code=79)] == [1, 0]
+
+
+def test_what_is_remembered_and_counted_is_bounded(log):
+    for number in range(2 * SAME_MAX):
+        log.add(event(f"kind{number}", device=f"GPU-{number}"), [], "nvml")
+    log.add(event("xid", device="GPU-new", severity="critical"), [])
+    found = totals(log)
+    assert len(log._told) == SAME_MAX
+    assert len(found) == COUNTED_MAX + 2 and found["other", "other", "warning"] == 2 * SAME_MAX - COUNTED_MAX
+    # A kind that is ours keeps its name.
+    assert found["other", "xid", "critical"] == 1 and "xid" in KINDS
+    log.know("nvml", GPU, [f"new-{number}" for number in range(2 * KNOWN_MAX)])
+    assert len(totals(log)) == COUNTED_MAX + 2 + KNOWN_MAX * len(GPU)
+
+
+def test_texts_are_cut_before_they_are_remembered(log):
+    for number in range(50):
+        log.add(Event("x" * 10**5, f"{number} " + "y" * 10**5, 5), [])
+    assert max(len(text) for what in log._told for text in what[:2]) <= 255 and len(log._told) == 50
+
+
+def test_where_nobody_is_to_be_sent_to_events_are_only_counted(clock):
+    log = HealthLog(clock.unix_ns, kept=False)
+    for number in range(2 * WAITING_MAX):
+        log.add(event(code=number), [])
+    found = series(log)
+    assert found == {
+        ("total", "GPU-1", "xid", "warning"): 2 * WAITING_MAX, ("dropped_total",): 0, ("waiting",): 0
+    }  # fmt: skip
+    assert (
+        not Agent("/nowhere").health_log._kept and Agent("/nowhere", aggregator="http://x").health_log._kept
+    )
+
+
+TEXTS = st.text(st.characters(codec=None), max_size=300)
+NUMBERS = st.integers(-(1 << 63), 1 << 64)
+
+
+@given(
+    TEXTS, TEXTS, NUMBERS, NUMBERS, TEXTS, st.sampled_from(["info", "critical", "", "CRITICAL", "\ud800"]), TEXTS,
+    st.lists(st.tuples(st.one_of(TEXTS, st.just("r")), NUMBERS), max_size=5), st.integers(0, 400),
+)  # fmt: skip
+def test_whatever_a_driver_says_the_aggregator_can_take(
+    kind, device, at, code, name, severity, text, hits, more
+):
+    log = HealthLog(Clock().unix_ns)
+    log.add(Event(kind, device, at, code, name, severity, text), hits + [("r", rank) for rank in range(more)])
+    (sent,) = log.pending()
+    assert schema.is_health(sent), sent
+    assert len(set(sent.hits)) == len(sent.hits) and (not more or ("r", 0) in sent.hits)
+    report = schema.decode(schema.encode(schema.NodeReport("n0", 1, [], health=[sent])))
+    assert report.health == [sent]
+
+
+@pytest.fixture
+def aggregator():
+    server = Aggregator()
+    yield server
+    server.close()
+
+
+def test_events_go_with_a_push_until_one_is_answered(log, aggregator):
+    refuse = [True]
+    aggregator.answer = lambda *_: (503, b"") if refuse[0] else None
+    pusher = Pusher(aggregator.url, "n0", health=log)
+    for number in range(SENT_MAX + 10):
+        log.add(event(code=number), [("r1", 0)])
+    assert [pusher.push(), pusher.push()] == [UNREACHABLE, UNREACHABLE] and len(aggregator.requests) == 2
+    refuse[0] = False
+    outcomes = [pusher.push(), pusher.push()]
+    told = [one.code for report in aggregator.reports for one in report.health]
+    assert outcomes == [ACCEPTED, ACCEPTED] and told == list(range(SENT_MAX + 10))
+    assert log.pending() == [] and len(aggregator.requests) == 4
+    pusher.push()  # Nothing to send, so nothing is sent.
+    assert len(aggregator.requests) == 4
+
+
+def test_a_link_that_goes_down_hits_the_living_ranks_of_the_node(tree, clock, aggregator):
+    Rank(tree / "pages").step({"forward": 1000})
+    roots = {"sysfs": str(tree / "sys"), "procfs": str(tree / "proc")}
+    clocks = {"monotonic_ns": clock.monotonic_ns, "unix_ns": clock.unix_ns}
+    agent = Agent(str(tree / "pages"), aggregator=aggregator.url, node="n0", **roots, **clocks)
+    agent.look()
+    (tree / "sys/class/net/eth0/carrier").write_text("0\n")
+    agent._links_ns = 0
+    agent.look()
+    agent.pusher.push()
+    ((sent,),) = [report.health for report in aggregator.reports]
+    assert (sent.kind, sent.device, sent.hits) == ("link_down", "eth0", [("r1", 0)])
+    counted = b'goodput_health_events_total{device="eth0",kind="link_down",severity="warning"} 1.0'
+    assert counted in agent.exposition()
+    assert b"goodput_health_events_waiting 0.0" in agent.exposition()
+
+
+def test_a_join_that_fails_costs_no_event(tree, clock, monkeypatch):
+    agent = Agent(str(tree / "pages"), aggregator="http://127.0.0.1:1", sysfs=str(tree / "sys"))
+    monkeypatch.setattr(agent.phases, "hear", lambda sample: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        agent._hear(Sample("nvml", 1, [], events=[event(code=79)]))
+    assert [one.code for one in agent.health_log.pending()] == [79]
+
+
+# -- the agent's own log
+
+
+def test_each_event_is_a_line_that_says_when_what_where_whom_and_what_it_means(log, caplog):
+    told = event(
+        "xid", "GPU-5d", "critical", code=79, name="GPU fell off the bus", text="to do: reboot_node, 3 times"
+    )
+    log.add(told, [("r1", rank) for rank in (3, 4)])
+    log.add(told, [], "dcgm")  # The same, from another driver.
+    log.add(event("link_down", "mlx5_0/1", "critical", text="the link is down"), [])
+    log.add(event("throttle", "GPU-1", name="hw_thermal", text="clocks held down: hw_thermal"), [("r\n2", 0)])
+    assert caplog.messages == [
+        "2023-11-14T22:13:20Z critical: xid 79 on GPU-5d: GPU fell off the bus; 3 times; reboot the node; "
+        "hit r1 ranks 3, 4",
+        "2023-11-14T22:13:20Z critical: link_down on mlx5_0/1: the link is down; no traffic over this link; hit no rank",
+        "2023-11-14T22:13:20Z warning: throttle on GPU-1: clocks held down: hw_thermal; the hardware holds the GPU's "
+        "clocks down; look at cooling and power; hit r?2 rank 0",
+    ]
+
+
+def test_every_kind_of_event_and_every_action_has_a_meaning():
+    from goodput_exporters.events.log_lines import DO, meaning
+    from goodput_exporters.gpu.xid import ACTIONS
+
+    assert set(DO) == set(ACTIONS)
+    assert all(meaning(event(kind, severity="critical")) for kind in KINDS - {"xid"})
+    assert meaning(event("ecc", severity="info")) != meaning(event("ecc", severity="critical"))
+    assert meaning(event("new")) == "" and "new on GPU-1: hit no rank" in line_of(event("new"), [])
+
+
+def test_lines_are_bounded_and_say_what_was_left_out_and_critical_ones_have_room(clock):
+    lines = Lines(clock.monotonic_ns)
+    told = [lines.line(event(code=code), []) for code in range(3 * LINES_MAX)]
+    assert sum(line is not None for line in told) == LINES_MAX / 2
+    told = [lines.line(event("lost", severity="critical"), []) for _ in range(LINES_MAX)]
+    written = [line for line in told if line is not None]
+    assert len(written) == LINES_MAX / 2 and written[0].endswith(
+        "(50 events before it were not written here)"
+    )
+    assert "not written" not in written[1]
+    clock.seconds += SECONDS_PER_LINE - 0.1
+    assert lines.line(event("lost", severity="critical"), []) is None
+    clock.seconds += 0.2
+    assert lines.line(event("lost", severity="critical"), []).endswith(
+        "(11 events before it were not written here)"
+    )
+    clock.seconds += 1e6
+    assert sum(lines.line(event(severity="critical"), []) is not None for _ in range(99)) == LINES_MAX
+
+
+def test_a_line_names_a_few_ranks_and_says_how_many_more():
+    hits = [("b", 1), *(("a", rank) for rank in range(HITS_SHOWN + 3))]
+    line = line_of(event(), hits)
+    assert line.endswith("hit a ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more")
+    assert len(line_of(event(text="x" * 10**6), hits)) < 1000
+
+
+def test_a_log_that_nobody_reads_holds_up_no_scrape(log):
+    """Standard error may be a pipe that is full."""
+    import logging
+    import threading
+
+    held, inside = threading.Event(), threading.Event()
+
+    class Stuck(logging.Handler):
+        def emit(self, record):
+            inside.set()
+            held.wait(10)
+
+    stuck = Stuck()
+    logging.getLogger("goodput.node").addHandler(stuck)
+    writer = threading.Thread(target=log.add, args=(event(), []))
+    try:
+        writer.start()
+        assert inside.wait(5)
+        reader = threading.Thread(target=totals, args=(log,))
+        reader.start()
+        reader.join(5)
+        assert not reader.is_alive()
+    finally:
+        held.set()
+        writer.join()
+        logging.getLogger("goodput.node").removeHandler(stuck)

@@ -1,0 +1,470 @@
+"""AMD GPUs: parsers on any text, the driver on trees like an MI300X's and on broken ones, amdsmi as a stand-in."""
+
+import errno
+import os
+import shutil
+import sys
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from support.node import amd_tree
+from support.node.amd_tree import UNIQUE
+
+from goodput_exporters.collector import NoData, ParseError
+from goodput_exporters.gpu import gpu_sample
+from goodput_exporters.gpu.amd import sysfs
+from goodput_exporters.gpu.amd.driver import Amd
+from goodput_exporters.gpu.drivers import Options
+
+PARSERS = (
+    sysfs.parse_whole,
+    sysfs.parse_percent,
+    sysfs.parse_micro,
+    sysfs.parse_milli,
+    sysfs.parse_dpm,
+    sysfs.parse_generation,
+    sysfs.parse_lanes,
+)
+MI300X_READINGS = {
+    "activity/utilization": 0.87,
+    "activity/memory_controller": 0.29,
+    "memory/used": 103_070_826_496.0,
+    "memory/total": 206_141_652_992.0,
+    "power": 412.734,
+    "power_limit": 750.0,
+    "temperature/core": 54.0,
+    "temperature/junction": 54.0,
+    "temperature/memory": 41.5,
+    "clock/sm": 2.01e9,
+    "clock/memory": 9e8,
+    "pcie_replays": 4.0,
+    "pcie_generation/current": 5.0,
+    "pcie_generation/max": 6.0,
+    "pcie_lanes/current": 16.0,
+    "pcie_lanes/max": 16.0,
+    "ecc/uncorrectable/volatile": 3.0,
+    "ecc/correctable/volatile": 23.0,
+    "processes": 2.0,
+}
+OLDER_READINGS = {
+    "activity/utilization": 0.0,
+    "memory/used": 0.0,
+    "memory/total": 68_702_699_520.0,
+    "power": 43.0,
+    "energy": 123.456789,
+    "temperature/core": -1.5,
+    "temperature/junction": 45.0,
+    "clock/sm": 1.9e7,
+    "pcie_generation/max": 4.0,
+    "processes": 1.0,
+}
+
+
+class Clock:
+    seconds = 0.0
+
+    def monotonic_ns(self):
+        return 5_000_000_000 + round(self.seconds * 1e9)
+
+    def unix_ns(self):
+        return 1_700_000_000_000_000_000 + round(self.seconds * 1e9)
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def root(tmp_path):
+    amd_tree.write_tree(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def card(root):
+    return root / "sys/class/drm/card1/device"
+
+
+@pytest.fixture
+def driver(root, clock):
+    return amd(root, clock)
+
+
+def amd(root, clock, smi=None):
+    options = Options(sysfs=str(root / "sys"), procfs=str(root / "proc"))
+    return Amd(options, smi, clock.monotonic_ns, clock.unix_ns)
+
+
+def read(driver, full=True):
+    sample = driver.sample(full)
+    assert gpu_sample.decode(gpu_sample.encode(sample)) == sample
+    return sample
+
+
+def test_a_full_sample(driver):
+    driver.open()
+    sample = read(driver)
+    first, second = sample.gpus
+    assert (sample.driver, sample.full, sample.window_ns, sample.problems) == ("amd", True, 0, [])
+    assert sample.monotonic_ns == 5_000_000_000
+    assert (first.uuid, first.index, first.model) == (UNIQUE, 0, "AMD Instinct MI300X OAM")
+    assert (first.pci, first.driver_version, first.pids) == ("0000:1b:00.0", "6.8.5", [4242, 4243])
+    assert first.readings == MI300X_READINGS
+    assert (second.uuid, second.index, second.model) == ("0000:c1:00.0", 1, "AMD 0x740f")
+    assert (second.readings, second.pids) == (OLDER_READINGS, [4243])
+
+
+def test_a_fast_sample_has_what_changes_fast(driver):
+    driver.open()
+    sample = read(driver, full=False)
+    first, second = sample.gpus
+    fast = ("activity/utilization", "activity/memory_controller", "memory/used", "power", "energy")
+    assert first.readings == {key: value for key, value in MI300X_READINGS.items() if key in fast}
+    assert second.readings == {key: value for key, value in OLDER_READINGS.items() if key in fast}
+    assert not sample.full and first.pids is None
+
+
+def test_no_amd_gpu_is_no_data(tmp_path, clock):
+    with pytest.raises(NoData, match="class/drm"):
+        amd(tmp_path, clock).open()
+    amd_tree.write(tmp_path / "sys/class/drm/card0/device", {"vendor": "0x10de\n"})
+    with pytest.raises(NoData):
+        amd(tmp_path, clock).open()
+
+
+@pytest.mark.parametrize(
+    "name, text, key",
+    [
+        ("gpu_busy_percent", "busy\n", "activity/utilization"),
+        ("gpu_busy_percent", "-1\n", "activity/utilization"),
+        ("mem_info_vram_used", "\n", "memory/used"),
+        ("hwmon/hwmon5/power1_input", "1.5\n", "power"),
+        ("hwmon/hwmon5/temp2_input", "--5\n", "temperature/memory"),
+        ("pp_dpm_mclk", "fast\n", "clock/memory"),
+        ("current_link_speed", "quick\n", "pcie_generation/current"),
+        ("max_link_width", "x16\n", "pcie_lanes/max"),
+        ("pcie_replay_count", "²\n", "pcie_replays"),
+    ],
+)
+def test_a_malformed_file_costs_its_reading_alone(driver, card, name, text, key):
+    (card / name).write_text(text)
+    driver.open()
+    sample = read(driver)
+    assert sample.gpus[0].readings == {
+        other: value for other, value in MI300X_READINGS.items() if other != key
+    }
+    assert len(sample.problems) == 1 and name in sample.problems[0]
+    assert sample.gpus[1].readings == OLDER_READINGS
+
+
+# What the readings lack, or have instead, without a file. The others have no effect on readings.
+WITHOUT = {
+    "gpu_busy_percent": {"activity/utilization": None},
+    "mem_busy_percent": {"activity/memory_controller": None},
+    "mem_info_vram_total": {"memory/total": None},
+    "mem_info_vram_used": {"memory/used": None},
+    "pp_dpm_mclk": {"clock/memory": None},
+    "pcie_replay_count": {"pcie_replays": None},
+    "current_link_speed": {"pcie_generation/current": None},
+    "current_link_width": {"pcie_lanes/current": None},
+    "max_link_speed": {"pcie_generation/max": None},
+    "max_link_width": {"pcie_lanes/max": None},
+    "hwmon/hwmon5/power1_input": {"power": None},
+    "hwmon/hwmon5/power1_cap": {"power_limit": None},
+    "hwmon/hwmon5/temp1_input": {"temperature/core": None, "temperature/junction": None},
+    "hwmon/hwmon5/temp1_label": {"temperature/core": None, "temperature/junction": None},
+    "hwmon/hwmon5/temp2_input": {"temperature/memory": None},
+    "hwmon/hwmon5/temp2_label": {"temperature/memory": None},
+    "hwmon/hwmon5/freq1_input": {"clock/sm": 2.009e9},
+    "hwmon/hwmon5/freq1_label": {"clock/sm": 2.009e9},
+    "ras/umc_err_count": {"ecc/uncorrectable/volatile": 2.0, "ecc/correctable/volatile": 3.0},
+    "ras/gfx_err_count": {"ecc/uncorrectable/volatile": 1.0, "ecc/correctable/volatile": 20.0},
+    # Without an address it is not known which processes are the GPU's.
+    "uevent": {"processes": None},
+}
+
+
+@pytest.mark.parametrize("name", [name for name in amd_tree.MI300X if name != "vendor"])
+def test_an_absent_file_is_no_problem(driver, card, name):
+    (card / name).unlink()
+    driver.open()
+    sample = read(driver)
+    assert sample.problems == []
+    expected = {**MI300X_READINGS, **WITHOUT.get(name, {})}
+    assert sample.gpus[0].readings == {key: value for key, value in expected.items() if value is not None}
+
+
+def test_65535_percent_is_not_supported(driver, card):
+    (card / "gpu_busy_percent").write_text("65535\n")
+    driver.open()
+    sample = read(driver)
+    assert "activity/utilization" not in sample.gpus[0].readings and sample.problems == []
+
+
+def test_a_file_that_fails_is_a_problem(driver, card, monkeypatch):
+    driver.open()
+    real = os.read
+
+    def fail(fd, size):
+        if os.readlink(f"/proc/self/fd/{fd}").endswith("card1/device/gpu_busy_percent"):
+            raise OSError(errno.EIO, "Input/output error")
+        return real(fd, size)
+
+    monkeypatch.setattr(os, "read", fail)
+    sample = read(driver, full=False)
+    assert "activity/utilization" not in sample.gpus[0].readings and "power" in sample.gpus[0].readings
+    assert "gpu_busy_percent: Input/output error" in sample.problems[0] and len(sample.problems) == 1
+
+
+def test_a_malformed_error_count_costs_that_block(driver, card):
+    (card / "ras/gfx_err_count").write_text("query failed\n")
+    driver.open()
+    sample = read(driver)
+    assert sample.gpus[0].readings["ecc/correctable/volatile"] == 20.0
+    assert "gfx_err_count" in sample.problems[0]
+
+
+def test_error_counts_are_read_every_30_seconds(driver, card, clock):
+    driver.open()
+
+    def correctable():
+        return read(driver).gpus[0].readings["ecc/correctable/volatile"]
+
+    assert correctable() == 23.0
+    (card / "ras/umc_err_count").write_text("ue: 1\nce: 21\n")
+    clock.seconds = 29.0
+    assert correctable() == 23.0
+    clock.seconds = 31.0
+    assert correctable() == 24.0
+    assert "ecc/correctable/volatile" not in read(driver, full=False).gpus[0].readings
+
+
+def test_a_gpu_that_goes_and_comes_back(driver, root, clock):
+    driver.open()
+    read(driver)
+    device = root / "sys/class/drm/card1"
+    shutil.move(device, root / "gone")
+    clock.seconds = 3.0
+    sample = read(driver)
+    assert [(found.uuid, found.lost, found.readings == {}) for found in sample.gpus] == [
+        ("0000:c1:00.0", False, False),
+        (UNIQUE, True, True),
+    ]
+    (event,) = sample.events
+    assert (event.kind, event.device, event.severity, event.time_ns) == (
+        "lost",
+        UNIQUE,
+        "critical",
+        clock.unix_ns(),
+    )
+    assert read(driver).events == []
+    shutil.move(root / "gone", device)
+    sample = read(driver)
+    assert [(event.kind, event.device) for event in sample.events] == [("back", UNIQUE)]
+    assert [found.lost for found in sample.gpus] == [False, False]
+
+
+def test_without_kfd_processes_are_unknown(driver, root):
+    shutil.rmtree(root / "sys/class/kfd")
+    driver.open()
+    (first, _) = read(driver).gpus
+    assert first.pids is None and "processes" not in first.readings
+
+
+def test_no_process_is_an_empty_list(driver, root):
+    shutil.rmtree(root / "sys/class/kfd/kfd/proc")
+    (root / "sys/class/kfd/kfd/proc").mkdir()
+    driver.open()
+    (first, _) = read(driver).gpus
+    assert first.pids == [] and first.readings["processes"] == 0.0
+
+
+@pytest.mark.parametrize(
+    "unique, uuid",
+    [
+        ("0\n", "0000:1b:00.0"),
+        ("0000000000000000\n", "0000:1b:00.0"),
+        ("no id\n", "0000:1b:00.0"),
+        ("0x8D6F\n", "8d6f"),
+    ],
+)
+def test_the_unique_id(driver, card, unique, uuid):
+    (card / "unique_id").write_text(unique)
+    driver.open()
+    assert read(driver).gpus[0].uuid == uuid
+
+
+def test_the_pci_address_without_uevent(driver, root):
+    real = root / "sys/devices/pci0000:00/0000:1b:00.0"
+    real.parent.mkdir(parents=True)
+    device = root / "sys/class/drm/card1/device"
+    shutil.move(device, real)
+    device.symlink_to(real)
+    (real / "uevent").unlink()
+    driver.open()
+    assert read(driver).gpus[0].pci == "0000:1b:00.0"
+
+
+@pytest.mark.parametrize("parse", PARSERS)
+def test_any_text_gives_a_value_or_a_parse_error(parse):
+    @given(st.one_of(st.text(), st.integers().map(str), st.from_regex(r"\A[0-9S]: [0-9]{1,12}Mhz \*?\Z")))
+    @example("²")
+    @example("9" * 5000)
+    @example("9" * 20 + ".9 GT/s PCIe")
+    @example("-")
+    def run(text):
+        try:
+            value = parse(text.strip())
+        except ParseError:
+            return
+        assert value is None or (value == value and abs(value) < 1e21)
+
+    run()
+
+
+@given(st.one_of(st.text(), st.from_regex(r"(ue|ce|de): [0-9]{1,25}\n")))
+def test_any_text_of_error_counts(text):
+    try:
+        counts = sysfs.parse_errors(text)
+    except ParseError:
+        return
+    assert counts and all(value >= 0 for value in counts.values())
+
+
+@given(
+    st.one_of(
+        st.text(), st.from_regex(r"\A(location_id|domain) [0-9]{1,12}\n(location_id|domain) [0-9]{1,12}\n\Z")
+    )
+)
+def test_any_text_of_properties(text):
+    sysfs.parse_location(text)
+
+
+@pytest.mark.parametrize(
+    "parse, text, value",
+    [
+        (sysfs.parse_dpm, "0: 500Mhz\n1: 2100Mhz *", 2.1e9),
+        (sysfs.parse_dpm, "S: 19MHz *\n1: 2100MHz", 1.9e7),
+        (sysfs.parse_dpm, "0: 500Mhz\n1: 2100Mhz", None),
+        (sysfs.parse_dpm, "", None),
+        (sysfs.parse_generation, "2.5 GT/s PCIe", 1.0),
+        (sysfs.parse_generation, "5 GT/s", 2.0),
+        (sysfs.parse_generation, "8.0 GT/s PCIe", 3.0),
+        (sysfs.parse_generation, "16.0 GT/s PCIe", 4.0),
+        (sysfs.parse_generation, "Unknown speed", None),
+        (sysfs.parse_generation, "7.0 GT/s PCIe", None),
+        (sysfs.parse_percent, "105", 1.05),
+        (sysfs.parse_percent, "106", None),
+        (sysfs.parse_milli, "-1", -0.001),
+    ],
+)
+def test_texts_worked_by_hand(parse, text, value):
+    assert parse(text) == value
+
+
+class Smi:
+    """The functions of the amdsmi package that we call, with what a test gives them."""
+
+    def __init__(self, **answers):
+        self.answers, self.calls = answers, []
+
+    def amdsmi_init(self):
+        self.calls.append("init")
+
+    def amdsmi_shut_down(self):
+        self.calls.append("shut down")
+
+    def amdsmi_get_processor_handles(self):
+        return ["0000:1b:00.0", "0000:C1:00.0"]
+
+    def amdsmi_get_gpu_device_bdf(self, handle):
+        return handle
+
+    def _answer(self, name, handle):
+        answer = self.answers.get(name)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def __getattr__(self, name):
+        if not name.startswith("amdsmi_get_"):
+            raise AttributeError(name)
+        return lambda handle: self._answer(name.removeprefix("amdsmi_get_"), handle)
+
+
+def test_amdsmi_completes_what_sysfs_lacks(root, clock, card):
+    for name in ("gpu_busy_percent", "hwmon/hwmon5/power1_input"):
+        (card / name).unlink()
+    smi = Smi(
+        energy_count={"energy_accumulator": 2_000_000, "counter_resolution": 15.259, "timestamp": 1},
+        gpu_asic_info={"market_name": "AMD Instinct MI210"},
+        gpu_activity={"gfx_activity": 43, "umc_activity": 99, "mm_activity": "N/A"},
+        power_info={"current_socket_power": 401, "average_socket_power": "N/A"},
+    )
+    driver = amd(root, clock, smi)
+    driver.open()
+    first, second = read(driver, full=False).gpus
+    assert first.readings["energy"] == pytest.approx(30.518)
+    assert (first.readings["power"], first.readings["activity/utilization"]) == (401.0, 0.43)
+    assert first.readings["activity/memory_controller"] == 0.29  # sysfs has it.
+    assert (first.model, second.model) == ("AMD Instinct MI300X OAM", "AMD Instinct MI210")
+    assert second.readings["energy"] == 123.456789 and second.readings["power"] == 43.0
+    driver.close()
+    driver.close()
+    assert smi.calls == ["init", "shut down"]
+
+
+def test_amdsmi_of_an_older_release_has_other_keys(root, clock):
+    driver = amd(root, clock, Smi(energy_count={"power": 1_000_000, "counter_resolution": 15.3}))
+    driver.open()
+    assert read(driver).gpus[0].readings["energy"] == pytest.approx(15.3)
+
+
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        None,
+        {},
+        {"gfx_activity": "N/A", "energy_accumulator": "N/A"},
+        {
+            "energy_accumulator": 2**64 - 1,
+            "counter_resolution": 15.3,
+            "gfx_activity": 65535,
+            "current_socket_power": 65535,
+            "market_name": "N/A",
+        },
+        RuntimeError("not supported"),
+    ],
+)
+def test_what_amdsmi_does_not_know_is_absent(root, clock, card, nothing):
+    for name in ("gpu_busy_percent", "hwmon/hwmon5/power1_input"):
+        (card / name).unlink()
+    names = ("energy_count", "gpu_asic_info", "gpu_activity", "power_info")
+    driver = amd(root, clock, Smi(**dict.fromkeys(names, nothing)))
+    driver.open()
+    sample = read(driver)
+    assert sample.problems == [] and sample.gpus[1].model == "AMD 0x740f"
+    lacking = ("activity/utilization", "power")
+    expected = {key: value for key, value in MI300X_READINGS.items() if key not in lacking}
+    assert sample.gpus[0].readings == expected
+
+
+def test_amdsmi_that_does_not_start_is_a_problem_and_sysfs_goes_on(root, clock):
+    def fail():
+        raise OSError("libamd_smi.so: cannot open")
+
+    driver = amd(root, clock, SimpleNamespace(amdsmi_init=fail))
+    driver.open()
+    sample = read(driver)
+    assert sample.gpus[0].readings == MI300X_READINGS and "libamd_smi.so" in sample.problems[0]
+    assert read(driver).problems == []
+    driver.close()
+
+
+def test_amdsmi_is_not_asked_about_another_root(driver, monkeypatch):
+    monkeypatch.setitem(sys.modules, "amdsmi", Smi())
+    driver.open()
+    assert sys.modules["amdsmi"].calls == []

@@ -1,0 +1,474 @@
+"""A dcgm-exporter's page: both eras of names and labels, hostile pages, servers that misbehave."""
+
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from goodput_exporters.collector import CollectorError, NoData
+from goodput_exporters.gpu import gpu_sample
+from goodput_exporters.gpu.dcgm import fields
+from goodput_exporters.gpu.dcgm_endpoint import driver as endpoint_module
+from goodput_exporters.gpu.dcgm_endpoint.driver import DcgmEndpoint, PageParser, fetch
+from goodput_exporters.gpu.drivers import Options
+
+A, B = "GPU-aaaaaaaa-0000-1111-2222-333333333333", "GPU-bbbbbbbb-0000-1111-2222-333333333333"
+
+# As dcgm-exporter 3 writes it.
+OLD = f"""\
+# HELP DCGM_FI_DEV_SM_CLOCK SM clock frequency (in MHz).
+# TYPE DCGM_FI_DEV_SM_CLOCK gauge
+DCGM_FI_DEV_SM_CLOCK{{gpu="0",UUID="{A}",device="nvidia0",modelName="NVIDIA A100-SXM4-80GB",Hostname="n0"}} 1410
+DCGM_FI_DEV_SM_CLOCK{{gpu="1",UUID="{B}",device="nvidia1",modelName="NVIDIA A100-SXM4-80GB",Hostname="n0"}} 210
+# TYPE DCGM_FI_DEV_GPU_UTIL gauge
+DCGM_FI_DEV_GPU_UTIL{{gpu="0",UUID="{A}",device="nvidia0",modelName="NVIDIA A100-SXM4-80GB",Hostname="n0"}} 100
+DCGM_FI_DEV_GPU_UTIL{{gpu="1",UUID="{B}",device="nvidia1",modelName="NVIDIA A100-SXM4-80GB",Hostname="n0"}} 0
+# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION counter
+DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{gpu="0",UUID="{A}",device="nvidia0",Hostname="n0"}} 8437215001
+DCGM_FI_DEV_POWER_USAGE{{gpu="0",UUID="{A}",device="nvidia0",Hostname="n0"}} 402.125000
+DCGM_FI_DEV_FB_USED{{gpu="0",UUID="{A}",device="nvidia0",Hostname="n0"}} 4845
+DCGM_FI_DEV_XID_ERRORS{{gpu="0",UUID="{A}",device="nvidia0",Hostname="n0",err_code="0",err_msg="No Error"}} 0
+DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL{{gpu="0",UUID="{A}",device="nvidia0",Hostname="n0"}} 1000
+DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS{{gpu="0",UUID="{A}",device="nvidia0",Hostname="n0"}} 2
+DCGM_FI_PROF_GR_ENGINE_ACTIVE{{gpu="0",UUID="{A}",device="nvidia0",Hostname="n0"}} 0.000000
+DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{{gpu="0",UUID="{A}",device="nvidia0",Hostname="n0"}} 0.620000
+DCGM_FI_PROF_PCIE_TX_BYTES{{gpu="0",UUID="{A}",device="nvidia0",Hostname="n0"}} 123456789
+DCGM_FI_DEV_VGPU_LICENSE_STATUS{{gpu="0",UUID="{A}",device="nvidia0",Hostname="n0"}} 0
+DCGM_EXP_XID_ERRORS_COUNT{{gpu="0",UUID="{A}",device="nvidia0",Hostname="n0",xid="31"}} 1
+"""
+OLD_A = {
+    "clock/sm": 1.41e9,
+    "activity/utilization": 1.0,
+    "energy": 8_437_215.001,
+    "power": 402.125,
+    "memory/used": 4845 * 2**20,
+    "link_rate/nvlink/both": 1.024e9,
+    "rows_remapped/uncorrectable": 2.0,
+    "activity/engine": 0.0,
+    "activity/tensor": 0.62,
+    "link_rate/pcie/transmit": 123_456_789.0,
+}
+LABELS = (
+    f'gpu="0",gpu_uuid="{A}",pci_bus_id="00000000:1B:00.0",device="nvidia0",model_name="NVIDIA H100 80GB HBM3",'
+    'hostname="n0",DCGM_FI_DRIVER_VERSION="580.105.08",container="main",namespace="train",pod="p-0"'
+)
+# The names of 4.6 and the other spelling of labels.
+NEW = f"""\
+DCGM_FI_DEV_GPU_UTIL_RATIO{{{LABELS}}} 57
+DCGM_FI_DEV_BOARD_POWER_WATTS{{{LABELS}}} 402.125000
+DCGM_FI_DEV_GPU_TEMP_CELSIUS{{{LABELS}}} 54
+DCGM_FI_DEV_MEMORY_TEMP_CELSIUS{{{LABELS}}} 71
+DCGM_FI_DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS{{{LABELS}}} 700.000000
+DCGM_FI_DEV_PCIE_REPLAY_TOTAL{{{LABELS}}} 3
+DCGM_FI_DEV_XID_ERROR{{{LABELS}}} 0
+DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL{{{LABELS}}} 2
+DCGM_FI_DEV_ROW_REMAP_FAILED{{{LABELS}}} 0
+DCGM_FI_DEV_NVLINK_THROUGHPUT_TOTAL{{{LABELS}}} 1000
+DCGM_FI_DEV_CLOCKS_EVENT_REASONS{{{LABELS}}} 4
+DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO{{{LABELS}}} 0.980000
+DCGM_FI_PROF_SM_UTIL_RATIO{{{LABELS}}} 0.850000
+DCGM_FI_PROF_TENSOR_UTIL_RATIO{{{LABELS}}} 0.620000
+DCGM_FI_PROF_PCIE_TX_BYTES_TOTAL{{{LABELS}}} 123456789
+"""
+NEW_A = {
+    "activity/utilization": 0.57,
+    "power": 402.125,
+    "temperature/core": 54.0,
+    "temperature/memory": 71.0,
+    "power_limit": 700.0,
+    "pcie_replays": 3.0,
+    "rows_remapped/uncorrectable": 2.0,
+    "rows_remapped/failure": 0.0,
+    "link_rate/nvlink/both": 1.024e9,
+    "activity/engine": 0.98,
+    "activity/sm": 0.85,
+    "activity/tensor": 0.62,
+    "link_bytes/pcie/transmit": 123_456_789.0,
+}
+
+
+class Exporter:
+    """A server whose answers a test sets; it counts requests and keeps their headers."""
+
+    def __init__(self):
+        self.page, self.status, self.headers, self.requests = OLD, 200, {}, []
+        exporter = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                exporter.requests.append((self.path, dict(self.headers)))
+                body = exporter.page.encode() if isinstance(exporter.page, str) else exporter.page
+                self.send_response(exporter.status)
+                for name, value in {"Content-Length": str(len(body)), **exporter.headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        self._server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/metrics"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def stop(self):
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def exporter():
+    made = Exporter()
+    yield made
+    made.stop()
+
+
+class Clock:
+    seconds = 0.0
+
+    def monotonic_ns(self):
+        return 5_000_000_000 + round(self.seconds * 1e9)
+
+    def unix_ns(self):
+        return 1_700_000_000_000_000_000 + round(self.seconds * 1e9)
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def driver(exporter, clock):
+    made = DcgmEndpoint(Options(dcgm_endpoint=exporter.url), clock.monotonic_ns, clock.unix_ns)
+    made.open()
+    return made
+
+
+def read(driver):
+    sample = driver.sample(True)
+    assert gpu_sample.decode(gpu_sample.encode(sample)) == sample
+    return sample
+
+
+def gpus_of(page):
+    made = DcgmEndpoint(Options(dcgm_endpoint="http://x/"))
+    devices, problems = PageParser().parse(page)
+    return [made._gpu(*device) for device in devices.values()], problems
+
+
+def test_the_old_names_and_labels(driver):
+    sample = read(driver)
+    first, second = sample.gpus
+    assert (sample.driver, sample.full, sample.window_ns, sample.problems) == ("dcgm_endpoint", True, 0, [])
+    assert (first.uuid, first.index, first.model, first.pids) == (A, 0, "NVIDIA A100-SXM4-80GB", None)
+    assert first.readings == OLD_A
+    assert (second.uuid, second.index, second.readings) == (
+        B,
+        1,
+        {"clock/sm": 2.1e8, "activity/utilization": 0.0},
+    )
+
+
+def test_the_new_names_and_labels():
+    (found,), problems = gpus_of(NEW)
+    assert problems == []
+    assert (found.uuid, found.model, found.pci) == (A, "NVIDIA H100 80GB HBM3", "0000:1b:00.0")
+    assert found.driver_version == "580.105.08"
+    throttled = {f"throttled/{name}": float(bit == 4) for bit, name in fields.EVENT_REASON_BITS.items()}
+    assert found.readings == {**NEW_A, **throttled}
+
+
+def test_every_name_of_every_field_is_read():
+    for field in fields.FIELDS.values():
+        for name in field.names:
+            ((_, values),) = PageParser().parse(f'{name}{{UUID="{A}"}} 1\n')[0].values()
+            assert values == {field.number: 1}
+
+
+def test_a_name_that_4_7_gave_to_another_field():
+    # Field 203, a whole number of percent, until 4.6; field 1613, a ratio with a decimal point, from 4.7 on.
+    def ratio(text):
+        ((found,), _) = gpus_of(f'DCGM_FI_DEV_GPU_UTIL_RATIO{{UUID="{A}"}} {text}\n')
+        return found.readings["activity/utilization"]
+
+    assert [ratio(text) for text in ("1", "100", "1.000000", "0.570000", "0")] == [0.01, 1.0, 1.0, 0.57, 0.0]
+
+
+def test_instances_share_what_is_their_gpus():
+    page = "".join(
+        f'{name}{{gpu="0",UUID="{A}",modelName="m",GPU_I_PROFILE="1g.10gb",GPU_I_ID="{instance}"}} {value}\n'
+        for instance, power, tensor in ((3, 50.5, 0.5), (5, 50.75, 0.25))
+        for name, value in (("DCGM_FI_DEV_POWER_USAGE", power), ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", tensor))
+    )
+    gpus, problems = gpus_of(page)
+    assert problems == []
+    assert {found.uuid: (found.parent, found.profile, found.readings) for found in gpus} == {
+        A: ("", "", {"power": 50.5}),
+        f"MIG-{A}/3": (A, "1g.10gb", {"activity/tensor": 0.5}),
+        f"MIG-{A}/5": (A, "1g.10gb", {"activity/tensor": 0.25}),
+    }
+
+
+def test_an_instance_has_a_gpu_though_no_line_is_the_gpus():
+    gpus, _ = gpus_of(f'DCGM_FI_PROF_SM_ACTIVE{{UUID="{A}",modelName="m",GPU_I_ID="3"}} 0.5\n')
+    assert {(found.uuid, found.parent, found.model) for found in gpus} == {
+        (A, "", "m"),
+        (f"MIG-{A}/3", A, "m"),
+    }
+
+
+def test_a_gpu_is_what_all_its_lines_say():
+    page = (
+        f'DCGM_FI_DEV_GPU_TEMP{{UUID="{A}"}} 1\nDCGM_FI_DEV_SM_CLOCK{{gpu="2",UUID="{A}",modelName="m"}} 1\n'
+    )
+    (found,), problems = gpus_of(page)
+    assert (found.model, found.index, len(found.readings), problems) == ("m", 2, 2, [])
+
+
+LINE = f'DCGM_FI_DEV_GPU_TEMP{{UUID="{A}"}} 54\n'
+
+
+@pytest.mark.parametrize(
+    "line, why",
+    [
+        (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}"}} NaN', "nan"),
+        (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}"}} +Inf', "inf"),
+        (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}"}} 1_0', "no number"),
+        (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}"}} many', "no number"),
+        (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}"}} ²', "no number"),
+        (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}"}}', "no value"),
+        (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}"}} 1 2 3', "no value, or more"),
+        (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}"', "no labels"),
+        (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}}} 1', "malformed"),
+        (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}",UUID="{B}"}} 1', "malformed"),
+        ('DCGM_FI_DEV_SM_CLOCK{gpu="0"} 1', "which GPU"),
+        ("DCGM_FI_DEV_SM_CLOCK{} 1", "which GPU"),
+        ("DCGM_FI_DEV_SM_CLOCK 1", "no labels"),
+        (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}", ="x"}} 1', "malformed: IndexError"),
+        (f'DCGM_FI_DEV_GPU_TEMP{{UUID="{A}",pod="x"}} 55', "second value"),
+        (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}",x="{"y" * 5000}"}} 1', "characters"),
+    ],
+)
+def test_a_bad_line_costs_that_line(line, why):
+    (found,), problems = gpus_of(f"{LINE}{line}\n{LINE.replace('GPU_TEMP', 'MEMORY_TEMP')}")
+    assert found.readings == {"temperature/core": 54.0, "temperature/memory": 54.0}
+    assert len(problems) == 1 and problems[0].startswith("line 2: ") and why in problems[0]
+
+
+def test_the_same_value_twice_is_no_problem():
+    # A GPU shared by two pods has a line for each.
+    (found,), problems = gpus_of(LINE + LINE.replace('"} ', '",pod="b"} '))
+    assert found.readings == {"temperature/core": 54.0} and problems == []
+
+
+def test_a_timestamp_and_blank_values():
+    (found,), problems = gpus_of(
+        f'{LINE.strip()} 1700000000000\nDCGM_FI_DEV_SM_CLOCK{{UUID="{A}"}} 2147483632\n'
+    )
+    assert found.readings == {"temperature/core": 54.0} and problems == []
+
+
+def test_problems_gpus_and_label_sets_are_bounded(monkeypatch):
+    many = "".join(f'DCGM_FI_DEV_GPU_TEMP{{UUID="G{number}"}} 54\n' for number in range(400))
+    gpus, problems = gpus_of(many + "DCGM_FI_DEV_GPU_TEMP 1\n" * 100)
+    assert len(gpus) == gpu_sample.GPUS_MAX and len(problems) == gpu_sample.PROBLEMS_MAX
+    monkeypatch.setattr(endpoint_module, "_LABEL_SETS_MAX", 10)
+    parser = PageParser()
+    for number in range(100):
+        parser.parse(f'DCGM_FI_DEV_GPU_TEMP{{UUID="{A}",pod="{number}"}} 54\n')
+        assert len(parser._sources) <= 10
+
+
+_NAMES = st.sampled_from(["DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_DEV_XID_ERRORS", "up"])
+_LINES = st.builds(
+    lambda name, labels, tail: f"{name}{labels}{tail}",
+    _NAMES,
+    st.one_of(st.just(f'{{UUID="{A}"}}'), st.text(max_size=30), st.text('{}="\\,aU \n', max_size=20)),
+    st.one_of(
+        st.text(max_size=12),
+        st.floats().map(lambda value: f" {value}"),
+        st.integers().map(lambda value: f" {value}"),
+    ),
+)
+
+
+@given(st.lists(st.one_of(_LINES, st.text(max_size=40)), max_size=6))
+@example(["DCGM_FI_DEV_GPU_TEMP{,} 1", "DCGM_FI_DEV_GPU_TEMP{=} 1", 'DCGM_FI_DEV_GPU_TEMP{UUID="a} 1'])
+@example([f'DCGM_FI_DEV_GPU_TEMP{{UUID="{A}"}} {"9" * 5000}'])
+@example([f'DCGM_FI_DEV_GPU_TEMP{{UUID="{A}",gpu="٣"}} 1'])
+@example([f'DCGM_FI_DEV_GPU_TEMP{{UUID="{A}"}} {"9" * 400}'])
+def test_any_page_gives_a_sound_sample(lines):
+    page = "\n".join(["", *lines, LINE.replace("GPU_TEMP", "MEMORY_TEMP")])
+    gpus, problems = gpus_of(page)
+    gpu_sample.check(gpu_sample.Sample("dcgm_endpoint", 0, gpus, problems=problems))
+    assert any(found.uuid == A and found.readings["temperature/memory"] == 54 for found in gpus)
+
+
+def test_a_page_that_did_not_change_is_the_same_measurement(driver, exporter, clock):
+    first = read(driver)
+    clock.seconds = 12.0
+    again = read(driver)
+    assert again.monotonic_ns == first.monotonic_ns == 5_000_000_000 and again.gpus == first.gpus
+    exporter.page = OLD.replace("402.125", "403.5")
+    changed = read(driver)
+    assert changed.monotonic_ns == 17_000_000_000 and changed.gpus[0].readings["power"] == 403.5
+
+
+def xid_page(*xids):
+    lines = (
+        f'DCGM_FI_DEV_XID_ERRORS{{UUID="{uuid}"}} {xid}\n' for uuid, xid in zip((A, B), xids, strict=True)
+    )
+    return LINE + "".join(line for line in lines if "None" not in line)
+
+
+def test_an_xid_is_an_event_when_it_changes(driver, exporter, clock):
+    def codes(*xids):
+        exporter.page = xid_page(*xids)
+        clock.seconds += 1
+        return [(event.device, event.code) for event in read(driver).events]
+
+    assert codes(13, 0) == []  # What was there before we looked.
+    assert codes(13, 79) == [(B, 79)]
+    assert codes(13, 79) == []
+    assert codes(31, None) == [(A, 31)]
+    assert codes(31, 79) == []
+    assert codes(0, 79) == []
+    assert codes(31, 79) == [(A, 31)]
+    assert codes(31, None) == []
+    exporter.page = xid_page(31, 48)
+    (event,) = read(driver).events
+    assert (event.kind, event.time_ns, event.severity) == ("xid", clock.unix_ns(), "critical")
+
+
+def test_an_xid_of_an_instance_is_its_gpus(driver, exporter):
+    line = f'DCGM_FI_DEV_XID_ERRORS{{UUID="{A}",GPU_I_ID="%s"}} %s\n'
+    exporter.page = line % (1, 0) + line % (2, 0)
+    read(driver)
+    exporter.page = line % (1, 79) + line % (2, 79)
+    assert [event.device for event in read(driver).events] == [A]
+
+
+def test_no_endpoint_is_no_data():
+    with pytest.raises(NoData):
+        DcgmEndpoint(Options()).open()
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["file:///etc/passwd", "ftp://x/", "http://", "http://x:99999/", "http://[x/", "x:9400", "http://a b/"],
+)
+def test_an_address_that_is_none(url):
+    with pytest.raises(CollectorError, match="endpoint"):
+        DcgmEndpoint(Options(dcgm_endpoint=url)).open()
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 404, 500])
+def test_a_status_that_is_not_200_is_an_error_and_redirects_are_not_followed(driver, exporter, status):
+    exporter.status, exporter.headers = status, {"Location": exporter.url}
+    with pytest.raises(CollectorError, match=f"status {status}"):
+        driver.sample(True)
+    assert len(exporter.requests) == 1
+    exporter.status = 200
+    assert len(read(driver).gpus) == 2
+
+
+def test_a_proxy_is_not_asked(driver, exporter, monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    assert len(read(driver).gpus) == 2
+    assert exporter.requests[0][0] == "/metrics"
+
+
+def test_the_exporter_goes_away_and_comes_back(clock):
+    first = Exporter()
+    driver = DcgmEndpoint(Options(dcgm_endpoint=first.url), clock.monotonic_ns, clock.unix_ns)
+    driver.open()
+    before = read(driver)
+    first.stop()
+    with pytest.raises(CollectorError, match=r"127\.0\.0\.1"):
+        driver.sample(True)
+    with pytest.raises(CollectorError):
+        driver.sample(True)
+    assert before.gpus == driver._gpus
+
+
+def test_a_page_that_is_too_large(driver, exporter, monkeypatch):
+    monkeypatch.setattr(endpoint_module, "PAGE_BYTES_MAX", 10_000)
+    exporter.page = LINE * 1000
+    with pytest.raises(CollectorError, match="more than 10000 bytes"):
+        driver.sample(True)
+
+
+def test_a_page_cut_short(driver, exporter):
+    exporter.headers = {"Content-Length": str(len(OLD) + 100)}
+    with pytest.raises(CollectorError, match="IncompleteRead"):
+        driver.sample(True)
+
+
+def test_bytes_that_are_no_text(driver, exporter):
+    exporter.page = b"\xff\xfe\x00" + LINE.encode() + b"\n" + LINE.encode()
+    assert read(driver).gpus[0].readings == {"temperature/core": 54.0}
+
+
+def test_a_page_without_gpus_is_a_problem(driver, exporter):
+    exporter.page = "up 1\n"
+    sample = read(driver)
+    assert sample.gpus == [] and "no value of a GPU" in sample.problems[0]
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"hello\r\n\r\n", b"HTTP/1.1 200 OK\r\nx: " + b"y" * 70_000 + b"\r\n\r\n"]
+)
+def test_an_answer_that_is_no_http(answer):
+    with _server(lambda connection: connection.sendall(answer)) as url, pytest.raises(CollectorError):
+        fetch(url)
+
+
+@pytest.mark.parametrize("start", [b"", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_a_server_that_drips_is_given_up_in_time(start):
+    stop = threading.Event()
+
+    def drip(connection):
+        connection.sendall(start)
+        while not stop.wait(0.02):
+            connection.sendall(b"x")
+
+    began = time.monotonic()
+    with _server(drip, stop) as url, pytest.raises(CollectorError, match=r"within 0\.2 s"):
+        fetch(url, 0.2)
+    assert time.monotonic() - began < 2
+
+
+class _server:
+    """One connection, answered by a function."""
+
+    def __init__(self, answer, stop=None):
+        self._answer, self._stop = answer, stop
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._serve)
+
+    def _serve(self):
+        connection, _ = self._listener.accept()
+        with connection:
+            try:
+                connection.recv(4096)
+                self._answer(connection)
+            except OSError:
+                pass
+
+    def __enter__(self):
+        self._thread.start()
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}/metrics"
+
+    def __exit__(self, *_):
+        if self._stop:
+            self._stop.set()
+        self._thread.join()
+        self._listener.close()

@@ -1,0 +1,609 @@
+"""GPUs as series: several drivers made one, what is missing or silent shown as that, nothing kept for ever."""
+
+import contextlib
+import dataclasses
+import shutil
+import subprocess
+import time
+
+import pytest
+from prometheus_client import generate_latest
+from support.node.fake_drivers import full_readings, gpu
+from support.paths import TESTS
+from support.servers.servers import wait_until
+
+import goodput_exporters.gpu as gpu_package
+from goodput.metrics import Families
+from goodput_exporters.collector import NoData, Settings
+from goodput_exporters.collectors import discover
+from goodput_exporters.collectors.gpus.collector import Gpus
+from goodput_exporters.collectors.gpus.series import add_driver, add_gpu
+from goodput_exporters.collectors.gpus.xid_counts import GPUS_MAX, NUMBERS_MAX, Xids
+from goodput_exporters.gpu import drivers
+from goodput_exporters.gpu.driver_process import Child, Heard, Limits, Report
+from goodput_exporters.gpu.gpu_sample import Event, Gpu, Sample, SampleError, check, decode, encode
+from goodput_exporters.gpu.merge import merge
+
+LIMITS = Limits(stuck_seconds_min=1.0, open_seconds=20.0, backoff_seconds=0.05)
+SECOND = 10**9
+
+
+@pytest.fixture(autouse=True)
+def fakes(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+
+
+def report(name: str, *samples: Sample, heard_ns: int = 0, up: bool = True, **fields) -> Report:
+    """A driver that said these samples, at `heard_ns`."""
+    heard = {sample.full: Heard(sample, heard_ns or sample.monotonic_ns) for sample in samples}
+    about = {
+        "limit_seconds": 5.0, "absent": False, "settled": True, "up": up, "age_seconds": 0.5,
+        "counts": {"samples": 1, "dropped": 2, "problems": 3}, "restarts": {"stuck": 1}, "cpu_seconds": 1.5,
+        "memory_bytes": 10, "unkillable": 0, "problem": "",
+    }  # fmt: skip
+    return Report(name, full=heard.get(True), fast=heard.get(False), **{**about, **fields})
+
+
+def sample(*gpus: Gpu, full: bool = True, at: int = 0, **fields) -> Sample:
+    return Sample("x", at, list(gpus), full, **fields)
+
+
+def one(*reports: Report, now: int = 0):
+    merged = merge(reports, now)
+    assert len(merged) == 1
+    return merged[0]
+
+
+def values(families: Families, name: str) -> dict[tuple[str, ...], float]:
+    """Of a series, by label values in the order of their names."""
+    return {
+        tuple(value for _, value in sorted(found.labels.items())): found.value
+        for family in families
+        for found in family.samples
+        if found.name == name
+    }
+
+
+# -- several drivers, one GPU
+
+
+def test_of_each_reading_the_driver_believed_first_is_taken():
+    dcgm = report("dcgm", sample(Gpu("GPU-1", readings={"power": 1.0, "activity/sm": 0.1})))
+    nvml = report("nvml", sample(Gpu("GPU-1", index=3, model="H100", readings={"power": 2.0, "energy": 9.0})))
+    other = report("zzz", sample(Gpu("GPU-1", readings={"power": 3.0, "energy": 8.0, "processes": 1.0})))
+    for order in ((dcgm, nvml, other), (other, nvml, dcgm)):
+        merged = one(*order)
+        assert merged.readings == {"power": 1.0, "activity/sm": 0.1, "energy": 9.0, "processes": 1.0}
+        assert (merged.uuid, merged.model, merged.drivers) == ("GPU-1", "H100", ["dcgm", "nvml", "zzz"])
+
+
+def test_a_gpu_with_two_names_is_one_by_its_address():
+    amd = report("amd", sample(Gpu("0xabc", pci="0000:83:00.0", readings={"power": 1.0})))
+    other = report("zzz", sample(Gpu("0000:83:00.0", pci="00000000:83:00.0", readings={"energy": 2.0})))
+    merged = one(amd, other)
+    assert merged.uuid == "0xabc" and merged.names == {"0xabc", "0000:83:00.0"}
+    assert merged.readings == {"power": 1.0, "energy": 2.0}
+
+
+def test_gpus_without_an_address_are_not_taken_for_one():
+    assert len(merge([report("nvml", sample(Gpu("GPU-1"), Gpu("GPU-2"), Gpu("GPU-3", pci="?")))], 0)) == 3
+
+
+def test_a_mig_instance_is_not_its_parent_though_it_has_its_address():
+    parent = Gpu("GPU-1", pci="0000:3b:00.0", readings={"power": 300.0})
+    parts = [Gpu(f"MIG-{at}", pci="0000:3b:00.0", parent="GPU-1", profile="1g.10gb") for at in (1, 2)]
+    merged = merge([report("nvml", sample(*parts, parent)), report("dcgm", sample(parent))], 0)
+    assert [(found.uuid, found.parent, found.profile) for found in merged] == [
+        ("GPU-1", "", ""),
+        ("MIG-1", "GPU-1", "1g.10gb"),
+        ("MIG-2", "GPU-1", "1g.10gb"),
+    ]
+
+
+def test_fast_readings_lie_over_those_of_the_last_full_sample():
+    full = sample(Gpu("GPU-1", index=2, model="H100", readings={"power": 1.0, "energy": 5.0}), at=SECOND)
+    fast = sample(Gpu("GPU-1", readings={"power": 2.0}), full=False, at=2 * SECOND)
+    merged = one(report("nvml", full, fast), now=2 * SECOND)
+    assert merged.readings == {"power": 2.0, "energy": 5.0} and (merged.index, merged.model) == (2, "H100")
+    assert merged.heard_ns == 2 * SECOND
+    newer = sample(Gpu("GPU-1", readings={"power": 3.0}), at=3 * SECOND)
+    assert one(report("nvml", newer, fast), now=3 * SECOND).readings["power"] == 3.0
+
+
+def test_readings_that_are_too_old_are_left_out():
+    """A fast one after `limit_seconds`, a full one as much later as full samples are apart."""
+    full = sample(Gpu("GPU-1", readings={"energy": 5.0}), at=0)
+    fast = sample(Gpu("GPU-1", readings={"power": 2.0}), full=False, at=10 * SECOND)
+    assert one(report("nvml", full, fast), now=10 * SECOND).readings == {"power": 2.0, "energy": 5.0}
+    assert one(report("nvml", full, fast), now=int(10.1 * SECOND)).readings == {"power": 2.0}
+    assert merge([report("nvml", full, fast)], int(15.1 * SECOND)) == []
+    assert merge([report("nvml", full, fast, up=False)], 10 * SECOND) == []
+
+
+def test_what_another_driver_still_says_of_a_lost_gpu_is_not_believed():
+    merged = one(
+        report("dcgm", sample(Gpu("GPU-1", readings={"power": 70.0}))),
+        report("nvml", sample(Gpu("GPU-1", lost=True))),
+    )
+    assert merged.lost and merged.readings == {} and merged.drivers == ["dcgm"]
+
+
+ENGINE, UTILIZATION = "activity/engine", "activity/utilization"
+FALSE_ZEROS = {ENGINE: 0.0, "activity/sm": 0.0, "activity/tensor": 0.0, "activity/dram": 0.2}
+
+
+def test_a_false_zero_is_flagged_and_not_shown():
+    merged = one(report("dcgm", sample(Gpu("GPU-1", readings={**FALSE_ZEROS, UTILIZATION: 1.0}))))
+    assert merged.false_zero is True
+    assert merged.readings == {UTILIZATION: 1.0, "activity/dram": 0.2}
+
+
+def test_a_false_zero_of_one_driver_gives_way_to_anothers_reading():
+    dcgm = report("dcgm", sample(Gpu("GPU-1", readings=FALSE_ZEROS)))
+    nvml = report("nvml", sample(Gpu("GPU-1", readings={UTILIZATION: 1.0})))
+    merged = one(dcgm, nvml)
+    assert merged.false_zero is True and ENGINE not in merged.readings
+    own = report("dcgm", sample(Gpu("GPU-1", readings={**FALSE_ZEROS, UTILIZATION: 1.0})))
+    gpm = report("nvml", sample(Gpu("GPU-1", readings={UTILIZATION: 1.0, ENGINE: 0.9, "activity/sm": 0.8})))
+    merged = one(own, gpm)
+    assert (
+        merged.false_zero is True and merged.readings[ENGINE] == 0.9 and merged.readings["activity/sm"] == 0.8
+    )
+
+
+@pytest.mark.parametrize(
+    "readings, flag",
+    [
+        ({ENGINE: 0.0, UTILIZATION: 0.0}, False),
+        ({ENGINE: 0.0, UTILIZATION: 0.99}, False),
+        ({ENGINE: 0.01, UTILIZATION: 1.0}, False),
+        ({ENGINE: 0.0}, None),
+        ({UTILIZATION: 1.0}, None),
+        ({}, None),
+    ],
+)
+def test_a_zero_that_may_be_true_is_shown(readings, flag):
+    merged = one(report("dcgm", sample(Gpu("GPU-1", readings=readings))))
+    assert merged.false_zero is flag and merged.readings == readings
+
+
+# -- XIDs
+
+
+def xid_sample(**counts: float) -> Sample:
+    return sample(Gpu("GPU-1", readings={f"xid/{key[1:]}/bus": count for key, count in counts.items()}))
+
+
+def test_xids_go_on_where_a_drivers_process_begins_anew():
+    xids = Xids()
+    for counts in ({"x79": 1}, {"x79": 3}, {}, {"x79": 1}, {"x79": 2, "x31": 1}):
+        xids.hear("nvml", xid_sample(**counts))
+    assert xids.of({"GPU-1"}) == {"xid/79/bus": 5, "xid/31/bus": 1}
+    assert xids.of({"GPU-2"}) == {}
+    xids.forget({"GPU-1"})
+    assert xids.of({"GPU-1"}) == {}
+
+
+def test_events_are_counted_where_the_driver_counts_none():
+    xids = Xids()
+    event = Event("xid", "GPU-1", 1, code=79)
+    xids.hear("dcgm", sample(Gpu("GPU-1"), events=[event, event, Event("ecc", "GPU-1", 1)]))
+    xids.hear("nvml", sample(Gpu("GPU-1", readings={"xid/79/bus": 1.0}), events=[event] * 3))
+    # Both have seen the same: not the sum, nvml's own count and not its events.
+    assert xids.of({"GPU-1"}) == {"xid/79/bus": 2}
+
+
+def test_xids_are_bounded():
+    xids = Xids()
+    for at in range(GPUS_MAX + 10):
+        xids.hear("nvml", sample(Gpu(f"GPU-{at}", readings={"xid/1/gpu": 1.0})))
+    assert xids.of({f"GPU-{GPUS_MAX}"}) == {}
+    xids = Xids()
+    for code in range(NUMBERS_MAX + 10):
+        xids.hear("dcgm", sample(events=[Event("xid", "GPU-1", 1, code=1000 + code)]))
+    counts = xids.of({"GPU-1"})
+    assert len(counts) == NUMBERS_MAX + 1 and counts["xid/other/unknown"] == 10
+
+
+# -- series
+
+
+def test_every_reading_becomes_its_series():
+    families = Families("node")
+    merged = one(report("nvml", sample(gpu(3, pids=[1, 2]))))
+    add_gpu(families, merged, True, 0.5, "1")
+    assert values(families, "goodput_gpu_up") == {("GPU-3",): 1}
+    assert values(families, "goodput_gpu_info") == {
+        ("1.0", "GPU-3", "3", "Fake H100", "1", "", "0000:03:00.0", ""): 1
+    }
+    assert values(families, "goodput_gpu_activity_ratio")["GPU-3", "sm"] == 0.53
+    assert values(families, "goodput_gpu_link_bytes_total")["transmit", "GPU-3", "nvlink"] == 1e12
+    assert values(families, "goodput_gpu_ecc_errors_total")["GPU-3", "correctable", "aggregate"] == 3
+    assert values(families, "goodput_gpu_processes") == {("GPU-3",): 2}
+    assert values(families, "goodput_gpu_false_zero") == {("GPU-3",): 0}
+    written = sum(len(family.samples) for family in families)
+    # Besides the readings: info, up, age, false zero and processes.
+    assert written == len(full_readings(3)) + 5
+
+
+def test_a_counter_below_zero_is_none():
+    families = Families("node")
+    add_gpu(
+        families,
+        one(report("x", sample(Gpu("GPU-1", readings={"energy": -1.0, "power": -2.0})))),
+        True,
+        0,
+        "",
+    )
+    assert values(families, "goodput_gpu_energy_joules_total") == {}
+    assert values(families, "goodput_gpu_power_watts") == {("GPU-1",): -2.0}
+
+
+def test_a_driver_that_is_absent_or_has_not_answered_has_no_series():
+    families = Families("node")
+    add_driver(families, report("amd", absent=True))
+    add_driver(families, report("dcgm", settled=False))
+    assert list(families) == []
+    add_driver(families, report("nvml", up=False))
+    assert values(families, "goodput_driver_up") == {("nvml",): 0}
+    assert values(families, "goodput_driver_restarts_total") == {("nvml", "stuck"): 1}
+    assert values(families, "goodput_driver_samples_dropped_total") == {("nvml",): 2}
+
+
+def test_texts_of_a_sample_are_bounded():
+    with pytest.raises(SampleError, match="255 characters"):
+        check(sample(Gpu("GPU-1", model="x" * 256)))
+    assert decode(encode(sample(Gpu("GPU-1", model="x" * 255)))).gpus[0].model == "x" * 255
+
+
+# -- finding drivers
+
+
+def test_drivers_are_found_in_their_folder_in_the_order_of_belief(tmp_path, monkeypatch):
+    def write(name: str, text: str) -> None:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "driver.py").write_text(text)
+
+    text = "class D:\n    name = 'x'\n    def open(self): ...\n    def sample(self, full): ...\n    def close(self): ...\n"
+    for name in ("zulu", "nvml", "dcgm"):
+        write(name, text)
+    write("tables", "class Table:\n    name = 'x'\n")
+    write("broken", "import nothing_of_this_name\n")
+    (tmp_path / "helpers").mkdir()
+    monkeypatch.setattr(gpu_package, "__path__", [str(tmp_path)])
+    for name in ("zulu", "nvml", "dcgm", "tables", "broken"):
+        monkeypatch.delitem(__import__("sys").modules, f"goodput_exporters.gpu.{name}.driver", raising=False)
+    assert drivers.discover() == ["dcgm", "nvml", "broken", "zulu"]
+    monkeypatch.setattr(drivers, "DRIVERS_MAX", 2)
+    assert drivers.discover() == ["dcgm", "nvml"]
+    for name in ("zulu", "nvml", "dcgm", "tables"):
+        # Not by monkeypatch, which would put these back for the tests that come after.
+        __import__("sys").modules.pop(f"goodput_exporters.gpu.{name}.driver", None)
+
+
+def test_a_driver_may_be_named_by_its_class():
+    assert drivers.load("x", "support.node.fake_drivers:Hanging").__name__ == "Hanging"
+    assert drivers.load("x", "support.node.fake_drivers").__name__ == "Normal"
+    with pytest.raises(drivers.CollectorError, match="no driver class Nobody"):
+        drivers.load("x", "support.node.fake_drivers:Nobody")
+
+
+# -- the collector, with real processes
+
+
+def settings(tmp_path, gpus_on_bus: int | None = 0, **fields) -> Settings:
+    if gpus_on_bus is not None:
+        (tmp_path / "sys/bus/pci/devices").mkdir(parents=True, exist_ok=True)
+        for at in range(gpus_on_bus):
+            device = tmp_path / f"sys/bus/pci/devices/0000:{at:02x}:00.0"
+            device.mkdir(exist_ok=True)
+            for name, text in (("class", "0x030200"), ("vendor", "0x10de"), ("numa_node", str(at % 2))):
+                (device / name).write_text(f"{text}\n")
+    fields = {"gpu_interval_seconds": 0.1, **fields}
+    return Settings(directory=str(tmp_path), sysfs=str(tmp_path / "sys"), **fields)
+
+
+@contextlib.contextmanager
+def running(tmp_path, modules: dict[str, str], gpus_on_bus: int = 0, limits: Limits = LIMITS, **arguments):
+    modules = {name: f"support.node.fake_drivers:{kind}" for name, kind in modules.items()}
+    gpus = Gpus(settings(tmp_path, gpus_on_bus), modules=modules, limits=limits, **arguments)
+    gpus.start()
+    try:
+        yield gpus
+    finally:
+        gpus.close()
+
+
+def scrape(gpus: Gpus) -> Families:
+    families = Families("node")
+    with contextlib.suppress(NoData):
+        gpus.collect(families)
+    return families
+
+
+def scrape_seconds(gpus: Gpus, times: int = 9) -> float:
+    """How long a scrape takes: the median, since the machine may be busy with other tests."""
+    seconds = []
+    for _ in range(times):
+        start = time.monotonic()
+        scrape(gpus)
+        seconds.append(time.monotonic() - start)
+    return sorted(seconds)[times // 2]
+
+
+def wait_scrape(gpus: Gpus, look, what: str) -> Families:
+    def seen():
+        families = scrape(gpus)
+        return families if look(families) else None
+
+    return wait_until(seen, 20, what, every_seconds=0.05)
+
+
+def up(families: Families) -> dict[str, float]:
+    return {uuid: value for (uuid,), value in values(families, "goodput_gpu_up").items()}
+
+
+def kinds(families: Families) -> dict[str, float]:
+    return {kind: value for (kind,), value in values(families, "goodput_gpus").items()}
+
+
+def test_it_is_found_and_does_nothing_before_it_is_started(tmp_path):
+    assert Gpus in discover()
+    families = Families("node")
+    gpus = Gpus(settings(tmp_path, 2))
+    gpus.collect(families)
+    assert kinds(families) == {"expected": 2} and gpus.reports() == [] and gpus.seen() == []
+    gpus.close()
+    with pytest.raises(NoData):
+        Gpus(settings(tmp_path / "none", None)).collect(Families("node"))
+
+
+def test_gpus_expected_may_be_set(tmp_path):
+    families = Families("node")
+    Gpus(settings(tmp_path, 2, gpus_expected=8)).collect(families)
+    assert kinds(families) == {"expected": 8}
+
+
+def test_only_the_drivers_that_are_wanted_are_asked(tmp_path, monkeypatch):
+    found = ["dcgm", "nvml", "dcgm_endpoint"]
+    monkeypatch.setattr("goodput_exporters.collectors.gpus.collector.discover", lambda: found)
+    assert Gpus(settings(tmp_path))._names() == ["dcgm", "nvml"]
+    assert Gpus(settings(tmp_path, dcgm_endpoint="http://127.0.0.1:9400/metrics"))._names() == found
+    assert Gpus(settings(tmp_path, drivers=("nvml", "other")))._names() == ["nvml"]
+    gpus = Gpus(settings(tmp_path, drivers=()))
+    gpus.start()
+    assert gpus.reports() == [] and gpus.settle(0)
+
+
+def test_a_node_of_eight_gpus(tmp_path):
+    heard = []
+    with running(tmp_path, {"nvml": "Normal", "amd": "Absent"}, gpus_on_bus=8) as gpus:
+        gpus.listener = heard.append
+        assert gpus.settle(20.0)
+        families = scrape(gpus)
+        wait_until(lambda: heard, 5, "a sample to the listener")
+    assert up(families) == {f"GPU-{at}": 1 for at in range(8)}
+    assert kinds(families) == {"expected": 8, "seen": 8, "lost": 0, "unknown": 0}
+    assert {labels[4] for labels in values(families, "goodput_gpu_info")} == {"0", "1"}
+    assert values(families, "goodput_driver_up") == {("nvml",): 1}
+    assert len(values(families, "goodput_gpu_activity_ratio")) == 80
+    assert heard[0].driver == "nvml" and len(heard[0].gpus) == 8
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_finds_no_fault_with_the_series(tmp_path):
+    with running(tmp_path, {"nvml": "Normal"}, gpus_on_bus=8) as gpus:
+        assert gpus.settle(20.0)
+        families = scrape(gpus)
+
+    class Collected:
+        def collect(self):
+            return iter(families)
+
+    checked = subprocess.run(
+        ["promtool", "check", "metrics"], input=generate_latest(Collected()), capture_output=True, timeout=30
+    )
+    assert checked.returncode == 0, checked.stderr.decode()
+
+
+def test_while_a_driver_hangs_a_scrape_answers_at_once_and_its_values_go(tmp_path):
+    limits = Limits(stuck_seconds_min=1.0, open_seconds=20.0, backoff_seconds=30.0)
+    with running(tmp_path, {"nvml": "Hanging"}, gpus_on_bus=8, limits=limits) as gpus:
+        families = wait_scrape(gpus, lambda families: up(families), "the GPUs")
+        assert len(values(families, "goodput_gpu_power_watts")) == 8
+        hung = gpus._children[0]
+        wait_until(lambda: hung.report().age_seconds > 0.5, 5, "the hang", every_seconds=0.01)
+        assert hung.report().restarts["stuck"] == 0 and scrape_seconds(gpus) < 0.1
+        families = wait_scrape(gpus, lambda families: not any(up(families).values()), "that they are down")
+        assert len(up(families)) == 8, "down, and not gone"
+        for name in (
+            "goodput_gpu_power_watts",
+            "goodput_gpu_activity_ratio",
+            "goodput_gpu_energy_joules_total",
+        ):
+            assert values(families, name) == {}, "missing is never 0, nor what it was"
+        ages = values(families, "goodput_gpu_sample_age_seconds")
+        assert min(ages.values()) >= 1.0
+        assert kinds(families) == {"expected": 8, "seen": 0, "lost": 0, "unknown": 8}
+        assert values(families, "goodput_driver_up") == {("nvml",): 0}
+        later = scrape(gpus)
+        assert min(values(later, "goodput_gpu_sample_age_seconds").values()) > min(ages.values())
+        wait_scrape(
+            gpus,
+            lambda families: values(families, "goodput_driver_restarts_total")["nvml", "stuck"] == 1,
+            "its end",
+        )
+
+
+def test_a_hanging_driver_takes_nothing_from_another(tmp_path):
+    with running(tmp_path, {"dcgm": "HangsInOpen", "nvml": "Normal"}, gpus_on_bus=8) as gpus:
+        families = wait_scrape(
+            gpus,
+            lambda families: values(families, "goodput_driver_up").get(("dcgm",)) == 0,
+            "that dcgm is down",
+        )
+        assert values(families, "goodput_driver_up")["nvml",] == 1 and scrape_seconds(gpus) < 0.1
+        assert sum(up(families).values()) == 8 and kinds(families)["seen"] == 8
+
+
+def test_a_gpu_that_is_lost_and_comes_back(tmp_path, monkeypatch):
+    told = tmp_path / "told"
+    monkeypatch.setenv("GOODPUT_FAKE", str(told))
+
+    def tell(text: str) -> None:
+        (tmp_path / "draft").write_text(text)
+        (tmp_path / "draft").replace(told)
+
+    tell("1 2 3")
+    with running(tmp_path, {"nvml": "Told"}, gpus_on_bus=3) as gpus:
+        wait_scrape(gpus, lambda families: up(families) == {"GPU-1": 1, "GPU-2": 1, "GPU-3": 1}, "three GPUs")
+        tell("-1 2 3")
+        families = wait_scrape(gpus, lambda families: up(families)["GPU-1"] == 0, "that one is lost")
+        assert kinds(families) == {"expected": 3, "seen": 2, "lost": 1, "unknown": 0}
+        assert ("GPU-1",) not in values(families, "goodput_gpu_power_watts")
+        tell("1 2 3")
+        families = wait_scrape(gpus, lambda families: up(families)["GPU-1"] == 1, "that it is back")
+        assert kinds(families) == {"expected": 3, "seen": 3, "lost": 0, "unknown": 0}
+        assert ("GPU-1",) in values(families, "goodput_gpu_power_watts")
+
+
+def test_the_xid_that_took_a_gpu_away_stays_to_be_seen(tmp_path, monkeypatch):
+    told = tmp_path / "told"
+    monkeypatch.setenv("GOODPUT_FAKE", str(told))
+    told.write_text("1 xid")
+    with running(tmp_path, {"nvml": "Told"}) as gpus:
+        wait_scrape(
+            gpus, lambda families: values(families, "goodput_gpu_xid_errors_total"), "the XID"
+        )  # fmt: skip
+        told.write_text("-1")
+        families = wait_scrape(gpus, lambda families: up(families) == {"GPU-1": 0}, "that it is lost")
+        (labels,) = values(families, "goodput_gpu_xid_errors_total")
+        assert labels == ("bus", "GPU-1", "79")
+
+
+class Replayed(Gpus):
+    """Drivers' reports as the test says, at the time it says."""
+
+    def __init__(self, tmp_path):
+        self.now_ns = 0
+        super().__init__(settings(tmp_path, 0), monotonic_ns=lambda: self.now_ns)
+        self.said: list[Report] = []
+
+    def reports(self) -> list[Report]:
+        return self.said
+
+
+def test_a_gpu_is_lost_where_a_driver_that_answers_says_so_and_else_unknown(tmp_path):
+    gpus = Replayed(tmp_path)
+
+    def count(*said: Report, seconds: float) -> dict[str, float]:
+        gpus.now_ns, gpus.said = int(seconds * SECOND), list(said)
+        return {kind: number for kind, number in kinds(scrape(gpus)).items() if kind != "expected"}
+
+    def nvml(*names: int, at: int, lost: tuple[int, ...] = (), **fields) -> Report:
+        return report(
+            "nvml", sample(*(gpu(name, lost=name in lost) for name in names), at=at * SECOND), **fields
+        )
+
+    hung = nvml(1, 2, 3, at=0, lost=(3,), up=False, age_seconds=9.0)
+    other = report("amd", sample(gpu(9), at=20 * SECOND))
+    assert count(nvml(1, 2, 3, at=0), seconds=0) == {"seen": 3, "lost": 0, "unknown": 0}
+    assert count(nvml(1, 2, 3, at=0, lost=(3,)), seconds=0) == {"seen": 2, "lost": 1, "unknown": 0}
+    # What was lost before the driver hung stays so; the others may well be at work.
+    assert count(hung, seconds=20) == {"seen": 0, "lost": 1, "unknown": 2}
+    assert count(hung, other, seconds=20) == {"seen": 1, "lost": 1, "unknown": 2}
+    assert up(scrape(gpus)) == {"GPU-1": 0, "GPU-2": 0, "GPU-3": 0, "GPU-9": 1}
+    # Samples that are just too old, of a driver that counts as up still, say nothing either.
+    assert count(nvml(1, 2, 3, at=0, lost=(3,)), seconds=20) == {"seen": 0, "lost": 1, "unknown": 3}
+    # The next process answers, and has two of them.
+    assert count(nvml(1, 3, at=30), seconds=30) == {"seen": 2, "lost": 1, "unknown": 1}
+    assert count(hung, seconds=60)["unknown"] == 3
+    # A driver that says that there is nothing to drive has answered.
+    gone = report("nvml", up=False, age_seconds=30.0, empty=True)
+    assert count(gone, seconds=61)["lost"] == 3
+
+
+def test_who_is_gone_is_forgotten_after_an_hour(tmp_path):
+    gpus = Replayed(tmp_path)
+    gpus.said = [report("nvml", sample(gpu(1), gpu(2), at=0))]
+    gpus._xids.hear("nvml", sample(Gpu("GPU-1", readings={"xid/79/bus": 1.0})))
+    assert up(scrape(gpus)) == {"GPU-1": 1, "GPU-2": 1}
+    gpus.now_ns = 3599 * SECOND
+    gpus.said = [report("nvml", sample(gpu(2), at=gpus.now_ns))]
+    families = scrape(gpus)
+    assert up(families) == {"GPU-1": 0, "GPU-2": 1}
+    assert values(families, "goodput_gpu_sample_age_seconds")["GPU-1",] == 3599
+    assert len(values(families, "goodput_gpu_xid_errors_total")) == 1
+    gpus.now_ns = 3601 * SECOND
+    gpus.said = [report("nvml", sample(gpu(2), at=gpus.now_ns))]
+    assert up(scrape(gpus)) == {"GPU-2": 1} and gpus._xids.of({"GPU-1"}) == {}
+
+
+def test_who_is_gone_is_bounded_in_number(tmp_path, monkeypatch):
+    """MIG instances are made anew with each job, each with a uuid of its own."""
+    monkeypatch.setattr("goodput_exporters.collectors.gpus.collector.GONE_MAX", 16)
+    gpus = Replayed(tmp_path)
+    for at in range(60):
+        gpus.now_ns = at * SECOND
+        gpus.said = [report("nvml", sample(Gpu(f"MIG-{at}", parent="GPU-1"), at=gpus.now_ns))]
+        shown = up(scrape(gpus))
+        assert sum(shown.values()) == 1 and len(shown) <= 17
+    assert len(shown) == 17 and "MIG-43" in shown and "MIG-42" not in shown
+    assert kinds(scrape(gpus)) == {"expected": 0, "seen": 1, "lost": 0, "unknown": 0}
+
+
+def test_a_gpu_that_changes_its_name_with_its_driver_is_not_lost(tmp_path):
+    gpus = Replayed(tmp_path)
+    old = report("zzz", sample(Gpu("0000:01:00.0", pci="0000:01:00.0")))
+    gpus.said = [old]
+    assert up(scrape(gpus)) == {"0000:01:00.0": 1}
+    gpus.said = [report("amd", sample(Gpu("0xabc", pci="0000:01:00.0"))), old]
+    assert up(scrape(gpus)) == {"0xabc": 1}
+    gpus.said = [old]
+    assert up(scrape(gpus)) == {"0000:01:00.0": 1}
+
+
+def test_mig_instances_are_parts_of_one_gpu(tmp_path):
+    gpus = Replayed(tmp_path)
+    parts = [Gpu(f"MIG-{at}", parent="GPU-1", pci="0000:01:00.0") for at in range(3)]
+    gpus.said = [report("nvml", sample(Gpu("GPU-1", pci="0000:01:00.0"), *parts))]
+    assert kinds(scrape(gpus)) == {"expected": 0, "seen": 1, "lost": 0, "unknown": 0}
+    gpus.said = [report("nvml", sample(Gpu("GPU-1", pci="0000:01:00.0"), *parts[:1]))]
+    families = scrape(gpus)
+    assert (
+        kinds(families) == {"expected": 0, "seen": 1, "lost": 0, "unknown": 0} and up(families)["MIG-2"] == 0
+    )
+
+
+def test_until_a_driver_has_answered_none_is_said_to_be_seen(tmp_path):
+    gpus = Replayed(tmp_path)
+    gpus.said = [report("nvml", settled=False, age_seconds=None)]
+    assert kinds(scrape(gpus)) == {"expected": 0}
+    gpus.said = [report("nvml", absent=True)]
+    assert kinds(scrape(gpus)) == {"expected": 0, "seen": 0, "lost": 0, "unknown": 0}
+
+
+def test_closing_ends_all_drivers_within_a_second(tmp_path):
+    modules = {"dcgm": "HangsInOpen", "nvml": "Normal", "amd": "HangsInOpen", "other": "HangsInOpen"}
+    with running(tmp_path, modules) as gpus:
+        wait_scrape(gpus, lambda families: values(families, "goodput_driver_up").get(("nvml",)) == 1, "nvml")
+        children = list(gpus._children)
+        # Each that hangs takes 0.4 s to end: all have to be ended side by side.
+        wait_until(lambda: all(child.report().settled for child in children), 10, "that the others hang")
+        start = time.monotonic()
+        gpus.close()
+        assert time.monotonic() - start < 1.0
+        assert not any(child._thread.is_alive() for child in children)
+        assert up(scrape(gpus)) and not any(up(scrape(gpus)).values())
+
+
+def test_a_driver_that_was_replaced_is_told_once(settings, monkeypatch):
+    gpus = Gpus(settings, modules={})
+    report = Child("nvml").report()
+    told = {"restarts": dict(report.restarts), "problem": "stuck, silent for 5 s"}
+    monkeypatch.setattr(gpus, "reports", lambda: [dataclasses.replace(report, **told)])
+    assert gpus.troubles() == []
+    told["restarts"] = {**report.restarts, "stuck": 2}
+    (event,) = gpus.troubles()
+    assert (event.kind, event.device) == ("driver", "nvml") and "silent for 5 s" in event.text
+    assert gpus.troubles() == []

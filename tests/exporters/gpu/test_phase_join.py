@@ -1,0 +1,174 @@
+"""Activity and energy by phase: sums that close, hand-worked cases, and what mixtures teach."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from goodput_exporters.collectors.gpu_phases.phase_join import (
+    COVERED_NS_MAX,
+    NO_RANK,
+    PhaseJoin,
+    RankNow,
+    portion,
+)
+from goodput_exporters.gpu.gpu_sample import Gpu, Sample
+from goodput_exporters.push.backlog import Key
+
+SECOND = 10**9
+PHASES = ("none", "loader", "forward", "backward")
+COMPUTE = frozenset({"forward", "backward"})
+
+
+def key(rank: int = 0, pid: int = 100) -> Key:
+    return Key("r", rank, 1, pid, 5)
+
+
+def rank(totals, number: int = 0, gpu: str = "GPU-a", pid: int = 100) -> RankNow:
+    return RankNow(key(number, pid), gpu, pid, PHASES, COMPUTE, tuple(totals))
+
+
+def sample(at_ns: int, gpu: str = "GPU-a", driver: str = "nvml", pids=None, lost=False, **readings) -> Sample:
+    named = {
+        f"activity/{name}" if name not in ("energy", "power") else name: v for name, v in readings.items()
+    }
+    return Sample(driver, at_ns, [Gpu(gpu, readings=named, pids=pids, lost=lost)])
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1e18), st.integers(0, 10**15)), min_size=1, max_size=12),
+    st.integers(0, 10**15),
+)
+def test_parts_sum_to_the_amount_and_keep_to_their_caps(given, amount):
+    weights, caps = [weight for weight, _ in given], [cap for _, cap in given]
+    parts = portion(amount, weights, caps)
+    assert sum(parts) == min(amount, sum(caps))
+    assert all(0 <= part <= cap for part, cap in zip(parts, caps, strict=True))
+    free = portion(amount, weights)
+    assert sum(free) == amount and min(free) >= 0
+
+
+def test_what_is_above_a_cap_goes_to_the_others_by_weight():
+    assert portion(10, [1, 1, 2], [2, 9, 9]) in ([2, 2, 6], [2, 3, 5])
+    assert portion(10, [1, 0], [4, 9]) == [4, 6]
+    assert portion(7, [0, 0], [5, 5]) in ([5, 2], [4, 3], [3, 4])
+
+
+def test_a_sample_in_one_phase_is_that_phases():
+    join = PhaseJoin()
+    join.take(sample(0, sm=0.9, energy=1000.0), [rank([0, 0, 0, 0])])
+    join.take(sample(SECOND, sm=0.5, tensor=0.25, engine=0.75, energy=1300.5), [rank([0, 0, 0, SECOND])])
+    track = join.tracks["GPU-a"]
+    assert track.covered == {"backward": SECOND} and track.mixed_ns == 0
+    assert track.active == {
+        "sm": {"backward": SECOND // 2},
+        "tensor": {"backward": SECOND // 4},
+        "engine": {"backward": 3 * SECOND // 4},
+    }
+    assert track.energy == {"backward": 300_500_000}
+    assert join.hardware[key()].figures() == {
+        "compute_ns": SECOND,
+        "idle_ns": SECOND // 4,
+        "energy_mj": 300_500,
+    }
+
+
+def test_without_a_rank_a_gpu_is_idle_and_power_stands_in_for_a_counter():
+    join = PhaseJoin()
+    for second in range(3):
+        join.take(sample(second * SECOND, utilization=0.0, power=70.0), [])
+    track = join.tracks["GPU-a"]
+    assert track.covered == {NO_RANK: 2 * SECOND} and track.energy == {NO_RANK: 140_000_000}
+    assert track.active == {"utilization": {NO_RANK: 0}} and not join.hardware
+
+
+def test_first_time_shares_a_mixed_sample_and_a_phase_never_gets_more_than_its_time():
+    join = PhaseJoin()
+    join.take(sample(0, engine=0.0), [rank([0, 0, 0, 0])])
+    quarter = SECOND // 4
+    join.take(sample(SECOND, engine=0.5), [rank([0, 3 * quarter, quarter, 0])])
+    track = join.tracks["GPU-a"]
+    assert track.mixed_ns == SECOND
+    halves = {"loader": 3 * quarter // 2, "forward": quarter // 2}
+    assert track.active["engine"] == pytest.approx(halves, abs=2)
+    # From now on the loader is known to do nothing and forward everything.
+    for second in range(2, 60):
+        before = join.tracks["GPU-a"].totals[key()]
+        grown = list(before)
+        grown[1 if second % 2 else 2] += SECOND
+        join.take(sample(second * SECOND, engine=0.0 if second % 2 else 1.0), [rank(grown)])
+    active, before = dict(track.active["engine"]), list(track.totals[key()])
+    before[1], before[2] = before[1] + 3 * quarter, before[2] + quarter
+    join.take(sample(60 * SECOND, engine=0.25), [rank(before)])
+    learned = track.active["engine"]["forward"] - active["forward"]
+    assert 0.9 * quarter < learned <= quarter
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mixed_samples_teach_what_each_phase_does(seed):
+    """The truth is planted per phase; samples are as long as two steps or so, and steps vary as real ones do."""
+    chance = random.Random(seed)
+    truth = {"none": 0.3, "loader": 0.02, "forward": 0.7, "backward": 0.95}
+    join, totals, at, active = PhaseJoin(), [0, 0, 0, 0], 0, dict.fromkeys(PHASES, 0.0)
+    join.take(sample(0, engine=0.0), [rank(totals)])
+    for _ in range(2000):
+        lengths = [chance.randrange(1, 40), chance.choice((5, 5, 5, 400)), 200, chance.randrange(300, 500)]
+        lengths = [ns * 10**6 for ns in lengths]
+        totals = [total + ns for total, ns in zip(totals, lengths, strict=True)]
+        at += sum(lengths)
+        busy = sum(truth[phase] * ns for phase, ns in zip(PHASES, lengths, strict=True))
+        for phase, ns in zip(PHASES, lengths, strict=True):
+            active[phase] += truth[phase] * ns
+        join.take(sample(at, engine=busy / sum(lengths)), [rank(totals)])
+    track = join.tracks["GPU-a"]
+    assert sum(track.covered.values()) == at and track.covered == dict(zip(PHASES, totals, strict=True))
+    found = {phase: ns / track.covered[phase] for phase, ns in track.active["engine"].items()}
+    assert sum(track.active["engine"].values()) == pytest.approx(sum(active.values()), abs=2000)
+    # By time alone all would be near the mean, 0.7 or so.
+    assert found["loader"] < 0.1 and found["backward"] > 0.85, found
+    assert found["forward"] == pytest.approx(0.7, abs=0.1), found
+    hardware = join.hardware[key()]
+    compute = totals[2] + totals[3]
+    idle = compute - active["forward"] - active["backward"]
+    assert hardware.compute_ns == compute and hardware.idle_ns == pytest.approx(idle, rel=0.25)
+
+
+def test_two_ranks_share_a_gpu_in_equal_parts_and_are_found_by_pid():
+    join = PhaseJoin()
+    ranks = [rank([0, 0, 0, 0], gpu=""), rank([0, 0, 0, 0], 1, "", 101)]
+    join.take(sample(0, engine=0.5, pids=[100, 101, 7]), ranks)
+    ranks = [rank([0, 0, SECOND, 0], gpu=""), rank([0, SECOND, 0, 0], 1, "", 101)]
+    join.take(sample(SECOND, engine=0.5, power=100.0), ranks)
+    track = join.tracks["GPU-a"]
+    assert track.covered == {"forward": SECOND // 2, "loader": SECOND // 2}
+    assert join.hardware[key(0)].compute_ns == SECOND and join.hardware[key(1, 101)].compute_ns == 0
+    assert join.hardware[key(0)].energy_uj == join.hardware[key(1, 101)].energy_uj == 50_000_000
+
+
+def test_what_is_not_known_is_not_covered():
+    join = PhaseJoin()
+    join.take(sample(0, engine=1.0), [])
+    # A rank that came in between, and a sample after a long silence.
+    join.take(sample(SECOND, engine=1.0), [rank([0, 0, 9 * SECOND, 0])])
+    join.take(sample(2 * SECOND + COVERED_NS_MAX, engine=1.0), [rank([0, 0, 9 * SECOND, 0])])
+    assert join.tracks["GPU-a"].covered == {} and not join.hardware
+    join.take(sample(3 * SECOND + COVERED_NS_MAX), [rank([0, 0, 10 * SECOND, 0])])
+    assert join.tracks["GPU-a"].covered == {"forward": SECOND} and not join.tracks["GPU-a"].active
+
+
+def test_a_gpu_that_is_lost_or_restarted_or_known_twice():
+    join = PhaseJoin()
+    join.take(sample(0, energy=5000.0, power=10.0), [])
+    join.take(sample(SECOND, lost=True), [])
+    join.take(sample(SECOND + 1, driver="dcgm", power=500.0), [])  # nvml is followed
+    join.take(sample(2 * SECOND, energy=1.0, power=10.0), [])  # The counter began anew.
+    assert join.tracks["GPU-a"].energy == {NO_RANK: 20_000_000}
+    join.take(sample(9 * SECOND, driver="dcgm", power=500.0), [])  # nvml has been silent
+    join.take(sample(10 * SECOND, driver="dcgm", power=500.0), [])
+    assert join.tracks["GPU-a"].energy == {NO_RANK: 520_000_000}
+    join.hardware[key()] = None
+    join.forget(key())
+    assert not join.hardware

@@ -1,0 +1,153 @@
+"""Whatever drivers and pages say: nothing is raised, sums close, and nothing grows without bound."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from goodput_exporters.collectors.gpu_phases import phase_join
+from goodput_exporters.collectors.gpu_phases.phase_join import (
+    OTHER,
+    PHASES_MAX,
+    TRACKS_MAX,
+    PhaseJoin,
+    RankNow,
+)
+from goodput_exporters.collectors.gpu_phases.phase_rates import Rates
+from goodput_exporters.gpu import gpu_sample
+from goodput_exporters.gpu.gpu_sample import Gpu, Sample
+from goodput_exporters.push.backlog import Key
+
+SECOND = 10**9
+NAMES = ("activity/engine", "activity/utilization", "activity/sm", "energy", "power")
+numbers = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.floats(-1, 2),
+    st.sampled_from([0.0, 1.0, 5e-324, 1e308, -1e308, 1e290, 2.0**63]),
+)
+moments = st.one_of(
+    st.integers(-(2**63), 2**64 - 1), st.integers(0, 60 * SECOND), st.integers(0, 40), st.just(2**63)
+)
+gpus = st.builds(
+    Gpu,
+    st.sampled_from(["GPU-a", "GPU-b"]),
+    readings=st.dictionaries(st.sampled_from(NAMES), numbers),
+    pids=st.none() | st.lists(st.integers(0, 3), max_size=3),
+    lost=st.booleans(),
+)
+taken = st.builds(Sample, st.sampled_from(["nvml", "dcgm"]), moments, st.lists(gpus, max_size=4))
+phase_names = st.lists(st.sampled_from(["none", "loader", "forward", "idle", "other", "é", ""]), unique=True)
+
+
+@st.composite
+def ranks(draw) -> list[RankNow]:
+    found = []
+    for number in draw(st.sets(st.integers(0, 3))):
+        phases = tuple(draw(phase_names))
+        totals = tuple(draw(st.lists(st.integers(-5, 2**64) | st.integers(0, 60 * SECOND), max_size=8)))
+        at = draw(st.none() | st.integers(0, 5))
+        uuid = draw(st.sampled_from(["", "GPU-a", "GPU-b"]))
+        found.append(
+            RankNow(Key("r", number, 1, 9, 5), uuid, number, phases, frozenset(phases[1:3]), totals, at)
+        )
+    return found
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(taken, ranks()), max_size=12))
+def test_whatever_comes_sums_close(history):
+    join = PhaseJoin()
+    for sample, here in history:
+        gpu_sample.check(sample)
+        before = {uuid: _sums(track) for uuid, track in join.tracks.items()}
+        was = {uuid: track.monotonic_ns for uuid, track in join.tracks.items()}
+        join.take(sample, here)
+        for uuid, track in join.tracks.items():
+            covered, active, energy = (
+                now - then for now, then in zip(_sums(track), before.get(uuid, (0, 0, 0)), strict=True)
+            )
+            assert covered in (0, sample.monotonic_ns - was.get(uuid, 0))
+            assert covered <= phase_join.COVERED_NS_MAX
+            assert 0 <= active <= len(NAMES) * covered
+            assert 0 <= energy <= 2e12 * (covered / 1e9 + 1)
+    for track in join.tracks.values():
+        for parts in track.active.values():
+            assert all(0 <= ns <= track.covered[phase] for phase, ns in parts.items())
+        assert 0 <= track.mixed_ns <= sum(track.covered.values())
+    for hardware in join.hardware.values():
+        assert 0 <= hardware.idle_ns <= hardware.compute_ns and hardware.energy_uj >= 0
+
+
+def _sums(track) -> tuple[int, int, int]:
+    active = sum(sum(parts.values()) for parts in track.active.values())
+    return sum(track.covered.values()), active, sum(track.energy.values())
+
+
+@pytest.mark.parametrize("wrong", [2**63, 5 * 3600 * SECOND, -(2**63)])
+def test_one_sample_with_a_wrong_time_costs_two_windows_at_most(wrong):
+    join = PhaseJoin()
+    for at in (0, SECOND, wrong, 3 * SECOND, 4 * SECOND, 5 * SECOND):
+        join.take(Sample("nvml", at, [Gpu("GPU-a")]), [])
+    assert sum(join.tracks["GPU-a"].covered.values()) == 3 * SECOND
+
+
+@pytest.mark.parametrize("name", ["energy", "power"])
+def test_what_no_gpu_takes_is_left_out_and_the_next_is_taken(name):
+    join = PhaseJoin()
+    given = [100.0, 1e308, 200.0, 300.0] if name == "energy" else [0.0, 1e308, 100.0]
+    for second, value in enumerate(given):
+        join.take(Sample("nvml", second * SECOND, [Gpu("GPU-a", readings={name: value})]), [])
+    assert join.tracks["GPU-a"].energy == {"idle": 100_000_000}
+    assert sum(join.tracks["GPU-a"].covered.values()) == (len(given) - 1) * SECOND
+
+
+def test_phases_of_ever_new_runs_are_bounded_and_so_is_what_they_cost():
+    """Each run has names of its own; without a bound a sample takes minutes after thirty of them."""
+    join, began = PhaseJoin(), time.process_time()
+    for run in range(40):
+        names = tuple(f"p{run}.{i}" for i in range(27))
+        for second in range(3):
+            totals = tuple([second * SECOND // 27] * 27)
+            here = [
+                RankNow(Key(f"r{run}", n, 1, n, 5), "GPU-a", n, names, frozenset(), totals) for n in (1, 2)
+            ]
+            at = (3 * run + second) * SECOND
+            join.take(Sample("nvml", at, [Gpu("GPU-a", readings={"activity/sm": 0.5})]), here)
+    track = join.tracks["GPU-a"]
+    assert len(track.covered) == len(track.rates._products) == PHASES_MAX and OTHER in track.covered
+    assert "p0.0" in track.covered and "p39.0" not in track.covered
+    # Of each run's first sample, it is not known what part was its own.
+    assert sum(track.covered.values()) == 40 * 2 * SECOND
+    assert sum(track.active["sm"].values()) == 40 * SECOND
+    assert time.process_time() - began < 10
+
+
+def test_gpus_that_are_ever_new_are_bounded():
+    join = PhaseJoin()
+    for at in range(4):
+        join.take(Sample("nvml", at, [Gpu(f"GPU-{at}-{i}") for i in range(256)]), [])
+    assert len(join.tracks) == TRACKS_MAX and "GPU-0-0" in join.tracks
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    st.lists(
+        st.tuples(
+            st.dictionaries(st.integers(0, 9), st.floats(5e-324, 1), min_size=1, max_size=6),
+            st.dictionaries(st.sampled_from(["sm", "energy"]), st.floats(0, 1e15), min_size=1),
+            st.integers(1, phase_join.COVERED_NS_MAX),
+        ),
+        min_size=1,
+        max_size=30,
+    )
+)
+def test_equations_of_any_samples_have_a_finite_solution(samples):
+    rates = Rates()
+    for shares, means, spent_ns in samples:
+        whole = sum(shares.values())
+        rates.learn({f"p{i}": share / whole for i, share in shares.items()}, means, spent_ns)
+        for unit, mean in means.items():
+            assert all(abs(rate) < 1e24 for rate in rates.of_each(unit, [f"p{i}" for i in range(10)])), mean

@@ -1,0 +1,62 @@
+"""XIDs: a table that is well formed, and the errors that matter most for a training run, by hand."""
+
+import pytest
+
+from goodput_exporters.gpu.xid import ACTIONS, KINDS, SEVERITIES, XIDS, lookup
+
+# NVIDIA's catalogue names an immediate action for each of these: RESET_GPU, or a restart of the machine for 79.
+RESET = (46, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 158)
+RESTART_APP = (8, 11, 13, 25, 31, 32, 69, 80, 94)
+
+
+@pytest.mark.parametrize("xid", XIDS.values(), ids=lambda xid: str(xid.number))
+def test_an_entry_is_well_formed(xid):
+    assert XIDS[xid.number] is xid
+    assert xid.kind in KINDS and xid.severity in SEVERITIES and xid.action in ACTIONS
+    assert 0 < len(xid.name) <= 48 and "/" not in xid.kind
+    # What needs no action is no warning, and the reverse: an operator reads one or the other.
+    assert (xid.action == "none") <= (xid.severity == "info")
+    assert (xid.action in ("reset_gpu", "reboot_node")) <= (xid.severity != "info")
+
+
+def test_no_number_is_out_of_the_catalogue():
+    assert set(XIDS) <= set(range(1, 173))
+    assert len(XIDS) >= 115
+
+
+def test_what_the_catalogue_resets_is_reset():
+    assert {lookup(number).action for number in RESET} == {"reset_gpu"}
+    assert {lookup(number).severity for number in RESET} == {"critical"}
+    assert {lookup(number).action for number in RESTART_APP} == {"restart_app"}
+    assert {lookup(number).severity for number in RESTART_APP} == {"warning"}
+
+
+@pytest.mark.parametrize(
+    "number, kind, severity, action",
+    [
+        (13, "application", "warning", "restart_app"),
+        (31, "application", "warning", "restart_app"),
+        (43, "application", "warning", "restart_app"),
+        (45, "application", "warning", "see_other_xid"),
+        (48, "memory", "critical", "reset_gpu"),
+        (63, "memory", "info", "watch"),
+        (74, "link", "critical", "check_link"),
+        (79, "bus", "critical", "reboot_node"),
+        (92, "memory", "warning", "watch"),
+        (94, "memory", "warning", "restart_app"),
+        (119, "firmware", "critical", "reset_gpu"),
+        (137, "link", "warning", "see_other_xid"),
+        (145, "link", "critical", "check_link"),
+        (126, "gpu", "warning", "restart_app"),
+        (105, "video", "warning", "restart_app"),
+    ],
+)
+def test_the_errors_that_matter(number, kind, severity, action):
+    xid = lookup(number)
+    assert (xid.kind, xid.severity, xid.action) == (kind, severity, action)
+
+
+@pytest.mark.parametrize("number", [-1, 0, 1, 173, 999, 1 << 63])
+def test_an_unknown_number_is_a_warning_of_its_own_class(number):
+    xid = lookup(number)
+    assert (xid.number, xid.kind, xid.severity) == (number, "unknown", "warning")

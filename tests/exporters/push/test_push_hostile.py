@@ -1,0 +1,122 @@
+"""An aggregator that is not what it should be: what it says reaches no terminal, no label and little memory."""
+
+import gzip
+import logging
+import tracemalloc
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+from support.node.node_tree import samples
+from support.node.report_rows import report, row
+from support.node.series import collected as counts
+
+from goodput.metrics import Families
+from goodput.wire import schema
+from goodput_exporters.check import FAILED, _aggregator
+from goodput_exporters.push.pusher import ANSWER_BYTES_MAX, Pusher
+
+ACK = schema.encode(schema.Ack(1))
+
+
+class Hostile:
+    """Answers each POST with `status`, `headers` and `body`, and keeps the headers that came."""
+
+    def __init__(self):
+        outer = self
+        self.status, self.headers, self.body, self.asked = 200, {}, ACK, []
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                self.rfile.read(int(self.headers["Content-Length"]))
+                outer.asked.append(dict(self.headers))
+                self.send_response(outer.status)
+                for name, value in {"Content-Length": str(len(outer.body)), **outer.headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                try:
+                    self.wfile.write(outer.body)
+                except OSError:
+                    self.close_connection = True
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads, self.server.block_on_close = True, False
+        self.server.handle_error = lambda *_: None
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        self.thread = Thread(target=self.server.serve_forever, args=(0.02,), daemon=True)
+        self.thread.start()
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def hostile():
+    found = Hostile()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def pusher(hostile):
+    pusher = Pusher(hostile.url, "n0", timeout_seconds=5.0)
+    pusher.offer([report([row(1, 0)])])
+    yield pusher
+    pusher.stop(0.0)
+
+
+def test_a_bomb_is_not_unpacked(hostile, pusher):
+    hostile.headers = {"Content-Encoding": "gzip"}
+    hostile.body = gzip.compress(bytes(200 << 20), 9)
+    assert len(hostile.body) < ANSWER_BYTES_MAX
+    tracemalloc.start()
+    try:
+        assert pusher.push() == "unreachable"
+        found = _aggregator(hostile.url, "n0", pusher._credentials)
+        assert tracemalloc.get_traced_memory()[1] < 2 * len(hostile.body) + (1 << 20)
+    finally:
+        tracemalloc.stop()
+    assert found.status == FAILED and "Content-Encoding" in found.detail
+    assert {asked["Accept-Encoding"] for asked in hostile.asked} == {"identity"} and len(hostile.asked) == 2
+    for encoding in ("identity", "", "gzip, gzip", "br"):
+        hostile.headers, hostile.body = {"Content-Encoding": encoding}, ACK
+        assert pusher.push() == "unreachable", encoding
+    hostile.headers = {}
+    assert pusher.push() == "accepted"
+
+
+def test_an_answer_without_end_is_not_read_on(hostile, pusher):
+    hostile.body = bytes(ANSWER_BYTES_MAX + (1 << 20))
+    assert pusher.push() == "unreachable"
+    found = _aggregator(hostile.url, "n0", pusher._credentials)
+    assert found.status == FAILED and "too long" in found.detail
+
+
+@pytest.mark.parametrize("reason", ["\x1b]0;owned\x07", "x" * 4000, 'a"} 1\nfoo', "", "lie", "claim"])
+def test_what_it_writes_reaches_no_terminal_and_no_label(hostile, pusher, caplog, reason):
+    text = "\x1b[2J\r\ngoodput node: all is well\x9b31m\u202e"
+    hostile.body = schema.encode(schema.Ack(0, [schema.Rejection("r1", 0, reason, text)]))
+    with caplog.at_level(logging.WARNING):
+        assert pusher.push() == "accepted"
+    known = reason if reason == "claim" else "other"
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert f"({known})" in line and line.isprintable() and "all is well" in line and len(line) < 500
+    assert counts(pusher)["goodput_node_push_rejections_total", (known,)] == 1
+
+
+def test_reasons_are_few_whatever_it_says(hostile, pusher, caplog):
+    for number in range(1, 25):
+        hostile.body = schema.encode(schema.Ack(0, [schema.Rejection("r1", 0, f"r{number}", "no")]))
+        pusher.offer([report([row(number, 0)], sequence=number)])
+        assert pusher.push() == "accepted"
+    families = Families("node")
+    pusher.collect(families)
+    assert [key[1] for key in samples(families) if key[0].endswith("rejections_total")] == [("other",)]
+    assert len(caplog.records) == 1

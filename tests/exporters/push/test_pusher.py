@@ -1,0 +1,327 @@
+"""Pushing to a real HTTP server on loopback: up, down, slow, refusing, nonsensical."""
+
+import logging
+import socket
+import threading
+import time
+
+import pytest
+from support.node.aggregator import Aggregator
+from support.node.node_tree import samples, wait_until
+from support.node.report_rows import event, identity, report, row
+
+from goodput.metrics import Families
+from goodput.wire import schema
+from goodput_exporters.push.backlog import key_of
+from goodput_exporters.push.credentials import Credentials, Unreachable, read_token
+from goodput_exporters.push.pusher import BACKOFF_SECONDS_MAX, BATCH_ROWS_MAX, ROW_BYTES_MAX, Pusher
+
+
+@pytest.fixture
+def aggregator():
+    server = Aggregator()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def pushers():
+    started = []
+
+    def make(url, **given):
+        given = {"interval_seconds": 0.02, "timeout_seconds": 2.0, **given}
+        started.append(Pusher(url, "n0", **given))
+        return started[-1]
+
+    yield make
+    for pusher in started:
+        pusher.stop(0.0)
+
+
+def counts(pusher) -> dict:
+    families = Families("node")
+    pusher.collect(families)
+    return samples(families)
+
+
+def outcome(pusher, name: str) -> float:
+    return counts(pusher)["goodput_node_pushes_total", (name,)]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def rows(first: int, last: int) -> list[schema.StepRow]:
+    return [row(number, number - 1) for number in range(first, last + 1)]
+
+
+def test_what_was_acknowledged_is_not_sent_again(aggregator, pushers):
+    pusher = pushers(aggregator.url)
+    pusher.offer([report(rows(1, 3), [event(1, "mark", 0)])])
+    assert pusher.push() == "accepted"
+    assert pusher.push() == "nothing"
+    pusher.offer([report(rows(4, 4), sequence=2)])
+    assert pusher.push() == "accepted"
+    assert aggregator.rows() == {("r1", 0, 1): [1, 2, 3, 4]}
+    path, headers, _ = aggregator.requests[0]
+    assert path == "/api/v1/ingest" and headers["Content-Type"] == schema.CONTENT_TYPE
+    assert "Authorization" not in headers
+    assert aggregator.reports[0].node == "n0" and aggregator.reports[0].sent_ns > 0
+    assert outcome(pusher, "accepted") == 2 and counts(pusher)["goodput_node_backlog_rows", ()] == 0
+
+
+def test_down_then_up_loses_nothing(pushers):
+    port = free_port()
+    pusher = pushers(f"http://127.0.0.1:{port}", chance=lambda: 1.0)  # the shortest waits
+    pusher.offer([report(rows(1, 2))])
+    pusher.start()
+    wait_until(lambda: outcome(pusher, "unreachable") >= 1)
+    assert counts(pusher)["goodput_node_backlog_rows", ()] == 2
+    pusher.offer([report(rows(3, 5), sequence=2)])
+    server = Aggregator(port)
+    try:
+        wait_until(lambda: outcome(pusher, "accepted") >= 1)
+        assert server.rows() == {("r1", 0, 1): [1, 2, 3, 4, 5]}
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("status", [500, 502, 503])
+def test_server_errors_keep_everything(aggregator, pushers, status):
+    pusher = pushers(aggregator.url)
+    pusher.offer([report(rows(1, 2))])
+    aggregator.answer = lambda *_: (status, b"sorry")
+    assert pusher.push() == pusher.push() == "unreachable"
+    aggregator.answer = lambda *_: None
+    assert pusher.push() == "accepted" and aggregator.rows() == {("r1", 0, 1): [1, 2]}
+    assert outcome(pusher, "unreachable") == 2
+
+
+@pytest.mark.parametrize("status", [302, 401, 403, 404, 429])
+def test_a_wrong_call_keeps_everything(aggregator, pushers, status, caplog):
+    """A rotated token or a wrong path must not cost data."""
+    pusher = pushers(aggregator.url)
+    pusher.offer([report(rows(1, 2))])
+    aggregator.answer = lambda *_: (status, b"no token")
+    assert pusher.push() == pusher.push() == "rejected"
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"push to {aggregator.url}/api/v1/ingest: HTTP {status}: ") and "no token" in line
+    assert ("a token is needed" in line) == (status in (401, 403))
+    aggregator.answer = lambda *_: None
+    assert pusher.push() == "accepted" and aggregator.rows() == {("r1", 0, 1): [1, 2]}
+
+
+@pytest.mark.parametrize("answer", [b"", b"hello", schema.encode(identity()), b"\x93" * 200])
+def test_an_answer_that_is_no_acknowledgement_keeps_everything(aggregator, pushers, answer):
+    pusher = pushers(aggregator.url)
+    pusher.offer([report(rows(1, 2))])
+    aggregator.answer = lambda *_: (200, answer)
+    assert pusher.push() == "unreachable"
+    aggregator.answer = lambda *_: None
+    assert pusher.push() == "accepted" and aggregator.rows()["r1", 0, 1] == [1, 2, 1, 2]
+
+
+def test_a_slow_aggregator_delays_neither_offers_nor_scrapes(aggregator, pushers):
+    release = threading.Event()
+    aggregator.answer = lambda *_: release.wait(10) and None
+    pusher = pushers(aggregator.url)
+    pusher.offer([report(rows(1, 1))])
+    pusher.start()
+    wait_until(lambda: aggregator.requests)
+    began = time.monotonic()
+    for number in range(2, 50):
+        pusher.offer([report(rows(number, number), sequence=number)])
+        counts(pusher)
+        pusher.settled(key_of(identity()))
+    assert time.monotonic() - began < 2
+    release.set()
+    wait_until(lambda: counts(pusher)["goodput_node_backlog_rows", ()] == 0)
+    assert aggregator.rows() == {
+        ("r1", 0, 1): list(range(1, 50))
+    }  # each once: what was in flight is not repeated
+
+
+def test_a_timeout_keeps_everything(aggregator, pushers):
+    release = threading.Event()
+    aggregator.answer = lambda *_: release.wait(10) and None
+    pusher = pushers(aggregator.url, timeout_seconds=0.1)
+    pusher.offer([report(rows(1, 1))])
+    assert pusher.push() == "unreachable"
+    release.set()
+    assert pusher.push() == "accepted"
+
+
+def test_refused_ranks_are_counted_logged_once_and_not_sent_again(aggregator, pushers, caplog):
+    pusher = pushers(aggregator.url)
+    refused = schema.Rejection("r1", 1, "claim", "rank 1 of another world")
+    foreign = schema.Rejection("other", 9, "lie", "was never sent")
+    aggregator.answer = lambda sent, _: (200, schema.encode(schema.Ack(1, [refused, foreign])))
+    for number in range(1, 4):
+        pusher.offer([report(rows(number, number), sequence=number, rank=rank) for rank in (0, 1)])
+        assert pusher.push() == "accepted"
+    assert aggregator.rows() == {("r1", 0, 1): [1, 2, 3], ("r1", 1, 1): [1, 2, 3]}
+    found = counts(pusher)
+    assert found["goodput_node_push_rejections_total", ("claim",)] == 3
+    assert ("goodput_node_push_rejections_total", ("lie",)) not in found
+    assert ["rank 1 of another world" in record.getMessage() for record in caplog.records] == [True]
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_a_report_that_cannot_be_taken_is_halved_until_the_bad_rank_is_dropped(aggregator, pushers, status):
+    pusher = pushers(aggregator.url)
+    bad = 5
+
+    def answer(sent, _):
+        return (status, b"cannot") if any(rank.identity.rank == bad for rank in sent.ranks) else None
+
+    aggregator.answer = answer
+    pusher.offer([report(rows(1, 1), rank=rank) for rank in range(8)])
+    pusher.push()
+    assert aggregator.rows() == {("r1", rank, 1): [1] for rank in range(8) if rank != bad}
+    found = counts(pusher)
+    assert found["goodput_node_push_rejections_total", (f"http_{status}",)] == 1
+    assert found["goodput_node_backlog_rows", ()] == 0 and outcome(pusher, "rejected") >= 2
+    pusher.offer([report(rows(2, 2), sequence=2, rank=0)])
+    assert pusher.push() == "accepted"
+
+
+def test_a_body_that_is_too_large_is_sent_in_smaller_ones(aggregator, pushers):
+    aggregator.answer = lambda _, body: (413, b"too large") if len(body) > 3000 else None
+    pusher = pushers(aggregator.url)
+    pusher.offer([report(rows(1, 500), rank=rank) for rank in range(2)])
+    assert pusher.push() == "accepted"
+    assert aggregator.rows() == {("r1", rank, 1): list(range(1, 501)) for rank in range(2)}
+    assert not any(name == "goodput_node_push_rejections_total" for name, _ in counts(pusher))
+
+
+def test_batches_are_far_below_the_bound_of_a_body(aggregator, pushers):
+    wide = ("none", *(f"phase{n}" for n in range(26)))
+    huge = (schema.TIME_NS_MAX - 1,) * len(wide)
+    largest = schema.StepRow(*[schema.TIME_NS_MAX - 1] * 5, huge, huge)
+    assert len(schema.encode(largest)) <= ROW_BYTES_MAX
+    text = schema.EventRow(1 << 61, "checkpoint_committed", 1 << 61, 1 << 61, "\N{EURO SIGN}" * 64)
+    assert len(schema.encode(text)) <= ROW_BYTES_MAX
+    pusher = pushers(aggregator.url)
+    steps = [schema.StepRow(number, number, 0, 1, 0, huge, huge) for number in range(1, 4001)]
+    pusher.offer([report(steps, rank=rank, phases=wide) for rank in range(5)])
+    assert pusher.push() == "accepted"
+    assert {rank: len(numbers) for rank, numbers in aggregator.rows().items()} == {
+        ("r1", rank, 1): 4000 for rank in range(5)
+    }
+    assert len(aggregator.requests) == -(-20_000 // BATCH_ROWS_MAX)
+    assert max(length for _, _, length in aggregator.requests) < 5 << 20 < schema.BODY_BYTES_MAX
+
+
+def test_the_token_is_read_anew_for_each_push(aggregator, pushers, tmp_path):
+    token = tmp_path / "token"
+    pusher = pushers(aggregator.url, credentials=Credentials(str(token)))
+    pusher.offer([report(rows(1, 1))])
+    assert pusher.push() == "unreachable" and not aggregator.requests  # no token, no call
+    for number, text in ((2, "first\n"), (3, "second")):
+        token.write_text(text)
+        pusher.offer([report(rows(number, number), sequence=number)])
+        assert pusher.push() == "accepted"
+    assert [headers["Authorization"] for _, headers, _ in aggregator.requests] == [
+        "Bearer first",
+        "Bearer second",
+    ]
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", b"two words", b"line\nbreak", "ü".encode()])
+def test_a_file_that_holds_no_token(tmp_path, content):
+    (tmp_path / "token").write_bytes(content)
+    with pytest.raises(Unreachable):
+        read_token(str(tmp_path / "token"))
+
+
+def test_the_last_flush_sends_what_waits(aggregator, pushers):
+    pusher = pushers(aggregator.url, interval_seconds=3600.0)
+    pusher.start()
+    pusher.offer([report(rows(1, 4))])
+    pusher.stop(3.0)
+    assert aggregator.rows() == {("r1", 0, 1): [1, 2, 3, 4]}
+
+
+def test_the_last_flush_is_bounded(aggregator, pushers):
+    release = threading.Event()
+    aggregator.answer = lambda *_: release.wait(20) and None
+    pusher = pushers(aggregator.url, interval_seconds=3600.0, timeout_seconds=20.0)
+    pusher.start()
+    pusher.offer([report(rows(1, 1))])
+    began = time.monotonic()
+    pusher.stop(0.3)
+    assert time.monotonic() - began < 3
+    release.set()
+
+
+def test_waits_grow_to_thirty_seconds_and_are_spread():
+    for chance in (0.0, 0.5, 1.0):
+        pusher = Pusher("http://127.0.0.1:1", "n0", interval_seconds=5.0, chance=lambda chance=chance: chance)
+        waits = [pusher._wait_seconds(failures) for failures in range(1, 2000)]
+        assert waits[:5] == [seconds * (1 - chance / 2) for seconds in (1, 2, 4, 8, 16)]
+        assert all(0.5 <= wait <= BACKOFF_SECONDS_MAX for wait in waits)
+        assert pusher._wait_seconds(0) == pytest.approx(5.0 * (1 - chance / 10))
+        pusher.stop(0.0)
+
+
+def test_the_thread_survives_what_nobody_foresaw(aggregator, pushers, monkeypatch, caplog):
+    caplog.set_level(logging.WARNING)
+    pusher = pushers(aggregator.url, chance=lambda: 1.0)
+    pusher.offer([report(rows(1, 1))])
+    fails = iter([True])
+    post = pusher._post
+
+    def once_broken(body):
+        if next(fails, False):
+            raise ZeroDivisionError("a bug")
+        return post(body)
+
+    monkeypatch.setattr(pusher, "_post", once_broken)
+    pusher.start()
+    wait_until(lambda: outcome(pusher, "accepted") == 1)
+    assert outcome(pusher, "unreachable") == 1 and "a bug" in caplog.text
+
+
+def test_a_rank_that_cannot_be_encoded_is_dropped_alone(aggregator, pushers):
+    pusher = pushers(aggregator.url)
+    poison = identity(run="poison")
+    poison = schema.msgspec.structs.replace(poison, flops_per_step=10**20)
+    pusher.offer([report(rows(1, 3)), schema.msgspec.structs.replace(report(rows(1, 1)), identity=poison)])
+    pusher.push()
+    assert aggregator.rows() == {("r1", 0, 1): [1, 2, 3]}
+    assert counts(pusher)["goodput_node_backlog_rows", ()] == 0
+
+
+def test_while_nothing_waits_every_other_push_is_a_report_without_ranks(aggregator, pushers):
+    pusher = pushers(aggregator.url, interval_seconds=0.05, chance=lambda: 0.0)
+    assert pusher.push() == "nothing" and aggregator.requests == []
+    begun = time.monotonic()
+    pusher.start()
+    wait_until(lambda: len(aggregator.requests) >= 4)
+    assert time.monotonic() - begun > 3 * 2 * 0.05
+    assert [(told.node, told.ranks) for told in aggregator.reports[:4]] == [("n0", [])] * 4
+    assert outcome(pusher, "accepted") >= 3
+
+
+def test_with_something_to_send_there_is_no_report_without_ranks(aggregator, pushers):
+    pusher = pushers(aggregator.url)
+    pusher.offer([report(rows(1, 2))])
+    assert pusher.push(probes=True) == "accepted"
+    assert [len(told.ranks) for told in aggregator.reports] == [1]
+
+
+def test_an_aggregator_that_is_gone_shows_within_two_intervals_on_a_node_without_ranks(aggregator, pushers):
+    interval = 0.4
+    pusher = pushers(aggregator.url, interval_seconds=interval, chance=lambda: 0.0)
+    pusher.start()
+    wait_until(lambda: outcome(pusher, "accepted") >= 1)
+    aggregator.answer, gone = lambda *_: 1 / 0, time.monotonic()
+    wait_until(lambda: outcome(pusher, "unreachable") >= 1)
+    # Besides the two intervals, what a machine that is busy takes for a connection.
+    assert time.monotonic() - gone < 2 * interval + 0.5
+    # It is asked on, until it is back.
+    aggregator.answer, before = lambda *_: None, outcome(pusher, "accepted")
+    wait_until(lambda: outcome(pusher, "accepted") > before)

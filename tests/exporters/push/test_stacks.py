@@ -1,0 +1,343 @@
+"""Stacks on demand: whom the agent believes, that nothing waits for py-spy, and the real one on a stuck process."""
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from msgspec.structs import replace
+from support.node.aggregator import Aggregator
+from support.node.node_command import run
+from support.node.node_rank import PID, Rank
+from support.node.node_tree import samples, wait_until
+
+from goodput.metrics import Families
+from goodput.wire import schema
+from goodput_exporters.agent import Agent
+from goodput_exporters.push import stacks as stacks_module
+from goodput_exporters.push.stacks import Stacks, find_py_spy, printable, without_command
+
+ONE = schema.Wanted("r1", 0, "n0", 4242, 7)
+
+
+@pytest.fixture
+def made(tmp_path):
+    """`make(script, …)` gives Stacks whose py-spy is that shell script; all are stopped at the end."""
+    started = []
+
+    def make(script: str, owns=lambda process: True, **given) -> Stacks:
+        path = tmp_path / f"py-spy-{len(started)}"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        started.append(Stacks(owns, command=str(path), **given))
+        return started[-1]
+
+    yield make
+    for one in started:
+        one.stop()
+
+
+def outcomes(stacks: Stacks) -> dict:
+    families = Families("node")
+    stacks.collect(families)
+    return {name[1][0]: value for name, value in samples(families).items()}
+
+
+def only(stacks: Stacks) -> schema.Stack:
+    wait_until(stacks.pending)
+    (stack,) = stacks.pending()
+    return stack
+
+
+# ---- What becomes of a call
+
+
+def test_a_stack_waits_until_it_has_arrived(made):
+    stacks = made('echo "Process 1: python t.py --token secret"; echo "$@"', unix_ns=lambda: 5)
+    stacks.want([ONE])
+    stack = only(stacks)
+    assert stack == schema.Stack(ONE, 5, "Process 1\ndump --pid 4242 --nonblocking")
+    assert schema.is_stack(stack)
+    assert stacks.pending() == [stack], "until it is settled"
+    stacks.settled([schema.Stack(ONE, 5, "another")])
+    stacks.settled([stack])
+    assert stacks.pending() == []
+    assert outcomes(stacks) == {"taken": 1, "failed": 0, "ignored": 0}
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo 'Error: Permission denied (os error 13)' >&2; exit 1", "py-spy: Error: Permission denied (os error 13)"),
+        ("exit 3", "py-spy: exit status 3"),
+        ("kill -9 $$", "py-spy: exit status -9"),
+        ("exit 0", "py-spy: the process has no Python stack"),
+    ],
+)  # fmt: skip
+def test_what_goes_wrong_is_the_text(made, script, said):
+    stacks = made(script)
+    stacks.want([ONE])
+    assert only(stacks).text == said
+
+
+def test_without_py_spy_the_text_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(stacks_module, "find_py_spy", lambda: None)
+    stacks = Stacks(lambda process: True)
+    stacks.want([ONE])
+    assert "not installed on this node" in only(stacks).text
+    stacks.stop()
+
+
+def test_a_command_that_cannot_run_is_said(tmp_path):
+    stacks = Stacks(lambda process: True, command=str(tmp_path / "nowhere"))
+    stacks.want([ONE])
+    assert only(stacks).text == "py-spy: cannot be run: No such file or directory"
+    stacks.stop()
+
+
+def test_one_that_does_not_end_is_ended_with_all_it_started(made, tmp_path):
+    stacks = made(f"sleep 300 & echo $! > {tmp_path}/child; wait", seconds_max=0.3)
+    stacks.want([ONE])
+    assert only(stacks).text == "py-spy: gave no stack within 0.3 s"
+    child = int((tmp_path / "child").read_text())
+    wait_until(lambda: not os.path.exists(f"/proc/{child}") or _is_zombie(child))
+    assert outcomes(stacks)["failed"] == 1
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_nobody_waits_while_it_runs(made):
+    stacks = made("sleep 300", seconds_max=600)
+    began = time.monotonic()
+    stacks.want([ONE])
+    stacks.want([ONE])
+    assert stacks.pending() == []
+    outcomes(stacks)
+    assert time.monotonic() - began < 1
+    wait_until(lambda: stacks._child)
+    stacks.stop()
+    wait_until(stacks.pending)
+    assert stacks.pending()[0].text == "py-spy: exit status -9"
+
+
+def test_endless_and_unprintable_output_is_cut_and_cleaned(made):
+    stacks = made("yes 'frame\033[31m \t é' | head -c 1000000")
+    stacks.want([ONE])
+    stack = only(stacks)
+    assert schema.is_stack(stack)
+    assert 60_000 < len(stack.text) <= schema.STACK_CHARS_MAX
+    assert stack.text.startswith("frame?[31m") and "é" in stack.text
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"\xff\xfe\x00", b"\t" * 70_000, "\u202eé\u2028".encode(), bytes(range(256))]
+)
+def test_any_bytes_become_text_that_a_report_may_carry(said):
+    stack = schema.Stack(ONE, 1, printable(said))
+    assert schema.is_stack(stack)
+    report = schema.NodeReport("n0", 1, [], stacks=[stack])
+    assert schema.decode(schema.encode(report)).stacks == [stack]
+
+
+def test_the_command_line_of_the_process_is_left_out():
+    text = "Process 12: python train.py --api-key hunter2\nPython v3.11\n\nThread 1"
+    assert without_command(text) == "Process 12\nPython v3.11\n\nThread 1"
+    assert without_command("Process 12: x") == "Process 12" and without_command("other: x") == "other: x"
+
+
+# ---- Whom it believes
+
+
+def test_a_process_is_looked_into_once_a_minute(made, tmp_path):
+    now = [0.0]
+    stacks = made(f"echo one >> {tmp_path}/calls", monotonic=lambda: now[0])
+    calls = lambda: (tmp_path / "calls").read_text().count("one")  # noqa: E731
+    stacks.want([ONE, ONE])
+    stacks.settled([only(stacks)])
+    now[0] = 59.9
+    stacks.want([ONE])
+    now[0] = 60.1
+    stacks.want([ONE])
+    stacks.settled([only(stacks)])
+    stacks.want([replace(ONE, pid=5)])
+    assert only(stacks).of.pid == 5, "one after the other, so those before have been run"
+    assert calls() == 3
+
+
+def test_few_wait_and_few_are_remembered(made, monkeypatch):
+    blocked = made("sleep 300")
+    blocked.want([replace(ONE, pid=pid) for pid in range(16)])
+    assert len(blocked._queue) <= stacks_module.QUEUE_MAX
+    monkeypatch.setattr(stacks_module, "KNOWN_MAX", 3)
+    quick = made("exit 0")
+    for pid in range(6):
+        quick.want([replace(ONE, pid=pid)])
+        stack = only(quick)
+        assert stack.of.pid == pid
+        quick.settled([stack])
+    assert [process.pid for process in quick._begun] == [3, 4, 5]
+
+
+def test_what_is_too_long_is_not_kept_while_it_is_read():
+    length = 3 * schema.STACK_CHARS_MAX
+    child = SimpleNamespace(stdout=io.BytesIO(b"x" * length))
+    assert len(stacks_module._read(child)) == schema.STACK_CHARS_MAX
+    assert len(printable("é".encode() * length).encode()) == schema.STACK_CHARS_MAX
+
+
+def test_who_is_not_ours_is_ignored_and_counted(made):
+    stacks = made("echo never", owns=lambda process: False)
+    stacks.want([ONE] * 3)
+    assert outcomes(stacks) == {"taken": 0, "failed": 0, "ignored": 3}
+    assert stacks._thread is None and stacks.pending() == []
+    stacks.want([ONE] * 1000)
+    assert outcomes(stacks)["ignored"] == 3 + schema.WANTED_MAX
+
+
+def test_a_process_that_ended_while_it_waited_is_left_alone(made):
+    answers = iter([True, False])
+    stacks = made("echo never", owns=lambda process: next(answers))
+    stacks.want([ONE])
+    assert only(stacks).text == "py-spy: the process has ended"
+
+
+def test_only_a_living_rank_under_the_same_identity_is_ours(tree, ranks):
+    page = Rank(tree / "pages")
+    (report,) = ranks.look()
+    ours = schema.process_of(report.identity)
+    assert ours.pid == PID and ranks.owns(ours)
+    for wrong in ({"pid": 1}, {"pid": -1}, {"run": "r2"}, {"rank": 1}, {"host": "n1"}, {"start_ns": 0}):
+        assert not ranks.owns(replace(ours, **wrong)), wrong
+    stat = tree / "proc" / str(PID) / "stat"
+    text = stat.read_text()
+    assert "777" in text
+    stat.write_text(text.replace("777", "778"))
+    assert not ranks.owns(ours), "the pid is another process's by now"
+    stat.unlink()
+    assert not ranks.owns(ours)
+    assert page
+
+
+# ---- The agent
+
+
+def test_an_agent_that_was_not_told_to_never_looks_into_a_process(tree, clock):
+    arguments = {"sysfs": str(tree / "sys"), "procfs": str(tree / "proc"), "aggregator": "http://127.0.0.1:1"}
+    assert Agent(str(tree / "pages"), **arguments).stacks is None
+    with_stacks = Agent(str(tree / "pages"), py_spy=True, **arguments)
+    assert b'goodput_node_stacks_total{outcome="taken"} 0.0' in with_stacks.exposition()
+    assert Agent(str(tree / "pages"), py_spy=True, **{**arguments, "aggregator": None}).stacks is None
+
+
+def test_the_command_says_what_it_needs():
+    done = run("--py-spy")
+    assert (done.returncode, "--py-spy needs --aggregator" in done.stderr) == (2, True)
+    help_ = " ".join(run("--help").stdout.split())
+    assert "ptrace_scope" in help_ and "no variables, no command line" in help_
+
+
+STUCK = """
+import sys, time
+def read_shard_that_never_comes():
+    print("in", flush=True)
+    while True:
+        time.sleep(1000)
+read_shard_that_never_comes()
+"""
+
+
+@pytest.fixture
+def stuck():
+    process = subprocess.Popen([sys.executable, "-c", STUCK], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "in\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_the_real_py_spy_says_where_a_stuck_process_is(stuck):
+    if find_py_spy() is None:
+        pytest.skip("py-spy is not installed (the extra `stacks`)")
+    stacks = Stacks(lambda process: True)
+    stacks.want([replace(ONE, pid=stuck.pid), replace(ONE, pid=2**22 + 5)])
+    wait_until(lambda: len(stacks.pending()) == 2, seconds=30)
+    real, nobody = stacks.pending()
+    assert real.text.startswith(f"Process {stuck.pid}\n"), real.text
+    assert "read_shard_that_never_comes" in real.text and "time.sleep" not in real.text.splitlines()[0]
+    assert nobody.text.startswith("py-spy: ") and "rror" in nobody.text
+    assert stuck.poll() is None
+    stacks.stop()
+
+
+@pytest.fixture
+def open_folder():
+    """A directory that every user may enter, which tmp_path is not."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
+def test_the_real_py_spy_without_the_right_to_trace_says_so(stuck, open_folder):
+    """A process of another user, as seen by one without CAP_SYS_PTRACE."""
+    setpriv = shutil.which("setpriv")
+    if find_py_spy() is None or setpriv is None or os.getuid() != 0:
+        pytest.skip("needs py-spy, setpriv and root, to give the right up")
+    call, real = open_folder / "py-spy", open_folder / "real"
+    shutil.copy(find_py_spy(), real)
+    call.write_text(
+        f'#!/bin/sh\nexec {setpriv} --reuid=65534 --regid=65534 --clear-groups --no-new-privs {real} "$@"\n'
+    )
+    call.chmod(0o755)
+    stacks = Stacks(lambda process: True, command=str(call))
+    stacks.want([replace(ONE, pid=stuck.pid)])
+    wait_until(stacks.pending, seconds=30)
+    assert "ermission" in stacks.pending()[0].text
+    stacks.stop()
+
+
+def test_what_an_answer_asks_for_comes_with_the_next_push(tmp_path, processes):
+    """Old agents and old aggregators know neither field; a pid that is no rank's is not looked into."""
+    if find_py_spy() is None:
+        pytest.skip("py-spy is not installed (the extra `stacks`)")
+    (tmp_path / "pages").mkdir()
+    aggregator, asked = Aggregator(), threading.Event()
+
+    def answer(report, body):
+        wanted = [schema.process_of(rank.identity) for rank in report.ranks]
+        wanted += [
+            replace(wanted[0], pid=os.getpid()),
+            replace(wanted[0], pid=1),
+            replace(wanted[0], start_ns=0),
+        ]
+        asked.set()
+        return 200, schema.encode(schema.Ack(len(report.ranks), wanted=wanted))
+
+    aggregator.answer = answer
+    rank = processes(tmp_path / "pages")
+    rank.do("beat")
+    try:
+        timing = {"interval_seconds": 0.05, "push_interval_seconds": 0.05}
+        with Agent(str(tmp_path / "pages"), aggregator=aggregator.url, py_spy=True, **timing) as agent:
+            assert asked.wait(10)
+            brought = lambda: [stack for report in list(aggregator.reports) for stack in report.stacks]  # noqa: E731
+            wait_until(brought, seconds=30)
+            (stack,) = brought()
+            assert stack.of.pid == rank.pid and f"Process {rank.pid}" in stack.text
+            assert "main (" in stack.text, stack.text
+            wait_until(lambda: agent.stacks.pending() == [])
+            assert outcomes(agent.stacks)["taken"] == 1 and outcomes(agent.stacks)["ignored"] >= 3
+    finally:
+        aggregator.close()

@@ -1,0 +1,83 @@
+"""Deep looks as series of the agent: shown while their page is there, removed with it, and never trusted."""
+
+import copy
+import json
+import os
+
+from support.node.node_rank import Rank
+from support.node.node_tree import samples
+
+from goodput.metrics import Families
+from goodput.rank_page import deep_look
+
+MS = 1_000_000
+SEEN = {
+    "unix_ns": 0, "step": 3, "device": "CPU", "wall_ns": 10 * MS, "communication_ns": 3 * MS, "copy_ns": 0,
+    "states_ns": {"compute": 4 * MS, "communication": MS, "copy": 0, "loader": 5 * MS, "host": 0, "idle": 0},
+    "communication_hidden_ns": 2 * MS, "copy_hidden_ns": 0, "kernel_ns": 7 * MS, "gaps": 1, "late_gaps": 0,
+    "late_gaps_ns": 0, "top": [], "cause": None, "cost_ns": MS, "slowdown_ns": 0, "analysis_ns": 0,
+}  # fmt: skip
+LOOK = {
+    "version": 1, "run": "r1", "rank": 0, "attempt": 1, "unix_ns": 0, "looks": 2, "skipped": 1, "failed": 0, "why": "",
+    "cost_ns": 20 * MS, "every_ns": 600 * 10**9, "seen": SEEN,
+}  # fmt: skip
+
+
+def exposed(ranks, what="goodput_deep_look") -> dict:
+    families = Families("node")
+    ranks.look()
+    ranks.collect(families)
+    return {key: value for key, value in samples(families).items() if key[0].startswith(what)}
+
+
+def of_look(clock) -> dict:
+    return {**LOOK, "seen": {**copy.deepcopy(SEEN), "unix_ns": clock.unix_ns() - 30 * 10**9}}
+
+
+def test_series_of_a_look(tree, ranks, clock):
+    rank = Rank(tree / "pages")
+    assert exposed(ranks) == {}
+    deep_look.write(str(rank.path), of_look(clock))
+    found = exposed(ranks)
+    by_kind = {key[1][0]: value for key, value in found.items() if key[0] == "goodput_deep_look_seconds"}
+    assert by_kind == {
+        "compute": 0.004, "communication": 0.001, "copy": 0, "loader": 0.005, "host": 0, "idle": 0,
+        "communication_hidden": 0.002, "copy_hidden": 0, "kernel": 0.007,
+    }  # fmt: skip
+    assert found["goodput_deep_look_age_seconds", ("0", "r1")] == 30
+    assert found["goodput_deep_look_cost_seconds_total", ("0", "r1")] == 0.02
+    outcomes = {key[1][0]: value for key, value in found.items() if key[0] == "goodput_deep_looks_total"}
+    assert outcomes == {"done": 2, "skipped": 1, "failed": 0}
+    deep_look.write(str(rank.path), {**LOOK, "seen": None})
+    assert {key[0] for key in exposed(ranks)} == {
+        "goodput_deep_looks_total",
+        "goodput_deep_look_cost_seconds_total",
+    }
+
+
+def test_a_file_that_is_no_look_is_counted_and_takes_nothing_from_its_page(tree, ranks):
+    rank = Rank(tree / "pages")
+    with open(deep_look.path_of(str(rank.path)), "w") as file:
+        json.dump({**LOOK, "looks": "many"}, file)
+    assert exposed(ranks) == {}
+    families = Families("node")
+    ranks.collect(families)
+    found = samples(families)
+    assert found["goodput_node_page_errors_total", ("look",)] == 2
+    assert found["goodput_node_pages", ("live",)] == 1
+    assert found["goodput_node_pages", ("rejected",)] == 0
+    assert found["goodput_rank_alive", ("0", "r1")] == 1
+
+
+def test_it_is_removed_with_its_page(tree, ranks, clock):
+    rank = Rank(tree / "pages")
+    deep_look.write(str(rank.path), of_look(clock))
+    (tree / "pages" / "other.look.json").write_text("somebody else's")
+    ranks.look()
+    for path in (tree / "proc").glob("*/stat"):
+        path.unlink()
+    ranks.look()
+    clock.seconds = 61.0
+    ranks.look()
+    assert len(ranks.sweep(lambda key: True)) == 1
+    assert os.listdir(tree / "pages") == ["other.look.json"]

@@ -1,0 +1,131 @@
+"""The series of one rank: values worked by hand, and histograms against goodput.histograms.histogram as the oracle."""
+
+import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.node.node_rank import Rank
+from support.node.node_tree import samples
+
+from goodput.histograms.histogram import BINS, OCTAVE, SLOTS, Histogram, value_of
+from goodput.metrics import Families
+from goodput.rank_page import page
+from goodput_exporters.collectors.ranks.rank_series import bucket_counts, sum_of_bins
+
+MS = 1_000_000
+
+
+def blocks_of(bins: dict[int, int]) -> list[tuple[int, memoryview]]:
+    """Blocks as a page has them: whole octaves, the last with room beyond the overflow bin."""
+    blocks = []
+    for first in sorted({bin // OCTAVE * OCTAVE for bin in bins}):
+        words = array.array("Q", bytes(8 * OCTAVE))
+        for bin, count in bins.items():
+            if first <= bin < first + OCTAVE:
+                words[bin - first] = count
+        blocks.append((first, memoryview(words)))
+    return blocks
+
+
+counts = st.dictionaries(st.integers(0, SLOTS - 1), st.integers(1, 1 << 40), max_size=30)
+
+
+@given(counts)
+def test_buckets_agree_with_the_histogram_module(bins):
+    histogram = Histogram()
+    for first, block in blocks_of(bins):
+        histogram.add_dense(first, block[: SLOTS - first])
+    cumulative, expected = 0, []
+    for count in bucket_counts(blocks_of(bins)):
+        cumulative += count
+        expected.append(cumulative)
+    assert expected == [count for _, count in histogram.to_buckets()]
+
+
+@given(counts)
+def test_the_sum_is_bin_values_times_counts(bins):
+    expected = sum((65520 if bin == BINS else value_of(bin)) * count for bin, count in bins.items())
+    assert sum_of_bins(blocks_of(bins)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_each_bound_cuts_where_the_histogram_module_cuts():
+    """Every finite bin once: exhaustive, so that no bound is off by one bin."""
+    bins = dict.fromkeys(range(SLOTS), 1)
+    histogram = Histogram()
+    for first, block in blocks_of(bins):
+        histogram.add_dense(first, block[: SLOTS - first])
+    cumulative = 0
+    for (_, expected), count in zip(histogram.to_buckets(), bucket_counts(blocks_of(bins)), strict=True):
+        cumulative += count
+        assert cumulative == expected
+
+
+def test_values_of_a_rank(tree, ranks, clock):
+    rank = Rank(tree / "pages", stage=2, device_uuid="GPU-7")
+    rank.step({"loader": 200 * MS, "forward": 300 * MS}, samples=64)
+    rank.step({"loader": 2 * MS, "forward": 300 * MS}, samples=64)
+    rank.enter("communication")
+    rank.words[page.W_COST] = 1_500_000
+    ranks.look()
+    clock.seconds = 3.802
+    families = Families("node")
+    ranks.collect(families)
+    found = samples(families)
+    of_rank = ("0", "r1")
+    assert (
+        found["goodput_rank_info", ("1", "NVIDIA H100 80GB HBM3", "GPU-7", "dp0", "n0", "0", "r1", "2")] == 1
+    )
+    assert found["goodput_rank_alive", of_rank] == 1
+    assert found["goodput_rank_beat_age_seconds", of_rank] == pytest.approx(3.0)
+    assert found["goodput_rank_phase_age_seconds", ("communication", *of_rank)] == pytest.approx(3.0)
+    assert found["goodput_rank_step", of_rank] == 1
+    assert found["goodput_steps_total", of_rank] == 2
+    assert found["goodput_samples_total", of_rank] == 128
+    assert found["goodput_phase_seconds_total", ("host", "loader", *of_rank)] == pytest.approx(0.202)
+    assert ("goodput_phase_seconds_total", ("host", "backward", *of_rank)) not in found
+    assert found["goodput_sdk_cost_seconds_total", of_rank] == pytest.approx(0.0015)
+    assert found["goodput_sdk_dropped_total", ("0", "r1", "error")] == 0
+    # Two loader phases: 2 ms and 200 ms.
+    loader = {le: found["goodput_phase_duration_seconds_bucket", (le, "loader", *of_rank)] for le in BOUNDS}
+    assert [loader[le] for le in ("0.001", "0.003", "0.1", "0.3", "+Inf")] == [0, 1, 1, 2, 2]
+    assert found["goodput_phase_duration_seconds_sum", ("loader", *of_rank)] == pytest.approx(0.202)
+    assert found["goodput_step_duration_seconds_count", of_rank] == 2
+    assert found["goodput_step_duration_seconds_sum", of_rank] == pytest.approx(0.802, rel=2**-11)
+    assert not any(name.endswith("_bucket") and "backward" in labels for name, labels in found)
+
+
+BOUNDS = ("0.001", "0.003", "0.1", "0.3", "+Inf")
+
+
+def test_a_dead_rank_has_totals_and_no_ages(tree, ranks):
+    rank = Rank(tree / "pages")
+    rank.step({"forward": MS})
+    (tree / "proc" / str(rank.identity["pid"]) / "stat").unlink()
+    ranks.look()
+    families = Families("node")
+    ranks.collect(families)
+    found = samples(families)
+    assert found["goodput_rank_alive", ("0", "r1")] == 0 and found["goodput_steps_total", ("0", "r1")] == 1
+    assert not any("_age_seconds" in name for name, _ in found)
+
+
+def test_background_time_is_apart(tree, ranks):
+    rank = Rank(tree / "pages")
+    rank.words[page.W_BACKGROUND_TOTALS + 1] = 5 * MS
+    ranks.look()
+    families = Families("node")
+    ranks.collect(families)
+    found = samples(families)
+    assert found["goodput_background_phase_seconds_total", ("loader", "0", "r1")] == pytest.approx(0.005)
+    assert ("goodput_phase_seconds_total", ("host", "loader", "0", "r1")) not in found
+
+
+def test_a_scrape_between_two_looks_is_fresh_and_takes_nothing_from_the_next_look(tree, ranks):
+    rank = Rank(tree / "pages")
+    ranks.look()
+    rank.step({"forward": MS})
+    families = Families("node")
+    ranks.collect(families)
+    assert samples(families)["goodput_steps_total", ("0", "r1")] == 1
+    assert [len(report.steps) for report in ranks.look()] == [1]

@@ -1,0 +1,87 @@
+"""The exposition as text: byte for byte what prometheus_client writes of the same families."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from prometheus_client import generate_latest
+from prometheus_client.utils import floatToGoString
+
+from goodput.metrics import CATALOGUE, Families
+from goodput_exporters.server.exposition_text import Writer, number
+
+OURS = [metric for metric in CATALOGUE.values() if metric.exposer == "node"]
+BUCKETS = [("0.1", 1), ("2.5", 7), ("+Inf", 12_345_678)]
+texts = st.text(st.characters(codec="utf-8"), max_size=8)
+
+
+def fill(families: Families, metric, values: list[str], value: float) -> None:
+    labels = dict(zip(metric.labels, values, strict=True))
+    if metric.kind == "histogram":
+        families.add_histogram(metric.name, labels, BUCKETS, value)
+    else:
+        families.add(metric.name, labels, value)
+
+
+def oracle(families: Families) -> bytes:
+    return generate_latest(type("Parts", (), {"collect": lambda self: iter(families)})())
+
+
+@given(st.floats())
+def test_numbers(value):
+    assert number(value) == floatToGoString(value)
+
+
+@given(st.integers(-(2**70), 2**70))
+def test_whole_numbers(value):
+    assert number(value) == floatToGoString(value)
+
+
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_any_families(data):
+    writer = Writer()
+    for _ in range(2):  # The second from what is known of the first.
+        families = Families("node")
+        for metric in data.draw(st.lists(st.sampled_from(OURS), max_size=4)):
+            fill(families, metric, [data.draw(texts) for _ in metric.labels], data.draw(st.floats()))
+        assert writer.write([families]) == oracle(families)
+
+
+def test_every_series_of_the_catalogue():
+    families, again = Families("node"), Families("node")
+    for metric in OURS:
+        fill(families, metric, [f'{label} "\\\n' for label in metric.labels], 1_234_567.5)
+        fill(again, metric, [f'{label} "\\\n' for label in metric.labels], 2)
+    writer = Writer()
+    assert writer.write([families]) == oracle(families)
+    assert writer.write([again]) == oracle(again) != oracle(families)
+
+
+def test_a_family_of_two_parts_is_written_once_in_their_order():
+    parts = []
+    for device in ("b", "a"):
+        parts.append(Families("node"))
+        parts[-1].add("goodput_network_up", {"device": device}, 1)
+    whole = Families("node")
+    for device in ("b", "a"):
+        whole.add("goodput_network_up", {"device": device}, 1)
+    assert Writer().write(parts) == oracle(whole)
+
+
+def test_nothing_is_kept_of_series_that_are_gone():
+    writer = Writer()
+    for run in range(50):
+        families = Families("node")
+        families.add("goodput_rank_step", {"run": f"r{run}", "rank": "0"}, run)
+        families.add_histogram("goodput_step_duration_seconds", {"run": f"r{run}", "rank": "0"}, BUCKETS, 1)
+        writer.write([families])
+        assert len(writer._known) == 2
+
+
+def test_buckets_that_change_are_written_as_they_are():
+    writer = Writer()
+    for buckets in (BUCKETS, [("1.0", 3), ("+Inf", 4)], [("5.0", 3), ("+Inf", 4)]):
+        families = Families("node")
+        families.add_histogram("goodput_step_duration_seconds", {"run": "r", "rank": "0"}, buckets, 9.5)
+        assert writer.write([families]) == oracle(families)

@@ -1,0 +1,141 @@
+"""The agent's HTTP server over real sockets."""
+
+import http.client
+import socket
+import threading
+import time
+
+import httpx
+import pytest
+from support.node.node_tree import wait_until
+
+from goodput_exporters.server.server import CONNECTIONS_MAX, Server
+
+
+@pytest.fixture
+def health():
+    return []
+
+
+@pytest.fixture
+def server(health):
+    running = Server(lambda: b"goodput_host_cpus 4\n", lambda: health[0] if health else None)
+    running.start()
+    yield running
+    running.stop()
+
+
+def get(server, path: str) -> httpx.Response:
+    return httpx.get(server.url + path, timeout=10, trust_env=False)
+
+
+def test_port_zero_gives_the_real_port(server):
+    host, port = server.address
+    assert host == "127.0.0.1" and port > 0 and server.url == f"http://127.0.0.1:{port}"
+
+
+def test_metrics(server):
+    answer = get(server, "/metrics")
+    assert answer.status_code == 200 and answer.content == b"goodput_host_cpus 4\n"
+    assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert get(server, "/metrics?collect[]=host").status_code == 200
+
+
+def test_health(server, health):
+    assert (get(server, "/healthz").status_code, get(server, "/healthz").text) == (200, "ok\n")
+    health.append("the last look was long ago")
+    assert (get(server, "/healthz").status_code, get(server, "/healthz").text) == (
+        503, "the last look was long ago\n",
+    )  # fmt: skip
+
+
+def test_the_index_links_to_what_is_there(server):
+    text = get(server, "/").text
+    for path in ("/metrics", "/healthz"):
+        assert f'href="{path}"' in text
+
+
+@pytest.mark.parametrize("path", ["/metricsx", "/metrics/", "/../etc/passwd", "/%00"])
+def test_other_paths_are_not_found(server, path):
+    connection = http.client.HTTPConnection(*server.address, timeout=10)
+    connection.request("GET", path)
+    assert connection.getresponse().status == 404
+    connection.close()
+
+
+def test_other_methods_are_refused_and_head_has_no_body(server):
+    assert httpx.post(server.url + "/metrics", trust_env=False).status_code == 501
+    head = httpx.head(server.url + "/metrics", trust_env=False)
+    assert head.status_code == 200 and head.content == b"" and head.headers["Content-Length"] == "20"
+
+
+def test_one_connection_serves_many_scrapes(server):
+    with httpx.Client(trust_env=False) as client:
+        assert {client.get(server.url + "/metrics").status_code for _ in range(50)} == {200}
+
+
+def test_clients_that_hang_keep_nobody_out(server):
+    """Twice as many silent connections as there may be: the oldest are cut off, a scrape still works."""
+    hanging = []
+    try:
+        for _ in range(2 * CONNECTIONS_MAX):
+            client = socket.create_connection(server.address, timeout=10)
+            client.sendall(b"GET /metrics HTT")
+            hanging.append(client)
+        began = time.monotonic()
+        assert get(server, "/metrics").status_code == 200
+        assert time.monotonic() - began < 5
+        assert hanging[0].recv(1) == b""  # cut off
+        wait_until(lambda: len(server._server._open) <= CONNECTIONS_MAX)
+    finally:
+        for client in hanging:
+            client.close()
+
+
+def test_an_exposition_that_fails_is_an_answer_too():
+    def fail():
+        raise RuntimeError("no")
+
+    server = Server(fail, lambda: None)
+    server.start()
+    assert get(server, "/metrics").status_code == 500
+    assert get(server, "/healthz").status_code == 200
+    server.stop()
+
+
+def test_a_slow_scrape_does_not_block_health():
+    release = threading.Event()
+
+    def slow():
+        release.wait(10)
+        return b""
+
+    server = Server(slow, lambda: None)
+    server.start()
+    scrape = threading.Thread(target=get, args=(server, "/metrics"))
+    scrape.start()
+    assert get(server, "/healthz").status_code == 200
+    release.set()
+    scrape.join(10)
+    server.stop()
+
+
+def test_an_address_in_use_is_an_error(server):
+    with pytest.raises(OSError):
+        Server(lambda: b"", lambda: None, server.address)
+
+
+def test_ipv6():
+    try:
+        server = Server(lambda: b"x 1\n", lambda: None, ("::1", 0))
+    except OSError:
+        pytest.skip("no IPv6 loopback here")
+    server.start()
+    assert server.url.startswith("http://[::1]:") and get(server, "/metrics").status_code == 200
+    server.stop()
+
+
+def test_stop_without_start_and_twice():
+    server = Server(lambda: b"", lambda: None)
+    server.stop()
+    server.stop()

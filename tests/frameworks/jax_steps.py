@@ -1,9 +1,0 @@
-"""The JAX loop of docs/frameworks.md as it stands there, for test_jax.py: argv is the directory."""
-
-import framework_runs as runs
-from documented_loops import code_of
-
-names = {}
-exec(code_of("JAX"), names)
-names["goodput"].stop()
-runs.tell()

@@ -1,0 +1,149 @@
+"""The file of a deep look: what is written is read, and what no look can be is refused."""
+
+import copy
+import json
+import os
+
+import pytest
+
+from goodput.rank_page import deep_look
+from goodput.trace import STATES
+
+SEEN = {
+    "unix_ns": 5, "step": 640, "device": "CPU", "wall_ns": 1000, "communication_ns": 200, "copy_ns": 0,
+    "states_ns": {"compute": 500, "communication": 100, "copy": 0, "loader": 350, "host": 50, "idle": 0},
+    "communication_hidden_ns": 100, "copy_hidden_ns": 0, "kernel_ns": 700, "gaps": 3, "late_gaps": 2, "late_gaps_ns": 60,
+    "top": [{"name": "aten::mm", "kind": "operator", "count": 3, "ns": 400}],
+    "cause": {"state": "loader", "gain": 1.54, "advice": "More workers."},
+    "cost_ns": 7, "slowdown_ns": 3, "analysis_ns": 9,
+}  # fmt: skip
+LOOK = {
+    "version": 1, "run": "r", "rank": 2, "attempt": 1, "unix_ns": 6, "looks": 4, "skipped": 1, "failed": 0, "why": "",
+    "cost_ns": 21_000_000, "every_ns": 600 * 10**9, "seen": SEEN,
+}  # fmt: skip
+
+
+def changed(path: str, value) -> dict:
+    made = copy.deepcopy(LOOK)
+    *way, last = path.split(".")
+    inner = made
+    for name in way:
+        inner = inner[name]
+    inner[last] = value
+    return made
+
+
+def test_the_states_are_those_of_a_trace():
+    assert deep_look.STATES == STATES
+
+
+def test_what_is_written_is_read(tmp_path):
+    at = str(tmp_path / "r.2.1.page")
+    assert deep_look.read(at) is None
+    deep_look.write(at, LOOK)
+    assert deep_look.read(at, os.getuid()) == LOOK
+    deep_look.write(at, changed("seen", None))
+    assert deep_look.read(at)["seen"] is None
+    assert os.listdir(tmp_path) == ["r.2.1.page.look.json"]
+
+
+def test_a_place_that_cannot_be_written_raises_and_leaves_no_draft(tmp_path):
+    with pytest.raises(OSError, match="No such file"):
+        deep_look.write(str(tmp_path / "none" / "r.page"), LOOK)
+    (tmp_path / "r.page.look.json").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        deep_look.write(str(tmp_path / "r.page"), LOOK)
+    assert os.listdir(tmp_path) == ["r.page.look.json"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("version", 2),
+        ("run", 5),
+        ("rank", -1),
+        ("rank", True),
+        ("looks", 1.5),
+        ("cost_ns", 1 << 62),
+        ("why", None),
+        ("seen", []),
+        ("seen", "x"),
+        ("seen.wall_ns", 1001),
+        ("seen.states_ns.idle", 1),
+        ("seen.states_ns.idle", "0"),
+        ("seen.states_ns", {"compute": 1000}),
+        ("seen.top", 3),
+        ("seen.top", [{"name": "x"}]),
+        ("seen.top", [None]),
+        ("seen.cause", {"state": "loader"}),
+        ("seen.cause.state", "nothing"),
+        ("seen.cause.gain", float("nan")),
+        ("seen.cause.gain", "1"),
+        ("seen.cause.gain", 0),
+    ],
+)
+def test_what_no_look_can_be_is_refused(tmp_path, path, value):
+    (tmp_path / "r.page.look.json").write_text(json.dumps(changed(path, value)))
+    with pytest.raises(deep_look.LookError, match=r"r\.page\.look\.json"):
+        deep_look.read(str(tmp_path / "r.page"))
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"{", b"[]", b"5", b"\xff", b"[" * 30_000, b"1" * 10_000, b" " * (deep_look.BYTES_MAX + 1)]
+)
+def test_what_is_no_json_is_refused(tmp_path, raw):
+    (tmp_path / "r.page.look.json").write_bytes(raw)
+    with pytest.raises(deep_look.LookError):
+        deep_look.read(str(tmp_path / "r.page"))
+
+
+def test_only_a_file_of_the_pages_owner_is_read(tmp_path):
+    at = str(tmp_path / "r.page")
+    deep_look.write(at, LOOK)
+    with pytest.raises(deep_look.LookError, match="another user"):
+        deep_look.read(at, os.getuid() + 1)
+    os.rename(deep_look.path_of(at), tmp_path / "there")
+    os.symlink(tmp_path / "there", deep_look.path_of(at))
+    with pytest.raises(deep_look.LookError):
+        deep_look.read(at)
+    os.unlink(deep_look.path_of(at))
+    os.mkfifo(deep_look.path_of(at))
+    with pytest.raises(deep_look.LookError, match="no file"):
+        deep_look.read(at)
+
+
+def test_a_long_or_strange_name_is_cut_and_harmless():
+    made = changed("seen.top", [{"name": "a\x1b[31m" + "x" * 500, "kind": "k", "count": 1, "ns": 1}] * 50)
+    rows = deep_look.checked(made)["seen"]["top"]
+    assert len(rows) == deep_look.TOP_MAX
+    assert rows[0]["name"].startswith("a?[31m")
+    assert len(rows[0]["name"]) == deep_look.NAME_CHARACTERS_MAX
+    assert len(json.dumps(deep_look.checked(made))) < deep_look.BYTES_MAX
+
+
+def test_the_looks_of_a_directory_are_the_newest_of_each_rank(tmp_path):
+    for attempt in (1, 2):
+        at = tmp_path / f"r.2.{attempt}.page"
+        at.touch()
+        deep_look.write(str(at), {**LOOK, "attempt": attempt})
+    (tmp_path / "r.3.1.page").touch()
+    (tmp_path / "r.3.1.page.look.json").write_text("{")
+    deep_look.write(str(tmp_path / "gone.0.1.page"), LOOK)
+    looks, errors = deep_look.looks_in(str(tmp_path))
+    assert [one["attempt"] for one in looks] == [2]
+    assert len(errors) == 1
+    assert "r.3.1.page.look.json" in errors[0]
+
+
+def test_the_text_says_when_where_and_what_it_cost():
+    text = "\n".join(deep_look.lines(LOOK, 5 + 90 * 10**9))
+    assert "deep look of rank 2 at step 640, 90 s ago: 1 µs" in text
+    assert "compute 50.0 %, communication 10.0 %, loader 35.0 %, host 5.0 %" in text.replace("\n      ", " ")
+    assert "communication 200 ns, 50 % hidden" in text
+    assert "longest: aten::mm (3 times, 400 ns)" in text
+    assert "largest cause: loader. More workers." in text
+    assert "4 deep looks cost 21 ms in all, at most one each 10 min (1 skipped)" in text
+    assert max(map(len, text.splitlines())) <= deep_look.COLUMNS
+    nothing = deep_look.lines({**LOOK, "seen": None, "looks": 0, "failed": 3, "why": "no room"}, 0)
+    assert len(nothing) == 1
+    assert "last failure: no room" in nothing[0].replace("\n      ", " ")

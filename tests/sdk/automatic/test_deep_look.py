@@ -1,0 +1,424 @@
+"""When a deep look is taken and what it is charged to, with a profiler that does nothing but take time."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import types
+
+import pytest
+from support.servers.servers import wait_until
+
+from goodput.rank_page import page
+from goodput.rank_page.reader import Reader
+from goodput.sdk.automatic import deep_look, deep_look_child
+from goodput.sdk.automatic.deep_look import DeepLook, interval_ns, lengths
+from goodput.sdk.automatic.frameworks.torch import deep_look as patch
+from goodput.sdk.automatic.overhead_budget import CHECK_STEPS
+from goodput.sdk.automatic.step_detection import Automatic
+from goodput.sdk.startup.session import Session
+
+S = 10**9
+EVENTS = [
+    {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#9", "pid": 1, "tid": 1, "ts": 0, "dur": 100},
+    {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 20, "dur": 50},
+]
+
+
+class Optimizer:
+    """Something that a weak reference can be made to."""
+
+
+class Machine:
+    """A training of one rank and a torch in which the profiler takes `cost_ns` to stop, on clocks of its own."""
+
+    def __init__(self, directory, monkeypatch, every_ns=60 * S, **environ):
+        self.now_ns, self.spent_ns, self.cost_ns = 0, 0, 0
+        self.calls: list[str] = []
+        self.raises = ""
+        self.enabled = False
+        environ = {"GOODPUT_DIR": str(directory), "TMPDIR": str(directory), **environ}
+        os.makedirs(directory, exist_ok=True)
+        self.session = Session(environ)
+        self.session.start(run="r", rank=0, world_size=1)
+        self.auto = Automatic(self.session, functools.partial(self.session.define, state=None))
+        self.auto.budget.share = 0.005
+        self.look = DeepLook(self.auto, self.torch(), every_ns, environ, clock_ns=lambda: self.now_ns)
+        self.auto.deep_look = self.look
+        self.auto.after_step.append(self.look.after_step)
+        self.auto.now_and_then.append(self.look.now_and_then)
+        self.optimizer = Optimizer()
+        monkeypatch.setattr(deep_look, "perf_counter_ns", lambda: self.spent_ns)
+
+    def torch(self):
+        machine = self
+
+        class Profile:
+            def __init__(self, activities):
+                machine.calls.append(f"profile {activities}")
+
+            def start(self):
+                machine.does("start")
+                machine.enabled = True
+
+            def stop(self):
+                machine.does("stop")
+                machine.enabled = False
+                machine.spent_ns += machine.cost_ns
+
+            def export_chrome_trace(self, path):
+                machine.does("export")
+                with open(path, "w") as file:
+                    json.dump({"traceEvents": EVENTS}, file)
+
+        class Mark:
+            def __init__(self, name):
+                self.name = name
+
+            def __enter__(self):
+                machine.calls.append(self.name)
+
+            def __exit__(self, *_):
+                machine.calls.append("mark ends")
+
+        def disable():
+            machine.enabled = False
+
+        kinds = types.SimpleNamespace(CPU="cpu", CUDA="cuda")
+        flags = types.SimpleNamespace(_is_profiler_enabled=False)
+        return types.SimpleNamespace(
+            profiler=types.SimpleNamespace(profile=Profile, record_function=Mark, ProfilerActivity=kinds),
+            cuda=types.SimpleNamespace(is_initialized=lambda: False),
+            autograd=types.SimpleNamespace(
+                profiler=flags, _profiler_enabled=lambda: self.enabled, _disable_profiler=disable
+            ),
+        )
+
+    def does(self, what: str) -> None:
+        self.calls.append(what)
+        if what == self.raises:
+            raise RuntimeError(f"{what} fails")
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.auto.open_step()
+            self.auto.stepped(self.optimizer)
+
+    def round(self) -> None:
+        """Up to where it is looked whether a look is due, and the step after it."""
+        self.steps(CHECK_STEPS - self.session.recorder.steps % CHECK_STEPS)
+
+    def finish(self) -> None:
+        """Until the child is done."""
+        os.waitid(os.P_PID, self.look.analysis.child.pid, os.WEXITED | os.WNOWAIT)
+        self.look.collect()
+
+    def snapshot(self):
+        return Reader(self.session.writer.path, self.session.writer.fd).snapshot()
+
+
+@pytest.fixture
+def machine(directory, monkeypatch):
+    made = []
+
+    def make(**given) -> Machine:
+        made.append(Machine(directory, monkeypatch, **given))
+        made[0].round()
+        return made[0]
+
+    yield make
+    for one in made:
+        one.look.close()
+        one.session.stop("finished")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("10", 600), ("30s", 30), ("1h", 3600), ("0.001", 0.06), ("5m", 300), (" 2 ", 120), ("", 0), ("0", 0)],
+)
+def test_the_setting_is_minutes_or_a_time(text, seconds):
+    assert interval_ns(text, pytest.fail) == seconds * S
+
+
+@pytest.mark.parametrize("text", ["often", "-1", "nan", "inf", "1e300h", "s", "10 minutes"])
+def test_a_setting_that_is_no_time_is_said_and_off(text):
+    said = []
+    assert interval_ns(text, said.append) == 0
+    assert "GOODPUT_DEEP_LOOK" in said[0]
+
+
+def test_one_step_is_traced_when_its_time_has_come(machine):
+    one = machine()
+    one.round()
+    assert one.calls == []
+    one.now_ns = 61 * S
+    one.round()
+    number = one.session.recorder.steps
+    assert one.calls == ["profile ['cpu']", "start", f"ProfilerStep#{number}"]
+    one.steps(1)
+    assert one.calls[3:] == ["mark ends", "stop", "export"]
+    one.finish()
+    assert one.look.looks == 1
+    assert one.look.seen["wall_ns"] == 100_000
+    assert one.look.seen["step"] == number
+    one.steps(3 * CHECK_STEPS)
+    assert one.look.looks == 1
+
+
+def test_the_next_look_waits_until_the_cost_is_half_of_the_budget(machine):
+    one = machine()
+    one.cost_ns, one.now_ns = 2 * S, 61 * S
+    one.round()
+    one.steps(1)
+    assert one.look.every_ns == pytest.approx(2 * S / 0.0025, rel=0.01)
+    assert one.look.due_ns == pytest.approx(61 * S + 800 * S, rel=0.01)
+    one.finish()
+    one.cost_ns = 0
+    one.now_ns = 800 * S
+    one.round()
+    assert one.calls.count("start") == 1
+    one.now_ns = 862 * S
+    one.round()
+    assert one.calls.count("start") == 2
+    one.steps(1)
+    assert one.look.every_ns == 60 * S
+
+
+def test_its_cost_is_in_the_page_and_not_taken_for_the_budgets_own(machine):
+    one = machine()
+    one.round()
+    before, counted_ns = one.session.recorder.extra_cost_ns, one.auto.budget.counted_ns
+    one.cost_ns, one.now_ns = 2 * S, 61 * S
+    one.round()
+    one.steps(2)
+    assert one.snapshot().cost_ns >= 2 * S
+    assert one.look.cost_ns >= 2 * S
+    assert one.auto.budget.counted_ns - counted_ns >= 2 * S
+    # Another judgement of the budget neither counts it again nor hides its own measure behind it.
+    one.finish()
+    one.steps(3 * CHECK_STEPS)
+    assert 2 * S <= one.session.recorder.extra_cost_ns - before < 2.2 * S
+    assert one.auto.budget.counted_ns == pytest.approx(one.session.recorder.words[page.W_COST], abs=1e7)
+
+
+def test_the_profiler_runs_between_steps_in_a_phase_of_its_own(machine):
+    one = machine()
+    one.now_ns = 61 * S
+    one.round()
+    one.steps(2)
+    found = one.snapshot()
+    index = found.phases.index("deep_look")
+    assert found.totals[index] == found.steps[-1].outside[index] > 0
+    assert [step.step for step in found.steps] == list(range(len(found.steps)))
+    assert found.phase_states["deep_look"] == "unattributed"
+    assert sum(found.totals) == found.last_ns - found.identity["start_mono_ns"]
+
+
+def test_the_traced_step_never_rests(machine):
+    one = machine()
+    one.now_ns, one.auto.budget.phases_every = 61 * S, 4
+    while "start" not in one.calls:
+        one.steps(1)
+        assert not one.session.recorder.resting or "start" not in one.calls
+    assert one.session.recorder.plain is False
+    one.steps(1)
+    assert "stop" in one.calls
+    assert one.session.recorder.resting == 3
+
+
+def test_other_ranks_do_not_look_unless_they_are_told_to(machine):
+    one = machine(GOODPUT_DEEP_LOOK_RANK="1")
+    one.now_ns = 61 * S
+    one.round()
+    assert one.calls == []
+    one.look.rank = "all"
+    one.round()
+    assert "start" in one.calls
+
+
+def test_a_profiler_that_runs_is_left_alone_and_counted(machine):
+    one = machine()
+    one.now_ns, one.enabled = 61 * S, True
+    one.round()
+    assert one.calls == []
+    assert one.look.skipped == 1
+    assert one.look.due_ns == 121 * S
+
+
+@pytest.mark.parametrize("what", ["start", "stop", "export"])
+def test_after_three_failures_in_a_row_there_are_no_more(machine, capsys, what):
+    one = machine()
+    one.raises = what
+    for turn in range(1, 6):
+        one.now_ns = turn * 100 * S
+        one.round()
+        one.steps(1)
+        assert not one.enabled
+    assert one.look.failed == 3
+    assert one.calls.count("start") == 3
+    errors = capsys.readouterr().err
+    assert f"{what} fails" in errors
+    assert "there will be no more" in errors
+    assert one.snapshot().steps[-1].number > 5 * CHECK_STEPS
+
+
+def test_a_trace_that_is_broken_is_a_failure_that_says_why(machine, monkeypatch):
+    one = machine()
+    monkeypatch.setattr(sys.modules[__name__], "EVENTS", [])
+    one.now_ns = 61 * S
+    one.round()
+    one.steps(1)
+    one.finish()
+    assert (one.look.looks, one.look.failed, one.look.seen) == (0, 1, None)
+    assert "no event that can be used" in one.look.why
+    with open(one.session.writer.path + ".look.json") as file:
+        assert json.load(file)["failed"] == 1
+
+
+def test_without_the_setting_nothing_is_touched(directory):
+    session = Session({"GOODPUT_DIR": str(directory)})
+    auto = Automatic(session, functools.partial(session.define, state=None))
+    before = len(auto.now_and_then), len(auto.after_step)
+    for setting in ("", " ", "0"):
+        session.environ["GOODPUT_DEEP_LOOK"] = setting
+        patch.apply(None, auto)
+    assert auto.deep_look is None
+    assert (len(auto.now_and_then), len(auto.after_step)) == before
+
+
+def test_a_disk_without_room_takes_no_trace(machine, monkeypatch):
+    one = machine()
+    monkeypatch.setattr(deep_look, "TRACE_BYTES_MAX", 1 << 62)
+    one.now_ns = 61 * S
+    one.round()
+    assert one.calls == []
+    assert "MiB free" in one.look.why
+
+
+def test_a_trace_that_is_too_large_is_not_read(machine, monkeypatch):
+    one = machine()
+    one.now_ns = 61 * S
+    one.round()
+    monkeypatch.setattr(deep_look, "TRACE_BYTES_MAX", 10)
+    one.steps(1)
+    assert one.look.analysis is None
+    assert "at most 10 are read" in one.look.why
+    assert [name for name in os.listdir(one.session.environ["TMPDIR"]) if "trace" in name] == []
+
+
+def test_a_trace_is_kept_on_request_and_only_the_last(machine):
+    one = machine(GOODPUT_DEEP_LOOK_KEEP="1")
+    for turn in (1, 2):
+        one.now_ns = turn * 1000 * S
+        one.round()
+        one.steps(1)
+        one.finish()
+    kept = [name for name in os.listdir(one.session.environ["TMPDIR"]) if "trace" in name]
+    assert kept == ["r.0.1.page.trace.json"]
+
+
+def test_a_step_that_is_left_or_an_end_stops_the_profiler(machine):
+    one = machine()
+    for turn, leave in enumerate((one.auto.wake, one.auto.leave_step, one.look.close), 1):
+        one.now_ns = turn * 1000 * S
+        one.round()
+        assert one.enabled
+        leave()
+        assert not one.enabled
+        assert one.look.skipped == turn
+        one.steps(1)
+    assert "export" not in one.calls
+    assert one.look.failed == 0
+
+
+def test_an_interrupt_goes_on_to_the_user_and_leaves_no_profiler(machine, monkeypatch):
+    one = machine()
+    one.now_ns = 61 * S
+
+    def interrupted(what):
+        if what == "export":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(one, "does", interrupted)
+    one.round()
+    with pytest.raises(KeyboardInterrupt):
+        one.steps(1)
+    assert not one.enabled
+    one.steps(CHECK_STEPS)
+    assert one.snapshot().steps[-1].number >= 3 * CHECK_STEPS
+
+
+def test_lengths_are_of_steps_also_where_some_had_no_record(machine):
+    one = machine()
+    words, ring = one.session.recorder.words, page.W_STEP_RING
+    for number in range(1, one.session.recorder.steps + 1):
+        at = ring + (number - 1) * page.STEP_WORDS
+        words[at + page.R_START], words[at + page.R_END] = 1000 * number, 1000 * number + 500
+    newest = ring + (one.session.recorder.steps - 1) * page.STEP_WORDS
+    words[newest + page.R_END] += 70
+    assert lengths(one.session.recorder) == (570, 500)
+    # Of a rest of two steps there is one record, of both.
+    words[newest - page.STEP_WORDS + page.R_NUMBER] = 0
+    words[newest + page.R_END] += 570
+    assert lengths(one.session.recorder) == (570, 500)
+    one.session.recorder.steps = 1
+    assert lengths(one.session.recorder) == (500, 0)
+
+
+# -- the child
+
+
+def test_the_child_knows_nothing_of_the_trainer(tmp_path, monkeypatch):
+    program = (
+        "import os, json; print(json.dumps([dict(os.environ), os.getsid(0) == os.getpid(), os.nice(0)]))"
+    )
+    monkeypatch.setattr(deep_look_child, "command", lambda: [sys.executable, "-I", "-c", program])
+    environ = {**os.environ, "GOODPUT_AUTO": "1", "LOCAL_RANK": "3", "PYTHONPATH": "/x", "RANK": "3"}
+    with open("/dev/null") as file:
+        child = deep_look_child.Analysis(file.fileno(), environ)
+    os.waitid(os.P_PID, child.child.pid, os.WEXITED | os.WNOWAIT)
+    raw, cpu_ns = child.poll()
+    seen, own_session, nice = json.loads(raw)
+    assert own_session
+    assert nice in (0, 19)  # 19 as soon as its parent has said so
+    assert seen["GOODPUT_DISABLE"] == "1"
+    assert not {"GOODPUT_AUTO", "LOCAL_RANK", "PYTHONPATH", "RANK"} & set(seen)
+    assert cpu_ns > 0
+    assert not os.path.exists(f"/proc/{child.child.pid}")
+
+
+def test_a_child_that_takes_too_long_is_killed_and_nobody_waits(monkeypatch):
+    monkeypatch.setattr(
+        deep_look_child, "command", lambda: [sys.executable, "-c", "import time; time.sleep(60)"]
+    )
+    with open("/dev/null") as file:
+        child = deep_look_child.Analysis(file.fileno())
+    assert child.poll() is None
+    monkeypatch.setattr(deep_look_child, "SECONDS_MAX", 0)
+    assert child.poll() is None
+    asked = os.WEXITED | os.WNOWAIT | os.WNOHANG
+    wait_until(lambda: os.waitid(os.P_PID, child.child.pid, asked), 20, "the child's death", 0.01)
+    with pytest.raises(ValueError, match="longer than"):
+        child.poll()
+    assert not os.path.exists(f"/proc/{child.child.pid}")
+
+
+def test_a_child_that_somebody_else_has_reaped_still_has_its_result(monkeypatch):
+    monkeypatch.setattr(deep_look_child, "command", lambda: [sys.executable, "-I", "-c", "print(5)"])
+    with open("/dev/null") as file:
+        child = deep_look_child.Analysis(file.fileno())
+    os.waitpid(child.child.pid, 0)
+    assert child.poll() == (b"5\n", 0)
+
+
+def test_an_ended_child_is_gone(monkeypatch):
+    monkeypatch.setattr(
+        deep_look_child, "command", lambda: [sys.executable, "-c", "import time; time.sleep(60)"]
+    )
+    with open("/dev/null") as file:
+        child = deep_look_child.Analysis(file.fileno())
+    child.end()
+    assert not os.path.exists(f"/proc/{child.child.pid}")
+    child.end()

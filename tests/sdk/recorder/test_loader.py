@@ -1,0 +1,83 @@
+"""`goodput.loader`: any iterable's waits, without steps of its own."""
+
+from __future__ import annotations
+
+import pytest
+from support.sdk.checks import check
+
+WAITS = """
+def slow(count):
+    for i in range(count):
+        time.sleep(0.02)
+        yield i
+"""
+
+
+def test_waits_are_the_loaders_and_no_steps_are_made(sdk):
+    outcome = sdk(
+        WAITS
+        + """
+seen = []
+for item in goodput.loader(slow(5)):
+    seen.append(item)
+    work()
+tell(seen)
+"""
+    )
+    snapshot = check(outcome.snapshot())
+    spent = dict(zip(snapshot.phases, snapshot.totals, strict=True))
+    assert outcome.told == [[0, 1, 2, 3, 4]] and snapshot.steps_done == 0
+    assert 0.1e9 <= spent["loader"] < 0.2e9
+
+
+def test_inside_hand_made_steps_it_is_part_of_them(sdk):
+    outcome = sdk(
+        WAITS
+        + """
+items = iter(goodput.loader(slow(4)))
+for _ in range(2):
+    with goodput.step():
+        next(items), next(items)
+"""
+    )
+    snapshot = check(outcome.snapshot())
+    assert snapshot.steps_done == 2
+    assert sum(snapshot.steps[-1].totals) - sum(snapshot.steps[-1].outside) >= 0.08e9
+
+
+@pytest.mark.parametrize("evaluating", [False, True])
+def test_beside_automatic_instrumentation_a_fetch_opens_a_step_unless_it_evaluates(sdk, evaluating):
+    outcome = sdk(
+        WAITS
+        + f"""
+from goodput.sdk.automatic.step_detection import Automatic
+auto = goodput._session.automatic = Automatic(goodput._session, goodput.phase)
+goodput.start(run="r")
+if {evaluating}:
+    auto.start_evaluation()
+for item in goodput.loader(slow(2)):
+    tell(bool(goodput._session.recorder.step_start_ns))
+"""
+    )
+    spent = dict(zip(outcome.snapshot().phases, outcome.snapshot().totals, strict=True))
+    assert outcome.told == [not evaluating] * 2
+    assert spent["evaluation" if evaluating else "loader"] >= 0.04e9
+    # Making the iterator is a little of the loader's in any case.
+    assert spent["loader" if evaluating else "evaluation"] < 0.02e9
+
+
+def test_what_the_iterable_raises_is_the_users_and_the_phase_is_left(sdk):
+    outcome = sdk(
+        """
+def broken():
+    yield 1
+    raise ValueError("mine")
+try:
+    for item in goodput.loader(broken()):
+        pass
+except ValueError as error:
+    tell(str(error))
+tell(goodput._session.recorder.depth)
+"""
+    )
+    assert outcome.told == ["mine", 0]

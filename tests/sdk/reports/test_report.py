@@ -1,0 +1,284 @@
+"""`goodput.report()` and `goodput report`: the account of what lies on this machine, which closes to 100.0 %."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+from support.sdk import sdk_process
+from support.sdk.checks import check
+
+from goodput.rank_page import page
+from goodput.sdk.reports.local_accounts import runs_in
+
+TRAIN = """
+goodput.start(run="r", rank={rank}, world_size=2, flops_per_step=1e6, peak_flops_per_second=1e12, gpu_hour_cost=2.0)
+for i in goodput.steps(range(20), samples=4):
+    with goodput.phase("h2d"): spin(50)
+    work()
+    with goodput.phase("mine", "productive"): spin(50)
+    with goodput.phase("communication"): spin(20)
+    if i == 10:
+        with goodput.checkpoint(): spin(100)
+with goodput.phase("evaluation"): spin(300)
+"""
+
+
+def percents(text: str) -> list[float]:
+    """The percents of a printed table's states, and of its total."""
+    return [float(found) for found in re.findall(r"^  \S+ +\d+\.\d+ +(\d+\.\d)%", text, re.M)]
+
+
+def check_closed(account: dict) -> None:
+    assert abs(sum(account["states"].values()) - account["gpu_seconds"]) < 1e-6
+    assert abs((account["end"] - account["start"]) * len(account["ranks"]) - account["gpu_seconds"]) < 1e-6
+    for rank in account["ranks"]:
+        assert abs(sum(rank["states"].values()) - (account["end"] - account["start"])) < 1e-6
+        assert min(rank["states"].values()) >= 0
+
+
+def check_table(text: str) -> None:
+    *states, total = percents(text)
+    assert total == 100.0 and round(sum(states), 1) == 100.0, text
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "", "goodput.stop()", "with goodput.phase('h2d'): ask()", "with goodput.step(): ask()",
+        "for i in goodput.steps([1]): ask()", "goodput.phase('forward').__enter__()", "goodput.resumed(3)",
+        "goodput.resumed(3)\nfor i in goodput.steps(range(9)): work()\nask()", "goodput.stop('failed')",
+    ],
+)  # fmt: skip
+def test_the_report_of_the_process_closes_at_any_moment(sdk, moment):
+    out = sdk(f"""
+def ask():
+    report = goodput.report()
+    tell([report.account, str(report), repr(report) == str(report)])
+{TRAIN.format(rank=0)}
+{moment}
+ask()
+""")
+    for account, text, same in out.told:
+        check_closed(account)
+        check_table(text)
+        assert same and "goodput itself cost" in text and account["run"] == "r"
+        assert [rank["rank"] for rank in account["ranks"]] == [0]
+    # A page of its own for what follows resumed(); of a run that failed, what the checkpoint at step 10 kept.
+    kept = 9 * moment.count("range(9)") if "resumed" in moment else 11 if "failed" in moment else 20
+    assert out.told[-1][0]["steps"]["kept"] in (kept, kept + 1) and not out.errors
+
+
+def test_the_report_before_any_step_and_where_nothing_is_measured(sdk):
+    out = sdk("""
+        tell([goodput.report().account, str(goodput.report())])
+        goodput.start(run="r")
+        report = goodput.report()
+        tell([report.account["states"]["startup"] > 0, report.account["steps"]])
+        goodput.report().account["run"] = "mine"  # a copy of the user's own
+        tell(goodput.report().account["run"])
+    """)
+    assert out.told[0] == [{}, "goodput: nothing is measured in this process"]
+    assert out.told[1] == [True, {"kept": 0, "lost": 0}] and out.told[2] == "r"
+
+
+def test_the_report_says_what_was_refused(sdk):
+    out = sdk("""
+        goodput.phase("x" * 99)
+        with goodput.step(): pass
+        goodput.phase("x" * 99)
+        tell(str(goodput.report()))
+    """)
+    assert "refused or lost: 1 phase, 2 error" in out.told[0]
+
+
+def test_the_report_from_other_threads_leaves_the_step_thread_alone(sdk):
+    out = sdk("""
+        goodput.start(run="r")
+        over, accounts = threading.Event(), []
+        def look():
+            while not over.is_set(): accounts.append(goodput.report().account)
+        def background():
+            while not over.is_set():
+                with goodput.phase("h2d"): pass
+        threads = [threading.Thread(target=target) for target in (look, look, background)]
+        sys.setswitchinterval(1e-5)
+        for thread in threads: thread.start()
+        for i in goodput.steps(range(3000)): work()
+        over.set()
+        for thread in threads: thread.join()
+        with goodput.step(): pass
+        tell([len(accounts), all(account for account in accounts)])
+    """)
+    ((looks, whole),) = out.told
+    assert looks > 2 and whole
+    snapshot = check(out.snapshot())
+    assert snapshot.steps_done == 3001 and snapshot.drops["phase"] == 0
+
+
+def test_the_report_from_another_thread_does_not_enter_what_waits_for_the_step_thread(sdk):
+    out = sdk("""
+        goodput.start(run="r")
+        def other():
+            with goodput.phase("h2d"): pass
+            goodput.mark("other")
+            assert goodput.report().account
+            tell([snapshot().background, len(snapshot().events)])
+        thread = threading.Thread(target=other)
+        thread.start(); thread.join()
+        goodput.report()
+        tell([snapshot().background, len(snapshot().events)])
+    """)
+    assert out.told == [[0, 0], [1, 1]]
+
+
+# -- the command
+
+
+def command(directory, *arguments, **given) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-S", "-m", "goodput", "report", *arguments], capture_output=True, text=True, timeout=60,
+        env=sdk_process.environment(directory, False, given), errors="replace",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def trained(directory, pure):
+    """Two ranks of a run, and another run whose name is not for terminals."""
+    for rank in (0, 1):
+        assert sdk_process.run(TRAIN.format(rank=rank), directory, pure).status == 0
+    other = "goodput.start(run='other\\x1b[31m run')\nfor i in goodput.steps(range(3)): work()\nos._exit(0)"
+    sdk_process.run(other, directory, pure)
+    return directory
+
+
+def test_the_command_prints_a_table_for_each_run(trained):
+    done = command(trained)
+    assert done.returncode == 0 and not done.stderr
+    tables = done.stdout.split("run ")[1:]
+    assert [table.split(":")[0] for table in done.stdout.split("\nrun ")] == [
+        "run other?[31m run",
+        "r",
+    ] and tables
+    for table in re.split(r"^run ", done.stdout, flags=re.M)[1:]:
+        check_table(table)
+
+
+def test_the_command_prints_documents(trained):
+    done = command(trained, "--json", "--run", "r")
+    (document,) = map(json.loads, done.stdout.splitlines())
+    check_closed(document)
+    assert document["steps"] == {"kept": 40, "lost": 0} and [r["rank"] for r in document["ranks"]] == [0, 1]
+    # The excess of each rank's first step is called compilation.
+    assert document["states"]["productive"] + document["states"]["compile"] > 40 * 70e-6
+    assert document["states"]["checkpoint"] > 2 * 100e-6 and document["factors"]["mfu"] > 0
+    everything = command(trained, "--json")
+    assert [json.loads(line)["run"] for line in everything.stdout.splitlines()] == ["other?[31m run", "r"]
+
+
+def test_the_command_takes_its_directory_from_the_arguments_or_the_environment(trained, tmp_path):
+    assert command(tmp_path, "--directory", str(trained), "--json").stdout.count("\n") == 2
+    assert command(trained, "--json").stdout.count("\n") == 2
+
+
+def test_hostile_pages_beside_good_ones_are_skipped_and_named(trained):
+    good = command(trained, "--json").stdout.count("\n")
+    (trained / "empty.page").write_bytes(b"")
+    (trained / "noise.page").write_bytes(os.urandom(5000))
+    (trained / "terminal\x1b[2J\n.page").write_bytes(b"\0" * 100)
+    (trained / "folder.page").mkdir()
+    (trained / "link.page").symlink_to("/dev/zero")
+    os.mkfifo(trained / "fifo.page")
+    (trained / ".draft.page").write_bytes(b"")
+    (trained / "notes.txt").write_bytes(b"")
+    newer = bytearray((trained / "r.0.1.page").read_bytes())
+    newer[8:16] = (99).to_bytes(8, "little")
+    (trained / "newer.page").write_bytes(newer)
+    done = command(trained, "--json")
+    assert done.returncode == 0 and done.stdout.count("\n") == good
+    lines = done.stderr.splitlines()
+    assert len(lines) == 7 and all(line.startswith("goodput report: skipped ") for line in lines)
+    assert all(line.isprintable() for line in lines)
+
+
+def test_a_page_that_lies_about_its_times_costs_no_account_its_sum(trained):
+    """Its numbers pass for numbers; what they add up to must still be the time."""
+    path = trained / "r.1.1.page"
+    content = bytearray(path.read_bytes())
+    for word, value in (
+        (page.W_TOTALS + 3, 1 << 61),
+        (page.W_LAST, 1 << 61),
+        (page.W_STEP_RING + page.R_END, 1 << 61),
+    ):
+        content[8 * word : 8 * word + 8] = value.to_bytes(8, "little")
+    path.write_bytes(content)
+    done = command(trained, "--json", "--run", "r")
+    assert done.returncode == 0
+    check_closed(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["--directory", "nowhere"], 1, "No such file"),
+        (["--directory", __file__], 1, "Not a directory"),
+        (["--run", "nobody"], 1, "no run nobody in"),
+        (["--json", "--run", "nobody"], 1, "no run nobody in"),
+        (["--nonsense"], 2, "unrecognized"),
+        (["extra"], 2, "unrecognized"),
+        (["--directory"], 2, "expected one argument"),
+    ],
+)
+def test_calls_that_give_nothing(tmp_path, arguments, status, said):
+    done = command(tmp_path, *arguments)
+    assert done.returncode == status and said in done.stderr and not done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_an_empty_directory_has_no_run(tmp_path):
+    done = command(tmp_path)
+    assert done.returncode == 1 and done.stderr == f"goodput report: no run in {tmp_path}\n"
+
+
+@pytest.mark.parametrize("arguments", [["report", "--help"], ["--help"], ["--version"]])
+def test_help(tmp_path, arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "goodput", *arguments], capture_output=True, text=True, timeout=60,
+        env={**os.environ, "COLUMNS": "200"},
+    )  # fmt: skip
+    assert done.returncode == 0 and ("example: goodput" in done.stdout or "goodput 0." in done.stdout)
+
+
+def test_a_reader_of_the_output_that_goes_away_is_no_error(trained):
+    """`goodput report | head -0`"""
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-m", "goodput", "report"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=sdk_process.environment(trained, False, {}),
+    )  # fmt: skip
+    process.stdout.close()
+    assert process.stderr.read() == "" and process.wait(timeout=60) == 1
+    process.stderr.close()
+
+
+def test_a_live_rank_is_reported_without_disturbing_it(directory, pure):
+    code = f"{TRAIN.format(rank=0)}\ntell(1)\nsys.stdin.read()\nwith goodput.step(): pass"
+    process = subprocess.Popen(
+        sdk_process.command(code), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env=sdk_process.environment(directory, pure, {}),
+    )  # fmt: skip
+    try:
+        process.stdout.readline()
+        documents = [json.loads(command(directory, "--json").stdout) for _ in range(2)]
+        runs, errors = runs_in(str(directory), time.perf_counter_ns())
+    finally:
+        process.communicate(timeout=60)
+    assert [document["status"] for document in documents] == ["running", "running"]
+    assert documents[1]["gpu_seconds"] > documents[0]["gpu_seconds"] and documents[0]["steps"]["kept"] == 20
+    assert errors == [] and runs[0].attempts[0, 1].alive
+    (snapshot,) = sdk_process.Outcome(directory, 0, [], "").snapshots()
+    assert check(snapshot).steps_done == 21 and snapshot.ended == "finished"

@@ -1,0 +1,316 @@
+"""How a process ends, and what its children by fork may do: exit, exceptions, signals, fork, multiprocessing."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+
+import pytest
+from support.sdk import sdk_process
+from support.sdk.checks import check
+
+from goodput.rank_page.reader import Reader
+
+STEPS = "\nfor i in goodput.steps(range(3)): work()\n"
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "ended"),
+    [
+        ("", 0, "finished"),
+        ("sys.exit()", 0, "finished"),
+        ("sys.exit(0)", 0, "finished"),
+        ("raise ValueError('mine')", 1, "failed"),
+        ("raise KeyboardInterrupt", -signal.SIGINT, "failed"),
+        ("with goodput.phase('forward'): 1 / 0", 1, "failed"),
+        ("goodput.stop('failed')", 0, "failed"),
+        ("sys.excepthook = lambda *_: None\n1 / 0", 1, "failed"),
+        ("os._exit(5)", 5, ""),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, ""),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, ""),
+        ("os.abort()", -signal.SIGABRT, ""),
+    ],
+)
+def test_the_end_of_a_process(sdk, end, status, ended):
+    out = sdk(f"{STEPS}{end}", status=status)
+    snapshot = check(out.snapshot())
+    assert (snapshot.ended, snapshot.steps_done) == (ended, 3)
+    (path,) = out.paths()
+    with Reader(str(path)) as reader:
+        assert not reader.alive()
+
+
+def test_an_exception_inside_a_step_leaves_it_unfinished(sdk):
+    snapshot = check(sdk(f"{STEPS}for i in goodput.steps([1]): 1 / 0", status=1).snapshot())
+    assert (snapshot.ended, snapshot.steps_done) == ("failed", 3)
+
+
+def test_the_end_comes_while_the_step_thread_still_runs(sdk):
+    out = sdk("""
+        def train():
+            for i in goodput.steps(iter(int, 1)): work()
+        threading.Thread(target=train, daemon=True).start()
+        while not goodput._session.recorder.thread > 0 or goodput._session.recorder.steps < 5: time.sleep(0.001)
+    """)
+    snapshot = out.snapshot()
+    assert snapshot.ended == "finished" and snapshot.steps_done >= 5
+
+
+def test_a_live_process_is_alive_and_an_unreaped_one_is_dead(directory, pure):
+    process = subprocess.Popen(
+        sdk_process.command("goodput.start(run='r')\ntell(1)\nsys.stdin.read()"),
+        env=sdk_process.environment(directory, pure, {}), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    process.stdout.readline()
+    (path,) = directory.glob("r.*.page")
+    with Reader(str(path)) as reader:
+        assert reader.alive() and reader.alive(procfs="/nowhere")  # the second by its lock alone
+        process.kill()
+        # It is a zombie until it is waited for. Its pipe closes when it is one.
+        process.stdout.read()
+        assert process.returncode is None and wait_until(lambda: not reader.alive())
+        process.communicate()
+        assert not reader.alive()
+
+
+def wait_until(holds, seconds: float = 10.0) -> bool:
+    import time
+
+    until = time.monotonic() + seconds
+    while not holds() and time.monotonic() < until:
+        time.sleep(0.001)
+    return holds()
+
+
+# -- fork
+
+
+CHILD = """
+def in_child(act):
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            act()
+            os.write(write, b"well")
+        except BaseException as error:
+            os.write(write, repr(error).encode())
+        os._exit(0)
+    os.close(write)
+    said = os.read(read, 1000).decode()
+    os.close(read); os.waitpid(child, 0)
+    return said
+"""
+
+
+def test_a_forked_child_records_nothing_in_its_parents_page(sdk):
+    out = sdk(f"""{CHILD}
+def everything():
+    for i in goodput.steps(range(3)): work()
+    with goodput.step(5), goodput.phase("h2d"), goodput.phase("mine"): pass
+    goodput.mark("child"); goodput.resumed(7); goodput.stop("failed")
+    with goodput.checkpoint(3): pass
+    assert goodput.report().account == {{}} and not goodput._session.recorder.thread > 0
+for i in goodput.steps(range(3)):
+    with goodput.phase("forward"):
+        before = snapshot()
+        tell(in_child(everything))
+        after = snapshot()
+        tell(before.totals == after.totals and before.events == after.events and before.last_ns == after.last_ns)
+""")
+    assert out.told == ["well", True] * 3
+    snapshot = check(out.snapshot())
+    assert snapshot.steps_done == 3 and snapshot.events == [] and sum(snapshot.drops.values()) == 0
+    assert snapshot.phase_states == {}
+
+
+def test_a_forked_child_may_start_a_page_of_its_own(sdk):
+    out = sdk(f"""{CHILD}
+def rank(number):
+    goodput.start(run="r", rank=number, world_size=3)
+    for i in goodput.steps(range(number)): work()
+    assert snapshot().steps_done == number
+    goodput.stop()
+goodput.start(run="r", rank=0, world_size=3)
+with goodput.phase("h2d"):
+    tell([in_child(lambda: rank(1)), in_child(lambda: rank(2)), in_child(lambda: rank(0))])
+with goodput.step(): pass
+""")
+    assert out.told == [["well"] * 3]
+    snapshots = [check(snapshot) for snapshot in out.snapshots()]
+    assert [(s.identity["rank"], s.steps_done, s.ended) for s in snapshots] == [
+        (0, 1, "finished"), (1, 1, "finished"), (2, 2, "finished"),
+    ]  # fmt: skip
+    assert snapshots[0].drops["claim"] == 1 and snapshots[1].identity["pid"] != snapshots[0].identity["pid"]
+    assert snapshots[1].identity["start_mono_ns"] >= snapshots[0].identity["start_mono_ns"]
+
+
+def test_workers_that_the_loader_forks_first_do_not_take_the_rank(sdk):
+    """Nothing is started yet when a loader forks its workers, whose phases run before those of the rank."""
+    out = sdk(f"""{CHILD}
+class Loader:
+    def __iter__(self):
+        def work_in_worker():
+            with goodput.phase("decode"): pass
+            goodput.mark("worker"); goodput.checkpoint(3); goodput.resumed(3)
+        tell(in_child(work_in_worker))
+        return iter(range(3))
+loader = iter(Loader())
+for i in loader: work()
+for i in goodput.steps(Loader()): work()
+""")
+    assert out.told == ["well"] * 2
+    snapshot = check(out.snapshot())
+    assert snapshot.steps_done == 3 and not out.errors and snapshot.drops["claim"] == 0
+
+
+def test_a_launcher_that_forks_its_ranks_first_need_not_start_them(sdk):
+    out = sdk(f"""{CHILD}
+def rank(number):
+    os.environ["RANK"] = str(number)
+    with goodput.phase("h2d"): pass
+    for i in goodput.steps(range(4)): work()
+    goodput.stop()
+tell([in_child(lambda: rank(0)), in_child(lambda: rank(1))])
+""")
+    assert out.told == [["well"] * 2]
+    assert [check(s).steps_done for s in out.snapshots()] == [4, 4]
+
+
+def test_a_fork_inside_a_loop_over_steps(sdk):
+    out = sdk("""
+        for i in goodput.steps(range(4)):
+            work()
+            if i == 1 and os.fork() == 0:
+                for j in range(3): work()
+                continue
+        if goodput._session.recorder.thread > 0:
+            os.wait()
+            tell("parent")
+        else:
+            os._exit(0)
+    """)
+    assert out.told == ["parent"] and check(out.snapshot()).steps_done == 4
+
+
+def test_a_fork_while_another_thread_defines_a_phase(sdk):
+    """A lock that is held at the fork stays held in the child: its phases must not wait for it."""
+    out = sdk(f"""{CHILD}
+goodput.start(run="r")
+goodput._session._table.acquire(); goodput._session._starting.acquire()
+def child():
+    began = time.monotonic()
+    goodput.start(run="r", rank=1)
+    for i in goodput.steps(range(2)): work()
+    assert snapshot().steps_done == 2 and time.monotonic() - began < 5
+tell(in_child(child))
+goodput._session._table.release(); goodput._session._starting.release()
+""")
+    assert out.told == ["well"]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize(
+    ("end", "ended"),
+    [("", "finished"), ("1 / 0", "failed"), ("sys.exit(0)", "finished"), ("sys.exit(3)", "failed")],
+)
+def test_a_rank_run_by_multiprocessing_ends_its_page(tmp_path, directory, pure, method, end, ended):
+    """Its children leave by os._exit, past the interpreter's exit functions."""
+    script = tmp_path / "ranks.py"
+    script.write_text(f"""
+import multiprocessing, sys, goodput
+def rank():
+    goodput.start(run="r", rank=1)
+    for i in goodput.steps(range(3)): pass
+    {end}
+if __name__ == "__main__":
+    context = multiprocessing.get_context({method!r})
+    goodput.start(run="r", rank=0)
+    child = context.Process(target=rank)
+    child.start(); child.join()
+""")
+    subprocess.run(
+        [*sdk_process.command("")[:2], str(script)],
+        env=sdk_process.environment(directory, pure, {}), timeout=60, stderr=subprocess.DEVNULL, check=True,
+    )  # fmt: skip
+    parent, child = sdk_process.Outcome(directory, 0, [], "").snapshots()
+    assert (check(parent).ended, check(child).ended, child.steps_done) == ("finished", ended, 3)
+
+
+# -- signals
+
+
+def test_a_signal_handler_that_enters_phases_and_marks(sdk):
+    """It may come between any two of the SDK's own lines; every nanosecond must still be in one place."""
+    out = sdk("""
+        count = [0]
+        def handler(*_):
+            count[0] += 1
+            with goodput.phase(("forward", "mine", "h2d")[count[0] % 3]):
+                with goodput.phase("compile"): pass
+            if count[0] % 3 == 0:
+                with goodput.step(): pass
+                for i in goodput.steps([1]): pass
+            if count[0] % 7 == 0: goodput.mark(f"signal {count[0]}")
+            if not over: signal.setitimer(signal.ITIMER_REAL, 1e-5 * (1 + count[0] % 13))
+        over = []
+        goodput.start()
+        for name in ("forward", "mine", "h2d", "compile", "communication", "optimizer"): goodput.phase(name)
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.0001)
+        until = time.monotonic() + 1
+        marks = 0
+        while time.monotonic() < until:
+            for i in goodput.steps(range(20)):
+                with goodput.phase("forward"):
+                    with goodput.phase("communication"): pass
+                if i % 5 == 0: goodput.mark("loop"); marks += 1
+            for _ in range(100):
+                with goodput.step():
+                    with goodput.phase("optimizer"): pass
+        over.append(True)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        recorder = goodput._session.recorder
+        with goodput.step(): pass
+        events = recorder.words[512 + 3]
+        tell([count[0], marks + count[0] // 7 == events, recorder.depth])
+    """)
+    ((signals, all_marks, depth),) = out.told
+    snapshot = check(out.snapshot())
+    assert signals > 100 and all_marks and depth == 0
+    assert snapshot.steps_done > 100 and snapshot.drops["phase"] == 0
+    assert {event.text.split()[0] for event in snapshot.events} == {"loop", "signal"}
+    assert [event.number for event in snapshot.events] == list(
+        range(snapshot.events[0].number, snapshot.events[-1].number + 1)
+    )
+
+
+def test_an_interrupt_anywhere_leaves_a_session_that_goes_on(sdk):
+    """As in a notebook: the handler raises in the middle of whatever runs, and the next cell trains again."""
+    out = sdk("""
+        class Stop(Exception): pass
+        def handler(*_): raise Stop
+        signal.signal(signal.SIGALRM, handler)
+        goodput.start()
+        def loader():
+            for i in range(50): yield i
+        stopped = 0
+        for k in range(300):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0001 + (k % 50) * 1e-5)
+                for i in goodput.steps(loader()): work()
+            except Stop:
+                stopped += 1
+            finally:
+                signal.signal(signal.SIGALRM, signal.SIG_IGN)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, handler)
+        recorder = goodput._session.recorder
+        while recorder.depth: goodput._phases[snapshot().phase].__exit__(None, None, None)
+        done = recorder.steps
+        for i in goodput.steps(range(5)): work()
+        tell([stopped, recorder.steps - done])
+    """)
+    ((stopped, done),) = out.told
+    assert stopped > 200 and done == 5
+    check(out.snapshot())

@@ -1,0 +1,62 @@
+"""Modules that are imported after their package was, and callbacks' methods: neither is seen by who imports or calls."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from goodput.sdk.automatic.import_hook import Watch
+from goodput.sdk.automatic.trainer_progress import hook
+from goodput.sdk.recorder.recorder import DISABLED
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package whose module `part` is imported by whoever wants it, as frameworks do it."""
+    (tmp_path / "lazy_one").mkdir()
+    (tmp_path / "lazy_one" / "__init__.py").write_text("whole = 1\n")
+    (tmp_path / "lazy_one" / "part.py").write_text("import lazy_one\nvalue = lazy_one.whole + 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield "lazy_one"
+    for name in [name for name in sys.modules if name.partition(".")[0] == "lazy_one"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("first", ["before", "after"])
+def test_a_part_is_told_when_it_comes_after_its_package(package, first):
+    seen = []
+    watch = Watch()
+    if first == "before":
+        __import__(package)
+    watch.when("lazy_one.part", lambda module: seen.append(module.value))
+    watch.install()
+    try:
+        __import__(package)
+        assert seen == []
+        __import__("lazy_one.part")
+        assert seen == [2]
+    finally:
+        watch.remove()
+
+
+class Callback:
+    def __init__(self, thread):
+        self.said = []
+        recorder = SimpleNamespace(thread=thread)
+        self.session = SimpleNamespace(recorder=recorder, say=self.said.append)
+
+    @hook
+    def on_step(self, value):
+        self.value = value
+        raise ValueError("planted")
+
+
+def test_a_callback_raises_nothing_and_returns_nothing():
+    callback = Callback(thread=1)
+    assert callback.on_step(7) is None and callback.value == 7
+    assert len(callback.said) == 1 and "on_step: ValueError: planted" in callback.said[0]
+
+
+def test_a_callback_does_nothing_where_goodput_is_disabled():
+    callback = Callback(thread=DISABLED)
+    assert callback.on_step(7) is None and not hasattr(callback, "value")

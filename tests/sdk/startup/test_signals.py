@@ -1,0 +1,44 @@
+"""Which exceptions belong to the user's signal handlers."""
+
+from __future__ import annotations
+
+import functools
+import signal
+
+import pytest
+
+from goodput.sdk.startup.user_signals import pass_on
+
+
+class Limit:
+    def method(self, number, frame):
+        raise TimeoutError("mine")
+
+    def __call__(self, number, frame):
+        raise TimeoutError("mine")
+
+
+def plain(number, frame):
+    raise TimeoutError("mine")
+
+
+@pytest.mark.parametrize("handler", [plain, Limit().method, Limit(), functools.partial(plain)])
+def test_what_a_handler_raised_is_raised_again(handler):
+    old = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(TimeoutError, match="mine"):
+            try:
+                signal.raise_signal(signal.SIGUSR1)
+                sum(range(10**6))
+            except Exception as error:
+                pass_on(error)
+    finally:
+        signal.signal(signal.SIGUSR1, old)
+
+
+def test_other_exceptions_are_not():
+    try:
+        plain(1, None)
+    except Exception as error:
+        pass_on(error)
+        pass_on(ValueError("without a traceback"))

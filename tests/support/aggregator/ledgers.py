@@ -1,0 +1,74 @@
+"""An ingest over a ledger, without HTTP: push bodies, read the account, look into the database."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+
+import sqlalchemy as sql
+from support.account.account_history import assert_closes, ns
+from support.aggregator.reports import body_of
+
+from goodput.account import compute, document
+from goodput.aggregator.ingest.ingest import Ingest
+from goodput.aggregator.ingest.store import Store
+from goodput.aggregator.ledger.ledger import Ledger, LedgerError
+from goodput.causes import explain
+from goodput.wire import schema
+
+NOW = ns(2000)
+
+
+def aggregator(ledger) -> Ingest:
+    ingest = Ingest(Store(), ledger, clock_ns=lambda: NOW)
+    ingest.restore()
+    return ingest
+
+
+def take(ingest: Ingest, *bodies: bytes) -> list:
+    """Push bodies one after the other; the Ack or the error of each."""
+
+    async def push():
+        answers = []
+        for body in bodies:
+            try:
+                answers.append(await ingest.take(body))
+            except (LedgerError, schema.SchemaError) as error:
+                answers.append(error)
+        return answers
+
+    return asyncio.run(push())
+
+
+def account(ingest: Ingest, run: str = "r1", now_ns: int = NOW) -> dict:
+    found = compute(ingest._store.runs[run], now_ns)
+    assert_closes(found)
+    return document(found, explain(found))
+
+
+def bodies(*pushes) -> list[bytes]:
+    return [body_of(*push) for push in pushes]
+
+
+@contextmanager
+def database(url: str):
+    """A connection beside the ledger's, whose changes are committed at the end."""
+    engine = sql.create_engine(url.replace("postgresql:", "postgresql+psycopg:"), poolclass=sql.NullPool)
+    with engine.begin() as connection:
+        yield connection
+
+
+def contents(url: str) -> dict:
+    """Every row of every table."""
+    with database(url) as connection:
+        tables = sql.MetaData()
+        tables.reflect(connection)
+        return {
+            name: sorted(tuple(row) for row in connection.execute(sql.select(table)))
+            for name, table in tables.tables.items()
+        }
+
+
+def restored_equals(ledger: Ledger, ingest: Ingest) -> bool:
+    restored = aggregator(ledger)
+    return account(restored) == account(ingest)

@@ -1,0 +1,54 @@
+"""A driver of two sound GPUs, but that GPU-0 has a bad row, half its lanes and an XID: for the node board's test.
+
+It is loaded in the agent's child process as `--module hardware_driver:Two`. Every family of readings has one.
+"""
+
+from __future__ import annotations
+
+import time
+
+from goodput_exporters.gpu.gpu_sample import Gpu, Sample
+
+UNITS = ("utilization", "engine", "sm", "sm_occupancy", "tensor", "dram")
+
+
+def readings(index: int, seconds: float) -> dict[str, float]:
+    found = {f"activity/{unit}": 0.5 for unit in UNITS}
+    found |= {"power": 400.0, "energy": 400.0 * seconds, "power_limit": 700.0}
+    for link in ("pcie", "nvlink"):
+        found |= {f"link_bytes/{link}/{way}": 1e9 * seconds for way in ("transmit", "receive")}
+    found |= {
+        f"throttled/{reason}": 0.0 for reason in ("idle", "power", "thermal", "hw_thermal", "hw_slowdown")
+    }
+    found |= {f"ecc/{kind}/aggregate": 3.0 for kind in ("correctable", "uncorrectable")}
+    found |= {"rows_remapped/pending": 0.0, "rows_remapped/failure": float(index == 0)}
+    found |= {"clock/sm": 1.98e9, "temperature/core": 50.0, "temperature/memory": 60.0, "pcie_replays": 0.0}
+    found |= {f"memory/{kind}": 8e10 for kind in ("total", "used", "free")}
+    found |= {
+        "pcie_lanes/current": 8.0 if index == 0 else 16.0,
+        "pcie_lanes/max": 16.0,
+        "nvlink_errors/replay": 0.0,
+    }
+    found |= {"pcie_generation/current": 5.0, "pcie_generation/max": 5.0, "recovery/none": 1.0}
+    return found | ({"xid/79/bus": 1.0} if index == 0 else {})
+
+
+class Two:
+    name = "two"
+
+    def __init__(self, options):
+        self.began = time.monotonic()
+
+    def open(self) -> None:
+        pass
+
+    def sample(self, full: bool) -> Sample:
+        seconds = time.monotonic() - self.began
+        gpus = [
+            Gpu(f"GPU-{at}", index=at, pci=f"0000:0{at}:00.0", model="H100", readings=readings(at, seconds))
+            for at in range(2)
+        ]
+        return Sample(self.name, time.monotonic_ns(), gpus, full=full)
+
+    def close(self) -> None:
+        pass

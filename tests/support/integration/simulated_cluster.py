@@ -1,0 +1,218 @@
+"""A cluster on one machine: four node agents, an aggregator, Prometheus, VictoriaMetrics, Alertmanager, all of them real.
+
+In: a directory. Out: `Cluster`, for `with`, whose ranks and nodes are those of cluster_world.py: `train`, `die`, `hang`, `go_on`.
+The agents and the aggregator are asked for tokens but for /metrics; Prometheus has the shipped rules, WINDOWS apart as shipped,
+evaluated each EVALUATION_SECONDS, and sends all samples to VictoriaMetrics. Alertmanager has the shipped routes
+and inhibitions; only its waits are shorter, and its receivers lead to one webhook. Each process is ended by its pid.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import yaml
+from support.paths import SUPPORT, TESTS
+from support.servers import servers
+
+WORLD = Path(__file__).with_name("cluster_world.py")
+NODE_TESTS = SUPPORT / "node"
+SOURCES = os.pathsep.join(str(servers.REPOSITORY / name) for name in ("src", "exporters"))
+OF_WORLD = os.pathsep.join([SOURCES, str(servers.REPOSITORY), str(TESTS)])
+RUN, NODES, RANKS = "cluster/run 1", 4, 32
+SCRAPE_SECONDS, EVALUATION_SECONDS = 2, 2
+STALL_SECONDS = 4
+SCOPE = "cluster/*"
+# The agent takes its node's name from the system, of which there is one here.
+AGENT = """
+import socket, sys
+name = sys.argv.pop(1)
+socket.gethostname = lambda: name
+from goodput.cli import main
+sys.exit(main())
+"""
+# As shipped but for the shortest, so that a run that hangs is seen to do so.
+WINDOWS = {"1m": "8s"}
+# But for what says that a server is away, which a slow one is not.
+HOLD = {
+    one.name: "0s"
+    for one in servers.expressions()
+    if one.kind == "alert"
+    and one.name not in ("GoodputAgentDown", "GoodputAggregatorDown", "GoodputTelemetryMissing")
+}
+WAITS = {"group_wait": "1s", "group_interval": "1s"}
+
+
+class ShippedAlertmanager(servers.Alertmanager):
+    """An Alertmanager with the shipped routes and inhibitions, all of whose receivers are one webhook."""
+
+    def __init__(self, directory: Path, webhook_url: str):
+        super().__init__(directory, webhook_url)
+        config = yaml.safe_load((servers.RULES / "alertmanager.yml").read_text())
+        for receiver in config["receivers"]:
+            receiver["webhook_configs"] = [{"url": webhook_url, "send_resolved": True}]
+        for route in (config["route"], *config["route"]["routes"]):
+            route.update(WAITS)
+        self._config.write_text(yaml.safe_dump(config))
+
+    def groups(self) -> list[dict]:
+        """As the HTTP API gives them: labels, receiver, alerts with their status."""
+        return self.http.get("/api/v2/alerts/groups").json()
+
+
+class Cluster:
+    def __init__(self, folder: Path):
+        self.folder, self.children, self.attempt = folder, {}, 0
+        self.http = httpx.Client(trust_env=False, timeout=10)
+        self.webhook = servers.Webhook()
+        self.alertmanager = ShippedAlertmanager(folder, self.webhook.url)
+        self.victoria = servers.VictoriaMetrics(folder)
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("GOODPUT")}
+        self.environ = {**environ, "PYTHONPATH": SOURCES, "NO_PROXY": "127.0.0.1"}
+
+    def __enter__(self) -> Cluster:
+        try:
+            self._make()
+            self.webhook.__enter__()
+            self.alertmanager.__enter__()
+            self.victoria.__enter__()
+            self._serve()
+            self.prometheus = servers.Prometheus(self.folder, self._config())
+            self.prometheus.__enter__()
+        except BaseException:
+            self.__exit__()
+            raise
+        self.began = time.time()
+        return self
+
+    def __exit__(self, kind=None, *_) -> None:
+        if kind is AssertionError:
+            self._show_logs()
+        for name in ("prometheus", "victoria", "alertmanager"):
+            if hasattr(self, name):
+                getattr(self, name).close()
+        for child in reversed(self.children.values()):
+            child.kill()
+            child.wait()
+        self.webhook.__exit__()
+        self.http.close()
+
+    def _show_logs(self) -> None:
+        """What each process said last, for who wonders why something did not come."""
+        for name, child in self.children.items():
+            print(f"-- {name}: {child.poll()}\n{(self.folder / f'{name}.log').read_text()[-1500:]}")
+
+    # -- what happens
+
+    def train(self) -> None:
+        """The ranks' next attempt, until `die`."""
+        self.attempt += 1
+        self._start("world", str(WORLD), "train", str(self.folder), str(self.attempt), PYTHONPATH=OF_WORLD)
+
+    def die(self) -> None:
+        """All ranks at once, as their scheduler would have them."""
+        self.children["world"].kill()
+        self.children["world"].wait()
+
+    def hang(self) -> None:
+        (self.folder / "hang").touch()
+
+    def go_on(self) -> None:
+        (self.folder / "hang").unlink()
+
+    def misbehave(self) -> None:
+        """What clients do wrong: ask for what is not there, show a wrong token, send no report and no HTTP."""
+        bearer = {"Authorization": f"Bearer {self._token}"}
+        for _ in range(3):
+            self.http.get(f"{self.aggregator}/api/v1/runs", headers={"Authorization": "Bearer wrong"})
+        self.http.post(f"{self.aggregator}/api/v1/ingest", headers=bearer, content=b"none")
+        host, _, port = self.aggregator.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=5) as line:
+            line.sendall(b"no HTTP\r\n\r\n")
+            line.recv(1000)
+
+    def spoil_tokens(self) -> None:
+        """From now on the file cannot be read; tokens that were in force stay so."""
+        (self.folder / "tokens.json").write_text("{")
+
+    def still(self) -> int:
+        """End all that makes and takes samples, so that asking goes fast; the last second of which there are all."""
+        for child in self.children.values():
+            child.kill()
+        now = int(time.time())
+        config = self.folder / "prometheus.yml"
+        written = yaml.safe_load(config.read_text())
+        newest = f"max(timestamp(up)) >= {self.prometheus.over('max(timestamp(up))', now, now, 1)[frozenset()][now]}"
+        servers.wait_until(lambda: self.victoria.over(newest, now, now, 1), 20, "the last samples")
+        config.write_text(yaml.safe_dump({"remote_write": written["remote_write"]}))
+        os.kill(self.prometheus.pid, signal.SIGHUP)
+        return now
+
+    # -- its processes
+
+    def _make(self) -> None:
+        made = self._start("make", str(WORLD), "make", str(self.folder), PYTHONPATH=OF_WORLD)
+        spec = importlib.util.spec_from_file_location("nvml_control", NODE_TESTS / "nvml_stub" / "control.py")
+        stub = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(stub)
+        self.environ["LD_LIBRARY_PATH"] = str(stub.build(self.folder / "lib").parent)
+        words = f"token create --scope ingest --run {SCOPE} --name agents --expires 90d --file {self.folder}/tokens.json"
+        run = [sys.executable, "-m", "goodput", *words.split()]
+        self._token = subprocess.run(
+            run, env=self.environ, capture_output=True, text=True, check=True
+        ).stdout.split()[-1]
+        (self.folder / "token").write_text(self._token)
+        (self.folder / "token").chmod(0o600)
+        assert made.wait(60) == 0, (self.folder / "make.log").read_text()
+
+    def _serve(self) -> None:
+        ledger = f"sqlite:///{self.folder / 'ledger.db'}"
+        words = f"--listen 127.0.0.1:0 --stall {STALL_SECONDS} --tokens {self.folder}/tokens.json --metrics-public"
+        self._start("serve", "-m", "goodput", "serve", *words.split(), "--ledger", ledger)
+        self.aggregator = self._address("serve")
+        for number in range(NODES):
+            at = self.folder / f"n{number}"
+            words = (
+                f"--listen 127.0.0.1:0 --interval 0.5 --push-interval 1 --gpu-driver nvml --directory {at}/pages "
+                f"--sysfs {at}/sys --procfs {at}/proc --path {at} "
+                f"--aggregator {self.aggregator} --token-file {self.folder}/token"
+            )
+            environ = {"GOODPUT_NVML_STUB": str(at / "nvml.txt")}
+            self._start(f"n{number}", "-c", AGENT, f"n{number}", "node", *words.split(), **environ)
+        self.agents = [self._address(f"n{number}") for number in range(NODES)]
+
+    def _config(self) -> Path:
+        targets = {
+            "goodput-node": [agent.removeprefix("http://") for agent in self.agents],
+            "goodput-aggregator": [self.aggregator.removeprefix("http://")],
+        }
+        return servers.render(
+            self.folder, targets, alertmanagers=[self.alertmanager.address], scrape_seconds=SCRAPE_SECONDS,
+            evaluation_seconds=EVALUATION_SECONDS, windows=WINDOWS, hold=HOLD, remote_write=self.victoria.write_url,
+        )  # fmt: skip
+
+    def _start(self, name: str, *arguments: str, **environ: str) -> subprocess.Popen:
+        with open(self.folder / f"{name}.log", "ab") as log:
+            self.children[name] = subprocess.Popen(
+                [sys.executable, *arguments],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**self.environ, **environ},
+            )  # fmt: skip
+        return self.children[name]
+
+    def _address(self, name: str) -> str:
+        """The address that a server printed when it was ready."""
+        log = self.folder / f"{name}.log"
+
+        def look():
+            assert self.children[name].poll() is None, log.read_text()
+            return re.search(r"http://[\d.]+:\d+(?=/metrics|,|\s|$)", log.read_text())
+
+        return servers.wait_until(look, 60, f"{name} to start").group()

@@ -1,0 +1,72 @@
+"""An aggregator for the tests: a real HTTP server on loopback that collects decoded reports and misbehaves on call."""
+
+from __future__ import annotations
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from goodput.wire import schema
+
+
+class Aggregator:
+    """`answer(report, body)` gives (status, body) or None for a plain Ack; it may block or raise."""
+
+    def __init__(self, port: int = 0, host: str = "127.0.0.1"):
+        self.reports: list[schema.NodeReport] = []  # those that were taken
+        self.requests: list[tuple[str, dict, int]] = []  # path, headers, body length of all
+        self.answer = lambda report, body: None
+        self.headers: dict[str, str] = {}  # further ones of each answer
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                outer.requests.append((self.path, dict(self.headers), len(body)))
+                status, answer = outer.take(body)
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(answer)))
+                for name, value in outer.headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *_):
+                pass
+
+        class Listening(ThreadingHTTPServer):
+            daemon_threads, block_on_close = True, False
+
+            def handle_error(self, *_):
+                pass
+
+        self.server = Listening((host, port), Handler)
+        self.port = self.server.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True)
+        self.thread.start()
+
+    def take(self, body: bytes) -> tuple[int, bytes]:
+        report = schema.decode(body)
+        for rank in report.ranks:
+            schema.check(rank)
+        given = self.answer(report, body)
+        if given is not None and given[0] != 200:
+            return given
+        self.reports.append(report)
+        return given or (200, schema.encode(schema.Ack(accepted=len(report.ranks))))
+
+    def rows(self) -> dict[tuple[str, int, int], list[int]]:
+        """Row numbers taken, by (run, rank, attempt), in the order they came."""
+        found: dict = {}
+        for report in self.reports:
+            for rank in report.ranks:
+                key = rank.identity.run, rank.identity.rank, rank.identity.attempt
+                found.setdefault(key, []).extend(row.number for row in rank.steps)
+        return found
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()

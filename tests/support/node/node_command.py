@@ -1,0 +1,30 @@
+"""The command `goodput node`, in a process of its own."""
+
+import os
+import subprocess
+import sys
+
+from support.paths import PYTHONPATH
+
+CALL = """
+import argparse, sys
+from goodput.cli import node
+parser = argparse.ArgumentParser(prog="goodput")
+node.add_parser(parser.add_subparsers())
+arguments = parser.parse_args(sys.argv[1:])
+sys.exit(arguments.call(arguments))
+"""
+
+
+def command(*arguments, **environment) -> list:
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("GOODPUT")}
+    return [sys.executable, "-c", CALL, "node", *arguments], {
+        **environ,
+        "PYTHONPATH": PYTHONPATH,
+        **environment,
+    }
+
+
+def run(*arguments, **environment) -> subprocess.CompletedProcess:
+    call, environ = command(*arguments, **environment)
+    return subprocess.run(call, env=environ, capture_output=True, text=True, timeout=30)

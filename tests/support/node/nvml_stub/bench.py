@@ -1,0 +1,169 @@
+"""Fixtures of the NVML driver's tests, and what a GPU of the stub reads as, worked out by hand from control.py.
+
+A test module imports the fixtures by name: `control` (two H100), `driver(without...)` (an open driver on a stub without
+some functions), `load(without...)` (the stub itself), `clock`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+from pathlib import Path
+
+import pytest
+from support.node.node_tree import Clock
+from support.node.nvml_stub.control import ENVIRONMENT, Control, build
+
+from goodput_exporters.gpu import gpu_sample as records
+from goodput_exporters.gpu.drivers import Options
+from goodput_exporters.gpu.nvml.driver import Nvml
+
+pynvml = pytest.importorskip("pynvml")
+if shutil.which("gcc") is None:
+    pytest.skip("no gcc here", allow_module_level=True)
+
+SECOND_NS = 1_000_000_000
+# What a GPU of the stub says, worked out by hand from nvml_stub/control.py.
+EXPECTED = {
+    "activity/utilization": 0.97,
+    "activity/memory_controller": 0.41,
+    "power": 312.5,
+    "energy": 123_456.789,
+    "power_limit": 700.0,
+    "clock/sm": 1.98e9,
+    "clock/memory": 2.619e9,
+    "temperature/core": 61.0,
+    "temperature/memory": 74.0,
+    "memory/total": 85_520_809_984.0,
+    "memory/used": 64_424_509_440.0,
+    "memory/free": 20_424_163_328.0,
+    "memory/reserved": 672_137_216.0,
+    "throttled/idle": 0.0,
+    "throttled/app_clocks": 0.0,
+    "throttled/power": 1.0,
+    "throttled/hw_slowdown": 0.0,
+    "throttled/sync_boost": 0.0,
+    "throttled/thermal": 0.0,
+    "throttled/hw_thermal": 0.0,
+    "throttled/hw_power_brake": 1.0,
+    "throttled/display_clocks": 0.0,
+    "throttle/power": 1.5,
+    "throttle/thermal": 0.25,
+    "throttle/sync_boost": 0.0,
+    "throttle/board_limit": 1e-9,
+    "throttle/low_utilization": 2.0,
+    "throttle/app_clocks": 3.0,
+    "throttle/base_clocks": 4.0,
+    "ecc/correctable/volatile": 11.0,
+    "ecc/uncorrectable/volatile": 1.0,
+    "ecc/correctable/aggregate": 120.0,
+    "ecc/uncorrectable/aggregate": 2.0,
+    "rows_remapped/correctable": 4.0,
+    "rows_remapped/uncorrectable": 1.0,
+    "rows_remapped/pending": 0.0,
+    "rows_remapped/failure": 0.0,
+    "recovery/none": 1.0,
+    "pcie_replays": 5.0,
+    "pcie_generation/current": 4.0,
+    "pcie_generation/max": 5.0,
+    "pcie_lanes/current": 8.0,
+    "pcie_lanes/max": 16.0,
+    "nvlink_errors/crc_flit": 7.0,
+    "nvlink_errors/crc_data": 8.0,
+    "nvlink_errors/replay": 9.0,
+    "nvlink_errors/recovery": 10.0,
+    "link_bytes/nvlink/transmit": 1_024_000_000.0,
+    "link_bytes/nvlink/receive": 2_048_000_000.0,
+    "processes": 2.0,
+}
+EXPECTED_GPM = {
+    "activity/engine": 0.95,
+    "activity/sm": 0.905,
+    "activity/sm_occupancy": 0.42,
+    "activity/tensor": 0.6125,
+    "activity/dram": 0.33,
+    "activity/fp64": 0.0,
+    "activity/fp32": 0.125,
+    "activity/fp16": 0.01,
+    "link_rate/pcie/transmit": 10_485_760.0,
+    "link_rate/pcie/receive": 20_971_520.0,
+    "link_rate/nvlink/receive": 314_572_800.0,
+    "link_rate/nvlink/transmit": 419_954_688.0,
+}
+FAST = {"activity/utilization", "activity/memory_controller", "power", "energy", "memory/used", *EXPECTED_GPM}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """library(without=...) is the path of a stub; each kind is compiled once."""
+    built: dict[tuple[str, ...], Path] = {}
+
+    def get(*without: str) -> Path:
+        if without not in built:
+            built[without] = build(tmp_path_factory.mktemp("nvml"), without)
+        return built[without]
+
+    return get
+
+
+@pytest.fixture
+def control(tmp_path, monkeypatch):
+    control = Control(tmp_path / "nvml.txt")
+    control.gpu(0)
+    control.gpu(1)
+    control.write()
+    monkeypatch.setenv(ENVIRONMENT, str(control.path))
+    return control
+
+
+@pytest.fixture
+def load(monkeypatch, library):
+    """load(without...) puts a stub in the place where the binding keeps the library it found."""
+
+    def put(*without: str) -> ctypes.CDLL:
+        found = ctypes.CDLL(str(library(*without)))
+        monkeypatch.setattr(pynvml, "nvmlLib", found)
+        monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+        return found
+
+    return put
+
+
+class Ticks(Clock):
+    def advance(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+@pytest.fixture
+def clock():
+    return Ticks()
+
+
+@pytest.fixture
+def driver(control, load, clock):
+    """driver(without...) is an open driver on a stub."""
+    opened = []
+
+    def make(*without: str) -> Nvml:
+        load(*without)
+        opened.append(Nvml(Options(), clock.monotonic_ns, clock.unix_ns))
+        opened[-1].open()
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.close()
+
+
+def sampled(driver: Nvml, full: bool = True, clock: Ticks | None = None) -> records.Sample:
+    """A sample, a second later, that has been through its encoding and its checks."""
+    if clock is not None:
+        clock.advance(1)
+    sample = records.decode(records.encode(driver.sample(full)))
+    records.check(sample)
+    return sample
+
+
+def by_uuid(sample: records.Sample) -> dict[str, records.Gpu]:
+    assert len({gpu.uuid for gpu in sample.gpus}) == len(sample.gpus)
+    return {gpu.uuid: gpu for gpu in sample.gpus}

@@ -1,0 +1,12 @@
+"""Refused requests of the agent's server, by reason."""
+
+from support.node.node_tree import samples
+
+from goodput.metrics import Families
+from goodput_exporters.server.authentication import Gate
+
+
+def refused(gate: Gate) -> dict[str, float]:
+    families = Families("node")
+    gate.collect(families)
+    return {key[1][0]: value for key, value in samples(families).items() if key[0].endswith("refused_total")}

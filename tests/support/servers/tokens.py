@@ -1,0 +1,20 @@
+"""Token files and refusals."""
+
+import pytest
+
+from goodput.access import token_file
+from goodput.access.token_cache import Denied, Keeper
+from goodput.access.tokens import make
+
+
+def add(path, name: str = "one", scope: str = "read", **given) -> str:
+    text, token = make(name, scope, **given)
+    with token_file.changing(path) as tokens:
+        tokens.append(token)
+    return text
+
+
+def refusal(keeper: Keeper, text: bytes) -> str:
+    with pytest.raises(Denied) as denied:
+        keeper.access(text)
+    return denied.value.reason
