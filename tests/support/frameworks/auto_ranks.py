@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from support.paths import SUPPORT
+from support.paths import SUPPORT, TESTS
 from support.servers.servers import free_ports
 
 from goodput.account import compute
@@ -28,6 +28,7 @@ LAUNCHED += ("PYTHONPATH", "GOODPUT_AUTO", "GOODPUT_RUN", "GOODPUT_DISABLE", "GO
 
 def environment(directory: Path, run: str | None, **more: str) -> dict:
     environ = {name: value for name, value in os.environ.items() if name not in LAUNCHED}
+    more["PYTHONPATH"] = os.pathsep.join([*filter(None, [more.get("PYTHONPATH")]), str(TESTS)])
     environ.update({"GOODPUT_DIR": str(directory / "pages"), "OMP_NUM_THREADS": "1"}, **more)
     return {**environ, "GOODPUT_RUN": run} if run else environ
 
