@@ -56,18 +56,26 @@ ROOMS = {
     "exporters.directory_lock": [],
     "exporters.collector_runner": ["exporters.collector", "metrics"],
     "exporters.system": ["exporters.collector", "wire"],
-    "exporters.gpu": ["exporters.collector", "wire"],
+    "exporters.gpu.nvidia": [],
+    "exporters.gpu": ["exporters.collector", "exporters.system", "wire"],
+    "exporters.gpu.DRIVER": [
+        "exporters.collector",
+        "exporters.gpu",
+        "exporters.gpu.nvidia",
+        "exporters.system",
+    ],
     "exporters.events": [
         "exporters.collector",
-        "exporters.collectors",
         "exporters.gpu",
+        "exporters.gpu.nvidia",
         "exporters.system",
         "wire",
     ],
-    "exporters.push": ["access", "exporters.events", "wire"],
+    "exporters.push": ["access", "exporters.events", "exporters.system", "wire"],
     "exporters.server": ["access", "metrics"],
-    "exporters.collectors": [
-        *("exporters.collector", "exporters.gpu", "exporters.push", "exporters.system"),
+    "exporters.collectors": ["exporters.collector"],
+    "exporters.collectors.COLLECTOR": [
+        *("exporters.collector", "exporters.gpu", "exporters.gpu.nvidia", "exporters.system"),
         *("histograms", "rank_page", "wire"),
     ],
     "exporters.check": [
@@ -134,16 +142,33 @@ FILES_PER_FOLDER_MAX = 22
 NOT_STANDARD = {"hdr_log.py", "schema.py"}
 
 
+GPU_FOLDERS = tuple(
+    f"goodput_exporters.gpu.{path.name}"
+    for path in (ROOT / "exporters/goodput_exporters/gpu").iterdir()
+    if (path / "__init__.py").exists()
+)
+
+
 def room_of(module: str) -> str:
     """The room of a module by its dotted name."""
     top, *rest = module.split(".")
     if top == "goodput_exporters":
-        return ".".join(["exporters", *rest[:1]])
+        # Each collector and each GPU driver is a room of its own: none imports another.
+        parts = 2 if rest[:1] == ["collectors"] or module.startswith(GPU_FOLDERS) else 1
+        return ".".join(["exporters", *rest[:parts]])
     if not rest:
         return "goodput"
     if rest[:3] == ["sdk", "automatic", "frameworks"]:
         return "sdk.frameworks"
     return ".".join(rest[: 2 if rest[0] in ("sdk", "aggregator") else 1])
+
+
+def rules_of(room: str) -> list[str | None]:
+    """What a room may import; collectors share one rule, and so do GPU drivers."""
+    for family, member in (("exporters.collectors.", "COLLECTOR"), ("exporters.gpu.", "DRIVER")):
+        if room.startswith(family) and room not in ROOMS:
+            room = family + member
+    return ROOMS[room]
 
 
 def module_of(path: Path) -> str:
@@ -175,12 +200,21 @@ def imports(tree: ast.AST):
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_room_imports_only_what_it_may(path):
     room = room_of(module_of(path))
-    allowed = ROOMS[room]
+    allowed = rules_of(room)
     always = allowed[: allowed.index(None)] if None in allowed else allowed
     for module, lazily in imports(ast.parse(path.read_text())):
         if module not in MODULES or room_of(module) == room:
             continue
         assert room_of(module) in (allowed if lazily else always), f"{room} imports {module}"
+
+
+def test_the_exporters_rooms_import_only_lower_ones():
+    """The table lists the exporters' rooms from the lowest to the highest."""
+    order = [room for room in ROOMS if room.startswith("exporters")]
+    for at, room in enumerate(order):
+        for other in ROOMS[room]:
+            if other is not None and other.startswith("exporters"):
+                assert other in order[:at], f"{room} imports the higher room {other}"
 
 
 def test_no_folder_holds_more_than_a_room_can():

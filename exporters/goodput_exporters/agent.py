@@ -27,9 +27,9 @@ from goodput_exporters.collector import NoData, Settings
 from goodput_exporters.collector_runner import Lane, collect
 from goodput_exporters.collectors import discover
 from goodput_exporters.directory_lock import DirectoryLock, Refused
-from goodput_exporters.events.health import DRIVER, ETHERNET, GPU, RDMA, TCP, HealthLog
-from goodput_exporters.events.links import Links
-from goodput_exporters.gpu.gpu_sample import Sample
+from goodput_exporters.events.event_queue import DRIVER, ETHERNET, GPU, RDMA, TCP, HealthLog
+from goodput_exporters.events.link_monitor import Links
+from goodput_exporters.gpu.sample import Sample
 from goodput_exporters.push.credentials import NONE_NEEDED, Credentials
 from goodput_exporters.push.pusher import Pusher
 from goodput_exporters.push.stacks import Stacks

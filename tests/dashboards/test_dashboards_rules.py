@@ -11,7 +11,7 @@ from support.dashboards.rules_pruned import alerts_asked, pruned, read, rule_fil
 from support.servers.servers import REPOSITORY, RULES, require, series_of
 
 from goodput.metrics import CATALOGUE
-from goodput_exporters.gpu.xid import XIDS
+from goodput_exporters.gpu.nvidia.xid import XIDS
 
 FILES = {name: yaml.safe_load((RULES / name).read_text()) for name in rule_files()}
 ALERTS = {

@@ -269,6 +269,6 @@ def _children_of(pid: int) -> list[int]:
 
 def _is_driver(pid: int) -> bool:
     try:
-        return b"driver_child" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"goodput_exporters.gpu.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False

@@ -20,7 +20,7 @@ from typing import Protocol
 
 import goodput_exporters.gpu as gpu
 from goodput_exporters.collector import CollectorError
-from goodput_exporters.gpu.gpu_sample import Sample
+from goodput_exporters.gpu.sample import Sample
 
 # Of two drivers that know one reading of one GPU, the earlier here is believed; others come after these.
 ORDER = ("dcgm", "nvml", "amd", "dcgm_endpoint")

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from goodput_exporters.gpu.driver_process import Report
 from goodput_exporters.gpu.drivers import rank
-from goodput_exporters.gpu.gpu_sample import Gpu
 from goodput_exporters.gpu.pci import normal
+from goodput_exporters.gpu.sample import Gpu
+from goodput_exporters.gpu.supervisor import Report
 
 UTILIZATION, ENGINE = "activity/utilization", "activity/engine"
 # They come from the counters that the engine's activity comes from.

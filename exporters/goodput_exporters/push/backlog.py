@@ -24,26 +24,13 @@ from typing import NamedTuple
 import msgspec
 
 from goodput.wire import schema
+from goodput_exporters.system.ranks import RankKey, rank_key
 
 ROWS_MAX = 4096
 EVENTS_MAX = 1024
 RANKS_MAX = schema.RANKS_MAX
 STRIDE_MAX = 1 << 62
 _NAMES_STEP = ("checkpoint_begun", "checkpoint_committed")
-
-
-class Key(NamedTuple):
-    """One rank process. Attempt alone would not do: a page may be replaced by one of the same attempt."""
-
-    run: str
-    rank: int
-    attempt: int
-    pid: int
-    start_ns: int
-
-
-def key_of(identity: schema.Identity) -> Key:
-    return Key(identity.run, identity.rank, identity.attempt, identity.pid, identity.start_ns)
 
 
 class Batch(NamedTuple):
@@ -148,12 +135,12 @@ class Backlog:
         self._bounds = rows_max, events_max
         self._ranks_max = ranks_max
         # Least recently sent first.
-        self._waiting: dict[Key, Waiting] = {}
+        self._waiting: dict[RankKey, Waiting] = {}
         self.ranks_refused = 0
         self._rows_thinned_before = self._events_dropped_before = 0
 
     def add(self, report: schema.RankReport) -> None:
-        key = key_of(report.identity)
+        key = rank_key(report.identity)
         if key not in self._waiting:
             if len(self._waiting) >= self._ranks_max:
                 self.ranks_refused += 1
@@ -184,18 +171,18 @@ class Backlog:
     def acknowledge(self, reports: list[schema.RankReport]) -> None:
         """Forget exactly what these reports carried."""
         for report in reports:
-            key = key_of(report.identity)
+            key = rank_key(report.identity)
             waiting = self._waiting.pop(key, None)
             if waiting is not None:
                 waiting.acknowledge(report)
                 self._waiting[key] = waiting
 
-    def settled(self, key: Key) -> bool:
+    def settled(self, key: RankKey) -> bool:
         """Whether everything added of this process, its latest live part included, was acknowledged."""
         waiting = self._waiting.get(key)
         return waiting is None or not waiting.due
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: RankKey) -> None:
         """Drop what is kept of a process whose page is gone; rows that were never sent count as events do."""
         waiting = self._waiting.pop(key, None)
         if waiting is not None:

@@ -30,11 +30,12 @@ from urllib.parse import urlsplit
 
 from goodput.access.listening import is_loopback
 from goodput.wire import schema
-from goodput_exporters.events.health import HealthLog
+from goodput_exporters.events.event_queue import HealthLog
 from goodput_exporters.push import backlog
 from goodput_exporters.push.credentials import NONE_NEEDED, Credentials, Unreachable, explained
 from goodput_exporters.push.lean_httpx import httpx
 from goodput_exporters.push.stacks import Stacks
+from goodput_exporters.system.ranks import RankKey
 
 log = logging.getLogger("goodput.node")
 
@@ -100,11 +101,11 @@ class Pusher:
             for report in reports:
                 self._backlog.add(report)
 
-    def settled(self, key: backlog.Key) -> bool:
+    def settled(self, key: RankKey) -> bool:
         with self._lock:
             return self._backlog.settled(key)
 
-    def forget(self, key: backlog.Key) -> None:
+    def forget(self, key: RankKey) -> None:
         with self._lock:
             self._backlog.forget(key)
 

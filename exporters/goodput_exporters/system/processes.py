@@ -26,6 +26,7 @@ from typing import NamedTuple
 from goodput.wire.identity import clean_text
 from goodput_exporters.collector import CollectorError, ParseError, parse_count, read_text
 from goodput_exporters.system.cgroup import Placement, place
+from goodput_exporters.system.ranks import RankProcess
 
 CACHED_MAX = 1024
 SCANNED_MAX = 65_536
@@ -44,18 +45,6 @@ ENVIRONMENT = {
     "slurm_step": ("SLURM_STEP_ID", "SLURM_STEPID"),
     "slurm_user": ("SLURM_JOB_USER",),
 }  # fmt: skip
-
-
-class RankProcess(NamedTuple):
-    """The process of a living rank as its page says it; `holder` is the pid that holds the page's lock, or 0."""
-
-    run: str
-    rank: int
-    host: str
-    pid: int
-    start_ticks: int | None
-    holder: int = 0
-    device_uuid: str = ""
 
 
 class Owner(NamedTuple):

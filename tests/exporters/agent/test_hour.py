@@ -24,8 +24,8 @@ from support.node.node_rank import Rank
 from support.node.node_tree import write_tree
 
 from goodput_exporters import agent as agent_file
-from goodput_exporters.gpu.driver_process import Heard, Report
-from goodput_exporters.gpu.gpu_sample import Event, Gpu, Sample
+from goodput_exporters.gpu.sample import Event, Gpu, Sample
+from goodput_exporters.gpu.supervisor import Heard, Report
 from goodput_exporters.push.backlog import ROWS_MAX
 from goodput_exporters.push.pusher import UNREACHABLE
 from goodput_exporters.system import processes

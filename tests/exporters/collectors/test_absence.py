@@ -14,10 +14,10 @@ from support.servers.servers import wait_until
 from goodput_exporters.collector import Settings
 from goodput_exporters.collectors.gpus.collector import Gpus
 from goodput_exporters.gpu import drivers
-from goodput_exporters.gpu.driver_process import Child, Limits
 from goodput_exporters.gpu.drivers import Options, absence
 from goodput_exporters.gpu.nvml import shared_library
 from goodput_exporters.gpu.nvml.shared_library import is_nowhere
+from goodput_exporters.gpu.supervisor import Child, Limits
 
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -97,7 +97,7 @@ def test_an_amd_gpu_and_one_that_cannot_be_looked_at_are_for_the_process_to_see(
 
 
 def test_no_process_is_started_until_there_may_be_something_to_drive(tmp_path, monkeypatch):
-    monkeypatch.setattr("goodput_exporters.gpu.driver_process.CUE_SECONDS", 0.05)
+    monkeypatch.setattr("goodput_exporters.gpu.supervisor.CUE_SECONDS", 0.05)
     started, why = tmp_path / "started", ["no such library"]
     command = ["/bin/sh", "-c", f"touch {started}; sleep 60"]
     child = Child("fake", command=command, absence=lambda: why[0], limits=Limits(absent_seconds=0.05))
@@ -119,7 +119,7 @@ def test_no_process_is_started_until_there_may_be_something_to_drive(tmp_path, m
 def test_a_node_without_gpus_runs_no_drivers_process(tmp_path, monkeypatch):
     monkeypatch.setattr(nvml(), "is_nowhere", lambda *_: True)
     monkeypatch.setenv("GOODPUT_DCGM_BINDINGS", str(tmp_path))
-    monkeypatch.setattr("goodput_exporters.gpu.driver_process.Process", lambda *_: pytest.fail("a process"))
+    monkeypatch.setattr("goodput_exporters.gpu.supervisor.Process", lambda *_: pytest.fail("a process"))
     gpus = Gpus(Settings(str(tmp_path), sysfs=str(tmp_path), procfs=str(tmp_path)))
     gpus.start()
     try:

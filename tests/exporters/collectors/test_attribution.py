@@ -18,10 +18,11 @@ from goodput_exporters.collector import CollectorError, NoData, ParseError, Sett
 from goodput_exporters.collectors.attribution.collector import Attribution
 from goodput_exporters.collectors.attribution.pods import Pods
 from goodput_exporters.collectors.ranks.collector import Ranks
-from goodput_exporters.gpu.gpu_sample import Gpu
+from goodput_exporters.gpu.sample import Gpu
 from goodput_exporters.system import processes
 from goodput_exporters.system.cgroup import place
-from goodput_exporters.system.processes import Processes, RankProcess, parse_environment, parse_stat
+from goodput_exporters.system.processes import Processes, parse_environment, parse_stat
+from goodput_exporters.system.ranks import RankProcess
 
 SECRETS = {
     "AWS_SECRET_ACCESS_KEY": "hunter2",

@@ -20,8 +20,8 @@ from support.node.agents import agent_on
 from support.node.network_tree import STANDARD, WIDE, counters, port
 from support.node.node_rank import PID, Rank
 
-from goodput_exporters.collectors.gpus.xid_counts import Xids
-from goodput_exporters.gpu.gpu_sample import Event, Gpu, Sample
+from goodput_exporters.collectors.gpus.xid_counter import Xids
+from goodput_exporters.gpu.sample import Event, Gpu, Sample
 
 SECOND, MS = 10**9, 10**6
 END_SECONDS = 300

@@ -18,8 +18,8 @@ from goodput_exporters.collectors.host.collector import Host
 from goodput_exporters.collectors.numa.collector import Numa
 from goodput_exporters.collectors.ranks.collector import Ranks
 from goodput_exporters.collectors.storage.collector import Storage
-from goodput_exporters.collectors.storage.statvfs import FileSystems
-from goodput_exporters.gpu.gpu_sample import Gpu
+from goodput_exporters.collectors.storage.filesystem_probe import FileSystems
+from goodput_exporters.gpu.sample import Gpu
 
 OTHERS = [
     *(

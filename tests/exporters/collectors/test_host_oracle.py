@@ -20,7 +20,7 @@ from goodput_exporters.collector import Settings
 from goodput_exporters.collectors.host.collector import Host
 from goodput_exporters.collectors.numa.collector import Numa
 from goodput_exporters.collectors.storage.collector import Storage
-from goodput_exporters.collectors.storage.statvfs import FileSystems
+from goodput_exporters.collectors.storage.filesystem_probe import FileSystems
 
 ORACLE = shutil.which("prometheus-node-exporter") or shutil.which("node_exporter")
 COLLECTORS = (

@@ -17,7 +17,6 @@ from support.node.node_tree import Clock, samples
 
 from goodput.metrics import Families
 from goodput_exporters.collector import CollectorError, NoData, ParseError, Settings
-from goodput_exporters.collectors.infiniband import parse
 from goodput_exporters.collectors.infiniband.collector import (
     DEVICES_MAX,
     INFO_SECONDS,
@@ -25,6 +24,7 @@ from goodput_exporters.collectors.infiniband.collector import (
     SLOW_SECONDS,
     InfiniBand,
 )
+from goodput_exporters.system import infiniband as parse
 
 BYTES, PACKETS = "goodput_infiniband_bytes_total", "goodput_infiniband_packets_total"
 ERRORS, CONGESTION = "goodput_infiniband_errors_total", "goodput_infiniband_congestion_total"

@@ -13,15 +13,15 @@ from support.node.storage_tree import LLITE_NEW, LLITE_OLD, MOUNTINFO, MOUNTSTAT
 
 from goodput.metrics import Families
 from goodput_exporters.collector import NoData, ParseError, Settings
-from goodput_exporters.collectors.storage import lustre, mounts, statvfs
+from goodput_exporters.collectors.storage import filesystem_probe, lustre, mounts
 from goodput_exporters.collectors.storage.collector import MOUNTS_MAX, Storage
-from goodput_exporters.collectors.storage.statvfs import Answer, Failed, FileSystems
+from goodput_exporters.collectors.storage.filesystem_probe import Answer, Failed, FileSystems
 
 PARSERS = {
     mounts.parse_mountinfo: MOUNTINFO,
     mounts.parse_mountstats: MOUNTSTATS,
     lustre.parse_llite: LLITE_OLD + LLITE_NEW,
-    statvfs.parse_answer: "3 0.25 4096 1000 400 50 20 0 50",
+    filesystem_probe.parse_answer: "3 0.25 4096 1000 400 50 20 0 50",
 }
 WORDS = """device mounted on with fstype nfs4 bytes: per-op statistics READ: - 0:50 / /a rw \\040 1 -1 x
 samples [bytes] [usecs] read_bytes error""".split()  # noqa: SIM905
@@ -114,8 +114,8 @@ def test_any_text_gives_a_value_or_a_parse_error(parse):
         ),
         (lustre.parse_llite, "nonsense\n"),
         (lustre.parse_llite, "read_bytes x samples [bytes] 1 2 3\n"),
-        (statvfs.parse_answer, "1 x 1 1 1 1 1 1 1"),
-        (statvfs.parse_answer, "1 0.5 1"),
+        (filesystem_probe.parse_answer, "1 x 1 1 1 1 1 1 1"),
+        (filesystem_probe.parse_answer, "1 0.5 1"),
     ],
 )
 def test_texts_that_are_not_what_they_should_be(parse, text):
@@ -141,7 +141,7 @@ def test_this_machines_own_file_systems(tmp_path):
 
 
 def test_the_child_imports_nothing_of_ours():
-    with open(statvfs.CHILD) as file:
+    with open(filesystem_probe.CHILD) as file:
         imported = {line.split()[1].split(".")[0] for line in file if line.startswith(("import ", "from "))}
     assert imported <= set(sys.stdlib_module_names)
 

@@ -12,7 +12,8 @@ from support.node.node_tree import Clock, samples
 from goodput.metrics import Families
 from goodput.wire import schema
 from goodput_exporters.agent import Agent
-from goodput_exporters.events.health import (
+from goodput_exporters.events.event_log import HITS_SHOWN, LINES_MAX, SECONDS_PER_LINE, Lines, line_of
+from goodput_exporters.events.event_queue import (
     COUNTED_MAX,
     GPU,
     KINDS,
@@ -24,8 +25,7 @@ from goodput_exporters.events.health import (
     WAITING_MAX,
     HealthLog,
 )
-from goodput_exporters.events.log_lines import HITS_SHOWN, LINES_MAX, SECONDS_PER_LINE, Lines, line_of
-from goodput_exporters.gpu.gpu_sample import Event, Gpu, Sample
+from goodput_exporters.gpu.sample import Event, Gpu, Sample
 from goodput_exporters.push.pusher import ACCEPTED, UNREACHABLE, Pusher
 
 
@@ -267,8 +267,8 @@ def test_each_event_is_a_line_that_says_when_what_where_whom_and_what_it_means(l
 
 
 def test_every_kind_of_event_and_every_action_has_a_meaning():
-    from goodput_exporters.events.log_lines import DO, meaning
-    from goodput_exporters.gpu.xid import ACTIONS
+    from goodput_exporters.events.event_log import DO, meaning
+    from goodput_exporters.gpu.nvidia.xid import ACTIONS
 
     assert set(DO) == set(ACTIONS)
     assert all(meaning(event(kind, severity="critical")) for kind in KINDS - {"xid"})

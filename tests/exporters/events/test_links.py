@@ -10,8 +10,8 @@ import pytest
 from support.node import network_tree
 from support.node.network_tree import counters, port
 
-from goodput_exporters.events import links as links_file
-from goodput_exporters.events.links import GONE_MAX, LINKS_MAX, RDMA_PER_SECOND, TCP_PER_SECOND, Links
+from goodput_exporters.events import link_monitor as links_file
+from goodput_exporters.events.link_monitor import GONE_MAX, LINKS_MAX, RDMA_PER_SECOND, TCP_PER_SECOND, Links
 
 WINDOW_SECONDS = links_file.WINDOW_NS / 1e9
 AGAIN = "hw_counters/local_ack_timeout_err"

@@ -13,7 +13,7 @@ from support.node import amd_tree
 from support.node.amd_tree import UNIQUE
 
 from goodput_exporters.collector import NoData, ParseError
-from goodput_exporters.gpu import gpu_sample
+from goodput_exporters.gpu import sample as gpu_sample
 from goodput_exporters.gpu.amd import sysfs
 from goodput_exporters.gpu.amd.driver import Amd
 from goodput_exporters.gpu.drivers import Options

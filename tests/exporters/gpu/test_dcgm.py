@@ -9,12 +9,13 @@ from support.node import dcgm_standin
 from support.node.dcgm_standin import GPU, GPU_INSTANCE, Engine
 
 from goodput_exporters.collector import CollectorError, NoData
-from goodput_exporters.gpu import gpu_sample
-from goodput_exporters.gpu.dcgm import connection, fields
+from goodput_exporters.gpu import sample as gpu_sample
+from goodput_exporters.gpu.dcgm import connection
 from goodput_exporters.gpu.dcgm.driver import Dcgm
-from goodput_exporters.gpu.dcgm.fields import FIELDS, readings_of
 from goodput_exporters.gpu.drivers import Options
-from goodput_exporters.gpu.nvml import readings
+from goodput_exporters.gpu.nvidia import dcgm_fields as fields
+from goodput_exporters.gpu.nvidia.dcgm_fields import FIELDS, readings_of
+from goodput_exporters.gpu.nvml import queries as readings
 
 UNIX_US = 1_700_000_000_000_000
 UUID = "GPU-5d0c2e1f-1111-2222-3333-444455556666"

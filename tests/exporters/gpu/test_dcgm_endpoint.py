@@ -10,11 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from goodput_exporters.collector import CollectorError, NoData
-from goodput_exporters.gpu import gpu_sample
-from goodput_exporters.gpu.dcgm import fields
+from goodput_exporters.gpu import sample as gpu_sample
 from goodput_exporters.gpu.dcgm_endpoint import driver as endpoint_module
 from goodput_exporters.gpu.dcgm_endpoint.driver import DcgmEndpoint, PageParser, fetch
 from goodput_exporters.gpu.drivers import Options
+from goodput_exporters.gpu.nvidia import dcgm_fields as fields
 
 A, B = "GPU-aaaaaaaa-0000-1111-2222-333333333333", "GPU-bbbbbbbb-0000-1111-2222-333333333333"
 

@@ -13,9 +13,9 @@ import pytest
 from support.paths import TESTS
 from support.servers.servers import wait_until
 
-from goodput_exporters.gpu import gpu_sample
-from goodput_exporters.gpu.driver_child import HEADER, MAGIC, OPENED, SAMPLE
-from goodput_exporters.gpu.driver_process import Child, Limits
+from goodput_exporters.gpu import sample as gpu_sample
+from goodput_exporters.gpu.supervisor import Child, Limits
+from goodput_exporters.gpu.worker import HEADER, MAGIC, OPENED, SAMPLE
 
 QUICK = Limits(
     stuck_seconds_min=1.0, stuck_intervals=5.0, open_seconds=20.0, backoff_seconds=0.05, kill_seconds=0.5
@@ -186,7 +186,7 @@ def test_a_driver_with_nothing_to_drive_is_absent_and_asked_again(tmp_path, monk
 
 def test_a_driver_that_is_absent_is_asked_at_once_when_its_cue_changes(tmp_path, monkeypatch):
     monkeypatch.setenv("GOODPUT_FAKE", str(tmp_path / "there"))
-    monkeypatch.setattr("goodput_exporters.gpu.driver_process.CUE_SECONDS", 0.05)
+    monkeypatch.setattr("goodput_exporters.gpu.supervisor.CUE_SECONDS", 0.05)
     with running("AbsentAtFirst", cue=lambda: (tmp_path / "there").exists()) as child:
         wait_for(child, lambda report: report.absent, "its absence")
         (tmp_path / "there").touch()
@@ -328,7 +328,7 @@ def test_a_process_that_does_not_mind_the_end_of_its_input_is_killed():
 
 PARENT = """
 import sys, time
-from goodput_exporters.gpu.driver_process import Child
+from goodput_exporters.gpu.supervisor import Child
 child = Child("fake", interval_seconds=0.1, module="support.node.fake_drivers:" + sys.argv[1])
 child.start()
 while child.report().counts["samples"] < 3:

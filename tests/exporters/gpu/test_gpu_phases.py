@@ -15,8 +15,8 @@ from goodput.rank_page import page
 from goodput.wire import schema
 from goodput_exporters.collector import NoData
 from goodput_exporters.collectors.gpu_phases.collector import KEPT_SECONDS, GpuPhases
-from goodput_exporters.gpu.gpu_sample import Gpu, Sample
-from goodput_exporters.push.backlog import key_of
+from goodput_exporters.gpu.sample import Gpu, Sample
+from goodput_exporters.system.ranks import rank_key
 
 SECOND, MS = 10**9, 10**6
 SINCE = {"since_ns": START_UNIX_NS}  # when this agent began
@@ -199,12 +199,12 @@ def test_each_process_of_a_rank_is_told_its_own(tree, clock, ranks, phases):
     assert series(phases)["phase_seconds_total", "GPU-1", "forward"] == 6.0
     assert ("phase_seconds_total", "GPU-1", "idle") not in series(phases)
     assert phases.ranks_on("GPU-1") == [("r1", 0)] and phases.ranks_on("GPU-7") == []
-    phases.forget(key_of(dead.identity))
+    phases.forget(rank_key(dead.identity))
     assert (
         phases.told(dead).live.hardware == dead.live.hardware
-        and key_of(dead.identity) not in phases._join.hardware
+        and rank_key(dead.identity) not in phases._join.hardware
     )
-    assert key_of(after.identity) in phases._join.hardware
+    assert rank_key(after.identity) in phases._join.hardware
 
 
 def test_a_hang_inside_a_compute_phase_is_no_idle_compute(tree, clock, ranks, phases):

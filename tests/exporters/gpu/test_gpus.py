@@ -18,11 +18,11 @@ from goodput_exporters.collector import NoData, Settings
 from goodput_exporters.collectors import discover
 from goodput_exporters.collectors.gpus.collector import Gpus
 from goodput_exporters.collectors.gpus.series import add_driver, add_gpu
-from goodput_exporters.collectors.gpus.xid_counts import GPUS_MAX, NUMBERS_MAX, Xids
+from goodput_exporters.collectors.gpus.xid_counter import GPUS_MAX, NUMBERS_MAX, Xids
 from goodput_exporters.gpu import drivers
-from goodput_exporters.gpu.driver_process import Child, Heard, Limits, Report
-from goodput_exporters.gpu.gpu_sample import Event, Gpu, Sample, SampleError, check, decode, encode
 from goodput_exporters.gpu.merge import merge
+from goodput_exporters.gpu.sample import Event, Gpu, Sample, SampleError, check, decode, encode
+from goodput_exporters.gpu.supervisor import Child, Heard, Limits, Report
 
 LIMITS = Limits(stuck_seconds_min=1.0, open_seconds=20.0, backoff_seconds=0.05)
 SECOND = 10**9

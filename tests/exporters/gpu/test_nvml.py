@@ -22,7 +22,7 @@ from support.node.nvml_stub.bench import (
 from support.node.nvml_stub.control import uuid
 
 from goodput_exporters.collector import CollectorError, NoData
-from goodput_exporters.gpu import gpu_sample as records
+from goodput_exporters.gpu import sample as records
 from goodput_exporters.gpu.drivers import Options
 from goodput_exporters.gpu.nvml.device import RETRY_SECONDS
 from goodput_exporters.gpu.nvml.driver import Nvml

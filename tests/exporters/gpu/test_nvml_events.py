@@ -6,7 +6,7 @@ import pytest
 from support.node.nvml_stub.bench import by_uuid, clock, control, driver, library, load, pynvml, sampled
 from support.node.nvml_stub.control import uuid
 
-from goodput_exporters.gpu import gpu_sample as records
+from goodput_exporters.gpu import sample as records
 from goodput_exporters.gpu.nvml.device import RETRY_SECONDS
 
 FIXTURES = (clock, control, driver, library, load)

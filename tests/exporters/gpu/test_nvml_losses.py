@@ -19,8 +19,8 @@ from support.node.nvml_stub.bench import (
 )
 from support.node.nvml_stub.control import GPU_IS_LOST, uuid
 
-from goodput_exporters.gpu.nvml.devices import profile_of
 from goodput_exporters.gpu.nvml.driver import REOPEN_SECONDS
+from goodput_exporters.gpu.nvml.inventory import profile_of
 
 FIXTURES = (clock, control, driver, library, load)
 

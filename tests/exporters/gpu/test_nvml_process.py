@@ -15,7 +15,7 @@ import pytest
 from support.node.nvml_stub.bench import clock, control, driver, library, load
 from support.paths import PYTHONPATH
 
-from goodput_exporters.gpu import gpu_sample as records
+from goodput_exporters.gpu import sample as records
 from goodput_exporters.gpu.drivers import Options
 from goodput_exporters.gpu.nvml.driver import Nvml
 

@@ -8,27 +8,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goodput_exporters.collectors.gpu_phases.phase_join import (
+from goodput_exporters.collectors.gpu_phases.phase_attribution import (
     COVERED_NS_MAX,
     NO_RANK,
     PhaseJoin,
-    RankNow,
     portion,
 )
-from goodput_exporters.gpu.gpu_sample import Gpu, Sample
-from goodput_exporters.push.backlog import Key
+from goodput_exporters.gpu.sample import Gpu, Sample
+from goodput_exporters.system.ranks import RankKey, RankPhases
 
 SECOND = 10**9
 PHASES = ("none", "loader", "forward", "backward")
 COMPUTE = frozenset({"forward", "backward"})
 
 
-def key(rank: int = 0, pid: int = 100) -> Key:
-    return Key("r", rank, 1, pid, 5)
+def key(rank: int = 0, pid: int = 100) -> RankKey:
+    return RankKey("r", rank, 1, pid, 5)
 
 
-def rank(totals, number: int = 0, gpu: str = "GPU-a", pid: int = 100) -> RankNow:
-    return RankNow(key(number, pid), gpu, pid, PHASES, COMPUTE, tuple(totals))
+def rank(totals, number: int = 0, gpu: str = "GPU-a", pid: int = 100) -> RankPhases:
+    return RankPhases(key(number, pid), gpu, pid, PHASES, COMPUTE, tuple(totals))
 
 
 def sample(at_ns: int, gpu: str = "GPU-a", driver: str = "nvml", pids=None, lost=False, **readings) -> Sample:

@@ -8,18 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from goodput_exporters.collectors.gpu_phases import phase_join
-from goodput_exporters.collectors.gpu_phases.phase_join import (
+from goodput_exporters.collectors.gpu_phases import phase_attribution as phase_join
+from goodput_exporters.collectors.gpu_phases.activity_model import Rates
+from goodput_exporters.collectors.gpu_phases.phase_attribution import (
     OTHER,
     PHASES_MAX,
     TRACKS_MAX,
     PhaseJoin,
-    RankNow,
 )
-from goodput_exporters.collectors.gpu_phases.phase_rates import Rates
-from goodput_exporters.gpu import gpu_sample
-from goodput_exporters.gpu.gpu_sample import Gpu, Sample
-from goodput_exporters.push.backlog import Key
+from goodput_exporters.gpu import sample as gpu_sample
+from goodput_exporters.gpu.sample import Gpu, Sample
+from goodput_exporters.system.ranks import RankKey, RankPhases
 
 SECOND = 10**9
 NAMES = ("activity/engine", "activity/utilization", "activity/sm", "energy", "power")
@@ -43,7 +42,7 @@ phase_names = st.lists(st.sampled_from(["none", "loader", "forward", "idle", "ot
 
 
 @st.composite
-def ranks(draw) -> list[RankNow]:
+def ranks(draw) -> list[RankPhases]:
     found = []
     for number in draw(st.sets(st.integers(0, 3))):
         phases = tuple(draw(phase_names))
@@ -51,7 +50,9 @@ def ranks(draw) -> list[RankNow]:
         at = draw(st.none() | st.integers(0, 5))
         uuid = draw(st.sampled_from(["", "GPU-a", "GPU-b"]))
         found.append(
-            RankNow(Key("r", number, 1, 9, 5), uuid, number, phases, frozenset(phases[1:3]), totals, at)
+            RankPhases(
+                RankKey("r", number, 1, 9, 5), uuid, number, phases, frozenset(phases[1:3]), totals, at
+            )
         )
     return found
 
@@ -112,7 +113,8 @@ def test_phases_of_ever_new_runs_are_bounded_and_so_is_what_they_cost():
         for second in range(3):
             totals = tuple([second * SECOND // 27] * 27)
             here = [
-                RankNow(Key(f"r{run}", n, 1, n, 5), "GPU-a", n, names, frozenset(), totals) for n in (1, 2)
+                RankPhases(RankKey(f"r{run}", n, 1, n, 5), "GPU-a", n, names, frozenset(), totals)
+                for n in (1, 2)
             ]
             at = (3 * run + second) * SECOND
             join.take(Sample("nvml", at, [Gpu("GPU-a", readings={"activity/sm": 0.5})]), here)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from goodput_exporters.gpu.xid import ACTIONS, KINDS, SEVERITIES, XIDS, lookup
+from goodput_exporters.gpu.nvidia.xid import ACTIONS, KINDS, SEVERITIES, XIDS, lookup
 
 # NVIDIA's catalogue names an immediate action for each of these: RESET_GPU, or a restart of the machine for 79.
 RESET = (46, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 158)

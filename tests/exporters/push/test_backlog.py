@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from support.node.report_rows import PHASES, event, identity, report, row
 
 from goodput.wire import schema
-from goodput_exporters.push.backlog import Backlog, key_of
+from goodput_exporters.push.backlog import Backlog
+from goodput_exporters.system.ranks import rank_key
 
 
 def rows_of(backlog: Backlog) -> list[schema.StepRow]:
@@ -133,7 +134,7 @@ def test_batches_are_bounded_and_together_hold_everything():
 def test_a_live_part_alone_is_sent_once_and_settles():
     backlog = Backlog()
     backlog.add(report(sequence=5))
-    key = key_of(identity())
+    key = rank_key(identity())
     (sent,) = backlog.pending(100).reports
     assert not backlog.settled(key)
     backlog.add(report(sequence=6, alive=False))
@@ -211,10 +212,10 @@ def test_ranks_are_bounded_and_forgetting_keeps_the_counts():
         backlog.add(report([row(n, n - 1) for n in range(1, 11)], [event(1, "mark", 0)], rank=rank))
     assert backlog.ranks_refused == 1 and len(backlog.pending(1000).reports) == 2
     thinned = backlog.rows_thinned
-    backlog.forget(key_of(identity(0)))
+    backlog.forget(rank_key(identity(0)))
     assert backlog.rows_thinned == thinned and backlog.events_dropped == 1
-    assert backlog.settled(key_of(identity(0)))
-    backlog.forget(key_of(identity(0)))
+    assert backlog.settled(rank_key(identity(0)))
+    backlog.forget(rank_key(identity(0)))
 
 
 def test_bounds_that_hold_nothing_are_refused():

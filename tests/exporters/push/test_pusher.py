@@ -12,9 +12,9 @@ from support.node.report_rows import event, identity, report, row
 
 from goodput.metrics import Families
 from goodput.wire import schema
-from goodput_exporters.push.backlog import key_of
 from goodput_exporters.push.credentials import Credentials, Unreachable, read_token
 from goodput_exporters.push.pusher import BACKOFF_SECONDS_MAX, BATCH_ROWS_MAX, ROW_BYTES_MAX, Pusher
+from goodput_exporters.system.ranks import rank_key
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_a_slow_aggregator_delays_neither_offers_nor_scrapes(aggregator, pushers
     for number in range(2, 50):
         pusher.offer([report(rows(number, number), sequence=number)])
         counts(pusher)
-        pusher.settled(key_of(identity()))
+        pusher.settled(rank_key(identity()))
     assert time.monotonic() - began < 2
     release.set()
     wait_until(lambda: counts(pusher)["goodput_node_backlog_rows", ()] == 0)

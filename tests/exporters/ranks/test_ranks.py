@@ -14,7 +14,7 @@ from goodput.rank_page import page
 from goodput.wire import schema
 from goodput_exporters.collector import NoData, Settings
 from goodput_exporters.collectors.ranks.collector import Ranks, unlink_same
-from goodput_exporters.collectors.ranks.rank import key_of
+from goodput_exporters.system.ranks import rank_key
 
 
 def kill_fixture(tree) -> None:
@@ -309,7 +309,7 @@ def test_a_dead_page_is_removed_after_the_grace_and_only_when_settled(tree, rank
     ranks.look()
     kill_fixture(tree)
     (report,) = ranks.look()
-    key = key_of(report.identity)
+    key = rank_key(report.identity)
     clock.seconds = 59.0
     ranks.look()
     assert ranks.sweep(lambda key: True) == [] and os.path.exists(rank.path)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from goodput_exporters.gpu.gpu_sample import Gpu, Sample
+from goodput_exporters.gpu.sample import Gpu, Sample
 
 UNITS = ("utilization", "engine", "sm", "sm_occupancy", "tensor", "dram")
 

@@ -12,7 +12,7 @@ import sys
 import time
 
 from goodput_exporters.collector import CollectorError, NoData
-from goodput_exporters.gpu.gpu_sample import Event, Gpu, Sample
+from goodput_exporters.gpu.sample import Event, Gpu, Sample
 
 UNITS = (
     "utilization",

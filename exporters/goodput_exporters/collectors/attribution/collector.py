@@ -23,8 +23,9 @@ from collections.abc import Callable, Iterable
 from goodput.wire.identity import clean_text
 from goodput_exporters.collector import CollectorError, NoData, Settings
 from goodput_exporters.collectors.attribution.pods import Pods
-from goodput_exporters.gpu.gpu_sample import Gpu
-from goodput_exporters.system.processes import Owner, Processes, RankProcess
+from goodput_exporters.gpu.sample import Gpu
+from goodput_exporters.system.processes import Owner, Processes
+from goodput_exporters.system.ranks import RankProcess
 
 GPU_PROCESSES_MAX = 1024
 UUID_MAX = 255

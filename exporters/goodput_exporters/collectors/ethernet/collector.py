@@ -19,7 +19,7 @@ import socket
 
 from goodput_exporters.collector import CollectorError, NoData, ParseError, Settings, parse_count, read_text
 from goodput_exporters.collectors.ethernet.ethtool import Ethtool
-from goodput_exporters.system.sysfs import label, listing, natural, read
+from goodput_exporters.system.files import label, listing, natural, read
 
 DEVICES_MAX = 64
 PROBLEMS_MAX = 8

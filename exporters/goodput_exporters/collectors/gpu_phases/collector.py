@@ -18,9 +18,9 @@ from msgspec.structs import replace
 
 from goodput.wire import schema
 from goodput_exporters.collector import NoData, Settings
-from goodput_exporters.collectors.gpu_phases.phase_join import PhaseJoin
-from goodput_exporters.gpu.gpu_sample import Sample
-from goodput_exporters.push.backlog import Key, key_of
+from goodput_exporters.collectors.gpu_phases.phase_attribution import PhaseJoin
+from goodput_exporters.gpu.sample import Sample
+from goodput_exporters.system.ranks import RankKey, rank_key
 
 KEPT_SECONDS = 3600.0
 
@@ -49,13 +49,13 @@ class GpuPhases:
     def told(self, report: schema.RankReport) -> schema.RankReport:
         """The report with what the rank's GPU did."""
         with self._lock:
-            hardware = self._join.hardware.get(key_of(report.identity))
+            hardware = self._join.hardware.get(rank_key(report.identity))
             figures = hardware.figures() if hardware else {}
         if figures:
             figures["since_ns"] = self._since_ns
         return replace(report, live=replace(report.live, hardware=figures)) if figures else report
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: RankKey) -> None:
         """A rank process is done with."""
         with self._lock:
             self._join.forget(key)

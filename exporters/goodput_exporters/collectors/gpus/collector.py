@@ -23,13 +23,13 @@ from dataclasses import replace
 
 from goodput_exporters.collector import NoData, Settings
 from goodput_exporters.collectors.gpus.series import add_driver, add_gpu
-from goodput_exporters.collectors.gpus.xid_counts import FAMILY, Xids
-from goodput_exporters.gpu.driver_child import INTERVAL_SECONDS_MAX, INTERVAL_SECONDS_MIN
-from goodput_exporters.gpu.driver_process import STOP_SECONDS_MAX, Child, Limits, Report
+from goodput_exporters.collectors.gpus.xid_counter import FAMILY, Xids
 from goodput_exporters.gpu.drivers import DRIVERS_MAX, Options, absence, discover
-from goodput_exporters.gpu.gpu_sample import TEXT_MAX, Event, Sample
 from goodput_exporters.gpu.merge import Merged, merge
 from goodput_exporters.gpu.pci import PciBus
+from goodput_exporters.gpu.sample import TEXT_MAX, Event, Sample
+from goodput_exporters.gpu.supervisor import STOP_SECONDS_MAX, Child, Limits, Report
+from goodput_exporters.gpu.worker import INTERVAL_SECONDS_MAX, INTERVAL_SECONDS_MIN
 
 GONE_SECONDS_MAX = 3600.0
 GONE_MAX = 256

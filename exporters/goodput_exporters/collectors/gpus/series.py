@@ -12,9 +12,9 @@ from __future__ import annotations
 import functools
 from types import MappingProxyType
 
-from goodput_exporters.gpu.driver_process import Report
-from goodput_exporters.gpu.gpu_sample import place_of
 from goodput_exporters.gpu.merge import Merged
+from goodput_exporters.gpu.sample import place_of
+from goodput_exporters.gpu.supervisor import Report
 
 
 def add_gpu(families, gpu: Merged, up: bool, age_seconds: float, numa: str) -> None:

@@ -22,8 +22,8 @@ import os
 from collections.abc import Callable
 
 from goodput_exporters.collector import CollectorError, NoData, ParseError, Settings
-from goodput_exporters.collectors.infiniband import parse
-from goodput_exporters.system.sysfs import clean, label, listing, names, natural, read
+from goodput_exporters.system import infiniband as parse
+from goodput_exporters.system.files import clean, label, listing, names, natural, read
 
 DEVICES_MAX = 64
 PORTS_MAX = 128

@@ -22,7 +22,8 @@ import re
 from goodput.wire.identity import clean_text
 from goodput_exporters.collector import CollectorError, NoData, ParseError, Settings, parse_count, read_text
 from goodput_exporters.gpu.pci import PciBus, parse_node
-from goodput_exporters.system.processes import Processes, RankProcess
+from goodput_exporters.system.processes import Processes
+from goodput_exporters.system.ranks import RankProcess
 
 NODES_MAX = 64
 DEVICES_MAX = 64

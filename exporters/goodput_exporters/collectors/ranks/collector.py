@@ -32,12 +32,10 @@ from goodput.rank_page.reader import Reader
 from goodput.wire import schema
 from goodput.wire.identity import clean_text
 from goodput_exporters.collector import CollectorError, NoData, Settings
-from goodput_exporters.collectors.gpu_phases.phase_join import RankNow
 from goodput_exporters.collectors.ranks.deep_look_series import add_look, remove_look
 from goodput_exporters.collectors.ranks.rank import Rank
 from goodput_exporters.collectors.ranks.rank_series import add_histograms, add_rank
-from goodput_exporters.push.backlog import Key
-from goodput_exporters.system.processes import RankProcess
+from goodput_exporters.system.ranks import RankKey, RankPhases, RankProcess
 
 log = logging.getLogger("goodput.node")
 
@@ -58,7 +56,7 @@ class Ranks:
         self._lock = threading.Lock()  # A scrape reads histograms by descriptors that a sweep closes.
         self._ranks: dict[tuple[str, int], Rank] = {}  # by file name and inode
         self._drafts: list[str] = []
-        self._moved: list[Key] = []  # ranks that were reported before their page became another's
+        self._moved: list[RankKey] = []  # ranks that were reported before their page became another's
         self._errors: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         self._rejected: set[str] = set()  # paths, in the last look
         self._logged: set[str] = set()
@@ -94,7 +92,7 @@ class Ranks:
         """How long to wait for the next look: the interval, or less where a step ring would be overrun."""
         return self._wait_seconds
 
-    def sweep(self, settled: Callable[[Key], bool]) -> list[Key]:
+    def sweep(self, settled: Callable[[RankKey], bool]) -> list[RankKey]:
         """Remove the pages that are done with and stale drafts; the keys of the pages removed."""
         with self._lock:
             now_ns = self._settings.monotonic_ns()
@@ -122,7 +120,7 @@ class Ranks:
         with self._lock:
             return [rank.key[:2] for rank in self._newest() if rank.alive]
 
-    def now(self) -> list[RankNow]:
+    def now(self) -> list[RankPhases]:
         """The living ranks with their totals up to this moment; one whose page cannot be read now is left out."""
         with self._lock:
             found = [rank.now(self._settings.monotonic_ns) for rank in self._newest() if rank.alive]
@@ -279,7 +277,7 @@ class Ranks:
 
     # -- parts of a sweep
 
-    def _is_done(self, rank: Rank, now_ns: int, settled: Callable[[Key], bool]) -> bool:
+    def _is_done(self, rank: Rank, now_ns: int, settled: Callable[[RankKey], bool]) -> bool:
         if rank.dead_since_ns is None or rank.retired:
             return False
         dead_seconds = (now_ns - rank.dead_since_ns) / 1e9
@@ -287,7 +285,7 @@ class Ranks:
             return True
         return dead_seconds >= self._settings.grace_seconds and settled(rank.key)
 
-    def _remove(self, at: tuple[str, int]) -> Key | None:
+    def _remove(self, at: tuple[str, int]) -> RankKey | None:
         rank = self._ranks[at]
         try:
             unlink_same(self._settings.directory, rank.name, at[1])

@@ -25,9 +25,8 @@ from goodput.rank_page.page import NS_MAX, PageError
 from goodput.rank_page.reader import EventRecord, Reader, Snapshot, StepRecord, process_start_ticks
 from goodput.wire import schema
 from goodput.wire.identity import PLACES, RATES
-from goodput_exporters.collectors.gpu_phases.phase_join import RankNow
-from goodput_exporters.push.backlog import key_of
-from goodput_exporters.system.processes import RankProcess, lock_holder
+from goodput_exporters.system.processes import lock_holder
+from goodput_exporters.system.ranks import RankPhases, RankProcess, rank_key
 
 COMPUTE = ("forward", "backward", "optimizer")
 PROVISIONAL_NS_MAX = 60 * 10**9
@@ -50,7 +49,7 @@ class Rank:
         self.histograms: tuple | None = None  # (what they were computed from, buckets); see rank_series.py
         self._found = reader.identity
         self.identity = _identity(self._found)
-        self.key = key_of(self.identity)
+        self.key = rank_key(self.identity)
         self._procfs = procfs
         self._seen_alive_ns = 0
         self._first_look_ns = 0
@@ -115,7 +114,7 @@ class Rank:
         holder = lock_holder(self.reader.fd)
         return RankProcess(who.run, who.rank, who.host, who.pid, ticks, holder, who.device_uuid)
 
-    def now(self, monotonic_ns: Callable[[], int]) -> RankNow | None:
+    def now(self, monotonic_ns: Callable[[], int]) -> RankPhases | None:
         """Its totals on the host's clock up to this moment, the running phase included; None if they cannot be read."""
         try:
             snapshot = self.reader.snapshot(NS_MAX, NS_MAX)
@@ -129,7 +128,7 @@ class Rank:
         compute = frozenset(p for p in snapshot.phases if p in COMPUTE or states.get(p) == "productive")
         who = self.identity
         at = snapshot.last_ns
-        return RankNow(self.key, who.device_uuid, who.pid, snapshot.phases, compute, tuple(totals), at)
+        return RankPhases(self.key, who.device_uuid, who.pid, snapshot.phases, compute, tuple(totals), at)
 
     def _note_alive(self, alive: bool, now_ns: int) -> None:
         self.alive = alive

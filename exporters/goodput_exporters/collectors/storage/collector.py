@@ -20,6 +20,7 @@ import logging
 import os
 
 from goodput_exporters.collector import CollectorError, NoData, ParseError, Settings, read_text
+from goodput_exporters.collectors.storage.filesystem_probe import Answer, Failed, FileSystems
 from goodput_exporters.collectors.storage.lustre import Operation, read_lustre
 from goodput_exporters.collectors.storage.mounts import (
     Mount,
@@ -28,7 +29,6 @@ from goodput_exporters.collectors.storage.mounts import (
     parse_mountinfo,
     parse_mountstats,
 )
-from goodput_exporters.collectors.storage.statvfs import Answer, Failed, FileSystems
 
 log = logging.getLogger("goodput.node")
 

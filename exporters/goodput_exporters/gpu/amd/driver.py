@@ -32,8 +32,8 @@ from goodput_exporters.gpu.amd.sysfs import (
     read_number,
 )
 from goodput_exporters.gpu.drivers import Options
-from goodput_exporters.gpu.gpu_sample import GPUS_MAX, PROBLEMS_MAX, TEXT_MAX, Event, Gpu, Sample
 from goodput_exporters.gpu.pci import normal
+from goodput_exporters.gpu.sample import GPUS_MAX, PROBLEMS_MAX, TEXT_MAX, Event, Gpu, Sample
 
 _ERRORS_SECONDS = 30.0
 

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from goodput_exporters.collector import CollectorError, ParseError, parse_count, read_text
-from goodput_exporters.gpu.gpu_sample import GPUS_MAX, PROCESSES_MAX, TEXT_MAX, Gpu
 from goodput_exporters.gpu.pci import normal
+from goodput_exporters.gpu.sample import GPUS_MAX, PROCESSES_MAX, TEXT_MAX, Gpu
 
 VENDOR = "0x1002"
 # A busy GPU may be told as a little more than 100 %; 65535 is "not supported".

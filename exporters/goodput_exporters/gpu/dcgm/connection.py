@@ -22,9 +22,9 @@ from types import SimpleNamespace
 from msgspec.structs import replace
 
 from goodput_exporters.collector import CollectorError, NoData
-from goodput_exporters.gpu.dcgm import fields
-from goodput_exporters.gpu.gpu_sample import GPUS_MAX, TEXT_MAX, Gpu
+from goodput_exporters.gpu.nvidia import dcgm_fields as fields
 from goodput_exporters.gpu.pci import normal
+from goodput_exporters.gpu.sample import GPUS_MAX, TEXT_MAX, Gpu
 
 BINDINGS = (
     "/usr/share/datacenter-gpu-manager-4/bindings/python3",

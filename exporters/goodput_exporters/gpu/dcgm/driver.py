@@ -24,7 +24,6 @@ from types import SimpleNamespace
 from msgspec.structs import replace
 
 from goodput_exporters.collector import CollectorError, NoData
-from goodput_exporters.gpu.dcgm import fields
 from goodput_exporters.gpu.dcgm.connection import (
     Device,
     Link,
@@ -35,8 +34,9 @@ from goodput_exporters.gpu.dcgm.connection import (
     text_of,
 )
 from goodput_exporters.gpu.drivers import Options
-from goodput_exporters.gpu.gpu_sample import EVENTS_MAX, PROBLEMS_MAX, Event, Gpu, Sample
-from goodput_exporters.gpu.xid import lookup
+from goodput_exporters.gpu.nvidia import dcgm_fields as fields
+from goodput_exporters.gpu.nvidia.xid import lookup
+from goodput_exporters.gpu.sample import EVENTS_MAX, PROBLEMS_MAX, Event, Gpu, Sample
 
 _AGE_NS_MAX = 3_600_000_000_000
 

@@ -31,11 +31,11 @@ from urllib.parse import urlsplit
 from prometheus_client.parser import text_string_to_metric_families
 
 from goodput_exporters.collector import CollectorError, NoData
-from goodput_exporters.gpu.dcgm import fields
 from goodput_exporters.gpu.drivers import Options
-from goodput_exporters.gpu.gpu_sample import EVENTS_MAX, GPUS_MAX, PROBLEMS_MAX, TEXT_MAX, Event, Gpu, Sample
+from goodput_exporters.gpu.nvidia import dcgm_fields as fields
+from goodput_exporters.gpu.nvidia.xid import lookup
 from goodput_exporters.gpu.pci import normal
-from goodput_exporters.gpu.xid import lookup
+from goodput_exporters.gpu.sample import EVENTS_MAX, GPUS_MAX, PROBLEMS_MAX, TEXT_MAX, Event, Gpu, Sample
 
 PAGE_BYTES_MAX = 8 << 20
 SECONDS_MAX = 3.0

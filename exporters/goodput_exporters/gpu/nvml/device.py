@@ -9,9 +9,8 @@ It knows no other device; which samples are taken when is drivers/nvml.py's.
 
 from __future__ import annotations
 
-from goodput_exporters.gpu.gpu_sample import PROCESSES_MAX, Gpu
 from goodput_exporters.gpu.nvml.gpm import Gpm
-from goodput_exporters.gpu.nvml.readings import (
+from goodput_exporters.gpu.nvml.queries import (
     COMPUTE,
     FIELDS,
     FUNCTION_NOT_FOUND,
@@ -23,6 +22,7 @@ from goodput_exporters.gpu.nvml.readings import (
     is_sane,
     reading_of,
 )
+from goodput_exporters.gpu.sample import PROCESSES_MAX, Gpu
 
 RETRY_SECONDS = 3600
 _UNINITIALIZED, _INVALID_ARGUMENT, _NOT_SUPPORTED, NO_PERMISSION, _DRIVER_NOT_LOADED, _NO_DATA = (

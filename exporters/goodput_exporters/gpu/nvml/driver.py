@@ -19,13 +19,13 @@ from msgspec.structs import replace
 
 from goodput_exporters.collector import CollectorError, NoData
 from goodput_exporters.gpu.drivers import Options
-from goodput_exporters.gpu.gpu_sample import EVENTS_MAX, GPUS_MAX, PROBLEMS_MAX, TEXT_MAX, Event, Gpu, Sample
 from goodput_exporters.gpu.nvml.device import ENDED, LOST, Device, Ended, Lost
-from goodput_exporters.gpu.nvml.devices import Census, find_instances, take_census
 from goodput_exporters.gpu.nvml.events import Increases, XidWatch
 from goodput_exporters.gpu.nvml.gpm import metrics_of
-from goodput_exporters.gpu.nvml.readings import FAST, FULL, MIG_FAST, MIG_FULL
+from goodput_exporters.gpu.nvml.inventory import Census, find_instances, take_census
+from goodput_exporters.gpu.nvml.queries import FAST, FULL, MIG_FAST, MIG_FULL
 from goodput_exporters.gpu.nvml.shared_library import is_nowhere
+from goodput_exporters.gpu.sample import EVENTS_MAX, GPUS_MAX, PROBLEMS_MAX, TEXT_MAX, Event, Gpu, Sample
 
 REOPEN_SECONDS, REOPEN_SECONDS_MAX = 60, 3600
 # GPUs that were seen once and are gone are told of for the life of this process, up to so many.

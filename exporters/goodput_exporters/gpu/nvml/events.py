@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from goodput_exporters.gpu import xid
-from goodput_exporters.gpu.gpu_sample import Event
+from goodput_exporters.gpu.nvidia import xid
 from goodput_exporters.gpu.nvml.device import LOST
+from goodput_exporters.gpu.sample import Event
 
 XIDS_POLLED_MAX = 1024
 EVENTS_POLLED_MAX = 64

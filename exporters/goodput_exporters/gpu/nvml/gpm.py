@@ -11,7 +11,7 @@ A `Gpm` holds two samples, which `close` gives back; a third is never allocated.
 
 from __future__ import annotations
 
-from goodput_exporters.gpu.nvml.readings import MIB, PERCENT
+from goodput_exporters.gpu.nvml.queries import MIB, PERCENT
 
 # NVML_GPM_METRIC_*: (key, factor to base units).
 METRICS = {

@@ -14,7 +14,7 @@ import pytest
 from support.node.node_tree import Clock
 from support.node.nvml_stub.control import ENVIRONMENT, Control, build
 
-from goodput_exporters.gpu import gpu_sample as records
+from goodput_exporters.gpu import sample as records
 from goodput_exporters.gpu.drivers import Options
 from goodput_exporters.gpu.nvml.driver import Nvml
 

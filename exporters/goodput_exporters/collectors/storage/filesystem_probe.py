@@ -1,7 +1,7 @@
 """How full file systems are, and whether they answer at all, without ever waiting for one that does not.
 
 In: paths. Out: for each the last `Answer`, or `Failed` where it gave an error or did not answer within
-`limit_seconds`. The question is put by a process of its own (statvfs_child.py), because a thread that a dead NFS
+`limit_seconds`. The question is put by a process of its own (probe_worker.py), because a thread that a dead NFS
 or Lustre server blocks can keep a whole process from ending. One process asks for all paths that are due; a path
 that hangs has at most one such process, and is not asked again before that has ended.
 
@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from goodput_exporters.collector import ParseError, parse_count
 
-CHILD = os.path.join(os.path.dirname(__file__), "statvfs_child.py")
+CHILD = os.path.join(os.path.dirname(__file__), "probe_worker.py")
 LINE_BYTES_MAX = 512
 END_SECONDS_MAX = 0.05
 

@@ -29,9 +29,10 @@ from typing import NamedTuple
 from msgspec import structs
 
 from goodput.wire.identity import clean_text
-from goodput_exporters.gpu import gpu_sample
-from goodput_exporters.gpu.driver_child import ABSENT, FAILED, FULL_SECONDS, OPENED, SAMPLE
-from goodput_exporters.gpu.driver_pipe import (
+from goodput_exporters.gpu import sample as gpu_sample
+from goodput_exporters.gpu.drivers import Options
+from goodput_exporters.gpu.worker import ABSENT, FAILED, FULL_SECONDS, OPENED, SAMPLE
+from goodput_exporters.gpu.worker_process import (
     DIED,
     GARBLED,
     MEMORY,
@@ -42,7 +43,6 @@ from goodput_exporters.gpu.driver_pipe import (
     command_of,
     environment,
 )
-from goodput_exporters.gpu.drivers import Options
 
 log = logging.getLogger("goodput.node")
 

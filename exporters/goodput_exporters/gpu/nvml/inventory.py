@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from goodput_exporters.gpu.gpu_sample import GPUS_MAX, Gpu
 from goodput_exporters.gpu.nvml.device import NO_PERMISSION, Device
-from goodput_exporters.gpu.nvml.readings import call
+from goodput_exporters.gpu.nvml.queries import call
+from goodput_exporters.gpu.sample import GPUS_MAX, Gpu
 
 # NVML has at most 7 instances per GPU today; the library is believed up to here.
 INSTANCES_MAX = 16

@@ -5,7 +5,7 @@ then the seconds it took and seven figures (unit and device of the file system, 
 Each path has a thread, so that one that hangs keeps no other waiting. It uses the standard library alone, imports
 nothing of goodput, and is started as a file by statvfs.py, which reads what it says and ends it when time is over.
 
-    python -I -S statvfs_child.py /data /checkpoints
+    python -I -S probe_worker.py /data /checkpoints
 """
 
 import _thread

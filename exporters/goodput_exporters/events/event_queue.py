@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterable
 
 from goodput.wire import schema
 from goodput.wire.identity import clean_text
-from goodput_exporters.events.log_lines import Lines
-from goodput_exporters.gpu.gpu_sample import Event
+from goodput_exporters.events.event_log import Lines
+from goodput_exporters.gpu.sample import Event
 
 log = logging.getLogger("goodput.node")
 

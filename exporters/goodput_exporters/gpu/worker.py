@@ -9,7 +9,7 @@ Cost beside the driver's own, with 8 GPUs of 50 readings: 0.11 % of a core at 1 
 and 0.09 s of CPU to start.
 It does not know what a stuck call is: the parent does.
 
-    python -m goodput_exporters.gpu.driver_child nvml --interval 1.0 --sysfs /sys
+    python -m goodput_exporters.gpu.worker nvml --interval 1.0 --sysfs /sys
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dataclasses import fields
 from msgspec import structs
 
 from goodput_exporters.collector import NoData
-from goodput_exporters.gpu import gpu_sample
+from goodput_exporters.gpu import sample as gpu_sample
 from goodput_exporters.gpu.drivers import Driver, Options, load
 
 MAGIC = b"gp"

@@ -20,9 +20,9 @@ from dataclasses import fields
 from typing import NamedTuple
 
 from goodput.wire.identity import clean_text
-from goodput_exporters.gpu import gpu_sample
-from goodput_exporters.gpu.driver_child import HEADER, MAGIC
+from goodput_exporters.gpu import sample as gpu_sample
 from goodput_exporters.gpu.drivers import Options
+from goodput_exporters.gpu.worker import HEADER, MAGIC
 
 STUCK, DIED, GARBLED, MEMORY = "stuck", "died", "garbled", "memory"
 READ_BYTES, READS_MAX = 1 << 16, 64
@@ -144,7 +144,7 @@ class Process:
 
 def command_of(name: str, options: Options, interval_seconds: float, module: str = "") -> list[str]:
     """The command line of a driver's process."""
-    command = [sys.executable, "-m", "goodput_exporters.gpu.driver_child", name]
+    command = [sys.executable, "-m", "goodput_exporters.gpu.worker", name]
     command += ["--interval", repr(float(interval_seconds)), "--module", module]
     for field in fields(options):
         command.append(f"--{field.name.replace('_', '-')}={getattr(options, field.name)}")

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 
 from goodput.wire.identity import clean_text
-from goodput_exporters.gpu.gpu_sample import Event
-from goodput_exporters.gpu.xid import lookup
+from goodput_exporters.gpu.nvidia.xid import lookup
+from goodput_exporters.gpu.sample import Event
 
 LINES_MAX, SECONDS_PER_LINE = 20, 6.0
 HITS_SHOWN, TEXT_MAX, TIME_SECONDS_MAX = 8, 255, 253_402_300_799

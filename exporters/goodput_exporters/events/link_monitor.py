@@ -17,9 +17,9 @@ import os
 from typing import NamedTuple
 
 from goodput_exporters.collector import CollectorError, ParseError, Settings, parse_count, read_text
-from goodput_exporters.collectors.infiniband import parse
-from goodput_exporters.gpu.gpu_sample import Event
-from goodput_exporters.system.sysfs import label, listing
+from goodput_exporters.gpu.sample import Event
+from goodput_exporters.system import infiniband as parse
+from goodput_exporters.system.files import label, listing
 
 LINKS_MAX = 128
 GONE_MAX = 128

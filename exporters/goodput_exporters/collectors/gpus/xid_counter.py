@@ -13,8 +13,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
-from goodput_exporters.gpu.gpu_sample import Sample
-from goodput_exporters.gpu.xid import lookup
+from goodput_exporters.gpu.nvidia.xid import lookup
+from goodput_exporters.gpu.sample import Sample
 
 FAMILY = "xid/"
 OTHER = "xid/other/unknown"

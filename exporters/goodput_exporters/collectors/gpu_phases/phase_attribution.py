@@ -20,11 +20,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from operator import ge
-from typing import NamedTuple
 
-from goodput_exporters.collectors.gpu_phases.phase_rates import Rates
-from goodput_exporters.gpu.gpu_sample import Gpu, Sample
-from goodput_exporters.push.backlog import Key
+from goodput_exporters.collectors.gpu_phases.activity_model import Rates
+from goodput_exporters.gpu.sample import Gpu, Sample
+from goodput_exporters.system.ranks import RankKey, RankPhases
 
 UNITS = ("engine", "utilization", "sm", "tensor", "dram")
 # What says whether anything ran at all; the first that a driver knows.
@@ -42,18 +41,6 @@ MIXED_BELOW = 0.99  # share of the longest phase in a sample
 SILENT_NS = 5 * 10**9
 # A phase that computes for longer has hung; the account's own least is the same.
 WAITING_NS_MAX = 60 * 10**9
-
-
-class RankNow(NamedTuple):
-    """A living rank process at one moment. `totals` are ns per entry of `phases`, up to `monotonic_ns`."""
-
-    key: Key
-    gpu_uuid: str
-    pid: int
-    phases: tuple[str, ...]
-    compute: frozenset[str]  # those of `phases` that are computing
-    totals: tuple[int, ...]
-    boundary_ns: int | None = None  # when the running phase began; None where that is not known
 
 
 @dataclass
@@ -97,7 +84,7 @@ class Track:
 
     driver: str
     monotonic_ns: int
-    totals: dict[Key, tuple[int, ...]] = field(default_factory=dict)
+    totals: dict[RankKey, tuple[int, ...]] = field(default_factory=dict)
     pids: frozenset[int] = frozenset()
     joules: float | None = None
     limit_watts: float | None = None
@@ -113,9 +100,9 @@ class PhaseJoin:
 
     def __init__(self):
         self.tracks: dict[str, Track] = {}
-        self.hardware: dict[Key, Hardware] = {}
+        self.hardware: dict[RankKey, Hardware] = {}
 
-    def take(self, sample: Sample, ranks: list[RankNow]) -> None:
+    def take(self, sample: Sample, ranks: list[RankPhases]) -> None:
         """Take a sample that was just made, with the ranks as they are now."""
         for gpu in sample.gpus:
             track = self.tracks.get(gpu.uuid)
@@ -134,26 +121,26 @@ class PhaseJoin:
             track.driver, track.monotonic_ns = sample.driver, sample.monotonic_ns
             self._begin(track, gpu, ranks)
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: RankKey) -> None:
         """A rank process is over and was reported."""
         self.hardware.pop(key, None)
 
-    def _begin(self, track: Track, gpu: Gpu, ranks: list[RankNow]) -> Track:
+    def _begin(self, track: Track, gpu: Gpu, ranks: list[RankPhases]) -> Track:
         if gpu.pids is not None:
             track.pids = frozenset(gpu.pids)
         track.joules = gpu.readings.get("energy")
         limit = gpu.readings.get("power_limit", track.limit_watts)
         track.limit_watts = limit if limit is not None and 0 < limit <= WATTS_MAX else None
-        track.totals = {rank.key: rank.totals for rank in self._on(track, gpu, ranks)}
+        track.totals = {rank.key: rank.totals_ns for rank in self._on(track, gpu, ranks)}
         return track
 
-    def _on(self, track: Track, gpu: Gpu, ranks: list[RankNow]) -> list[RankNow]:
+    def _on(self, track: Track, gpu: Gpu, ranks: list[RankPhases]) -> list[RankPhases]:
         """The ranks that compute on this GPU: by the uuid that they say, else by their pid."""
         return [
             rank for rank in ranks if (rank.gpu_uuid == gpu.uuid if rank.gpu_uuid else rank.pid in track.pids)
         ]
 
-    def _credit(self, track: Track, gpu: Gpu, spent_ns: int, ranks: list[RankNow]) -> None:
+    def _credit(self, track: Track, gpu: Gpu, spent_ns: int, ranks: list[RankPhases]) -> None:
         known = [rank for rank in ranks if rank.key in track.totals]
         if ranks and not known:
             return  # All of them came in between: what part of the time was theirs is not known.
@@ -196,7 +183,9 @@ class PhaseJoin:
                 return round(grown * 1e6)
         return None if power is None or not 0 <= power <= WATTS_MAX else round(power * spent_ns / 1e3)
 
-    def _tell(self, rank: RankNow, own: dict[str, int], shares: dict, busy: dict | None, energy: int) -> None:
+    def _tell(
+        self, rank: RankPhases, own: dict[str, int], shares: dict, busy: dict | None, energy: int
+    ) -> None:
         hardware = self.hardware.setdefault(rank.key, Hardware())
         hardware.energy_uj += energy
         if busy is None:
@@ -233,10 +222,10 @@ def _split(
     return dict(zip(shares, portion(amount, weights, caps), strict=True))
 
 
-def _phases_of(rank: RankNow, before: tuple[int, ...], spent_ns: int) -> dict[str, int]:
+def _phases_of(rank: RankPhases, before: tuple[int, ...], spent_ns: int) -> dict[str, int]:
     """How `spent_ns` lay in the rank's phases, by what its totals have grown; they were read a moment later."""
-    before = before + (0,) * (len(rank.totals) - len(before))
-    grown = [max(now - then, 0) for now, then in zip(rank.totals, before, strict=False)]
+    before = before + (0,) * (len(rank.totals_ns) - len(before))
+    grown = [max(now - then, 0) for now, then in zip(rank.totals_ns, before, strict=False)]
     parts = portion(spent_ns, grown if any(grown) else [1] + [0] * (len(grown) - 1))
     return {phase: ns for phase, ns in zip(rank.phases, parts, strict=False) if ns}
 
