@@ -1,9 +1,6 @@
-"""What is counted: PyTorch's formulae, told apart by dtype and into the model's own FLOPs and those done again.
+"""Sums FLOPs by dtype, and separates the model's own from recomputed ones.
 
-In: the operators that run while `counting`. Out: a Tally. PyTorch's counter does the counting and calls these
-formulae; at the end its total must be ours, which is checked.
-
-Guarantee: an operator that looks like a product and has no formula is named. Does not know what runs, or on what.
+PyTorch's `FlopCounterMode` calls the formulae here; at the end its total must equal ours.
 
     with counting(tally):
         model(x).sum().backward()
@@ -21,18 +18,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from goodput.account import peaks
-from goodput.flops import FlopCountError
+from goodput.flops.errors import FlopCountError
 
 _SHARE_DIGITS = 6
 _LOOKS_LIKE_PRODUCT = re.compile(
     r"mm$|mm_|mv$|\bdot$|conv|attention|attn|matmul|linear|einsum|rnn|lstm|gru$|cdist"
 )
-# Operators of these are no products, unless they look like one; collectives are none in any case.
+# Operators of these namespaces are products only if their name looks like one; collectives never are.
 _KNOWN_NAMESPACES = ("aten", "prim", "prims", "c10d", "_c10d_functional")
 
 
 class Tally:
-    """FLOPs so far: `model` by dtype, and `hardware`, which includes what was done again."""
+    """FLOPs so far: `model`, also by dtype, and `hardware`, which includes recomputation."""
 
     def __init__(self, float32_names: tuple[str, str] = ("fp32", "fp32")):
         self.float32_names = float32_names
@@ -41,9 +38,9 @@ class Tally:
         self.backward = False
         self.uncounted: set[str] = set()
 
-    def add(self, flops: int, dtype: torch.dtype | None, convolution: bool, again: bool) -> None:
+    def add(self, flops: int, dtype: torch.dtype | None, convolution: bool, recomputed: bool) -> None:
         self.hardware += flops
-        if again:
+        if recomputed:
             return
         self.model += flops
         try:
@@ -55,7 +52,10 @@ class Tally:
         self.by_dtype[name] = self.by_dtype.get(name, 0) + flops
 
     def dtype(self) -> str:
-        """Shares of the model FLOPs, largest first, that sum to 1 as written; the bare name where there is one."""
+        """Shares of the model FLOPs, largest first, such as "bf16=0.9,fp32=0.1"; the name alone for a single dtype.
+
+        The rounded shares sum to exactly 1.
+        """
         ranked = sorted(self.by_dtype.items(), key=lambda item: (-item[1], item[0]))
         rest = {name: round(flops / self.model, _SHARE_DIGITS) for name, flops in ranked[1:]}
         rest = {name: share for name, share in rest.items() if share}
@@ -67,31 +67,31 @@ class Tally:
 
 @contextlib.contextmanager
 def counting(tally: Tally):
-    """Count what runs inside. Raises FlopCountError at the end if PyTorch's counter came to another sum."""
+    """Count the operators run in this context. Raises FlopCountError if PyTorch's counter has another total."""
     counter = FlopCounterMode(display=False, custom_mapping=_formulas(tally))
-    counter.mod_tracker = _NoModules()
-    with _Watch(tally, counter.flop_registry), counter:
+    counter.mod_tracker = _NoModuleTracker()
+    with _UncountedMode(tally, counter.flop_registry), counter:
         yield
     total = counter.get_total_flops()
     if total != tally.hardware:
-        raise FlopCountError(f"counted {tally.hardware} FLOPs where PyTorch's counter has {total}")
+        raise FlopCountError(f"counted {tally.hardware} FLOPs, but PyTorch's counter has {total}")
 
 
 def float32_names(types: tuple[str, ...]) -> tuple[str, str]:
-    """What fp32 is to matrix products and to convolutions: tf32 where an NVIDIA GPU has it and it is switched on."""
+    """The dtype names of fp32 matrix products and fp32 convolutions: tf32 if an NVIDIA GPU has it switched on."""
     if types != ("cuda",) or torch.version.cuda is None or torch.cuda.get_device_capability()[0] < 8:
         return "fp32", "fp32"
     cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     if hasattr(cuda, "fp32_precision") and hasattr(cudnn, "conv"):
-        # Asking the older switches is an error once the newer ones were set.
+        # Reading the older switches raises once the newer ones were set.
         on = cuda.fp32_precision == "tf32", cudnn.conv.fp32_precision == "tf32"
     else:
         on = cuda.allow_tf32, cudnn.allow_tf32
     return tuple("tf32" if switch else "fp32" for switch in on)
 
 
-class _NoModules:
-    """In place of the counter's tracker: its hooks are on every module of the process, the live ones too."""
+class _NoModuleTracker:
+    """Replaces the counter's tracker, which puts hooks on every module of the process, live ones included."""
 
     parents = ("Global",)
 
@@ -102,8 +102,8 @@ class _NoModules:
         return None
 
 
-class _Watch(TorchDispatchMode):
-    """Names the operators that may be products and have no formula."""
+class _UncountedMode(TorchDispatchMode):
+    """Records the operators that may be products and have no formula."""
 
     def __init__(self, tally: Tally, known: dict):
         super().__init__()
@@ -119,30 +119,33 @@ class _Watch(TorchDispatchMode):
 
 
 def _formulas(tally: Tally) -> dict:
-    """PyTorch's formulae, each telling the tally what it found; that of convolution's backward pass is ours."""
+    """PyTorch's formulae and ours, each adding its result to the tally."""
 
-    def telling(operator: Any, formula: Any):
+    def adding(operator: Any, formula: Any):
         convolution = "conv" in str(operator)
 
-        def told(*args, out_val=None, **kwargs):
+        def add(*args, out_val=None, **kwargs):
             flops = formula(*args, out_val=out_val, **kwargs)
             dtype = next((arg.dtype for arg in args if isinstance(arg, torch.Tensor)), None)
-            # A backward pass runs without gradients, except where it runs a forward pass once more.
+            # A backward pass runs without gradients, except where checkpointing repeats a forward pass.
             tally.add(flops, dtype, convolution, tally.backward and torch.is_grad_enabled())
             return flops
 
-        told._get_raw = True
-        return told
+        add._get_raw = True
+        return add
 
     formulas = {**_OWN_FORMULAS, **flop_registry, torch.ops.aten.convolution_backward: _convolution_backward}
-    return {operator: telling(operator, formula) for operator, formula in formulas.items()}
+    return {operator: adding(operator, formula) for operator, formula in formulas.items()}
 
 
 def _convolution_backward(grad, x, weight, *rest, **_) -> int:
-    """Each gradient that is wanted takes as many products as the forward pass, in groups or not."""
-    transposed, wanted = rest[4], rest[7]
+    """Each requested gradient takes as many products as the forward pass.
+
+    PyTorch 2.13 counts the weight gradient of a grouped convolution `groups` times.
+    """
+    transposed, requested = rest[4], rest[7]
     places = (x if transposed else grad).shape[2:].numel()
-    return 2 * (wanted[0] + wanted[1]) * x.shape[0] * places * weight.numel()
+    return 2 * (requested[0] + requested[1]) * x.shape[0] * places * weight.numel()
 
 
 def _matrix_vector(matrix, vector, **_) -> int:
@@ -153,8 +156,8 @@ def _add_matrix_vector(bias, matrix, vector, **_) -> int:
     return 2 * matrix.numel()
 
 
-def _grouped(left, right, *_, **__) -> int:
-    """Products in groups along one dimension (mixtures of experts); rows beyond the last group count too."""
+def _grouped_product(left, right, *_, **__) -> int:
+    """Grouped products along one dimension (mixtures of experts); rows beyond the last group are counted too."""
     one_side = left.dim() == 3 and right.dim() == 2
     return 2 * (left[0] if one_side else left).numel() * right.shape[-1]
 
@@ -164,5 +167,5 @@ _OWN_FORMULAS = {
     torch.ops.aten.mv: _matrix_vector,
     torch.ops.aten.dot: _matrix_vector,
     torch.ops.aten.addmv: _add_matrix_vector,
-    **({torch.ops.aten._grouped_mm: _grouped} if hasattr(torch.ops.aten, "_grouped_mm") else {}),
+    **({torch.ops.aten._grouped_mm: _grouped_product} if hasattr(torch.ops.aten, "_grouped_mm") else {}),
 }

@@ -1,0 +1,156 @@
+"""Runs forward and backward on the meta copy of a model while PyTorch's FLOP counter watches.
+
+A multiply-add is two FLOPs. Only products are counted (matrices, convolutions, attention); operators that look like a
+product and have no formula are listed in `Counted.uncounted`. What a backward pass runs with gradients enabled is
+activation checkpointing: it counts in `hardware_flops` and not in `model_flops`. Attention counts in full, causal or
+not, with 4 products in its backward pass, as in the PaLM paper; fused kernels do a fifth, which is not counted.
+
+With data parallelism the result is that of this rank. An unsharded copy of a model that tensor, pipeline or context
+parallelism splits gives the FLOPs of all ranks that share it: divide.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+import sys
+from typing import Any, NamedTuple
+
+from goodput.flops.errors import FlopCountError
+
+_MESSAGE_LENGTH_MAX = 300
+
+
+class Counted(NamedTuple):
+    """FLOPs of one step. `dtype` is for `goodput.start`; FLOPs of the operators in `uncounted` may be missing."""
+
+    model_flops: int
+    hardware_flops: int
+    dtype: str
+    uncounted: tuple[str, ...]
+
+
+def count(
+    model: Any,
+    *inputs: Any,
+    backward: bool = True,
+    loss: Any = None,
+    autocast: Any = None,
+    microbatches: int = 1,
+    **keywords: Any,
+) -> Counted:
+    """Count one step of `model(*inputs, **keywords)`; only shapes and dtypes of the inputs matter.
+
+    Args:
+        backward: also count the backward pass; False for inference.
+        loss: called with the model's output, returns the tensor to run backward from. The default is the output's
+            `loss`, or all tensors of the output where it has none.
+        autocast: the dtype of autocast, such as "bf16", as if inside `torch.autocast`. Autocast around this call or
+            inside the model applies without it.
+        microbatches: repetitions in one step (gradient accumulation).
+
+    Raises FlopCountError for a model that cannot be copied, or has an operator without a meta kernel (FlexAttention,
+    for example).
+    """
+    try:
+        import torch
+
+        from goodput.flops import meta_copy
+    except ImportError as error:
+        raise FlopCountError(f"counting FLOPs needs PyTorch 2.4 or later ({error})") from error
+    if isinstance(microbatches, bool) or not isinstance(microbatches, int) or microbatches < 1:
+        raise FlopCountError(f"microbatches={microbatches!r} is not an integer of at least 1")
+    plain = meta_copy.unwrap(model)
+    if not isinstance(plain, torch.nn.Module) or isinstance(plain, torch.jit.ScriptModule):
+        raise FlopCountError(f"model is a {type(plain).__name__}, not an unscripted torch.nn.Module")
+    try:
+        types = meta_copy.device_types(plain, inputs, keywords)
+        with (
+            _preserved_state(torch),
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            _autocast(torch, types, autocast),
+        ):
+            tally = _run(torch, plain, types, inputs, keywords, backward, loss)
+    except FlopCountError:
+        raise
+    except Exception as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:_MESSAGE_LENGTH_MAX]
+        raise FlopCountError(f"cannot count {type(plain).__name__}: {text}") from error
+    flops = tally.model * microbatches, tally.hardware * microbatches
+    return Counted(*flops, tally.dtype(), tuple(sorted(tally.uncounted)))
+
+
+def _run(torch: Any, plain: Any, types: tuple[str, ...], inputs: tuple, keywords: dict, backward: bool, loss):
+    """Run the step on the meta copy of `plain`; returns the Tally."""
+    from goodput.flops.meta_copy import MetaMode, copy_to_meta
+    from goodput.flops.tally import Tally, counting, float32_names
+
+    tally, mode = Tally(float32_names(types)), MetaMode(types)
+    model = copy_to_meta(plain, mode)
+    with mode:
+        inputs, keywords = copy.deepcopy((inputs, keywords), mode.memo)
+    with counting(tally), torch.device("meta"), mode:
+        output = model(*inputs, **keywords)
+        if backward:
+            roots = _backward_roots(torch, output if loss is None else loss(output))
+            tally.backward = True
+            # Dense ones: some meta kernels refuse the strides of a sum's gradient.
+            torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
+    return tally
+
+
+def _backward_roots(torch: Any, output: Any) -> list:
+    """The output's loss, or all of its tensors that depend on a parameter."""
+    from torch.utils._pytree import tree_leaves
+
+    named = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+    leaves = [named] if isinstance(named, torch.Tensor) else tree_leaves(output)
+    leaves = [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad and t.is_floating_point()]
+    if not leaves:
+        raise FlopCountError(
+            "no tensor of the output depends on a trainable parameter: pass loss= or backward=False"
+        )
+    return leaves
+
+
+def _autocast(torch: Any, types: tuple[str, ...], dtype: Any):
+    if dtype is None:
+        return contextlib.nullcontext()
+    names = {
+        "bf16": torch.bfloat16,
+        "bfloat16": torch.bfloat16,
+        "fp16": torch.float16,
+        "float16": torch.float16,
+    }
+    found = names.get(str(dtype).replace("torch.", ""))
+    if found is None:
+        raise FlopCountError(f"autocast={dtype!r} is not one of {', '.join(names)}")
+    return torch.autocast(types[0] if len(types) == 1 else "cpu", dtype=found)
+
+
+@contextlib.contextmanager
+def _preserved_state(torch: Any):
+    """Restore random states and PyTorch's switches at the end."""
+    numpy = sys.modules.get("numpy")
+    states = random.getstate(), torch.random.get_rng_state(), numpy and numpy.random.get_state()
+    cuda = torch.backends.cuda
+    allowed = getattr(cuda, "fp16_bf16_reduction_math_sdp_allowed", lambda: None)()
+    eager = contextlib.nullcontext()
+    if "torch._dynamo" in sys.modules:
+        # A function in the model that is compiled on its own would be compiled for the copy.
+        eager = torch.compiler.set_stance("force_eager")
+    try:
+        if allowed is not None:
+            # Without it attention on the meta device widens to fp32, and the shares of dtypes are wrong.
+            cuda.allow_fp16_bf16_reduction_math_sdp(True)
+        with eager:
+            yield
+    finally:
+        if allowed is not None:
+            cuda.allow_fp16_bf16_reduction_math_sdp(allowed)
+        random.setstate(states[0])
+        torch.random.set_rng_state(states[1])
+        if numpy:
+            numpy.random.set_state(states[2])
