@@ -1,6 +1,8 @@
 """Settings of all tests, and their order: files that take long begin first, so that none is left over at the end."""
 
-from hypothesis import HealthCheck, settings
+import os
+
+from support import hypothesis_profiles
 
 # Files that take over half a minute where two processes share the tests, the longest first.
 LONG = (
@@ -23,9 +25,7 @@ LONG = (
     "test_live_wide.py",
 )
 
-# How fast a strategy makes its values is the machine's affair, on which other tests run meanwhile.
-settings.register_profile("shared", suppress_health_check=[HealthCheck.too_slow], deadline=None)
-settings.load_profile("shared")
+hypothesis_profiles.load(os.environ.get("GOODPUT_TEST_PROFILE", "suite"))
 
 
 def pytest_collection_modifyitems(items) -> None:

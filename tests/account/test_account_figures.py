@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from support.account.account_history import Process, assert_closes, ns, run_of
 
-from goodput.account import Event, compute, document, figures
+from goodput.account import Attempt, Event, Row, Run, compute, document, figures
+from goodput.account.text import render
 from goodput.causes import explain
 from goodput.runlog import replay
 
+SECOND = 10**9
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -110,6 +112,16 @@ def test_the_interval_of_checkpoints_is_from_commit_to_commit_of_one_attempt_by_
     assert figures.checkpoints(account_of(backwards.killed()))["interval_seconds"] == 35.0
 
 
+def test_commits_in_one_instant_have_no_interval_to_advise_on():
+    saved = (
+        Process().steps(4, forward=5).between(checkpoint=2.5).saved(2).saved(3).steps(1, forward=5).killed()
+    )
+    account = account_of(saved, Process(attempt=2, start=300).resumed(3).steps(1, forward=1).finished())
+    assert figures.checkpoints(account)["interval_seconds"] == 0.0
+    (advice,) = (cause["advice"] for cause in explain(account) if cause["state"] == "checkpoint")
+    assert "the best interval for the failures seen is" in advice
+
+
 def test_a_checkpoint_that_is_told_twice_counts_once():
     one = Process().steps(2, forward=1).saved(1).between(checkpoint=1).saved(1).finished()
     assert figures.checkpoints(account_of(one))["committed"] == 1
@@ -131,6 +143,26 @@ def test_throughput_against_the_best_that_was_shown_and_against_an_ideal():
     assert (given["goodput"], given["ideal_basis"]) == (1280 / (192 * 20), "given")
     nothing = figures.throughput(account_of(Process().steps(3, forward=1).finished()))
     assert (nothing["goodput"], nothing["samples_per_second"], nothing["ideal_basis"]) == (None, None, None)
+
+
+def test_an_account_without_wall_time_has_no_throughput():
+    """A window of no length holds a step without length and its samples, while the run shows a rate elsewhere."""
+    instant, later = (
+        Attempt(rank=1, attempt=n, start_ns=at, world_size=2) for n, at in ((1, 0), (2, 1 << 62))
+    )
+    instant.add_rows([Row(1, 0, 0, 0, 5, (0,), (0,))])
+    later.add_rows(
+        Row(n, n, later.start_ns + (n - 1) * SECOND, later.start_ns + n * SECOND, 5 * n, (n * SECOND,), (0,))
+        for n in (1, 2)
+    )
+    run = Run("r1", {(1, 1): instant, (1, 2): later})
+    account = compute(run, later.start_ns, window=(0, 0))
+    found = document(account, explain(account))
+    assert found["throughput"] == {
+        "samples": 5.0,
+        **dict.fromkeys(("samples_per_second", "ideal_samples_per_second", "ideal_basis", "goodput")),
+    }
+    assert "throughput" not in render(found)
 
 
 def test_lost_samples_are_no_throughput():

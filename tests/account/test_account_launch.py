@@ -172,7 +172,7 @@ parts = st.dictionaries(
 )
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80)
 @given(st.data())
 def test_the_account_closes_for_any_hardware_figures(data):
     processes, start = [], 0

@@ -114,7 +114,7 @@ def spend(one: Process, parts) -> None:
         one.begun(**{phase: ns / 1e9})
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=120)
 @given(histories())
 def test_states_steps_and_restarts_are_the_oracles(history):
     lives, now_ns = history
@@ -140,7 +140,7 @@ def test_states_steps_and_restarts_are_the_oracles(history):
     assert account.straggler.length_ns == want.length_ns
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50)
 @given(st.integers(2, 5), st.integers(1, 6), st.data())
 def test_slowdown_is_the_what_if_of_the_design(ranks, steps, data):
     """With one collective per step all ranks' steps are equally long, and what the excess says is what it cost."""

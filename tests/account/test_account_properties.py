@@ -82,7 +82,7 @@ def runs(draw):
     return run
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(runs(), number_ns, st.none() | st.just(30.0), st.sampled_from([1e-9, 1.0, 60.0]))
 def test_states_close_for_hostile_histories(run, now_ns, stale_seconds, stall_seconds):
     account = compute(run, now_ns, stale_seconds=stale_seconds, stall_seconds=stall_seconds)
@@ -101,14 +101,14 @@ def test_states_close_for_hostile_histories(run, now_ns, stale_seconds, stall_se
     assert "goodput" in render(found)
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50)
 @given(runs(), number_ns)
 def test_the_order_in_which_attempts_came_changes_nothing(run, now_ns):
     turned = Run(run.name, dict(reversed(run.attempts.items())), run.start_ns, run.end_ns)
     assert compute(turned, now_ns) == compute(run, now_ns)
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50)
 @given(runs(), st.lists(number_ns, min_size=2, max_size=3))
 def test_computing_changes_nothing_in_the_run(run, moments):
     first = [compute(run, now_ns) for now_ns in moments]
@@ -135,7 +135,7 @@ def honest_runs(draw):
     return run_of(*processes)
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50)
 @given(honest_runs())
 def test_the_chain_of_factors_multiplies(run):
     account = compute(run, ns(1000))
@@ -150,7 +150,7 @@ def test_the_chain_of_factors_multiplies(run):
         )
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50)
 @given(honest_runs(), st.randoms(use_true_random=False))
 def test_rows_that_are_missing_in_between_cost_no_time_and_no_step(run, chance):
     """The newest row stays, as it does at an agent; what is between may be lost in any pattern."""

@@ -26,7 +26,7 @@ def test_tenths_round_each_part_and_the_first_as_it_reads_elsewhere():
     assert tenths([]) == [] and tenths([0, 0]) == [0, 0]
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(st.lists(st.floats(0, 1e15), max_size=17))
 def test_tenths_sum_to_a_thousand_and_are_within_one_of_exact(parts):
     rounded = tenths(parts)

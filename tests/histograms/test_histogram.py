@@ -30,7 +30,6 @@ from goodput.histograms.histogram import (
 
 SAMPLES = 10_000  # q * SAMPLES is whole for every q below, so that hdrhistogram takes the same rank.
 QUANTILES = (0.001, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
-repeatable = settings(derandomize=True, deadline=None)
 SMALLEST_NORMAL = 2.0**-14  # 61 us; below it the bins have one width.
 
 
@@ -193,7 +192,6 @@ def test_quantiles_agree_with_hdrhistogram(samples):
         assert abs(value - bound) <= error_allowed(max(value, bound)) + bound * 2**-10
 
 
-@repeatable
 @given(st.lists(st.integers(0, 2**50), min_size=1, max_size=60), st.floats(0, 1))
 def test_quantile_is_the_smallest_value_with_enough_samples_below(nanoseconds, q):
     histogram = Histogram()
@@ -240,7 +238,6 @@ def test_overflow_is_counted_and_infinite():
 # Count and sum
 
 
-@repeatable
 @given(st.lists(st.tuples(st.integers(0, 10**15), st.integers(0, 10**12)), max_size=30))
 def test_count_and_sum_are_exact(entries):
     histogram = Histogram()
@@ -253,7 +250,6 @@ def test_count_and_sum_are_exact(entries):
         assert histogram.mean == float(Fraction(histogram.sum_ns, histogram.count * 10**9))
 
 
-@repeatable
 @given(st.floats(0, 1e9))
 def test_seconds_are_summed_to_the_nearest_nanosecond(seconds):
     histogram = Histogram()
@@ -291,7 +287,6 @@ cases = st.lists(st.tuples(st.integers(0, 10**14), st.integers(1, 10**6)), max_s
 )
 
 
-@repeatable
 @given(cases, cases, cases)
 def test_merging_is_commutative_associative_and_the_same_as_adding_all(first, second, third):
     (a_entries, a), (b_entries, b), (c_entries, c) = first, second, third
@@ -332,7 +327,6 @@ def test_repr_shows_what_it_holds():
 # Prometheus buckets
 
 
-@repeatable
 @given(
     st.lists(st.integers(0, 2**47), max_size=40),
     st.lists(st.floats(1e-6, 1e5), unique=True, max_size=10).map(sorted),
@@ -370,7 +364,6 @@ def test_buckets_refuse_bounds_that_do_not_ascend(bounds):
 # Pairs
 
 
-@repeatable
 @given(cases)
 def test_pairs_round_trip(case):
     _, histogram = case
@@ -427,7 +420,7 @@ almost_pairs = st.lists(
 )
 
 
-@settings(repeatable, max_examples=300)
+@settings(max_examples=300)
 @given(anything | almost_pairs, anything | st.integers(-1, 2**128))
 def test_from_pairs_raises_nothing_but_value_error(pairs, sum_ns):
     try:
@@ -445,7 +438,7 @@ def words(counts):
     return memoryview(np.array(counts, dtype=np.uint64).tobytes()).cast("Q")
 
 
-@settings(repeatable, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.dictionaries(st.integers(0, 2500), st.integers(1, COUNT_MAX), max_size=20),
     st.integers(0, SLOTS - 2501),

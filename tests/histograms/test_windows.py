@@ -5,13 +5,12 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from goodput.histograms.windows import PHASES_MAX, DiscreteWindows, SlidingWindow
 
 SECOND = 10**9
-repeatable = settings(derandomize=True, deadline=None)
 
 
 def feed(window, steps):
@@ -225,7 +224,6 @@ def test_a_window_that_began_late_is_not_diluted():
 # Both
 
 
-@repeatable
 @given(
     st.lists(
         st.tuples(
@@ -265,7 +263,6 @@ def test_any_steps_in_any_order(steps, span, keep, now_ns):
     assert len(reports) <= keep and reports[0].start_ns >= 0
 
 
-@repeatable
 @given(
     st.lists(st.tuples(st.integers(0, 300), st.integers(0, 400), st.integers(0, 9)), max_size=40),
     st.integers(1, 30),

@@ -327,7 +327,7 @@ def test_random_bytes_and_odd_words_in_every_region(forged, region):
 
 
 @settings(
-    max_examples=200, deadline=None, derandomize=True, database=None,
+    max_examples=200, database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 @given(
@@ -344,8 +344,6 @@ def test_any_patches(forged, patches):
 
 @settings(
     max_examples=100,
-    deadline=None,
-    derandomize=True,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

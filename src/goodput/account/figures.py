@@ -58,11 +58,14 @@ def throughput(account: Account) -> dict:
     ideal, basis = _ideal(account, "ideal_samples_per_second"), "given"
     if ideal is None:
         ideal, basis = _ideal(account, "best_samples_per_second", shown=True), "best shown"
+    # Without wall time there is no rate, and then no ratio of rates either.
+    if not ideal or not wall:
+        ideal = basis = None
     return {
         "samples": kept,
         "samples_per_second": kept / wall if wall and kept else None,
-        "ideal_samples_per_second": ideal / wall if ideal and wall else None,
-        "ideal_basis": basis if ideal else None,
+        "ideal_samples_per_second": ideal / wall if ideal else None,
+        "ideal_basis": basis,
         "goodput": kept / ideal if ideal and 0 < kept <= ideal else None,
     }
 

@@ -16,7 +16,7 @@ def advise(account) -> str:
     best, interval = saving["best_interval_seconds"], saving["interval_seconds"]
     if best is None:
         return GENERAL
-    if interval is None:
+    if not interval:  # Unknown, or all of them were committed in one instant.
         return f"{_HEAD}; the best interval for the failures seen is {duration(best)} (estimate)."
     now = f"now one is saved each {duration(interval)}"
     if max(best / interval, interval / best) <= NEAR_RATIO_MAX:

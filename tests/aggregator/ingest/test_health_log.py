@@ -53,7 +53,7 @@ pushes = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(pushes, st.randoms(use_true_random=False))
 def test_order_and_repetition_change_nothing(given_pushes, chance):
     one, other = HealthLog(), HealthLog()

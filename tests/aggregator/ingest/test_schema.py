@@ -241,7 +241,7 @@ def test_a_field_of_another_type_refuses_the_report(field, value):
 # ---- Any bytes at all
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=400)
 @given(st.binary(max_size=200) | st.binary(max_size=40).map(lambda tail: BODY[:-40] + tail))
 def test_random_bytes_give_a_record_or_a_schema_error(body):
     for call in (use, schema.decode_ack):
@@ -251,7 +251,7 @@ def test_random_bytes_give_a_record_or_a_schema_error(body):
             assert "malformed" in str(error) or "version" in str(error)
 
 
-@settings(max_examples=600, deadline=None, derandomize=True)
+@settings(max_examples=600)
 @given(st.lists(st.tuples(st.integers(0, len(BODY) - 1), st.integers(0, 255)), min_size=1, max_size=4))
 @example([(0, 0x80)])
 def test_mutated_bytes_give_a_record_or_a_schema_error(changes):
@@ -289,7 +289,7 @@ def leaves(found, path=()):
 PATHS = list(leaves(msgspec.msgpack.decode(BODY)))
 
 
-@settings(max_examples=1000, deadline=None, derandomize=True)
+@settings(max_examples=1000)
 @given(st.lists(st.tuples(st.sampled_from(PATHS), st.integers(0, 99), st.booleans()), min_size=1, max_size=3))
 def test_any_value_in_any_field_gives_a_record_or_a_schema_error(changes):
     found = msgspec.msgpack.decode(BODY)

@@ -59,7 +59,6 @@ def test_a_process_that_is_not_there_has_no_rows_and_no_events(ledger):
     max_examples=25,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
-    derandomize=True,
 )
 @given(
     seed=st.integers(0, 1 << 30), count=st.integers(1, 40), chunks=st.integers(1, 30), page=st.integers(1, 7)

@@ -57,7 +57,7 @@ def ranks(draw) -> list[RankPhases]:
     return found
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(st.lists(st.tuples(taken, ranks()), max_size=12))
 def test_whatever_comes_sums_close(history):
     join = PhaseJoin()
@@ -134,7 +134,7 @@ def test_gpus_that_are_ever_new_are_bounded():
     assert len(join.tracks) == TRACKS_MAX and "GPU-0-0" in join.tracks
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(
     st.lists(
         st.tuples(

@@ -20,7 +20,7 @@ from goodput.sdk.recorder import step_clock
 
 NAMES = ("forward", "backward", "h2d", "optimizer", "evaluation", "mine", "other")
 EXAMPLES = settings(
-    max_examples=200, deadline=None, derandomize=True, database=None,
+    max_examples=200, database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
 
