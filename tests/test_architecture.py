@@ -36,9 +36,20 @@ ROOMS = {
     "lightning": ["auto", "goodput", "sdk.automatic"],
     "transformers": ["auto", "goodput", "sdk.automatic"],
     "aggregator": [],
-    "aggregator.ledger": ["account", "aggregator.ingest", "wire"],
-    "aggregator.ingest": ["access", "account", "aggregator.ledger", "histograms", "wire"],
-    "aggregator.accounts": ["access", "account", "aggregator.ingest", "aggregator.ledger", "causes", "wire"],
+    "aggregator.records": ["wire"],
+    "aggregator.ledger": ["account", "aggregator.records", "wire"],
+    "aggregator.ingest": [
+        "access",
+        "account",
+        "aggregator.ledger",
+        "aggregator.records",
+        "histograms",
+        "wire",
+    ],
+    "aggregator.accounts": [
+        *("access", "account", "aggregator.ingest", "aggregator.ledger", "aggregator.records", "causes"),
+        "wire",
+    ],
     "aggregator.http": ["access", "aggregator.api", "metrics"],
     "aggregator.api": [
         *(

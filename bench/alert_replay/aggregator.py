@@ -22,10 +22,10 @@ from goodput.aggregator.accounts.health_costs import HealthView
 from goodput.aggregator.api import exposition
 from goodput.aggregator.api.exposition import EVERYTHING, Exposition
 from goodput.aggregator.http.authentication import Door
-from goodput.aggregator.ingest.hangs import Hangs
+from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.ingest import Ingest
-from goodput.aggregator.ingest.store import Refused, Store
+from goodput.aggregator.ingest.store import ReportRefused, Store
 from goodput.metrics import CATALOGUE
 from goodput.wire import schema
 
@@ -58,7 +58,7 @@ class _Accounts(Accounts):
     def __init__(self, store: Store, clock_ns, **given):
         super().__init__(store, **given)
         self.clock_ns = clock_ns
-        self.hangs = Hangs(store, **given, clock_ns=clock_ns)
+        self.hangs = HangDetector(store, **given, clock_ns=clock_ns)
 
     def account(self, name, now_ns=None):
         found = super().account(name, self.clock_ns() if now_ns is None else now_ns)
@@ -109,7 +109,7 @@ class Aggregator:
         except schema.SchemaError:
             self.ingest.counts["rejection", "malformed"] += 1
             return False
-        except Refused as refused:
+        except ReportRefused as refused:
             self.ingest.counts["rejection", refused.reason] += 1
             return False
         self.ingest.counts["report", "accepted"] += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.account.account_history import Process, assert_closes, ns, of_rank, run_of
 
-from goodput.account import Account, Over, compute
+from goodput.account import Account, EndMark, compute
 
 STALE = 30.0
 LATER = 10_000
@@ -19,18 +19,20 @@ def pair() -> list[Process]:
     return ranks
 
 
-def account(*ranks: Process, over: Over | None = None, at: float = LATER, said: int = 2, **given) -> Account:
+def account(
+    *ranks: Process, over: EndMark | None = None, at: float = LATER, said: int = 2, **given
+) -> Account:
     """At a moment, where of the first ranks (`said`) it was said that they are over."""
     run = run_of(*ranks)
     for attempt in list(run.attempts.values())[:said]:
-        attempt.over = over
+        attempt.end_mark = over
     found = compute(run, ns(at), stale_seconds=STALE, known_only=True, **given)
     assert_closes(found, elastic=True)
     return found
 
 
-def said(reason: str = "cancelled", at: float = 0, until: float = 100) -> Over:
-    return Over(reason, ns(at), ns(until))
+def said(reason: str = "cancelled", at: float = 0, until: float = 100) -> EndMark:
+    return EndMark(reason, ns(at), ns(until))
 
 
 @pytest.mark.parametrize("reason", ["cancelled", "failed"])

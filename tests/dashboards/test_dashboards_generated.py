@@ -11,7 +11,7 @@ import yaml
 from dashboards import generate
 from support.servers.servers import DASHBOARDS, REPOSITORY, RULES, expressions, series_of
 
-from goodput.account import OVER
+from goodput.account import FINAL_STATUSES
 from goodput.causes import general
 from goodput.metrics import CATALOGUE
 from goodput.rank_page.page import PHASES
@@ -453,7 +453,7 @@ def test_expression_names_only_known_states_and_phases(expression):
     for label, known in (
         ("state", STATES),
         ("phase", set(PHASES)),
-        ("status", {"running", "down", "unobserved", *OVER}),
+        ("status", {"running", "down", "unobserved", *FINAL_STATUSES}),
     ):
         # A port has states of its own.
         text = re.sub(r"goodput_infiniband_state\{[^}]*\}", "", expression.text)

@@ -37,7 +37,7 @@ class Stacks:
 
     def __init__(
         self,
-        owns: Callable[[schema.Wanted], bool],
+        owns: Callable[[schema.StackRequest], bool],
         *,
         command: str | None = None,
         seconds_max: float = 20.0,
@@ -49,9 +49,9 @@ class Stacks:
         self._seconds_max, self._again_seconds = seconds_max, again_seconds
         self._monotonic, self._unix_ns = monotonic, unix_ns
         self._changed = threading.Condition()  # around all below
-        self._queue: deque[schema.Wanted] = deque()
-        self._begun: dict[schema.Wanted, float] = {}  # oldest first
-        self._waiting: dict[schema.Wanted, schema.Stack] = {}
+        self._queue: deque[schema.StackRequest] = deque()
+        self._begun: dict[schema.StackRequest, float] = {}  # oldest first
+        self._waiting: dict[schema.StackRequest, schema.Stack] = {}
         self._outcomes = Counter({TAKEN: 0, FAILED: 0, IGNORED: 0})
         self._child: subprocess.Popen | None = None
         self._stopping = False
@@ -59,9 +59,9 @@ class Stacks:
 
     # -- what the pusher calls
 
-    def want(self, wanted: list[schema.Wanted]) -> None:
+    def want(self, wanted: list[schema.StackRequest]) -> None:
         """Ask for stacks. Who is no rank of this node is ignored and counted; who was asked for lately, ignored."""
-        for process in wanted[: schema.WANTED_MAX]:
+        for process in wanted[: schema.STACK_REQUESTS_MAX]:
             ours = self._owns(process)
             with self._changed:
                 if not ours:
@@ -101,7 +101,7 @@ class Stacks:
 
     # -- the thread
 
-    def _was_lately(self, process: schema.Wanted) -> bool:
+    def _was_lately(self, process: schema.StackRequest) -> bool:
         begun = self._begun.get(process)
         return begun is not None and self._monotonic() - begun < self._again_seconds
 

@@ -10,7 +10,18 @@ no clock: `now` comes in.
 
 from goodput.account.account import Account, compute
 from goodput.account.document import document
-from goodput.account.facts import OVER
-from goodput.account.timeline import TOLD, Attempt, Event, Over, Row, Run
+from goodput.account.facts import FINAL_STATUSES
+from goodput.account.timeline import TOLD, Attempt, EndMark, Event, Row, Run
 
-__all__ = ["OVER", "TOLD", "Account", "Attempt", "Event", "Over", "Row", "Run", "compute", "document"]
+__all__ = [
+    "FINAL_STATUSES",
+    "TOLD",
+    "Account",
+    "Attempt",
+    "EndMark",
+    "Event",
+    "Row",
+    "Run",
+    "compute",
+    "document",
+]

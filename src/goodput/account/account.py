@@ -53,7 +53,7 @@ class Restart:
 
 @dataclass
 class Account:
-    """The whole run. `status` is running, down, unobserved or one of facts.OVER; `world_size` is that of its end."""
+    """The whole run. `status` is running, down, unobserved or one of facts.FINAL_STATUSES; `world_size` is that of its end."""
 
     run: str
     start_ns: int

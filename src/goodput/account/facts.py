@@ -14,7 +14,7 @@ from goodput.account.timeline import Attempt, Run
 
 Key = tuple[int, int]  # (rank, attempt number)
 # Statuses of a run whose time has ended.
-OVER = ("finished", "failed", "cancelled")
+FINAL_STATUSES = ("finished", "failed", "cancelled")
 # A submit time further back than this is no wait for a scheduler but a wrong number.
 SUBMIT_NS_MAX = 90 * 86_400 * 10**9
 
@@ -151,7 +151,7 @@ def _window(run: Run, by_rank, now_ns: int, stale_seconds: float | None) -> tupl
     stale = all(is_stale(a, now_ns, stale_seconds) for a in open_)
     finished = bool(last) and all(a.ended == "finished" for a in last)
     # One of which it was said stands for all: none goes on, and no later attempt has come.
-    said = [a.over.reason for a in last if a.is_over()]
+    said = [a.end_mark.reason for a in last if a.is_marked_ended()]
     if stale and (finished or said):
         ends = [a.known_end_ns() or 0 for a in attempts]
         status = "finished" if finished else max(said)

@@ -39,7 +39,7 @@ class Event(NamedTuple):
     text: str = ""
 
 
-class Over(NamedTuple):
+class EndMark(NamedTuple):
     """What somebody said of a process: that its run is over, and why. See Attempt.is_over."""
 
     reason: str  # "finished", "failed", "cancelled"
@@ -97,7 +97,7 @@ class Attempt:
     alive: bool = True
     ended: str = ""  # "", "finished", "failed", "resumed"; not alive and "" means killed
     end_ns: int = 0
-    over: Over | None = None
+    end_mark: EndMark | None = None
     heard_ns: int = 0  # when the aggregator last heard of it, on the aggregator's clock
     trimmed: int = 0  # rows up to this number have been let go
     holes: list[tuple[int, int]] = field(default_factory=list)  # (first, last) of those that never came
@@ -196,25 +196,25 @@ class Attempt:
 
     def known_end_ns(self) -> int | None:
         """When the process ended, None while it may be alive."""
-        is_over = self.is_over()
+        is_over = self.is_marked_ended()
         if self.ended or not self.alive:
             end_ns = max(self.end_ns or self.last_ns, self.start_ns)
         elif is_over:
             end_ns = self.beat_ns()
         else:
             return None
-        return max(end_ns, self.over.at_ns) if is_over and not self.ended else end_ns
+        return max(end_ns, self.end_mark.at_ns) if is_over and not self.ended else end_ns
 
-    def is_over(self) -> bool:
+    def is_marked_ended(self) -> bool:
         """Whether it was said that its run is over, and it has shown no life since."""
-        if self.over is None:
+        if self.end_mark is None:
             return False
         seen_ns = self.seen_ns if self.alive and not self.ended else 0
-        return max(self.last_ns, self.rows_end_ns, self.end_ns, seen_ns) <= self.over.until_ns
+        return max(self.last_ns, self.rows_end_ns, self.end_ns, seen_ns) <= self.end_mark.until_ns
 
     def how(self) -> str:
         """How it ended: its own word, else what was said of it; "" where it was killed, and while it goes on."""
-        return self.ended or (self.over.reason if self.is_over() else "")
+        return self.ended or (self.end_mark.reason if self.is_marked_ended() else "")
 
     def beat_ns(self) -> int:
         """The last moment at which the process is known to have been alive."""

@@ -16,11 +16,11 @@ from operator import sub
 import msgspec
 from msgspec import Raw
 
-from goodput.account import TOLD, Attempt, Over
+from goodput.account import TOLD, Attempt, EndMark
 from goodput.account.fold import fit, state_of
 from goodput.account.states import vector
 from goodput.runlog.lines import HARDWARE
-from goodput.wire.schema import EventRow, RankReport, StepRow, process_of
+from goodput.wire.schema import EventRow, RankReport, StepRow, stack_request
 
 _encode = msgspec.json.encode
 
@@ -34,7 +34,7 @@ def export(ledger, run: str, now_ns: int) -> Iterator[bytes]:
     yield _line("run", start_ns, run=run)
     said = ledger.ends(run)
     parts = [
-        _process(p, ledger.rows(p.identity), ledger.events(p.identity), said.get(process_of(p.identity)))
+        _process(p, ledger.rows(p.identity), ledger.events(p.identity), said.get(stack_request(p.identity)))
         for p in processes
     ]
     for _, line in heapq.merge(*parts, key=lambda entry: entry[0]):
@@ -48,7 +48,7 @@ def export(ledger, run: str, now_ns: int) -> Iterator[bytes]:
 
 
 def _process(
-    report: RankReport, rows: Iterable[StepRow], events: list[EventRow], over: Over | None
+    report: RankReport, rows: Iterable[StepRow], events: list[EventRow], over: EndMark | None
 ) -> Iterator[tuple[int, bytes]]:
     """(time, line) of one attempt."""
     identity, live = report.identity, report.live
@@ -71,7 +71,7 @@ def _process(
     end_ns = known.known_end_ns()
     kind, at_ns = ("beat", live.now_ns) if end_ns is None else ("end", end_ns)
     reason = {} if end_ns is None else {"reason": live.ended or "killed"}
-    if known.is_over():
+    if known.is_marked_ended():
         reason["over"] = over.reason
     if live.unmeasured:
         reason["unmeasured_steps"] = live.unmeasured
@@ -81,7 +81,7 @@ def _process(
     yield at_ns, _line(kind, at_ns, **place, **reason, phase=live.phase, phases=phases)
 
 
-def _known(report: RankReport, rows_end_ns: int, over: Over | None) -> Attempt:
+def _known(report: RankReport, rows_end_ns: int, over: EndMark | None) -> Attempt:
     """What is known of a process's life, as the account judges it."""
     identity, live = report.identity, report.live
     return Attempt(
@@ -92,7 +92,7 @@ def _known(report: RankReport, rows_end_ns: int, over: Over | None) -> Attempt:
         ended=live.ended,
         end_ns=live.end_ns,
         rows_end_ns=rows_end_ns,
-        over=over,
+        end_mark=over,
     )
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from goodput.account import OVER, TOLD, Attempt, Over, Run
+from goodput.account import FINAL_STATUSES, TOLD, Attempt, EndMark, Run
 from goodput.account.stall_threshold import Lengths
 from goodput.runlog.complete import complete, contradictions
 from goodput.runlog.lines import (
@@ -345,10 +345,12 @@ class Scan:
                 attempt.alive = False
             else:
                 attempt.ended = line.reason if line.reason in ("finished", "resumed") else "failed"
-            if line.over in OVER:
-                attempt.over = Over(line.over, 0, TIME_NS_MAX)
+            if line.over in FINAL_STATUSES:
+                attempt.end_mark = EndMark(line.over, 0, TIME_NS_MAX)
             elif line.over is not None:
-                self.problems.note(number, f"`over` is {line.over[:40]!r}, want one of {', '.join(OVER)}")
+                self.problems.note(
+                    number, f"`over` is {line.over[:40]!r}, want one of {', '.join(FINAL_STATUSES)}"
+                )
             track.end_number = number
             attempt.end_ns = max(attempt.end_ns, line.time_ns)
 

@@ -36,7 +36,7 @@ HITS_MAX = 256
 # Every expected rank is laid out, seen or not, so one rank's word must not make the aggregator run out of memory.
 WORLD_SIZE_MAX = 1 << 18
 # Of stacks: asked for in one answer, brought by one report, and the length of one.
-WANTED_MAX = 16
+STACK_REQUESTS_MAX = 16
 STACKS_MAX = 16
 STACK_CHARS_MAX = 1 << 16
 TIME_NS_MAX = 1 << 62
@@ -141,7 +141,7 @@ class RankReport(Struct, frozen=True, gc=False):
     events: list[EventRow] = []
 
 
-class Wanted(Struct, frozen=True, gc=False):
+class StackRequest(Struct, frozen=True, gc=False):
     """The rank process whose stack is asked for. Who answers must know exactly this process."""
 
     run: str
@@ -151,14 +151,14 @@ class Wanted(Struct, frozen=True, gc=False):
     start_ns: int
 
 
-def process_of(identity: Identity) -> Wanted:
-    return Wanted(identity.run, identity.rank, identity.host, identity.pid, identity.start_ns)
+def stack_request(identity: Identity) -> StackRequest:
+    return StackRequest(identity.run, identity.rank, identity.host, identity.pid, identity.start_ns)
 
 
 class Stack(Struct, frozen=True, gc=False):
     """Where a process was, in words, or why that cannot be told. `time_ns` is on its host's clock."""
 
-    of: Wanted
+    of: StackRequest
     time_ns: int
     text: str
 
@@ -201,6 +201,7 @@ class _LooseReport(NodeReport, frozen=True):
     health: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=HEALTH_MAX)] = []
 
 
+SEVERITIES = ("info", "warning", "critical")  # of a Health event
 REJECTED_FOR = ("malformed", "claim", "phases", "runs", "ranks", "scope", "time")
 
 
@@ -218,7 +219,7 @@ class Ack(Struct, frozen=True):
 
     accepted: int
     rejected: list[Rejection] = []
-    wanted: list[Wanted] = []
+    wanted: list[StackRequest] = []
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -314,7 +315,7 @@ def is_health(event: Health) -> bool:
     return (
         all(len(text) <= 255 and text.isprintable() for text in texts)
         and event.kind != ""
-        and event.severity in ("info", "warning", "critical")
+        and event.severity in SEVERITIES
         and all(map(_is_time, (event.number, event.time_ns, event.code)))
         and len(event.hits) <= HITS_MAX
         and all(0 <= rank < WORLD_SIZE_MAX for _, rank in event.hits)

@@ -13,7 +13,7 @@ from goodput.access.tokens import EVERYTHING, Access
 from goodput.aggregator.accounts import run_summaries as summaries_module
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthView
-from goodput.aggregator.accounts.run_summaries import Summaries
+from goodput.aggregator.accounts.run_summaries import RunSummaries
 from goodput.aggregator.api import exposition as exposition_module
 from goodput.aggregator.api.exposition import Exposition
 from goodput.aggregator.http.authentication import Door
@@ -72,7 +72,7 @@ def meanwhile(coming) -> tuple[object, int]:
 
 
 def test_a_page_makes_the_rows_that_it_shows_and_no_others(accounts):
-    page = asyncio.run(Summaries(accounts).page(3, 2))
+    page = asyncio.run(RunSummaries(accounts).page(3, 2))
     assert [row["run"] for row in page["runs"]] == ["r17", "r16", "r15"]
     assert (page["total"], page["truncated"]) == (RUNS, True)
     assert accounts.asked.keys() == {"r17", "r16", "r15"}
@@ -80,7 +80,7 @@ def test_a_page_makes_the_rows_that_it_shows_and_no_others(accounts):
 
 def test_others_are_served_between_the_rows(accounts, monkeypatch):
     monkeypatch.setattr(summaries_module, "AT_A_TIME_SECONDS", 0.0)
-    page, turns = meanwhile(Summaries(accounts).page(RUNS))
+    page, turns = meanwhile(RunSummaries(accounts).page(RUNS))
     assert len(page["runs"]) == RUNS and turns >= RUNS
 
 
@@ -137,7 +137,7 @@ def test_a_text_that_costs_much_serves_for_a_second(exposition, monkeypatch):
     assert asyncio.run(scrape(RUNS + 1)) == (False, False)
     now += 10
     asyncio.run(exposition.text(EVERYTHING))
-    assert not exposition._made and not exposition._asked.coming, "nothing is kept for longer"
+    assert not exposition._made and not exposition._flights.tasks, "nothing is kept for longer"
 
 
 def test_others_are_served_between_the_runs(exposition, monkeypatch):

@@ -19,7 +19,7 @@ from goodput.access.token_cache import Keeper
 from goodput.access.tokens import make
 from goodput.account import Run
 from goodput.aggregator.accounts import history as history_module
-from goodput.aggregator.accounts.fair_queue import ITSELF, Full, Turns
+from goodput.aggregator.accounts.fair_queue import INTERNAL, FairQueue, QueueFull
 from goodput.aggregator.accounts.history import ANONYMOUS_WAITING_MAX, WAITING_MAX, History, HistoryError
 from goodput.aggregator.api.app import create_app
 from goodput.aggregator.http.authentication import Door
@@ -31,15 +31,15 @@ async def settle() -> None:
 
 
 class Asking:
-    """Turns that are held until they are told to go on; `began` says who had one, in order."""
+    """FairQueue that are held until they are told to go on; `began` says who had one, in order."""
 
     def __init__(self, waiting_max: int = 8):
-        self.turns, self.began, self.tasks = Turns(waiting_max), [], []
+        self.turns, self.began, self.tasks = FairQueue(waiting_max), [], []
         self._gates: list[asyncio.Event] = []
 
     async def ask(self, owner, name: str = "", most: int = 2) -> asyncio.Task:
         async def one():
-            async with self.turns.of(owner, most):
+            async with self.turns.slot(owner, most):
                 self.began.append(name or owner)
                 self._gates.append(gate := asyncio.Event())
                 assert len(self._gates) == 1, "one at a time"
@@ -59,7 +59,7 @@ class Asking:
     async def all(self) -> list:
         while self._gates:
             await self.go_on()
-        assert not self.turns._is_taken and not self.turns.waiting() and not self.turns._queues
+        assert not self.turns._is_busy and not self.turns.waiting() and not self.turns._queues
         return self.began
 
 
@@ -69,7 +69,7 @@ def test_owners_take_turns_and_the_aggregator_comes_before_all():
         for name in ("a1", "a2", "a3"):
             await asking.ask("a", name)
         await asking.ask("b", "b1"), await asking.ask("c", "c1"), await asking.ask("b", "b2")
-        await asking.ask(ITSELF, "own1"), await asking.ask(ITSELF, "own2")
+        await asking.ask(INTERNAL, "own1"), await asking.ask(INTERNAL, "own2")
         assert await asking.all() == ["a1", "own1", "own2", "a2", "b1", "c1", "a3", "b2"]
 
     asyncio.run(check())
@@ -92,15 +92,15 @@ def test_one_owner_may_have_two_that_wait_and_the_aggregator_any_number():
         await asking.ask("a")
         # What it needs itself takes nobody's place.
         for _ in range(10):
-            await asking.ask(ITSELF, "own")
+            await asking.ask(INTERNAL, "own")
         await asking.ask("a"), await asking.ask("a")
-        with pytest.raises(Full, match="2 questions of yours"):
+        with pytest.raises(QueueFull, match="too many pending history queries for this token"):
             await asyncio.wait_for(await asking.ask("a"), 5)
         await asking.ask("b")
-        with pytest.raises(Full, match="3 others wait"):
+        with pytest.raises(QueueFull, match="too many pending history queries;"):
             await asyncio.wait_for(await asking.ask("c"), 5)
         for _ in range(10):
-            await asking.ask(ITSELF, "own")
+            await asking.ask(INTERNAL, "own")
         assert Counter(await asking.all()) == {"a": 3, "b": 1, "own": 20}
 
     asyncio.run(check())
@@ -113,7 +113,7 @@ def test_whoever_goes_away_takes_no_turn_along(seed):
         for _ in range(80):
             what = rng.random()
             if what < 0.5:
-                await asking.ask(rng.choice(["a", "b", "c", ITSELF]), "any", most=99)
+                await asking.ask(rng.choice(["a", "b", "c", INTERNAL]), "any", most=99)
             elif what < 0.8:
                 if asking.tasks:
                     rng.choice(asking.tasks).cancel()
@@ -139,20 +139,20 @@ def test_whoever_goes_away_takes_no_turn_along(seed):
 
 def test_a_turn_that_comes_to_who_has_just_gone_away_goes_on():
     async def check():
-        turns = Turns(8)
+        turns = FairQueue(8)
 
         async def one():
-            async with turns.of("b", 2):
+            async with turns.slot("b", 2):
                 pass
 
-        async with turns.of("a", 2):
+        async with turns.slot("a", 2):
             gone, next_one = (asyncio.get_running_loop().create_task(one()) for _ in range(2))
             await settle()
         gone.cancel()
         with suppress(asyncio.CancelledError):
             await gone
         await asyncio.wait_for(next_one, 5)
-        assert gone.cancelled() and not turns._is_taken
+        assert gone.cancelled() and not turns._is_busy
 
     asyncio.run(check())
 
@@ -196,7 +196,7 @@ def test_equal_questions_at_one_time_are_one_and_later_ones_are_not(monkeypatch)
         assert len(child.jobs) == 3 and {(job.run.name, job.windows[0][1]) for job in child.jobs} == {
             ("r1", 5), ("r1", 6), ("r2", 5)}  # fmt: skip
         assert [isinstance(one, asyncio.CancelledError) for one in found].count(True) == 2
-        assert found[1][0] == found[-3][0] == [{"n": 1}] and not history._asked.coming
+        assert found[1][0] == found[-3][0] == [{"n": 1}] and not history._flights.tasks
         await history.documents(run, [(0, 5)], **TOLD)
         assert len(child.jobs) == 4
 
@@ -214,14 +214,14 @@ def test_what_the_aggregator_needs_itself_is_never_refused(monkeypatch):
             )
             task.add_done_callback(lambda done: done.exception())
         await settle()
-        assert history._turns.waiting() == WAITING_MAX
+        assert history._queue.waiting() == WAITING_MAX
         own = asyncio.ensure_future(history.folded(Run("own"), "facts", 60.0))
         await settle()
-        assert not own.done() and history._turns.waiting() == WAITING_MAX + 1
+        assert not own.done() and history._queue.waiting() == WAITING_MAX + 1
         child.gate.set()
         assert await own == "folded"
         assert [job.run.name for job in child.jobs][:2] == ["r0", "own"], "it came before all who waited"
-        await asyncio.gather(*history._asked.coming.values(), return_exceptions=True)
+        await asyncio.gather(*history._flights.tasks.values(), return_exceptions=True)
 
     asyncio.run(check())
 

@@ -14,7 +14,8 @@ from support.aggregator.reports import body_of, rank_report
 
 from goodput.account import compute, document
 from goodput.account.states import INDEX
-from goodput.aggregator.accounts.history import History, HistoryError, Job, account_of, bare
+from goodput.aggregator.accounts.history import History, HistoryError, Job, without_rows
+from goodput.aggregator.accounts.history_worker import account_of
 from goodput.causes import explain
 
 
@@ -40,7 +41,7 @@ def test_a_window_from_the_ledger_is_the_window_of_all_rows(ledger, seed):
     ingest, now_ns = filled(ledger, seed)
     run, rng = ingest._store.runs["r1"], random.Random(seed)
     whole = compute(run, now_ns, stale_seconds=30.0, known_only=True)
-    job = Job(ledger.url, bare(run), now_ns, whole.threshold_ns, 30.0, [])
+    job = Job(ledger.url, without_rows(run), now_ns, whole.threshold_ns, 30.0, [])
     assert not any(attempt.rows for attempt in job.run.attempts.values())
     borders = sorted(rng.randrange(whole.start_ns - ns(5), whole.end_ns + ns(5)) for _ in range(5))
     for window in [
@@ -115,7 +116,7 @@ def test_a_short_window_of_a_long_run_reads_little(ledger, monkeypatch):
     monkeypatch.setattr(
         type(ledger), "rows", lambda *a, **k: (read.append(row) or row for row in rows(*a, **k))
     )
-    job = Job(ledger.url, bare(run), one.now_ns, ns(60), 30.0, [])
+    job = Job(ledger.url, without_rows(run), one.now_ns, ns(60), 30.0, [])
     end_ns = one.now_ns - ns(300)
     found = account_of(ledger, job, (end_ns - ns(60), end_ns))
     assert found.ranks[0].states[INDEX["loader"]] == ns(20)

@@ -17,7 +17,7 @@ from goodput.account.stall_threshold import Lengths
 from goodput.aggregator.accounts import live
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.history import History
-from goodput.aggregator.accounts.live import LiveRun, NeedsHistory
+from goodput.aggregator.accounts.live import IncrementalAccount, NeedsHistory
 from goodput.aggregator.ingest.store import Store
 
 STALE = 30.0
@@ -53,7 +53,7 @@ def story(rng: random.Random) -> list[tuple[int, Process]]:
     return sorted(found, key=lambda entry: entry[0])
 
 
-def account_of(folded: LiveRun, whole, now_ns: int):
+def account_of(folded: IncrementalAccount, whole, now_ns: int):
     """The live account; where the ledger is needed, from all rows, as the history gives it."""
     try:
         return folded.account(now_ns), 0
@@ -86,7 +86,7 @@ def test_at_every_push_the_account_is_that_of_all_rows(seed, rows_max, monkeypat
         new = seen.rows[-rng.randrange(1, 40) :] if rng.random() < 0.1 else seen.rows
         for store in (some, whole):
             store.merge(rank_report(seen, rows=new), arrived_ns)
-        folded = folded or LiveRun(some.runs["r1"], stall_seconds=60.0, stale_seconds=STALE)
+        folded = folded or IncrementalAccount(some.runs["r1"], stall_seconds=60.0, stale_seconds=STALE)
         want = compute(whole.runs["r1"], arrived_ns, stale_seconds=STALE, known_only=True)
         found, again = account_of(folded, whole.runs["r1"], arrived_ns)
         anew += again
@@ -121,7 +121,7 @@ def test_a_look_at_a_long_run_costs_what_is_new(monkeypatch):
         for one in ranks:
             one.steps(500, forward=0.5, communication=0.25)
             store.merge(rank_report(one, rows=one.rows[-500:]), one.now_ns)
-        folded = folded or LiveRun(store.runs["r1"], stall_seconds=60.0, stale_seconds=STALE)
+        folded = folded or IncrementalAccount(store.runs["r1"], stall_seconds=60.0, stale_seconds=STALE)
         count[0] = 0
         account = folded.account(ranks[0].now_ns)
         assert count[0] <= 1002
@@ -133,7 +133,7 @@ def test_rows_that_were_let_go_are_known_when_they_come_again(monkeypatch):
     monkeypatch.setattr(live, "ROWS_KEPT", 2)
     store, one = Store(), Process().steps(50, forward=1)
     store.merge(rank_report(one), one.now_ns)
-    folded = LiveRun(store.runs["r1"], stall_seconds=60.0, stale_seconds=STALE)
+    folded = IncrementalAccount(store.runs["r1"], stall_seconds=60.0, stale_seconds=STALE)
     want = folded.account(one.now_ns)
     (attempt,) = store.runs["r1"].attempts.values()
     assert len(attempt.rows) == 2
@@ -197,7 +197,7 @@ def test_a_rank_that_does_steps_again_is_not_folded_anew_at_every_look(monkeypat
         for one in ranks:
             for into in (store, whole):
                 into.merge(rank_report(one, rows=one.rows[-10:]), one.now_ns)
-        folded = folded or LiveRun(store.runs["r1"], stall_seconds=60.0, stale_seconds=STALE)
+        folded = folded or IncrementalAccount(store.runs["r1"], stall_seconds=60.0, stale_seconds=STALE)
         _, again = account_of(folded, whole.runs["r1"], ranks[0].now_ns)
         anew += again
     assert anew == 0
@@ -208,7 +208,7 @@ def test_rows_that_end_before_their_attempt_began_are_left_for_later(monkeypatch
     store, one = Store(), Process(start=1000.0)
     one.rows = Process(start=100.0).steps(3, forward=1).rows
     store.merge(rank_report(one, rows=one.rows), ns(1001))
-    folded = LiveRun(store.runs["r1"], stall_seconds=60.0, stale_seconds=STALE)
+    folded = IncrementalAccount(store.runs["r1"], stall_seconds=60.0, stale_seconds=STALE)
     for seconds in (1001, 1002, 1003):
         account = folded.account(ns(seconds))
         assert all(sum(rank.states) == rank.wall_ns for rank in account.ranks)

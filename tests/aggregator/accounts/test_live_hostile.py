@@ -14,13 +14,15 @@ import msgspec
 import pytest
 from support.account.account_history import PHASES, assert_closes, ns
 
-from goodput.account import Over, compute, document, straggler
+from goodput.account import EndMark, compute, document, straggler
 from goodput.account.states import STATES
 from goodput.aggregator.accounts import live
-from goodput.aggregator.accounts.history import Job, bare, folded
-from goodput.aggregator.accounts.live import LiveRun, NeedsHistory
-from goodput.aggregator.ingest.hangs import Hangs
-from goodput.aggregator.ingest.store import Merged, Refused, Store
+from goodput.aggregator.accounts.history import Job, without_rows
+from goodput.aggregator.accounts.history_worker import folded
+from goodput.aggregator.accounts.live import IncrementalAccount, NeedsHistory
+from goodput.aggregator.ingest.hangs import HangDetector
+from goodput.aggregator.ingest.store import ReportRefused, Store
+from goodput.aggregator.records import NewRecords
 from goodput.causes import explain
 from goodput.wire import schema
 
@@ -39,9 +41,9 @@ class Rows:
         self.reports: dict[tuple, schema.RankReport] = {}
         self.kept: dict[tuple, dict[int, schema.StepRow]] = {}
         self.said: dict[tuple, dict[int, schema.EventRow]] = {}
-        self.over: dict[schema.Wanted, Over] = {}
+        self.over: dict[schema.StackRequest, EndMark] = {}
 
-    def append(self, merged: Merged) -> None:
+    def append(self, merged: NewRecords) -> None:
         identity = merged.report.identity
         key = (identity.rank, identity.attempt)
         before = self.reports.get(key)
@@ -53,7 +55,7 @@ class Rows:
     def processes(self, _run: str) -> list[schema.RankReport]:
         return sorted(self.reports.values(), key=lambda one: (one.identity.start_ns, one.identity.rank))
 
-    def ends(self, _run: str) -> dict[schema.Wanted, Over]:
+    def ends(self, _run: str) -> dict[schema.StackRequest, EndMark]:
         return self.over
 
     def rows(self, identity: schema.Identity, start_ns: int | None = None, end_ns: int | None = None):
@@ -203,14 +205,14 @@ def story(rng: random.Random, again: bool) -> list[tuple[int, schema.RankReport]
     return found
 
 
-def looked_at(folding: LiveRun, rows: Rows, now_ns: int):
+def looked_at(folding: IncrementalAccount, rows: Rows, now_ns: int):
     """The live account; where it needs the ledger, what the history gives, through the same pipe."""
     for _ in range(2):
         try:
             return folding.account(now_ns)
         except NeedsHistory as needs:
             # At first the threshold may be one that a late row changes; then all of the lengths are known.
-            job = Job("", bare(folding.run), 0, 0, 0.0, [], needs.facts, STALL)
+            job = Job("", without_rows(folding.run), 0, 0, 0.0, [], needs.facts, STALL)
             read = pickle.loads(pickle.dumps(folded(rows, pickle.loads(pickle.dumps(job)))))
             folding.begin(*read, late=needs.late)
     return folding.account(now_ns)
@@ -223,16 +225,16 @@ def differences(found, want) -> list[str]:
 def play(pushes: list[tuple[int, schema.RankReport]]) -> int:
     """Push by push through both; returns how often the account stayed behind."""
     some, whole, rows, folding, behind = Store(), Store(), Rows(), None, 0
-    hangs = Hangs(some, stall_seconds=STALL, stale_seconds=STALE, clock_ns=lambda: START)
+    hangs = HangDetector(some, stall_seconds=STALL, stale_seconds=STALE, clock_ns=lambda: START)
     for arrived_ns, report in pushes:
         try:
             schema.check(report)
             merged = some.merge(report, arrived_ns)
-        except (schema.SchemaError, Refused):
+        except (schema.SchemaError, ReportRefused):
             continue
         rows.append(merged)
         whole.merge(msgspec.structs.replace(report, steps=merged.rows), arrived_ns)
-        folding = folding or LiveRun(some.runs["r1"], stall_seconds=STALL, stale_seconds=STALE)
+        folding = folding or IncrementalAccount(some.runs["r1"], stall_seconds=STALL, stale_seconds=STALE)
         found = looked_at(folding, rows, arrived_ns)
         assert_closes(found, elastic=True)
         want = compute(whole.runs["r1"], arrived_ns, stale_seconds=STALE, known_only=True)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from support.account.account_history import Process, ns, of_rank
 from support.aggregator.reports import rank_report
 
-from goodput.account import OVER, Over, straggler
+from goodput.account import FINAL_STATUSES, EndMark, straggler
 from goodput.aggregator.accounts import live
 from goodput.wire import schema
 
@@ -27,8 +27,8 @@ def say(both: Both, reason: str, at_ns: int, slack_ns: int) -> None:
         attempt = one.attempt
         if attempt.ended != "finished":
             known_ns = max(attempt.seen_ns, attempt.last_ns, attempt.rows_end_ns, attempt.end_ns)
-            over = Over(reason, at_ns, known_ns + slack_ns)
-            both.rows.over[schema.process_of(one.identity)] = over
+            over = EndMark(reason, at_ns, known_ns + slack_ns)
+            both.rows.over[schema.stack_request(one.identity)] = over
             for store in (both.some, both.whole):
                 store.end(one.identity, over)
 
@@ -46,11 +46,11 @@ def play(seed: int, monkeypatch, path) -> set[str]:
         both.look(now_ns)
         if rng.random() < often:
             at_ns = rng.choice([0, 0, now_ns, now_ns - ns(50)])
-            say(both, rng.choice(OVER), at_ns, ns(rng.choice([0, 0.1, 5, 60])))
+            say(both, rng.choice(FINAL_STATUSES), at_ns, ns(rng.choice([0, 0.1, 5, 60])))
             both.look(now_ns)
         seen.add(both.folding.last.status)
     if now_ns:
-        say(both, rng.choice(OVER), 0, ns(60))
+        say(both, rng.choice(FINAL_STATUSES), 0, ns(60))
         both.look(now_ns)
         both.look(now_ns + ns(1000))
         seen.add(both.folding.last.status)
@@ -67,7 +67,7 @@ def test_all_accounts_agree_whenever_somebody_says_it(part, monkeypatch, tmp_pat
             seen |= play(seed, monkeypatch, tmp_path / "run.jsonl")
         except Exception as error:
             raise AssertionError(f"seed {seed}") from error
-    assert seen >= {"running", "down", *OVER}
+    assert seen >= {"running", "down", *FINAL_STATUSES}
 
 
 def test_one_whose_rows_were_let_go_is_cancelled_and_lives(monkeypatch):

@@ -18,8 +18,9 @@ from support.aggregator.reports import rank_report
 
 from goodput.account import Account, compute, straggler, timeline
 from goodput.aggregator.accounts import live
-from goodput.aggregator.accounts.history import Job, account_of, bare
-from goodput.aggregator.accounts.live import LiveRun
+from goodput.aggregator.accounts.history import Job, without_rows
+from goodput.aggregator.accounts.history_worker import account_of
+from goodput.aggregator.accounts.live import IncrementalAccount
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger.ledger import LedgerError
 from goodput.runlog import replay
@@ -37,7 +38,7 @@ class Both:
     some: Store = field(default_factory=Store)
     whole: Store = field(default_factory=Store)
     rows: Rows = field(default_factory=Rows)
-    folding: LiveRun | None = None
+    folding: IncrementalAccount | None = None
 
     def push(self, report, now_ns: int) -> int:
         """How many rows were new."""
@@ -45,7 +46,7 @@ class Both:
         self.rows.append(merged)
         self.whole.merge(report, now_ns)
         run = self.some.runs["r1"]
-        self.folding = self.folding or LiveRun(run, stall_seconds=STALL, stale_seconds=STALE)
+        self.folding = self.folding or IncrementalAccount(run, stall_seconds=STALL, stale_seconds=STALE)
         return len(merged.rows)
 
     def full(self, now_ns: int) -> Account:
@@ -70,7 +71,7 @@ class Both:
         (one,) = replay(str(path))
         found = _plain(one.account)
         assert {name: found[name] for name, value in _plain(want).items() if found[name] != value} == {}
-        job = Job("", bare(self.some.runs["r1"]), now_ns, want.threshold_ns, STALE, [])
+        job = Job("", without_rows(self.some.runs["r1"]), now_ns, want.threshold_ns, STALE, [])
         found = account_of(self.rows, job, (None, None))
         assert found.straggler == want.straggler
         assert [rank.states for rank in found.ranks] == [rank.states for rank in want.ranks]

@@ -17,8 +17,8 @@ from support.aggregator.serve_process import serving
 from goodput.account import compute
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts import timeline, timeline_cache
-from goodput.aggregator.accounts.history import History, Job, bare
-from goodput.aggregator.accounts.timeline_grid import Grid, Sheet, merged
+from goodput.aggregator.accounts.history import History, Job, without_rows
+from goodput.aggregator.accounts.timeline import Grid, Sheet, merged
 from goodput.aggregator.api import models_runs
 from goodput.aggregator.api.app import create_app
 
@@ -33,7 +33,14 @@ def job_of(ingest, ledger, now_ns: int, points: int, window=(None, None), ranks=
     run = ingest._store.runs["r1"]
     whole = compute(run, now_ns, stale_seconds=30.0, known_only=True)
     job = Job(
-        ledger.url, bare(run), now_ns, whole.threshold_ns, 30.0, [window], points=points, ranks=tuple(ranks)
+        ledger.url,
+        without_rows(run),
+        now_ns,
+        whole.threshold_ns,
+        30.0,
+        [window],
+        points=points,
+        ranks=tuple(ranks),
     )
     return job, compute(run, now_ns, stale_seconds=30.0, known_only=True, window=window)
 

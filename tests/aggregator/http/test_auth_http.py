@@ -273,7 +273,7 @@ def test_a_scoped_agent_brings_its_runs_and_the_rest_is_left_out(site):
             schema.Health(12, "xid", "GPU-0", now_ns, hits=[("text/a", 0)]),
             schema.Health(13, "link_down", "mlx5_0", now_ns),
         ],
-        stacks=[schema.Stack(schema.Wanted("text/a", 0, "n0", 1, 1), now_ns, "f")],
+        stacks=[schema.Stack(schema.StackRequest("text/a", 0, "n0", 1, 1), now_ns, "f")],
     )
     assert ack.accepted == 2
     (rejection,) = ack.rejected

@@ -19,7 +19,7 @@ from support.servers.servers import wait_until
 from goodput.access import token_file
 from goodput.access.token_cache import Keeper
 from goodput.access.tokens import make
-from goodput.account import OVER, Over
+from goodput.account import FINAL_STATUSES, EndMark
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.api import models
 from goodput.aggregator.api.app import create_app
@@ -209,8 +209,8 @@ def test_what_ranks_have_told_of_their_end_stays(client):
 def test_page_and_report_have_words_for_it():
     words = (importlib.resources.files("goodput.aggregator") / "page" / "words.js").read_text()
     said = words[words.index("STATUSES = {") :].partition("};")[0]
-    assert [status for status in OVER if f"\n  {status}: " not in said] == []
-    assert set(OVER) <= STATUSES.keys()
+    assert [status for status in FINAL_STATUSES if f"\n  {status}: " not in said] == []
+    assert set(FINAL_STATUSES) <= STATUSES.keys()
 
 
 # ---- Ranks that live
@@ -385,11 +385,11 @@ class TestLedger:
 
     def test_it_keeps_what_was_said_last(self, ledger):
         one, other = (rank_report(process).identity for process in began(ranks=2))
-        ledger.end([(one, Over("failed", 1, 2)), (other, Over("failed", 0, 1 << 61))], said_ns=10)
-        ledger.end([(one, Over("cancelled", 3, 4))], said_ns=11)
-        ledger.end([(one, Over("finished", 5, 6))], said_ns=9)
+        ledger.end([(one, EndMark("failed", 1, 2)), (other, EndMark("failed", 0, 1 << 61))], set_ns=10)
+        ledger.end([(one, EndMark("cancelled", 3, 4))], set_ns=11)
+        ledger.end([(one, EndMark("finished", 5, 6))], set_ns=9)
         assert ledger.ends("r1") == {
-            schema.process_of(one): Over("cancelled", 3, 4),
-            schema.process_of(other): Over("failed", 0, 1 << 61),
+            schema.stack_request(one): EndMark("cancelled", 3, 4),
+            schema.stack_request(other): EndMark("failed", 0, 1 << 61),
         }
         assert ledger.ends("r2") == {}

@@ -1,4 +1,4 @@
-"""Hangs of the runs in the store: what reports make of the verdict, and whose stack is asked for when."""
+"""HangDetector of the runs in the store: what reports make of the verdict, and whose stack is asked for when."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from support.servers import servers
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.api.app import create_app
 from goodput.aggregator.ingest import hangs as hangs_module
-from goodput.aggregator.ingest.hangs import AGAIN_SECONDS, STACKS_KEPT_MAX, WANTED_PER_HANG, Hangs
+from goodput.aggregator.ingest.hangs import AGAIN_SECONDS, STACKS_KEPT_MAX, WANTED_PER_HANG, HangDetector
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.store import Store
 from goodput.wire import schema
@@ -42,7 +42,7 @@ def store():
 
 @pytest.fixture
 def hangs(store, clock):
-    made = Hangs(store, stall_seconds=60, stale_seconds=30, clock_ns=clock)
+    made = HangDetector(store, stall_seconds=60, stale_seconds=30, clock_ns=clock)
     made._began_ns = 0
     return made
 
@@ -64,12 +64,12 @@ def tell(store: Store, *processes: Process, now_ns: int = NOW, run: str = "r1") 
     return reports
 
 
-def look(hangs: Hangs, now_ns: int = NOW, run: str = "r1"):
+def look(hangs: HangDetector, now_ns: int = NOW, run: str = "r1"):
     return hangs.look(run, now_ns, MINUTE, WORLD)
 
 
 def stack_of(report: schema.RankReport, text: str = "main (train.py:1)", time_ns: int = NOW) -> schema.Stack:
-    return schema.Stack(schema.process_of(report.identity), time_ns, text)
+    return schema.Stack(schema.stack_request(report.identity), time_ns, text)
 
 
 # ---- The verdict
@@ -157,7 +157,7 @@ def test_after_a_restart_of_the_aggregator_the_ledger_alone_blames_nobody(store,
     waits, culprit = stuck(0, "communication"), stuck(1, "loader")
     for one in (waits, culprit):
         store.merge(rank_report(one), 0)
-    hangs = Hangs(store, stall_seconds=60, stale_seconds=30, clock_ns=clock)
+    hangs = HangDetector(store, stall_seconds=60, stale_seconds=30, clock_ns=clock)
     assert look(hangs) is None
     tell(store, waits.silent(after=5), now_ns=NOW + ns(5))
     assert look(hangs, NOW + ns(30)) is None, "the other may have gone on while nobody listened"
@@ -186,7 +186,7 @@ def test_a_run_that_is_over_or_unseen_is_no_hang_and_costs_nothing(store, monkey
 # ---- Stacks
 
 
-def ask(hangs: Hangs, reports) -> list[int]:
+def ask(hangs: HangDetector, reports) -> list[int]:
     """Ranks whose stack the agent that brought these reports is asked for."""
     return [wanted.rank for wanted in hangs.wanted(reports)]
 
@@ -196,7 +196,7 @@ def test_the_suspects_stack_is_asked_for_until_it_comes_and_again_after_five_min
     assert ask(hangs, [one, two]) == [], "nobody looked yet"
     look(hangs)
     assert ask(hangs, [one]) == [] and ask(hangs, [two]) == [1], "only the agent that reports it"
-    assert hangs.wanted([two]) == [schema.Wanted("r1", 1, "n1", 1001, two.identity.start_ns)]
+    assert hangs.wanted([two]) == [schema.StackRequest("r1", 1, "n1", 1001, two.identity.start_ns)]
     assert ask(hangs, [two]) == [1], "the answer may have been lost"
     hangs.take([stack_of(two, "first")])
     assert ask(hangs, [two]) == []
@@ -290,7 +290,7 @@ def test_a_push_brings_stacks_and_its_answer_asks_for_them(store, ledger, hangs)
     assert asyncio.run(ingest.take(body)).wanted == []
     found = look(hangs)
     (wanted,) = asyncio.run(ingest.take(body)).wanted
-    assert wanted == schema.process_of(two.identity)
+    assert wanted == schema.stack_request(two.identity)
     with_stack = schema.encode(replace(node_report(two), stacks=[stack_of(two, "here")]))
     assert asyncio.run(ingest.take(with_stack)).wanted == []
     assert hangs.document("r1", found)["stack"] == "here"

@@ -13,13 +13,14 @@ from support.aggregator.reports import body_of, rank_report
 from goodput.access.tokens import EVERYTHING, Access
 from goodput.aggregator.accounts.health_costs import HealthView
 from goodput.aggregator.ingest import health_log as health_module
-from goodput.aggregator.ingest.health_log import AHEAD_NS_MAX, SCOPED, HealthLog
+from goodput.aggregator.ingest.health_log import AHEAD_NS_MAX, HealthLog
+from goodput.aggregator.records import SCOPED_OFFSET
 
 TENANT = Access("tenant", ("ingest",), ("a/*",), "0" * 12)
 
 
 def numbers(log: HealthLog) -> list[tuple]:
-    return sorted((node, one.number, key[1] >= SCOPED) for key, one in log.all() for node in [key[0]])
+    return sorted((node, one.number, key[1] >= SCOPED_OFFSET) for key, one in log.all() for node in [key[0]])
 
 
 @pytest.fixture
@@ -91,7 +92,9 @@ def test_it_is_known_after_a_restart_what_came_by_which_token(ledger, monkeypatc
     assert sum(one[2] for one in want) == 2
     for per_node in (5, 2):
         found = [one.number for _, one in ledger.health(per_node)]
-        assert sum(number < SCOPED for number in found) == per_node, "none is kept out by those of a tenant"
+        assert sum(number < SCOPED_OFFSET for number in found) == per_node, (
+            "none is kept out by those of a tenant"
+        )
     assert numbers(aggregator(ledger).health) == want
 
 

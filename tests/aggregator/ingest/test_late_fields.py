@@ -16,7 +16,7 @@ from support.node.node_tree import Clock, write_tree
 
 from goodput.account import compute
 from goodput.aggregator.accounts import live
-from goodput.aggregator.accounts.live import LiveRun
+from goodput.aggregator.accounts.live import IncrementalAccount
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.store import Store
 from goodput.rank_page import page
@@ -136,7 +136,7 @@ def test_folded_as_rows_come_it_is_the_account_of_all_rows(seed, rows_max, monke
             now_ns = report.live.now_ns
             store.merge(report, now_ns)
             whole.merge(report, now_ns)
-        folded = folded or LiveRun(store.runs["r1"], stall_seconds=60, stale_seconds=STALE)
+        folded = folded or IncrementalAccount(store.runs["r1"], stall_seconds=60, stale_seconds=STALE)
         found, again = account_of(folded, whole.runs["r1"], now_ns)
         anew += again
         want = compute(whole.runs["r1"], now_ns, stale_seconds=STALE, known_only=True)

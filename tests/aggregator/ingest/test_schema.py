@@ -11,7 +11,7 @@ from support.account.account_history import Process, assert_closes, ns
 from support.aggregator.reports import body_of, node_report, rank_report, story
 
 from goodput.account import compute
-from goodput.aggregator.ingest.store import Refused, Store
+from goodput.aggregator.ingest.store import ReportRefused, Store
 from goodput.wire import schema
 
 NOW = ns(2000)
@@ -28,7 +28,7 @@ BODY = body_of(valid(), rank_report(Process(1).step(forward=1).killed()))
 
 
 def use(body: bytes) -> list[str]:
-    """As the aggregator does it; the outcome for each rank. Anything but SchemaError and Refused is a bug."""
+    """As the aggregator does it; the outcome for each rank. Anything but SchemaError and ReportRefused is a bug."""
     report = schema.decode(body)
     store, outcomes = Store(), []
     for rank in report.ranks:
@@ -38,7 +38,7 @@ def use(body: bytes) -> list[str]:
             outcomes.append("taken")
         except schema.SchemaError as error:
             outcomes.append(f"malformed: {error}")
-        except Refused as refused:
+        except ReportRefused as refused:
             outcomes.append(refused.reason)
     for run in store.runs.values():
         # A wide world that nobody reports is slow to lay out, and nothing new.

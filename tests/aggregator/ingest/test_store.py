@@ -11,7 +11,7 @@ from support.aggregator.reports import rank_report, story
 
 from goodput.account import compute
 from goodput.aggregator.ingest import store as store_module
-from goodput.aggregator.ingest.store import Refused, Store
+from goodput.aggregator.ingest.store import ReportRefused, Store
 from goodput.wire import schema
 
 NOW = ns(2000)
@@ -46,7 +46,7 @@ def test_two_live_processes_cannot_claim_one_rank():
     store, one = Store(), Process().steps(3, forward=1)
     store.merge(rank_report(one), NOW)
     other = rank_report(Process().steps(5, forward=1), host="elsewhere", pid=77)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(ReportRefused) as refused:
         store.merge(other, NOW + ns(29))
     assert refused.value.reason == "claim"
     text = str(refused.value)
@@ -79,7 +79,7 @@ def test_a_new_process_after_a_dead_one_gets_the_next_attempt(end):
 def test_a_process_that_says_its_attempt_is_taken_at_its_word():
     store = merged(rank_report(Process(attempt=4, start=9)), rank_report(Process(attempt=2)))
     assert sorted(store.runs["r1"].attempts) == [(0, 2), (0, 4)]
-    with pytest.raises(Refused):
+    with pytest.raises(ReportRefused):
         store.merge(rank_report(Process(attempt=4, start=10), pid=1), NOW)
 
 
@@ -94,7 +94,7 @@ def test_ranks_and_runs_do_not_meet():
 def test_runs_are_bounded(monkeypatch):
     monkeypatch.setattr(store_module, "RUNS_MAX", 2)
     store = merged(rank_report(Process()), rank_report(Process(), run="r2"))
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(ReportRefused) as refused:
         store.merge(rank_report(Process(), run="r3"), NOW)
     assert refused.value.reason == "runs" and "r3" not in store.runs
     store.merge(rank_report(Process(1), run="r2"), NOW)
@@ -104,7 +104,7 @@ def test_rank_processes_are_bounded(monkeypatch):
     monkeypatch.setattr(store_module, "PROCESSES_MAX", 2)
     store = merged(rank_report(Process()), rank_report(Process(1)))
     for report in (rank_report(Process(2)), rank_report(Process(), run="r2")):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(ReportRefused) as refused:
             store.merge(report, NOW)
         assert refused.value.reason == "ranks"
     assert list(store.runs) == ["r1"] and len(store.runs["r1"].attempts) == 2
@@ -139,7 +139,7 @@ def test_other_phases_than_before_are_refused():
     one = Process(user={"augment": "loader"}).step(forward=1)
     store = merged(rank_report(one))
     other = Process(user={"tokenize": "loader"}).step(forward=1).step(tokenize=1)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(ReportRefused) as refused:
         store.merge(rank_report(other), NOW)
     assert refused.value.reason == "phases"
     assert "augment" in str(refused.value) and "tokenize" in str(refused.value)
@@ -251,7 +251,7 @@ def test_merging_is_idempotent_and_a_lost_report_is_made_good_by_the_next():
 
 def test_a_time_far_ahead_is_refused_and_stretches_no_run():
     store = merged(rank_report(Process(0, 1, 1990, world_size=2).steps(3, forward=1)))
-    with pytest.raises(Refused, match="days ahead; is the clock of n") as refused:
+    with pytest.raises(ReportRefused, match="days ahead; is the clock of n") as refused:
         store.merge(rank_report(Process(1, 1, 1990 + 2 * 86_400, world_size=2).steps(1, forward=1)), NOW)
     assert refused.value.reason == "time"
     assert account(store).end_ns == NOW
@@ -303,7 +303,7 @@ def test_runs_together_expect_so_many_ranks_at_most(monkeypatch):
     monkeypatch.setattr(store_module, "EXPECTED_MAX", 10)
     store = merged(expecting(4, "a"), expecting(6, "b"))
     for one in (expecting(1, "c"), expecting(5, "a"), expecting(5, "a", rank=4)):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(ReportRefused) as refused:
             store.merge(one, NOW)
         assert refused.value.reason == "ranks" and "world size" in str(refused.value)
     assert store.runs.keys() == {"a", "b"} and len(account(store, "a").ranks) == 4
@@ -322,7 +322,7 @@ def test_a_world_that_grows_counts_by_its_growth(monkeypatch):
 def test_what_was_refused_expects_nothing(monkeypatch):
     monkeypatch.setattr(store_module, "EXPECTED_MAX", 10)
     store = merged(expecting(4, "a"))
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(ReportRefused) as refused:
         store.merge(rank_report(Process().steps(2, forward=1), "a", world_size=9, pid=77), NOW)
     assert refused.value.reason == "claim"
     assert store.expected == {"a": 4} and store.expected_sum == 4

@@ -13,12 +13,13 @@ from support.account.account_history import Process
 from support.aggregator.ledgers import NOW, contents, database
 from support.aggregator.reports import rank_report, story
 
-from goodput.aggregator.ingest.store import Merged, Store
+from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger import database as database_module
 from goodput.aggregator.ledger import ledger as ledger_module
 from goodput.aggregator.ledger import migrations
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.migrations import version_2
+from goodput.aggregator.records import NewRecords
 
 # The tables as the first version published them, word by word: migrations must start from what is out there.
 KEY = "run VARCHAR(128) NOT NULL, rank INTEGER NOT NULL, host VARCHAR(255) NOT NULL, pid BIGINT NOT NULL, start_ns BIGINT NOT NULL"
@@ -34,12 +35,12 @@ VERSION_1 = (
 )
 
 
-def merged(reports) -> list[Merged]:
+def merged(reports) -> list[NewRecords]:
     store = Store()
     return [store.merge(report, NOW) for report in reports]
 
 
-def old_ledger(url: str, batch: list[Merged]) -> None:
+def old_ledger(url: str, batch: list[NewRecords]) -> None:
     """A version-1 ledger with this in it, as version 1 wrote it."""
     with database(url) as connection:
         bytes_type = {"sqlite": "BLOB", "postgresql": "BYTEA"}[connection.dialect.name]
@@ -66,7 +67,7 @@ def old_ledger(url: str, batch: list[Merged]) -> None:
         connection.execute(tables.tables["processes"].insert(), list(newest.values()))
 
 
-def everything() -> list[Merged]:
+def everything() -> list[NewRecords]:
     """Two attempts of two ranks, and a rank whose rows came all at once, in disorder."""
     long = rank_report(Process(5).steps(1200, forward=0.25), run="long")
     long = replace(long, steps=long.steps[700:] + long.steps[:700])

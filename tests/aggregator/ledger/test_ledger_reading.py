@@ -12,9 +12,10 @@ from support.account.account_history import Process, ns
 from support.aggregator.ledgers import NOW, database
 from support.aggregator.reports import rank_report, story
 
-from goodput.aggregator.ingest.store import Merged, Store
+from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger import ledger as ledger_module
 from goodput.aggregator.ledger.ledger import LedgerError
+from goodput.aggregator.records import NewRecords
 from goodput.wire import schema
 
 
@@ -26,7 +27,7 @@ def append(ledger, report: schema.RankReport, *chunks) -> None:
     """One transaction for each chunk, as pushes bring them."""
     bare = replace(report, steps=[], events=[])
     for rows in chunks:
-        ledger.append([Merged(bare, list(rows), [])])
+        ledger.append([NewRecords(bare, list(rows), [])])
 
 
 def test_runs_and_processes_come_oldest_first_each_process_without_rows_and_events(ledger):

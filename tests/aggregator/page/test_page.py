@@ -182,7 +182,7 @@ def test_a_hang_is_on_top_with_who_where_since_when_and_the_stack_as_text(tmp_pa
         runs = look(f"{url}/#runs", tmp_path)
     assert (hang["culprit"], hang["host"], hang["phase"], hang["victims"]) == (2, "gpu-node-01", "loader", 3)
     said = dom.text("hang")
-    assert said.startswith("Hangs: rank 2 on gpu-node-01 in loader for 3 min 2"), said
+    assert said.startswith("HangDetector: rank 2 on gpu-node-01 in loader for 3 min 2"), said
     assert "No rank has completed a step for 3 min 2" in said and "3 ranks wait in communication." in said
     assert "Stack of rank 2 at" in said and " ".join(STACK.split()) in said
     assert dom.text("run-head").split()[:2] == ["hung", "hangs"], "not running, in green, above it"
@@ -209,7 +209,7 @@ def test_a_hang_that_blames_nobody_says_so_and_a_run_that_goes_on_says_nothing(s
     with serving(aggregator(tmp_path)) as url:
         push(url, [report for report in hung_run("hung", time.time_ns(), 200) if report.identity.rank != 2])
         said = look(f"{url}/#run=hung", tmp_path).text("hang")
-    assert said.startswith("Hangs, and no rank stands out")
+    assert said.startswith("HangDetector, and no rank stands out")
     assert "it may be the network" in said and "1 rank never reported" in said
 
 

@@ -24,7 +24,7 @@ from goodput_exporters.agent import Agent
 from goodput_exporters.push import stacks as stacks_module
 from goodput_exporters.push.stacks import Stacks, find_py_spy, printable, without_command
 
-ONE = schema.Wanted("r1", 0, "n0", 4242, 7)
+ONE = schema.StackRequest("r1", 0, "n0", 4242, 7)
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_who_is_not_ours_is_ignored_and_counted(made):
     assert outcomes(stacks) == {"taken": 0, "failed": 0, "ignored": 3}
     assert stacks._thread is None and stacks.pending() == []
     stacks.want([ONE] * 1000)
-    assert outcomes(stacks)["ignored"] == 3 + schema.WANTED_MAX
+    assert outcomes(stacks)["ignored"] == 3 + schema.STACK_REQUESTS_MAX
 
 
 def test_a_process_that_ended_while_it_waited_is_left_alone(made):
@@ -216,7 +216,7 @@ def test_a_process_that_ended_while_it_waited_is_left_alone(made):
 def test_only_a_living_rank_under_the_same_identity_is_ours(tree, ranks):
     page = Rank(tree / "pages")
     (report,) = ranks.look()
-    ours = schema.process_of(report.identity)
+    ours = schema.stack_request(report.identity)
     assert ours.pid == PID and ranks.owns(ours)
     for wrong in ({"pid": 1}, {"pid": -1}, {"run": "r2"}, {"rank": 1}, {"host": "n1"}, {"start_ns": 0}):
         assert not ranks.owns(replace(ours, **wrong)), wrong
@@ -316,7 +316,7 @@ def test_what_an_answer_asks_for_comes_with_the_next_push(tmp_path, processes):
     aggregator, asked = Aggregator(), threading.Event()
 
     def answer(report, body):
-        wanted = [schema.process_of(rank.identity) for rank in report.ranks]
+        wanted = [schema.stack_request(rank.identity) for rank in report.ranks]
         wanted += [
             replace(wanted[0], pid=os.getpid()),
             replace(wanted[0], pid=1),

@@ -104,11 +104,11 @@ class Ranks:
             self._moved = [key for key in self._moved if key not in gone]
             return removed + gone
 
-    def owns(self, process: schema.Wanted) -> bool:
+    def owns(self, process: schema.StackRequest) -> bool:
         """Whether this process is a living rank with a page here, and its pid is the same process to us."""
         with self._lock:
             ranks = self._ranks.values()
-            return any(schema.process_of(rank.identity) == process and rank.is_here() for rank in ranks)
+            return any(schema.stack_request(rank.identity) == process and rank.is_here() for rank in ranks)
 
     def processes(self) -> list[RankProcess]:
         """The processes of the living ranks, of each rank the newest."""

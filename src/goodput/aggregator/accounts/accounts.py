@@ -11,11 +11,11 @@ import logging
 import time
 from typing import NamedTuple
 
-from goodput.account import OVER, Account, document
+from goodput.account import FINAL_STATUSES, Account, document
 from goodput.account.hang import Hang
 from goodput.aggregator.accounts.history import ANONYMOUS, History
-from goodput.aggregator.accounts.live import LiveRun, NeedsHistory
-from goodput.aggregator.ingest.hangs import Hangs
+from goodput.aggregator.accounts.live import IncrementalAccount, NeedsHistory
+from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ingest.store import Store
 from goodput.causes import explain
 
@@ -67,10 +67,10 @@ class Accounts:
         self._age_ns = int(age_seconds * 1e9)
         self._kept: dict[str, _Kept] = {}
         self._rolling: dict[str, _Rolled] = {}
-        self._lives: dict[str, LiveRun] = {}
+        self._lives: dict[str, IncrementalAccount] = {}
         self._folding: dict[str, asyncio.Task] = {}
         self.history = history
-        self.hangs = Hangs(store, stall_seconds=stall_seconds, stale_seconds=stale_seconds)
+        self.hangs = HangDetector(store, stall_seconds=stall_seconds, stale_seconds=stale_seconds)
         self._idle: dict[str, int] = {}  # by run that is not running: its change when that was seen
 
     def account(self, name: str, now_ns: int | None = None) -> Account:
@@ -84,7 +84,7 @@ class Accounts:
         began = time.perf_counter_ns()
         live = self._lives.get(name)
         if live is None or live.run is not run:
-            live = self._lives[name] = LiveRun(
+            live = self._lives[name] = IncrementalAccount(
                 run, stall_seconds=self.stall_seconds, stale_seconds=self.stale_seconds
             )
         try:
@@ -95,7 +95,7 @@ class Accounts:
         self._kept[name] = _Kept(account, now_ns, change, time.perf_counter_ns() - began)
         return account
 
-    def _fold_anew(self, name: str, live: LiveRun, needs: NeedsHistory) -> None:
+    def _fold_anew(self, name: str, live: IncrementalAccount, needs: NeedsHistory) -> None:
         """Have the run folded from the ledger; until that is done its last account stands."""
         if name in self._folding:
             return
@@ -118,7 +118,7 @@ class Accounts:
     def _is_fresh(self, kept: _Kept, change: int, now_ns: int) -> bool:
         """Unchanged and recent; or so costly that recomputing at every report would take over a tenth of a core."""
         same = kept.change == change
-        if same and kept.account.status in OVER:
+        if same and kept.account.status in FINAL_STATUSES:
             return True
         # A clock that was set back must not keep an account for good.
         return abs(now_ns - kept.at_ns) < max(self._age_ns if same else 0, 10 * kept.cost_ns)

@@ -1,10 +1,11 @@
-"""Whose turn it is: one at a time, and those who ask by turns, so that nobody keeps the others waiting for long.
+"""A fair queue: one job at a time, round-robin over owners, the aggregator's own jobs first.
 
-In: the name of who asks, or none for the aggregator itself. Out: a turn, or Full. What the aggregator asks itself comes
-before what others do and is never refused. Of the others each has its own queue of at most `owner_max`, and the next turn
-is of the one whose last is longest ago. It does not know what a turn is for.
+    queue = FairQueue(waiting_max=64)
+    async with queue.slot("token 1f2e", owner_max=2):
+        ...
 
-    turns = Turns(); async with turns.of("token 1f2e"): ...
+Each owner has at most `owner_max` pending jobs and all owners together `waiting_max`; beyond that QueueFull is raised.
+Jobs of INTERNAL are never refused.
 """
 
 from __future__ import annotations
@@ -13,75 +14,78 @@ import asyncio
 from collections import OrderedDict, deque
 from contextlib import asynccontextmanager
 
-ITSELF = None
+INTERNAL = None  # the owner of the aggregator's own jobs
+RETRY_SECONDS = 5
 
 
-class Full(Exception):
-    """So many wait that another would wait too long; the text says whose they are."""
+class QueueFull(Exception):
+    """Too many jobs are pending; the text says whose."""
 
 
-class Turns:
+class FairQueue:
     def __init__(self, waiting_max: int):
-        self._waiting_max = waiting_max  # of all owners together
-        self._is_taken = False
-        self._ahead: deque[asyncio.Future] = deque()
-        # None is empty; in front is the one whose turn it is.
+        self._waiting_max = waiting_max
+        self._is_busy = False
+        self._internal: deque[asyncio.Future] = deque()
+        # No queue is empty; the owner in front is next.
         self._queues: OrderedDict[str, deque[asyncio.Future]] = OrderedDict()
 
     @asynccontextmanager
-    async def of(self, owner: str | None, owner_max: int = 0):
-        """Waits for a turn, which is over when the block is. Raises Full."""
-        await self._wait(owner, owner_max)
+    async def slot(self, owner: str | None, owner_max: int = 0):
+        """Hold the only slot for the length of the block. Raises QueueFull."""
+        await self._acquire(owner, owner_max)
         try:
             yield
         finally:
-            self._next()
+            self._release()
 
     def waiting(self) -> int:
-        return len(self._ahead) + sum(map(len, self._queues.values()))
+        return len(self._internal) + sum(map(len, self._queues.values()))
 
-    async def _wait(self, owner: str | None, owner_max: int) -> None:
-        if not self._is_taken:
-            self._is_taken = True
+    async def _acquire(self, owner: str | None, owner_max: int) -> None:
+        if not self._is_busy:
+            self._is_busy = True
             return
-        turn = asyncio.get_running_loop().create_future()
-        self._queue(owner, owner_max).append(turn)
+        granted = asyncio.get_running_loop().create_future()
+        self._queue(owner, owner_max).append(granted)
         try:
-            await turn
+            await granted
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                # It came in the moment in which nobody wanted it any more.
-                self._next()
+            if granted.done() and not granted.cancelled():
+                # Granted and cancelled in the same iteration of the loop: pass the slot on.
+                self._release()
             else:
-                self._leave(owner, turn)
+                self._remove(owner, granted)
             raise
 
     def _queue(self, owner: str | None, owner_max: int) -> deque:
-        if owner is ITSELF:
-            return self._ahead
+        if owner is INTERNAL:
+            return self._internal
         if len(self._queues.get(owner, ())) >= owner_max:
-            raise Full(f"{owner_max} questions of yours wait for accounts of the past; try again later")
-        if self.waiting() - len(self._ahead) >= self._waiting_max:
-            raise Full(f"{self._waiting_max} others wait for accounts of the past; try again later")
+            raise QueueFull(
+                f"too many pending history queries for this token; try again in {RETRY_SECONDS} s"
+            )
+        if self.waiting() - len(self._internal) >= self._waiting_max:
+            raise QueueFull(f"too many pending history queries; try again in {RETRY_SECONDS} s")
         return self._queues.setdefault(owner, deque())
 
-    def _leave(self, owner: str | None, turn: asyncio.Future) -> None:
-        queue = self._ahead if owner is ITSELF else self._queues.get(owner, deque())
-        if turn in queue:
-            queue.remove(turn)
-        if owner is not ITSELF and not queue:
+    def _remove(self, owner: str | None, granted: asyncio.Future) -> None:
+        queue = self._internal if owner is INTERNAL else self._queues.get(owner, deque())
+        if granted in queue:
+            queue.remove(granted)
+        if owner is not INTERNAL and not queue:
             self._queues.pop(owner, None)
 
-    def _next(self) -> None:
-        while self._ahead or self._queues:
-            if self._ahead:
-                turn = self._ahead.popleft()
+    def _release(self) -> None:
+        while self._internal or self._queues:
+            if self._internal:
+                granted = self._internal.popleft()
             else:
                 owner, queue = self._queues.popitem(last=False)
-                turn = queue.popleft()
+                granted = queue.popleft()
                 if queue:
                     self._queues[owner] = queue
-            if not turn.done():
-                turn.set_result(None)
+            if not granted.done():
+                granted.set_result(None)
                 return
-        self._is_taken = False
+        self._is_busy = False

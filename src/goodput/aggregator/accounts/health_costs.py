@@ -19,15 +19,16 @@ from goodput.access.tokens import EVERYTHING, Access
 from goodput.account import Account, Attempt, Run
 from goodput.account.account import NO_FAILURE
 from goodput.aggregator.accounts.accounts import Accounts
-from goodput.aggregator.ingest.health_log import HealthLog, Key, kind_of
+from goodput.aggregator.ingest.health_log import HealthLog, kind_of
+from goodput.aggregator.records import HealthKey
 from goodput.wire import schema
 
 BEFORE_NS, LATE_NS = 600 * 10**9, 60 * 10**9
 
-Entry = tuple[Key, schema.Health]
+Entry = tuple[HealthKey, schema.Health]
 
 
-def restart_costs(run: Run, account: Account, events: Iterable[Entry]) -> dict[Key, int]:
+def restart_costs(run: Run, account: Account, events: Iterable[Entry]) -> dict[HealthKey, int]:
     """GPU-ns by event, of those that a restart of the run is counted to; see the module."""
     failures = _failures(run, account)
     claims: dict[int, tuple] = {}  # by restart
@@ -70,9 +71,11 @@ class HealthView:
 
     def __init__(self, log: HealthLog, accounts: Accounts):
         self._log, self._accounts = log, accounts
-        self._kept: dict[str, tuple[tuple, dict[Key, int]]] = {}  # by run: what costs are made from, and they
+        self._kept: dict[
+            str, tuple[tuple, dict[HealthKey, int]]
+        ] = {}  # by run: what costs are made from, and they
 
-    def costs(self, name: str) -> dict[Key, int]:
+    def costs(self, name: str) -> dict[HealthKey, int]:
         """GPU-ns by event of a run; empty for a run that is not there."""
         run = self._accounts.store.runs.get(name)
         if run is None or not self._log.has_hit(name):
@@ -111,7 +114,9 @@ class HealthView:
         costs = {run: found for run in sorted(named) if (found := self.costs(run))}
         return [self._document(key, event, named, costs) for key, event in newest]
 
-    def _document(self, key: Key, event: schema.Health, named: set[str], costs: dict[str, dict]) -> dict:
+    def _document(
+        self, key: HealthKey, event: schema.Health, named: set[str], costs: dict[str, dict]
+    ) -> dict:
         hits = [{"run": run, "rank": rank} for run, rank in event.hits if run in named]
         spent = [(run, found[key]) for run, found in costs.items() if key in found]
         prices = [self._accounts.account(run).gpu_hour_cost() for run, _ in spent]

@@ -20,14 +20,14 @@ BEHIND_NS_MAX = 60 * 10**9
 
 
 class NeedsHistory(Exception):
-    """What is folded is wrong and not all rows are here. `facts` is what to fold by, `late` for LiveRun.begin."""
+    """What is folded is wrong and not all rows are here. `facts` is what to fold by, `late` for IncrementalAccount.begin."""
 
     def __init__(self, facts: Facts, late: int):
         super().__init__("not all rows are here")
         self.facts, self.late = facts, late
 
 
-class LiveRun:
+class IncrementalAccount:
     """The folded part of a run, and its account at any later moment."""
 
     def __init__(self, run: Run, *, stall_seconds: float, stale_seconds: float | None):

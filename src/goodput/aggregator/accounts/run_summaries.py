@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from goodput.access.tokens import EVERYTHING
-from goodput.account import OVER, Account, figures
+from goodput.account import FINAL_STATUSES, Account, figures
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts.accounts import Accounts
 
@@ -30,7 +30,7 @@ class _Kept(NamedTuple):
     at_seconds: float
 
 
-class Summaries:
+class RunSummaries:
     """Rows by run name."""
 
     def __init__(self, accounts: Accounts, clock: Callable[[], float] = time.monotonic):
@@ -73,7 +73,7 @@ class Summaries:
         kept = self._kept.get(name)
         if kept is not None and kept.change == change:
             status = kept.row["status"]
-            if status in OVER or (status != "running" and now - kept.at_seconds < AGE_SECONDS):
+            if status in FINAL_STATUSES or (status != "running" and now - kept.at_seconds < AGE_SECONDS):
                 return kept.row
         account = self._accounts.account(name)
         if kept is None or kept.account is not account:

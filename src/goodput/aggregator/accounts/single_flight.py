@@ -1,10 +1,9 @@
-"""Answers that several wait for: whoever asks what is being made waits for that one.
+"""Single flight: concurrent requests for the same key share one computation.
 
-In: a question's key, and what makes its answer. Out: the answer, or what making it raised, for all who wait. Nobody takes
-it from the others by going away, and it is made to the end if all do. Nothing is kept once it is there. It does not
-know what is asked.
+    flights = SingleFlight()
+    document = await flights.run(("run", 60), lambda: compute("run", 60))
 
-    asked = Asked(); document = await asked.of(("run", 60), lambda: make("run", 60))
+A caller that is cancelled does not cancel the computation. Nothing is cached once it is done.
 """
 
 from __future__ import annotations
@@ -13,20 +12,18 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 
 
-class Asked:
-    """The answers that are being made, by key."""
-
+class SingleFlight:
     def __init__(self):
-        self.coming: dict[Hashable, asyncio.Task] = {}
+        self.tasks: dict[Hashable, asyncio.Task] = {}
 
-    async def of(self, key: Hashable, make: Callable[[], Awaitable]):
-        """What `make()` gives; it is called only if nobody waits for the same."""
-        if key not in self.coming:
-            task = self.coming[key] = asyncio.ensure_future(make())
-            task.add_done_callback(lambda done: self._end(key, done))
-        return await asyncio.shield(self.coming[key])
+    async def run(self, key: Hashable, compute: Callable[[], Awaitable]):
+        """The result of `compute()`, or its exception; it is called only if none is under way for this key."""
+        if key not in self.tasks:
+            task = self.tasks[key] = asyncio.ensure_future(compute())
+            task.add_done_callback(lambda done: self._remove(key, done))
+        return await asyncio.shield(self.tasks[key])
 
-    def _end(self, key: Hashable, done: asyncio.Task) -> None:
-        del self.coming[key]
+    def _remove(self, key: Hashable, done: asyncio.Task) -> None:
+        del self.tasks[key]
         if not done.cancelled():
-            done.exception()  # Where nobody waits any more, it is told to nobody.
+            done.exception()  # Retrieved, or asyncio logs it when every caller was cancelled.

@@ -13,26 +13,103 @@ It knows no marks, no run without a ledger, and no clock.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import add, sub
+from statistics import quantiles
 
 from goodput.account.facts import Facts, Key, gather
 from goodput.account.fold import COMMUNICATION, PRODUCTIVE, STALL, Fold, share
 from goodput.account.states import INDEX, STATES, vector
 from goodput.account.straggler import Groups
-from goodput.aggregator.accounts.history import Job, rows_of
-from goodput.aggregator.accounts.timeline_grid import Grid, Sheet, Span, merged
-from goodput.aggregator.accounts.timeline_heat import COLUMNS_MAX, RANKS_SHOWN, Own, heat
+from goodput.aggregator.accounts.history import Job
+from goodput.aggregator.accounts.window_rows import rows_of
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.wire import schema
 
 POINTS_MAX = 240
+COLUMNS_MAX = 60
+RANKS_SHOWN = 64
 ROWS_MAX = 100_000
 # Of the ranks that stand for others so many at least are read; with fewer a rank would weigh too much.
 SPREAD_MIN = 16
 _STRAGGLER, _LAUNCH, _UNOBSERVED = INDEX["straggler"], INDEX["launch"], INDEX["unobserved"]
 _DOWN, _QUEUE = INDEX["down"], INDEX["queue"]
 _STALL_SPANS_MAX = 10_000
+STALLS_SHOWN = 50
+Span = tuple[int, int]  # unix ns
+
+
+class Grid:
+    """The buckets: equal parts of a time, at least a nanosecond each."""
+
+    def __init__(self, start_ns: int, end_ns: int, points: int):
+        length = end_ns - start_ns
+        self.points = max(min(points, length), 0)
+        self.edges = [start_ns + i * length // self.points for i in range(self.points + 1)] if length else []
+
+    def parts(self, from_ns: int, to_ns: int) -> Iterator[tuple[int, int]]:
+        """(bucket, ns of it) that a time lies in, in order; what lies outside of all of them is left out."""
+        edges = self.edges
+        from_ns, to_ns = max(from_ns, edges[0]), min(to_ns, edges[-1])
+        i = self.at(from_ns)
+        while from_ns < to_ns:
+            until = min(edges[i + 1], to_ns)
+            yield i, until - from_ns
+            from_ns, i = until, i + 1
+
+    def at(self, ns: int) -> int:
+        first, last = self.edges[0], self.edges[-1]
+        i = min((ns - first) * self.points // (last - first), self.points - 1)
+        # An edge is rounded down, so the one before may be meant or the one after.
+        while i > 0 and ns < self.edges[i]:
+            i -= 1
+        while i < self.points - 1 and ns >= self.edges[i + 1]:
+            i += 1
+        return i
+
+
+class Sheet:
+    """GPU-ns by bucket and state."""
+
+    def __init__(self, grid: Grid):
+        self.grid = grid
+        self.cells = [vector() for _ in range(grid.points)]
+
+    def lay(self, states: list[int], from_ns: int, to_ns: int, devices: int) -> None:
+        """Spread these states, which fill this time, over its buckets in proportion, each filled exactly."""
+        left, length = states, to_ns - from_ns
+        if states.count(0) == len(states) - 1:
+            (only,) = (i for i, ns in enumerate(states) if ns)
+            for bucket, ns in self.grid.parts(from_ns, to_ns):
+                self.cells[bucket][only] += ns * devices
+            return
+        for bucket, ns in self.grid.parts(from_ns, to_ns):
+            part = left if ns == length else share(left, ns, length)
+            if ns != length:
+                left, length = list(map(sub, left, part)), length - ns
+            cell = self.cells[bucket]
+            for i, value in enumerate(part):
+                if value:
+                    cell[i] += value * devices
+
+    def move(self, source: int, target: int, ns: int, from_ns: int, to_ns: int, devices: int) -> None:
+        """Move time that is spread over this time from one state to another."""
+        done, passed, length = 0, 0, to_ns - from_ns
+        for bucket, part in self.grid.parts(from_ns, to_ns):
+            passed += part
+            now = ns * passed // length - done
+            done += now
+            self.cells[bucket][source] -= now * devices
+            self.cells[bucket][target] += now * devices
+
+
+@dataclass
+class Own:
+    """A rank's own time (step less waiting for others) and steps, by column; a step is shared out as its time lies."""
+
+    ns: list[int]
+    steps: list[float]
 
 
 @dataclass
@@ -320,3 +397,55 @@ def document(found: Timeline, worst: list[int]) -> dict:
         else {"ranks": found.read_ranks, "of": found.of_ranks, "all_steps": found.all_steps},
         "heat": heat(found.own, worst, edges[0], edges[-1]) if edges else None,
     }
+
+
+def heat(own: dict[int, Own], worst: list[int], start: float, end: float) -> dict | None:
+    """Own seconds per step by rank and column: the worst ranks by themselves, the others as quantiles."""
+    seconds = {
+        rank: [ns / steps / 1e9 if steps else None for ns, steps in zip(one.ns, one.steps, strict=True)]
+        for rank, one in own.items()
+        if any(one.steps)
+    }
+    if not seconds:
+        return None
+    width = len(next(iter(seconds.values())))
+    shown = [rank for rank in worst if rank in seconds]
+    if len(seconds) <= RANKS_SHOWN:
+        shown = sorted(seconds)
+    shown = shown[:RANKS_SHOWN]
+    others = [values for rank, values in seconds.items() if rank not in set(shown)]
+    return {
+        "start": start,
+        "end": end,
+        "columns": width,
+        "median": _round([_quantile(seconds.values(), i, 50) for i in range(width)]),
+        "ranks": [{"rank": rank, "own_seconds": _round(seconds[rank])} for rank in shown],
+        "others": {
+            "ranks": len(others),
+            **{f"p{p}": _round([_quantile(others, i, p) for i in range(width)]) for p in (10, 50, 90, 100)},
+        }
+        if others
+        else None,
+    }
+
+
+def _quantile(rows, column: int, percent: int) -> float | None:
+    values = [row[column] for row in rows if row[column] is not None]
+    if len(values) < 2 or percent == 100:
+        return max(values, default=None)
+    return quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+def _round(values: list[float | None]) -> list[float | None]:
+    return [None if value is None else float(f"{value:.5g}") for value in values]
+
+
+def merged(spans: list[Span]) -> list[Span]:
+    """The STALLS_SHOWN longest times that these cover together, in order."""
+    found: list[Span] = []
+    for start, end in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return sorted(sorted(found, key=lambda span: span[0] - span[1])[:STALLS_SHOWN])

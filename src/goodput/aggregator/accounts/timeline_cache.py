@@ -13,12 +13,12 @@ from collections import OrderedDict
 from statistics import median
 from typing import NamedTuple
 
-from goodput.account import OVER, Account, Run
+from goodput.account import FINAL_STATUSES, Account, Run
 from goodput.account.states import INDEX
 from goodput.aggregator.accounts.accounts import Accounts
-from goodput.aggregator.accounts.history import ANONYMOUS, Job, bare
-from goodput.aggregator.accounts.single_flight import Asked
-from goodput.aggregator.accounts.timeline_heat import RANKS_SHOWN
+from goodput.aggregator.accounts.history import ANONYMOUS, Job, without_rows
+from goodput.aggregator.accounts.single_flight import SingleFlight
+from goodput.aggregator.accounts.timeline import RANKS_SHOWN
 
 KEPT_MAX = 64
 AGE_SECONDS = 10.0
@@ -35,13 +35,13 @@ class _Kept(NamedTuple):
     took_seconds: float
 
 
-class Timelines:
-    """Timelines by run, points and window."""
+class TimelineCache:
+    """TimelineCache by run, points and window."""
 
     def __init__(self, accounts: Accounts):
         self._accounts = accounts
         self._kept: OrderedDict[tuple, _Kept] = OrderedDict()
-        self._asked = Asked()
+        self._flights = SingleFlight()
 
     async def of(self, run: str, points: int, window: Window = (None, None), owner: str = ANONYMOUS) -> dict:
         """The timeline of a run, for the token with the id `owner`. Raises KeyError, HistoryError."""
@@ -49,14 +49,14 @@ class Timelines:
         key = (run, points, window)
         kept = self._kept.get(key)
         if kept is None or not self._is_fresh(run, kept):
-            kept = await self._asked.of(key, lambda: self._make(key, owner))
+            kept = await self._flights.run(key, lambda: self._make(key, owner))
         else:
             self._kept.move_to_end(key)
         return {**kept.document, "status": account.status}
 
     def _is_fresh(self, run: str, kept: _Kept) -> bool:
         unchanged = kept.change == self._accounts.store.changes.get(run, 0)
-        if unchanged and self._accounts.account(run).status in OVER:
+        if unchanged and self._accounts.account(run).status in FINAL_STATUSES:
             return True
         return abs(time.time_ns() - kept.at_ns) < max(AGE_SECONDS, 10 * kept.took_seconds) * 1e9
 
@@ -71,7 +71,7 @@ class Timelines:
         worst = ranks_by_excess(account)
         job = Job(
             "",
-            bare(run),
+            without_rows(run),
             account.end_ns if account.status == "running" else now_ns,
             account.threshold_ns,
             accounts.stale_seconds,

@@ -18,12 +18,12 @@ from prometheus_client import generate_latest
 
 from goodput import __version__
 from goodput.access.tokens import EVERYTHING, Access
-from goodput.account import OVER, figures
+from goodput.account import FINAL_STATUSES, figures
 from goodput.account.account import FACTORS, Account
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthView
-from goodput.aggregator.accounts.single_flight import Asked
+from goodput.aggregator.accounts.single_flight import SingleFlight
 from goodput.aggregator.http.authentication import Door
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.causes import explain
@@ -49,7 +49,7 @@ class Exposition:
         self._accounts, self._ingest, self._health, self._clock_ns = accounts, ingest, health, clock_ns
         self._door = door
         # By the runs that are seen; of those one has a token for.
-        self._asked = Asked()
+        self._flights = SingleFlight()
         self._made: dict[tuple[str, ...], _Made] = {}
 
     async def text(self, access: Access = EVERYTHING) -> bytes:
@@ -58,7 +58,7 @@ class Exposition:
         self._made = {runs: made for runs, made in self._made.items() if now < made.until}
         if key in self._made:
             return self._made[key].text
-        return await self._asked.of(key, lambda: self._make(access))
+        return await self._flights.run(key, lambda: self._make(access))
 
     async def _make(self, access: Access) -> bytes:
         families, began = Families("aggregator"), time.monotonic()
@@ -86,7 +86,7 @@ class Exposition:
             account = self._accounts.account(name)
             clamped += account.clamped
             yield
-            if account.status in OVER and now_ns - account.end_ns > KEPT_SECONDS * 1e9:
+            if account.status in FINAL_STATUSES and now_ns - account.end_ns > KEPT_SECONDS * 1e9:
                 continue
             self._add_run(families, account, now_ns)
         if access.is_of_all:
@@ -110,11 +110,13 @@ class Exposition:
         families.add("goodput_restarts", run, len(account.restarts))
         families.add("goodput_stall_threshold_seconds", run, account.threshold_ns / 1e9)
         age_ns = max(now_ns - account.last_progress_ns, 0)
-        families.add("goodput_progress_age_seconds", run, 0 if account.status in OVER else age_ns / 1e9)
+        families.add(
+            "goodput_progress_age_seconds", run, 0 if account.status in FINAL_STATUSES else age_ns / 1e9
+        )
         self._add_hang(families, account, now_ns)
         self._add_ranks(families, account, now_ns)
         self._add_health(families, run)
-        if account.status not in OVER:
+        if account.status not in FINAL_STATUSES:
             self._add_saves(families, run, now_ns)
             gpus = sum(rank.devices for rank in account.ranks if rank.rank < account.world_size)
             families.add("goodput_run_gpus", run, gpus)

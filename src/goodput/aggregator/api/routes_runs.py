@@ -11,9 +11,9 @@ from typing import Annotated
 from fastapi import FastAPI, Query, Request, Response
 
 from goodput.aggregator.accounts.accounts import Accounts
-from goodput.aggregator.accounts.run_summaries import Summaries
+from goodput.aggregator.accounts.run_summaries import RunSummaries
 from goodput.aggregator.accounts.timeline import POINTS_MAX
-from goodput.aggregator.accounts.timeline_cache import Timelines
+from goodput.aggregator.accounts.timeline_cache import TimelineCache
 from goodput.aggregator.api import models_runs as models
 from goodput.aggregator.api.responses import found, in_json, window_ns
 
@@ -28,7 +28,7 @@ POINTS = 120
 
 def add_runs(app: FastAPI, accounts: Accounts) -> None:
     """Before the route of one run, whose name may hold slashes."""
-    summaries, timelines = Summaries(accounts), Timelines(accounts)
+    summaries, timelines = RunSummaries(accounts), TimelineCache(accounts)
 
     @app.get("/api/v1/runs", responses={200: {"model": models.Runs}}, summary="Runs, newest first")
     async def runs(

@@ -20,7 +20,7 @@ KEPT = 32
 
 
 @dataclass
-class Saver:
+class ProcessCheckpoints:
     """What one process has begun and committed last: (step, unix ns)."""
 
     begun: tuple[int, int] | None = None
@@ -28,7 +28,7 @@ class Saver:
 
 
 @dataclass
-class Saves:
+class CheckpointTimes:
     """The saves of one run. Every rank may save its part: a step of one attempt counts once, with its slowest part."""
 
     newest: tuple[int, int] | None = None  # (attempt, step)
@@ -37,7 +37,7 @@ class Saves:
     intervals_ns: deque[int] = field(default_factory=lambda: deque(maxlen=KEPT))
     _counted: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=KEPT))
 
-    def take(self, saver: Saver, attempt: int, events, ahead_ns: int) -> None:
+    def take(self, saver: ProcessCheckpoints, attempt: int, events, ahead_ns: int) -> None:
         """Events of one process that are new. `ahead_ns` is what its clock is ahead of ours."""
         for event in sorted(events, key=attrgetter("number")):
             if event.kind == "checkpoint_begun":
@@ -45,7 +45,7 @@ class Saves:
             elif event.kind == "checkpoint_committed":
                 self._commit(saver, (attempt, event.step), event.time_ns, ahead_ns)
 
-    def _commit(self, saver: Saver, which: tuple[int, int], time_ns: int, ahead_ns: int) -> None:
+    def _commit(self, saver: ProcessCheckpoints, which: tuple[int, int], time_ns: int, ahead_ns: int) -> None:
         took = None
         if saver.begun is not None and saver.begun[0] == which[1] and time_ns >= saver.begun[1]:
             took = time_ns - saver.begun[1]

@@ -26,7 +26,7 @@ AGAIN_SECONDS = 300.0
 STACKS_KEPT_MAX = 256
 
 
-class Hangs:
+class HangDetector:
     """`counts` has the stacks that were accepted and those that nobody had asked for."""
 
     def __init__(self, store: Store, *, stall_seconds: float, stale_seconds: float, clock_ns=time.time_ns):
@@ -35,10 +35,10 @@ class Hangs:
         self._least_ns, self._stale_ns = int(stall_seconds * 1e9), int(stale_seconds * 1e9)
         # What the ledger had was heard by nobody yet: from now on it is waited for.
         self._began_ns = clock_ns()
-        self._wanted: dict[str, list[schema.Wanted]] = {}  # by run, while it hangs
+        self._wanted: dict[str, list[schema.StackRequest]] = {}  # by run, while it hangs
         self._since_ns: dict[str, int] = {}  # by run, while it hangs
-        self._answered_ns: dict[schema.Wanted, int] = {}
-        self._stacks: dict[schema.Wanted, schema.Stack] = {}  # oldest first
+        self._answered_ns: dict[schema.StackRequest, int] = {}
+        self._stacks: dict[schema.StackRequest, schema.Stack] = {}  # oldest first
 
     def may_hang(self, run: str, now_ns: int) -> bool:
         """False when a step came in so lately that it is no use to look."""
@@ -56,7 +56,7 @@ class Hangs:
             self.forget(run)
             return None
         alive = [one for one in found.suspects if one.kind in ("elsewhere", "behind")][:WANTED_PER_HANG]
-        self._wanted[run] = [schema.process_of(processes[one.rank].identity) for one in alive]
+        self._wanted[run] = [schema.stack_request(processes[one.rank].identity) for one in alive]
         # Each look reckons it from other moments; whoever tells hangs apart by it must see one.
         return replace(found, since_ns=self._since_ns.setdefault(run, found.since_ns))
 
@@ -79,16 +79,16 @@ class Hangs:
             "stack_time": stack.time_ns / 1e9 if stack else None,
         }
 
-    def wanted(self, reports: list[schema.RankReport]) -> list[schema.Wanted]:
+    def wanted(self, reports: list[schema.RankReport]) -> list[schema.StackRequest]:
         """Whose stack to ask the agent for that brought these reports."""
         if not self._wanted:
             return []
         now_ns = self._clock_ns()
         here = [
-            schema.process_of(report.identity) for report in reports if report.identity.run in self._wanted
+            schema.stack_request(report.identity) for report in reports if report.identity.run in self._wanted
         ]
         due = [process for process in here if process in self._wanted[process.run]]
-        return [process for process in due if self._is_due(process, now_ns)][: schema.WANTED_MAX]
+        return [process for process in due if self._is_due(process, now_ns)][: schema.STACK_REQUESTS_MAX]
 
     def take(self, stacks: list[schema.Stack]) -> None:
         """Keep the stacks that were asked for."""
@@ -109,12 +109,12 @@ class Hangs:
             return False
         return any(one.attempt.known_end_ns() is None and not one.attempt.heard_ns for one in processes)
 
-    def _is_due(self, process: schema.Wanted, now_ns: int) -> bool:
+    def _is_due(self, process: schema.StackRequest, now_ns: int) -> bool:
         answered_ns = self._answered_ns.get(process)
         return answered_ns is None or not 0 <= now_ns - answered_ns < AGAIN_SECONDS * 1e9
 
     def _stack(self, run: str, one: Suspect) -> schema.Stack | None:
-        return self._stacks.get(schema.process_of(self._store.newest[run][one.rank].identity))
+        return self._stacks.get(schema.stack_request(self._store.newest[run][one.rank].identity))
 
     def _seen(self, process: Process) -> Seen:
         attempt, last = process.attempt, process.last

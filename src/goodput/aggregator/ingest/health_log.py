@@ -15,9 +15,9 @@ from collections import Counter
 
 from msgspec.structs import replace
 
+from goodput.aggregator.records import SCOPED_OFFSET, HealthKey, health_key
 from goodput.wire import schema
 
-SEVERITIES = ("info", "warning", "critical")
 # The kinds with a label of their own; agents may name others, which series show as "other".
 KINDS = (
     *("xid", "ecc", "row_remap", "page_retired", "throttle", "lost", "back", "missing", "driver_stuck"),
@@ -28,15 +28,6 @@ SCOPED_SHARE = 10
 NODE_CHARS_MAX = 255
 # Nodes' clocks differ by less where they are kept; what is far ahead would be the newest for that long.
 AHEAD_NS_MAX = 5 * 60 * 10**9
-# Added to a key's number of what came by a token for some runs. No event has that number, so it hides none; and the
-# ledger keeps keys, so that it is known after a restart too.
-SCOPED = schema.TIME_NS_MAX
-
-Key = tuple[str, int]  # (node, number)
-
-
-def key_of(node: str, event: schema.Health, is_scoped: bool = False) -> Key:
-    return node, event.number + SCOPED * is_scoped
 
 
 class _Bounded:
@@ -45,21 +36,21 @@ class _Bounded:
     def __init__(self, counts: Counter, share: int = 1):
         self.counts, self._share = counts, share
         self.changes = 0  # grows with each event that comes or goes
-        self._events: dict[Key, schema.Health] = {}
-        self._ranks: dict[Key, tuple[int, int]] = {}  # their importance
+        self._events: dict[HealthKey, schema.Health] = {}
+        self._ranks: dict[HealthKey, tuple[int, int]] = {}  # their importance
         self._nodes: dict[str, list[tuple]] = {}  # heaps, the least important in front
         self._node_weight: Counter = Counter()
         self._all: list[tuple] = []  # a heap; what went by its node's bound is still in it for a while
         self._weight = 0
-        self._by_run: dict[str, set[Key]] = {}
+        self._by_run: dict[str, set[HealthKey]] = {}
 
     def __len__(self) -> int:
         return len(self._events)
 
-    def __contains__(self, key: Key) -> bool:
+    def __contains__(self, key: HealthKey) -> bool:
         return key in self._events
 
-    def keep(self, key: Key, event: schema.Health, rank: tuple[int, int]) -> bool:
+    def keep(self, key: HealthKey, event: schema.Health, rank: tuple[int, int]) -> bool:
         """Whether it is new, and kept."""
         if key in self._events:
             return False
@@ -70,15 +61,15 @@ class _Bounded:
     def has_hit(self, run: str) -> bool:
         return run in self._by_run
 
-    def of_run(self, run: str) -> list[tuple[Key, schema.Health]]:
+    def of_run(self, run: str) -> list[tuple[HealthKey, schema.Health]]:
         """The events that hit a run, in no order."""
         return [(key, self._events[key]) for key in self._by_run.get(run, ())]
 
-    def all(self) -> list[tuple[Key, schema.Health]]:
+    def all(self) -> list[tuple[HealthKey, schema.Health]]:
         """All events, in no order."""
         return list(self._events.items())
 
-    def _add(self, key: Key, event: schema.Health, rank: tuple[int, int]) -> None:
+    def _add(self, key: HealthKey, event: schema.Health, rank: tuple[int, int]) -> None:
         node, number = key
         self._events[key], self._ranks[key] = event, rank
         self.changes += 1
@@ -106,7 +97,7 @@ class _Bounded:
     def _is_live(self, entry: tuple) -> bool:
         return self._ranks.get(entry[2:]) == entry[:2]
 
-    def _drop(self, key: Key) -> None:
+    def _drop(self, key: HealthKey) -> None:
         event = self._events.pop(key)
         del self._ranks[key]
         self.counts["dropped", "full"] += 1
@@ -131,7 +122,7 @@ class HealthLog(_Bounded):
     def __len__(self) -> int:
         return super().__len__() + len(self._scoped)
 
-    def __contains__(self, key: Key) -> bool:
+    def __contains__(self, key: HealthKey) -> bool:
         return super().__contains__(key) or key in self._scoped
 
     def seen(self) -> int:
@@ -150,7 +141,7 @@ class HealthLog(_Bounded):
             return False
         rank = _importance(event, now_ns)
         kept = self._scoped.keep if is_scoped else self.keep
-        if not kept(key_of(node, event, is_scoped), event, rank):
+        if not kept(health_key(node, event, is_scoped), event, rank):
             return False
         if now_ns:
             self.counts[kind_of(event), event.severity] += 1
@@ -158,22 +149,22 @@ class HealthLog(_Bounded):
 
     def restore(self, node: str, event: schema.Health) -> None:
         """Merge an event of the ledger, whose number is its key's."""
-        is_scoped, number = divmod(event.number, SCOPED)
+        is_scoped, number = divmod(event.number, SCOPED_OFFSET)
         self.take(node, replace(event, number=number), is_scoped=bool(is_scoped))
 
     def has_hit(self, run: str) -> bool:
         return super().has_hit(run) or self._scoped.has_hit(run)
 
-    def of_run(self, run: str) -> list[tuple[Key, schema.Health]]:
+    def of_run(self, run: str) -> list[tuple[HealthKey, schema.Health]]:
         return super().of_run(run) + self._scoped.of_run(run)
 
-    def all(self) -> list[tuple[Key, schema.Health]]:
+    def all(self) -> list[tuple[HealthKey, schema.Health]]:
         return super().all() + self._scoped.all()
 
 
 def _importance(event: schema.Health, now_ns: int) -> tuple[int, int]:
     """What is least goes first."""
-    return SEVERITIES.index(event.severity), min(event.time_ns, now_ns) if now_ns else event.time_ns
+    return schema.SEVERITIES.index(event.severity), min(event.time_ns, now_ns) if now_ns else event.time_ns
 
 
 def kind_of(event: schema.Health) -> str:

@@ -17,10 +17,11 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from goodput.access.tokens import EVERYTHING, Access
-from goodput.aggregator.ingest.hangs import Hangs
-from goodput.aggregator.ingest.health_log import AHEAD_NS_MAX, NODE_WEIGHT_MAX, HealthLog, Key, key_of
-from goodput.aggregator.ingest.store import Merged, Refused, Store
+from goodput.aggregator.ingest.hangs import HangDetector
+from goodput.aggregator.ingest.health_log import AHEAD_NS_MAX, NODE_WEIGHT_MAX, HealthLog
+from goodput.aggregator.ingest.store import ReportRefused, Store
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
+from goodput.aggregator.records import HealthKey, NewRecords, health_key
 from goodput.wire import schema
 
 log = logging.getLogger("goodput.aggregator")
@@ -38,13 +39,13 @@ class Ingest:
         store: Store,
         ledger: Ledger,
         clock_ns=time.time_ns,
-        hangs: Hangs | None = None,
+        hangs: HangDetector | None = None,
         health: HealthLog | None = None,
     ):
         self._store, self._ledger, self._clock_ns, self._hangs = store, ledger, clock_ns, hangs
         self.health = HealthLog() if health is None else health
-        self._unwritten: list[Merged] = []
-        self._unwritten_health: dict[Key, schema.Health] = {}
+        self._unwritten: list[NewRecords] = []
+        self._unwritten_health: dict[HealthKey, schema.Health] = {}
         self._writing = asyncio.Lock()
         self._transaction: asyncio.Future | None = None  # that begins next
         self._together, self._has_company = (
@@ -68,9 +69,9 @@ class Ingest:
                 rows, events = self._ledger.rows(process.identity), self._ledger.events(process.identity)
                 try:
                     self._store.merge(replace(process, steps=list(rows), events=events), 0)
-                    self._store.end(process.identity, ends.get(schema.process_of(process.identity)))
+                    self._store.end(process.identity, ends.get(schema.stack_request(process.identity)))
                     restored += 1
-                except Refused as refused:
+                except ReportRefused as refused:
                     log.warning("ledger: %s", refused)
             if run in self._store.runs:
                 then(run)
@@ -144,7 +145,7 @@ class Ingest:
             return None
         except schema.SchemaError as error:
             reason, text = "malformed", str(error)
-        except Refused as refused:
+        except ReportRefused as refused:
             reason, text = refused.reason, str(refused)
         return self._rejection(identity, reason, text)
 
@@ -165,7 +166,7 @@ class Ingest:
         now_ns = self._clock_ns() if report.health else 0
         for event in report.health:
             if self.health.take(report.node, event, now_ns, AHEAD_NS_MAX, is_scoped):
-                self._unwritten_health[key_of(report.node, event, is_scoped)] = event
+                self._unwritten_health[health_key(report.node, event, is_scoped)] = event
 
     async def _write(self) -> None:
         """Until all that is merged is committed. Raises LedgerError to everybody whose transaction failed."""
@@ -206,13 +207,13 @@ class Ingest:
             raise
 
 
-def _folded(batch: list[Merged]) -> list[Merged]:
+def _folded(batch: list[NewRecords]) -> list[NewRecords]:
     """The same with one part per process: all rows and events, and the newest live part."""
-    folded: dict[tuple, Merged] = {}
+    folded: dict[tuple, NewRecords] = {}
     for merged in batch:
         identity = merged.report.identity
         before = folded.setdefault(
-            (identity.run, identity.rank, identity.attempt), Merged(merged.report, [], [])
+            (identity.run, identity.rank, identity.attempt), NewRecords(merged.report, [], [])
         )
         before.rows += merged.rows
         before.events += merged.events

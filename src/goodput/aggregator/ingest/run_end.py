@@ -1,6 +1,6 @@
 """To take a person's or a script's word that a run is over: nobody else can tell a cancelled run from a dead one.
 
-In: a run's name, why it is over, since when at the earliest. Out: an account.Over on the newest process of each rank that
+In: a run's name, why it is over, since when at the earliest. Out: an account.EndMark on the newest process of each rank that
 has not finished, in the ledger first and then in the store; the account does the rest (account.facts).
 
 A process that lives is none that has ended: while one was seen alive within the aggregator's staleness bound the word is
@@ -16,13 +16,13 @@ import logging
 import time
 from collections.abc import Callable
 
-from goodput.account import OVER, Over
+from goodput.account import FINAL_STATUSES, EndMark
 from goodput.account.facts import is_stale
 from goodput.aggregator.ingest.store import Process, Store
 from goodput.aggregator.ledger.ledger import Ledger
 
 log = logging.getLogger("goodput.aggregator")
-REASONS = OVER
+REASONS = FINAL_STATUSES
 # Between a word given while processes are being killed and their death: Slurm's KillWait is 30 s, as is Kubernetes'
 # grace period, and an agent tells some seconds later.
 SLACK_SECONDS = 60.0
@@ -68,7 +68,7 @@ class Ending:
             raise Alive(run, sorted(alive), len(alive))
         anew = [one for one in processes if not _is_said(one, reason, at_ns)]
         said = [one for one in anew if one.attempt.ended != "finished"]
-        ends = [(one.identity, Over(reason, at_ns, _until_ns(one, now_ns))) for one in said]
+        ends = [(one.identity, EndMark(reason, at_ns, _until_ns(one, now_ns))) for one in said]
         if ends:
             await asyncio.to_thread(self._ledger.end, ends, now_ns)
         for identity, over in ends:
@@ -88,7 +88,7 @@ class Ending:
 
 def _is_said(process: Process, reason: str, at_ns: int) -> bool:
     attempt = process.attempt
-    return attempt.is_over() and attempt.over.reason == reason and attempt.over.at_ns == at_ns
+    return attempt.is_marked_ended() and attempt.end_mark.reason == reason and attempt.end_mark.at_ns == at_ns
 
 
 def _until_ns(process: Process, now_ns: int) -> int:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from goodput.account import TOLD, Attempt, Over, Run
-from goodput.aggregator.ingest.checkpoint_times import Saver, Saves
+from goodput.account import TOLD, Attempt, EndMark, Run
+from goodput.aggregator.ingest.checkpoint_times import CheckpointTimes, ProcessCheckpoints
 from goodput.aggregator.ingest.step_trends import Trend
+from goodput.aggregator.records import NewRecords
 from goodput.wire import schema
 
 RUNS_MAX = 10_000
@@ -28,24 +29,12 @@ HARDWARE = ("compute_ns", "idle_ns", "energy_mj")
 AHEAD_NS_MAX = 86_400 * 10**9
 
 
-class Refused(Exception):
+class ReportRefused(Exception):
     """A rank report that cannot be merged; `reason` is one word for a counter."""
 
     def __init__(self, reason: str, text: str):
         super().__init__(text)
         self.reason = reason
-
-
-@dataclass
-class Merged:
-    """What a rank report brought that was not there: for the ledger.
-
-    `report` is the report without its rows and events, under the attempt number that the store gave it.
-    """
-
-    report: schema.RankReport
-    rows: list[schema.StepRow]
-    events: list[schema.EventRow]
 
 
 @dataclass
@@ -56,7 +45,7 @@ class Process:
     identity: schema.Identity
     sequence: int = -1
     last: schema.StepRow | None = None
-    saver: Saver = field(default_factory=Saver)
+    saver: ProcessCheckpoints = field(default_factory=ProcessCheckpoints)
 
 
 @dataclass
@@ -69,15 +58,15 @@ class Store:
     trends: dict[str, Trend] = field(default_factory=dict)  # by run
     newest: dict[str, dict[int, Process]] = field(default_factory=dict)  # by run and rank
     progressed: dict[str, int] = field(default_factory=dict)  # by run: our unix ns of its last completed step
-    saves: dict[str, Saves] = field(default_factory=dict)  # by run that told of a checkpoint
+    saves: dict[str, CheckpointTimes] = field(default_factory=dict)  # by run that told of a checkpoint
     expected: dict[str, int] = field(default_factory=dict)  # by run: its largest world size
     expected_sum: int = 0
     starts: dict[str, int] = field(default_factory=dict)  # by run: unix ns of its first process's start
     new: int = 0
     repeated: int = 0
 
-    def merge(self, report: schema.RankReport, now_ns: int) -> Merged:
-        """Take a checked rank report at `now_ns` (this host's unix ns; 0 to judge no time). Raises Refused."""
+    def merge(self, report: schema.RankReport, now_ns: int) -> NewRecords:
+        """Take a checked rank report at `now_ns` (this host's unix ns; 0 to judge no time). Raises ReportRefused."""
         if now_ns:
             _check_times(report, now_ns)
         self._check_expected(report.identity)
@@ -96,7 +85,9 @@ class Store:
         attempt.add_events(events)
         if events:
             ahead_ns = report.live.now_ns - now_ns if now_ns else 0
-            self.saves.setdefault(run, Saves()).take(process.saver, attempt.attempt, events, ahead_ns)
+            self.saves.setdefault(run, CheckpointTimes()).take(
+                process.saver, attempt.attempt, events, ahead_ns
+            )
         live = report.live
         if rows:
             process.last = max([*rows, *filter(None, [process.last])], key=lambda row: row.number)
@@ -118,17 +109,17 @@ class Store:
         identity = report.identity
         if identity.attempt != attempt.attempt:
             identity = replace(identity, attempt=attempt.attempt)
-        return Merged(replace(report, identity=identity, live=live, steps=[], events=[]), rows, events)
+        return NewRecords(replace(report, identity=identity, live=live, steps=[], events=[]), rows, events)
 
-    def end(self, identity: schema.Identity, over: Over | None) -> None:
+    def end(self, identity: schema.Identity, over: EndMark | None) -> None:
         """Note what was said of a process that is here: that its run is over."""
-        self.processes[_key(identity)].attempt.over = over
+        self.processes[_key(identity)].attempt.end_mark = over
         self.changes[identity.run] = self.changes.get(identity.run, 0) + 1
 
     def _check_expected(self, identity: schema.Identity) -> None:
         more = identity.world_size - self.expected.get(identity.run, 0)
         if self.expected_sum + more > EXPECTED_MAX:
-            raise Refused(
+            raise ReportRefused(
                 "ranks",
                 f"run {identity.run!r}: world size {identity.world_size}, where {EXPECTED_MAX} ranks of all runs "
                 f"together are kept at most and {self.expected_sum} are",
@@ -155,17 +146,19 @@ class Store:
     def _place(self, identity: schema.Identity, now_ns: int) -> Attempt:
         """A new process's attempt in its run, under its own attempt number or the next one that is free."""
         if len(self.processes) >= PROCESSES_MAX:
-            raise Refused("ranks", f"run {identity.run!r}: {PROCESSES_MAX} rank processes at most are kept")
+            raise ReportRefused(
+                "ranks", f"run {identity.run!r}: {PROCESSES_MAX} rank processes at most are kept"
+            )
         run = self.runs.get(identity.run)
         if run is None:
             if len(self.runs) >= RUNS_MAX:
-                raise Refused("runs", f"run {identity.run!r}: {RUNS_MAX} runs at most are kept")
+                raise ReportRefused("runs", f"run {identity.run!r}: {RUNS_MAX} runs at most are kept")
             run = self.runs[identity.run] = Run(identity.run)
         number = identity.attempt
         holder = run.attempts.get((identity.rank, number))
         if holder is not None:
             if holder.known_end_ns() is None and now_ns - holder.heard_ns < OWNED_SECONDS * 1e9:
-                raise Refused(
+                raise ReportRefused(
                     "claim",
                     f"run {identity.run!r} rank {identity.rank} attempt {number} is already reported from "
                     f"{holder.host}; {identity.host} pid {identity.pid} claims it too",
@@ -183,7 +176,7 @@ def _check_times(report: schema.RankReport, now_ns: int) -> None:
         report.identity.start_ns, live.now_ns, live.last_ns, live.end_ns, *(row.end_ns for row in rows)
     )
     if latest_ns > now_ns + AHEAD_NS_MAX:
-        raise Refused(
+        raise ReportRefused(
             "time",
             f"run {report.identity.run!r} rank {report.identity.rank}: reports of a time "
             f"{(latest_ns - now_ns) / 8.64e13:.1f} days ahead; is the clock of {report.identity.host} right?",
@@ -219,7 +212,7 @@ def _extend_phases(attempt: Attempt, report: schema.RankReport) -> None:
     """Phases are only ever appended; a report may know more of them than we do, or fewer."""
     shared = min(len(attempt.phases), len(report.phases))
     if attempt.phases[:shared] != report.phases[:shared]:
-        raise Refused(
+        raise ReportRefused(
             "phases",
             f"run {report.identity.run!r} rank {report.identity.rank}: phases {report.phases[:shared]} "
             f"were {attempt.phases[:shared]} before",

@@ -1,6 +1,6 @@
 """The ledger: what must outlive the aggregator, in SQLite (WAL) or PostgreSQL through SQLAlchemy Core.
 
-In: what each report brought (store.Merged, health events). Out: at start, rank reports from which the store is whole again,
+In: what each report brought (store.NewRecords, health events). Out: at start, rank reports from which the store is whole again,
 each under the attempt number that the store had given it; and one run's data as streams, for the export and
 for accounts of a time window.
 Rows lie in chunks as they came, MessagePack in one column, so a push of a rank is one insert. Every write is
@@ -30,11 +30,10 @@ from operator import itemgetter
 import msgspec
 import sqlalchemy as sql
 
-from goodput.account import Over
-from goodput.aggregator.ingest.health_log import SCOPED, SEVERITIES, Key
-from goodput.aggregator.ingest.store import Merged
-from goodput.aggregator.ledger import ledger_ends, migrations
+from goodput.account import EndMark
+from goodput.aggregator.ledger import migrations
 from goodput.aggregator.ledger.database import Database, LedgerError, insert
+from goodput.aggregator.records import SCOPED_OFFSET, HealthKey, NewRecords
 from goodput.wire import schema
 
 __all__ = ["VERSION", "Ledger", "LedgerError"]
@@ -44,7 +43,7 @@ CHUNK_ROWS_MAX = 512
 PAGE_CHUNKS = 16
 PAGE_PROCESSES = 64
 PAGE_EVENTS = 10_000
-_NO_EVENTS: Mapping[Key, schema.Health] = {}
+_NO_EVENTS: Mapping[HealthKey, schema.Health] = {}
 # So many rows go to the database at once; a longer transaction is several such.
 WRITES_AT_ONCE = 500
 
@@ -100,12 +99,20 @@ _health = sql.Table(
     _tables,
     sql.Column("node", sql.String(255), primary_key=True),
     sql.Column("number", sql.BigInteger, primary_key=True),
-    sql.Column("severity", sql.Integer, nullable=False),  # its place in health.SEVERITIES
+    sql.Column("severity", sql.Integer, nullable=False),  # its place in schema.SEVERITIES
     sql.Column("time_ns", sql.BigInteger, nullable=False),
     sql.Column("event", sql.LargeBinary, nullable=False),  # a schema.Health
     sql.Index("health_by_severity", "node", "severity", "time_ns"),
 )
-_ends = ledger_ends.table(_tables, _key_columns())
+_end_marks = sql.Table(
+    "ends",
+    _tables,
+    *_key_columns(),
+    sql.Column("reason", sql.String(32), nullable=False),
+    sql.Column("at_ns", sql.BigInteger, nullable=False),
+    sql.Column("until_ns", sql.BigInteger, nullable=False),
+    sql.Column("said_ns", sql.BigInteger, nullable=False),  # when it was set, on the aggregator's clock
+)
 _BY_START = [_processes.c[name] for name in ("start_ns", "rank", "run", "host", "pid")]
 _BY_NUMBER = [_chunks.c[name] for name in ("first", "last", "digest")]
 _EVENT = [_events.c[name] for name in schema.EventRow.__struct_fields__]
@@ -166,7 +173,7 @@ class Ledger:
 
     # ---- Writing
 
-    def append(self, batch: list[Merged], health: Mapping[Key, schema.Health] = _NO_EVENTS) -> None:
+    def append(self, batch: list[NewRecords], health: Mapping[HealthKey, schema.Health] = _NO_EVENTS) -> None:
         """Write what these reports brought, in one transaction. Raises LedgerError; then nothing is written.
 
         `health` are events of nodes' hardware by node and number.
@@ -193,11 +200,11 @@ class Ledger:
             _put(connection, _health, [_health_columns(key, event) for key, event in health.items()])
             _put(connection, _processes, processes.values(), newest="sequence")
 
-    def end(self, ends: list[tuple[schema.Identity, Over]], said_ns: int) -> None:
-        """Write what was said of processes at `said_ns`; what was said of them before is replaced."""
-        rows = [ledger_ends.columns(schema.process_of(who), over, said_ns) for who, over in ends]
+    def end(self, marks: list[tuple[schema.Identity, EndMark]], set_ns: int) -> None:
+        """Write end marks of processes, set at `set_ns`; a later mark of a process replaces an earlier one."""
+        rows = [{**_key(of), **mark._asdict(), "said_ns": set_ns} for of, mark in marks]
         with self._errors(), self._engine.begin() as connection:
-            _put(connection, _ends, rows, newest="said_ns")
+            _put(connection, _end_marks, rows, newest="said_ns")
 
     # ---- Reading
 
@@ -213,9 +220,15 @@ class Ledger:
         with self._errors():
             return [_report_decoder.decode(report) for report in self._fetch(query).scalars()]
 
-    def ends(self, run: str) -> dict[schema.Wanted, Over]:
-        """What was said of the run's processes: that they are over."""
-        return ledger_ends.said(self._fetch(sql.select(_ends).where(_ends.c.run == run)))
+    def ends(self, run: str) -> dict[schema.StackRequest, EndMark]:
+        """The end marks of the run's processes."""
+        found = self._fetch(sql.select(_end_marks).where(_end_marks.c.run == run))
+        return {
+            schema.StackRequest(*(getattr(row, name) for name in _KEY)): EndMark(
+                row.reason, row.at_ns, row.until_ns
+            )
+            for row in found
+        }
 
     def rows(
         self, identity: schema.Identity, start_ns: int | None = None, end_ns: int | None = None
@@ -250,7 +263,7 @@ class Ledger:
         So many of those, too, that came by tokens for some runs; an event's number is here its key's (health.key_of).
         """
         gravest = [_health.c.severity.desc(), _health.c.time_ns.desc(), _health.c.number.desc()]
-        parts = [_health.c.node, _health.c.number >= SCOPED]
+        parts = [_health.c.node, _health.c.number >= SCOPED_OFFSET]
         place = sql.func.row_number().over(partition_by=parts, order_by=gravest).label("place")
         placed = sql.select(_health, place).subquery()
         query = sql.select(placed.c.node, placed.c.number, placed.c.event).where(placed.c.place <= per_node)
@@ -387,9 +400,9 @@ def _key(identity: schema.Identity) -> dict:
     return {name: getattr(identity, name) for name in _KEY}
 
 
-def _health_columns(key: Key, event: schema.Health) -> dict:
+def _health_columns(key: HealthKey, event: schema.Health) -> dict:
     node, number = key
-    severity = SEVERITIES.index(event.severity)
+    severity = schema.SEVERITIES.index(event.severity)
     encoded = msgspec.msgpack.encode(event)
     return {"node": node, "number": number, "severity": severity, "time_ns": event.time_ns, "event": encoded}
 
