@@ -106,6 +106,7 @@ ROOMS = {
         *("exporters.events", "exporters.gpu", "exporters.push", "exporters.server", "metrics", "rank_page"),
     ],
     "report_page": ["account", "wire"],
+    "simulate": ["histograms", "metrics", "wire"],
     "demo": ["account", "child_processes", "goodput"],
     "up": ["child_processes"],
     "cli": [

@@ -1,15 +1,13 @@
-"""Ten simulated days of a cluster's life, and a morning on which everything breaks, replayed through the alerts.
+"""Ten simulated days without trouble, and a morning on which everything breaks, replayed through the shipped alerts.
 
-In: the rules of deploy/prometheus as they are shipped. Out: what fired, when and why, for two worlds: an innocent one
-(innocent.py), in which nothing may page, and one with a planted fault for each alert (planted.py), in which each must
-fire on the right run, rank, node or device in time. `python -m bench.alert_replay` runs both and writes
-docs/detection.md; tests/replay holds a smaller form of the same.
+    innocent.py   a scenario in which nothing may page
+    planted.py    a scenario with one fault for each alert, which must fire on the right run, rank, node or device in time
+    scrape.py     a scenario, simulated by goodput.simulate, as Prometheus would scrape it; aggregator.py is the project's
+                  own Store, Accounts and Exposition on the simulated clock
+    server.py     a Prometheus that gets all samples by remote write (wire.py) and evaluates every expression
+    evaluate.py   what Prometheus does around expressions: recording rules, `for`, `keep_firing_for`
+    verdict.py    which faults were detected, and when; table.py writes docs/detection.md
 
-The way: trainer.py lets runs train and dies with them; aggregator.py is the project's own Store, Accounts and
-Exposition on a simulated clock; hardware.py makes the node agents' series. All of it goes by remote write (wire.py) into
-a real Prometheus (server.py), which evaluates every expression; rules.py puts back what recording rules gave, and
-applies `for` and `keep_firing_for` as Prometheus does.
-
-What it cannot show: the agents' own code (its series are simulated, and checked against the catalogue by name and
-labels), Alertmanager, and whatever happens between two scrapes.
+Not covered: the agents' own code (their series are simulated, and checked against the catalogue by name and labels),
+Alertmanager, and whatever happens between two scrapes. tests/replay runs a smaller form.
 """

@@ -1,8 +1,8 @@
-"""`python -m bench.alert_replay`: both worlds through the alerts, and docs/detection.md.
+"""`python -m bench.alert_replay`: replay both scenarios through the alerts and write docs/detection.md.
 
-    python -m bench.alert_replay [--gpus N] [--base S] [--fine S] [--near S] [--planted S] [--only WORLD] [--out FILE] [--json]
+    python -m bench.alert_replay [--gpus N] [--base S] [--fine S] [--near S] [--planted S] [--only SCENARIO] [--out FILE] [--json]
 
-Exit status 1 when a page fired in the innocent world, or a planted fault was not told in time; 2 for a wrong call.
+Exit status 1 if a page fired in the innocent scenario or a planted fault was detected late, 2 for wrong arguments.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pathlib import Path
 
 from bench.alert_replay import innocent as innocents
 from bench.alert_replay.evaluate import Firing
-from bench.alert_replay.planted import Fault, planted
+from bench.alert_replay.planted import PlantedFault, planted
 from bench.alert_replay.replay import Progress, Replay, replay
 from bench.alert_replay.rules import Rule, load
 from bench.alert_replay.table import length, page
-from bench.alert_replay.verdict import strays, told, uncovered
+from bench.alert_replay.verdict import Detection, detections, uncovered, unexplained
 
 OUT = Path(__file__).parents[2] / "docs" / "detection.md"
 _EXAMPLE = "example: python -m bench.alert_replay --gpus 2 --base 120 --fine 30 --out /dev/null"
@@ -29,69 +29,71 @@ _EXAMPLE = "example: python -m bench.alert_replay --gpus 2 --base 120 --fine 30 
 
 def parser() -> argparse.ArgumentParser:
     it = argparse.ArgumentParser("bench.alert_replay", description=__doc__.split("\n")[0], epilog=_EXAMPLE)
-    it.add_argument("--gpus", type=int, default=8, help="GPUs on each of the six innocent nodes (default: 8)")
-    it.add_argument("--large", type=int, help="how many of them the large run uses on each (default: all)")
-    it.add_argument("--days", type=float, default=innocents.DAYS, help="innocent days (default: %(default)s)")
-    it.add_argument("--base", type=float, default=60, help="seconds between scrapes (default: %(default)s)")
-    it.add_argument("--fine", type=float, default=15, help="and near events (default: %(default)s)")
-    near = innocents.NEAR_SECONDS
-    it.add_argument("--near", type=float, default=near, help="for so long after one (default: %(default)s)")
-    it.add_argument(
-        "--planted", type=float, default=10, help="and in the planted world (default: %(default)s)"
+    add, near = it.add_argument, innocents.NEAR_SECONDS
+    add("--gpus", type=int, default=8, help="GPUs on each of the six innocent nodes (default: 8)")
+    add("--large", type=int, help="how many of them the large run uses on each node (default: all)")
+    add("--days", type=float, default=innocents.DAYS, help="innocent days (default: %(default)s)")
+    add("--base", type=float, default=60, help="seconds between scrapes (default: %(default)s)")
+    add("--fine", type=float, default=15, help="seconds between scrapes near events (default: %(default)s)")
+    add(
+        "--near", type=float, default=near, help="seconds after an event that are near (default: %(default)s)"
     )
-    it.add_argument(
-        "--only", choices=("innocent", "planted"), help="one of the two worlds; no page is written"
-    )
-    it.add_argument("--out", type=Path, default=OUT, help="where the page goes (default: docs/detection.md)")
-    it.add_argument("--json", action="store_true", help="print what fired as JSON")
+    add("--planted", type=float, default=10, help="seconds between planted scrapes (default: %(default)s)")
+    add("--only", choices=("innocent", "planted"), help="replay one scenario; the page is not written")
+    add("--out", type=Path, default=OUT, help="where the page is written (default: docs/detection.md)")
+    add("--json", action="store_true", help="print what fired as JSON")
     return it
 
 
 def main() -> int:
-    asked, rules = parser().parse_args(), load()
+    options, rules = parser().parse_args(), load()
     replays: dict[str, Replay] = {}
-    faults: list[Fault] = []
-    if asked.only != "planted":
-        given = {"days": asked.days, "base": asked.base, "fine": asked.fine, "near": asked.near}
-        world = innocents.innocent(asked.gpus, asked.large, **given)
-        replays["innocent"] = replay(world, rules, _progress("innocent"))
-    if asked.only != "innocent":
-        world, faults = planted(asked.planted)
-        replays["planted"] = replay(world, rules, _progress("planted"))
-    found = told(faults, replays["planted"].firings) if faults else []
+    faults: list[PlantedFault] = []
+    if options.only != "planted":
+        timing = {"days": options.days, "base": options.base, "fine": options.fine, "near": options.near}
+        scenario = innocents.innocent(options.gpus, options.large, **timing)
+        replays["innocent"] = replay(scenario, rules, _progress("innocent"))
+    if options.only != "innocent":
+        scenario, faults = planted(options.planted)
+        replays["planted"] = replay(scenario, rules, _progress("planted"))
+    found = detections(faults, replays["planted"].firings) if faults else []
     if len(replays) == 2:
-        stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
-        asked.out.write_text(page(*replays.values(), found, rules, date=stamp, version=_version()))
-    if asked.json:
+        date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+        options.out.write_text(page(*replays.values(), found, rules, date=date, version=_version()))
+    if options.json:
         print(json.dumps({name: [vars(one) for one in it.firings] for name, it in replays.items()}, indent=1))
     else:
-        _say(replays, faults, found, rules)
+        for name, it in replays.items():
+            _print_replay(name, it)
+        if found:
+            _print_detections(found, faults, replays["planted"], rules)
     pages = replays["innocent"].pages() if "innocent" in replays else []
     return int(bool(pages) or any(one.late for one in found))
 
 
-def _say(replays: dict[str, Replay], faults: list[Fault], found, rules: list[Rule]) -> None:
-    for name, it in replays.items():
-        took = ", ".join(f"{what} {length(seconds)}" for what, seconds in it.seconds.items())
-        moments = len(it.world.ticks.times)
-        print(
-            f"\n{name}: {moments} moments, {it.samples / 1e6:.1f} million samples, {it.queries} queries; {took}"
-        )
-        if name == "innocent":
-            print(f"  {len(it.pages())} pages, {len(it.firings)} alerts in all")
-            for one in it.firings:
-                print(f"  {_line(one)}")
+def _print_replay(name: str, it: Replay) -> None:
+    took = ", ".join(f"{what} {length(seconds)}" for what, seconds in it.seconds.items())
+    moments, samples = len(it.scenario.ticks.times), it.samples / 1e6
+    print(f"\n{name}: {moments} moments, {samples:.1f} million samples, {it.queries} queries; {took}")
+    if name == "innocent":
+        print(f"  {len(it.pages())} pages, {len(it.firings)} alerts in all")
+        for one in it.firings:
+            print(f"  {_line(one)}")
+
+
+def _print_detections(
+    found: list[Detection], faults: list[PlantedFault], it: Replay, rules: list[Rule]
+) -> None:
     for one in found:
-        delay = (
-            "NOT SEEN" if one.delay is None else f"{'LATE' if one.late else 'seen'} after {length(one.delay)}"
-        )
+        delay = "NOT DETECTED"
+        if one.delay is not None:
+            delay = f"{'LATE' if one.late else 'detected'} after {length(one.delay)}"
         bound = f"of {length(one.fault.within)}"
         print(f"  {one.fault.alert:<32}{delay:<26}{bound:<18}{one.fault.what}")
-    if found:
-        for one in strays(faults, replays["planted"].firings):
-            print(f"  unexplained: {_line(one)}")
-        for name in uncovered(rules, faults):
-            print(f"  no fault is planted for {name}")
+    for one in unexplained(faults, it.firings):
+        print(f"  unexplained: {_line(one)}")
+    for name in uncovered(rules, faults):
+        print(f"  no fault is planted for {name}")
 
 
 def _line(one: Firing) -> str:
@@ -102,7 +104,7 @@ def _line(one: Firing) -> str:
 
 
 def _progress(name: str) -> Progress:
-    """A line that is written anew on a terminal, nothing elsewhere."""
+    """A line that is rewritten in place on a terminal; nothing elsewhere."""
     last = 0.0
 
     def show(what: str, part: float) -> None:
@@ -117,8 +119,8 @@ def _progress(name: str) -> Progress:
 
 
 def _version() -> str:
-    said = subprocess.run(["prometheus", "--version"], capture_output=True, text=True, check=False)
-    return (said.stdout or said.stderr).split("(")[0].replace(", version", "").strip()
+    done = subprocess.run(["prometheus", "--version"], capture_output=True, text=True, check=False)
+    return (done.stdout or done.stderr).split("(")[0].replace(", version", "").strip()
 
 
 if __name__ == "__main__":

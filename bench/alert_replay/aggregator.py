@@ -1,8 +1,7 @@
 """The project's own aggregator on a simulated clock: Store, Accounts, Ingest's counters, Exposition.
 
-In: rank reports at simulated moments. Out: at each scrape every series of its exposition. A restart forgets everything
-and takes in again what a ledger would have, as Ingest.restore does. What would go through HTTP, a database and a child
-process does not here: reports are checked and merged in place, and no rows of a run are let go.
+It has no HTTP, no database and no child process: reports are checked and merged in place, and no rows of a run are
+released. A restart forgets everything and loads again what a ledger would have, as Ingest.restore does.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ from collections.abc import Container
 
 from msgspec.structs import replace
 
-from bench.alert_replay.reports import Key
-from bench.alert_replay.trainer import EPOCH_SECONDS
 from goodput import causes
 from goodput.account import straggler
 from goodput.aggregator.accounts import live
@@ -27,18 +24,24 @@ from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.store import ReportRefused, Store
 from goodput.metrics import CATALOGUE
+from goodput.simulate.node import Key
+from goodput.simulate.scenario import EPOCH_SECONDS
 from goodput.wire import schema
 
 STALL_SECONDS, STALE_SECONDS = 60.0, 30.0
-# Series of the process itself, which runs a thousand times too fast here: a sound one's instead.
-OWN = {"goodput_aggregator_cpu_seconds_total": 0.02, "goodput_aggregator_ingest_seconds_total": 0.01}
-OWN_MEMORY_BYTES = 120e6
+# The process runs a thousand times too fast here: its own counters grow by this per second instead.
+PROCESS_RATES = {
+    "goodput_aggregator_cpu_seconds_total": 0.02,
+    "goodput_aggregator_ingest_seconds_total": 0.01,
+}
+PROCESS_MEMORY_BYTES = 120e6
+REQUEST_SECONDS = 0.002
 WAITING_MAX = 4
 _ADVISERS = functools.cache(causes.advisers)
 
 
 class _NoUsage:
-    """In place of `resource`: what this process itself takes is said by OWN, and to ask for it is slow."""
+    """Replaces the module `resource`: usage of this process means nothing here, and reading it is slow."""
 
     ru_utime = ru_stime = 0.0
     RUSAGE_SELF = 0
@@ -63,7 +66,7 @@ class _Accounts(Accounts):
     def account(self, name, now_ns=None):
         found = super().account(name, self.clock_ns() if now_ns is None else now_ns)
         groups = self._lives[name]._engine.groups
-        # Steps that wait to be compared are else compared anew at each look: after a restart that is all of the run's.
+        # Steps not yet compared would be compared again at each call: after a restart that is all of the run's steps.
         if len(groups._waiting) > WAITING_MAX:
             groups._sweep()
         return found
@@ -73,22 +76,22 @@ class _Accounts(Accounts):
 
 
 class Aggregator:
-    """`now` is set by whoever drives it, in simulated seconds."""
+    """The caller sets `now`, in simulated seconds."""
 
     def __init__(self):
         self.now = 0.0
         self._ledger: dict[tuple, tuple[schema.RankReport, list, list]] = {}
-        # Rows that were let go could only come from a ledger in a child process.
+        # Rows that were released could only be read from a ledger, in a child process.
         live.ROWS_MAX = 1 << 40
-        # Looks are minutes apart here, so steps are compared as they come; the result is the same.
+        # Calls are minutes apart here, so steps are compared as they arrive; the result is the same.
         straggler.SWEEP_ENTRIES = 8
-        # The folder of causes is else listed at every scrape, which is most of the work for a small run.
+        # The folder of causes would be listed at every scrape, which is most of the work for a small run.
         causes.advisers = _ADVISERS
         exposition.resource = _NoUsage
         self.start()
 
     def start(self) -> None:
-        """A new process, with what the ledger has."""
+        """Start a new process with what the ledger has."""
         self._began = self.now
         self.store = Store()
         for report, rows, events in self._ledger.values():
@@ -96,13 +99,14 @@ class Aggregator:
         self.store.new = self.store.repeated = 0
         given = {"stall_seconds": STALL_SECONDS, "stale_seconds": STALE_SECONDS}
         self.accounts = _Accounts(self.store, self._clock_ns, **given)
-        health = HealthLog()
-        self.ingest = Ingest(self.store, None, self._clock_ns, self.accounts.hangs, health)
-        view = HealthView(health, self.accounts)
-        self.exposition = Exposition(self.accounts, self.ingest, view, Door(), clock_ns=self._clock_ns)
+        self.health, self.door = HealthLog(), Door()
+        self.ingest = Ingest(self.store, None, self._clock_ns, self.accounts.hangs, self.health)
+        view = HealthView(self.health, self.accounts)
+        self.exposition = Exposition(self.accounts, self.ingest, view, self.door, clock_ns=self._clock_ns)
 
     def take(self, report: schema.RankReport) -> bool:
-        """One rank's report; whether it was taken."""
+        """Merge one rank's report; returns whether it was accepted."""
+        self.door.requests.observe("ingest", 200, REQUEST_SECONDS)
         try:
             schema.check(report)
             merged = self.store.merge(report, self._clock_ns())
@@ -121,29 +125,31 @@ class Aggregator:
         self._ledger[key] = (merged.report, rows, events)
         return True
 
-    def forget(self, run: str) -> None:
-        """Drop a run that has been finished for long, as a new aggregator with a new ledger would not know it."""
-        for key in [key for key in self._ledger if key[0] == run]:
-            del self._ledger[key]
-        self.store.runs.pop(run, None)
-        self.store.newest.pop(run, None)
+    def take_event(self, node: str, event: schema.Health) -> None:
+        self.health.take(node, event)
 
     def scrape(self, wanted: Container[str] = CATALOGUE) -> dict[Key, float]:
-        """Every series of these names that it exposes now, before it is written as text."""
-        found = {}
+        """Every series of these names that it exposes now."""
+        found: dict[Key, float] = {}
         for name, rows in self.exposition.families(EVERYTHING).rows.items():
             if name not in wanted:
                 continue
-            # The order of label names is the catalogue's; histograms, of which no alert is made, are left out.
             names = CATALOGUE[name].labels
             for values, *value in rows:
+                labels = tuple(sorted(zip(names, values, strict=True)))
                 if len(value) == 1:
-                    found[name, tuple(sorted(zip(names, values, strict=True)))] = float(value[0])
-        up = self.now - self._began
-        own = {name: rate * up for name, rate in OWN.items()} | {
-            "goodput_aggregator_memory_bytes": OWN_MEMORY_BYTES
-        }
+                    found[name, labels] = float(value[0])
+                else:
+                    found |= _histogram(name, labels, *value)
+        up_seconds = self.now - self._began
+        own = {name: rate * up_seconds for name, rate in PROCESS_RATES.items()}
+        own["goodput_aggregator_memory_bytes"] = PROCESS_MEMORY_BYTES
         return found | {(name, ()): value for name, value in own.items() if name in wanted}
 
     def _clock_ns(self) -> int:
         return round((self.now + EPOCH_SECONDS) * 1e9)
+
+
+def _histogram(name: str, labels: tuple, buckets: list[tuple[str, int]], total: float) -> dict[Key, float]:
+    found = {(f"{name}_bucket", tuple(sorted((*labels, ("le", le))))): float(count) for le, count in buckets}
+    return found | {(f"{name}_sum", labels): total, (f"{name}_count", labels): float(buckets[-1][1])}

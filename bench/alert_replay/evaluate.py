@@ -1,11 +1,10 @@
-"""What the rules would have made of a recorded world: recorded series put back, and alerts that fired.
+"""Evaluates rules over scraped series of the past, and returns the alerts that fired.
 
-In: a Server with the scraped series, the rules, the moments of evaluation. Out: Firing objects. Prometheus evaluates
-every expression by query_range; what is done here is what Prometheus does around expressions: results of recording
-rules are written with marks of staleness, a rule that needs its own last result gets it, and alerts go through
-pending and firing by `for` and `keep_firing_for`. tests/replay holds this against `promtool test rules`.
-A rule sees the results of the same moment of those that it needs; a real Prometheus, whose groups run side by side, may
-show it those of the evaluation before. Two results with the same labels are an error, as there.
+Prometheus evaluates every expression by query_range; this module does what Prometheus does around expressions: results
+of recording rules are written back with staleness marks, a rule that reads its own last result gets it, and alerts
+become pending and firing by `for` and `keep_firing_for`. tests/replay compares it with `promtool test rules`.
+A rule reads results of the same moment; in a real Prometheus, whose groups run side by side, it may read those of the
+evaluation before. Two results with the same labels are an error, as in Prometheus.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ import numpy as np
 from bench.alert_replay.rules import Rule, RuleError, remembered
 from bench.alert_replay.server import Server
 from bench.alert_replay.ticks import Ticks
-from bench.alert_replay.trainer import EPOCH_SECONDS
 from bench.alert_replay.wire import STALE
+from goodput.simulate.scenario import EPOCH_SECONDS
 
 LOOKBACK_SECONDS = 300.0
 
@@ -40,7 +39,7 @@ class Firing:
 
 
 class Evaluation:
-    """Of one world, in one server. `mask` says at which ticks Prometheus was there."""
+    """Of the series in one server. `mask` is True at the ticks at which Prometheus was running."""
 
     def __init__(self, server: Server, ticks: Ticks, mask: np.ndarray):
         self._server = server
@@ -48,7 +47,7 @@ class Evaluation:
         self._stretches = ticks.stretches()
 
     def run(self, rules: list[Rule], progress: Callable[[float], None] = lambda _: None) -> list[Firing]:
-        """`rules` in order, as rules.ordered gives them."""
+        """`rules` must be in the order of rules.ordered."""
         found: list[Firing] = []
         for done, rule in enumerate(rules):
             if rule.alert:
@@ -60,14 +59,14 @@ class Evaluation:
 
     def results(self, expr: str) -> dict[tuple, tuple[np.ndarray, np.ndarray]]:
         """By labels (sorted pairs, without the name): the positions among `times`, and the values there."""
-        asked = [(low + EPOCH_SECONDS, high + EPOCH_SECONDS, step) for low, high, step in self._stretches]
+        ranges = [(low + EPOCH_SECONDS, high + EPOCH_SECONDS, step) for low, high, step in self._stretches]
         parts: dict[tuple, list[tuple[np.ndarray, np.ndarray]]] = {}
-        matrices = [self._server.matrix(expr, *asked[0])]
-        matrices += self._server.matrices([(expr, *one) for one in asked[1:]])
+        matrices = [self._server.matrix(expr, *ranges[0])]
+        matrices += self._server.matrices([(expr, *one) for one in ranges[1:]])
         for matrix in matrices:
             once: dict[tuple, list[np.ndarray]] = {}
             for metric, at, values in matrix:
-                # Results that differ in the name alone are one series, as long as they take turns.
+                # Results that differ in the name alone are one series, as long as they never overlap.
                 key = tuple(sorted((name, v) for name, v in metric.items() if name != "__name__"))
                 once.setdefault(key, []).append(at)
                 parts.setdefault(key, []).append((np.round(at - EPOCH_SECONDS, 3), values))
@@ -103,7 +102,7 @@ class Evaluation:
         self._server.write(rows())
 
     def _remember(self, positions: np.ndarray, values: np.ndarray, keep: float):
-        """`A or itself > time() - N`: after A is gone its last value stays while it is newer than that."""
+        """`A or itself > time() - N`: when A has ended its last value stays while it is newer than that."""
         fresh = dict(zip(positions.tolist(), values.tolist(), strict=True))
         held, out = None, {}
         for tick in range(int(positions[0]), len(self.times)):
@@ -126,7 +125,7 @@ class Evaluation:
         return [one for labels, positions in found.items() for one in self._firings(rule, labels, positions)]
 
     def _firings(self, rule: Rule, labels: tuple, positions: np.ndarray) -> list[Firing]:
-        """Runs of moments at which the expression held, as pending and firing alerts."""
+        """The alert's firings, from the positions at which its expression had a result."""
         fired: list[Firing] = []
         breaks = np.flatnonzero(np.diff(positions) != 1)
         begins = np.concatenate([[0], breaks + 1])
@@ -134,7 +133,7 @@ class Evaluation:
             low, high = int(positions[first]), int(positions[last])
             active, end = self.times[low], self._gone(high, rule.keep_seconds)
             if fired and fired[-1].resolved > active:
-                # It was being kept, and its reason is back.
+                # It was still firing by keep_firing_for when the expression held again.
                 fired[-1] = Firing(rule.name, dict(labels), fired[-1].active, fired[-1].at, end)
                 continue
             due = np.searchsorted(self.times, active + rule.hold_seconds)
@@ -144,7 +143,7 @@ class Evaluation:
         return fired
 
     def _gone(self, last: int, keep: float) -> float:
-        """When an alert that held last at this position is resolved."""
+        """When an alert is resolved whose expression held last at this position."""
         if last + 1 >= len(self.times):
             return float("inf")
         due = int(np.searchsorted(self.times, self.times[last + 1] + keep))

@@ -1,182 +1,187 @@
-"""A morning on which everything breaks: one fault for each alert, and what must be said of it.
+"""The planted scenario: a morning on which everything breaks, one fault for each alert, and what is expected of it.
 
-In: nothing. Out: a World and its faults. Each fault has the alert that must fire, the labels that it must carry, and
-the seconds within which: what the alert's windows and its `for` amount to, and a minute. Runs of two to eight ranks,
-each with a trouble of its own; hardware breaks on four nodes on which one sound run trains, so that the right run, rank
-and node can be named; the faults of one device come one after the other. Towards noon the storage fails for all runs.
+Runs of two to eight ranks, each with a fault of its own; hardware breaks on four nodes on which one run without faults
+trains, so that the right run, rank and node can be named; the faults of one device come one after the other. Towards
+noon the storage becomes slow for all runs.
 """
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from bench.alert_replay.hardware import Change
-from bench.alert_replay.reports import gpu_of
+from bench.alert_replay.scrape import ScrapedScenario
 from bench.alert_replay.ticks import ticks
-from bench.alert_replay.trainer import EPOCH_SECONDS, Habits, Job, Start, Trouble
-from bench.alert_replay.world import World
+from goodput.simulate.scenario import (
+    EPOCH_SECONDS,
+    AttemptPlan,
+    HardwareChange,
+    RunFault,
+    RunPlan,
+    Workload,
+    gpu_uuid,
+)
 
 MINUTE, HOUR = 60.0, 3600.0
 OUTAGE_AT = 5.0 * HOUR
 SECONDS = OUTAGE_AT + 2.0 * HOUR
-RUN = Habits(
+WORKLOAD = Workload(
     step=8, checkpoint_every=900, checkpoint=20, evaluation_every=3 * HOUR, evaluation=60, epoch_every=1e9
 )
 GPUS = 2
 
 
 @dataclass(frozen=True)
-class Fault:
-    """`at` and `until` say when it was there. `within` bounds the seconds from `at` to the alert."""
+class PlantedFault:
+    """A fault from `start` to `end`, and the alert that must fire at most `within` seconds after its start.
+
+    `within` is the sum of the alert's windows and its `for`, and a minute; `labels` must be among the alert's.
+    """
 
     alert: str
     what: str
-    at: float
-    until: float
+    start: float
+    end: float
     within: float
     labels: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass
 class Plan:
-    """The world as it is put together."""
+    """Collects the scenario and its faults."""
 
-    jobs: list[Job] = field(default_factory=list)
-    nodes: dict[str, int] = field(default_factory=dict)
-    faults: list[Fault] = field(default_factory=list)
-    changes: list[Change] = field(default_factory=list)
-    aggregators: list[tuple] = field(default_factory=list)
-    agent_away: dict[str, list] = field(default_factory=dict)
-    push_fails: dict[str, list] = field(default_factory=dict)
-    aggregator_away: list = field(default_factory=list)
+    scenario: ScrapedScenario
+    faults: list[PlantedFault] = field(default_factory=list)
 
-    def fault(self, alert: str, what: str, at: float, until: float, within: float, /, **labels: str) -> None:
-        self.faults.append(Fault(alert, what, at, until, within + MINUTE, tuple(labels.items())))
+    def fault(self, alert: str, what: str, start: float, end: float, within: float, /, **labels: str) -> None:
+        fault = PlantedFault(alert, what, start, end, within + MINUTE, tuple(labels.items()))
+        self.faults.append(fault)
 
     def run(
-        self, run: str, until: float, *troubles: Trouble, ranks: int = 2, starts=None, habits=RUN, **given
+        self,
+        run: str,
+        end: float,
+        *faults: RunFault,
+        ranks: int = 2,
+        attempts=None,
+        workload=WORKLOAD,
+        world_size: int | None = None,
     ) -> None:
-        """A run on nodes of its own, named after it."""
+        """Add a run on nodes of its own, named after it; `attempts` are (start, end, outcome)."""
         nodes = [f"{run}-{i}" for i in range(-(-ranks // GPUS))]
-        self.nodes |= dict.fromkeys(nodes, GPUS)
+        self.scenario.nodes |= dict.fromkeys(nodes, GPUS)
         places = [(node, gpu) for node in nodes for gpu in range(GPUS)][:ranks]
-        starts = starts or [(60.0, until, "finished")]
-        lives = [
-            Start(at, end, places, how, startup=20, restore=10, compile=15, **given)
-            for at, end, how in starts
+        plans = [
+            AttemptPlan(*span, places, outcome, startup=20, restore=10, compile=15, world_size=world_size)
+            for *span, outcome in attempts or [(60.0, end, "finished")]
         ]
-        self.jobs.append(Job(run, lives, habits, seed=sum(run.encode()), troubles=list(troubles)))
+        self.scenario.runs.append(RunPlan(run, plans, workload, seed=sum(run.encode()), faults=list(faults)))
 
     def hardware(
-        self, node: str, name: str, at: float, until: float, how: str, value: float, /, **labels: str
+        self, node: str, name: str, start: float, end: float, how: str, value: float, /, **labels: str
     ) -> None:
-        self.changes.append(Change(node, name, tuple(labels.items()), at, until, how, value))
+        change = HardwareChange(node, name, tuple(labels.items()), start, end, how, value)
+        self.scenario.changes.append(change)
 
 
-def planted(base: float = 10.0) -> tuple[World, list[Fault]]:
-    """The world, scraped every `base` seconds, and what is wrong in it."""
-    plan = Plan()
-    _speed(plan)
-    _standing(plan)
-    _saving(plan)
+def planted(base: float = 10.0) -> tuple[ScrapedScenario, list[PlantedFault]]:
+    """The scenario, scraped every `base` seconds, and the faults in it."""
+    plan = Plan(ScrapedScenario(nodes={}, runs=[], ticks=ticks(SECONDS, base, base)))
+    _slow_runs(plan)
+    _stalled_runs(plan)
+    _checkpoints(plan)
     _stack(plan)
-    plan.run("sound", SECONDS + HOUR, Trouble("loader", OUTAGE_AT, SECONDS - 25 * MINUTE, 6.0), ranks=8)
-    for part in (_gpus, _gpu_errors, _links, _traffic, _host):
-        part(plan)
-    _outage(plan)
-    world = World(
-        ticks=ticks(SECONDS, base, base),
-        nodes=plan.nodes,
-        jobs=plan.jobs,
-        changes=plan.changes,
-        agent_away=plan.agent_away,
-        push_fails=plan.push_fails,
-        aggregator_away=plan.aggregator_away,
-        overlays=plan.aggregators,
-    )
-    return world, plan.faults
+    outage = RunFault("loader", OUTAGE_AT, SECONDS - 25 * MINUTE, 6.0)
+    plan.run("sound", SECONDS + HOUR, outage, ranks=8)
+    for add in (_gpus, _gpu_errors, _links, _traffic, _host):
+        add(plan)
+    what, end = "the storage serves a seventh", SECONDS - 25 * MINUTE
+    plan.fault("GoodputObjectiveBurnFast", what, OUTAGE_AT, end, 65 * MINUTE, run="sound")
+    plan.fault("GoodputClusterObjectiveBurn", what, OUTAGE_AT, end, 65 * MINUTE)
+    return plan.scenario, plan.faults
 
 
-def _speed(plan: Plan) -> None:
-    """Runs that are slower than they were."""
-    at, until = 40 * MINUTE, 75 * MINUTE
-    plan.run("drops", 95 * MINUTE, Trouble("communication", at, until, 1.5))
+def _slow_runs(plan: Plan) -> None:
+    start, end = 40 * MINUTE, 75 * MINUTE
+    plan.run("drops", 95 * MINUTE, RunFault("communication", start, end, 1.5))
     plan.fault(
-        "GoodputUtilisationDrop", "collectives take most of each step", at, until, 14 * MINUTE, run="drops"
+        "GoodputUtilisationDrop", "collectives take most of each step", start, end, 14 * MINUTE, run="drops"
     )
-    plan.run("starves", 95 * MINUTE, Trouble("loader", at, until, 0.6))
+    plan.run("starves", 95 * MINUTE, RunFault("loader", start, end, 0.6))
     plan.fault(
-        "GoodputLoaderStarved", "the loader takes 60 % of a step more", at, until, 13 * MINUTE, run="starves"
+        "GoodputLoaderStarved", "the loader takes 60 % of a step more", start, end, 13 * MINUTE, run="starves"
     )
-    plan.run("limps", 95 * MINUTE, Trouble("compute", at, until, 1.5, rank=3), ranks=4)
+    plan.run("limps", 95 * MINUTE, RunFault("compute", start, end, 1.5, rank=3), ranks=4)
     where = {"run": "limps", "rank": "3"}
-    plan.fault("GoodputStragglerRank", "one rank computes at two thirds", at, until, 16 * MINUTE, **where)
-    plan.run("wastes", 110 * MINUTE, Trouble("compute", at, 85 * MINUTE, 1.6))
-    plan.fault("GoodputMfuDrop", "kernels take 1.6 times as long", at, 85 * MINUTE, 25 * MINUTE, run="wastes")
-    plan.run("watched", 130 * MINUTE, Trouble("sdk", at, 90 * MINUTE, 0.06))
+    plan.fault("GoodputStragglerRank", "one rank computes at two thirds", start, end, 16 * MINUTE, **where)
+    plan.run("wastes", 110 * MINUTE, RunFault("compute", start, 85 * MINUTE, 1.6))
+    plan.fault(
+        "GoodputMfuDrop", "kernels take 1.6 times as long", start, 85 * MINUTE, 25 * MINUTE, run="wastes"
+    )
+    plan.run("watched", 130 * MINUTE, RunFault("sdk", start, 90 * MINUTE, 0.06))
     what = "measuring takes 6 % of the time"
-    plan.fault("GoodputSdkOverBudget", what, at, 90 * MINUTE, 30 * MINUTE, run="watched")
+    plan.fault("GoodputSdkOverBudget", what, start, 90 * MINUTE, 30 * MINUTE, run="watched")
     # From half past one: half of its time is good, for hours.
-    at, until = 90 * MINUTE, OUTAGE_AT - 10 * MINUTE
+    start, end = 90 * MINUTE, OUTAGE_AT - 10 * MINUTE
     plan.run(
         "burns",
         SECONDS + HOUR,
-        Trouble("communication", at, until, 0.9),
-        Trouble("loader", OUTAGE_AT, SECONDS - 25 * MINUTE, 6.0),
+        RunFault("communication", start, end, 0.9),
+        RunFault("loader", OUTAGE_AT, SECONDS - 25 * MINUTE, 6.0),
     )
     what = "half of its time is lost, for hours"
-    plan.fault("GoodputObjectiveBurnSlow", what, at, until, 3.3 * HOUR, run="burns")
+    plan.fault("GoodputObjectiveBurnSlow", what, start, end, 3.3 * HOUR, run="burns")
 
 
-def _standing(plan: Plan) -> None:
-    """Runs that stand still, or again and again."""
-    at, until = 30 * MINUTE, 50 * MINUTE
-    plan.run("hangs", 70 * MINUTE, Trouble("hang", at, until, rank=1, phase="loader"))
-    plan.fault("GoodputRunStalled", "one rank hangs in its loader", at, until, 6 * MINUTE, run="hangs")
+def _stalled_runs(plan: Plan) -> None:
+    """Runs that make no progress, restart again and again, or lack a rank."""
+    start, end = 30 * MINUTE, 50 * MINUTE
+    plan.run("hangs", 70 * MINUTE, RunFault("hang", start, end, rank=1, phase="loader"))
+    plan.fault("GoodputRunStalled", "one rank hangs in its loader", start, end, 6 * MINUTE, run="hangs")
     ends = [40 * MINUTE + 5 * MINUTE * i for i in range(6)]
-    starts = [(60.0, ends[0], "killed")]
-    starts += [(low + 40, high, "failed") for low, high in itertools.pairwise(ends)]
-    plan.run("loops", 0, starts=[*starts, (ends[-1] + 40, 110 * MINUTE, "finished")])
+    attempts = [(60.0, ends[0], "killed")]
+    attempts += [(low + 40, high, "failed") for low, high in itertools.pairwise(ends)]
+    plan.run("loops", 0, attempts=[*attempts, (ends[-1] + 40, 110 * MINUTE, "finished")])
     plan.fault("GoodputRestartLoop", "it dies every 5 minutes", ends[0], ends[-1], 14 * MINUTE, run="loops")
-    plan.run("misses", 80 * MINUTE, starts=[(60.0, 40 * MINUTE, "finished")], world=3)
+    plan.run("misses", 80 * MINUTE, attempts=[(60.0, 40 * MINUTE, "finished")], world_size=3)
     what = "one of three ranks was never seen"
     plan.fault("GoodputTelemetryMissing", what, 60.0, 40 * MINUTE, 6 * MINUTE, run="misses", missing="ranks")
 
 
-def _saving(plan: Plan) -> None:
-    """Runs that do not save, or save slowly."""
-    often = Habits(**{**vars(RUN), "checkpoint_every": 400.0})
-    at, killed = 35 * MINUTE, 95 * MINUTE
-    starts = [(60.0, killed, "killed"), (killed + 60, 170 * MINUTE, "finished")]
-    plan.run("forgets", 0, Trouble("unsaved", at, killed), starts=starts, habits=often)
-    plan.fault("GoodputCheckpointOld", "it saves no more", at, killed, 37 * MINUTE, run="forgets")
+def _checkpoints(plan: Plan) -> None:
+    often = replace(WORKLOAD, checkpoint_every=400.0)
+    start, killed = 35 * MINUTE, 95 * MINUTE
+    attempts = [(60.0, killed, "killed"), (killed + 60, 170 * MINUTE, "finished")]
+    plan.run("forgets", 0, RunFault("unsaved", start, killed), attempts=attempts, workload=often)
+    plan.fault(
+        "GoodputCheckpointOld", "it saves no checkpoints any more", start, killed, 37 * MINUTE, run="forgets"
+    )
     what = "it dies an hour after its last checkpoint"
     plan.fault("GoodputLostWork", what, killed, killed + HOUR, 6 * MINUTE, run="forgets")
-    at, until = 36 * MINUTE, 66 * MINUTE
-    plan.run("crawls", 90 * MINUTE, Trouble("save", at, until, 1500.0), habits=often)
-    plan.fault("GoodputCheckpointSlow", "a save takes 25 minutes", at, until, 21 * MINUTE, run="crawls")
+    start, end = 36 * MINUTE, 66 * MINUTE
+    plan.run("crawls", 90 * MINUTE, RunFault("save", start, end, 1500.0), workload=often)
+    plan.fault("GoodputCheckpointSlow", "a save takes 25 minutes", start, end, 21 * MINUTE, run="crawls")
 
 
 def _stack(plan: Plan) -> None:
     """Agents and the aggregator itself."""
-    at, until = 30 * MINUTE, 45 * MINUTE
+    start, end = 30 * MINUTE, 45 * MINUTE
     plan.run("mute", 70 * MINUTE, ranks=4)
-    plan.push_fails["mute-1"] = [(at, until)]
+    plan.scenario.push_outages["mute-1"] = [(start, end)]
     for outcome, rate in (("accepted", -0.2), ("unreachable", 0.2)):
-        plan.hardware("mute-1", "goodput_node_pushes_total", at, until, "rate", rate, outcome=outcome)
+        plan.hardware("mute-1", "goodput_node_pushes_total", start, end, "rate", rate, outcome=outcome)
     what = "an agent does not reach the aggregator"
-    plan.fault("GoodputTelemetryMissing", what, at, until, 4 * MINUTE, run="mute", missing="reports")
-    plan.fault("GoodputPushFailing", what, at, until, 11 * MINUTE, instance="mute-1:9470")
+    plan.fault("GoodputTelemetryMissing", what, start, end, 4 * MINUTE, run="mute", missing="reports")
+    plan.fault("GoodputPushFailing", what, start, end, 11 * MINUTE, instance="mute-1:9470")
     plan.run("alone", 70 * MINUTE)
-    plan.agent_away["alone-0"] = [(at, until)]
-    plan.fault("GoodputAgentDown", "an agent is gone", at, until, 3 * MINUTE, instance="alone-0:9470")
+    plan.scenario.agent_outages["alone-0"] = [(start, end)]
+    plan.fault("GoodputAgentDown", "an agent is gone", start, end, 3 * MINUTE, instance="alone-0:9470")
     plan.hardware("alone-0", "goodput_node_rows_thinned_total", 10 * MINUTE, 12 * MINUTE, "rate", 5)
     what = "an agent's backlog is full"
     plan.fault("GoodputBacklogDropping", what, 10 * MINUTE, 12 * MINUTE, 2 * MINUTE, instance="alone-0:9470")
-    plan.aggregator_away = [(4.5 * HOUR, 4.5 * HOUR + 10 * MINUTE)]
-    plan.fault("GoodputAggregatorDown", "it is gone", *plan.aggregator_away[0], 6 * MINUTE)
-    at, until = 60 * MINUTE, 85 * MINUTE
+    plan.scenario.aggregator_outages = [(4.5 * HOUR, 4.5 * HOUR + 10 * MINUTE)]
+    plan.fault("GoodputAggregatorDown", "it is gone", *plan.scenario.aggregator_outages[0], 6 * MINUTE)
+    start, end = 60 * MINUTE, 85 * MINUTE
     for alert, what, name, labels, rate, within in (
         ("GoodputLedgerFailing", "writes fail", "ledger_errors_total", {}, 0.1, 6),
         (
@@ -190,25 +195,27 @@ def _stack(plan: Plan) -> None:
         ("GoodputClocksContradict", "clocks jump", "clamped_total", {"what": "row"}, 0.1, 10),
         ("GoodputAuthFailures", "a token is wrong", "auth_failures_total", {"reason": "unknown"}, 0.2, 18),
     ):
-        plan.aggregators.append((f"goodput_aggregator_{name}", labels, at, until, "grow", rate))
-        plan.fault(alert, what, at, until, within * MINUTE)
-    failing = ("goodput_aggregator_reload_failing", {"file": "tokens"}, at, until, "set", 1.0)
-    plan.aggregators.append(failing)
+        plan.scenario.aggregator_changes.append(
+            (f"goodput_aggregator_{name}", labels, start, end, "grow", rate)
+        )
+        plan.fault(alert, what, start, end, within * MINUTE)
+    failing = ("goodput_aggregator_reload_failing", {"file": "tokens"}, start, end, "set", 1.0)
+    plan.scenario.aggregator_changes.append(failing)
     what = "the new token file is no good"
-    plan.fault("GoodputTokenReloadFailing", what, at, until, 6 * MINUTE)
+    plan.fault("GoodputTokenReloadFailing", what, start, end, 6 * MINUTE)
     expiry, name = (
         EPOCH_SECONDS + 3 * 86_400 + 50 * MINUTE,
         "goodput_aggregator_token_expiry_timestamp_seconds",
     )
-    plan.aggregators.append((name, {}, 0.0, 2 * HOUR, "set", expiry))
+    plan.scenario.aggregator_changes.append((name, {}, 0.0, 2 * HOUR, "set", expiry))
     plan.fault("GoodputTokenExpiring", "a token has three days left", 50 * MINUTE, 2 * HOUR, 16 * MINUTE)
 
 
 def _gpus(plan: Plan) -> None:
     """GPUs and their drivers; each node has one after the other."""
-    gpu = gpu_of("sound-0", 0)
+    gpu = gpu_uuid("sound-0", 0)
     rank = {"run": "sound", "rank": "0", "gpu": gpu, "instance": "sound-0:9470"}
-    for at, minutes, alert, what, name, how, value, labels, within in (
+    for minute, minutes, alert, what, name, how, value, labels, within in (
         (30, 10, "GoodputGpuLost", "it falls off the bus", "gpu_up", "set", 0, {}, 1),
         (
             50,
@@ -245,9 +252,9 @@ def _gpus(plan: Plan) -> None:
         ),
         (125, 20, "GoodputTelemetryFalseZero", "its counters read zero", "gpu_false_zero", "set", 1, {}, 10),
     ):
-        begin, end = at * MINUTE, (at + minutes) * MINUTE
-        plan.hardware("sound-0", f"goodput_{name}", begin, end, how, value, gpu=gpu, **labels)
-        plan.fault(alert, what, begin, end, within * MINUTE, **rank)
+        start, end = minute * MINUTE, (minute + minutes) * MINUTE
+        plan.hardware("sound-0", f"goodput_{name}", start, end, how, value, gpu=gpu, **labels)
+        plan.fault(alert, what, start, end, within * MINUTE, **rank)
     node = {"run": "sound", "instance": "sound-1:9470"}
     plan.hardware("sound-1", "goodput_gpus", 30 * MINUTE, 45 * MINUTE, "set", 3, kind="expected")
     plan.fault("GoodputGpuNotSeen", "a third GPU never shows", 30 * MINUTE, 45 * MINUTE, 5 * MINUTE, **node)
@@ -264,26 +271,26 @@ def _gpus(plan: Plan) -> None:
 
 
 def _gpu_errors(plan: Plan) -> None:
-    gpu = gpu_of("sound-2", 1)
+    gpu = gpu_uuid("sound-2", 1)
     rank = {"run": "sound", "rank": "5", "gpu": gpu, "instance": "sound-2:9470"}
-    for at, alert, xid, kind in (
+    for minute, alert, xid, kind in (
         (30, "GoodputGpuXidCritical", "79", "bus"),
         (60, "GoodputGpuXid", "94", "memory"),
         (90, "GoodputGpuXidApplication", "31", "application"),
     ):
         labels = {"gpu": gpu, "xid": xid, "class": kind}
-        plan.hardware("sound-2", "goodput_gpu_xid_errors_total", at * MINUTE, 0, "born", 1, **labels)
-        plan.fault(alert, f"XID {xid}", at * MINUTE, at * MINUTE, 0, **rank, xid=xid)
+        plan.hardware("sound-2", "goodput_gpu_xid_errors_total", minute * MINUTE, 0, "born", 1, **labels)
+        plan.fault(alert, f"XID {xid}", minute * MINUTE, minute * MINUTE, 0, **rank, xid=xid)
     labels = {"gpu": gpu, "kind": "uncorrectable", "scope": "volatile"}
     plan.hardware("sound-2", "goodput_gpu_ecc_errors_total", 120 * MINUTE, 0, "jump", 1, **labels)
     plan.fault("GoodputGpuUncorrectableEcc", "one error", 120 * MINUTE, 120 * MINUTE, 0, **rank)
-    for at, alert, kind, within in (
+    for minute, alert, kind, within in (
         (145, "GoodputGpuRowRemapFailure", "failure", 1),
         (165, "GoodputGpuRowRemapPending", "pending", 5),
     ):
-        begin, end = at * MINUTE, (at + 10) * MINUTE
-        plan.hardware("sound-2", "goodput_gpu_rows_remapped", begin, end, "set", 1, gpu=gpu, kind=kind)
-        plan.fault(alert, f"the remap's {kind}", begin, end, within * MINUTE, **rank)
+        start, end = minute * MINUTE, (minute + 10) * MINUTE
+        plan.hardware("sound-2", "goodput_gpu_rows_remapped", start, end, "set", 1, gpu=gpu, kind=kind)
+        plan.fault(alert, f"the remap's {kind}", start, end, within * MINUTE, **rank)
 
 
 def _links(plan: Plan) -> None:
@@ -307,48 +314,41 @@ def _links(plan: Plan) -> None:
 def _traffic(plan: Plan) -> None:
     port = {"device": "mlx5_0", "port": "1"}
     where = {"run": "sound", "instance": "sound-3:9470", "device": "mlx5_0"}
-    at, until, name = 155 * MINUTE, 170 * MINUTE, "goodput_infiniband_retransmits_total"
-    plan.hardware("sound-3", name, at, until, "rate", 400, **port)
-    plan.fault("GoodputRetransmits", "400 packets a second again", at, until, 8 * MINUTE, **where)
-    at, until, ethernet = 185 * MINUTE, 210 * MINUTE, {**where, "device": "eth0"}
-    plan.hardware("sound-3", "goodput_network_pause_seconds_total", at, until, "rate", 0.4, device="eth0")
-    plan.fault("GoodputNetworkCongestion", "paused for two fifths", at, until, 13 * MINUTE, **ethernet)
-    at, until, way = 225 * MINUTE, 255 * MINUTE, {"device": "eth0", "direction": "transmit"}
-    plan.hardware("sound-3", "goodput_network_bytes_total", at, until, "rate", 11.5e9, **way)
+    start, end, name = 155 * MINUTE, 170 * MINUTE, "goodput_infiniband_retransmits_total"
+    plan.hardware("sound-3", name, start, end, "rate", 400, **port)
+    plan.fault("GoodputRetransmits", "400 packets a second again", start, end, 8 * MINUTE, **where)
+    start, end, ethernet = 185 * MINUTE, 210 * MINUTE, {**where, "device": "eth0"}
+    plan.hardware("sound-3", "goodput_network_pause_seconds_total", start, end, "rate", 0.4, device="eth0")
+    plan.fault("GoodputNetworkCongestion", "paused for two fifths", start, end, 13 * MINUTE, **ethernet)
+    start, end, way = 225 * MINUTE, 255 * MINUTE, {"device": "eth0", "direction": "transmit"}
+    plan.hardware("sound-3", "goodput_network_bytes_total", start, end, "rate", 11.5e9, **way)
     what = "97 % of the line rate"
-    plan.fault("GoodputNicSaturated", what, at, until, 20 * MINUTE, **ethernet, direction="transmit")
+    plan.fault("GoodputNicSaturated", what, start, end, 20 * MINUTE, **ethernet, direction="transmit")
 
 
 def _host(plan: Plan) -> None:
     node, where = "sound-1", {"run": "sound", "instance": "sound-1:9470"}
     full = {"resource": "io", "kind": "full"}
-    at, until = 160 * MINUTE, 180 * MINUTE
-    plan.hardware(node, "goodput_host_pressure_seconds_total", at, until, "rate", 0.5, **full)
+    start, end = 160 * MINUTE, 180 * MINUTE
+    plan.hardware(node, "goodput_host_pressure_seconds_total", start, end, "rate", 0.5, **full)
     plan.fault(
-        "GoodputHostPressure", "half of the time all wait", at, until, 13 * MINUTE, **where, resource="io"
+        "GoodputHostPressure", "half of the time all wait", start, end, 13 * MINUTE, **where, resource="io"
     )
-    plan.hardware(node, "goodput_host_disk_busy_seconds_total", at, until, "rate", 0.93, device="nvme0n1")
-    plan.hardware(node, "goodput_host_disk_operation_seconds_total", at, until, "rate", 30, device="nvme0n1")
+    plan.hardware(node, "goodput_host_disk_busy_seconds_total", start, end, "rate", 0.93, device="nvme0n1")
+    plan.hardware(node, "goodput_host_disk_operation_seconds_total", start, end, "rate", 30, device="nvme0n1")
     what = "a request takes 0.2 s"
-    plan.fault("GoodputDiskSaturated", what, at, until, 15 * MINUTE, **where, device="nvme0n1")
+    plan.fault("GoodputDiskSaturated", what, start, end, 15 * MINUTE, **where, device="nvme0n1")
     plan.hardware(node, "goodput_filesystem_up", 30 * MINUTE, 40 * MINUTE, "set", 0, mount="/shared")
     what = "the file server is gone"
     plan.fault("GoodputFilesystemNotAnswering", what, 30 * MINUTE, 40 * MINUTE, 2 * MINUTE, **where)
-    at, until, name = 55 * MINUTE, 85 * MINUTE, "goodput_filesystem_available_bytes"
-    plan.hardware(node, name, at, until, "set", 7e10, mount="/scratch")
+    start, end, name = 55 * MINUTE, 85 * MINUTE, "goodput_filesystem_available_bytes"
+    plan.hardware(node, name, start, end, "set", 7e10, mount="/scratch")
     where_space = {**where, "mount": "/scratch", "what": "space"}
-    plan.fault("GoodputFilesystemNearlyFull", "1 % is free", at, until, 15 * MINUTE, **where_space)
+    plan.fault("GoodputFilesystemNearlyFull", "1 % is free", start, end, 15 * MINUTE, **where_space)
     node, where = "sound-2", {"run": "sound", "instance": "sound-2:9470"}
-    at, until = 30 * MINUTE, 60 * MINUTE
-    plan.hardware(node, "goodput_node_cpu_seconds_total", at, until, "rate", 0.1)
-    plan.fault("GoodputAgentOverhead", "a tenth of a core", at, until, 19 * MINUTE, **where, what="cpu")
-    plan.hardware(node, "goodput_node_collector_up", at, until, "set", 0, collector="infiniband")
+    start, end = 30 * MINUTE, 60 * MINUTE
+    plan.hardware(node, "goodput_node_cpu_seconds_total", start, end, "rate", 0.1)
+    plan.fault("GoodputAgentOverhead", "a tenth of a core", start, end, 19 * MINUTE, **where, what="cpu")
+    plan.hardware(node, "goodput_node_collector_up", start, end, "set", 0, collector="infiniband")
     what = "one of its collectors fails"
-    plan.fault("GoodputCollectorDown", what, at, until, 10 * MINUTE, **where, collector="infiniband")
-
-
-def _outage(plan: Plan) -> None:
-    """The storage serves nobody any more."""
-    until, what = SECONDS - 25 * MINUTE, "the storage serves a seventh"
-    plan.fault("GoodputObjectiveBurnFast", what, OUTAGE_AT, until, 65 * MINUTE, run="sound")
-    plan.fault("GoodputClusterObjectiveBurn", what, OUTAGE_AT, until, 65 * MINUTE)
+    plan.fault("GoodputCollectorDown", what, start, end, 10 * MINUTE, **where, collector="infiniband")

@@ -1,8 +1,4 @@
-"""One world, from its plan to the alerts that fired.
-
-In: a World, rules. Out: Replay: the alerts, the moments, what it took. Everything it makes lies in a temporary
-directory, which is removed.
-"""
+"""Simulates one scenario, evaluates the rules on it, and returns the alerts that fired."""
 
 from __future__ import annotations
 
@@ -15,17 +11,17 @@ from pathlib import Path
 
 from bench.alert_replay.evaluate import Evaluation, Firing
 from bench.alert_replay.rules import Rule, load, ordered, raw
+from bench.alert_replay.scrape import ScrapedScenario, Scraper
 from bench.alert_replay.server import Server
-from bench.alert_replay.world import Recorder, World
 
 Progress = Callable[[str, float], None]
 
 
 @dataclass
 class Replay:
-    """Of one world. `seconds` is what it took, by part."""
+    """`seconds` is how long it took, by part."""
 
-    world: World
+    scenario: ScrapedScenario
     firings: list[Firing]
     samples: int
     queries: int
@@ -36,20 +32,20 @@ class Replay:
 
 
 def replay(
-    world: World, rules: list[Rule] | None = None, progress: Progress = lambda what, part: None
+    scenario: ScrapedScenario, rules: list[Rule] | None = None, progress: Progress = lambda what, part: None
 ) -> Replay:
-    """Record the world, evaluate the rules on it."""
+    """`rules` are the shipped ones if None. Its files lie in a temporary directory, which is removed."""
     rules = ordered(load() if rules is None else rules)
-    recorder = Recorder(world, raw(rules), lambda part: progress("live", part))
+    scraper = Scraper(scenario, raw(rules), lambda part: progress("simulate", part))
     directory = Path(tempfile.mkdtemp(prefix="goodput-replay-"))
     began = time.monotonic()
     try:
         with Server(directory) as server:
-            server.write(recorder.series())
-            lived = time.monotonic()
-            evaluation = Evaluation(server, world.ticks, recorder.evaluated)
+            server.write(scraper.series())
+            simulated = time.monotonic()
+            evaluation = Evaluation(server, scenario.ticks, scraper.evaluated)
             firings = evaluation.run(rules, lambda part: progress("evaluate", part))
-            seconds = {"live": lived - began, "evaluate": time.monotonic() - lived}
-            return Replay(world, firings, server.written, server.asked, seconds)
+            seconds = {"simulate": simulated - began, "evaluate": time.monotonic() - simulated}
+            return Replay(scenario, firings, server.written, server.queries, seconds)
     finally:
         shutil.rmtree(directory, ignore_errors=True)

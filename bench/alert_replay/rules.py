@@ -1,8 +1,6 @@
-"""The shipped rules, read and put in the order in which they need each other.
+"""Reads the shipped rules and sorts them by what they need of each other.
 
-In: the files of deploy/prometheus. Out: Rule objects; the names of all series that alerts ask for, directly or through
-recording rules. Rules that only dashboards use are left out. A rule that remembers its own last result must have the
-form `A or itself > time() - N`; `remembered` says what A and N are.
+A recording rule that reads its own last result must have the form `A or itself > time() - N`.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 class RuleError(ValueError):
-    """A rule that cannot be replayed; the text says which and why."""
+    """A rule cannot be replayed; the message has its name and the reason."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Rule:
 
 
 def load(folder: Path = FOLDER) -> list[Rule]:
-    """All rules, in files' and groups' order."""
+    """All rules, in the order of files and groups."""
     found = []
     for path in sorted(folder.glob("*.yml")):
         document = yaml.safe_load(path.read_text()) or {}
@@ -56,44 +54,55 @@ def load(folder: Path = FOLDER) -> list[Rule]:
 
 
 def ordered(rules: list[Rule]) -> list[Rule]:
-    """Alerts last; before them the recording rules that they need, each after those that it needs itself."""
-    recorded: dict[str, list[Rule]] = {}
+    """The alerts, and before them the recording rules that they need, each after those that it needs itself.
+
+    Recording rules that no alert needs are left out.
+    """
+    alerts = [rule for rule in rules if rule.alert]
+    return _recording(rules, {name for alert in alerts for name in alert.needs}) + alerts
+
+
+def recording(rules: list[Rule]) -> list[Rule]:
+    """All recording rules, each after those that it needs."""
+    return _recording(rules, {rule.name for rule in rules if not rule.alert})
+
+
+def _recording(rules: list[Rule], needed: set[str]) -> list[Rule]:
+    by_name: dict[str, list[Rule]] = {}
     for rule in rules:
         if not rule.alert:
-            recorded.setdefault(rule.name, []).append(rule)
-    alerts = [rule for rule in rules if rule.alert]
-    done: list[Rule] = []
-    seen: set[str] = set()
+            by_name.setdefault(rule.name, []).append(rule)
+    done: dict[str, list[Rule]] = {}
 
-    def visit(names, path: tuple[str, ...]) -> None:
-        for name in sorted(names & recorded.keys()):
+    def visit(names: set[str] | frozenset[str], path: tuple[str, ...]) -> None:
+        for name in sorted(names & by_name.keys()):
             if name in path:
-                raise RuleError(f"{' needs '.join((*path, name))}")
-            if name not in seen:
-                for rule in recorded[name]:
+                raise RuleError(f"recording rules need each other: {' needs '.join((*path, name))}")
+            if name not in done:
+                for rule in by_name[name]:
                     visit(rule.needs - {name}, (*path, name))
-                seen.add(name)
-                done.extend(recorded[name])
+                done[name] = by_name[name]
 
-    for alert in alerts:
-        visit(alert.needs, (alert.name,))
-    return done + alerts
+    visit(needed, ())
+    return [rule for rules_of_name in done.values() for rule in rules_of_name]
 
 
 def raw(rules: list[Rule]) -> set[str]:
-    """The scraped series that these rules ask for."""
+    """Names of the scraped series that these rules read."""
     names = {name for rule in rules for name in rule.needs}
     return {name for name in names if name in CATALOGUE or name == "up"}
 
 
 def remembered(rule: Rule) -> tuple[str, float] | None:
-    """(A, N) of `A or itself > time() - N`; None for a rule that does not need itself."""
+    """(A, N) of `A or itself > time() - N`; None for a rule that does not read itself."""
     if rule.name not in rule.needs:
         return None
     own = re.escape(rule.name)
     found = re.fullmatch(rf"(.*)\bor\s+{own}\s*>\s*time\(\)\s*-\s*(\d+)\s*", rule.expr.strip(), re.DOTALL)
     if found is None or rule.name in _names(found[1]):
-        raise RuleError(f"{rule.name} needs itself in a way that is not known here: {rule.expr}")
+        raise RuleError(
+            f"{rule.name} reads its own result, but not in the form `A or itself > time() - N`: {rule.expr}"
+        )
     return found[1], float(found[2])
 
 
@@ -108,7 +117,7 @@ def _rule(given: dict, group: str) -> Rule:
     labels = {name: str(value) for name, value in given.get("labels", {}).items()}
     name = given.get("alert") or given["record"]
     if any("{{" in value for value in labels.values()):
-        raise RuleError(f"{name}: labels with templates are not replayed")
+        raise RuleError(f"{name}: labels with templates are not supported")
     return Rule(
         name=name,
         expr=str(given["expr"]),

@@ -1,9 +1,7 @@
-"""A Prometheus of its own, filled with samples of the past and asked what its expressions had been.
+"""A Prometheus process that is filled with samples of the past by remote write, and evaluates expressions over them.
 
-In: series by remote write; expressions, with ranges of times. Out: matrices. Rules are not loaded into it: a
-Prometheus evaluates rules only at the present. Its head block is given a length of 62 days, so that it takes
-samples of any series in any order within the half of that, and nothing is compacted meanwhile.
-Guarantee: expressions are evaluated by the real engine, over samples with real staleness marks.
+Rules are not loaded into it: a Prometheus evaluates rules only at the present. Its head block is given a length of 62
+days, so that it accepts samples of any series in any order within half of that, and nothing is compacted meanwhile.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ import numpy as np
 from bench.alert_replay import wire
 
 READY_SECONDS_MAX = 30
-# Prometheus gives no more points of a series in one answer.
+# Prometheus returns no more points of a series in one answer.
 POINTS_MAX = 11_000
 BATCH_SAMPLES = 400_000
 QUERIES_AT_ONCE = 3
@@ -52,11 +50,11 @@ Matrix = list[tuple[dict[str, str], np.ndarray, np.ndarray]]  # labels, times in
 
 
 class PrometheusError(RuntimeError):
-    """Prometheus said no; the text has its words and the expression."""
+    """Prometheus refused a request; the message has its error and the expression."""
 
 
 class Server:
-    """For `with`. Ends by process id; keeps its data in `directory`, which the caller removes."""
+    """A context manager; the data lies in `directory`, which the caller removes."""
 
     def __init__(self, directory: Path):
         self.directory = Path(directory)
@@ -64,13 +62,13 @@ class Server:
             raise PrometheusError("prometheus is not installed (Debian package prometheus)")
         with socket.socket() as one:
             one.bind(("127.0.0.1", 0))
-            self._port = one.getsockname()[1]
-        self._http = httpx.Client(base_url=f"http://127.0.0.1:{self._port}", timeout=600, trust_env=False)
+            self.port = one.getsockname()[1]
+        self._http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=600, trust_env=False)
         self._process: subprocess.Popen | None = None
-        self._own = threading.local()
+        self._local = threading.local()
         self._pool = ThreadPoolExecutor(QUERIES_AT_ONCE)
         self._log = self.directory / "prometheus.log"
-        self.written = self.asked = 0
+        self.written = self.queries = 0
 
     def __enter__(self) -> Server:
         config = self.directory / "prometheus.yml"
@@ -84,7 +82,7 @@ class Server:
                     *("--storage.tsdb.min-block-duration=62d", "--storage.tsdb.max-block-duration=62d"),
                     *("--storage.tsdb.retention.time=20y", "--storage.tsdb.wal-compression"),
                     *("--query.max-samples=200000000", "--query.timeout=10m"),
-                    *("--web.enable-remote-write-receiver", f"--web.listen-address=127.0.0.1:{self._port}"),
+                    *("--web.enable-remote-write-receiver", f"--web.listen-address=127.0.0.1:{self.port}"),
                     "--log.level=warn",
                 ],
                 stdin=subprocess.DEVNULL,
@@ -107,12 +105,12 @@ class Server:
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._http.close()
         if self._process is not None and self._process.poll() is None:
-            # Nothing of it is kept, so it need not write its head first.
+            # Killed: its data is not kept, so it need not write its head block.
             self._process.kill()
             self._process.wait(10)
 
     def write(self, series: Iterable[tuple[dict[str, str], np.ndarray, np.ndarray]]) -> None:
-        """Send series (labels with __name__, times in s, values); each must be newer than what is there of it."""
+        """Send series (labels with __name__, times in s, values), each newer than what was sent of it before."""
         batch, count = [], 0
         for labels, times, values in series:
             if not len(values):
@@ -126,14 +124,14 @@ class Server:
             self._send(batch)
 
     def matrix(self, expr: str, start: float, end: float, step: float) -> Matrix:
-        """The expression at start, start + step, … up to end."""
+        """The expression's values at start, start + step, … up to end."""
         found: dict[tuple, tuple[dict, list, list]] = {}
         pieces = []
         while start <= end:
             until = min(end, start + (POINTS_MAX - 1) * step)
             pieces.append((start, until))
             start = until + step
-        for rows in self._pool.map(lambda piece: self._ask(expr, *piece, step), pieces):
+        for rows in self._pool.map(lambda piece: self._query(expr, *piece, step), pieces):
             for row in rows:
                 at, value = zip(*row.values, strict=True)
                 kept = found.setdefault(tuple(sorted(row.metric.items())), (row.metric, [], []))
@@ -141,19 +139,19 @@ class Server:
                 kept[2].append(np.array(value, float))
         return [(m, np.concatenate(t), np.concatenate(v)) for m, t, v in found.values()]
 
-    def matrices(self, asked: list[tuple[str, float, float, float]]) -> list[Matrix]:
-        """Several at once, in order."""
-        return list(self._pool.map(lambda one: _matrix(self._ask(*one)), asked))
+    def matrices(self, queries: list[tuple[str, float, float, float]]) -> list[Matrix]:
+        """The results of several (expression, start, end, step), in order."""
+        return list(self._pool.map(lambda query: _matrix(self._query(*query)), queries))
 
-    def _ask(self, expr: str, start: float, end: float, step: float) -> list[_Row]:
-        given = {"query": expr, "start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:g}"}
-        self.asked += 1
-        # Tens of thousands of small queries: httpx would take longer for each than Prometheus does.
-        if not hasattr(self._own, "connection"):
-            self._own.connection = HTTPConnection("127.0.0.1", self._port, timeout=600)
+    def _query(self, expr: str, start: float, end: float, step: float) -> list[_Row]:
+        parameters = {"query": expr, "start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:g}"}
+        self.queries += 1
+        # Tens of thousands of small queries: httpx takes longer for each than Prometheus does.
+        if not hasattr(self._local, "connection"):
+            self._local.connection = HTTPConnection("127.0.0.1", self.port, timeout=600)
         form = {"Content-Type": "application/x-www-form-urlencoded"}
-        self._own.connection.request("POST", "/api/v1/query_range", urlencode(given), form)
-        answer = _decode(self._own.connection.getresponse().read())
+        self._local.connection.request("POST", "/api/v1/query_range", urlencode(parameters), form)
+        answer = _decode(self._local.connection.getresponse().read())
         if answer.status != "success":
             raise PrometheusError(f"{answer.error}\nin: {expr}")
         return answer.data.result

@@ -1,7 +1,6 @@
-"""When the replayed Prometheus scrapes and evaluates: every `base` seconds, and every `fine` ones where much happens.
+"""When the replayed Prometheus scrapes and evaluates: every `base` seconds, and every `fine` seconds within windows.
 
-In: the time from 0 to `seconds`, and windows. Out: the moments, and the same as stretches of even steps, since a
-query is asked by steps. All moments lie on one grid of `fine` from 0, and `base` is a multiple of it.
+All moments lie on one grid of `fine` from 0, and `base` is a multiple of it.
 """
 
 from __future__ import annotations
@@ -23,15 +22,16 @@ class Ticks:
     times: np.ndarray = field(default_factory=lambda: np.empty(0))
 
     def stretches(self) -> list[tuple[float, float, float]]:
-        """(first, last, step): all of the time by `base`, then each window by `fine`."""
-        whole = (0.0, float(self.times[-1] // self.base * self.base), self.base)
+        """(first, last, step), as range queries need them: all of the time by `base`, then each window by `fine`."""
+        first, last = float(self.times[0]), float(self.times[-1])
+        whole = (first, first + (last - first) // self.base * self.base, self.base)
         return [whole, *((low, high, self.fine) for low, high in self.windows if self.fine < self.base)]
 
 
 def ticks(seconds: float, base: float, fine: float, windows: Iterable[tuple[float, float]] = ()) -> Ticks:
-    """Windows are widened to the grid of `base`; those that then meet become one."""
+    """Windows are widened to the grid of `base` and merged where they meet."""
     if base % fine:
-        raise ValueError(f"every {base:g} s is no multiple of every {fine:g} s")
+        raise ValueError(f"the base of {base:g} s is no multiple of the fine interval, {fine:g} s")
     merged: list[tuple[float, float]] = []
     for low, high in sorted(windows):
         low, high = max(low // base * base, 0.0), min(-(-high // base) * base, seconds // base * base)

@@ -1,9 +1,7 @@
-"""Samples as Prometheus's remote write takes them: protobuf in a snappy frame, written by hand.
+"""Request bodies of Prometheus's remote write 1.0: protobuf in a snappy frame, encoded by hand.
 
-In: series as (labels, times in ms, values). Out: the body of one request, for a receiver that speaks remote write 1.0.
-A sample is 18 bytes of a fixed shape, so numpy lays out a whole series at once (about 20 ns a sample); snappy is used
-without compressing, as literals, which every decoder takes. Times must need six bytes as a varint (2004 to 2109).
-It knows no HTTP.
+A sample is 18 bytes of a fixed layout, so numpy encodes a whole series at once (about 20 ns a sample); snappy is used
+without compression, as literals. Times must need six bytes as a varint (2004 to 2109).
 
     body = request([({"__name__": "up", "job": "a"}, np.array([1767600000000]), np.array([1.0]))])
 """
@@ -15,19 +13,19 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-# What Prometheus writes where a series ends; any other NaN is a value.
+# The staleness mark that Prometheus writes where a series ends; any other NaN is a value.
 STALE = struct.unpack("<d", struct.pack("<Q", 0x7FF0000000000002))[0]
 _STALE_BITS = np.uint64(0x7FF0000000000002)
 _LITERAL_BYTES_MAX = 1 << 24
 
 
 def is_stale(values: np.ndarray) -> np.ndarray:
-    """Which of the values are the mark of a series' end."""
+    """Which of the values are staleness marks."""
     return values.view(np.uint64) == _STALE_BITS
 
 
 def request(series: Iterable[tuple[Mapping[str, str], np.ndarray, np.ndarray]]) -> bytes:
-    """One WriteRequest; the labels of each series get sorted, as the protocol asks."""
+    """One WriteRequest from (labels, times in ms, values); labels are sorted, as the protocol requires."""
     parts = []
     for labels, times_ms, values in series:
         body = b"".join(_label(name, labels[name]) for name in sorted(labels)) + _samples(times_ms, values)

@@ -1,7 +1,6 @@
 """The documentation's pictures: every board over one simulated cluster's last hours, into docs/board-*.png.
 
-In: dashboards/generated/*.json, the story (history.py). Out: one PNG per board, reproducible but for rounding of
-the drawing. Takes about three minutes on two cores; exit status 1 when a query or a picture failed.
+Takes about three minutes on two cores; exit status 1 if a query or a picture failed.
 
     python -m dashboards.render.pictures docs
 """
@@ -47,16 +46,17 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("out", type=Path, metavar="DIRECTORY")
     parser.add_argument("--board", action="append", metavar="NAME", help="fleet, run, ...; all when left out")
-    parser.add_argument("--prometheus", metavar="URL", help="one that holds the story already")
+    parser.add_argument("--prometheus", metavar="URL", help="a Prometheus that holds the history already")
     parser.add_argument("--theme", choices=("dark", "light"), default="dark")
     options = parser.parse_args(arguments)
     boards = options.board or sorted(path.stem.removeprefix("goodput-") for path in GENERATED.glob("*.json"))
     if options.prometheus:
         return draw(boards, options.prometheus, options.out, options.theme)
-    with tempfile.TemporaryDirectory() as folder:
-        story = history(Path(folder), length_seconds=LENGTH_SECONDS, end_seconds=END_SECONDS)
-        with story as url:
-            return draw(boards, url, options.out, options.theme)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        history(Path(folder), seconds=LENGTH_SECONDS, end_seconds=END_SECONDS) as url,
+    ):
+        return draw(boards, url, options.out, options.theme)
 
 
 def draw(boards: list[str], url: str, out: Path, theme: str) -> int:

@@ -13,11 +13,14 @@ import numpy as np
 import pytest
 from bench.alert_replay import rules as alert_rules
 from bench.alert_replay.rules import Rule
-from bench.alert_replay.wire import is_stale
 from dashboards.render import __main__ as command
-from dashboards.render import cluster, document, history, queries, variables
+from dashboards.render import document, history, queries, variables
 from dashboards.render.queries import Range
 from support.servers.servers import DASHBOARDS, REPOSITORY, require
+
+from goodput.simulate.node import key_of
+from goodput.simulate.run import SimulatedRun
+from goodput.simulate.scenario import AttemptPlan, RunPlan, Workload
 
 RENDER = REPOSITORY / "dashboards" / "render"
 HOUR = Range(1_700_000_000_000, 1_700_003_600_000)
@@ -335,97 +338,84 @@ def test_the_command_keeps_what_it_was_told_and_ends_with_1_for_a_query_that_fai
     assert command.main([*call, "--from", "soon"]) == 2 and "'soon'" in capsys.readouterr().err
 
 
-# ---- The story
+# ---- The simulated history
 
 
-def test_the_story_is_whole_by_the_catalogue_and_hangs_together():
-    """Every series is declared (tell raises otherwise), and the aggregator finds no contradiction."""
-    times, recorder = history.tell(360, 1_767_609_000)
-    assert (len(times), times[-1], recorder.samples > 100_000) == (36, 1_767_609_000, True)
+def test_history_is_declared_and_consistent():
+    """Every series is in the catalogue (KeyError otherwise), and the aggregator finds no contradiction."""
+    scraper = history.scraped(360, 1_767_609_000)
     found = {}
-    for labels, at, values in recorder.series(times):
+    for labels, at, values in scraper.series():
         key = (labels["__name__"], *sorted(item for item in labels.items() if item[0] != "__name__"))
         assert key not in found and (np.diff(at) > 0).all()
         found[key] = at, values
-    alive = {"kind": "alive", "run": "llama-70b"}.items()
-    (ranks,) = [
-        one for key, one in found.items() if key[0] == "goodput_ranks" and alive <= dict(key[1:]).items()
-    ]
-    assert set(ranks[1]) == {24.0}
-    (steps,) = [
-        one
-        for key, one in found.items()
-        if key[0] == "goodput_steps" and ("kind", "kept") in key and ("run", "llama-70b") in key
-    ]
-    assert steps[1][-1] > 24, "some steps of each rank"
-    (clamped,) = [one for key, one in found.items() if key[0] == "goodput_aggregator_clamped_total"]
-    assert not clamped[1].any()
+    assert len(scraper.times) == 36 and max(at[-1] for at, _ in found.values()) == 1_767_609_000
+    assert sum(len(values) for _, values in found.values()) > 100_000
 
+    def one(name: str, **labels: str):
+        (values,) = [
+            values
+            for key, (_, values) in found.items()
+            if key[0] == name and labels.items() <= dict(key[1:]).items()
+        ]
+        return values
 
-def test_series_end_with_a_mark_and_have_one_before_a_gap():
-    recorder = history.Recorder()
-    for scrape in (0, 1, 3, 4):
-        recorder.add(scrape, "goodput_node_backlog_rows", {}, 7, "node", "a")
-    recorder.add(5, "goodput_node_backlog_rows", {}, 8, "node", "b")
-    (one, other) = recorder.series(np.arange(6.0))
-    assert one[1].tolist() == [0, 1, 2, 3, 4, 5]
-    assert is_stale(one[2]).tolist() == [False, False, True, False, False, True]
-    assert (other[1].tolist(), other[2].tolist()) == ([5], [8]), "the end of the story is no end of a series"
+    assert set(one("goodput_ranks", kind="alive", run="llama-70b")) == {24.0}
+    assert one("goodput_steps", kind="kept", run="llama-70b")[-1] > 24, "some steps of each rank"
+    clamped = [values for key, (_, values) in found.items() if key[0] == "goodput_aggregator_clamped_total"]
+    assert clamped and not any(values.any() for values in clamped)
 
 
 @pytest.mark.parametrize(
     "name, labels", [("goodput_no_such_series", {}), ("goodput_node_backlog_rows", {"rank": "0"})]
 )
-def test_a_series_that_the_catalogue_does_not_have_is_refused(name, labels):
+def test_undeclared_series_is_refused(name, labels):
     with pytest.raises(KeyError):
-        history.Recorder().add(0, name, labels, 1, "node", "a")
+        key_of(name, labels)
 
 
-def test_a_killed_run_goes_on_from_its_checkpoint():
-    plan = cluster.Plan("r", ("n-01",), 0, 1e6, 2.0, 0.1, 0.2, 0.5, 8, checkpoint_every=100, kill=300)
-    job = cluster.Job(plan, 0)
-    job.advance(290)
-    saved, step = job.saved, job.step
-    assert saved > 0
-    job.advance(320)
-    assert not job.alive and job.step > step
-    job.advance(500)
-    assert job.alive and job.attempt == 2
-    resumed = [event for event in job.ranks[0].events if event.kind == "resumed"]
-    assert [event.step for event in resumed] == [job.saved if job.saved < step else resumed[0].step]
-    assert min(row.step for row in job.ranks[0].rows) == resumed[0].step + 1
+def test_killed_run_resumes_from_its_checkpoint():
+    places = [("n-01", gpu) for gpu in range(8)]
+    attempts = [AttemptPlan(0, 300, places), AttemptPlan(395, 1e6, places)]
+    run = SimulatedRun(RunPlan("r", attempts, Workload(step=2, checkpoint_every=100, checkpoint=10)))
+    run.advance(299)
+    committed = [one.step for one in run.attempt.events if one.kind == "checkpoint_committed"]
+    step = run.attempt.step
+    run.advance(320)
+    assert committed and not run.attempt.alive and run.attempt.step >= step
+    run.advance(600)
+    assert run.attempt.alive and run.attempt.number == 2
+    (resumed,) = [one for one in run.attempt.events if one.kind == "resumed"]
+    assert resumed.step == committed[-1] < step
+    assert run.attempt.rows[0].fields[1] == resumed.step + 1
 
 
-def test_rules_that_read_others_come_after_them():
+def test_recording_rules_follow_what_they_read():
     rules = alert_rules.load()
-    found = history.in_order(rules)
+    found = alert_rules.recording(rules)
     assert sorted(rule.name for rule in found) == sorted(rule.name for rule in rules if not rule.alert)
-    names, known = {rule.name for rule in found}, set()
-    for rule in found:
-        missing = (rule.needs & names) - known - {rule.name}
-        assert all(other.name not in missing for other in found[: found.index(rule)]) and not missing, (
-            rule.name
-        )
-        if rule.name not in {other.name for other in found[found.index(rule) + 1 :]}:
-            known.add(rule.name)
+    names = {rule.name for rule in found}
+    for at, rule in enumerate(found):
+        later = {other.name for other in found[at + 1 :]}
+        assert not (rule.needs & names & later) - {rule.name}, rule.name
     circle = [
         Rule("a:b", "c:d", "g", False, {}, needs=frozenset({"c:d"})),
         Rule("c:d", "a:b", "g", False, {}, needs=frozenset({"a:b"})),
     ]
-    with pytest.raises(ValueError, match="read each other"):
-        history.in_order(circle)
+    with pytest.raises(ValueError, match="need each other"):
+        alert_rules.recording(circle)
 
 
-def test_the_story_lies_in_a_real_prometheus_with_its_recorded_series(tmp_path):
+def test_history_fills_a_real_prometheus(tmp_path):
     require("prometheus")
     end = 1_767_609_000
-    with history.history(tmp_path / "story", length_seconds=400, end_seconds=end) as url:
+    with history.history(tmp_path / "history", seconds=400, end_seconds=end) as url:
         steps, ratio = (
             queries.instant_series(url, expr, Range(0, end * 1000))
             for expr in ('run:steps:rate_1m{run="llama-70b"}', "count(up == 1)")
         )
     assert 0.1 < float(steps[0]["values"][0][1]) < 0.3 and ratio[0]["values"][0][1] == "7"
-    assert list((tmp_path / "story").glob("data*")) == [], "it leaves no data behind"
+    assert list((tmp_path / "history").glob("data*")) == [], "it leaves no data behind"
 
 
 # ---- The picture

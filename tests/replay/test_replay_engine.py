@@ -13,32 +13,39 @@ import pytest
 import yaml
 from bench.alert_replay import rules as shipped
 from bench.alert_replay.evaluate import Evaluation
-from bench.alert_replay.hardware import Change
-from bench.alert_replay.reports import gpu_of
+from bench.alert_replay.scrape import ScrapedScenario, Scraper
 from bench.alert_replay.server import Server
 from bench.alert_replay.ticks import ticks
-from bench.alert_replay.trainer import EPOCH_SECONDS, Habits, Job, Start, Trouble
 from bench.alert_replay.wire import is_stale
-from bench.alert_replay.world import Recorder, World
 from support.servers.servers import require
 
+from goodput.simulate.scenario import (
+    EPOCH_SECONDS,
+    AttemptPlan,
+    HardwareChange,
+    RunFault,
+    RunPlan,
+    Workload,
+    gpu_uuid,
+)
+
 MINUTES = 75
-GPU = gpu_of("n0", 1)
+GPU = gpu_uuid("n0", 1)
 
 
-def world() -> World:
+def scenario() -> ScrapedScenario:
     """A run that hangs and one whose hardware breaks."""
-    habits = Habits(step=8, checkpoint_every=600, checkpoint=15, hiccup_every=0)
-    hang = Trouble("hang", 1500, 2700, rank=0, phase="loader")
-    one = Job("hangs", [Start(0, 1e6, [("n0", 0), ("n0", 1)])], habits, 1, troubles=[hang])
-    two = Job("goes", [Start(0, 1e6, [("n1", 0), ("n1", 1)])], habits, 2)
+    workload = Workload(step=8, checkpoint_every=600, checkpoint=15, hiccup_every=0)
+    hang = RunFault("hang", 1500, 2700, rank=0, phase="loader")
+    one = RunPlan("hangs", [AttemptPlan(0, 1e6, [("n0", 0), ("n0", 1)])], workload, 1, faults=[hang])
+    two = RunPlan("goes", [AttemptPlan(0, 1e6, [("n1", 0), ("n1", 1)])], workload, 2)
     xid = (("class", "bus"), ("gpu", GPU), ("xid", "79"))
     port = (("device", "mlx5_0"), ("port", "1"))
     changes = [
-        Change("n0", "goodput_gpu_up", (("gpu", GPU),), 900, 1500, "set", 0),
-        Change("n0", "goodput_gpu_xid_errors_total", xid, 600, 0, "born", 1),
-        Change("n1", "goodput_infiniband_up", port, 1200, 1500, "set", 0),
-        Change(
+        HardwareChange("n0", "goodput_gpu_up", (("gpu", GPU),), 900, 1500, "set", 0),
+        HardwareChange("n0", "goodput_gpu_xid_errors_total", xid, 600, 0, "born", 1),
+        HardwareChange("n1", "goodput_infiniband_up", port, 1200, 1500, "set", 0),
+        HardwareChange(
             "n1",
             "goodput_host_pressure_seconds_total",
             (("kind", "full"), ("resource", "io")),
@@ -48,12 +55,13 @@ def world() -> World:
             0.6,
         ),
     ]
-    away = {"n1": [(3300.0, 3600.0)]}
-    return World(ticks(MINUTES * 60, 60, 60), {"n0": 2, "n1": 2}, [one, two], changes, agent_away=away)
+    outages = {"n1": [(3300.0, 3600.0)]}
+    moments = ticks(MINUTES * 60, 60, 60)
+    return ScrapedScenario({"n0": 2, "n1": 2}, [one, two], changes, outages, ticks=moments)
 
 
 def notation(times: np.ndarray, values: np.ndarray) -> str:
-    """promtool's: a value, `_` where there is none, `stale`."""
+    """Values in promtool's notation: `_` where there is none, `stale` for a staleness mark."""
     found = dict(zip((times - EPOCH_SECONDS).astype(int) // 60, values, strict=True))
     words = []
     for minute in range(MINUTES + 1):
@@ -68,33 +76,35 @@ def by_promtool(directory, series) -> dict[str, list[int]]:
     groups = list(dict.fromkeys(rule.group for rule in shipped.load() if not rule.alert))
     groups += list(dict.fromkeys(rule.group for rule in shipped.load() if rule.alert))
     files = [str(path) for path in sorted(shipped.FOLDER.glob("*.yml")) if "groups:" in path.read_text()]
-    given = []
+    input_series = []
     for labels, times, values in series:
-        told = ",".join(
+        labels_text = ",".join(
             f"{name}={yaml.safe_dump(value, default_style=chr(34)).strip()}"
             for name, value in labels.items()
             if name != "__name__"
         )
-        given.append({"series": f"{labels['__name__']}{{{told}}}", "values": notation(times, values)})
+        input_series.append(
+            {"series": f"{labels['__name__']}{{{labels_text}}}", "values": notation(times, values)}
+        )
     firing, all_of_it = 'ALERTS{alertstate="firing"}', f"{MINUTES}m"
-    asked = [
+    queries = [
         {"expr": expr, "eval_time": all_of_it, "exp_samples": [{"labels": "nothing", "value": 0}]}
         for expr in (
             f"count_over_time({firing}[{MINUTES}m])",
             f"min_over_time(timestamp({firing})[{MINUTES}m:1m])",
         )
     ]
-    test = {"interval": "1m", "input_series": given, "promql_expr_test": asked}
+    test = {"interval": "1m", "input_series": input_series, "promql_expr_test": queries}
     path = directory / "test.yml"
     path.write_text(
         yaml.safe_dump(
             {"rule_files": files, "evaluation_interval": "1m", "group_eval_order": groups, "tests": [test]}
         )
     )
-    said = subprocess.run(["promtool", "test", "rules", path], capture_output=True, text=True, timeout=120)
-    # What was asked for is never there, so it says what is.
-    got = re.findall(r"^\s*got:(.*?)$", said.stdout + said.stderr, re.MULTILINE)
-    assert len(got) == 2, said.stdout + said.stderr
+    done = subprocess.run(["promtool", "test", "rules", path], capture_output=True, text=True, timeout=120)
+    # The expected samples never exist, so promtool's error lists those that do.
+    got = re.findall(r"^\s*got:(.*?)$", done.stdout + done.stderr, re.MULTILINE)
+    assert len(got) == 2, done.stdout + done.stderr
     found = defaultdict(list)
     for line in got:
         for labels, value in re.findall(r"\{(.*?)\} (\S+?)(?:,|$)", line):
@@ -107,12 +117,12 @@ def both(tmp_path_factory):
     require("prometheus")
     directory = tmp_path_factory.mktemp("replay")
     rules = shipped.ordered(shipped.load())
-    small = world()
-    recorder = Recorder(small, shipped.raw(rules))
-    series = list(recorder.series())
+    small = scenario()
+    scraper = Scraper(small, shipped.raw(rules))
+    series = list(scraper.series())
     with Server(directory) as server:
         server.write(series)
-        fired = Evaluation(server, small.ticks, recorder.evaluated).run(rules)
+        fired = Evaluation(server, small.ticks, scraper.evaluated).run(rules)
     ours = defaultdict(list)
     for one in fired:
         labels = {"alertname": one.alert, "alertstate": "firing", **one.labels}
@@ -128,7 +138,7 @@ def test_promtool_fires_the_same_alerts_at_the_same_moments(both):
     assert ours == theirs
 
 
-def test_the_piece_has_alerts_of_every_kind(both):
+def test_scenario_fires_alerts_of_every_kind(both):
     names = {re.search(r'alertname="(\w+)"', text)[1] for text in both[0]}
     wanted = {"GoodputRunStalled", "GoodputGpuLost", "GoodputGpuXidCritical", "GoodputInfinibandLinkDown"}
     assert wanted | {"GoodputAgentDown", "GoodputHostPressure"} <= names

@@ -1,23 +1,32 @@
-"""The pieces of bench/alert_replay: moments, the wire, rules, what becomes of an alert, pages of simulated ranks."""
+"""The parts of bench/alert_replay and goodput.simulate: ticks, remote write, rules, alerts, simulated runs and nodes."""
 
 import numpy as np
 import pytest
 from bench.alert_replay import wire
 from bench.alert_replay.aggregator import Aggregator
 from bench.alert_replay.evaluate import Evaluation
-from bench.alert_replay.hardware import Change, Node
-from bench.alert_replay.planted import Fault, planted
-from bench.alert_replay.reports import acknowledge, push
+from bench.alert_replay.planted import PlantedFault, planted
 from bench.alert_replay.rules import Rule, RuleError, load, ordered, raw, remembered, seconds
+from bench.alert_replay.scrape import ScrapedScenario, Scraper
 from bench.alert_replay.ticks import ticks
-from bench.alert_replay.trainer import EPOCH_SECONDS, Habits, Job, Start, Trouble
-from bench.alert_replay.verdict import strays, told, uncovered
-from bench.alert_replay.world import Recorder, World
+from bench.alert_replay.verdict import detections, uncovered, unexplained
+
+from goodput.simulate.node import NodeSeries
+from goodput.simulate.reports import acknowledge, pending
+from goodput.simulate.run import SimulatedRun
+from goodput.simulate.scenario import (
+    EPOCH_SECONDS,
+    AttemptPlan,
+    HardwareChange,
+    RunFault,
+    RunPlan,
+    Workload,
+)
 
 PLACES = [("n0", 0), ("n0", 1)]
 
 
-def test_moments_are_the_coarse_grid_and_the_fine_one_in_windows():
+def test_ticks_are_finer_within_windows():
     found = ticks(600, 60, 20, [(130, 150), (170, 200), (590, 9000)])
     assert found.windows == [(120, 240), (540, 600)]
     fine = {140, 160, 200, 220, 560, 580}
@@ -27,7 +36,7 @@ def test_moments_are_the_coarse_grid_and_the_fine_one_in_windows():
         ticks(600, 60, 25)
 
 
-def test_a_sample_on_the_wire_is_what_the_protocol_says():
+def test_remote_write_encoding():
     at = np.array([1_767_571_200_123])
     body = wire.request([({"b": "x", "__name__": "up"}, at, np.array([1.5]))])
     label_name, label_b = b"\x0a\x0e\x0a\x08__name__\x12\x02up", b"\x0a\x06\x0a\x01b\x12\x01x"
@@ -43,7 +52,7 @@ def test_a_sample_on_the_wire_is_what_the_protocol_says():
     assert wire.is_stale(np.array([wire.STALE, np.nan, 1.0])).tolist() == [True, False, False]
 
 
-def test_rules_come_after_what_they_need_and_only_if_they_are_needed():
+def test_rules_are_sorted_by_need():
     rules = ordered(load())
     seen: set[str] = set()
     recorded = {rule.name for rule in load() if not rule.alert}
@@ -54,7 +63,7 @@ def test_rules_come_after_what_they_need_and_only_if_they_are_needed():
     assert "goodput_gpu_temperature_celsius" not in raw(rules)  # It is for dashboards alone.
 
 
-def test_durations_and_rules_that_remember():
+def test_durations_and_self_reading_rules():
     assert seconds("1h30m") == 5400 and seconds("250ms") == 0.25 and seconds(0) == 0
 
     def rule(expr: str) -> Rule:
@@ -66,7 +75,7 @@ def test_durations_and_rules_that_remember():
         3600,
     )
     assert remembered(rule("max(up)")) is None
-    with pytest.raises(RuleError, match="not known"):
+    with pytest.raises(RuleError, match="not in the form"):
         remembered(rule("x:seen + up"))
 
 
@@ -92,7 +101,7 @@ def test_for_and_keep_firing_for(hold, keep, held, expected):
     assert [(one.at, one.resolved) for one in fired] == expected
 
 
-def test_a_rule_remembers_for_as_long_as_it_says():
+def test_self_reading_rule_keeps_its_value():
     positions, values = _evaluation(12)._remember(
         np.array([2, 3]), np.array([1_767_571_320.0, 1_767_571_380.0]), 300
     )
@@ -100,14 +109,16 @@ def test_a_rule_remembers_for_as_long_as_it_says():
     assert positions.tolist() == [2, 3, 4, 5, 6, 7] and values[-1] == 1_767_571_380
 
 
-def _lived(job: Job, until: float, step: float = 30.0, has_agent=lambda node, at: True) -> Aggregator:
-    aggregator = Aggregator()
+def _simulated(
+    plan: RunPlan, until: float, step: float = 30.0, has_agent=lambda node, at: True
+) -> Aggregator:
+    run, aggregator = SimulatedRun(plan), Aggregator()
     for at in np.arange(0, until + 1, step):
-        job.advance(float(at))
+        run.advance(float(at))
         aggregator.now = float(at)
-        for life, rank, report in push(job, float(at), lambda node, at=at: has_agent(node, at)):
+        for attempt, rank, report in pending(run, float(at), lambda node, at=at: has_agent(node, at)):
             assert aggregator.take(report), aggregator.ingest.counts
-            acknowledge(life, rank)
+            acknowledge(attempt, rank)
     return aggregator
 
 
@@ -120,13 +131,13 @@ def _states(aggregator: Aggregator, run: str = "r") -> dict[str, float]:
     }
 
 
-def test_a_simulated_run_becomes_an_account_that_closes():
-    starts = [Start(60, 900, PLACES, "killed", startup=40, restore=30, compile=50)]
-    starts.append(Start(1000, 1800, PLACES, "finished", startup=40, restore=30, compile=50))
-    habits = Habits(
+def test_account_of_simulated_run_closes():
+    attempts = [AttemptPlan(60, 900, PLACES, "killed", startup=40, restore=30, compile=50)]
+    attempts.append(AttemptPlan(1000, 1800, PLACES, "finished", startup=40, restore=30, compile=50))
+    workload = Workload(
         step=10, checkpoint_every=300, checkpoint=20, evaluation_every=400, evaluation=60, hiccup_every=0
     )
-    aggregator = _lived(Job("r", starts, habits), 1900)
+    aggregator = _simulated(RunPlan("r", attempts, workload), 1900)
     states = _states(aggregator)
     assert sum(states.values()) == pytest.approx(2 * (1800 - 60))
     assert states["down"] == pytest.approx(2 * 100, abs=1)
@@ -136,46 +147,51 @@ def test_a_simulated_run_becomes_an_account_that_closes():
     assert states["evaluation"] > 0 and states["checkpoint"] > 0
 
 
-def test_an_agent_that_was_away_loses_no_time():
-    def job() -> Job:
-        return Job("r", [Start(0, 1200, PLACES, "finished")], Habits(step=10, hiccup_every=0), seed=3)
+def test_agent_outage_loses_no_time():
+    def plan() -> RunPlan:
+        return RunPlan(
+            "r", [AttemptPlan(0, 1200, PLACES, "finished")], Workload(step=10, hiccup_every=0), seed=3
+        )
 
-    whole, away = _lived(job(), 1260), _lived(job(), 1260, has_agent=lambda node, at: not 300 <= at < 700)
+    whole, away = (
+        _simulated(plan(), 1260),
+        _simulated(plan(), 1260, has_agent=lambda node, at: not 300 <= at < 700),
+    )
     # What was thinned meanwhile is compared with other ranks in sums, so waiting and its cause are told apart less well.
     assert _states(away) == pytest.approx(_states(whole), abs=1)
     assert sum(_states(away).values()) == pytest.approx(sum(_states(whole).values()))
 
 
-def test_a_restarted_aggregator_is_whole_again():
-    job = Job("r", [Start(0, 1200, PLACES, "finished")], Habits(step=10))
-    aggregator = _lived(job, 1260)
+def test_restarted_aggregator_restores_account():
+    plan = RunPlan("r", [AttemptPlan(0, 1200, PLACES, "finished")], Workload(step=10))
+    aggregator = _simulated(plan, 1260)
     before = _states(aggregator)
     aggregator.start()
     assert _states(aggregator) == pytest.approx(before)
 
 
-def test_a_hang_has_its_culprit():
-    troubles = [Trouble("hang", 300, 1200, rank=1, phase="loader")]
-    job = Job("r", [Start(0, 3000, PLACES)], Habits(step=5, hiccup_every=0), troubles=troubles)
-    aggregator = _lived(job, 600)
+def test_hang_names_its_culprit():
+    faults = [RunFault("hang", 300, 1200, rank=1, phase="loader")]
+    plan = RunPlan("r", [AttemptPlan(0, 3000, PLACES)], Workload(step=5, hiccup_every=0), faults=faults)
+    aggregator = _simulated(plan, 600)
     culprits = [
         dict(labels) for (name, labels) in aggregator.scrape() if name == "goodput_hang_culprit_seconds"
     ]
     assert culprits == [{"run": "r", "rank": "1", "host": "n0", "phase": "loader"}]
 
 
-def _node(**given) -> Node:
+def _node() -> NodeSeries:
     times = np.arange(0, 601, 60.0)
-    return Node("n0", 2, times, np.ones((2, len(times))), np.zeros(len(times)), **{"seed": 1, **given})
+    return NodeSeries("n0", times, np.ones((2, len(times))), np.zeros(len(times)), seed=1)
 
 
-def test_hardware_changes_what_it_is_told_and_nothing_else():
+def test_hardware_change_affects_only_its_series():
     node = _node()
     sound = {key: values.copy() for key, values in node.series([]).items()}
-    node.change(Change("n0", "goodput_gpu_up", (("gpu", "GPU-n0-1"),), 120, 240, "set", 0))
-    node.change(Change("n0", "goodput_host_tcp_retransmits_total", (), 300, 360, "jump", 500))
+    node.apply(HardwareChange("n0", "goodput_gpu_up", (("gpu", "GPU-n0-1"),), 120, 240, "set", 0))
+    node.apply(HardwareChange("n0", "goodput_host_tcp_retransmits_total", (), 300, 360, "jump", 500))
     labels = (("class", "bus"), ("gpu", "GPU-n0-0"), ("xid", "79"))
-    node.change(Change("n0", "goodput_gpu_xid_errors_total", labels, 180, 0, "born", 1))
+    node.apply(HardwareChange("n0", "goodput_gpu_xid_errors_total", labels, 180, 0, "born", 1))
     broken = node.series([])
     changed = {
         key
@@ -187,24 +203,24 @@ def test_hardware_changes_what_it_is_told_and_nothing_else():
     assert broken[up].tolist() == [1, 1, 0, 0, 1, 1, 1, 1, 1, 1, 1]
     assert np.isnan(broken[xid][:3]).all() and broken[xid][3:].tolist() == [1] * 8
     with pytest.raises(KeyError, match="catalogue"):
-        node.change(Change("n0", "goodput_gpu_up", (("device", "eth0"),), 0, 1, "set", 0))
+        node.apply(HardwareChange("n0", "goodput_gpu_up", (("device", "eth0"),), 0, 1, "set", 0))
 
 
-def test_an_agent_counts_its_own_from_its_start_and_the_kernels_goes_on():
+def test_agent_restart_resets_only_its_counters():
     found = _node().series([300.0])
     own, kernel = ("goodput_node_cpu_seconds_total", ()), ("goodput_host_tcp_retransmits_total", ())
     assert found[own][5] == 0 and (np.diff(found[own])[[3, 5]] > 0).all()
     assert (np.diff(found[kernel]) > 0).all()
 
 
-def test_every_alert_has_a_fault():
+def test_every_alert_has_a_planted_fault():
     _, faults = planted(30)
     assert uncovered(load(), faults) == []
     assert uncovered(load(), faults[1:]) == [faults[0].alert]
 
 
-def test_a_fault_is_told_only_by_its_own_alert_on_its_own_place():
-    fault = Fault("A", "", 600, 900, 120, (("run", "x"),))
+def test_fault_is_detected_only_by_its_alert_and_place():
+    fault = PlantedFault("A", "", 600, 900, 120, (("run", "x"),))
 
     class _Firing:
         def __init__(self, alert, at, **labels):
@@ -212,30 +228,43 @@ def test_a_fault_is_told_only_by_its_own_alert_on_its_own_place():
 
     early, other = _Firing("A", 300, run="x"), _Firing("A", 650, run="y")
     late, mine = _Firing("A", 800, run="x"), _Firing("A", 660, run="x")
-    assert told([fault], [early, other])[0].delay is None and told([fault], [early, other])[0].late
-    assert told([fault], [late])[0].late
-    assert told([fault], [early, mine])[0].delay == 60 and not told([fault], [mine])[0].late
-    assert strays([fault], [early, other, mine]) == [early, other]
+    assert (
+        detections([fault], [early, other])[0].delay is None and detections([fault], [early, other])[0].late
+    )
+    assert detections([fault], [late])[0].late
+    assert detections([fault], [early, mine])[0].delay == 60 and not detections([fault], [mine])[0].late
+    assert unexplained([fault], [early, other, mine]) == [early, other]
 
 
-def test_a_report_brings_the_newest_step_and_thinned_ones_lose_no_time():
-    job = Job("r", [Start(0, 9000, PLACES, startup=0)], Habits(step=10, hiccup_every=0, checkpoint_every=1e9))
-    job.advance(3000)
-    [(life, _, first), _] = list(push(job, 3000, lambda node: True))
-    assert first.steps[-1].number == life.done and [row.number for row in first.steps[:12]] == [*range(1, 13)]
-    assert len(first.steps) < life.done / 4 and life.rows[-1].totals[0] == list(first.steps[-1].totals)
-    job.advance(3600)
-    [_, (life, _, second)] = list(push(job, 3600, lambda node: True))
-    assert second.steps[-1].number == life.done > first.steps[-1].number
+def test_reports_are_thinned_but_have_the_newest_step():
+    plan = RunPlan(
+        "r",
+        [AttemptPlan(0, 9000, PLACES, startup=0)],
+        Workload(step=10, hiccup_every=0, checkpoint_every=1e9),
+    )
+    run = SimulatedRun(plan)
+    run.advance(3000)
+    [(attempt, _, first), _] = list(pending(run, 3000, lambda node: True))
+    assert first.steps[-1].number == attempt.steps_done and [row.number for row in first.steps[:12]] == [
+        *range(1, 13)
+    ]
+    assert len(first.steps) < attempt.steps_done / 4 and attempt.rows[-1].totals[0] == list(
+        first.steps[-1].totals
+    )
+    run.advance(3600)
+    [_, (attempt, _, second)] = list(pending(run, 3600, lambda node: True))
+    assert second.steps[-1].number == attempt.steps_done > first.steps[-1].number
 
 
-def test_what_is_gone_is_marked_stale_once():
-    jobs = [Job("r", [Start(0, 9000, PLACES)], Habits(step=10))]
+def test_outage_marks_series_stale_once():
+    runs = [RunPlan("r", [AttemptPlan(0, 9000, PLACES)], Workload(step=10))]
     away = {"n0": [(300.0, 500.0)]}
-    plan = World(ticks(900, 60, 60), {"n0": 2}, jobs, agent_away=away, aggregator_away=[(600.0, 700.0)])
+    scenario = ScrapedScenario(
+        {"n0": 2}, runs, agent_outages=away, aggregator_outages=[(600.0, 700.0)], ticks=ticks(900, 60, 60)
+    )
     wanted = {"up", "goodput_gpu_up", "goodput_rank_alive", "goodput_aggregator_runs"}
     found = {}
-    for labels, times, values in Recorder(plan, wanted).series():
+    for labels, times, values in Scraper(scenario, wanted).series():
         stale = [int(at - EPOCH_SECONDS) for at in times[wire.is_stale(values)]]
         found.setdefault((labels["__name__"], labels["job"]), []).append((stale, len(times)))
     assert found["goodput_gpu_up", "goodput-node"] == [([300], 13)] * 2

@@ -1,0 +1,18 @@
+"""A simulated training cluster: from a scenario to what rank processes and node agents would report of it.
+
+    scenario.py    the plan: nodes, runs, faults of runs, changes of the hardware, outages, on one time line
+    run.py         one run, attempt by attempt and step by step, from the plan and a seed
+    world.py       all runs of a scenario, moved on from moment to moment
+    reports.py     what node agents push of the ranks (`wire.schema.RankReport`)
+    ranks.py       what node agents expose of the ranks
+    node.py        what node agents expose of a node, as arrays over all moments; its parts:
+    gpus.py, links.py, host.py, agent.py
+
+Times are seconds from the scenario's beginning, `EPOCH_SECONDS`. The same scenario gives the same values on every
+machine. Every series is checked against the catalogue by name and labels.
+
+    world = World(scenario, times)
+    for tick, now in enumerate(times):
+        world.advance(tick)
+        for report in world.reports(now): ...
+"""

@@ -1,0 +1,92 @@
+"""A node's processors, memory, disks and file systems."""
+
+from __future__ import annotations
+
+import numpy as np
+
+CPUS = 128
+MEMORY_BYTES = 2 << 40
+DAY_SECONDS = 86_400.0
+
+
+def add(node) -> None:
+    _pressure(node)
+    _disk(node)
+    _filesystems(node)
+    _processors(node)
+    _memory(node)
+    _lustre(node)
+
+
+def _pressure(node) -> None:
+    pressures = {
+        ("cpu", "some"): 0.12 * node.traffic,
+        ("io", "some"): 0.02 + 0.4 * node.saving,
+        ("io", "full"): 0.004 + 0.3 * node.saving,
+        ("memory", "some"): 0.001,
+        ("memory", "full"): 0,
+    }
+    for (resource, kind), rate in pressures.items():
+        node.counter("goodput_host_pressure_seconds_total", rate, resource=resource, kind=kind)
+    node.counter("goodput_host_tcp_retransmits_total", 0.4 + np.abs(node.noise(0.3)))
+    node.rare_events("goodput_host_tcp_retransmits_total", 6, 500)
+
+
+def _disk(node) -> None:
+    disk = {"device": "nvme0n1"}
+    node.counter("goodput_host_disk_busy_seconds_total", 0.05 + 0.9 * node.saving, **disk)
+    node.gauge("goodput_host_disk_in_flight", 2 + 20 * node.saving, **disk)
+    operations = 150 + 3000 * node.saving
+    node.counter("goodput_host_disk_operations_total", operations, **disk, direction="write")
+    seconds = operations * (0.0004 + 0.02 * node.saving)
+    node.counter("goodput_host_disk_operation_seconds_total", seconds, **disk, direction="write")
+    for direction, rate in {"write": 131_072 * operations, "read": 3e8}.items():
+        node.counter("goodput_host_disk_bytes_total", rate, **disk, direction=direction)
+
+
+def _filesystems(node) -> None:
+    # Scratch fills with checkpoints, and old ones are removed every night; the shared one hardly moves.
+    of_day = (node.times % DAY_SECONDS) / DAY_SECONDS
+    for mount, size, free in (("/scratch", 7e12, 0.7 - 0.48 * of_day), ("/shared", 2e15, 0.31 - 0 * of_day)):
+        node.gauge("goodput_filesystem_info", 1, mount=mount, fstype="xfs", source=mount)
+        node.gauge("goodput_filesystem_up", 1, mount=mount)
+        node.gauge("goodput_filesystem_response_seconds", 4e-4, mount=mount)
+        node.gauge("goodput_filesystem_size_bytes", size, mount=mount)
+        available = size * np.clip(free + node.noise(0.002), 0, 1)
+        node.gauge("goodput_filesystem_available_bytes", available, mount=mount)
+        node.gauge("goodput_filesystem_inodes", 1e9, mount=mount, kind="total")
+        node.gauge("goodput_filesystem_inodes", 6e8, mount=mount, kind="free")
+
+
+def _processors(node) -> None:
+    shares = {"user": 0.06 + 0.3 * node.traffic, "system": 0.05, "iowait": 0.01 + 0.1 * node.saving}
+    shares["idle"] = 1 - sum(shares.values())
+    for mode, share in shares.items():
+        node.counter("goodput_host_cpu_seconds_total", CPUS * share, mode=mode)
+    node.gauge("goodput_host_cpus", CPUS)
+    node.gauge("goodput_host_load1_ratio", shares["user"])
+    node.gauge("goodput_host_processes_blocked", 12 * node.saving)
+    for name in ("oom_kills", "major_faults"):
+        node.counter(f"goodput_host_{name}_total", 0)
+
+
+def _memory(node) -> None:
+    kinds = {"total": 1.0, "available": 0.65, "cached": 0.25, "dirty": 1e-4, "shared": 0.004}
+    for kind, share in {**kinds, "swap_total": 0, "swap_free": 0}.items():
+        node.gauge("goodput_host_memory_bytes", share * MEMORY_BYTES, kind=kind)
+    for numa in ("0", "1"):
+        for kind, share in {"total": 1.0, "free": 0.58, "file": 0.22}.items():
+            node.gauge("goodput_numa_memory_bytes", share * MEMORY_BYTES / 2, node=numa, kind=kind)
+        node.gauge("goodput_numa_cpus", CPUS // 2, node=numa)
+        for kind, rate in {"hit": 9e4, "miss": 120, "foreign": 120, "local": 8.9e4, "other": 900}.items():
+            node.counter("goodput_numa_pages_total", rate, node=numa, kind=kind)
+
+
+def _lustre(node) -> None:
+    for direction, rate in {"read": 4e8, "write": 7e7}.items():
+        labels = {"filesystem": "data", "direction": direction}
+        node.counter("goodput_lustre_bytes_total", rate, **labels)
+    for operation, rate, seconds in (("read", 450, 0.002), ("write", 70, 0.003), ("open", 12, 0.001)):
+        labels = {"filesystem": "data", "operation": operation}
+        node.counter("goodput_lustre_operations_total", rate, **labels)
+        node.counter("goodput_lustre_operation_seconds_total", rate * seconds, **labels)

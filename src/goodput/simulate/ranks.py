@@ -1,0 +1,150 @@
+"""What a node agent exposes of the ranks on its node, as (series, labels, value)."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+
+import numpy as np
+
+from goodput.histograms.histogram import LATENCY_BOUNDS
+from goodput.simulate.gpus import GPUS_PER_NUMA_NODE
+from goodput.simulate.run import COLUMN, HISTOGRAMS, Attempt, SimulatedRun
+from goodput.simulate.scenario import DEVICE, gpu_uuid
+
+Labels = dict[str, str]
+Sample = tuple[str, Labels, float]
+PAGE_KEPT_SECONDS = 60.0  # for so long the agent exposes the page of a process that has ended
+LOADER_REASONS = {"storage": 0.72, "decode": 0.16, "collate": 0.04, "cpus": 0.03, "queue": 0.05}
+LOADER_WORKERS = 4
+# Of a traced step: shares of its length.
+TRACED = {
+    "compute": 0.81,
+    "communication": 0.1,
+    "copy": 0.004,
+    "loader": 0.012,
+    "host": 0.05,
+    "idle": 0.024,
+    "communication_hidden": 0.16,
+    "copy_hidden": 0.01,
+    "kernel": 0.83,
+}
+TRACE_EVERY_SECONDS, TRACED_RANKS = 600, 16
+
+
+def series(run: SimulatedRun, now: float, node: str, wanted: Container[str]) -> Iterator[Sample]:
+    """Of a run's newest attempt. Series that are dear to make are left out where `wanted` does not have them."""
+    attempt = run.attempt
+    if attempt is None or (now - attempt.end_ns / 1e9 > PAGE_KEPT_SECONDS and not attempt.alive):
+        return
+    for rank, (host, index) in enumerate(attempt.plan.places):
+        if host != node:
+            continue
+        who = {"run": run.name, "rank": str(rank)}
+        yield from _basic(attempt, rank, now, who)
+        if "goodput_step_duration_seconds" in wanted:
+            yield from _histograms(attempt, rank, who)
+            yield from _device_clock(attempt, rank, who)
+            yield from _loader(attempt, rank, who)
+        if "goodput_rank_numa_node" in wanted and attempt.alive:
+            yield from _process(attempt, rank, index, who)
+            yield from _traced_step(run, attempt, rank, now, who)
+
+
+def _basic(attempt: Attempt, rank: int, now: float, who: Labels) -> Iterator[Sample]:
+    host, index = attempt.plan.places[rank]
+    gpu = gpu_uuid(host, index)
+    phase, boundary_ns, totals = attempt.live[rank]
+    place = {"host": host, "device": DEVICE, "gpu_uuid": gpu, "group": "", "stage": ""}
+    yield "goodput_rank_info", {**who, "attempt": str(attempt.number), **place}, 1
+    yield "goodput_rank_alive", who, float(attempt.alive)
+    if attempt.alive:
+        age = now - boundary_ns / 1e9
+        yield "goodput_rank_beat_age_seconds", who, age
+        yield "goodput_rank_phase_age_seconds", {**who, "phase": phase}, age
+        yield "goodput_gpu_rank_info", {"gpu": gpu, **who}, 1
+        yield "goodput_rank_process_known", who, 1
+    yield "goodput_rank_step", who, attempt.step - 1
+    yield "goodput_steps_total", who, attempt.steps_done
+    yield "goodput_samples_total", who, attempt.samples
+    yield "goodput_sdk_cost_seconds_total", who, attempt.cost_ns / 1e9
+    yield "goodput_sdk_budget_ratio", who, 0.01
+    yield "goodput_sdk_phases_every", who, 1
+    for name, column in COLUMN.items():
+        yield "goodput_phase_seconds_total", {**who, "phase": name, "clock": "host"}, totals[column] / 1e9
+
+
+def _histograms(attempt: Attempt, rank: int, who: Labels) -> Iterator[Sample]:
+    in_steps = (attempt.totals[rank] - attempt.outside[rank]) / 1e9
+    for at, phase in enumerate(("", *HISTOGRAMS)):
+        name = "goodput_phase_duration_seconds" if phase else "goodput_step_duration_seconds"
+        labels = {**who, "phase": phase} if phase else who
+        below = np.cumsum(attempt.bucket_counts[rank, at]).tolist()
+        for bound, count in zip((*map(repr, LATENCY_BOUNDS), "+Inf"), below, strict=True):
+            yield f"{name}_bucket", {**labels, "le": bound}, count
+        yield f"{name}_sum", labels, float(in_steps[COLUMN[phase]] if phase else in_steps.sum())
+        yield f"{name}_count", labels, below[-1]
+
+
+def _device_clock(attempt: Attempt, rank: int, who: Labels) -> Iterator[Sample]:
+    _, _, totals = attempt.live[rank]
+    for phase, column in COLUMN.items():
+        # The device's queue hides a part of loading and copies.
+        seconds = totals[column] / 1e9 * (0.8 if phase in ("loader", "h2d") else 1.0)
+        yield "goodput_phase_seconds_total", {**who, "phase": phase, "clock": "device"}, seconds
+    yield "goodput_sdk_unmeasured_steps_total", who, 0
+
+
+def _loader(attempt: Attempt, rank: int, who: Labels) -> Iterator[Sample]:
+    _, _, totals = attempt.live[rank]
+    starved = int(attempt.starved_batches[rank])
+    waited, wall = totals[COLUMN["loader"]] / 1e9, sum(totals) / 1e9
+    yield "goodput_loader_batches_total", who, attempt.steps_done
+    yield "goodput_loader_starved_batches_total", who, starved
+    yield "goodput_loader_ready_batches_total", who, 3 * (attempt.steps_done - starved)
+    yield "goodput_loader_workers", who, LOADER_WORKERS
+    for reason, share in LOADER_REASONS.items():
+        yield "goodput_loader_wait_seconds_total", {**who, "reason": reason}, share * waited
+    storage = 0.25 * wall + LOADER_REASONS["storage"] * waited
+    parts = {"storage": storage, "decode": 0.2 * wall, "collate": 0.03 * wall, "cpus": 0.01 * wall}
+    parts["idle"] = max(0.0, wall - sum(parts.values()))
+    for worker in range(LOADER_WORKERS):
+        labels = {**who, "loader": "0", "worker": str(worker)}
+        for part, seconds in parts.items():
+            yield "goodput_loader_worker_seconds_total", {**labels, "part": part}, seconds
+        yield "goodput_loader_worker_batches_total", labels, attempt.steps_done / LOADER_WORKERS
+        waited_for = LOADER_REASONS["storage"] * waited / LOADER_WORKERS
+        yield "goodput_loader_worker_waited_seconds_total", labels, waited_for
+
+
+def _process(attempt: Attempt, rank: int, index: int, who: Labels) -> Iterator[Sample]:
+    host, _ = attempt.plan.places[rank]
+    near = str(index // GPUS_PER_NUMA_NODE)
+    yield "goodput_rank_numa_node", who, int(near)
+    for node in ("0", "1"):
+        yield "goodput_rank_cpus", {**who, "node": node}, 16 if node == near else 0
+    unknown = dict.fromkeys(("container", "container_id", "pod", "namespace", "pod_uid"), "")
+    pid = str(1000 * attempt.number + rank)
+    process = {
+        "pid": pid,
+        "user": "train",
+        "comm": "python",
+        **unknown,
+        "slurm_job": "81207",
+        "slurm_step": "0",
+    }
+    gpu = gpu_uuid(host, index)
+    yield "goodput_gpu_process_info", {"gpu": gpu, **process}, 1
+    yield "goodput_gpu_processes", {"gpu": gpu}, 1
+    yield "goodput_rank_process_info", {**who, "host": host, "cgroup": "", **process}, 1
+
+
+def _traced_step(run: SimulatedRun, attempt: Attempt, rank: int, now: float, who: Labels) -> Iterator[Sample]:
+    if rank >= TRACED_RANKS or not attempt.steps_done:
+        return
+    for kind, share in TRACED.items():
+        yield "goodput_deep_look_seconds", {**who, "kind": kind}, share * run.plan.workload.step
+    traced, age = divmod(now - attempt.plan.start, TRACE_EVERY_SECONDS)
+    yield "goodput_deep_look_age_seconds", who, age
+    for outcome in ("done", "skipped", "failed"):
+        yield "goodput_deep_looks_total", {**who, "outcome": outcome}, traced * (outcome == "done")
+    yield "goodput_deep_look_cost_seconds_total", who, 0.2 * traced

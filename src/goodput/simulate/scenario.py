@@ -1,0 +1,117 @@
+"""What a simulation is made of: nodes, runs, and everything that happens to them on one time line, in seconds from 0."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+# Second 0 of a scenario: Monday 2026-01-05 00:00 UTC.
+EPOCH_SECONDS = 1_767_571_200
+DEVICE = "NVIDIA H100 80GB HBM3"
+
+Place = tuple[str, int]  # node, index of the GPU on it
+Span = tuple[float, float]  # from, until
+
+
+@dataclass
+class AttemptPlan:
+    """One attempt of a run, from `start` to `end`: finished, failed, killed or preempted. `places` is by rank."""
+
+    start: float
+    end: float
+    places: list[Place]
+    outcome: str = "killed"
+    startup: float = 40.0
+    restore: float = 30.0
+    compile: float = 45.0
+    world_size: int | None = None  # when more ranks are expected than are there
+    lost_nodes: tuple[str, ...] = ()  # nodes that die with it: what their pages had not reported is lost
+
+
+@dataclass
+class Workload:
+    """What a run usually does, in seconds. Checkpoint lengths vary log-normally, step lengths normally."""
+
+    step: float = 12.0
+    checkpoint_every: float = 1800.0
+    checkpoint: float = 45.0
+    checkpoint_noise: float = 0.2
+    evaluation_every: float = 4 * 3600.0
+    evaluation: float = 240.0
+    epoch_every: float = 6 * 3600.0
+    epoch_pause: float = 25.0
+    noise: float = 0.01
+    hiccup_every: int = 400  # steps between long ones: garbage collection, a slow batch
+    sdk_share: float = 0.002
+    samples: int = 512  # per step
+
+
+@dataclass
+class RunFault:
+    """What goes wrong in a run from `start` to `end`; no rank means all ranks.
+
+    kind: compute (forward and backward take `amount` times as long), loader or communication (`amount` of a step more),
+    hang (one step lasts until `end`, in `phase`), save (each checkpoint takes `amount` seconds more), unsaved (no
+    checkpoints), sdk (measuring takes this share of the time).
+    """
+
+    kind: str
+    start: float
+    end: float
+    amount: float = 1.0
+    rank: int | None = None
+    phase: str = "loader"
+
+
+@dataclass
+class RunPlan:
+    run: str
+    attempts: list[AttemptPlan]
+    workload: Workload
+    seed: int = 0
+    faults: list[RunFault] = field(default_factory=list)
+    flops_per_step: float = 2.0e15
+    peak_flops_per_second: float | None = None  # None: by the name of the device
+
+
+@dataclass(frozen=True)
+class HardwareChange:
+    """From `start` to `end` all series of a node with this name and these labels are different.
+
+    how: set (a gauge has this value), rate (a counter grows by so much more per second), jump (it grows by `value` at
+    once, at `start`), born (it exists from then on only, with `value`).
+    """
+
+    node: str
+    name: str
+    labels: tuple[tuple[str, str], ...]
+    start: float
+    end: float
+    how: str
+    value: float
+
+
+@dataclass
+class Scenario:
+    """`nodes` is the number of GPUs by name. An agent that is away neither pushes nor answers."""
+
+    nodes: dict[str, int]
+    runs: list[RunPlan]
+    changes: list[HardwareChange] = field(default_factory=list)
+    agent_outages: dict[str, list[Span]] = field(default_factory=dict)
+    push_outages: dict[str, list[Span]] = field(default_factory=dict)
+
+
+def gpu_uuid(node: str, index: int) -> str:
+    return f"GPU-{node}-{index}"
+
+
+def within(at: float, spans: list[Span]) -> bool:
+    return any(start <= at < end for start, end in spans)
+
+
+def nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def unix_ns(at_ns: int) -> int:
+    return at_ns + EPOCH_SECONDS * 10**9
