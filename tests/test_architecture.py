@@ -50,7 +50,7 @@ ROOMS = {
         *("access", "account", "aggregator.ingest", "aggregator.ledger", "aggregator.records", "causes"),
         "wire",
     ],
-    "aggregator.http": ["access", "aggregator.api", "metrics"],
+    "aggregator.http": ["access", "metrics"],
     "aggregator.api": [
         *(
             "access",

@@ -18,7 +18,7 @@ from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthView
 from goodput.aggregator.api import exposition
 from goodput.aggregator.api.exposition import EVERYTHING, Exposition
-from goodput.aggregator.http.authentication import Door
+from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.ingest import Ingest
@@ -99,14 +99,16 @@ class Aggregator:
         self.store.new = self.store.repeated = 0
         given = {"stall_seconds": STALL_SECONDS, "stale_seconds": STALE_SECONDS}
         self.accounts = _Accounts(self.store, self._clock_ns, **given)
-        self.health, self.door = HealthLog(), Door()
+        self.health, self.authenticator = HealthLog(), RequestAuthenticator()
         self.ingest = Ingest(self.store, None, self._clock_ns, self.accounts.hangs, self.health)
         view = HealthView(self.health, self.accounts)
-        self.exposition = Exposition(self.accounts, self.ingest, view, self.door, clock_ns=self._clock_ns)
+        self.exposition = Exposition(
+            self.accounts, self.ingest, view, self.authenticator, clock_ns=self._clock_ns
+        )
 
     def take(self, report: schema.RankReport) -> bool:
         """Merge one rank's report; returns whether it was accepted."""
-        self.door.requests.observe("ingest", 200, REQUEST_SECONDS)
+        self.authenticator.metrics.observe("ingest", 200, REQUEST_SECONDS)
         try:
             schema.check(report)
             merged = self.store.merge(report, self._clock_ns())

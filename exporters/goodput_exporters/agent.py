@@ -33,7 +33,7 @@ from goodput_exporters.gpu.sample import Sample
 from goodput_exporters.push.credentials import NONE_NEEDED, Credentials
 from goodput_exporters.push.pusher import Pusher
 from goodput_exporters.push.stacks import Stacks
-from goodput_exporters.server.authentication import Gate
+from goodput_exporters.server.authentication import NodeAuthenticator
 from goodput_exporters.server.exposition_text import Writer
 
 log = logging.getLogger("goodput.node")
@@ -59,7 +59,7 @@ class Agent:
         *,
         aggregator: str | None = None,
         credentials: Credentials = NONE_NEEDED,
-        gate: Gate | None = None,
+        authenticator: NodeAuthenticator | None = None,
         interval_seconds: float = 1.0,
         push_interval_seconds: float = 5.0,
         grace_seconds: float = 60.0,
@@ -93,7 +93,7 @@ class Agent:
         self.node = node or socket.gethostname()
         self.version = version or _version()
         self.failure: str | None = None
-        self.gate = gate or Gate()
+        self.authenticator = authenticator or NodeAuthenticator()
         self.lanes = {lane.name: lane for lane in (Lane(kind(self.settings)) for kind in discover())}
         self.ranks = self.lanes["ranks"].collector
         self.gpus, self.phases = self.lanes["gpus"].collector, self.lanes["gpu_phases"].collector
@@ -267,7 +267,7 @@ class Agent:
             lane.describe(families)
         if self.pusher:
             self.pusher.collect(families)
-        self.gate.collect(families)
+        self.authenticator.collect(families)
         if self.stacks:
             self.stacks.collect(families)
         self.health_log.collect(families)

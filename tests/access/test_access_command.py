@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from goodput import cli
-from goodput.access.token_cache import Denied, Keeper
+from goodput.access.token_cache import Denied, TokenCache
 from goodput.access.tokens import TEXT
 
 
@@ -32,7 +32,7 @@ def test_a_token_is_shown_once(token, tmp_path):
     status, out, err = token("create", "--scope", "read", "--name", "ada", "--run", "a*", "--expires", "90d")
     assert (status, err) == (0, "") and TEXT.fullmatch(out.strip()) and out.count("\n") == 1
     assert stat.S_IMODE(os.stat(tmp_path / "tokens.json").st_mode) == 0o600
-    access = Keeper(tmp_path / "tokens.json").access(out.strip().encode())
+    access = TokenCache(tmp_path / "tokens.json").lookup(out.strip().encode())
     assert (access.name, access.scopes, access.runs) == ("ada", ("read",), ("a*",))
     for words in (("list",), ("list", "--json")):
         status, shown, _ = token(*words)
@@ -54,11 +54,11 @@ def test_revoking_by_name_and_by_id(token, tmp_path):
     number = texts[0].split("_")[2]
     status, out, _ = token("revoke", "--id", number)
     assert (status, out) == (0, f"revoked {number} (ingest, a)\n")
-    keeper = Keeper(tmp_path / "tokens.json")
+    cache = TokenCache(tmp_path / "tokens.json")
     for text in texts[:3]:
         with pytest.raises(Denied):
-            keeper.access(text.encode())
-    assert keeper.access(texts[3].encode()).name == "c"
+            cache.lookup(text.encode())
+    assert cache.lookup(texts[3].encode()).name == "c"
     status, _, err = token("revoke", "--name", "nobody")
     assert status == 1 and "no token 'nobody'" in err
 
@@ -68,7 +68,7 @@ def test_revoking_by_name_and_by_id(token, tmp_path):
     [
         (("create", "--scope", "admin", "--name", "a"), 2, "invalid choice"),
         (("create", "--scope", "read"), 2, "--name"),
-        (("create", "--scope", "read", "--name", "two words"), 2, "want 1 to 64"),
+        (("create", "--scope", "read", "--name", "two words"), 2, "expected 1 to 64"),
         (("create", "--scope", "read", "--name", "a", "--tenant", "a/b"), 2, "tenant"),
         (("create", "--scope", "read", "--name", "a", "--run", "*a*a*a*a*a*"), 2, "at most 4 stars"),
         (("create", "--scope", "read", "--name", "a", "--expires", "soon"), 2, "such as 90d"),
@@ -77,11 +77,11 @@ def test_revoking_by_name_and_by_id(token, tmp_path):
         (("revoke",), 2, "one of the arguments"),
         (("revoke", "--name", "a"), 1, "no token"),
         (("revoke", "--name", "a", "--all"), 1, "no token"),
-        (("revoke", "--id", "a", "--all"), 2, "--all goes with --name"),
+        (("revoke", "--id", "a", "--all"), 2, "--all needs --name"),
         (
             ("create", "--scope", "metrics", "--name", "a", "--run", "b"),
             2,
-            "of scope metrics is for all runs",
+            "of scope metrics covers all runs",
         ),
         (("create", "--scope", "read", "--name", ""), 2, "its value is empty; was a variable not set?"),
         (
@@ -90,7 +90,7 @@ def test_revoking_by_name_and_by_id(token, tmp_path):
             "its value is empty; was a variable not",
         ),
         (("create", "--scope", "read", "--name", "a", "--output", "/nowhere/token"), 1, "No such file"),
-        (("create", "--scope", "read", "--name", "a", "--output", "/dev/null"), 1, "no plain file"),
+        (("create", "--scope", "read", "--name", "a", "--output", "/dev/null"), 1, "not a regular file"),
     ],
 )
 def test_wrong_calls_say_why_and_make_no_file(token, tmp_path, words, status, complaint):
@@ -102,13 +102,13 @@ def test_wrong_calls_say_why_and_make_no_file(token, tmp_path, words, status, co
 def test_a_file_that_others_may_read_is_told_of(token, tmp_path):
     token("create", "--scope", "read", "--name", "a")
     os.chmod(tmp_path / "tokens.json", 0o644)
-    assert "everybody on this machine may read it" in token("list")[2]
+    assert "every user of this machine may read it" in token("list")[2]
 
 
 def test_a_broken_file_is_not_written_over(token, tmp_path):
     (tmp_path / "tokens.json").write_text("{")
     status, out, err = token("create", "--scope", "read", "--name", "a")
-    assert (status, out) == (1, "") and "no JSON" in err and (tmp_path / "tokens.json").read_text() == "{"
+    assert (status, out) == (1, "") and "not JSON" in err and (tmp_path / "tokens.json").read_text() == "{"
 
 
 def test_a_token_goes_into_a_file_that_its_owner_alone_can_read(token, tmp_path):
@@ -121,13 +121,13 @@ def test_a_token_goes_into_a_file_that_its_owner_alone_can_read(token, tmp_path)
     assert status == 0 and err == "" and str(out) in said and "goodput_" not in said
     first = out.read_text()
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
-    keeper = Keeper(tmp_path / "tokens.json")
-    assert keeper.access(first.strip().encode()).name == "a"
+    cache = TokenCache(tmp_path / "tokens.json")
+    assert cache.lookup(first.strip().encode()).name == "a"
     os.chmod(out, 0o644)
     assert token(*words, str(out))[0] == 0
     assert stat.S_IMODE(out.stat().st_mode) == 0o640, "as its group may; the rest of the machine may not"
     second = out.read_text()
-    assert second != first and keeper.access(second.strip().encode())
+    assert second != first and cache.lookup(second.strip().encode())
     assert token(*words, str(tmp_path / "tokens.json"))[0] == 1
     (tmp_path / "tokens.json").write_text("{")
     assert token(*words, str(out))[0] == 1 and out.read_text() == second, "what was there stays"
@@ -146,4 +146,4 @@ def test_a_token_that_is_redirected_into_a_file_for_all_is_told_of(token, tmp_pa
         )
     assert status == 0 and TEXT.fullmatch(out.read_text().strip())
     err = token("list")[2]
-    assert ("chmod 600 it, or take --output FILE" in err) == (mode == 0o644)
+    assert ("chmod 600 it, or use --output FILE" in err) == (mode == 0o644)

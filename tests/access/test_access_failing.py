@@ -15,8 +15,9 @@ from support.servers.served import served
 from support.servers.tokens import add, refusal
 
 from goodput.access import token_file
-from goodput.access.listening import Certificate
-from goodput.access.token_cache import Keeper
+from goodput.access.certificate import Certificate
+from goodput.access.reloading import file_mark
+from goodput.access.token_cache import TokenCache
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def path(tmp_path):
 
 def test_a_revocation_is_not_lost_where_the_file_could_not_be_read_once(path, monkeypatch, caplog):
     text = add(path, "gone")
-    keeper = Keeper(path)
+    cache = TokenCache(path)
     with token_file.changing(path) as tokens:
         tokens.clear()
 
@@ -39,46 +40,40 @@ def test_a_revocation_is_not_lost_where_the_file_could_not_be_read_once(path, mo
     with monkeypatch.context() as patched:
         patched.setattr(token_file, "open", failing, raising=False)
         for _ in range(3):
-            keeper.look()
-    assert keeper.access(text.encode()) and keeper.is_failing
-    assert keeper.errors == 1 and len(caplog.records) == 1, "one failure is told of once"
+            cache.reload()
+    assert cache.lookup(text.encode()) and cache.is_failing
+    assert cache.errors == 1 and len(caplog.records) == 1, "one failure is told of once"
     assert "Too many open files" in caplog.text
-    keeper.look()
-    assert refusal(keeper, text.encode()) == "unknown" and not keeper.is_failing
-    assert keeper.errors == 1 and "can be used again" in caplog.text
+    cache.reload()
+    assert refusal(cache, text.encode()) == "unknown" and not cache.is_failing
+    assert cache.errors == 1 and "usable again" in caplog.text
 
 
 def test_a_file_that_is_gone_leaves_its_tokens_and_says_so_until_it_is_back(path, caplog):
     text = add(path)
-    keeper = Keeper(path)
+    cache = TokenCache(path)
     os.rename(path, path.with_name("away"))
-    keeper.look(), keeper.look()
-    assert keeper.is_failing and keeper.errors == 1 and keeper.access(text.encode())
-    assert "No such file" in caplog.text and "stay in force" in caplog.text
+    cache.reload(), cache.reload()
+    assert cache.is_failing and cache.errors == 1 and cache.lookup(text.encode())
+    assert "No such file" in caplog.text and "stays in use" in caplog.text
     # The very same, as of a volume that is mounted again.
     os.rename(path.with_name("away"), path)
-    keeper._mark = (
-        (found := os.stat(path)).st_dev,
-        found.st_ino,
-        found.st_size,
-        found.st_mtime_ns,
-        found.st_ctime_ns,
-    )
-    keeper.look()
-    assert not keeper.is_failing and keeper.access(text.encode())
+    cache._marks = (file_mark(path),)
+    cache.reload()
+    assert not cache.is_failing and cache.lookup(text.encode())
 
 
 def test_a_broken_file_is_not_read_for_each_wrong_token(path, monkeypatch):
     text = add(path)
-    keeper = Keeper(path)
+    cache = TokenCache(path)
     path.write_text("{")
     reads = []
     real = token_file.read
     monkeypatch.setattr(token_file, "read", lambda name: reads.append(name) or real(name))
     for _ in range(20):
-        assert refusal(keeper, text[:-4].encode() + b"0000") in ("unknown",)
+        assert refusal(cache, text[:-4].encode() + b"0000") in ("unknown",)
     assert len(reads) == 1
-    keeper.look()
+    cache.reload()
     assert len(reads) == 2, "a look tries it again"
 
 
@@ -96,11 +91,11 @@ def test_a_certificate_that_could_not_be_read_once_is_taken_later(tmp_path, monk
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", failing)
-    kept.look(), kept.look()
+    kept.reload(), kept.reload()
     assert kept.is_failing and kept.errors == 1 and len(caplog.records) == 1
     monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", real)
     assert served(kept) == "one"
-    kept.look()
+    kept.reload()
     assert served(kept) == "two" and not kept.is_failing and kept.errors == 1
 
 
@@ -160,7 +155,7 @@ def test_a_lock_is_no_link_to_somewhere_and_follows_the_file_that_a_link_names(p
     precious.write_text("mine")
     lock = path.with_name("tokens.json.lock")
     lock.symlink_to(precious)
-    with pytest.raises(token_file.FileError, match=rf"its lock {lock}: "), token_file.changing(path):
+    with pytest.raises(token_file.FileError, match=rf"lock file {lock}: "), token_file.changing(path):
         pass
     assert precious.read_text() == "mine" and not path.exists()
     lock.unlink()
@@ -179,15 +174,15 @@ def test_a_lock_is_no_link_to_somewhere_and_follows_the_file_that_a_link_names(p
 
 def test_a_file_of_another_user_and_a_folder_of_others_are_told_of(path, monkeypatch):
     add(path)
-    assert token_file.warning(path) is None
+    assert token_file.permission_problem(path) is None
     for mode, is_told in ((0o775, True), (0o702, True), (0o755, False), (0o1777, False)):
         os.chmod(path.parent, mode)
-        assert bool(token_file.warning(path)) == is_told, oct(mode)
-        assert not is_told or "may replace it" in token_file.warning(path)
+        assert bool(token_file.permission_problem(path)) == is_told, oct(mode)
+        assert not is_told or "may replace it" in token_file.permission_problem(path)
     os.chmod(path.parent, 0o700)
     owner = os.stat(path).st_uid
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    assert ("belongs to user" in (token_file.warning(path) or "")) == (owner != 0)
+    assert ("belongs to user" in (token_file.permission_problem(path) or "")) == (owner != 0)
     real = os.stat
     monkeypatch.setattr(os, "geteuid", lambda: 0)
 
@@ -197,4 +192,4 @@ def test_a_file_of_another_user_and_a_folder_of_others_are_told_of(path, monkeyp
         return os.stat_result(found)
 
     monkeypatch.setattr(os, "stat", of_another)
-    assert "belongs to user 1234" in token_file.warning(path)
+    assert "belongs to user 1234" in token_file.permission_problem(path)

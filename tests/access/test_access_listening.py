@@ -9,7 +9,8 @@ import pytest
 from support.servers.certificates import Authority
 from support.servers.served import served
 
-from goodput.access.listening import Certificate, Refused, check, is_loopback
+from goodput.access.certificate import Certificate
+from goodput.access.listening import Refused, check_options, is_loopback
 from goodput.access.options import add_options
 
 
@@ -25,8 +26,8 @@ PLAIN, PUBLIC = ("--insecure-http",), ("--metrics-public",)
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
 def test_loopback_needs_nothing(host):
-    check(options(), host)
-    check(options(), host, only_metrics=True)
+    check_options(options(), host)
+    check_options(options(), host, only_metrics=True)
 
 
 @pytest.mark.parametrize(
@@ -35,24 +36,24 @@ def test_loopback_needs_nothing(host):
 def test_elsewhere_it_takes_authentication_and_tls(host):
     assert not is_loopback(host)
     for enough in ((*TOKENS, *TLS), (*TLS, *CA), (*TOKENS, *TLS, *CA), (*TOKENS, *PLAIN)):
-        check(options(*enough), host)
-        check(options(*enough), host, only_metrics=True)
+        check_options(options(*enough), host)
+        check_options(options(*enough), host, only_metrics=True)
     for too_little in ((), TLS, PLAIN, PUBLIC, (*PLAIN, *PUBLIC), (*TLS, *PUBLIC)):
         with pytest.raises(Refused) as refused:
-            check(options(*too_little), host)
+            check_options(options(*too_little), host)
         for way in ("--tokens", "--client-ca", "proxy"):
             assert way in str(refused.value)
     with pytest.raises(Refused, match="--insecure-http"):
-        check(options(*TOKENS), host)
-    check(options(*PUBLIC), host, only_metrics=True)
+        check_options(options(*TOKENS), host)
+    check_options(options(*PUBLIC), host, only_metrics=True)
     with pytest.raises(Refused, match="--metrics-public"):
-        check(options(), host, only_metrics=True)
+        check_options(options(), host, only_metrics=True)
 
 
 def test_halves_of_tls_are_refused_everywhere():
     for half in (TLS[:2], TLS[2:], CA, (*TOKENS, *CA)):
         with pytest.raises(Refused, match=r"go together|needs --tls-cert"):
-            check(options(*half), "127.0.0.1")
+            check_options(options(*half), "127.0.0.1")
 
 
 @pytest.fixture
@@ -69,20 +70,20 @@ def test_a_replaced_certificate_is_served_and_a_broken_one_is_not(tmp_path, auth
     kept = Certificate(str(cert), str(key))
     assert served(kept) == "one"
     shutil.copy(tmp_path / "cert1", cert)
-    kept.look()
+    kept.reload()
     assert (served(kept), kept.errors, kept.is_failing) == ("one", 1, True), "half of a pair"
     shutil.copy(tmp_path / "key1", key)
-    kept.look()
+    kept.reload()
     assert (served(kept), kept.errors, kept.is_failing) == ("two", 1, False)
-    assert caplog.records[-1].getMessage() == f"certificate {cert}: can be used again, and is served"
+    assert caplog.records[-1].getMessage() == f"{cert}: usable again and in use"
     os.unlink(key)
-    kept.look()
-    kept.look()
+    kept.reload()
+    kept.reload()
     assert (served(kept), kept.errors, kept.is_failing) == ("two", 2, True) and len(caplog.records) == 3
     shutil.copy(tmp_path / "key1", key)
     os.chmod(key, 0o644)
-    kept.look()
-    assert not kept.is_failing and "everybody on this machine may read it" in caplog.text
+    kept.reload()
+    assert not kept.is_failing and "every user of this machine may read it" in caplog.text
 
 
 def test_certificates_that_cannot_be_used(tmp_path, authority):
@@ -91,8 +92,8 @@ def test_certificates_that_cannot_be_used(tmp_path, authority):
     nothing = tmp_path / "nothing"
     nothing.write_text("")
     for arguments, complaint in (
-        ((cert, other), "belong together"),
-        ((str(nothing), key), "belong together"),
+        ((cert, other), "not a certificate and its key"),
+        ((str(nothing), key), "not a certificate and its key"),
         ((cert, str(tmp_path / "absent")), "No such file"),
         ((cert, key, str(nothing)), "--client-ca"),
         ((cert, key, str(tmp_path / "absent")), "--client-ca .*No such file"),
@@ -119,4 +120,4 @@ def test_a_key_that_others_may_read_is_told_of(authority, caplog):
     assert not caplog.records
     os.chmod(key, 0o644)
     Certificate(str(cert), str(key))
-    assert "everybody on this machine may read it" in caplog.text
+    assert "every user of this machine may read it" in caplog.text

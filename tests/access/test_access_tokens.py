@@ -1,4 +1,4 @@
-"""Tokens, their file and the keeper of those in force."""
+"""Tokens, their file and the cache of those in force."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.servers.tokens import add, refusal
 
 from goodput.access import token_file
-from goodput.access.token_cache import Denied, Keeper
+from goodput.access.token_cache import Denied, TokenCache
 from goodput.access.tokens import TEXT, TOKEN_CHARS_MAX, digest, make
 
 
@@ -75,13 +75,13 @@ def test_patterns_take_no_time_however_they_are_made():
     assert time.perf_counter() - began < 0.2
 
 
-# ---- The keeper
+# ---- The cache
 
 
 def test_who_has_a_token_gets_in_and_nobody_else(path):
     mine, other = add(path, "mine"), add(path, "other", "ingest")
-    keeper = Keeper(path)
-    assert keeper.access(mine.encode()).name == "mine" and keeper.access(other.encode()).scopes == ("ingest",)
+    cache = TokenCache(path)
+    assert cache.lookup(mine.encode()).name == "mine" and cache.lookup(other.encode()).scopes == ("ingest",)
     number = mine.split("_")[2]
     for text, reason in {
         "": "malformed",
@@ -97,61 +97,59 @@ def test_who_has_a_token_gets_in_and_nobody_else(path):
         "x" * 100_000: "malformed",
         "\xff\xfe": "malformed",
     }.items():
-        assert refusal(keeper, text.encode("latin-1")) == reason, text[:100]
+        assert refusal(cache, text.encode("latin-1")) == reason, text[:100]
 
 
 @pytest.fixture(scope="module")
-def keeper(tmp_path_factory):
+def cache(tmp_path_factory):
     path = tmp_path_factory.mktemp("any") / "tokens.json"
     add(path)
-    return Keeper(path)
+    return TokenCache(path)
 
 
 @given(body=st.binary(max_size=300))
-def test_no_bytes_are_a_token_by_chance_and_none_raise_anything_else(keeper, body):
-    assert refusal(keeper, body) in ("malformed", "unknown")
+def test_no_bytes_are_a_token_by_chance_and_none_raise_anything_else(cache, body):
+    assert refusal(cache, body) in ("malformed", "unknown")
 
 
 def test_a_token_opens_until_it_expires(path):
     text = add(path, expires=1000.0)
     now = [999.0]
-    keeper = Keeper(path, clock=lambda: now[0])
-    access = keeper.access(text.encode())
-    assert (keeper.counted(), keeper.next_expiry()) == ({"ingest": 0, "read": 1, "metrics": 0}, 1000.0)
+    cache = TokenCache(path, clock=lambda: now[0])
+    access = cache.lookup(text.encode())
+    assert (cache.count_by_scope(), cache.next_expiry()) == ({"ingest": 0, "read": 1, "metrics": 0}, 1000.0)
     now[0] = 1000.0
-    assert refusal(keeper, text.encode()) == "expired" and keeper.counted()["read"] == 0
-    assert keeper.next_expiry() is None
+    assert refusal(cache, text.encode()) == "expired" and cache.count_by_scope()["read"] == 0
+    assert cache.next_expiry() is None
     with pytest.raises(Denied):
-        keeper.still(access)
+        cache.refresh(access)
 
 
 def test_a_changed_file_is_taken_and_a_broken_one_is_not(path, caplog):
     first = add(path, "first")
-    keeper = Keeper(path)
+    cache = TokenCache(path)
     second = add(path, "second")
-    access = keeper.access(second.encode())
+    access = cache.lookup(second.encode())
     for content in (b"{", b"[]", b'{"version": 1, "tokens": [{}]}', b"\xff", b"[" * 100_000, b""):
         path.write_bytes(content)
-        keeper.look()
-        assert keeper.access(first.encode()).name == "first"
-    assert keeper.errors == 6 and len(caplog.records) == 6
-    keeper.look()
-    assert (keeper.errors, keeper.is_failing) == (6, True), "one file is told of once"
+        cache.reload()
+        assert cache.lookup(first.encode()).name == "first"
+    assert cache.errors == 6 and len(caplog.records) == 6
+    cache.reload()
+    assert (cache.errors, cache.is_failing) == (6, True), "one file is told of once"
     os.unlink(path)
-    keeper.look()
-    keeper.look()
-    assert keeper.errors == 7 and keeper.access(first.encode())
+    cache.reload()
+    cache.reload()
+    assert cache.errors == 7 and cache.lookup(first.encode())
     third = add(path, "third")
-    assert keeper.is_failing
-    keeper.look()
-    keeper.look()
-    assert (keeper.errors, keeper.is_failing) == (7, False)
-    assert [r.getMessage() for r in caplog.records[7:]] == [
-        f"token file {path}: can be used again; its 1 tokens are in force"
-    ]
-    assert keeper.access(third.encode()) and refusal(keeper, first.encode()) == "unknown"
+    assert cache.is_failing
+    cache.reload()
+    cache.reload()
+    assert (cache.errors, cache.is_failing) == (7, False)
+    assert [r.getMessage() for r in caplog.records[7:]] == [f"{path}: usable again and in use"]
+    assert cache.lookup(third.encode()) and refusal(cache, first.encode()) == "unknown"
     with pytest.raises(Denied) as denied:
-        keeper.still(access)
+        cache.refresh(access)
     assert denied.value.reason == "session"
     for text in (first, second, third):
         assert text not in caplog.text and text.rpartition("_")[2] not in caplog.text
@@ -164,13 +162,13 @@ def test_only_the_owner_can_read_the_file_and_its_mode_stays(path):
     previous = os.umask(0)
     try:
         add(path)
-        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600 and token_file.warning(path) is None
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600 and token_file.permission_problem(path) is None
         os.chmod(path, 0o640)
         add(path)
-        assert stat.S_IMODE(os.stat(path).st_mode) == 0o640 and token_file.warning(path) is None
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o640 and token_file.permission_problem(path) is None
         for mode, words in ((0o644, "may read"), (0o660, "may change"), (0o602, "may change")):
             os.chmod(path, mode)
-            assert words in token_file.warning(path)
+            assert words in token_file.permission_problem(path)
         os.chmod(path, 0o666)
         add(path)
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o640
@@ -207,9 +205,9 @@ def test_a_token_survives_the_file(path):
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"id": "xyz"}, "token 1: id is"), ({"sha256": "00"}, "sha256 is"), ({"sha256": "zz" * 32}, "sha256 is wrong"),
+        ({"id": "xyz"}, "token 1: id is"), ({"sha256": "00"}, "sha256 is"), ({"sha256": "zz" * 32}, "sha256 is"),
         ({"scope": "root"}, "scope 'root'"), ({"runs": "*"}, "runs is"), ({"runs": [1]}, "runs is"),
-        ({"runs": []}, "0 patterns"), ({"expires": "soon"}, "expires is"), ({"expires": float("nan")}, "expires is"),
+        ({"runs": []}, "0 run patterns"), ({"expires": "soon"}, "expires is"), ({"expires": float("nan")}, "expires is"),
         ({"expires": True}, "expires is"), ({"name": 5}, "name is"), ({"tenant": 5}, "tenant is"),
         ({"tenant": "*"}, "tenant '*'"),
     ],
@@ -230,8 +228,8 @@ def test_other_files_that_cannot_be_used(path):
         token_file.read(path)
     for content, complaint in (
         ('{"version": 2, "tokens": []}', "version 1"),
-        ('{"version": 1}', "want a list"),
-        ('{"version": 1, "tokens": [5]}', "token 1: no object"),
+        ('{"version": 1}', "expected a list"),
+        ('{"version": 1, "tokens": [5]}', "token 1: not an object"),
     ):
         path.write_text(content)
         with pytest.raises(token_file.FileError, match=complaint):
@@ -241,5 +239,5 @@ def test_other_files_that_cannot_be_used(path):
     document = json.loads(path.read_text())
     document["tokens"] *= 2
     path.write_text(json.dumps(document))
-    with pytest.raises(token_file.FileError, match="one id"):
+    with pytest.raises(token_file.FileError, match="the same id"):
         token_file.read(path)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.deploy.deploy_words import DEPLOY
 
-from goodput.access.listening import Certificate
+from goodput.access.certificate import Certificate
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_a_server_takes_them_and_a_renewed_one_is_of_the_same_authority(made):
     kept = Certificate(*map(str, (folder / "head.crt", folder / "head.key", folder / "ca.crt")))
     authority, before = (folder / "ca.crt").read_bytes(), (folder / "head.crt").read_bytes()
     made("head")
-    kept.look()
+    kept.reload()
     assert kept.errors == 0 and (folder / "head.crt").read_bytes() != before
     assert (folder / "ca.crt").read_bytes() == authority
     context = ssl.create_default_context(cafile=folder / "ca.crt")

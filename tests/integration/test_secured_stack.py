@@ -305,10 +305,7 @@ def test_node_check_says_whether_pushes_are_accepted(stack):
 
     assert finding(*right)["status"] == "ok"
     refused = finding(*wrong)
-    assert (
-        refused["status"] == "failed"
-        and "HTTP 403: the token prometheus is of scope read" in refused["detail"]
-    )
+    assert refused["status"] == "failed" and "HTTP 403: token prometheus has scope read" in refused["detail"]
 
 
 # ---- Certificates of clients

@@ -1,11 +1,7 @@
-"""The agent's HTTP server: `/metrics`, `/healthz`, and `/` with links to them.
+"""The agent's HTTP server: /metrics, /healthz, and / with links to them.
 
-In: a function that gives the exposition, one that says what is wrong, and a gate that says who may read and whether TLS
-is spoken. Out: answers to GET and HEAD. A
-client that hangs has a thread of its own and IDLE_SECONDS_MAX between two bytes; of more than CONNECTIONS_MAX
-clients the one connected longest is cut off, so that slow ones cannot keep Prometheus out.
-
-It does not know what it serves.
+A client that hangs occupies a thread of its own for IDLE_SECONDS_MAX between two bytes. Of more than CONNECTIONS_MAX
+clients the one connected longest is disconnected, so slow clients cannot keep Prometheus out.
 
     server = Server(agent.exposition, agent.health, ("127.0.0.1", 0)); server.start(); print(server.url)
 """
@@ -20,7 +16,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from goodput.access.listening import is_loopback
-from goodput_exporters.server.authentication import Gate
+from goodput_exporters.server.authentication import NodeAuthenticator
 
 log = logging.getLogger("goodput.node")
 
@@ -28,7 +24,7 @@ CONNECTIONS_MAX = 32
 IDLE_SECONDS_MAX = 30.0
 TEXT = "text/plain; charset=utf-8"
 METRICS = "text/plain; version=0.0.4; charset=utf-8"
-SECURITY = (
+SECURITY_HEADERS = (
     ("X-Content-Type-Options", "nosniff"),
     (
         "Content-Security-Policy",
@@ -45,26 +41,26 @@ INDEX = b"""<!doctype html><html lang="en"><head><title>goodput node</title></he
 
 
 class Server:
-    """Serves until `stop`. `address` is (host, port); port 0 takes a free one, see `address` and `url`."""
+    """Serves until `stop`. `address` is (host, port); with port 0 a free one is chosen, see `address` and `url`."""
 
     def __init__(
         self,
         exposition: Callable[[], bytes],
         health: Callable[[], str | None],
         address: tuple[str, int] = ("127.0.0.1", 0),
-        gate: Gate | None = None,
+        authenticator: NodeAuthenticator | None = None,
     ):
-        gate = gate or Gate()
-        answers = {
+        authenticator = authenticator or NodeAuthenticator()
+        attributes = {
             "exposition": staticmethod(exposition),
             "health": staticmethod(health),
-            "gate": gate,
+            "authenticator": authenticator,
             "is_on_loopback": is_loopback(address[0]),
         }
-        server = Listening6 if ":" in address[0] else Listening
-        self._server = server(address, type("NodeHandler", (Handler,), answers))
-        self._server.gate = gate
-        self._scheme = "https" if gate.context else "http"
+        server = BoundedServer6 if ":" in address[0] else BoundedServer
+        self._server = server(address, type("NodeHandler", (Handler,), attributes))
+        self._server.authenticator = authenticator
+        self._scheme = "https" if authenticator.ssl_context else "http"
         serve = self._server.serve_forever
         self._thread = threading.Thread(target=serve, args=(0.5,), name="http", daemon=True)
 
@@ -91,23 +87,22 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "goodput", ""
     timeout = IDLE_SECONDS_MAX
-    # Without it the body waits for the client's delayed acknowledgement of the headers.
+    # Otherwise the body waits for the client's delayed acknowledgement of the headers.
     disable_nagle_algorithm = True
     exposition: Callable[[], bytes]
     health: Callable[[], str | None]
-    gate: Gate
+    authenticator: NodeAuthenticator
     is_on_loopback: bool
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        refusal = None if path == "/healthz" else self._refusal()
-        if refusal:
-            self._answer(refusal[0], TEXT, f"{refusal[1]}\n".encode())
-        elif path == "/metrics":
-            self._metrics()
-        elif path == "/healthz":
+        if path == "/healthz":
             problem = self.health()
             self._answer(503 if problem else 200, TEXT, f"{problem or 'ok'}\n".encode())
+        elif denied := self._denial():
+            self._answer(denied.status, TEXT, f"{denied}\n".encode())
+        elif path == "/metrics":
+            self._metrics()
         elif path == "/":
             self._answer(200, "text/html; charset=utf-8", INDEX)
         else:
@@ -115,22 +110,16 @@ class Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
-    def _refusal(self) -> tuple[int, str] | None:
-        hosts = self.headers.get_all("Host", [])
-        misnamed = self.gate.misnamed(hosts) if self.is_on_loopback else None
-        return misnamed or self.gate.refusal(self._authorization())
-
-    def _authorization(self) -> str | None:
-        """None where the header is absent, and what is no token where it is there twice."""
-        found = self.headers.get_all("Authorization", [])
-        return found[0] if len(found) == 1 else "twice" if found else None
+    def _denial(self):
+        hosts, authorizations = (self.headers.get_all(name, []) for name in ("Host", "Authorization"))
+        return self.authenticator.denial(hosts, authorizations, self.is_on_loopback)
 
     def _metrics(self) -> None:
         try:
             body = self.exposition()
         except Exception:
-            log.exception("no exposition")
-            self._answer(500, TEXT, b"no exposition, see the agent's log\n")
+            log.exception("/metrics failed")
+            self._answer(500, TEXT, b"internal error; see the agent's log\n")
             return
         self._answer(200, METRICS, body)
 
@@ -138,7 +127,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
-        for name, value in SECURITY:
+        for name, value in SECURITY_HEADERS:
             self.send_header(name, value)
         if status == 401:
             self.send_header("WWW-Authenticate", 'Bearer realm="goodput"')
@@ -150,66 +139,68 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-class Listening(ThreadingHTTPServer):
+class BoundedServer(ThreadingHTTPServer):
+    """At most CONNECTIONS_MAX connections, TLS where the authenticator has a certificate."""
+
     daemon_threads = True
     block_on_close = False
     request_queue_size = 64
-    gate: Gate
+    authenticator: NodeAuthenticator
 
     def __init__(self, address: tuple[str, int], handler: type):
-        self._open: dict[int, socket.socket] = {}  # oldest first
-        self._open_lock = threading.Lock()
+        self._connections: dict[int, socket.socket] = {}  # oldest first
+        self._connections_lock = threading.Lock()
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        # HTTPServer's own asks the name service who we are, which can take many seconds.
+        # HTTPServer's own looks up this host's name, which can take many seconds.
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]
 
     def get_request(self):
-        """The handshake comes with the first byte that is read, in the client's own thread and within its time."""
+        """The TLS handshake happens at the first read: in the client's own thread and within its timeout."""
         request, client_address = super().get_request()
-        if self.gate.context:
+        context = self.authenticator.ssl_context
+        if context:
             request.settimeout(IDLE_SECONDS_MAX)
-            hello = {"server_side": True, "do_handshake_on_connect": False, "suppress_ragged_eofs": True}
-            request = self.gate.context.wrap_socket(request, **hello)
+            request = context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
         return request, client_address
 
     def service_actions(self) -> None:
         try:
-            self.gate.look()
+            self.authenticator.reload()
         except Exception:
-            log.exception("looking at tokens and certificates failed")
+            log.exception("reloading tokens and certificates failed")
 
     def process_request(self, request, client_address) -> None:
-        with self._open_lock:
-            if len(self._open) >= CONNECTIONS_MAX:
-                cut(self._open.pop(next(iter(self._open))))
-            self._open[id(request)] = request
+        with self._connections_lock:
+            if len(self._connections) >= CONNECTIONS_MAX:
+                disconnect(self._connections.pop(next(iter(self._connections))))
+            self._connections[id(request)] = request
         super().process_request(request, client_address)
 
     def shutdown_request(self, request) -> None:
-        with self._open_lock:
-            self._open.pop(id(request), None)
+        with self._connections_lock:
+            self._connections.pop(id(request), None)
         super().shutdown_request(request)
 
     def server_close(self) -> None:
         super().server_close()
-        with self._open_lock:
-            for request in self._open.values():
-                cut(request)
-            self._open.clear()
+        with self._connections_lock:
+            for request in self._connections.values():
+                disconnect(request)
+            self._connections.clear()
 
     def handle_error(self, request, client_address) -> None:
-        pass  # A client that went away is its own affair.
+        pass  # The client disconnected.
 
 
-class Listening6(Listening):
+class BoundedServer6(BoundedServer):
     address_family = socket.AF_INET6
 
 
-def cut(request: socket.socket) -> None:
-    """End a connection from outside its thread, which then sees the end of the stream."""
+def disconnect(request: socket.socket) -> None:
+    """End a connection from another thread; its own thread sees the end of the stream."""
     try:
         request.shutdown(socket.SHUT_RDWR)
     except OSError:

@@ -1,5 +1,4 @@
-"""Who may do what over the network: tokens, their file, and where one may listen.
+"""Network access: bearer tokens, the token file, TLS certificates and safe listen addresses.
 
-In: a token file, certificates, what a request brings. Out: an Access, or Denied with one word why. The aggregator and
-the node agent both ask here. The standard library alone; it knows no HTTP framework and no run.
+The aggregator and the node agent share these checks. Standard library only.
 """

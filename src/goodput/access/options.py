@@ -1,17 +1,34 @@
-"""The options of a command that listens, the same for all of them. It imports nothing, since every command reads it."""
+"""Command-line options shared by the commands that listen. Imports only argparse: every command loads it."""
 
 from __future__ import annotations
 
+import argparse
+
 
 def add_options(add) -> None:
-    """The options of a server, the same for every command that listens."""
-    add("--tokens", metavar="FILE", help="ask for tokens; `goodput token create` makes the file")
-    add("--tls-cert", metavar="FILE", help="speak TLS with this certificate (PEM, with its chain)")
+    """Add the options for tokens and TLS with a parser's or group's `add_argument`."""
+    add(
+        "--tokens",
+        metavar="FILE",
+        help="require bearer tokens from this file (see `goodput token create --help`)",
+    )
+    add("--tls-cert", metavar="FILE", help="serve TLS with this certificate (PEM, with its chain)")
     add("--tls-key", metavar="FILE", help="the certificate's key (PEM, not encrypted)")
     add("--client-ca", metavar="FILE",
-        help="let in only who has a certificate of this authority; with --tokens both are needed, without it the "
-        "certificate opens everything")  # fmt: skip
+        help="require client certificates of this authority; with --tokens both are required, without --tokens a "
+        "certificate gives full access")  # fmt: skip
     add("--insecure-http", action="store_true",
-        help="listen without TLS on other addresses than loopback: a proxy in front speaks it, or the network is "
-        "trusted")  # fmt: skip
-    add("--metrics-public", action="store_true", help="no token is needed for /metrics")
+        help="allow plain HTTP on other addresses than loopback: a proxy terminates TLS, or the network is trusted")  # fmt: skip
+    add("--metrics-public", action="store_true", help="serve /metrics without a token")
+
+
+def listen_address(text: str) -> tuple[str, int]:
+    """(host, port) from HOST:PORT or [IPV6]:PORT, for argparse."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise argparse.ArgumentTypeError(f"{text!r}: put an IPv6 address in brackets, such as [::1]:9470")
+    if not colon or not (port.isascii() and port.isdigit() and int(port[:6]) < 65536):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected ADDRESS:PORT with a port from 0 to 65535")
+    return host, int(port)

@@ -1,9 +1,7 @@
-"""The token file: JSON with the hash of each token, readable by its owner alone.
+"""The token file: JSON with the SHA-256 of each token, mode 0600.
 
-In: a path. Out: Tokens; and a changed file, which takes the old one's place at once or not at all; and in the same way
-a file with one token's text, for whoever brings it. FileError says
-what is wrong and in which entry, and never what an entry holds. No secret is in the token file; who can write it can let
-anybody in, and who can read it learns names and scopes.
+It contains no secret. Whoever can write it can grant access; whoever can read it learns names and scopes.
+A change replaces the file atomically. Error texts name the file and entry, never the entry's content.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
 
-from goodput.access.tokens import ID, Token, check
+from goodput.access.tokens import ID, SHA256, Token, check
 
 VERSION = 1
 BYTES_MAX = 4 << 20
@@ -25,133 +23,132 @@ TOKENS_MAX = 10_000
 LOCK_SECONDS_MAX = 5.0
 
 
-class FileError(Exception):
-    """A token file that cannot be used; the text says what and where."""
+class FileError(ValueError):
+    """A token file that cannot be used; the text says what is wrong and where."""
 
 
 def read(path: str) -> list[Token]:
-    """The tokens in a file. Raises FileError."""
+    """The tokens of a file. Raises FileError."""
     try:
         with open(path, "rb") as file:
             body = file.read(BYTES_MAX + 1)
     except OSError as error:
         raise FileError(f"token file {path}: {error.strerror}") from None
     if len(body) > BYTES_MAX:
-        raise FileError(f"token file {path}: over {BYTES_MAX} bytes")
+        raise FileError(f"token file {path}: larger than {BYTES_MAX} bytes")
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
-        raise FileError(f"token file {path}: no JSON; `goodput token create` makes one") from None
+        raise FileError(f"token file {path}: not JSON; `goodput token create` makes one") from None
     if not isinstance(document, dict) or document.get("version") != VERSION:
-        raise FileError(f"token file {path}: no token file of version {VERSION}")
+        raise FileError(f"token file {path}: not a token file of version {VERSION}")
     entries = document.get("tokens")
     if not isinstance(entries, list) or len(entries) > TOKENS_MAX:
-        raise FileError(f"token file {path}: want a list of at most {TOKENS_MAX} tokens")
-    found = [_token(entry, f"token file {path}: token {i + 1}") for i, entry in enumerate(entries)]
-    if len({token.id for token in found}) < len(found):
-        raise FileError(f"token file {path}: two tokens have one id")
-    return found
+        raise FileError(f"token file {path}: expected a list of at most {TOKENS_MAX} tokens")
+    tokens = [_token(entry, f"token file {path}: token {i + 1}") for i, entry in enumerate(entries)]
+    if len({token.id for token in tokens}) < len(tokens):
+        raise FileError(f"token file {path}: two tokens have the same id")
+    return tokens
 
 
-def warning(path: str) -> str | None:
-    """What is unsafe about a file with secrets or hashes: None, or that others may read, change or replace it."""
+def permission_problem(path: str) -> str | None:
+    """Why a file with secrets or hashes is unsafe: others may read, change or replace it. None if it is safe."""
     target = os.path.realpath(path)
     try:
-        found, folder = os.stat(target), os.stat(os.path.dirname(target))
+        status, folder = os.stat(target), os.stat(os.path.dirname(target))
     except OSError:
         return None
-    mode = found.st_mode
-    if found.st_uid not in (0, os.geteuid()):
-        return f"{path}: it belongs to user {found.st_uid}, who may change it; chown it to who runs this, or to root"
-    # In a sticky folder, as /tmp and those that Kubernetes mounts, nobody can replace what is another's.
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_uid not in (0, os.geteuid()):
+        return f"{path}: belongs to user {status.st_uid}, who may change it; chown it to this user or root"
+    # In a sticky folder (/tmp, Kubernetes mounts) nobody can replace another user's file.
     if folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not folder.st_mode & stat.S_ISVTX:
         return (
-            f"{path}: others may replace it, since they may write into its folder {os.path.dirname(target)} "
-            f"(mode {stat.S_IMODE(folder.st_mode):04o}); chmod go-w that"
+            f"{path}: others may replace it, because its folder {os.path.dirname(target)} is writable for them "
+            f"(mode {stat.S_IMODE(folder.st_mode):04o}); chmod go-w the folder"
         )
-    # A group is how a service without a user of its own is let in, as Kubernetes does with its secrets.
+    # Group read is allowed: Kubernetes gives a service access to its secrets by group.
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"{path}: others than its owner may change it (mode {stat.S_IMODE(mode):04o}); chmod 600 it"
+        return f"{path}: others may change it (mode {mode:04o}); chmod 600 it"
     if mode & stat.S_IROTH:
-        return f"{path}: everybody on this machine may read it (mode {stat.S_IMODE(mode):04o}); chmod 600 it"
+        return f"{path}: every user of this machine may read it (mode {mode:04o}); chmod 600 it"
     return None
 
 
 @contextmanager
 def changing(path: str):
-    """The list of tokens, to be changed; it is written when the block ends without an exception.
+    """The list of tokens, to be modified; written when the block ends without an exception.
 
-    Two of these on one file wait for each other, LOCK_SECONDS_MAX at most. A file that is not there is an empty list.
+    Concurrent changes wait for each other, at most LOCK_SECONDS_MAX. A missing file is an empty list.
     """
-    name = f"{os.path.realpath(path)}.lock"
-    lock = _locked(path, name)
+    lock_path = f"{os.path.realpath(path)}.lock"
+    lock = _wait_for_lock(path, lock_path)
     try:
         tokens = read(path) if os.path.exists(path) else []
         yield tokens
-        _write(path, tokens)
+        if len(tokens) > TOKENS_MAX:
+            raise FileError(f"token file {path}: at most {TOKENS_MAX} tokens")
+        entries = [_entry(token) for token in tokens]
+        with replacing(path, json.dumps({"version": VERSION, "tokens": entries}, indent=1)):
+            pass
     finally:
         with suppress(OSError):
-            os.unlink(name)
+            os.unlink(lock_path)
         os.close(lock)
 
 
-def _locked(path: str, name: str) -> int:
-    """The lock beside the token file, held. The folder would not do: everybody who can read it could lock it."""
-    until = time.monotonic() + LOCK_SECONDS_MAX
+def _wait_for_lock(path: str, lock_path: str) -> int:
+    """The descriptor of the held lock. A lock file, since anyone who can read the folder could flock the folder."""
+    deadline = time.monotonic() + LOCK_SECONDS_MAX
     while True:
         try:
-            number = _lock(name)
+            lock = _try_lock(lock_path)
         except OSError as error:
-            raise FileError(f"token file {path}: its lock {name}: {error.strerror}") from None
-        if number is not None:
-            return number
-        if time.monotonic() >= until:
+            raise FileError(f"token file {path}: lock file {lock_path}: {error.strerror}") from None
+        if lock is not None:
+            return lock
+        if time.monotonic() >= deadline:
             raise FileError(
-                f"token file {path}: {name} is locked by another process (fuser {name} says which)"
+                f"token file {path}: {lock_path} is locked by another process (find it with fuser {lock_path})"
             )
         time.sleep(0.02)
 
 
-def _lock(name: str) -> int | None:
-    """One try; None where somebody else has it. It is gone when they are done, so ours must be the one that is there."""
-    number = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+def _try_lock(lock_path: str) -> int | None:
+    """One attempt; None if another process holds it.
+
+    The holder deletes the file, so the locked file must still be the one at this path.
+    """
+    lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(number), os.stat(name, follow_symlinks=False)):
-            return number
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(lock), os.stat(lock_path, follow_symlinks=False)):
+            return lock
     except (BlockingIOError, FileNotFoundError):
         pass
     except OSError:
-        os.close(number)
+        os.close(lock)
         raise
-    os.close(number)
+    os.close(lock)
     return None
-
-
-def _write(path: str, tokens: list[Token]) -> None:
-    if len(tokens) > TOKENS_MAX:
-        raise FileError(f"token file {path}: {TOKENS_MAX} tokens at most")
-    text = json.dumps({"version": VERSION, "tokens": [_entry(token) for token in tokens]}, indent=1)
-    with replacing(path, text):
-        pass
 
 
 @contextmanager
 def replacing(path: str, text: str):
-    """A file with this text and mode 0600, which takes the place of `path` when the block ends without an exception.
+    """Write a file of mode 0600 that replaces `path` when the block ends without an exception.
 
-    One that was there keeps its owner and group, and of its mode what the group may. Raises FileError.
+    An existing file keeps its owner, group and group read permission. Raises FileError.
     """
     target = os.path.realpath(path)
     if os.path.exists(target) and not os.path.isfile(target):
-        raise FileError(f"token file {path}: it is no plain file")
+        raise FileError(f"token file {path}: not a regular file")
     part = None
     try:
-        # Made with mode 0600, so that there is no moment in which others may read it.
+        # mkstemp creates it with mode 0600: others can read it at no moment.
         number, part = tempfile.mkstemp(prefix=".tokens-", dir=os.path.dirname(target))
         with os.fdopen(number, "w") as file:
             if os.path.exists(target):
-                _keep_owner(target, file.fileno())
+                _copy_owner(target, file.fileno())
             file.write(text + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -164,8 +161,8 @@ def replacing(path: str, text: str):
             os.unlink(part)
 
 
-def _keep_owner(path: str, number: int) -> None:
-    """The new file for whom the old one was: root changes what a service reads."""
+def _copy_owner(path: str, number: int) -> None:
+    """Root may change a file that a service reads: keep it readable for that service."""
     before, now = os.stat(path), os.fstat(number)
     if (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid):
         os.fchown(number, before.st_uid, before.st_gid)
@@ -173,45 +170,40 @@ def _keep_owner(path: str, number: int) -> None:
 
 
 def _entry(token: Token) -> dict:
-    return {
-        "id": token.id,
-        "name": token.name,
-        "scope": token.scope,
-        "runs": list(token.runs),
-        "tenant": token.tenant,
-        "created": token.created,
-        "expires": token.expires,
-        "sha256": token.sha256.hex(),
-    }
+    return {**vars(token), "runs": list(token.runs), "sha256": token.sha256.hex()}
 
 
 def _token(entry, where: str) -> Token:
     if not isinstance(entry, dict):
-        raise FileError(f"{where}: no object")
+        raise FileError(f"{where}: not an object")
 
-    def field(name: str, is_right: Callable[[object], bool], default=None):
+    def field(name: str, is_valid: Callable[[object], bool], default=None):
         value = entry.get(name, default)
-        if not is_right(value):
+        if not is_valid(value):
             raise FileError(f"{where}: {name} is missing or wrong")
         return value
 
-    number = field("id", lambda value: isinstance(value, str) and bool(ID.fullmatch(value)))
+    token_id = field("id", lambda value: isinstance(value, str) and bool(ID.fullmatch(value)))
     name, scope = (field(key, lambda value: isinstance(value, str)) for key in ("name", "scope"))
-    runs = field(
-        "runs", lambda value: isinstance(value, list) and all(isinstance(run, str) for run in value), ["*"]
-    )
+    runs = field("runs", _is_list_of_text, ["*"])
     tenant = field("tenant", lambda value: value is None or isinstance(value, str))
-    created, expires = (
-        field("created", _is_time, 0.0),
-        field("expires", lambda value: value is None or _is_time(value)),
-    )
+    created = field("created", _is_time, 0.0)
+    expires = field("expires", lambda value: value is None or _is_time(value))
+    sha256 = bytes.fromhex(field("sha256", _is_sha256))
     try:
-        sha256 = bytes.fromhex(field("sha256", lambda value: isinstance(value, str) and len(value) == 64))
         check(name, scope, runs, tenant)
     except ValueError as error:
-        raise FileError(f"{where}: {'sha256 is wrong' if 'fromhex' in str(error) else error}") from None
-    return Token(number, name, scope, sha256, tuple(runs), tenant, created, expires)
+        raise FileError(f"{where}: {error}") from None
+    return Token(token_id, name, scope, sha256, tuple(runs), tenant, created, expires)
+
+
+def _is_list_of_text(value) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def _is_time(value) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e11
+
+
+def _is_sha256(value) -> bool:
+    return isinstance(value, str) and bool(SHA256.fullmatch(value))

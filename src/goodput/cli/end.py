@@ -17,7 +17,7 @@ from datetime import datetime
 from urllib.parse import quote
 
 from goodput.cli import loading
-from goodput.cli.node import FILES, aggregator, given, seconds, variable_of
+from goodput.cli.node import FILES, path, seconds, url, variable_of
 
 REASONS = ("finished", "failed", "cancelled")
 TIMEOUT_SECONDS, AGAIN_SECONDS = 20.0, 2.0
@@ -47,17 +47,17 @@ def add_parser(subparsers) -> None:
     add("--at", metavar="TIME", type=moment,
         help="no rank ended before this, as in 2026-05-01T08:30:00Z or in unix seconds (default: when each was last "
         "seen alive)")  # fmt: skip
-    add("--wait", metavar="SECONDS", type=seconds, default=60.0,
+    add("--wait", metavar="SECONDS", type=seconds(0), default=60.0,
         help="how long to wait for ranks that are still seen alive (default: %(default)s)")  # fmt: skip
     add("--force", action="store_true",
         help="end it though ranks are seen alive, as they are until their agent looks again; ranks that are still "
         "alive a minute later go on")  # fmt: skip
-    add("--aggregator", metavar="URL", type=aggregator, default=os.environ.get("GOODPUT_AGGREGATOR") or None,
+    add("--aggregator", metavar="URL", type=url, default=os.environ.get("GOODPUT_AGGREGATOR") or None,
         help="whom to tell (default: $GOODPUT_AGGREGATOR)")  # fmt: skip
     for option, text in FILES.items():
         variable = variable_of(option)
-        add(option, metavar="FILE", type=given, default=os.environ.get(variable) or None,
-            help=f"{text.partition(', read anew')[0]} (default: ${variable})")  # fmt: skip
+        add(option, metavar="FILE", type=path, default=os.environ.get(variable) or None,
+            help=f"{text.partition('; read again')[0]} (default: ${variable})")  # fmt: skip
     add("--json", action="store_true", help="print the aggregator's answer")
     parser.set_defaults(call=call)
 

@@ -1,7 +1,6 @@
-"""`goodput node`: the agent of one node. It reads rank pages, serves /metrics and pushes to an aggregator.
+"""`goodput node`: run the agent of this node, which reads rank pages, serves /metrics and pushes to an aggregator.
 
-In: the command line. Out: exit status 0 (stopped, or `--once` printed), 1 (it failed), 2 (a wrong call).
-The agent itself is goodput_exporters, imported only when the command runs.
+The agent itself is goodput_exporters, imported when the command runs.
 """
 
 from __future__ import annotations
@@ -12,145 +11,124 @@ import os
 import sys
 from urllib.parse import urlsplit
 
-from goodput.access.options import add_options
+from goodput.access.options import add_options, listen_address
 from goodput.cli import loading
 from goodput.rank_page import page
 
-DEFAULT_ADDRESS = "127.0.0.1:9470"
 SECONDS_MAX = 86_400.0
 GPUS_MAX = 256
 GPU_DRIVERS = ("nvml", "dcgm", "amd", "dcgm_endpoint")
 EXAMPLE = """examples:
-  goodput node                                             serve what this node's ranks report
-  goodput node --aggregator https://goodput.internal:9471 --token-file FILE   and push it
-  goodput node --aggregator URL --py-spy                   and the stack of a rank that hangs, when asked
+  goodput node                                             serve the series of this node and its ranks
+  goodput node --aggregator https://goodput.internal:9471 --token-file FILE   and push reports
+  goodput node --aggregator URL --py-spy                   and the stacks of ranks that hang
   goodput node --once                                      print one exposition and exit
-  goodput node --check                                     what can be seen on this node, what not, and why
+  goodput node --check                                     print what can be measured on this node and why not
 """
+# Secrets are passed as files: every user of the node can read command lines.
+FILES = {
+    "--token-file": "token of scope ingest for the aggregator; read again for each push",
+    "--ca-file": "certificate authorities (PEM) to trust for an https aggregator, instead of the system's",
+    "--client-cert": "this node's certificate (PEM, with its chain), if the aggregator requires one",
+    "--client-key": "the key of --client-cert (PEM, not encrypted)",
+}
 
 
 def add_parser(subparsers) -> None:
     parser = subparsers.add_parser(
         "node",
         help="run the agent of this node",
-        description="Read this node's rank pages and counters, serve them, push them to the aggregator.",
+        description="Read this node's rank pages and counters, serve them to Prometheus, push them to the aggregator.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--directory", type=given, default=page.default_directory(),
-        help="of the rank pages (default: %(default)s)")  # fmt: skip
-    add("--listen", metavar="ADDRESS:PORT", type=address, default=DEFAULT_ADDRESS,
-        help="where to serve; port 0 takes a free one (default: %(default)s)")  # fmt: skip
-    add("--aggregator", metavar="URL", type=aggregator, default=os.environ.get("GOODPUT_AGGREGATOR") or None,
-        help="where to push (default: $GOODPUT_AGGREGATOR, else nowhere)")  # fmt: skip
+    add("--directory", type=path, default=page.default_directory(),
+        help="folder of the rank pages (default: %(default)s)")  # fmt: skip
+    add("--listen", metavar="ADDRESS:PORT", type=listen_address, default="127.0.0.1:9470",
+        help="address to serve on; port 0 takes a free one (default: %(default)s)")  # fmt: skip
+    add("--aggregator", metavar="URL", type=url, default=os.environ.get("GOODPUT_AGGREGATOR") or None,
+        help="push reports to this aggregator (default: $GOODPUT_AGGREGATOR, else none)")  # fmt: skip
     for option, text in FILES.items():
         variable = variable_of(option)
-        add(option, metavar="FILE", type=given, default=os.environ.get(variable) or None,
+        add(option, metavar="FILE", type=path, default=os.environ.get(variable) or None,
             help=f"{text} (default: ${variable})")  # fmt: skip
-    add("--interval", metavar="SECONDS", type=interval, default=1.0,
-        help="between looks (default: %(default)s)")  # fmt: skip
-    add("--push-interval", metavar="SECONDS", type=interval, default=5.0,
-        help="between pushes (default: %(default)s)")  # fmt: skip
-    add("--grace", metavar="SECONDS", type=seconds, default=60.0,
+    add("--interval", metavar="SECONDS", type=seconds(0.01), default=1.0,
+        help="time between reads of the rank pages (default: %(default)s)")  # fmt: skip
+    add("--push-interval", metavar="SECONDS", type=seconds(0.01), default=5.0,
+        help="time between pushes (default: %(default)s)")  # fmt: skip
+    add("--grace", metavar="SECONDS", type=seconds(0), default=60.0,
         help="how long a dead rank's page is kept (default: %(default)s)")  # fmt: skip
     add("--py-spy", action="store_true",
-        help="when the aggregator finds that a rank of this node hangs, run `py-spy dump` on its process and send "
-        "the stack (function names, files and lines; no variables, no command line). Needs py-spy on this node "
-        "(pip install 'goodput-telemetry[stacks]') and the right to trace the process: root, CAP_SYS_PTRACE, or "
+        help="when the aggregator detects that a rank of this node hangs, run `py-spy dump` on its process and send "
+        "the stack (functions, files and lines; no variables, no command line). Needs py-spy on this node "
+        "(pip install 'goodput-telemetry[stacks]') and permission to trace the process: root, CAP_SYS_PTRACE, or "
         "the same user with kernel.yama.ptrace_scope=0 (default: off)")  # fmt: skip
-    add("--sysfs", metavar="ROOT", type=given, default="/sys", help="default: %(default)s")
-    add("--procfs", metavar="ROOT", type=given, default="/proc", help="default: %(default)s")
-    add("--path", metavar="DIR", type=given, action="append", default=[],
-        help="watch the file system of this directory (datasets, checkpoints); may be given several times. "
-        "Those of the network are watched anyway")  # fmt: skip
-    add(
-        "--gpus",
-        metavar="N",
-        type=count,
-        help="GPUs that this node should have (default: those on the PCI bus)",
-    )
-    add("--gpu-interval", metavar="SECONDS", type=gpu_interval, default=1.0,
-        help="between samples of the GPUs, 0.1 to 60 (default: %(default)s)")  # fmt: skip
+    add("--sysfs", metavar="ROOT", type=path, default="/sys", help="default: %(default)s")
+    add("--procfs", metavar="ROOT", type=path, default="/proc", help="default: %(default)s")
+    add("--path", metavar="DIR", type=path, action="append", default=[],
+        help="measure the file system of this directory (datasets, checkpoints); repeatable. Network file systems "
+        "are always measured")  # fmt: skip
+    add("--gpus", metavar="N", type=gpu_count,
+        help="number of GPUs this node should have (default: those on the PCI bus)")  # fmt: skip
+    add("--gpu-interval", metavar="SECONDS", type=seconds(0.1, 60), default=1.0,
+        help="time between samples of the GPUs, 0.1 to 60 (default: %(default)s)")  # fmt: skip
     add("--gpu-driver", metavar="NAME", action="append", choices=GPU_DRIVERS,
-        help="ask only these for GPUs: nvml, dcgm, amd, dcgm_endpoint (default: all there are)")  # fmt: skip
-    add("--dcgm-exporter", metavar="URL", type=aggregator,
-        help="the /metrics of a dcgm-exporter, where GPUs are not to be asked directly")  # fmt: skip
+        help="use only this driver: nvml, dcgm, amd or dcgm_endpoint; repeatable (default: all)")  # fmt: skip
+    add("--dcgm-exporter", metavar="URL", type=url,
+        help="read GPUs from this dcgm-exporter's /metrics instead of a driver")  # fmt: skip
     add("--once", action="store_true", help="print one exposition and exit; changes nothing on the node")
     add("--check", action="store_true",
-        help="print what can be seen on this node, what not and why, and exit (1 if something failed)")  # fmt: skip
-    add("--json", action="store_true", help="with --check: as JSON")
-    add_options(parser.add_argument_group("who may read /metrics here").add_argument)
+        help="print what can be measured on this node, what not and why; exit status 1 if something failed")  # fmt: skip
+    add("--json", action="store_true", help="with --check: print JSON")
+    add_options(parser.add_argument_group("access to /metrics").add_argument)
     parser.set_defaults(call=call)
 
 
-# Files and never their content: a command line can be read by everybody on the node.
-FILES = {
-    "--token-file": "for the aggregator: a file with an ingest token, read anew for each push",
-    "--ca-file": "for an aggregator with https: the authorities to believe (PEM), instead of the usual ones",
-    "--client-cert": "for an aggregator that asks for certificates: this node's (PEM, with its chain)",
-    "--client-key": "the key of --client-cert (PEM, not encrypted)",
-}
-
-
-def given(text: str) -> str:
-    """A path. An empty one is a variable that was not set, and would mean this folder, or none."""
+def path(text: str) -> str:
     if not text.strip():
-        raise argparse.ArgumentTypeError("it is empty; leave the option out for its default")
+        raise argparse.ArgumentTypeError("empty path; omit the option for its default")
     return text
 
 
-def address(text: str) -> tuple[str, int]:
-    """(host, port) from HOST:PORT or [IPV6]:PORT."""
-    host, colon, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise argparse.ArgumentTypeError(f"{text!r}: an IPv6 address goes in brackets, as in [::1]:9470")
-    if not colon or not (port.isascii() and port.isdigit() and int(port[:6]) < 65536):
-        raise argparse.ArgumentTypeError(f"{text!r}: want ADDRESS:PORT with a port of 0 to 65535")
-    return host, int(port)
-
-
-def aggregator(text: str) -> str:
+def url(text: str) -> str:
     try:
         parts = urlsplit(text)
-        usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port)
+        is_valid = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port)
     except ValueError:
-        usable = False
-    if usable and (parts.username or parts.password):
-        raise argparse.ArgumentTypeError("a password in an address is seen by all; want --token-file")
-    if not usable or parts.query or parts.fragment:
-        raise argparse.ArgumentTypeError(f"{text!r}: want a URL as in http://goodput.internal:9471")
+        is_valid = False
+    if is_valid and (parts.username or parts.password):
+        raise argparse.ArgumentTypeError(
+            "every user of this node can read a password in a URL; use --token-file"
+        )
+    if not is_valid or parts.query or parts.fragment:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a URL such as http://goodput.internal:9471")
     return text
 
 
-def seconds(text: str) -> float:
-    """A finite number of seconds from 0 to a day."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= SECONDS_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r}: want seconds, 0 to {SECONDS_MAX:.0f}")
-    return value
+def seconds(minimum: float, maximum: float = SECONDS_MAX):
+    """An argparse type: a number of seconds within these bounds."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not minimum <= value <= maximum:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected {minimum:g} to {maximum:g} seconds")
+        return value
+
+    return parse
 
 
-def interval(text: str) -> float:
-    value = seconds(text)
-    if value < 0.01:
-        raise argparse.ArgumentTypeError(f"{text!r}: want at least 0.01 seconds")
-    return value
-
-
-def count(text: str) -> int:
+def gpu_count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text[:6]) <= GPUS_MAX):
-        raise argparse.ArgumentTypeError(f"{text!r}: want a number of GPUs, 0 to {GPUS_MAX}")
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of GPUs from 0 to {GPUS_MAX}")
     return int(text)
 
 
-def drivers(arguments) -> tuple[str, ...] | None:
-    """Which GPU drivers to ask. On another tree than this node's the drivers of this node have nothing to say."""
+def gpu_drivers(arguments) -> tuple[str, ...] | None:
+    """The GPU drivers to use, None for all. This node's drivers do not describe another sysfs tree."""
     if arguments.gpu_driver:
         return tuple(dict.fromkeys(arguments.gpu_driver))
     if os.path.realpath(arguments.sysfs) != "/sys":
@@ -158,21 +136,8 @@ def drivers(arguments) -> tuple[str, ...] | None:
     return None
 
 
-def gpu_interval(text: str) -> float:
-    value = seconds(text)
-    if not 0.1 <= value <= 60:
-        raise argparse.ArgumentTypeError(f"{text!r}: want 0.1 to 60 seconds")
-    return value
-
-
 def call(arguments) -> int:
     """Run the agent until SIGTERM or SIGINT."""
-    if arguments.once and arguments.check:
-        _complain("--once and --check are two different things")
-        return 2
-    if arguments.json and not arguments.check:
-        _complain("--json goes with --check; --once prints the text format of Prometheus")
-        return 2
     try:
         with loading():
             import logging
@@ -180,32 +145,28 @@ def call(arguments) -> int:
             from goodput_exporters.agent import Agent
             from goodput_exporters.push.credentials import Credentials
             from goodput_exporters.push.stacks import find_py_spy
-            from goodput_exporters.server.authentication import Gate
     except ImportError as error:
-        _complain(f"{error}. The node agent needs: pip install 'goodput-telemetry[node]'")
+        _print_error(f"{error}. The node agent needs: pip install 'goodput-telemetry[node]'")
         return 1
     logging.basicConfig(level=logging.WARNING, format="goodput node: %(message)s", stream=sys.stderr)
-    _tell_of_empty_variables(arguments)
+    _warn_of_empty_variables(arguments)
     credentials = Credentials(*(getattr(arguments, name[2:].replace("-", "_")) for name in FILES))
+    is_running = not (arguments.once or arguments.check)
     try:
-        _check_files(arguments, credentials)
-        gate = Gate() if arguments.once or arguments.check else _gate(arguments)
+        _check_arguments(arguments, credentials)
+        authenticator = authenticator_of(arguments) if is_running else None
     except ValueError as error:
-        _complain(str(error))
+        _print_error(str(error))
         return 2
-    if arguments.py_spy:
-        if not arguments.aggregator:
-            _complain("--py-spy needs --aggregator: it is the one that asks for stacks")
-            return 2
-        if find_py_spy() is None:
-            _complain(
-                "py-spy is not installed, so no stack will be had: pip install 'goodput-telemetry[stacks]'"
-            )
+    if arguments.py_spy and find_py_spy() is None:
+        _print_error(
+            "py-spy is not installed, so no stacks are sent: pip install 'goodput-telemetry[stacks]'"
+        )
     agent = Agent(
         arguments.directory,
-        aggregator=None if arguments.once or arguments.check else arguments.aggregator,
+        aggregator=arguments.aggregator if is_running else None,
         credentials=credentials,
-        gate=gate,
+        authenticator=authenticator,
         interval_seconds=arguments.interval,
         push_interval_seconds=arguments.push_interval,
         grace_seconds=arguments.grace,
@@ -215,7 +176,7 @@ def call(arguments) -> int:
         gpus_expected=arguments.gpus,
         gpu_interval_seconds=arguments.gpu_interval,
         dcgm_endpoint=arguments.dcgm_exporter or "",
-        drivers=drivers(arguments),
+        drivers=gpu_drivers(arguments),
         paths=tuple(arguments.path),
     )
     if arguments.check:
@@ -230,27 +191,31 @@ def variable_of(option: str) -> str:
     return f"GOODPUT_{option.strip('-').replace('-', '_').upper()}"
 
 
-def _tell_of_empty_variables(arguments) -> None:
-    """An empty variable stands for none, as in a container's environment; somebody may have meant another."""
+def _warn_of_empty_variables(arguments) -> None:
+    """An empty variable counts as unset, which may not be what the user meant."""
     for option in ("--aggregator", *FILES):
-        if (
-            os.environ.get(variable_of(option)) == ""
-            and getattr(arguments, option[2:].replace("-", "_")) is None
-        ):
-            _complain(f"{variable_of(option)} is empty, and taken as not set")
+        is_unset = getattr(arguments, option[2:].replace("-", "_")) is None
+        if is_unset and os.environ.get(variable_of(option)) == "":
+            _print_error(f"warning: {variable_of(option)} is empty and treated as unset")
 
 
-def _check_files(arguments, credentials) -> None:
-    """Raise ValueError for what the agent could not show the aggregator, and for an address that is not safe."""
-    from goodput.access.listening import check
-    from goodput.access.token_file import warning
+def _check_arguments(arguments, credentials) -> None:
+    """Raise ValueError for contradictory options, unusable credentials, or an unsafe address."""
+    from goodput.access.listening import check_options
+    from goodput.access.token_file import permission_problem
     from goodput_exporters.push.credentials import Unreachable
 
+    if arguments.once and arguments.check:
+        raise ValueError("--once and --check exclude each other")
+    if arguments.json and not arguments.check:
+        raise ValueError("--json needs --check; --once prints the Prometheus text format")
+    if arguments.py_spy and not arguments.aggregator:
+        raise ValueError("--py-spy needs --aggregator, which requests the stacks")
     if bool(credentials.client_cert) != bool(credentials.client_key):
         raise ValueError("--client-cert and --client-key go together")
-    for path in filter(None, (credentials.token_file, credentials.client_key)):
-        if problem := warning(path):
-            _complain(f"warning: {problem}")
+    for name in filter(None, (credentials.token_file, credentials.client_key)):
+        if problem := permission_problem(name):
+            _print_error(f"warning: {problem}")
     try:
         credentials.headers()
         if (arguments.aggregator or "").startswith("https:"):
@@ -258,36 +223,29 @@ def _check_files(arguments, credentials) -> None:
     except Unreachable as error:
         raise ValueError(str(error)) from None
     if not arguments.once:
-        check(arguments, arguments.listen[0], only_metrics=True)
+        check_options(arguments, arguments.listen[0], only_metrics=True)
 
 
-def _gate(arguments):
-    """Who may read /metrics. Raises ValueError."""
-    from goodput.access.listening import certificate
-    from goodput.access.token_cache import Keeper
-    from goodput.access.token_file import FileError
-    from goodput_exporters.server.authentication import Gate
+def authenticator_of(arguments):
+    """The authenticator of /metrics. Raises ValueError."""
+    from goodput_exporters.server.authentication import NodeAuthenticator
 
-    try:
-        keeper = Keeper(arguments.tokens) if arguments.tokens and not arguments.metrics_public else None
-    except FileError as error:
-        raise ValueError(str(error)) from None
-    return Gate(
-        keeper, certificate(arguments), any_host=bool(arguments.client_ca or arguments.metrics_public)
-    )
+    is_public = arguments.metrics_public
+    any_host = bool(arguments.client_ca or is_public)
+    return NodeAuthenticator.from_options(arguments, use_tokens=not is_public, any_host=any_host)
 
 
 def _check(agent, arguments, credentials) -> int:
     import json
 
-    from goodput_exporters.check import check, text
+    from goodput_exporters.check import FAILED, check, text
 
     findings = check(agent, arguments.listen, arguments.aggregator, credentials)
     if arguments.json:
         print(json.dumps([finding._asdict() for finding in findings], indent=2))
     else:
         print(text(findings, sys.stdout.isatty() and not os.environ.get("NO_COLOR")))
-    return 1 if any(finding.status == "failed" for finding in findings) else 0
+    return 1 if any(finding.status == FAILED for finding in findings) else 0
 
 
 def _run(agent, arguments) -> int:
@@ -297,21 +255,21 @@ def _run(agent, arguments) -> int:
     from goodput_exporters.directory_lock import Refused
     from goodput_exporters.server.server import Server
 
-    _allow_files()
+    _raise_file_limit()
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     try:
-        server = Server(agent.exposition, agent.health, arguments.listen, agent.gate)
+        server = Server(agent.exposition, agent.health, arguments.listen, agent.authenticator)
     except (OSError, OverflowError) as error:
-        _complain(f"cannot listen on {arguments.listen[0]}:{arguments.listen[1]}: {error}")
+        _print_error(f"cannot listen on {arguments.listen[0]}:{arguments.listen[1]}: {error}")
         return 1
     try:
         agent.start()
         server.start()
-        _collect_seldom()
-        where = f"pushes to {arguments.aggregator}" if arguments.aggregator else "pushes nowhere"
-        print(f"goodput node: reads {arguments.directory}, serves {server.url}/metrics, {where}", flush=True)
+        _tune_garbage_collector()
+        target = f"pushes to {arguments.aggregator}" if arguments.aggregator else "pushes nowhere"
+        print(f"goodput node: reads {arguments.directory}, serves {server.url}/metrics, {target}", flush=True)
         while not stopping.wait(0.5) and agent.failure is None:
             pass
     except Refused as refusal:
@@ -320,13 +278,13 @@ def _run(agent, arguments) -> int:
         server.stop()
         agent.stop()
     if agent.failure:
-        _complain(agent.failure)
+        _print_error(agent.failure)
         return 1
     return 0
 
 
-def _collect_seldom() -> None:
-    """Spare each scrape, which makes thousands of short-lived objects, the search for cycles among all the others."""
+def _tune_garbage_collector() -> None:
+    """A scrape makes thousands of short-lived objects: keep collections from walking the permanent ones."""
     import gc
 
     gc.collect()
@@ -334,8 +292,8 @@ def _collect_seldom() -> None:
     gc.set_threshold(10_000, 20, 50)
 
 
-def _allow_files() -> None:
-    """One descriptor per page: raise the soft limit, which is 1024 on most systems, towards the hard one."""
+def _raise_file_limit() -> None:
+    """One descriptor per rank page: raise the soft limit (often 1024) towards the hard one."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -344,5 +302,5 @@ def _allow_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _complain(text: str) -> None:
+def _print_error(text: str) -> None:
     print(f"goodput node: {text}", file=sys.stderr)

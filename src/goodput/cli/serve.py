@@ -1,4 +1,4 @@
-"""`goodput serve`: the aggregator. On other addresses than loopback it asks for tokens, certificates, or both."""
+"""`goodput serve`: run the aggregator. Other addresses than loopback require tokens, client certificates, or both."""
 
 from __future__ import annotations
 
@@ -8,104 +8,96 @@ import os
 import socket
 import sys
 
-from goodput.access.options import add_options
+from goodput.access.options import add_options, listen_address
 
-DEFAULT_LISTEN = "127.0.0.1:9471"
+EXAMPLE = """examples:
+  goodput serve --listen 127.0.0.1:9471 --ledger sqlite:////var/lib/goodput/ledger.db
+  goodput serve --listen 0.0.0.0:9471 --tokens tokens.json --tls-cert cert.pem --tls-key key.pem
+"""
 
 
 def add_parser(subparsers) -> None:
     parser = subparsers.add_parser(
         "serve",
-        help="run the aggregator: account, API, page and series of all runs",
-        description="Take the reports of node agents and serve the account of every run:\n"
+        help="run the aggregator: accounts, API, page and series of all runs",
+        description="Receive the reports of node agents and serve the account of every run:\n"
         "the page at /, the JSON API at /api/v1/runs, Prometheus series at /metrics.",
-        epilog="examples:\n"
-        "  goodput serve --listen 127.0.0.1:9471 --ledger sqlite:////var/lib/goodput/ledger.db\n"
-        "  goodput serve --listen 0.0.0.0:9471 --tokens tokens.json --tls-cert cert.pem --tls-key key.pem",
+        epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--listen", default=DEFAULT_LISTEN, metavar="ADDRESS:PORT", help="default %(default)s"
-    )
-    parser.add_argument(
-        "--ledger", metavar="URL", help="SQLAlchemy URL (default: sqlite, goodput-ledger.db in this folder)"
-    )
-    parser.add_argument(
-        "--stall",
-        "--stall-seconds",
-        dest="stall",
-        type=float,
-        default=60.0,
-        metavar="SECONDS",
-        help="least length of a stall (default %(default)s)",
-    )
-    parser.add_argument(
-        "--stale",
-        type=float,
-        default=30.0,
-        metavar="SECONDS",
-        help="a rank not reported for so long is unobserved (default %(default)s)",
-    )
-    add_options(parser.add_argument)
-    parser.add_argument(
-        "--allow-host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="without tokens: answer requests for this host name too, not for localhost alone; may be given several times",
-    )
+    add = parser.add_argument
+    add("--listen", type=listen_address, default="127.0.0.1:9471", metavar="ADDRESS:PORT",
+        help="address to listen on (default: %(default)s)")  # fmt: skip
+    add("--ledger", metavar="URL",
+        help="SQLAlchemy URL of the database (default: SQLite, goodput-ledger.db in the current folder)")  # fmt: skip
+    add("--stall", "--stall-seconds", dest="stall", type=positive_seconds, default=60.0, metavar="SECONDS",
+        help="minimum length of a stall (default: %(default)s)")  # fmt: skip
+    add("--stale", type=positive_seconds, default=30.0, metavar="SECONDS",
+        help="a rank without a report for this long is unobserved (default: %(default)s)")  # fmt: skip
+    add_options(add)
+    add("--allow-host", action="append", default=[], metavar="NAME",
+        help="without tokens: also answer requests to this host name, not only to localhost; repeatable")  # fmt: skip
     parser.set_defaults(call=call)
 
 
-def call(arguments) -> int:
+def positive_seconds(text: str) -> float:
     try:
-        host, port = address(arguments.listen)
-        for name in ("stall", "stale"):
-            if not 0 < getattr(arguments, name) < math.inf:
-                raise ValueError(f"--{name} {getattr(arguments, name)}: want a positive number of seconds")
-        from goodput.access import listening
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a positive number of seconds")
+    return seconds
 
-        listening.check(arguments, host)
-    except ValueError as error:
-        print(f"goodput serve: {error}", file=sys.stderr)
-        return 2
+
+def call(arguments) -> int:
     import logging
 
-    from goodput.access.token_file import FileError
+    from goodput.access.listening import Refused, check_options
+
+    host, port = arguments.listen[0] or "127.0.0.1", arguments.listen[1]
+    try:
+        check_options(arguments, host)
+    except Refused as refused:
+        return _fail(refused, 2)
+
     from goodput.aggregator.api.app import create_app
+    from goodput.aggregator.http.authentication import RequestAuthenticator
     from goodput.aggregator.ledger.ledger import LedgerError
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    try:
-        door = _door(arguments)
-    except (FileError, listening.Refused) as error:
-        print(f"goodput serve: {error}", file=sys.stderr)
-        return 1
     ledger = arguments.ledger or f"sqlite:///{os.path.abspath('goodput-ledger.db')}"
+    settings = {"hosts": tuple(arguments.allow_host), "any_host": bool(arguments.client_ca)}
+    settings["metrics_public"] = arguments.metrics_public
     try:
+        authenticator = RequestAuthenticator.from_options(arguments, **settings)
         listener = listening_socket(host, port)
+    except ValueError as error:
+        return _fail(error)
     except OSError as error:
-        print(f"goodput serve: --listen {arguments.listen}: {error.strerror}", file=sys.stderr)
-        return 1
+        return _fail(f"cannot listen on {host}:{port}: {error.strerror}")
+    times = {"stall_seconds": arguments.stall, "stale_seconds": arguments.stale}
     try:
-        app = create_app(ledger, stall_seconds=arguments.stall, stale_seconds=arguments.stale, door=door)
+        app = create_app(ledger, authenticator=authenticator, **times)
     except LedgerError as error:
-        print(f"goodput serve: {error}", file=sys.stderr)
-        return 1
-    shown, scheme = f"[{host}]" if ":" in host else host, "https" if door.certificate else "http"
+        return _fail(error)
+    shown, scheme = f"[{host}]" if ":" in host else host, "https" if authenticator.certificate else "http"
     print(f"goodput serve: page and API on {scheme}://{shown}:{listener.getsockname()[1]}", flush=True)
     print(f"goodput serve: ledger {app.state.ledger_url}", flush=True)
-    _collect_seldom()
+    _tune_garbage_collector()
     server_of(app).run(sockets=[listener])
     return 0
 
 
-def _collect_seldom() -> None:
-    """Keep Python's garbage collector from what stays.
+def _fail(problem: object, status: int = 1) -> int:
+    print(f"goodput serve: {problem}", file=sys.stderr)
+    return status
 
-    Each connection holds its last request, so that with thousands of them it looks, time and again, at a million
-    objects that are in use: a sixth of the CPU, in pauses of a third of a second. Now it looks at the young ones after
-    5 000 that were not let go of by themselves (some 10 ms), and at all of them after 5 million.
+
+def _tune_garbage_collector() -> None:
+    """With thousands of connections a full collection walks a million live objects, in pauses of a third of a second.
+
+    Now young objects are collected after 5 000 allocations (some 10 ms), all of them after 5 million.
     """
     import gc
 
@@ -114,50 +106,35 @@ def _collect_seldom() -> None:
     gc.set_threshold(5_000, 20, 50)
 
 
-def _door(arguments):
-    """Who may come in, as the options say. Raises FileError, Refused."""
-    from goodput.access.listening import certificate
-    from goodput.access.token_cache import Keeper
-    from goodput.aggregator.http.authentication import Door
-
-    return Door(
-        Keeper(arguments.tokens) if arguments.tokens else None,
-        hosts=tuple(arguments.allow_host),
-        any_host=bool(arguments.client_ca),
-        metrics_public=arguments.metrics_public,
-        certificate=certificate(arguments),
-    )
-
-
 def server_of(app):
-    """The HTTP server of an aggregator's app, with the bounds that hold for all who connect."""
+    """The HTTP server of an aggregator's app, with its limits (aggregator/http/limits.py)."""
     import uvicorn
 
     from goodput.aggregator.http import limits
-    from goodput.aggregator.http.connections import connections
+    from goodput.aggregator.http.connections import bounded_protocol
 
-    door = app.state.door
+    authenticator = app.state.authenticator
+    context = authenticator.ssl_context
     config = uvicorn.Config(
         app,
-        http=connections(door.requests, _files_max()),
+        http=bounded_protocol(authenticator.metrics, _files_max()),
         ws="none",
-        # What a client writes in headers of proxies decides nothing here.
+        # X-Forwarded-For can be sent by any client.
         proxy_headers=False,
         server_header=False,
-        # Warnings are of requests that nobody can read: those are counted.
+        # Its warnings are about malformed requests, which are counted.
         log_level="error",
         access_log=False,
         timeout_keep_alive=limits.IDLE_SECONDS_MAX,
         timeout_graceful_shutdown=limits.SHUTDOWN_SECONDS_MAX,
+        # Our own context: its certificate is replaced when the files change.
+        ssl_context_factory=(lambda *_: context) if context else None,
     )
-    config.load()
-    # A context of our own, since its certificate is replaced when the files are.
-    config.ssl = door.certificate.context if door.certificate else None
     return uvicorn.Server(config)
 
 
 def _files_max() -> int:
-    """How many connections fit beside the files that are open anyway; the soft limit is raised to the hard one."""
+    """How many connections may be open beside other files. Raises the soft limit to the hard one, at most 65 536."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -169,21 +146,19 @@ def _files_max() -> int:
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """A listening socket. From here on a client is answered, if a little later. Raises OSError."""
+    """A listening socket; clients that connect before the app runs wait for it. Raises OSError."""
+    from goodput.aggregator.http import limits
+
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Inherited by every connection: the kernel closes one whose client reads nothing for so long.
+        listener.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limits.UNREAD_SECONDS_MAX * 1000)
+        )
         listener.bind((host, port))
         listener.listen(1024)
     except OSError:
         listener.close()
         raise
     return listener
-
-
-def address(text: str) -> tuple[str, int]:
-    """`ADDRESS:PORT` (an IPv6 address in brackets) as (address, port). Raises ValueError saying what is wrong."""
-    host, separator, port = text.rpartition(":")
-    if not separator or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"--listen {text!r}: want ADDRESS:PORT, such as {DEFAULT_LISTEN}")
-    return host.strip("[]") or "127.0.0.1", int(port)

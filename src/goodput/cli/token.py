@@ -1,8 +1,4 @@
-"""`goodput token`: make, list and revoke the tokens that `goodput serve --tokens` and `goodput node --tokens` ask for.
-
-In: the command line, a token file. Out: a new token, once, in the file that --output names or on standard output; the
-changed token file. Whoever runs with that takes the change up within a second.
-"""
+"""`goodput token`: create, list and revoke the tokens of `goodput serve --tokens` and `goodput node --tokens`."""
 
 from __future__ import annotations
 
@@ -28,38 +24,34 @@ _UNITS = {"m": 60, "h": 3600, "d": 86_400}
 def add_parser(subparsers) -> None:
     parser = subparsers.add_parser(
         "token",
-        help="make, list and revoke the tokens of those who push and read",
-        description="Keep the tokens that an aggregator or agent asks for. The file has hashes alone: a token is shown\n"
-        "once, when it is made. Rotate by making a second one, handing it out, and revoking the first.",
+        help="create, list and revoke access tokens",
+        description="Maintain the token file of an aggregator or agent, which applies changes within a second. The file\n"
+        "stores hashes only: a token is shown once. To rotate, create a second token, distribute it, revoke the first.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
-    create = actions.add_parser("create", help="make a token and print it; it cannot be shown again")
-    create.add_argument(
-        "--scope",
-        required=True,
-        choices=("ingest", "read", "metrics"),
-        help="to push reports, to read, or to read the /metrics of node agents and nothing of an aggregator",
-    )
-    create.add_argument("--name", required=True, metavar="NAME", help="who it is for, for people and logs")
-    create.add_argument("--run", action="append", metavar="GLOB",
-        help="runs that it is for: a name, or a pattern as of a shell; may be given several times (default: all)")  # fmt: skip
-    create.add_argument(
-        "--tenant", metavar="NAME", help="only runs named NAME/…; --run then says which of those"
-    )
-    create.add_argument(
-        "--expires", metavar="TIME", type=duration, help="after such as 90d, 12h, 30m (default: never)"
-    )
-    create.add_argument("--output", metavar="FILE",
-        help="write the token there, with mode 0600, instead of printing it; one that is there is replaced and keeps "
-        "its owner and group")  # fmt: skip
-    listing = actions.add_parser("list", help="what tokens there are; never what they are")
-    listing.add_argument("--json", action="store_true", help="as JSON")
-    revoke = actions.add_parser("revoke", help="take a token out of the file")
+    create = actions.add_parser("create", help="create a token and print it, once")
+    add = create.add_argument
+    add("--scope", required=True, choices=("ingest", "read", "metrics"),
+        help="ingest: push reports; read: read runs; metrics: read the /metrics of node agents only")  # fmt: skip
+    add("--name", required=True, metavar="NAME", help="whose token it is, shown in lists and logs")
+    add("--run", action="append", metavar="GLOB",
+        help="limit it to this run, or to runs matching a shell pattern; repeatable (default: all)")  # fmt: skip
+    add("--tenant", metavar="NAME", help="limit it to runs named NAME/…; --run then selects among those")
+    add("--expires", metavar="TIME", type=duration,
+        help="lifetime, such as 90d, 12h or 30m (default: never expires)")  # fmt: skip
+    add("--output", metavar="FILE",
+        help="write the token to this file with mode 0600 instead of printing it; an existing file is replaced and "
+        "keeps its owner and group")  # fmt: skip
+    listing = actions.add_parser("list", help="list the tokens, without their secrets")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    revoke = actions.add_parser("revoke", help="remove a token from the file")
     which = revoke.add_mutually_exclusive_group(required=True)
-    which.add_argument("--name", metavar="NAME", help="the token of this name; of several, all with --all")
-    which.add_argument("--id", metavar="ID", help="the one with this id, as `list` shows it")
+    which.add_argument(
+        "--name", metavar="NAME", help="the token of this name; if there are several, add --all"
+    )
+    which.add_argument("--id", metavar="ID", help="the token with this id, as shown by `list`")
     revoke.add_argument("--all", action="store_true", help="with --name: every token of this name")
     for action in (create, listing, revoke):
         action.add_argument("--file", required=True, metavar="FILE", help="the token file")
@@ -69,21 +61,21 @@ def add_parser(subparsers) -> None:
 def duration(text: str) -> float:
     found = re.fullmatch(r"([1-9][0-9]{0,5})([mhd])", text)
     if not found:
-        raise argparse.ArgumentTypeError(f"{text!r}: want a number and m, h or d, such as 90d")
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number and m, h or d, such as 90d")
     return float(found[1]) * _UNITS[found[2]]
 
 
 def call(arguments) -> int:
     from goodput.access.token_file import FileError
 
-    act = {"create": _create, "list": _list, "revoke": _revoke}[arguments.action]
+    action = {"create": _create, "list": _list, "revoke": _revoke}[arguments.action]
     try:
-        return act(arguments)
+        return action(arguments)
     except FileError as error:
-        _complain(str(error))
+        _print_error(str(error))
         return 1
     except ValueError as error:
-        _complain(str(error))
+        _print_error(str(error))
         return 2
 
 
@@ -100,19 +92,19 @@ def _create(arguments) -> int:
         created=round(now),
         expires=round(now + arguments.expires) if arguments.expires else None,
     )
-    made = f"made token {token.id} ({token.scope}, {token.name})"
+    created = f"created token {token.id} ({token.scope}, {token.name})"
     if arguments.output:
         if os.path.realpath(arguments.output) == os.path.realpath(arguments.file):
             raise FileError(f"--output {arguments.output}: that is the token file")
-        # The token is in force before its text takes the old one's place: whoever reads that is never refused for it.
+        # The token is valid before its text replaces the old one, so no reader of the file is ever refused.
         with replacing(arguments.output, text), changing(arguments.file) as tokens:
             tokens.append(token)
-        print(f"{made}: {arguments.output}")
+        print(f"{created}: {arguments.output}")
     else:
         with changing(arguments.file) as tokens:
             tokens.append(token)
         print(text)
-        _warn_of_output(f"{made}; it is not shown again")
+        _warn_of_output(f"{created}; it is not shown again")
     _warn(arguments.file)
     return 0
 
@@ -130,7 +122,7 @@ def _list(arguments) -> int:
     for token in tokens:
         runs = " ".join(token.access().runs)
         rows.append((token.id, token.scope, token.name, runs, _minute(token.created), _expiry(token)))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
     return 0
@@ -139,22 +131,22 @@ def _list(arguments) -> int:
 def _revoke(arguments) -> int:
     from goodput.access.token_file import FileError, changing
 
+    if arguments.all and not arguments.name:
+        raise ValueError("--all needs --name")
     with changing(arguments.file) as tokens:
-        gone = [token for token in tokens if arguments.id == token.id or arguments.name == token.name]
-        if arguments.all and not arguments.name:
-            raise ValueError("--all goes with --name")
-        if not gone:
+        revoked = [token for token in tokens if arguments.id == token.id or arguments.name == token.name]
+        if not revoked:
             raise FileError(
                 f"{arguments.file}: no token {(arguments.id or arguments.name)!r}; see goodput token list"
             )
-        if len(gone) > 1 and not arguments.all:
-            # As in a rotation, where the new one is in use already.
+        if len(revoked) > 1 and not arguments.all:
+            # As during a rotation, when the new one is in use already.
             raise FileError(
-                f"{arguments.file}: {len(gone)} tokens are named {arguments.name!r}: --id with one of "
-                f"{', '.join(token.id for token in gone)} (see goodput token list), or --all"
+                f"{arguments.file}: {len(revoked)} tokens are named {arguments.name!r}: use --id with one of "
+                f"{', '.join(token.id for token in revoked)} (see goodput token list), or --all"
             )
-        tokens[:] = [token for token in tokens if token not in gone]
-    print("\n".join(f"revoked {token.id} ({token.scope}, {token.name})" for token in gone))
+        tokens[:] = [token for token in tokens if token not in revoked]
+    print("\n".join(f"revoked {token.id} ({token.scope}, {token.name})" for token in revoked))
     return 0
 
 
@@ -169,27 +161,27 @@ def _expiry(token) -> str:
 
 
 def _warn(path: str) -> None:
-    from goodput.access.token_file import warning
+    from goodput.access.token_file import permission_problem
 
-    if problem := warning(path):
-        _complain(f"warning: {problem}")
+    if problem := permission_problem(path):
+        _print_error(f"warning: {problem}")
 
 
-def _warn_of_output(made: str) -> None:
-    """What a person at a terminal may wonder about, and a redirection that others may read."""
+def _warn_of_output(created: str) -> None:
+    """Tell a person at a terminal what was created; warn if standard output is a file that others can read."""
     if sys.stdout.isatty():
-        _complain(made)
+        _print_error(created)
         return
     try:
         mode = os.fstat(sys.stdout.fileno()).st_mode
     except (OSError, ValueError):
         return
     if stat.S_ISREG(mode) and mode & stat.S_IROTH:
-        _complain(
-            f"warning: everybody on this machine may read the file that this was written to (mode "
-            f"{stat.S_IMODE(mode):04o}); chmod 600 it, or take --output FILE"
+        _print_error(
+            f"warning: every user of this machine may read the output file (mode {stat.S_IMODE(mode):04o}); "
+            "chmod 600 it, or use --output FILE"
         )
 
 
-def _complain(text: str) -> None:
+def _print_error(text: str) -> None:
     print(f"goodput token: {text}", file=sys.stderr)

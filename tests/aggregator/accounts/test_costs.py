@@ -16,7 +16,7 @@ from goodput.aggregator.accounts.health_costs import HealthView
 from goodput.aggregator.accounts.run_summaries import RunSummaries
 from goodput.aggregator.api import exposition as exposition_module
 from goodput.aggregator.api.exposition import Exposition
-from goodput.aggregator.http.authentication import Door
+from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.ingest import ingest as ingest_module
 from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.ingest import Ingest
@@ -51,7 +51,10 @@ def accounts():
 def exposition(accounts):
     health = HealthLog()
     return Exposition(
-        accounts, Ingest(accounts.store, None, health=health), HealthView(health, accounts), Door()
+        accounts,
+        Ingest(accounts.store, None, health=health),
+        HealthView(health, accounts),
+        RequestAuthenticator(),
     )
 
 

@@ -15,14 +15,14 @@ from support.account.account_history import Process
 from support.aggregator.reports import body_of, rank_report
 
 from goodput.access import token_file
-from goodput.access.token_cache import Keeper
+from goodput.access.token_cache import TokenCache
 from goodput.access.tokens import make
 from goodput.account import Run
 from goodput.aggregator.accounts import history as history_module
 from goodput.aggregator.accounts.fair_queue import INTERNAL, FairQueue, QueueFull
 from goodput.aggregator.accounts.history import ANONYMOUS_WAITING_MAX, WAITING_MAX, History, HistoryError
 from goodput.aggregator.api.app import create_app
-from goodput.aggregator.http.authentication import Door
+from goodput.aggregator.http.authentication import RequestAuthenticator
 
 
 async def settle() -> None:
@@ -249,8 +249,8 @@ def test_one_reader_takes_the_past_from_nobody(tmp_path, monkeypatch, path):
     with token_file.changing(tmp_path / "tokens.json") as tokens:
         tokens += [token for _, token in made.values()]
     child = Child(monkeypatch)
-    door = Door(Keeper(tmp_path / "tokens.json"))
-    app = create_app(f"sqlite:///{tmp_path}/ledger.db", door=door)
+    authenticator = RequestAuthenticator(TokenCache(tmp_path / "tokens.json"))
+    app = create_app(f"sqlite:///{tmp_path}/ledger.db", authenticator=authenticator)
 
     async def check():
         transport = httpx.ASGITransport(app=app)

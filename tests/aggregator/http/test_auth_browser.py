@@ -10,10 +10,10 @@ from support.aggregator.reports import body_of, rank_report
 from support.aggregator.serve_process import serving
 
 from goodput.access import token_file
-from goodput.access.token_cache import Keeper
+from goodput.access.token_cache import TokenCache
 from goodput.access.tokens import make
 from goodput.aggregator.api.app import create_app
-from goodput.aggregator.http.authentication import Door
+from goodput.aggregator.http.authentication import RequestAuthenticator
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 
@@ -22,7 +22,10 @@ def test_a_person_signs_in_looks_and_signs_out(tmp_path):
     made = {"ada": make("ada", "read", tenant="vision"), "nodes": make("nodes", "ingest")}
     with token_file.changing(tmp_path / "tokens.json") as tokens:
         tokens += [token for _, token in made.values()]
-    app = create_app(f"sqlite:///{tmp_path}/ledger.db", door=Door(Keeper(tmp_path / "tokens.json")))
+    app = create_app(
+        f"sqlite:///{tmp_path}/ledger.db",
+        authenticator=RequestAuthenticator(TokenCache(tmp_path / "tokens.json")),
+    )
     with serving(app) as client, Browser(tmp_path) as browser:
         ranks = [
             rank_report(Process(0, 1, time.time() - 9).steps(3, forward=1), run) for run in ("vision/a", "b")

@@ -15,11 +15,11 @@ from support.aggregator.reports import body_of, node_report, rank_report
 from support.aggregator.serve_process import serving
 
 from goodput.access import token_file
-from goodput.access.token_cache import Keeper
+from goodput.access.token_cache import TokenCache
 from goodput.access.tokens import make
 from goodput.aggregator.api.app import create_app
 from goodput.aggregator.http import limits
-from goodput.aggregator.http.authentication import Door, Throttle
+from goodput.aggregator.http.authentication import RequestAuthenticator, Throttle
 from goodput.aggregator.http.request_metrics import ROUTES
 from goodput.wire import schema
 
@@ -29,9 +29,9 @@ RUNS = ("vision/a", "vision/b", "text/a", "x/account", "plain")
 class Site:
     """A running aggregator with tokens of several kinds, a client without one, and bearers for all."""
 
-    def __init__(self, client, keeper, texts, application):
-        self.client, self.keeper, self.texts, self.app = client, keeper, texts, application
-        self.door = application.state.door
+    def __init__(self, client, cache, texts, application):
+        self.client, self.cache, self.texts, self.app = client, cache, texts, application
+        self.authenticator = application.state.authenticator
 
     def bearer(self, name: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.texts[name]}"}
@@ -77,7 +77,7 @@ def _forgiven(request):
     """No failure of a test before is held against this one, and no cookie is left."""
     if "site" in request.fixturenames:
         found = request.getfixturevalue("site")
-        found.door._throttle = Throttle(time.monotonic)
+        found.authenticator._throttle = Throttle(time.monotonic)
         found.client.cookies.clear()
 
 
@@ -97,10 +97,10 @@ def site(tmp_path_factory):
     path = folder / "tokens.json"
     with token_file.changing(path) as tokens:
         tokens += [token for _, token in made.values()]
-    keeper = Keeper(path)
-    application = create_app(f"sqlite:///{folder}/ledger.db", door=Door(keeper))
+    cache = TokenCache(path)
+    application = create_app(f"sqlite:///{folder}/ledger.db", authenticator=RequestAuthenticator(cache))
     with serving(application) as client:
-        found = Site(client, keeper, {name: text for name, (text, _) in made.items()}, application)
+        found = Site(client, cache, {name: text for name, (text, _) in made.items()}, application)
         events = [
             schema.Health(
                 1, "xid", "GPU-0", ns(time.time() - 15), severity="critical", hits=[("vision/a", 0)]
@@ -347,8 +347,8 @@ def test_a_browser_signs_in_and_out(site):
 
 @pytest.mark.parametrize(
     ("token", "status", "words"),
-    [("agent", 401, "does not read runs"), ("old", 401, "expired"), ("<script>alert(1)</script>", 401, "no token"),
-     ("", 401, "Enter a token"), ("goodput_read_000000000000_" + "0" * 64, 401, "not known"), ("ü" * 5000, 401, "no token")],
+    [("agent", 401, "does not read runs"), ("old", 401, "expired"), ("<script>alert(1)</script>", 401, "not a goodput token"),
+     ("", 401, "Enter a token"), ("goodput_read_000000000000_" + "0" * 64, 401, "unknown or was revoked"), ("ü" * 5000, 401, "not a goodput token")],
 )  # fmt: skip
 def test_a_sign_in_that_fails_says_why_and_repeats_nothing(site, token, status, words):
     answer = site.client.post("/login", data={"token": site.texts.get(token, token)})
@@ -402,8 +402,10 @@ def test_a_revoked_token_ends_its_sessions(tmp_path):
     path = tmp_path / "tokens.json"
     with token_file.changing(path) as tokens:
         tokens.append(token)
-    keeper = Keeper(path)
-    with serving(create_app(f"sqlite:///{tmp_path}/ledger.db", door=Door(keeper))) as client:
+    cache = TokenCache(path)
+    with serving(
+        create_app(f"sqlite:///{tmp_path}/ledger.db", authenticator=RequestAuthenticator(cache))
+    ) as client:
         assert client.post("/login", data={"token": text}).status_code == 303
         assert client.get("/api/v1/runs").status_code == 200
         with token_file.changing(path) as tokens:
@@ -419,7 +421,7 @@ def test_a_revoked_token_ends_its_sessions(tmp_path):
 
 
 def test_wrong_tokens_are_throttled_and_who_has_a_right_is_not(site, monkeypatch, caplog):
-    monkeypatch.setattr(site.door, "_throttle", Throttle(lambda: 0.0))
+    monkeypatch.setattr(site.authenticator, "_throttle", Throttle(lambda: 0.0))
     wrong = {"authorization": "Bearer goodput_read_000000000000_" + "0" * 64}
     before = site.refused("throttled")
     with caplog.at_level(logging.WARNING, "goodput.aggregator"):
@@ -459,11 +461,11 @@ def test_sessions_are_bounded_by_token_and_in_all(tmp_path, monkeypatch):
     path = tmp_path / "tokens.json"
     with token_file.changing(path) as tokens:
         tokens += [token for _, token in made]
-    keeper, now = Keeper(path), [0.0]
+    cache, now = TokenCache(path), [0.0]
     monkeypatch.setattr(module, "SESSIONS_MAX", 6)
     monkeypatch.setattr(module, "SESSIONS_PER_TOKEN_MAX", 3)
-    sessions = module.Sessions(keeper, clock=lambda: now[0])
-    accesses = [keeper.access(text.encode()) for text, _ in made]
+    sessions = module.Sessions(cache, clock=lambda: now[0])
+    accesses = [cache.lookup(text.encode()) for text, _ in made]
     first = sessions.begin(accesses[0])
     cookies = [sessions.begin(accesses[1]) for _ in range(5)]
     assert len(sessions) == 4 and sessions.access(first.encode()).name == "n0", "others are not pushed out"
@@ -486,7 +488,11 @@ def test_sessions_are_bounded_by_token_and_in_all(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def open_site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("open")
-    with serving(create_app(f"sqlite:///{folder}/ledger.db", door=Door(hosts=("head.example",)))) as client:
+    with serving(
+        create_app(
+            f"sqlite:///{folder}/ledger.db", authenticator=RequestAuthenticator(hosts=("head.example",))
+        )
+    ) as client:
         yield client
 
 
@@ -555,7 +561,7 @@ def test_what_fails_within_is_one_line_and_keeps_its_headers(tmp_path, monkeypat
 
     with serving(app) as client:
         answer = client.get("/api/v1/broken")
-        assert answer.status_code == 500 and answer.text == "this failed; the aggregator's log says why\n"
+        assert answer.status_code == 500 and answer.text == "internal error; see the aggregator's log\n"
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert (
             'goodput_aggregator_requests_total{code="500",route="other"} 1.0' in client.get("/metrics").text

@@ -13,11 +13,11 @@ from support.aggregator.serve_process import serving
 from support.servers import servers
 
 from goodput.access import token_file
-from goodput.access.token_cache import Keeper
+from goodput.access.token_cache import TokenCache
 from goodput.access.tokens import make
 from goodput.aggregator.api.app import create_app
 from goodput.aggregator.http import connections, limits
-from goodput.aggregator.http.authentication import Door
+from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.cli import serve
 
 
@@ -27,7 +27,8 @@ def client(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connections, "REQUEST_SECONDS_MAX", 0.3)
         patch.setattr(connections, "IDLE_SECONDS_MAX", 0.3)
-        patch.setattr(connections, "READ_SECONDS_MAX", 0.3)
+        patch.setattr(connections, "ANSWER_SECONDS_MAX", 2.0)
+        patch.setattr(limits, "UNREAD_SECONDS_MAX", 0.3)
         app = create_app(f"sqlite:///{tmp_path_factory.mktemp('limits')}/ledger.db")
         app.add_api_route("/test/much", much)
         app.add_api_route("/test/later", later)
@@ -238,7 +239,11 @@ def test_who_has_no_token_cannot_make_it_read_a_body(tmp_path):
     with token_file.changing(path) as tokens:
         tokens.append(make("one", "ingest")[1])
     with (
-        serving(create_app(f"sqlite:///{tmp_path}/ledger.db", door=Door(Keeper(path)))) as client,
+        serving(
+            create_app(
+                f"sqlite:///{tmp_path}/ledger.db", authenticator=RequestAuthenticator(TokenCache(path))
+            )
+        ) as client,
         Wire(client) as wire,
     ):
         wire.send(b"POST /api/v1/ingest HTTP/1.1\r\nHost: x\r\nContent-Length: 30000000\r\n\r\nabc")
@@ -260,7 +265,7 @@ def test_a_token_in_a_trailer_is_none(tmp_path, is_in_pieces):
     with token_file.changing(path) as tokens:
         tokens.append(token)
     trailer = b"Authorization: Bearer " + text.encode()
-    app = create_app(f"sqlite:///{tmp_path}/ledger.db", door=Door(Keeper(path)))
+    app = create_app(f"sqlite:///{tmp_path}/ledger.db", authenticator=RequestAuthenticator(TokenCache(path)))
     with serving(app) as client, Wire(client) as wire:
         pieces = [CHUNKED, b"0\r\n" + trailer + b"\r\n\r\n"]
         for piece in pieces if is_in_pieces else [b"".join(pieces)]:

@@ -8,11 +8,11 @@ import httpx
 import pytest
 
 from goodput.access import token_file
-from goodput.access.token_cache import Denied, Keeper
+from goodput.access.token_cache import Denied, TokenCache
 from goodput.access.tokens import make
 from goodput.aggregator.api.app import create_app
 from goodput.aggregator.http import sessions as module
-from goodput.aggregator.http.authentication import Door
+from goodput.aggregator.http.authentication import RequestAuthenticator
 
 
 @pytest.fixture
@@ -30,11 +30,11 @@ def tokens_of(path, *names: str) -> dict[str, str]:
 
 def test_nobody_signs_others_out_of_a_token_that_they_share(path):
     texts = tokens_of(path, "team", "other")
-    keeper, now = Keeper(path), [0.0]
-    sessions = module.Sessions(keeper, clock=lambda: now[0])
-    team, other = (keeper.access(texts[name].encode()) for name in ("team", "other"))
+    cache, now = TokenCache(path), [0.0]
+    sessions = module.Sessions(cache, clock=lambda: now[0])
+    team, other = (cache.lookup(texts[name].encode()) for name in ("team", "other"))
     cookies = [sessions.begin(team, address) for address in ("10.0.0.1", "10.0.0.2", "10.0.0.1")]
-    with pytest.raises(module.Full, match="3 browsers are signed in with the token team"):
+    with pytest.raises(module.TooManySessions, match="token team has 3 sessions"):
         sessions.begin(team, "10.0.0.3")
     assert all(sessions.access(cookie.encode()).name == "team" for cookie in cookies)
     assert sessions.begin(other, "10.0.0.3"), "another token has its own"
@@ -51,8 +51,8 @@ def test_nobody_signs_others_out_of_a_token_that_they_share(path):
 
 def test_the_one_too_many_is_told_so(path):
     texts = tokens_of(path, "team")
-    door = Door(Keeper(path))
-    app = create_app(f"sqlite:///{path.parent}/ledger.db", door=door)
+    authenticator = RequestAuthenticator(TokenCache(path))
+    app = create_app(f"sqlite:///{path.parent}/ledger.db", authenticator=authenticator)
 
     async def sign_in(address: str) -> httpx.Response:
         transport = httpx.ASGITransport(app=app, client=(address, 1))
@@ -64,8 +64,8 @@ def test_the_one_too_many_is_told_so(path):
             assert (await sign_in(f"10.0.0.{number}")).status_code == 303
         answer = await sign_in("10.0.0.9")
         assert answer.status_code == 429 and "set-cookie" not in answer.headers
-        assert "As many browsers as may be are signed in with this token" in answer.text
-        assert door.requests.refused["sessions"] == 1 and len(door.sessions) == 3
+        assert "Too many browsers are signed in with this token" in answer.text
+        assert authenticator.metrics.refused["sessions"] == 1 and len(authenticator.sessions) == 3
         assert (await sign_in("10.0.0.1")).status_code == 303
 
     asyncio.run(check())

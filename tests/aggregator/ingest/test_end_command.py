@@ -129,7 +129,7 @@ def test_by_force_it_does_not_wait(site, call):
         (
             ("r", "--token-file", "{reader}"),
             1,
-            r"HTTP 403: the token reader is of scope read, this needs one",
+            r"HTTP 403: token reader has scope read; this requires scope",
         ),
         (
             ("r", "--token-file", "{others}"),

@@ -17,13 +17,13 @@ from support.aggregator.serve_process import serving
 from support.servers.servers import wait_until
 
 from goodput.access import token_file
-from goodput.access.token_cache import Keeper
+from goodput.access.token_cache import TokenCache
 from goodput.access.tokens import make
 from goodput.account import FINAL_STATUSES, EndMark
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.api import models
 from goodput.aggregator.api.app import create_app
-from goodput.aggregator.http.authentication import Door
+from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.ingest import run_end
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.report_page.headline import STATUSES
@@ -352,13 +352,15 @@ def test_it_takes_a_token_that_pushes_for_this_run(url, tmp_path, caplog):
     with token_file.changing(tmp_path / "tokens.json") as tokens:
         tokens += [token for _, token in made.values()]
     bearer = {name: {"Authorization": f"Bearer {text}"} for name, (text, _) in made.items()}
-    with serving(create_app(url, door=Door(Keeper(tmp_path / "tokens.json")))) as client:
+    with serving(
+        create_app(url, authenticator=RequestAuthenticator(TokenCache(tmp_path / "tokens.json")))
+    ) as client:
         body = body_of(*[rank_report(one.killed()) for one in began()])
         assert client.post("/api/v1/ingest", content=body, headers=bearer["node"]).status_code == 200
         assert client.post(END).status_code == 401
         answer = client.post(END, headers=bearer["reader"])
         assert answer.status_code == 403
-        assert answer.json()["detail"] == "the token reader is of scope read, this needs one of scope ingest"
+        assert answer.json()["detail"] == "the token reader has scope read; this requires scope ingest"
         for run in ("r1", "nothing"):
             answer = client.post(f"/api/v1/runs/{run}/end", headers=bearer["others"])
             said = f"run {run!r} is none of the runs that the token others is for"

@@ -10,12 +10,12 @@ import pytest
 from support.paths import TESTS
 from support.servers.certificates import Authority
 
-from goodput.access.listening import Certificate
+from goodput.access.certificate import Certificate
 from goodput.cli import main
 from goodput_exporters.agent import Agent
 from goodput_exporters.check import FAILED, NONE, OK, _counted, check, text
 from goodput_exporters.directory_lock import DirectoryLock
-from goodput_exporters.server.authentication import Gate
+from goodput_exporters.server.authentication import NodeAuthenticator
 from goodput_exporters.server.server import Server
 
 ANYWHERE = ("127.0.0.1", 0)
@@ -101,11 +101,16 @@ def test_a_port_that_is_taken_and_a_directory_that_another_agent_has(tree):
 
 @pytest.mark.parametrize("secured", [False, True])
 def test_an_agent_that_runs_here_is_no_failure(tree, tmp_path, secured):
-    gate = Gate()
+    authenticator = NodeAuthenticator()
     if secured:
         authority = Authority(tmp_path)
-        gate = Gate(None, Certificate(*map(str, (*authority.issue("node"), authority.cert))))
-    lock, server = DirectoryLock(str(tree / "pages")), Server(lambda: b"", lambda: "ill", gate=gate)
+        authenticator = NodeAuthenticator(
+            None, Certificate(*map(str, (*authority.issue("node"), authority.cert)))
+        )
+    lock, server = (
+        DirectoryLock(str(tree / "pages")),
+        Server(lambda: b"", lambda: "ill", authenticator=authenticator),
+    )
     assert lock.hold()
     server.start()
     found = by_name(check(agent(tree), server.address, None))
@@ -193,8 +198,8 @@ def test_an_empty_variable_and_a_token_for_all_to_read_are_told_of(tree, tmp_pat
         token.chmod(mode)
         assert main(["node", *where, "--check", "--listen", "127.0.0.1:0", "--token-file", str(token)]) == 0
         err = capsys.readouterr().err
-        assert "GOODPUT_AGGREGATOR is empty, and taken as not set" in err and "GOODPUT_CA_FILE is" in err
-        assert ("everybody on this machine may read it (mode 0644)" in err) == (mode == 0o644)
+        assert "GOODPUT_AGGREGATOR is empty and treated as unset" in err and "GOODPUT_CA_FILE is" in err
+        assert ("every user of this machine may read it (mode 0644)" in err) == (mode == 0o644)
         assert "secret" not in err
     monkeypatch.delenv("GOODPUT_CA_FILE")
     assert main(["node", *where, "--once", "--aggregator", "http://127.0.0.1:1"]) == 0

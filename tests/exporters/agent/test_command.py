@@ -74,23 +74,23 @@ def test_once_without_pages_or_roots(tmp_path):
 @pytest.mark.parametrize(
     "arguments, complaint",
     [
-        (["--listen", "9470"], "want ADDRESS:PORT"),
-        (["--listen", "localhost:http"], "want ADDRESS:PORT"),
-        (["--listen", "localhost:65536"], "want ADDRESS:PORT"),
-        (["--listen", "localhost:-1"], "want ADDRESS:PORT"),
+        (["--listen", "9470"], "expected ADDRESS:PORT"),
+        (["--listen", "localhost:http"], "expected ADDRESS:PORT"),
+        (["--listen", "localhost:65536"], "expected ADDRESS:PORT"),
+        (["--listen", "localhost:-1"], "expected ADDRESS:PORT"),
         (["--listen", "::1:9470"], "brackets"),
-        (["--aggregator", "goodput.internal:9471"], "want a URL"),
-        (["--aggregator", "ftp://x"], "want a URL"),
-        (["--aggregator", "http://"], "want a URL"),
-        (["--aggregator", "http://x:99999"], "want a URL"),
-        (["--aggregator", "http://[x"], "want a URL"),
-        (["--interval", "-1"], "want seconds"),
-        (["--interval", "0"], "at least 0.01"),
-        (["--interval", "nan"], "want seconds"),
-        (["--push-interval", "inf"], "want seconds"),
-        (["--push-interval", "soon"], "want seconds"),
-        (["--grace", "-0.1"], "want seconds"),
-        (["--grace", "1e9"], "want seconds"),
+        (["--aggregator", "goodput.internal:9471"], "expected a URL"),
+        (["--aggregator", "ftp://x"], "expected a URL"),
+        (["--aggregator", "http://"], "expected a URL"),
+        (["--aggregator", "http://x:99999"], "expected a URL"),
+        (["--aggregator", "http://[x"], "expected a URL"),
+        (["--interval", "-1"], "expected 0.01 to 86400 seconds"),
+        (["--interval", "0"], "expected 0.01 to"),
+        (["--interval", "nan"], "expected 0.01 to 86400 seconds"),
+        (["--push-interval", "inf"], "expected 0.01 to 86400 seconds"),
+        (["--push-interval", "soon"], "expected 0.01 to 86400 seconds"),
+        (["--grace", "-0.1"], "expected 0 to 86400 seconds"),
+        (["--grace", "1e9"], "expected 0 to 86400 seconds"),
         (["--token-file", "/nowhere/token"], "/nowhere/token"),
         (["--unknown"], "unrecognized"),
         *(
@@ -98,7 +98,7 @@ def test_once_without_pages_or_roots(tmp_path):
             for name in ("directory", "sysfs", "procfs", "path", "token-file")
             for value in ("", " ")
         ),
-        (["--path", "/data", "--path="], "argument --path: it is empty"),
+        (["--path", "/data", "--path="], "argument --path: empty path"),
     ],
 )
 def test_wrong_calls_are_status_2_with_a_reason(arguments, complaint):

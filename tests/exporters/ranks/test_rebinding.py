@@ -7,10 +7,10 @@ from support.node.refusals import refused
 from support.servers.certificates import Authority
 
 from goodput.access import token_file
-from goodput.access.listening import Certificate
-from goodput.access.token_cache import Keeper
+from goodput.access.certificate import Certificate
+from goodput.access.token_cache import TokenCache
 from goodput.access.tokens import make
-from goodput_exporters.server.authentication import Gate
+from goodput_exporters.server.authentication import NodeAuthenticator
 from goodput_exporters.server.server import Server
 
 
@@ -18,8 +18,8 @@ from goodput_exporters.server.server import Server
 def serve():
     running = []
 
-    def start(gate: Gate | None = None, host: str = "127.0.0.1") -> Server:
-        running.append(Server(lambda: b"goodput_host_cpus 4\n", lambda: None, (host, 0), gate))
+    def start(authenticator: NodeAuthenticator | None = None, host: str = "127.0.0.1") -> Server:
+        running.append(Server(lambda: b"goodput_host_cpus 4\n", lambda: None, (host, 0), authenticator))
         running[-1].start()
         return running[-1]
 
@@ -41,8 +41,8 @@ def status(server: Server, *lines: str, path: str = "/metrics") -> int:
 
 
 def test_without_tokens_only_names_of_this_machine_are_answered(serve):
-    gate = Gate()
-    server = serve(gate)
+    authenticator = NodeAuthenticator()
+    server = serve(authenticator)
     for host in ("127.0.0.1", "localhost", "LOCALHOST:9470", "127.0.0.1:1", "[::1]:9470", "127.9.9.9"):
         assert status(server, f"Host: {host}") == 200, host
     wrong = ("evil.example", "evil.example:9470", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.1", "",
@@ -53,17 +53,17 @@ def test_without_tokens_only_names_of_this_machine_are_answered(serve):
     assert status(server) == 421
     assert status(server, "Host: localhost", "Host: evil.example") == 421
     assert status(server, "Host: evil.example", path="/healthz") == 200, "it tells of nothing"
-    assert refused(gate)["host"] == 4 * len(wrong) + 2
+    assert refused(authenticator)["host"] == 4 * len(wrong) + 2
 
 
 def test_who_is_asked_for_a_token_or_may_read_anyway_may_use_any_name(serve, tmp_path):
     text, token = make("prometheus", "metrics")
     with token_file.changing(tmp_path / "tokens.json") as kept:
         kept.append(token)
-    server = serve(Gate(Keeper(tmp_path / "tokens.json")))
+    server = serve(NodeAuthenticator(TokenCache(tmp_path / "tokens.json")))
     assert status(server, "Host: head", f"Authorization: Bearer {text}") == 200
     assert status(server, "Host: head") == 401
-    assert status(serve(Gate(any_host=True)), "Host: head") == 200
+    assert status(serve(NodeAuthenticator(any_host=True)), "Host: head") == 200
     assert status(serve(host="0.0.0.0"), "Host: head") == 200, (
         "as --listen has it, it is no server of this machine alone"
     )
@@ -76,7 +76,7 @@ def test_the_command_says_which(words, is_any, tmp_path):
     import argparse
 
     from goodput.access.options import add_options
-    from goodput.cli.node import _gate
+    from goodput.cli.node import authenticator_of
 
     authority = Authority(tmp_path)
     cert, key = map(str, authority.issue("node"))
@@ -84,6 +84,8 @@ def test_the_command_says_which(words, is_any, tmp_path):
     given = {"CA": [*tls, "--client-ca", str(authority.cert)], "TLS": tls}
     parser = argparse.ArgumentParser()
     add_options(parser.add_argument)
-    gate = _gate(parser.parse_args([word for one in words for word in given.get(one, [one])]))
-    assert (gate.misnamed(["evil.example"]) is None) == is_any
-    assert isinstance(gate._certificate, Certificate) == (words in (("CA",), ("TLS",)))
+    authenticator = authenticator_of(
+        parser.parse_args([word for one in words for word in given.get(one, [one])])
+    )
+    assert (authenticator.denial(["evil.example"], [], True) is None) == is_any
+    assert isinstance(authenticator.certificate, Certificate) == (words in (("CA",), ("TLS",)))

@@ -13,14 +13,14 @@ from support.node.refusals import refused
 from support.servers.certificates import Authority
 
 from goodput.access import token_file
-from goodput.access.listening import Certificate
-from goodput.access.token_cache import Keeper
+from goodput.access.certificate import Certificate
+from goodput.access.token_cache import TokenCache
 from goodput.access.tokens import make
 from goodput.metrics import Families
 from goodput_exporters.check import FAILED, OK, _aggregator
 from goodput_exporters.push.credentials import Credentials, Unreachable
 from goodput_exporters.push.pusher import Pusher, printable
-from goodput_exporters.server.authentication import Gate
+from goodput_exporters.server.authentication import NodeAuthenticator
 from goodput_exporters.server.server import Server
 
 
@@ -42,8 +42,8 @@ def tokens(tmp_path):
 def serve():
     running = []
 
-    def start(gate: Gate) -> Server:
-        running.append(Server(lambda: b"goodput_host_cpus 4\n", lambda: None, gate=gate))
+    def start(authenticator: NodeAuthenticator) -> Server:
+        running.append(Server(lambda: b"goodput_host_cpus 4\n", lambda: None, authenticator=authenticator))
         running[-1].start()
         return running[-1]
 
@@ -53,13 +53,13 @@ def serve():
 
 
 def test_who_may_read_and_who_may_not(tmp_path, tokens, serve):
-    gate = Gate(Keeper(tmp_path / "tokens.json"))
-    server = serve(gate)
+    authenticator = NodeAuthenticator(TokenCache(tmp_path / "tokens.json"))
+    server = serve(authenticator)
     for name, status, words in (
         ("metrics", 200, "goodput_host_cpus"),
         ("read", 200, "goodput_host_cpus"),
-        ("ingest", 403, "of scope ingest"),
-        ("some", 403, "for some runs"),
+        ("ingest", 403, "has scope ingest"),
+        ("some", 403, "limited to some runs"),
         ("old", 401, "has expired"),
     ):
         for path in ("/metrics", "/"):
@@ -76,13 +76,20 @@ def test_who_may_read_and_who_may_not(tmp_path, tokens, serve):
     assert httpx.get(f"{server.url}/metrics?token={tokens['read']}", trust_env=False).status_code == 401
     assert httpx.get(server.url + "/healthz", trust_env=False).status_code == 200
     assert httpx.get(server.url + "//metrics", trust_env=False).status_code == 401
-    assert refused(gate) == {"missing": 3, "malformed": 3, "unknown": 0, "expired": 2, "scope": 4, "host": 0}
+    assert refused(authenticator) == {
+        "missing": 3,
+        "malformed": 3,
+        "unknown": 0,
+        "expired": 2,
+        "scope": 4,
+        "host": 0,
+    }
 
 
 def test_tls_with_a_client_that_says_nothing_and_one_that_speaks_plainly(tmp_path, serve):
     authority = Authority(tmp_path)
     cert, key = map(str, authority.issue("node"))
-    server = serve(Gate(certificate=Certificate(cert, key)))
+    server = serve(NodeAuthenticator(certificate=Certificate(cert, key)))
     silent = [socket.create_connection(server.address) for _ in range(3)]
     plain = socket.create_connection(server.address)
     plain.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -148,13 +155,13 @@ def test_what_an_aggregator_says_obeys_no_terminal():
 
 def test_a_file_that_cannot_be_used_is_so_until_it_can(tmp_path, tokens):
     cert, key = map(str, Authority(tmp_path).issue("node"))
-    gate = Gate(Keeper(tmp_path / "tokens.json"), Certificate(cert, key))
+    authenticator = NodeAuthenticator(TokenCache(tmp_path / "tokens.json"), Certificate(cert, key))
     good = (tmp_path / "tokens.json").read_text()
 
     def failing() -> dict[str, float]:
-        gate.look()
+        authenticator.reload()
         families = Families("node")
-        gate.collect(families)
+        authenticator.collect(families)
         return {key[1][0]: value for key, value in samples(families).items() if key[0].endswith("_failing")}
 
     assert failing() == {"tokens": 0, "certificate": 0}

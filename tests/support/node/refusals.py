@@ -3,10 +3,10 @@
 from support.node.node_tree import samples
 
 from goodput.metrics import Families
-from goodput_exporters.server.authentication import Gate
+from goodput_exporters.server.authentication import NodeAuthenticator
 
 
-def refused(gate: Gate) -> dict[str, float]:
+def refused(authenticator: NodeAuthenticator) -> dict[str, float]:
     families = Families("node")
-    gate.collect(families)
+    authenticator.collect(families)
     return {key[1][0]: value for key, value in samples(families).items() if key[0].endswith("refused_total")}

@@ -2,7 +2,7 @@
 
 import ssl
 
-from goodput.access.listening import Certificate
+from goodput.access.certificate import Certificate
 
 
 def served(certificate: Certificate) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from goodput.access import token_file
-from goodput.access.token_cache import Denied, Keeper
+from goodput.access.token_cache import Denied, TokenCache
 from goodput.access.tokens import make
 
 
@@ -14,7 +14,7 @@ def add(path, name: str = "one", scope: str = "read", **given) -> str:
     return text
 
 
-def refusal(keeper: Keeper, text: bytes) -> str:
+def refusal(cache: TokenCache, text: bytes) -> str:
     with pytest.raises(Denied) as denied:
-        keeper.access(text)
+        cache.lookup(text)
     return denied.value.reason

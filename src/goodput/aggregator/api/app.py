@@ -29,9 +29,9 @@ from goodput.aggregator.api.responses import found, in_json, no_run, unix_ns, wi
 from goodput.aggregator.api.routes_end import add_end
 from goodput.aggregator.api.routes_runs import add_runs
 from goodput.aggregator.http import limits, sign_in
-from goodput.aggregator.http.authentication import Door
-from goodput.aggregator.http.headers import PAGE_POLICY, has, value_of
-from goodput.aggregator.http.middleware import Guard
+from goodput.aggregator.http.authentication import RequestAuthenticator
+from goodput.aggregator.http.headers import PAGE_POLICY, header_values
+from goodput.aggregator.http.middleware import RequestMiddleware
 from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.run_end import Ending
@@ -54,13 +54,17 @@ _PAGE_FILES = {
 
 
 def create_app(
-    ledger_url: str, *, stall_seconds: float = 60.0, stale_seconds: float = 30.0, door: Door | None = None
+    ledger_url: str,
+    *,
+    stall_seconds: float = 60.0,
+    stale_seconds: float = 30.0,
+    authenticator: RequestAuthenticator | None = None,
 ) -> FastAPI:
     """The aggregator as an ASGI app over the ledger at `ledger_url` (an SQLAlchemy URL).
 
-    Without a door whoever reaches it may do everything, as long as they ask for this machine by a name of its own.
+    Without an authenticator every client that names this machine as its host has full access.
     """
-    door = door or Door()
+    authenticator = authenticator or RequestAuthenticator()
     store, ledger = Store(), Ledger(ledger_url)
     accounts = Accounts(
         store, stall_seconds=stall_seconds, stale_seconds=stale_seconds, history=History(ledger_url)
@@ -74,7 +78,10 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_app):
-        looking = [asyncio.create_task(_find_hangs(accounts)), asyncio.create_task(_look_at_files(door))]
+        looking = [
+            asyncio.create_task(_find_hangs(accounts)),
+            asyncio.create_task(_reload_files(authenticator)),
+        ]
         yield
         for task in looking:
             task.cancel()
@@ -92,18 +99,18 @@ def create_app(
         redirect_slashes=False,
         dependencies=[Depends(_check_run)],
     )
-    app.add_middleware(Guard, door=door)
-    app.state.ledger_url, app.state.door = ledger.url, door
-    pushes = _IngestRoute(ingest, door.requests)
-    app.push = Guard(pushes, door=door)
+    app.add_middleware(RequestMiddleware, authenticator=authenticator)
+    app.state.ledger_url, app.state.authenticator = ledger.url, authenticator
+    pushes = _IngestRoute(ingest, authenticator.metrics)
+    app.push = RequestMiddleware(pushes, authenticator)
     # Of what is no POST: 405.
     app.router.routes.append(Route(INGEST, pushes, methods=["POST"]))
-    sign_in.add_routes(app, door)
+    sign_in.add_routes(app, authenticator)
     _add_health(app, health)
     add_runs(app, accounts)
     add_end(app, Ending(store, ledger, stale_seconds=stale_seconds))
     _add_api(app, accounts)
-    _add_operations(app, Exposition(accounts, ingest, health, door))
+    _add_operations(app, Exposition(accounts, ingest, health, authenticator))
     _add_page(app)
     return app
 
@@ -111,7 +118,7 @@ def create_app(
 class _App(FastAPI):
     """FastAPI, but that a push is led through the guard to its route: what lies between takes as long as the push."""
 
-    push: Guard
+    push: RequestMiddleware
 
     async def __call__(self, scope, receive, send) -> None:
         if scope["type"] == "http" and scope["path"] == INGEST and scope["method"] == "POST":
@@ -132,13 +139,13 @@ async def _find_hangs(accounts: Accounts) -> None:
         took = time.perf_counter() - began
 
 
-async def _look_at_files(door: Door) -> None:
+async def _reload_files(authenticator: RequestAuthenticator) -> None:
     while True:
         await asyncio.sleep(FILES_EVERY_SECONDS)
         try:
-            door.look()
+            authenticator.reload()
         except Exception:
-            log.exception("looking at tokens and certificates failed")
+            log.exception("reloading tokens and certificates failed")
 
 
 class _Unread(Exception):
@@ -176,10 +183,10 @@ class _IngestRoute:
 
     async def _body(self, headers, receive) -> bytes | None:
         """The whole body; None from a client that went away. Raises _Unread."""
-        if has(headers, b"content-encoding"):
+        if header_values(headers, b"content-encoding"):
             # What is not unpacked cannot become more than it was when it came.
             raise _Unread(415, "encoding", "reports come as they are, without Content-Encoding")
-        length = value_of(headers, b"content-length") or b"0"
+        length = (header_values(headers, b"content-length") or [b"0"])[0]
         if len(length) > 15 or int(length) > schema.BODY_BYTES_MAX:
             raise _Unread(413, "body", f"report too large: {schema.BODY_BYTES_MAX} bytes at most")
         body, more = bytearray(), True

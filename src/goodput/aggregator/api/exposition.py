@@ -24,7 +24,7 @@ from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthView
 from goodput.aggregator.accounts.single_flight import SingleFlight
-from goodput.aggregator.http.authentication import Door
+from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.causes import explain
 from goodput.metrics import Families
@@ -44,10 +44,15 @@ class _Made(NamedTuple):
 
 class Exposition:
     def __init__(
-        self, accounts: Accounts, ingest: Ingest, health: HealthView, door: Door, clock_ns=time.time_ns
+        self,
+        accounts: Accounts,
+        ingest: Ingest,
+        health: HealthView,
+        authenticator: RequestAuthenticator,
+        clock_ns=time.time_ns,
     ):
         self._accounts, self._ingest, self._health, self._clock_ns = accounts, ingest, health, clock_ns
-        self._door = door
+        self._authenticator = authenticator
         # By the runs that are seen; of those one has a token for.
         self._flights = SingleFlight()
         self._made: dict[tuple[str, ...], _Made] = {}
@@ -91,7 +96,7 @@ class Exposition:
             self._add_run(families, account, now_ns)
         if access.is_of_all:
             self._add_self(families, clamped)
-            _add_door(families, self._door)
+            _add_authentication(families, self._authenticator)
 
     def _add_run(self, families: Families, account: Account, now_ns: int) -> None:
         run = {"run": account.run}
@@ -201,19 +206,17 @@ class _Scrape:
         self.collect = families.__iter__
 
 
-def _add_door(families: Families, door: Door) -> None:
-    door.requests.collect(families)
-    families.add("goodput_aggregator_sessions", {}, len(door.sessions) if door.sessions else 0)
-    errors = door.certificate.errors if door.certificate else 0
-    families.add("goodput_aggregator_tls_reload_errors_total", {}, errors)
-    keeper = door.keeper
-    families.add("goodput_aggregator_token_reload_errors_total", {}, keeper.errors if keeper else 0)
-    for name, kept in (("tokens", keeper), ("certificate", door.certificate)):
-        is_failing = kept is not None and kept.is_failing
+def _add_authentication(families: Families, authenticator: RequestAuthenticator) -> None:
+    authenticator.metrics.collect(families)
+    sessions, tokens, files = authenticator.sessions, authenticator.tokens, authenticator.reloaded_files
+    families.add("goodput_aggregator_sessions", {}, len(sessions) if sessions else 0)
+    for name, series in (("tokens", "token"), ("certificate", "tls")):
+        errors, is_failing = (files[name].errors, files[name].is_failing) if name in files else (0, False)
+        families.add(f"goodput_aggregator_{series}_reload_errors_total", {}, errors)
         families.add("goodput_aggregator_reload_failing", {"file": name}, int(is_failing))
-    for scope, count in (keeper.counted() if keeper else {}).items():
+    for scope, count in (tokens.count_by_scope() if tokens else {}).items():
         families.add("goodput_aggregator_tokens", {"scope": scope}, count)
-    if keeper and (expiry := keeper.next_expiry()) is not None:
+    if tokens and (expiry := tokens.next_expiry()) is not None:
         families.add("goodput_aggregator_token_expiry_timestamp_seconds", {}, expiry)
 
 

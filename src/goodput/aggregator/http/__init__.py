@@ -1,1 +1,1 @@
-"""HTTP below the routes: connections, authentication, sessions, headers and request metrics."""
+"""The aggregator's HTTP layer: authentication, browser sessions, middleware and connection limits."""

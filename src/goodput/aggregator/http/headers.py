@@ -1,9 +1,6 @@
-"""What every answer tells a browser not to do, and what a request's headers say.
+"""Response headers that restrict what a browser does with an answer, and access to request headers.
 
-In: an answer's headers. Out: the same with those of SECURITY that it does not set itself.
-
-The page shows names that anybody who can push chose, so the browser is told to run and load nothing that is not ours;
-an answer that is no page is told to be nothing but data.
+The page shows names chosen by whoever can push, so browsers may run and load nothing that is not ours.
 """
 
 from __future__ import annotations
@@ -22,36 +19,22 @@ SECURITY: Headers = [
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
 ]
-_NAMES = frozenset(name for name, _ in SECURITY)
-# Under TLS: for this host alone, since others of its domain may be no concern of ours.
+# Without includeSubDomains: other hosts of the domain are not ours.
 HSTS = (b"strict-transport-security", b"max-age=31536000")
-# A browser sends forms to us and nowhere else: for signing in and out.
+# For the page; its forms (sign in, sign out) go to this server only.
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 
 
-def secured(headers: Headers, is_tls: bool) -> Headers:
-    there = {name for name, _ in headers}
-    added = SECURITY if _NAMES.isdisjoint(there) else [one for one in SECURITY if one[0] not in there]
+def with_security_headers(headers: Headers, is_tls: bool) -> Headers:
+    """An answer's headers with those of SECURITY that it does not set itself."""
+    present = {name for name, _ in headers}
+    added = [header for header in SECURITY if header[0] not in present]
     return [*headers, *added, HSTS] if is_tls else [*headers, *added]
 
 
-def value_of(headers: Headers, name: bytes) -> bytes | None:
-    """The header's value, names being lower case as ASGI has them; None where it is absent or there twice."""
-    found = None
-    for key, value in headers:
-        if key == name:
-            if found is not None:
-                return None
-            found = value
-    return found
-
-
-def has(headers: Headers, name: bytes) -> bool:
-    # A plain loop: pushes ask six times each, and a generator takes five times as long.
-    for key, _ in headers:  # noqa: SIM110
-        if key == name:
-            return True
-    return False
+def header_values(headers: Headers, name: bytes) -> list[bytes]:
+    """All values of a header, by its lower-case name."""
+    return [value for key, value in headers if key == name]

@@ -1,9 +1,8 @@
-"""Browsers that are signed in: a cookie stands for a token for some hours.
+"""Browser sessions: a cookie stands for a token for SESSION_SECONDS.
 
-In: a token's Access. Out: a cookie's value, and for that value the Access as the token file has it now, so that what is
-revoked is out at once. Kept is the cookie's hash; sessions are in memory alone, so a restart signs everybody out.
-Bounded, by token and in all. Of a token that has them all the oldest from the same address goes first, so that nobody
-signs out others who share it; where there is none, Full. Of all the oldest goes.
+Sessions are kept in memory by the cookie's hash, so a restart signs everybody out; a revoked token ends its sessions.
+They are bounded per token and in total. A token at its bound loses its oldest session from the same address, so that
+nobody signs out others who share the token; if there is none, TooManySessions. At the total bound the oldest ends.
 """
 
 from __future__ import annotations
@@ -11,57 +10,58 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
-from goodput.access.token_cache import Denied, Keeper
+from goodput.access.token_cache import Denied, TokenCache
 from goodput.access.tokens import Access, digest
 from goodput.aggregator.http.limits import SESSION_SECONDS, SESSIONS_MAX, SESSIONS_PER_TOKEN_MAX
 
 
-class Full(Exception):
-    """This token has as many sessions as it may have, and none from this address."""
+class TooManySessions(Exception):
+    """The token has as many sessions as allowed, none of them from this address."""
+
+
+class _Session(NamedTuple):
+    access: Access
+    end: float
+    address: str
 
 
 class Sessions:
-    def __init__(self, keeper: Keeper, clock: Callable[[], float] = time.monotonic):
-        self._keeper, self._clock = keeper, clock
-        self._open: dict[
-            bytes, tuple[Access, float, str]
-        ] = {}  # oldest first; until when, from which address
+    def __init__(self, tokens: TokenCache, clock: Callable[[], float] = time.monotonic):
+        self._tokens, self._clock = tokens, clock
+        self._sessions: dict[bytes, _Session] = {}  # by the cookie's hash, oldest first
 
     def __len__(self) -> int:
-        self._forget_old()
-        return len(self._open)
+        self._remove_expired()
+        return len(self._sessions)
 
     def begin(self, access: Access, address: str = "") -> str:
-        """A new session of a token; the cookie's value. Raises Full."""
-        self._forget_old()
-        own = [key for key, (held, *_) in self._open.items() if held.token_id == access.token_id]
+        """Start a session; returns the cookie's value. Raises TooManySessions."""
+        self._remove_expired()
+        own = [key for key, one in self._sessions.items() if one.access.token_id == access.token_id]
         if len(own) >= SESSIONS_PER_TOKEN_MAX:
-            same = [key for key in own if self._open[key][2] == address]
+            same = [key for key in own if self._sessions[key].address == address]
             if not same:
-                raise Full(
-                    f"{len(own)} browsers are signed in with the token {access.name}, from other addresses; one has to "
-                    "sign out, or make a token for each person"
-                )
-            del self._open[same[0]]
-        while len(self._open) >= SESSIONS_MAX:
-            del self._open[next(iter(self._open))]
+                raise TooManySessions(f"token {access.name} has {len(own)} sessions from other addresses")
+            del self._sessions[same[0]]
+        while len(self._sessions) >= SESSIONS_MAX:
+            del self._sessions[next(iter(self._sessions))]
         cookie = secrets.token_urlsafe(32)
-        self._open[digest(cookie.encode())] = (access, self._clock() + SESSION_SECONDS, address)
+        self._sessions[digest(cookie.encode())] = _Session(access, self._clock() + SESSION_SECONDS, address)
         return cookie
 
     def access(self, cookie: bytes) -> Access:
-        """Raises Denied: session (unknown or over, or its token was revoked), expired (its token)."""
-        # Found by a hash of 256 random bits, so how long it takes to not find one tells nothing.
-        held, until, _ = self._open.get(digest(cookie), (None, 0.0, ""))
-        if held is None or self._clock() >= until:
-            raise Denied("session", "not signed in any more")
-        return self._keeper.still(held)
+        """The session's current Access. Raises Denied: session (unknown, over, token revoked) or expired."""
+        # Looked up by a hash of 256 random bits, so the time of a failed lookup reveals nothing.
+        session = self._sessions.get(digest(cookie))
+        if session is None or self._clock() >= session.end:
+            raise Denied("session", "the session has ended; sign in again")
+        return self._tokens.refresh(session.access)
 
     def end(self, cookie: bytes) -> None:
-        self._open.pop(digest(cookie), None)
+        self._sessions.pop(digest(cookie), None)
 
-    def _forget_old(self) -> None:
+    def _remove_expired(self) -> None:
         now = self._clock()
-        for key in [key for key, (_, until, _) in self._open.items() if now >= until]:
-            del self._open[key]
+        self._sessions = {key: one for key, one in self._sessions.items() if now < one.end}

@@ -1,8 +1,6 @@
-"""Signing in with a browser, and out: a form that takes a read token and gives a cookie.
+"""The sign-in page: a form takes a read token and sets a session cookie (HttpOnly, SameSite=Strict).
 
-In: the form of login.html. Out: a session's cookie that no script can read and no other site can send, for
-limits.SESSION_SECONDS. The token itself stays nowhere: not in the browser, not in an address, not in a log.
-Also GET /api/v1/access, which says who one is.
+The token itself is stored nowhere: not in the browser, a URL or a log. Also GET /api/v1/access: the client's identity.
 """
 
 from __future__ import annotations
@@ -11,39 +9,40 @@ import importlib.resources
 from urllib.parse import parse_qs
 
 from fastapi import FastAPI, Request, Response
+from pydantic import BaseModel, ConfigDict
 
+from goodput.access.authentication import require_scope
 from goodput.access.token_cache import Denied
-from goodput.aggregator.api.models import Model
 from goodput.aggregator.http.authentication import (
     PLAIN_COOKIE,
     SECURE_COOKIE,
-    Closed,
-    Door,
+    RequestAuthenticator,
     cookie_of,
     is_secure,
 )
-from goodput.aggregator.http.headers import PAGE_POLICY
+from goodput.aggregator.http.headers import PAGE_POLICY, header_values
 from goodput.aggregator.http.limits import LOGIN_BYTES_MAX, SESSION_SECONDS
-from goodput.aggregator.http.sessions import Full
+from goodput.aggregator.http.sessions import TooManySessions
 
 _PAGE_HEADERS = {"Content-Security-Policy": PAGE_POLICY}
 _PROBLEM = "<!--problem-->"
-# What may stand in the place of the mark: these and nothing that came from outside.
+# The only texts inserted into the form: nothing from a request.
 _PROBLEMS = {
     "missing": "Enter a token.",
-    "malformed": "This is no token of goodput. One looks like goodput_read_1f2e… and has 84 characters.",
-    "unknown": "This token is not known here, or was revoked.",
+    "malformed": "This is not a goodput token. One looks like goodput_read_1f2e3d… and has 90 characters.",
+    "unknown": "This token is unknown or was revoked.",
     "expired": "This token has expired.",
-    "scope": "This token does not read runs. Signing in takes one of scope read.",
-    "sessions": "As many browsers as may be are signed in with this token, from other addresses. Sign out in one of them, "
-    "or ask for a token of your own.",
-    "throttled": "Too many tries from your address. Wait a minute.",
-    "open": "No tokens are asked for here.",
+    "scope": "This token does not read runs. Sign in with a token of scope read.",
+    "sessions": "Too many browsers are signed in with this token from other addresses. Sign out in one of them, or ask "
+    "for a token of your own.",
+    "throttled": "Too many attempts from your address. Wait a minute.",
 }
 
 
-class WhoAsks(Model):
-    """Whose token it is, what it is for, and whether it is a browser that signed in and so may sign out."""
+class AccessDocument(BaseModel):
+    """The client's token: its name, scopes and runs; `session` is true for a browser that signed in."""
+
+    model_config = ConfigDict(extra="forbid")
 
     name: str
     scopes: list[str]
@@ -51,7 +50,8 @@ class WhoAsks(Model):
     session: bool
 
 
-def add_routes(app: FastAPI, door: Door) -> None:
+def add_routes(app: FastAPI, authenticator: RequestAuthenticator) -> None:
+    tokens, sessions = authenticator.tokens, authenticator.sessions
     folder = importlib.resources.files("goodput.aggregator") / "page"
     form = (folder / "login.html").read_text(encoding="utf-8")
     style = (folder / "login.css").read_bytes()
@@ -62,7 +62,7 @@ def add_routes(app: FastAPI, door: Door) -> None:
 
     @app.api_route("/login", methods=["GET", "HEAD"], include_in_schema=False)
     async def show() -> Response:
-        return page(200) if door.keeper else _home()
+        return page(200) if tokens else _redirect("./")
 
     @app.get("/login.css", include_in_schema=False)
     async def css() -> Response:
@@ -70,70 +70,62 @@ def add_routes(app: FastAPI, door: Door) -> None:
 
     @app.post("/login", include_in_schema=False)
     async def sign_in(request: Request) -> Response:
-        if not door.keeper:
-            return _home()
+        if not tokens:
+            return _redirect("./")
         try:
-            token = await _token(request)
-            access = door.keeper.access(token)
-            if "read" not in access.scopes:
-                raise Denied("scope", f"the token {access.name} does not read")
+            access = tokens.lookup(await _token(request))
+            require_scope(access, "read")
+            cookie = sessions.begin(access, request.client.host if request.client else "")
         except Denied as denied:
-            closed: Closed = door.closed(request.scope, denied)
-            return page(closed.status, closed.reason)
-        try:
-            cookie = door.sessions.begin(access, request.client.host if request.client else "")
-        except Full:
-            door.requests.refused["sessions"] += 1
+            refusal = authenticator.refusal(request.scope, denied)
+            return page(refusal.status, refusal.reason)
+        except TooManySessions:
+            authenticator.metrics.refused["sessions"] += 1
             return page(429, "sessions")
-        answer = _home()
-        _set_cookie(answer, request, cookie, int(SESSION_SECONDS))
-        return answer
+        return _with_cookie(_redirect("./"), request, cookie, int(SESSION_SECONDS))
 
     @app.post("/logout", include_in_schema=False)
     async def sign_out(request: Request) -> Response:
         cookie = cookie_of(request.scope["headers"], is_secure(request.scope))
-        if cookie and door.sessions:
-            door.sessions.end(cookie)
-        answer = Response(status_code=303, headers={"Location": "login" if door.keeper else "./"})
-        _set_cookie(answer, request, "", 0)
-        return answer
+        if cookie and sessions:
+            sessions.end(cookie)
+        return _with_cookie(_redirect("login" if tokens else "./"), request, "", 0)
 
-    @app.get("/api/v1/access", responses={200: {"model": WhoAsks}}, summary="Who asks, and what they may see")
-    async def who(request: Request) -> Response:
+    @app.get(
+        "/api/v1/access", responses={200: {"model": AccessDocument}}, summary="The client's token and runs"
+    )
+    async def access(request: Request) -> Response:
         access, headers = request.scope["access"], request.scope["headers"]
-        session = door.keeper is not None and not any(name == b"authorization" for name, _ in headers)
-        found = WhoAsks(name=access.name, scopes=list(access.scopes), runs=list(access.runs), session=session)
-        return Response(found.model_dump_json(), media_type="application/json")
+        session = tokens is not None and not header_values(headers, b"authorization")
+        document = AccessDocument(
+            name=access.name, scopes=list(access.scopes), runs=list(access.runs), session=session
+        )
+        return Response(document.model_dump_json(), media_type="application/json")
 
 
 async def _token(request: Request) -> bytes:
-    """The form's token. Raises Denied."""
+    """The token entered into the form. Raises Denied."""
     body = b""
     async for part in request.stream():
         body += part
         if len(body) > LOGIN_BYTES_MAX:
-            raise Denied("malformed", "a form too large")
+            raise Denied("malformed", "the sign-in form is too large")
     try:
         fields = parse_qs(body.decode("ascii"), max_num_fields=4)
     except ValueError:
-        raise Denied("malformed", "no form") from None
+        raise Denied("malformed", "malformed sign-in form") from None
     token = fields.get("token", [""])[0].strip()
     if not token:
-        raise Denied("missing", "a form without a token")
+        raise Denied("missing", "sign-in form without a token")
     return token.encode("utf-8", "replace")
 
 
-def _home() -> Response:
-    return Response(status_code=303, headers={"Location": "./"})
+def _redirect(location: str) -> Response:
+    return Response(status_code=303, headers={"Location": location})
 
 
-def _set_cookie(answer: Response, request: Request, value: str, seconds: int) -> None:
+def _with_cookie(answer: Response, request: Request, value: str, seconds: int) -> Response:
     secure = is_secure(request.scope)
-    answer.set_cookie(
-        (SECURE_COOKIE if secure else PLAIN_COOKIE).decode(),
-        value,
-        max_age=seconds,
-        httponly=True,
-        samesite="strict",
-        secure=secure,
-    )
+    name = (SECURE_COOKIE if secure else PLAIN_COOKIE).decode()
+    answer.set_cookie(name, value, max_age=seconds, httponly=True, samesite="strict", secure=secure)
+    return answer

@@ -1,0 +1,50 @@
+"""The TLS certificate of a server, replaced without a restart when its files change."""
+
+from __future__ import annotations
+
+import ssl
+
+from goodput.access.listening import Refused
+from goodput.access.reloading import ReloadedFiles
+
+
+class Certificate(ReloadedFiles):
+    """A server's TLS context; new connections use the files' content as of the last `reload`. Raises Refused."""
+
+    def __init__(self, cert: str, key: str, client_ca: str | None = None):
+        super().__init__(cert, key)
+        self.context = _server_context(cert, key, client_ca)
+        self._warn_of_permissions()
+
+    def _load(self) -> None:
+        # Tried on a context of its own first: half of a new pair must not spoil the one in use.
+        _server_context(*self._paths, None)
+        self.context.load_cert_chain(*self._paths, password=refuse_password)
+
+
+def _server_context(cert: str, key: str, client_ca: str | None) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    try:
+        context.load_cert_chain(cert, key, password=refuse_password)
+    except (OSError, ValueError) as error:
+        raise Refused(f"--tls-cert {cert} with --tls-key {key}: {_describe(error)}") from None
+    if client_ca:
+        try:
+            context.load_verify_locations(cafile=client_ca)
+        except (OSError, ValueError) as error:
+            raise Refused(f"--client-ca {client_ca}: {_describe(error)}") from None
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return f"not a certificate and its key ({error.reason or error})"
+    return getattr(error, "strerror", None) or str(error)
+
+
+def refuse_password() -> str:
+    """Password callback: without one OpenSSL would prompt on the terminal."""
+    raise ValueError("the key is encrypted; decrypt it first")
