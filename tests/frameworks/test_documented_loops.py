@@ -3,8 +3,8 @@
 import ast
 
 import pytest
-from support.frameworks.documented_loops import PAGE, code_of
 from support.frameworks.framework_runs import committed, resumed, steps, train
+from support.frameworks.scripts.documented_loops import PAGE, code_of
 
 pytestmark = pytest.mark.alone
 
