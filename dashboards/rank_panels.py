@@ -351,9 +351,9 @@ def _look():
 def _cost():
     panel = lines(
         "What measuring costs",
-        "Time of the SDK in this trainer by its own measure, over the rank's time, against its budget; on the right, one step in "
-        "how many is measured by phases. Above the budget for long: fewer phases of your own, or tell the maintainers. A rank that "
-        "measures fewer steps still counts the length of every one.",
+        "Time of the SDK in this trainer by its own measure, over the rank's time, against its budget; on the right, whether "
+        "phases are measured. Above the budget for long: fewer phases of your own, or tell the maintainers. A rank whose phases are "
+        "off still counts and times every step.",
         place=(8, 30, 8, 8),
         unit="percentunit",
         no_value=NO_RANK,
@@ -361,11 +361,11 @@ def _cost():
             query(_rate("goodput_sdk_cost_seconds_total"), "cost"),
             query(_rate("goodput_deep_look_cost_seconds_total"), "of it deep looks"),
             query(f"max(goodput_sdk_budget_ratio{{{RANK}}})", "budget"),
-            query(f"max(goodput_sdk_phases_every{{{RANK}}})", "one step in"),
+            query(f"min(goodput_sdk_phases_every{{{RANK}}})", "phases measured"),
         ],
     ).decimals(3)
     paint(panel, {"budget": RED})
-    return change(panel, "one step in", unit="short", axis_right=True)
+    return change(panel, "phases measured", unit="bool_yes_no", axis_right=True)
 
 
 def _counts():

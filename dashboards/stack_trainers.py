@@ -57,9 +57,9 @@ def overhead():
 def thinned():
     panel = lines(
         "Trainers: what was not measured",
-        "Records that the SDK dropped, steps of which only the length was measured, loader workers beyond a page's room, in a minute; one step in how many is "
-        "measured, worst rank (right). Dropped records: goodput is called wrongly there. Unmeasured steps are within the budget's rules: "
-        "their phases are estimated.",
+        "Records that the SDK dropped, steps of which only the length was measured, loader workers beyond a page's room, in a minute; ranks "
+        "whose phases are off (right). Dropped records: goodput is called wrongly there. Unmeasured steps: measuring their phases would "
+        "cost more than the budget, so their time is unattributed.",
         place=(8, 28, 8, 8),
         unit="short",
         no_value="no rank is measured",
@@ -67,10 +67,10 @@ def thinned():
             query(f"{rate_of('goodput_sdk_dropped_total', 'what', RUN)} * 60 > 0", "dropped {{what}}"),
             query(f"{rate_of('goodput_sdk_unmeasured_steps_total', '', RUN)} * 60", "steps by length alone"),
             query(f"sum(goodput_loader_workers_unmeasured_total{{{RUN}}})", "workers not measured"),
-            query(f"max(goodput_sdk_phases_every{{{RUN}}})", "one step in"),
+            query(f"count(goodput_sdk_phases_every{{{RUN}}} == 0)", "ranks without phases"),
         ],
     )
-    return change(panel, "one step in", unit="short", axis_right=True)
+    return change(panel, "ranks without phases", unit="short", axis_right=True)
 
 
 def worst():
@@ -91,11 +91,11 @@ def worst():
             ),
             column(
                 f"max by (run, rank) (goodput_sdk_phases_every{{{RUN}}}) and on (run, rank) {cost}",
-                "one step in",
+                "phases measured",
             ),
         ],
     ).decimals(3)
-    override(panel, "one step in", {"unit": "none", "decimals": 0})
+    override(panel, "phases measured", {"unit": "bool_yes_no"})
     lead(panel, "run", "Open the run", address("goodput-run", {"run": "field:run"}))
     return lead(
         panel, "rank", "Open the rank", address("goodput-rank", {"run": "field:run", "rank": "field:rank"})

@@ -75,7 +75,7 @@ class Account:
     failures: int = 0  # attempts that ended otherwise than by NO_FAILURE
     alive_ns: int = 0  # time in which some attempt was alive
     loading: Loading = field(default_factory=Loading)
-    unmeasured: int = 0  # steps whose phases are estimated from those of the step before them
+    unmeasured: int = 0  # steps that were timed without phases, within the overhead budget
 
     def gpu_ns(self) -> list[int]:
         """GPU-ns per state: the ranks' sums, weighed by their devices."""
@@ -94,7 +94,7 @@ class Account:
         return sum(rank.device_ns * rank.devices for rank in self.ranks) / observed if observed > 0 else 0.0
 
     def phases_share(self) -> float | None:
-        """Share of the steps whose phases were measured; the others' are estimated. Of the whole run, as it is known."""
+        """Share of the whole run's steps whose phases were measured; the others' time is unattributed."""
         steps = sum(rank.kept_steps + rank.lost_steps for rank in self.ranks)
         return max(1 - self.unmeasured / steps, 0.0) if steps else None
 

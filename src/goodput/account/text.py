@@ -141,10 +141,12 @@ def _factor_lines(document: dict) -> list[str]:
 
 
 def _clock(coverage: dict) -> str:
-    """On which clock phases are, and whether those of some steps are estimated."""
+    """On which clock phases are, and in how many steps they were measured."""
     share, measured = coverage["device_clock"], coverage["phases"]
     clock = f"{percent(share)} on the device clock" if share else "host clock"
-    return clock if measured in (None, 1.0) else f"{clock}; phases measured in {percent(measured)} of steps"
+    if measured in (None, 1.0):
+        return clock
+    return f"{clock}; phases measured in {percent(measured)} of steps, off in the others (GOODPUT_BUDGET)"
 
 
 def _figure_lines(document: dict) -> list[str]:

@@ -29,12 +29,12 @@ SERIES = declare(
         ("goodput_sdk_budget_ratio", "gauge", "ratio", "run rank",
          "What measuring may cost, as a share of step time; where instrumentation is automatic."),
         ("goodput_sdk_phases_every", "gauge", "", "run rank",
-         "The overhead budget has one step in so many measured by phases; 1 measures all."),
+         "1 while phases are measured, in every step; 0 while the overhead budget has them off."),
         ("goodput_sdk_unmeasured_steps_total", "counter", "", "run rank",
-         "Steps of which the overhead budget had only the length measured; their phases are estimated."),
+         "Steps that were counted and timed without phases, which would have cost more than the overhead budget."),
         ("goodput_micro_batches_total", "counter", "", "run rank",
-         "Backward passes, where instrumentation is automatic; more than one a step is gradient accumulation. Brought up to "
-         "date every 64 steps and at the end, and without those of unmeasured steps."),
+         "Backward passes, where instrumentation is automatic; more than one a step is gradient accumulation. Updated "
+         "every 64 steps and at the end."),
         ("goodput_skipped_steps_total", "counter", "", "run rank",
          "Steps that mixed precision skipped, where instrumentation is automatic."),
         ("goodput_compilations_total", "counter", "", "run rank",
@@ -42,8 +42,8 @@ SERIES = declare(
         ("goodput_sdk_dropped_total", "counter", "", "run rank what",
          "Records the SDK refused or lost: phase, step, event, background, error, claim, checkpoint."),
         # Inside the loader
-        ("goodput_loader_batches_total", "counter", "", "run rank", "Batches that the step thread took from a DataLoader; "
-         "of one with workers only while all steps are measured (goodput_sdk_phases_every is 1) or in those that are."),
+        ("goodput_loader_batches_total", "counter", "", "run rank", "Batches that the step thread took from a DataLoader "
+         "while phases were measured (goodput_sdk_phases_every is 1)."),
         ("goodput_loader_ready_batches_total", "counter", "", "run rank",
          "Batches that lay ready when one was asked for, summed; over goodput_loader_batches_total the mean queue depth."),
         ("goodput_loader_starved_batches_total", "counter", "", "run rank",

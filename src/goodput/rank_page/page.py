@@ -83,10 +83,10 @@ W_BACKGROUND_TOTALS = W_OUTSIDE + 32  # ns per phase of all other threads
 W_LOADER = LIVE + 160  # 32 words of what the step thread sees of its loader
 W_DEVICE = LIVE + 192  # 32 words of the device clock
 W_SAMPLING = LIVE + 224  # 16 words, SAMPLING: what the overhead budget has left out, and what makes up a step
-# Every how many steps one is measured by phases, the steps that were not, the budget in parts per million, backward
-# passes, steps that mixed precision skipped, compilations.
+# Whether phases are measured now, steps that were counted and timed without them, the budget in parts per million,
+# backward passes, steps that mixed precision skipped, compilations.
 SAMPLING = (
-    *("phases_every", "unmeasured_steps", "budget_ppm"),
+    *("phases_measured", "unmeasured_steps", "budget_ppm"),
     *("micro_batches", "skipped_steps", "compilations"),
 )
 END_REASONS = ("", "finished", "failed", "resumed")

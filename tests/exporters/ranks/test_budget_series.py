@@ -10,7 +10,7 @@ from goodput.rank_page import page
 
 @pytest.mark.parametrize(
     ("words", "budget"),
-    [({"phases_every": 1, "budget_ppm": 5000}, 0.005), ({"phases_every": 1}, None), ({}, None)],
+    [({"phases_measured": 1, "budget_ppm": 5000}, 0.005), ({"phases_measured": 1}, None), ({}, None)],
 )
 def test_the_budget_is_a_series_where_it_is_kept(tree, ranks, words, budget):
     rank = Rank(tree / "pages")

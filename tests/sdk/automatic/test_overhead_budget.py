@@ -1,13 +1,12 @@
-"""The overhead budget: less is measured when measuring costs too much, the account still closes, and it is said."""
+"""The overhead budget: phases go as a whole when they cost too much, and come back when steps are longer."""
 
 from __future__ import annotations
 
 import pytest
-from support.sdk.checks import check
+from support.sdk.checks import check, inside
 
-from goodput.histograms.histogram import bin_of_ns
-from goodput.rank_page.reader import Reader
-from goodput.sdk.automatic.overhead_budget import DEFAULT, EVERY_MAX, EVERY_MIN, share_of
+from goodput.account.text import render
+from goodput.sdk.automatic.overhead_budget import CHECK_STEPS, DEFAULT_SHARE, MEASURES, share_of
 
 # A training loop as the patches see it, without a framework: `loop(steps)` spins `FORWARD` and `LOADER` ns a step.
 LOOP = """
@@ -19,43 +18,44 @@ class Optimizer: pass
 optimizer = Optimizer()
 FORWARD, LOADER = 60_000, 20_000
 def phase(which, ns):
-    if recorder.resting:
-        return spin(ns // 1000)
     if not recorder.step_start_ns:
         auto.open_step()
     with which:
         spin(ns // 1000)
-def loop(steps, extra=lambda i: None):
+def loop(steps):
     for i in range(steps):
-        extra(i)
         phase(auto.loader, LOADER)
         phase(auto.forward, FORWARD)
-        recorder.batch_samples += not recorder.resting
-        if recorder.resting:
-            auto.rested(optimizer)
-        else:
-            auto.optimizer_begins(optimizer)
-            auto.optimizer_ends(optimizer)
+        recorder.batch_samples += 1
+        auto.optimizer_begins(optimizer)
+        auto.optimizer_ends(optimizer)
+def train_until_off():
+    while not recorder.phases_off:
+        loop(1)
+        assert recorder.steps < 2000, "phases are never switched off"
 def sampling():
     return dict(zip(page.SAMPLING, recorder.words[page.W_SAMPLING:page.W_SAMPLING + len(page.SAMPLING)].tolist()))
+def totals():
+    return recorder.words[page.W_TOTALS:page.W_TOTALS + page.PHASE_SLOTS].tolist()
 goodput.start(run="budget")
 """
+TINY = "0.000001"  # a budget that no phases fit into
 
 
 @pytest.mark.parametrize(
     ("text", "share", "said"),
     [
-        ("", DEFAULT, False),
+        ("", DEFAULT_SHARE, False),
         ("0.01", 0.01, False),
         ("2%", 0.02, False),
         (" 1 ", 1.0, False),
         ("5e-324", 1e-9, False),
-        ("0", DEFAULT, True),
-        ("-1", DEFAULT, True),
-        ("nan", DEFAULT, True),
-        ("much", DEFAULT, True),
-        ("1e999", DEFAULT, True),
-        ("150%", DEFAULT, True),
+        ("0", DEFAULT_SHARE, True),
+        ("-1", DEFAULT_SHARE, True),
+        ("nan", DEFAULT_SHARE, True),
+        ("much", DEFAULT_SHARE, True),
+        ("1e999", DEFAULT_SHARE, True),
+        ("150%", DEFAULT_SHARE, True),
     ],
 )
 def test_the_setting_is_a_share_of_step_time(text, share, said):
@@ -64,64 +64,175 @@ def test_the_setting_is_a_share_of_step_time(text, share, said):
     assert bool(texts) is said and all("GOODPUT_BUDGET" in each for each in texts)
 
 
-def test_within_the_budget_every_step_is_measured(sdk):
-    outcome = sdk(LOOP + "loop(700)\ntell(sampling())", GOODPUT_BUDGET="1")
-    assert outcome.told[-1]["phases_every"] == 1
-    snapshot = check(outcome.snapshot())
-    assert snapshot.steps_done == 700 and snapshot.sampling["unmeasured_steps"] == 0
+def test_the_default_budget_is_two_percent():
+    assert DEFAULT_SHARE == 0.02
 
 
-def test_over_the_budget_steps_rest_and_the_account_still_closes(sdk):
-    outcome = sdk(LOOP + "loop(4000)\ntell(sampling())", GOODPUT_BUDGET="0.000001")
-    said = outcome.told[-1]
-    assert said["phases_every"] == EVERY_MAX and said["budget_ppm"] == 1
-    snapshot = check(outcome.snapshot())
-    assert snapshot.steps_done == snapshot.samples == 4000
-    assert snapshot.sampling["unmeasured_steps"] > 3000
-    spent = dict(zip(snapshot.phases, snapshot.totals, strict=True))
-    # Estimated by the measured steps, three to one as it was spun.
-    assert spent["forward"] / spent["loader"] == pytest.approx(3, rel=0.3)
-
-
-def test_what_is_counted_at_rest_is_known_when_something_else_begins(sdk):
+def test_phases_are_never_off_within_the_budget(sdk):
     extra = """
-evaluated = False
-def evaluate(i):
-    global evaluated
-    if not evaluated and recorder.resting and recorder.rested > 3:
-        evaluated = True
-        before, rested, outer = recorder.steps, recorder.rested, time.perf_counter_ns()
-        auto.start_evaluation()
-        inner = time.perf_counter_ns()
-        assert recorder.evaluating and not recorder.resting and recorder.steps == before + rested
-        spin(5000)
-        inner = time.perf_counter_ns() - inner
-        auto.stop_evaluation()
-        tell([inner, time.perf_counter_ns() - outer])
-loop(1500)
-loop(1000, evaluate)
-assert evaluated
+off = 0
+for _ in range(1500):
+    loop(1)
+    off += recorder.phases_off
+tell([off, sampling()["phases_measured"]])
 """
-    outcome = sdk(LOOP + extra, GOODPUT_BUDGET="0.000001")
+    outcome = sdk(LOOP + extra, GOODPUT_BUDGET="1")
+    assert outcome.told[-1] == [0, 1]
     snapshot = check(outcome.snapshot())
-    spent = dict(zip(snapshot.phases, snapshot.totals, strict=True))
-    least, most = outcome.told[-1]
-    assert least <= spent["evaluation"] <= most
+    assert snapshot.steps_done == 1500 and snapshot.sampling["unmeasured_steps"] == 0
+    assert "GOODPUT_BUDGET" not in outcome.errors
 
 
-def test_a_long_wait_at_rest_is_no_phases_time(sdk):
+def test_over_the_budget_no_phase_gets_time_and_the_account_closes(sdk):
     extra = """
-loop(1500)
-while recorder.resting < 8 or not recorder.rested: loop(1)
-before = recorder.words[page.W_TOTALS]
-spin(200_000)
-while recorder.resting: loop(1)
-tell(recorder.words[page.W_TOTALS] - before)
+train_until_off()
+at_switch, before = recorder.steps, totals()
+loop(1000)
+after = totals()
+tell([at_switch, sum(after[1:]) - sum(before[1:]), after[0] - before[0], sampling()])
 """
-    outcome = sdk(LOOP + extra, GOODPUT_BUDGET="0.000001")
+    outcome = sdk(LOOP + extra, GOODPUT_BUDGET=TINY)
+    at_switch, in_phases_ns, in_none_ns, sampling = outcome.told[-1]
+    assert in_phases_ns == 0 and in_none_ns >= 1000 * 80_000
+    assert at_switch % CHECK_STEPS == 0 and at_switch >= MEASURES * CHECK_STEPS, "a step's boundary"
+    assert sampling["phases_measured"] == 0 and sampling["budget_ppm"] == 1
+    snapshot = check(outcome.snapshot())
+    assert snapshot.steps_done == snapshot.samples == at_switch + 1000
+    assert snapshot.sampling["unmeasured_steps"] == 1000
+    for before, record in zip(snapshot.steps, snapshot.steps[1:], strict=False):
+        spent = inside(record, before)
+        assert record.number == before.number + 1
+        assert (spent[1] and spent[3]) if record.number <= at_switch else sum(spent[1:]) == 0
+
+
+def test_phases_come_back_when_steps_grow(sdk):
+    extra = """
+train_until_off()
+cost_ns = auto.budget.phases_ns
+# Just below, then well above the length at which the same phases cost half of the budget.
+auto.budget.share = cost_ns / 1_000_000
+loop(2 * 64)
+assert recorder.phases_off, "within the budget, but not within half of it"
+FORWARD, was = 4_000_000, recorder.steps
+while recorder.phases_off:
+    loop(1)
+    assert recorder.steps < was + 128, "phases do not come back"
+assert recorder.steps % 64 == 0
+before, steps = totals(), recorder.steps
+loop(20)
+forward = page.PHASES.index("forward")
+tell([totals()[forward] - before[forward], sampling()["phases_measured"]])
+"""
+    outcome = sdk(LOOP + extra, GOODPUT_BUDGET=TINY)
+    forward_ns, measured = outcome.told[-1]
+    assert forward_ns >= 20 * 4_000_000 and measured == 1
+    snapshot = check(outcome.snapshot())
+    measured_steps = [
+        r for b, r in zip(snapshot.steps, snapshot.steps[1:], strict=False) if sum(inside(r, b)[1:])
+    ]
+    assert len(measured_steps) >= 20
+    assert 0 < snapshot.sampling["unmeasured_steps"] < snapshot.steps_done
+
+
+def test_the_switch_is_logged_once(sdk):
+    extra = """
+for _ in range(3):
+    train_until_off()
+    auto.budget.switch_phases(True)
+    loop(1)
+"""
+    outcome = sdk(LOOP.replace("recorder.steps < 2000", "recorder.steps < 6000") + extra, GOODPUT_BUDGET=TINY)
+    assert outcome.errors.count("GOODPUT_BUDGET") == 1
+    assert not any(outcome.snapshot().drops.values()), "it is no error"
+
+
+def test_report_and_coverage_say_how_many_steps_had_phases(sdk):
+    extra = """
+train_until_off()
+loop(960)
+report = goodput.report()
+tell([str(report), report.account, recorder.steps])
+"""
+    text, account, steps = sdk(LOOP + extra, GOODPUT_BUDGET=TINY).told[-1]
+    assert "steps were timed without phases" in text and "GOODPUT_BUDGET" in text
+    assert account["coverage"]["phases"] == pytest.approx(1 - 960 / steps, abs=64 / steps)
+    assert render(account).count("off in the others (GOODPUT_BUDGET)") == 1
+
+
+def test_a_phase_open_at_a_boundary_delays_the_switch(sdk):
+    extra = """
+with goodput.phase("mine"):
+    loop(700)
+    assert not recorder.phases_off
+train_until_off()
+with goodput.phase("mine"):
+    auto.budget.share = 1.0
+    loop(200)
+    assert recorder.phases_off and recorder.depth == 1
+loop(200)
+assert not recorder.phases_off and recorder.depth == 0
+"""
+    snapshot = check(sdk(LOOP + extra, GOODPUT_BUDGET=TINY).snapshot())
+    assert not any(snapshot.drops.values()), snapshot.drops
+
+
+@pytest.mark.parametrize("end", ["auto.ends()", "auto.remove()", "auto.by_hand()"])
+def test_phases_are_on_again_when_automatic_measuring_ends(sdk, end):
+    """Also while one is open: what is left of it is charged, its length is not known."""
+    extra = f"""
+train_until_off()
+before = totals()
+mine = goodput.phase("mine")
+with mine:
+    {end}
+    assert not recorder.phases_off
+    spin(2000)
+with mine:
+    spin(2000)
+assert recorder.depth == 0
+histogram = recorder.words[mine.histogram:mine.histogram + page.HISTOGRAM_WORDS].tolist()
+tell([totals()[mine.index], sum(histogram)])
+"""
+    outcome = sdk(LOOP + extra, GOODPUT_BUDGET=TINY)
+    spent_ns, entries = outcome.told[-1]
+    assert spent_ns >= 4_000_000 and entries == 1
     check(outcome.snapshot())
-    # Twice the time of steps like the last one may be taken for theirs.
-    assert outcome.told[-1] > 150_000_000
+
+
+def test_phases_left_out_of_order_while_off_are_counted(sdk):
+    extra = """
+train_until_off()
+auto.h2d.__exit__(None, None, None)
+outer, inner = goodput.phase("a"), goodput.phase("b")
+outer.__enter__(); inner.__enter__()
+outer.__exit__(None, None, None)
+inner.__exit__(None, None, None)
+assert recorder.depth == 0 and recorder.current == page.W_TOTALS
+loop(10)
+"""
+    snapshot = check(sdk(LOOP + extra, GOODPUT_BUDGET=TINY).snapshot())
+    assert snapshot.drops["phase"] == 2
+
+
+def test_the_device_clock_is_parked_before_phases(sdk):
+    extra = """
+class DeviceClock:
+    cost_ns = 0
+    def __call__(self, word): self.cost_ns += 1000
+    begin = end = open = finish = __call__
+clock = recorder.device = DeviceClock()
+parked = 0
+while recorder.device is not None:
+    loop(1)
+assert not recorder.phases_off and auto.budget.parked is clock
+train_until_off()
+auto.budget.share = 1.0
+loop(64)
+assert not recorder.phases_off and recorder.device is None
+loop(64 * 6)
+assert recorder.device is clock and auto.budget.parked is None
+"""
+    check(sdk(LOOP + extra, GOODPUT_BUDGET=TINY).snapshot())
 
 
 def test_the_cost_is_counted_and_only_grows(sdk):
@@ -138,36 +249,7 @@ tell(costs[-1] / recorder.steps)
     assert 100 < per_step_ns < 200_000
 
 
-def test_a_phase_held_over_the_end_of_a_rest_is_dropped_quietly(sdk):
-    extra = """
-loop(1500)
-while recorder.resting < 8: loop(1)
-depth = recorder.depth
-with auto.h2d:
-    while recorder.resting: loop(1)
-    with auto.h2d: spin(1)
-assert recorder.depth == depth == 0 and recorder.skipped == 0
-loop(10)
-"""
-    snapshot = check(sdk(LOOP + extra, GOODPUT_BUDGET="0.000001").snapshot())
-    assert not any(snapshot.drops.values()), snapshot.drops
-
-
-def test_a_record_of_steps_at_rest_counts_once_with_their_mean_length(sdk):
-    outcome = sdk(LOOP + "loop(4000)", GOODPUT_BUDGET="0.000001")
-    snapshot = outcome.snapshot()
-    (path,) = outcome.paths()
-    with Reader(str(path)) as reader:
-        blocks = reader.histogram_blocks(0)
-    counts = sorted((first + at, count) for first, block in blocks for at, count in enumerate(block) if count)
-    total = sum(count for _, count in counts)
-    assert total < snapshot.steps_done / 2
-    # All but a few take about 80 us, none the time of all that a record stands for.
-    long = sum(count for bin, count in counts if bin > bin_of_ns(800_000))
-    assert long <= total / 10
-
-
-def test_the_measure_has_the_hooks_own_time_and_not_that_of_what_they_call(sdk):
+def test_the_cost_of_a_hook_excludes_what_it_calls(sdk):
     extra = """
 from goodput.sdk.automatic.hooks import PLAIN, hook
 from goodput.sdk.recorder.recorder import compiled
@@ -181,56 +263,17 @@ if compiled:
     loop(3)
     auto.open_step()
     found = []
-    for rested in (None, 0, 1, 2):
-        recorder.resting, recorder.rested = (0, 0) if rested is None else (9, rested)
-        recorder.own_ns, recorder.rest_ns, recorder.measuring = 0, 0, True
+    for measuring in (True, False):
+        recorder.own_ns, recorder.measuring = 0, measuring
         timed()
-        found.append((recorder.own_ns, recorder.rest_ns))
-    recorder.measuring, recorder.resting, recorder.rested, recorder.own_ns = False, 0, 0, 0
-    timed()
-    tell([*found, (recorder.own_ns, recorder.rest_ns)])
+        found.append(recorder.own_ns)
+    recorder.measuring = False
+    tell(found)
 else:
     tell(None)
 """
     found = sdk(LOOP + extra, GOODPUT_BUDGET="1").told[-1]
     if found is None:
         pytest.skip("the recorder in Python measures its boundaries alone")
-    measured, first, second, third, unmeasured = found
-    assert 300_000 <= measured[0] < 10_000_000 and measured[1] == 0
-    # Of steps at rest the second is measured, in which no case is looked at.
-    assert first == third == [0, 0] and second[0] == 0 and second[1] < 10_000_000
-    assert unmeasured[0] == 0
-
-
-def test_a_rest_is_no_longer_than_a_quarter_of_a_second_of_long_steps(sdk):
-    extra = """
-FORWARD, LOADER = 1_600_000, 400_000
-loop(700)
-tell(sampling())
-"""
-    outcome = sdk(LOOP + extra, GOODPUT_BUDGET="0.000001")
-    # 2 ms or, on a busy machine, more.
-    assert outcome.told[-1]["phases_every"] == EVERY_MIN
-
-
-def test_a_rest_is_over_in_time_where_steps_get_long(sdk):
-    """It is for so many quick steps; of long ones as many would hide minutes."""
-    extra = """
-loop(1500)
-while recorder.resting < 8 or not recorder.rested: loop(1)
-assert sampling()["phases_every"] > 1
-FORWARD, done = 40_000_000, 0
-while recorder.resting:
-    loop(1)
-    done += 1
-    assert done < 100, "it goes on"
-before = recorder.words[page.W_TOTALS]
-loop(20)
-tell([done, sampling()["phases_every"], recorder.resting, recorder.words[page.W_TOTALS] - before])
-"""
-    outcome = sdk(LOOP + extra, GOODPUT_BUDGET="0.001")
-    done, every, resting, in_no_phase_ns = outcome.told[-1]
-    assert done <= 16  # Twice what the rest would have taken, or half a second.
-    assert (every, resting) == (1, 0), "steps of another length are measured, all of them"
-    assert in_no_phase_ns < 100_000_000
-    check(outcome.snapshot())
+    measured, unmeasured = found
+    assert 300_000 <= measured < 10_000_000 and unmeasured == 0

@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from support.paths import SUPPORT
+from support.paths import PYTHONPATH, SUPPORT
 
 from goodput.account import compute, document
 from goodput.account.states import INDEX
@@ -69,7 +69,14 @@ def train(script: str, directory: Path, *args: str, **environ: str) -> Trained:
     pages = directory / "pages"
     process = subprocess.run(
         [sys.executable, str(SUPPORT / "frameworks" / "scripts" / script), str(directory), *args],
-        env={**os.environ, **OFFLINE, "GOODPUT_DIR": str(pages), "OMP_NUM_THREADS": "1", **environ},
+        env={
+            **os.environ,
+            **OFFLINE,
+            "PYTHONPATH": PYTHONPATH,
+            "GOODPUT_DIR": str(pages),
+            "OMP_NUM_THREADS": "1",
+            **environ,
+        },
         capture_output=True,
         text=True,
         timeout=300,

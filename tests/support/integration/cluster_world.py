@@ -224,7 +224,7 @@ class Trainer(Rank):
         if self.has_device:
             self.words[page.W_DEVICE_STATE] = page.DEVICE_STATES.index("active")
             self.words[page.W_DEVICE_EVERY] = 1
-        self._sampling(phases_every=1, budget_ppm=5000)
+        self._sampling(phases_measured=1, budget_ppm=5000)
 
     def train(self) -> None:
         """One step, of all the time since the last one."""

@@ -56,10 +56,10 @@ def add_rank(families, rank: Rank, now_ns: int) -> None:
 
 
 def _add_sampling(families, sampling: dict[str, int], of_rank: dict[str, str]) -> None:
-    """What automatic instrumentation says of itself; a rank without it has no such series."""
-    if not sampling.get("phases_every"):
+    """What automatic instrumentation counts; a rank without it has no such series."""
+    if not any(sampling.values()):
         return
-    families.add("goodput_sdk_phases_every", of_rank, sampling["phases_every"])
+    families.add("goodput_sdk_phases_every", of_rank, sampling["phases_measured"])
     if sampling["budget_ppm"]:
         families.add("goodput_sdk_budget_ratio", of_rank, sampling["budget_ppm"] / 1e6)
     for series, what in (

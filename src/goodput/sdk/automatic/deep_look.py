@@ -23,8 +23,9 @@ from _thread import get_ident
 from statistics import median
 from time import monotonic_ns, perf_counter_ns, time_ns
 
-from goodput.rank_page import deep_look, page
+from goodput.rank_page import deep_look
 from goodput.sdk.automatic.deep_look_child import Analysis
+from goodput.sdk.automatic.step_lengths import last_lengths_ns
 from goodput.sdk.startup.resolve_identity import shown
 
 TRACE_BYTES_MAX = 512 << 20  # also what must be free where it is written
@@ -157,8 +158,8 @@ class DeepLook:
 
     def _finish(self) -> None:
         """The traced step has ended: stop, write the trace, and let a child read it."""
-        length_ns, typical_ns = lengths(self.recorder)
-        self.slowdown_ns = max(length_ns - typical_ns, 0) if typical_ns else 0
+        length_ns, *before_ns = last_lengths_ns(self.recorder, 1 + NEIGHBOURS)
+        self.slowdown_ns = max(length_ns - round(median(before_ns)), 0) if before_ns else 0
         self._charge(self.slowdown_ns)
         self.ended_unix_ns = time_ns()
         profile = self._stop()
@@ -244,7 +245,7 @@ class DeepLook:
         self.cost_ns += ns
         self.this_cost_ns += ns
         self.recorder.extra_cost_ns += ns
-        self.auto.budget.counted_ns = getattr(self.auto.budget, "counted_ns", 0) + ns
+        self.auto.budget.counted_ns += ns
 
     def _directory(self) -> str:
         """Not where the pages lie: that is most often memory."""
@@ -319,21 +320,3 @@ class DeepLook:
             self.analysis.end()
         self.profile = self.mark = self.analysis = None
         self.wanted, self.due_ns = False, None
-
-
-def lengths(recorder) -> tuple[int, int]:
-    """(ns of the last step, median of up to NEIGHBOURS before it, 0 where there are none), from the page's ring."""
-    words, newest, found = recorder.words, recorder.steps, []
-    before = None
-    for number in range(newest, max(newest - page.STEP_RING // 2, 0), -1):
-        at = page.W_STEP_RING + (number - 1) % page.STEP_RING * page.STEP_WORDS
-        if words[at + page.R_NUMBER] != number:
-            continue  # Steps that rested have one record.
-        if before is not None:
-            found.append(before[1] // (before[0] - number))
-            if len(found) > NEIGHBOURS:
-                break
-        before = (number, words[at + page.R_END] - words[at + page.R_START])
-    if before is not None and len(found) <= NEIGHBOURS:
-        found.append(before[1])
-    return (found[0], round(median(found[1:]))) if len(found) > 1 else (found[0] if found else 0, 0)

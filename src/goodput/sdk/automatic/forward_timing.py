@@ -167,7 +167,7 @@ class Timed:
     def any_call(self, *args, **kwargs):
         module, recorder = self.me(), self.recorder
         inner = module.__dict__.get(SLOT) or module._call_impl
-        if recorder.inside or recorder.resting or recorder.thread != get_ident():
+        if recorder.inside or recorder.thread != get_ident():
             return inner(*args, **kwargs)
         auto, grad = self.auto, self.roots.grad_is_on()
         if recorder.evaluating:

@@ -9,8 +9,7 @@ time that a batch is under way shifts arrivals but does not make them rarer, sin
 meanwhile. What is left is the worker's start (its first batch) or a task that came late, and `queue`: pickling, copying
 to shared memory, pinning. A wait for a batch that was done is `queue` whole: it was under way, or behind another. Where
 the worker's record of the batch is gone, the reason is not known, unless batches lay ready: then it is `queue` too.
-About 2 us a batch. Of batches that come while steps rest (budget.py) the number and the waits are counted, not the
-reasons nor what lay ready.
+About 2 us a batch. Nothing is counted while the overhead budget has phases off.
 
 Slots go by loader: an epoch's workers go on where those of the last one stopped, and so do those of a loader that is
 made anew with the same shape. Workers beyond the slots are left out and counted.
@@ -216,24 +215,15 @@ class Loads:
                 recorder.passed_ns += ns
             else:
                 recorder.passes = 0  # Why it was slow is not known. The next one is looked at.
-        self._count(ns, True)
-
-    def came(self, ns: int, came: bool) -> None:
-        """A batch was waited for while steps rest, and came or not."""
-        if ns < QUICK_NS:
-            self.recorder.passed_ns += ns
-        self._count(ns, came)
+        words = self.recorder.words
+        words[_BATCHES] += 1
+        words[_INSIDE] += 1
+        words[_WAIT] += ns
 
     def raised(self, ns: int) -> None:
         """A batch was waited for and did not come."""
         if self.recorder.words is not None:
             self.recorder.words[_WAIT] += ns
-
-    def _count(self, ns: int, came: bool) -> None:
-        words = self.recorder.words
-        words[_BATCHES] += came
-        words[_INSIDE] += came
-        words[_WAIT] += ns
 
     def arrived_here(self, iterator, watched: Watched, began: tuple, marked: tuple, now_ns: int) -> None:
         """A batch of a loader without workers was made; moments are (wall, CPU of this thread).

@@ -1,223 +1,135 @@
-"""The overhead budget: what measuring costs is measured, and when it is too much, less is measured.
+"""Keeps the measured cost of automatic instrumentation within a share of step time (`GOODPUT_BUDGET`, 2 %).
 
-In: now and then, the cost of one step (recorder.own_ns), of one at rest (rest_ns) and of the device clock. Out: every how many
-steps one is put on the device clock, then every how many one is measured by phases; in the page's SAMPLING words.
-
-Over the budget the device clock is sampled first: 1 step in 2, 4, … 64, then none. Then phases are: between two
-measured steps the others *rest*, a quarter of a second but 128 steps at least and 512 at most: hooks do nothing but
-count, and time the waits for batches. A rest that takes twice as long, and a quarter of a second at least, is over with
-the next step of any optimizer, and all steps are measured again. (To begin and end a rest is dear, some hundred
-microseconds where caches are cold; short rests would show in the 99th percentile of steps.)
-
-What is not those waits is charged when they are over, in the proportions of the last measured steps, so the totals
-still close; time beyond twice what such steps take is charged to no phase. All steps are measured again once that would
-cost less than half of the budget; below a quarter of it the device clock comes back.
-
-What is measured, in one step now and then, is the time inside boundaries and, with the compiled recorder, all that is
-spent in its hooks, at rest too. What Python spends on calling a hook is not in it, nor are Python hooks.
+Every step is measured. In one of CHECK_STEPS steps the time spent in hooks and boundaries is measured too (with the
+compiled recorder all of the hooks' own time, else that of boundaries). The median of MEASURES such costs is compared
+with the median length of the last steps. Over the budget the device clock is parked first; if that is not enough,
+phases are off as a whole: steps are still counted and timed, their time is in no phase, and the page counts them as
+unmeasured. Each comes back once it would fit into half of the budget, because steps have become longer.
 """
 
 from __future__ import annotations
 
-from operator import sub
-from time import perf_counter_ns
+from collections import deque
+from statistics import median
 
 from goodput.rank_page import page
+from goodput.sdk.automatic.step_lengths import last_lengths_ns
 
-DEFAULT = 0.005
-LEAST = 1e-9  # A smaller share is this one: a division by it stays finite.
-EVERY_MIN, EVERY_MAX = 128, 512
-REST_NS = 250_000_000  # A rest of more than EVERY_MIN steps is not longer: nobody sees a step end meanwhile.
-DEVICE_EVERY_MAX = 64
+DEFAULT_SHARE = 0.02
+SHARE_MIN = 1e-9  # Keeps divisions by the share finite.
 CHECK_STEPS = 64  # also in _hooks.c
-FORGOTTEN = 16  # What measuring every step costs is believed a 16th less with each judgement at rest.
-LOADER = page.PHASES.index("loader")
-KEPT = 7  # A measured step weighs an eighth of what steps are taken to be like.
-MEASURES = 5  # of one step each; their median is the cost of a step, whatever interrupted one of them
+MEASURES = 5
+LENGTHS = 15  # steps whose median length counts
+RETURN_SHARE = 0.5  # of the budget, into which what comes back must fit
 
 
 def share_of(environ, say) -> float:
-    """`GOODPUT_BUDGET` as a share of step time: 0.005 or 0.5%."""
+    """`GOODPUT_BUDGET` as a share of step time: 0.02 or 2%."""
     text = environ.get("GOODPUT_BUDGET", "").strip()
     if not text:
-        return DEFAULT
+        return DEFAULT_SHARE
     try:
         share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
         if 0 < share <= 1:
-            return max(share, LEAST)
+            return max(share, SHARE_MIN)
     except ValueError:
         pass
-    say(f"GOODPUT_BUDGET={text[:40]!r}: want a share such as 0.005 or 0.5%; using {DEFAULT}")
-    return DEFAULT
+    say(f"GOODPUT_BUDGET={text[:40]!r}: want a share such as 0.02 or 2%; using {DEFAULT_SHARE}")
+    return DEFAULT_SHARE
 
 
 class Budget:
-    """Keeps the cost of measuring within `share` of the time of steps."""
+    """The overhead budget of one process.
+
+    share      of step time that measuring may cost
+    costs_ns   measured costs of the last steps that were measured so, since something was last switched
+    phases_ns  what phases cost a step when they were switched off
+    parked     the device clock while it is not used, and `device_ns` its cost per step
+    """
 
     def __init__(self, auto, share: float):
         self.auto, self.recorder, self.share = auto, auto.recorder, share
-        self.measures: list[int] = []
-        self.phases_every = 1
-        self.words, self.parked, self._base = None, None, None
-        # Since the last look: what beginnings and ends of rests took, and how many steps were at rest.
-        self._resting_ns, self._rested = 0, 0
-        # What a step costs where every step is measured. One alone, just after a rest's end, costs less: caches are warm.
-        self._every_ns = 0
-        # What steps are like: ns by phase of the last measured ones, weighted, and of how many; samples of the last three,
-        # of which the median counts: an epoch's last batch is often a short one.
-        self.split, self.weight, self.counts = [0] * page.PHASE_SLOTS, 0.0, []
-        self.disturbed = False
+        self.costs_ns: deque[int] = deque(maxlen=MEASURES)
+        self.phases_ns = self.device_ns = self.counted_ns = 0
+        self.words = self.parked = None
+        self.last_steps = self.last_device_ns = 0
 
-    def _restart(self) -> None:
-        recorder = self.recorder
-        self.last_ns, self.last_steps = perf_counter_ns(), recorder.steps
-        self.device_ns = getattr(recorder.device, "cost_ns", 0)
-        self.counted_ns = recorder.words[page.W_COST] if recorder.words is not None else 0
-        self.measures.clear()
-        self.counts.clear()
-        self._measure_one()
-        self._write()
-        self.words = recorder.words  # Last: an interrupt that comes before lets all of this be done again.
-
-    def look(self) -> None:
-        """Called every CHECK_STEPS steps: take the measure, judge it, measure another step."""
+    def check(self) -> None:
+        """Called after every CHECK_STEPS steps: note the cost of the last one, judge it, and measure another."""
         recorder = self.recorder
         if recorder.words is not self.words:
-            return self._restart()
-        now, steps = perf_counter_ns(), recorder.steps
-        done, spent = steps - self.last_steps, now - self.last_ns
-        device_ns = getattr(recorder.device, "cost_ns", 0)
-        measured = max(done // self.phases_every, 1)
-        self.measures = [*self.measures[1 - MEASURES :], max(recorder.own_ns, 0)]
-        typical = sorted(self.measures)[len(self.measures) // 2]
-        at_rest = min(recorder.rest_ns, typical) * self._rested + self._resting_ns
-        cost = typical * measured + at_rest + device_ns - self.device_ns
-        # What phases and steps are known to cost is in the page already.
-        counted = recorder.words[page.W_COST] - self.counted_ns
-        recorder.extra_cost_ns += max(cost - counted, 0)
-        self.counted_ns = recorder.words[page.W_COST] + max(cost - counted, 0)
-        self.last_ns, self.last_steps, self.device_ns = now, steps, device_ns
+            return self._begin_page()
+        done = max(recorder.steps - self.last_steps, 1)
+        device_total_ns = getattr(recorder.device, "cost_ns", 0)
+        device_ns = max(device_total_ns - self.last_device_ns, 0)
+        self.costs_ns.append(max(recorder.own_ns, 0))
+        cost_ns = median(self.costs_ns)
+        self._count_cost(round(cost_ns * done) + device_ns)
+        self.count_unmeasured()
+        self.last_device_ns = device_total_ns
+        if len(self.costs_ns) == MEASURES or recorder.phases_off:
+            self._judge(cost_ns, device_ns / done, median(last_lengths_ns(recorder, LENGTHS)))
         self._measure_one()
-        if len(self.measures) == MEASURES and spent > 0:
-            self._every_ns = (
-                typical
-                if self.phases_every == 1
-                else max(self._every_ns - self._every_ns // FORGOTTEN, typical)
-            )
-            self._judge(cost / spent, self._every_ns * done / spent, spent // max(done, 1))
-        self._write()
+
+    def _begin_page(self) -> None:
+        """The first check of a page, which may be another attempt's."""
+        recorder = self.recorder
+        self.last_steps, self.last_device_ns = recorder.steps, getattr(recorder.device, "cost_ns", 0)
+        self.counted_ns = recorder.words[page.W_COST]
+        self.costs_ns.clear()
+        self.auto.count("budget_ppm", round(self.share * 1e6))
+        self.auto.count("phases_measured", not recorder.phases_off)
+        self._measure_one()
+        self.words = recorder.words  # Last: after an interrupt before it all of this is done again.
 
     def _measure_one(self) -> None:
-        """Let the next measured step, and one of those at rest before it, be taken the measure of."""
-        recorder = self.recorder
-        recorder.own_ns, recorder.rest_ns, recorder.measuring = 0, 0, True
-        self._resting_ns, self._rested = 0, 0
+        self.recorder.own_ns, self.recorder.measuring = 0, True
 
-    def _judge(self, share: float, whole: float, step_ns: int) -> None:
-        """`share` of the time was spent; `whole` would be, were all steps, of `step_ns`, measured by phases."""
-        device = self.recorder.device
-        fitting = max(EVERY_MIN, min(EVERY_MAX, REST_NS // max(step_ns, 1)))
-        on_device = getattr(device, "every", 0)
-        if share > self.share:
-            if on_device and on_device < DEVICE_EVERY_MAX:
-                device.every = on_device * 2
-            elif on_device:
-                self.parked, self.recorder.device = device, None
-            elif self.phases_every != fitting:
-                self.phases_every = fitting
+    def _count_cost(self, cost_ns: int) -> None:
+        """Add to the page's cost what the known costs of phases and steps do not cover."""
+        recorder = self.recorder
+        extra_ns = max(cost_ns - (recorder.words[page.W_COST] - self.counted_ns), 0)
+        recorder.extra_cost_ns += extra_ns
+        self.counted_ns = recorder.words[page.W_COST] + extra_ns
+
+    def count_unmeasured(self) -> None:
+        """Count the steps since the last call, if phases were off in them."""
+        steps = self.recorder.steps
+        if self.recorder.phases_off and steps > self.last_steps:
+            self.auto.count("unmeasured_steps", steps - self.last_steps, add=True)
+        self.last_steps = steps
+
+    def _judge(self, cost_ns: float, device_ns: float, step_ns: float) -> None:
+        """A step of `step_ns` costs `cost_ns`, besides `device_ns` for the device clock: switch what does not fit."""
+        recorder, most_ns = self.recorder, self.share * step_ns
+        if recorder.depth or not recorder.began:
+            return  # Phases are switched between steps only, and none may be open.
+        if recorder.phases_off:
+            if self.phases_ns <= most_ns * RETURN_SHARE:
+                self.switch_phases(True)
+        elif cost_ns + device_ns > most_ns:
+            if recorder.device is not None:
+                self.parked, self.device_ns, recorder.device = recorder.device, device_ns, None
+                self.costs_ns.clear()
             else:
-                return
-        elif self.phases_every > 1:
-            if whole > self.share / 2:
-                return
-            self.phases_every = 1
-        elif share < self.share / 4:
-            if self.parked is not None:
-                self.recorder.device, self.parked = self.parked, None
-            elif on_device > 1:
-                device.every = on_device // 2
-            else:
-                return
-        else:
-            return
-        self.measures.clear()
+                self.phases_ns = cost_ns
+                self.switch_phases(False)
+                self.auto.session.say(
+                    f"measuring phases costs more than {100 * self.share:g} % of step time (GOODPUT_BUDGET): phases are "
+                    "off until steps are longer, their time is unattributed; steps are still counted and timed",
+                    is_error=False,
+                )
+        elif self.parked is not None and cost_ns + self.device_ns <= most_ns * RETURN_SHARE:
+            recorder.device, self.parked = recorder.device or self.parked, None
+            self.last_device_ns = getattr(recorder.device, "cost_ns", 0)
+            self.costs_ns.clear()
 
-    def rest(self) -> None:
-        """After a measured step: let the next ones rest, if phases are sampled."""
+    def switch_phases(self, on: bool) -> None:
+        """Turn phases on or off from here on."""
         recorder = self.recorder
-        if self.phases_every == 1 or not recorder.began or recorder.depth or recorder.device is not None:
+        if recorder.phases_off is not on or recorder.words is None:
             return
-        if recorder.unseen:  # Who rests sees no step of such a kind.
-            return
-        began = perf_counter_ns()
-        words, number = recorder.words, recorder.steps
-        before, samples = [0] * page.PHASE_SLOTS, 0
-        if self._base is not None and self._base[0] == number:
-            _, before, samples = self._base
-        elif number > 1:
-            at = page.W_STEP_RING + (number - 2) % page.STEP_RING * page.STEP_WORDS
-            totals = words[at + page.R_TOTALS : at + page.R_OUTSIDE].tolist()
-            outside = words[at + page.R_OUTSIDE : at + page.R_OUTSIDE + page.PHASE_SLOTS].tolist()
-            before, samples = list(map(sub, totals, outside)), words[at + page.R_SAMPLES]
-        # What lay between the steps, an evaluation say, is not what steps are like.
-        self._learn([max(ns, 0) for ns in map(sub, self._inside(), before)])
-        self.counts = [*self.counts[-2:], max(recorder.samples - samples, 0)]
-        usual = int(sum(self.split) / self.weight) if self.weight else 0
-        recorder.rest_until = began + max(2 * usual * self.phases_every, REST_NS)
-        recorder.rest_loader_ns = 0
-        recorder.rested, recorder.resting = 0, self.phases_every - 1
-        self._resting_ns += perf_counter_ns() - began
-
-    def wake(self) -> None:
-        """The rest is over: charge its time, enter its steps as one record, and measure from here on."""
-        recorder = self.recorder
-        rested, recorder.resting = recorder.rested, 0
-        began = perf_counter_ns()
-        late, split = began >= recorder.rest_until, self.split
-        waited_ns, recorder.rest_loader_ns = recorder.rest_loader_ns, 0
-        if waited_ns:
-            # Of batches it is known, also of goodput.loader's. Who holds the phase by hand has it in the proportions.
-            split = [0 if i == LOADER else ns for i, ns in enumerate(split)]
-            recorder.charge_part(LOADER, waited_ns, began)
-        usual = int(sum(split) / self.weight) if self.weight else 0
-        recorder.charge_shared(began, split, usual * 2 * (rested + 1))
-        if rested and recorder.step_start_ns:
-            recorder.steps += rested - 1
-            recorder.step_next += rested - 1
-            recorder.began = recorder.turn_step(sorted(self.counts)[(len(self.counts) - 1) // 2] * rested)
-            self.auto.count("unmeasured_steps", rested, add=True)
-        self._rested += rested
-        recorder.rested = 0
-        self._base = recorder.steps + 1, self._inside(), recorder.samples
-        self._resting_ns += perf_counter_ns() - began
-        if late:
-            # Steps are not what they were: the budget is for other ones.
-            self.look()
-            self.phases_every = 1
-            self.measures.clear()
-            self._write()
-
-    def _learn(self, step: list[int]) -> None:
-        """Take a measured step. One that is much longer was disturbed, and teaches nothing; a second in succession
-        counts as one of twice the usual length.
-        """
-        length, most = sum(step), int(2 * sum(self.split) / self.weight) if self.weight else 0
-        self.disturbed = 0 < most < length and not self.disturbed
-        if self.disturbed:
-            return
-        if 0 < most < length:
-            step = [ns * most // length for ns in step]
-        self.split = [ns * KEPT // (KEPT + 1) + new for ns, new in zip(self.split, step, strict=True)]
-        self.weight = self.weight * KEPT / (KEPT + 1) + 1
-
-    def _inside(self) -> list[int]:
-        """The time inside steps so far, by phase."""
-        totals, outside = (
-            self.recorder.words[word : word + page.PHASE_SLOTS].tolist()
-            for word in (page.W_TOTALS, page.W_OUTSIDE)
-        )
-        return list(map(sub, totals, outside))
-
-    def _write(self) -> None:
-        self.auto.count("phases_every", self.phases_every)
-        self.auto.count("budget_ppm", round(self.share * 1e6))
+        self.count_unmeasured()
+        recorder.switch_phases(on)
+        self.auto.count("phases_measured", on)
+        self.costs_ns.clear()

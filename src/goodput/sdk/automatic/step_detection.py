@@ -14,7 +14,6 @@ A call is part of an evaluation if gradients are off and it works on no batch of
 from __future__ import annotations
 
 import functools
-import sys
 import weakref
 from _thread import get_ident
 from time import perf_counter_ns
@@ -80,9 +79,8 @@ class Automatic:
         self.loaders = None  # goodput.sdk.automatic.frameworks.torch.loader.Loaders
         self.deep_look = None  # goodput.sdk.automatic.deep_look.DeepLook, where one was asked for
         self.is_worker = bool  # Replaced by what can tell a loader's worker process.
-        # Replaced by what looks at what a batch is waited for: (advance, iterator) -> batch, (iterator) before its first, and
-        # (ns, whether it came) of one while steps rest.
-        self.next_of, self.look_at, self.came = _call, bool, max
+        # Replaced by what looks at what a batch is waited for: (advance, iterator) -> batch, (iterator) before its first.
+        self.next_of, self.look_at = _call, bool
         # The thread that waits for other ranks beside the step thread; whether an optimizer's step is none of training.
         self.waiting, self.removed = 0, False
         self.collectives: dict = {}  # those that torch.distributed carries, each with what it replaced
@@ -98,7 +96,7 @@ class Automatic:
         self.looked_at = 0
         self.budget = Budget(self, share_of(session.environ, session.say))
         # Called with no argument after every CHECK_STEPS steps.
-        self.now_and_then: list = [self._count_all, self.budget.look]
+        self.now_and_then: list = [self._count_all, self.budget.check]
 
     def is_here(self) -> bool:
         """Whether this is the step thread. Starts the session if nobody did and this is no loader's worker."""
@@ -135,7 +133,7 @@ class Automatic:
     @quietly
     def leave_step(self) -> None:
         """What comes now is no training: a step that has not trained so far is not begun yet."""
-        self.wake()
+        self.end_deep_look()
         recorder = self.recorder
         if not recorder.trained:
             if recorder.began and recorder.is_running(recorder.began):
@@ -153,10 +151,8 @@ class Automatic:
                 self.other, self.others, self.others_at = weakref.ref(optimizer), 0, recorder.steps
             self.others += self.other() is optimizer
             if anchor is not None and self.others < OTHERS_MAX:
-                return None
+                return
             recorder.anchor, self.unsettled = weakref.ref(optimizer), True
-        if recorder.resting:
-            return self.rested(optimizer)
         if recorder.thread == get_ident() or recorder.adopt():
             self._end_step()
 
@@ -182,27 +178,11 @@ class Automatic:
         if self.unsettled:
             self.unsettled = False
             self._run(self.after_step)
-        recorder.plain, recorder.sampled = not self.unsettled, self.budget.phases_every > 1
-        if not self.unsettled:
-            self.budget.rest()
+        recorder.plain = not self.unsettled
 
     @quietly
-    def rested(self, optimizer, counted: bool = False) -> None:
-        """An optimizer has stepped while hooks are at rest, on whichever thread."""
-        recorder, here = self.recorder, self.recorder.thread == get_ident()
-        if here and not counted:
-            recorder.optimizer_steps += 1
-            recorder.rested += recorder.anchor() is optimizer
-        # Late it is over whichever optimizer it is: the anchor, or the thread, may be gone.
-        over = recorder.rested >= recorder.resting or perf_counter_ns() >= recorder.rest_until
-        if over and (here or recorder.thread not in sys._current_frames()):
-            self.wake()
-
-    @quietly
-    def wake(self) -> None:
-        """From here on every hook measures, if they were at rest. A step that something unusual came into is not traced."""
-        if self.recorder.resting:
-            self.budget.wake()
+    def end_deep_look(self) -> None:
+        """A step that something unusual came into is not traced."""
         if self.deep_look is not None:
             self.deep_look.leave()
 
@@ -241,7 +221,8 @@ class Automatic:
         """The user bounds steps: none is begun here from now on."""
         if self.stepping:
             self.stepping = False
-            self.wake()
+            self.end_deep_look()
+            self.budget.switch_phases(True)
             self.stop_evaluation()
             recorder = self.recorder
             if recorder.began and recorder.is_running(recorder.began):
@@ -277,7 +258,7 @@ class Automatic:
         recorder = self.recorder
         if recorder.evaluating or recorder.thread != get_ident():
             return
-        self.wake()
+        self.end_deep_look()
         if recorder.depth:
             return
         self.leave_step()
@@ -344,7 +325,8 @@ class Automatic:
     def ends(self) -> None:
         """The measurement ends: nothing of the training that was seen has a part in the next one."""
         recorder = self.recorder
-        self.wake()
+        self.end_deep_look()
+        self.budget.switch_phases(True)
         if recorder.unseen:
             self._run([self.unseen.look])
         self._run([self._count_all])
@@ -361,7 +343,8 @@ class Automatic:
     def remove(self) -> None:
         """Put every replaced attribute back. A step that runs has no part in what is measured from now on."""
         recorder = self.recorder
-        self.wake()
+        self.end_deep_look()
+        self.budget.switch_phases(True)
         self.stop_evaluation()
         if recorder.thread == get_ident():
             self.forget_raised()

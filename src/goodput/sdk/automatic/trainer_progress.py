@@ -43,7 +43,7 @@ class Training:
             return
         broken_off, self.running = self.running, True
         self.release()
-        self.auto.wake()
+        self.auto.end_deep_look()
         if self.counts:
             self.counts, self.auto.stepping = False, True
         # The optimizer that steps first bounds the steps; that of an earlier training may still be there.
@@ -86,15 +86,11 @@ class Training:
         new, self.done = done - self.done, done
         if self.counts:
             self._end_step()
-        elif self.auto.stepping and self._recorded() - self.steps != new:
+        elif self.auto.stepping and self.recorder.steps - self.steps != new:
             self.counts = True
             self.auto.by_hand()
             self._end_step()
-        self.steps = self._recorded()
-
-    def _recorded(self) -> int:
-        """Steps so far, with those at rest, which are not entered yet."""
-        return self.recorder.steps + self.recorder.rested
+        self.steps = self.recorder.steps
 
     def _end_step(self) -> None:
         recorder, now_ns = self.recorder, perf_counter_ns()

@@ -86,6 +86,12 @@ static void tell_device(Clock *clock, long long word)
     PyErr_Restore(type, value, traceback);
 }
 
+/* The word that time is charged to now. */
+static inline long long charged_word(Clock *clock)
+{
+    return clock->phases_off ? clock->word_totals : clock->current;
+}
+
 static inline int is_backed(Clock *clock, long long word)
 {
     return clock->backed[word >> (BLOCK_BITS + 3)] >> ((word >> BLOCK_BITS) & 7) & 1;
@@ -164,6 +170,11 @@ static int Clock_set_words(Clock *self, PyObject *value, void *closure)
     return 0;
 }
 
+static PyObject *Clock_get_charged(Clock *self, void *closure)
+{
+    return PyLong_FromLongLong(charged_word(self));
+}
+
 static PyObject *Clock_get_depth(Clock *self, void *closure)
 {
     return PyLong_FromSsize_t(self->depth);
@@ -231,7 +242,7 @@ static int close_step(Clock *self, long long now)
     }
     if (now < self->last_ns)
         now = self->last_ns;
-    add(self, self->current, now - self->last_ns);
+    add(self, charged_word(self), now - self->last_ns);
     self->last_ns = self->step_end_ns = now;
     store(self, self->word_last, (uint64_t)now);
     self->samples += self->step_samples;
@@ -254,8 +265,7 @@ static int close_step(Clock *self, long long now)
     self->step_next++;
     store(self, self->word_step_next, (uint64_t)self->step_next + STEP_BIAS);
     store(self, self->word_cost, (uint64_t)(self->entries * self->phase_cost_ns + number * self->step_cost_ns + self->extra_cost_ns));
-    /* A record of several steps that were not measured counts once, with their mean. */
-    word = self->histograms + half_bin((double)((now - start) / (self->rested > 0 ? self->rested : 1)) / 1e9);
+    word = self->histograms + half_bin((double)(now - start) / 1e9);
     if (!is_backed(self, word)) {
         PyObject *counted = PyObject_CallMethod((PyObject *)self, "count_first", "L", word);
         if (counted == NULL)
@@ -278,7 +288,7 @@ static PyObject *Clock_close_step(Clock *self, PyObject *argument)
 void goodput_count_own(Clock *self, long long from)
 {
     long long own = now_ns() - from - self->reading_ns;
-    *(self->resting ? &self->rest_ns : &self->own_ns) += own > 0 ? own : 0;
+    self->own_ns += own > 0 ? own : 0;
 }
 
 /* Close the running step, and begin the next one where it ended. */
@@ -327,12 +337,9 @@ static PyMemberDef Clock_members[] = {
     {"micro_batches", T_LONGLONG, offsetof(Clock, micro_batches), 0, "backward passes"},
     {"optimizer_steps", T_LONGLONG, offsetof(Clock, optimizer_steps), 0, "optimizers' steps that were completed"},
     {"own_ns", T_LONGLONG, offsetof(Clock, own_ns), 0, "ns that boundaries and hooks took while `measuring`"},
-    {"rest_ns", T_LONGLONG, offsetof(Clock, rest_ns), 0, "ns that hooks took in a step at rest while `measuring`"},
     {"reading_ns", T_LONGLONG, offsetof(Clock, reading_ns), 0, "what a reading of the clock costs"},
     {"extra_cost_ns", T_LONGLONG, offsetof(Clock, extra_cost_ns), 0, "cost beyond that of phases and steps"},
-    {"resting", T_LONGLONG, offsetof(Clock, resting), 0, "steps that are not measured from here, 0 for none"},
-    {"rested", T_LONGLONG, offsetof(Clock, rested), 0, "steps done of those"},
-    {"skipped", T_LONGLONG, offsetof(Clock, skipped), 0, "phases entered in them that are open"},
+    {"phases_off", T_BOOL, offsetof(Clock, phases_off), 0, "whether all time is charged to no phase"},
     {"measuring", T_BOOL, offsetof(Clock, measuring), 0, "whether the cost of this step is measured"},
     {"reducers", T_LONGLONG, offsetof(Clock, reducers), 0, "modules whose gradients are reduced in a backward pass"},
     {"preparing", T_BOOL, offsetof(Clock, preparing), 0, "whether an optimizer's step is none of training"},
@@ -343,7 +350,6 @@ static PyMemberDef Clock_members[] = {
     {"counting", T_BOOL, offsetof(Clock, counting), 0, "whether the iterator's samples are the step's"},
     {"plain", T_BOOL, offsetof(Clock, plain), 0, "whether nothing is to be settled at the step's end"},
     {"unseen", T_BOOL, offsetof(Clock, unseen), 0, "whether an optimizer may step without a hook"},
-    {"sampled", T_BOOL, offsetof(Clock, sampled), 0, "whether some steps are to be at rest"},
     {"looking", T_BOOL, offsetof(Clock, looking), 0, "whether batches of the iterator are looked at now and then"},
     {"passes", T_LONGLONG, offsetof(Clock, passes), 0, "its batches that may come before one is looked at"},
     {"passed_ns", T_LONGLONG, offsetof(Clock, passed_ns), 0, "what the quick ones of those that came took"},
@@ -351,8 +357,6 @@ static PyMemberDef Clock_members[] = {
     {"word_inside", T_LONGLONG, offsetof(Clock, word_inside), 0, "the word that counts those the step thread makes"},
     {"word_wait", T_LONGLONG, offsetof(Clock, word_wait), 0, "the word of what was waited for them"},
     {"fetching", T_BOOL, offsetof(Clock, fetching), 0, "whether a batch is on its way"},
-    {"rest_until", T_LONGLONG, offsetof(Clock, rest_until), 0, "when the rest ends at the latest"},
-    {"rest_loader_ns", T_LONGLONG, offsetof(Clock, rest_loader_ns), 0, "what waits for batches took in the rest"},
     {"iterator", T_OBJECT, offsetof(Clock, iterator), 0, "weak reference to the training iterator asked last"},
     {"anchor", T_OBJECT, offsetof(Clock, anchor), 0, "weak reference to the optimizer that bounds steps"},
     {"optimizer", T_OBJECT, offsetof(Clock, optimizer), 0, "weak reference to the optimizer whose step runs"},
@@ -365,6 +369,7 @@ static PyMemberDef Clock_members[] = {
 
 static PyGetSetDef Clock_getset[] = {
     {"words", (getter)Clock_get_words, (setter)Clock_set_words, "the page as u64", NULL},
+    {"charged", (getter)Clock_get_charged, NULL, "word that time is charged to", NULL},
     {"depth", (getter)Clock_get_depth, NULL, "phases that are open", NULL},
     {NULL},
 };
@@ -440,13 +445,14 @@ PyObject *goodput_enter(Phase *self)
     Clock *clock = self->recorder;
     if (is_elsewhere(self))
         return PyObject_CallMethod((PyObject *)self, "_enter_elsewhere", "L", now);
-    if (clock->resting) {
-        clock->skipped++;
+    if (clock->depth == clock->room && !make_room(clock))
+        return PyErr_NoMemory();
+    if (clock->phases_off) {
+        clock->stack[clock->depth++] = (Frame){clock->current, 0, clock->child_ns};
+        clock->current = self->total;
         Py_INCREF(self);
         return (PyObject *)self;
     }
-    if (clock->depth == clock->room && !make_room(clock))
-        return PyErr_NoMemory();
     charged = clock->current;
     if (clock->gap != clock->word_totals) {
         if (clock->depth == 0 && now - clock->last_ns <= clock->length)
@@ -476,15 +482,18 @@ PyObject *goodput_exit(Phase *self, int raised)
     Frame frame;
     if (is_elsewhere(self))
         return PyObject_CallMethod((PyObject *)self, "_exit_elsewhere", "L", now);
-    if (clock->skipped > 0 && (clock->resting || clock->current != self->total || clock->depth == 0)) {
-        clock->skipped--; /* It was entered in a step that was not measured. */
-        Py_RETURN_NONE;
-    }
     if (clock->current != self->total || clock->depth == 0)
         return PyObject_CallMethod((PyObject *)self, "_exit_out_of_order", NULL);
-    add(clock, self->total, now - clock->last_ns);
+    if (raised)
+        clock->raised = 1;
     frame = clock->stack[--clock->depth];
-    length = now - frame.began_ns;
+    if (clock->phases_off) {
+        clock->current = frame.current;
+        clock->child_ns = frame.child_ns;
+        Py_RETURN_NONE;
+    }
+    add(clock, self->total, now - clock->last_ns);
+    length = now - (frame.began_ns ? frame.began_ns : now);
     word = self->histogram + half_bin((double)(length - clock->child_ns) / 1e9);
     clock->child_ns = frame.child_ns + length;
     clock->current = frame.current;
@@ -494,10 +503,10 @@ PyObject *goodput_exit(Phase *self, int raised)
         clock->length = length;
     store(clock, clock->word_last, (uint64_t)now);
     store(clock, clock->word_phase, (uint64_t)(frame.current - clock->word_totals));
-    if (raised)
-        clock->raised = 1;
     if (clock->device != NULL && clock->device != Py_None)
         tell_device(clock, self->total);
+    if (frame.began_ns == 0) /* It was entered while phases were off: its length is not known. */
+        Py_RETURN_NONE;
     if (!is_backed(clock, word))
         return PyObject_CallMethod((PyObject *)clock, "count_first", "L", word);
     add(clock, word, 1);

@@ -19,7 +19,7 @@ typedef struct {
  * taken the caches. */
 typedef struct {
     PyObject_HEAD
-    long long thread, resting, last_ns, current, child_ns, began;
+    long long thread, last_ns, current, child_ns, began;
     long long step_start_ns;
     long long gap, length; /* What the next gap may be charged to, and how long the last outermost phase took. */
     uint64_t *words;
@@ -35,7 +35,8 @@ typedef struct {
     char looking;  /* Whether a batch of the iterator is looked at, when `passes` of them have come. */
     char fetching; /* Whether a batch is on its way: what is fetched meanwhile is part of it. */
     char measuring, raised;
-    long long after, entries, skipped, batch_samples, optimizer_depth, reducers, micro_batches, optimizer_steps;
+    char phases_off; /* Phases are entered and left, and all time is charged to none of them. */
+    long long after, entries, batch_samples, optimizer_depth, reducers, micro_batches, optimizer_steps;
     PyObject *iterator, *anchor, *optimizer; /* Weak references; the last to the one that steps. */
     /* Batches that are not looked at: how many may come, what the quick ones of them took, and the words of all. */
     long long passes, passed_ns, word_batches, word_inside, word_wait;
@@ -44,9 +45,8 @@ typedef struct {
     long long ring, ring_records, record_words, slots, word_outside, word_steps, word_samples, word_step_start,
         word_step_next, word_cost, histograms;
     long long columns; /* Phases that may have time, of the slots that a record has. */
-    /* The overhead budget: see budget.py. While `resting` steps are left nothing is measured. */
-    long long own_ns, rest_ns, reading_ns, extra_cost_ns, rested;
-    long long rest_until, rest_loader_ns; /* When a rest ends at the latest; what waits for batches took in it. */
+    /* The cost of measuring: see automatic/overhead_budget.py. */
+    long long own_ns, reading_ns, extra_cost_ns;
     PyObject *words_object;
     Py_buffer view;
 } Clock;

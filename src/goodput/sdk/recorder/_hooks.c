@@ -65,11 +65,10 @@ static PyObject *own_slot(PyObject *module)
     return found == Py_None ? NULL : found;
 }
 
-/* The step whose cost is measured: one of those that are, or the second of those at rest. */
+/* Whether the cost of the running step is measured. */
 static int is_measured(Clock *clock)
 {
-    return clock->measuring && (!clock->resting || clock->rested == 1) &&
-           this_thread() == clock->thread;
+    return clock->measuring && this_thread() == clock->thread;
 }
 
 /* The hook's own time is interrupted by a call of what is not ours. */
@@ -207,7 +206,7 @@ static PyObject *next_batch(Hook *self, PyObject *const *args, size_t flags, PyO
     clock->fetching = 1;
     batch = timed(self, args, flags, names);
     clock->fetching = 0;
-    if (looking)
+    if (looking && !clock->phases_off)
         pass(clock, args[0], total_of(self->phase) - before, batch != NULL);
     if (batch != NULL) {
         clock->fetched = 1;
@@ -217,35 +216,6 @@ static PyObject *next_batch(Hook *self, PyObject *const *args, size_t flags, PyO
             if (samples > 0 && clock->batch_samples < SAMPLES_MAX)
                 clock->batch_samples += samples < SAMPLES_MAX ? samples : 0;
         }
-    }
-    return batch;
-}
-
-/* A batch while nothing is measured: how long it was waited for is, since that changes most from step to step. */
-static PyObject *batch_at_rest(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
-{
-    Clock *clock = self->phase->recorder;
-    PyObject *batch;
-    long long began, took;
-    int is_current = PyVectorcall_NARGS(flags) > 0 && of_weak(clock->iterator) == args[0];
-    if (!is_current && self->test != NULL && !is_true(self->test))
-        return call_timed(self, args, flags, names);
-    clock->fetching = 1;
-    began = now_ns();
-    batch = call_timed(self, args, flags, names);
-    took = now_ns() - began;
-    clock->fetching = 0;
-    if (clock->resting == 0) /* Something in it has ended the rest. */
-        return batch;
-    clock->rest_loader_ns += took;
-    if (!clock->looking) /* What is said of loaders with workers is of measured steps, which know the reasons, too. */
-        return batch;
-    count_in(clock, clock->word_wait, took);
-    if (took < QUICK_NS)
-        clock->passed_ns += took;
-    if (batch != NULL) {
-        count_in(clock, clock->word_batches, 1);
-        count_in(clock, clock->word_inside, 1);
     }
     return batch;
 }
@@ -324,20 +294,6 @@ static PyObject *answer(Hook *self, PyObject *const *args, size_t flags, PyObjec
     PyObject *first = PyVectorcall_NARGS(flags) > 0 ? args[0] : NULL;
     if (self->kind == NEXT && clock->fetching && this_thread() == clock->thread)
         return call_timed(self, args, flags, names); /* To make another: it is part of that one. */
-    if (clock->resting && this_thread() == clock->thread) {
-        if (self->kind == BEFORE_STEP)
-            Py_RETURN_NONE;
-        if (self->kind == NEXT)
-            return batch_at_rest(self, args, flags, names);
-        if (self->kind != AFTER_STEP)
-            return call_timed(self, args, flags, names);
-        clock->optimizer_steps++;
-        if (first != NULL && of_weak(clock->anchor) == first)
-            clock->rested++;
-        if (clock->rested < clock->resting && now_ns() < clock->rest_until)
-            Py_RETURN_NONE;
-        /* It is over; late, whichever optimizer it is: the one that bounds steps may step no more. */
-    }
     if (is_common(self)) {
         switch (self->kind) {
         case NEXT:
@@ -354,7 +310,7 @@ static PyObject *answer(Hook *self, PyObject *const *args, size_t flags, PyObjec
                 return before_step(self, first);
             break;
         case AFTER_STEP:
-            if (first != NULL && clock->plain && !clock->sampled && (clock->steps + 1) % CHECK_STEPS != 0 &&
+            if (first != NULL && clock->plain && (clock->steps + 1) % CHECK_STEPS != 0 &&
                 clock->optimizer_depth == 1 && of_weak(clock->anchor) == first &&
                 (clock->device == NULL || clock->device == Py_None))
                 return after_step(self);

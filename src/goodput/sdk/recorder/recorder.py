@@ -56,13 +56,12 @@ class Recorder(Clock):
         `fd` is the file that the words map, if they map one. Phases that are open stay open.
         """
         self.words, self.fd = words, fd
-        words[page.W_PHASE] = self.current - page.W_TOTALS
+        words[page.W_PHASE] = self.charged - page.W_TOTALS
         self.last_ns = self.step_end_ns = start_ns
         self.steps = self.samples = self.entries = 0
         self.step_start_ns = self.step_samples = self.step_next = 0
         self.raised = False
-        self.extra_cost_ns = self.resting = self.rested = self.skipped = self.micro_batches = 0
-        self.passes = self.passed_ns = self.rest_loader_ns = self.batch_samples = 0
+        self.extra_cost_ns = self.micro_batches = self.passes = self.passed_ns = self.batch_samples = 0
         self.fetching = False
         self.background: deque = deque(maxlen=BACKGROUND_MAX)
         self.thread = get_ident()
@@ -96,32 +95,16 @@ class Recorder(Clock):
 
     def charge(self, now_ns: int) -> None:
         """Bring the current phase's total and the beat up to `now_ns`."""
-        words, last_ns = self.words, self.last_ns
+        words, charged, last_ns = self.words, self.charged, self.last_ns
         if now_ns > last_ns:
-            words[self.current] += now_ns - last_ns
+            words[charged] += now_ns - last_ns
             self.last_ns = words[page.W_LAST] = now_ns
 
-    def charge_part(self, phase: int, ns: int, now_ns: int) -> None:
-        """Charge so much of the time up to `now_ns`, at most, to this phase."""
-        part = min(ns, max(now_ns - self.last_ns, 0))
-        self.words[page.W_TOTALS + phase] += part
-        self.last_ns = self.words[page.W_LAST] = self.last_ns + part
-
-    def charge_shared(self, now_ns: int, shares: list[int], most_ns: int) -> None:
-        """Bring the totals up to `now_ns`, the time shared among phases in these proportions.
-
-        At most `most_ns` of it; what is beyond belongs to the current phase.
-        """
-        spent, whole_ns = min(max(now_ns - self.last_ns, 0), most_ns), sum(shares)
-        if whole_ns > 0 and spent > 0:
-            parts = [spent * share // whole_ns for share in shares]
-            parts[shares.index(max(shares))] += spent - sum(parts)
-            words = self.words
-            for i, part in enumerate(parts):
-                if part:
-                    words[page.W_TOTALS + i] += part
-            self.last_ns = words[page.W_LAST] = self.last_ns + spent
-        self.charge(now_ns)
+    def switch_phases(self, on: bool) -> None:
+        """Charge time to phases from now on, or to none of them. What is open stays open."""
+        self.charge(perf_counter_ns())
+        self.phases_off, self.gap = not on, page.W_TOTALS
+        self.words[page.W_PHASE] = self.charged - page.W_TOTALS
 
     def count_first(self, word: int) -> None:
         """Count in a part of a histogram that was not used so far: give it its memory first."""
@@ -147,10 +130,10 @@ class Recorder(Clock):
         """
         if now_ns == self.step_end_ns or self.thread != get_ident():
             return now_ns
-        words, last_ns = self.words, self.last_ns
+        words, charged, last_ns = self.words, self.charged, self.last_ns
         if now_ns < last_ns:
             now_ns = last_ns
-        words[self.current] += now_ns - last_ns
+        words[charged] += now_ns - last_ns
         self.last_ns = words[page.W_LAST] = now_ns
         if self.steps == 0:
             words[_OUTSIDE] = words[_TOTALS]
@@ -278,7 +261,7 @@ class Recorder(Clock):
     def detach(self, words: memoryview, state: int) -> None:
         """Go on in private memory and record nothing: after a fork the page is the parent's alone."""
         self.reset()
-        self.device = None
+        self.device, self.phases_off = None, False
         self.open(words, self.last_ns)
         self.thread = state
 

@@ -66,13 +66,12 @@ class Clock:
         self.optimizer_depth = self.micro_batches = self.optimizer_steps = self.reducers = 0
         self.inside = self.evaluating = self.trained = self.fetched = self.counting = self.plain = (
             self.preparing
-        ) = self.sampled = self.unseen = self.looking = self.fetching = False
+        ) = self.unseen = self.looking = self.fetching = False
         self.iterator = self.anchor = self.optimizer = None
         self.passes = self.passed_ns = self.word_batches = self.word_inside = self.word_wait = 0
         # Of the overhead budget, see budget.Budget.
-        self.own_ns = self.rest_ns = self.reading_ns = self.extra_cost_ns = 0
-        self.resting = self.rested = self.skipped = self.rest_until = self.rest_loader_ns = 0
-        self.measuring = False
+        self.own_ns = self.reading_ns = self.extra_cost_ns = 0
+        self.measuring = self.phases_off = False
         self.current, self.gap, self.raised = word_totals, word_totals, False
         # A phase's frame is (frame below, current, began_ns, child_ns): pushing and popping it is no call.
         self.stack: tuple | None = None
@@ -84,6 +83,11 @@ class Clock:
     @words.setter
     def words(self, words) -> None:
         self._words, self._backed = words, set()
+
+    @property
+    def charged(self) -> int:
+        """The word that time is charged to."""
+        return self.word_totals if self.phases_off else self.current
 
     @property
     def depth(self) -> int:
@@ -113,7 +117,7 @@ class Clock:
         last_ns = self.last_ns
         if now_ns < last_ns:
             now_ns = last_ns
-        words[self.current] += now_ns - last_ns
+        words[self.word_totals if self.phases_off else self.current] += now_ns - last_ns
         self.last_ns = self.step_end_ns = words[self.word_last] = now_ns
         self.samples += self.step_samples
         words[at + width - 1] = 0
@@ -129,8 +133,7 @@ class Clock:
         self.step_next += 1
         words[word_next] = self.step_next + _STEP_BIAS
         words[word_cost] = self.entries * self.phase_cost_ns + number * self.step_cost_ns + self.extra_cost_ns
-        # A record of several steps that were not measured counts once, with their mean.
-        self.count(histograms + bin_of_ns((now_ns - start) // (self.rested or 1)))
+        self.count(histograms + bin_of_ns(now_ns - start))
         return now_ns
 
     def turn_step(self, samples: int) -> int:
@@ -160,13 +163,13 @@ class Clock:
             return
         current, child_ns = self.current, self.child_ns
         if now > last:
-            words[current] += now - last
+            words[self.word_totals if self.phases_off else current] += now - last
             self.last_ns = words[self.word_last] = now
         while frame is not None and frame is not stack:
             frame, current, began_ns, child_ns = frame
-            child_ns += now - began_ns
+            child_ns += now - began_ns if began_ns else 0
         self.stack, self.current, self.child_ns = frame, current, child_ns
-        words[self.word_phase] = current - self.word_totals
+        words[self.word_phase] = 0 if self.phases_off else current - self.word_totals
 
     def close_below(self, total: int) -> None:
         """A phase open below another was left: that other shall return to where this one would have."""
@@ -203,8 +206,9 @@ class Phase:
         clock = self.recorder
         if get_ident() != clock.thread:
             return self._enter_elsewhere(now)
-        if clock.resting:
-            clock.skipped += 1
+        if clock.phases_off:
+            clock.stack = (clock.stack, clock.current, 0, clock.child_ns)
+            clock.current = self.total
             return self
         words, current, last = clock._words, clock.current, clock.last_ns
         if now < last:
@@ -250,17 +254,19 @@ class Phase:
         if get_ident() != clock.thread:
             return self._exit_elsewhere(now)
         total, last = self.total, clock.last_ns
-        if clock.skipped > 0 and (clock.resting or clock.current != total or clock.stack is None):
-            clock.skipped -= 1  # It was entered in a step that was not measured.
-            return None
         if clock.current != total or clock.stack is None:
             return self._exit_out_of_order()
+        if kind is not None:
+            clock.raised = True
+        if clock.phases_off:
+            clock.stack, clock.current, _, clock.child_ns = clock.stack
+            return None
         if now < last:
             now = last
         words = clock._words
         words[total] += now - last
         clock.stack, current, began_ns, child_ns = clock.stack
-        length = now - began_ns
+        length = now - began_ns if began_ns else 0
         own = length - clock.child_ns
         clock.child_ns = child_ns + length
         clock.current = current
@@ -269,10 +275,10 @@ class Phase:
         if clock.stack is None:
             clock.length = length
         words[clock.word_phase] = current - clock.word_totals
-        if kind is not None:
-            clock.raised = True
         if clock.device is not None:
             clock.tell_device(total)
+        if not began_ns:  # It was entered while phases were off: its length is not known.
+            return None
         try:
             _pack_half(_half, 0, own / 1e9)
             word = self.histogram + _half_bits[0]

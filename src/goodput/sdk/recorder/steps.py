@@ -8,7 +8,6 @@ A step whose body raised was not completed, and its time counts as outside steps
 
 from __future__ import annotations
 
-from _thread import get_ident
 from time import perf_counter_ns
 
 from goodput.sdk.recorder.phase import Phase
@@ -81,7 +80,7 @@ def steps(recorder: Recorder, loader: Phase, iterable, samples: int):
 
 
 def timed(session, loader: Phase, iterable):
-    """Generator behind `goodput.loader`: the iterable's items. Only goodput.auto makes steps of them, or lets them rest."""
+    """Generator behind `goodput.loader`: the iterable's items. Only goodput.auto makes steps of them."""
     with loader:
         items = iter(iterable)
     recorder = session.recorder
@@ -98,20 +97,10 @@ def timed(session, loader: Phase, iterable):
             auto.open_step()
         with loader:
             try:
-                item = _next_at_rest(recorder, items) if recorder.resting else next(items)
+                item = next(items)
             except StopIteration:
                 return
         yield item
-
-
-def _next_at_rest(recorder: Recorder, items):
-    """The next item while nothing is measured but how long it is waited for, with what a loader in it is waited for."""
-    before_ns, began_ns = recorder.rest_loader_ns, perf_counter_ns()
-    try:
-        return next(items)
-    finally:
-        if recorder.resting and recorder.thread == get_ident():
-            recorder.rest_loader_ns = before_ns + perf_counter_ns() - began_ns
 
 
 def _leave(recorder: Recorder, worked: bool) -> None:

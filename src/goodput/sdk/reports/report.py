@@ -76,10 +76,10 @@ def _notes(snapshot) -> list[str]:
     share = 100 * snapshot.cost_ns / spent
     notes = [f"  goodput itself cost {snapshot.cost_ns / 1e9:.4f} s ({share:.3f} % of all time)"]
     sampling = snapshot.sampling
-    if sampling.get("phases_every", 0) > 1:
+    if sampling.get("unmeasured_steps"):
         notes[0] += (
-            f"; within its budget of {sampling['budget_ppm'] / 1e4:g} % of step time it measures phases in one of "
-            f"{sampling['phases_every']} steps"
+            f"; {sampling['unmeasured_steps']} steps were timed without phases, which would have cost more than "
+            f"{sampling['budget_ppm'] / 1e4:g} % of step time (GOODPUT_BUDGET)"
         )
     if sampling.get("skipped_steps") or sampling.get("compilations"):
         notes.append(

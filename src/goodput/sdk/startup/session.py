@@ -114,7 +114,7 @@ class Session:
             recorder.drop("step")
             return self.say(f"resumed({shown(step)}): want the index of the last step done, -1 for none")
         if self.automatic is not None:
-            self.automatic.wake()
+            self.automatic.end_deep_look()
         if recorder.steps and index + 1 < recorder.step_next:
             self.settled = True
             again = dict(self.identity, attempt=self.identity["attempt"] + 1, **now())
@@ -297,11 +297,13 @@ class Session:
 
     # -- trouble
 
-    def say(self, text: str) -> None:
-        """One line on standard error, each text once and a bounded number; counted in the page."""
+    def say(self, text: str, is_error: bool = True) -> None:
+        """One line on standard error, each text once and a bounded number; errors are counted in the page."""
         if self.recorder.thread == DISABLED:
             return
-        if self.recorder.thread > 0:
+        if not is_error:
+            pass
+        elif self.recorder.thread > 0:
             self.recorder.drop("error")
         else:
             self.errors += 1

@@ -23,7 +23,7 @@ def apply(dynamo, auto) -> None:
     def start(_arguments=None) -> None:
         nonlocal paused
         auto.meet_compiler()
-        auto.wake()
+        auto.end_deep_look()
         auto.count("compilations", 1, add=True)
         paused = roots.looking
         roots.settle()

@@ -11,7 +11,6 @@ import functools
 import weakref
 from _thread import get_ident
 from operator import index
-from time import perf_counter_ns
 
 from goodput.sdk.automatic.hooks import NEXT, hook
 from goodput.sdk.automatic.step_detection import NOTHING, quietly
@@ -45,8 +44,6 @@ def apply(torch, auto) -> None:
     def any_next(self):
         if recorder.inside or (recorder.thread != get_ident() and not auto.is_here()) or recorder.fetching:
             return advance(self)  # A loader inside the dataset of another is part of its fetch.
-        if recorder.resting:
-            return loaders.at_rest(advance, self)
         if recorder.unseen:
             auto.unseen.look()
         if not loaders.is_current(self):
@@ -131,24 +128,6 @@ class Loaders:
         recorder.iterator = self._current if known else None
         self.auto.look_at(iterator)
         self.auto.unsettled, recorder.plain = True, False
-
-    def at_rest(self, advance, iterator):
-        """advance(iterator) while nothing is measured but how long batches are waited for."""
-        if not self.is_current(iterator) and not self._grad_is_on():
-            return advance(iterator)
-        recorder, came, began_ns = self.recorder, False, perf_counter_ns()
-        try:
-            recorder.fetching = True
-            batch = advance(iterator)
-            came = True
-            return batch
-        finally:
-            recorder.fetching, took_ns = False, perf_counter_ns() - began_ns
-            if recorder.resting:
-                recorder.rest_loader_ns += took_ns
-                # What is said of loaders with workers is of measured steps, which know the reasons, too.
-                if recorder.looking:
-                    self.auto.came(took_ns, came)
 
     def step_ended(self) -> None:
         """What was fetched in a step that has trained was for training."""

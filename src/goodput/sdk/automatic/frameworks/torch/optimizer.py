@@ -11,7 +11,6 @@ from _thread import get_ident
 
 from goodput.sdk.automatic.hooks import AFTER_STEP, BEFORE_STEP, ZERO_GRAD, hook, stand_in
 from goodput.sdk.automatic.step_detection import BACKWARD
-from goodput.sdk.recorder.recorder import compiled
 from goodput.sdk.startup.user_signals import pass_on
 
 MODULE = "torch"
@@ -30,16 +29,14 @@ def apply(torch, auto) -> None:
 
     @silent
     def before_any(optimizer, args, kwargs) -> None:
-        if recorder.thread == get_ident() and not auto.preparing and not recorder.resting:
+        if recorder.thread == get_ident() and not auto.preparing:
             if not recorder.steps and recorder.anchor() is None:
                 auto.go_on_after(steps_known(optimizer, torch))
             auto.optimizer_begins(optimizer)
 
     @silent
     def after_any(optimizer, args, kwargs) -> None:
-        if recorder.resting:
-            auto.rested(optimizer, compiled)  # The compiled hook has counted it.
-        elif not auto.preparing:
+        if not auto.preparing:
             auto.optimizer_ends(optimizer)
 
     # All steps run in a function of this code.
@@ -71,8 +68,7 @@ def apply(torch, auto) -> None:
     def __init__(self, *args, **kwargs):
         made(self, *args, **kwargs)
         auto.unseen.note(self)
-        if auto.is_rank():
-            auto.wake()  # Its steps may be those of another training.
+        auto.is_rank()
 
     auto.patches.replace(torch.optim.Optimizer, "__init__", __init__)
     _watch_zero_grad(torch, auto)

@@ -61,7 +61,12 @@ def _with_workers(kind, auto, loads: Loads, loop: Loop) -> None:
     @functools.wraps(advance)
     def _next_data(self):
         watched = self.__dict__.get(WATCHED)
-        if watched is None or recorder.current != waits or recorder.thread != get_ident():
+        if (
+            watched is None
+            or recorder.phases_off
+            or recorder.current != waits
+            or recorder.thread != get_ident()
+        ):
             return advance(self)
         # A loader inside the dataset of another is part of its fetch.
         if auto.loaders is not None and not auto.loaders.is_current(self):
@@ -101,7 +106,7 @@ def _without_workers(kind, fetch, auto, loads: Loads) -> None:
         """advance(iterator), in the phase `loader`; what it waits for is looked at now and then."""
         watched = iterator.__dict__.get(WATCHED)
         # A loader inside the dataset of another is part of its fetch.
-        if watched is None or watched.workers or loads.inside is not None:
+        if watched is None or watched.workers or loads.inside is not None or recorder.phases_off:
             return advance(iterator)
         if recorder.passes > 0 and recorder.iterator is not None and recorder.iterator() is iterator:
             began_ns = perf_counter_ns()
@@ -133,7 +138,7 @@ def _without_workers(kind, fetch, auto, loads: Loads) -> None:
         return batch
 
     auto.patches.replace(kind, "__init__", __init__)
-    auto.next_of, auto.came = next_of, loads.came
+    auto.next_of = next_of
     auto.look_at = lambda iterator: loads.look_at(iterator.__dict__.get(WATCHED))
 
 

@@ -1,4 +1,4 @@
-"""Loaders while the overhead budget lets steps rest, for test_loaders_at_rest.py: argv is the directory."""
+"""Loops over loaders of several kinds, for test_loader_waits.py: argv is the directory."""
 
 import time
 
@@ -63,13 +63,13 @@ def trained():
     return model, torch.optim.SGD(model.parameters(), 0.01)
 
 
-def to_rest(model, optimizer):
-    """Train until steps rest; how many there were."""
+def settle(model, optimizer):
+    """Train until phases are off, where the budget is too small for them, else some steps; returns their number."""
     recorder, steps = goodput._session.recorder, 0
-    while not 4 < recorder.rested < recorder.resting - 50:
+    while steps < 100 or (goodput._session.automatic.budget.share < 0.001 and not recorder.phases_off):
         step(model, optimizer, ROWS[0])
         steps += 1
-        assert steps < 5000, "they never rest"
+        assert steps < 5000, "phases are never switched off"
     return steps
 
 
@@ -77,26 +77,26 @@ def another_optimizer():
     """Steps until those of one that was there all along are seen; steps of a new one."""
     recorder, old, other = goodput._session.recorder, trained(), trained()
     goodput.start(run="another")
-    to_rest(*old)
+    settle(*old)
     until = time.perf_counter() + 30
     while recorder.anchor() is not other[1] and time.perf_counter() < until:
         step(*other, ROWS[0])
     seen = recorder.anchor() is other[1]
-    to_rest(*other)
-    before, new = recorder.steps + recorder.rested, trained()
+    settle(*other)
+    before, new = recorder.steps, trained()
     for _ in range(200):
         step(*new, ROWS[0])
     goodput.stop()
     return {"seen": seen, "before": before}
 
 
-def trainer_at_rest():
-    """A trainer that counts its steps; it is broken off while they rest, and begins again."""
+def trainer():
+    """A trainer that counts its steps; it is broken off, and begins again."""
     recorder, now = goodput._session.recorder, training(goodput._session.automatic)
     goodput.start(run="trainer")
     model, optimizer = trained()
     now.begins(0)
-    steps = to_rest(model, optimizer)
+    steps = settle(model, optimizer)
     now.stepped(steps)
     for _ in range(20):
         step(model, optimizer, ROWS[0])
@@ -105,21 +105,36 @@ def trainer_at_rest():
     counts = now.counts
     now.breaks(ValueError())
     now.begins(0)
-    entered = recorder.steps
+    recorded = recorder.steps
     goodput.stop()
-    return {"counts": counts, "entered": entered, "steps": steps}
+    return {"counts": counts, "recorded": recorded, "steps": steps}
 
 
-def resumed_at_rest():
+def resumed():
     goodput.start(run="resumed")
     model, optimizer = trained()
-    steps = to_rest(model, optimizer)
+    steps = settle(model, optimizer)
     goodput.resumed(steps - 3)
     goodput.stop()
     return steps
 
 
-def iterable_at_rest():
+def evaluated():
+    """An evaluation of 0.2 s among the steps."""
+    goodput.start(run="evaluated")
+    model, optimizer = trained()
+    settle(model, optimizer)
+    model.eval()
+    with torch.no_grad():
+        model(ROWS[0][0])
+        time.sleep(0.2)
+    model.train()
+    for _ in range(10):
+        step(model, optimizer, ROWS[0])
+    goodput.stop()
+
+
+def iterable():
     """Seconds that the batches of an iterable took in which a loader is."""
     took = 0.0
 
@@ -134,7 +149,7 @@ def iterable_at_rest():
 
     goodput.start(run="iterable")
     model, optimizer = trained()
-    to_rest(model, optimizer)
+    settle(model, optimizer)
     for batch in goodput.loader(made()):
         step(model, optimizer, batch)
     goodput.stop()
@@ -169,7 +184,7 @@ def streamed():
 def main():
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
-    goodput.start(run="resting")
+    goodput.start(run="planted")
     planted, waited = Planted(), 0.0
     iterator = iter(torch.utils.data.DataLoader(planted, 1))
     while True:
@@ -193,8 +208,13 @@ def main():
     goodput.stop()
     accumulated()
     streamed()
-    told = {"another": another_optimizer(), "trainer": trainer_at_rest(), "resumed": resumed_at_rest()}
-    told["iterable"] = iterable_at_rest()
+    evaluated()
+    told = {
+        "another": another_optimizer(),
+        "trainer": trainer(),
+        "resumed": resumed(),
+        "iterable": iterable(),
+    }
     runs.tell(waited=waited, slept=planted.slept_seconds, steps=len(planted), **told)
 
 
