@@ -14,10 +14,11 @@ from support.servers.servers import wait_until
 from goodput.rank_page import page
 from goodput.rank_page.reader import Reader
 from goodput.sdk.automatic import deep_look, deep_look_child
-from goodput.sdk.automatic.deep_look import DeepLook, interval_ns, lengths
+from goodput.sdk.automatic.deep_look import DeepLook, interval_ns
 from goodput.sdk.automatic.frameworks.torch import deep_look as patch
 from goodput.sdk.automatic.overhead_budget import CHECK_STEPS
 from goodput.sdk.automatic.step_detection import Automatic
+from goodput.sdk.automatic.step_lengths import last_lengths_ns
 from goodput.sdk.startup.session import Session
 
 S = 10**9
@@ -220,12 +221,13 @@ def test_a_step_is_traced_while_phases_are_off(machine):
     one = machine()
     one.now_ns = 61 * S
     one.auto.budget.switch_phases(False)
+    before = one.snapshot().totals
     while "start" not in one.calls:
         one.steps(1)
     assert one.session.recorder.plain is False
     one.steps(1)
     assert "stop" in one.calls
-    assert sum(one.snapshot().totals[1:]) == 0
+    assert one.snapshot().totals[1:] == before[1:]
 
 
 def test_other_ranks_do_not_look_unless_they_are_told_to(machine):
@@ -350,21 +352,18 @@ def test_an_interrupt_goes_on_to_the_user_and_leaves_no_profiler(machine, monkey
     assert one.snapshot().steps[-1].number >= 3 * CHECK_STEPS
 
 
-def test_lengths_are_of_steps_also_where_some_had_no_record(machine):
-    one = machine()
-    words, ring = one.session.recorder.words, page.W_STEP_RING
-    for number in range(1, one.session.recorder.steps + 1):
+def test_lengths_of_the_last_steps_come_newest_first(machine):
+    recorder = machine().session.recorder
+    words, ring = recorder.words, page.W_STEP_RING
+    for number in range(1, recorder.steps + 1):
         at = ring + (number - 1) * page.STEP_WORDS
-        words[at + page.R_START], words[at + page.R_END] = 1000 * number, 1000 * number + 500
-    newest = ring + (one.session.recorder.steps - 1) * page.STEP_WORDS
-    words[newest + page.R_END] += 70
-    assert lengths(one.session.recorder) == (570, 500)
-    # Of a rest of two steps there is one record, of both.
-    words[newest - page.STEP_WORDS + page.R_NUMBER] = 0
-    words[newest + page.R_END] += 570
-    assert lengths(one.session.recorder) == (570, 500)
-    one.session.recorder.steps = 1
-    assert lengths(one.session.recorder) == (500, 0)
+        words[at + page.R_START], words[at + page.R_END] = 1000 * number, 1000 * number + 500 + number
+    newest = recorder.steps
+    assert last_lengths_ns(recorder, 3) == [500 + newest, 499 + newest, 498 + newest]
+    recorder.steps = 1
+    assert last_lengths_ns(recorder, 3) == [501]
+    recorder.steps = 0
+    assert last_lengths_ns(recorder, 3) == [0]
 
 
 # -- the child
