@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 # With ARGS one of the two parts may have nothing to do, which pytest ends with 5.
 NONE_IS_WELL = $(if $(ARGS),|| [ $$? -eq 5 ])
 
-.PHONY: demo test lint audit bench replay-alerts dashboards picture pictures clean servers
+.PHONY: demo test lint audit bench replay-alerts dashboards kubernetes picture pictures clean servers
 
 demo: $(VENV)/.demo  ## train a small model here and account for every second of it
 	@$(BIN)/goodput demo $(ARGS)
@@ -42,10 +42,12 @@ bench: $(VENV)/.test  ## the budgets, each as a ratio against a named peer
 replay-alerts: $(VENV)/.test servers  ## ten simulated days and one of every fault through the alerts; writes docs/detection.md
 	$(BIN)/python -m bench.alert_replay $(ARGS)
 
-dashboards: $(VENV)/.test  ## write dashboards/generated/*.json, and the Kubernetes objects made of them and of the rules
+dashboards: $(VENV)/.test  ## write dashboards/generated/*.json and the alerts' links to them
 	$(BIN)/python -m dashboards.generate
 	$(BIN)/python -m dashboards.alert_links
-	$(BIN)/python deploy/kubernetes/generate.py
+
+kubernetes:  ## write the rules as Kubernetes objects, for overlays with the Prometheus operator
+	$(PYTHON) deploy/kubernetes/rules.py
 
 picture: $(VENV)/.test  ## docs/page.png: the built-in page of a demo run, by headless Chromium
 	$(BIN)/python docs/picture.py docs/page.png

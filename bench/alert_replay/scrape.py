@@ -121,7 +121,8 @@ class Scraper:
             ended = ~there & np.concatenate([[False], there[:-1]])
             kept = there | ended
             seen = np.where(ended, STALE, seen)
-            yield {"__name__": name, **labels, **dict(own)}, unix[self.evaluated][kept], seen[kept]
+            if kept.any():
+                yield {"__name__": name, **labels, **dict(own)}, unix[self.evaluated][kept], seen[kept]
 
 
 class _Target:

@@ -40,7 +40,7 @@ def test_slurm_is_told_of_every_script(name):
     assert (DEPLOY / "slurm" / name).stat().st_mode & 0o111
 
 
-def test_what_prometheus_is_told_has_the_names_that_alerts_ask_for():
+def test_scrape_jobs_have_the_names_of_the_alerts():
     text = BLOCKS[BLOCKS.index("scrape_configs:") :]
     block = re.match(r"(?:scrape_configs:\n)(?:  .*\n)+", text)[0]
     told = {job["job_name"] for job in yaml.safe_load(block)["scrape_configs"]}
@@ -48,9 +48,9 @@ def test_what_prometheus_is_told_has_the_names_that_alerts_ask_for():
     assert told == {job["job_name"] for job in shipped if job["job_name"].startswith("goodput-")}
 
 
-def test_the_overlay_that_one_writes_stands_on_one_that_exists(tmp_path):
+def test_documented_overlay_exists(tmp_path):
     text = BLOCKS[BLOCKS.index("apiVersion: kustomize") :]
-    block = yaml.safe_load(text[: text.index("kubectl")])
+    block = yaml.safe_load(text[: text.index("make kubernetes")])
     (resource,) = block["resources"]
     assert (
         (DEPLOY / "kubernetes" / "overlays" / "mine" / ".." / resource.removeprefix("../")).resolve().is_dir()
@@ -59,7 +59,7 @@ def test_the_overlay_that_one_writes_stands_on_one_that_exists(tmp_path):
     assert [image["name"] for image in block["images"]] == [image["name"] for image in base["images"]]
 
 
-def test_the_group_and_the_program_are_there_before_they_are_used():
+def test_group_and_program_exist_before_use():
     step = BLOCKS[BLOCKS.index("install -d -m 755 /etc/goodput") :]
     before = BLOCKS[: BLOCKS.index("install -d -m 755 /etc/goodput")]
     assert "systemd-sysusers" in before.splitlines()[-1] and "/opt/goodput/bin/pip install" in before
@@ -71,7 +71,7 @@ def test_the_group_and_the_program_are_there_before_they_are_used():
     assert set(mine.split()) == set(told) == {"read-token", "metrics-token"}
 
 
-def test_the_address_of_grafana_is_said_as_it_is_shipped():
+def test_documented_grafana_address_is_shipped():
     shipped = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
     found = re.search(r"`global: external_labels: (\{.+?\})`", TEXT)[1]
     assert yaml.safe_load(found) == shipped["global"]["external_labels"]
@@ -79,7 +79,7 @@ def test_the_address_of_grafana_is_said_as_it_is_shipped():
     assert rule == {"action": "labeldrop", "regex": "grafana"}
 
 
-def test_amtool_is_told_where_alertmanager_is():
+def test_amtool_calls_name_alertmanager():
     """It has no default address."""
     pages = [*(servers.REPOSITORY / "docs").glob("*.md"), *(DEPLOY / "runbooks").glob("*.md")]
     asked = [line for page in pages for line in re.findall(r"`(amtool [^`]+)`", page.read_text())]
