@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 _session = _Session()
-_phases = _session.phases
+_phases = _session.phases.by_name
 _windows = _Windows(_session)
 _os.register_at_fork(after_in_child=_session.after_fork)
 _os.register_at_fork(after_in_child=_windows.after_fork)
@@ -105,8 +105,8 @@ def start(
     """
     given = {name: value for name, value in locals().items() if value is not None and name != "others"}
     for name in others:
-        _session.say(f"start has no argument {str(name)[:40]!r}; it is ignored")
-    _session.start(explicit=True, **given)
+        _session.warn(f"start has no argument {str(name)[:40]!r}; it is ignored")
+    _session.start(**given)
 
 
 def phase(name: str, state: str | None = None):
@@ -119,7 +119,7 @@ def phase(name: str, state: str | None = None):
     try:
         return _phases[name]
     except Exception:
-        return _session.define(name, state)
+        return _session.phases.define(name, state)
 
 
 def steps(iterable, samples: int = 0):

@@ -55,9 +55,9 @@ class GoodputCallback(*_bases()):
     @hook
     def setup(self, trainer, pl_module, stage=None):
         now = self._training()
-        now.auto.is_rank()
         if trainer.world_size > 1:
-            self.session.place(trainer.global_rank, trainer.world_size)
+            self.session.set_rank(trainer.global_rank, trainer.world_size)
+        now.auto.is_rank()
 
     # -- training
 
@@ -67,11 +67,11 @@ class GoodputCallback(*_bases()):
         optimizers = len(trainer.optimizers)
         now.begins(trainer.global_step // max(optimizers, 1), compared=optimizers == 1)
         batches = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
-        self.session.tell(microbatches=batches)
+        self.session.declare(microbatches=batches)
         precision = str(trainer.precision)
         dtype = DTYPES.get(precision) or (full_precision() if precision == "32-true" else None)
         if dtype is not None:
-            self.session.tell(dtype=dtype)
+            self.session.declare(dtype=dtype)
 
     @hook
     def on_train_epoch_start(self, trainer, pl_module):

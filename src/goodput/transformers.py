@@ -48,10 +48,10 @@ class GoodputCallback(TrainerCallback):
         self._training().begins(state.global_step)
         self._from = state.global_step, state.total_flos
         self._sizes = self._sizes or sizes_of(model)
-        self.session.tell(microbatches=args.gradient_accumulation_steps)
+        self.session.declare(microbatches=args.gradient_accumulation_steps)
         dtype = dtype_of(args, model)
         if dtype is not None:
-            self.session.tell(dtype=dtype)
+            self.session.declare(dtype=dtype)
 
     @hook
     def on_epoch_begin(self, args, state, control, **kwargs):
@@ -80,7 +80,7 @@ class GoodputCallback(TrainerCallback):
         tokens = flops / 6 / self._sizes.counted_params / steps / max(args.world_size, 1)
         rows = args.per_device_train_batch_size * max(args.n_gpu, 1) * args.gradient_accumulation_steps
         found = self._sizes.flops(tokens, tokens / rows, is_recomputed(args))
-        self.session.tell(flops_per_step=found.model, hardware_flops_per_step=found.hardware)
+        self.session.declare(flops_per_step=found.model, hardware_flops_per_step=found.hardware)
 
 
 def dtype_of(args, model) -> str | None:

@@ -49,7 +49,7 @@ class Threads:
 def told(tmp_path):
     """(automatic, PyTorch, boundaries); the calling thread is the step thread."""
     session = Session({"GOODPUT_DIR": str(tmp_path)})
-    auto = Automatic(session, lambda name: session.define(name, None))
+    auto = Automatic(session, lambda name: session.phases.define(name, None))
     session.start()
     boundaries = session.recorder.device = Boundaries()
     yield auto, Threads(), boundaries

@@ -73,8 +73,7 @@ LIVE = 512
     W_BACKGROUND,  # phases recorded by other threads
     W_SAMPLES,  # samples of completed steps
     W_REVISION,  # of the identity
-    W_PROVISIONAL,  # 1 while a first step or a call of `start` may still say that this is another rank's page
-) = range(LIVE, LIVE + 14)
+) = range(LIVE, LIVE + 13)
 DROPS = ("phase", "step", "event", "background", "error", "claim", "checkpoint")
 W_DROPS = LIVE + 32
 W_TOTALS = LIVE + 64  # ns per phase, the step thread's, inside and outside steps

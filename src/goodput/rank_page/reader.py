@@ -121,7 +121,6 @@ class Reader:
             samples=at(page.W_SAMPLES),
             step_next=step_next,
             step_start_ns=at(page.W_STEP_START),
-            provisional=bool(at(page.W_PROVISIONAL)) and not steps_done,
             ended=page.END_REASONS[ended],
             end_ns=at(page.W_END),
             cost_ns=at(page.W_COST) + at(page.W_DEVICE_COST),
@@ -184,8 +183,9 @@ class Reader:
         other = [name for name in _CONSTANT if found.get(name) != self.identity.get(name)]
         if other:
             self._revision = before
-            reason = "moved" if set(other) <= _NAMED else "identity"
-            raise PageError(reason, f"{self.path}: was told anew with another {other[0]}")
+            raise PageError(
+                "identity", f"{self.path}: {other[0]} changed, which is fixed once a page is open"
+            )
         self.identity = found
 
     def _read_identity(self) -> dict | None:
@@ -350,7 +350,6 @@ def _gone_on(known: Known, totals: tuple[int, ...]) -> tuple[int, ...]:
 
 # What an identity that is told anew has in common with the one before: it is one process and one rank.
 _CONSTANT = ("run", "rank", "attempt", "host", "pid", "pid_start_ticks", "start_unix_ns", "start_mono_ns")
-_NAMED = {"run", "rank", "attempt"}
 _REVISION_LOOKS_MAX = 4
 _ACTIVE = page.DEVICE_STATES.index("active")
 

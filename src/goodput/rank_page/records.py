@@ -63,7 +63,6 @@ class Snapshot:
     totals: tuple[int, ...]
     background_totals: tuple[int, ...]
     drops: dict[str, int]
-    provisional: bool = False  # it may yet turn out to be another rank's
     host_totals: tuple[int, ...] = ()
     device_totals: tuple[int, ...] = ()
     device_ns: int = 0

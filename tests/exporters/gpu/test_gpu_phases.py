@@ -6,12 +6,10 @@ import random
 import shutil
 
 import pytest
-from support.node.late_pages import move
 from support.node.node_rank import PID, START_MONO_NS, START_UNIX_NS, Rank
 from support.node.node_tree import samples
 
 from goodput.metrics import Families
-from goodput.rank_page import page
 from goodput.wire import schema
 from goodput_exporters.collector import NoData
 from goodput_exporters.collectors.gpu_phases.collector import KEPT_SECONDS, GpuPhases
@@ -236,26 +234,6 @@ def test_a_hang_inside_a_compute_phase_is_no_idle_compute(tree, clock, ranks, ph
     work(3)
     # Of the work around the hang nothing is counted that shared a sample's wait with it.
     assert told() == {"compute_ns": 11 * SECOND, "idle_ns": 11 * SECOND // 2}
-
-
-def test_nothing_is_kept_of_a_page_that_became_another_ranks(tree, clock, ranks, phases):
-    rank = Rank(tree / "pages")
-    rank.words[page.W_PROVISIONAL] = 1
-    assert ranks.look() == []
-    for _ in range(3):
-        clock.seconds += 1
-        rank.outside({"forward": SECOND})
-        tell(phases, clock, GPU_1={"engine": 0.5})
-    assert len(phases._join.hardware) == 1
-    move(tree, rank, run="mine", rank=3)
-    for _ in range(3):
-        ranks.look()
-        for key in ranks.sweep(lambda key: True):
-            phases.forget(key)
-        clock.seconds += 1
-        rank.step({"forward": SECOND})
-        tell(phases, clock, GPU_1={"engine": 0.5})
-    assert [key.run for key in phases._join.hardware] == ["mine"]
 
 
 def test_without_ranks_all_is_idle_and_a_directory_that_goes_costs_nothing(

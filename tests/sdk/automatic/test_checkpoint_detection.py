@@ -9,12 +9,12 @@ import pytest
 
 from goodput.rank_page import page
 from goodput.sdk.automatic import checkpoint_detection
-from goodput.sdk.startup.resolve_identity import identity_of
+from goodput.sdk.startup.resolve_identity import resolve_identity
 
 
 def written(directory, attempt: int, committed=(), begun=(), rank: int = 0) -> page.Writer:
     told = {"run": "r/1", "rank": rank, "world_size": 2}
-    identity = {**identity_of(told, {}, lambda text: None, fresh=True), "attempt": attempt}
+    identity = {**resolve_identity(told, {}, lambda text: None, fresh=True), "attempt": attempt}
     writer = page.Writer(str(directory), identity)
     for kind, steps in (("checkpoint_begun", begun), ("checkpoint_committed", committed)):
         for step in steps:

@@ -197,14 +197,14 @@ def test_a_fork_while_another_thread_defines_a_phase(sdk):
     """A lock that is held at the fork stays held in the child: its phases must not wait for it."""
     out = sdk(f"""{CHILD}
 goodput.start(run="r")
-goodput._session._table.acquire(); goodput._session._starting.acquire()
+goodput._session.phases._lock.acquire(); goodput._session._handling.acquire()
 def child():
     began = time.monotonic()
     goodput.start(run="r", rank=1)
     for i in goodput.steps(range(2)): work()
     assert snapshot().steps_done == 2 and time.monotonic() - began < 5
 tell(in_child(child))
-goodput._session._table.release(); goodput._session._starting.release()
+goodput._session.phases._lock.release(); goodput._session._handling.release()
 """)
     assert out.told == ["well"]
 

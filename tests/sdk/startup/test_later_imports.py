@@ -43,7 +43,7 @@ class Callback:
     def __init__(self, thread):
         self.said = []
         recorder = SimpleNamespace(thread=thread)
-        self.session = SimpleNamespace(recorder=recorder, say=self.said.append)
+        self.session = SimpleNamespace(recorder=recorder, warn=self.said.append)
 
     @hook
     def on_step(self, value):

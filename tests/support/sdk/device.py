@@ -256,9 +256,9 @@ class _StepToo:
 
 def identity_at(now_ns: int, **given) -> dict:
     """An identity with all its fields."""
-    from goodput.sdk.startup.resolve_identity import identity_of
+    from goodput.sdk.startup.resolve_identity import resolve_identity
 
-    found = identity_of({"run": "d", **given}, {}, lambda text: None, fresh=True)
+    found = resolve_identity({"run": "d", **given}, {}, lambda text: None, fresh=True)
     return {**found, "start_mono_ns": now_ns, "start_unix_ns": 10**18 + now_ns}
 
 

@@ -56,7 +56,6 @@ class Ranks:
         self._lock = threading.Lock()  # A scrape reads histograms by descriptors that a sweep closes.
         self._ranks: dict[tuple[str, int], Rank] = {}  # by file name and inode
         self._drafts: list[str] = []
-        self._moved: list[RankKey] = []  # ranks that were reported before their page became another's
         self._errors: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         self._rejected: set[str] = set()  # paths, in the last look
         self._logged: set[str] = set()
@@ -83,7 +82,6 @@ class Ranks:
                 if not self._ranks:
                     raise
             reports = [self._look_at(rank) for rank in self._ranks.values()]
-            reports += self._part_with_moved(now_ns)
             self._wait_seconds = self._next_wait(now_ns)
             return [report for report in reports if report is not None]
 
@@ -100,9 +98,7 @@ class Ranks:
             removed = [key for at in done if (key := self._remove(at)) is not None]
             for name in self._drafts:
                 self._remove_draft(name)
-            gone = [key for key in self._moved if settled(key)]
-            self._moved = [key for key in self._moved if key not in gone]
-            return removed + gone
+            return removed
 
     def owns(self, process: schema.StackRequest) -> bool:
         """Whether this process is a living rank with a page here, and its pid is the same process to us."""
@@ -166,7 +162,7 @@ class Ranks:
     def _newest(self) -> list[Rank]:
         newest: dict[tuple[str, int], Rank] = {}
         for rank in self._ranks.values():
-            if rank.snapshot is None or rank.retired or rank.moved:
+            if rank.snapshot is None or rank.retired:
                 continue
             of_rank = rank.key[:2]
             if of_rank not in newest or _age(rank) > _age(newest[of_rank]):
@@ -225,7 +221,7 @@ class Ranks:
         return at
 
     def _look_at(self, rank: Rank) -> schema.RankReport | None:
-        if rank.retired or rank.moved:
+        if rank.retired:
             return None
         before = rank.event_gaps
         report = self._guarded(rank, lambda: rank.look(self._settings.monotonic_ns(), self._sequence))
@@ -236,24 +232,8 @@ class Ranks:
         try:
             return act()
         except (PageError, OSError) as error:
-            if getattr(error, "reason", "") == "moved":
-                rank.moved = True
-                return None
             self._reject(getattr(error, "reason", "unreadable"), rank.reader.path, str(error))
             return None
-
-    def _part_with_moved(self, now_ns: int) -> list[schema.RankReport]:
-        """Let go of pages that are another rank's by now; the next look finds them anew, as that rank's."""
-        farewells = []
-        for at in [at for at, rank in self._ranks.items() if rank.moved]:
-            rank = self._ranks.pop(at)
-            rank.reader.close()
-            report = rank.farewell(now_ns, self._sequence)
-            if report is not None:
-                farewells.append(report)
-            # Its GPU's figures are to be forgotten, also where it was never reported.
-            self._moved.append(rank.key)
-        return farewells
 
     def _reject(self, reason: str, path: str, text: str) -> None:
         self._rejected.add(path)

@@ -18,7 +18,6 @@ what the aggregator has acknowledged (backlog.py).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from goodput.rank_page.loader_words import figures
 from goodput.rank_page.page import NS_MAX, PageError
@@ -29,7 +28,6 @@ from goodput_exporters.system.processes import lock_holder
 from goodput_exporters.system.ranks import RankPhases, RankProcess, rank_key
 
 COMPUTE = ("forward", "backward", "optimizer")
-PROVISIONAL_NS_MAX = 60 * 10**9
 
 
 class Rank:
@@ -44,7 +42,6 @@ class Rank:
         self.new_steps = 0  # in the last look
         self.event_gaps = 0  # looks that came after the event ring had gone round
         self.dead_since_ns: int | None = None
-        self.moved = False  # it is the page of another rank by now
         self.retired = False  # settled, but its file could not be removed
         self.histograms: tuple | None = None  # (what they were computed from, buckets); see rank_series.py
         self._found = reader.identity
@@ -52,8 +49,6 @@ class Rank:
         self.key = rank_key(self.identity)
         self._procfs = procfs
         self._seen_alive_ns = 0
-        self._first_look_ns = 0
-        self._reported = False
         self._death_reported = False
         self._steps_seen = 0
         self._events_seen = 0
@@ -73,35 +68,16 @@ class Rank:
         self._note_alive(alive, now_ns)
         self._take(snapshot)
         self.new_steps = len(snapshot.steps)
-        if self._is_held_back(snapshot, now_ns):
-            return None
         if self._death_reported and not alive and not snapshot.steps and not snapshot.events:
             return None
         self._death_reported = not alive
-        self._reported = True
         return self._report(snapshot, now_ns, sequence)
-
-    def _is_held_back(self, snapshot: Snapshot, now_ns: int) -> bool:
-        """Whether the page is, or may turn out to be, not the one that this process is to be known by."""
-        if self._reported:
-            return False
-        self._first_look_ns = self._first_look_ns or now_ns
-        waited_ns = now_ns - self._first_look_ns
-        going = self.alive and not snapshot.ended and waited_ns < PROVISIONAL_NS_MAX
-        return snapshot.provisional and going
 
     def _take(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         if snapshot.identity is not self._found:
             self._found = snapshot.identity
             self.identity = _identity(self._found)
-
-    def farewell(self, now_ns: int, sequence: int) -> schema.RankReport | None:
-        """The last report of a rank whose page was moved, if there was any before."""
-        if not self._reported:
-            return None
-        last = replace(self.snapshot, ended="finished", end_ns=self.snapshot.last_ns, steps=[], events=[])
-        return self._report(last, now_ns, sequence)
 
     def is_here(self) -> bool:
         """Whether its pid, as this agent sees it, is its process: a lock alone says nothing of the pid's namespace."""

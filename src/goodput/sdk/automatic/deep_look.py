@@ -26,7 +26,7 @@ from time import monotonic_ns, perf_counter_ns, time_ns
 from goodput.rank_page import deep_look
 from goodput.sdk.automatic.deep_look_child import Analysis
 from goodput.sdk.automatic.step_lengths import last_lengths_ns
-from goodput.sdk.startup.resolve_identity import shown
+from goodput.sdk.startup.messages import short_repr
 
 TRACE_BYTES_MAX = 512 << 20  # also what must be free where it is written
 FAILURES_MAX = 3  # one after the other; then looks end
@@ -119,7 +119,7 @@ class DeepLook:
         recorder.abandon_step()
         recorder.began = 0
         try:
-            with self.session.define("deep_look", "unattributed"):
+            with self.session.phases.define("deep_look", "unattributed"):
                 act()
         except Exception as error:
             self._fail(error)
@@ -234,11 +234,11 @@ class DeepLook:
         self._drop()
         self.failed += 1
         self.in_a_row += 1
-        self.why = f"{type(error).__name__}: {shown(error)}"
+        self.why = f"{type(error).__name__}: {short_repr(error)}"
         self.off = self.in_a_row >= FAILURES_MAX
-        self.session.say(f"deep look: {self.why}")
+        self.session.warn(f"deep look: {self.why}")
         if self.off:
-            self.session.say(f"deep look: {FAILURES_MAX} failed one after the other; there will be no more")
+            self.session.warn(f"deep look: {FAILURES_MAX} failed one after the other; there will be no more")
 
     def _charge(self, ns: int) -> None:
         """Count a cost, which the budget is not to take for that of its own measure."""
@@ -301,7 +301,7 @@ class DeepLook:
         try:
             deep_look.write(path, self.document())
         except (OSError, ValueError) as error:
-            self.session.say(f"deep look: cannot write what was found: {shown(error)}")
+            self.session.warn(f"deep look: cannot write what was found: {short_repr(error)}")
 
     # -- the end, and other processes
 

@@ -19,7 +19,7 @@ from goodput.sdk.automatic import hooks
 from goodput.sdk.automatic.hooks import hook
 from goodput.sdk.automatic.step_detection import FORWARD
 from goodput.sdk.recorder.recorder import compiled
-from goodput.sdk.startup.resolve_identity import shown
+from goodput.sdk.startup.messages import short_repr
 from goodput.sdk.startup.user_signals import pass_on
 
 ROOTS_MAX = 64  # also in _hooks.c
@@ -121,7 +121,7 @@ class Roots:
                 return call
         except Exception as error:
             pass_on(error)
-            self.auto.session.say(f"automatic: {type(module).__name__}: {type(error).__name__}")
+            self.auto.session.warn(f"automatic: {type(module).__name__}: {type(error).__name__}")
         self.settle()
         return None
 
@@ -143,7 +143,7 @@ class Roots:
                 function(module, args, kwargs)
             except Exception as error:
                 pass_on(error)
-                self.auto.session.say(f"automatic: {type(error).__name__}: {shown(error)}")
+                self.auto.session.warn(f"automatic: {type(error).__name__}: {short_repr(error)}")
 
 
 class Timed:

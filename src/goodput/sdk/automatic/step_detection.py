@@ -23,7 +23,7 @@ from goodput.sdk.automatic.compiled_optimizer import Unseen
 from goodput.sdk.automatic.overhead_budget import CHECK_STEPS, Budget, share_of
 from goodput.sdk.automatic.patch import Patches
 from goodput.sdk.recorder.recorder import FORKED_EARLY, NOT_STARTED, SAMPLES_MAX, STEP_MAX, whole
-from goodput.sdk.startup.resolve_identity import shown
+from goodput.sdk.startup.messages import short_repr
 from goodput.sdk.startup.user_signals import pass_on
 
 # Steps of another optimizer, without one of the anchor's, after which that one bounds steps.
@@ -42,7 +42,7 @@ def quietly(method):
             return method(self, *args)
         except Exception as error:
             pass_on(error)
-            self.session.say(f"automatic: {type(error).__name__}: {shown(error)}")
+            self.session.warn(f"automatic: {type(error).__name__}: {short_repr(error)}")
 
     return call
 
@@ -94,7 +94,7 @@ class Automatic:
         self.unseen = Unseen(self)
         self.in_a_step = bool  # Replaced by what can tell an optimizer's step inside another.
         self.looked_at = 0
-        self.budget = Budget(self, share_of(session.environ, session.say))
+        self.budget = Budget(self, share_of(session.environ, session.warn))
         # Called with no argument after every CHECK_STEPS steps.
         self.now_and_then: list = [self._count_all, self.budget.check]
 
@@ -203,7 +203,7 @@ class Automatic:
                 function()
             except Exception as error:
                 pass_on(error)
-                self.session.say(f"automatic: {type(error).__name__}: {shown(error)}")
+                self.session.warn(f"automatic: {type(error).__name__}: {short_repr(error)}")
 
     @quietly
     def go_on_after(self, step) -> None:

@@ -178,6 +178,6 @@ def hook(function):
         try:
             function(self, *args, **kwargs)
         except Exception as error:
-            session.say(f"{type(self).__module__}: {function.__name__}: {type(error).__name__}: {error}")
+            session.warn(f"{type(self).__module__}: {function.__name__}: {type(error).__name__}: {error}")
 
     return call

@@ -14,7 +14,7 @@ from time import perf_counter_ns
 
 from goodput.sdk.recorder.phase import Phase
 from goodput.sdk.recorder.recorder import STEP_MAX, Recorder, whole
-from goodput.sdk.startup.resolve_identity import shown
+from goodput.sdk.startup.messages import short_repr
 
 
 class Checkpoint:
@@ -57,7 +57,7 @@ def begin(session, phase: Phase, step, wait) -> Checkpoint:
     recorder.ready()
     index = checked_step(recorder, step)
     if index is None:
-        session.say(f"checkpoint({shown(step)}): want a step index; taken as the current one")
+        session.warn(f"checkpoint({short_repr(step)}): want a step index; taken as the current one")
         index = checked_step(recorder, None)
     try:
         wait = bool(wait)

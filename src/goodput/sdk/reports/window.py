@@ -41,7 +41,7 @@ from goodput.sdk.reports.window_rows import (
     WINDOWS_MAX,
     Feed,
 )
-from goodput.sdk.startup.resolve_identity import shown
+from goodput.sdk.startup.messages import short_repr
 
 NANOSECONDS = 1_000_000_000
 SECONDS_DEFAULT = 60
@@ -206,7 +206,7 @@ class Windows:
         try:
             return self._window(asked)
         except Exception as error:
-            self._session.say(f"no window: {type(error).__name__}: {shown(error)}")
+            self._session.warn(f"no window: {type(error).__name__}: {short_repr(error)}")
             return Window(asked)
         finally:
             self._lock.release()
@@ -236,8 +236,8 @@ class Windows:
                 return min(float(seconds), SECONDS_MAX)
         except Exception:
             pass
-        self._session.say(
-            f"window(seconds={shown(seconds)}): want a number above 0; taken as {SECONDS_DEFAULT}"
+        self._session.warn(
+            f"window(seconds={short_repr(seconds)}): want a number above 0; taken as {SECONDS_DEFAULT}"
         )
         return float(SECONDS_DEFAULT)
 

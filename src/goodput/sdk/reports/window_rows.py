@@ -138,7 +138,7 @@ class Feed:
 
     def _widen(self, new) -> None:
         self.used += new
-        names = [*page.PHASES, *self.session.states][: page.PHASE_SLOTS]
+        names = [*page.PHASES, *self.session.phases.states][: page.PHASE_SLOTS]
         productive = {i for i, name in enumerate(names) if self._is_productive(name)}
         self._productive_of = _taker([at for at, i in enumerate(self.used) if i in productive])
         self._totals_of = _taker([page.R_TOTALS + i for i in self.used])
@@ -149,7 +149,7 @@ class Feed:
             self._inside += (0,) * len(new)
 
     def _is_productive(self, name: str) -> bool:
-        return name in PRODUCTIVE or self.session.states.get(name) == "productive"
+        return name in PRODUCTIVE or self.session.phases.states.get(name) == "productive"
 
 
 def _taker(places: list[int]):

@@ -1,1 +1,1 @@
-"""How a process begins to be measured: its session, its identity and its declared fields."""
+"""How a process begins to be measured: the session, its identity and its declared fields."""

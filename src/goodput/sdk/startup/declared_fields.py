@@ -1,38 +1,40 @@
-"""What was said of this process besides who it is, by the user and by what was found out, in any order.
+"""Fields of a rank besides its identity: device, dtype, FLOPs, prices, a world size that grows.
 
-In: fields of `goodput.start`, and of `Session.tell`, at any time. Out: the fields that hold. What the user said holds
-over what was found out; of the user's calls the first that says a field holds, of what was found out the last. It
-opens no page and knows no identity.
+They may arrive at any time, from `goodput.start` or from detection, in any order. What the user declares wins over
+what is detected; of several user values the first wins, of several detected ones the last.
 
-    told = Told(); told.found({"dtype": "bf16"}, print); told.said({"dtype": "fp8"}, print); told.fields()    # fp8
+    fields = DeclaredFields()
+    fields.detect({"dtype": "bf16"}, print)
+    fields.declare({"dtype": "fp8"}, print)
+    fields.values(world_size=1)["dtype"]    # "fp8"
 """
 
 from __future__ import annotations
 
-from goodput.sdk.startup.resolve_identity import told_of
+from goodput.sdk.startup.resolve_identity import valid_fields
 
 
-class Told:
-    """Valid fields alone; a wrong value is said through `say` and is as if it had been left out."""
+class DeclaredFields:
+    """Holds valid fields only; an invalid value is reported through `warn` and ignored."""
 
     def __init__(self):
-        self._said: dict = {}
-        self._found: dict = {}
+        self._by_user: dict = {}
+        self._detected: dict = {}
 
-    def said(self, fields: dict, say) -> None:
-        """The user gave these to `start`."""
-        self._said = {**told_of(fields, say), **self._said}
+    def declare(self, fields: dict, warn) -> None:
+        """Add what the user gave to `goodput.start`."""
+        self._by_user = {**valid_fields(fields, warn), **self._by_user}
 
-    def found(self, fields: dict, say) -> None:
-        """These were found out."""
-        self._found = {**self._found, **told_of(fields, say)}
+    def detect(self, fields: dict, warn) -> None:
+        """Add what was found out."""
+        self._detected = {**self._detected, **valid_fields(fields, warn)}
 
-    def begin(self) -> None:
-        """The user starts anew: what an earlier start was told is over."""
-        self._said = {}
+    def forget_user(self) -> None:
+        """The user starts anew after `stop`: values of earlier calls no longer hold."""
+        self._by_user = {}
 
-    def fields(self, world_size: int) -> dict:
-        """What holds, for a rank in a world of this size, which can be found to be larger but not smaller."""
-        held = {**self._found, **self._said}
-        held["world_size"] = max(self._said.get("world_size") or self._found.get("world_size", 1), world_size)
-        return held
+    def values(self, world_size: int) -> dict:
+        """The fields in effect for a rank of a world of at least this size."""
+        values = {**self._detected, **self._by_user}
+        values["world_size"] = max(values.get("world_size", 1), world_size)
+        return values

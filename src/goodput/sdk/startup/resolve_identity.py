@@ -1,9 +1,6 @@
-"""Who this process is: what the user gave to `goodput.start`, then the launcher's environment, then the process.
+"""This process's identity: from the arguments of `goodput.start`, else the launcher's environment, else defaults.
 
-In: the arguments of `start`, which may be anything, and an environment. Out: an identity that `check_identity`
-vouches for. A wrong argument is replaced by its default and said through `say`. It opens no page.
-
-    identity_of({"rank": 3}, os.environ, print, fresh=True)["rank"]    # 3
+resolve_identity({"rank": 3}, os.environ, print, fresh=True)["rank"]    # 3
 """
 
 from __future__ import annotations
@@ -14,81 +11,104 @@ import time
 
 from goodput.rank_page import page
 from goodput.sdk.recorder.recorder import whole
+from goodput.sdk.startup.messages import short_repr
 from goodput.wire.identity import BOUNDS, PLACES, RATES, check_identity, clean_text, from_environment
 
-# A process older than this when it calls `start` was not started for the run (a notebook, a server).
+# A process older than this when it is first measured was not started for the run (a notebook, a server).
 STARTUP_SECONDS_MAX = 900.0
+RUN_CHARACTERS_MAX = 128
+TEXT_CHARACTERS_MAX = 64
 TEXTS = ("group", "device", "device_uuid", "dtype")
 
 
-def identity_of(given: dict, environ, say, fresh: bool, placed: dict | None = None) -> dict:
-    """The identity of this process. It begins with the process if `fresh`, else now.
+def resolve_identity(given: dict, environ, warn, fresh: bool, group_rank: dict | None = None) -> dict:
+    """The identity of this process, valid by `check_identity`; invalid arguments become defaults and are reported.
 
-    `placed` is what was learnt of run, rank and world size where neither the user nor the launcher names them.
+    It starts with the process if `fresh`, else now. `group_rank` has rank and world size of the process group, which
+    count where neither the user nor the launcher names a rank.
     """
     launched = from_environment(environ)
     for text in launched["ignored"]:
-        say(f"ignored: {text}")
-    placed = placed or {}
+        warn(f"ignored: {text}")
     if "rank" not in launched:
-        launched.update({name: placed[name] for name in ("rank", "world_size") if name in placed})
-    rank = _integer(given, "rank", launched.get("rank", 0), say)
+        launched.update(group_rank or {})
+    rank = _integer(given, "rank", launched.get("rank", 0), warn)
     is_rank = "rank" in launched or "rank" in given
-    named = launched.get("run") or placed.get("run") or _script_name(is_rank)
     identity = {
-        "run": _text(given, "run", 128, named, say),
+        "run": _text(given, "run", RUN_CHARACTERS_MAX, launched.get("run") or _default_run(is_rank), warn),
         "rank": rank,
-        "world_size": max(_integer(given, "world_size", launched.get("world_size", 1), say), rank + 1),
-        "attempt": _integer(given, "attempt", launched.get("attempt", 1), say),
+        "world_size": max(_integer(given, "world_size", launched.get("world_size", 1), warn), rank + 1),
+        "attempt": _integer(given, "attempt", launched.get("attempt", 1), warn),
         "local_rank": launched.get("local_rank", 0),
         "launcher": launched["launcher"],
         "host": clean_text(os.uname().nodename, 255),
         "pid": os.getpid(),
         "pid_start_ticks": page.process_start_ticks(),
-        "devices": _integer(given, "devices", 1, say),
-        **{name: _integer(given, name, None, say) for name in PLACES},
-        **{name: _text(given, name, 64, "", say) for name in TEXTS},
-        **{name: _rate(given, name, say) for name in RATES},
+        "devices": _integer(given, "devices", 1, warn),
+        **{name: _integer(given, name, None, warn) for name in PLACES},
+        **{name: _text(given, name, TEXT_CHARACTERS_MAX, "", warn) for name in TEXTS},
+        **{name: _rate(given, name, warn) for name in RATES},
         **(_process_start() if fresh else now()),
     }
     return check_identity(identity)
 
 
-def told_of(given: dict, say) -> dict:
-    """What `given` says of a rank beyond who it is: only what is valid, as it stands in an identity."""
-    found = {name: _text(given, name, 64, "", say) or None for name in TEXTS if name in given}
-    found.update({name: _rate(given, name, say) for name in RATES if name in given})
-    whole_numbers = (*PLACES, "devices", "world_size")
-    found.update({name: _integer(given, name, None, say) for name in whole_numbers if name in given})
+def valid_fields(given: dict, warn) -> dict:
+    """The declared fields in `given` that are valid, as they stand in an identity."""
+    found = {
+        name: _text(given, name, TEXT_CHARACTERS_MAX, "", warn) or None for name in TEXTS if name in given
+    }
+    found.update({name: _rate(given, name, warn) for name in RATES if name in given})
+    integers = (*PLACES, "devices", "world_size")
+    found.update({name: _integer(given, name, None, warn) for name in integers if name in given})
     return {name: value for name, value in found.items() if value is not None}
 
 
+def valid_rank(rank, world_size) -> dict:
+    """Rank and world size as a dictionary, empty if one is invalid."""
+    found = {}
+    for name, value in (("rank", rank), ("world_size", world_size)):
+        least, most = BOUNDS[name]
+        found[name] = whole(value, least, most + 1)
+    return {} if None in found.values() else found
+
+
+def contradicts(given: dict, identity: dict, path: str | None) -> bool:
+    """Whether `goodput.start(**given)` names another run, rank, attempt or directory than the open page has."""
+    try:
+        run = clean_text(given.get("run") or identity["run"], RUN_CHARACTERS_MAX)
+        same_run = run == identity["run"]
+        same_directory = given.get("directory") is None or path is None or _is_in(path, given["directory"])
+    except Exception:
+        return True
+    rank, attempt = (whole(given.get(name), 0, page.NS_MAX) for name in ("rank", "attempt"))
+    same_rank = rank in (None, identity["rank"])
+    # The page's attempt is higher where pages of earlier processes of this rank lie beside it.
+    return not (same_run and same_directory and same_rank and (attempt or 0) <= identity["attempt"])
+
+
+def _is_in(path: str, directory) -> bool:
+    return os.path.realpath(directory) == os.path.realpath(os.path.dirname(path))
+
+
 def now() -> dict:
-    """This moment on both clocks, as the start of an attempt."""
+    """The present as the start of an attempt, on both clocks."""
     return {"start_unix_ns": time.time_ns(), "start_mono_ns": time.perf_counter_ns()}
 
 
-def shown(value) -> str:
-    """A value in a message: on one line, short, and whatever its own methods raise."""
-    try:
-        return clean_text(repr(value) if not isinstance(value, Exception) else str(value), 120)
-    except Exception:
-        return f"a {type(value).__name__}"
-
-
-def _integer(given: dict, name: str, default, say):
+def _integer(given: dict, name: str, default, warn):
     value = given.get(name)
     if value is None:
         return default
     least, most = BOUNDS[name]
     number = whole(value, least, most + 1)
     if number is None:
-        say(f"start({name}={shown(value)}): want a whole number in {least}..{most}; using {default}")
+        warn(f"start({name}={short_repr(value)}): want a whole number in {least}..{most}; using {default}")
         return default
     return number
 
 
-def _rate(given: dict, name: str, say) -> float | None:
+def _rate(given: dict, name: str, warn) -> float | None:
     value = given.get(name)
     if value is None:
         return None
@@ -98,21 +118,21 @@ def _rate(given: dict, name: str, say) -> float | None:
             return rate
     except Exception:
         pass
-    say(f"start({name}={shown(value)}): want a positive number; taken as unknown")
+    warn(f"start({name}={short_repr(value)}): want a positive number; taken as unknown")
     return None
 
 
-def _text(given: dict, name: str, most: int, default: str, say) -> str:
+def _text(given: dict, name: str, most: int, default: str, warn) -> str:
     value = given.get(name)
     try:
         return clean_text(default if value is None else value, most) or clean_text(default, most)
     except Exception:
-        say(f"start({name}={shown(value)}): no text; using {default!r}")
+        warn(f"start({name}={short_repr(value)}): want text; using {default!r}")
         return clean_text(default, most)
 
 
-def _script_name(is_rank: bool) -> str:
-    """The script and the process; of ranks that one process has spawned that process, so that they share a run."""
+def _default_run(is_rank: bool) -> str:
+    """Script name and pid. Ranks spawned by one process take its pid, so that they share a run."""
     main = sys.modules.get("__main__")
     path = getattr(main, "__file__", None) or "python"
     processes = sys.modules.get("multiprocessing.process") if is_rank else None
@@ -122,7 +142,7 @@ def _script_name(is_rank: bool) -> str:
 
 
 def _process_start() -> dict:
-    """The process's own start on both clocks, so that imports count as startup; now, if that is long past."""
+    """The process's own start, so that imports count as startup; now, in a notebook or a process that is old."""
     moment = now()
     ticks = page.process_start_ticks()
     if ticks is None or hasattr(sys, "ps1") or "ipykernel" in sys.modules:

@@ -1,10 +1,12 @@
-"""One recorder per process: how it starts, what it is told, and what happens at fork and at exit.
+"""The session: one per process. It opens the rank page, once, and closes it.
 
-In: the calls of the front door (goodput/__init__.py), what is found out about this process, and the environment. Out:
-an open Recorder, on a rank page where one can be written and on private memory where not. What is told of a process
-that is measured already goes into its page; until its first step it can still become another rank or run. Nothing
-raises into user code: a wrong argument is replaced by its default, and said once on standard error and counted in the
-page. Nobody waits: a call that finds another one under way leaves its work to that one.
+The page is opened at the first of: a loader is iterated, a process group is made, a phase or step begins, or
+`goodput.start` is called. Run, rank and attempt are fixed from then on; device, dtype, FLOPs and the like are declared
+fields, which may follow at any time. Where no page can be written the recorder uses private memory.
+
+Nothing raises into user code: an invalid argument is replaced by its default, reported once on standard error and
+counted in the page. Nothing blocks: a call that arrives while another is being handled (from another thread, or from a
+signal handler) is queued and handled right after it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from _thread import allocate_lock, get_ident
 from collections import deque
 
 from goodput.rank_page import page
-from goodput.sdk.recorder.phase import Phase
 from goodput.sdk.recorder.recorder import (
     DISABLED,
     FORKED,
@@ -28,16 +29,15 @@ from goodput.sdk.recorder.recorder import (
     Recorder,
     whole,
 )
-from goodput.sdk.startup import startup
-from goodput.sdk.startup.declared_fields import Told
-from goodput.sdk.startup.page_rename import move, withdraw
-from goodput.sdk.startup.resolve_identity import now, shown
+from goodput.sdk.startup.calibration import calibrate
+from goodput.sdk.startup.declared_fields import DeclaredFields
+from goodput.sdk.startup.exit_report import print_report
+from goodput.sdk.startup.messages import Messages, short_repr
+from goodput.sdk.startup.phase_table import PhaseTable
+from goodput.sdk.startup.resolve_identity import contradicts, now, resolve_identity, valid_rank
 from goodput.wire.identity import check_identity, clean_text
 
-MESSAGES_MAX = 20
-MESSAGE_CHARACTERS_MAX = 400
-LOCK_SECONDS_MAX = 0.1
-CALLS_MAX = 64  # that may wait for the one that is under way
+CALLS_MAX = 64  # queued while one is being handled
 
 
 class Session:
@@ -46,56 +46,46 @@ class Session:
     def __init__(self, environ=os.environ):
         self.environ = environ
         self.recorder = Recorder()
-        self.recorder.starter = self.start
-        self.phases: dict[str, Phase] = {}
-        self.states: dict[str, str] = {}
+        self.recorder.starter = self.start_implicitly
+        self.messages = Messages()
+        self.phases = PhaseTable(self.recorder, self.warn)
         self.identity: dict = {}
         self.writer: page.Writer | None = None
-        self.said: set[str] = set()
-        self.errors = 0
-        self.automatic = (
-            None  # goodput.sdk.automatic.step_detection.Automatic, where goodput.auto was imported
-        )
-        self._forget()
+        self.errors = 0  # before there is a page to count them in
+        self.automatic = None  # goodput.sdk.automatic.step_detection.Automatic, once goodput.auto is imported
+        self._reset()
         if environ.get("GOODPUT_DISABLE", "") not in ("", "0"):
             self.recorder.thread = DISABLED
 
-    def _forget(self) -> None:
-        """Nothing is under way and nothing was told: this is a new process."""
-        self._starting, self._table = allocate_lock(), allocate_lock()
+    def _reset(self) -> None:
+        self._handling = allocate_lock()
         self._calls: deque = deque(maxlen=CALLS_MAX)
-        self.told, self.placed, self.named = Told(), {}, {}
-        self.explicit = False  # whether the user called `start`
-        self.settled = False  # whether steps were done under this rank, also in an attempt before
+        self.declared = DeclaredFields()
+        self.group_rank: dict = {}  # rank and world size in the process group
+        self._is_rank_given = False
 
     # -- start and end
 
-    def start(self, explicit: bool = False, **given) -> None:
-        """Open the page; see goodput.start. Does nothing when disabled or forked without a call.
+    def start(self, **given) -> None:
+        """`goodput.start`: open the page; if it is open already, take the declared fields."""
+        self._handle(self._start, given)
 
-        Where the session had started by itself the user's call still tells who this process is.
-        """
-        # Phases that come meanwhile must not crowd out what the user says.
-        if explicit or not self._starting.locked():
-            self._in_turn(startup.start, explicit, given)
+    def start_implicitly(self) -> None:
+        """The first loader, process group, phase or step: open the page."""
+        # Calls of many threads must not crowd the user's own start out of the bounded queue.
+        if not self._handling.locked():
+            self._handle(self._start_implicitly)
 
-    def tell(self, **fields) -> None:
-        """What was found out about this process: arguments of goodput.start, but for who it is.
+    def declare(self, **fields) -> None:
+        """Take fields that were detected, such as device, dtype or FLOPs; the user's own values win over them."""
+        self._handle(self._declare, fields)
 
-        The user's own word holds over it. A world can be found to be larger, not smaller.
-        """
-        self._in_turn(startup.tell, fields)
-
-    def place(self, rank: int, world_size: int, run: str | None = None) -> None:
-        """Rank and world size as they were found out, and a name that all ranks of the run would choose.
-
-        They count where neither the user nor the launcher says otherwise, and until the first step is done.
-        """
-        placed = {"rank": rank, "world_size": world_size, "run": run}
-        self._in_turn(startup.place, {name: value for name, value in placed.items() if value is not None})
+    def set_rank(self, rank: int, world_size: int) -> None:
+        """This process's rank in its process group, used where neither the user nor the launcher names one."""
+        self._handle(self._set_rank, rank, world_size)
 
     def stop(self, reason) -> None:
-        """Close the page with this reason; later phases record nothing until the next `start`."""
+        """Close the page with this reason; phases record nothing until the next `start`."""
         recorder = self.recorder
         if recorder.thread > 0:
             if self.automatic is not None:
@@ -105,22 +95,23 @@ class Session:
             recorder.thread = STOPPED
 
     def resume(self, step) -> None:
-        """The next step is `step + 1`. Going back over steps of this process begins a new attempt."""
+        """The next step is `step + 1`. Going back over steps of this process begins a new attempt, with its own page."""
         recorder = self.recorder
         if not recorder.ready() and not recorder.adopt():
             return None
         index = whole(step, -1, STEP_MAX)
         if index is None:
             recorder.drop("step")
-            return self.say(f"resumed({shown(step)}): want the index of the last step done, -1 for none")
+            return self.warn(
+                f"resumed({short_repr(step)}): want the index of the last step done, -1 for none"
+            )
         if self.automatic is not None:
             self.automatic.end_deep_look()
         if recorder.steps and index + 1 < recorder.step_next:
-            self.settled = True
-            again = dict(self.identity, attempt=self.identity["attempt"] + 1, **now())
-            recorder.end(again["start_mono_ns"], "resumed")
+            attempt = dict(self.identity, attempt=self.identity["attempt"] + 1, **now())
+            recorder.end(attempt["start_mono_ns"], "resumed")
             try:
-                self.open(again, os.path.dirname(self.writer.path) if self.writer.path else None, again=True)
+                self._open_next_attempt(attempt)
             except Exception as error:
                 return self._give_up(error)
         recorder.abandon_step()
@@ -129,195 +120,179 @@ class Session:
         recorder.event("resumed", time.perf_counter_ns(), index)
 
     def mark(self, text) -> None:
-        """Record an event with this text, from whichever thread."""
+        """Record an event with this text, from any thread."""
         recorder = self.recorder
         if not recorder.ready() and recorder.thread <= 0:
             return None
         try:
             text = clean_text(text, page.EVENT_TEXT_BYTES + 1)
         except Exception as error:
-            return self.say(f"mark: no text: {type(error).__name__}")
+            return self.warn(f"mark: the argument has no text: {type(error).__name__}")
         recorder.event("mark", time.perf_counter_ns(), max(recorder.step_next - 1, -1), text)
 
-    def open(self, identity: dict, directory, again: bool = False) -> None:
-        """Record into a page of this identity; `again` is for an attempt that follows in the same process."""
+    # -- one call at a time
+
+    def _handle(self, call, *arguments) -> None:
+        """Run this call; if one is running, in another thread or below this signal handler, run it after that one."""
+        self._calls.append((call, arguments))
+        while self._calls and self._handling.acquire(False):
+            try:
+                if self._calls:  # The previous holder of the lock may have run it.
+                    call, arguments = self._calls.popleft()
+                    call(*arguments)
+            except Exception as error:
+                self._give_up(error)
+            finally:
+                self._handling.release()
+
+    def _start(self, given: dict) -> None:
+        if self.recorder.thread in (NOT_STARTED, STOPPED, FORKED, FORKED_EARLY):
+            self._open_first(given)
+        elif self.recorder.thread > 0:
+            self._start_again(given)
+
+    def _start_again(self, given: dict) -> None:
+        """`start` while the page is open: take what may still change, and report what may not."""
+        other = contradicts(given, self.identity, self.writer.path)
+        given = {**given, "world_size": None} if other else given
+        self.declared.declare(given, self.warn)
+        self._publish()
+        world_size = whole(given.get("world_size"), 0, page.NS_MAX)
+        if other or world_size not in (None, self.identity["world_size"]):
+            who = f"run {self.identity['run']!r}, rank {self.identity['rank']}"
+            self.warn(
+                "start was called with another run, rank, world size, attempt or directory, but this process is "
+                f"already measured as {who}, which stays. Call goodput.start before the first loader, process "
+                "group, phase or step"
+            )
+
+    def _start_implicitly(self) -> None:
+        if self.recorder.thread == NOT_STARTED:
+            self._open_first({})
+
+    def _declare(self, fields: dict) -> None:
+        self.declared.detect(fields, self.warn)
+        self._publish()
+
+    def _set_rank(self, rank, world_size) -> None:
+        found = valid_rank(rank, world_size)
+        if not found:
+            return self.warn(f"rank {short_repr(rank)} of {short_repr(world_size)} is invalid and ignored")
+        self.group_rank = found
+        if self.recorder.thread <= 0:
+            return None
+        if found["rank"] == self.identity["rank"]:
+            return self._declare({"world_size": found["world_size"]})
+        if not self._is_rank_given:
+            self.warn(
+                f"the process group has rank {rank} of {world_size}, but this process is already measured as rank "
+                f"{self.identity['rank']}, which stays. Make the process group, or call goodput.start(rank=...), "
+                "before the first loader, phase or step"
+            )
+
+    # -- the page
+
+    def _open_first(self, given: dict) -> None:
+        fresh = self.recorder.thread != STOPPED
+        identity = resolve_identity(given, self.environ, self.warn, fresh, self.group_rank)
+        self._is_rank_given = given.get("rank") is not None or identity["launcher"] != "none"
+        self.declared.forget_user()
+        self.declared.declare(given, _ignore)  # resolve_identity has reported what is invalid.
+        identity.update(self.declared.values(identity["world_size"]))
+        writer = self._writer(identity, given.get("directory") or page.default_directory(self.environ))
+        if not self.recorder.step_cost_ns:
+            calibrate(self.recorder)
+        self.recorder.reset()
+        self._switch_to(writer, identity)
+        _close_before_exit(self.at_exit)
+
+    def _open_next_attempt(self, identity: dict) -> None:
+        """In the directory of the page before; open phases stay open."""
+        path = self.writer.path
+        writer = (
+            page.Writer(None, identity) if path is None else self._writer(identity, os.path.dirname(path))
+        )
+        self._switch_to(writer, identity)
+
+    def _switch_to(self, writer: page.Writer, identity: dict) -> None:
         old, recorder = self.writer, self.recorder
-        if again and directory is None:
-            writer = page.Writer(None, identity)
-        else:
-            writer = self._writer(identity, directory or page.default_directory(self.environ))
-        if not recorder.step_cost_ns:
-            _calibrate(recorder)
-        if not again:
-            recorder.reset()
-        locked = self._table.acquire(True, LOCK_SECONDS_MAX)
-        try:
-            for index, (name, state) in enumerate(self.states.items()):
-                page.write_user_phase(writer.words, index, name.encode(), state.encode())
+
+        def switch() -> None:
             self.identity, self.writer = identity, writer
             recorder.open(writer.words, identity["start_mono_ns"], writer.fd)
-        finally:
-            if locked:
-                self._table.release()
+
+        self.phases.switch_page(writer.words, switch)
         if old is not None:
             old.close()
-        recorder.words[page.W_PROVISIONAL] = not (self.explicit or again)
         recorder.words[page.W_DROPS + page.DROPS.index("error")] += min(self.errors, 1000)
         self.errors = 0
         recorder.charge(time.perf_counter_ns())
         if recorder.device is None and "torch" in sys.modules:
-            self._start_device_clock()
+            from goodput.sdk.device.torch_events import device_clock
 
-    def _start_device_clock(self) -> None:
-        """Where the training uses a device, time on it, too."""
-        from goodput.sdk.device.torch_events import device_clock
-
-        device_clock(self.recorder, sys.modules["torch"])
+            device_clock(recorder, sys.modules["torch"])
 
     def _writer(self, identity: dict, directory) -> page.Writer:
-        """A page in the directory; where that cannot be, one in memory that only this process can read."""
+        """A page in the directory, or else one in memory that only this process can read."""
         try:
             page.make_directory(directory)
             identity["attempt"] = page.next_attempt(directory, identity)
             return page.Writer(directory, identity)
         except page.Claimed as claim:
-            self._refused(claim)
+            self.warn(f"{claim}; this process is not reported. Give it its own rank= or run=")
+            try:
+                page.bump_drop(claim.path, "claim")
+            except (OSError, ValueError):
+                pass  # Another user's page, or it was removed meanwhile.
         except Exception as error:
-            text = f"cannot write a page in {shown(directory)}: {shown(error)}"
-            self.say(f"{text}; only goodput.report() will see this process")
+            text = f"cannot write a page in {short_repr(directory)}: {short_repr(error)}"
+            self.warn(f"{text}; only goodput.report() will see this process")
         return page.Writer(None, identity)
 
-    def _refused(self, claim: page.Claimed) -> None:
-        self.say(f"{claim}; this process is not reported. Give it its own rank= or run=")
+    def _publish(self) -> None:
+        """Write the declared fields that are new into the open page."""
+        if self.recorder.thread <= 0:
+            return
+        identity = {**self.identity, **self.declared.values(self.identity["world_size"])}
+        if identity == self.identity:
+            return
         try:
-            page.bump_drop(claim.path, "claim")
-        except (OSError, ValueError):
-            pass  # Another user's page, or it went away.
-
-    def _in_turn(self, act, *arguments) -> None:
-        """Do this now; or, where another thread or the code that a signal handler interrupted is at it, right after."""
-        self._calls.append((act, arguments))
-        while self._calls and self._starting.acquire(False):
-            try:
-                if self._calls:  # Whoever had the lock may have done it.
-                    act, arguments = self._calls.popleft()
-                    act(self, *arguments)
-            except Exception as error:
-                self._give_up(error)
-            finally:
-                self._starting.release()
-
-    def become(self, identity: dict, directory) -> None:
-        """Be this rank from the start of the process on: the page gets its identity, then its name."""
-        writer = self.writer
-        if writer.path is None:
-            return self._name(identity)
-        here = os.path.dirname(writer.path)
-        for place in (directory, here):
-            try:
-                page.make_directory(place)
-                self._name({**identity, "attempt": page.next_attempt(place, identity)})
-                return move(writer, self.identity, place)
-            except page.Claimed as claim:
-                self._refused(claim)
-                return withdraw(writer)
-            except (OSError, TypeError, ValueError) as error:
-                # Another file system, or no directory: it stays where it lies.
-                self.say(f"cannot move the page to {shown(place)}: {shown(error)}")
-
-    def _name(self, identity: dict) -> None:
-        page.rewrite_identity(self.writer.words, check_identity(identity))
-        self.identity = identity
+            page.rewrite_identity(self.recorder.words, check_identity(identity))
+            self.identity = identity
+        except (ValueError, page.PageError) as error:
+            self.warn(f"a declared field is not taken: {short_repr(error)}")
 
     def _give_up(self, error: Exception) -> None:
-        self.say(f"cannot start, this process is not measured: {shown(error)}")
+        self.warn(f"cannot start, this process is not measured: {short_repr(error)}")
         self.recorder.thread = DISABLED
 
-    # -- other arguments
+    # -- arguments and warnings
 
     def samples(self, value) -> int:
-        """What `samples=` says, 0 where that is no count."""
+        """The argument `samples=` as a count, 0 if it is none."""
         if type(value) is int and 0 <= value < SAMPLES_MAX:
             return value
         number = whole(value, 0, SAMPLES_MAX)
         if number is None:
-            self.say(f"samples={shown(value)}: want a whole number from 0; taken as 0")
+            self.warn(f"samples={short_repr(value)}: want a whole number from 0; taken as 0")
         return number or 0
 
-    # -- phases
-
-    def define(self, name, state) -> Phase:
-        """A phase, made on first use. One of the user's own beyond the bound, or with a bad name, is no phase."""
-        if not self._table.acquire(True, LOCK_SECONDS_MAX):
-            return self._nowhere()
-        try:
-            return self._define(name, state)
-        except Exception as error:
-            self.say(f"phase({shown(name)}): {type(error).__name__}; counted as no phase")
-            return self._nowhere()
-        finally:
-            self._table.release()
-
-    def _define(self, name, state) -> Phase:
-        known = self.phases.get(name) if isinstance(name, str) else None
-        if known is not None:
-            return known
-        if isinstance(name, str) and name in page.PHASES[1:]:
-            return self._add(name, page.PHASES.index(name))
-        raw = name.encode("utf-8", "replace") if isinstance(name, str) else b""
-        if not 0 < len(raw) <= page.NAME_BYTES_MAX or not name.isprintable() or name == "none":
-            self.say(
-                f"phase({shown(name)}): want 1 to {page.NAME_BYTES_MAX} printable bytes; counted as no phase"
-            )
-            return self._nowhere()
-        if len(self.states) >= page.USER_PHASES_MAX:
-            self.say(
-                f"phase({name!r}): {page.USER_PHASES_MAX} phases of your own at most; counted as no phase"
-            )
-            return self._nowhere()
-        if not isinstance(state, str) or state not in page.USER_STATES:
-            if state is not None:
-                self.say(f"phase({name!r}, state={shown(state)}): want one of {', '.join(page.USER_STATES)}")
-            state = "unattributed"
-        index = len(self.states)
-        self.states[name] = state
-        if self.recorder.thread > 0:
-            page.write_user_phase(self.recorder.words, index, raw, state.encode())
-        return self._add(name, len(page.PHASES) + index)
-
-    def _add(self, name: str, index: int) -> Phase:
-        self.recorder.used.append(index)
-        return self.phases.setdefault(name, Phase(self.recorder, name, index))
-
-    def _nowhere(self) -> Phase:
-        """A phase whose time is that of no phase, so that the account stays whole."""
-        if self.recorder.thread > 0:
-            self.recorder.drop("phase")
-        return Phase(self.recorder, "none", 0)
-
-    # -- trouble
-
-    def say(self, text: str, is_error: bool = True) -> None:
-        """One line on standard error, each text once and a bounded number; errors are counted in the page."""
+    def warn(self, text: str, is_error: bool = True) -> None:
+        """Write one line to standard error, the same text once; errors are counted in the page."""
         if self.recorder.thread == DISABLED:
             return
-        if not is_error:
-            pass
-        elif self.recorder.thread > 0:
+        if is_error and self.recorder.thread > 0:
             self.recorder.drop("error")
-        else:
+        elif is_error:
             self.errors += 1
-        if text in self.said or len(self.said) >= MESSAGES_MAX:
-            return
-        self.said.add(text)
-        try:
-            sys.stderr.write(f"goodput: {text[:MESSAGE_CHARACTERS_MAX]}\n")
-        except Exception:
-            pass
+        self.messages.write(text)
+
+    # -- fork and exit
 
     def after_fork(self) -> None:
-        """In the child: the page is the parent's; record nothing until `start` is called here."""
-        self._forget()
+        """In the child: the page is the parent's, so record nothing until `start` is called here."""
+        self._reset()
+        self.phases.after_fork()
         recorder = self.recorder
         if recorder.thread == NOT_STARTED:
             recorder.thread = FORKED_EARLY
@@ -328,74 +303,28 @@ class Session:
             self.writer = None
 
     def at_exit(self) -> None:
-        """Close the page, as failed when the interpreter is leaving because of an exception."""
+        """Close the page, as failed when the interpreter exits because of an exception."""
         try:
             raised = sys.exc_info()[1]
             if raised is None:
                 raised = getattr(sys, "last_type", None)
-            well = raised is None or (isinstance(raised, SystemExit) and raised.code in (None, 0))
+            succeeded = raised is None or (isinstance(raised, SystemExit) and raised.code in (None, 0))
             if self.recorder.thread > 0 and self.recorder.thread != get_ident():
                 self.recorder.thread = get_ident()
             steps = self.recorder.steps if self.recorder.thread > 0 else 0
-            self.stop("finished" if well or hasattr(sys, "ps1") else "failed")
+            self.stop("finished" if succeeded or hasattr(sys, "ps1") else "failed")
             if steps and self.environ.get("GOODPUT_REPORT", "") not in ("", "0"):
-                self._print_report()
+                print_report(self)
         except Exception:
             pass
 
-    def _print_report(self) -> None:
-        """What `goodput run` prints when the training ends: rank 0 shows what lies on this host of the run.
 
-        In a process of its own: what is imported here would change how an interrupt ends this one.
-        """
-        if self.identity["rank"] == 0 and self.writer is not None and self.writer.path is not None:
-            where = ["--directory", os.path.dirname(self.writer.path), "--run", self.identity["run"]]
-            environ = {name: value for name, value in self.environ.items() if name != "GOODPUT_AUTO"}
-            command = [sys.executable, "-m", "goodput", "report", *where]
-            sys.stdout.flush()
-            sys.stderr.write("\n")
-            sys.stderr.flush()
-            child = os.posix_spawn(
-                sys.executable, command, environ, file_actions=[(os.POSIX_SPAWN_DUP2, 2, 1)]
-            )
-            os.waitpid(child, 0)
-            cost, spent = (
-                self.recorder.words[page.W_COST],
-                self.recorder.last_ns - self.identity["start_mono_ns"],
-            )
-            share = 100 * cost / max(spent, 1)
-            sys.stderr.write(
-                f"  goodput itself cost {cost / 1e9:.4f} s ({share:.3f} % of all time) in rank 0\n"
-            )
+def _close_before_exit(at_exit) -> None:
+    """A child of multiprocessing ends without the interpreter's exit functions, but runs its own finalizers."""
+    processes, util = (sys.modules.get(f"multiprocessing.{name}") for name in ("process", "util"))
+    if processes is not None and util is not None and processes.parent_process() is not None:
+        util.Finalize(None, at_exit, exitpriority=0)
 
 
-def _calibrate(recorder: Recorder) -> None:
-    """Measure what a phase and a step cost here, on a recorder of its own (about 0.3 ms, once).
-
-    The least of some rounds, since any of them may be interrupted by other processes.
-    """
-    trial = Recorder()
-    trial.open(page.private_words(), time.perf_counter_ns())
-    phase = Phase(trial, "forward", 3)
-
-    def phases() -> None:
-        for _ in range(16):
-            with phase:
-                pass
-
-    def steps() -> None:
-        for _ in range(16):
-            now = time.perf_counter_ns()
-            trial.end_gap(now)
-            trial.begin_step(now, None, 0)
-            trial.end_step(now)
-
-    least = [1 << 60] * 3
-    for _ in range(6):  # The first round warms the memory up.
-        for at, (work, measuring) in enumerate(((phases, True), (phases, False), (steps, False))):
-            trial.measuring = measuring
-            began = time.perf_counter_ns()
-            work()
-            least[at] = min(least[at], (time.perf_counter_ns() - began) // 16)
-    measured_ns, recorder.phase_cost_ns, recorder.step_cost_ns = least
-    recorder.reading_ns = max(measured_ns - recorder.phase_cost_ns, 0) // 2
+def _ignore(_text: str) -> None:
+    pass

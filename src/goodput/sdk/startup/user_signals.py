@@ -1,11 +1,4 @@
-"""Exceptions of signal handlers that come while our own code runs: they are the training's.
-
-In: an exception that was caught in our code. Out: it is raised again if a handler of the user's, one for a time limit
-say, has raised it. It does not know KeyboardInterrupt and the like, which our code never catches.
-
-    except Exception as error:
-        pass_on(error)
-"""
+"""Lets exceptions of the user's signal handlers (a time limit, say) pass when they arrive while our code runs."""
 
 from __future__ import annotations
 
@@ -13,16 +6,22 @@ import sys
 
 
 def pass_on(error: BaseException) -> None:
-    """Raise `error` again if its traceback goes through a signal handler that is installed."""
+    """Raise `error` again if its traceback goes through an installed signal handler.
+
+        except Exception as error:
+            pass_on(error)
+
+    KeyboardInterrupt and SystemExit need no such call, since our code catches `Exception` only.
+    """
     signal = sys.modules.get("signal")
     if signal is None:
         return
     try:
-        codes = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
-        at, found = error.__traceback__, False
-        while at is not None and not found:
-            found = at.tb_frame.f_code in codes
-            at = at.tb_next
+        handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+        traceback, found = error.__traceback__, False
+        while traceback is not None and not found:
+            found = traceback.tb_frame.f_code in handlers
+            traceback = traceback.tb_next
     except Exception:
         return
     if found:
@@ -30,7 +29,7 @@ def pass_on(error: BaseException) -> None:
 
 
 def _code(handler):
-    """The code that a handler runs, None where it is no Python function."""
+    """The code object that a handler runs; None if it is not a Python function."""
     for _ in range(4):
         code = getattr(handler, "__code__", None)
         if code is not None:

@@ -37,6 +37,6 @@ def _safely(patch, auto):
             # It may be the one that tells of a compiler.
             auto.meet_compiler()
             name = patch.__name__.rpartition(".")[2]
-            auto.session.say(f"automatic: {name} is not measured here: {type(error).__name__}: {error}")
+            auto.session.warn(f"automatic: {name} is not measured here: {type(error).__name__}: {error}")
 
     return apply

@@ -85,14 +85,14 @@ def backward_runs_here(torch):
 
 
 def _watch_groups(torch, auto) -> None:
-    """A process that joins a group is a rank, and knows which one."""
+    """Making the process group opens the rank page, with the group's rank and world size."""
     package, module = torch.distributed, torch.distributed.distributed_c10d
     init = module.init_process_group
 
     @functools.wraps(init)
     def init_process_group(*args, **kwargs):
         try:
-            # Where the launcher has said which rank this is, the page is there while the ranks wait for each other.
+            # If the launcher names the rank, the page is open while the ranks wait for each other.
             if not auto.removed and "rank" in from_environment(auto.session.environ):
                 auto.is_rank()
         except Exception:
@@ -100,8 +100,7 @@ def _watch_groups(torch, auto) -> None:
         result = init(*args, **kwargs)
         try:
             if not auto.removed:
-                # First its place: a page that began as another rank's would be in that one's way.
-                auto.session.place(module.get_rank(), module.get_world_size())
+                auto.session.set_rank(module.get_rank(), module.get_world_size())
                 auto.is_rank()
         except Exception:
             pass

@@ -21,7 +21,7 @@ def apply(torch, auto) -> None:
         return
     from goodput.sdk.automatic.deep_look import DeepLook, interval_ns
 
-    every_ns = interval_ns(setting, auto.session.say)
+    every_ns = interval_ns(setting, auto.session.warn)
     if not every_ns:
         return
     look = DeepLook(auto, torch, every_ns, auto.session.environ)

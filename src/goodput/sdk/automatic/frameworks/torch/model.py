@@ -41,9 +41,9 @@ class Model:
         if self.counts:
             self.call = args, kwargs
         session = self.auto.session
-        session.tell(dtype=self._dtype(parameter))
+        session.declare(dtype=self._dtype(parameter))
         if parameter.device.type not in ("cpu", "meta"):
-            session.tell(**describe(self.torch))
+            session.declare(**describe(self.torch))
             if self.auto.recorder.device is None:
                 device_clock(self.auto.recorder, self.torch)
 
@@ -73,7 +73,7 @@ class Model:
             flops = counted.model_flops, counted.hardware_flops
         if flops is not None:
             model, hardware = (float(each) * passes for each in flops)
-            self.auto.session.tell(flops_per_step=model, hardware_flops_per_step=hardware)
+            self.auto.session.declare(flops_per_step=model, hardware_flops_per_step=hardware)
 
 
 def tokens_of(args, kwargs) -> tuple[int, int] | None:
