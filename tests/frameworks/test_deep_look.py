@@ -38,7 +38,7 @@ def test_upstream_is_as_it_is_relied_on_and_is_put_back(tmp_path):
     for other in (upstream.emit_nvtx, upstream.emit_itt):
         assert "_run_on_profiler_start()" in inspect.getsource(other.__enter__)
     session = Session({"GOODPUT_DIR": str(tmp_path), "GOODPUT_DEEP_LOOK": "10"})
-    auto = Automatic(session, functools.partial(session.define, state=None))
+    auto = Automatic(session, functools.partial(session.phases.define, state=None))
     patch.apply(torch, auto)
     assert auto.deep_look.setting_ns == 600 * 10**9
     assert all(vars(owner)[name] is not old for (owner, name), old in zip(names, before, strict=True))

@@ -44,7 +44,7 @@ class Machine:
         os.makedirs(directory, exist_ok=True)
         self.session = Session(environ)
         self.session.start(run="r", rank=0, world_size=1)
-        self.auto = Automatic(self.session, functools.partial(self.session.define, state=None))
+        self.auto = Automatic(self.session, functools.partial(self.session.phases.define, state=None))
         self.auto.budget.share = 0.005
         self.look = DeepLook(self.auto, self.torch(), every_ns, environ, clock_ns=lambda: self.now_ns)
         self.auto.deep_look = self.look
@@ -281,7 +281,7 @@ def test_a_trace_that_is_broken_is_a_failure_that_says_why(machine, monkeypatch)
 
 def test_without_the_setting_nothing_is_touched(directory):
     session = Session({"GOODPUT_DIR": str(directory)})
-    auto = Automatic(session, functools.partial(session.define, state=None))
+    auto = Automatic(session, functools.partial(session.phases.define, state=None))
     before = len(auto.now_and_then), len(auto.after_step)
     for setting in ("", " ", "0"):
         session.environ["GOODPUT_DEEP_LOOK"] = setting

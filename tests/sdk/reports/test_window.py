@@ -32,7 +32,9 @@ class Rank:
         self.said = []
         self.recorder = Recorder()
         self.open()
-        session = SimpleNamespace(recorder=self.recorder, phases=SimpleNamespace(states=self.states), warn=self.said.append)
+        session = SimpleNamespace(
+            recorder=self.recorder, phases=SimpleNamespace(states=self.states), warn=self.said.append
+        )
         self.windows = Windows(session)
         monkeypatch.setattr("goodput.sdk.reports.window.perf_counter_ns", lambda: self.now_ns)
 

@@ -110,7 +110,11 @@ class Roots:
 
     def _look(self, module):
         recorder = self.auto.recorder
-        if recorder.inside or recorder.thread != get_ident() or self.is_compiling():
+        if recorder.inside or self.is_compiling():
+            return None
+        if recorder.thread != get_ident() and not (
+            self.grad_is_on() and module.training and self.auto.opens_page()
+        ):
             return None
         try:
             timed = Timed(self, module)

@@ -114,7 +114,7 @@ class Budget:
             else:
                 self.phases_ns = cost_ns
                 self.switch_phases(False)
-                self.auto.session.say(
+                self.auto.session.warn(
                     f"measuring phases costs more than {100 * self.share:g} % of step time (GOODPUT_BUDGET): phases are "
                     "off until steps are longer, their time is unattributed; steps are still counted and timed",
                     is_error=False,

@@ -78,6 +78,7 @@ class Automatic:
         )
         self.loaders = None  # goodput.sdk.automatic.frameworks.torch.loader.Loaders
         self.deep_look = None  # goodput.sdk.automatic.deep_look.DeepLook, where one was asked for
+        self.optimizer_made = False
         self.is_worker = bool  # Replaced by what can tell a loader's worker process.
         # Replaced by what looks at what a batch is waited for: (advance, iterator) -> batch, (iterator) before its first.
         self.next_of, self.look_at = _call, bool
@@ -108,6 +109,17 @@ class Automatic:
         if self.recorder.thread == FORKED_EARLY and not self.is_worker():
             self.recorder.thread = NOT_STARTED
         return self.is_here()
+
+    def expect_training(self) -> None:
+        """An optimizer was made. Its first training call opens the page, since the rank may not be known before."""
+        self.optimizer_made = True
+        if self.recorder.thread == FORKED_EARLY and not self.is_worker():
+            self.recorder.thread = NOT_STARTED
+
+    def opens_page(self) -> bool:
+        """Whether a training call runs on the step thread; the first one opens the page."""
+        thread = self.recorder.thread
+        return thread == get_ident() or (thread == NOT_STARTED and self.optimizer_made and self.is_here())
 
     def tell_device(self, word: int) -> None:
         """A boundary for the device clock alone, in whichever thread the framework's code runs."""

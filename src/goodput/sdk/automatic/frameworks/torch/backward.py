@@ -30,7 +30,7 @@ def apply(torch, auto) -> None:
     def timed(function):
         @functools.wraps(function)
         def any_call(*args, **kwargs):
-            if recorder.thread != get_ident() or recorder.inside:
+            if not auto.opens_page() or recorder.inside:
                 if not recorder.reducers or not recorder.inside:
                     return function(*args, **kwargs)
                 return waits.run_inner(function, args, kwargs)

@@ -29,7 +29,7 @@ def apply(torch, auto) -> None:
 
     @silent
     def before_any(optimizer, args, kwargs) -> None:
-        if recorder.thread == get_ident() and not auto.preparing:
+        if auto.opens_page() and not auto.preparing:
             if not recorder.steps and recorder.anchor() is None:
                 auto.go_on_after(steps_known(optimizer, torch))
             auto.optimizer_begins(optimizer)
@@ -68,7 +68,7 @@ def apply(torch, auto) -> None:
     def __init__(self, *args, **kwargs):
         made(self, *args, **kwargs)
         auto.unseen.note(self)
-        auto.is_rank()
+        auto.expect_training()
 
     auto.patches.replace(torch.optim.Optimizer, "__init__", __init__)
     _watch_zero_grad(torch, auto)
