@@ -1,12 +1,8 @@
-"""The agent: looks at the rank pages every second, hands what is new to the pusher, answers scrapes.
+"""The node agent: reads rank pages every second, queues new reports for the pusher, answers scrapes.
 
-In: settings. Out: `exposition()` for `/metrics`, and pushes. Two threads: the looks, and the pusher where
-there is an aggregator. A scrape runs the collectors, which have COLLECT_SECONDS_MAX together; one that comes while
-another is under way is given that one's answer.
-
-Guarantee: nothing that a collector, a page or the aggregator does ends the looks or loses a scrape; it
-becomes a series. A scrape is answered within 100 ms, whoever hangs. Cost beside 8 GPUs, 8 NICs and 8 ranks at 20
-steps a second: 2 ms for each look, 2 ms for each sample of the GPUs, 15 ms for each scrape (bench/node.py).
+Whatever a collector, a page or the aggregator does becomes a series; it ends neither the polling nor a scrape. A scrape
+takes at most 100 ms, even if a collector hangs; concurrent scrapes share one result. Beside 8 GPUs, 8 NICs and 8
+ranks at 20 steps a second: 2 ms per poll, 2 ms per GPU sample, 15 ms per scrape (bench/node.py).
 
     with Agent("/dev/shm/goodput", aggregator="http://127.0.0.1:9471") as agent:
         print(agent.exposition().decode())
@@ -38,20 +34,17 @@ from goodput_exporters.server.exposition_text import Writer
 
 log = logging.getLogger("goodput.node")
 
-# The rest of 100 ms is for writing it out.
+# The rest of 100 ms is for writing the text.
 COLLECT_SECONDS_MAX = 0.08
-# For who shows one exposition and ends: nothing was collected before that could be served instead.
+# For the first exposition: there is no earlier result to serve for a late collector.
 ONCE_SECONDS_MAX = 2.0
-STALE_LOOKS, STALE_SECONDS_MIN = 5, 10.0
+STALE_POLLS, STALE_SECONDS_MIN = 5, 10.0
 JOIN_SECONDS_MAX = 1.0
 LINKS_SECONDS = 5.0
 
 
 class Agent:
-    """One node's agent. `start` raises lock.Refused where another one reads the same directory.
-
-    `failure` is None, or why the agent stopped by itself.
-    """
+    """`start` raises directory_lock.Refused if another agent uses the directory. `failure`: why it stopped, or None."""
 
     def __init__(
         self,
@@ -102,7 +95,7 @@ class Agent:
         self.phases.follow(self.ranks)
         self.health_log = HealthLog(unix_ns, kept=bool(aggregator))
         self.links = Links(self.settings)
-        self.gpus.listener = self._hear
+        self.gpus.listener = self._receive
         self.stacks = Stacks(self.ranks.owns, unix_ns=unix_ns) if aggregator and py_spy else None
         self.pusher = None
         if aggregator:
@@ -114,16 +107,16 @@ class Agent:
         self._writer, self._text = Writer(), b""
         self._scrape_seconds: float | None = None
         self._stopping = threading.Event()
-        self._looked_ns, self._links_ns = time.monotonic_ns(), 0
-        self._thread = threading.Thread(target=self._run, name="look", daemon=True)
+        self._polled_ns, self._links_ns = time.monotonic_ns(), 0
+        self._thread = threading.Thread(target=self._run, name="poll", daemon=True)
 
-    # -- its life
+    # -- lifecycle
 
     def start(self) -> None:
-        """Take the first look and begin; raises lock.Refused where another agent is at work."""
+        """Poll once and start the threads. Raises Refused if another agent uses the directory."""
         self._directory_lock.hold()
-        self.look()
-        # What a first scrape finds late was collected once, and is served.
+        self.poll()
+        # So that the first scrape has an earlier result for late collectors.
         collect(self.lanes.values(), time.monotonic_ns() + int(ONCE_SECONDS_MAX * 1e9))
         self._thread.start()
         self.gpus.start()
@@ -131,11 +124,11 @@ class Agent:
             self.pusher.start()
 
     def stop(self, flush_seconds: float = 3.0) -> None:
-        """Take a last look, send what waits for at most `flush_seconds`, and end."""
+        """Poll once more, push what is queued for at most `flush_seconds`, and end."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(JOIN_SECONDS_MAX)
-            self.look()
+            self.poll()
         if self.pusher:
             self.pusher.stop(flush_seconds)
         if self.stacks:
@@ -152,42 +145,42 @@ class Agent:
         self.stop()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the agent was stopped or has stopped by itself; False when the time is over first."""
+        """Wait until the agent stops; False on timeout."""
         return self._stopping.wait(seconds)
 
     def once(self) -> str:
-        """One look and one exposition, which change nothing on the node."""
-        self._look_guarded(self.ranks.look)
+        """Poll once and return one exposition; changes nothing on the node."""
+        self._safely(self.ranks.look)
         self.gpus.start()
         try:
             if not self.gpus.settle():
-                silent = [report.name for report in self.gpus.reports() if not report.settled]
-                log.warning("GPU drivers that have not answered: %s", ", ".join(silent))
-            self._look_at_links()
+                pending = [report.name for report in self.gpus.reports() if not report.settled]
+                log.warning("GPU drivers without an answer yet: %s", ", ".join(pending))
+            self._poll_links()
             return self.exposition(ONCE_SECONDS_MAX).decode()
         finally:
             self.gpus.close()
 
-    # -- looking
+    # -- polling
 
-    def look(self) -> None:
-        """One look: what is new goes to the pusher, what is done with is removed."""
-        reports = self._look_guarded(self.ranks.look)
+    def poll(self) -> None:
+        """Queue new reports for the pusher and remove finished pages."""
+        reports = self._safely(self.ranks.look)
         if self.pusher and reports:
-            self.pusher.offer([self.phases.told(report) for report in reports])
-        self._look_at_links()
-        settled = self.pusher.settled if self.pusher else (lambda key: True)
-        for key in self._look_guarded(lambda: self.ranks.sweep(settled)) or ():
+            self.pusher.add([self.phases.told(report) for report in reports])
+        self._poll_links()
+        is_acknowledged = self.pusher.is_acknowledged if self.pusher else (lambda key: True)
+        for key in self._safely(lambda: self.ranks.sweep(is_acknowledged)) or ():
             self.phases.forget(key)
             if self.pusher:
                 self.pusher.forget(key)
-        self._looked_ns = time.monotonic_ns()
+        self._polled_ns = time.monotonic_ns()
 
     def health(self) -> str | None:
-        """None while the looks go on, else what is wrong."""
-        age_seconds = (time.monotonic_ns() - self._looked_ns) / 1e9
-        if age_seconds > max(STALE_SECONDS_MIN, STALE_LOOKS * self.settings.interval_seconds):
-            return f"the last look at the rank pages was {age_seconds:.0f} s ago"
+        """What is wrong, None while polling works."""
+        age_seconds = (time.monotonic_ns() - self._polled_ns) / 1e9
+        if age_seconds > max(STALE_SECONDS_MIN, STALE_POLLS * self.settings.interval_seconds):
+            return f"the rank pages were last read {age_seconds:.0f} s ago"
         return self.failure
 
     def _run(self) -> None:
@@ -198,19 +191,19 @@ class Agent:
                 self.failure = str(refusal)
                 self._stopping.set()
                 return
-            self.look()
+            self.poll()
 
-    def _look_guarded(self, act: Callable):
+    def _safely(self, act: Callable):
         try:
             return act()
         except NoData:
             return None
         except Exception as error:
-            self.lanes["ranks"].fail(f"look failed: {error!r}")
+            self.lanes["ranks"].fail(f"poll failed: {error!r}")
             return None
 
-    def _hear(self, sample: Sample) -> None:
-        """A GPU driver's sample, in that driver's thread."""
+    def _receive(self, sample: Sample) -> None:
+        """Process a GPU driver's sample, in that driver's thread."""
         whole = [gpu.uuid for gpu in sample.gpus if not gpu.parent]
         self.health_log.know(f"gpu {sample.driver}", GPU, whole)
         try:
@@ -219,7 +212,7 @@ class Agent:
             for event in sample.events:
                 self.health_log.add(event, self.phases.ranks_on(event.device), sample.driver)
 
-    def _look_at_links(self) -> None:
+    def _poll_links(self) -> None:
         now_ns = time.monotonic_ns()
         if now_ns - self._links_ns < LINKS_SECONDS * 1e9:
             return
@@ -230,7 +223,7 @@ class Agent:
             for event in events:
                 self.health_log.add(event, self.ranks.living())
         except Exception as error:
-            self.lanes["infiniband"].fail(f"look at links failed: {error!r}")
+            self.lanes["infiniband"].fail(f"polling links failed: {error!r}")
 
     def _know_devices(self) -> None:
         know, here = self.health_log.know, self.links.here()
@@ -242,7 +235,7 @@ class Agent:
     # -- the scrape
 
     def exposition(self, seconds_max: float = COLLECT_SECONDS_MAX) -> bytes:
-        """All series in the Prometheus text format. Of a collector that is late there is what it added last."""
+        """All series in the Prometheus text format; for a late collector those of its last run."""
         is_alone = self._scraping.acquire(blocking=False)
         if not is_alone:
             self._scraping.acquire()

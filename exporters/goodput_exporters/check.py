@@ -1,8 +1,6 @@
-"""`goodput node --check`: what this agent can see on this node, what it cannot, and why.
+"""`goodput node --check`: what the agent can measure on this node, what not, and why. Changes nothing on the node.
 
-In: an agent that was not started. Out: findings, in words, for a person who sets it up. It changes nothing on the node.
-
-    print(text(check(agent, ("127.0.0.1", 9470), None), colour=False))
+print(text(check(agent, ("127.0.0.1", 9470), None), colour=False))
 """
 
 from __future__ import annotations
@@ -15,20 +13,24 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import NamedTuple
 
 from goodput.metrics import Families
+from goodput.wire import schema
 from goodput.wire.identity import clean_text
 from goodput_exporters.collector import CollectorError, NoData
 from goodput_exporters.directory_lock import NAME as LOCK_NAME
 from goodput_exporters.directory_lock import DirectoryLock, Refused
-from goodput_exporters.push.credentials import NONE_NEEDED, Credentials, Unreachable, explained
+from goodput_exporters.push.client import AggregatorClient
+from goodput_exporters.push.credentials import NONE_NEEDED, Credentials, Unreachable
+from goodput_exporters.push.pusher import PATH
 
 OK, NONE, FAILED = "ok", "none", "failed"
 MARKS = {OK: ("ok", "32"), NONE: ("-", "2"), FAILED: ("FAILED", "31")}
 WIDTH = 22
 DETAIL_MAX = 500
+TIMEOUT_SECONDS = 3.0
 
 
 class Finding(NamedTuple):
-    """`status` is ok, none (there is nothing to see, which may be right) or failed."""
+    """`status` is ok, none (nothing to measure, which may be right) or failed."""
 
     what: str
     status: str
@@ -38,8 +40,8 @@ class Finding(NamedTuple):
 def check(
     agent, listen: tuple[str, int], aggregator: str | None, credentials: Credentials = NONE_NEEDED
 ) -> list[Finding]:
-    """Look at everything once; the drivers have three seconds to answer."""
-    findings = [_user(), *_roots(agent.settings), *_own_places(agent.settings.directory, listen)]
+    """Check everything once; GPU drivers have three seconds to answer."""
+    findings = [_user(), *_paths(agent.settings), *_directory_and_port(agent.settings.directory, listen)]
     if aggregator:
         findings.append(_aggregator(aggregator, agent.node, credentials))
     agent.gpus.start()
@@ -56,7 +58,7 @@ def check(
 
 
 def text(findings: list[Finding], colour: bool) -> str:
-    """One line for each, and a last one with what is to be done."""
+    """One line per finding, then how many failed."""
     lines = []
     for what, status, detail in findings:
         mark, code = MARKS[status]
@@ -69,31 +71,28 @@ def text(findings: list[Finding], colour: bool) -> str:
 
 def _user() -> Finding:
     if os.geteuid() == 0:
-        return Finding("user", OK, "root: sees processes and files of all users")
-    return Finding(
-        "user",
-        OK,
-        f"uid {os.geteuid()}: whose a process of another user is (its environment) stays unknown; counters do not need root",
-    )
+        return Finding("user", OK, "root: can inspect processes and files of all users")
+    detail = f"uid {os.geteuid()}: owners of other users' processes are unknown; counters do not need root"
+    return Finding("user", OK, detail)
 
 
-def _roots(settings) -> list[Finding]:
-    """Only what is wrong with the places to look in."""
+def _paths(settings) -> list[Finding]:
+    """The configured paths that do not exist."""
     found = []
     for name, path, inside in (("procfs", settings.procfs, "stat"), ("sysfs", settings.sysfs, "class")):
         if not os.path.exists(os.path.join(path, inside)):
-            found.append(Finding(name, FAILED, f"{path} has no {inside}: is it mounted there?"))
+            found.append(Finding(name, FAILED, f"{path} has no {inside}; is it mounted?"))
     for path in settings.paths:
         if not os.path.exists(path):
-            found.append(Finding("path", FAILED, f"{path} is not there"))
+            found.append(Finding("path", FAILED, f"{path} does not exist"))
     return found
 
 
-def _own_places(directory: str, listen: tuple[str, int]) -> list[Finding]:
-    """What an agent has to itself. Where one has both, it is the one that runs here, and not in the way of another."""
+def _directory_and_port(directory: str, listen: tuple[str, int]) -> list[Finding]:
+    """Both belong to one agent. If one holds both, it is this node's agent and not a conflict."""
     pages, port = _directory(directory), _listen(listen)
     if pages.status == port.status == FAILED and (pid := _holder(directory)) and _is_agent(listen):
-        here = f"an agent runs here, pid {pid}"
+        here = f"in use by the running agent, pid {pid}"
         return [
             Finding("rank pages", OK, f"{directory}: {here}"),
             Finding("listen", OK, f"{port.detail.rpartition(': ')[0]}: {here}"),
@@ -102,35 +101,36 @@ def _own_places(directory: str, listen: tuple[str, int]) -> list[Finding]:
 
 
 def _holder(directory: str) -> int:
-    """The pid of the agent that holds the lock on a folder of pages, as this process sees it; 0 where unknown."""
+    """The pid of the agent that holds the directory's lock, in this PID namespace; 0 if unknown."""
     try:
         inode = os.stat(os.path.join(directory, LOCK_NAME)).st_ino
         with open("/proc/locks", encoding="ascii") as file:
             rows = [line.split() for line in file]
     except (OSError, ValueError):
         return 0
-    # 12: FLOCK  ADVISORY  WRITE 4711 08:01:131 0 EOF; the kernel's number of the device may not be that of stat.
+    # 12: FLOCK  ADVISORY  WRITE 4711 08:01:131 0 EOF; the device number may differ from stat's, so only the inode is
+    # compared.
     held = [row for row in rows if len(row) == 8 and row[1] == "FLOCK" and row[5].endswith(f":{inode}")]
     return max((int(row[4]) for row in held), default=0)
 
 
 def _is_agent(address: tuple[str, int]) -> bool:
-    """Whether who listens there answers as an agent does. Nothing secret is sent, so that anybody's certificate will do."""
+    """Whether an agent listens there. Nothing secret is sent, so the certificate is not verified."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(address[0], address[0])
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     for kind, more in ((HTTPConnection, {}), (HTTPSConnection, {"context": context})):
-        connection, is_spoken = kind(host, address[1], timeout=1.0, **more), False
+        connection, is_tls = kind(host, address[1], timeout=1.0, **more), False
         try:
             connection.connect()
-            is_spoken = kind is HTTPSConnection
+            is_tls = kind is HTTPSConnection
             connection.request("GET", "/healthz")
             return (connection.getresponse().getheader("Server") or "").split("/")[0].strip() == "goodput"
         except TimeoutError:
             return False
         except (OSError, HTTPException):
-            if is_spoken:
-                # It wants a certificate of ours first. Who else would, on this port beside that lock?
+            if is_tls:
+                # It requires a client certificate; on this port and beside that lock it is the agent.
                 return True
         finally:
             connection.close()
@@ -141,7 +141,7 @@ def _directory(directory: str) -> Finding:
     try:
         os.listdir(directory)
     except FileNotFoundError:
-        return Finding("rank pages", NONE, f"{directory} is not there yet; the first rank makes it")
+        return Finding("rank pages", NONE, f"{directory} does not exist yet; the first rank creates it")
     except OSError as error:
         return Finding("rank pages", FAILED, f"{directory}: {error.strerror}")
     lock = DirectoryLock(directory)
@@ -155,8 +155,10 @@ def _directory(directory: str) -> Finding:
     if held and not existed:
         os.unlink(os.path.join(directory, LOCK_NAME))
     if not held:
-        return Finding("rank pages", OK, f"{directory} can be read, not written: dead ranks' pages stay")
-    return Finding("rank pages", OK, f"{directory} can be read and written")
+        return Finding(
+            "rank pages", OK, f"{directory} is readable but not writable: pages of dead ranks are not removed"
+        )
+    return Finding("rank pages", OK, f"{directory} is readable and writable")
 
 
 def _listen(address: tuple[str, int]) -> Finding:
@@ -171,28 +173,21 @@ def _listen(address: tuple[str, int]) -> Finding:
 
 
 def _aggregator(url: str, node: str, credentials: Credentials) -> Finding:
-    """Push as the agent would, a report with nothing in it."""
-    from goodput.wire import schema
-    from goodput_exporters.push.pusher import HEADERS, PATH, httpx, in_the_clear, printable, read, said_by
-
-    try:
-        body = schema.encode(schema.NodeReport(node, time.time_ns(), []))
-        headers = {**HEADERS, **credentials.headers()}
-        verify = credentials.context() if url.startswith("https:") else False
-        more = {"content": body, "headers": headers, "verify": verify, "timeout": 3.0}
-        with httpx.stream("POST", url.rstrip("/") + PATH, **more) as answer:
-            said = read(answer, time.monotonic_ns() + 3 * 10**9)
-    except (httpx.HTTPError, OSError, Unreachable) as error:
-        return Finding("aggregator", FAILED, f"{url}: {printable(explained(error, url, credentials))}")
-    if answer.status_code == 200:
-        clear = (
-            "; the token goes in the clear: use https, if not a proxy does"
-            if in_the_clear(url, credentials)
+    """Push an empty report as the agent would."""
+    body = schema.encode(schema.NodeReport(node, time.time_ns(), []))
+    with AggregatorClient(url, credentials) as client:
+        try:
+            answer = client.post(PATH, body, schema.CONTENT_TYPE, TIMEOUT_SECONDS)
+        except Unreachable as error:
+            return Finding("aggregator", FAILED, f"{url}: {client.explain(error)}")
+        if answer.status != 200:
+            return Finding("aggregator", FAILED, f"{url}: HTTP {answer.status}: {answer.text[:200]}")
+        warning = (
+            "; the token is sent in clear text: use https, unless a proxy does"
+            if client.token_is_exposed
             else ""
         )
-        return Finding("aggregator", OK, f"{url}: takes this node's reports{clear}")
-    words = printable(said_by(answer, said[:200]))
-    return Finding("aggregator", FAILED, f"{url}: HTTP {answer.status_code}: {words}")
+        return Finding("aggregator", OK, f"{url}: accepts this node's reports{warning}")
 
 
 def _gpus(agent) -> list[Finding]:
@@ -209,7 +204,9 @@ def _gpus(agent) -> list[Finding]:
                 Finding(f"driver {report.name}", FAILED if lost else OK, clean_text(detail, DETAIL_MAX))
             )
         else:
-            why = report.problem.removeprefix("nothing to drive: ") or "no answer within 3 s"
+            why = (
+                report.problem.removeprefix("nothing to drive: ") or f"no answer within {TIMEOUT_SECONDS:g} s"
+            )
             status = NONE if report.absent else FAILED
             findings.append(Finding(f"driver {report.name}", status, clean_text(why, DETAIL_MAX)))
     families = Families("node")
@@ -222,22 +219,22 @@ def _gpus(agent) -> list[Finding]:
 
 
 def _counted(kinds: dict[str, int], wanted: int | None, any_up: bool) -> Finding:
-    """GPUs seen against GPUs expected: `wanted` with --gpus, else those on the PCI bus."""
+    """GPUs found against GPUs expected: `wanted` by --gpus, else those on the PCI bus."""
     expected, seen = kinds.get("expected"), kinds.get("seen", 0)
     if seen and wanted is None and not expected:
-        where = "no PCI bus can be seen here" if expected is None else "the PCI bus shows none"
-        return Finding("GPUs", OK, f"{seen} seen, expected unknown: {where} (say how many with --gpus)")
+        why = "no PCI bus is visible" if expected is None else "the PCI bus shows none"
+        return Finding("GPUs", OK, f"{seen} found, expected unknown: {why} (declare the number with --gpus)")
     if expected is None:
-        return Finding("GPUs", NONE, "none seen, expected unknown: no PCI bus can be seen here")
-    detail = f"{seen} seen, {expected} expected"
+        return Finding("GPUs", NONE, "none found, expected unknown: no PCI bus is visible")
+    detail = f"{seen} found, {expected} expected"
     if seen < expected:
         if not any_up:
-            detail += ": no driver answers (is the NVIDIA or AMD driver's library visible to this process?)"
+            detail += ": no driver answers (is the NVIDIA or AMD library visible to this process?)"
         return Finding("GPUs", FAILED, detail)
     if seen > expected and wanted is not None:
-        return Finding("GPUs", FAILED, f"{detail}: more than --gpus says; a loss would not be noticed")
+        return Finding("GPUs", FAILED, f"{detail}: more than --gpus declares; a lost GPU would go unnoticed")
     if seen > expected:
-        return Finding("GPUs", OK, f"{detail}: more than the PCI bus shows (say how many with --gpus)")
+        return Finding("GPUs", OK, f"{detail}: more than the PCI bus shows (declare the number with --gpus)")
     return Finding("GPUs", OK, detail)
 
 

@@ -1,17 +1,9 @@
-"""The backlog: step rows and events of each rank process that the aggregator has not acknowledged.
+"""Step rows and events of each rank process that the aggregator has not acknowledged. No clock, socket or lock.
 
-In: RankReports as the looks yield them. Out: batches of RankReports to send, and what they were once they are
-acknowledged. Pure: no clock, no socket, no lock (push.py holds one).
-
-Guarantee: it is bounded. More than `rows_max` rows of a rank are thinned to the steps whose (step + 1) is a
-multiple of a stride that doubles as needed. All ranks keep the same steps, so they can still be compared;
-a step named by a checkpoint event and the newest row always stay. Rows are cumulative, so the differences of
-those that stay still sum to all the time there was: thinning loses resolution, never time. Events are bounded
-by `events_max`, the oldest marks going first; those are lost, and counted. `acknowledge` forgets exactly what
-was sent, so what came in between is still sent later.
-A row costs about 0.6 KB while it waits; adding one about 1 us.
-
-It does not know about time: when to send, and when to give up on a rank, is the caller's.
+Bounded: more than `rows_max` rows of a rank are thinned to the steps whose (step + 1) is a multiple of a stride, which
+doubles as needed. All ranks keep the same steps, so they stay comparable; steps named by a checkpoint event and the
+newest row are always kept. Rows are cumulative, so thinning loses resolution, never time. Of more than `events_max`
+events the oldest marks are dropped first. A waiting row costs about 0.6 KB, adding one about 1 µs.
 
     backlog.add(report)
     batch = backlog.pending(rows_max=5000); ...; backlog.acknowledge(batch.reports)
@@ -30,18 +22,18 @@ ROWS_MAX = 4096
 EVENTS_MAX = 1024
 RANKS_MAX = schema.RANKS_MAX
 STRIDE_MAX = 1 << 62
-_NAMES_STEP = ("checkpoint_begun", "checkpoint_committed")
+_CHECKPOINTS = ("checkpoint_begun", "checkpoint_committed")
 
 
 class Batch(NamedTuple):
-    """Reports to send now; `truncated` when more of what waits would follow."""
+    """Reports to send now; `truncated` if more are waiting."""
 
     reports: list[schema.RankReport]
     truncated: bool
 
 
-class Waiting:
-    """What waits of one rank process. `latest` has its identity and live part, without rows."""
+class RankBacklog:
+    """The backlog of one rank process. `latest` has its identity and current state, without rows."""
 
     def __init__(self, rows_max: int, events_max: int):
         self.latest: schema.RankReport | None = None
@@ -54,27 +46,27 @@ class Waiting:
         self._rows_max, self._events_max = rows_max, events_max
         self._row_last = 0
         self._event_last = 0
-        self._named: dict[int, None] = {}  # steps that a checkpoint names, oldest first
+        self._checkpoint_steps: dict[int, None] = {}  # oldest first
 
     @property
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         return bool(self.rows or self.events) or self.latest.sequence > self.sequence_acknowledged
 
     def add(self, report: schema.RankReport) -> None:
-        """Take in a look's report; rows and events that were added before are passed over."""
+        """Add a report; rows and events that were added before are skipped."""
         if self.latest is None or report.sequence > self.latest.sequence:
             self.latest = msgspec.structs.replace(report, steps=[], events=[])
         for event in report.events:
             if event.number > self._event_last:
                 self._event_last = event.number
                 self.events.append(event)
-                if event.kind in _NAMES_STEP:
-                    self._named[event.step] = None
+                if event.kind in _CHECKPOINTS:
+                    self._checkpoint_steps[event.step] = None
         self._bound_events()
         self._add_rows(report.steps)
 
     def acknowledge(self, sent: schema.RankReport) -> None:
-        """Forget these rows and events, and remember that this live part arrived."""
+        """Forget these rows and events; the state of this sequence number has arrived."""
         self.rows = without(self.rows, sent.steps)
         self.events = without(self.events, sent.events)
         self.sequence_acknowledged = max(self.sequence_acknowledged, sent.sequence)
@@ -82,7 +74,7 @@ class Waiting:
             self.stride = 1
 
     def report(self, rows_max: int) -> schema.RankReport:
-        """The oldest of what waits, at most `rows_max` rows and events, with the latest live part."""
+        """The oldest rows and events, at most `rows_max`, with the latest state."""
         events = self.events[:rows_max]
         width = len(self.latest.phases)
         rows = [widened(row, width) for row in self.rows[: rows_max - len(events)]]
@@ -93,7 +85,7 @@ class Waiting:
         if not fresh:
             return
         if self._row_last:
-            # What the page's ring had dropped before we looked is in the first of these.
+            # The first row includes those that the page's ring dropped before it was read.
             self.rows_thinned += fresh[0].number - self._row_last - 1
         self._row_last = fresh[-1].number
         if self.stride == 1:
@@ -104,12 +96,12 @@ class Waiting:
             self.stride *= 2
             self.rows = self._on_stride(self.rows)
         if len(self.rows) > self._rows_max:
-            # Only rows that all claim to be a checkpoint's step are left: no honest rank writes that.
+            # All remaining rows claim to be checkpoint steps: only a malicious page does that.
             self.rows_thinned += len(self.rows) - self._rows_max
             self.rows = self.rows[-self._rows_max :]
 
     def _on_stride(self, rows: list[schema.StepRow]) -> list[schema.StepRow]:
-        stride, named = self.stride, self._named
+        stride, named = self.stride, self._checkpoint_steps
         kept = [row for row in rows[:-1] if (row.step + 1) % stride == 0 or row.step in named]
         self.rows_thinned += len(rows) - 1 - len(kept)
         return [*kept, rows[-1]]
@@ -122,12 +114,12 @@ class Waiting:
             dropped = {*marks, *others}
             self.events = [event for event in self.events if event.number not in dropped]
             self.events_dropped += excess
-        for step in list(self._named)[: max(0, len(self._named) - self._rows_max // 2)]:
-            del self._named[step]
+        for step in list(self._checkpoint_steps)[: max(0, len(self._checkpoint_steps) - self._rows_max // 2)]:
+            del self._checkpoint_steps[step]
 
 
 class Backlog:
-    """All rank processes of the node; at most `ranks_max`, further ones are refused and counted."""
+    """All rank processes of the node; beyond `ranks_max` they are refused and counted."""
 
     def __init__(self, rows_max: int = ROWS_MAX, events_max: int = EVENTS_MAX, ranks_max: int = RANKS_MAX):
         if rows_max < 4 or events_max < 1 or ranks_max < 1:
@@ -135,7 +127,7 @@ class Backlog:
         self._bounds = rows_max, events_max
         self._ranks_max = ranks_max
         # Least recently sent first.
-        self._waiting: dict[RankKey, Waiting] = {}
+        self._waiting: dict[RankKey, RankBacklog] = {}
         self.ranks_refused = 0
         self._rows_thinned_before = self._events_dropped_before = 0
 
@@ -145,17 +137,17 @@ class Backlog:
             if len(self._waiting) >= self._ranks_max:
                 self.ranks_refused += 1
                 return
-            self._waiting[key] = Waiting(*self._bounds)
+            self._waiting[key] = RankBacklog(*self._bounds)
         self._waiting[key].add(report)
 
     def pending(self, rows_max: int, ranks_max: int = RANKS_MAX) -> Batch:
-        """What to send next, least recently sent first: at most so many rows and events, and ranks.
+        """The next batch, least recently sent ranks first, with at most `rows_max` rows and events.
 
-        Of two processes of one rank only one is in a batch, since a rejection names just the run and rank.
+        It has one process per rank, since a rejection names only run and rank.
         """
         reports, taken = [], set()
         for key, waiting in self._waiting.items():
-            if not waiting.due:
+            if not waiting.is_due:
                 continue
             if rows_max <= 0 or len(reports) >= ranks_max or key[:2] in taken:
                 return Batch(reports, True)
@@ -169,7 +161,7 @@ class Backlog:
         return Batch(reports, False)
 
     def acknowledge(self, reports: list[schema.RankReport]) -> None:
-        """Forget exactly what these reports carried."""
+        """Forget exactly what these reports contain."""
         for report in reports:
             key = rank_key(report.identity)
             waiting = self._waiting.pop(key, None)
@@ -177,13 +169,13 @@ class Backlog:
                 waiting.acknowledge(report)
                 self._waiting[key] = waiting
 
-    def settled(self, key: RankKey) -> bool:
-        """Whether everything added of this process, its latest live part included, was acknowledged."""
+    def is_acknowledged(self, key: RankKey) -> bool:
+        """Whether everything of this process, its latest state included, was acknowledged."""
         waiting = self._waiting.get(key)
-        return waiting is None or not waiting.due
+        return waiting is None or not waiting.is_due
 
     def forget(self, key: RankKey) -> None:
-        """Drop what is kept of a process whose page is gone; rows that were never sent count as events do."""
+        """Drop a process whose page is gone; its unsent events count as dropped."""
         waiting = self._waiting.pop(key, None)
         if waiting is not None:
             self._rows_thinned_before += waiting.rows_thinned
@@ -196,23 +188,23 @@ class Backlog:
 
     @property
     def rows_thinned(self) -> int:
-        """Rows that were merged into later ones, since the start. Never decreases."""
+        """Rows merged into later ones since the start."""
         return self._rows_thinned_before + sum(w.rows_thinned for w in self._waiting.values())
 
     @property
     def events_dropped(self) -> int:
-        """Events that were dropped unsent, since the start. Never decreases."""
+        """Events dropped unsent since the start."""
         return self._events_dropped_before + sum(w.events_dropped for w in self._waiting.values())
 
 
 def without(waiting: list, sent: list) -> list:
-    """The rows or events of `waiting` whose numbers are not in `sent`."""
+    """The rows or events whose numbers are not in `sent`."""
     numbers = {record.number for record in sent}
     return [record for record in waiting if record.number not in numbers] if numbers else waiting
 
 
 def widened(row: schema.StepRow, width: int) -> schema.StepRow:
-    """The row with zeros for the phases that were defined after it was written."""
+    """The row with zeros for phases defined after it was written."""
     missing = width - len(row.totals)
     if missing <= 0:
         return row

@@ -1,15 +1,12 @@
-"""The stacks of ranks that hang: `py-spy dump` of a process that the aggregator asked for, when that is allowed.
+"""Stacks of hanging ranks: runs `py-spy dump` on a process when the aggregator requests it, if that is enabled.
 
-In: the processes wanted (`want`), which come from the network and are believed only where `owns` says that this
-very process is a living rank of this node. Out: `pending()`, stacks for the next push, kept until `settled`.
+Requests come from the network: only processes for which `owns` is true (living ranks of this node) are dumped. One
+child process at a time, in a thread of its own and killed after `seconds_max`; at most QUEUE_MAX requests wait; one
+process is dumped at most once in `again_seconds`. The text is printable, at most STACK_CHARS_MAX long and without the
+command line, which may contain secrets; an error's text takes its place. The process is not paused (`--nonblocking`)
+and its variables are not read. A dump takes about 0.3 s of one core.
 
-Guarantee: neither a look, a scrape nor a push ever waits for it. One child at a time in a thread of its own, ended
-after `seconds_max`; at most QUEUE_MAX wait; a process is looked into at most once in `again_seconds`. At most
-STACK_CHARS_MAX characters of printable text come out, without the command line of the process, which may hold
-secrets. What goes wrong is the text. The process is not paused (`--nonblocking`), its variables are not read.
-A dump takes about 0.3 s of one core. It does not know why a process is wanted.
-
-    stacks = Stacks(ranks.owns); stacks.want(ack.wanted); ...; stacks.settled(stacks.pending())
+    stacks = Stacks(ranks.owns); stacks.request(ack.wanted); ...; stacks.acknowledge(stacks.pending())
 """
 
 from __future__ import annotations
@@ -28,12 +25,12 @@ from goodput.wire import schema
 
 QUEUE_MAX = 8
 KNOWN_MAX = 256
-COMPLAINT_CHARS_MAX = 2000
+ERROR_CHARS_MAX = 2000
 TAKEN, FAILED, IGNORED = "taken", "failed", "ignored"
 
 
 class Stacks:
-    """`owns` tells whether a wanted process is a living rank of this node, under the same pid and start."""
+    """`owns` tells whether a process is a living rank of this node, with the same pid and start time."""
 
     def __init__(
         self,
@@ -57,16 +54,16 @@ class Stacks:
         self._stopping = False
         self._thread: threading.Thread | None = None
 
-    # -- what the pusher calls
+    # -- called by the pusher
 
-    def want(self, wanted: list[schema.StackRequest]) -> None:
-        """Ask for stacks. Who is no rank of this node is ignored and counted; who was asked for lately, ignored."""
-        for process in wanted[: schema.STACK_REQUESTS_MAX]:
-            ours = self._owns(process)
+    def request(self, processes: list[schema.StackRequest]) -> None:
+        """Queue dumps. Processes that are no rank of this node are counted; recently dumped ones are skipped."""
+        for process in processes[: schema.STACK_REQUESTS_MAX]:
+            is_ours = self._owns(process)
             with self._changed:
-                if not ours:
+                if not is_ours:
                     self._outcomes[IGNORED] += 1
-                elif not self._was_lately(process) and len(self._queue) < QUEUE_MAX and not self._stopping:
+                elif not self._is_recent(process) and len(self._queue) < QUEUE_MAX and not self._stopping:
                     self._begun.pop(process, None)
                     self._begun[process] = self._monotonic()
                     while len(self._begun) > KNOWN_MAX:
@@ -79,8 +76,8 @@ class Stacks:
         with self._changed:
             return list(self._waiting.values())[: schema.STACKS_MAX]
 
-    def settled(self, stacks: list[schema.Stack]) -> None:
-        """These have arrived; a newer one of the same process is kept."""
+    def acknowledge(self, stacks: list[schema.Stack]) -> None:
+        """Forget stacks that the aggregator has; a newer one of the same process is kept."""
         with self._changed:
             for stack in stacks:
                 if self._waiting.get(stack.of) is stack:
@@ -91,7 +88,7 @@ class Stacks:
             families.add("goodput_node_stacks_total", {"outcome": outcome}, count)
 
     def stop(self) -> None:
-        """End the child, if there is one; nobody waits for it."""
+        """Kill the child process, if there is one, without waiting for it."""
         with self._changed:
             self._stopping = True
             self._queue.clear()
@@ -101,7 +98,7 @@ class Stacks:
 
     # -- the thread
 
-    def _was_lately(self, process: schema.StackRequest) -> bool:
+    def _is_recent(self, process: schema.StackRequest) -> bool:
         begun = self._begun.get(process)
         return begun is not None and self._monotonic() - begun < self._again_seconds
 
@@ -117,7 +114,7 @@ class Stacks:
                 if self._stopping:
                     return
                 process = self._queue.popleft()
-            # It may have ended while it waited, and its pid may be another's by now.
+            # Meanwhile it may have ended and its pid been reused.
             if not self._owns(process):
                 outcome, text = FAILED, "py-spy: the process has ended"
             else:
@@ -138,7 +135,7 @@ class Stacks:
         try:
             child = subprocess.Popen(call, cwd="/", start_new_session=True, **pipes)
         except OSError as error:
-            return FAILED, f"py-spy: cannot be run: {error.strerror}"
+            return FAILED, f"py-spy: cannot run: {error.strerror}"
         overdue = threading.Event()
         late = threading.Timer(self._seconds_max, lambda: (overdue.set(), _kill(child)))
         late.daemon = True
@@ -148,17 +145,17 @@ class Stacks:
                 _kill(child)
         try:
             late.start()
-            said = _read(child)
+            output = _read(child)
             code = child.wait()
         finally:
             late.cancel()
             with self._changed:
                 self._child = None
         if code and overdue.is_set():
-            return FAILED, f"py-spy: gave no stack within {self._seconds_max:g} s"
+            return FAILED, f"py-spy: no stack within {self._seconds_max:g} s"
         if code:
-            return FAILED, f"py-spy: {printable(said).strip()[:COMPLAINT_CHARS_MAX] or f'exit status {code}'}"
-        return TAKEN, without_command(printable(said)) or "py-spy: the process has no Python stack"
+            return FAILED, f"py-spy: {printable(output).strip()[:ERROR_CHARS_MAX] or f'exit status {code}'}"
+        return TAKEN, without_command(printable(output)) or "py-spy: the process has no Python stack"
 
 
 def find_py_spy() -> str | None:
@@ -167,14 +164,14 @@ def find_py_spy() -> str | None:
     return beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
 
 
-def printable(said: bytes) -> str:
-    """At most STACK_CHARS_MAX characters that a report may carry; what cannot be shown is a question mark."""
-    text = said[: schema.STACK_CHARS_MAX].decode("utf-8", "ignore").expandtabs(4)[: schema.STACK_CHARS_MAX]
+def printable(output: bytes) -> str:
+    """At most STACK_CHARS_MAX characters; unprintable ones become question marks."""
+    text = output[: schema.STACK_CHARS_MAX].decode("utf-8", "ignore").expandtabs(4)[: schema.STACK_CHARS_MAX]
     return "".join(letter if letter == "\n" or letter.isprintable() else "?" for letter in text)
 
 
 def without_command(text: str) -> str:
-    """The stack with its first line, `Process 42: python train.py --token …`, cut behind the number."""
+    """The stack, with its first line `Process 42: python train.py --token …` cut after the number."""
     first, newline, rest = text.partition("\n")
     if first.startswith("Process "):
         first = first.partition(":")[0]
@@ -182,7 +179,7 @@ def without_command(text: str) -> str:
 
 
 def _read(child: subprocess.Popen) -> bytes:
-    """What the child says, to its end; beyond the bound it is read and forgotten, so that it can end."""
+    """The child's output; beyond the bound it is read and dropped, so that the child can end."""
     kept = bytearray()
     while chunk := child.stdout.read(1 << 16):
         kept += chunk[: max(schema.STACK_CHARS_MAX - len(kept), 0)]
@@ -191,7 +188,7 @@ def _read(child: subprocess.Popen) -> bytes:
 
 
 def _kill(child: subprocess.Popen) -> None:
-    """End the child and what it started. Once it was waited for, its pid may be another's."""
+    """Kill the child and its descendants, unless it was reaped: then its pid may be reused."""
     if child.returncode is not None:
         return
     try:

@@ -88,50 +88,42 @@ def call(arguments) -> int:
         _complain("want a run's name, 1 to 128 printable characters")
         return 2
     with loading():
-        from goodput_exporters.push.credentials import Credentials, Unreachable, explained
-        from goodput_exporters.push.lean_httpx import httpx
-        from goodput_exporters.push.pusher import in_the_clear, printable
+        from goodput_exporters.push.client import AggregatorClient
+        from goodput_exporters.push.credentials import Credentials, Unreachable
     credentials = Credentials(*(getattr(arguments, name[2:].replace("-", "_")) for name in FILES))
     url = arguments.aggregator.rstrip("/")
-    if in_the_clear(url, credentials):
-        _complain(f"the token goes in the clear to {url}: use https, if not a proxy does")
-    try:
-        verify = credentials.context() if url.startswith("https:") else False
-        with httpx.Client(verify=verify, timeout=TIMEOUT_SECONDS) as client:
-            status, said = _tell(client, url, credentials.headers(), arguments)
-    except (httpx.HTTPError, Unreachable, OSError) as error:
-        _complain(f"{url}: {printable(explained(error, url, credentials))}")
+    with AggregatorClient(url, credentials) as client:
+        if client.token_is_exposed:
+            _complain(f"the token is sent in clear text to {url}: use https, unless a proxy does")
+        try:
+            answer = _post(client, arguments)
+        except Unreachable as error:
+            _complain(f"{url}: {client.explain(error)}")
+            return 1
+    if answer.status != 200:
+        advice = "; --force ends it now" if answer.status == ALIVE else ""
+        _complain(f"{url}: HTTP {answer.status}: {_detail(answer)[:500]}{advice}")
         return 1
-    if status != 200:
-        advice = "; --force ends it now" if status == ALIVE else ""
-        _complain(f"{url}: HTTP {status}: {printable(_detail(said))[:500]}{advice}")
-        return 1
-    found = _decoded(said)
+    found = _decoded(answer.body)
     if found is None:
-        _complain(f"{url}: what answers there is no aggregator")
+        _complain(f"{url}: the server at this address is not an aggregator")
         return 1
     print(json.dumps(found) if arguments.json else _text(arguments, found))
     return 0
 
 
-def _tell(client, url: str, headers: dict, arguments) -> tuple[int, bytes]:
-    """Ask until no rank is alive any more or the time to wait is over; the last status and answer."""
-    from goodput_exporters.push.pusher import read, said_by
-
-    asked = {"reason": arguments.reason, "at": arguments.at, "force": arguments.force}
-    until, told = time.monotonic() + arguments.wait, False
+def _post(client, arguments):
+    """Repeat the request until no rank is alive or the time to wait is over; the last answer."""
+    body = json.dumps({"reason": arguments.reason, "at": arguments.at, "force": arguments.force}).encode()
+    path = f"/api/v1/runs/{quote(arguments.run, safe='')}/end"
+    deadline, is_first = time.monotonic() + arguments.wait, True
     while True:
-        deadline_ns = time.monotonic_ns() + int(TIMEOUT_SECONDS * 1e9)
-        where = f"{url}/api/v1/runs/{quote(arguments.run, safe='')}/end"
-        headers = {**headers, "Accept-Encoding": "identity"}
-        with client.stream("POST", where, json=asked, headers=headers) as response:
-            said = bytes(read(response, deadline_ns))
-            if response.status_code != ALIVE or time.monotonic() + AGAIN_SECONDS > until:
-                is_ours = response.status_code == 200 or said.startswith(b"{")
-                return response.status_code, said if is_ours else said_by(response, said)
-        if not told:
-            print(f"waiting up to {arguments.wait:.0f} s: {_detail(said)}", file=sys.stderr)
-            told = True
+        answer = client.post(path, body, "application/json", TIMEOUT_SECONDS)
+        if answer.status != ALIVE or time.monotonic() + AGAIN_SECONDS > deadline:
+            return answer
+        if is_first:
+            print(f"waiting up to {arguments.wait:.0f} s: {_detail(answer)}", file=sys.stderr)
+            is_first = False
         time.sleep(AGAIN_SECONDS)
 
 
@@ -143,14 +135,15 @@ def _decoded(said: bytes) -> dict | None:
         return None
 
 
-def _detail(said: bytes) -> str:
-    """The aggregator's own words, as the API has them, else all of them."""
+def _detail(answer) -> str:
+    """The API's error text, else the whole answer."""
+    from goodput_exporters.push.client import printable
+
     try:
-        detail = json.loads(said)["detail"]
+        detail = json.loads(answer.body)["detail"]
     except (ValueError, KeyError, TypeError, RecursionError):
         detail = None
-    text = detail if isinstance(detail, str) else said.decode("utf-8", "replace")
-    return "".join(sign if sign.isprintable() else " " for sign in text.strip())
+    return printable(detail) if isinstance(detail, str) else answer.text
 
 
 def _text(arguments, found: dict) -> str:

@@ -360,7 +360,7 @@ def test_it_takes_a_token_that_pushes_for_this_run(url, tmp_path, caplog):
         assert client.post(END).status_code == 401
         answer = client.post(END, headers=bearer["reader"])
         assert answer.status_code == 403
-        assert answer.json()["detail"] == "the token reader has scope read; this requires scope ingest"
+        assert answer.json()["detail"] == "token reader has scope read; this requires scope ingest"
         for run in ("r1", "nothing"):
             answer = client.post(f"/api/v1/runs/{run}/end", headers=bearer["others"])
             said = f"run {run!r} is none of the runs that the token others is for"

@@ -323,5 +323,5 @@ def test_a_look_that_fails_unforeseen_is_counted_and_looks_go_on(tree, clock, mo
 def test_health_says_when_the_looks_have_ended(tree, clock):
     agent = agent_on(tree, clock)
     assert agent.health() is None
-    agent._looked_ns -= int(11e9)
+    agent._polled_ns -= int(11e9)
     assert "11 s ago" in agent.health()

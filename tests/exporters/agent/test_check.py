@@ -43,23 +43,23 @@ def test_a_node_without_gpus(tree):
 
 def test_gpus_that_are_expected_and_not_seen_are_a_failure(tree):
     found = by_name(check(agent(tree, gpus_expected=8), ANYWHERE, None))
-    assert found["GPUs"].status == FAILED and "0 seen, 8 expected" in found["GPUs"].detail
+    assert found["GPUs"].status == FAILED and "0 found, 8 expected" in found["GPUs"].detail
 
 
 @pytest.mark.parametrize(
     "kinds, wanted, status, words",
     [
-        ({"expected": 8, "seen": 8}, None, OK, "8 seen, 8 expected"),
-        ({"expected": 8, "seen": 7}, None, FAILED, "7 seen, 8 expected"),
-        ({"expected": 8, "seen": 8}, 8, OK, "8 seen, 8 expected"),
+        ({"expected": 8, "seen": 8}, None, OK, "8 found, 8 expected"),
+        ({"expected": 8, "seen": 7}, None, FAILED, "7 found, 8 expected"),
+        ({"expected": 8, "seen": 8}, 8, OK, "8 found, 8 expected"),
         # The bus shows none, so it does not say how many there should be.
-        ({"expected": 0, "seen": 2}, None, OK, "2 seen, expected unknown: the PCI bus shows none (say how many with --gpus)"),
-        ({"seen": 2}, None, OK, "2 seen, expected unknown: no PCI bus can be seen here (say how many with --gpus)"),
-        ({"seen": 0}, None, NONE, "none seen, expected unknown: no PCI bus can be seen here"),
-        ({"expected": 1, "seen": 2}, None, OK, "2 seen, 1 expected: more than the PCI bus shows (say how many with --gpus)"),
-        ({"expected": 1, "seen": 2}, 1, FAILED, "2 seen, 1 expected: more than --gpus says; a loss would not be noticed"),
-        ({"expected": 0, "seen": 2}, 0, FAILED, "2 seen, 0 expected: more than --gpus says; a loss would not be noticed"),
-        ({"expected": 0, "seen": 0}, 0, OK, "0 seen, 0 expected"),
+        ({"expected": 0, "seen": 2}, None, OK, "2 found, expected unknown: the PCI bus shows none (declare the number with --gpus)"),
+        ({"seen": 2}, None, OK, "2 found, expected unknown: no PCI bus is visible (declare the number with --gpus)"),
+        ({"seen": 0}, None, NONE, "none found, expected unknown: no PCI bus is visible"),
+        ({"expected": 1, "seen": 2}, None, OK, "2 found, 1 expected: more than the PCI bus shows (declare the number with --gpus)"),
+        ({"expected": 1, "seen": 2}, 1, FAILED, "2 found, 1 expected: more than --gpus declares; a lost GPU would go unnoticed"),
+        ({"expected": 0, "seen": 2}, 0, FAILED, "2 found, 0 expected: more than --gpus declares; a lost GPU would go unnoticed"),
+        ({"expected": 0, "seen": 0}, 0, OK, "0 found, 0 expected"),
     ],
 )  # fmt: skip
 def test_gpus_seen_against_gpus_expected(kinds, wanted, status, words):
@@ -73,7 +73,7 @@ def test_gpus_that_the_bus_does_not_show_are_not_all_that_was_expected(tree, mon
     one = agent(tree)
     one.gpus._modules = {"normal": "support.node.fake_drivers:Normal"}
     found = by_name(check(one, ANYWHERE, None))
-    assert found["GPUs"].status == OK and "8 seen, expected unknown" in found["GPUs"].detail, found
+    assert found["GPUs"].status == OK and "8 found, expected unknown" in found["GPUs"].detail, found
 
 
 def test_a_driver_that_answers_and_one_that_does_not(tree, monkeypatch):
@@ -114,11 +114,15 @@ def test_an_agent_that_runs_here_is_no_failure(tree, tmp_path, secured):
     assert lock.hold()
     server.start()
     found = by_name(check(agent(tree), server.address, None))
-    assert found["rank pages"] == ("rank pages", OK, f"{tree}/pages: an agent runs here, pid {os.getpid()}")
+    assert found["rank pages"] == (
+        "rank pages",
+        OK,
+        f"{tree}/pages: in use by the running agent, pid {os.getpid()}",
+    )
     assert found["listen"] == (
         "listen",
         OK,
-        f"127.0.0.1:{server.address[1]}: an agent runs here, pid {os.getpid()}",
+        f"127.0.0.1:{server.address[1]}: in use by the running agent, pid {os.getpid()}",
     )
     # The agent of another folder would be in the way.
     lock.release()

@@ -131,7 +131,7 @@ class Node:
                 rank.step({"loader": 100 * MS, "forward": 400 * MS}, samples=1)
 
     def look(self) -> None:
-        self.agent.look()
+        self.agent.poll()
 
     def names(self) -> set[str]:
         """Every series of an exposition but for the events and answers of the past, which are counted for ever."""

@@ -127,7 +127,7 @@ class Node:
         self.forward_ns += SECOND
 
     def sample(self, second: int) -> None:
-        self.agent.look()
+        self.agent.poll()
         event = [Event("xid", "GPU-1", self.clock.unix_ns(), code=79, severity="critical")]
         events = event if self.chance.random() < 0.05 else []
         self.xids += len(events)

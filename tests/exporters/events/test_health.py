@@ -75,7 +75,7 @@ def test_the_agent_knows_its_gpus_links_and_drivers(tree, monkeypatch):
     agent = Agent(str(tree / "pages"), sysfs=str(tree / "sys"), procfs=str(tree / "proc"), drivers=())
     parts = [Gpu("GPU-1"), Gpu("MIG-1", parent="GPU-1")]
     agent._hear(Sample("nvml", 1, parts))
-    agent.look()
+    agent.poll()
     found = totals(agent.health_log)
     assert {device for device, kind, _ in found if kind == "xid"} == {"GPU-1"}
     assert ("eth0", "link_down", "warning") in found and ("tcp", "retransmits", "warning") in found
@@ -226,10 +226,10 @@ def test_a_link_that_goes_down_hits_the_living_ranks_of_the_node(tree, clock, ag
     roots = {"sysfs": str(tree / "sys"), "procfs": str(tree / "proc")}
     clocks = {"monotonic_ns": clock.monotonic_ns, "unix_ns": clock.unix_ns}
     agent = Agent(str(tree / "pages"), aggregator=aggregator.url, node="n0", **roots, **clocks)
-    agent.look()
+    agent.poll()
     (tree / "sys/class/net/eth0/carrier").write_text("0\n")
     agent._links_ns = 0
-    agent.look()
+    agent.poll()
     agent.pusher.push()
     ((sent,),) = [report.health for report in aggregator.reports]
     assert (sent.kind, sent.device, sent.hits) == ("link_down", "eth0", [("r1", 0)])

@@ -136,14 +136,14 @@ def test_a_live_part_alone_is_sent_once_and_settles():
     backlog.add(report(sequence=5))
     key = rank_key(identity())
     (sent,) = backlog.pending(100).reports
-    assert not backlog.settled(key)
+    assert not backlog.is_acknowledged(key)
     backlog.add(report(sequence=6, alive=False))
     backlog.acknowledge([sent])
-    assert not backlog.settled(key)  # the death came after what was acknowledged
+    assert not backlog.is_acknowledged(key)  # the death came after what was acknowledged
     (last,) = backlog.pending(100).reports
     assert last.sequence == 6 and not last.live.alive
     backlog.acknowledge([last])
-    assert backlog.settled(key) and backlog.pending(100).reports == []
+    assert backlog.is_acknowledged(key) and backlog.pending(100).reports == []
 
 
 def test_an_older_report_does_not_replace_the_live_part_and_repeats_are_passed_over():
@@ -214,7 +214,7 @@ def test_ranks_are_bounded_and_forgetting_keeps_the_counts():
     thinned = backlog.rows_thinned
     backlog.forget(rank_key(identity(0)))
     assert backlog.rows_thinned == thinned and backlog.events_dropped == 1
-    assert backlog.settled(rank_key(identity(0)))
+    assert backlog.is_acknowledged(rank_key(identity(0)))
     backlog.forget(rank_key(identity(0)))
 
 

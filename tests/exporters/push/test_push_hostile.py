@@ -14,7 +14,9 @@ from support.node.series import collected as counts
 from goodput.metrics import Families
 from goodput.wire import schema
 from goodput_exporters.check import FAILED, _aggregator
-from goodput_exporters.push.pusher import ANSWER_BYTES_MAX, Pusher
+from goodput_exporters.push.client import ANSWER_BYTES_MAX
+from goodput_exporters.push.credentials import Credentials
+from goodput_exporters.push.pusher import Pusher
 
 ACK = schema.encode(schema.Ack(1))
 
@@ -67,7 +69,7 @@ def hostile():
 @pytest.fixture
 def pusher(hostile):
     pusher = Pusher(hostile.url, "n0", timeout_seconds=5.0)
-    pusher.offer([report([row(1, 0)])])
+    pusher.add([report([row(1, 0)])])
     yield pusher
     pusher.stop(0.0)
 
@@ -79,7 +81,7 @@ def test_a_bomb_is_not_unpacked(hostile, pusher):
     tracemalloc.start()
     try:
         assert pusher.push() == "unreachable"
-        found = _aggregator(hostile.url, "n0", pusher._credentials)
+        found = _aggregator(hostile.url, "n0", Credentials())
         assert tracemalloc.get_traced_memory()[1] < 2 * len(hostile.body) + (1 << 20)
     finally:
         tracemalloc.stop()
@@ -95,7 +97,7 @@ def test_a_bomb_is_not_unpacked(hostile, pusher):
 def test_an_answer_without_end_is_not_read_on(hostile, pusher):
     hostile.body = bytes(ANSWER_BYTES_MAX + (1 << 20))
     assert pusher.push() == "unreachable"
-    found = _aggregator(hostile.url, "n0", pusher._credentials)
+    found = _aggregator(hostile.url, "n0", Credentials())
     assert found.status == FAILED and "too long" in found.detail
 
 
@@ -114,7 +116,7 @@ def test_what_it_writes_reaches_no_terminal_and_no_label(hostile, pusher, caplog
 def test_reasons_are_few_whatever_it_says(hostile, pusher, caplog):
     for number in range(1, 25):
         hostile.body = schema.encode(schema.Ack(0, [schema.Rejection("r1", 0, f"r{number}", "no")]))
-        pusher.offer([report([row(number, 0)], sequence=number)])
+        pusher.add([report([row(number, 0)], sequence=number)])
         assert pusher.push() == "accepted"
     families = Families("node")
     pusher.collect(families)

@@ -60,10 +60,10 @@ def rows(first: int, last: int) -> list[schema.StepRow]:
 
 def test_what_was_acknowledged_is_not_sent_again(aggregator, pushers):
     pusher = pushers(aggregator.url)
-    pusher.offer([report(rows(1, 3), [event(1, "mark", 0)])])
+    pusher.add([report(rows(1, 3), [event(1, "mark", 0)])])
     assert pusher.push() == "accepted"
     assert pusher.push() == "nothing"
-    pusher.offer([report(rows(4, 4), sequence=2)])
+    pusher.add([report(rows(4, 4), sequence=2)])
     assert pusher.push() == "accepted"
     assert aggregator.rows() == {("r1", 0, 1): [1, 2, 3, 4]}
     path, headers, _ = aggregator.requests[0]
@@ -76,11 +76,11 @@ def test_what_was_acknowledged_is_not_sent_again(aggregator, pushers):
 def test_down_then_up_loses_nothing(pushers):
     port = free_port()
     pusher = pushers(f"http://127.0.0.1:{port}", chance=lambda: 1.0)  # the shortest waits
-    pusher.offer([report(rows(1, 2))])
+    pusher.add([report(rows(1, 2))])
     pusher.start()
     wait_until(lambda: outcome(pusher, "unreachable") >= 1)
     assert counts(pusher)["goodput_node_backlog_rows", ()] == 2
-    pusher.offer([report(rows(3, 5), sequence=2)])
+    pusher.add([report(rows(3, 5), sequence=2)])
     server = Aggregator(port)
     try:
         wait_until(lambda: outcome(pusher, "accepted") >= 1)
@@ -92,7 +92,7 @@ def test_down_then_up_loses_nothing(pushers):
 @pytest.mark.parametrize("status", [500, 502, 503])
 def test_server_errors_keep_everything(aggregator, pushers, status):
     pusher = pushers(aggregator.url)
-    pusher.offer([report(rows(1, 2))])
+    pusher.add([report(rows(1, 2))])
     aggregator.answer = lambda *_: (status, b"sorry")
     assert pusher.push() == pusher.push() == "unreachable"
     aggregator.answer = lambda *_: None
@@ -104,12 +104,12 @@ def test_server_errors_keep_everything(aggregator, pushers, status):
 def test_a_wrong_call_keeps_everything(aggregator, pushers, status, caplog):
     """A rotated token or a wrong path must not cost data."""
     pusher = pushers(aggregator.url)
-    pusher.offer([report(rows(1, 2))])
+    pusher.add([report(rows(1, 2))])
     aggregator.answer = lambda *_: (status, b"no token")
     assert pusher.push() == pusher.push() == "rejected"
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith(f"push to {aggregator.url}/api/v1/ingest: HTTP {status}: ") and "no token" in line
-    assert ("a token is needed" in line) == (status in (401, 403))
+    assert ("a token is required" in line) == (status in (401, 403))
     aggregator.answer = lambda *_: None
     assert pusher.push() == "accepted" and aggregator.rows() == {("r1", 0, 1): [1, 2]}
 
@@ -117,7 +117,7 @@ def test_a_wrong_call_keeps_everything(aggregator, pushers, status, caplog):
 @pytest.mark.parametrize("answer", [b"", b"hello", schema.encode(identity()), b"\x93" * 200])
 def test_an_answer_that_is_no_acknowledgement_keeps_everything(aggregator, pushers, answer):
     pusher = pushers(aggregator.url)
-    pusher.offer([report(rows(1, 2))])
+    pusher.add([report(rows(1, 2))])
     aggregator.answer = lambda *_: (200, answer)
     assert pusher.push() == "unreachable"
     aggregator.answer = lambda *_: None
@@ -128,14 +128,14 @@ def test_a_slow_aggregator_delays_neither_offers_nor_scrapes(aggregator, pushers
     release = threading.Event()
     aggregator.answer = lambda *_: release.wait(10) and None
     pusher = pushers(aggregator.url)
-    pusher.offer([report(rows(1, 1))])
+    pusher.add([report(rows(1, 1))])
     pusher.start()
     wait_until(lambda: aggregator.requests)
     began = time.monotonic()
     for number in range(2, 50):
-        pusher.offer([report(rows(number, number), sequence=number)])
+        pusher.add([report(rows(number, number), sequence=number)])
         counts(pusher)
-        pusher.settled(rank_key(identity()))
+        pusher.is_acknowledged(rank_key(identity()))
     assert time.monotonic() - began < 2
     release.set()
     wait_until(lambda: counts(pusher)["goodput_node_backlog_rows", ()] == 0)
@@ -148,7 +148,7 @@ def test_a_timeout_keeps_everything(aggregator, pushers):
     release = threading.Event()
     aggregator.answer = lambda *_: release.wait(10) and None
     pusher = pushers(aggregator.url, timeout_seconds=0.1)
-    pusher.offer([report(rows(1, 1))])
+    pusher.add([report(rows(1, 1))])
     assert pusher.push() == "unreachable"
     release.set()
     assert pusher.push() == "accepted"
@@ -160,7 +160,7 @@ def test_refused_ranks_are_counted_logged_once_and_not_sent_again(aggregator, pu
     foreign = schema.Rejection("other", 9, "lie", "was never sent")
     aggregator.answer = lambda sent, _: (200, schema.encode(schema.Ack(1, [refused, foreign])))
     for number in range(1, 4):
-        pusher.offer([report(rows(number, number), sequence=number, rank=rank) for rank in (0, 1)])
+        pusher.add([report(rows(number, number), sequence=number, rank=rank) for rank in (0, 1)])
         assert pusher.push() == "accepted"
     assert aggregator.rows() == {("r1", 0, 1): [1, 2, 3], ("r1", 1, 1): [1, 2, 3]}
     found = counts(pusher)
@@ -178,20 +178,20 @@ def test_a_report_that_cannot_be_taken_is_halved_until_the_bad_rank_is_dropped(a
         return (status, b"cannot") if any(rank.identity.rank == bad for rank in sent.ranks) else None
 
     aggregator.answer = answer
-    pusher.offer([report(rows(1, 1), rank=rank) for rank in range(8)])
+    pusher.add([report(rows(1, 1), rank=rank) for rank in range(8)])
     pusher.push()
     assert aggregator.rows() == {("r1", rank, 1): [1] for rank in range(8) if rank != bad}
     found = counts(pusher)
     assert found["goodput_node_push_rejections_total", (f"http_{status}",)] == 1
     assert found["goodput_node_backlog_rows", ()] == 0 and outcome(pusher, "rejected") >= 2
-    pusher.offer([report(rows(2, 2), sequence=2, rank=0)])
+    pusher.add([report(rows(2, 2), sequence=2, rank=0)])
     assert pusher.push() == "accepted"
 
 
 def test_a_body_that_is_too_large_is_sent_in_smaller_ones(aggregator, pushers):
     aggregator.answer = lambda _, body: (413, b"too large") if len(body) > 3000 else None
     pusher = pushers(aggregator.url)
-    pusher.offer([report(rows(1, 500), rank=rank) for rank in range(2)])
+    pusher.add([report(rows(1, 500), rank=rank) for rank in range(2)])
     assert pusher.push() == "accepted"
     assert aggregator.rows() == {("r1", rank, 1): list(range(1, 501)) for rank in range(2)}
     assert not any(name == "goodput_node_push_rejections_total" for name, _ in counts(pusher))
@@ -206,7 +206,7 @@ def test_batches_are_far_below_the_bound_of_a_body(aggregator, pushers):
     assert len(schema.encode(text)) <= ROW_BYTES_MAX
     pusher = pushers(aggregator.url)
     steps = [schema.StepRow(number, number, 0, 1, 0, huge, huge) for number in range(1, 4001)]
-    pusher.offer([report(steps, rank=rank, phases=wide) for rank in range(5)])
+    pusher.add([report(steps, rank=rank, phases=wide) for rank in range(5)])
     assert pusher.push() == "accepted"
     assert {rank: len(numbers) for rank, numbers in aggregator.rows().items()} == {
         ("r1", rank, 1): 4000 for rank in range(5)
@@ -218,11 +218,11 @@ def test_batches_are_far_below_the_bound_of_a_body(aggregator, pushers):
 def test_the_token_is_read_anew_for_each_push(aggregator, pushers, tmp_path):
     token = tmp_path / "token"
     pusher = pushers(aggregator.url, credentials=Credentials(str(token)))
-    pusher.offer([report(rows(1, 1))])
+    pusher.add([report(rows(1, 1))])
     assert pusher.push() == "unreachable" and not aggregator.requests  # no token, no call
     for number, text in ((2, "first\n"), (3, "second")):
         token.write_text(text)
-        pusher.offer([report(rows(number, number), sequence=number)])
+        pusher.add([report(rows(number, number), sequence=number)])
         assert pusher.push() == "accepted"
     assert [headers["Authorization"] for _, headers, _ in aggregator.requests] == [
         "Bearer first",
@@ -240,7 +240,7 @@ def test_a_file_that_holds_no_token(tmp_path, content):
 def test_the_last_flush_sends_what_waits(aggregator, pushers):
     pusher = pushers(aggregator.url, interval_seconds=3600.0)
     pusher.start()
-    pusher.offer([report(rows(1, 4))])
+    pusher.add([report(rows(1, 4))])
     pusher.stop(3.0)
     assert aggregator.rows() == {("r1", 0, 1): [1, 2, 3, 4]}
 
@@ -250,7 +250,7 @@ def test_the_last_flush_is_bounded(aggregator, pushers):
     aggregator.answer = lambda *_: release.wait(20) and None
     pusher = pushers(aggregator.url, interval_seconds=3600.0, timeout_seconds=20.0)
     pusher.start()
-    pusher.offer([report(rows(1, 1))])
+    pusher.add([report(rows(1, 1))])
     began = time.monotonic()
     pusher.stop(0.3)
     assert time.monotonic() - began < 3
@@ -270,7 +270,7 @@ def test_waits_grow_to_thirty_seconds_and_are_spread():
 def test_the_thread_survives_what_nobody_foresaw(aggregator, pushers, monkeypatch, caplog):
     caplog.set_level(logging.WARNING)
     pusher = pushers(aggregator.url, chance=lambda: 1.0)
-    pusher.offer([report(rows(1, 1))])
+    pusher.add([report(rows(1, 1))])
     fails = iter([True])
     post = pusher._post
 
@@ -289,7 +289,7 @@ def test_a_rank_that_cannot_be_encoded_is_dropped_alone(aggregator, pushers):
     pusher = pushers(aggregator.url)
     poison = identity(run="poison")
     poison = schema.msgspec.structs.replace(poison, flops_per_step=10**20)
-    pusher.offer([report(rows(1, 3)), schema.msgspec.structs.replace(report(rows(1, 1)), identity=poison)])
+    pusher.add([report(rows(1, 3)), schema.msgspec.structs.replace(report(rows(1, 1)), identity=poison)])
     pusher.push()
     assert aggregator.rows() == {("r1", 0, 1): [1, 2, 3]}
     assert counts(pusher)["goodput_node_backlog_rows", ()] == 0
@@ -308,8 +308,8 @@ def test_while_nothing_waits_every_other_push_is_a_report_without_ranks(aggregat
 
 def test_with_something_to_send_there_is_no_report_without_ranks(aggregator, pushers):
     pusher = pushers(aggregator.url)
-    pusher.offer([report(rows(1, 2))])
-    assert pusher.push(probes=True) == "accepted"
+    pusher.add([report(rows(1, 2))])
+    assert pusher.push(probe=True) == "accepted"
     assert [len(told.ranks) for told in aggregator.reports] == [1]
 
 

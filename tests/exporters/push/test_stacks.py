@@ -61,13 +61,13 @@ def only(stacks: Stacks) -> schema.Stack:
 
 def test_a_stack_waits_until_it_has_arrived(made):
     stacks = made('echo "Process 1: python t.py --token secret"; echo "$@"', unix_ns=lambda: 5)
-    stacks.want([ONE])
+    stacks.request([ONE])
     stack = only(stacks)
     assert stack == schema.Stack(ONE, 5, "Process 1\ndump --pid 4242 --nonblocking")
     assert schema.is_stack(stack)
     assert stacks.pending() == [stack], "until it is settled"
-    stacks.settled([schema.Stack(ONE, 5, "another")])
-    stacks.settled([stack])
+    stacks.acknowledge([schema.Stack(ONE, 5, "another")])
+    stacks.acknowledge([stack])
     assert stacks.pending() == []
     assert outcomes(stacks) == {"taken": 1, "failed": 0, "ignored": 0}
 
@@ -83,29 +83,29 @@ def test_a_stack_waits_until_it_has_arrived(made):
 )  # fmt: skip
 def test_what_goes_wrong_is_the_text(made, script, said):
     stacks = made(script)
-    stacks.want([ONE])
+    stacks.request([ONE])
     assert only(stacks).text == said
 
 
 def test_without_py_spy_the_text_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(stacks_module, "find_py_spy", lambda: None)
     stacks = Stacks(lambda process: True)
-    stacks.want([ONE])
+    stacks.request([ONE])
     assert "not installed on this node" in only(stacks).text
     stacks.stop()
 
 
 def test_a_command_that_cannot_run_is_said(tmp_path):
     stacks = Stacks(lambda process: True, command=str(tmp_path / "nowhere"))
-    stacks.want([ONE])
-    assert only(stacks).text == "py-spy: cannot be run: No such file or directory"
+    stacks.request([ONE])
+    assert only(stacks).text == "py-spy: cannot run: No such file or directory"
     stacks.stop()
 
 
 def test_one_that_does_not_end_is_ended_with_all_it_started(made, tmp_path):
     stacks = made(f"sleep 300 & echo $! > {tmp_path}/child; wait", seconds_max=0.3)
-    stacks.want([ONE])
-    assert only(stacks).text == "py-spy: gave no stack within 0.3 s"
+    stacks.request([ONE])
+    assert only(stacks).text == "py-spy: no stack within 0.3 s"
     child = int((tmp_path / "child").read_text())
     wait_until(lambda: not os.path.exists(f"/proc/{child}") or _is_zombie(child))
     assert outcomes(stacks)["failed"] == 1
@@ -121,8 +121,8 @@ def _is_zombie(pid: int) -> bool:
 def test_nobody_waits_while_it_runs(made):
     stacks = made("sleep 300", seconds_max=600)
     began = time.monotonic()
-    stacks.want([ONE])
-    stacks.want([ONE])
+    stacks.request([ONE])
+    stacks.request([ONE])
     assert stacks.pending() == []
     outcomes(stacks)
     assert time.monotonic() - began < 1
@@ -134,7 +134,7 @@ def test_nobody_waits_while_it_runs(made):
 
 def test_endless_and_unprintable_output_is_cut_and_cleaned(made):
     stacks = made("yes 'frame\033[31m \t é' | head -c 1000000")
-    stacks.want([ONE])
+    stacks.request([ONE])
     stack = only(stacks)
     assert schema.is_stack(stack)
     assert 60_000 < len(stack.text) <= schema.STACK_CHARS_MAX
@@ -164,29 +164,29 @@ def test_a_process_is_looked_into_once_a_minute(made, tmp_path):
     now = [0.0]
     stacks = made(f"echo one >> {tmp_path}/calls", monotonic=lambda: now[0])
     calls = lambda: (tmp_path / "calls").read_text().count("one")  # noqa: E731
-    stacks.want([ONE, ONE])
-    stacks.settled([only(stacks)])
+    stacks.request([ONE, ONE])
+    stacks.acknowledge([only(stacks)])
     now[0] = 59.9
-    stacks.want([ONE])
+    stacks.request([ONE])
     now[0] = 60.1
-    stacks.want([ONE])
-    stacks.settled([only(stacks)])
-    stacks.want([replace(ONE, pid=5)])
+    stacks.request([ONE])
+    stacks.acknowledge([only(stacks)])
+    stacks.request([replace(ONE, pid=5)])
     assert only(stacks).of.pid == 5, "one after the other, so those before have been run"
     assert calls() == 3
 
 
 def test_few_wait_and_few_are_remembered(made, monkeypatch):
     blocked = made("sleep 300")
-    blocked.want([replace(ONE, pid=pid) for pid in range(16)])
+    blocked.request([replace(ONE, pid=pid) for pid in range(16)])
     assert len(blocked._queue) <= stacks_module.QUEUE_MAX
     monkeypatch.setattr(stacks_module, "KNOWN_MAX", 3)
     quick = made("exit 0")
     for pid in range(6):
-        quick.want([replace(ONE, pid=pid)])
+        quick.request([replace(ONE, pid=pid)])
         stack = only(quick)
         assert stack.of.pid == pid
-        quick.settled([stack])
+        quick.acknowledge([stack])
     assert [process.pid for process in quick._begun] == [3, 4, 5]
 
 
@@ -199,17 +199,17 @@ def test_what_is_too_long_is_not_kept_while_it_is_read():
 
 def test_who_is_not_ours_is_ignored_and_counted(made):
     stacks = made("echo never", owns=lambda process: False)
-    stacks.want([ONE] * 3)
+    stacks.request([ONE] * 3)
     assert outcomes(stacks) == {"taken": 0, "failed": 0, "ignored": 3}
     assert stacks._thread is None and stacks.pending() == []
-    stacks.want([ONE] * 1000)
+    stacks.request([ONE] * 1000)
     assert outcomes(stacks)["ignored"] == 3 + schema.STACK_REQUESTS_MAX
 
 
 def test_a_process_that_ended_while_it_waited_is_left_alone(made):
     answers = iter([True, False])
     stacks = made("echo never", owns=lambda process: next(answers))
-    stacks.want([ONE])
+    stacks.request([ONE])
     assert only(stacks).text == "py-spy: the process has ended"
 
 
@@ -272,7 +272,7 @@ def test_the_real_py_spy_says_where_a_stuck_process_is(stuck):
     if find_py_spy() is None:
         pytest.skip("py-spy is not installed (the extra `stacks`)")
     stacks = Stacks(lambda process: True)
-    stacks.want([replace(ONE, pid=stuck.pid), replace(ONE, pid=2**22 + 5)])
+    stacks.request([replace(ONE, pid=stuck.pid), replace(ONE, pid=2**22 + 5)])
     wait_until(lambda: len(stacks.pending()) == 2, seconds=30)
     real, nobody = stacks.pending()
     assert real.text.startswith(f"Process {stuck.pid}\n"), real.text
@@ -302,7 +302,7 @@ def test_the_real_py_spy_without_the_right_to_trace_says_so(stuck, open_folder):
     )
     call.chmod(0o755)
     stacks = Stacks(lambda process: True, command=str(call))
-    stacks.want([replace(ONE, pid=stuck.pid)])
+    stacks.request([replace(ONE, pid=stuck.pid)])
     wait_until(stacks.pending, seconds=30)
     assert "ermission" in stacks.pending()[0].text
     stacks.stop()

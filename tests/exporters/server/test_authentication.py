@@ -18,8 +18,9 @@ from goodput.access.token_cache import TokenCache
 from goodput.access.tokens import make
 from goodput.metrics import Families
 from goodput_exporters.check import FAILED, OK, _aggregator
+from goodput_exporters.push.client import printable
 from goodput_exporters.push.credentials import Credentials, Unreachable
-from goodput_exporters.push.pusher import Pusher, printable
+from goodput_exporters.push.pusher import Pusher
 from goodput_exporters.server.authentication import NodeAuthenticator
 from goodput_exporters.server.server import Server
 
@@ -130,7 +131,7 @@ def test_what_went_wrong_has_a_word(tmp_path):
         (f"https://127.0.0.1:{port}", Credentials(ca_file=str(tmp_path / "token")), "tls"),
     ):
         pusher = Pusher(url, "n0", credentials=credentials, timeout_seconds=0.3)
-        assert pusher.push(probes=True) == "unreachable"
+        assert pusher.push(probe=True) == "unreachable"
         families = Families("node")
         pusher.collect(families)
         found = {
@@ -146,7 +147,7 @@ def test_a_token_in_the_clear_is_told_of_once(tmp_path, caplog):
     for url in ("https://head:9471", "http://127.0.0.1:9471", "http://localhost:9471", "http://head:9471"):
         Pusher(url, "n0", credentials=Credentials(str(tmp_path / "token"))).stop(0.0)
     (record,) = caplog.records
-    assert "in the clear to http://head:9471" in record.getMessage() and "secret" not in record.getMessage()
+    assert "in clear text to http://head:9471" in record.getMessage() and "secret" not in record.getMessage()
 
 
 def test_what_an_aggregator_says_obeys_no_terminal():
@@ -189,18 +190,22 @@ def test_why_no_answer_came_is_said_so_that_it_can_be_mended(secured, caplog):
     aggregator, authority, other = secured
     tls, plain = f"https://127.0.0.1:{aggregator.port}", Aggregator()
     for url, ca_file, words in (
-        (f"http://127.0.0.1:{aggregator.port}", None, "it speaks TLS, so its address begins with https://"),
+        (
+            f"http://127.0.0.1:{aggregator.port}",
+            None,
+            "the server uses TLS; the address must begin with https://",
+        ),
         (plain.url.replace("http", "https"), authority, "begin with http://?"),
-        (tls, other, f"none of the authorities in --ca-file {other}"),
-        (tls, None, "name a file with its own by --ca-file"),
-        (tls.replace("127.0.0.1", "127.0.0.2"), authority, "it is for localhost, 127.0.0.1"),
+        (tls, other, f"not signed by an authority in --ca-file {other}"),
+        (tls, None, "pass its authority with --ca-file"),
+        (tls.replace("127.0.0.1", "127.0.0.2"), authority, "it is valid for localhost, 127.0.0.1"),
     ):
         credentials = Credentials(ca_file=ca_file)
         found = _aggregator(url, "n0", credentials)
         assert found.status == FAILED and found.detail.startswith(url) and words in found.detail, found
         caplog.clear()
         pusher = Pusher(url, "n0", credentials=credentials, timeout_seconds=3.0)
-        assert pusher.push(probes=True) == pusher.push(probes=True) == "unreachable"
+        assert pusher.push(probe=True) == pusher.push(probe=True) == "unreachable"
         # A server that speaks TLS may end a plain connection in two ways.
         lines = [record.getMessage() for record in caplog.records]
         assert 1 <= len(set(lines)) == len(lines) <= 2 and all(words in line for line in lines), lines
@@ -215,7 +220,7 @@ def test_an_answer_without_words_has_those_of_its_status_and_an_address_elsewher
         (
             301,
             {"Location": "https://head:9471/api/v1/ingest?token=x"},
-            "it is elsewhere: name https://head:9471 as",
+            "redirected: use https://head:9471 as",
         ),
         (301, {}, "Moved Permanently"),
         (502, {}, "Bad Gateway"),
@@ -230,7 +235,7 @@ def test_an_answer_without_words_has_those_of_its_status_and_an_address_elsewher
         )
         caplog.clear()
         pusher = Pusher(aggregator.url, "n0")
-        pusher.push(probes=True)
+        pusher.push(probe=True)
         assert f"HTTP {status}: {words}" in caplog.text and "token=" not in caplog.text
         pusher.stop(0.0)
     aggregator.close()
@@ -240,9 +245,9 @@ def test_a_check_tells_of_a_token_in_the_clear(tmp_path, monkeypatch):
     (tmp_path / "token").write_text("secret")
     aggregator = Aggregator()
     held = Credentials(str(tmp_path / "token"))
-    assert _aggregator(aggregator.url, "n0", held).detail.endswith("takes this node's reports")
-    monkeypatch.setattr("goodput_exporters.push.pusher.is_loopback", lambda host: False)
+    assert _aggregator(aggregator.url, "n0", held).detail.endswith("accepts this node's reports")
+    monkeypatch.setattr("goodput_exporters.push.client.is_loopback", lambda host: False)
     found = _aggregator(aggregator.url, "n0", held)
-    assert found.status == OK and "the token goes in the clear: use https" in found.detail
+    assert found.status == OK and "the token is sent in clear text: use https" in found.detail
     assert "clear" not in _aggregator(aggregator.url, "n0", Credentials()).detail
     aggregator.close()

@@ -1,0 +1,165 @@
+"""HTTP client for the aggregator: POST with credentials, bounded answers, and errors that say what to do.
+
+An answer is read up to ANSWER_BYTES_MAX and never decompressed, whatever it claims.
+
+    with AggregatorClient("https://head:9471", credentials) as client: answer = client.post("/api/v1/ingest", body)
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import httpx
+
+from goodput.access.listening import is_loopback
+from goodput_exporters.push.credentials import NONE_NEEDED, Credentials, Unreachable
+
+ANSWER_BYTES_MAX = 4 << 20
+NAMES_MAX, PROBE_SECONDS_MAX = 8, 2.0
+
+
+class Answer(NamedTuple):
+    """`text` is the body, or what else says why, as one printable line."""
+
+    status: int
+    body: bytes
+    text: str
+
+
+class AggregatorClient:
+    """`token_is_exposed` is true if the token would leave this machine without TLS."""
+
+    def __init__(self, url: str, credentials: Credentials = NONE_NEEDED):
+        self.url, self._credentials = url.rstrip("/"), credentials
+        is_remote = url.startswith("http:") and not is_loopback(urlsplit(url).hostname or "")
+        self.token_is_exposed = bool(credentials.token_file) and is_remote
+        self._client: httpx.Client | None = None
+        self._mark: tuple | None = None  # of the certificate files the client was made with
+
+    def __enter__(self) -> AggregatorClient:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    def post(self, path: str, body: bytes, content_type: str, seconds: float) -> Answer:
+        """Raises Unreachable if no usable answer arrives in time; see `explain`."""
+        deadline_ns = time.monotonic_ns() + int(seconds * 1e9)
+        headers = {"Content-Type": content_type, "Accept-Encoding": "identity", **self._credentials.headers()}
+        request = {"content": body, "headers": headers, "timeout": seconds}
+        try:
+            with self._connected().stream("POST", self.url + path, **request) as response:
+                content = _read(response, deadline_ns)
+        except (httpx.HTTPError, OSError) as error:
+            raise Unreachable(str(error) or type(error).__name__, _reason_of(error)) from error
+        text = content
+        if location := response.headers.get("location"):
+            address = location.partition("?")[0].removesuffix(path)
+            text = f"redirected: use {address} as the aggregator's address".encode()
+        return Answer(response.status_code, content, printable(text) or response.reason_phrase)
+
+    def explain(self, error: Unreachable) -> str:
+        """Why there was no usable answer and, if it can be determined, what to do. May connect once more."""
+        text, cause = str(error), error.__cause__
+        if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text or "HTTP_REQUEST" in text:
+            text += ": the server does not use TLS; should the address begin with http://?"
+        elif isinstance(cause, httpx.RemoteProtocolError | httpx.ReadError) and self._needs_tls():
+            text += ": the server uses TLS; the address must begin with https://"
+        elif "certificate is not valid for" in text:
+            names = self._certificate_names()
+            text += f": it is valid for {names}" if names else ""
+        elif "CERTIFICATE_VERIFY_FAILED" in text and ("issuer" in text or "self" in text):
+            ca_file = self._credentials.ca_file
+            where = (
+                f"signed by an authority in --ca-file {ca_file}" if ca_file else "signed by a known authority"
+            )
+            text += f": its certificate is not {where}" + (
+                "" if ca_file else "; pass its authority with --ca-file"
+            )
+        return printable(text)
+
+    def _connected(self) -> httpx.Client:
+        """The client, replaced when the certificate files have changed. Raises Unreachable."""
+        mark = self._credentials.mark()
+        if self._client is None or mark != self._mark:
+            # Without TLS, loading the certificate store would only cost 5 MiB.
+            verify = self._credentials.context() if self.url.startswith("https:") else False
+            self.close()
+            self._client, self._mark = httpx.Client(verify=verify), mark
+        return self._client
+
+    def _needs_tls(self) -> bool:
+        return self.url.startswith("http:") and _peer_certificate(self.url, _unverified()) is not None
+
+    def _certificate_names(self) -> str:
+        """The names on the aggregator's certificate, if a trusted authority signed it; else ''."""
+        try:
+            context = self._credentials.context()
+        except Unreachable:
+            return ""
+        context.check_hostname = False
+        certificate = _peer_certificate(self.url, context) or {}
+        names = [name for _, name in certificate.get("subjectAltName", ())]
+        return ", ".join(names[:NAMES_MAX]) + (" …" if len(names) > NAMES_MAX else "")
+
+
+def printable(text: bytes | str) -> str:
+    """Text from another machine as one line without terminal control sequences."""
+    text = text if isinstance(text, str) else text.decode("utf-8", "replace")
+    return "".join(letter if letter.isprintable() else " " for letter in text.strip())
+
+
+def _read(response: httpx.Response, deadline_ns: int) -> bytes:
+    """The raw body. Raises Unreachable if it is compressed, too long or too slow."""
+    if "content-encoding" in response.headers:
+        raise Unreachable("the answer is compressed (Content-Encoding), which was not requested")
+    content = bytearray()
+    for chunk in response.iter_raw():
+        content += chunk
+        if len(content) > ANSWER_BYTES_MAX or time.monotonic_ns() > deadline_ns:
+            raise Unreachable(f"answer too long or too slow after {len(content)} bytes")
+    return bytes(content)
+
+
+def _reason_of(error: Exception) -> str:
+    if isinstance(error, httpx.TimeoutException):
+        return "timeout"
+    if isinstance(error, httpx.TransportError | OSError):
+        return "tls" if _is_tls_error(error) else "connect"
+    return "answer"
+
+
+def _is_tls_error(error: BaseException | None) -> bool:
+    """httpx reports TLS errors only in the text or the exception's cause."""
+    while error is not None:
+        if isinstance(error, ssl.SSLError) or "SSL" in str(error) or "TLS" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _peer_certificate(url: str, context: ssl.SSLContext) -> dict | None:
+    """The certificate served at this address, without fields if it is not verified. None if no TLS is spoken."""
+    parts = urlsplit(url)
+    address = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        plain = socket.create_connection(address, PROBE_SECONDS_MAX)
+        with plain, context.wrap_socket(plain, server_hostname=parts.hostname) as connection:
+            return connection.getpeercert() or {}
+    except (OSError, ValueError):
+        return None
+
+
+def _unverified() -> ssl.SSLContext:
+    """For a handshake that sends nothing."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
