@@ -1,24 +1,32 @@
-# Everything lives in .venv; nothing is installed outside it but the Debian packages of `make test`.
+# `make help` lists the targets. Everything is installed into .venv, but for the Debian packages of `make test`.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RENDER := dashboards/render
 TORCH := torch==2.13.0
-# With ARGS one of the two parts may have nothing to do, which pytest ends with 5.
-NONE_IS_WELL = $(if $(ARGS),|| [ $$? -eq 5 ])
+# With ARGS, one of the two parts may select no test, for which pytest exits with 5.
+ALLOW_NO_TESTS = $(if $(ARGS),|| [ $$? -eq 5 ])
 
-.PHONY: demo test lint audit bench replay-alerts dashboards kubernetes picture pictures clean servers
+.PHONY: help demo test fuzz lint audit bench replay-alerts dashboards kubernetes picture pictures clean servers
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 demo: $(VENV)/.demo  ## train a small model here and account for every second of it
 	@$(BIN)/goodput demo $(ARGS)
 
 test: $(VENV)/.test servers  ## all tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not alone" $(ARGS) $(NONE_IS_WELL)
-	$(BIN)/python -m pytest -m alone $(ARGS) $(NONE_IS_WELL)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not alone" $(ARGS) $(ALLOW_NO_TESTS)
+	$(BIN)/python -m pytest -m alone $(ARGS) $(ALLOW_NO_TESTS)
 
-lint: $(VENV)/.test
+fuzz: $(VENV)/.test  ## property tests with examples that are new each time, for MINUTES (10)
+	@end=$$(( $$(date +%s) + 60 * $(or $(MINUTES),10) )); while [ $$(date +%s) -lt $$end ]; do \
+	    GOODPUT_TEST_PROFILE=fuzz $(BIN)/python -m pytest -n 2 -m hypothesis $(ARGS) || exit 1; done
+
+lint: $(VENV)/.test  ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
 
 # What is run in production, resolved anew as `pip install` would today. With --strict what could not be asked fails it.
 AUDITED := .[server,postgresql,stacks,hdr]
