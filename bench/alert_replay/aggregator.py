@@ -15,7 +15,7 @@ from goodput import causes
 from goodput.account import straggler
 from goodput.aggregator.accounts import live
 from goodput.aggregator.accounts.accounts import Accounts
-from goodput.aggregator.accounts.health_costs import HealthView
+from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.api import exposition
 from goodput.aggregator.api.exposition import EVERYTHING, Exposition
 from goodput.aggregator.http.authentication import RequestAuthenticator
@@ -101,7 +101,7 @@ class Aggregator:
         self.accounts = _Accounts(self.store, self._clock_ns, **given)
         self.health, self.authenticator = HealthLog(), RequestAuthenticator()
         self.ingest = Ingest(self.store, None, self._clock_ns, self.accounts.hangs, self.health)
-        view = HealthView(self.health, self.accounts)
+        view = HealthCosts(self.health, self.accounts)
         self.exposition = Exposition(
             self.accounts, self.ingest, view, self.authenticator, clock_ns=self._clock_ns
         )
@@ -128,7 +128,7 @@ class Aggregator:
         return True
 
     def take_event(self, node: str, event: schema.Health) -> None:
-        self.health.take(node, event)
+        self.health.add(node, event)
 
     def scrape(self, wanted: Container[str] = CATALOGUE) -> dict[Key, float]:
         """Every series of these names that it exposes now."""

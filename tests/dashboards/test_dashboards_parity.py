@@ -19,7 +19,7 @@ from support.servers.servers import require
 from goodput.account import compute
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts.accounts import Accounts
-from goodput.aggregator.accounts.health_costs import HealthView
+from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.api.exposition import Exposition
 from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.ingest import Ingest
@@ -49,7 +49,7 @@ class Simulation:
         self._exposition = Exposition(
             accounts,
             Ingest(self.store, None, health=health),
-            HealthView(health, accounts),
+            HealthCosts(health, accounts),
             None,
             clock_ns=lambda: ns(self.now),
         )

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from goodput.account import figures
 from goodput.account.account import FACTORS, Account, RankAccount
+from goodput.account.document_types import AccountDocument, Cause, Rank, Restart, Straggler, Total
 from goodput.account.states import INDEX, STATES
 
 
-def document(account: Account, causes: list[dict] | None = None) -> dict:
+def document(account: Account, causes: list[Cause] | None = None) -> AccountDocument:
     """The account as a JSON-ready dictionary."""
     gpu_ns = account.gpu_ns()
     dollars, joules = figures.money(account), figures.energy(account)
@@ -64,7 +65,7 @@ def _coverage(account: Account, gpu_ns: list[int]) -> float | None:
     return 1 - gpu_ns[INDEX["unobserved"]] / wall if wall else None
 
 
-def _basis(account: Account, joules: dict | None) -> dict[str, str]:
+def _basis(account: Account, joules: Total | None) -> dict[str, str]:
     """What is measured, what is estimated from what was measured or told, and what is unknown."""
     known = {factor: account.ratio(factor) is not None for factor in FACTORS}
     return {
@@ -82,7 +83,7 @@ def _is_launch_known(account: Account) -> bool:
     return any(rank.sampled for rank in account.ranks) or account.gpu_ns()[INDEX["launch"]] > 0
 
 
-def _restart(restart, price: float | None) -> dict:
+def _restart(restart, price: float | None) -> Restart:
     gpu_ns = restart.gpu_ns()
     return {
         "attempt": restart.attempt,
@@ -98,7 +99,7 @@ def _restart(restart, price: float | None) -> dict:
     }
 
 
-def _straggler(account: Account) -> dict:
+def _straggler(account: Account) -> Straggler:
     hosts = {rank.rank: rank.host for rank in account.ranks}
     culprit = account.straggler.culprit()
     return {
@@ -120,7 +121,7 @@ def _straggler(account: Account) -> dict:
     }
 
 
-def _rank(rank: RankAccount) -> dict:
+def _rank(rank: RankAccount) -> Rank:
     return {
         "rank": rank.rank,
         "host": rank.host,

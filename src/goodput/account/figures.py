@@ -8,6 +8,7 @@ from __future__ import annotations
 from math import sqrt
 
 from goodput.account.account import Account
+from goodput.account.document_types import Checkpoints, PerUnit, Pipeline, Throughput, Total
 from goodput.account.flops import too_high
 from goodput.account.states import INDEX, STATES
 
@@ -20,7 +21,7 @@ INTERVAL_SOURCE = (
 )
 
 
-def checkpoints(account: Account) -> dict:
+def checkpoints(account: Account) -> Checkpoints:
     """What saving costs, and how often it would have been best to save, given the failures seen.
 
     Save time is that of the rank that spends most in it, per committed checkpoint: the others wait. The interval is
@@ -46,7 +47,7 @@ def checkpoints(account: Account) -> dict:
     }
 
 
-def throughput(account: Account) -> dict:
+def throughput(account: Account) -> Throughput:
     """Kept samples (or tokens) per second of wall time, against an ideal: the user's, or the best the run has shown.
 
     The best shown is, per rank, the fastest stretch of pace.PACE_STEPS steps, and never less than what the rank has
@@ -84,7 +85,7 @@ def _ideal(account: Account, name: str, shown: bool = False) -> float | None:
     return sum(max(rate * rank.wall_ns / 1e9, rank.kept_samples * shown) for rate, rank in pairs)
 
 
-def pipeline(account: Account) -> dict | None:
+def pipeline(account: Account) -> Pipeline | None:
     """The pipeline's bubble: what waiting for other stages took of kept steps, and what cannot be avoided.
 
     For p stages and m microbatches (p - 1) / (m + p - 1) of a step is idle at best (Huang et al., "GPipe", 2019;
@@ -109,12 +110,12 @@ def pipeline(account: Account) -> dict | None:
     }
 
 
-def money(account: Account) -> dict | None:
+def money(account: Account) -> Total | None:
     """Dollars by state, None without a price. A rank that did not say its price has the others' mean."""
     return _weighed(account, "gpu_hour_cost", 3.6e12)
 
 
-def energy(account: Account) -> dict | None:
+def energy(account: Account) -> Total | None:
     """Joules by state. None where no energy was measured and no power was told.
 
     What was measured of a rank's processes is split over the states of their time in proportion; together it is what
@@ -129,7 +130,7 @@ def energy_basis(account: Account) -> str:
     return "estimated" if _energy(account)[1] else "measured"
 
 
-def _energy(account: Account) -> tuple[dict | None, bool]:
+def _energy(account: Account) -> tuple[Total | None, bool]:
     """As `energy` has it, and whether some of it is estimated."""
     if not any(rank.energy_mj for rank in account.ranks):
         return _weighed(account, "gpu_power_watts", 1e9), True
@@ -157,7 +158,7 @@ def _energy(account: Account) -> tuple[dict | None, bool]:
     return {"total": known, "states": dict(zip(STATES, totals, strict=True))}, estimated
 
 
-def _weighed(account: Account, name: str, per_ns: float) -> dict | None:
+def _weighed(account: Account, name: str, per_ns: float) -> Total | None:
     said = [getattr(rank, name) for rank in account.ranks if getattr(rank, name) is not None]
     if not said:
         return None
@@ -169,7 +170,7 @@ def _weighed(account: Account, name: str, per_ns: float) -> dict | None:
     return {"total": sum(totals), "states": dict(zip(STATES, totals, strict=True))}
 
 
-def per_unit(account: Account, total: float | None) -> dict | None:
+def per_unit(account: Account, total: float | None) -> PerUnit | None:
     """Goodput per dollar or per joule: what was useful, for each of `total`; None without it."""
     if not total:
         return None

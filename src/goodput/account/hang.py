@@ -25,6 +25,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from goodput.account import document_types
 from goodput.account.states import PLANNED
 
 STALE_NS = 30 * 10**9
@@ -66,8 +67,15 @@ class Suspect(NamedTuple):
     kind: str
     ended: str
 
-    def document(self) -> dict:
-        return {name: value for name, value in self._asdict().items() if name not in ("attempt", "ended")}
+    def document(self) -> document_types.Suspect:
+        return {
+            "rank": self.rank,
+            "host": self.host,
+            "phase": self.phase,
+            "seconds": self.seconds,
+            "step": self.step,
+            "kind": self.kind,
+        }
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,7 @@ class Hang:
     suspects: tuple[Suspect, ...]
     victims: int
 
-    def document(self) -> dict:
+    def document(self) -> document_types.HangVerdict:
         """The hang as a JSON-ready dictionary; without a culprit its fields are None."""
         who = self.culprit
         return {

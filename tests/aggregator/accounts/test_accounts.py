@@ -46,6 +46,6 @@ def test_a_finished_run_is_computed_once_until_something_comes(store, accounts):
 
 
 def test_nobodys_run_is_a_key_error(accounts):
-    for call in (accounts.account, accounts.document, accounts.summary):
+    for call in (accounts.account, accounts.document):
         with pytest.raises(KeyError):
             call("r1")

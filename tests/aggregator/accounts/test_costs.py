@@ -12,7 +12,7 @@ from goodput import causes
 from goodput.access.tokens import EVERYTHING, Access
 from goodput.aggregator.accounts import run_summaries as summaries_module
 from goodput.aggregator.accounts.accounts import Accounts
-from goodput.aggregator.accounts.health_costs import HealthView
+from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.run_summaries import RunSummaries
 from goodput.aggregator.api import exposition as exposition_module
 from goodput.aggregator.api.exposition import Exposition
@@ -53,7 +53,7 @@ def exposition(accounts):
     return Exposition(
         accounts,
         Ingest(accounts.store, None, health=health),
-        HealthView(health, accounts),
+        HealthCosts(health, accounts),
         RequestAuthenticator(),
     )
 
@@ -76,15 +76,15 @@ def meanwhile(coming) -> tuple[object, int]:
 
 def test_a_page_makes_the_rows_that_it_shows_and_no_others(accounts):
     page = asyncio.run(RunSummaries(accounts).page(3, 2))
-    assert [row["run"] for row in page["runs"]] == ["r17", "r16", "r15"]
-    assert (page["total"], page["truncated"]) == (RUNS, True)
+    assert [row.run for row in page.runs] == ["r17", "r16", "r15"]
+    assert (page.total, page.truncated) == (RUNS, True)
     assert accounts.asked.keys() == {"r17", "r16", "r15"}
 
 
 def test_others_are_served_between_the_rows(accounts, monkeypatch):
     monkeypatch.setattr(summaries_module, "AT_A_TIME_SECONDS", 0.0)
     page, turns = meanwhile(RunSummaries(accounts).page(RUNS))
-    assert len(page["runs"]) == RUNS and turns >= RUNS
+    assert len(page.runs) == RUNS and turns >= RUNS
 
 
 # ---- The series
@@ -140,7 +140,7 @@ def test_a_text_that_costs_much_serves_for_a_second(exposition, monkeypatch):
     assert asyncio.run(scrape(RUNS + 1)) == (False, False)
     now += 10
     asyncio.run(exposition.text(EVERYTHING))
-    assert not exposition._made and not exposition._flights.tasks, "nothing is kept for longer"
+    assert not exposition._cached and not exposition._flights.tasks, "nothing is kept for longer"
 
 
 def test_others_are_served_between_the_runs(exposition, monkeypatch):
@@ -157,21 +157,21 @@ def test_causes_are_looked_for_once():
 
 
 def test_of_what_is_refused_a_short_name_is_kept(caplog, monkeypatch):
-    monkeypatch.setattr(ingest_module, "NAMED_PER_HOUR_MAX", 3)
+    monkeypatch.setattr(ingest_module, "LOGGED_PER_HOUR_MAX", 3)
     ingest, now = Ingest(Store(), None), 0.0
     monkeypatch.setattr(ingest_module.time, "monotonic", lambda: now)
-    ingest._named_since = now
+    ingest._logged_since = now
     nothing = Access("one", ("ingest",), ("other/*",))
 
     def refuse(letter: str) -> None:
         report = rank_report(Process().steps(1, forward=1), letter * 10_000)
-        ack = asyncio.run(ingest.take(schema.encode(node_report(report)), nothing))
+        ack = asyncio.run(ingest.accept(schema.encode(node_report(report)), nothing))
         assert [(one.reason, one.run) for one in ack.rejected] == [("scope", letter * 128)]
 
     for letter in "abcdeab":
         refuse(letter)
-    assert len(caplog.records) == len(ingest._named) == 3
-    assert all(len(run) == 128 for run, *_ in ingest._named)
+    assert len(caplog.records) == len(ingest._logged) == 3
+    assert all(len(run) == 128 for run, *_ in ingest._logged)
     now = 3599.0
     refuse("e")
     assert len(caplog.records) == 3

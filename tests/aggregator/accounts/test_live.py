@@ -154,7 +154,7 @@ def test_after_a_restart_rows_that_were_let_go_are_folded_anew_from_the_ledger(l
     async def push(*processes):
         for one in processes:
             report = rank_report(one, rows=one.rows[-40:], events=one.events)
-            await ingest.take(body_of(report))
+            await ingest.accept(body_of(report))
             whole.merge(report, NOW)
 
     async def story():

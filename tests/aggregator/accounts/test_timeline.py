@@ -7,19 +7,22 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
+import msgspec
 import pytest
 from aggregator.accounts.test_history import filled
 from support.account.account_history import Process
 from support.aggregator.ledgers import aggregator, take
 from support.aggregator.reports import body_of, rank_report, story
 from support.aggregator.serve_process import serving
+from support.aggregator.shapes import assert_shape
 
 from goodput.account import compute
 from goodput.account.states import INDEX, STATES
-from goodput.aggregator.accounts import timeline, timeline_cache
+from goodput.aggregator.accounts import result_cache, timeline
 from goodput.aggregator.accounts.history import History, Job, without_rows
+from goodput.aggregator.accounts.run_summaries import RunPage
 from goodput.aggregator.accounts.timeline import Grid, Sheet, merged
-from goodput.aggregator.api import models_runs
+from goodput.aggregator.accounts.timeline_cache import Timeline
 from goodput.aggregator.api.app import create_app
 
 
@@ -130,7 +133,7 @@ def lock_step(ledger, ranks: int, steps: int, slow: int):
 def test_the_slow_rank_stands_out_when_it_became_slow(ledger):
     ingest, now_ns = lock_step(ledger, ranks=4, steps=40, slow=2)
     job, whole = job_of(ingest, ledger, now_ns, points=10)
-    found = timeline.document(timeline.timeline_of(ledger, job), [2, 0, 1, 3])
+    found = msgspec.to_builtins(timeline.data(timeline.timeline_of(ledger, job), [2, 0, 1, 3]))
     (row,) = [one["own_seconds"] for one in found["heat"]["ranks"] if one["rank"] == 2]
     others = [one["own_seconds"] for one in found["heat"]["ranks"] if one["rank"] != 2]
     assert row[:3] == pytest.approx([0.625] * 3) and row[-4:] == pytest.approx([1.125] * 4)
@@ -161,7 +164,7 @@ def test_a_run_too_big_to_read_is_sampled_and_still_closes(ledger, monkeypatch, 
     sums = [sum(values) / 1e9 for values in zip(*read.cells, strict=True)]
     for state in ("productive", "loader", "straggler"):
         assert sums[INDEX[state]] == pytest.approx(whole.gpu_ns()[INDEX[state]] / 1e9, rel=0.05), state
-    found = timeline.document(read, [7])
+    found = msgspec.to_builtins(timeline.data(read, [7]))
     assert found["sampled"] == {"ranks": 17, "of": 40, "all_steps": all_steps}
     if all_steps:
         row = next(one for one in found["heat"]["ranks"] if one["rank"] == 7)
@@ -170,7 +173,7 @@ def test_a_run_too_big_to_read_is_sampled_and_still_closes(ledger, monkeypatch, 
 
 def test_an_answer_has_a_bound_whatever_the_ranks():
     own = {rank: timeline.Own([rank * 10**6] * 60, [1] * 60) for rank in range(1000)}
-    found = timeline.heat(own, list(range(999, -1, -1)), 0.0, 60.0)
+    found = msgspec.to_builtins(timeline.heat(own, list(range(999, -1, -1)), 0.0, 60.0))
     assert [one["rank"] for one in found["ranks"]] == list(range(999, 935, -1))
     assert found["others"]["ranks"] == 936 and found["others"]["p100"][0] == pytest.approx(0.935)
     assert found["median"][0] == pytest.approx(0.4995)
@@ -192,7 +195,7 @@ def client(tmp_path_factory):
 def test_a_timeline_over_http_closes_and_has_its_marks(client):
     run = client.get("/api/v1/runs/r1").json()
     found = client.get("/api/v1/runs/r1/timeline?points=20").json()
-    models_runs.Timeline.model_validate(found)
+    assert_shape(found, Timeline)
     assert (found["start"], found["end"], found["sampled"]) == (run["start"], run["end"], None)
     assert len(found["buckets"]) == 20
     for bucket in found["buckets"]:
@@ -227,7 +230,7 @@ def test_what_is_asked_for_is_bounded(client, query, status):
 def test_a_run_that_is_not_there_or_has_no_time(client):
     assert client.get("/api/v1/runs/nobody/timeline").status_code == 404
     found = client.get("/api/v1/runs/empty/timeline").json()
-    models_runs.Timeline.model_validate(found)
+    assert_shape(found, Timeline)
     assert found["heat"] is None
 
 
@@ -242,7 +245,7 @@ def made(monkeypatch):
         return (await real(self, job, owner))[0], 0.0
 
     monkeypatch.setattr(History, "timeline", timeline)
-    monkeypatch.setattr(timeline_cache, "AGE_SECONDS", 0.0)
+    monkeypatch.setattr(result_cache, "AGE_SECONDS", 0.0)
     return asked
 
 
@@ -261,7 +264,7 @@ def test_those_who_ask_at_the_same_time_wait_for_the_same_one(client, made):
 def test_runs_come_by_the_page_and_say_how_many_there_are(client):
     def names(query):
         found = client.get(f"/api/v1/runs{query}").json()
-        models_runs.Runs.model_validate(found)
+        assert_shape(found, RunPage)
         return [row["run"] for row in found["runs"]], found["total"], found["truncated"]
 
     assert names("") == (["empty", "Team/Two", "r1"], 3, False)

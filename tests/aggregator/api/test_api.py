@@ -14,10 +14,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.account.account_history import Process, ns
 from support.aggregator.reports import body_of, node_report, rank_report, story
 from support.aggregator.serve_process import serving
+from support.aggregator.shapes import assert_shape
 
 from goodput.account import compute, document
+from goodput.account.document_types import AccountDocument
 from goodput.account.states import STATES
-from goodput.aggregator.api import models, models_runs
+from goodput.aggregator.accounts.accounts import RunDocument
+from goodput.aggregator.accounts.run_summaries import RunPage
 from goodput.aggregator.api.app import create_app
 from goodput.aggregator.api.exposition import KEPT_SECONDS
 from goodput.aggregator.ingest.store import Store
@@ -67,7 +70,7 @@ def now() -> float:
 def test_the_document_is_the_account_of_the_same_reports(client):
     tell(client)
     found = client.get("/api/v1/runs/r1").json()
-    models.Run.model_validate(found)
+    assert_shape(found, RunDocument)
     store = Store()
     for ranks in story():
         for report in ranks:
@@ -90,7 +93,7 @@ def test_what_the_ranks_are_doing_now(client):
     dead = Process(1, 2, start, world_size=3).steps(2, forward=1).killed(after=1)
     push(client, rank_report(busy), rank_report(dead))
     found = client.get("/api/v1/runs/r1").json()
-    models.Run.model_validate(found)
+    assert_shape(found, RunDocument)
     assert found["status"] == "running" and found["world_size"] == 3
     one, two = found["live"]
     age = one.pop("report_age_seconds")
@@ -114,7 +117,7 @@ def test_the_list_of_runs_is_newest_first(client):
     push(client, rank_report(Process(0, 1, now() - 5).steps(3, forward=1), run="running"))
     tell(client, "new", start=5000)
     found = client.get("/api/v1/runs").json()
-    models_runs.Runs.model_validate(found)
+    assert_shape(found, RunPage)
     assert [(row["run"], row["status"]) for row in found["runs"]] == [
         ("running", "running"),
         ("new", "finished"),
@@ -166,9 +169,10 @@ def test_the_schema_lists_what_a_person_calls(client):
     assert set(found["paths"]) >= {"/api/v1/runs", "/api/v1/runs/{run}"}
     answers = found["paths"]["/api/v1/runs/{run}"]["get"]["responses"]
     assert (
-        answers["200"]["content"]["application/json"]["schema"]["$ref"].endswith("/Run") and "404" in answers
+        answers["200"]["content"]["application/json"]["schema"]["$ref"].endswith("/RunDocument")
+        and "404" in answers
     )
-    properties = found["components"]["schemas"]["Run"]["properties"]
+    properties = found["components"]["schemas"]["RunDocument"]["properties"]
     tell(client)
     assert set(client.get("/api/v1/runs/r1").json()) == set(properties)
 
@@ -375,12 +379,12 @@ def test_what_samples_of_gpus_say_is_in_the_account_of_a_window_too_and_after_a_
     with serving(create_app(f"sqlite:///{tmp_path}/ledger.db")) as again:
         for asked in (client, again):
             run = asked.get("/api/v1/runs/r1").json()
-            models.Run.model_validate(run)
+            assert_shape(run, RunDocument)
             assert (run["states"]["productive"], run["states"]["launch"]) == (9, 3)
             assert (run["basis"]["launch"], run["basis"]["energy"]) == ("estimated", "measured")
             assert run["energy"]["total"] == 9000
             window = asked.get(f"/api/v1/runs/r1/account?start={start + 2}&end={start + 10}").json()
-            models.Account.model_validate(window)
+            assert_shape(window, AccountDocument)
             assert (window["states"]["productive"], window["states"]["launch"]) == (4.5, 1.5)
             assert window["energy"]["total"] == 4000
             assert samples(asked)["goodput_gpu_seconds", "r1", "launch"] == 3

@@ -7,7 +7,7 @@ from support.account.account_history import Process, ns
 from support.aggregator.reports import rank_report
 
 from goodput.aggregator.accounts.accounts import Accounts
-from goodput.aggregator.accounts.health_costs import HealthView
+from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.api.exposition import RESTARTS_SHOWN, Exposition
 from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.ingest import Ingest
@@ -26,7 +26,7 @@ class Board:
         ingest = Ingest(self.store, None, health=health)
         self._accounts = Accounts(self.store, stall_seconds=60.0, stale_seconds=1e6, age_seconds=0.0)
         self._accounts.account = lambda name, now_ns=None, of=self._accounts.account: of(name, self.now_ns)
-        view = HealthView(health, self._accounts)
+        view = HealthCosts(health, self._accounts)
         self._exposition = Exposition(self._accounts, ingest, view, None, clock_ns=lambda: self.now_ns)
 
     def take(self, *processes: Process, at: float | None = None, **given) -> None:
@@ -134,7 +134,7 @@ def test_memory_does_not_grow_with_checkpoints():
     for _ in range(200):
         saving(one, 1, 1)
     board.take(one)
-    saves = board.store.saves["r1"]
+    saves = board.store.checkpoints["r1"]
     assert len(saves.intervals_ns) == len(saves._counted) == 32
 
 

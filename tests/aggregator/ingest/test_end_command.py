@@ -106,7 +106,7 @@ def test_it_waits_for_ranks_that_still_live_and_then_refuses(site, call, monkeyp
     ranks = [one.silent(after=79) for one in pair()]
     site.push(*ranks, run="lives")
     status, out, said = call("lives", "--wait", "0")
-    assert (status, out) == (1, "") and "HTTP 409: run 'lives' goes on: 2 ranks are alive" in said
+    assert (status, out) == (1, "") and "HTTP 409: run 'lives' is running: 2 ranks are alive" in said
     assert said.count("\n") == 1 and said.endswith("; --force ends it now\n")
     asked = Thread(target=lambda: (time.sleep(0.3), site.push(*[one.killed() for one in ranks], run="lives")))
     asked.start()
@@ -134,13 +134,13 @@ def test_by_force_it_does_not_wait(site, call):
         (
             ("r", "--token-file", "{others}"),
             1,
-            r"HTTP 403: run 'r' is none of the runs that the token others",
+            r"HTTP 403: the token others is not for run 'r'",
         ),
         (("r", "--token-file", "/nowhere"), 1, r"token file /nowhere: No such file"),
         (("r", "--aggregator", "http://127.0.0.1:{closed}"), 1, r"127.0.0.1:\d+: .*[Rr]efused"),
         (("r", "--aggregator", "https://127.0.0.1:{port}"), 1, r"begin with http://\?"),
         (("r", "--at", "tomorrow"), 2, r"'tomorrow': want a time as 2026"),
-        (("r", "--at", "3999999999"), 1, r"HTTP 422: at 3999999999.0: want unix seconds that have passed"),
+        (("r", "--at", "3999999999"), 1, r"HTTP 422: at 3999999999.0: want unix seconds in the past"),
         (("r", "--reason", "because"), 2, r"invalid choice: 'because'"),
         (("r", "--aggregator", "goodput.internal"), 2, r"expected a URL such as http"),
         (("r", "--wait", "-1"), 2, r"expected 0 to 86400 seconds"),

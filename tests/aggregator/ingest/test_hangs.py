@@ -14,7 +14,12 @@ from support.servers import servers
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.api.app import create_app
 from goodput.aggregator.ingest import hangs as hangs_module
-from goodput.aggregator.ingest.hangs import AGAIN_SECONDS, STACKS_KEPT_MAX, WANTED_PER_HANG, HangDetector
+from goodput.aggregator.ingest.hangs import (
+    STACK_AGE_SECONDS,
+    STACKS_KEPT_MAX,
+    SUSPECTS_PER_HANG,
+    HangDetector,
+)
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.store import Store
 from goodput.wire import schema
@@ -65,7 +70,7 @@ def tell(store: Store, *processes: Process, now_ns: int = NOW, run: str = "r1") 
 
 
 def look(hangs: HangDetector, now_ns: int = NOW, run: str = "r1"):
-    return hangs.look(run, now_ns, MINUTE, WORLD)
+    return hangs.evaluate(run, now_ns, MINUTE, WORLD)
 
 
 def stack_of(report: schema.RankReport, text: str = "main (train.py:1)", time_ns: int = NOW) -> schema.Stack:
@@ -149,7 +154,7 @@ def test_steps_that_come_late_do_not_delay_the_verdict(store, hangs):
     """An agent that could not push for a while brings old rows; what counts is when they ended."""
     tell(store, stuck(0, "loader", seconds=100))
     assert hangs.may_hang("r1", NOW + 1)
-    assert store.progressed["r1"] == NOW - ns(100)
+    assert store.progress_ns["r1"] == NOW - ns(100)
 
 
 def test_after_a_restart_of_the_aggregator_the_ledger_alone_blames_nobody(store, clock):
@@ -175,11 +180,11 @@ def test_a_run_that_is_over_or_unseen_is_no_hang_and_costs_nothing(store, monkey
     assert accounts.document("r1")["hang"] is None, "by the wall clock its last report is years old"
     computed = []
     monkeypatch.setattr(accounts, "account", lambda *_: computed.append(1))
-    accounts.find_hangs()
+    accounts.detect_hangs()
     assert not computed
     tell(store, stuck(0, "communication"), now_ns=NOW)
     with pytest.raises(AttributeError):
-        accounts.find_hangs()
+        accounts.detect_hangs()
     assert computed, "a report is a reason to look again"
 
 
@@ -188,7 +193,7 @@ def test_a_run_that_is_over_or_unseen_is_no_hang_and_costs_nothing(store, monkey
 
 def ask(hangs: HangDetector, reports) -> list[int]:
     """Ranks whose stack the agent that brought these reports is asked for."""
-    return [wanted.rank for wanted in hangs.wanted(reports)]
+    return [wanted.rank for wanted in hangs.stack_requests(reports)]
 
 
 def test_the_suspects_stack_is_asked_for_until_it_comes_and_again_after_five_minutes(store, hangs, clock):
@@ -196,15 +201,15 @@ def test_the_suspects_stack_is_asked_for_until_it_comes_and_again_after_five_min
     assert ask(hangs, [one, two]) == [], "nobody looked yet"
     look(hangs)
     assert ask(hangs, [one]) == [] and ask(hangs, [two]) == [1], "only the agent that reports it"
-    assert hangs.wanted([two]) == [schema.StackRequest("r1", 1, "n1", 1001, two.identity.start_ns)]
+    assert hangs.stack_requests([two]) == [schema.StackRequest("r1", 1, "n1", 1001, two.identity.start_ns)]
     assert ask(hangs, [two]) == [1], "the answer may have been lost"
-    hangs.take([stack_of(two, "first")])
+    hangs.add_stacks([stack_of(two, "first")])
     assert ask(hangs, [two]) == []
-    clock.now_ns += ns(AGAIN_SECONDS) - 1
+    clock.now_ns += ns(STACK_AGE_SECONDS) - 1
     assert ask(hangs, [two]) == []
     clock.now_ns += 1
     assert ask(hangs, [two]) == [1]
-    hangs.take([stack_of(two, "second", NOW + 5)])
+    hangs.add_stacks([stack_of(two, "second", NOW + 5)])
     document = hangs.document("r1", look(hangs))
     assert (document["stack"], document["stack_rank"], document["stack_time"]) == (
         "second",
@@ -218,7 +223,7 @@ def test_few_are_asked_for_and_no_dead_or_silent_ones(store, hangs):
     dead = stuck(7, "loader").killed()
     reports = tell(store, *(stuck(rank, "loader", seconds=100 + rank) for rank in range(7)), dead)
     look(hangs)
-    assert sorted(ask(hangs, reports)) == [6, 5, 4, 3][::-1] and WANTED_PER_HANG == 4
+    assert sorted(ask(hangs, reports)) == [6, 5, 4, 3][::-1] and SUSPECTS_PER_HANG == 4
 
 
 def test_a_rank_behind_is_asked_for(store, hangs):
@@ -231,28 +236,28 @@ def test_the_stack_is_the_culprits_else_the_first_suspects_that_has_one(store, h
     found = look(hangs)
     assert [one.rank for one in found.suspects] == [0, 1]
     assert hangs.document("r1", found)["stack"] is hangs.document("r1", found)["stack_time"] is None
-    hangs.take([stack_of(reports[1], "of one")])
+    hangs.add_stacks([stack_of(reports[1], "of one")])
     assert hangs.document("r1", found)["stack_rank"] == 1
-    hangs.take([stack_of(reports[0], "of none")])
+    hangs.add_stacks([stack_of(reports[0], "of none")])
     assert hangs.document("r1", found)["stack_rank"] == 0
 
 
 def test_stacks_that_nobody_asked_for_are_ignored_and_counted(store, hangs):
     one, two = tell(store, stuck(0, "communication"), stuck(1, "loader"))
-    hangs.take([stack_of(two)])
+    hangs.add_stacks([stack_of(two)])
     found = look(hangs)
     wrong = stack_of(two).of
     others = [
         replace(wrong, **change) for change in ({"pid": 1}, {"run": "r2"}, {"start_ns": 0}, {"host": ""})
     ]
-    hangs.take([stack_of(one), *(schema.Stack(other, NOW, "text") for other in others)])
+    hangs.add_stacks([stack_of(one), *(schema.Stack(other, NOW, "text") for other in others)])
     for text in ("\x00", "a\rb", "\x1b[31m", "\u202e", "x" * (schema.STACK_CHARS_MAX + 1)):
-        hangs.take([stack_of(two, text)])
-    hangs.take([stack_of(two, time_ns=-1)])
+        hangs.add_stacks([stack_of(two, text)])
+    hangs.add_stacks([stack_of(two, time_ns=-1)])
     assert hangs.document("r1", found)["stack"] is None
-    hangs.take([stack_of(two, "x" * schema.STACK_CHARS_MAX)])
+    hangs.add_stacks([stack_of(two, "x" * schema.STACK_CHARS_MAX)])
     assert hangs.counts == {"accepted": 1, "ignored": 1 + 5 + 5 + 1}
-    hangs.take([stack_of(two)] * (schema.STACKS_MAX + 3))
+    hangs.add_stacks([stack_of(two)] * (schema.STACKS_MAX + 3))
     assert hangs.counts["accepted"] == 1 + schema.STACKS_MAX and hangs.counts["ignored"] == 15
 
 
@@ -260,7 +265,7 @@ def test_a_hang_that_is_over_takes_its_stacks_along(store, hangs):
     one = stuck(0, "loader")
     (report,) = tell(store, one)
     look(hangs)
-    hangs.take([stack_of(report)])
+    hangs.add_stacks([stack_of(report)])
     tell(store, one.step(forward=1), now_ns=NOW)
     assert look(hangs) is None
     assert not hangs._stacks and not hangs._answered_ns and ask(hangs, [report]) == []
@@ -275,7 +280,7 @@ def test_the_stacks_of_many_runs_are_bounded(store, hangs, monkeypatch):
     for number in range(5):
         (report,) = tell(store, stuck(0, "loader"), run=f"run {number}")
         look(hangs, run=f"run {number}")
-        hangs.take([stack_of(report)])
+        hangs.add_stacks([stack_of(report)])
         assert ask(hangs, [report]) == []
     assert [process.run for process in hangs._stacks] == ["run 2", "run 3", "run 4"]
 
@@ -287,14 +292,14 @@ def test_a_push_brings_stacks_and_its_answer_asks_for_them(store, ledger, hangs)
     ingest = Ingest(store, ledger, lambda: NOW, hangs)
     two = rank_report(stuck(1, "loader"))
     body = body_of(rank_report(stuck(0, "communication")), two)
-    assert asyncio.run(ingest.take(body)).wanted == []
+    assert asyncio.run(ingest.accept(body)).wanted == []
     found = look(hangs)
-    (wanted,) = asyncio.run(ingest.take(body)).wanted
+    (wanted,) = asyncio.run(ingest.accept(body)).wanted
     assert wanted == schema.stack_request(two.identity)
     with_stack = schema.encode(replace(node_report(two), stacks=[stack_of(two, "here")]))
-    assert asyncio.run(ingest.take(with_stack)).wanted == []
+    assert asyncio.run(ingest.accept(with_stack)).wanted == []
     assert hangs.document("r1", found)["stack"] == "here"
-    assert asyncio.run(Ingest(store, ledger, lambda: NOW).take(with_stack)).wanted == []
+    assert asyncio.run(Ingest(store, ledger, lambda: NOW).accept(with_stack)).wanted == []
 
 
 def test_stacks_are_asked_for_though_nobody_looks_at_the_page_or_the_series(url):
@@ -326,5 +331,5 @@ def test_a_hang_is_since_one_moment_however_often_it_is_looked_at(store, hangs):
     tell(store, one.silent(after=4.7), other.silent(after=4.2), now_ns=NOW + ns(5))
     second = look(hangs, NOW + ns(5))
     assert second.since_ns == first.since_ns and second.seconds > first.seconds
-    hangs.forget("r1")
+    hangs.clear("r1")
     assert look(hangs, NOW + ns(5)).since_ns != first.since_ns

@@ -19,10 +19,10 @@ from support.aggregator.ledgers import NOW, aggregator, contents, take
 from support.aggregator.page_browser import Dom, look, needs_chromium
 from support.aggregator.reports import body_of, rank_report
 from support.aggregator.serve_process import serving
+from support.aggregator.shapes import assert_shape
 
 from goodput.account import compute
-from goodput.aggregator.accounts.health_costs import restart_costs
-from goodput.aggregator.api import models
+from goodput.aggregator.accounts.health_costs import HealthEvents, RunHealthEvents, restart_costs
 from goodput.aggregator.api.app import create_app
 from goodput.aggregator.ingest import health_log as health_module
 from goodput.aggregator.ingest.health_log import HealthLog
@@ -57,12 +57,12 @@ pushes = st.lists(
 @given(pushes, st.randoms(use_true_random=False))
 def test_order_and_repetition_change_nothing(given_pushes, chance):
     one, other = HealthLog(), HealthLog()
-    new = [one.take(*item, now_ns=NOW) for item in given_pushes]
-    assert all(new) and not any(one.take(*item, now_ns=NOW) for item in given_pushes)
+    new = [one.add(*item, now_ns=NOW) for item in given_pushes]
+    assert all(new) and not any(one.add(*item, now_ns=NOW) for item in given_pushes)
     shuffled = given_pushes + chance.sample(given_pushes, len(given_pushes) // 2)
     chance.shuffle(shuffled)
     for item in shuffled:
-        other.take(*item, now_ns=NOW)
+        other.add(*item, now_ns=NOW)
     assert kept(one) == kept(other) and one.counts == other.counts
     assert sorted(one.of_run("r1")) == sorted((k, e) for k, e in kept(one).items() if e.hits)
 
@@ -75,15 +75,15 @@ def test_a_node_has_a_bound_and_the_oldest_info_goes_first(monkeypatch, seed):
         event(n, rng.random() * 9, severity=rng.choice(["info", "warning", "critical"])) for n in range(30)
     ]
     for one in given_events:
-        log.take("n0", one)
-        log.take("n1", one) if one.number < 5 else None
+        log.add("n0", one)
+        log.add("n1", one) if one.number < 5 else None
     order = {"info": 0, "warning": 1, "critical": 2}
     best = sorted(given_events, key=lambda e: (order[e.severity], e.time_ns), reverse=True)[:10]
     assert {e.number for (node, _), e in log.all() if node == "n0"} == {e.number for e in best}
     assert log.counts["dropped", "full"] == 20 and sum(node == "n1" for (node, _), _ in log.all()) == 5
     before = kept(log)
     for one in rng.sample(given_events, 30):
-        assert not log.take("n0", one), "what went does not come back"
+        assert not log.add("n0", one), "what went does not come back"
     assert kept(log) == before
 
 
@@ -91,7 +91,7 @@ def test_all_nodes_together_have_a_bound_and_who_was_hit_weighs_too(monkeypatch)
     monkeypatch.setattr(health_module, "WEIGHT_MAX", 40)
     log = HealthLog()
     for n in range(300):
-        log.take(f"n{n}", event(1, n, 0, 1, 2, severity="info", run=f"r{n}"))
+        log.add(f"n{n}", event(1, n, 0, 1, 2, severity="info", run=f"r{n}"))
     # Each weighs four.
     assert sorted(node for (node, _), _ in log.all()) == sorted(f"n{n}" for n in range(290, 300))
     assert log.of_run("r0") == [] and len(log.of_run("r299")) == 1
@@ -112,7 +112,7 @@ def test_at_both_bounds_nothing_is_left_of_what_went(monkeypatch, seed):
         # Numbers come again with other contents: who was there first stays, unless it went.
         severity = rng.choice(["info", "warning", "critical"])
         ranks = range(rng.randrange(4))
-        log.take(
+        log.add(
             f"n{rng.randrange(5)}", event(rng.randrange(40), rng.randrange(99), *ranks, severity=severity)
         )
         weights = {key: 1 + len(one.hits) for key, one in log.all()}
@@ -128,7 +128,7 @@ def test_a_node_that_floods_leaves_nothing_behind(monkeypatch):
     monkeypatch.setattr(health_module, "NODE_WEIGHT_MAX", 10)
     log = HealthLog()
     for n in range(2000):
-        log.take("n0", event(n, n, 0))
+        log.add("n0", event(n, n, 0))
     assert [e.number for _, e in sorted(log.all())] == list(range(1995, 2000))
     assert len(log._all) <= 2 * 5 + 64 + 1 and len(log._nodes["n0"]) == 5
 
@@ -248,15 +248,15 @@ def test_what_comes_while_a_write_fails_is_not_forgotten(ledger):
 
     async def together():
         ingest._ledger = Failing()
-        first = asyncio.create_task(ingest.take(body_of(node="n0", health=[event(1, 1)])))
+        first = asyncio.create_task(ingest.accept(body_of(node="n0", health=[event(1, 1)])))
         await asyncio.to_thread(began.wait, 10)
-        second = asyncio.create_task(ingest.take(body_of(node="n0", health=[event(2, 2)])))
+        second = asyncio.create_task(ingest.accept(body_of(node="n0", health=[event(2, 2)])))
         await asyncio.sleep(0)
         may_fail.set()
         answers = await asyncio.gather(first, second, return_exceptions=True)
         assert all(isinstance(answer, LedgerError) for answer in answers)
         ingest._ledger = ledger
-        await ingest.take(body_of(rank_report(Process())))
+        await ingest.accept(body_of(rank_report(Process())))
 
     asyncio.run(together())
     assert [e.number for _, e in ledger.health(10)] == [1, 2]
@@ -377,7 +377,7 @@ def _moved(one: Process, shift: int) -> Process:
 
 def test_a_runs_events_come_newest_first_with_ranks_and_cost(served):
     answer = served.get(f"/api/v1/runs/{quote('r/1', safe='')}/health").json()
-    models.RunHealth.model_validate(answer)
+    assert_shape(answer, RunHealthEvents)
     assert answer == served.get("/api/v1/runs/r/1/health").json() and answer["run"] == "r/1"
     found = answer["events"]
     assert [(e["node"], e["number"]) for e in found] == [("n0", 2), ("n1", 1), ("n0", 1)]
@@ -404,7 +404,7 @@ def test_all_events_and_their_filters(served):
     def numbers(query: str) -> list[tuple]:
         answer = served.get(f"/api/v1/health?{query}")
         assert answer.status_code == 200, answer.text
-        models.Health.model_validate(answer.json())
+        assert_shape(answer.json(), HealthEvents)
         return [(e["node"], e["number"]) for e in answer.json()["events"]]
 
     everything = [("n0", 2), ("n1", 1), ("n0", 1)]

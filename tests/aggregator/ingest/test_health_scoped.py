@@ -11,7 +11,7 @@ from support.aggregator.ledgers import NOW, aggregator
 from support.aggregator.reports import body_of, rank_report
 
 from goodput.access.tokens import EVERYTHING, Access
-from goodput.aggregator.accounts.health_costs import HealthView
+from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.ingest import health_log as health_module
 from goodput.aggregator.ingest.health_log import AHEAD_NS_MAX, HealthLog
 from goodput.aggregator.records import SCOPED_OFFSET
@@ -32,12 +32,12 @@ def small(monkeypatch):
 def test_a_token_for_some_runs_hides_nothing_of_the_fleet(small):
     log = HealthLog()
     for number in range(20):
-        assert log.take("n0", event(number, 1, severity="info"), NOW, AHEAD_NS_MAX)
+        assert log.add("n0", event(number, 1, severity="info"), NOW, AHEAD_NS_MAX)
     fleet = numbers(log)
     for number in range(200):
         newest = event(number, NOW / 1e9 + 200, 0, severity="critical", run="a/x")
         for node in ("n0", f"other{number}"):
-            log.take(node, newest, NOW, AHEAD_NS_MAX, is_scoped=True)
+            log.add(node, newest, NOW, AHEAD_NS_MAX, is_scoped=True)
     assert [one for one in numbers(log) if not one[2]] == fleet
     scoped = [one for one in numbers(log) if one[2]]
     assert len(scoped) == 5, "a tenth of 100, at two each"
@@ -48,17 +48,17 @@ def test_a_token_for_some_runs_hides_nothing_of_the_fleet(small):
 
 def test_the_fleets_events_push_out_nothing_of_a_tenant_either(small):
     log = HealthLog()
-    assert log.take("n0", event(1, 1, 0, severity="info", run="a/x"), NOW, AHEAD_NS_MAX, is_scoped=True)
+    assert log.add("n0", event(1, 1, 0, severity="info", run="a/x"), NOW, AHEAD_NS_MAX, is_scoped=True)
     for number in range(100):
-        log.take("n0", event(number, 5, severity="critical"), NOW, AHEAD_NS_MAX)
+        log.add("n0", event(number, 5, severity="critical"), NOW, AHEAD_NS_MAX)
     assert ("n0", 1, True) in numbers(log) and sum(not one[2] for one in numbers(log)) == 40
 
 
 def test_a_tenant_that_takes_a_nodes_numbers_first_keeps_nothing_out(small):
     log = HealthLog()
-    assert log.take("n0", event(7, 5, 0, run="a/x"), NOW, AHEAD_NS_MAX, is_scoped=True)
-    before = log.seen()
-    assert log.take("n0", event(7, 5, severity="critical"), NOW, AHEAD_NS_MAX) and log.seen() > before
+    assert log.add("n0", event(7, 5, 0, run="a/x"), NOW, AHEAD_NS_MAX, is_scoped=True)
+    before = log.revision()
+    assert log.add("n0", event(7, 5, severity="critical"), NOW, AHEAD_NS_MAX) and log.revision() > before
     assert numbers(log) == [("n0", 7, False), ("n0", 7, True)]
 
 
@@ -66,12 +66,12 @@ def test_no_event_is_far_ahead_and_a_time_ahead_is_worth_no_more_than_now(monkey
     monkeypatch.setattr(health_module, "NODE_WEIGHT_MAX", 2)
     log = HealthLog()
     assert ns(600) >= AHEAD_NS_MAX
-    assert not log.take("n0", event(1, (NOW + AHEAD_NS_MAX) / 1e9 + 1), NOW, AHEAD_NS_MAX)
+    assert not log.add("n0", event(1, (NOW + AHEAD_NS_MAX) / 1e9 + 1), NOW, AHEAD_NS_MAX)
     assert log.counts["dropped", "time"] == 1
-    assert log.take("n0", event(2, (NOW + AHEAD_NS_MAX) / 1e9), NOW, AHEAD_NS_MAX)
+    assert log.add("n0", event(2, (NOW + AHEAD_NS_MAX) / 1e9), NOW, AHEAD_NS_MAX)
     # They come later than it came, but before the time that it claims.
     for number, seconds in ((3, 10), (4, 20)):
-        assert log.take("n0", event(number, NOW / 1e9 + seconds), NOW + ns(seconds), AHEAD_NS_MAX)
+        assert log.add("n0", event(number, NOW / 1e9 + seconds), NOW + ns(seconds), AHEAD_NS_MAX)
     assert [number for _, number, _ in numbers(log)] == [3, 4]
 
 
@@ -81,7 +81,7 @@ def test_it_is_known_after_a_restart_what_came_by_which_token(ledger, monkeypatc
 
     def push(access, *events) -> None:
         report = rank_report(Process().steps(2, forward=1), "a/x")
-        asyncio.run(ingest.take(body_of(report, node="n0", health=list(events)), access))
+        asyncio.run(ingest.accept(body_of(report, node="n0", health=list(events)), access))
 
     push(EVERYTHING, *(event(number, 1, severity="info") for number in range(5)))
     push(TENANT, *(event(number, 900, 0, severity="critical", run="a/x") for number in range(30)))
@@ -100,6 +100,6 @@ def test_it_is_known_after_a_restart_what_came_by_which_token(ledger, monkeypatc
 
 def test_whoever_looks_sees_the_number_that_the_agent_gave(ledger):
     ingest = aggregator(ledger)
-    ingest.health.take("n0", event(7, 5, 0, run="a/x"), NOW, AHEAD_NS_MAX, is_scoped=True)
-    (shown,) = HealthView(ingest.health, None)._documents(ingest.health.all(), lambda _: False, limit=9)
+    ingest.health.add("n0", event(7, 5, 0, run="a/x"), NOW, AHEAD_NS_MAX, is_scoped=True)
+    (shown,) = HealthCosts(ingest.health, None)._documents(ingest.health.all(), lambda _: False, limit=9)
     assert (shown["node"], shown["number"]) == ("n0", 7)

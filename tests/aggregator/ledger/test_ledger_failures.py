@@ -128,12 +128,12 @@ def test_whatever_stops_a_write_loses_nothing(ledger, error):
     pushes = bodies(*story())
 
     async def push():
-        await ingest.take(pushes[0])
+        await ingest.accept(pushes[0])
         ingest._ledger = Failing(error)
         with pytest.raises(type(error)):
-            await ingest.take(pushes[1])
+            await ingest.accept(pushes[1])
         ingest._ledger = ledger
-        await ingest.take(pushes[2])
+        await ingest.accept(pushes[2])
 
     asyncio.run(push())
     assert [[row.number for row in found.steps] for found in ledger.reports()] == [[1, 2], [1, 2]]
@@ -156,7 +156,7 @@ def test_pushes_that_come_together_share_a_transaction_and_all_are_on_disk_when_
     found = []
 
     async def push(body):
-        ack = await ingest.take(body)
+        ack = await ingest.accept(body)
         found.append(len(list(ledger.reports())))
         return ack
 
@@ -181,7 +181,8 @@ def test_a_push_waits_for_others_only_after_some_came_together(ledger, monkeypat
 
     def pushes(*ranks):
         return [
-            asyncio.ensure_future(ingest.take(body_of(rank_report(Process(r, world_size=9))))) for r in ranks
+            asyncio.ensure_future(ingest.accept(body_of(rank_report(Process(r, world_size=9)))))
+            for r in ranks
         ]
 
     async def pushing():
@@ -217,7 +218,7 @@ def test_a_push_that_goes_away_takes_no_others_with_it(ledger):
 
     async def pushing():
         bodies = (body_of(rank_report(Process(r, world_size=3))) for r in range(3))
-        pushes = [asyncio.ensure_future(ingest.take(body)) for body in bodies]
+        pushes = [asyncio.ensure_future(ingest.accept(body)) for body in bodies]
         await asyncio.sleep(0)
         pushes[0].cancel()
         return await asyncio.gather(*pushes, return_exceptions=True)

@@ -32,7 +32,7 @@ def take(ingest: Ingest, *bodies: bytes) -> list:
         answers = []
         for body in bodies:
             try:
-                answers.append(await ingest.take(body))
+                answers.append(await ingest.accept(body))
             except (LedgerError, schema.SchemaError) as error:
                 answers.append(error)
         return answers

@@ -1,7 +1,6 @@
-"""The accounts of the runs in the store, recomputed when something changed or time has passed.
+"""Accounts of the runs in the store: cached until a report changes the run or time has passed.
 
-In: the store. Out: account.Account and its document. One computation serves everyone who asks until a report
-changes the run or `age_seconds` pass.
+An account is recomputed at most every `age_seconds`, and so seldom that it takes a tenth of a core at most.
 """
 
 from __future__ import annotations
@@ -11,47 +10,76 @@ import logging
 import time
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from goodput.account import FINAL_STATUSES, Account, document
+from goodput.account.document_types import AccountDocument, Factors, Steps
 from goodput.account.hang import Hang
-from goodput.aggregator.accounts.history import ANONYMOUS, History
+from goodput.aggregator.accounts.history import ANONYMOUS, History, Window
 from goodput.aggregator.accounts.live import IncrementalAccount, NeedsHistory
+from goodput.aggregator.accounts.result_cache import ResultCache
 from goodput.aggregator.ingest.hangs import HangDetector
+from goodput.aggregator.ingest.step_trends import StepWindows
 from goodput.aggregator.ingest.store import Store
 from goodput.causes import explain
 
 ROLLING = (("5m", 300.0), ("1h", 3600.0), ("1d", 86_400.0))
-ROLLING_AGE_SECONDS = 10.0
 FOLD_AGAIN_SECONDS = 10.0
 log = logging.getLogger("goodput.aggregator")
 
 
-class _Rolled(NamedTuple):
-    documents: list[dict]
-    at_ns: int
-    change: int
-    took_seconds: float
+class LiveRank(Struct):
+    """What a rank was doing when its node agent last read its page."""
+
+    rank: int
+    host: str
+    attempt: int
+    alive: bool
+    ended: str
+    phase: str
+    phase_seconds: float
+    step: int | None
+    step_seconds: float | None
+    report_age_seconds: float
 
 
-def _is_over(rolled: _Rolled, now_ns: int) -> bool:
-    """So old that it may be had anew, at the price of a tenth of a core at most."""
-    return abs(now_ns - rolled.at_ns) > max(ROLLING_AGE_SECONDS, 10 * rolled.took_seconds) * 1e9
+class RunDocument(AccountDocument):
+    """A run's account, what its ranks are doing now, and recent step times."""
+
+    live: list[LiveRank]
+    windows: StepWindows
 
 
-def _short(found: dict) -> dict:
-    causes = found["causes"]
-    same = ("start", "end", "gpu_seconds", "states", "factors", "steps")
-    return {**{name: found[name] for name in same}, "leading_cause": causes[0]["state"] if causes else None}
+class RollingWindow(Struct):
+    """A short form of the account of a window that ends now."""
+
+    name: str
+    seconds: float
+    start: float
+    end: float
+    gpu_seconds: float
+    states: dict[str, float]
+    factors: Factors
+    steps: Steps
+    leading_cause: str | None
 
 
-class _Kept(NamedTuple):
+class RollingWindows(Struct):
+    """The last 5 minutes, hour and day of a run, and its lifetime."""
+
+    run: str
+    windows: list[RollingWindow]
+
+
+class _Cached(NamedTuple):
     account: Account
     at_ns: int
-    change: int
+    revision: int
     cost_ns: int
 
 
 class Accounts:
-    """Accounts by run name. KeyError for a run that is not there."""
+    """Accounts by run name. Methods raise KeyError for an unknown run."""
 
     def __init__(
         self,
@@ -62,25 +90,24 @@ class Accounts:
         age_seconds: float = 0.5,
         history: History | None = None,
     ):
-        self.store = store
+        self.store, self.history = store, history
         self.stall_seconds, self.stale_seconds = stall_seconds, stale_seconds
+        self.hangs = HangDetector(store, stall_seconds=stall_seconds, stale_seconds=stale_seconds)
         self._age_ns = int(age_seconds * 1e9)
-        self._kept: dict[str, _Kept] = {}
-        self._rolling: dict[str, _Rolled] = {}
+        self._cached: dict[str, _Cached] = {}
+        self._rolling = ResultCache()
         self._lives: dict[str, IncrementalAccount] = {}
         self._folding: dict[str, asyncio.Task] = {}
-        self.history = history
-        self.hangs = HangDetector(store, stall_seconds=stall_seconds, stale_seconds=stale_seconds)
-        self._idle: dict[str, int] = {}  # by run that is not running: its change when that was seen
+        self._not_running: dict[str, int] = {}  # by run: its revision when it was found not running
 
     def account(self, name: str, now_ns: int | None = None) -> Account:
         """The account of a run, at most `age_seconds` old while it runs."""
         run = self.store.runs[name]
         now_ns = time.time_ns() if now_ns is None else now_ns
-        change = self.store.changes.get(name, 0)
-        kept = self._kept.get(name)
-        if kept is not None and self._is_fresh(kept, change, now_ns):
-            return kept.account
+        revision = self.store.revisions.get(name, 0)
+        cached = self._cached.get(name)
+        if cached is not None and self._is_fresh(cached, revision, now_ns):
+            return cached.account
         began = time.perf_counter_ns()
         live = self._lives.get(name)
         if live is None or live.run is not run:
@@ -90,13 +117,21 @@ class Accounts:
         try:
             account = live.account(now_ns)
         except NeedsHistory as needs:
-            self._fold_anew(name, live, needs)
+            self._fold_again(name, live, needs)
             return live.last
-        self._kept[name] = _Kept(account, now_ns, change, time.perf_counter_ns() - began)
+        self._cached[name] = _Cached(account, now_ns, revision, time.perf_counter_ns() - began)
         return account
 
-    def _fold_anew(self, name: str, live: IncrementalAccount, needs: NeedsHistory) -> None:
-        """Have the run folded from the ledger; until that is done its last account stands."""
+    def _is_fresh(self, cached: _Cached, revision: int, now_ns: int) -> bool:
+        """Unchanged and recent, or so costly that recomputing it now would exceed a tenth of a core."""
+        unchanged = cached.revision == revision
+        if unchanged and cached.account.status in FINAL_STATUSES:
+            return True
+        # The absolute difference, or a clock that was set back would keep an account for good.
+        return abs(now_ns - cached.at_ns) < max(self._age_ns if unchanged else 0, 10 * cached.cost_ns)
+
+    def _fold_again(self, name: str, live: IncrementalAccount, needs: NeedsHistory) -> None:
+        """Start a fold of the whole run from the ledger; until it is done the last account stands."""
         if name in self._folding:
             return
 
@@ -105,79 +140,72 @@ class Accounts:
                 began = time.perf_counter()
                 read = await self.history.folded(live.run, needs.facts, self.stall_seconds)
                 live.begin(*read, late=needs.late)
-                # Should it be wrong again and again, then at the price of a tenth of a core at most.
+                # A run that needs this repeatedly takes a tenth of a core at most.
                 await asyncio.sleep(min(10 * (time.perf_counter() - began), FOLD_AGAIN_SECONDS))
             except Exception as error:
-                log.error("run %r: its account stands still: %s", name, error)
+                log.error("run %r: folding it from the ledger failed, its account is stale: %s", name, error)
                 await asyncio.sleep(FOLD_AGAIN_SECONDS)
             finally:
                 del self._folding[name]
 
         self._folding[name] = asyncio.get_running_loop().create_task(fold())
 
-    def _is_fresh(self, kept: _Kept, change: int, now_ns: int) -> bool:
-        """Unchanged and recent; or so costly that recomputing at every report would take over a tenth of a core."""
-        same = kept.change == change
-        if same and kept.account.status in FINAL_STATUSES:
-            return True
-        # A clock that was set back must not keep an account for good.
-        return abs(now_ns - kept.at_ns) < max(self._age_ns if same else 0, 10 * kept.cost_ns)
-
     def hang(self, name: str, now_ns: int | None = None) -> Hang | None:
         """The verdict on a run that hangs, None while it does not."""
         now_ns = time.time_ns() if now_ns is None else now_ns
-        change = self.store.changes.get(name, 0)
-        if self._idle.get(name) == change or not self.hangs.may_hang(name, now_ns):
-            self.hangs.forget(name)
+        revision = self.store.revisions.get(name, 0)
+        if self._not_running.get(name) == revision or not self.hangs.may_hang(name, now_ns):
+            self.hangs.clear(name)
             return None
         account = self.account(name, now_ns)
         if account.status == "running":
-            return self.hangs.look(name, now_ns, account.threshold_ns, account.world_size)
-        # Without a report it will not run again, so it need not be looked at before there is one.
-        self._idle[name] = change
-        self.hangs.forget(name)
+            return self.hangs.evaluate(name, now_ns, account.threshold_ns, account.world_size)
+        # It cannot run again without a report, which changes its revision.
+        self._not_running[name] = revision
+        self.hangs.clear(name)
         return None
 
-    def find_hangs(self) -> None:
-        """Look at all runs, so that stacks are asked for whether or not anybody looks at the page or the series."""
+    def detect_hangs(self) -> None:
+        """Evaluate all runs, so that stacks are requested whether or not anybody reads the page or the series."""
         for name in list(self.store.runs):
             self.hang(name)
 
-    def document(self, name: str) -> dict:
-        """The account document of a run, with what each rank is doing now as `live` and step time lately."""
+    def document(self, name: str) -> RunDocument:
+        """The account document of a run, with its hang, what each rank is doing now and recent step times."""
         account = self.account(name)
-        found = document(account, explain(account))
         hang = self.hang(name)
-        found["hang"] = self.hangs.document(name, hang) if hang else None
-        found["live"] = self._live(name, account)
-        found["windows"] = self.store.trends[name].document(account.end_ns, account.world_size)
-        return found
+        return {
+            **document(account, explain(account)),
+            "hang": self.hangs.document(name, hang) if hang else None,
+            "live": self._live(name, account),
+            "windows": self.store.trends[name].document(account.end_ns, account.world_size),
+        }
 
-    async def past(self, name: str, start_ns: int | None, end_ns: int | None, owner: str = ANONYMOUS) -> dict:
-        """The account document of a window, for the token with the id `owner`. Raises KeyError, HistoryError."""
-        documents, _ = await self._history(name, [(start_ns, end_ns)], owner)
+    async def window(self, name: str, window: Window, owner: str = ANONYMOUS) -> AccountDocument:
+        """The account document of a window, for the token with the id `owner`. Raises HistoryError."""
+        documents, _ = await self._history(name, [window], owner)
         return documents[0]
 
-    async def rolling(self, name: str, owner: str = ANONYMOUS) -> list[dict]:
-        """The accounts of ROLLING and of the whole run, in short. Raises KeyError, HistoryError."""
-        account, now_ns = self.account(name), time.time_ns()
-        kept = self._rolling.get(name)
-        if kept is None or (kept.change != self.store.changes.get(name, 0) and _is_over(kept, now_ns)):
-            change = self.store.changes.get(name, 0)
-            windows = [(account.end_ns - int(seconds * 1e9), account.end_ns) for _, seconds in ROLLING]
-            # The windows move on with the run, and are one question all the same.
-            documents, took = await self._history(name, windows, owner, "rolling")
-            kept = self._rolling[name] = _Rolled(documents, now_ns, change, took)
+    async def rolling(self, name: str, owner: str = ANONYMOUS) -> RollingWindows:
+        """Short accounts of ROLLING and of the whole run. Raises HistoryError."""
+        account = self.account(name)
+        windows = [(account.end_ns - int(seconds * 1e9), account.end_ns) for _, seconds in ROLLING]
+        recent = await self._rolling.get(
+            name,
+            self.store.revisions.get(name, 0),
+            account.status in FINAL_STATUSES,
+            lambda: self._history(name, windows, owner),
+        )
         names = [*ROLLING, ("lifetime", (account.end_ns - account.start_ns) / 1e9)]
-        documents = [*kept.documents, document(account, explain(account))]
-        return [
-            {"name": window, "seconds": seconds, **_short(found)}
-            for (window, seconds), found in zip(names, documents, strict=True)
-        ]
+        documents = [*recent, document(account, explain(account))]
+        return RollingWindows(
+            name,
+            [_rolling(*window, found) for window, found in zip(names, documents, strict=True)],
+        )
 
     async def _history(
-        self, name: str, windows: list, owner: str, question: str | None = None
-    ) -> tuple[list[dict], float]:
+        self, name: str, windows: list[Window], owner: str
+    ) -> tuple[list[AccountDocument], float]:
         account = self.account(name)
         return await self.history.documents(
             self.store.runs[name],
@@ -186,44 +214,32 @@ class Accounts:
             threshold_ns=account.threshold_ns,
             stale_seconds=self.stale_seconds,
             owner=owner,
-            question=question,
         )
 
-    def summary(self, name: str) -> dict:
-        """A run in one row of the list of runs."""
-        account = self.account(name)
-        causes = explain(account)
-        return {
-            "run": name,
-            "status": account.status,
-            "start": account.start_ns / 1e9,
-            "end": account.end_ns / 1e9,
-            "world_size": account.world_size,
-            "gpu_seconds": account.wall_gpu_ns() / 1e9,
-            "goodput": account.ratio("goodput"),
-            "mfu": account.ratio("mfu"),
-            "restarts": len(account.restarts),
-            "leading_cause": causes[0]["state"] if causes else None,
-            "hang": self.hang(name) is not None,
-        }
-
-    def _live(self, name: str, account: Account) -> list[dict]:
-        rows = []
+    def _live(self, name: str, account: Account) -> list[LiveRank]:
+        ranks = []
         for rank, attempts in sorted(self.store.runs[name].by_rank().items()):
             newest = attempts[-1]
             last = newest.rows[max(newest.rows)] if newest.rows else None
-            rows.append(
-                {
-                    "rank": rank,
-                    "host": newest.host,
-                    "attempt": newest.attempt,
-                    "alive": newest.known_end_ns() is None,
-                    "ended": newest.how() or ("" if newest.known_end_ns() is None else "killed"),
-                    "phase": newest.phase,
-                    "phase_seconds": max(newest.seen_ns - newest.last_ns, 0) / 1e9,
-                    "step": last.step if last else None,
-                    "step_seconds": (last.end_ns - last.start_ns) / 1e9 if last else None,
-                    "report_age_seconds": max(account.end_ns - (newest.heard_ns or newest.seen_ns), 0) / 1e9,
-                }
+            alive = newest.known_end_ns() is None
+            ranks.append(
+                LiveRank(
+                    rank=rank,
+                    host=newest.host,
+                    attempt=newest.attempt,
+                    alive=alive,
+                    ended=newest.how() or ("" if alive else "killed"),
+                    phase=newest.phase,
+                    phase_seconds=max(newest.seen_ns - newest.last_ns, 0) / 1e9,
+                    step=last.step if last else None,
+                    step_seconds=(last.end_ns - last.start_ns) / 1e9 if last else None,
+                    report_age_seconds=max(account.end_ns - (newest.heard_ns or newest.seen_ns), 0) / 1e9,
+                )
             )
-        return rows
+        return ranks
+
+
+def _rolling(name: str, seconds: float, found: AccountDocument) -> RollingWindow:
+    causes = found["causes"]
+    same = {field: found[field] for field in ("start", "end", "gpu_seconds", "states", "factors", "steps")}
+    return RollingWindow(name, seconds, **same, leading_cause=causes[0]["state"] if causes else None)

@@ -1,12 +1,10 @@
-"""What health events have cost: the restarts of runs that lost a rank to them; and the events as documents.
+"""What health events cost: the restarts of runs that lost a rank to them.
 
-In: the health log, a run, its account. Out: GPU-ns by event, and plain values for the API and the series.
-
-The rule: an attempt of a rank that ended by failure (it said so, it died, or the rank began anew without its end having
-been seen) is put down to an event that had hit that rank up to BEFORE_NS earlier, or up to LATE_NS later, since drivers
-report late. If the run was restarted after it, what that restart cost (down + lost + startup GPU time) is counted to
-one event: the earliest critical one, else the earliest. It is an attribution by time and place, not a proof.
-An event's time and its ranks' ends are of the same host's clock.
+The rule: an attempt that failed (it reported so, died, or its rank started anew without an end having been seen) is
+attributed to an event that hit its rank up to BEFORE_NS earlier, or up to LATE_NS later, since drivers report late. If
+the run restarted after it, the restart's cost (down + lost + startup GPU time) counts for one event: the earliest
+critical one, else the earliest. This is an attribution by time and place, not a proof. An event and its ranks' ends are
+timed by the same host's clock.
 """
 
 from __future__ import annotations
@@ -14,6 +12,8 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable
+
+from msgspec import Struct
 
 from goodput.access.tokens import EVERYTHING, Access
 from goodput.account import Account, Attempt, Run
@@ -29,7 +29,7 @@ Entry = tuple[HealthKey, schema.Health]
 
 
 def restart_costs(run: Run, account: Account, events: Iterable[Entry]) -> dict[HealthKey, int]:
-    """GPU-ns by event, of those that a restart of the run is counted to; see the module."""
+    """GPU-ns by event, of the events that a restart of the run is attributed to; see the module's rule."""
     failures = _failures(run, account)
     claims: dict[int, tuple] = {}  # by restart
     for key, event in events if failures else ():
@@ -46,7 +46,7 @@ def restart_costs(run: Run, account: Account, events: Iterable[Entry]) -> dict[H
 
 
 def _failures(run: Run, account: Account) -> dict[int, list[tuple[int, int]]]:
-    """By rank: when an attempt failed, and the number of the restart that followed."""
+    """By rank: (when an attempt failed, the number of the restart that followed)."""
     numbers = sorted(restart.attempt for restart in account.restarts)
     found: dict[int, list[tuple[int, int]]] = {}
     for rank, attempts in run.by_rank().items() if numbers else ():
@@ -59,89 +59,130 @@ def _failures(run: Run, account: Account) -> dict[int, list[tuple[int, int]]]:
 
 
 def _failed_ns(attempt: Attempt, replaced: bool) -> int | None:
-    """When an attempt failed; None where it did not, or nobody knows."""
+    """When an attempt failed; None where it did not, or where that is unknown."""
     if attempt.how() in NO_FAILURE:
         return None
     known = attempt.known_end_ns()
     return attempt.beat_ns() if known is None and replaced else known
 
 
-class HealthView:
-    """Events with what they hit and have cost."""
+class HealthHit(Struct):
+    """A rank whose process was on the device when the event occurred."""
+
+    run: str
+    rank: int
+
+
+class HealthEvent(Struct):
+    """Something that happened to a node's hardware; `device` is a GPU's uuid or a link, `code` e.g. the XID.
+
+    `gpu_seconds` is what restarts cost (down, lost and startup GPU time) that are attributed to this event: those after
+    an attempt of a rank that it hit failed, from 60 s before the event, since drivers report late, to 10 minutes after
+    it. Each restart is attributed to one event: the earliest critical one, else the earliest. Null where there is none;
+    `cost` is the same in dollars, null without a price.
+    """
+
+    node: str
+    number: int
+    time: float
+    kind: str
+    device: str
+    code: int
+    name: str
+    severity: str
+    text: str
+    hits: list[HealthHit]
+    gpu_seconds: float | None
+    cost: float | None
+
+
+class HealthEvents(Struct):
+    """Health events of all nodes, newest first."""
+
+    events: list[HealthEvent]
+
+
+class RunHealthEvents(Struct):
+    """Health events that hit a run, newest first, with this run's ranks and costs."""
+
+    run: str
+    events: list[HealthEvent]
+
+
+class HealthCosts:
+    """Health events with the ranks that they hit and what they cost."""
 
     def __init__(self, log: HealthLog, accounts: Accounts):
         self._log, self._accounts = log, accounts
-        self._kept: dict[
-            str, tuple[tuple, dict[HealthKey, int]]
-        ] = {}  # by run: what costs are made from, and they
+        self._cached: dict[str, tuple[tuple, dict[HealthKey, int]]] = {}  # by run: (inputs, costs)
 
     def costs(self, name: str) -> dict[HealthKey, int]:
-        """GPU-ns by event of a run; empty for a run that is not there."""
+        """GPU-ns by event of a run; empty for an unknown run."""
         run = self._accounts.store.runs.get(name)
         if run is None or not self._log.has_hit(name):
             return {}
         account = self._accounts.account(name)
-        made_from = (self._accounts.store.changes.get(name), account.end_ns, self._log.seen())
-        kept = self._kept.get(name)
-        if kept is None or kept[0] != made_from:
-            kept = self._kept[name] = (made_from, restart_costs(run, account, self._log.of_run(name)))
-        return kept[1]
+        inputs = (self._accounts.store.revisions.get(name), account.end_ns, self._log.revision())
+        cached = self._cached.get(name)
+        if cached is None or cached[0] != inputs:
+            cached = self._cached[name] = (inputs, restart_costs(run, account, self._log.of_run(name)))
+        return cached[1]
 
-    def of_run(self, name: str, **wanted) -> list[dict]:
-        """A run's events, newest first, with the ranks of this run that they hit. KeyError for one that is not there."""
+    def of_run(self, name: str, **filters) -> RunHealthEvents:
+        """A run's events, with the ranks of this run that they hit. KeyError for an unknown run."""
         self._accounts.store.runs[name]
-        return self._documents(self._log.of_run(name), name.__eq__, **wanted)
+        return RunHealthEvents(name, self._events(self._log.of_run(name), name.__eq__, **filters))
 
-    def all(self, run: str | None = None, access: Access = EVERYTHING, **wanted) -> list[dict]:
-        """All events, newest first, or those that hit a run.
+    def all(self, run: str | None = None, access: Access = EVERYTHING, **filters) -> HealthEvents:
+        """All events, or those that hit `run`.
 
-        Who may see some runs only, sees the events that hit one of those, and nothing of the other runs.
+        A token for some runs sees the events that hit one of those, without the other runs' ranks.
         """
         entries = self._log.all() if run is None else self._log.of_run(run)
         if not access.is_of_all:
             entries = [entry for entry in entries if any(access.may(name) for name, _ in entry[1].hits)]
             entries = entries if run is None or access.may(run) else []
-        return self._documents(entries, access.may, **wanted)
+        return HealthEvents(self._events(entries, access.may, **filters))
 
-    def _documents(self, entries: list[Entry], is_shown, *, limit: int, node=None, severity=None, since_ns=0):
-        chosen = [
+    def _events(
+        self, entries: list[Entry], is_visible, *, limit: int, node=None, severity=None, since_ns=0
+    ) -> list[HealthEvent]:
+        """The newest `limit` that match the filters, newest first."""
+        matching = [
             (key, event)
             for key, event in entries
             if event.time_ns >= since_ns and node in (None, key[0]) and severity in (None, event.severity)
         ]
-        newest = heapq.nsmallest(limit, chosen, key=lambda entry: (-entry[1].time_ns, entry[0]))
-        named = {run for _, event in newest for run, _ in event.hits if is_shown(run)}
-        costs = {run: found for run in sorted(named) if (found := self.costs(run))}
-        return [self._document(key, event, named, costs) for key, event in newest]
+        newest = heapq.nsmallest(limit, matching, key=lambda entry: (-entry[1].time_ns, entry[0]))
+        visible = {run for _, event in newest for run, _ in event.hits if is_visible(run)}
+        costs = {run: found for run in sorted(visible) if (found := self.costs(run))}
+        return [self._event(key, event, visible, costs) for key, event in newest]
 
-    def _document(
-        self, key: HealthKey, event: schema.Health, named: set[str], costs: dict[str, dict]
-    ) -> dict:
-        hits = [{"run": run, "rank": rank} for run, rank in event.hits if run in named]
+    def _event(self, key: HealthKey, event: schema.Health, visible: set[str], costs: dict) -> HealthEvent:
         spent = [(run, found[key]) for run, found in costs.items() if key in found]
         prices = [self._accounts.account(run).gpu_hour_cost() for run, _ in spent]
-        dollars = None if not spent or None in prices else sum(
-            ns / 3.6e12 * price for (_, ns), price in zip(spent, prices, strict=True)
-        )  # fmt: skip
-        return {
-            "node": key[0],
-            "number": event.number,
-            "time": event.time_ns / 1e9,
-            "kind": event.kind,
-            "device": event.device,
-            "code": event.code,
-            "name": event.name,
-            "severity": event.severity,
-            "text": event.text,
-            "hits": hits,
-            "gpu_seconds": sum(ns for _, ns in spent) / 1e9 if spent else None,
-            "cost": dollars,
-        }
+        dollars = None
+        if spent and None not in prices:
+            dollars = sum(ns / 3.6e12 * price for (_, ns), price in zip(spent, prices, strict=True))
+        return HealthEvent(
+            node=key[0],
+            number=event.number,
+            time=event.time_ns / 1e9,
+            kind=event.kind,
+            device=event.device,
+            code=event.code,
+            name=event.name,
+            severity=event.severity,
+            text=event.text,
+            hits=[HealthHit(run, rank) for run, rank in event.hits if run in visible],
+            gpu_seconds=sum(ns for _, ns in spent) / 1e9 if spent else None,
+            cost=dollars,
+        )
 
-    def counted(self, name: str) -> tuple[Counter, dict[str, int]]:
-        """Of a run: events by (kind, severity), and GPU-ns by kind, for series; kinds are few."""
-        events, costs = dict(self._log.of_run(name)), self.costs(name)
+    def counted(self, name: str) -> tuple[Counter, Counter]:
+        """For the series of a run: events by (kind, severity), and GPU-ns by kind."""
+        events = dict(self._log.of_run(name))
         spent: Counter = Counter()
-        for key, ns in costs.items():
+        for key, ns in self.costs(name).items():
             spent[kind_of(events[key])] += ns
-        return Counter((kind_of(event), event.severity) for event in events.values()), dict(spent)
+        return Counter((kind_of(event), event.severity) for event in events.values()), spent

@@ -12,13 +12,13 @@ import contextlib
 import pickle
 import sys
 import time
-from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from goodput.account import Run
 from goodput.account.account import Engine
+from goodput.account.document_types import AccountDocument
 from goodput.account.facts import Facts
 from goodput.account.stall_threshold import Lengths
 from goodput.aggregator.accounts.fair_queue import INTERNAL, FairQueue, QueueFull
@@ -33,12 +33,15 @@ Window = tuple[int | None, int | None]
 
 
 class HistoryError(Exception):
-    """A window's account that cannot be had now; the text says why."""
+    """A query of the past that failed; the text says why."""
 
 
 @dataclass
 class Job:
-    """What the child is to do. `run` has no rows; `url` may hold a password, so it goes through a pipe."""
+    """What the child computes: accounts of `windows`, a timeline (`points`) or a fold of the whole run (`facts`).
+
+    `run` has no rows. `url` may hold a password, so a job goes through a pipe, not the command line.
+    """
 
     url: str
     run: Run
@@ -46,20 +49,20 @@ class Job:
     threshold_ns: int
     stale_seconds: float
     windows: list[Window]
-    facts: Facts | None = None  # fold all that is within their bounds, instead of accounts of windows
+    facts: Facts | None = None
     stall_seconds: float = 60.0
-    points: int = 0  # a timeline of the first window in so many buckets, and these ranks by themselves
-    ranks: tuple[int, ...] = ()
+    points: int = 0  # buckets of the timeline of windows[0]
+    ranks: tuple[int, ...] = ()  # shown individually in it
 
 
 def without_rows(run: Run) -> Run:
-    """A copy of a run without rows: what is known of them is in its attempts."""
+    """A copy of a run without rows and events; what the facts need of them is in its attempts."""
     attempts = {key: replace(attempt, rows={}, events={}) for key, attempt in run.attempts.items()}
     return replace(run, attempts=attempts)
 
 
 class History:
-    """The way to the child. One at a time, by turns; `owner` is the id of the token of who asks."""
+    """Runs jobs in child processes. `owner` is the id of the client's token. All methods raise HistoryError."""
 
     def __init__(self, url: str):
         self._url = url
@@ -75,38 +78,32 @@ class History:
         threshold_ns: int,
         stale_seconds: float,
         owner: str = ANONYMOUS,
-        question: Hashable = None,
-    ) -> tuple[list[dict], float]:
-        """The accounts of these windows, and the seconds that they took. Raises HistoryError.
+    ) -> tuple[list[AccountDocument], float]:
+        """The accounts of these windows, and the seconds that they took."""
 
-        Who asks the same `question` of a run, by default these windows, while it is being answered gets that answer.
-        """
-        key = (run.name, tuple(windows) if question is None else question)
+        def compute():
+            job = Job(self._url, without_rows(run), now_ns, threshold_ns, stale_seconds, windows)
+            return self._run(job, owner)
 
-        def make():
-            return self._ask(
-                Job(self._url, without_rows(run), now_ns, threshold_ns, stale_seconds, windows), owner
-            )
-
-        out, took = await self._flights.run(key, make)
-        return msgspec.json.decode(out), took
+        out, took_seconds = await self._flights.run((run.name, tuple(windows)), compute)
+        return msgspec.json.decode(out), took_seconds
 
     async def folded(self, run: Run, facts: Facts, stall_seconds: float) -> tuple[Engine, Lengths, dict]:
-        """What live.IncrementalAccount goes on from, under these facts. Raises HistoryError."""
-        out, _ = await self._ask(
+        """The engine, step lengths and rows beyond the bounds from which IncrementalAccount continues."""
+        out, _ = await self._run(
             Job(self._url, without_rows(run), 0, 0, 0.0, [], facts, stall_seconds), INTERNAL
         )
         return pickle.loads(out)
 
-    async def timeline(self, job: Job, owner: str = ANONYMOUS) -> tuple[dict, float]:
-        """The timeline that a job asks for, and the seconds that it took. Raises HistoryError."""
-        out, took = await self._ask(replace(job, url=self._url), owner)
-        return msgspec.json.decode(out), took
+    async def timeline(self, job: Job, owner: str = ANONYMOUS) -> tuple[bytes, float]:
+        """timeline.TimelineData as JSON, and the seconds that it took."""
+        return await self._run(replace(job, url=self._url), owner)
 
-    async def _ask(self, job: Job, owner: str | None) -> tuple[bytes, float]:
-        body, most = pickle.dumps(job), ANONYMOUS_WAITING_MAX if owner == ANONYMOUS else OWNER_WAITING_MAX
+    async def _run(self, job: Job, owner: str | None) -> tuple[bytes, float]:
+        body = pickle.dumps(job)
+        owner_max = ANONYMOUS_WAITING_MAX if owner == ANONYMOUS else OWNER_WAITING_MAX
         try:
-            async with self._queue.slot(owner, most):
+            async with self._queue.slot(owner, owner_max):
                 began = time.perf_counter()
                 return await _child(body), time.perf_counter() - began
         except QueueFull as full:
@@ -121,15 +118,17 @@ async def _child(body: bytes) -> bytes:
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        out, said = await asyncio.wait_for(child.communicate(body), SECONDS_MAX)
+        out, errors = await asyncio.wait_for(child.communicate(body), SECONDS_MAX)
     except TimeoutError:
-        raise HistoryError(f"it takes more than {SECONDS_MAX:.0f} s; ask for a shorter window") from None
+        raise HistoryError(
+            f"the query takes more than {SECONDS_MAX:.0f} s; ask for a shorter window"
+        ) from None
     finally:
         if child.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 child.kill()
             await child.wait()
     if child.returncode != 0:
-        lines = said.decode(errors="replace").strip().splitlines() or [f"exit status {child.returncode}"]
+        lines = errors.decode(errors="replace").strip().splitlines() or [f"exit status {child.returncode}"]
         raise HistoryError(lines[-1])
     return out

@@ -47,14 +47,14 @@ def account_of(ledger: Ledger, job: Job, window: Window) -> Account:
             fold.exhausted = True
         else:
             rows.append(rows_of(ledger, identity, key, fold))
-    # Ranks side by side, so that the steps of a group come together.
+    # In order of time over all ranks, so that the steps of a group are compared together.
     for _, key, row in heapq.merge(*rows, key=lambda entry: entry[0]):
         engine.row(key, row)
     return engine.finish()
 
 
 def folded(ledger: Ledger, job: Job) -> tuple[Engine, Lengths, dict[Key, list]]:
-    """All rows within the bounds of `job.facts`, as live.IncrementalAccount folds them, and those beyond that it let go."""
+    """A fold of all rows within the bounds of `job.facts`, and the trimmed rows beyond them."""
     identities = {(p.identity.rank, p.identity.attempt): p.identity for p in ledger.processes(job.run.name)}
     engine, lengths = Engine(job.run, job.facts), Lengths(int(job.stall_seconds * 1e8))
     rows, beyond = [], {}
@@ -71,9 +71,9 @@ def folded(ledger: Ledger, job: Job) -> tuple[Engine, Lengths, dict[Key, list]]:
         more, gone = beyond.get((rank, number), []), fold.attempt.trimmed
         last = more[-1].number if more else fold.number
         if last < gone and len(more) < BEYOND_MAX:
-            # Folded without them it would never be right again: later all of them would count as known.
+            # A fold without those rows would stay wrong: they would count as folded from now on.
             raise LedgerError(
-                f"ledger {ledger.url}: it has rank {rank} attempt {number} up to row {last}, not yet up to {gone}"
+                f"ledger {ledger.url}: it has rank {rank} attempt {number} up to row {last}, not up to {gone} yet"
             )
     return engine, lengths, beyond
 
@@ -81,7 +81,7 @@ def folded(ledger: Ledger, job: Job) -> tuple[Engine, Lengths, dict[Key, list]]:
 def _within(rows: Iterator[schema.StepRow], key: Key, fold: Fold, beyond: list) -> Iterator[tuple]:
     for row in rows:
         if beyond or max(row.end_ns, fold.last_end_ns) > fold.bound.to_ns:
-            # Bounds may shrink: a rank whose clock is behind those of the others has come.
+            # Bounds may have shrunk: a rank whose clock is behind the others' has reported since.
             if row.number > fold.attempt.trimmed or len(beyond) >= BEYOND_MAX:
                 return
             beyond.append(row)
@@ -90,10 +90,9 @@ def _within(rows: Iterator[schema.StepRow], key: Key, fold: Fold, beyond: list) 
 
 
 def main() -> int:
-    """The child."""
     _end_with_parent()
     job: Job = pickle.load(sys.stdin.buffer)
-    # Whoever takes reports comes first.
+    # The aggregator, which takes reports, has priority.
     with contextlib.suppress(OSError):
         os.nice(5)
     try:
@@ -110,19 +109,19 @@ def main() -> int:
 
 
 def _end_with_parent() -> None:
-    """Nobody wants what is computed for an aggregator that was killed."""
+    """Die with the aggregator: its answer would have no reader."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def _answer(ledger: Ledger, job: Job) -> bytes:
     if job.run.attempts and not ledger.processes(job.run.name):
-        # Such as a file that was moved away: a new one would be a run without steps.
-        raise LedgerError(f"ledger {ledger.url}: it has nothing of run {job.run.name!r}")
+        # Such as a ledger file that was replaced by a new one.
+        raise LedgerError(f"ledger {ledger.url}: it has no data of run {job.run.name!r}")
     if job.facts is not None:
         return pickle.dumps(folded(ledger, job))
     if job.points:
-        return msgspec.json.encode(timeline.document(timeline.timeline_of(ledger, job), job.ranks))
+        return msgspec.json.encode(timeline.data(timeline.timeline_of(ledger, job), job.ranks))
     accounts = [account_of(ledger, job, window) for window in job.windows]
     return msgspec.json.encode([document(one, explain(one)) for one in accounts])
 

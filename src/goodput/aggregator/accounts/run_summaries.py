@@ -1,9 +1,8 @@
-"""The list of runs, a page at a time, each run's row made anew only when it may be another one.
+"""The list of runs, page by page, newest run first.
 
-In: the accounts. Out: rows as models_runs.Summary has them, newest run first. A row of a run with a thousand ranks takes
-some milliseconds to make, so it is kept: until the run changes, and where nobody runs or reports it, whose time yet goes
-on, for AGE_SECONDS. A page of a thousand such runs takes milliseconds; of others one is made for the page that is asked
-for and no more, and in between whatever else came is served. What is kept is one row per run of the store.
+A run's summary is cached until the run changes, and for AGE_SECONDS where its time goes on without reports. A page of
+a thousand cached runs takes milliseconds; computing one takes some milliseconds per thousand ranks, and other requests
+are served in between.
 """
 
 from __future__ import annotations
@@ -13,82 +12,115 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from goodput.access.tokens import EVERYTHING
 from goodput.account import FINAL_STATUSES, Account, figures
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts.accounts import Accounts
+from goodput.causes import explain
 
 AGE_SECONDS = 10.0
 AT_A_TIME_SECONDS = 0.005
-_PRODUCTIVE = INDEX["productive"]
 
 
-class _Kept(NamedTuple):
-    row: dict
+class RunSummary(Struct):
+    """A run in one row. `states` has GPU-seconds of the states that occur; waste is what was not productive, its cost
+    in dollars or null without a price."""
+
+    run: str
+    status: str
+    start: float
+    end: float
+    world_size: int
+    gpu_seconds: float
+    goodput: float | None
+    mfu: float | None
+    restarts: int
+    leading_cause: str | None
+    hang: bool
+    states: dict[str, float]
+    waste_gpu_seconds: float
+    cost: float | None
+    waste_cost: float | None
+
+
+class RunPage(Struct):
+    """Runs, newest first; `total` counts all that match, `truncated` is true where more follow the last one here."""
+
+    runs: list[RunSummary]
+    total: int
+    truncated: bool
+
+
+class _Cached(NamedTuple):
+    summary: RunSummary
     account: Account
-    change: int
+    revision: int
     at_seconds: float
 
 
 class RunSummaries:
-    """Rows by run name."""
+    """Summaries by run name."""
 
     def __init__(self, accounts: Accounts, clock: Callable[[], float] = time.monotonic):
         self._accounts, self._clock = accounts, clock
-        self._kept: dict[str, _Kept] = {}
+        self._cached: dict[str, _Cached] = {}
 
     async def page(
         self, limit: int, offset: int = 0, search: str = "", may: Callable[[str], bool] = EVERYTHING.may
-    ) -> dict:
-        """`limit` runs from `offset` on, of those whose name contains `search`, and how many there are.
-
-        Runs that whoever asks `may` not see are not there.
-        """
-        runs, words = self._accounts.store.runs, search.casefold()
-        for name in self._kept.keys() - runs.keys():
-            del self._kept[name]
-        names = [name for name in filter(may, runs) if words in name.casefold()]
+    ) -> RunPage:
+        """`limit` runs from `offset` on, of those that the client `may` see and whose name contains `search`."""
+        runs, search = self._accounts.store.runs, search.casefold()
+        for name in self._cached.keys() - runs.keys():
+            del self._cached[name]
+        names = [name for name in filter(may, runs) if search in name.casefold()]
         starts = self._accounts.store.starts
         names.sort(key=lambda name: (-starts[name], name))
         shown = names[offset : offset + limit]
         rows, began = [], time.perf_counter()
         for name in shown:
-            rows.append(self.row(name))
+            rows.append(self.summary(name))
             if time.perf_counter() - began > AT_A_TIME_SECONDS:
                 await asyncio.sleep(0)
                 began = time.perf_counter()
-        return {
-            "runs": rows,
-            "total": len(names),
-            "truncated": offset + len(shown) < len(names),
-        }
+        return RunPage(rows, total=len(names), truncated=offset + len(shown) < len(names))
 
-    def row(self, name: str) -> dict:
-        """One run. Whether it hangs is looked up each time, for that changes without a report."""
-        row = self._row(name)
-        return {**row, "hang": row["status"] == "running" and self._accounts.hang(name) is not None}
+    def summary(self, name: str) -> RunSummary:
+        """One run. Its hang is evaluated each time, since that changes without a report."""
+        summary = self._summary(name)
+        return replace(summary, hang=summary.status == "running" and self._accounts.hang(name) is not None)
 
-    def _row(self, name: str) -> dict:
-        change, now = self._accounts.store.changes.get(name, 0), self._clock()
-        kept = self._kept.get(name)
-        if kept is not None and kept.change == change:
-            status = kept.row["status"]
-            if status in FINAL_STATUSES or (status != "running" and now - kept.at_seconds < AGE_SECONDS):
-                return kept.row
+    def _summary(self, name: str) -> RunSummary:
+        revision, now = self._accounts.store.revisions.get(name, 0), self._clock()
+        cached = self._cached.get(name)
+        if cached is not None and cached.revision == revision:
+            status = cached.summary.status
+            if status in FINAL_STATUSES or (status != "running" and now - cached.at_seconds < AGE_SECONDS):
+                return cached.summary
         account = self._accounts.account(name)
-        if kept is None or kept.account is not account:
-            row = {**self._accounts.summary(name), **_waste(account)}
-            kept = self._kept[name] = _Kept(row, account, change, now)
-        return kept.row
+        if cached is None or cached.account is not account:
+            cached = self._cached[name] = _Cached(_summary_of(account), account, revision, now)
+        return cached.summary
 
 
-def _waste(account: Account) -> dict:
-    """GPU-seconds by state, those that are not zero, and what was not productive, in GPU-seconds and dollars."""
-    gpu_ns, dollars = account.gpu_ns(), figures.money(account)
-    wasted = account.wall_gpu_ns() - gpu_ns[_PRODUCTIVE]
-    return {
-        "states": {state: ns / 1e9 for state, ns in zip(STATES, gpu_ns, strict=True) if ns},
-        "waste_gpu_seconds": wasted / 1e9,
-        "cost": None if dollars is None else dollars["total"],
-        "waste_cost": None if dollars is None else dollars["total"] - dollars["states"]["productive"],
-    }
+def _summary_of(account: Account) -> RunSummary:
+    gpu_ns, dollars, causes = account.gpu_ns(), figures.money(account), explain(account)
+    return RunSummary(
+        run=account.run,
+        status=account.status,
+        start=account.start_ns / 1e9,
+        end=account.end_ns / 1e9,
+        world_size=account.world_size,
+        gpu_seconds=account.wall_gpu_ns() / 1e9,
+        goodput=account.ratio("goodput"),
+        mfu=account.ratio("mfu"),
+        restarts=len(account.restarts),
+        leading_cause=causes[0]["state"] if causes else None,
+        hang=False,
+        states={state: ns / 1e9 for state, ns in zip(STATES, gpu_ns, strict=True) if ns},
+        waste_gpu_seconds=(account.wall_gpu_ns() - gpu_ns[INDEX["productive"]]) / 1e9,
+        cost=dollars and dollars["total"],
+        waste_cost=dollars and dollars["total"] - dollars["states"]["productive"],
+    )

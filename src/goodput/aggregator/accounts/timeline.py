@@ -1,13 +1,10 @@
-"""A run over time: GPU-seconds by state per bucket of its life, and the ranks whose own time stands out.
+"""A run over time: GPU-seconds by state per bucket, and the ranks whose own step time stands out.
 
-In: the ledger and a history.Job with `points`. Out: a Timeline, made in the child process of history.py. One pass over
-the rows folds every step as the account does and lays what it became over the buckets in which it lay, so the buckets
-of a run sum to its account, and the states of a bucket to its GPU time to the nanosecond. A row costs about 40 us, so
-of a run with more than ROWS_MAX rows only some ranks are read: those that deviate, each for itself, and of the others
-some that stand for all of them, scaled to the GPU time that was allocated; and where even that is too much, of those
-only the rows at the borders of buckets, so that stalls between are not seen. `sampled` says so.
-
-It knows no marks, no run without a ledger, and no clock.
+One pass over the ledger's rows folds every step as the account does and spreads what it became over the buckets, so the
+buckets of a run sum to its account and the states of a bucket to its GPU time, to the nanosecond. Runs in the child
+process of history.py; a row costs about 40 us. Of a run with more than ROWS_MAX rows a sample is read: the ranks that
+deviate, each for itself, and evenly spaced others that are scaled to represent the rest; where even that is too much,
+only the rows at the buckets' edges, so that stalls in between are missed. `sampled` reports this.
 """
 
 from __future__ import annotations
@@ -17,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import add, sub
 from statistics import quantiles
+
+from msgspec import Struct
 
 from goodput.account.facts import Facts, Key, gather
 from goodput.account.fold import COMMUNICATION, PRODUCTIVE, STALL, Fold, share
@@ -38,6 +37,63 @@ _DOWN, _QUEUE = INDEX["down"], INDEX["queue"]
 _STALL_SPANS_MAX = 10_000
 STALLS_SHOWN = 50
 Span = tuple[int, int]  # unix ns
+
+
+class Bucket(Struct):
+    """A part of a run's time: GPU-seconds of the states that occur, which sum to `gpu_seconds`."""
+
+    start: float
+    end: float
+    gpu_seconds: float
+    states: dict[str, float]
+
+
+class Sampled(Struct):
+    """`ranks` of `of` were read and represent all; without `all_steps` only rows at the buckets' edges were."""
+
+    ranks: int
+    of: int
+    all_steps: bool
+
+
+class HeatRank(Struct):
+    rank: int
+    own_seconds: list[float | None]
+    host: str = ""
+
+
+class HeatOthers(Struct):
+    """Quantiles per column over the ranks that are not shown individually."""
+
+    ranks: int
+    p10: list[float | None]
+    p50: list[float | None]
+    p90: list[float | None]
+    p100: list[float | None]
+
+
+class Heat(Struct):
+    """Own seconds per kept step, without waiting for other ranks, in `columns` equal parts from `start` to `end`.
+
+    In lock step all steps take the same time; only own time shows which rank is slow. Null where a rank did no step.
+    `ranks` are those that deviate most, `median` is over all that were read.
+    """
+
+    start: float
+    end: float
+    columns: int
+    median: list[float | None]
+    ranks: list[HeatRank]
+    others: HeatOthers | None
+
+
+class TimelineData(Struct):
+    """A timeline without its marks."""
+
+    buckets: list[Bucket]
+    stalls: list[tuple[float, float]]
+    sampled: Sampled | None
+    heat: Heat | None
 
 
 class Grid:
@@ -376,31 +432,32 @@ def _closed(alone: list[int], spread: list[int], whole: int) -> list[int]:
     return states
 
 
-def document(found: Timeline, worst: list[int]) -> dict:
-    """The timeline as plain values; `worst` are the ranks to be shown by themselves, worst first."""
+def data(found: Timeline, worst: list[int]) -> TimelineData:
+    """What the child process answers; `worst` are the ranks to be shown individually, worst first."""
     edges = [ns / 1e9 for ns in found.grid.edges]
     buckets = [
-        {
-            "start": edges[i],
-            "end": edges[i + 1],
-            "gpu_seconds": found.gpu_ns[i] / 1e9,
-            "states": {state: ns / 1e9 for state, ns in zip(STATES, cell, strict=True) if ns},
-        }
-        for i, cell in enumerate(found.cells)
+        Bucket(
+            edges[i],
+            edges[i + 1],
+            gpu_ns / 1e9,
+            {s: ns / 1e9 for s, ns in zip(STATES, cell, strict=True) if ns},
+        )
+        for i, (gpu_ns, cell) in enumerate(zip(found.gpu_ns, found.cells, strict=True))
     ]
     whole = found.read_ranks == found.of_ranks and found.all_steps
-    return {
-        "buckets": buckets,
-        "stalls": [{"start": start / 1e9, "end": end / 1e9} for start, end in found.stalls],
-        "sampled": None
-        if whole
-        else {"ranks": found.read_ranks, "of": found.of_ranks, "all_steps": found.all_steps},
-        "heat": heat(found.own, worst, edges[0], edges[-1]) if edges else None,
-    }
+    return TimelineData(
+        buckets,
+        stalls=[(start / 1e9, end / 1e9) for start, end in found.stalls],
+        sampled=None if whole else Sampled(found.read_ranks, found.of_ranks, found.all_steps),
+        heat=heat(found.own, worst, edges[0], edges[-1]) if edges else None,
+    )
 
 
-def heat(own: dict[int, Own], worst: list[int], start: float, end: float) -> dict | None:
-    """Own seconds per step by rank and column: the worst ranks by themselves, the others as quantiles."""
+def heat(own: dict[int, Own], worst: list[int], start: float, end: float) -> Heat | None:
+    """Own seconds per step by rank and column: the worst ranks individually, the others as quantiles.
+
+    At most RANKS_SHOWN ranks, so the document is bounded whatever the size of the run.
+    """
     seconds = {
         rank: [ns / steps / 1e9 if steps else None for ns, steps in zip(one.ns, one.steps, strict=True)]
         for rank, one in own.items()
@@ -408,25 +465,22 @@ def heat(own: dict[int, Own], worst: list[int], start: float, end: float) -> dic
     }
     if not seconds:
         return None
-    width = len(next(iter(seconds.values())))
-    shown = [rank for rank in worst if rank in seconds]
-    if len(seconds) <= RANKS_SHOWN:
-        shown = sorted(seconds)
+    columns = len(next(iter(seconds.values())))
+    shown = sorted(seconds) if len(seconds) <= RANKS_SHOWN else [rank for rank in worst if rank in seconds]
     shown = shown[:RANKS_SHOWN]
     others = [values for rank, values in seconds.items() if rank not in set(shown)]
-    return {
-        "start": start,
-        "end": end,
-        "columns": width,
-        "median": _round([_quantile(seconds.values(), i, 50) for i in range(width)]),
-        "ranks": [{"rank": rank, "own_seconds": _round(seconds[rank])} for rank in shown],
-        "others": {
-            "ranks": len(others),
-            **{f"p{p}": _round([_quantile(others, i, p) for i in range(width)]) for p in (10, 50, 90, 100)},
-        }
-        if others
-        else None,
-    }
+
+    def quantile(rows, percent: int) -> list[float | None]:
+        return _rounded([_quantile(rows, i, percent) for i in range(columns)])
+
+    return Heat(
+        start,
+        end,
+        columns,
+        median=quantile(seconds.values(), 50),
+        ranks=[HeatRank(rank, _rounded(seconds[rank])) for rank in shown],
+        others=HeatOthers(len(others), *(quantile(others, p) for p in (10, 50, 90, 100))) if others else None,
+    )
 
 
 def _quantile(rows, column: int, percent: int) -> float | None:
@@ -436,7 +490,7 @@ def _quantile(rows, column: int, percent: int) -> float | None:
     return quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
-def _round(values: list[float | None]) -> list[float | None]:
+def _rounded(values: list[float | None]) -> list[float | None]:
     return [None if value is None else float(f"{value:.5g}") for value in values]
 
 

@@ -1,9 +1,8 @@
-"""The aggregator's series: the accounts of its runs, and how it fares itself.
+"""The aggregator's Prometheus series: the accounts of its runs, and its own state.
 
-In: the accounts and the ingest's counters. Out: Prometheus text. A run that finished is shown for
-`KEPT_SECONDS` more, so that its last values are scraped; then its series end. Who may see some runs only gets the series
-of those; the aggregator's own, which tell of all, are for those who may see all. Of thousands of runs the text takes
-seconds to make: others are served in between, and who asks meanwhile or soon after gets the same text.
+A finished run is exposed for KEPT_SECONDS more, so that its last values are scraped. A token for some runs gets those
+runs' series only, without the aggregator's own. The text of thousands of runs takes seconds: other requests are served
+in between, concurrent scrapes share one text, and a costly text is served again for as long as it took to make.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from goodput.account import FINAL_STATUSES, figures
 from goodput.account.account import FACTORS, Account
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts.accounts import Accounts
-from goodput.aggregator.accounts.health_costs import HealthView
+from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.single_flight import SingleFlight
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.ingest.ingest import Ingest
@@ -33,11 +32,11 @@ from goodput.wire import schema
 KEPT_SECONDS = 900.0
 RESTARTS_SHOWN = 16
 AT_A_TIME_SECONDS = 0.005
-# Of so many ranks together the text serves for as long again as it took to make, and for a second at least.
+# From this many ranks on a text is cached for as long as it took to make, and a second at least.
 COSTLY_RANKS = 1024
 
 
-class _Made(NamedTuple):
+class _Cached(NamedTuple):
     text: bytes
     until: float
 
@@ -47,25 +46,24 @@ class Exposition:
         self,
         accounts: Accounts,
         ingest: Ingest,
-        health: HealthView,
+        health: HealthCosts,
         authenticator: RequestAuthenticator,
         clock_ns=time.time_ns,
     ):
         self._accounts, self._ingest, self._health, self._clock_ns = accounts, ingest, health, clock_ns
         self._authenticator = authenticator
-        # By the runs that are seen; of those one has a token for.
         self._flights = SingleFlight()
-        self._made: dict[tuple[str, ...], _Made] = {}
+        self._cached: dict[tuple[str, ...], _Cached] = {}  # by the runs that a token is for
 
     async def text(self, access: Access = EVERYTHING) -> bytes:
-        """What `access` may see, at this moment or, where that costs much, a moment ago."""
+        """The series that `access` may see."""
         now, key = time.monotonic(), access.runs
-        self._made = {runs: made for runs, made in self._made.items() if now < made.until}
-        if key in self._made:
-            return self._made[key].text
-        return await self._flights.run(key, lambda: self._make(access))
+        self._cached = {runs: cached for runs, cached in self._cached.items() if now < cached.until}
+        if key in self._cached:
+            return self._cached[key].text
+        return await self._flights.run(key, lambda: self._render(access))
 
-    async def _make(self, access: Access) -> bytes:
+    async def _render(self, access: Access) -> bytes:
         families, began = Families("aggregator"), time.monotonic()
         last = began
         for _ in self._fill(families, access):
@@ -75,7 +73,7 @@ class Exposition:
         text = await asyncio.to_thread(generate_latest, _Scrape(families))
         if self._accounts.store.expected_sum >= COSTLY_RANKS:
             now = time.monotonic()
-            self._made[access.runs] = _Made(text, now + max(now - began, 1.0))
+            self._cached[access.runs] = _Cached(text, now + max(now - began, 1.0))
         return text
 
     def families(self, access: Access) -> Families:
@@ -85,7 +83,7 @@ class Exposition:
         return families
 
     def _fill(self, families: Families, access: Access) -> Iterator[None]:
-        """Add all, a run at a time."""
+        """Add all series; yields after each run."""
         now_ns, clamped = self._clock_ns(), 0
         for name in filter(access.may, list(self._accounts.store.runs)):
             account = self._accounts.account(name)
@@ -122,7 +120,7 @@ class Exposition:
         self._add_ranks(families, account, now_ns)
         self._add_health(families, run)
         if account.status not in FINAL_STATUSES:
-            self._add_saves(families, run, now_ns)
+            self._add_checkpoints(families, run, now_ns)
             gpus = sum(rank.devices for rank in account.ranks if rank.rank < account.world_size)
             families.add("goodput_run_gpus", run, gpus)
         _add_restarts(families, account)
@@ -147,20 +145,20 @@ class Exposition:
         families.add("goodput_ranks", {**run, "kind": "expected"}, account.world_size)
         families.add("goodput_ranks", {**run, "kind": "observed"}, len(newest))
         families.add("goodput_ranks", {**run, "kind": "alive"}, len(alive))
-        # After a restart of the aggregator the rank's own word, from the ledger, is all there is until the next push.
+        # After a restart of the aggregator only the rank's own clock is known, from the ledger, until its next push.
         oldest = min((attempt.heard_ns or attempt.seen_ns for attempt in alive), default=now_ns)
         families.add("goodput_rank_last_report_age_seconds", run, max(now_ns - oldest, 0) / 1e9)
 
-    def _add_saves(self, families: Families, run: dict[str, str], now_ns: int) -> None:
-        saves = self._accounts.store.saves.get(run["run"])
-        if saves is None or saves.newest is None:
+    def _add_checkpoints(self, families: Families, run: dict[str, str], now_ns: int) -> None:
+        times = self._accounts.store.checkpoints.get(run["run"])
+        if times is None or times.newest is None:
             return
-        families.add("goodput_checkpoint_age_seconds", run, saves.age_seconds(now_ns))
-        interval = saves.interval_seconds()
+        families.add("goodput_checkpoint_age_seconds", run, times.age_seconds(now_ns))
+        interval = times.interval_seconds()
         if interval is not None:
             families.add("goodput_checkpoint_interval_seconds", run, interval)
-        if saves.save_ns is not None:
-            families.add("goodput_checkpoint_last_save_seconds", run, saves.save_ns / 1e9)
+        if times.save_ns is not None:
+            families.add("goodput_checkpoint_last_save_seconds", run, times.save_ns / 1e9)
 
     def _add_health(self, families: Families, run: dict[str, str]) -> None:
         events, spent_ns = self._health.counted(run["run"])
@@ -221,7 +219,7 @@ def _add_authentication(families: Families, authenticator: RequestAuthenticator)
 
 
 def _add_figures(families: Families, account: Account) -> None:
-    """What follows from the account's sums; what is unknown is absent."""
+    """Figures derived from the account's sums; unknown ones are absent."""
     run = {"run": account.run}
     kept = sum(rank.kept_samples for rank in account.ranks)
     families.add("goodput_run_samples", {**run, "kind": "kept"}, kept)

@@ -1,7 +1,4 @@
-"""What the routes share: how a time is asked for, how an answer is written, and what an error of the accounts becomes.
-
-In: what FastAPI has read of a request. Out: a Response, or an HTTPException with its status and line.
-"""
+"""What the routes share: parsing of times, JSON responses of msgspec types, and HTTP errors."""
 
 from __future__ import annotations
 
@@ -9,19 +6,35 @@ from collections.abc import Awaitable
 from typing import TypeVar
 
 import msgspec
-from fastapi import HTTPException, Response
+from fastapi import HTTPException, Request, Response
 
+from goodput.access.tokens import Access
 from goodput.aggregator.accounts.history import HistoryError
 
 T = TypeVar("T")
+REFERENCE = "#/components/schemas/{name}"
+NOT_FOUND = {404: {"description": "no such run"}}
+BUSY = {503: {"description": "busy"}}
 
 
-def in_json(value) -> Response:
+def json_of(type_: type) -> dict:
+    """A route's `responses` for 200 with this msgspec type; app.py adds its schema to the OpenAPI document."""
+    return {
+        200: {"content": {"application/json": {"schema": {"$ref": REFERENCE.format(name=type_.__name__)}}}}
+    }
+
+
+def json_response(value) -> Response:
     return Response(msgspec.json.encode(value), media_type="application/json")
 
 
+def access_of(request: Request) -> Access:
+    """What the request's token allows; set by the middleware."""
+    return request.scope["access"]
+
+
 def unix_ns(seconds: float) -> int:
-    """Unix seconds as nanoseconds; 422 where they cannot be meant."""
+    """Unix seconds as nanoseconds; 422 where they are out of range."""
     if not abs(seconds) < 4e9:
         raise HTTPException(422, f"{seconds}: want unix seconds")
     return round(seconds * 1e9)
@@ -35,15 +48,15 @@ def window_ns(start: float | None, end: float | None) -> tuple[int | None, int |
     return window
 
 
-def no_run(run: str) -> HTTPException:
+def run_not_found(run: str) -> HTTPException:
     return HTTPException(404, f"no run {run!r}")
 
 
-async def found(run: str, coming: Awaitable[T]) -> T:
-    """What comes of a run, or the status that says why it does not."""
+async def or_http_error(run: str, result: Awaitable[T]) -> T:
+    """The result of a query about a run; 404 for KeyError, 503 for HistoryError."""
     try:
-        return await coming
+        return await result
     except KeyError:
-        raise no_run(run) from None
+        raise run_not_found(run) from None
     except HistoryError as error:
         raise HTTPException(503, str(error)) from None

@@ -1,11 +1,8 @@
-"""The hangs of the runs in the store, and the stacks of the processes that they are blamed on.
+"""Hang detection for the runs in the store, and the stacks of the processes that are blamed.
 
-In: the store's newest process of each rank, an account's threshold, stacks that agents bring. Out: account.hang's
-verdict, its document, and for each push the processes whose stack its agent is asked for: at most
-`WANTED_PER_HANG` suspects of a hang, until they answer, and again `AGAIN_SECONDS` after that.
-
-Only the newest stack of a process that was asked for is kept, `STACKS_KEPT_MAX` in all, while its hang lasts.
-A run that has completed a step lately costs nothing. It does not know how a stack is taken.
+The verdict is account.hang's, over the newest process of each rank. Agents are asked for the stacks of at most
+SUSPECTS_PER_HANG suspects in the answers to their pushes, until they send them, and again STACK_AGE_SECONDS later. The
+newest stack of each is kept while the hang lasts, STACKS_KEPT_MAX in all. A run with a recent step costs nothing.
 """
 
 from __future__ import annotations
@@ -16,60 +13,61 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
+from goodput.account import document_types
 from goodput.account.hang import Hang, Seen, Suspect, verdict
 from goodput.account.states import PHASE_STATES, PLANNED
 from goodput.aggregator.ingest.store import Process, Store
 from goodput.wire import schema
 
-WANTED_PER_HANG = 4
-AGAIN_SECONDS = 300.0
+SUSPECTS_PER_HANG = 4
+STACK_AGE_SECONDS = 300.0
 STACKS_KEPT_MAX = 256
 
 
 class HangDetector:
-    """`counts` has the stacks that were accepted and those that nobody had asked for."""
+    """`counts` has the stacks that were accepted, and those ignored because they were not requested."""
 
     def __init__(self, store: Store, *, stall_seconds: float, stale_seconds: float, clock_ns=time.time_ns):
         self.counts: Counter = Counter(accepted=0, ignored=0)
         self._store, self._clock_ns = store, clock_ns
-        self._least_ns, self._stale_ns = int(stall_seconds * 1e9), int(stale_seconds * 1e9)
-        # What the ledger had was heard by nobody yet: from now on it is waited for.
+        self._stall_ns, self._stale_ns = int(stall_seconds * 1e9), int(stale_seconds * 1e9)
+        # Processes from the ledger have not reported to this aggregator; their silence counts from here.
         self._began_ns = clock_ns()
-        self._wanted: dict[str, list[schema.StackRequest]] = {}  # by run, while it hangs
+        self._requests: dict[str, list[schema.StackRequest]] = {}  # by run, while it hangs
         self._since_ns: dict[str, int] = {}  # by run, while it hangs
         self._answered_ns: dict[schema.StackRequest, int] = {}
         self._stacks: dict[schema.StackRequest, schema.Stack] = {}  # oldest first
 
     def may_hang(self, run: str, now_ns: int) -> bool:
-        """False when a step came in so lately that it is no use to look."""
-        return not 0 <= now_ns - self._store.progressed.get(run, 0) < self._least_ns // 2
+        """False when a step completed so recently that evaluating the run is pointless."""
+        return not 0 <= now_ns - self._store.progress_ns.get(run, 0) < self._stall_ns // 2
 
-    def look(self, run: str, now_ns: int, threshold_ns: int, world_size: int) -> Hang | None:
-        """The verdict on a run that may hang; its suspects' stacks are asked for from now on."""
+    def evaluate(self, run: str, now_ns: int, threshold_ns: int, world_size: int) -> Hang | None:
+        """The verdict on a run that may hang; from now on its suspects' stacks are requested."""
         processes = self._store.newest.get(run, {})
-        if self._awaits(processes.values(), now_ns):
+        if self._awaits_reports(processes.values(), now_ns):
             return None
         seen = [self._seen(process) for process in processes.values()]
         unseen = max(world_size - len(seen), 0)
         found = verdict(seen, now_ns, threshold_ns, stale_ns=self._stale_ns, unseen=unseen)
         if found is None:
-            self.forget(run)
+            self.clear(run)
             return None
-        alive = [one for one in found.suspects if one.kind in ("elsewhere", "behind")][:WANTED_PER_HANG]
-        self._wanted[run] = [schema.stack_request(processes[one.rank].identity) for one in alive]
-        # Each look reckons it from other moments; whoever tells hangs apart by it must see one.
+        alive = [one for one in found.suspects if one.kind in ("elsewhere", "behind")][:SUSPECTS_PER_HANG]
+        self._requests[run] = [schema.stack_request(processes[one.rank].identity) for one in alive]
+        # Each evaluation computes it slightly differently; clients identify a hang by it.
         return replace(found, since_ns=self._since_ns.setdefault(run, found.since_ns))
 
-    def forget(self, run: str) -> None:
-        """The run does not hang (any more)."""
+    def clear(self, run: str) -> None:
+        """Forget a hang of a run that does not hang (any more)."""
         self._since_ns.pop(run, None)
-        if self._wanted.pop(run, None) is None:
+        if self._requests.pop(run, None) is None:
             return
         for kept in (self._answered_ns, self._stacks):
             for process in [process for process in kept if process.run == run]:
                 del kept[process]
 
-    def document(self, run: str, found: Hang) -> dict:
+    def document(self, run: str, found: Hang) -> document_types.Hang:
         """The hang with the stack of its culprit, else of the first suspect that has one."""
         stack = next(filter(None, (self._stack(run, one) for one in found.suspects)), None)
         return {
@@ -79,23 +77,25 @@ class HangDetector:
             "stack_time": stack.time_ns / 1e9 if stack else None,
         }
 
-    def wanted(self, reports: list[schema.RankReport]) -> list[schema.StackRequest]:
-        """Whose stack to ask the agent for that brought these reports."""
-        if not self._wanted:
+    def stack_requests(self, reports: list[schema.RankReport]) -> list[schema.StackRequest]:
+        """The stacks to request from the agent that pushed these reports."""
+        if not self._requests:
             return []
         now_ns = self._clock_ns()
-        here = [
-            schema.stack_request(report.identity) for report in reports if report.identity.run in self._wanted
+        pushed = [
+            schema.stack_request(report.identity)
+            for report in reports
+            if report.identity.run in self._requests
         ]
-        due = [process for process in here if process in self._wanted[process.run]]
-        return [process for process in due if self._is_due(process, now_ns)][: schema.STACK_REQUESTS_MAX]
+        due = [one for one in pushed if one in self._requests[one.run] and self._is_due(one, now_ns)]
+        return due[: schema.STACK_REQUESTS_MAX]
 
-    def take(self, stacks: list[schema.Stack]) -> None:
-        """Keep the stacks that were asked for."""
+    def add_stacks(self, stacks: list[schema.Stack]) -> None:
+        """Keep the stacks that were requested."""
         for stack in stacks[: schema.STACKS_MAX]:
-            asked = stack.of in self._wanted.get(stack.of.run, ()) and schema.is_stack(stack)
-            self.counts["accepted" if asked else "ignored"] += 1
-            if asked:
+            accepted = stack.of in self._requests.get(stack.of.run, ()) and schema.is_stack(stack)
+            self.counts["accepted" if accepted else "ignored"] += 1
+            if accepted:
                 self._answered_ns[stack.of] = self._clock_ns()
                 self._stacks.pop(stack.of, None)
                 self._stacks[stack.of] = stack
@@ -103,18 +103,18 @@ class HangDetector:
         while len(self._stacks) > STACKS_KEPT_MAX:
             del self._stacks[next(iter(self._stacks))]
 
-    def _awaits(self, processes: Iterable[Process], now_ns: int) -> bool:
-        """Whether a rank that the ledger says is alive may still report after a restart of the aggregator."""
+    def _awaits_reports(self, processes: Iterable[Process], now_ns: int) -> bool:
+        """Whether a process that the ledger knows as alive may still report after a restart of the aggregator."""
         if now_ns - self._began_ns > self._stale_ns:
             return False
         return any(one.attempt.known_end_ns() is None and not one.attempt.heard_ns for one in processes)
 
     def _is_due(self, process: schema.StackRequest, now_ns: int) -> bool:
         answered_ns = self._answered_ns.get(process)
-        return answered_ns is None or not 0 <= now_ns - answered_ns < AGAIN_SECONDS * 1e9
+        return answered_ns is None or not 0 <= now_ns - answered_ns < STACK_AGE_SECONDS * 1e9
 
-    def _stack(self, run: str, one: Suspect) -> schema.Stack | None:
-        return self._stacks.get(schema.stack_request(self._store.newest[run][one.rank].identity))
+    def _stack(self, run: str, suspect: Suspect) -> schema.Stack | None:
+        return self._stacks.get(schema.stack_request(self._store.newest[run][suspect.rank].identity))
 
     def _seen(self, process: Process) -> Seen:
         attempt, last = process.attempt, process.last
@@ -152,6 +152,6 @@ def _planned_ns(process: Process) -> int:
 
 @functools.lru_cache(maxsize=256)
 def _planned_columns(phases: tuple[str, ...], user_states: tuple[tuple[str, str], ...]) -> list[int]:
-    """Ranks of a run mostly have the same phases, so this is worked out once for all of them."""
+    """Cached, since the ranks of a run mostly have the same phases."""
     states = dict(user_states)
     return [i for i, phase in enumerate(phases) if _state_of(phase, states) in PLANNED]

@@ -1,9 +1,10 @@
-"""Taking one push: decode, merge, write to the ledger, answer.
+"""Accepting a push: decode, merge into the store, write to the ledger, answer.
 
-In: the body of a push. Out: an Ack, sent when what was taken is committed. Pushes that arrive together share one
-transaction, and where that is so they wait 25 ms for more; one that comes alone does not wait. When the ledger cannot be written the push is answered with an error, so the agent keeps it; what
-was merged meanwhile is written with the next push that works. Of what waits so there is one part per process,
-whose rows are those in the store, so pushes repeated against a broken ledger do not pile up.
+The Ack is sent when everything accepted is committed. Pushes that arrive together share one transaction; where the
+last one was shared, the next waits GATHER_SECONDS for more. When the ledger cannot be written the push is answered with
+an error, so the agent keeps it; what was merged meanwhile is written with the next transaction that succeeds. Of that
+one part per process is kept, whose rows are those in the store, so that pushes repeated against a broken ledger do not
+accumulate.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from goodput.aggregator.records import HealthKey, NewRecords, health_key
 from goodput.wire import schema
 
 log = logging.getLogger("goodput.aggregator")
-# Of refusals that the log names; the counters tell of all.
-NAMED_PER_HOUR_MAX = 256
-# A transaction costs as much as the rows of ten pushes. Where several came together, the next one waits this long.
+# Rejections that are logged; the counters have all.
+LOGGED_PER_HOUR_MAX = 256
+# A transaction costs as much as the rows of ten pushes.
 GATHER_SECONDS = 0.025
 
 
 class Ingest:
-    """The way in. `counts` holds the aggregator's own counters by (series, label)."""
+    """`counts` holds the aggregator's own counters by (series, label), `seconds` the CPU time spent on pushes."""
 
     def __init__(
         self,
@@ -44,35 +45,34 @@ class Ingest:
     ):
         self._store, self._ledger, self._clock_ns, self._hangs = store, ledger, clock_ns, hangs
         self.health = HealthLog() if health is None else health
+        self.counts: Counter = Counter()
+        self.seconds = 0.0
         self._unwritten: list[NewRecords] = []
         self._unwritten_health: dict[HealthKey, schema.Health] = {}
         self._writing = asyncio.Lock()
-        self._transaction: asyncio.Future | None = None  # that begins next
-        self._together, self._has_company = (
-            0,
-            False,
-        )  # pushes that wait for it; whether the one before had several
-        self.counts: Counter = Counter()
-        self.seconds = 0.0
-        self._named: set[tuple] = set()
-        self._named_since = time.monotonic()
+        self._transaction: asyncio.Future | None = None  # the one that begins next
+        self._waiting = 0  # pushes that wait for it
+        self._was_shared = False  # whether several pushes were in the one before
+        self._logged: set[tuple] = set()
+        self._logged_since = time.monotonic()
 
     def restore(self, then: Callable[[str], object] = lambda run: None) -> int:
-        """Fill the store from the ledger, run by run; returns how many processes were found.
+        """Fill the store from the ledger, run by run; returns how many processes were restored.
 
-        `then(run)` is called when all of a run is there, so that not all rows of all runs are held at once.
+        `then(run)` is called when a run is complete, so that its rows can be folded before the next run is read.
         """
         restored = 0
         for run in self._ledger.runs():
-            ends = self._ledger.ends(run)
+            end_marks = self._ledger.ends(run)
             for process in self._ledger.processes(run):
-                rows, events = self._ledger.rows(process.identity), self._ledger.events(process.identity)
+                identity = process.identity
+                rows, events = self._ledger.rows(identity), self._ledger.events(identity)
                 try:
                     self._store.merge(replace(process, steps=list(rows), events=events), 0)
-                    self._store.end(process.identity, ends.get(schema.stack_request(process.identity)))
+                    self._store.end(identity, end_marks.get(schema.stack_request(identity)))
                     restored += 1
                 except ReportRefused as refused:
-                    log.warning("ledger: %s", refused)
+                    log.warning("a process in the ledger was not restored: %s", refused)
             if run in self._store.runs:
                 then(run)
         self._store.new = self._store.repeated = 0
@@ -81,44 +81,44 @@ class Ingest:
         self.health.counts.clear()
         return restored
 
-    async def take(self, body: bytes, access: Access = EVERYTHING) -> schema.Ack:
-        """Take one push. Raises SchemaError (nothing taken) or LedgerError (push again).
+    async def accept(self, body: bytes, access: Access = EVERYTHING) -> schema.Ack:
+        """Accept one push. Raises SchemaError (nothing was accepted) or LedgerError (push it again).
 
-        What is of runs that `access` is not for is left out, each part by itself: ranks are rejected, stacks ignored,
-        health events taken for the runs that it is for.
+        Parts of runs that `access` does not allow are left out: their ranks are rejected, their stacks and health
+        events ignored.
         """
         began = time.perf_counter()
         try:
             report = schema.decode(body)
-            ranks = len(report.ranks)
         except schema.SchemaError:
             self.counts["report", "malformed"] += 1
             raise
+        else:
+            ranks, rejected = len(report.ranks), []
+            if not access.is_of_all:
+                report, rejected = self._allowed_part(report, access)
+            rejected += [rejection for rejection in map(self._merge, report.ranks) if rejection is not None]
+            self._add_health(report, is_scoped=not access.is_of_all)
         finally:
             self.seconds += time.perf_counter() - began
-        began = time.perf_counter()
-        rejected: list[schema.Rejection] = []
-        if not access.is_of_all:
-            report, rejected = self._within(report, access)
-        rejected += [r for r in map(self._merge, report.ranks) if r is not None]
-        self._take_health(report, is_scoped=not access.is_of_all)
-        self.seconds += time.perf_counter() - began
         try:
             await self._write()
         except LedgerError:
             self.counts["report", "failed"] += 1
             raise
         self.counts["report", "accepted"] += 1
-        wanted = []
+        requests = []
         if self._hangs is not None:
-            self._hangs.take(report.stacks)
-            wanted = self._hangs.wanted(report.ranks)
-        return schema.Ack(ranks - len(rejected), rejected, wanted)
+            self._hangs.add_stacks(report.stacks)
+            requests = self._hangs.stack_requests(report.ranks)
+        return schema.Ack(ranks - len(rejected), rejected, requests)
 
-    def _within(self, report: schema.NodeReport, access: Access) -> tuple[schema.NodeReport, list]:
-        """What of a report is of the runs that a token is for, and rejections of the other ranks.
+    def _allowed_part(
+        self, report: schema.NodeReport, access: Access
+    ) -> tuple[schema.NodeReport, list[schema.Rejection]]:
+        """The part of a report that a token for some runs may push, and rejections of the other ranks.
 
-        An event that hit no rank is of the node, which is nobody's own: it takes a token for all runs.
+        A health event that hit none of its runs is the node's and needs a token for all runs.
         """
         ranks, rejected, health = [], [], []
         for rank in report.ranks:
@@ -126,7 +126,7 @@ class Ingest:
             if access.may(run):
                 ranks.append(rank)
             else:
-                text = f"run {run[:64]!r} is none of the runs that the token {access.name} is for"
+                text = f"the token {access.name} is not for run {run[:64]!r}"
                 rejected.append(self._rejection(rank.identity, "scope", text))
         for event in report.health:
             hits = [hit for hit in event.hits if access.may(hit[0])]
@@ -138,51 +138,49 @@ class Ingest:
         return replace(report, ranks=ranks, health=health, stacks=stacks), rejected
 
     def _merge(self, report: schema.RankReport) -> schema.Rejection | None:
-        identity = report.identity
         try:
             schema.check(report)
             self._unwritten.append(self._store.merge(report, self._clock_ns()))
             return None
         except schema.SchemaError as error:
-            reason, text = "malformed", str(error)
+            return self._rejection(report.identity, "malformed", str(error))
         except ReportRefused as refused:
-            reason, text = refused.reason, str(refused)
-        return self._rejection(identity, reason, text)
+            return self._rejection(report.identity, refused.reason, str(refused))
 
     def _rejection(self, identity: schema.Identity, reason: str, text: str) -> schema.Rejection:
         self.counts["rejection", reason] += 1
-        # What is refused may be of any length.
+        # The name of a rejected run may have any length.
         run, now = identity.run[:128], time.monotonic()
-        if now - self._named_since > 3600:
-            self._named.clear()
-            self._named_since = now
-        if (run, identity.rank, reason) not in self._named and len(self._named) < NAMED_PER_HOUR_MAX:
-            self._named.add((run, identity.rank, reason))
-            log.warning("refused: %s", text)
+        if now - self._logged_since > 3600:
+            self._logged.clear()
+            self._logged_since = now
+        if (run, identity.rank, reason) not in self._logged and len(self._logged) < LOGGED_PER_HOUR_MAX:
+            self._logged.add((run, identity.rank, reason))
+            log.warning("rank report rejected: %s", text)
         return schema.Rejection(run, identity.rank, reason, text)
 
-    def _take_health(self, report: schema.NodeReport, is_scoped: bool) -> None:
-        """What cannot be kept is counted and left out; it costs the report nothing else."""
+    def _add_health(self, report: schema.NodeReport, is_scoped: bool) -> None:
+        """An event that cannot be kept is counted and skipped."""
         now_ns = self._clock_ns() if report.health else 0
         for event in report.health:
-            if self.health.take(report.node, event, now_ns, AHEAD_NS_MAX, is_scoped):
+            if self.health.add(report.node, event, now_ns, AHEAD_NS_MAX, is_scoped):
                 self._unwritten_health[health_key(report.node, event, is_scoped)] = event
 
     async def _write(self) -> None:
-        """Until all that is merged is committed. Raises LedgerError to everybody whose transaction failed."""
-        self._together += 1
+        """Wait until everything merged is committed. Raises LedgerError in every push of a failed transaction."""
+        self._waiting += 1
         if self._transaction is None:
             self._transaction = asyncio.ensure_future(self._commit())
-        # One of them that goes away must not take the others' rows with it.
+        # A push whose client disconnects must not cancel the others' transaction.
         await asyncio.shield(self._transaction)
 
     async def _commit(self) -> None:
-        """The next transaction. Whoever comes before it begins is in it; where they come together it lets more come."""
         try:
             async with self._writing:
-                if self._has_company:
+                if self._was_shared:
                     await asyncio.sleep(GATHER_SECONDS)
-                self._transaction, self._has_company, self._together = None, self._together > 1, 0
+                # Pushes from now on are in the next transaction.
+                self._transaction, self._was_shared, self._waiting = None, self._waiting > 1, 0
                 await self._append()
         except BaseException:
             if self._transaction is asyncio.current_task():
@@ -197,8 +195,8 @@ class Ingest:
         try:
             await asyncio.to_thread(self._ledger.append, batch, events)
         except BaseException as error:
-            # Whatever it was, a cancelled push too: the store has these rows, so nobody will send them again.
-            self._unwritten = _folded(batch + self._unwritten)
+            # Also when cancelled: the store has these rows, so a repeated push would not bring them again.
+            self._unwritten = _merged_by_process(batch + self._unwritten)
             events |= self._unwritten_health
             self._unwritten_health = {key: event for key, event in events.items() if key in self.health}
             if isinstance(error, LedgerError):
@@ -207,16 +205,15 @@ class Ingest:
             raise
 
 
-def _folded(batch: list[NewRecords]) -> list[NewRecords]:
-    """The same with one part per process: all rows and events, and the newest live part."""
-    folded: dict[tuple, NewRecords] = {}
-    for merged in batch:
-        identity = merged.report.identity
-        before = folded.setdefault(
-            (identity.run, identity.rank, identity.attempt), NewRecords(merged.report, [], [])
-        )
-        before.rows += merged.rows
-        before.events += merged.events
-        if merged.report.sequence > before.report.sequence:
-            before.report = merged.report
-    return list(folded.values())
+def _merged_by_process(batch: list[NewRecords]) -> list[NewRecords]:
+    """One part per process: all rows and events, and the newest live part."""
+    merged: dict[tuple, NewRecords] = {}
+    for part in batch:
+        identity = part.report.identity
+        key = (identity.run, identity.rank, identity.attempt)
+        kept = merged.setdefault(key, NewRecords(part.report, [], []))
+        kept.rows += part.rows
+        kept.events += part.events
+        if part.report.sequence > kept.report.sequence:
+            kept.report = part.report
+    return list(merged.values())

@@ -10,9 +10,40 @@ from __future__ import annotations
 
 import math
 
+from msgspec import Struct
+
 from goodput.histograms.windows import DiscreteWindows, SlidingWindow, WindowReport
 
 SLIDING_SECONDS, DISCRETE_SECONDS, DISCRETE_KEPT = 300, 10, 30
+
+
+class StepSeconds(Struct):
+    """Quantiles of step time; null without steps, or where a step took over 18 hours."""
+
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    p999: float | None
+
+
+class StepWindow(Struct):
+    """Steps of all ranks that ended in a window; rates are over the part of it that was observed."""
+
+    start: float
+    end: float
+    steps: int
+    steps_per_second: float | None
+    samples_per_second: float | None
+    busy_ratio: float | None
+    step_seconds: StepSeconds
+
+
+class StepWindows(Struct):
+    """The last five minutes as one window and in windows of ten seconds; `burst` is their most over mean steps."""
+
+    sliding: StepWindow
+    discrete: list[StepWindow]
+    burst: float | None
 
 
 class Trend:
@@ -34,28 +65,26 @@ class Trend:
             self._sliding.count(row.end_ns, length_ns, samples)
             self._discrete.count(row.end_ns, length_ns, samples)
 
-    def document(self, now_ns: int, ranks: int) -> dict:
-        """Both windows as plain values."""
-        return {
-            "sliding": _report(self._sliding.report(now_ns), ranks),
-            "discrete": [_report(report, ranks) for report in self._discrete.reports(now_ns)],
-            "burst": self._discrete.burst(now_ns),
-        }
+    def document(self, now_ns: int, ranks: int) -> StepWindows:
+        return StepWindows(
+            _report(self._sliding.report(now_ns), ranks),
+            [_report(report, ranks) for report in self._discrete.reports(now_ns)],
+            self._discrete.burst(now_ns),
+        )
 
 
-def _report(report: WindowReport, ranks: int) -> dict:
-    busy = report.busy_ratio
-    return {
-        "start": report.start_ns / 1e9,
-        "end": report.end_ns / 1e9,
-        "steps": report.steps,
-        "steps_per_second": report.steps_per_second,
-        "samples_per_second": report.samples_per_second,
-        "busy_ratio": None if busy is None else busy / ranks,
-        "step_seconds": {
-            name: _finite(getattr(report.step, f"{name}_seconds")) for name in ("p50", "p95", "p99", "p999")
-        },
-    }
+def _report(report: WindowReport, ranks: int) -> StepWindow:
+    return StepWindow(
+        start=report.start_ns / 1e9,
+        end=report.end_ns / 1e9,
+        steps=report.steps,
+        steps_per_second=report.steps_per_second,
+        samples_per_second=report.samples_per_second,
+        busy_ratio=None if report.busy_ratio is None else report.busy_ratio / ranks,
+        step_seconds=StepSeconds(
+            *(_finite(getattr(report.step, f"{name}_seconds")) for name in StepSeconds.__struct_fields__)
+        ),
+    )
 
 
 def _finite(seconds: float | None) -> float | None:

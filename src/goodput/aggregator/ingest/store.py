@@ -1,8 +1,7 @@
-"""What came in, in memory: runs, their attempts and rows.
+"""Runs in memory: their attempts and rows, merged from rank reports.
 
-In: checked rank reports, and what the ledger had. Out: account.Run objects. Merging is keyed, so lost, repeated
-and reordered reports change nothing. A rank report that contradicts what is there is refused with a reason;
-the other ranks of its report are not affected.
+Merging is keyed, so lost, repeated and reordered reports change nothing. A rank report that contradicts what is there is
+refused with a reason; the other ranks of its push are not affected.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ RUNS_MAX = 10_000
 PROCESSES_MAX = 1 << 20
 # Ranks that the runs expect by their world sizes, reported or not: an account has a part for each, of about 1 KiB.
 EXPECTED_MAX = 1 << 20
-# A process that was looked at within this time and did not end still owns its rank.
+# A process that reported within this time and did not end still owns its rank.
 OWNED_SECONDS = 30.0
 HARDWARE = ("compute_ns", "idle_ns", "energy_mj")
-# A host's clock may be ahead of ours by so much.
+# How far a host's clock may be ahead of ours.
 AHEAD_NS_MAX = 86_400 * 10**9
 
 
 class ReportRefused(Exception):
-    """A rank report that cannot be merged; `reason` is one word for a counter."""
+    """A rank report that cannot be merged; `reason` is a label (schema.REJECTED_FOR)."""
 
     def __init__(self, reason: str, text: str):
         super().__init__(text)
@@ -39,26 +38,28 @@ class ReportRefused(Exception):
 
 @dataclass
 class Process:
-    """One rank process: its attempt, who it is, the sequence of its newest live part, its last completed step."""
+    """One rank process. `sequence` is that of its newest live part, `last` its last completed step."""
 
     attempt: Attempt
     identity: schema.Identity
     sequence: int = -1
     last: schema.StepRow | None = None
-    saver: ProcessCheckpoints = field(default_factory=ProcessCheckpoints)
+    checkpoints: ProcessCheckpoints = field(default_factory=ProcessCheckpoints)
 
 
 @dataclass
 class Store:
-    """All runs. `repeated` and `new` count rows, for the aggregator's own series."""
+    """All runs. `new` and `repeated` count rows and events."""
 
     runs: dict[str, Run] = field(default_factory=dict)
     processes: dict[tuple, Process] = field(default_factory=dict)
-    changes: dict[str, int] = field(default_factory=dict)  # by run; grows with every merge
+    revisions: dict[str, int] = field(default_factory=dict)  # by run; grows with every merge
     trends: dict[str, Trend] = field(default_factory=dict)  # by run
     newest: dict[str, dict[int, Process]] = field(default_factory=dict)  # by run and rank
-    progressed: dict[str, int] = field(default_factory=dict)  # by run: our unix ns of its last completed step
-    saves: dict[str, CheckpointTimes] = field(default_factory=dict)  # by run that told of a checkpoint
+    progress_ns: dict[str, int] = field(
+        default_factory=dict
+    )  # by run: our unix ns of its last completed step
+    checkpoints: dict[str, CheckpointTimes] = field(default_factory=dict)  # by run that reported a checkpoint
     expected: dict[str, int] = field(default_factory=dict)  # by run: its largest world size
     expected_sum: int = 0
     starts: dict[str, int] = field(default_factory=dict)  # by run: unix ns of its first process's start
@@ -66,7 +67,7 @@ class Store:
     repeated: int = 0
 
     def merge(self, report: schema.RankReport, now_ns: int) -> NewRecords:
-        """Take a checked rank report at `now_ns` (this host's unix ns; 0 to judge no time). Raises ReportRefused."""
+        """Merge a checked rank report received at `now_ns` (our unix ns; 0 skips checks of time). Raises ReportRefused."""
         if now_ns:
             _check_times(report, now_ns)
         self._check_expected(report.identity)
@@ -85,15 +86,15 @@ class Store:
         attempt.add_events(events)
         if events:
             ahead_ns = report.live.now_ns - now_ns if now_ns else 0
-            self.saves.setdefault(run, CheckpointTimes()).take(
-                process.saver, attempt.attempt, events, ahead_ns
+            self.checkpoints.setdefault(run, CheckpointTimes()).add(
+                process.checkpoints, attempt.attempt, events, ahead_ns
             )
         live = report.live
         if rows:
             process.last = max([*rows, *filter(None, [process.last])], key=lambda row: row.number)
-            # By its own clock up to the look, by ours since then: a step that comes late is no progress of today.
+            # Its age by the host's clock when the agent read it, by ours since: a late report is no new progress.
             since_ns = now_ns - max(report.live.now_ns - max(row.end_ns for row in rows), 0)
-            self.progressed[run] = max(since_ns, self.progressed.get(run, 0))
+            self.progress_ns[run] = max(since_ns, self.progress_ns.get(run, 0))
         self.new += len(rows) + len(events)
         self.repeated += len(report.steps) + len(report.events) - len(rows) - len(events)
         attempt.heard_ns = max(attempt.heard_ns, now_ns)
@@ -101,28 +102,28 @@ class Store:
             process.sequence = report.sequence
             if report.identity != process.identity:
                 process.identity = report.identity
-                _take_told(attempt, report.identity)
-            _take_live(attempt, live)
-            # With what an agent that ran before this one has said.
+                _set_declared(attempt, report.identity)
+            _set_live(attempt, live)
+            # The figures summed over restarts of the agent.
             live = replace(live, hardware=attempt.hardware)
-        self.changes[run] = self.changes.get(run, 0) + 1
+        self.revisions[run] = self.revisions.get(run, 0) + 1
         identity = report.identity
         if identity.attempt != attempt.attempt:
             identity = replace(identity, attempt=attempt.attempt)
         return NewRecords(replace(report, identity=identity, live=live, steps=[], events=[]), rows, events)
 
-    def end(self, identity: schema.Identity, over: EndMark | None) -> None:
-        """Note what was said of a process that is here: that its run is over."""
-        self.processes[_key(identity)].attempt.end_mark = over
-        self.changes[identity.run] = self.changes.get(identity.run, 0) + 1
+    def end(self, identity: schema.Identity, mark: EndMark | None) -> None:
+        """Set the end mark of a process that is in the store."""
+        self.processes[_key(identity)].attempt.end_mark = mark
+        self.revisions[identity.run] = self.revisions.get(identity.run, 0) + 1
 
     def _check_expected(self, identity: schema.Identity) -> None:
         more = identity.world_size - self.expected.get(identity.run, 0)
         if self.expected_sum + more > EXPECTED_MAX:
             raise ReportRefused(
                 "ranks",
-                f"run {identity.run!r}: world size {identity.world_size}, where {EXPECTED_MAX} ranks of all runs "
-                f"together are kept at most and {self.expected_sum} are",
+                f"run {identity.run!r}: world size {identity.world_size}; all runs together may have {EXPECTED_MAX} "
+                f"ranks and have {self.expected_sum}",
             )
 
     def _expect(self, identity: schema.Identity) -> None:
@@ -144,15 +145,15 @@ class Store:
         return process
 
     def _place(self, identity: schema.Identity, now_ns: int) -> Attempt:
-        """A new process's attempt in its run, under its own attempt number or the next one that is free."""
+        """The attempt of a new process, under its own attempt number or the next free one."""
         if len(self.processes) >= PROCESSES_MAX:
             raise ReportRefused(
-                "ranks", f"run {identity.run!r}: {PROCESSES_MAX} rank processes at most are kept"
+                "ranks", f"run {identity.run!r}: the limit of {PROCESSES_MAX} rank processes is reached"
             )
         run = self.runs.get(identity.run)
         if run is None:
             if len(self.runs) >= RUNS_MAX:
-                raise ReportRefused("runs", f"run {identity.run!r}: {RUNS_MAX} runs at most are kept")
+                raise ReportRefused("runs", f"run {identity.run!r}: the limit of {RUNS_MAX} runs is reached")
             run = self.runs[identity.run] = Run(identity.run)
         number = identity.attempt
         holder = run.attempts.get((identity.rank, number))
@@ -170,7 +171,7 @@ class Store:
 
 
 def _check_times(report: schema.RankReport, now_ns: int) -> None:
-    """Refuse times far ahead of this host's clock: they would stretch the run over years."""
+    """Refuse times far ahead of our clock: they would stretch the run over years."""
     live, rows = report.live, report.steps
     latest_ns = max(
         report.identity.start_ns, live.now_ns, live.last_ns, live.end_ns, *(row.end_ns for row in rows)
@@ -178,13 +179,13 @@ def _check_times(report: schema.RankReport, now_ns: int) -> None:
     if latest_ns > now_ns + AHEAD_NS_MAX:
         raise ReportRefused(
             "time",
-            f"run {report.identity.run!r} rank {report.identity.rank}: reports of a time "
-            f"{(latest_ns - now_ns) / 8.64e13:.1f} days ahead; is the clock of {report.identity.host} right?",
+            f"run {report.identity.run!r} rank {report.identity.rank}: reports a time "
+            f"{(latest_ns - now_ns) / 8.64e13:.1f} days ahead; check the clock of {report.identity.host}",
         )
 
 
 def _order(attempt: Attempt) -> tuple[int, int]:
-    """As Run.by_rank orders a rank's attempts."""
+    """The order of a rank's attempts in Run.by_rank."""
     return attempt.start_ns, attempt.attempt
 
 
@@ -197,10 +198,10 @@ def _attempt(identity: schema.Identity, number: int) -> Attempt:
     return Attempt(identity.rank, number, identity.start_ns, **told)
 
 
-def _take_told(attempt: Attempt, identity: schema.Identity) -> None:
-    """What the newest report tells holds for the whole attempt, also for the steps that came before.
+def _set_declared(attempt: Attempt, identity: schema.Identity) -> None:
+    """The newest declared values apply to the whole attempt, including earlier steps.
 
-    Prices, peaks, FLOPs and devices weigh sums that are there; by its group a step was compared with others'.
+    Prices, peaks, FLOPs and devices only weigh sums; a changed group invalidates comparisons of steps (`late`).
     """
     if identity.group != attempt.group and attempt.top_number:
         attempt.late += 1
@@ -209,13 +210,13 @@ def _take_told(attempt: Attempt, identity: schema.Identity) -> None:
 
 
 def _extend_phases(attempt: Attempt, report: schema.RankReport) -> None:
-    """Phases are only ever appended; a report may know more of them than we do, or fewer."""
+    """Phases are only ever appended; a report may have more of them than the attempt, or fewer."""
     shared = min(len(attempt.phases), len(report.phases))
     if attempt.phases[:shared] != report.phases[:shared]:
         raise ReportRefused(
             "phases",
             f"run {report.identity.run!r} rank {report.identity.rank}: phases {report.phases[:shared]} "
-            f"were {attempt.phases[:shared]} before",
+            f"contradict {attempt.phases[:shared]} reported before",
         )
     if len(report.phases) > shared:
         attempt.phases = report.phases
@@ -224,26 +225,26 @@ def _extend_phases(attempt: Attempt, report: schema.RankReport) -> None:
         attempt.phase_states = states
 
 
-def _take_live(attempt: Attempt, live: schema.Live) -> None:
+def _set_live(attempt: Attempt, live: schema.Live) -> None:
     attempt.seen_ns, attempt.last_ns, attempt.phase = live.now_ns, live.last_ns, live.phase
     attempt.totals, attempt.alive, attempt.ended = live.totals, live.alive, live.ended
     attempt.end_ns, attempt.loader, attempt.unmeasured = live.end_ns, live.loader, live.unmeasured
     attempt.hardware = joined(attempt.hardware, live.hardware)
 
 
-def joined(held: dict[str, int], said: dict[str, int]) -> dict[str, int]:
-    """A rank's figures of its GPU, over restarts of the agent: each counts from its own start, `since_ns`, on.
+def joined(held: dict[str, int], reported: dict[str, int]) -> dict[str, int]:
+    """A rank's GPU figures summed over restarts of the agent, each of which counts from its own start, `since_ns`.
 
-    `said_...` of the result is what the agent of now has said; with it the ledger's figures can be gone on from.
+    `said_...` in the result are the current agent's own figures, so that a sum restored from the ledger can go on.
     """
-    if not said or any(name.startswith("said_") for name in said):
-        return said or held
-    figures = [name for name in HARDWARE if name in held or name in said]
-    same = held.get("since_ns") == said.get("since_ns") and all(
-        said.get(name, 0) >= held.get(f"said_{name}", 0) for name in figures
+    if not reported or any(name.startswith("said_") for name in reported):
+        return reported or held
+    figures = [name for name in HARDWARE if name in held or name in reported]
+    same = held.get("since_ns") == reported.get("since_ns") and all(
+        reported.get(name, 0) >= held.get(f"said_{name}", 0) for name in figures
     )
-    found = {"since_ns": said["since_ns"]} if "since_ns" in said else {}
+    found = {"since_ns": reported["since_ns"]} if "since_ns" in reported else {}
     for name in figures:
-        now = found[f"said_{name}"] = said.get(name, 0)
+        now = found[f"said_{name}"] = reported.get(name, 0)
         found[name] = held.get(name, 0) - (held.get(f"said_{name}", 0) if same else 0) + now
     return found

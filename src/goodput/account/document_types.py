@@ -1,0 +1,228 @@
+"""The shape of the account document, declared once: what `document` builds and the API's schema is generated from.
+
+GPU-seconds, seconds, dollars and joules are floats; what is unknown is None. Plain typed dictionaries, since the
+trainer builds them with the standard library alone.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+
+class Factors(TypedDict):
+    """goodput = availability x step_efficiency, mfu = goodput x compute_efficiency; null is unknown."""
+
+    availability: float | None
+    step_efficiency: float | None
+    goodput: float | None
+    compute_efficiency: float | None
+    mfu: float | None
+    hfu: float | None
+
+
+class Coverage(TypedDict):
+    """Shares that were observed: ranks and GPU time of those expected, time on the device clock, steps with phases."""
+
+    ranks: float | None
+    time: float | None
+    device_clock: float
+    phases: float | None
+
+
+class Steps(TypedDict):
+    """Steps summed over ranks."""
+
+    kept: int
+    lost: int
+
+
+class Restart(TypedDict):
+    """A start after the first, and its cost. `down_seconds` is per GPU."""
+
+    attempt: int
+    time: float
+    down_seconds: float | None
+    lost_steps: int
+    lost_gpu_seconds: float
+    resume_step: int | None
+    startup_gpu_seconds: float
+    gpu_seconds: float
+    cost: float | None
+
+
+class Checkpoints(TypedDict):
+    """Checkpoint cost, and the optimal interval sqrt(2 x save time x mean time between failures)."""
+
+    committed: int
+    unfinished: bool
+    save_seconds: float | None
+    interval_seconds: float | None
+    failures: int
+    seconds_between_failures: float | None
+    best_interval_seconds: float | None
+    source: str
+
+
+class Throughput(TypedDict):
+    """Kept samples against an ideal: `given` by the user, or the `best shown` by the run itself."""
+
+    samples: float
+    samples_per_second: float | None
+    ideal_samples_per_second: float | None
+    ideal_basis: str | None
+    goodput: float | None
+
+
+class Pipeline(TypedDict):
+    """The share of kept steps spent waiting for other stages, and the part that the schedule cannot avoid."""
+
+    stages: int
+    microbatches: int | None
+    bubble: float | None
+    ideal_bubble: float | None
+    excess: float | None
+
+
+class Total(TypedDict):
+    """Dollars or joules by state; `total` leaves out states whose joules are unknown (null)."""
+
+    total: float
+    states: dict[str, float | None]
+
+
+class PerUnit(TypedDict):
+    """Useful work per dollar or per joule."""
+
+    productive_gpu_seconds: float
+    samples: float | None
+    flops: float | None
+
+
+class Share(TypedDict):
+    rank: int
+    host: str
+    share: float
+
+
+class HostShare(TypedDict):
+    host: str
+    share: float
+
+
+class StageShare(TypedDict):
+    stage: int
+    share: float
+
+
+class Onset(TypedDict):
+    """Steps in which a rank was slow; `last_step` is null while it still is."""
+
+    rank: int
+    attempt: int
+    first_step: int
+    last_step: int | None
+
+
+class Straggler(TypedDict):
+    """The ranks that others waited for. `because` is the state in which the culprit exceeds its group's median.
+
+    `since_step` is the step at which the culprit became slow, null if none stands out.
+    """
+
+    slowdown: float | None
+    culprit: int | None
+    because: str | None
+    shares: list[Share]
+    hosts: list[HostShare]
+    stages: list[StageShare]
+    since_step: int | None
+    onsets: list[Onset]
+
+
+class Suspect(TypedDict):
+    """A rank that may have caused a hang. `seconds` is how long it has been in `phase`; `kind` is one of hang.KINDS:
+
+    dead, elsewhere, silent (its node stopped reporting), finished, behind (in another collective than the others),
+    dead before or silent before (it went while others still completed steps).
+    """
+
+    rank: int
+    host: str
+    phase: str
+    seconds: float
+    step: int | None
+    kind: str
+
+
+class HangVerdict(TypedDict):
+    """No rank completes a step, and no planned phase explains it. Without a culprit, `reason` says why."""
+
+    since: float
+    seconds: float
+    culprit: int | None
+    host: str | None
+    phase: str | None
+    phase_seconds: float | None
+    attempt: int | None
+    step: int | None
+    reason: str
+    suspects: list[Suspect]
+    victims: int
+
+
+class Hang(HangVerdict):
+    """A hang, with the Python stack of `stack_rank` at `stack_time` if its agent could take it."""
+
+    stack: str | None
+    stack_rank: int | None
+    stack_time: float | None
+
+
+class Cause(TypedDict):
+    """An idle cause; `gain` is how many times faster the run would be without it, `cost` is in dollars."""
+
+    state: str
+    share: float
+    gpu_seconds: float
+    gain: float | None
+    cost: float | None
+    advice: str
+
+
+class Rank(TypedDict):
+    rank: int
+    host: str
+    devices: int
+    states: dict[str, float]
+    steps: Steps
+
+
+class AccountDocument(TypedDict):
+    """The account of a run: GPU-seconds by state, which sum to `gpu_seconds`."""
+
+    run: str
+    status: str
+    start: float
+    end: float
+    world_size: int
+    gpu_seconds: float
+    states: dict[str, float]
+    factors: Factors
+    coverage: Coverage
+    steps: Steps
+    samples: int
+    stall_threshold_seconds: float
+    errors: list[str]
+    basis: dict[str, str]
+    restarts: list[Restart]
+    checkpoints: Checkpoints
+    throughput: Throughput
+    pipeline: Pipeline | None
+    cost: Total | None
+    energy: Total | None
+    per_dollar: PerUnit | None
+    per_joule: PerUnit | None
+    straggler: Straggler
+    hang: Hang | None
+    causes: list[Cause]
+    ranks: list[Rank]

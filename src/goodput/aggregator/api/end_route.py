@@ -1,0 +1,97 @@
+"""POST /api/v1/runs/RUN/end: mark a run as ended. Takes a token that may push reports of the run."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+import msgspec
+from fastapi import FastAPI, HTTPException, Request, Response
+
+from goodput.account import FINAL_STATUSES
+from goodput.aggregator.api.responses import (
+    REFERENCE,
+    access_of,
+    json_of,
+    json_response,
+    run_not_found,
+    unix_ns,
+)
+from goodput.aggregator.http.limits import END_BYTES_MAX
+from goodput.aggregator.ingest.run_end import AHEAD_SECONDS, EndResult, RanksAlive, RunEnder
+from goodput.aggregator.ledger.ledger import LedgerError
+
+
+class EndRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """`at` is in unix seconds: no rank ends before it, nor before it was last seen alive."""
+
+    reason: Literal["finished", "failed", "cancelled"] = "cancelled"
+    at: float | None = None
+    force: bool = False
+
+
+DOCUMENTS = (EndRequest, EndResult)
+_BODY = {"content": {"application/json": {"schema": {"$ref": REFERENCE.format(name="EndRequest")}}}}
+
+
+def add_end_route(app: FastAPI, ender: RunEnder) -> None:
+    """Before the route of one run, since a run's name may contain slashes."""
+
+    @app.post(
+        "/api/v1/runs/{run:run}/end",
+        responses={
+            **json_of(EndResult),
+            400: {"description": "the body is not a JSON object"},
+            403: {"description": "the token may not push reports, or not of this run"},
+            404: {"description": "no such run"},
+            409: {"description": "ranks are alive, and `force` was not given"},
+            413: {"description": "the body is too large"},
+            422: {"description": "an unknown field or an invalid value"},
+            503: {"description": "the ledger cannot be written"},
+        },
+        openapi_extra={"requestBody": _BODY},
+        summary="Mark a run as ended; takes a token of scope ingest",
+    )
+    async def end(request: Request, run: str) -> Response:
+        """No time is counted from each rank's last sign of life on. A rank that reports life later, or a new
+        attempt, continues the run."""
+        wanted = _decode(await _body(request))
+        try:
+            result = await ender.end(
+                run, wanted.reason, at_ns=_at_ns(wanted), force=wanted.force, who=access_of(request).name
+            )
+        except KeyError:
+            raise run_not_found(run) from None
+        except RanksAlive as alive:
+            raise HTTPException(409, str(alive)) from None
+        except LedgerError as error:
+            raise HTTPException(503, str(error)) from None
+        return json_response(result)
+
+
+async def _body(request: Request) -> bytes:
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > END_BYTES_MAX:
+            raise HTTPException(413, f"the body is larger than {END_BYTES_MAX} bytes")
+    return body
+
+
+def _decode(body: bytes) -> EndRequest:
+    try:
+        return msgspec.json.decode(body or b"{}", type=EndRequest)
+    except msgspec.ValidationError as error:
+        hint = f"; want one of {', '.join(FINAL_STATUSES)}" if "$.reason" in str(error) else ""
+        raise HTTPException(422, f"{error}{hint}") from None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise HTTPException(400, f"want a JSON object or an empty body: {error}") from None
+
+
+def _at_ns(wanted: EndRequest) -> int:
+    if wanted.at is None:
+        return 0
+    at_ns = unix_ns(wanted.at)
+    if wanted.at < 0 or wanted.at > time.time() + AHEAD_SECONDS:
+        raise HTTPException(422, f"at {wanted.at}: want unix seconds in the past")
+    return at_ns

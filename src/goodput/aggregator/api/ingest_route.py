@@ -1,0 +1,87 @@
+"""POST /api/v1/ingest: a NodeReport in MessagePack in, an Ack out.
+
+A raw ASGI route, since agents call it thousands of times a second and FastAPI would cost as much as the push itself.
+Statuses: 400 malformed, 413 too large, 415 compressed, 503 not stored (push it again).
+"""
+
+from __future__ import annotations
+
+from goodput.aggregator.http import limits
+from goodput.aggregator.http.headers import header_values
+from goodput.aggregator.http.request_metrics import RequestMetrics
+from goodput.aggregator.ingest.ingest import Ingest
+from goodput.aggregator.ledger.ledger import LedgerError
+from goodput.wire import schema
+
+PATH = "/api/v1/ingest"
+
+
+class BodyRefused(Exception):
+    """A request body that is not read to its end."""
+
+    def __init__(self, status: int, reason: str, text: str):
+        super().__init__(text)
+        self.status, self.reason = status, reason
+
+
+class IngestRoute:
+    def __init__(self, ingest: Ingest, metrics: RequestMetrics):
+        self._ingest, self._metrics = ingest, metrics
+        self._reading_bytes = 0  # of all bodies that are being read
+
+    async def __call__(self, scope, receive, send) -> None:
+        try:
+            body = await self._body(scope["headers"], receive)
+        except BodyRefused as refused:
+            self._metrics.refused[refused.reason] += 1
+            if refused.reason == "body":
+                self._ingest.counts["report", "malformed"] += 1
+            return await _send_error(send, refused.status, refused)
+        if body is None:
+            return None
+        try:
+            ack = await self._ingest.accept(body, scope["access"])
+        except schema.SchemaError as error:
+            return await _send_error(send, 400, error)
+        except LedgerError as error:
+            return await _send_error(send, 503, error)
+        await _send(send, 200, schema.encode(ack), schema.CONTENT_TYPE)
+
+    async def _body(self, headers, receive) -> bytes | None:
+        """The whole body, None if the client disconnected. Raises BodyRefused."""
+        if header_values(headers, b"content-encoding"):
+            # A compressed body could unpack to any size.
+            raise BodyRefused(415, "encoding", "send reports without Content-Encoding")
+        length = (header_values(headers, b"content-length") or [b"0"])[0]
+        if len(length) > 15 or int(length) > schema.BODY_BYTES_MAX:
+            raise _too_large()
+        body, more = bytearray(), True
+        try:
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return None
+                part, more = message.get("body", b""), message.get("more_body", False)
+                if self._reading_bytes + len(part) > limits.BODIES_BYTES_MAX:
+                    raise BodyRefused(503, "busy", "too many reports at a time; push it again")
+                self._reading_bytes += len(part)
+                body += part
+                if len(body) > schema.BODY_BYTES_MAX:
+                    raise _too_large()
+        finally:
+            self._reading_bytes -= len(body)
+        return bytes(body)
+
+
+def _too_large() -> BodyRefused:
+    return BodyRefused(413, "body", f"report too large: {schema.BODY_BYTES_MAX} bytes at most")
+
+
+async def _send_error(send, status: int, error: Exception) -> None:
+    await _send(send, status, f"{error}\n".encode(), "text/plain")
+
+
+async def _send(send, status: int, body: bytes, content_type: str) -> None:
+    headers = [(b"content-type", content_type.encode()), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,91 @@
+"""Routes of runs: the list, one run, its account in a window, rolling accounts and its timeline."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import FastAPI, Query, Request, Response
+
+from goodput.account.document_types import AccountDocument
+from goodput.aggregator.accounts.accounts import Accounts, RollingWindows, RunDocument
+from goodput.aggregator.accounts.run_summaries import RunPage, RunSummaries
+from goodput.aggregator.accounts.timeline import POINTS_MAX
+from goodput.aggregator.accounts.timeline_cache import Timeline, TimelineCache
+from goodput.aggregator.api.responses import (
+    BUSY,
+    NOT_FOUND,
+    access_of,
+    json_of,
+    json_response,
+    or_http_error,
+    run_not_found,
+    window_ns,
+)
+
+DOCUMENTS = (AccountDocument, RollingWindows, RunDocument, RunPage, Timeline)
+RUNS_LISTED_MAX = 1000
+SEARCH_CHARS_MAX = 128
+POINTS = 120
+_Limit = Annotated[int, Query(ge=1, le=RUNS_LISTED_MAX)]
+_Offset = Annotated[int, Query(ge=0, le=1_000_000)]
+_Search = Annotated[str, Query(max_length=SEARCH_CHARS_MAX)]
+_Points = Annotated[int, Query(ge=1, le=POINTS_MAX)]
+
+
+def add_run_routes(app: FastAPI, accounts: Accounts) -> None:
+    """The last of the routes under /runs/, since a run's name may contain slashes."""
+    summaries, timelines = RunSummaries(accounts), TimelineCache(accounts)
+
+    @app.get("/api/v1/runs", responses=json_of(RunPage), summary="Runs, newest first")
+    async def runs(
+        request: Request, limit: _Limit = RUNS_LISTED_MAX, offset: _Offset = 0, q: _Search = ""
+    ) -> Response:
+        """`q` is a part of the name, in any case. `total` counts all matches; `truncated` says whether more follow."""
+        return json_response(await summaries.page(limit, offset, q, access_of(request).may))
+
+    @app.get(
+        "/api/v1/runs/{run:run}/timeline",
+        responses=json_of(Timeline) | NOT_FOUND | BUSY,
+        summary="A run over time: GPU-seconds by state per bucket, marks, and its slowest ranks",
+    )
+    async def timeline(
+        request: Request,
+        run: str,
+        points: _Points = POINTS,
+        start: float | None = None,
+        end: float | None = None,
+    ) -> Response:
+        """Each bucket's states sum to its `gpu_seconds`. `start` and `end` are unix seconds, as for the account."""
+        query = timelines.get(run, points, window_ns(start, end), access_of(request).token_id)
+        return json_response(await or_http_error(run, query))
+
+    @app.get(
+        "/api/v1/runs/{run:run}/account",
+        responses=json_of(AccountDocument) | NOT_FOUND | BUSY,
+        summary="A run's account in a window of its time",
+    )
+    async def account(
+        request: Request, run: str, start: float | None = None, end: float | None = None
+    ) -> Response:
+        """`start` and `end` are unix seconds, by default the run's own; time outside of the run is not counted."""
+        query = accounts.window(run, window_ns(start, end), access_of(request).token_id)
+        return json_response(await or_http_error(run, query))
+
+    @app.get(
+        "/api/v1/runs/{run:run}/rolling",
+        responses=json_of(RollingWindows) | NOT_FOUND | BUSY,
+        summary="The last 5 minutes, hour and day of a run, and its lifetime, side by side",
+    )
+    async def rolling(request: Request, run: str) -> Response:
+        return json_response(await or_http_error(run, accounts.rolling(run, access_of(request).token_id)))
+
+    @app.get(
+        "/api/v1/runs/{run:run}",
+        responses=json_of(RunDocument) | NOT_FOUND,
+        summary="A run's account, factors, coverage and ranks",
+    )
+    async def run(run: str) -> Response:
+        try:
+            return json_response(accounts.document(run))
+        except KeyError:
+            raise run_not_found(run) from None
