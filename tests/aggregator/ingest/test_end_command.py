@@ -113,7 +113,7 @@ def test_it_waits_for_ranks_that_still_live_and_then_refuses(site, call, monkeyp
     status, out, said = call("lives", "--wait", "20")
     asked.join()
     assert (status, out) == (0, "run lives is over, cancelled: 2 ranks ended\n")
-    assert said.startswith("waiting up to 20 s: run 'lives' goes on") and said.count("\n") == 1
+    assert said.startswith("waiting up to 20 s: run 'lives' is running") and said.count("\n") == 1
 
 
 def test_by_force_it_does_not_wait(site, call):

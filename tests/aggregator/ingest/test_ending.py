@@ -276,7 +276,7 @@ def test_the_moment_is_reckoned_on_the_ranks_own_clock(client, behind):
 @pytest.mark.parametrize(
     ("body", "status", "says"),
     [
-        (b"{", 400, "want a JSON object, or nothing"),
+        (b"{", 400, "want a JSON object or an empty body"),
         (b"\xff", 400, "want a JSON object"),
         (b'{"at": ' + b"[" * 3000, 422, "$.at"),
         (b"[]", 422, "Expected `object`"),
@@ -335,10 +335,12 @@ def test_a_page_of_another_site_ends_nothing(endless):
 
 
 def test_the_schema_says_what_may_be_asked(endless):
-    found = endless.get("/api/v1/openapi.json").json()["paths"]["/api/v1/runs/{run}/end"]["post"]
-    assert found["requestBody"]["content"]["application/json"]["schema"]["properties"]["reason"]["enum"] == [
-        *("finished", "failed", "cancelled")
-    ]
+    document = endless.get("/api/v1/openapi.json").json()
+    found = document["paths"]["/api/v1/runs/{run}/end"]["post"]
+    body = found["requestBody"]["content"]["application/json"]["schema"]
+    assert body == {"$ref": "#/components/schemas/EndRequest"}
+    reasons = document["components"]["schemas"]["EndRequest"]["properties"]["reason"]["enum"]
+    assert sorted(reasons) == ["cancelled", "failed", "finished"]
     assert set(found["responses"]) >= {"200", "400", "403", "404", "409", "413", "422", "503"}
 
 

@@ -96,11 +96,8 @@ def test_all_nodes_together_have_a_bound_and_who_was_hit_weighs_too(monkeypatch)
     assert sorted(node for (node, _), _ in log.all()) == sorted(f"n{n}" for n in range(290, 300))
     assert log.of_run("r0") == [] and len(log.of_run("r299")) == 1
     assert log.counts["dropped", "full"] == 290 and len(log) == 10
-    # Nothing grows with what went.
-    assert (
-        max(len(log._nodes), len(log._node_weight), len(log._by_run)) == 10
-        and len(log._all) <= 2 * 10 + 64 + 1
-    )
+    own = log._own
+    assert {*map(len, (own._by_node, own._node_weight, own.by_run, own._entries))} == {10}, "nothing else grows"
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -116,11 +113,12 @@ def test_at_both_bounds_nothing_is_left_of_what_went(monkeypatch, seed):
             f"n{rng.randrange(5)}", event(rng.randrange(40), rng.randrange(99), *ranks, severity=severity)
         )
         weights = {key: 1 + len(one.hits) for key, one in log.all()}
-        assert log._weight == sum(weights.values()) <= 30
-        for node, heap in log._nodes.items():
-            assert sorted(entry[-1] for entry in heap) == sorted(n for own, n in weights if own == node)
-            assert log._node_weight[node] == sum(w for (own, _), w in weights.items() if own == node) <= 12
-        assert set(log._nodes) == {node for node, _ in weights} and len(log._all) <= 2 * len(log) + 65
+        own = log._own
+        assert own._weight == sum(weights.values()) <= 30
+        for node, entries in own._by_node.items():
+            assert sorted(entry[-1] for entry in entries) == sorted(n for name, n in weights if name == node)
+            assert own._node_weight[node] == sum(w for (name, _), w in weights.items() if name == node) <= 12
+        assert set(own._by_node) == {node for node, _ in weights} and len(own._entries) == len(log)
         assert {key for key, one in log.all() if one.hits} == {key for key, _ in log.of_run("r1")}
 
 
@@ -130,7 +128,7 @@ def test_a_node_that_floods_leaves_nothing_behind(monkeypatch):
     for n in range(2000):
         log.add("n0", event(n, n, 0))
     assert [e.number for _, e in sorted(log.all())] == list(range(1995, 2000))
-    assert len(log._all) <= 2 * 5 + 64 + 1 and len(log._nodes["n0"]) == 5
+    assert len(log._own._entries) == len(log._own._by_node["n0"]) == 5
 
 
 @pytest.mark.parametrize(

@@ -101,5 +101,5 @@ def test_it_is_known_after_a_restart_what_came_by_which_token(ledger, monkeypatc
 def test_whoever_looks_sees_the_number_that_the_agent_gave(ledger):
     ingest = aggregator(ledger)
     ingest.health.add("n0", event(7, 5, 0, run="a/x"), NOW, AHEAD_NS_MAX, is_scoped=True)
-    (shown,) = HealthCosts(ingest.health, None)._documents(ingest.health.all(), lambda _: False, limit=9)
-    assert (shown["node"], shown["number"]) == ("n0", 7)
+    (shown,) = HealthCosts(ingest.health, None)._events(ingest.health.all(), lambda _: False, limit=9)
+    assert (shown.node, shown.number) == ("n0", 7)

@@ -251,7 +251,7 @@ def test_merging_is_idempotent_and_a_lost_report_is_made_good_by_the_next():
 
 def test_a_time_far_ahead_is_refused_and_stretches_no_run():
     store = merged(rank_report(Process(0, 1, 1990, world_size=2).steps(3, forward=1)))
-    with pytest.raises(ReportRefused, match="days ahead; is the clock of n") as refused:
+    with pytest.raises(ReportRefused, match="days ahead; check the clock of n") as refused:
         store.merge(rank_report(Process(1, 1, 1990 + 2 * 86_400, world_size=2).steps(1, forward=1)), NOW)
     assert refused.value.reason == "time"
     assert account(store).end_ns == NOW

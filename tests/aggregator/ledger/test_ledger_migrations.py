@@ -1,13 +1,15 @@
-"""Ledgers of earlier versions, of later ones, half-made ones, and several programs that open one at once."""
+"""Ledgers of earlier and later versions, half-made ones, and several programs that open one at once."""
 
 import re
+import shutil
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import msgspec
 import pytest
 import sqlalchemy as sql
+from alembic.config import Config
+from alembic.script import ScriptDirectory
 from msgspec.structs import replace
 from support.account.account_history import Process
 from support.aggregator.ledgers import NOW, contents, database
@@ -18,10 +20,9 @@ from goodput.aggregator.ledger import database as database_module
 from goodput.aggregator.ledger import ledger as ledger_module
 from goodput.aggregator.ledger import migrations
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
-from goodput.aggregator.ledger.migrations import version_2
 from goodput.aggregator.records import NewRecords
 
-# The tables as the first version published them, word by word: migrations must start from what is out there.
+# The tables exactly as the first version published them.
 KEY = "run VARCHAR(128) NOT NULL, rank INTEGER NOT NULL, host VARCHAR(255) NOT NULL, pid BIGINT NOT NULL, start_ns BIGINT NOT NULL"
 VERSION_1 = (
     "CREATE TABLE ledger (version INTEGER NOT NULL, PRIMARY KEY (version))",
@@ -41,7 +42,7 @@ def merged(reports) -> list[NewRecords]:
 
 
 def old_ledger(url: str, batch: list[NewRecords]) -> None:
-    """A version-1 ledger with this in it, as version 1 wrote it."""
+    """A ledger with this content as version 1 wrote it."""
     with database(url) as connection:
         bytes_type = {"sqlite": "BLOB", "postgresql": "BYTEA"}[connection.dialect.name]
         for statement in VERSION_1:
@@ -68,7 +69,7 @@ def old_ledger(url: str, batch: list[NewRecords]) -> None:
 
 
 def everything() -> list[NewRecords]:
-    """Two attempts of two ranks, and a rank whose rows came all at once, in disorder."""
+    """Two attempts of two ranks, and a rank whose rows arrive at once and out of order."""
     long = rank_report(Process(5).steps(1200, forward=0.25), run="long")
     long = replace(long, steps=long.steps[700:] + long.steps[:700])
     return merged([report for push in story() for report in push] + [long])
@@ -77,35 +78,50 @@ def everything() -> list[NewRecords]:
 def shape(url: str) -> dict:
     """Columns, keys and indices of every table."""
     with database(url) as connection:
-        look = sql.inspect(connection)
+        inspector = sql.inspect(connection)
         return {
             name: (
-                [(c["name"], str(c["type"]), c["nullable"]) for c in look.get_columns(name)],
-                look.get_pk_constraint(name)["constrained_columns"],
-                sorted((index["name"], index["column_names"]) for index in look.get_indexes(name)),
+                [(c["name"], str(c["type"]), c["nullable"]) for c in inspector.get_columns(name)],
+                inspector.get_pk_constraint(name)["constrained_columns"],
+                sorted((index["name"], index["column_names"]) for index in inspector.get_indexes(name)),
             )
-            for name in look.get_table_names()
+            for name in inspector.get_table_names()
         }
 
 
-def test_an_old_ledger_is_brought_up_to_date_and_holds_what_it_held(new_url, monkeypatch):
-    monkeypatch.setattr(version_2, "PAGE_CHUNKS", 3)  # Many pages, the last one not full.
+@pytest.fixture
+def revisions(tmp_path, monkeypatch):
+    """A copy of the migrations that a test may edit: `edit(version, old, new)` replaces text in one revision."""
+    copy = shutil.copytree(Path(migrations.__file__).parent, tmp_path / "migrations")
+    monkeypatch.setattr(migrations.importlib.resources, "files", lambda _: copy)
+
+    def edit(number: int, old: str, new: str) -> None:
+        path = copy / "versions" / f"version_{number}.py"
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+
+    return edit
+
+
+def test_migrated_ledger_holds_what_the_old_one_held(new_url, revisions):
+    revisions(2, "PAGE_CHUNKS = 64", "PAGE_CHUNKS = 3")  # Many pages, the last one not full.
     old, new = new_url(), new_url()
     batch = everything()
     old_ledger(old, batch)
     with_append = Ledger(new)
     with_append.append(batch)
     migrated = Ledger(old)
-    assert contents(old) == contents(new), "to the byte, as if this version had written it"
+    assert contents(old) == contents(new), "to the byte, as if the current version had written it"
     assert list(migrated.reports()) == list(with_append.reports())
     assert sum(len(report.steps) for report in migrated.reports()) == 2 * 20 + 1200
     migrated.append(batch)
-    assert contents(old) == contents(new), "and agents may repeat what they sent to the old one"
+    assert contents(old) == contents(new), "and agents may repeat what they pushed to the old one"
     migrated.close()
     with_append.close()
 
 
-def test_a_ledger_that_grew_and_a_new_one_have_the_same_tables_which_are_those_of_the_program(new_url):
+def test_migrated_and_new_ledgers_have_the_declared_tables(new_url):
     old, new, made = new_url(), new_url(), new_url()
     old_ledger(old, everything())
     Ledger(old).close()
@@ -113,10 +129,10 @@ def test_a_ledger_that_grew_and_a_new_one_have_the_same_tables_which_are_those_o
     with database(made) as connection:
         ledger_module._tables.create_all(connection)
     assert shape(old) == shape(new)
-    assert {name: table for name, table in shape(new).items() if name != "ledger"} == shape(made)
+    assert {name: table for name, table in shape(new).items() if name != "alembic_version"} == shape(made)
 
 
-def test_the_times_of_chunks_are_those_of_their_rows(url):
+def test_migrated_chunks_have_the_times_of_their_rows(url):
     old_ledger(url, everything())
     ledger = Ledger(url)
     with database(url) as connection:
@@ -131,7 +147,7 @@ def test_the_times_of_chunks_are_those_of_their_rows(url):
 
 
 @pytest.mark.parametrize("old", [True, False])
-def test_of_several_programs_that_open_a_ledger_at_once_one_works_and_all_find_it_done(new_url, old):
+def test_concurrent_openers_migrate_once(new_url, old):
     for _ in range(5):
         url, done, errors = new_url(), [], []
         batch = everything()
@@ -154,55 +170,85 @@ def test_of_several_programs_that_open_a_ledger_at_once_one_works_and_all_find_i
         for thread in threads:
             thread.join(60)
         assert errors == [] and done == [[5, 0, 1, 0, 1] if old else []] * 6
-        assert contents(url)["ledger"] == [(len(migrations.VERSIONS),)]
+        assert contents(url)["alembic_version"] == [(migrations.HEAD,)]
 
 
-def test_a_version_is_done_once(url, monkeypatch):
-    calls = []
-    upgrade = version_2.upgrade
-    counted = SimpleNamespace(upgrade=lambda connection: (calls.append(1), upgrade(connection)))
-    monkeypatch.setattr(migrations, "VERSIONS", (migrations.version_1, counted))
+def test_head_is_the_newest_revision():
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    assert ScriptDirectory.from_config(config).get_heads() == [migrations.HEAD]
+
+
+def test_a_revision_runs_once(url, revisions, tmp_path):
+    log = tmp_path / "upgrades"
+    revisions(
+        2, "connection = op.get_bind()", f"connection = op.get_bind(); open({str(log)!r}, 'a').write('2 ')"
+    )
     old_ledger(url, everything())
     for _ in range(3):
         Ledger(url).close()
-    assert calls == [1]
+    assert log.read_text() == "2 "
 
 
-def test_a_newer_version_is_refused_with_a_clear_text_and_left_alone(url, backend):
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_ledgers_from_before_alembic_continue_at_their_version(new_url, version):
+    """Versions 1 to 4 were published with a version table of our own; only the revisions after it run."""
+    url, new = new_url(), new_url()
+    old_ledger(url, everything())
+    migrations.migrate(database_module.Database(url).migrating(), str(version))
     with database(url) as connection:
-        connection.exec_driver_sql("create table ledger (version integer primary key)")
-        connection.exec_driver_sql("insert into ledger values (9)")
+        connection.exec_driver_sql("drop table alembic_version")
+        connection.exec_driver_sql(VERSION_1[0])
+        connection.exec_driver_sql(f"insert into ledger values ({version})")
+    Ledger(url).close()
+    Ledger(new).close()
+    assert shape(url) == shape(new) and contents(url)["alembic_version"] == [(migrations.HEAD,)]
+
+
+@pytest.mark.parametrize(
+    "table", ["ledger (version integer primary key)", "alembic_version (version_num varchar(32))"]
+)
+def test_newer_version_is_refused_and_left_alone(url, backend, table):
+    name = table.split()[0]
+    with database(url) as connection:
+        connection.exec_driver_sql(f"create table {table}")
+        connection.exec_driver_sql(f"insert into {name} values ('9')")
+    before = contents(url)
     path = Path(url.removeprefix("sqlite:///"))
-    before = path.read_bytes() if backend == "sqlite" else None
-    with pytest.raises(LedgerError) as error:
+    bytes_before = path.read_bytes() if backend == "sqlite" else None
+    with pytest.raises(
+        LedgerError, match=f"has version 9, this program knows up to {migrations.HEAD}; use the"
+    ):
         Ledger(url)
-    assert f"has version 9, this program knows {ledger_module.VERSION}" in str(error.value)
-    assert contents(url) == {"ledger": [(9,)]}
-    if before is not None:
-        assert path.read_bytes() == before
+    assert contents(url) == before
+    if bytes_before is not None:
+        assert path.read_bytes() == bytes_before
 
 
-def test_a_failed_migration_leaves_the_version_before_it_whole(url, monkeypatch):
-    def upgrade(connection):
-        version_2.upgrade(connection)
-        connection.exec_driver_sql("delete from events")
-        connection.exec_driver_sql("create table more (number integer)")
-        raise ValueError("out of luck")
-
-    batch = everything()
-    old_ledger(url, batch)
+def test_failed_migration_leaves_the_old_ledger_whole(url, revisions):
+    revisions(
+        2,
+        "    old.drop(connection)\n",
+        """    old.drop(connection)
+    connection.exec_driver_sql("delete from events")
+    connection.exec_driver_sql("create table more (number integer)")
+    raise ValueError("out of luck")
+""",
+    )
+    old_ledger(url, everything())
     before, tables = contents(url), shape(url)
-    with monkeypatch.context() as patched:
-        patched.setattr(migrations, "VERSIONS", (migrations.version_1, SimpleNamespace(upgrade=upgrade)))
-        with pytest.raises(LedgerError, match=r"^ledger .*: out of luck$"):
-            Ledger(url)
+    with pytest.raises(LedgerError, match=r"^ledger .*: out of luck$"):
+        Ledger(url)
     assert contents(url) == before and shape(url) == tables
+    revisions(2, 'raise ValueError("out of luck")', "")
+    revisions(2, 'connection.exec_driver_sql("delete from events")', "")
+    revisions(2, 'connection.exec_driver_sql("create table more (number integer)")', "")
     ledger = Ledger(url)
     assert len(list(ledger.reports())) == 5
     ledger.close()
 
 
-def test_a_damaged_old_chunk_is_named_and_nothing_is_changed(url):
+def test_damaged_old_chunk_is_named_and_nothing_changes(url):
     old_ledger(url, everything())
     with database(url) as connection:
         connection.exec_driver_sql("update step_chunks set rows = 'garbage' where rank = 1 and first = 3")
@@ -212,7 +258,7 @@ def test_a_damaged_old_chunk_is_named_and_nothing_is_changed(url):
     assert contents(url) == before
 
 
-def test_what_a_killed_first_program_left_half_made_is_made_whole(url):
+def test_half_made_first_ledger_is_completed(url):
     with database(url) as connection:
         connection.exec_driver_sql(VERSION_1[0])
         connection.exec_driver_sql(VERSION_1[4].replace("BYTES", "BLOB"))
@@ -223,7 +269,7 @@ def test_what_a_killed_first_program_left_half_made_is_made_whole(url):
     ledger.close()
 
 
-def test_waiting_for_somebody_elses_migration_has_an_end(url, monkeypatch):
+def test_waiting_for_another_migration_times_out(url, monkeypatch):
     monkeypatch.setattr(database_module, "MIGRATION_WAIT_SECONDS_MAX", 1)
     old_ledger(url, everything())
     before = contents(url)

@@ -72,8 +72,8 @@ class Database:
             sql.event.listen(engine, "begin", lambda connection: connection.execute(lock))
         return engine
 
-    def looking(self) -> sql.Engine:
-        """An engine for a look before anything is decided: it changes nothing, not even SQLite's journal."""
+    def inspecting(self) -> sql.Engine:
+        """An engine for reading the version: it changes nothing, not even SQLite's journal."""
         return self._opening(self._query(STATEMENT_SECONDS_MAX, LOCK_SECONDS_MAX))
 
     def error(self, error: Exception) -> LedgerError:

@@ -36,9 +36,8 @@ from goodput.aggregator.ledger.database import Database, LedgerError, insert
 from goodput.aggregator.records import SCOPED_OFFSET, HealthKey, NewRecords
 from goodput.wire import schema
 
-__all__ = ["VERSION", "Ledger", "LedgerError"]
+__all__ = ["Ledger", "LedgerError"]
 
-VERSION = len(migrations.VERSIONS)
 CHUNK_ROWS_MAX = 512
 PAGE_CHUNKS = 16
 PAGE_PROCESSES = 64
@@ -147,13 +146,14 @@ class Ledger:
         self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         try:
             with self._errors():
-                if self._version() != VERSION:
+                if not self._is_current():
                     migrations.migrate(self._database.migrating())
                 with self._engine.connect():
                     pass  # Whatever is wrong with the way to it is wrong now.
         except migrations.TooNew as found:
             raise LedgerError(
-                f"ledger {self.url} has version {found.version}, this program knows {VERSION}"
+                f"ledger {self.url} has version {found.version}, this program knows up to {migrations.HEAD}; "
+                "use the version of goodput that wrote it, or a newer one"
             ) from None
 
         self._file = self._same_file()
@@ -312,9 +312,9 @@ class Ledger:
         with self._errors(), self._reading.connect() as connection:
             return connection.execute(query, key).freeze()()
 
-    def _version(self) -> int:
-        with self._database.looking().connect() as connection:
-            return migrations.version(connection)
+    def _is_current(self) -> bool:
+        with self._database.inspecting().connect() as connection:
+            return migrations.is_current(connection)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -1,14 +1,14 @@
-"""Version 1 of the ledger: processes, their step rows in chunks as they came, and their events.
+"""Processes, their step rows in chunks as they were pushed, and their events.
 
-In: a connection in a transaction. Out: the three tables, where they are not there yet: a version-1 program that
-was killed while it made them left some.
-
-It does not know later versions.
+A version-1 program that was killed while it made the tables left some of them, hence `create_all`.
 """
 
 from __future__ import annotations
 
 import sqlalchemy as sql
+from alembic import op
+
+revision, down_revision = "1", None
 
 tables = sql.MetaData()
 
@@ -50,5 +50,5 @@ events = sql.Table(
 )
 
 
-def upgrade(connection: sql.Connection) -> None:
-    tables.create_all(connection)
+def upgrade() -> None:
+    tables.create_all(op.get_bind())

@@ -1,12 +1,9 @@
-"""Version 2 of the ledger: chunks that a reader of a time window can pass over, and orders that an index has.
+"""Chunks that a reader of a time window can skip, and indices for the orders that readers use.
 
-In: a connection in a transaction on version 1. Out: `chunks` in the place of `step_chunks`, every old chunk
-decoded once, a page at a time, for its times and its digest; indices of `chunks` and `processes`.
-The table is made anew, not altered: the times must lie before the bytes of the rows, or SQLite reads through
-those to find them. The digest is in the key because two chunks from the same first to the same last number can
-hold different rows in between.
-
-It does not know schema.StepRow, which may change later: number, start and end are a row's items 0, 2 and 3.
+`chunks` replaces `step_chunks`: every old chunk is decoded once, a page at a time, for its times and its digest. The
+table is created anew, not altered: the times must precede the bytes of the rows, or SQLite reads through those to find
+them. The digest is in the key since two chunks from the same first to the same last number can hold different rows in
+between. Rows are decoded without schema.StepRow, which may change: number, start and end are items 0, 2 and 3.
 """
 
 from __future__ import annotations
@@ -15,9 +12,12 @@ import hashlib
 
 import msgspec
 import sqlalchemy as sql
+from alembic import op
 
 from goodput.aggregator.ledger.database import insert
-from goodput.aggregator.ledger.migrations import version_1
+from goodput.aggregator.ledger.migrations.versions import version_1
+
+revision, down_revision = "2", "1"
 
 CHUNK_ROWS_MAX = 512
 PAGE_CHUNKS = 64
@@ -33,17 +33,13 @@ chunks = sql.Table(
     sql.Column("start_ns_first", sql.BigInteger, nullable=False),
     sql.Column("end_ns_last", sql.BigInteger, nullable=False),
     sql.Column("rows", sql.LargeBinary, nullable=False),
-    # The host and the pid are left out: hardly two processes of a rank start in the same nanosecond.
+    # Without host and pid: two processes of a rank hardly start in the same nanosecond.
     sql.Index("chunks_by_end", "run", "rank", "start_ns", "end_ns_last", "start_ns_first", "first"),
 )
 
-processes = version_1.processes.to_metadata(tables)
-by_start = sql.Index(
-    "processes_by_start", *(processes.c[name] for name in ("start_ns", "rank", "run", "host", "pid"))
-)
 
-
-def upgrade(connection: sql.Connection) -> None:
+def upgrade() -> None:
+    connection = op.get_bind()
     chunks.create(connection)
     old, after = version_1.step_chunks, None
     order = list(old.primary_key.columns)
@@ -54,16 +50,16 @@ def upgrade(connection: sql.Connection) -> None:
         found = connection.execute(page).mappings().all()
         if not found:
             break
-        new = [chunk for row in found for chunk in _anew(row)]
+        new = [chunk for row in found for chunk in _converted(row)]
         if new:
             connection.execute(insert(connection.dialect.name, chunks).on_conflict_do_nothing(), new)
         after = [found[-1][column.name] for column in order]
     old.drop(connection)
-    by_start.create(connection)
+    op.create_index("processes_by_start", "processes", ["start_ns", "rank", "run", "host", "pid"])
 
 
-def _anew(old) -> list[dict]:
-    """One chunk of version 1 as chunks of version 2."""
+def _converted(old) -> list[dict]:
+    """A chunk of version 1 as chunks of version 2."""
     key = {column.name: old[column.name] for column in version_1.key_columns()}
     try:
         rows = sorted(msgspec.msgpack.decode(old["rows"], type=list[list]), key=lambda row: row[0])
