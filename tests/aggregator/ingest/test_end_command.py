@@ -134,7 +134,7 @@ def test_by_force_it_does_not_wait(site, call):
         (
             ("r", "--token-file", "{others}"),
             1,
-            r"HTTP 403: the token others is not for run 'r'",
+            r"HTTP 403: token others is not for run 'r'",
         ),
         (("r", "--token-file", "/nowhere"), 1, r"token file /nowhere: No such file"),
         (("r", "--aggregator", "http://127.0.0.1:{closed}"), 1, r"127.0.0.1:\d+: .*[Rr]efused"),

@@ -369,7 +369,7 @@ def test_it_takes_a_token_that_pushes_for_this_run(url, tmp_path, caplog):
         assert answer.json()["detail"] == "token reader has scope read; this requires scope ingest"
         for run in ("r1", "nothing"):
             answer = client.post(f"/api/v1/runs/{run}/end", headers=bearer["others"])
-            said = f"the token others is not for run {run!r}"
+            said = f"token others is not for run {run!r}"
             assert (answer.status_code, answer.json()) == (403, {"detail": said})
         # A browser that signed in reads.
         client.post("/login", data={"token": made["reader"][0]})

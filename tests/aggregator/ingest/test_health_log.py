@@ -97,7 +97,9 @@ def test_all_nodes_together_have_a_bound_and_who_was_hit_weighs_too(monkeypatch)
     assert log.of_run("r0") == [] and len(log.of_run("r299")) == 1
     assert log.counts["dropped", "full"] == 290 and len(log) == 10
     own = log._own
-    assert {*map(len, (own._by_node, own._node_weight, own.by_run, own._entries))} == {10}, "nothing else grows"
+    assert {*map(len, (own._by_node, own._node_weight, own.by_run, own._entries))} == {10}, (
+        "nothing else grows"
+    )
 
 
 @pytest.mark.parametrize("seed", range(10))

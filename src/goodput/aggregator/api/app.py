@@ -153,7 +153,7 @@ async def _check_run(request: Request) -> None:
         return
     if "ingest" in access.scopes:
         # The same whether the run exists or not.
-        raise HTTPException(403, f"the token {access.name} is not for run {run[:64]!r}")
+        raise HTTPException(403, f"token {access.name} is not for run {run[:64]!r}")
     raise run_not_found(run)
 
 

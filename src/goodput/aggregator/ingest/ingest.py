@@ -126,7 +126,7 @@ class Ingest:
             if access.may(run):
                 ranks.append(rank)
             else:
-                text = f"the token {access.name} is not for run {run[:64]!r}"
+                text = f"token {access.name} is not for run {run[:64]!r}"
                 rejected.append(self._rejection(rank.identity, "scope", text))
         for event in report.health:
             hits = [hit for hit in event.hits if access.may(hit[0])]

@@ -84,16 +84,12 @@ class RunEnder:
         for identity, mark in marks:
             self._store.end(identity, mark)
         ended = sum(not one.attempt.ended for one in to_mark)
-        result = EndResult(
-            run,
-            reason,
-            ended,
-            known=len(unmarked) - ended,
-            alive=len(alive),
-            already=len(processes) - len(unmarked),
+        known, already = len(unmarked) - ended, len(processes) - len(unmarked)
+        log.info(
+            "run %r ended as %s by %s: %d ranks ended, %d had reported their end, %d were marked before, %d alive",
+            *(run, reason, who or "an anonymous client", ended, known, already, len(alive)),
         )
-        log.info("run ended by %s: %s", who or "an anonymous client", result)
-        return result
+        return EndResult(run, reason, ended, known, len(alive), already)
 
     def _is_alive(self, process: Process, now_ns: int) -> bool:
         attempt = process.attempt

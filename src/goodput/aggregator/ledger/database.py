@@ -1,12 +1,8 @@
-"""The database under the ledger: from a URL to an engine whose every wait has an end.
+"""The database under the ledger: an engine from an SQLAlchemy URL, in which every wait has a limit.
 
-In: an SQLAlchemy URL of a SQLite file or of PostgreSQL (psycopg). Out: Database: engines, and errors as
-LedgerError whose text names the database and holds no password, wherever in the URL it stood.
-A commit is on disk when it returns (SQLite: WAL with synchronous=FULL; PostgreSQL: synchronous_commit). The
-bounds on PostgreSQL: connecting, waiting for a lock, a statement, and, for a server that froze and so cannot
-keep its own limits, the time in which it gives no answer at all; then the connection is cut from this side.
-
-It does not know what is in the tables.
+A commit is on disk when it returns (SQLite: WAL with synchronous=FULL; PostgreSQL: synchronous_commit). On PostgreSQL
+connecting, lock waits and statements have timeouts; a frozen server, which cannot enforce its own, is disconnected from
+this side after SILENT_SECONDS_MAX. Errors are LedgerError, whose text names the database without its passwords.
 """
 
 from __future__ import annotations
@@ -28,10 +24,10 @@ CONNECT_SECONDS_MAX = 5
 LOCK_SECONDS_MAX = 5
 STATEMENT_SECONDS_MAX = 10
 SILENT_SECONDS_MAX = 15
-LOOK_SECONDS = 1.0
-# A connection that worked so recently is used without asking whether it still does.
+CHECK_SECONDS = 1.0
+# A connection that worked this recently is used without testing it first.
 FRESH_SECONDS = 1.0
-# Bringing a big ledger up to date takes a while; whoever opens it meanwhile waits for that.
+# Migrating a big ledger takes a while; other programs that open it wait.
 MIGRATION_WAIT_SECONDS_MAX = 120
 
 _INSERTS = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
@@ -39,11 +35,11 @@ _DRIVERS = {"sqlite": ("sqlite", "pysqlite"), "postgresql": ("postgresql", "psyc
 
 
 class LedgerError(Exception):
-    """The ledger cannot be opened, read or written; the text says which and why."""
+    """The ledger cannot be opened, read or written; the text names it and says why."""
 
 
 class Database:
-    """One database. `shown` is its URL without secrets; `engine` is for use, `migrating()` for opening."""
+    """One database. `shown` is its URL without secrets."""
 
     def __init__(self, url: str):
         self.shown, self._secrets, self._cut_at = "URL", (), -math.inf
@@ -59,7 +55,7 @@ class Database:
         return self._url.get_backend_name()
 
     def migrating(self) -> sql.Engine:
-        """An engine whose transactions exclude each other and may take long. It leaves SQLite's journal alone."""
+        """An engine whose transactions exclude each other and may take long; it keeps SQLite's journal mode."""
         engine = self._opening(self._query(0, MIGRATION_WAIT_SECONDS_MAX))
         if self.backend == "sqlite":
             sql.event.listen(engine, "connect", _take_over_transactions)
@@ -67,7 +63,7 @@ class Database:
                 engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE")
             )
         else:
-            # Any number will do that all versions of this program share; the lock ends with the transaction.
+            # An arbitrary number that all versions of this program share; the lock ends with the transaction.
             lock = sql.select(sql.func.pg_advisory_xact_lock(0x600D9074))
             sql.event.listen(engine, "begin", lambda connection: connection.execute(lock))
         return engine
@@ -77,15 +73,15 @@ class Database:
         return self._opening(self._query(STATEMENT_SECONDS_MAX, LOCK_SECONDS_MAX))
 
     def error(self, error: Exception) -> LedgerError:
-        """The same as a LedgerError of one line."""
+        """The error as a LedgerError of one line, without secrets."""
         text = str(getattr(error, "orig", None) or error).split("\n")[0]
         if isinstance(error, ModuleNotFoundError) and error.name == "psycopg":
             text = "PostgreSQL needs psycopg: pip install 'goodput-telemetry[postgresql]'"
         if time.monotonic() - self._cut_at < 1 and getattr(error, "connection_invalidated", False):
-            text = f"no answer for {SILENT_SECONDS_MAX} s, connection given up"
+            text = f"no answer for {SILENT_SECONDS_MAX} s, disconnected"
         for secret in self._secrets:
             text = text.replace(secret, "***")
-        _let_go(error)
+        _clear_frames(error)
         return LedgerError(f"ledger {self.shown}: {text}")
 
     def _note_cut(self) -> None:
@@ -95,9 +91,10 @@ class Database:
         try:
             url = sql.engine.make_url(text)
         except (sql.exc.ArgumentError, ValueError, TypeError):
-            # The parser's own words may quote what it took for a port, which can be half of a password.
-            raise LedgerError("ledger: Could not parse the URL; characters such as / : @ in a password are "
-                              "written %2F %3A %40") from None  # fmt: skip
+            # The parser's own message may quote as a port what is half of a password.
+            raise LedgerError(
+                "ledger: Could not parse the URL; escape characters such as / : @ in a password as %2F %3A %40"
+            ) from None
         hidden = {name for name in url.query if "pass" in name.lower()}
         self._secrets = tuple(filter(None, [url.password, *(str(url.query[name]) for name in hidden)]))
         masked = url.set(query={**url.query, **dict.fromkeys(hidden, "***")})
@@ -108,7 +105,9 @@ class Database:
                 f"ledger {self.shown}: {url.drivername} is not supported, use sqlite or postgresql"
             )
         if backend == "sqlite" and url.database in (None, "", ":memory:"):
-            raise LedgerError(f"ledger {self.shown}: a ledger in memory outlives nothing; name a file")
+            raise LedgerError(
+                f"ledger {self.shown}: an in-memory ledger does not outlive the process; name a file"
+            )
         return url.set(drivername="+".join(_DRIVERS[backend]))
 
     def _opening(self, url: sql.URL) -> sql.Engine:
@@ -122,7 +121,7 @@ class Database:
             raise self.error(error) from None
 
     def _query(self, statement_seconds: int, lock_seconds: int) -> sql.URL:
-        """The URL with our limits; those that it names itself come later and win."""
+        """The URL with our limits; limits in the given URL override them."""
         if self.backend == "sqlite":
             return self._url
         settings = {
@@ -142,8 +141,8 @@ class Database:
         return self._url.set(query=query)
 
 
-def _let_go(error: BaseException | None) -> None:
-    """Clear what the frames of an error hold: psycopg's keep the socket of a failed attempt until Python collects."""
+def _clear_frames(error: BaseException | None) -> None:
+    """Clear the frames of an error: psycopg's keep the socket of a failed attempt open until the next collection."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -152,17 +151,17 @@ def _let_go(error: BaseException | None) -> None:
 
 
 def insert(dialect: str, table: sql.Table):
-    """An INSERT that takes `on_conflict_do_nothing` and `on_conflict_do_update`, which both databases have."""
+    """An INSERT with `on_conflict_do_nothing` and `on_conflict_do_update`, which both dialects have."""
     return _INSERTS[dialect](table)
 
 
 def _configure_sqlite(connection, _record) -> None:
-    """WAL, so that readers and the writer do not wait for each other; a commit is on disk when it returns."""
+    """WAL, so that readers and the writer do not block each other; FULL, so that commits survive a power loss."""
     connection.execute(f"PRAGMA busy_timeout={LOCK_SECONDS_MAX * 1000}")
     end = time.monotonic() + LOCK_SECONDS_MAX
     while True:
         try:
-            # SQLite does not wait for this one by itself; it matters once in a ledger's life.
+            # The busy timeout does not apply to this pragma; it only matters when the ledger is created.
             connection.execute("PRAGMA journal_mode=WAL")
             break
         except sqlite3.OperationalError as error:
@@ -173,82 +172,82 @@ def _configure_sqlite(connection, _record) -> None:
 
 
 def _take_over_transactions(connection, _record) -> None:
-    """Python's module would leave CREATE and DROP outside of transactions."""
+    """Control transactions ourselves: Python's sqlite3 leaves CREATE and DROP outside of them."""
     connection.isolation_level = None
     connection.execute("PRAGMA synchronous=FULL")
 
 
-class _Watch:
-    """Cuts connections that were asked something and gave no answer for SILENT_SECONDS_MAX.
+class _SilenceWatchdog:
+    """Disconnects connections whose statement got no answer for SILENT_SECONDS_MAX.
 
-    A statement timeout is the server's, and a frozen server keeps none; psycopg has no timeout of its own for
-    answers. A socket shut down from this side ends the wait as a lost connection. One thread looks once a
-    second, while connections are in use; a thread for each use would cost more than the use.
+    A statement timeout is enforced by the server, which may be frozen, and psycopg has no read timeout. Shutting the
+    socket down ends the wait as a lost connection. One thread checks once a second while connections are in use; a
+    thread per use would cost more than the use.
     """
 
     def __init__(self, note_cut: Callable[[], None]):
         self._note_cut = note_cut
         self._lock = threading.Lock()
-        self._asked: dict[int, tuple] = {}  # by id: a connection in use, and when it was last asked something
+        self._in_use: dict[int, tuple] = {}  # by id: (connection, when its last statement began)
         self._thread: threading.Thread | None = None
 
-    def asked(self, connection) -> None:
+    def started(self, connection) -> None:
         with self._lock:
-            self._asked[id(connection)] = (connection, time.monotonic())
+            self._in_use[id(connection)] = (connection, time.monotonic())
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, daemon=True)
                 self._thread.start()
 
-    def done(self, connection) -> None:
-        self._asked.pop(id(connection), None)
+    def finished(self, connection) -> None:
+        self._in_use.pop(id(connection), None)
 
     def _run(self) -> None:
         idle = 0
         while True:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(CHECK_SECONDS)
             with self._lock:
-                idle = 0 if self._asked else idle + 1
+                idle = 0 if self._in_use else idle + 1
                 if idle > 10:
                     self._thread = None
                     return
                 before = time.monotonic() - SILENT_SECONDS_MAX
-                late = [connection for connection, since in self._asked.values() if since < before]
+                late = [connection for connection, since in self._in_use.values() if since < before]
             for connection in late:
                 self._cut(connection)
 
     def _cut(self, connection) -> None:
-        self.done(connection)
-        # Fails only where the connection was closed meanwhile, and then it needs no cutting.
+        self.finished(connection)
+        # Fails only if the connection was closed meanwhile.
         with contextlib.suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as it:
             self._note_cut()
             it.shutdown(socket.SHUT_RDWR)
 
 
 def _bound_silence(engine: sql.Engine, note_cut: Callable[[], None]) -> None:
-    """Every connection in use is watched; one that lay idle is asked first whether it still works."""
-    watch = _Watch(note_cut)
+    """Watch every connection in use; test one that was idle before using it."""
+    watchdog = _SilenceWatchdog(note_cut)
 
     def checkout(connection, record, _proxy):
-        watch.asked(connection)
+        watchdog.started(connection)
         if time.monotonic() - record.info.get("used", -FRESH_SECONDS) < FRESH_SECONDS:
             return
         try:
             connection.execute("SELECT 1")
             connection.rollback()
         except Exception as error:
-            watch.done(connection)
+            watchdog.finished(connection)
             raise sql.exc.DisconnectionError(str(error)) from None
 
     def checkin(connection, record):
         record.info["used"] = time.monotonic()
-        watch.done(connection)
+        watchdog.finished(connection)
 
-    def asked(connection, *_):
+    def statement_started(connection, *_):
         if not connection.invalidated:
-            watch.asked(connection.connection.dbapi_connection)
+            watchdog.started(connection.connection.dbapi_connection)
 
     sql.event.listen(engine, "checkout", checkout)
     sql.event.listen(engine, "checkin", checkin)
-    sql.event.listen(engine, "invalidate", lambda connection, *_: watch.done(connection))
+    sql.event.listen(engine, "invalidate", lambda connection, *_: watchdog.finished(connection))
     for moment in ("before_cursor_execute", "commit", "rollback"):
-        sql.event.listen(engine, moment, asked)
+        sql.event.listen(engine, moment, statement_started)

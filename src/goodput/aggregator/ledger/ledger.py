@@ -1,16 +1,8 @@
 """The ledger: what must outlive the aggregator, in SQLite (WAL) or PostgreSQL through SQLAlchemy Core.
 
-In: what each report brought (store.NewRecords, health events). Out: at start, rank reports from which the store is whole again,
-each under the attempt number that the store had given it; and one run's data as streams, for the export and
-for accounts of a time window.
-Rows lie in chunks as they came, MessagePack in one column, so a push of a rank is one insert. Every write is
-keyed and repeatable. A push is acknowledged only when its transaction is committed.
-
-Readers hold at most PAGE_CHUNKS chunks of CHUNK_ROWS_MAX rows each, and those that overlap them; no
-transaction stays open while the caller thinks. What is committed before a stream is begun is in it.
-
-It knows nothing of states or accounts; opening it brings the tables up to date (migrations), or refuses a newer
-version's.
+Step rows are stored in chunks as they were pushed, MessagePack in one column, so a push is one insert per rank. Every
+write is keyed and repeatable, and committed when it returns. Readers hold at most PAGE_CHUNKS chunks of CHUNK_ROWS_MAX
+rows each, plus those that overlap them, and keep no transaction open between pages.
 
     for process in ledger.processes("r1"):
         for row in ledger.rows(process.identity, start_ns=an_hour_ago):
@@ -43,8 +35,7 @@ PAGE_CHUNKS = 16
 PAGE_PROCESSES = 64
 PAGE_EVENTS = 10_000
 _NO_EVENTS: Mapping[HealthKey, schema.Health] = {}
-# So many rows go to the database at once; a longer transaction is several such.
-WRITES_AT_ONCE = 500
+WRITES_AT_ONCE = 500  # rows per statement
 
 _tables = sql.MetaData()
 _KEY = ("run", "rank", "host", "pid", "start_ns")
@@ -60,7 +51,7 @@ def _key_columns() -> list[sql.Column]:
     ]
 
 
-# As the migrations leave them; a test compares.
+# The tables as the migrations leave them; a test compares.
 _processes = sql.Table(
     "processes",
     _tables,
@@ -74,7 +65,7 @@ _chunks = sql.Table(
     "chunks",
     _tables,
     *_key_columns(),
-    # Numbers of the first and last row; rows are sorted. The digest tells chunks of other rows in between.
+    # Numbers of the first and last row; rows are sorted. The digest distinguishes chunks with other rows in between.
     sql.Column("first", sql.BigInteger, primary_key=True),
     sql.Column("last", sql.BigInteger, primary_key=True),
     sql.Column("digest", sql.BigInteger, primary_key=True),
@@ -98,7 +89,7 @@ _health = sql.Table(
     _tables,
     sql.Column("node", sql.String(255), primary_key=True),
     sql.Column("number", sql.BigInteger, primary_key=True),
-    sql.Column("severity", sql.Integer, nullable=False),  # its place in schema.SEVERITIES
+    sql.Column("severity", sql.Integer, nullable=False),  # index in schema.SEVERITIES
     sql.Column("time_ns", sql.BigInteger, nullable=False),
     sql.Column("event", sql.LargeBinary, nullable=False),  # a schema.Health
     sql.Index("health_by_severity", "node", "severity", "time_ns"),
@@ -118,11 +109,11 @@ _EVENT = [_events.c[name] for name in schema.EventRow.__struct_fields__]
 
 
 def _of(table: sql.Table) -> list:
-    """The conditions that a row is the process's whose `_key` comes with the statement."""
+    """Conditions that select the process whose `_key` is bound to the statement."""
     return [table.c[name] == sql.bindparam(name) for name in _KEY]
 
 
-# Built once: building a statement takes longer than SQLite takes to answer it.
+# Built once: building a statement takes longer than SQLite takes to execute it.
 _CHUNKS_OF = sql.select(*_BY_NUMBER, _chunks.c.rows).where(*_of(_chunks)).order_by(*_BY_NUMBER)
 _EVENTS_OF = sql.select(*_EVENT).where(*_of(_events)).order_by(_events.c.number)
 
@@ -132,24 +123,24 @@ _event_decoder = msgspec.msgpack.Decoder(schema.Health)
 
 
 class Ledger:
-    """One database. Everything blocks: call it off the event loop. Every method raises LedgerError alone."""
+    """One database. Methods block, so call them off the event loop, and raise nothing but LedgerError."""
 
     def __init__(self, url: str, create: bool = True):
-        """Without `create` a ledger in a file must be there."""
+        """Open, create or migrate the ledger. Without `create` an SQLite file must exist."""
         self._database = Database(url)
         file = self._database.engine.url.database
         if not create and self._database.engine.dialect.name == "sqlite" and not os.path.exists(file):
             raise LedgerError(f"there is no ledger {file}")
         self.url = self._database.shown
         self._engine = self._database.engine
-        # Every read is one statement; a transaction around it would be two more round trips.
+        # Every read is one statement; a transaction around it would cost two more round trips.
         self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         try:
             with self._errors():
                 if not self._is_current():
                     migrations.migrate(self._database.migrating())
                 with self._engine.connect():
-                    pass  # Whatever is wrong with the way to it is wrong now.
+                    pass  # A connection that fails should fail now.
         except migrations.TooNew as found:
             raise LedgerError(
                 f"ledger {self.url} has version {found.version}, this program knows up to {migrations.HEAD}; "
@@ -162,7 +153,7 @@ class Ledger:
         self._engine.dispose()
 
     def _same_file(self) -> tuple[int, int] | None:
-        """Which file an SQLite ledger is; what is written to one that was deleted is gone when we are."""
+        """Device and inode of an SQLite file. Writes to a deleted file succeed and are lost when the process ends."""
         if self._engine.dialect.name != "sqlite":
             return None
         try:
@@ -174,14 +165,9 @@ class Ledger:
     # ---- Writing
 
     def append(self, batch: list[NewRecords], health: Mapping[HealthKey, schema.Health] = _NO_EVENTS) -> None:
-        """Write what these reports brought, in one transaction. Raises LedgerError; then nothing is written.
-
-        `health` are events of nodes' hardware by node and number.
-        """
+        """Write new records and health events in one transaction. Raises LedgerError; then nothing is written."""
         if self._same_file() != self._file:
-            raise LedgerError(
-                f"ledger {self.url}: its file was deleted or replaced; start the aggregator anew"
-            )
+            raise LedgerError(f"ledger {self.url}: its file was deleted or replaced; restart the aggregator")
         chunks, events, processes = [], [], {}
         for merged in batch:
             key = _key(merged.report.identity)
@@ -209,13 +195,13 @@ class Ledger:
     # ---- Reading
 
     def runs(self) -> list[str]:
-        """Names of all runs, the one whose first process started earliest first."""
+        """Names of all runs, ordered by the start of their first process."""
         start_ns = sql.func.min(_processes.c.start_ns)
         query = sql.select(_processes.c.run).group_by(_processes.c.run).order_by(start_ns, _processes.c.run)
         return list(self._fetch(query).scalars())
 
     def processes(self, run: str) -> list[schema.RankReport]:
-        """The processes of a run, oldest first: identity, phases and last live part, without steps and events."""
+        """The processes of a run, oldest first, without steps and events."""
         query = sql.select(_processes.c.report).where(_processes.c.run == run).order_by(*_BY_START)
         with self._errors():
             return [_report_decoder.decode(report) for report in self._fetch(query).scalars()]
@@ -235,7 +221,7 @@ class Ledger:
     ) -> Iterator[schema.StepRow]:
         """A process's rows in ascending number, each number once.
 
-        With `start_ns` or `end_ns` (unix ns on the process's host), the rows that touch that time, ends included;
+        With `start_ns` or `end_ns` (unix ns on the process's host), the rows that touch that window, ends included;
         chunks outside of it are not read.
         """
         with self._errors():
@@ -248,7 +234,7 @@ class Ledger:
         return [schema.EventRow(*event) for event in self._fetch(_EVENTS_OF, _key(identity))]
 
     def reports(self) -> Iterator[schema.RankReport]:
-        """Everything as rank reports, one per process, oldest process first; one process's rows at a time."""
+        """Everything as rank reports, one per process, oldest process first. Holds one process's rows at a time."""
         query = sql.select(_processes).order_by(*_BY_START)
         with self._errors():
             for found in self._pages(query, _BY_START, PAGE_PROCESSES):
@@ -258,13 +244,13 @@ class Ledger:
                 )
 
     def health(self, per_node: int) -> Iterator[tuple[str, schema.Health]]:
-        """(node, event) of each node's gravest events, of one severity the newest, so many at most.
+        """(node, event) of each node's `per_node` most severe events, newest first within a severity.
 
-        So many of those, too, that came by tokens for some runs; an event's number is here its key's (health.key_of).
+        As many again of those pushed with a token for some runs. An event's number is its key's (records.health_key).
         """
-        gravest = [_health.c.severity.desc(), _health.c.time_ns.desc(), _health.c.number.desc()]
+        order_by = [_health.c.severity.desc(), _health.c.time_ns.desc(), _health.c.number.desc()]
         parts = [_health.c.node, _health.c.number >= SCOPED_OFFSET]
-        place = sql.func.row_number().over(partition_by=parts, order_by=gravest).label("place")
+        place = sql.func.row_number().over(partition_by=parts, order_by=order_by).label("place")
         placed = sql.select(_health, place).subquery()
         query = sql.select(placed.c.node, placed.c.number, placed.c.event).where(placed.c.place <= per_node)
         order = [placed.c.node, placed.c.number]
@@ -276,7 +262,7 @@ class Ledger:
                 )
 
     def _chunks(self, key: dict, start_ns: int | None, end_ns: int | None) -> Iterator[tuple[int, list]]:
-        """(first number, rows) of a process's chunks that touch a time, in ascending first number."""
+        """(first number, rows) of a process's chunks that touch a window, in ascending first number."""
         query = _CHUNKS_OF
         if start_ns is not None or end_ns is not None:
             touching = []
@@ -284,7 +270,7 @@ class Ledger:
                 touching.append(_chunks.c.end_ns_last >= start_ns)
             if end_ns is not None:
                 touching.append(_chunks.c.start_ns_first <= end_ns)
-            # One look into the index of times says between which numbers to read; in there, order is by number.
+            # One read of the index of times gives the range of numbers; within it, order is by number.
             first = _chunks.c.first
             ends = sql.select(sql.func.min(first), sql.func.max(first)).where(*_of(_chunks), *touching)
             low, high = self._fetch(ends, key).one()
@@ -297,7 +283,7 @@ class Ledger:
     def _pages(
         self, query: sql.Select, order: list[sql.Column], count: int, key: dict | None = None
     ) -> Iterator[sql.Row]:
-        """The rows of a query that is ordered so, `count` at a time, each page with a connection of its own."""
+        """The rows of a query ordered by `order`, `count` at a time, each page on its own connection."""
         found = self._fetch(query.limit(count), key).all()
         while found:
             yield from found
@@ -306,7 +292,7 @@ class Ledger:
             after = sql.tuple_(*(getattr(found[-1], column.name) for column in order))
             found = self._fetch(query.where(sql.tuple_(*order) > after).limit(count), key).all()
 
-    # ---- The way to the database
+    # ---- Access to the database
 
     def _fetch(self, query: sql.Select, key: dict | None = None) -> sql.Result:
         with self._errors(), self._reading.connect() as connection:
@@ -333,9 +319,9 @@ class Ledger:
 def _put(
     connection: sql.Connection, table: sql.Table, values: Iterable[dict], newest: str | None = None
 ) -> None:
-    """Insert rows that are not there; with `newest`, replace those whose column has a lower value.
+    """Insert rows whose key is new; with `newest`, replace rows that have a lower value in that column.
 
-    In the order of their keys, so that two aggregators that write the same rows cannot wait for each other.
+    In the order of their keys, so that two aggregators that write the same rows cannot deadlock.
     """
     statement = _statement(connection.dialect.name, table, newest)
     key = itemgetter(*(column.name for column in table.primary_key.columns))
@@ -346,7 +332,7 @@ def _put(
 
 @cache
 def _statement(dialect: str, table: sql.Table, newest: str | None):
-    """Of _put. Built once: that takes as long as a hundred rows."""
+    """The statement of _put. Cached: building it takes as long as writing a hundred rows."""
     statement = insert(dialect, table)
     if newest is None:
         return statement.on_conflict_do_nothing()
@@ -359,7 +345,7 @@ def _statement(dialect: str, table: sql.Table, newest: str | None):
 
 
 def _chunked(rows: list[schema.StepRow]) -> Iterator[dict]:
-    """The columns of the chunks that hold these rows, in any order."""
+    """Columns of chunks that hold these rows, which may be in any order."""
     ordered = sorted(rows, key=lambda row: row.number)
     for at in range(0, len(ordered), CHUNK_ROWS_MAX):
         part = ordered[at : at + CHUNK_ROWS_MAX]
@@ -375,9 +361,9 @@ def _chunked(rows: list[schema.StepRow]) -> Iterator[dict]:
 
 
 def _in_order(chunks: Iterator[tuple[int, list]]) -> Iterator[schema.StepRow]:
-    """Rows of chunks that come in ascending first number, in ascending number, each once.
+    """Rows in ascending number, each once, from chunks in ascending first number.
 
-    A row waits while a chunk may come that begins before it, so only what overlaps is kept.
+    A row is held while a later chunk may begin before it, so only overlapping chunks are in memory.
     """
     waiting: dict[int, schema.StepRow] = {}
     numbers: list[int] = []
@@ -408,5 +394,5 @@ def _health_columns(key: HealthKey, event: schema.Health) -> dict:
 
 
 def _event_columns(event: schema.EventRow) -> dict:
-    """PostgreSQL's text holds every character but NUL, which a user's mark may have."""
+    """PostgreSQL's text type rejects NUL, which the text of a user's mark may contain."""
     return {**msgspec.structs.asdict(event), "text": event.text.replace("\0", "")}
