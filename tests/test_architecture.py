@@ -24,7 +24,7 @@ ROOMS = {
     "flops": ["account"],
     "runlog": ["account", "wire"],
     "sdk": [],
-    "sdk.recorder": ["rank_page", "sdk.startup"],
+    "sdk.recorder": ["rank_page", "wire"],
     "sdk.device": ["rank_page"],
     "sdk.startup": ["rank_page", "sdk.recorder", "wire", None, "sdk.device"],
     "sdk.automatic": ["rank_page", "sdk.recorder", "sdk.startup", None, "account"],

@@ -13,7 +13,7 @@ import goodput
 from goodput.sdk.automatic.frameworks import apply_all
 from goodput.sdk.automatic.import_hook import Watch
 from goodput.sdk.automatic.step_detection import Automatic
-from goodput.sdk.recorder.recorder import DISABLED
+from goodput.sdk.recorder.recorder import State
 
 _watch = Watch()
 _auto: Automatic | None = None
@@ -22,7 +22,7 @@ _auto: Automatic | None = None
 def install() -> None:
     """Measure from now on; does nothing where that is so already or goodput is disabled."""
     global _auto
-    if _auto is not None or goodput._session.recorder.thread == DISABLED:
+    if _auto is not None or goodput._session.recorder.state == State.DISABLED:
         return
     _auto = goodput._session.automatic = Automatic(goodput._session, goodput.phase)
     apply_all(_auto, _watch)

@@ -107,7 +107,7 @@ def test_the_seventeenth_of_ones_own_is_no_phase(sdk):
     """)
     snapshot = check(out.snapshot())
     assert snapshot.phases[len(page.PHASES) :] == tuple(f"p{i}" for i in range(16))
-    assert snapshot.drops["phase"] == 8 and len(out.said()) == 4 and "16 phases" in out.errors
+    assert snapshot.drops["phase"] == 8 and len(out.said()) == 4 and "16 user-defined phases" in out.errors
     # What is no phase must not be counted as a step.
     assert out.count(0) == 1 and snapshot.steps_done == 1
 

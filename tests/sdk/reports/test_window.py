@@ -434,7 +434,7 @@ def test_where_nothing_is_measured_there_is_an_empty_window(sdk):
         def show(w):
             tell([w.steps, w.seconds, w.goodput, w.goodput_so_far, w.phases, w.scalars(), w.step, str(w)])
         show(goodput.window())                       # before start, which it does not do
-        tell(goodput._session.recorder.thread)
+        tell(goodput._session.recorder.state)
         goodput.start(run="r")
         show(goodput.window())
         for _ in goodput.steps(range(3)): work()
@@ -450,7 +450,7 @@ def test_where_nothing_is_measured_there_is_an_empty_window(sdk):
         """
     ).told
     empty = [0, 0.0, None, None, {}, {}, [None, None, None, 0.0, None], "no step ended in the last 60 s"]
-    assert told == [empty, -1, empty, empty, 3]
+    assert told == [empty, "not started", empty, empty, 3]
     assert sdk("tell(goodput.window(5).scalars())", GOODPUT_DISABLE="1").told == [{}]
 
 

@@ -50,7 +50,7 @@ def test_the_end_comes_while_the_step_thread_still_runs(sdk):
         def train():
             for i in goodput.steps(iter(int, 1)): work()
         threading.Thread(target=train, daemon=True).start()
-        while not goodput._session.recorder.thread > 0 or goodput._session.recorder.steps < 5: time.sleep(0.001)
+        while not goodput._session.recorder.is_recording or goodput._session.recorder.steps < 5: time.sleep(0.001)
     """)
     snapshot = out.snapshot()
     assert snapshot.ended == "finished" and snapshot.steps_done >= 5
@@ -110,7 +110,7 @@ def everything():
     with goodput.step(5), goodput.phase("h2d"), goodput.phase("mine"): pass
     goodput.mark("child"); goodput.resumed(7); goodput.stop("failed")
     with goodput.checkpoint(3): pass
-    assert goodput.report().account == {{}} and not goodput._session.recorder.thread > 0
+    assert goodput.report().account == {{}} and not goodput._session.recorder.is_recording
 for i in goodput.steps(range(3)):
     with goodput.phase("forward"):
         before = snapshot()
@@ -184,7 +184,7 @@ def test_a_fork_inside_a_loop_over_steps(sdk):
             if i == 1 and os.fork() == 0:
                 for j in range(3): work()
                 continue
-        if goodput._session.recorder.thread > 0:
+        if goodput._session.recorder.is_recording:
             os.wait()
             tell("parent")
         else:

@@ -7,7 +7,7 @@ import pytest
 
 from goodput.sdk.automatic.import_hook import Watch
 from goodput.sdk.automatic.trainer_progress import hook
-from goodput.sdk.recorder.recorder import DISABLED
+from goodput.sdk.recorder.recorder import State
 
 
 @pytest.fixture
@@ -40,9 +40,9 @@ def test_a_part_is_told_when_it_comes_after_its_package(package, first):
 
 
 class Callback:
-    def __init__(self, thread):
+    def __init__(self, state):
         self.said = []
-        recorder = SimpleNamespace(thread=thread)
+        recorder = SimpleNamespace(state=state)
         self.session = SimpleNamespace(recorder=recorder, warn=self.said.append)
 
     @hook
@@ -52,11 +52,11 @@ class Callback:
 
 
 def test_a_callback_raises_nothing_and_returns_nothing():
-    callback = Callback(thread=1)
+    callback = Callback(State.RECORDING)
     assert callback.on_step(7) is None and callback.value == 7
     assert len(callback.said) == 1 and "on_step: ValueError: planted" in callback.said[0]
 
 
 def test_a_callback_does_nothing_where_goodput_is_disabled():
-    callback = Callback(thread=DISABLED)
+    callback = Callback(State.DISABLED)
     assert callback.on_step(7) is None and not hasattr(callback, "value")

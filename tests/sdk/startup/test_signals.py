@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from goodput.sdk.startup.user_signals import pass_on
+from goodput.sdk.recorder.user_signals import pass_on
 
 
 class Limit:

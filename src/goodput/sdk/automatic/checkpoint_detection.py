@@ -31,7 +31,7 @@ def begin(auto, what) -> Checkpoint | None:
     """A checkpoint that was begun, if `what` holds the trained parameters."""
     recorder = auto.recorder
     wanted = max(trained_numbers(auto) / 2, 1)
-    if recorder.thread <= 0 or numbers_in(what, wanted) < wanted:
+    if not recorder.is_recording or numbers_in(what, wanted) < wanted:
         return None
     running = recorder.step_start_ns and auto.trained
     return Checkpoint(recorder, auto.checkpoint, recorder.step_next - (not running), wait=False)

@@ -26,7 +26,7 @@ from time import monotonic_ns, perf_counter_ns, time_ns
 from goodput.rank_page import deep_look
 from goodput.sdk.automatic.deep_look_child import Analysis
 from goodput.sdk.automatic.step_lengths import last_lengths_ns
-from goodput.sdk.startup.messages import short_repr
+from goodput.sdk.recorder.messages import short_repr
 
 TRACE_BYTES_MAX = 512 << 20  # also what must be free where it is written
 FAILURES_MAX = 3  # one after the other; then looks end

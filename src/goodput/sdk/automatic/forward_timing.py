@@ -18,9 +18,9 @@ from _thread import get_ident
 from goodput.sdk.automatic import hooks
 from goodput.sdk.automatic.hooks import hook
 from goodput.sdk.automatic.step_detection import FORWARD
+from goodput.sdk.recorder.messages import short_repr
 from goodput.sdk.recorder.recorder import compiled
-from goodput.sdk.startup.messages import short_repr
-from goodput.sdk.startup.user_signals import pass_on
+from goodput.sdk.recorder.user_signals import pass_on
 
 ROOTS_MAX = 64  # also in _hooks.c
 SLOT = "_compiled_call_impl"

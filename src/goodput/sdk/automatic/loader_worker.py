@@ -103,11 +103,11 @@ def _upstream():
 
 def _start_no_page() -> None:
     """A worker is no rank, whatever loops it runs."""
-    from goodput.sdk.recorder.recorder import FORKED, FORKED_EARLY, NOT_STARTED
+    from goodput.sdk.recorder.recorder import State
 
     session = getattr(sys.modules.get("goodput"), "_session", None)
-    if session is not None and session.recorder.thread in (NOT_STARTED, FORKED_EARLY):
-        session.recorder.thread = FORKED
+    if session is not None and session.recorder.state in (State.NOT_STARTED, State.FORKED_EARLY):
+        session.recorder.set_state(State.FORKED)
 
 
 def _open(place: Place) -> memoryview:

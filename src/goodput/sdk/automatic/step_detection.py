@@ -22,9 +22,9 @@ from goodput.rank_page import page
 from goodput.sdk.automatic.compiled_optimizer import Unseen
 from goodput.sdk.automatic.overhead_budget import CHECK_STEPS, Budget, share_of
 from goodput.sdk.automatic.patch import Patches
-from goodput.sdk.recorder.recorder import FORKED_EARLY, NOT_STARTED, SAMPLES_MAX, STEP_MAX, whole
-from goodput.sdk.startup.messages import short_repr
-from goodput.sdk.startup.user_signals import pass_on
+from goodput.sdk.recorder.messages import short_repr
+from goodput.sdk.recorder.recorder import SAMPLES_MAX, STEP_MAX, State, whole
+from goodput.sdk.recorder.user_signals import pass_on
 
 # Steps of another optimizer, without one of the anchor's, after which that one bounds steps.
 OTHERS_MAX = 16
@@ -106,20 +106,22 @@ class Automatic:
 
     def is_rank(self) -> bool:
         """This process is going to train: it is a rank, also where it was forked before its parent started."""
-        if self.recorder.thread == FORKED_EARLY and not self.is_worker():
-            self.recorder.thread = NOT_STARTED
+        if self.recorder.state == State.FORKED_EARLY and not self.is_worker():
+            self.recorder.set_state(State.NOT_STARTED)
         return self.is_here()
 
     def expect_training(self) -> None:
         """An optimizer was made. Its first training call opens the page, since the rank may not be known before."""
         self.optimizer_made = True
-        if self.recorder.thread == FORKED_EARLY and not self.is_worker():
-            self.recorder.thread = NOT_STARTED
+        if self.recorder.state == State.FORKED_EARLY and not self.is_worker():
+            self.recorder.set_state(State.NOT_STARTED)
 
     def opens_page(self) -> bool:
         """Whether a training call runs on the step thread; the first one opens the page."""
-        thread = self.recorder.thread
-        return thread == get_ident() or (thread == NOT_STARTED and self.optimizer_made and self.is_here())
+        recorder = self.recorder
+        if recorder.thread == get_ident():
+            return True
+        return recorder.state == State.NOT_STARTED and self.optimizer_made and self.is_here()
 
     def tell_device(self, word: int) -> None:
         """A boundary for the device clock alone, in whichever thread the framework's code runs."""

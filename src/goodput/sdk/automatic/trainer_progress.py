@@ -17,7 +17,7 @@ import functools
 import sys
 from time import perf_counter_ns
 
-from goodput.sdk.recorder.recorder import DISABLED, SAMPLES_MAX
+from goodput.sdk.recorder.recorder import SAMPLES_MAX, State
 
 
 class Training:
@@ -173,7 +173,7 @@ def hook(function):
     @functools.wraps(function)
     def call(self, *args, **kwargs):
         session = self.session
-        if session.recorder.thread == DISABLED:
+        if session.recorder.state == State.DISABLED:
             return
         try:
             function(self, *args, **kwargs)

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from time import perf_counter_ns
 
+from goodput.sdk.recorder.messages import short_repr
 from goodput.sdk.recorder.phase import Phase
 from goodput.sdk.recorder.recorder import STEP_MAX, Recorder, whole
-from goodput.sdk.startup.messages import short_repr
 
 
 class Checkpoint:
@@ -25,7 +25,7 @@ class Checkpoint:
     def __init__(self, recorder: Recorder, phase: Phase, step: int, wait: bool):
         self._recorder, self._phase, self.step = recorder, phase, step
         self._committed, self._waits = False, wait
-        if recorder.thread > 0:
+        if recorder.is_recording:
             recorder.event("checkpoint_begun", perf_counter_ns(), step)
 
     def __enter__(self) -> Checkpoint:
@@ -41,7 +41,7 @@ class Checkpoint:
     def commit(self) -> None:
         """The checkpoint is complete and can be restored from. Further calls change nothing."""
         self._waits = False
-        if not self._committed and self._recorder.thread > 0:
+        if not self._committed and self._recorder.is_recording:
             self._committed = True
             self._recorder.event("checkpoint_committed", perf_counter_ns(), self.step)
 
@@ -69,8 +69,8 @@ def begin(session, phase: Phase, step, wait) -> Checkpoint:
 def checked_step(recorder: Recorder, step) -> int | None:
     """`step` if it is a step index, else None and counted. Default: the running step, else the last one."""
     if step is None:
-        return recorder.step_next - (not recorder.step_start_ns) if recorder.thread > 0 else -1
+        return recorder.step_next - (not recorder.step_start_ns) if recorder.is_recording else -1
     index = whole(step, -1, STEP_MAX)
-    if index is None and recorder.thread > 0:
+    if index is None and recorder.is_recording:
         recorder.drop("checkpoint")
     return index

@@ -46,13 +46,13 @@ class Phase(_Phase):
         recorder = self.recorder
         if recorder.ready():
             return self.__enter__()
-        if recorder.thread > 0:
+        if recorder.is_recording:
             self._elsewhere.setdefault(get_ident(), []).append(now)
         return self
 
     def _exit_elsewhere(self, now: int) -> None:
         recorder = self.recorder
-        if recorder.thread < 0:
+        if not recorder.is_recording:
             return None
         began = self._elsewhere.get(get_ident())
         if not began:

@@ -32,11 +32,19 @@ if not compiled:
     from goodput.sdk.recorder.step_clock import Clock, bin_of_ns
 
 BACKGROUND_MAX = 4096  # records of other threads that may wait for the step thread's next step
-# Values of Recorder.thread that no thread has. FORKED_EARLY is a child whose parent had not started: it may be a
-# worker of the loader or a rank, so a step loop starts it and a phase does not.
-NOT_STARTED, FORKED, DISABLED, STOPPED, FORKED_EARLY = -1, -2, -3, -4, -5
 STEP_MAX = 1 << 53  # of step indices, which JSON and the ledger can hold
 SAMPLES_MAX = 1 << 40  # of one step, so that no sum of them overflows
+
+
+class State:
+    """Values of Recorder.state. Names instead of an enum.Enum, whose import would double that of goodput."""
+
+    NOT_STARTED = "not started"  # starts at the first phase or step
+    RECORDING = "recording"
+    STOPPED = "stopped"  # by `goodput.stop` or at exit; `goodput.start` may follow
+    FORKED = "forked"  # a child of a recording process; only an explicit start records here
+    FORKED_EARLY = "forked early"  # a child whose parent had not started: a loader's worker, or a rank
+    DISABLED = "disabled"
 
 
 class Recorder(Clock):
@@ -44,7 +52,7 @@ class Recorder(Clock):
 
     def __init__(self):
         super().__init__(page.W_LAST, page.W_PHASE, page.W_TOTALS, _LAYOUT)
-        self.thread = NOT_STARTED
+        self.state = State.NOT_STARTED
         self.columns = len(page.PHASES)
         self.used: list[int] = [0]
         self.starter, self.fd = None, -1
@@ -64,20 +72,28 @@ class Recorder(Clock):
         self.extra_cost_ns = self.micro_batches = self.passes = self.passed_ns = self.batch_samples = 0
         self.fetching = False
         self.background: deque = deque(maxlen=BACKGROUND_MAX)
-        self.thread = get_ident()
+        self.state, self.thread = State.RECORDING, get_ident()
         words[page.W_DEVICE_STATE], words[page.W_DEVICE_WHY] = bool(self.device_why), self.device_why
         if self.device is not None:
             self.tell_device_of("open")
 
+    @property
+    def is_recording(self) -> bool:
+        return self.state == State.RECORDING
+
+    def set_state(self, state: str) -> None:
+        """Record nothing in this process, for the reason that the state gives; `open` records again."""
+        self.state, self.thread = state, 0
+
     def ready(self) -> bool:
         """Whether the calling thread may move the clock; starts the recorder if nobody did."""
-        if self.thread == NOT_STARTED and self.starter is not None:
+        if self.state == State.NOT_STARTED and self.starter is not None:
             self.starter()
         return self.thread == get_ident()
 
     def adopt(self) -> bool:
         """Make the calling thread the step thread, until the first step was begun or if the step thread is gone."""
-        if self.thread < 0:
+        if not self.is_recording:
             return False
         if (self.steps or self.step_start_ns) and self.thread in sys._current_frames():
             self.drop("step")
@@ -258,12 +274,12 @@ class Recorder(Clock):
         words[page.W_END] = now_ns
         words[page.W_ENDED] = page.END_REASONS.index(reason)
 
-    def detach(self, words: memoryview, state: int) -> None:
+    def detach(self, words: memoryview, state: str) -> None:
         """Go on in private memory and record nothing: after a fork the page is the parent's alone."""
         self.reset()
         self.device, self.phases_off = None, False
         self.open(words, self.last_ns)
-        self.thread = state
+        self.set_state(state)
 
 
 def whole(value, least: int, below: int) -> int | None:

@@ -16,7 +16,7 @@ import struct
 from _thread import get_ident
 from time import perf_counter_ns
 
-from goodput.sdk.startup.user_signals import pass_on
+from goodput.sdk.recorder.user_signals import pass_on
 
 _OVERFLOW_BIN = 31744
 _STEP_BIAS = 1 << 63

@@ -11,7 +11,7 @@ from __future__ import annotations
 from time import perf_counter_ns
 
 from goodput.sdk.recorder.phase import Phase
-from goodput.sdk.recorder.recorder import FORKED_EARLY, NOT_STARTED, Recorder
+from goodput.sdk.recorder.recorder import Recorder, State
 
 
 class Step:
@@ -116,13 +116,13 @@ def _leave(recorder: Recorder, worked: bool) -> None:
 
 def _count_lost(recorder: Recorder) -> None:
     """Count a step whose page was closed or whose index was reset while it ran."""
-    if recorder.thread > 0:
+    if recorder.is_recording:
         recorder.drop("step")
 
 
 def _may_begin(recorder: Recorder) -> bool:
-    if recorder.thread == FORKED_EARLY:
-        recorder.thread = NOT_STARTED
+    if recorder.state == State.FORKED_EARLY:
+        recorder.set_state(State.NOT_STARTED)
     if not recorder.ready() and not recorder.adopt():
         return False
     return not recorder.step_start_ns and not recorder.depth

@@ -30,7 +30,8 @@ from struct import Struct
 from time import perf_counter_ns
 
 from goodput.rank_page import page
-from goodput.sdk.recorder.recorder import DISABLED
+from goodput.sdk.recorder.messages import short_repr
+from goodput.sdk.recorder.recorder import State
 from goodput.sdk.reports.window_rows import (
     END_NS,
     FIELDS,
@@ -41,7 +42,6 @@ from goodput.sdk.reports.window_rows import (
     WINDOWS_MAX,
     Feed,
 )
-from goodput.sdk.startup.messages import short_repr
 
 NANOSECONDS = 1_000_000_000
 SECONDS_DEFAULT = 60
@@ -214,7 +214,7 @@ class Windows:
     def _window(self, asked) -> Window:
         recorder = self._session.recorder
         words = recorder.words
-        if words is None or recorder.thread == DISABLED:
+        if words is None or recorder.state == State.DISABLED:
             self._feed, self._before = None, {}
             return Window(asked)
         # Taken away while it changes: what an exception or a KeyboardInterrupt cut short is not used again.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from goodput.wire.identity import clean_text
-
 MESSAGES_MAX = 20
 MESSAGE_CHARACTERS_MAX = 400
 
@@ -22,11 +20,3 @@ class Messages:
             sys.stderr.write(f"goodput: {text[:MESSAGE_CHARACTERS_MAX]}\n")
         except Exception:
             pass  # Standard error is closed, None or broken.
-
-
-def short_repr(value) -> str:
-    """A value for a message: one line, at most 120 characters, even if its own `__repr__` raises."""
-    try:
-        return clean_text(repr(value) if not isinstance(value, Exception) else str(value), 120)
-    except Exception:
-        return f"a {type(value).__name__}"

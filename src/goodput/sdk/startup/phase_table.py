@@ -5,9 +5,9 @@ from __future__ import annotations
 from _thread import allocate_lock
 
 from goodput.rank_page import page
+from goodput.sdk.recorder.messages import short_repr
 from goodput.sdk.recorder.phase import Phase
 from goodput.sdk.recorder.recorder import Recorder
-from goodput.sdk.startup.messages import short_repr
 
 LOCK_SECONDS_MAX = 0.1
 
@@ -76,7 +76,7 @@ class PhaseTable:
     def _add_user_phase(self, name: str, raw: bytes, state: str) -> Phase:
         index = len(self.states)
         self.states[name] = state
-        if self._recorder.thread > 0:
+        if self._recorder.is_recording:
             page.write_user_phase(self._recorder.words, index, raw, state.encode())
         return self._add(name, len(page.PHASES) + index)
 
@@ -85,6 +85,6 @@ class PhaseTable:
         return self.by_name.setdefault(name, Phase(self._recorder, name, index))
 
     def _none(self) -> Phase:
-        if self._recorder.thread > 0:
+        if self._recorder.is_recording:
             self._recorder.drop("phase")
         return Phase(self._recorder, "none", 0)

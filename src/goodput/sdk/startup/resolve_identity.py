@@ -10,8 +10,8 @@ import sys
 import time
 
 from goodput.rank_page import page
+from goodput.sdk.recorder.messages import short_repr
 from goodput.sdk.recorder.recorder import whole
-from goodput.sdk.startup.messages import short_repr
 from goodput.wire.identity import BOUNDS, PLACES, RATES, check_identity, clean_text, from_environment
 
 # A process older than this when it is first measured was not started for the run (a notebook, a server).

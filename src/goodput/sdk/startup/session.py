@@ -18,21 +18,12 @@ from _thread import allocate_lock, get_ident
 from collections import deque
 
 from goodput.rank_page import page
-from goodput.sdk.recorder.recorder import (
-    DISABLED,
-    FORKED,
-    FORKED_EARLY,
-    NOT_STARTED,
-    SAMPLES_MAX,
-    STEP_MAX,
-    STOPPED,
-    Recorder,
-    whole,
-)
+from goodput.sdk.recorder.messages import short_repr
+from goodput.sdk.recorder.recorder import SAMPLES_MAX, STEP_MAX, Recorder, State, whole
 from goodput.sdk.startup.calibration import calibrate
 from goodput.sdk.startup.declared_fields import DeclaredFields
 from goodput.sdk.startup.exit_report import print_report
-from goodput.sdk.startup.messages import Messages, short_repr
+from goodput.sdk.startup.messages import Messages
 from goodput.sdk.startup.phase_table import PhaseTable
 from goodput.sdk.startup.resolve_identity import contradicts, now, resolve_identity, valid_rank
 from goodput.wire.identity import check_identity, clean_text
@@ -55,7 +46,7 @@ class Session:
         self.automatic = None  # goodput.sdk.automatic.step_detection.Automatic, once goodput.auto is imported
         self._reset()
         if environ.get("GOODPUT_DISABLE", "") not in ("", "0"):
-            self.recorder.thread = DISABLED
+            self.recorder.set_state(State.DISABLED)
 
     def _reset(self) -> None:
         self._handling = allocate_lock()
@@ -87,12 +78,12 @@ class Session:
     def stop(self, reason) -> None:
         """Close the page with this reason; phases record nothing until the next `start`."""
         recorder = self.recorder
-        if recorder.thread > 0:
+        if recorder.is_recording:
             if self.automatic is not None:
                 self.automatic.ends()
             failed = type(reason) is str and reason == "failed"
             recorder.end(time.perf_counter_ns(), "failed" if failed else "finished")
-            recorder.thread = STOPPED
+            recorder.set_state(State.STOPPED)
 
     def resume(self, step) -> None:
         """The next step is `step + 1`. Going back over steps of this process begins a new attempt, with its own page."""
@@ -122,7 +113,7 @@ class Session:
     def mark(self, text) -> None:
         """Record an event with this text, from any thread."""
         recorder = self.recorder
-        if not recorder.ready() and recorder.thread <= 0:
+        if not recorder.ready() and not recorder.is_recording:
             return None
         try:
             text = clean_text(text, page.EVENT_TEXT_BYTES + 1)
@@ -146,9 +137,9 @@ class Session:
                 self._handling.release()
 
     def _start(self, given: dict) -> None:
-        if self.recorder.thread in (NOT_STARTED, STOPPED, FORKED, FORKED_EARLY):
+        if self.recorder.state in (State.NOT_STARTED, State.STOPPED, State.FORKED, State.FORKED_EARLY):
             self._open_first(given)
-        elif self.recorder.thread > 0:
+        elif self.recorder.is_recording:
             self._start_again(given)
 
     def _start_again(self, given: dict) -> None:
@@ -167,7 +158,7 @@ class Session:
             )
 
     def _start_implicitly(self) -> None:
-        if self.recorder.thread == NOT_STARTED:
+        if self.recorder.state == State.NOT_STARTED:
             self._open_first({})
 
     def _declare(self, fields: dict) -> None:
@@ -179,7 +170,7 @@ class Session:
         if not found:
             return self.warn(f"rank {short_repr(rank)} of {short_repr(world_size)} is invalid and ignored")
         self.group_rank = found
-        if self.recorder.thread <= 0:
+        if not self.recorder.is_recording:
             return None
         if found["rank"] == self.identity["rank"]:
             return self._declare({"world_size": found["world_size"]})
@@ -193,7 +184,7 @@ class Session:
     # -- the page
 
     def _open_first(self, given: dict) -> None:
-        fresh = self.recorder.thread != STOPPED
+        fresh = self.recorder.state != State.STOPPED
         identity = resolve_identity(given, self.environ, self.warn, fresh, self.group_rank)
         self._is_rank_given = given.get("rank") is not None or identity["launcher"] != "none"
         self.declared.forget_user()
@@ -251,7 +242,7 @@ class Session:
 
     def _publish(self) -> None:
         """Write the declared fields that are new into the open page."""
-        if self.recorder.thread <= 0:
+        if not self.recorder.is_recording:
             return
         identity = {**self.identity, **self.declared.values(self.identity["world_size"])}
         if identity == self.identity:
@@ -264,7 +255,7 @@ class Session:
 
     def _give_up(self, error: Exception) -> None:
         self.warn(f"cannot start, this process is not measured: {short_repr(error)}")
-        self.recorder.thread = DISABLED
+        self.recorder.set_state(State.DISABLED)
 
     # -- arguments and warnings
 
@@ -279,9 +270,9 @@ class Session:
 
     def warn(self, text: str, is_error: bool = True) -> None:
         """Write one line to standard error, the same text once; errors are counted in the page."""
-        if self.recorder.thread == DISABLED:
+        if self.recorder.state == State.DISABLED:
             return
-        if is_error and self.recorder.thread > 0:
+        if is_error and self.recorder.is_recording:
             self.recorder.drop("error")
         elif is_error:
             self.errors += 1
@@ -294,10 +285,10 @@ class Session:
         self._reset()
         self.phases.after_fork()
         recorder = self.recorder
-        if recorder.thread == NOT_STARTED:
-            recorder.thread = FORKED_EARLY
-        if recorder.thread > 0:
-            recorder.detach(page.private_words(), FORKED)
+        if recorder.state == State.NOT_STARTED:
+            recorder.set_state(State.FORKED_EARLY)
+        if recorder.is_recording:
+            recorder.detach(page.private_words(), State.FORKED)
         if self.writer is not None:
             self.writer.close()
             self.writer = None
@@ -309,9 +300,9 @@ class Session:
             if raised is None:
                 raised = getattr(sys, "last_type", None)
             succeeded = raised is None or (isinstance(raised, SystemExit) and raised.code in (None, 0))
-            if self.recorder.thread > 0 and self.recorder.thread != get_ident():
+            if self.recorder.is_recording and self.recorder.thread != get_ident():
                 self.recorder.thread = get_ident()
-            steps = self.recorder.steps if self.recorder.thread > 0 else 0
+            steps = self.recorder.steps if self.recorder.is_recording else 0
             self.stop("finished" if succeeded or hasattr(sys, "ps1") else "failed")
             if steps and self.environ.get("GOODPUT_REPORT", "") not in ("", "0"):
                 print_report(self)

@@ -98,7 +98,7 @@ def totals() -> list[int]:
     import goodput
 
     recorder = goodput._session.recorder
-    if recorder.thread < 0:
+    if not recorder.is_recording:
         return [0] * len(page.PHASES)
     recorder.charge(time.perf_counter_ns())
     return [recorder.words[page.W_TOTALS + index] for index in range(len(page.PHASES))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from goodput.sdk.recorder.recorder import DISABLED
+from goodput.sdk.recorder.recorder import State
 
 MODULE = "torch.distributed.checkpoint._async_process_executor"
 RELIES_ON = """torch/distributed/checkpoint/_async_process_executor.py: a spawned process has the target
@@ -17,7 +17,7 @@ def apply(module, auto) -> None:
 
     @functools.wraps(serve)
     def _checkpointing_subprocess(*args, **kwargs):
-        auto.recorder.thread = DISABLED
+        auto.recorder.set_state(State.DISABLED)
         return serve(*args, **kwargs)
 
     auto.patches.replace(kind, name, staticmethod(_checkpointing_subprocess))

@@ -14,7 +14,7 @@ from operator import index
 
 from goodput.sdk.automatic.hooks import NEXT, hook
 from goodput.sdk.automatic.step_detection import NOTHING, quietly
-from goodput.sdk.startup.user_signals import pass_on
+from goodput.sdk.recorder.user_signals import pass_on
 
 MODULE = "torch"
 RELIES_ON = """torch/utils/data/dataloader.py: DataLoader.__iter__ returns an iterator whose class inherits

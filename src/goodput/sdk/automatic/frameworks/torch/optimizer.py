@@ -11,7 +11,7 @@ from _thread import get_ident
 
 from goodput.sdk.automatic.hooks import AFTER_STEP, BEFORE_STEP, ZERO_GRAD, hook, stand_in
 from goodput.sdk.automatic.step_detection import BACKWARD
-from goodput.sdk.startup.user_signals import pass_on
+from goodput.sdk.recorder.user_signals import pass_on
 
 MODULE = "torch"
 RELIES_ON = """torch/optim/optimizer.py: register_optimizer_step_pre_hook and register_optimizer_step_post_hook, called

@@ -14,7 +14,7 @@ from time import perf_counter_ns, thread_time_ns
 
 from goodput.sdk.automatic.loader_stats import Loads, ask
 from goodput.sdk.automatic.loader_worker import ARGUMENTS, NAME, Collate, Loop
-from goodput.sdk.startup.user_signals import pass_on
+from goodput.sdk.recorder.user_signals import pass_on
 
 MODULE = "torch.utils.data"
 RELIES_ON = """torch/utils/data/dataloader.py: _MultiProcessingDataLoaderIter.__init__(loader) starts its workers with the
