@@ -33,7 +33,7 @@ from statistics import median
 SECONDS, SCRAPE_SECONDS, PUSH_SECONDS, SCRAPES = 120.0, 15.0, 5.0, 30
 READY_SECONDS_MAX, SETTLE_SECONDS = 30.0, 10.0
 CPU_PERCENT, MEMORY_MIB, SCRAPE_MS = 1.0, 64.0, 20.0
-# Of which one finds GPUs, and two have nothing to drive, as on most nodes.
+# Of which one finds GPUs, and two have nothing to sample, as on most nodes.
 DRIVERS = ("dcgm", "nvml", "amd")
 OURS, PEER = "goodput node", "prometheus-node-exporter"
 ROOT = Path(__file__).resolve().parent.parent

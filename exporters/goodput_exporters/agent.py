@@ -20,11 +20,11 @@ from collections.abc import Callable
 from goodput.metrics import Families
 from goodput.rank_page import page
 from goodput_exporters.collector import NoData, Settings
-from goodput_exporters.collector_runner import Lane, collect
+from goodput_exporters.collector_runner import CollectorRunner, run_collectors
 from goodput_exporters.collectors import discover
 from goodput_exporters.directory_lock import DirectoryLock, Refused
-from goodput_exporters.events.event_queue import DRIVER, ETHERNET, GPU, RDMA, TCP, HealthLog
-from goodput_exporters.events.link_monitor import Links
+from goodput_exporters.events.event_queue import DRIVER, ETHERNET, GPU, RDMA, TCP, EventQueue
+from goodput_exporters.events.link_monitor import LinkMonitor
 from goodput_exporters.gpu.sample import Sample
 from goodput_exporters.push.credentials import NONE_NEEDED, Credentials
 from goodput_exporters.push.pusher import Pusher
@@ -87,20 +87,21 @@ class Agent:
         self.version = version or _version()
         self.failure: str | None = None
         self.authenticator = authenticator or NodeAuthenticator()
-        self.lanes = {lane.name: lane for lane in (Lane(kind(self.settings)) for kind in discover())}
-        self.ranks = self.lanes["ranks"].collector
-        self.gpus, self.phases = self.lanes["gpus"].collector, self.lanes["gpu_phases"].collector
-        self.lanes["numa"].collector.follow(self.ranks)
-        self.lanes["attribution"].collector.follow(self.ranks, self.gpus.seen)
-        self.phases.follow(self.ranks)
-        self.health_log = HealthLog(unix_ns, kept=bool(aggregator))
-        self.links = Links(self.settings)
-        self.gpus.listener = self._receive
+        self.runners = {kind.name: CollectorRunner(kind(self.settings)) for kind in discover()}
+        self.ranks = self.runners["ranks"].collector
+        self.gpus, self.phases = self.runners["gpus"].collector, self.runners["gpu_phases"].collector
+        self.runners["numa"].collector.ranks = self.ranks.processes
+        attribution = self.runners["attribution"].collector
+        attribution.ranks, attribution.gpus = self.ranks.processes, self.gpus.current
+        self.phases.ranks = self.ranks.now
+        self.events = EventQueue(unix_ns, is_sent=bool(aggregator))
+        self.links = LinkMonitor(self.settings)
+        self.gpus.on_sample = self._receive
         self.stacks = Stacks(self.ranks.owns, unix_ns=unix_ns) if aggregator and py_spy else None
         self.pusher = None
         if aggregator:
             arguments = {"credentials": credentials, "interval_seconds": push_interval_seconds}
-            arguments["stacks"], arguments["health"] = self.stacks, self.health_log
+            arguments["stacks"], arguments["health"] = self.stacks, self.events
             self.pusher = Pusher(aggregator, self.node, unix_ns=unix_ns, **arguments)
         self._directory_lock = DirectoryLock(self.settings.directory)
         self._scraping = threading.Lock()
@@ -117,7 +118,7 @@ class Agent:
         self._directory_lock.hold()
         self.poll()
         # So that the first scrape has an earlier result for late collectors.
-        collect(self.lanes.values(), time.monotonic_ns() + int(ONCE_SECONDS_MAX * 1e9))
+        run_collectors(self.runners.values(), time.monotonic_ns() + int(ONCE_SECONDS_MAX * 1e9))
         self._thread.start()
         self.gpus.start()
         if self.pusher:
@@ -134,7 +135,7 @@ class Agent:
         if self.stacks:
             self.stacks.stop()
         for name in ("gpus", "storage", "ranks"):
-            self.lanes[name].collector.close()
+            self.runners[name].collector.close()
         self._directory_lock.release()
 
     def __enter__(self) -> Agent:
@@ -154,7 +155,7 @@ class Agent:
         self.gpus.start()
         try:
             if not self.gpus.settle():
-                pending = [report.name for report in self.gpus.reports() if not report.settled]
+                pending = [status.name for status in self.gpus.statuses() if not status.settled]
                 log.warning("GPU drivers without an answer yet: %s", ", ".join(pending))
             self._poll_links()
             return self.exposition(ONCE_SECONDS_MAX).decode()
@@ -167,7 +168,7 @@ class Agent:
         """Queue new reports for the pusher and remove finished pages."""
         reports = self._safely(self.ranks.look)
         if self.pusher and reports:
-            self.pusher.add([self.phases.told(report) for report in reports])
+            self.pusher.add([self.phases.with_gpu_totals(report) for report in reports])
         self._poll_links()
         is_acknowledged = self.pusher.is_acknowledged if self.pusher else (lambda key: True)
         for key in self._safely(lambda: self.ranks.sweep(is_acknowledged)) or ():
@@ -199,18 +200,18 @@ class Agent:
         except NoData:
             return None
         except Exception as error:
-            self.lanes["ranks"].fail(f"poll failed: {error!r}")
+            self.runners["ranks"].fail(f"poll failed: {error!r}")
             return None
 
     def _receive(self, sample: Sample) -> None:
         """Process a GPU driver's sample, in that driver's thread."""
         whole = [gpu.uuid for gpu in sample.gpus if not gpu.parent]
-        self.health_log.know(f"gpu {sample.driver}", GPU, whole)
+        self.events.set_devices(f"gpu {sample.driver}", GPU, whole)
         try:
-            self.phases.hear(sample)
+            self.phases.add_sample(sample)
         finally:
             for event in sample.events:
-                self.health_log.add(event, self.phases.ranks_on(event.device), sample.driver)
+                self.events.add(event, self.phases.ranks_on(event.device), sample.driver)
 
     def _poll_links(self) -> None:
         now_ns = time.monotonic_ns()
@@ -218,19 +219,19 @@ class Agent:
             return
         self._links_ns = now_ns
         try:
-            events = [*self.links.look(), *self.gpus.troubles()]
-            self._know_devices()
+            events = [*self.links.poll(), *self.gpus.restart_events()]
+            self._set_event_devices()
             for event in events:
-                self.health_log.add(event, self.ranks.living())
+                self.events.add(event, self.ranks.living())
         except Exception as error:
-            self.lanes["infiniband"].fail(f"polling links failed: {error!r}")
+            self.runners["infiniband"].fail(f"polling links failed: {error!r}")
 
-    def _know_devices(self) -> None:
-        know, here = self.health_log.know, self.links.here()
-        know("ethernet", ETHERNET, here["ethernet"])
-        know("rdma", RDMA, here["rdma"])
-        know("tcp", TCP, here["tcp"])
-        know("drivers", DRIVER, [report.name for report in self.gpus.reports() if not report.absent])
+    def _set_event_devices(self) -> None:
+        set_devices, devices = self.events.set_devices, self.links.devices()
+        set_devices("ethernet", ETHERNET, devices["ethernet"])
+        set_devices("rdma", RDMA, devices["rdma"])
+        set_devices("tcp", TCP, devices["tcp"])
+        set_devices("drivers", DRIVER, [status.name for status in self.gpus.statuses() if not status.absent])
 
     # -- the scrape
 
@@ -248,7 +249,7 @@ class Agent:
 
     def _expose(self, seconds_max: float) -> bytes:
         start_ns = time.monotonic_ns()
-        parts = collect(self.lanes.values(), start_ns + int(seconds_max * 1e9))
+        parts = run_collectors(self.runners.values(), start_ns + int(seconds_max * 1e9))
         text = self._writer.write([*parts, self._own()])
         self._scrape_seconds = (time.monotonic_ns() - start_ns) / 1e9
         return text
@@ -256,14 +257,14 @@ class Agent:
     def _own(self) -> Families:
         families = Families("node")
         families.add("goodput_node_info", {"host": self.node, "version": self.version}, 1)
-        for lane in self.lanes.values():
-            lane.describe(families)
+        for runner in self.runners.values():
+            runner.describe(families)
         if self.pusher:
             self.pusher.collect(families)
         self.authenticator.collect(families)
         if self.stacks:
             self.stacks.collect(families)
-        self.health_log.collect(families)
+        self.events.collect(families)
         if self._scrape_seconds is not None:
             families.add("goodput_node_scrape_seconds", {}, self._scrape_seconds)
         families.add("goodput_node_cpu_seconds_total", {}, time.process_time())

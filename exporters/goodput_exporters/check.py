@@ -49,9 +49,9 @@ def check(
         agent.gpus.settle()
         findings += _gpus(agent)
         findings.append(_ranks(agent))
-        for name, lane in agent.lanes.items():
+        for name, runner in agent.runners.items():
             if name not in ("ranks", "gpus"):
-                findings.append(_collector(name, lane.collector))
+                findings.append(_collector(name, runner.collector))
     finally:
         agent.gpus.close()
     return findings
@@ -192,7 +192,7 @@ def _aggregator(url: str, node: str, credentials: Credentials) -> Finding:
 
 def _gpus(agent) -> list[Finding]:
     findings, any_up = [], False
-    for report in agent.gpus.reports():
+    for report in agent.gpus.statuses():
         if report.up:
             any_up = True
             seen = report.full.sample.gpus if report.full else []

@@ -1,15 +1,12 @@
-"""Health events of this node until the aggregator has them: what happened to a GPU or a link, and whom it hit.
+"""Queues events of GPUs, links and drivers for the aggregator, counts them, and logs a line for each.
 
-In: gpu.Event records from drivers and links, each with the ranks that used the device. Out: schema.Health records to
-send, kept until `settled`, the series `goodput_health_events_total`, and a line of the log for each (health_lines.py).
-Numbers only grow, over restarts of the agent too, so the aggregator takes each event once however often it comes.
+Numbers grow even across restarts of the agent, so the aggregator takes each event once however often it is sent.
+At most WAITING_MAX wait; beyond that the oldest of the least severe is dropped and counted. Of two drivers that
+report the same event of a device within SAME_SECONDS one is used. At most COUNTED_MAX series of devices; further
+events are counted by kind, with device `other`.
 
-Guarantee: at most WAITING_MAX wait; beyond that the oldest of the least severe goes, and is counted. Of two drivers
-that tell the same of one device within SAME_SECONDS one is taken. At most COUNTED_MAX series of devices that something
-happened to; what is beyond is counted by its kind, with device `other`. It does not know what an event costs.
-
-    log = HealthLog(time.time_ns); log.know("nvml", GPU, ["GPU-1"])  # counted from 0 on
-    log.add(event, [("r1", 3)]); sent = log.pending(); ...; log.settled(sent)
+    queue = EventQueue(time.time_ns); queue.set_devices("nvml", GPU, ["GPU-1"])  # counted from 0 on
+    queue.add(event, [("r1", 3)]); batch = queue.pending(); queue.acknowledge(batch)
 """
 
 from __future__ import annotations
@@ -21,20 +18,21 @@ from collections.abc import Callable, Iterable
 
 from goodput.wire import schema
 from goodput.wire.identity import clean_text
-from goodput_exporters.events.event_log import Lines
+from goodput_exporters.events.event_log import RateLimitedFormatter
 from goodput_exporters.gpu.sample import Event
 
 log = logging.getLogger("goodput.node")
 
 WAITING_MAX = 1024
-SENT_MAX = 256
+BATCH_MAX = 256
 SAME_SECONDS = 30.0
 SAME_MAX = 1024
-COUNTED_MAX, KNOWN_MAX = 1024, 512
+COUNTED_MAX, DEVICES_MAX = 1024, 512
 OTHER = "other"
 SEVERITIES = ("info", "warning", "critical")
 TEXT_MAX = 255
-# Of a device that is there, by what it is: exposed from the start, so that the first event of each is an increase.
+# (kind, severity) of the events that a device of each type may have. They are exposed as 0 from the start, so that
+# the first event is an increase.
 GPU = (
     *(("xid", "warning"), ("xid", "critical"), ("lost", "critical"), ("ecc", "critical"), ("throttle", "warning")),
     *(("row_remap", "warning"), ("row_remap", "critical"), ("page_retired", "warning")),
@@ -43,86 +41,97 @@ ETHERNET = (("link_down", "warning"), ("link_flap", "warning"))
 RDMA = (("link_down", "critical"), ("link_flap", "critical"), ("retransmits", "warning"))
 TCP = (("retransmits", "warning"),)
 DRIVER = (("driver", "warning"),)
-# Names that a flood of others cannot take the place of.
+# Kinds that keep their name when events of unknown kinds have used up COUNTED_MAX.
 KINDS = {kind for kind, _ in (*GPU, *ETHERNET, *RDMA, *DRIVER)} | {"back", "link_up"}
 
 
-class HealthLog:
-    """`kept` is False where there is nobody to send to: events are then only counted."""
+class EventQueue:
+    """`is_sent` is False without an aggregator: events are then only counted and logged."""
 
-    def __init__(self, unix_ns: Callable[[], int], kept: bool = True, lines: Lines | None = None):
-        self._unix_ns, self._kept = unix_ns, kept
-        self._lines = lines or Lines()
+    def __init__(
+        self,
+        unix_ns: Callable[[], int],
+        is_sent: bool = True,
+        formatter: RateLimitedFormatter | None = None,
+    ):
+        self._unix_ns, self._is_sent = unix_ns, is_sent
+        self._formatter = formatter or RateLimitedFormatter()
         self._lock = threading.Lock()
         self._waiting: list[schema.Health] = []
         self._number = 0
-        self._told: dict[tuple, tuple[int, str]] = {}  # who told it last, and when
+        self._last: dict[tuple, tuple[int, str]] = {}  # last report of each event: when, and by which driver
         self._counts: Counter[tuple[str, str, str]] = Counter()  # kind, severity, device
-        # By who knows of them: what may happen to the devices that are there.
-        self._known: dict[str, tuple[frozenset[str], tuple[tuple[str, str], ...]]] = {}
+        # By source: the devices present, and the events they may have.
+        self._devices: dict[str, tuple[frozenset[str], tuple[tuple[str, str], ...]]] = {}
         self._dropped = 0
 
-    def know(self, source: str, usual: tuple[tuple[str, str], ...], devices: Iterable[str]) -> None:
-        """These devices are there, in place of those that `source` named before; `usual` is GPU, ETHERNET, ..."""
+    def set_devices(self, source: str, possible: tuple[tuple[str, str], ...], devices: Iterable[str]) -> None:
+        """Replace the devices of a source; `possible` is GPU, ETHERNET, ..."""
         names = frozenset(devices)
-        known = self._known.get(source)
-        if known is None or known[0] != names:
+        before = self._devices.get(source)
+        if before is None or before[0] != names:
             with self._lock:
-                self._known[source] = names, usual
+                self._devices[source] = names, possible
 
-    def add(self, event: Event, hits: list[tuple[str, int]], source: str = "") -> None:
-        """Take an event that hit these ranks, (run, rank). `source` is the driver that tells it."""
+    def add(self, event: Event, ranks: list[tuple[str, int]], source: str = "") -> None:
+        """Add an event that affects these ranks, (run, rank). `source` is the driver that reports it."""
         with self._lock:
-            line = self._take(event, hits, source)
-        # Not under the lock, which a scrape takes: whoever reads the log may be slow.
+            line = self._add(event, ranks, source)
+        # Outside the lock, which a scrape takes: writing to the log may block.
         if line is not None:
             log.warning("%s", line)
 
-    def _take(self, event: Event, hits: list[tuple[str, int]], source: str) -> str | None:
-        """The line of the log, None where there is none."""
-        kind, severity = clean_text(event.kind, 32) or "unknown", event.severity
+    def _add(self, event: Event, ranks: list[tuple[str, int]], source: str) -> str | None:
+        """Returns the line to log, if any."""
+        kind = clean_text(event.kind, 32) or "unknown"
         device = clean_text(event.device, TEXT_MAX)
-        severity = severity if severity in SEVERITIES else "warning"
-        if self._is_told((kind, device, event.code), source):
+        severity = event.severity if event.severity in SEVERITIES else "warning"
+        if self._is_duplicate((kind, device, event.code), source):
             return None
-        self._number = max(self._number + 1, _number(self._unix_ns()))
-        self._counts[self._counted(kind, severity, device)] += 1
-        if self._kept:
+        self._number = max(self._number + 1, _bounded(self._unix_ns()))
+        self._counts[self._count_key(kind, severity, device)] += 1
+        if self._is_sent:
             health = schema.Health(
                 self._number,
                 kind,
                 device,
-                _number(event.time_ns),
-                _number(event.code),
+                _bounded(event.time_ns),
+                _bounded(event.code),
                 clean_text(event.name, TEXT_MAX),
                 severity,
                 clean_text(event.text, TEXT_MAX),
-                sorted({hit for hit in hits if _is_hit(*hit)})[: schema.HITS_MAX],
+                sorted({rank for rank in ranks if _is_valid_rank(*rank)})[: schema.HITS_MAX],
             )
-            self._keep(health)
-        return self._lines.line(event, hits)
+            self._enqueue(health)
+        return self._formatter.format(event, ranks)
 
-    def _keep(self, health: schema.Health) -> None:
+    def _enqueue(self, health: schema.Health) -> None:
         self._waiting.append(health)
         if len(self._waiting) > WAITING_MAX:
-            oldest = min(self._waiting, key=lambda one: (SEVERITIES.index(one.severity), one.number))
-            self._waiting.remove(oldest)
+            least = min(self._waiting, key=lambda one: (SEVERITIES.index(one.severity), one.number))
+            self._waiting.remove(least)
             self._dropped += 1
 
     def pending(self) -> list[schema.Health]:
-        """What is to be sent next, oldest first."""
+        """The next batch to send, oldest first."""
         with self._lock:
-            return self._waiting[:SENT_MAX]
+            return self._waiting[:BATCH_MAX]
 
-    def settled(self, sent: list[schema.Health]) -> None:
-        """The aggregator has these."""
-        numbers = {health.number for health in sent}
+    def acknowledge(self, batch: list[schema.Health]) -> None:
+        """Drop what the aggregator has stored."""
+        numbers = {health.number for health in batch}
         with self._lock:
             self._waiting = [health for health in self._waiting if health.number not in numbers]
 
     def collect(self, families) -> None:
         with self._lock:
-            counts = dict.fromkeys(self._expected(), 0) | self._counts
+            possible = {
+                (kind, severity, clean_text(device, TEXT_MAX)): 0
+                for names, possible in self._devices.values()
+                for device in sorted(names)[:DEVICES_MAX]
+                for kind, severity in possible
+            }
+            counts = possible | self._counts
             dropped, waiting = self._dropped, len(self._waiting)
         for (kind, severity, device), count in sorted(counts.items()):
             labels = {"kind": kind, "severity": severity, "device": device}
@@ -130,39 +139,28 @@ class HealthLog:
         families.add("goodput_health_events_dropped_total", {}, dropped)
         families.add("goodput_health_events_waiting", {}, waiting)
 
-    def _counted(self, kind: str, severity: str, device: str) -> tuple[str, str, str]:
-        """The series that an event counts in."""
-        named = (kind, severity, device)
-        if named in self._counts or len(self._counts) < COUNTED_MAX:
-            return named
+    def _count_key(self, kind: str, severity: str, device: str) -> tuple[str, str, str]:
+        key = (kind, severity, device)
+        if key in self._counts or len(self._counts) < COUNTED_MAX:
+            return key
         return (kind if kind in KINDS else OTHER, severity, OTHER)
 
-    def _expected(self) -> list[tuple[str, str, str]]:
-        """What may happen to the devices that are there."""
-        found = {
-            (kind, severity, clean_text(device, TEXT_MAX))
-            for names, usual in self._known.values()
-            for device in sorted(names)[:KNOWN_MAX]
-            for kind, severity in usual
-        }
-        return sorted(found)
-
-    def _is_told(self, what: tuple, source: str) -> bool:
+    def _is_duplicate(self, event: tuple, source: str) -> bool:
         now_ns = self._unix_ns()
-        before_ns, teller = self._told.pop(what, (0, source))
-        if teller != source and now_ns - before_ns < SAME_SECONDS * 1e9:
-            self._told[what] = before_ns, teller
+        before_ns, reporter = self._last.pop(event, (0, source))
+        if reporter != source and now_ns - before_ns < SAME_SECONDS * 1e9:
+            self._last[event] = before_ns, reporter
             return True
-        self._told[what] = now_ns, source
-        if len(self._told) > SAME_MAX:
-            del self._told[next(iter(self._told))]
+        self._last[event] = now_ns, source
+        if len(self._last) > SAME_MAX:
+            del self._last[next(iter(self._last))]
         return False
 
 
-def _number(value: int) -> int:
+def _bounded(value: int) -> int:
     return min(max(value, 0), schema.TIME_NS_MAX - 1)
 
 
-def _is_hit(run: str, rank: int) -> bool:
-    """Whether schema.is_health takes it; one that it does not would cost the event, and the push it is in."""
+def _is_valid_rank(run: str, rank: int) -> bool:
+    """Whether schema.is_health accepts it; otherwise the event, and the push with it, would be refused."""
     return len(run) <= TEXT_MAX and run.isprintable() and 0 <= rank < schema.WORLD_SIZE_MAX

@@ -1,14 +1,11 @@
-"""The links of this node: which went down or came back, which flap, and where much is sent again.
+"""Watches network links: which went down or came back, which flap, and which retransmit much.
 
-In: sysfs and procfs roots; `look()` now and then. Out: gpu.Event records, each once: link_down (a device that is gone
-is down too), link_up, link_flap (it went and came between two looks) and retransmits (more than so many in a window,
-told again only after a quiet one). A look takes about 0.1 ms for each interface with hardware behind it and each RDMA
-port.
+Events, each reported once: link_down (also for a device that disappears), link_up, link_flap (down and up between two
+polls) and retransmits (above the limits within a window; again only after a window below them). A link that was
+never up is not down: many ports have no cable. About 0.1 ms per poll for each RDMA port and each interface with
+hardware.
 
-What was never up is not down: many ports have no cable. A counter that begins anew or was not there before has not
-grown. What is gone is forgotten in time, so names that come and go cost no memory. It does not know who uses a link.
-
-    links = Links(settings); events = links.look()
+    monitor = LinkMonitor(settings); events = monitor.poll()
 """
 
 from __future__ import annotations
@@ -16,22 +13,24 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from goodput_exporters.collector import CollectorError, ParseError, Settings, parse_count, read_text
+from goodput_exporters.collector import CollectorError, Settings
 from goodput_exporters.gpu.sample import Event
-from goodput_exporters.system import infiniband as parse
-from goodput_exporters.system.files import label, listing
+from goodput_exporters.system import infiniband
+from goodput_exporters.system.files import CounterFiles, clean, label, list_names, parse_count, parse_protocol
 
 LINKS_MAX = 128
 GONE_MAX = 128
 WINDOW_NS = 10 * 10**9
-# TCP: of what was sent, and at least so many a second. RDMA: a port's, in a second.
+# TCP: share of the segments sent, and per second. RDMA: per second and port.
 TCP_SHARE, TCP_PER_SECOND, RDMA_PER_SECOND = 0.01, 100, 100
-TCP, AGAIN, SENT = "tcp", "RetransSegs", "OutSegs"
-_RETRANSMITS = {name for name, (series, _, _) in parse.HARDWARE.items() if series == parse.RETRANSMITS}
+TCP, RETRANSMITTED, SENT = "tcp", "RetransSegs", "OutSegs"
+_RETRANSMITS = {
+    name for name, (series, _, _) in infiniband.HARDWARE.items() if series == infiniband.RETRANSMITS
+}
 
 
-class Seen(NamedTuple):
-    """A link at one look. `changes` grows when it goes down, and where it is so also when it comes back."""
+class LinkState(NamedTuple):
+    """A link at one poll; None is unknown. `changes` grows when it goes down, and for Ethernet also when it comes up."""
 
     name: str
     up: bool | None
@@ -39,167 +38,137 @@ class Seen(NamedTuple):
     severity: str
 
 
-class Links:
+class LinkMonitor:
     def __init__(self, settings: Settings):
         self._settings = settings
         self._net = os.path.join(settings.sysfs, "class/net")
         self._rdma = os.path.join(settings.sysfs, "class/infiniband")
-        self._up: dict[str, bool] = {}  # of those that were up once
+        self._up: dict[str, bool] = {}  # links that were up at some time
         self._changes: dict[str, int] = {}
-        self._counted: dict[str, tuple[int, dict[str, int]]] = {}
-        self._stormy: set[str] = set()
-        # Severity by name, at the last look.
-        self._here: dict[str, dict[str, str]] = {"ethernet": {}, "rdma": {}}
-        self._gone: dict[str, None] = {}  # names of `_up`, oldest first
+        self._retransmits: dict[str, tuple[int, dict[str, int]]] = {}  # start of the window, counters then
+        self._retransmitting: set[str] = set()
+        # Severity by name at the last poll.
+        self._present: dict[str, dict[str, str]] = {"ethernet": {}, "rdma": {}}
+        self._gone: dict[str, None] = {}  # names in `_up`, oldest first
+        self._events: list[Event] = []
+        self._files = CounterFiles()  # an unreadable file means unknown; its collector reports the problem
 
-    def look(self) -> list[Event]:
-        """What happened since the last look. A file that cannot be read says nothing."""
-        events: list[Event] = []
+    def poll(self) -> list[Event]:
+        """The events since the last poll."""
+        self._events, self._files = [], CounterFiles()
         now_ns = self._settings.monotonic_ns()
-        for kind, look in (("ethernet", self._interfaces), ("rdma", lambda: self._ports(events, now_ns))):
+        for kind, read in (("ethernet", self._read_interfaces), ("rdma", lambda: self._read_ports(now_ns))):
             try:
-                seen = look()
+                states = read()
             except CollectorError:
-                continue  # A folder that cannot be listed does not say that what was in it is gone.
-            for link in seen:
-                self._state(events, link)
-            self._miss(events, kind, {link.name: link.severity for link in seen})
-        segments = _segments(os.path.join(self._settings.procfs, "net/snmp"))
-        if segments is not None:
-            self._storm(events, TCP, now_ns, segments)
-        return events
+                continue  # A directory that cannot be listed does not mean that its devices are gone.
+            for state in states:
+                self._compare(state)
+            self._find_missing(kind, {state.name: state.severity for state in states})
+        segments = self._files.read(
+            os.path.join(self._settings.procfs, "net/snmp"),
+            lambda text: parse_protocol(text, "Tcp", (RETRANSMITTED, SENT)),
+            1 << 20,
+        )
+        if segments and len(segments) == 2:
+            self._check_retransmits(TCP, now_ns, segments)
+        return self._events
 
-    def here(self) -> dict[str, list[str]]:
-        """What was there at the last look, by kind: ethernet, rdma, and tcp where the kernel counts it."""
-        counted = [TCP] if TCP in self._counted else []
-        return {kind: list(names) for kind, names in self._here.items()} | {"tcp": counted}
+    def devices(self) -> dict[str, list[str]]:
+        """The devices at the last poll by kind: ethernet, rdma, and tcp where the kernel counts it."""
+        tcp = [TCP] if TCP in self._retransmits else []
+        return {kind: list(names) for kind, names in self._present.items()} | {"tcp": tcp}
 
-    def _interfaces(self) -> list[Seen]:
-        paths = [os.path.join(self._net, name) for name in listing(self._net) or ()]
-        # Those of containers, of which there may be hundreds, have no device.
+    def _read_interfaces(self) -> list[LinkState]:
+        paths = [os.path.join(self._net, name) for name in list_names(self._net) or ()]
+        # Interfaces of containers, of which there may be hundreds, have no device.
         paths = [path for path in paths if os.path.exists(f"{path}/device")][:LINKS_MAX]
-        return [_interface(path) for path in paths]
+        return [self._read_interface(path) for path in paths]
 
-    def _ports(self, events: list[Event], now_ns: int) -> list[Seen]:
-        seen: list[Seen] = []
-        for device in listing(self._rdma) or ():
-            for port in listing(os.path.join(self._rdma, device, "ports")) or ():
-                if len(seen) < LINKS_MAX:
+    def _read_interface(self, path: str) -> LinkState:
+        # The count first: a change in between is then found at the next poll.
+        changes = self._files.read(f"{path}/carrier_changes", parse_count)
+        up = self._files.read(f"{path}/carrier", parse_count)
+        if up is None and self._files.read(f"{path}/operstate", clean) == "down":
+            up = 0  # The kernel has no carrier file for an interface that is administratively down.
+        return LinkState(label(os.path.basename(path)), None if up is None else up == 1, changes, "warning")
+
+    def _read_ports(self, now_ns: int) -> list[LinkState]:
+        states: list[LinkState] = []
+        for device in list_names(self._rdma) or ():
+            for port in list_names(os.path.join(self._rdma, device, "ports")) or ():
+                if len(states) < LINKS_MAX:
                     path = os.path.join(self._rdma, device, "ports", port)
-                    seen.append(_port(path, f"{label(device)}/{label(port)}"))
-                    self._storm(events, seen[-1].name, now_ns, _sent_again(f"{path}/hw_counters"))
-        return seen
+                    states.append(self._read_port(path, f"{label(device)}/{label(port)}"))
+                    names = _RETRANSMITS.intersection(self._files.names(f"{path}/hw_counters"))
+                    counts = {
+                        name: self._files.read(f"{path}/hw_counters/{name}", parse_count) for name in names
+                    }
+                    known = {name: count for name, count in counts.items() if count is not None}
+                    self._check_retransmits(states[-1].name, now_ns, known)
+        return states
 
-    def _state(self, events: list[Event], link: Seen) -> None:
-        name, before, known = link.name, self._up.get(link.name), self._changes.get(link.name)
+    def _read_port(self, path: str, name: str) -> LinkState:
+        downs = self._files.read(f"{path}/counters/link_downed", parse_count)
+        state = self._files.read(f"{path}/state", infiniband.parse_state)
+        return LinkState(name, None if state is None else state == infiniband.ACTIVE, downs, "critical")
+
+    def _compare(self, link: LinkState) -> None:
+        name, before, changes = link.name, self._up.get(link.name), self._changes.get(link.name)
         if link.changes is not None:
             self._changes[name] = link.changes
         if link.up is None or (before is None and not link.up):
             return
         self._up[name] = link.up
-        flapped = before is not None and None not in (known, link.changes) and link.changes > known
+        flapped = before is not None and None not in (changes, link.changes) and link.changes > changes
         if before and not link.up:
-            events.append(self._event("link_down", name, link.severity, "the link is down"))
+            self._add_event("link_down", name, link.severity, "the link is down")
         elif before is False and link.up:
-            events.append(self._event("link_up", name, "info", "the link is up again"))
+            self._add_event("link_up", name, "info", "the link is up again")
         elif link.up and flapped:
-            text = "the link was down between two looks"
-            events.append(self._event("link_flap", name, link.severity, text))
+            self._add_event("link_flap", name, link.severity, "the link was down between two polls")
 
-    def _miss(self, events: list[Event], kind: str, here: dict[str, str]) -> None:
-        """Tell of what was here at the last look and is not now, and forget what is gone for long."""
-        for name, severity in self._here[kind].items():
-            if name in here:
+    def _find_missing(self, kind: str, present: dict[str, str]) -> None:
+        """Report devices that disappeared since the last poll, and forget the oldest of those."""
+        for name, severity in self._present[kind].items():
+            if name in present:
                 continue
             if self._up.get(name):
-                events.append(self._event("link_down", name, severity, "the device is gone"))
+                self._add_event("link_down", name, severity, "the device is gone")
             if name in self._up:
                 self._up[name] = False
                 self._gone[name] = None
             self._changes.pop(name, None)
-            self._counted.pop(name, None)
-            self._stormy.discard(name)
-        for name in here:
+            self._retransmits.pop(name, None)
+            self._retransmitting.discard(name)
+        for name in present:
             self._gone.pop(name, None)
-        self._here[kind] = here
+        self._present[kind] = present
         while len(self._gone) > GONE_MAX:
             oldest = next(iter(self._gone))
             del self._gone[oldest], self._up[oldest]
 
-    def _storm(self, events: list[Event], name: str, now_ns: int, counts: dict[str, int]) -> None:
-        """`counts` are of what was sent again, by name; TCP's also of what was sent."""
-        since_ns, before = self._counted.setdefault(name, (now_ns, counts))
+    def _check_retransmits(self, name: str, now_ns: int, counts: dict[str, int]) -> None:
+        """`counts` are cumulative retransmits by counter; TCP's also include the segments sent."""
+        since_ns, before = self._retransmits.setdefault(name, (now_ns, counts))
         seconds = (now_ns - since_ns) / 1e9
         if now_ns - since_ns < WINDOW_NS:
             return
-        self._counted[name] = now_ns, counts
-        grown = {of: max(count - before[of], 0) for of, count in counts.items() if of in before}
+        self._retransmits[name] = now_ns, counts
+        # A counter that was reset, or was absent before, has not grown.
+        grown = {key: max(count - before[key], 0) for key, count in counts.items() if key in before}
         sent = grown.pop(SENT, None)
-        again = sum(grown.values())
-        rate = again / seconds
-        stormy = rate > RDMA_PER_SECOND
-        text = f"{rate:.0f} a second sent again"
+        retransmits = sum(grown.values())
+        rate = retransmits / seconds
+        is_over = rate > RDMA_PER_SECOND
+        text = f"{rate:.0f} retransmits a second"
         if sent is not None:
-            share = again / max(sent, 1)
-            stormy = rate > TCP_PER_SECOND and share > TCP_SHARE
-            text += f", {100 * share:.1f} % of what was sent"
-        if stormy and name not in self._stormy:
-            events.append(self._event("retransmits", name, "warning", text))
-        (self._stormy.add if stormy else self._stormy.discard)(name)
+            share = retransmits / max(sent, 1)
+            is_over = rate > TCP_PER_SECOND and share > TCP_SHARE
+            text += f", {100 * share:.1f} % of the segments sent"
+        if is_over and name not in self._retransmitting:
+            self._add_event("retransmits", name, "warning", text)
+        (self._retransmitting.add if is_over else self._retransmitting.discard)(name)
 
-    def _event(self, kind: str, name: str, severity: str, text: str) -> Event:
-        return Event(kind, name, self._settings.unix_ns(), severity=severity, text=text)
-
-
-def _interface(path: str) -> Seen:
-    # First the count: what happens in between is then told at the next look.
-    changes, up = _number(f"{path}/carrier_changes"), _number(f"{path}/carrier")
-    if up is None and _text(f"{path}/operstate") == "down":
-        up = 0  # The kernel shows no carrier of an interface that was closed.
-    return Seen(label(os.path.basename(path)), None if up is None else up == 1, changes, "warning")
-
-
-def _port(path: str, name: str) -> Seen:
-    downs, state = _number(f"{path}/counters/link_downed"), _state(f"{path}/state")
-    return Seen(name, None if state is None else state == parse.ACTIVE, downs, "critical")
-
-
-def _sent_again(path: str) -> dict[str, int]:
-    try:
-        names = _RETRANSMITS.intersection(listing(path) or ())
-    except CollectorError:
-        return {}
-    found = {name: _number(f"{path}/{name}") for name in names}
-    return {name: count for name, count in found.items() if count is not None}
-
-
-def _text(path: str) -> str | None:
-    try:
-        text = read_text(path)
-        return None if text is None else text.strip()
-    except CollectorError:
-        return None
-
-
-def _number(path: str) -> int | None:
-    try:
-        return parse_count(_text(path) or "")
-    except ParseError:
-        return None
-
-
-def _state(path: str) -> int | None:
-    try:
-        return parse.parse_state(_text(path) or "")
-    except ParseError:
-        return None
-
-
-def _segments(path: str) -> dict[str, int] | None:
-    """TCP segments sent again, and sent."""
-    try:
-        lines = [line.split() for line in (_text(path) or "").splitlines() if line.startswith("Tcp:")]
-        found = dict(zip(lines[0], lines[1], strict=True))
-        return {name: parse_count(found[name]) for name in (AGAIN, SENT)}
-    except (ParseError, IndexError, KeyError, ValueError):
-        return None
+    def _add_event(self, kind: str, name: str, severity: str, text: str) -> None:
+        self._events.append(Event(kind, name, self._settings.unix_ns(), severity=severity, text=text))

@@ -1,14 +1,7 @@
-"""Drivers: who can say something of a node's GPUs, one file each, run in a process of its own (driver_process.py).
+"""GPU drivers: one folder each, with a class in `driver.py`. Each runs in a process of its own (supervisor.py).
 
-A driver is a class with a `name`, built as `Class(options)`. A call into it may hang, crash or lie; that costs its own
-process and nothing else. It imports what it needs in `open`.
-
-    open()          raises NoData where the library or the device is not there, CollectorError where it cannot be used
-    sample(full)    a gpu.Sample: all it knows where `full`, else what changes fast: activity, power, energy. What
-                    fails for one GPU or one reading is left out and named in `problems`
-    close()         gives the driver back; it is never called after a hang
-    absence(options)  not all have it: a static function that the agent itself calls every few seconds. Why there is
-                    surely nothing to drive, by a look at files that are no driver's; "" where `open` has to see
+A driver is a class with a `name`, built as `Class(options)`. A call into it may hang, crash or return nonsense; that
+costs only its own process. It imports its library in `open`.
 """
 
 from __future__ import annotations
@@ -22,70 +15,77 @@ import goodput_exporters.gpu as gpu
 from goodput_exporters.collector import CollectorError
 from goodput_exporters.gpu.sample import Sample
 
-# Of two drivers that know one reading of one GPU, the earlier here is believed; others come after these.
-ORDER = ("dcgm", "nvml", "amd", "dcgm_endpoint")
+# Of two drivers that read the same value, the earlier here wins; drivers not listed come last.
+PRECEDENCE = ("dcgm", "nvml", "amd", "dcgm_endpoint")
 DRIVERS_MAX = 8
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a driver is told, from the command line of its process."""
+    """Options of a driver, from the command line of its process."""
 
     sysfs: str = "/sys"
     procfs: str = "/proc"
-    # Of a dcgm-exporter, as http://127.0.0.1:9400/metrics; "" for none.
-    dcgm_endpoint: str = ""
-    # How often it will be asked.
-    interval_seconds: float = 1.0
+    dcgm_endpoint: str = ""  # URL of a dcgm-exporter, such as http://127.0.0.1:9400/metrics
+    interval_seconds: float = 1.0  # between samples
 
 
 class Driver(Protocol):
+    """A driver may also have a static method `absence(options)`, which the agent itself calls every few seconds.
+
+    It returns why there is certainly nothing to sample, from files alone; "" where `open` has to find out.
+    """
+
     name: str
 
-    def open(self) -> None: ...
+    def open(self) -> None:
+        """Raises NoData without the library or a device, CollectorError where they cannot be used."""
 
-    def sample(self, full: bool) -> Sample: ...
+    def sample(self, full: bool) -> Sample:
+        """Everything where `full`, else the fast changing values: activity, power, energy.
 
-    def close(self) -> None: ...
+        What fails for one GPU or one reading is left out and named in `problems`.
+        """
+
+    def close(self) -> None:
+        """Release the library. Never called after a hang."""
 
 
 def discover() -> list[str]:
-    """Modules of this folder that are drivers, in ORDER; a module that cannot be imported is one that fails."""
+    """Names of the drivers in this folder, in order of precedence; one that cannot be imported is included."""
     (here,) = gpu.__path__
     names = [name for name in os.listdir(here) if os.path.exists(os.path.join(here, name, "driver.py"))]
-    return sorted(filter(_is_driver_module, names), key=rank)[:DRIVERS_MAX]
+    return sorted(filter(_is_driver_module, names), key=precedence)[:DRIVERS_MAX]
 
 
-def rank(name: str) -> tuple[int, str]:
-    """Where a driver stands in the order of belief."""
-    return (ORDER.index(name) if name in ORDER else len(ORDER), name)
+def precedence(name: str) -> tuple[int, str]:
+    return (PRECEDENCE.index(name) if name in PRECEDENCE else len(PRECEDENCE), name)
 
 
 def load(name: str, module_name: str = "") -> type:
-    """The driver's class; `module_name` may name a module elsewhere. Raises CollectorError where there is none."""
-    module_name, _, wanted = (module_name or f"{__package__}.{name}.driver").partition(":")
+    """The driver's class; `module_name` may be a module elsewhere, as MODULE or MODULE:CLASS. Raises CollectorError."""
+    module_name, _, class_name = (module_name or f"{__package__}.{name}.driver").partition(":")
     module = importlib.import_module(module_name)
     for value in vars(module).values():
-        ours = isinstance(value, type) and value.__module__ == module.__name__ and _is_driver(value)
-        if ours and wanted in ("", value.__name__):
+        is_local = isinstance(value, type) and value.__module__ == module.__name__
+        if is_local and _is_driver(value) and class_name in ("", value.__name__):
             return value
-    raise CollectorError(f"{module_name} has no driver class {wanted}")
+    raise CollectorError(f"{module_name} has no driver class {class_name}")
 
 
 def absence(name: str, options: Options) -> str:
-    """Why a driver of this folder has surely nothing to drive; "" where its process has to see. Raises nothing."""
+    """Why a driver has certainly nothing to sample; "" where its process has to find out. Raises nothing."""
     try:
-        look = getattr(load(name), "absence", None)
-        return look(options) if look else ""
+        check = getattr(load(name), "absence", None)
+        return check(options) if check else ""
     except Exception:
         return ""
 
 
 def _is_driver(value: type) -> bool:
-    calls = ("open", "sample", "close")
-    return isinstance(getattr(value, "name", None), str) and all(
-        callable(getattr(value, c, 0)) for c in calls
-    )
+    methods = ("open", "sample", "close")
+    has_name = isinstance(getattr(value, "name", None), str)
+    return has_name and all(callable(getattr(value, method, None)) for method in methods)
 
 
 def _is_driver_module(name: str) -> bool:

@@ -1,14 +1,12 @@
-"""GPUs as their drivers see them, made one: of each reading, that of the driver that is believed first.
+"""Merges the GPUs of several drivers: each reading comes from the driver that is highest in precedence.
 
-In: driver_process.Report of each driver. Out: `Merged` GPUs. Two drivers mean the same GPU where they give it the same
-uuid or, for a whole GPU, the same PCI address (AMD's tools and DCGM write uuids of their own); a MIG instance has its
-parent's address, so it goes by its uuid alone. A driver that no longer answers is left out.
+Two drivers mean the same GPU where they give the same UUID or, for a whole GPU, the same PCI address (AMD's tools and
+DCGM make up their own UUIDs). A MIG instance has its parent's address and is identified by its UUID alone.
 
-Zero means measured zero: profiling counters that read 0 while the same GPU is fully utilised (they are held by a
-profiler, or not permitted) are taken out, and `false_zero` is set.
-It does not know what was seen before: gpus.py does.
+Zero means measured zero: profiling counters that read 0 while the GPU is fully utilised (a profiler holds them, or
+they are not permitted) are removed, and `false_zero` is set.
 
-    for gpu in merge(reports, now_ns): gpu.uuid, gpu.readings["activity/sm"]
+    for gpu in merge(statuses, now_ns): gpu.uuid, gpu.readings["activity/sm"]
 """
 
 from __future__ import annotations
@@ -16,28 +14,28 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from goodput_exporters.gpu.drivers import rank
-from goodput_exporters.gpu.pci import normal
+from msgspec import structs
+
+from goodput_exporters.gpu.drivers import precedence
+from goodput_exporters.gpu.pci import normalize
 from goodput_exporters.gpu.sample import Gpu
-from goodput_exporters.gpu.supervisor import Report
+from goodput_exporters.gpu.supervisor import DriverStatus
 
 UTILIZATION, ENGINE = "activity/utilization", "activity/engine"
-# They come from the counters that the engine's activity comes from.
-PROFILED = (
-    ENGINE,
-    *(f"activity/{unit}" for unit in ("sm", "sm_occupancy", "tensor", "dram", "fp64", "fp32", "fp16")),
-)
+# All come from the same hardware counters.
+PROFILED = {
+    f"activity/{unit}" for unit in ("engine", "sm", "sm_occupancy", "tensor", "dram", "fp64", "fp32", "fp16")
+}
 
 
 @dataclass
-class Merged:
-    """One GPU or MIG instance; fields as in gpu.Gpu.
+class MergedGpu:
+    """One GPU or MIG instance; fields as in sample.Gpu.
 
-    names        every uuid that a driver has for it
-    drivers      who reaches it, the most believed first
-    told_by      who knows of it, whether or not they reach it
-    heard_ns     when the newest sample of it came (time.monotonic_ns)
-    false_zero   None where it cannot be told
+    names        every UUID that a driver has for it
+    known_by     the drivers that know it, whether or not they reach it
+    received_ns  when its newest sample arrived (time.monotonic_ns)
+    false_zero   None where it cannot be determined
     lost         a driver knows it and cannot reach it; then there are no readings
     """
 
@@ -51,91 +49,82 @@ class Merged:
     readings: dict[str, float] = field(default_factory=dict)
     pids: list[int] | None = None
     names: set[str] = field(default_factory=set)
-    drivers: list[str] = field(default_factory=list)
-    told_by: list[str] = field(default_factory=list)
-    heard_ns: int = 0
+    known_by: list[str] = field(default_factory=list)
+    received_ns: int = 0
     false_zero: bool | None = None
     lost: bool = False
 
+    def add(self, driver: str, gpu: Gpu, received_ns: int) -> None:
+        """Add what a driver of lower precedence than those before knows."""
+        readings = gpu.readings
+        utilization = readings.get(UTILIZATION, self.readings.get(UTILIZATION))
+        if ENGINE in readings and utilization is not None:
+            is_false = readings[ENGINE] == 0 and utilization >= 1
+            self.false_zero = bool(self.false_zero) or is_false
+            if is_false:
+                readings = _without_zeros(readings)
+        for name in ("model", "driver_version", "parent", "profile"):
+            setattr(self, name, getattr(self, name) or getattr(gpu, name))
+        self.pci = self.pci or normalize(gpu.pci)
+        self.readings = {**readings, **self.readings}
+        self.pids = gpu.pids if self.pids is None else self.pids
+        self.names.add(gpu.uuid)
+        self.known_by.append(driver)
+        self.lost = self.lost or gpu.lost
+        self.received_ns = max(self.received_ns, received_ns)
 
-def merge(reports: Iterable[Report], now_ns: int) -> list[Merged]:
-    """The GPUs that drivers see now, by uuid."""
-    found: list[Merged] = []
-    by_uuid: dict[str, Merged] = {}
-    by_pci: dict[str, Merged] = {}
-    for report in sorted(reports, key=lambda report: rank(report.name)):
-        for gpu, heard_ns in seen_by(report, now_ns):
-            address = "" if gpu.parent else normal(gpu.pci)
+    def finish(self) -> None:
+        """Resolve what depends on all drivers."""
+        if self.readings.get(ENGINE) == 0 and self.readings.get(UTILIZATION, 0) >= 1:
+            # The engine's reading comes from one driver, the utilization from a later one.
+            self.false_zero = True
+            self.readings = _without_zeros(self.readings)
+        if self.lost:
+            # What another driver still reports is cached from before the loss.
+            self.readings, self.false_zero, self.pids = {}, None, None
+
+
+def merge(statuses: Iterable[DriverStatus], now_ns: int) -> list[MergedGpu]:
+    """The GPUs that drivers see now, sorted by UUID."""
+    found: list[MergedGpu] = []
+    by_uuid: dict[str, MergedGpu] = {}
+    by_pci: dict[str, MergedGpu] = {}
+    for status in sorted(statuses, key=lambda status: precedence(status.name)):
+        for gpu, received_ns in current_gpus(status, now_ns):
+            address = "" if gpu.parent else normalize(gpu.pci)
             merged = by_uuid.get(gpu.uuid) or by_pci.get(address)
             if merged is None:
-                merged = Merged(gpu.uuid, index=gpu.index)
+                merged = MergedGpu(gpu.uuid, index=gpu.index)
                 found.append(merged)
             by_uuid[gpu.uuid] = merged
             if address:
                 by_pci[address] = merged
-            add(merged, report.name, gpu, heard_ns)
+            merged.add(status.name, gpu, received_ns)
     for merged in found:
-        settle(merged)
+        merged.finish()
     return sorted(found, key=lambda merged: merged.uuid)
 
 
-def seen_by(report: Report, now_ns: int) -> list[tuple[Gpu, int]]:
-    """A driver's GPUs and when each was heard of: the fast readings over those of the last full sample."""
+def current_gpus(status: DriverStatus, now_ns: int) -> list[tuple[Gpu, int]]:
+    """One driver's GPUs and when each was received; fast readings override those of the last full sample."""
     seen: dict[str, tuple[Gpu, int]] = {}
-    for sample, heard_ns in reversed(report.fresh(now_ns)):  # oldest first
+    for sample, received_ns in reversed(status.fresh(now_ns)):  # oldest first
         for gpu in sample.gpus:
             older, _ = seen.get(gpu.uuid, (None, 0))
-            seen[gpu.uuid] = (gpu if older is None else over(older, gpu), heard_ns)
+            seen[gpu.uuid] = (gpu if older is None else update(older, gpu), received_ns)
     return list(seen.values())
 
 
-def over(older: Gpu, newer: Gpu) -> Gpu:
-    """The newer one, with what it does not say from the older one."""
-    return Gpu(
-        uuid=newer.uuid,
-        index=newer.index or older.index,
-        model=newer.model or older.model,
-        pci=newer.pci or older.pci,
-        driver_version=newer.driver_version or older.driver_version,
-        parent=newer.parent or older.parent,
-        profile=newer.profile or older.profile,
+def update(older: Gpu, newer: Gpu) -> Gpu:
+    """The newer record, completed from the older one."""
+    texts = ("index", "model", "pci", "driver_version", "parent", "profile")
+    return structs.replace(
+        newer,
+        **{name: getattr(newer, name) or getattr(older, name) for name in texts},
         readings={**older.readings, **newer.readings},
         pids=older.pids if newer.pids is None else newer.pids,
-        lost=newer.lost,
     )
 
 
-def add(merged: Merged, driver: str, gpu: Gpu, heard_ns: int) -> None:
-    """What one more driver says, who is believed less than those before."""
-    readings = gpu.readings
-    utilization = readings.get(UTILIZATION, merged.readings.get(UTILIZATION))
-    if ENGINE in readings and utilization is not None:
-        false_zero = readings[ENGINE] == 0 and utilization >= 1
-        merged.false_zero = bool(merged.false_zero) or false_zero
-        if false_zero:
-            readings = {key: value for key, value in readings.items() if value or key not in PROFILED}
-    for name in ("model", "driver_version", "parent", "profile"):
-        setattr(merged, name, getattr(merged, name) or getattr(gpu, name))
-    merged.pci = merged.pci or normal(gpu.pci)
-    merged.readings = {**readings, **merged.readings}
-    merged.pids = gpu.pids if merged.pids is None else merged.pids
-    merged.names.add(gpu.uuid)
-    merged.told_by.append(driver)
-    if gpu.lost:
-        merged.lost = True
-    else:
-        merged.drivers.append(driver)
-    merged.heard_ns = max(merged.heard_ns, heard_ns)
-
-
-def settle(merged: Merged) -> None:
-    """What can only be said when every driver was heard."""
-    if merged.readings.get(ENGINE) == 0 and merged.readings.get(UTILIZATION, 0) >= 1:
-        # The engine's reading is of the one driver, utilisation of another that came later.
-        merged.false_zero = True
-        merged.readings = {
-            key: value for key, value in merged.readings.items() if value or key not in PROFILED
-        }
-    if merged.lost:
-        # What another driver still says of it was kept from before.
-        merged.readings, merged.false_zero, merged.pids = {}, None, None
+def _without_zeros(readings: dict[str, float]) -> dict[str, float]:
+    return {key: value for key, value in readings.items() if value or key not in PROFILED}

@@ -1,15 +1,14 @@
-"""The PCI bus: which GPUs this node has, whatever a driver says, and on which NUMA node each one is.
+"""The GPUs on the PCI bus, independent of any driver, and the NUMA node of each, from <sysfs>/bus/pci/devices.
 
-In: <sysfs>/bus/pci/devices. Out: PCI addresses. A GPU is a display device (class 0x03xxxx) of NVIDIA or AMD, or a
-processing accelerator (0x12xxxx) of AMD, as Instinct of the MI300 series. Not counted are
-- AMD graphics on the processor's own die: a VGA device (0x0300xx) that shares its slot with a function of the
-  processor's vendor id (0x1022), as the platform security processor, which no card has;
-- a device given to a virtual machine (bound to vfio-pci), since no driver of this node is to see it;
+A GPU is a display device (class 0x03xxxx) of NVIDIA or AMD, or a processing accelerator (0x12xxxx) of AMD, such as
+Instinct of the MI300 series. Not counted are
+- AMD graphics on the processor's die: a VGA device (0x0300xx) that shares its slot with a function of the
+  processor's vendor id (0x1022), such as the platform security processor, which no card has;
+- a device passed to a virtual machine (bound to vfio-pci), since no driver of this node can see it;
 - a virtual function (it has a `physfn`) that no driver is bound to.
 
-Guarantee: any tree gives an answer; at most DEVICES_MAX devices are looked at. The folder is listed at most every
-LIST_SECONDS, and class and vendor of a device are read once: 0.3 ms for a listing of 300 devices, 10 ms for the first.
-It does not know whether a GPU works.
+The folder is listed at most every LIST_SECONDS, and a device's class and vendor are read once: 0.3 ms to list 300
+devices, 10 ms the first time.
 
     bus = PciBus("/sys"); bus.gpus() -> ["0000:3b:00.0"]; bus.numa_node("0000:3b:00.0") -> 0
 
@@ -25,7 +24,8 @@ import re
 import time
 from collections.abc import Callable
 
-from goodput_exporters.collector import CollectorError, ParseError, parse_count, read_text
+from goodput_exporters.collector import ParseError
+from goodput_exporters.system.files import CounterFiles, parse_count
 
 LIST_SECONDS = 10.0
 DEVICES_MAX = 16_384
@@ -45,7 +45,7 @@ class PciBus:
         self._numa: dict[str, int | None] = {}
 
     def gpus(self) -> list[str] | None:
-        """Addresses of this node's GPUs, None where there is no PCI bus to be seen."""
+        """Addresses of this node's GPUs, None where no PCI bus is visible."""
         now_ns = self._monotonic_ns()
         if self._listed_ns is None or (now_ns - self._listed_ns) / 1e9 >= LIST_SECONDS:
             self._listed_ns = now_ns
@@ -53,8 +53,8 @@ class PciBus:
         return self._gpus
 
     def numa_node(self, address: str) -> int | None:
-        """The NUMA node that a device is on, None where it is unknown."""
-        address = normal(address)
+        """The NUMA node of a device, None where unknown."""
+        address = normalize(address)
         if not address:
             return None
         if address not in self._numa and len(self._numa) < NUMA_NODES_KEPT_MAX:
@@ -81,11 +81,11 @@ class PciBus:
         return sorted(
             address
             for address, kind in self._kinds.items()
-            if is_gpu(*kind) and not (is_vga_of_amd(*kind) and slot_of(address) in on_processor)
-            if self._is_ours(address)
+            if is_gpu(*kind) and not (is_amd_vga(*kind) and slot_of(address) in on_processor)
+            if self._belongs_to_host(address)
         )
 
-    def _is_ours(self, address: str) -> bool:
+    def _belongs_to_host(self, address: str) -> bool:
         device = os.path.join(self._root, address)
         try:
             driver = os.path.basename(os.readlink(os.path.join(device, "driver")))
@@ -96,11 +96,7 @@ class PciBus:
         return bool(driver) or not os.path.lexists(os.path.join(device, "physfn"))
 
     def _number(self, address: str, file: str, parse: Callable[[str], int | None]) -> int | None:
-        try:
-            text = read_text(os.path.join(self._root, address, file), 64)
-            return None if text is None else parse(text)
-        except (CollectorError, ParseError):
-            return None
+        return CounterFiles().read(os.path.join(self._root, address, file), parse, 64)
 
 
 def is_gpu(device_class: int, vendor: int) -> bool:
@@ -108,7 +104,7 @@ def is_gpu(device_class: int, vendor: int) -> bool:
     return (base == DISPLAY and vendor in (NVIDIA, AMD)) or (base == ACCELERATOR and vendor == AMD)
 
 
-def is_vga_of_amd(device_class: int, vendor: int) -> bool:
+def is_amd_vga(device_class: int, vendor: int) -> bool:
     return device_class >> 8 == VGA and vendor == AMD
 
 
@@ -117,21 +113,20 @@ def slot_of(address: str) -> str:
 
 
 def parse_hex(text: str) -> int:
-    """A number as 0x030200. Raises ParseError."""
+    """A number such as 0x030200. Raises ParseError."""
     text = text.strip()
     if re.fullmatch(r"0x[0-9a-fA-F]{1,8}", text):
         return int(text, 16)
-    raise ParseError(f"{text[:40]!r} is no hexadecimal number")
+    raise ParseError(f"{text[:40]!r} is not a hexadecimal number")
 
 
 def parse_node(text: str) -> int | None:
-    """A NUMA node, None for -1, which is unknown. Raises ParseError."""
-    text = text.strip()
-    return None if text == "-1" else parse_count(text)
+    """A NUMA node, None for -1 (unknown). Raises ParseError."""
+    return None if text.strip() == "-1" else parse_count(text)
 
 
-def normal(address: str) -> str:
-    """The address as sysfs writes it, lower case and with a domain of four digits or more; "" for what is none.
+def normalize(address: str) -> str:
+    """The address as sysfs writes it: lower case, domain of at least four digits; "" where it is malformed.
 
     NVML writes domains of eight digits.
     """

@@ -1,10 +1,8 @@
-"""What a driver says of a GPU, whichever driver it is: the records that cross from a driver's process to the agent.
+"""The records that GPU drivers send to the agent, the same for every driver.
 
-In: what drivers/ read. Out: `Sample`s, which the agent merges (one GPU may be known to two drivers) and turns into
-series. A *reading* is one number under a key `family/label/...`, as `activity/sm` or `link_bytes/nvlink/transmit`;
-FAMILIES says which series and labels that is. A reading that a driver does not know is left out: missing is never 0.
-
-Units are those of the series: ratios of 0 to 1, bytes, hertz, watts, joules, seconds, degrees Celsius.
+A *reading* is one number under a key `family/label/...`, such as `activity/sm` or `link_bytes/nvlink/transmit`;
+FAMILIES maps it to a series and labels, in the units of the series. A value that a driver does not know is left out:
+missing is never 0.
 
     gpu = Gpu(uuid="GPU-5d…", index=0, model="NVIDIA H100 80GB HBM3", readings={"activity/sm": 0.42})
     body = encode(Sample(driver="nvml", monotonic_ns=…, gpus=[gpu])); sample = decode(body)
@@ -12,12 +10,14 @@ Units are those of the series: ratios of 0 to 1, bytes, hertz, watts, joules, se
 
 from __future__ import annotations
 
-import msgspec
-from msgspec import Struct
+import sys
 
-# The key's first part: the series, and the labels that its other parts are, in order.
+import msgspec
+from msgspec import Struct, structs
+
+# First part of the key -> (series, labels held by the other parts, in order).
 FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
-    # Share of the time since the last sample. Units: utilization (any kernel ran, the driver's own coarse measure),
+    # Share of the time since the last sample. Units: utilization (a kernel ran; the driver's own coarse measure),
     # engine (compute or graphics engine active), sm, sm_occupancy, tensor, dram, fp64, fp32, fp16, memory_controller.
     "activity": ("goodput_gpu_activity_ratio", ("unit",)),
     "link_bytes": ("goodput_gpu_link_bytes_total", ("link", "direction")),
@@ -34,7 +34,6 @@ FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "rows_remapped": ("goodput_gpu_rows_remapped", ("kind",)),
     "pages_retired": ("goodput_gpu_pages_retired", ("kind",)),
     "recovery": ("goodput_gpu_recovery_action", ("action",)),
-    "xid": ("goodput_gpu_xid_errors_total", ("xid", "class")),
     "pcie_replays": ("goodput_gpu_pcie_replays_total", ()),
     "pcie_generation": ("goodput_gpu_pcie_generation", ("kind",)),
     "pcie_lanes": ("goodput_gpu_pcie_lanes", ("kind",)),
@@ -51,19 +50,19 @@ SAMPLE_BYTES_MAX = 4 << 20
 
 
 class SampleError(ValueError):
-    """What came from a driver's process is no sample; the text says what is wrong."""
+    """A sample is malformed or out of bounds; the text says why."""
 
 
 class Gpu(Struct, frozen=True):
-    """One GPU, or one MIG instance of one, at one moment.
+    """One GPU, or one MIG instance of a GPU, at one moment.
 
     uuid      as the driver writes it: GPU-…, MIG-…; for AMD the unique id, else the PCI address
-    pci       domain:bus:device.function in lower case, as 0000:3b:00.0; "" where unknown
-    parent    uuid of the GPU that a MIG instance is part of, else ""
-    profile   of a MIG instance, as 1g.10gb
+    pci       domain:bus:device.function in lower case, such as 0000:3b:00.0; "" where unknown
+    parent    for a MIG instance: the UUID of its GPU, else ""
+    profile   for a MIG instance: such as 1g.10gb
     readings  see FAMILIES
-    pids      processes on it, of this PID namespace; None where the driver does not say
-    lost      the driver knows it and cannot reach it any more
+    pids      processes on it, in this PID namespace; None where the driver does not know
+    lost      the driver knows the GPU and can no longer reach it
     """
 
     uuid: str
@@ -79,11 +78,13 @@ class Gpu(Struct, frozen=True):
 
 
 class Event(Struct, frozen=True):
-    """Something that happened to a GPU or a link. `time_ns` is unix time.
+    """Something that happened to a GPU, a link or a driver.
 
-    kind    xid, ecc, row_remap, page_retired, throttle, lost, back
-    code    the XID, or 0
-    name    what the code means; `severity` is info, warning or critical
+    kind      xid, ecc, row_remap, page_retired, throttle, lost, back, link_down, link_up, link_flap, ...
+    time_ns   Unix time
+    code      the XID, or 0; `name` is its meaning
+    severity  info, warning or critical
+    count     how often it happened since the last sample
     """
 
     kind: str
@@ -93,12 +94,14 @@ class Event(Struct, frozen=True):
     name: str = ""
     severity: str = "warning"
     text: str = ""
+    count: int = 1
 
 
 class Sample(Struct, frozen=True):
-    """All GPUs of one driver. `full` is False where only what changes fast was read: activity, power, energy.
+    """All GPUs of one driver.
 
-    `window_ns` is the time that activities are the mean over, up to `monotonic_ns`; 0 where it is not known.
+    full       False where only fast changing values were read: activity, power, energy
+    window_ns  the time up to `monotonic_ns` over which activities are averaged; 0 where unknown
     """
 
     driver: str
@@ -119,9 +122,9 @@ def encode(sample: Sample) -> bytes:
 
 
 def decode(body: bytes) -> Sample:
-    """A sample from its bytes, checked. Raises SampleError."""
+    """Decode and check a sample. Raises SampleError."""
     if len(body) > SAMPLE_BYTES_MAX:
-        raise SampleError(f"a sample of {len(body)} bytes, {SAMPLE_BYTES_MAX} at most")
+        raise SampleError(f"sample of {len(body)} bytes, at most {SAMPLE_BYTES_MAX} allowed")
     try:
         sample = _decoder.decode(body)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
@@ -131,27 +134,65 @@ def decode(body: bytes) -> Sample:
 
 
 def check(sample: Sample) -> None:
-    """Raise SampleError where a sample is out of bounds, or has a reading of no family."""
+    """Raise SampleError where a sample is out of bounds or has a reading of an unknown family."""
     bounds = ((sample.gpus, GPUS_MAX), (sample.events, EVENTS_MAX), (sample.problems, PROBLEMS_MAX))
     for records, most in bounds:
         if len(records) > most:
-            raise SampleError(f"{len(records)} {type(records[0]).__name__} in a sample, {most} at most")
+            raise SampleError(f"{len(records)} {type(records[0]).__name__} records, at most {most} allowed")
     for gpu in sample.gpus:
-        if not gpu.uuid or len(gpu.readings) > READINGS_MAX or len(gpu.pids or ()) > PROCESSES_MAX:
-            raise SampleError(f"GPU {gpu.uuid[:64]!r}: no uuid, or too many readings or processes")
-        texts = (gpu.uuid, gpu.model, gpu.pci, gpu.driver_version, gpu.parent, gpu.profile)
-        if max(map(len, texts)) > TEXT_MAX:
-            raise SampleError(f"GPU {gpu.uuid[:64]!r}: a text of over {TEXT_MAX} characters")
-        for key, value in gpu.readings.items():
-            if value != value or value in (float("inf"), -float("inf")):
-                raise SampleError(f"GPU {gpu.uuid[:64]!r}: {key[:64]!r} is {value}")
-            place_of(key)
+        _check_gpu(gpu)
 
 
-def place_of(key: str) -> tuple[str, dict[str, str]]:
-    """The series of a reading and its labels besides `gpu`. Raises SampleError for a key of no family."""
+def _check_gpu(gpu: Gpu) -> None:
+    if not gpu.uuid or len(gpu.readings) > READINGS_MAX or len(gpu.pids or ()) > PROCESSES_MAX:
+        raise SampleError(f"GPU {gpu.uuid[:64]!r}: no UUID, or too many readings or processes")
+    texts = (gpu.uuid, gpu.model, gpu.pci, gpu.driver_version, gpu.parent, gpu.profile)
+    if max(map(len, texts)) > TEXT_MAX:
+        raise SampleError(f"GPU {gpu.uuid[:64]!r}: a text of more than {TEXT_MAX} characters")
+    for key, value in gpu.readings.items():
+        _check_reading(gpu.uuid, key, value)
+
+
+def _check_reading(uuid: str, key: str, value: float) -> None:
+    if not abs(value) <= sys.float_info.max:
+        raise SampleError(f"GPU {uuid[:64]!r}: {key[:64]!r} is {value}")
+    series_of(key)
+
+
+def valid_part(sample: Sample) -> Sample:
+    """The sample without what `check` rejects; the first rejection becomes a problem. Raises SampleError."""
+    try:
+        check(sample)
+        return sample
+    except SampleError as error:
+        problems = [str(error), *sample.problems][:PROBLEMS_MAX]
+    gpus = []
+    for gpu in sample.gpus:
+        readings = {
+            key: value for key, value in gpu.readings.items() if _passes(_check_reading, "", key, value)
+        }
+        readings = dict(list(readings.items())[:READINGS_MAX])
+        gpu = structs.replace(gpu, readings=readings, pids=gpu.pids and gpu.pids[:PROCESSES_MAX])
+        if _passes(_check_gpu, gpu):
+            gpus.append(gpu)
+    events = sample.events[-EVENTS_MAX:]
+    sample = structs.replace(sample, gpus=gpus[:GPUS_MAX], events=events, problems=problems)
+    check(sample)
+    return sample
+
+
+def _passes(check, *arguments) -> bool:
+    try:
+        check(*arguments)
+    except SampleError:
+        return False
+    return True
+
+
+def series_of(key: str) -> tuple[str, dict[str, str]]:
+    """A reading's series and its labels besides `gpu`. Raises SampleError for a key of an unknown family."""
     family, *values = key.split("/")
     found = FAMILIES.get(family)
     if found is None or len(values) != len(found[1]) or len(key) > TEXT_MAX:
-        raise SampleError(f"no reading is called {key[:64]!r}")
+        raise SampleError(f"unknown reading {key[:64]!r}")
     return found[0], dict(zip(found[1], values, strict=True))

@@ -1,13 +1,11 @@
-"""The process of one GPU driver: opens it, takes a sample every interval, writes it to what was standard output.
+"""The worker process of one GPU driver: takes a sample every interval and writes it to its original stdout.
 
-In: a driver's name and its options on the command line; standard input, whose end is the parent's. Out: frames, a
-HEADER and a body each, and exit status 0 (the parent is gone), 1 (the driver failed), 3 (there is nothing to drive).
+Writes frames (a HEADER and a body each). Exit status: 0 the parent is gone, 1 the driver failed, 3 there is nothing
+to sample. Whatever a library prints goes to stderr. The kernel kills the process when the parent ends, even while a
+call into the driver hangs. It runs at a lower priority than trainers.
 
-Guarantee: whatever a library prints goes to standard error. The process is killed by the kernel when the parent
-ends, even while a call into the driver hangs. It drives nothing but this driver, and gives way to trainers (nice).
-Cost beside the driver's own, with 8 GPUs of 50 readings: 0.11 % of a core at 1 Hz, 0.8 % at 10 Hz, 17 MiB resident,
-and 0.09 s of CPU to start.
-It does not know what a stuck call is: the parent does.
+Cost besides the driver's own, with 8 GPUs of 50 readings: 0.11 % of a core at 1 Hz, 0.8 % at 10 Hz, 17 MiB
+resident, and 0.09 s of CPU to start.
 
     python -m goodput_exporters.gpu.worker nvml --interval 1.0 --sysfs /sys
 """
@@ -26,19 +24,17 @@ import sys
 import time
 from dataclasses import fields
 
-from msgspec import structs
-
 from goodput_exporters.collector import NoData
-from goodput_exporters.gpu import sample as gpu_sample
 from goodput_exporters.gpu.drivers import Driver, Options, load
+from goodput_exporters.gpu.sample import encode, valid_part
 
 MAGIC = b"gp"
-# Magic, kind, length of the body, then what the process has cost: CPU seconds, resident bytes, samples dropped.
+# Magic, kind, length of the body, then what the process has used: CPU seconds, resident bytes, samples dropped.
 HEADER = struct.Struct("!2scIdQQ")
 OPENED, SAMPLE, ABSENT, FAILED = b"o", b"s", b"n", b"f"
 INTERVAL_SECONDS_MIN, INTERVAL_SECONDS_MAX = 0.1, 60.0
 FULL_SECONDS = 5.0
-# So many samples one after the other that raise: the driver is opened anew, in a new process.
+# After this many failed samples in a row the driver is opened again, in a new process.
 FAILURES_MAX = 5
 STATUS_FAILED, STATUS_ABSENT = 1, 3
 NICENESS = 5
@@ -48,7 +44,7 @@ _F_SETSIG = 10
 
 
 class Pipe:
-    """The way to the parent: what was standard output, which from now on is standard error."""
+    """Writes frames to the original stdout; from now on stdout is stderr."""
 
     def __init__(self):
         self._fd = os.dup(1)
@@ -61,13 +57,13 @@ class Pipe:
             self._statm_fd = -1
 
     def send(self, kind: bytes, body: bytes = b"") -> None:
-        """Write one frame. Raises OSError where nobody reads any more."""
-        cost = (time.process_time(), self._resident_bytes(), self.dropped)
-        rest = memoryview(HEADER.pack(MAGIC, kind, len(body), *cost) + body)
+        """Write one frame. Raises OSError where the reader is gone."""
+        usage = (time.process_time(), self._resident_bytes(), self.dropped)
+        rest = memoryview(HEADER.pack(MAGIC, kind, len(body), *usage) + body)
         while rest:
             rest = rest[os.write(self._fd, rest) :]
 
-    def say(self, kind: bytes, text: str) -> None:
+    def send_text(self, kind: bytes, text: str) -> None:
         self.send(kind, text.encode("utf-8", "replace")[:TEXT_BYTES_MAX])
 
     def _resident_bytes(self) -> int:
@@ -77,22 +73,23 @@ class Pipe:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one driver until the parent ends it or is gone; the exit status."""
+    """Run one driver until the parent ends it or is gone; returns the exit status."""
     arguments = parse(argv)
+    options = Options(**{field.name: getattr(arguments, field.name) for field in fields(Options)})
     pipe = Pipe()
-    give_way()
+    lower_priority()
     end_with_parent()
     driver = None
     try:
-        driver = load(arguments.name, arguments.module)(options_of(arguments))
+        driver = load(arguments.name, arguments.module)(options)
         driver.open()
         pipe.send(OPENED)
         return run(driver, pipe, arguments.interval)
     except NoData as reason:
-        pipe.say(ABSENT, str(reason))
+        pipe.send_text(ABSENT, str(reason))
         return STATUS_ABSENT
     except Exception as error:
-        pipe.say(FAILED, describe(error))
+        pipe.send_text(FAILED, describe(error))
         return STATUS_FAILED
     finally:
         if driver is not None:
@@ -100,14 +97,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="driver_child", description="Runs one GPU driver for the node agent."
-    )
-    parser.add_argument("name", help="of a module of goodput_exporters.gpu.drivers")
+    parser = argparse.ArgumentParser(prog="worker", description="Runs one GPU driver for the node agent.")
+    parser.add_argument("name", help="folder of the driver in goodput_exporters.gpu")
     parser.add_argument("--interval", metavar="SECONDS", type=interval, default=1.0)
-    parser.add_argument(
-        "--module", default="", help="where the driver is, if elsewhere: MODULE or MODULE:CLASS"
-    )
+    parser.add_argument("--module", default="", help="a driver elsewhere: MODULE or MODULE:CLASS")
     for field in fields(Options):
         flag = f"--{field.name.replace('_', '-')}"
         parser.add_argument(flag, type=type(field.default), default=field.default, dest=field.name)
@@ -121,12 +114,8 @@ def interval(text: str) -> float:
     return seconds
 
 
-def options_of(arguments: argparse.Namespace) -> Options:
-    return Options(**{field.name: getattr(arguments, field.name) for field in fields(Options)})
-
-
-def give_way() -> None:
-    """Let trainers go first, and leave no core files of a driver that crashes again and again."""
+def lower_priority() -> None:
+    """Yield to trainers, and write no core files for a driver that crashes repeatedly."""
     os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -134,21 +123,21 @@ def give_way() -> None:
 
 
 def end_with_parent() -> None:
-    """Have the kernel kill this process when the last writer of its standard input is gone.
+    """Let the kernel kill this process when the last writer of its stdin is gone.
 
-    PR_SET_PDEATHSIG would do it when the parent's *thread* ends that started the process, and a thread that waits for
-    the end of input does not run while a library holds the interpreter's lock.
+    Not PR_SET_PDEATHSIG, which fires when the *thread* ends that started the process; and a thread that waits for the
+    end of stdin does not run while a library holds the interpreter's lock.
     """
     try:
         fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(0, _F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
     except OSError:
-        return  # Then `run` sees it, between two samples.
+        return  # `run` notices the end of stdin between two samples.
 
 
 def run(driver: Driver, pipe: Pipe, interval_seconds: float) -> int:
-    """A sample every interval, every FULL_SECONDS a full one; those that it is late for are counted."""
+    """Take a sample every interval and a full one every FULL_SECONDS; missed samples are counted."""
     poll = select.poll()
     poll.register(0, select.POLLIN)
     tick, full_tick, failures = 0, 0, 0
@@ -158,7 +147,7 @@ def run(driver: Driver, pipe: Pipe, interval_seconds: float) -> int:
         full = tick >= full_tick
         if full:
             full_tick = tick + full_ticks
-        failures = 0 if take(driver, pipe, full) else failures + 1
+        failures = 0 if send_sample(driver, pipe, full) else failures + 1
         if failures >= FAILURES_MAX:
             return STATUS_FAILED
         elapsed = time.monotonic() - start
@@ -169,54 +158,17 @@ def run(driver: Driver, pipe: Pipe, interval_seconds: float) -> int:
             return 0
 
 
-def take(driver: Driver, pipe: Pipe, full: bool) -> bool:
-    """Take one sample and send it; False where the driver raised. Raises NoData where the device is gone."""
+def send_sample(driver: Driver, pipe: Pipe, full: bool) -> bool:
+    """Take and send one sample; False where the driver raised. Raises NoData where the device is gone."""
     try:
-        body = gpu_sample.encode(tidy(driver.sample(full)))
+        body = encode(valid_part(driver.sample(full)))
     except NoData:
         raise
     except Exception as error:
-        pipe.say(FAILED, describe(error))
+        pipe.send_text(FAILED, describe(error))
         return False
     pipe.send(SAMPLE, body)
     return True
-
-
-def tidy(sample: gpu_sample.Sample) -> gpu_sample.Sample:
-    """The sample without what is out of bounds; what was left out becomes a problem. Raises SampleError."""
-    try:
-        gpu_sample.check(sample)
-        return sample
-    except gpu_sample.SampleError as error:
-        problem = str(error)
-    gpus = [one for one in map(tidy_gpu, sample.gpus) if _is_sound(one)][: gpu_sample.GPUS_MAX]
-    problems = [problem, *sample.problems][: gpu_sample.PROBLEMS_MAX]
-    events = sample.events[-gpu_sample.EVENTS_MAX :]
-    sample = structs.replace(sample, gpus=gpus, events=events, problems=problems)
-    gpu_sample.check(sample)
-    return sample
-
-
-def tidy_gpu(one: gpu_sample.Gpu) -> gpu_sample.Gpu:
-    sound = [(key, value) for key, value in one.readings.items() if _is_sound_reading(key, value)]
-    pids = None if one.pids is None else one.pids[: gpu_sample.PROCESSES_MAX]
-    return structs.replace(one, readings=dict(sound[: gpu_sample.READINGS_MAX]), pids=pids)
-
-
-def _is_sound(one: gpu_sample.Gpu) -> bool:
-    try:
-        gpu_sample.check(gpu_sample.Sample(driver="", monotonic_ns=0, gpus=[one]))
-    except gpu_sample.SampleError:
-        return False
-    return True
-
-
-def _is_sound_reading(key: str, value: float) -> bool:
-    try:
-        gpu_sample.place_of(key)
-    except gpu_sample.SampleError:
-        return False
-    return math.isfinite(value)
 
 
 def describe(error: Exception) -> str:
@@ -230,13 +182,13 @@ def close(driver: Driver) -> None:
         print(f"close: {describe(error)}", file=sys.stderr)
 
 
-def end() -> None:
-    """`main`, and out: threads and exit handlers of a library must not keep the process."""
+def main_and_exit() -> None:
+    """Run `main`, then exit without waiting for a library's threads and exit handlers."""
     status = STATUS_FAILED
     try:
         status = main()
-    except SystemExit as ended:
-        status = ended.code if isinstance(ended.code, int) else STATUS_FAILED
+    except SystemExit as exit_:
+        status = exit_.code if isinstance(exit_.code, int) else STATUS_FAILED
     except OSError as error:
         print(f"the parent is gone: {error}", file=sys.stderr)
     finally:
@@ -247,4 +199,4 @@ def end() -> None:
 
 
 if __name__ == "__main__":
-    end()
+    main_and_exit()

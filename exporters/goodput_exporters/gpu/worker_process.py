@@ -1,10 +1,7 @@
-"""One process of a driver as the agent holds it: started, read without waiting, reaped without waiting.
+"""A driver's worker process as the agent sees it: started, read and reaped without waiting.
 
-In: a command (`command_of`) that writes the frames of driver_child.py, treated as hostile. Out: frames, the last lines of standard
-error, and what the process has cost. A read takes at most READS_MAX × READ_BYTES; a frame of more than
-gpu.SAMPLE_BYTES_MAX, or without its magic, ends the process. It does not know when a process is stuck.
-
-    process = Process(command, environment); process.frames(); process.send(signal.SIGKILL); process.is_over(1.0)
+Its output is not trusted: one call reads at most READS_MAX x READ_BYTES, and a frame that is too large or has no
+magic ends the process.
 """
 
 from __future__ import annotations
@@ -20,8 +17,8 @@ from dataclasses import fields
 from typing import NamedTuple
 
 from goodput.wire.identity import clean_text
-from goodput_exporters.gpu import sample as gpu_sample
 from goodput_exporters.gpu.drivers import Options
+from goodput_exporters.gpu.sample import SAMPLE_BYTES_MAX
 from goodput_exporters.gpu.worker import HEADER, MAGIC
 
 STUCK, DIED, GARBLED, MEMORY = "stuck", "died", "garbled", "memory"
@@ -29,8 +26,8 @@ READ_BYTES, READS_MAX = 1 << 16, 64
 LINES_KEPT, LINE_CHARS_MAX = 5, 200
 
 
-class Ended(Exception):
-    """This process is done with: the reason as in goodput_driver_restarts_total, "" where it found nothing."""
+class WorkerEnded(Exception):
+    """The process has ended or must end. `reason` as in goodput_driver_restarts_total; "": nothing to sample."""
 
     def __init__(self, reason: str, text: str):
         super().__init__(text)
@@ -45,22 +42,21 @@ class Frame(NamedTuple):
     dropped: int
 
 
-class Process:
-    """One process of a driver and its pipes. Raises OSError where it cannot be started."""
+class WorkerProcess:
+    """One process and its pipes. Raises OSError where it cannot be started."""
 
-    def __init__(self, command: Sequence[str], environment: dict[str, str]):
+    def __init__(self, command: Sequence[str]):
         pipe = subprocess.PIPE
         self._popen = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0,
-            cwd="/", env=environment, close_fds=True, start_new_session=True,
+            cwd="/", env=_environment(), close_fds=True, start_new_session=True,
         )  # fmt: skip
         self.pid = self._popen.pid
         self.out_fd, self._error_fd = self._popen.stdout.fileno(), self._popen.stderr.fileno()
         os.set_blocking(self.out_fd, False)
         os.set_blocking(self._error_fd, False)
         self._buffer = bytearray()
-        self.is_at_end = False
-        self.lines: deque[str] = deque(maxlen=LINES_KEPT)
+        self.lines: deque[str] = deque(maxlen=LINES_KEPT)  # last lines of stderr
         self.status: int | None = None
         self.cpu_seconds = 0.0
         self.memory_bytes = 0
@@ -68,16 +64,16 @@ class Process:
         self.samples = 0
 
     def frames(self) -> list[Frame]:
-        """Frames that have come; when there are no more, and for what is no frame, raises Ended."""
+        """The frames that have arrived. Raises WorkerEnded at the end of the output or for malformed output."""
         found: list[Frame] = []
         try:
             for _ in range(READS_MAX):
-                while (frame := self._cut()) is not None:
+                while (frame := self._next_frame()) is not None:
                     found.append(frame)
                 self._read()
         except BlockingIOError:
             pass
-        except Ended:
+        except WorkerEnded:
             if not found:
                 raise
         return found
@@ -86,25 +82,24 @@ class Process:
         chunk = os.read(self.out_fd, READ_BYTES)
         self._buffer += chunk
         if not chunk:
-            self.is_at_end = True
-            if len(self._buffer):
-                raise Ended(GARBLED, f"ended within a frame, after {len(self._buffer)} bytes of it")
-            raise Ended(DIED, "ended")
+            if self._buffer:
+                raise WorkerEnded(GARBLED, f"ended within a frame, after {len(self._buffer)} bytes of it")
+            raise WorkerEnded(DIED, "ended")
 
-    def _cut(self) -> Frame | None:
+    def _next_frame(self) -> Frame | None:
         if len(self._buffer) < HEADER.size:
             return None
-        magic, kind, length, *cost = HEADER.unpack_from(self._buffer)
-        if magic != MAGIC or length > gpu_sample.SAMPLE_BYTES_MAX or not 0 <= cost[0] < 1e12:
-            raise Ended(GARBLED, f"wrote no frame: {bytes(self._buffer[:32])!r}")
+        magic, kind, length, *usage = HEADER.unpack_from(self._buffer)
+        if magic != MAGIC or length > SAMPLE_BYTES_MAX or not 0 <= usage[0] < 1e12:
+            raise WorkerEnded(GARBLED, f"wrote a malformed frame: {bytes(self._buffer[:32])!r}")
         if len(self._buffer) < HEADER.size + length:
             return None
         body = bytes(self._buffer[HEADER.size : HEADER.size + length])
         del self._buffer[: HEADER.size + length]
-        return Frame(kind, body, *cost)
+        return Frame(kind, body, *usage)
 
-    def read_lines(self) -> bool:
-        """Keep the last lines of standard error; whether there is more. Who writes faster than is read waits."""
+    def read_stderr(self) -> bool:
+        """Keep the last lines of stderr; True where there is probably more, which blocks the process meanwhile."""
         try:
             text = os.read(self._error_fd, READ_BYTES).decode("utf-8", "replace")
         except BlockingIOError:
@@ -113,8 +108,8 @@ class Process:
         self.lines.extend(line for line in lines if line.strip())
         return len(text) >= READ_BYTES // 2
 
-    def is_over(self, seconds: float = 0.0) -> bool:
-        """Whether it has ended, waiting for that for at most `seconds`; then it is reaped, and what it cost known."""
+    def wait(self, seconds: float = 0.0) -> bool:
+        """Wait for the end of the process for at most `seconds` and reap it; False where it still runs."""
         deadline = time.monotonic() + seconds
         while self.status is None:
             try:
@@ -131,8 +126,8 @@ class Process:
                 time.sleep(0.005)
         return True
 
-    def send(self, number: int) -> None:
-        """A signal, unless it was reaped already: its number may be another's by then."""
+    def send_signal(self, number: int) -> None:
+        """Send a signal unless the process was reaped: its pid may be another process's by then."""
         if self.status is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -142,8 +137,7 @@ class Process:
             file.close()
 
 
-def command_of(name: str, options: Options, interval_seconds: float, module: str = "") -> list[str]:
-    """The command line of a driver's process."""
+def worker_command(name: str, options: Options, interval_seconds: float, module: str = "") -> list[str]:
     command = [sys.executable, "-m", "goodput_exporters.gpu.worker", name]
     command += ["--interval", repr(float(interval_seconds)), "--module", module]
     for field in fields(options):
@@ -151,7 +145,7 @@ def command_of(name: str, options: Options, interval_seconds: float, module: str
     return command
 
 
-def environment() -> dict[str, str]:
-    """Ours, with search paths that hold in another working directory."""
+def _environment() -> dict[str, str]:
+    """Our environment, with search paths that hold in another working directory."""
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in paths if path)}

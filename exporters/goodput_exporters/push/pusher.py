@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from goodput.wire import schema
-from goodput_exporters.events.event_queue import HealthLog
+from goodput_exporters.events.event_queue import EventQueue
 from goodput_exporters.push import backlog
 from goodput_exporters.push.client import AggregatorClient, printable
 from goodput_exporters.push.credentials import NONE_NEEDED, Credentials, Unreachable
@@ -60,7 +60,7 @@ class Pusher:
         interval_seconds: float = 5.0,
         timeout_seconds: float = 10.0,
         stacks: Stacks | None = None,
-        health: HealthLog | None = None,
+        health: EventQueue | None = None,
         unix_ns: Callable[[], int] = time.time_ns,
         chance: Callable[[], float] = random.random,
     ):
@@ -201,7 +201,7 @@ class Pusher:
             return self._count_refusal(answer.status, answer.text[:300]), answer.status
         self._acknowledge(ack, reports, stacks)
         if self._health:
-            self._health.settled(health)
+            self._health.acknowledge(health)
         self._outcomes[ACCEPTED] += 1
         self._log_refused_token(0, "")
         return ACCEPTED, answer.status

@@ -1,16 +1,11 @@
-"""Whose a process is by its control groups: container, Kubernetes pod, Slurm job and step.
+"""Container, Kubernetes pod, Slurm job and step of a process, parsed from /proc/PID/cgroup.
 
-In: the text of /proc/PID/cgroup. Out: `Placement`; what the paths do not say is "". Pure; raises nothing.
+Understands control groups v1 and v2, the cgroupfs and systemd drivers, Docker, containerd, CRI-O and Podman, and
+both of Slurm's cgroup plugins. Paths are relative to the reader's own group where the reader has a cgroup
+namespace (a container without the host's): they then begin with `/..` and may lack the pod.
 
-Understood are version 1 and 2 of control groups, the cgroupfs and systemd drivers, Docker, containerd, CRI-O and
-Podman, and Slurm's plugins for both versions. A path is relative to the reader's own group where the reader has a
-namespace of groups (a container without the host's): it then begins with `/..` and may lack the pod; of the reader's
-own container it is `/`, which says nothing.
-
-Sources: cgroups(7); the kubelet's cgroup names (pod<UID>, in systemd's names with _ for -); OCI runtimes' scopes
+Sources: cgroups(7); the kubelet's cgroup names (pod<UID>, with _ for - in systemd's names); OCI runtimes' scopes
 (<runtime>-<64 hex digits>.scope); Slurm's cgroup/v1 and v2 plugins (job_N/step_N/[user/]task_N).
-
-    place(text).pod_uid
 """
 
 from __future__ import annotations
@@ -23,7 +18,7 @@ from goodput.wire.identity import clean_text
 PATH_MAX = 512
 LINES_MAX = 64
 _CONTAINER = re.compile(r"(?:^|[-:_])([0-9a-f]{64})(?:\.scope)?$")
-# A static pod's is the hash of its file, without dashes. Nested kubelets put names of their own in front.
+# A static pod's UID is the hash of its file, without dashes. Nested kubelets put their own names in front.
 _UID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"
 _POD = re.compile(rf"(?:^|-)pod({_UID})(?:\.slice)?(?=$|:)")
 _JOB = re.compile(r"job_(\d{1,20})")
@@ -31,7 +26,7 @@ _STEP = re.compile(r"step_([0-9A-Za-z.+]{1,32})")
 
 
 class Placement(NamedTuple):
-    """`path` is the group's path, the longest of them in version 1."""
+    """What a process belongs to; "" where unknown. `path` is the group's path, in v1 the longest of them."""
 
     path: str = ""
     container_id: str = ""
@@ -40,45 +35,39 @@ class Placement(NamedTuple):
     slurm_step: str = ""
 
 
-def place(text: str) -> Placement:
-    """What the lines `number:controllers:path` say together."""
+def parse_cgroup(text: str) -> Placement:
+    """Combine the lines `number:controllers:path`. Raises nothing."""
+    paths = [line.split(":", 2)[-1] for line in text.splitlines()[:LINES_MAX] if line.count(":") >= 2]
     found = dict.fromkeys(Placement._fields, "")
-    for line in text.splitlines()[:LINES_MAX]:
-        path = line.split(":", 2)[-1] if line.count(":") >= 2 else ""
+    for path in paths:
         parts = path.split("/")
-        if len(path) > len(found["path"]):
-            found["path"] = path
-        said = (_container(parts), _pod(parts), *_slurm(parts))
-        for name, value in zip(Placement._fields[1:], said, strict=True):
+        values = (_container(parts), _pod(parts), *_slurm(parts))
+        for name, value in zip(Placement._fields[1:], values, strict=True):
             found[name] = found[name] or value
-    found["path"] = clean_text(found["path"], PATH_MAX)
+    found["path"] = clean_text(max(paths, key=len, default=""), PATH_MAX)
     return Placement(**found)
 
 
 def _container(parts: list[str]) -> str:
-    # The innermost: a container in a container is what the process sees as its own.
+    # The innermost: in a container in a container, the process sees this one as its own.
     for part in reversed(parts):
         match = _CONTAINER.search(part)
-        # CRI-O has a group beside the container's, of the process that watches it.
+        # CRI-O has a group beside the container's, for the process that monitors it.
         if match and "-conmon-" not in part:
             return match[1]
     return ""
 
 
 def _pod(parts: list[str]) -> str:
-    for part in reversed(parts):
-        match = _POD.search(part)
-        if match:
-            return match[1].replace("_", "-")
-    return ""
+    matches = filter(None, map(_POD.search, reversed(parts)))
+    return next((match[1].replace("_", "-") for match in matches), "")
 
 
 def _slurm(parts: list[str]) -> tuple[str, str]:
-    """Job and step: `job_N` somewhere below a group that has Slurm in its name, or right above a step."""
+    """Job and step: `job_N` below a group with Slurm in its name, or directly above a step."""
     for at, part in enumerate(parts):
-        job, step = _JOB.fullmatch(part), None
-        if job and at + 1 < len(parts):
-            step = _STEP.fullmatch(parts[at + 1])
+        job = _JOB.fullmatch(part)
+        step = _STEP.fullmatch(parts[at + 1]) if job and at + 1 < len(parts) else None
         if job and (step or any("slurm" in before for before in parts[:at])):
             return job[1], step[1] if step else ""
     return "", ""

@@ -1,48 +1,112 @@
-"""Small readings of sysfs trees, whatever lies in them: listings, short texts, names that can be labels.
-
-In: paths. Out: sorted names, texts, labels. A file that is absent is None; one that cannot be read raises
-CollectorError, which says what and where. A counter file is one short line, so 4 KiB of it are read: a larger
-buffer costs more time than the file. A FIFO or a device in a file's place does not block.
-It does not know what the files mean.
-
-    for name in listing("/sys/class/infiniband") or (): print(label(name))
-"""
+"""Reads procfs and sysfs files. An absent file is None; an unreadable one is an error that names its path."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+from collections.abc import Callable
+from typing import TypeVar
 
-from goodput_exporters.collector import _ABSENT, CollectorError, read_text
+from goodput_exporters.collector import CollectorError, ParseError
 
-FILE_BYTES_MAX = 4096
+T = TypeVar("T")
+
+PROBLEMS_MAX = 8
+# A counter file is one short line; a larger buffer costs more time than the file.
+COUNTER_BYTES_MAX = 4096
 LABEL_CHARACTERS_MAX = 64
 _NUMBERS = re.compile(r"([0-9]+)")
+# No such file or device, a device without this value (sysfs), pressure accounting switched off at boot (procfs).
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.EINVAL, errno.EOPNOTSUPP)
 
 
-def read(path: str) -> str | None:
-    """A short file's text, None where it is absent. Raises CollectorError where it cannot be read."""
-    return read_text(path, FILE_BYTES_MAX)
+def read_text(path: str, bytes_max: int = 1 << 20) -> str | None:
+    """A file's text, None where it is absent. Raises CollectorError where it cannot be read.
 
-
-def listing(path: str) -> list[str] | None:
-    """A directory's names in natural order, None where there is none. Raises CollectorError."""
-    found = names(path)
-    return None if found is None else sorted(found, key=natural)
-
-
-def names(path: str) -> list[str] | None:
-    """A directory's names as they come, None where there is none. Raises CollectorError."""
+    A FIFO or a device in the file's place does not block.
+    """
     try:
-        return os.listdir(path)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            # One read of a file of many records, such as vmstat or mountinfo, returns about 4 KiB at most.
+            text = b""
+            while len(text) < bytes_max and (part := os.read(fd, min(1 << 16, bytes_max - len(text)))):
+                text += part
+            return text.decode("utf-8", "replace")
+        finally:
+            os.close(fd)
     except OSError as error:
         if error.errno in _ABSENT:
             return None
         raise CollectorError(f"{label(path)}: {error.strerror}") from None
 
 
-def natural(name: str) -> tuple:
-    """A key by which mlx5_2 comes before mlx5_10."""
+def list_names(path: str) -> list[str] | None:
+    """A directory's names in natural order, None where it is absent. Raises CollectorError."""
+    try:
+        return sorted(os.listdir(path), key=natural_key)
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return None
+        raise CollectorError(f"{label(path)}: {error.strerror}") from None
+
+
+class CounterFiles:
+    """Reads and parses files; what fails costs only its own value and is added to `problems`."""
+
+    def __init__(self):
+        self.problems: list[str] = []
+
+    def read(self, path: str, parse: Callable[[str], T], bytes_max: int = COUNTER_BYTES_MAX) -> T | None:
+        """The parsed text, None where the file is absent, unreadable or malformed."""
+        try:
+            text = read_text(path, bytes_max)
+            return None if text is None else parse(text)
+        except CollectorError as error:
+            self.problems.append(str(error))
+        except ParseError as error:
+            self.problems.append(label(f"{path}: {error}"))
+        return None
+
+    def names(self, path: str) -> list[str]:
+        """A directory's names in natural order; none where it is absent or unreadable."""
+        try:
+            return list_names(path) or []
+        except CollectorError as error:
+            self.problems.append(str(error))
+            return []
+
+    def raise_problems(self) -> None:
+        """Raises CollectorError with the first PROBLEMS_MAX problems, if there were any."""
+        if self.problems:
+            raise CollectorError("; ".join(self.problems[:PROBLEMS_MAX]))
+
+
+def parse_count(text: str) -> int:
+    """A non-negative decimal number as the kernel prints it. Raises ParseError."""
+    text = text.strip()
+    if text.isascii() and text.isdigit() and len(text) <= 20:
+        return int(text)
+    raise ParseError(f"{text[:40]!r} is not a count")
+
+
+def parse_protocol(text: str, protocol: str, names: tuple[str, ...]) -> dict[str, int]:
+    """Counters of one protocol in /proc/net/snmp or netstat, such as "Tcp"; those absent are left out.
+
+    Each protocol has a line of names and a line of values (proc(5)). Raises ParseError.
+    """
+    lines = [line.split() for line in text.splitlines() if line.startswith(f"{protocol}:")]
+    if len(lines) != 2:
+        raise ParseError(f"{len(lines)} {protocol} lines, expected 2")
+    columns = {name: at for at, name in enumerate(lines[0]) if name in names}
+    if max(columns.values(), default=0) >= len(lines[1]):
+        raise ParseError(f"the {protocol} line of values is shorter than the line of names")
+    return {name: parse_count(lines[1][at]) for name, at in columns.items()}
+
+
+def natural_key(name: str) -> tuple:
+    """A sort key that puts mlx5_2 before mlx5_10."""
     parts = _NUMBERS.split(name)
     return tuple(
         (int(part) if len(part) < 20 else 0, part) if at % 2 else part for at, part in enumerate(parts)
@@ -50,11 +114,11 @@ def natural(name: str) -> tuple:
 
 
 def label(name: str) -> str:
-    """A name as text that can be exposed: bytes that are no UTF-8 are written as escapes."""
+    """A file name as text that can be exposed: bytes that are not UTF-8 become escapes."""
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def clean(text: str | None) -> str:
-    """A file's text as a label's value: one line, printable, bounded; empty where there is no file."""
+    """A file's text as a label value: one line, printable, bounded; empty where there is no file."""
     line = (text or "").strip()[: 4 * LABEL_CHARACTERS_MAX]
     return "".join(character for character in line if character.isprintable())[:LABEL_CHARACTERS_MAX]

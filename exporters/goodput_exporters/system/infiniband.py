@@ -1,21 +1,19 @@
-"""What the files of an InfiniBand port mean: parsers of their texts, and tables of their names.
+"""The files of an RDMA port: their names, what they count, and parsers of their text. Nothing here reads a file.
 
-In: texts and file names. Out: numbers, and for each counter that is known its series and kind. Nothing here
-reads a file.
+`kind` is the name that the kernel's standard counters or mlx5 use; a vendor's counter with the same meaning gets
+that name, otherwise its own. Counters that are not in these tables are not exposed.
 
-Sources: Documentation/ABI/stable/sysfs-class-infiniband and drivers/infiniband/core/sysfs.c of the kernel
-(names, widths, units); the tables of hw_counters in the drivers mlx5, efa, bnxt_re (the kernel's and
-Broadcom's own, whose newer names say what the older ones mean), ionic and hfi1.
-
-`kind` is the name that the kernel's standard counters or mlx5 have for it; where a vendor's counter means the
-same it gets that name, else its own. Counters that are not in a table are left out.
+Sources: Documentation/ABI/stable/sysfs-class-infiniband and drivers/infiniband/core/sysfs.c of the kernel (names,
+widths, units); the hw_counters tables of the drivers mlx5, efa, bnxt_re (the kernel's and Broadcom's own, whose
+newer names explain the older ones), ionic and hfi1.
 """
 
 from __future__ import annotations
 
 import re
 
-from goodput_exporters.collector import ParseError, parse_count
+from goodput_exporters.collector import ParseError
+from goodput_exporters.system.files import parse_count
 
 ERRORS = "goodput_infiniband_errors_total"
 CONGESTION = "goodput_infiniband_congestion_total"
@@ -29,7 +27,7 @@ DATA_WORD_BYTES = 4
 NARROW_MAX = 0xFFFF_FFFF
 BYTES_PER_SECOND_PER_GIGABIT = 125_000_000
 
-# Standard error counters: how many bits each has. They stop at their maximum, they do not wrap.
+# Standard error counters and their widths in bits. They stop at their maximum instead of wrapping.
 STANDARD_BITS = {
     "symbol_error": 16,
     "link_error_recovery": 8,
@@ -45,11 +43,11 @@ STANDARD_BITS = {
     "VL15_dropped": 16,
     "port_xmit_wait": 32,
 }
-# Only where the 64-bit counters exist: without them the four of TRAFFIC have 32 bits and stop.
+# Exist only beside 64-bit counters: without these, the four of TRAFFIC have 32 bits and stop at their maximum.
 WIDE_ONLY = ("unicast_xmit_packets", "unicast_rcv_packets")
 
-# (series, direction): the standard file, its factor, and the vendors' files, which are bytes and packets as they
-# are. bnxt_re's rx_good_bytes are a part of its rx_bytes.
+# (series, direction): the standard file, its factor, and the vendors' files, which count bytes and packets.
+# bnxt_re's rx_good_bytes are included in its rx_bytes.
 TRAFFIC = {
     ("goodput_infiniband_bytes_total", "transmit"): (
         "port_xmit_data", DATA_WORD_BYTES, ("tx_bytes", "tx_rdma_ucast_bytes"),
@@ -65,14 +63,14 @@ TRAFFIC = {
     ),
 }  # fmt: skip
 
-# States by number, as IBTA numbers them.
+# Port states by their number in the InfiniBand specification.
 LOGICAL_STATES = {0: "nop", 1: "down", 2: "init", 3: "armed", 4: "active", 5: "active_defer"}
 PHYSICAL_STATES = {
     1: "sleep", 2: "polling", 3: "disabled", 4: "training", 5: "link_up", 6: "link_error_recovery", 7: "phy_test",
 }  # fmt: skip
 ACTIVE = 4
 
-# Counters under these names already mean what their kind says.
+# Counters that are exposed under their own name.
 _ERROR_KINDS = """
     out_of_sequence duplicate_request rx_icrc_encapsulated resp_local_length_error resp_cqe_error req_cqe_error
     req_remote_invalid_request req_remote_access_errors resp_remote_access_errors resp_cqe_flush_error
@@ -98,8 +96,8 @@ _RETRANSMIT_KINDS = """
     roce_adp_retrans roce_adp_retrans_to retrans_timeout_events
 """.split()  # noqa: SIM905
 
-# Vendors' names for the same things. bnxt_re's recoverable_errors is not among them: the kernel's driver fills
-# it with broadcast packets.
+# Vendors' names with the same meaning. bnxt_re's recoverable_errors is left out: the kernel's driver fills it
+# with broadcast packets.
 _SYNONYMS = {
     ERRORS: {
         # bnxt_re
@@ -143,7 +141,7 @@ _SYNONYMS = {
         "rx_rdma_ecn_pkts": "np_ecn_marked_roce_packets",
     },
     RETRANSMITS: {
-        # EFA, ionic and hfi1 count what was sent again.
+        # EFA, ionic and hfi1 count retransmitted packets.
         "retrans_pkts": "packets",
         "tx_rdma_retx_pkts": "packets",
         "RcResend": "packets",
@@ -173,7 +171,7 @@ _SYNONYMS = {
     },
     RETRANSMIT_BYTES: {"retrans_bytes": "", "tx_rdma_retx_bytes": ""},
 }
-# File under hw_counters: (series, its label beside device and port, the label's value).
+# File in hw_counters: (series, its label besides device and port, the label's value).
 HARDWARE: dict[str, tuple[str, str, str]] = {
     **{name: (ERRORS, "kind", name) for name in _ERROR_KINDS},
     **{name: (CONGESTION, "kind", name) for name in _CONGESTION_KINDS},
@@ -191,31 +189,30 @@ _STATE = re.compile(r"([0-9]{1,3}):")
 
 def parse_counter(text: str) -> int | None:
     """A counter file's number, None where the device has no such counter. Raises ParseError."""
-    text = text.strip()
     # "N/A (no PMA)": the driver does not answer performance queries.
-    return None if text.startswith("N/A") else parse_count(text)
+    return None if text.strip().startswith("N/A") else parse_count(text)
 
 
 def parse_rate(text: str) -> float | None:
-    """Bytes per second from "400 Gb/sec (4X NDR)", None where it is 0. Raises ParseError.
+    """Bytes per second from "400 Gb/sec (4X NDR)", None for 0. Raises ParseError.
 
-    It is the link's rate as it is named: QDR and slower carry 8 bits of data in each 10 of it.
+    This is the nominal rate: QDR and slower carry 8 bits of data in each 10 bits of it.
     """
     found = _RATE.match(text.strip())
     if found is None:
-        raise ParseError(f"{text[:40]!r} is no rate in Gb/sec")
+        raise ParseError(f"{text[:40]!r} is not a rate in Gb/sec")
     whole, fraction = found.groups("0")
     return (int(whole) + int(fraction) / 10 ** len(fraction)) * BYTES_PER_SECOND_PER_GIGABIT or None
 
 
 def parse_state(text: str) -> int:
-    """The number of a state as "4: ACTIVE". Raises ParseError."""
+    """The number in a state such as "4: ACTIVE". Raises ParseError."""
     found = _STATE.match(text.strip())
     if found is None:
-        raise ParseError(f"{text[:40]!r} is no state")
+        raise ParseError(f"{text[:40]!r} is not a port state")
     return int(found.group(1))
 
 
-def saturated(name: str, value: int) -> bool:
-    """Whether a standard counter stands at its maximum. A larger value comes from a device with wider ones."""
+def is_saturated(name: str, value: int) -> bool:
+    """Whether a standard counter is at its maximum. A larger value comes from a device with wider counters."""
     return value == (1 << STANDARD_BITS[name]) - 1

@@ -19,7 +19,7 @@ from support.paths import TESTS
 
 from goodput.rank_page import page
 from goodput_exporters.agent import COLLECT_SECONDS_MAX, Agent
-from goodput_exporters.collector_runner import Lane
+from goodput_exporters.collector_runner import CollectorRunner
 from goodput_exporters.directory_lock import NAME, Refused
 
 MS = 1_000_000
@@ -107,7 +107,7 @@ def test_a_family_of_two_collectors_is_written_once(tree, clock):
             families.add("goodput_network_bytes_total", labels, 5)
 
     agent = agent_on(tree, clock)
-    agent.lanes["second"] = Lane(Second())
+    agent.runners["second"] = CollectorRunner(Second())
     text = agent.once()
     assert text.count("# TYPE goodput_network_bytes_total counter") == 1
     assert 'goodput_network_bytes_total{device="mlx5_0",direction="receive"} 5.0' in text
@@ -133,7 +133,7 @@ def test_a_scrape_waits_for_nobody_and_serves_what_was_there_before(tree, clock)
     """A quarter of a second is allowed for a busy machine; COLLECT_SECONDS_MAX is what is waited."""
     agent, hanging = agent_on(tree, clock), Hanging()
     (tree / "proc" / "loadavg").unlink()
-    agent.lanes["hanging"] = Lane(hanging)
+    agent.runners["hanging"] = CollectorRunner(hanging)
     try:
         with agent:
             for scrape in (1, 2, 3):
@@ -157,7 +157,7 @@ def test_a_scrape_waits_for_nobody_and_serves_what_was_there_before(tree, clock)
 def test_scrapes_at_the_same_time_share_one_answer(tree, clock):
     agent, hanging = agent_on(tree, clock), Hanging()
     hanging.runs = 1
-    agent.lanes["hanging"] = Lane(hanging)
+    agent.runners["hanging"] = CollectorRunner(hanging)
     texts = []
     first = threading.Thread(target=lambda: texts.append(agent.exposition(30.0)))
     others = [threading.Thread(target=lambda: texts.append(agent.exposition())) for _ in range(4)]

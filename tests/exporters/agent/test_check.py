@@ -86,7 +86,7 @@ def test_a_driver_that_answers_and_one_that_does_not(tree, monkeypatch):
     found = by_name(check(one, ANYWHERE, None))
     assert found["driver normal"].status == OK, found
     assert found["driver absent"].status == NONE
-    assert not one.gpus.reports()
+    assert not one.gpus.statuses()
 
 
 def test_a_port_that_is_taken_and_a_directory_that_another_agent_has(tree):

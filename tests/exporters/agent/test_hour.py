@@ -25,7 +25,7 @@ from support.node.node_tree import write_tree
 
 from goodput_exporters import agent as agent_file
 from goodput_exporters.gpu.sample import Event, Gpu, Sample
-from goodput_exporters.gpu.supervisor import Heard, Report
+from goodput_exporters.gpu.supervisor import DriverStatus, Received
 from goodput_exporters.push.backlog import ROWS_MAX
 from goodput_exporters.push.pusher import UNREACHABLE
 from goodput_exporters.system import processes
@@ -42,8 +42,8 @@ class Node:
         self.tree, self.clock, self.chance = tree, clock, random.Random(seed)
         self.agent = agent_on(tree, clock, aggregator=aggregator, grace_seconds=GRACE_SECONDS)
         self.agent.gpus._monotonic_ns = clock.monotonic_ns
-        self.agent.gpus.reports = lambda: [self.report] if self.report else []
-        self.report: Report | None = None
+        self.agent.gpus.statuses = lambda: [self.report] if self.report else []
+        self.report: DriverStatus | None = None
         self.ranks: dict[int, Rank] = {}
         self.started = self.flaps = self.xids = 0
         self.lost: set[int] = set()
@@ -112,17 +112,17 @@ class Node:
             readings = {} if lost else {"activity/utilization": self.chance.random(), "power": 300.0}
             if events and not lost:
                 self.xids += 1
-                readings["xid/79/bus"] = 1.0
+                events.append(Event("xid", f"GPU-{number}", self.clock.unix_ns(), code=79))
             gpus.append(Gpu(f"GPU-{number}", index=number, readings=readings, lost=lost))
         now_ns = self.clock.monotonic_ns()
         sample = Sample("nvml", now_ns, gpus, full=full, events=events)
-        heard = Heard(sample, now_ns)
+        heard = Received(sample, now_ns)
         before = self.report.full if self.report else None
-        self.report = Report(
+        self.report = DriverStatus(
             "nvml", 5.0, heard if full else before, heard, False, True, True, 0.0,
             {"samples": 1, "dropped": 0, "problems": 0}, {"stuck": 0}, 0.0, 1, 0, "",
         )  # fmt: skip
-        self.agent.gpus._hear("nvml", sample)
+        self.agent.gpus._handle_sample(sample)
 
     def step(self) -> None:
         """A second of each rank: two steps."""
@@ -235,7 +235,7 @@ def test_an_hour_of_flapping_devices_leaks_nothing(tree, clock, aggregator, monk
     assert grown["descriptors"] == grown["threads"] == grown["mappings"] == 0
     # A key kept for each rank that came would be three pieces of it each.
     assert grown["blocks"] < node.started - started, grown
-    assert not node.agent.phases._join.hardware and not node.agent.phases._join.tracks
+    assert not node.agent.phases._attribution.ranks and not node.agent.phases._attribution.gpus
 
 
 def test_an_hour_without_an_aggregator_loses_nothing(tree, clock):
@@ -266,8 +266,8 @@ def test_an_hour_without_an_aggregator_loses_nothing(tree, clock):
     assert rows <= 8 * ROWS_MAX + 6 * ROWS_MAX and node.agent.pusher._backlog.rows_thinned > 0
     # Once every rank has as many rows as it may, no more memory is used.
     assert abs(sizes[3] - sizes[2]) < 0.25 * sizes[2], sizes
-    told = node.agent.health_log._number
-    waiting = list(node.agent.health_log._waiting)
+    told = node.agent.events._number
+    waiting = list(node.agent.events._waiting)
     for rank in node.ranks.values():
         node.note(rank)
     back = Aggregator(port_number)
@@ -297,6 +297,6 @@ def test_an_hour_without_an_aggregator_loses_nothing(tree, clock):
         sent = [one for report in back.reports for one in report.health]
         assert sent == waiting and max(one.number for one in sent) == told
         assert {"link_down", "link_up", "lost", "back"} <= {one.kind for one in sent}
-        assert node.agent.pusher._backlog.rows == 0 and not node.agent.health_log.pending()
+        assert node.agent.pusher._backlog.rows == 0 and not node.agent.events.pending()
     finally:
         back.close()

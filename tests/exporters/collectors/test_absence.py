@@ -1,4 +1,4 @@
-"""Drivers that surely have nothing to drive: told by a look at files, without a process, and seen as soon as they have."""
+"""Drivers that surely have nothing to sample: told by a look at files, without a process, and seen as soon as they have."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from goodput_exporters.collector import Settings
 from goodput_exporters.collectors.gpus.collector import Gpus
 from goodput_exporters.gpu import drivers
 from goodput_exporters.gpu.drivers import Options, absence
-from goodput_exporters.gpu.nvml import shared_library
-from goodput_exporters.gpu.nvml.shared_library import is_nowhere
-from goodput_exporters.gpu.supervisor import Child, Limits
+from goodput_exporters.gpu.nvml import driver as nvml_driver
+from goodput_exporters.gpu.nvml.driver import is_library_missing
+from goodput_exporters.gpu.supervisor import DriverSupervisor, Limits
 
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -29,7 +29,7 @@ def nvml():
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(shared_library, "FOLDERS", (str(tmp_path / "lib"),))
+    monkeypatch.setattr(nvml_driver, "LIBRARY_FOLDERS", (str(tmp_path / "lib"),))
     path = tmp_path / "ld.so.cache"
     path.write_bytes(b"glibc-ld.so.cache1.1\0libm.so.6\0/lib/libm.so.6\0")
     return path
@@ -37,7 +37,7 @@ def cache(tmp_path, monkeypatch):
 
 def test_a_library_that_no_place_has_is_nowhere(cache, tmp_path):
     def look(**environ: str) -> bool:
-        return is_nowhere(LIBRARY, environ, str(cache))
+        return is_library_missing(LIBRARY, environ, str(cache))
 
     assert look() and look(LD_LIBRARY_PATH="") and look(LD_LIBRARY_PATH=f"{tmp_path}:/nowhere")
     assert not look(LD_PRELOAD=f"/opt/{LIBRARY}")
@@ -51,31 +51,31 @@ def test_a_library_that_no_place_has_is_nowhere(cache, tmp_path):
 
 def test_what_the_loaders_cache_knows_is_not_nowhere(cache):
     cache.write_bytes(b"x\0libnvidia-ml.so.15\0")
-    assert is_nowhere(LIBRARY, {}, str(cache)), "another library, whose name begins alike"
+    assert is_library_missing(LIBRARY, {}, str(cache)), "another library, whose name begins alike"
     cache.write_bytes(b"x\0libnvidia-ml.so.1\0/usr/lib/libnvidia-ml.so.1\0")
-    assert not is_nowhere(LIBRARY, {}, str(cache))
+    assert not is_library_missing(LIBRARY, {}, str(cache))
 
 
 def test_without_a_cache_it_cannot_be_told(cache, monkeypatch):
-    assert not is_nowhere(LIBRARY, {}, f"{cache}.none")
-    monkeypatch.setattr(shared_library, "CACHE_BYTES_MAX", 8)
-    assert not is_nowhere(LIBRARY, {}, str(cache))
+    assert not is_library_missing(LIBRARY, {}, f"{cache}.none")
+    monkeypatch.setattr(nvml_driver, "LOADER_CACHE_BYTES_MAX", 8)
+    assert not is_library_missing(LIBRARY, {}, str(cache))
 
 
-@pytest.mark.skipif(not os.path.exists(shared_library.CACHE), reason="no cache of the loader here")
+@pytest.mark.skipif(not os.path.exists(nvml_driver.LOADER_CACHE), reason="no cache of the loader here")
 def test_the_c_library_of_this_machine_is_somewhere():
-    assert not is_nowhere("libc.so.6", {}) and is_nowhere("libnobody.so.1", {})
+    assert not is_library_missing("libc.so.6", {}) and is_library_missing("libnobody.so.1", {})
 
 
 def test_each_driver_says_why_it_is_absent(tmp_path, monkeypatch):
-    monkeypatch.setattr(nvml(), "is_nowhere", lambda name, environ: name == LIBRARY)
+    monkeypatch.setattr(nvml(), "is_library_missing", lambda name, environ: name == LIBRARY)
     monkeypatch.setenv("GOODPUT_DCGM_BINDINGS", str(tmp_path))
     options = Options(sysfs=str(tmp_path / "sys"))
     assert "libnvidia-ml.so.1" in absence("nvml", options)
     assert absence("dcgm", options) == f"no pydcgm.py in {tmp_path}"
     assert absence("amd", options) == f"{tmp_path}/sys/class/drm: no GPU of vendor 0x1002"
     assert absence("dcgm_endpoint", options) == absence("nobody", options) == ""
-    monkeypatch.setattr(nvml(), "is_nowhere", lambda *_: False)
+    monkeypatch.setattr(nvml(), "is_library_missing", lambda *_: False)
     (tmp_path / "pydcgm.py").touch()
     assert absence("nvml", options) == absence("dcgm", options) == ""
 
@@ -97,16 +97,18 @@ def test_an_amd_gpu_and_one_that_cannot_be_looked_at_are_for_the_process_to_see(
 
 
 def test_no_process_is_started_until_there_may_be_something_to_drive(tmp_path, monkeypatch):
-    monkeypatch.setattr("goodput_exporters.gpu.supervisor.CUE_SECONDS", 0.05)
+    monkeypatch.setattr("goodput_exporters.gpu.supervisor.TRIGGER_SECONDS", 0.05)
     started, why = tmp_path / "started", ["no such library"]
     command = ["/bin/sh", "-c", f"touch {started}; sleep 60"]
-    child = Child("fake", command=command, absence=lambda: why[0], limits=Limits(absent_seconds=0.05))
+    child = DriverSupervisor(
+        "fake", command=command, absence=lambda: why[0], limits=Limits(absent_seconds=0.05)
+    )
     child.start()
     try:
-        wait_until(lambda: child.report().settled, 5, "its answer")
+        wait_until(lambda: child.status().settled, 5, "its answer")
         wait_until(lambda: child._absences > 2, 5, "that it was asked again")
-        report = child.report()
-        assert report.absent and report.empty and report.problem == "nothing to drive: no such library"
+        report = child.status()
+        assert report.absent and report.empty and report.problem == "nothing to sample: no such library"
         assert not started.exists() and report.cpu_seconds == 0
         child._limits = Limits(absent_seconds=3600)
         time.sleep(0.1)
@@ -117,16 +119,16 @@ def test_no_process_is_started_until_there_may_be_something_to_drive(tmp_path, m
 
 
 def test_a_node_without_gpus_runs_no_drivers_process(tmp_path, monkeypatch):
-    monkeypatch.setattr(nvml(), "is_nowhere", lambda *_: True)
+    monkeypatch.setattr(nvml(), "is_library_missing", lambda *_: True)
     monkeypatch.setenv("GOODPUT_DCGM_BINDINGS", str(tmp_path))
-    monkeypatch.setattr("goodput_exporters.gpu.supervisor.Process", lambda *_: pytest.fail("a process"))
+    monkeypatch.setattr("goodput_exporters.gpu.supervisor.WorkerProcess", lambda *_: pytest.fail("a process"))
     gpus = Gpus(Settings(str(tmp_path), sysfs=str(tmp_path), procfs=str(tmp_path)))
     gpus.start()
     try:
         assert gpus.settle(5)
-        told = {report.name: report for report in gpus.reports()}
+        told = {report.name: report for report in gpus.statuses()}
         assert set(told) == {"nvml", "dcgm", "amd"} and all(report.absent for report in told.values())
-        assert all(report.problem.startswith("nothing to drive: ") for report in told.values())
+        assert all(report.problem.startswith("nothing to sample: ") for report in told.values())
         assert not any(sum(report.restarts.values()) for report in told.values())
     finally:
         gpus.close()

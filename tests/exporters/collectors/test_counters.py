@@ -1,4 +1,4 @@
-"""Rates and increases that Prometheus finds in counters that reset, saturate, go missing and come back: what happened.
+"""ActivityModel and increases that Prometheus finds in counters that reset, saturate, go missing and come back: what happened.
 
 The agent's own expositions over a changing tree, taken at odd intervals, go to Prometheus' engine (`promtool test
 rules`) as a server would keep them: a series that a scrape lacks is marked stale. What happened is summed beside it.
@@ -20,7 +20,6 @@ from support.node.agents import agent_on
 from support.node.network_tree import STANDARD, WIDE, counters, port
 from support.node.node_rank import PID, Rank
 
-from goodput_exporters.collectors.gpus.xid_counter import Xids
 from goodput_exporters.gpu.sample import Event, Gpu, Sample
 
 SECOND, MS = 10**9, 10**6
@@ -132,7 +131,7 @@ class Node:
         events = event if self.chance.random() < 0.05 else []
         self.xids += len(events)
         gpu = Gpu("GPU-1", readings={"activity/sm": ACTIVE, "power": 400.0})
-        self.agent._hear(Sample("nvml", self.clock.monotonic_ns(), [gpu], events=events))
+        self.agent._receive(Sample("nvml", self.clock.monotonic_ns(), [gpu], events=events))
         # Of a process that came between two samples it is not known what part of the time was its.
         self.covered_seconds += self.sampled and second != RESTART_SECONDS
         self.sampled = True
@@ -217,23 +216,3 @@ def ask(folder: Path, series: list[dict], expected: dict[str, float]) -> None:
         ["promtool", "test", "rules", str(path)], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_xids_of_a_drivers_next_process_are_more_and_not_the_same():
-    """It counts from its start, so one of it is as high a count as one of the process before."""
-    xids, key = Xids(), "xid/79/bus"
-
-    def after(*samples: Sample) -> float:
-        for sample in samples:
-            xids.hear("nvml", sample)
-        return xids.of({"GPU-1"}).get(key, 0)
-
-    def said(full: bool = True, lost: bool = False, count: float | None = None) -> Sample:
-        readings = {} if count is None else {key: count}
-        return Sample("nvml", 1, [Gpu("GPU-1", lost=lost, readings=readings)], full=full)
-
-    assert after(said(), said(count=1), said(full=False), said(count=1)) == 1
-    assert after(said(lost=True), said(count=1)) == 1  # A GPU that is lost may tell of nothing.
-    assert after(said()) == 1  # a new process
-    assert after(said(count=1)) == 2 and after(said(count=3)) == 4
-    assert after(said(), said()) == 4 and after(said(count=2)) == 6

@@ -28,7 +28,11 @@ def devices(found: dict) -> set[str]:
     return {labels[0] for name, labels in found if name == "goodput_network_bytes_total"}
 
 
-PARSERS = [collector.parse_number, collector.parse_speed, collector.parse_carrier, collector.parse_netstat]
+PARSERS = [
+    collector.parse_speed,
+    collector.parse_carrier,
+    collector.parse_tcp_timeouts,
+]
 WORDS = ["TcpExt:", " ", "\n", "TCPTimeouts", "5", "-1", "²", "IpExt:", "\0"]
 
 
@@ -117,7 +121,7 @@ def test_tcp_timeouts(tree, settings):
     assert ("goodput_network_tcp_timeouts_total", ()) not in collect(settings)
     (tree / "proc/net/netstat").write_text(NETSTAT)
     assert collect(settings)["goodput_network_tcp_timeouts_total", ()] == 42
-    assert collector.parse_netstat("TcpExt: A B\nTcpExt: 1 2\n") is None
+    assert collector.parse_tcp_timeouts("TcpExt: A B\nTcpExt: 1 2\n") is None
     for text in (
         "",
         "TcpExt: TCPTimeouts\n",
@@ -125,7 +129,7 @@ def test_tcp_timeouts(tree, settings):
         "TcpExt: TCPTimeouts\nTcpExt: x\n",
     ):
         with pytest.raises(ParseError):
-            collector.parse_netstat(text)
+            collector.parse_tcp_timeouts(text)
 
 
 def test_a_kernel_without_interfaces_still_tells_of_tcp(tree, settings):
@@ -143,7 +147,7 @@ def test_this_kernels_netstat():
             text = file.read()
     except OSError:
         pytest.skip("no /proc/net/netstat here")
-    assert collector.parse_netstat(text) is not None
+    assert collector.parse_tcp_timeouts(text) is not None
 
 
 BREAKS = {
@@ -287,7 +291,7 @@ def test_flapping_interfaces_leave_nothing(tree, settings, driver, clock):
             collector.collect(Families("node"))
         shutil.rmtree(path)
         clock.seconds += ETHTOOL_SECONDS
-    assert len(os.listdir("/proc/self/fd")) == opened and not collector._answers
+    assert len(os.listdir("/proc/self/fd")) == opened and not collector._ethtool_series
 
 
 def test_this_machine():

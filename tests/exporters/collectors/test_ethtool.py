@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from goodput.metrics import Families
 from goodput_exporters.collector import CollectorError
 from goodput_exporters.collectors.ethernet import ethtool
-from goodput_exporters.collectors.ethernet.ethtool import Ethtool, parse_names, plan
+from goodput_exporters.collectors.ethernet.ethtool import Ethtool, parse_names, select_statistics
 
 
 class Kernel:
@@ -180,7 +180,7 @@ def test_durations_are_in_seconds(kernel, name, key):
 @given(st.lists(st.one_of(st.sampled_from(sorted(ethtool.KNOWN)), st.text(max_size=31)), max_size=60))
 @example(["rx_dropped.nic", "frames_rx_dropped", "rx_dropped.nic"])
 def test_no_series_comes_twice(names):
-    planned = plan(names)
+    planned = select_statistics(names)
     keys = [(series, *labels.values()) for _, series, labels, _ in planned]
     assert (
         len(set(keys))

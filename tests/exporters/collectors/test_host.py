@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from support.node.node_tree import FILES, samples
 
 from goodput.metrics import Families
-from goodput_exporters.collector import CollectorError, NoData, ParseError, Settings, read_text
+from goodput_exporters.collector import CollectorError, NoData, ParseError, Settings
 from goodput_exporters.collectors.host import collector
-from goodput_exporters.collectors.host.collector import Host, is_whole_disk, steady
+from goodput_exporters.collectors.host.collector import Host, is_whole_disk, without_small_decrease
+from goodput_exporters.system.files import read_text
 
 PARSERS = {
     "proc/stat": collector.parse_stat,
@@ -19,7 +20,7 @@ PARSERS = {
     "proc/vmstat": collector.parse_vmstat,
     "proc/pressure/io": collector.parse_pressure,
     "proc/diskstats": collector.parse_diskstats,
-    "proc/net/snmp": collector.parse_snmp,
+    "proc/net/snmp": collector.parse_tcp_retransmits,
 }
 # What the parsers look for, and what is nearly that.
 WORDS = """cpu cpu0 cpu1 0 1 -1 1e9 nan inf ² ٣ MemTotal: kB MB some full total= total=x total=5 avg10=0 Tcp:
@@ -59,7 +60,7 @@ def test_known_texts():
         read_bytes=2788474 * 512, read_operations=34758, read_seconds=12.132,
         written_bytes=4573872 * 512, write_operations=8599, write_seconds=12.22, in_flight=0, busy_seconds=6.76,
     )  # fmt: skip
-    assert collector.parse_snmp(FILES["proc/net/snmp"]) == 744
+    assert collector.parse_tcp_retransmits(FILES["proc/net/snmp"]) == 744
 
 
 def test_this_kernels_own_files_parse():
@@ -118,8 +119,8 @@ def test_cutting_a_text_short_gives_a_value_or_a_parse_error(name):
         (collector.parse_pressure, ""),
         (collector.parse_pressure, "some avg10=0.00\n"),
         (collector.parse_diskstats, "8 0 sda 1 2 3\n"),
-        (collector.parse_snmp, "Tcp: RetransSegs\n"),
-        (collector.parse_snmp, "Tcp: a RetransSegs\nTcp: 1\n"),
+        (collector.parse_tcp_retransmits, "Tcp: RetransSegs\n"),
+        (collector.parse_tcp_retransmits, "Tcp: a RetransSegs\nTcp: 1\n"),
     ],
 )
 def test_texts_that_are_not_what_the_kernel_documents(parse, text):
@@ -220,7 +221,7 @@ def test_a_processor_counter_does_not_follow_a_small_step_back(tree, settings):
         collector.collect(families)
         seen.append(samples(families)["goodput_host_cpu_seconds_total", ("idle",)])
     assert seen == [400.0, 400.0, 401.0, 0.05]
-    assert steady(10.0, 6.9) == 6.9 and steady(10.0, 7.1) == 10.0
+    assert without_small_decrease(10.0, 6.9) == 6.9 and without_small_decrease(10.0, 7.1) == 10.0
 
 
 def test_disks_have_requests_in_flight(tree, settings):

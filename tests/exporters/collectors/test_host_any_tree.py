@@ -18,7 +18,7 @@ from goodput_exporters.collectors.host.collector import Host
 from goodput_exporters.collectors.numa.collector import Numa
 from goodput_exporters.collectors.ranks.collector import Ranks
 from goodput_exporters.collectors.storage.collector import Storage
-from goodput_exporters.collectors.storage.filesystem_probe import FileSystems
+from goodput_exporters.collectors.storage.filesystem_probe import FilesystemProbe
 from goodput_exporters.gpu.sample import Gpu
 
 OTHERS = [
@@ -61,10 +61,10 @@ def collected(root, ranks) -> tuple[set, list[str]]:
     """The names of the series, and what was wrong."""
     given = Settings(directory="", procfs=f"{root}/proc", sysfs=f"{root}/sys", container_logs=f"{root}/logs")
     attribution, numa = Attribution(given), Numa(given)
-    attribution.follow(ranks, lambda: [Gpu(uuid="GPU-1", pids=[PID])])
-    numa.follow(ranks)
+    attribution.ranks, attribution.gpus = ranks.processes, lambda: [Gpu(uuid="GPU-1", pids=[PID])]
+    numa.ranks = ranks.processes
     found, problems = set(), []
-    for collector in (Host(given), numa, Storage(given, FileSystems(start=refuse)), attribution):
+    for collector in (Host(given), numa, Storage(given, FilesystemProbe(start=refuse)), attribution):
         families = Families("node")
         try:
             collector.collect(families)

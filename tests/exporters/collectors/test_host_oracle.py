@@ -20,7 +20,7 @@ from goodput_exporters.collector import Settings
 from goodput_exporters.collectors.host.collector import Host
 from goodput_exporters.collectors.numa.collector import Numa
 from goodput_exporters.collectors.storage.collector import Storage
-from goodput_exporters.collectors.storage.filesystem_probe import FileSystems
+from goodput_exporters.collectors.storage.filesystem_probe import FilesystemProbe
 
 ORACLE = shutil.which("prometheus-node-exporter") or shutil.which("node_exporter")
 COLLECTORS = (
@@ -109,7 +109,7 @@ def both(tmp_path_factory):
     settings, families = Settings(directory="", procfs=f"{root}/proc", sysfs=f"{root}/sys"), Families("node")
     told = Told()
     told.answers = dict.fromkeys(("/data", "/my scratch", "/bucket"), "error 5")
-    for collector in (Host(settings), Numa(settings), Storage(settings, FileSystems(start=told))):
+    for collector in (Host(settings), Numa(settings), Storage(settings, FilesystemProbe(start=told))):
         collector.collect(families)
     told.end()
     return samples(families), scrape(root)

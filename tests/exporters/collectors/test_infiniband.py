@@ -320,7 +320,7 @@ def test_a_standard_counter_that_fails_is_not_replaced(node):
     """Another counter in its place would be a jump that no traffic made."""
     node.write({**port("bnxt_re0"), **counters("bnxt_re0", ["tx_bytes"], 1_000_000, "hw_counters")})
     node.write({"bnxt_re0/ports/1/counters/port_xmit_data": "junk\n"})
-    assert of(node.read("port_xmit_data: 'junk.*is no count"), BYTES, "bnxt_re0") == {}
+    assert of(node.read("port_xmit_data: 'junk.*is not a count"), BYTES, "bnxt_re0") == {}
     node.clock.seconds += 100
     node.path("bnxt_re0/ports/1/counters/port_xmit_data").write_text("N/A (no PMA)\n")
     assert of(node.read(), BYTES, "bnxt_re0") == {}

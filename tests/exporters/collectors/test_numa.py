@@ -93,7 +93,7 @@ def test_where_a_rank_runs(nodes, settings, ranks):
     rank.step({"forward": 1000})
     ranks.look()
     collector = Numa(settings)
-    collector.follow(ranks)
+    collector.ranks = ranks.processes
     for cpus, processor, expected, ran_on in (
         ("2-3,6", 6, {("0",): 0, ("1",): 3}, 1),
         ("0-1023", 4, {("0",): 4, ("1",): 4}, 0),
@@ -113,7 +113,7 @@ def test_a_process_that_is_not_the_rank_says_nothing_of_it(nodes, settings, rank
     add_process(nodes, PID, TICKS)
     ranks.look()
     collector = Numa(settings)
-    collector.follow(ranks)
+    collector.ranks = ranks.processes
     assert of(collect(collector), "goodput_rank_cpus")
     add_process(nodes, PID, TICKS + 1)
     found = collect(collector)
@@ -131,7 +131,7 @@ def test_a_process_that_ends_while_it_is_read_says_nothing(nodes, settings, rank
     add_process(nodes, PID, TICKS)
     ranks.look()
     collector = Numa(settings, Ending(settings.procfs))
-    collector.follow(ranks)
+    collector.ranks = ranks.processes
     assert not of(collect(collector), "goodput_rank_cpus")
 
 

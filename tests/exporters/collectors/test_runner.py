@@ -8,9 +8,10 @@ from support.node.node_tree import samples, wait_until
 
 import goodput_exporters.collectors as collectors
 from goodput.metrics import Families
-from goodput_exporters.collector import CollectorError, NoData, Settings, read_text
-from goodput_exporters.collector_runner import Lane, collect
+from goodput_exporters.collector import CollectorError, NoData, Settings
+from goodput_exporters.collector_runner import CollectorRunner, run_collectors
 from goodput_exporters.collectors import discover
+from goodput_exporters.system.files import read_text
 
 
 class Scripted:
@@ -33,85 +34,85 @@ def raising(error):
     return act
 
 
-def scrape(lane: Lane, seconds: float = 5.0):
-    """What a scrape of this lane alone serves; None for nothing."""
-    found = collect([lane], time.monotonic_ns() + int(seconds * 1e9))
+def scrape(runner: CollectorRunner, seconds: float = 5.0):
+    """What a scrape of this runner alone serves; None for nothing."""
+    found = run_collectors([runner], time.monotonic_ns() + int(seconds * 1e9))
     return found[0] if found else None
 
 
-def described(lane: Lane) -> tuple[float, float]:
+def described(runner: CollectorRunner) -> tuple[float, float]:
     families = Families("node")
-    lane.describe(families)
+    runner.describe(families)
     found = samples(families)
     assert found["goodput_node_collector_seconds", ("scripted",)] >= 0
     return tuple(found[f"goodput_node_collector_{name}", ("scripted",)] for name in ("up", "errors_total"))
 
 
 def test_a_run_gives_what_was_added():
-    lane = Lane(Scripted())
-    assert samples(scrape(lane)) == {("goodput_host_cpus", ()): 4}
-    assert described(lane) == (1, 0)
+    runner = CollectorRunner(Scripted())
+    assert samples(scrape(runner)) == {("goodput_host_cpus", ()): 4}
+    assert described(runner) == (1, 0)
 
 
 def test_no_data_is_not_an_error():
-    lane = Lane(Scripted(raising(NoData("no such device"))))
-    scrape(lane)
-    assert described(lane) == (1, 0)
+    runner = CollectorRunner(Scripted(raising(NoData("no such device"))))
+    scrape(runner)
+    assert described(runner) == (1, 0)
 
 
 @pytest.mark.parametrize("error", [CollectorError("bad file"), RuntimeError("bug"), KeyError("undeclared")])
 def test_a_failure_is_counted_logged_once_and_what_was_added_is_kept(error, caplog):
-    lane = Lane(Scripted(raising(error)))
+    runner = CollectorRunner(Scripted(raising(error)))
     for _ in range(3):
-        assert samples(scrape(lane)) == {("goodput_host_cpus", ()): 4}
-    assert described(lane) == (0, 3)
+        assert samples(scrape(runner)) == {("goodput_host_cpus", ()): 4}
+    assert described(runner) == (0, 3)
     assert len(caplog.records) == 1
-    lane.collector.then = lambda: None
-    scrape(lane)
-    assert described(lane) == (1, 3)
+    runner.collector.then = lambda: None
+    scrape(runner)
+    assert described(runner) == (1, 3)
 
 
 def test_a_collector_that_hangs_is_left_behind_once_and_comes_back():
     release = threading.Event()
-    lane = Lane(Scripted(release.wait))
-    assert scrape(lane, seconds=0.05) is None
-    assert described(lane) == (0, 1)
+    runner = CollectorRunner(Scripted(release.wait))
+    assert scrape(runner, seconds=0.05) is None
+    assert described(runner) == (0, 1)
     began = time.monotonic()
-    assert scrape(lane, seconds=30.0) is None  # not waited for again
+    assert scrape(runner, seconds=30.0) is None  # not waited for again
     assert time.monotonic() - began < 5
-    assert described(lane) == (0, 2)
+    assert described(runner) == (0, 2)
     release.set()
-    wait_until(lambda: not lane.is_busy)
-    assert samples(scrape(lane)) == {("goodput_host_cpus", ()): 4}
-    assert described(lane) == (1, 2)
+    wait_until(lambda: not runner.is_busy)
+    assert samples(scrape(runner)) == {("goodput_host_cpus", ()): 4}
+    assert described(runner) == (1, 2)
 
 
 def test_who_is_late_is_served_from_before_and_not_for_ever(monkeypatch):
-    release, lane = threading.Event(), Lane(Scripted())
-    scrape(lane)
-    lane.collector.then = release.wait
+    release, runner = threading.Event(), CollectorRunner(Scripted())
+    scrape(runner)
+    runner.collector.then = release.wait
     for errors in (1, 2):
-        assert samples(scrape(lane, seconds=0.03)) == {("goodput_host_cpus", ()): 4}
-        assert described(lane) == (0, errors)
+        assert samples(scrape(runner, seconds=0.03)) == {("goodput_host_cpus", ()): 4}
+        assert described(runner) == (0, errors)
     monkeypatch.setattr("goodput_exporters.collector_runner.KEPT_SECONDS", 0.0)
-    assert scrape(lane, seconds=0.03) is None
+    assert scrape(runner, seconds=0.03) is None
     monkeypatch.undo()
-    assert scrape(lane, seconds=0.03) is None  # what was let go does not come back
+    assert scrape(runner, seconds=0.03) is None  # what was let go does not come back
     release.set()
-    wait_until(lambda: not lane.is_busy)
-    assert samples(scrape(lane)) == {("goodput_host_cpus", ()): 4}
+    wait_until(lambda: not runner.is_busy)
+    assert samples(scrape(runner)) == {("goodput_host_cpus", ()): 4}
 
 
 def test_those_that_hang_cost_the_others_nothing_and_one_thread_each():
     release = threading.Event()
-    hanging = [Lane(Scripted(release.wait)) for _ in range(5)]
-    lanes = [*hanging, Lane(Scripted())]
+    hanging = [CollectorRunner(Scripted(release.wait)) for _ in range(5)]
+    runners = [*hanging, CollectorRunner(Scripted())]
     before = threading.active_count()
     try:
         for scrapes in (1, 2, 3):
-            found = collect(lanes, time.monotonic_ns() + int(2e9))
+            found = run_collectors(runners, time.monotonic_ns() + int(2e9))
             assert [samples(families) for families in found] == [{("goodput_host_cpus", ()): 4}]
-            assert [described(lane) for lane in lanes] == [(0, scrapes)] * 5 + [(1, 0)]
+            assert [described(runner) for runner in runners] == [(0, scrapes)] * 5 + [(1, 0)]
             assert threading.active_count() <= before + 5
             if scrapes == 1:
                 # From here on nobody is waited for, but the one that works.
@@ -123,11 +124,11 @@ def test_those_that_hang_cost_the_others_nothing_and_one_thread_each():
 
 def test_those_that_were_not_begun_in_time_are_late_and_run_the_next_time():
     """With no time at all none is begun, or just the first."""
-    lanes = [Lane(Scripted()) for _ in range(3)]
-    assert collect(lanes, time.monotonic_ns()) == []
-    assert [described(lane) for lane in lanes] == [(0, 1)] * 3
-    assert len(collect(lanes, time.monotonic_ns() + int(5e9))) == 3
-    assert [described(lane) for lane in lanes] == [(1, 1)] * 3
+    runners = [CollectorRunner(Scripted()) for _ in range(3)]
+    assert run_collectors(runners, time.monotonic_ns()) == []
+    assert [described(runner) for runner in runners] == [(0, 1)] * 3
+    assert len(run_collectors(runners, time.monotonic_ns() + int(5e9))) == 3
+    assert [described(runner) for runner in runners] == [(1, 1)] * 3
 
 
 def test_every_file_of_the_folder_is_found():

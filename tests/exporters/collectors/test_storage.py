@@ -15,13 +15,17 @@ from goodput.metrics import Families
 from goodput_exporters.collector import NoData, ParseError, Settings
 from goodput_exporters.collectors.storage import filesystem_probe, lustre, mounts
 from goodput_exporters.collectors.storage.collector import MOUNTS_MAX, Storage
-from goodput_exporters.collectors.storage.filesystem_probe import Answer, Failed, FileSystems
+from goodput_exporters.collectors.storage.filesystem_probe import (
+    FilesystemProbe,
+    FilesystemUsage,
+    ProbeFailure,
+)
 
 PARSERS = {
     mounts.parse_mountinfo: MOUNTINFO,
     mounts.parse_mountstats: MOUNTSTATS,
     lustre.parse_llite: LLITE_OLD + LLITE_NEW,
-    filesystem_probe.parse_answer: "3 0.25 4096 1000 400 50 20 0 50",
+    filesystem_probe.parse_result: "3 0.25 4096 1000 400 50 20 0 50",
 }
 WORDS = """device mounted on with fstype nfs4 bytes: per-op statistics READ: - 0:50 / /a rw \\040 1 -1 x
 samples [bytes] [usecs] read_bytes error""".split()  # noqa: SIM905
@@ -56,7 +60,7 @@ def write(root, files: dict[str, str]) -> None:
 
 def storage_on(tmp_path, told=None, paths=(), **given) -> Storage:
     settings = Settings(directory="", procfs=str(tmp_path / "proc"), sysfs=str(tmp_path / "sys"), paths=paths)
-    return Storage(settings, FileSystems(start=told or Told(), **given))
+    return Storage(settings, FilesystemProbe(start=told or Told(), **given))
 
 
 # -- parsers
@@ -114,8 +118,8 @@ def test_any_text_gives_a_value_or_a_parse_error(parse):
         ),
         (lustre.parse_llite, "nonsense\n"),
         (lustre.parse_llite, "read_bytes x samples [bytes] 1 2 3\n"),
-        (filesystem_probe.parse_answer, "1 x 1 1 1 1 1 1 1"),
-        (filesystem_probe.parse_answer, "1 0.5 1"),
+        (filesystem_probe.parse_result, "1 x 1 1 1 1 1 1 1"),
+        (filesystem_probe.parse_result, "1 0.5 1"),
     ],
 )
 def test_texts_that_are_not_what_they_should_be(parse, text):
@@ -127,35 +131,35 @@ def test_texts_that_are_not_what_they_should_be(parse, text):
 
 
 def test_this_machines_own_file_systems(tmp_path):
-    asked = FileSystems(first_wait_seconds=20.0)
+    asked = FilesystemProbe(first_wait_seconds=20.0)
     missing = str(tmp_path / "missing")
-    found = asked.look([str(tmp_path), missing])
+    found = asked.poll([str(tmp_path), missing])
     here, device = os.statvfs(tmp_path), os.stat(tmp_path).st_dev
     answer = found[str(tmp_path)]
-    assert found[missing] == Failed(2)
+    assert found[missing] == ProbeFailure(2)
     assert (answer.size_bytes, answer.inodes) == (here.f_blocks * here.f_frsize, here.f_files)
     assert answer.available_bytes == pytest.approx(here.f_bavail * here.f_frsize, rel=0.2)
     assert answer.device == f"{os.major(device)}:{os.minor(device)}" and 0 < answer.seconds < 10
     assert asked.problems == []
-    wait_until(lambda: asked.look([missing]) and not asked._workers)  # It was waited for: no zombie.
+    wait_until(lambda: asked.poll([missing]) and not asked._workers)  # It was waited for: no zombie.
 
 
 def test_the_child_imports_nothing_of_ours():
-    with open(filesystem_probe.CHILD) as file:
+    with open(filesystem_probe.WORKER_FILE) as file:
         imported = {line.split()[1].split(".")[0] for line in file if line.startswith(("import ", "from "))}
     assert imported <= set(sys.stdlib_module_names)
 
 
 def test_one_that_hangs_keeps_no_other_waiting(told, clock):
     told.answers["/good"] = "0.5 10 100 50 7 3 0 9"
-    asked = FileSystems(start=told, monotonic=clock, first_wait_seconds=0.1, wait_seconds=0.0)
-    found = wait_until(lambda: asked.look(["/dead", "/good"]))
-    assert found == {"/good": Answer(0.5, 1000, 500, 7, 3, "0:9")}
+    asked = FilesystemProbe(start=told, monotonic=clock, first_wait_seconds=0.1, wait_seconds=0.0)
+    found = wait_until(lambda: asked.poll(["/dead", "/good"]))
+    assert found == {"/good": FilesystemUsage(0.5, 1000, 500, 7, 3, "0:9")}
     clock.seconds = 4.9
-    assert "/dead" not in asked.look(["/dead", "/good"])
+    assert "/dead" not in asked.poll(["/dead", "/good"])
     clock.seconds = 5.0
     begun = time.monotonic()
-    assert asked.look(["/dead", "/good"])["/dead"] == Failed(None)
+    assert asked.poll(["/dead", "/good"])["/dead"] == ProbeFailure(None)
     assert time.monotonic() - begun < 0.4  # One that is overdue is not waited for.
     assert told.asked == [["/dead", "/good"]]
 
@@ -167,13 +171,13 @@ def test_one_that_cannot_be_ended_is_not_asked_again_until_it_has(clock):
         started.append((paths, Unkillable()))
         return started[-1][1]
 
-    asked = FileSystems(start=start, monotonic=clock, first_wait_seconds=0.0, wait_seconds=0.0)
+    asked = FilesystemProbe(start=start, monotonic=clock, first_wait_seconds=0.0, wait_seconds=0.0)
     for clock.seconds in (0.0, 5.0, 10.0, 100.0, 1000.0):
-        found = asked.look(["/dead"])
-    assert found == {"/dead": Failed(None)} and len(started) == 1 and started[0][1].kills >= 1
+        found = asked.poll(["/dead"])
+    assert found == {"/dead": ProbeFailure(None)} and len(started) == 1 and started[0][1].kills >= 1
     started[0][1].end()
     clock.seconds = 1001.0
-    assert asked.look(["/dead"]) == {"/dead": Failed(None)}  # Until it answers.
+    assert asked.poll(["/dead"]) == {"/dead": ProbeFailure(None)}  # Until it answers.
     assert [paths for paths, _ in started] == [["/dead"], ["/dead"]] and asked.problems == []
     started[1][1].end()
     asked.close()
@@ -182,52 +186,52 @@ def test_one_that_cannot_be_ended_is_not_asked_again_until_it_has(clock):
 def test_one_that_cannot_be_ended_costs_later_looks_no_time(told, clock):
     told.answers["/good"] = "0.5 10 100 50 7 3 0 9"
     dead = Unkillable()
-    asked = FileSystems(
+    asked = FilesystemProbe(
         start=lambda paths: dead if paths == ["/dead"] else told(paths),
         monotonic=clock, first_wait_seconds=0.0, wait_seconds=5.0,
     )  # fmt: skip
-    asked.look(["/dead"])
+    asked.poll(["/dead"])
     clock.seconds = 5.0
     begun = time.monotonic()
-    assert asked.look(["/dead"]) == {"/dead": Failed(None)} and time.monotonic() - begun < 4.0
-    wait_until(lambda: "/good" in asked.look(["/dead", "/good"]))
+    assert asked.poll(["/dead"]) == {"/dead": ProbeFailure(None)} and time.monotonic() - begun < 4.0
+    wait_until(lambda: "/good" in asked.poll(["/dead", "/good"]))
     clock.seconds = 15.0
     begun = time.monotonic()
-    assert len(asked.look(["/dead", "/good"])) == 2 and len(told.asked) == 2
+    assert len(asked.poll(["/dead", "/good"])) == 2 and len(told.asked) == 2
     assert time.monotonic() - begun < 4.0
     dead.end()
 
 
 def test_an_answer_that_nobody_waits_for_any_more_is_not_kept(clock):
     late = Unkillable()
-    asked = FileSystems(start=lambda paths: late, monotonic=clock, first_wait_seconds=0.0)
-    assert asked.look(["/data"]) == {}
+    asked = FilesystemProbe(start=lambda paths: late, monotonic=clock, first_wait_seconds=0.0)
+    assert asked.poll(["/data"]) == {}
     os.write(late.other_end, b"0 0.5 10 100 50 7 3 0 9\n")
-    assert asked.look([]) == {} and asked._answers == {}
+    assert asked.poll([]) == {} and asked._results == {}
     late.end()
 
 
 def test_it_comes_back(told, clock):
-    asked = FileSystems(start=told, monotonic=clock, first_wait_seconds=0.0, wait_seconds=0.0)
+    asked = FilesystemProbe(start=told, monotonic=clock, first_wait_seconds=0.0, wait_seconds=0.0)
     for clock.seconds in (0.0, 5.0):
-        found = asked.look(["/data"])
-    assert found == {"/data": Failed(None)}
+        found = asked.poll(["/data"])
+    assert found == {"/data": ProbeFailure(None)}
     told.processes[0].wait()  # Killed.
     told.answers["/data"] = "0.5 10 100 50 7 3 0 9"
     asked._wait = 20.0
     clock.seconds = 10.0
-    assert isinstance(asked.look(["/data"])["/data"], Answer)
+    assert isinstance(asked.poll(["/data"])["/data"], FilesystemUsage)
 
 
 def test_it_is_asked_again_only_after_a_time(told, clock):
     told.answers["/data"] = "0.5 10 100 50 7 3 0 9"
-    asked = FileSystems(
+    asked = FilesystemProbe(
         start=told, monotonic=clock, every_seconds=10.0, first_wait_seconds=20.0, wait_seconds=20.0
     )
     for clock.seconds in (0.0, 1.0, 9.9, 10.0, 11.0):
-        assert asked.look(["/data"])["/data"].inodes == 7
+        assert asked.poll(["/data"])["/data"].inodes == 7
     assert len(told.asked) == 2
-    assert asked.look([]) == {} and asked._asked == {} and asked._answers == {}
+    assert asked.poll([]) == {} and asked._probed_at == {} and asked._results == {}
 
 
 def test_a_process_that_dies_is_a_problem_and_no_verdict_on_the_file_system(clock):
@@ -236,17 +240,17 @@ def test_a_process_that_dies_is_a_problem_and_no_verdict_on_the_file_system(cloc
     def start(paths):
         return subprocess.Popen(["sh", "-c", "echo nonsense; exit 3"], stdout=subprocess.PIPE)
 
-    asked = FileSystems(start=start, monotonic=clock, first_wait_seconds=20.0)
-    assert asked.look(["/data"]) == {}
-    assert "nonsense" in asked.problems[0] and "ended with 3" in asked.problems[1]
+    asked = FilesystemProbe(start=start, monotonic=clock, first_wait_seconds=20.0)
+    assert asked.poll(["/data"]) == {}
+    assert "nonsense" in asked.problems[0] and "status 3" in asked.problems[1]
 
 
 def test_a_process_that_cannot_be_started_is_a_problem():
     def start(paths):
         raise OSError(12, "no memory")
 
-    asked = FileSystems(start=start)
-    assert asked.look(["/data"]) == {} and "no memory" in asked.problems[0]
+    asked = FilesystemProbe(start=start)
+    assert asked.poll(["/data"]) == {} and "no memory" in asked.problems[0]
 
 
 # -- the collector

@@ -12,18 +12,24 @@ from support.node.node_tree import Clock, samples
 from goodput.metrics import Families
 from goodput.wire import schema
 from goodput_exporters.agent import Agent
-from goodput_exporters.events.event_log import HITS_SHOWN, LINES_MAX, SECONDS_PER_LINE, Lines, line_of
+from goodput_exporters.events.event_log import (
+    LINES_MAX,
+    RANKS_SHOWN,
+    SECONDS_PER_LINE,
+    RateLimitedFormatter,
+    format_event,
+)
 from goodput_exporters.events.event_queue import (
+    BATCH_MAX,
     COUNTED_MAX,
+    DEVICES_MAX,
     GPU,
     KINDS,
-    KNOWN_MAX,
     RDMA,
     SAME_MAX,
     SAME_SECONDS,
-    SENT_MAX,
     WAITING_MAX,
-    HealthLog,
+    EventQueue,
 )
 from goodput_exporters.gpu.sample import Event, Gpu, Sample
 from goodput_exporters.push.pusher import ACCEPTED, UNREACHABLE, Pusher
@@ -31,14 +37,14 @@ from goodput_exporters.push.pusher import ACCEPTED, UNREACHABLE, Pusher
 
 @pytest.fixture
 def log(clock):
-    return HealthLog(clock.unix_ns)
+    return EventQueue(clock.unix_ns)
 
 
 def event(kind: str = "xid", device: str = "GPU-1", severity: str = "warning", **given) -> Event:
     return Event(kind, device, 1_700_000_000 * 10**9, severity=severity, **given)
 
 
-def series(log: HealthLog) -> dict:
+def series(log: EventQueue) -> dict:
     families = Families("node")
     log.collect(families)
     return {
@@ -48,7 +54,7 @@ def series(log: HealthLog) -> dict:
     }
 
 
-def totals(log: HealthLog) -> dict:
+def totals(log: EventQueue) -> dict:
     """Of each series (device, kind, severity), zeros too."""
     families = Families("node")
     log.collect(families)
@@ -59,24 +65,24 @@ def totals(log: HealthLog) -> dict:
 def test_what_may_happen_to_a_device_that_is_there_is_counted_from_zero(log):
     """Without a zero before it, the first event is no increase to Prometheus."""
     assert totals(log) == {}
-    log.know("nvml", GPU, ["GPU-1", "GPU-2"])
-    log.know("rdma", RDMA, ["mlx5_0/1"])
+    log.set_devices("nvml", GPU, ["GPU-1", "GPU-2"])
+    log.set_devices("rdma", RDMA, ["mlx5_0/1"])
     found = totals(log)
     assert set(found.values()) == {0} and len(found) == 2 * len(GPU) + len(RDMA)
     assert {("GPU-2", "xid", "critical"), ("mlx5_0/1", "link_down", "critical")} <= found.keys()
     log.add(event(device="GPU-2", severity="critical"), [])
     assert totals(log) == {**found, ("GPU-2", "xid", "critical"): 1}
     # One that is gone has no zeros any more; what happened to it stays counted.
-    log.know("nvml", GPU, ["GPU-1"])
+    log.set_devices("nvml", GPU, ["GPU-1"])
     assert {labels for labels in totals(log) if labels[0] == "GPU-2"} == {("GPU-2", "xid", "critical")}
 
 
 def test_the_agent_knows_its_gpus_links_and_drivers(tree, monkeypatch):
     agent = Agent(str(tree / "pages"), sysfs=str(tree / "sys"), procfs=str(tree / "proc"), drivers=())
     parts = [Gpu("GPU-1"), Gpu("MIG-1", parent="GPU-1")]
-    agent._hear(Sample("nvml", 1, parts))
+    agent._receive(Sample("nvml", 1, parts))
     agent.poll()
-    found = totals(agent.health_log)
+    found = totals(agent.events)
     assert {device for device, kind, _ in found if kind == "xid"} == {"GPU-1"}
     assert ("eth0", "link_down", "warning") in found and ("tcp", "retransmits", "warning") in found
     assert set(found.values()) == {0}
@@ -89,9 +95,9 @@ def test_an_event_is_sent_until_it_is_settled(log):
     assert (sent.name, sent.text, sent.severity) == ("GPU has fallen off the bus", "seen", "warning")
     assert log.pending() == [sent]
     log.add(event(code=13), [])
-    log.settled([sent])
+    log.acknowledge([sent])
     assert [one.code for one in log.pending()] == [13]
-    log.settled([sent])
+    log.acknowledge([sent])
     assert series(log) == {
         ("total", "GPU-1", "xid", "warning"): 2, ("dropped_total",): 0, ("waiting",): 1,
     }  # fmt: skip
@@ -112,13 +118,13 @@ def test_beyond_the_bound_the_oldest_of_the_least_severe_goes_and_is_counted(log
     log.add(event("late", severity="info"), [])  # It is itself the least of all.
     assert {one.severity for one in log._waiting} == {"critical"}
     assert series(log)["dropped_total",] == 4 and series(log)["waiting",] == WAITING_MAX
-    assert [one.code for one in log.pending()] == list(range(SENT_MAX))
+    assert [one.code for one in log.pending()] == list(range(BATCH_MAX))
 
 
 def test_numbers_only_grow_over_restarts_and_clocks_that_stand_or_go_back(clock):
     numbers = []
     for _ in range(3):
-        log = HealthLog(clock.unix_ns)
+        log = EventQueue(clock.unix_ns)
         for at in range(200):
             clock.seconds += (0, 1e-3, -1e-4)[at % 3]
             log.add(event(code=at), [])
@@ -151,31 +157,29 @@ def test_what_is_remembered_and_counted_is_bounded(log):
         log.add(event(f"kind{number}", device=f"GPU-{number}"), [], "nvml")
     log.add(event("xid", device="GPU-new", severity="critical"), [])
     found = totals(log)
-    assert len(log._told) == SAME_MAX
+    assert len(log._last) == SAME_MAX
     assert len(found) == COUNTED_MAX + 2 and found["other", "other", "warning"] == 2 * SAME_MAX - COUNTED_MAX
     # A kind that is ours keeps its name.
     assert found["other", "xid", "critical"] == 1 and "xid" in KINDS
-    log.know("nvml", GPU, [f"new-{number}" for number in range(2 * KNOWN_MAX)])
-    assert len(totals(log)) == COUNTED_MAX + 2 + KNOWN_MAX * len(GPU)
+    log.set_devices("nvml", GPU, [f"new-{number}" for number in range(2 * DEVICES_MAX)])
+    assert len(totals(log)) == COUNTED_MAX + 2 + DEVICES_MAX * len(GPU)
 
 
 def test_texts_are_cut_before_they_are_remembered(log):
     for number in range(50):
         log.add(Event("x" * 10**5, f"{number} " + "y" * 10**5, 5), [])
-    assert max(len(text) for what in log._told for text in what[:2]) <= 255 and len(log._told) == 50
+    assert max(len(text) for what in log._last for text in what[:2]) <= 255 and len(log._last) == 50
 
 
 def test_where_nobody_is_to_be_sent_to_events_are_only_counted(clock):
-    log = HealthLog(clock.unix_ns, kept=False)
+    log = EventQueue(clock.unix_ns, is_sent=False)
     for number in range(2 * WAITING_MAX):
         log.add(event(code=number), [])
     found = series(log)
     assert found == {
         ("total", "GPU-1", "xid", "warning"): 2 * WAITING_MAX, ("dropped_total",): 0, ("waiting",): 0
     }  # fmt: skip
-    assert (
-        not Agent("/nowhere").health_log._kept and Agent("/nowhere", aggregator="http://x").health_log._kept
-    )
+    assert not Agent("/nowhere").events._is_sent and Agent("/nowhere", aggregator="http://x").events._is_sent
 
 
 TEXTS = st.text(st.characters(codec=None), max_size=300)
@@ -189,7 +193,7 @@ NUMBERS = st.integers(-(1 << 63), 1 << 64)
 def test_whatever_a_driver_says_the_aggregator_can_take(
     kind, device, at, code, name, severity, text, hits, more
 ):
-    log = HealthLog(Clock().unix_ns)
+    log = EventQueue(Clock().unix_ns)
     log.add(Event(kind, device, at, code, name, severity, text), hits + [("r", rank) for rank in range(more)])
     (sent,) = log.pending()
     assert schema.is_health(sent), sent
@@ -209,13 +213,13 @@ def test_events_go_with_a_push_until_one_is_answered(log, aggregator):
     refuse = [True]
     aggregator.answer = lambda *_: (503, b"") if refuse[0] else None
     pusher = Pusher(aggregator.url, "n0", health=log)
-    for number in range(SENT_MAX + 10):
+    for number in range(BATCH_MAX + 10):
         log.add(event(code=number), [("r1", 0)])
     assert [pusher.push(), pusher.push()] == [UNREACHABLE, UNREACHABLE] and len(aggregator.requests) == 2
     refuse[0] = False
     outcomes = [pusher.push(), pusher.push()]
     told = [one.code for report in aggregator.reports for one in report.health]
-    assert outcomes == [ACCEPTED, ACCEPTED] and told == list(range(SENT_MAX + 10))
+    assert outcomes == [ACCEPTED, ACCEPTED] and told == list(range(BATCH_MAX + 10))
     assert log.pending() == [] and len(aggregator.requests) == 4
     pusher.push()  # Nothing to send, so nothing is sent.
     assert len(aggregator.requests) == 4
@@ -240,10 +244,10 @@ def test_a_link_that_goes_down_hits_the_living_ranks_of_the_node(tree, clock, ag
 
 def test_a_join_that_fails_costs_no_event(tree, clock, monkeypatch):
     agent = Agent(str(tree / "pages"), aggregator="http://127.0.0.1:1", sysfs=str(tree / "sys"))
-    monkeypatch.setattr(agent.phases, "hear", lambda sample: 1 / 0)
+    monkeypatch.setattr(agent.phases, "add_sample", lambda sample: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        agent._hear(Sample("nvml", 1, [], events=[event(code=79)]))
-    assert [one.code for one in agent.health_log.pending()] == [79]
+        agent._receive(Sample("nvml", 1, [], events=[event(code=79)]))
+    assert [one.code for one in agent.events.pending()] == [79]
 
 
 # -- the agent's own log
@@ -259,48 +263,46 @@ def test_each_event_is_a_line_that_says_when_what_where_whom_and_what_it_means(l
     log.add(event("throttle", "GPU-1", name="hw_thermal", text="clocks held down: hw_thermal"), [("r\n2", 0)])
     assert caplog.messages == [
         "2023-11-14T22:13:20Z critical: xid 79 on GPU-5d: GPU fell off the bus; 3 times; reboot the node; "
-        "hit r1 ranks 3, 4",
-        "2023-11-14T22:13:20Z critical: link_down on mlx5_0/1: the link is down; no traffic over this link; hit no rank",
-        "2023-11-14T22:13:20Z warning: throttle on GPU-1: clocks held down: hw_thermal; the hardware holds the GPU's "
-        "clocks down; look at cooling and power; hit r?2 rank 0",
+        "affects r1 ranks 3, 4",
+        "2023-11-14T22:13:20Z critical: link_down on mlx5_0/1: the link is down; no traffic over this link; affects no rank",
+        "2023-11-14T22:13:20Z warning: throttle on GPU-1: clocks held down: hw_thermal; the hardware slows the GPU's "
+        "clocks down; check cooling and power; affects r?2 rank 0",
     ]
 
 
 def test_every_kind_of_event_and_every_action_has_a_meaning():
-    from goodput_exporters.events.event_log import DO, meaning
+    from goodput_exporters.events.event_log import REMEDIES, meaning
     from goodput_exporters.gpu.nvidia.xid import ACTIONS
 
-    assert set(DO) == set(ACTIONS)
+    assert set(REMEDIES) == set(ACTIONS)
     assert all(meaning(event(kind, severity="critical")) for kind in KINDS - {"xid"})
     assert meaning(event("ecc", severity="info")) != meaning(event("ecc", severity="critical"))
-    assert meaning(event("new")) == "" and "new on GPU-1: hit no rank" in line_of(event("new"), [])
+    assert meaning(event("new")) == "" and "new on GPU-1: affects no rank" in format_event(event("new"), [])
 
 
 def test_lines_are_bounded_and_say_what_was_left_out_and_critical_ones_have_room(clock):
-    lines = Lines(clock.monotonic_ns)
-    told = [lines.line(event(code=code), []) for code in range(3 * LINES_MAX)]
+    lines = RateLimitedFormatter(clock.monotonic_ns)
+    told = [lines.format(event(code=code), []) for code in range(3 * LINES_MAX)]
     assert sum(line is not None for line in told) == LINES_MAX / 2
-    told = [lines.line(event("lost", severity="critical"), []) for _ in range(LINES_MAX)]
+    told = [lines.format(event("lost", severity="critical"), []) for _ in range(LINES_MAX)]
     written = [line for line in told if line is not None]
-    assert len(written) == LINES_MAX / 2 and written[0].endswith(
-        "(50 events before it were not written here)"
-    )
-    assert "not written" not in written[1]
+    assert len(written) == LINES_MAX / 2 and written[0].endswith("(50 earlier events omitted from this log)")
+    assert "omitted" not in written[1]
     clock.seconds += SECONDS_PER_LINE - 0.1
-    assert lines.line(event("lost", severity="critical"), []) is None
+    assert lines.format(event("lost", severity="critical"), []) is None
     clock.seconds += 0.2
-    assert lines.line(event("lost", severity="critical"), []).endswith(
-        "(11 events before it were not written here)"
+    assert lines.format(event("lost", severity="critical"), []).endswith(
+        "(11 earlier events omitted from this log)"
     )
     clock.seconds += 1e6
-    assert sum(lines.line(event(severity="critical"), []) is not None for _ in range(99)) == LINES_MAX
+    assert sum(lines.format(event(severity="critical"), []) is not None for _ in range(99)) == LINES_MAX
 
 
 def test_a_line_names_a_few_ranks_and_says_how_many_more():
-    hits = [("b", 1), *(("a", rank) for rank in range(HITS_SHOWN + 3))]
-    line = line_of(event(), hits)
-    assert line.endswith("hit a ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more")
-    assert len(line_of(event(text="x" * 10**6), hits)) < 1000
+    hits = [("b", 1), *(("a", rank) for rank in range(RANKS_SHOWN + 3))]
+    line = format_event(event(), hits)
+    assert line.endswith("affects a ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more")
+    assert len(format_event(event(text="x" * 10**6), hits)) < 1000
 
 
 def test_a_log_that_nobody_reads_holds_up_no_scrape(log):

@@ -1,4 +1,4 @@
-"""Links that go down, come back, flap, vanish and send again, on a tree of sysfs that changes between looks."""
+"""LinkMonitor that go down, come back, flap, vanish and send again, on a tree of sysfs that changes between looks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,17 @@ import pytest
 from support.node import network_tree
 from support.node.network_tree import counters, port
 
-from goodput_exporters.events import link_monitor as links_file
-from goodput_exporters.events.link_monitor import GONE_MAX, LINKS_MAX, RDMA_PER_SECOND, TCP_PER_SECOND, Links
+from goodput_exporters.events import link_monitor
+from goodput_exporters.events.link_monitor import (
+    GONE_MAX,
+    LINKS_MAX,
+    RDMA_PER_SECOND,
+    TCP_PER_SECOND,
+    LinkMonitor,
+)
+from goodput_exporters.system import files
 
-WINDOW_SECONDS = links_file.WINDOW_NS / 1e9
+WINDOW_SECONDS = link_monitor.WINDOW_NS / 1e9
 AGAIN = "hw_counters/local_ack_timeout_err"
 
 
@@ -22,7 +29,7 @@ class Net:
 
     def __init__(self, tree: Path, settings, clock):
         self.tree, self.clock = tree, clock
-        self.links = Links(replace(settings, monotonic_ns=clock.monotonic_ns))
+        self.links = LinkMonitor(replace(settings, monotonic_ns=clock.monotonic_ns))
 
     def interface(self, name: str, **files: object) -> None:
         for file, text in files.items():
@@ -41,9 +48,9 @@ class Net:
     def tcp(self, again: int, sent: int) -> None:
         self.write("proc/net/snmp", f"Tcp: OutSegs RetransSegs\nTcp: {sent} {again}")
 
-    def look(self, after_seconds: float = 2.0) -> list[tuple[str, str, str]]:
+    def poll(self, after_seconds: float = 2.0) -> list[tuple[str, str, str]]:
         self.clock.seconds += after_seconds
-        return [(event.kind, event.device, event.severity) for event in self.links.look()]
+        return [(event.kind, event.device, event.severity) for event in self.links.poll()]
 
 
 @pytest.fixture
@@ -53,62 +60,62 @@ def net(tree, settings, clock):
         tree, counters("mlx5_0", ["local_ack_timeout_err", "packet_seq_err"], 0, "hw_counters")
     )
     found = Net(tree, settings, clock)
-    assert found.look() == []
+    assert found.poll() == []
     return found
 
 
 def test_a_link_goes_down_once_and_comes_back_once(net):
     net.interface("eth0", carrier=0, carrier_changes=4)
-    assert net.look() == [("link_down", "eth0", "warning")]
-    assert net.look() == []
+    assert net.poll() == [("link_down", "eth0", "warning")]
+    assert net.poll() == []
     net.interface("eth0", carrier=1, carrier_changes=5)
-    assert net.look() == [("link_up", "eth0", "info")]
-    assert net.look() == []
+    assert net.poll() == [("link_up", "eth0", "info")]
+    assert net.poll() == []
     net.rdma("mlx5_0/1", state="1: DOWN", counters__link_downed=1)
-    (event,) = net.links.look()
+    (event,) = net.links.poll()
     assert (event.kind, event.device, event.severity) == ("link_down", "mlx5_0/1", "critical")
     assert event.time_ns == net.clock.unix_ns() and event.text
     net.rdma("mlx5_0/1", state="2: INIT")
-    assert net.look() == []
+    assert net.poll() == []
     net.rdma("mlx5_0/1", state="4: ACTIVE")
-    assert net.look() == [("link_up", "mlx5_0/1", "info")]
+    assert net.poll() == [("link_up", "mlx5_0/1", "info")]
 
 
 def test_what_was_never_up_is_not_down_and_comes_up_without_a_word(net):
     """eth1 of the fixture has no carrier; docker0 has no device behind it."""
     net.interface("docker0", carrier=0, carrier_changes=9)
-    assert net.look() == []
+    assert net.poll() == []
     net.interface("eth1", carrier=1, carrier_changes=1)
-    assert net.look() == []
+    assert net.poll() == []
     net.interface("eth1", carrier=0, carrier_changes=2)
-    assert net.look() == [("link_down", "eth1", "warning")]
+    assert net.poll() == [("link_down", "eth1", "warning")]
 
 
 def test_a_link_that_went_and_came_between_two_looks_has_flapped(net):
     net.interface("eth0", carrier_changes=5)
-    assert net.look() == [("link_flap", "eth0", "warning")]
+    assert net.poll() == [("link_flap", "eth0", "warning")]
     net.rdma("mlx5_0/1", counters__link_downed=1)
-    assert net.look() == [("link_flap", "mlx5_0/1", "critical")]
-    assert net.look() == []
+    assert net.poll() == [("link_flap", "mlx5_0/1", "critical")]
+    assert net.poll() == []
     # A counter that begins anew, or was not there for a while, has not grown.
     net.interface("eth0", carrier_changes=0)
-    assert net.look() == []
+    assert net.poll() == []
     (net.tree / "sys/class/net/eth0/carrier_changes").unlink()
-    assert net.look() == []
+    assert net.poll() == []
     net.interface("eth0", carrier_changes=0)
-    assert net.look() == []
+    assert net.poll() == []
     net.interface("eth0", carrier_changes=2)
-    assert net.look() == [("link_flap", "eth0", "warning")]
+    assert net.poll() == [("link_flap", "eth0", "warning")]
 
 
 def test_an_interface_that_was_closed_shows_no_carrier_and_is_down(net):
     """The kernel answers EINVAL to a read of `carrier` then; here the file is gone, which reads the same."""
     net.interface("eth0", operstate="down")
-    assert net.look() == []  # its carrier says otherwise
+    assert net.poll() == []  # its carrier says otherwise
     (net.tree / "sys/class/net/eth0/carrier").unlink()
-    assert net.look() == [("link_down", "eth0", "warning")]
+    assert net.poll() == [("link_down", "eth0", "warning")]
     net.interface("eth0", operstate="up", carrier=1, carrier_changes=5)
-    assert net.look() == [("link_up", "eth0", "info")]
+    assert net.poll() == [("link_up", "eth0", "info")]
 
 
 def test_unreadable_and_malformed_files_say_nothing(net, monkeypatch):
@@ -121,40 +128,40 @@ def test_unreadable_and_malformed_files_say_nothing(net, monkeypatch):
             hw_counters__local_ack_timeout_err=text,
         )
         net.write("proc/net/snmp", text)
-        assert net.look(WINDOW_SECONDS) == [], text
+        assert net.poll(WINDOW_SECONDS) == [], text
     (net.tree / "sys/class/net/eth0/carrier").unlink()
     (net.tree / "sys/class/net/eth0/carrier").mkdir()
-    assert net.look() == []
+    assert net.poll() == []
 
-    def refused(path):
-        raise links_file.CollectorError(f"{path}: Input/output error")
+    def refused(path, *_):
+        raise link_monitor.CollectorError(f"{path}: Input/output error")
 
     with (
         monkeypatch.context() as broken
     ):  # A folder that cannot be listed does not say that all in it is gone.
-        broken.setattr(links_file, "listing", refused)
-        assert net.look() == []
+        broken.setattr(link_monitor, "list_names", refused)
+        assert net.poll() == []
     with monkeypatch.context() as broken:
-        broken.setattr(links_file, "read_text", refused)
-        assert net.look() == []
+        broken.setattr(files, "read_text", refused)
+        assert net.poll() == []
     (net.tree / "sys/class/net/eth0/carrier").rmdir()
     net.interface("eth0", carrier=0)
     net.rdma("mlx5_0/1", state="1: DOWN")
-    assert [kind for kind, _, _ in net.look()] == ["link_down", "link_down"]
+    assert [kind for kind, _, _ in net.poll()] == ["link_down", "link_down"]
 
 
 def test_a_device_that_is_gone_is_down_and_back_when_it_is_up_again(net):
     shutil.move(net.tree / "sys/class/net/eth0", net.tree / "eth0")
     shutil.move(net.tree / network_tree.ROOT, net.tree / "infiniband")
-    assert net.look() == [("link_down", "eth0", "warning"), ("link_down", "mlx5_0/1", "critical")]
+    assert net.poll() == [("link_down", "eth0", "warning"), ("link_down", "mlx5_0/1", "critical")]
     shutil.rmtree(net.tree / "sys/class/net/eth1")  # was never up
-    assert net.look() == []
+    assert net.poll() == []
     shutil.move(net.tree / "eth0", net.tree / "sys/class/net/eth0")
     shutil.move(net.tree / "infiniband", net.tree / network_tree.ROOT)
     net.rdma("mlx5_0/1", state="1: DOWN")
-    assert net.look() == [("link_up", "eth0", "info")]
+    assert net.poll() == [("link_up", "eth0", "info")]
     net.rdma("mlx5_0/1", state="4: ACTIVE")
-    assert net.look() == [("link_up", "mlx5_0/1", "info")]
+    assert net.poll() == [("link_up", "mlx5_0/1", "info")]
 
 
 def test_a_storm_is_told_at_its_onset_and_again_only_after_quiet(net):
@@ -162,7 +169,7 @@ def test_a_storm_is_told_at_its_onset_and_again_only_after_quiet(net):
     for a_second in (0, RDMA_PER_SECOND + 1, 5000, 5000, RDMA_PER_SECOND, 0, RDMA_PER_SECOND + 1):
         count += int(a_second * WINDOW_SECONDS)
         net.rdma("mlx5_0/1", **{AGAIN.replace("/", "__"): count})
-        told.append(net.look(WINDOW_SECONDS))
+        told.append(net.poll(WINDOW_SECONDS))
     storm = [("retransmits", "mlx5_0/1", "warning")]
     assert told == [[], storm, [], [], [], [], storm]
 
@@ -170,47 +177,47 @@ def test_a_storm_is_told_at_its_onset_and_again_only_after_quiet(net):
 def test_a_storm_is_what_all_counters_of_a_port_grow_by(net):
     share = int(0.6 * RDMA_PER_SECOND * WINDOW_SECONDS)
     net.rdma("mlx5_0/1", hw_counters__local_ack_timeout_err=share, hw_counters__packet_seq_err=1)
-    assert net.look(WINDOW_SECONDS) == []
+    assert net.poll(WINDOW_SECONDS) == []
     net.rdma("mlx5_0/1", hw_counters__local_ack_timeout_err=2 * share, hw_counters__packet_seq_err=share)
-    assert net.look(WINDOW_SECONDS) == [("retransmits", "mlx5_0/1", "warning")]
+    assert net.poll(WINDOW_SECONDS) == [("retransmits", "mlx5_0/1", "warning")]
 
 
 def test_counters_that_begin_anew_or_come_back_are_no_storm_and_hide_none(net):
     first, second = "hw_counters__local_ack_timeout_err", "hw_counters__packet_seq_err"
     net.rdma("mlx5_0/1", **{first: 10**9, second: 10**9})
-    assert net.look(WINDOW_SECONDS)  # a storm indeed
-    assert net.look(WINDOW_SECONDS) == []
+    assert net.poll(WINDOW_SECONDS)  # a storm indeed
+    assert net.poll(WINDOW_SECONDS) == []
     folder = net.tree / network_tree.ROOT / "mlx5_0/ports/1/hw_counters"
     shutil.move(folder, net.tree / "aside")
-    assert net.look(WINDOW_SECONDS) == []
+    assert net.poll(WINDOW_SECONDS) == []
     shutil.move(net.tree / "aside", folder)
-    assert net.look(WINDOW_SECONDS) == []
+    assert net.poll(WINDOW_SECONDS) == []
     net.rdma("mlx5_0/1", **{first: 3, second: 10**9 + int(2 * RDMA_PER_SECOND * WINDOW_SECONDS)})
-    assert net.look(WINDOW_SECONDS) == [("retransmits", "mlx5_0/1", "warning")]
+    assert net.poll(WINDOW_SECONDS) == [("retransmits", "mlx5_0/1", "warning")]
 
 
 def test_tcp_storms_are_a_share_of_what_was_sent(net):
     window, many = WINDOW_SECONDS, int(2 * TCP_PER_SECOND * WINDOW_SECONDS)
     net.tcp(0, 0)
-    net.look(window)
+    net.poll(window)
     for again, sent, storm in (
         (many, 200 * many, []),
         (many, 10 * many, [("retransmits", "tcp", "warning")]),
     ):
         net.tcp(again, sent)
-        assert net.look(window) == storm
+        assert net.poll(window) == storm
         net.tcp(0, 0)  # The host's counters began anew.
-        assert net.look(window) == []
+        assert net.poll(window) == []
     few = int(0.5 * TCP_PER_SECOND * window)
     net.tcp(few, few)
-    assert net.look(window) == []
+    assert net.poll(window) == []
 
 
 def test_looks_within_a_window_tell_the_storm_at_its_end(net):
     told = []
     for look in range(1, 11):
         net.rdma("mlx5_0/1", hw_counters__local_ack_timeout_err=look * 2 * 5 * RDMA_PER_SECOND)
-        told += [(look, *event) for event in net.look(2.0)]
+        told += [(look, *event) for event in net.poll(2.0)]
     assert told == [(5, "retransmits", "mlx5_0/1", "warning")]
 
 
@@ -218,7 +225,7 @@ def test_interfaces_without_a_device_take_no_place_of_those_that_have_one(net):
     for number in range(LINKS_MAX + 1):
         net.interface(f"cali{number}", carrier=1)
     net.interface("eth0", carrier=0)
-    assert net.look() == [("link_down", "eth0", "warning")]
+    assert net.poll() == [("link_down", "eth0", "warning")]
 
 
 def test_names_that_come_and_go_are_forgotten(net):
@@ -226,9 +233,15 @@ def test_names_that_come_and_go_are_forgotten(net):
         name = f"vf{number}"
         net.interface(name, carrier=1, carrier_changes=1, device="x")
         network_tree.write(net.tree, {**port(name), **counters(name, ["packet_seq_err"], 0, "hw_counters")})
-        assert net.look() == []
+        assert net.poll() == []
         shutil.rmtree(net.tree / "sys/class/net" / name)
         shutil.rmtree(net.tree / network_tree.ROOT / name)
-        assert {kind for kind, _, _ in net.look()} == {"link_down"}
-    held = [net.links._up, net.links._changes, net.links._counted, net.links._stormy, net.links._gone]
+        assert {kind for kind, _, _ in net.poll()} == {"link_down"}
+    held = [
+        net.links._up,
+        net.links._changes,
+        net.links._retransmits,
+        net.links._retransmitting,
+        net.links._gone,
+    ]
     assert max(map(len, held)) <= GONE_MAX + 8

@@ -15,6 +15,7 @@ from goodput_exporters.gpu.dcgm_endpoint import driver as endpoint_module
 from goodput_exporters.gpu.dcgm_endpoint.driver import DcgmEndpoint, PageParser, fetch
 from goodput_exporters.gpu.drivers import Options
 from goodput_exporters.gpu.nvidia import dcgm_fields as fields
+from goodput_exporters.gpu.nvidia import status_codes
 
 A, B = "GPU-aaaaaaaa-0000-1111-2222-333333333333", "GPU-bbbbbbbb-0000-1111-2222-333333333333"
 
@@ -181,7 +182,7 @@ def test_the_new_names_and_labels():
     assert problems == []
     assert (found.uuid, found.model, found.pci) == (A, "NVIDIA H100 80GB HBM3", "0000:1b:00.0")
     assert found.driver_version == "580.105.08"
-    throttled = {f"throttled/{name}": float(bit == 4) for bit, name in fields.EVENT_REASON_BITS.items()}
+    throttled = {f"throttled/{name}": float(bit == 4) for bit, name in status_codes.THROTTLE_REASONS.items()}
     assert found.readings == {**NEW_A, **throttled}
 
 
@@ -240,16 +241,16 @@ LINE = f'DCGM_FI_DEV_GPU_TEMP{{UUID="{A}"}} 54\n'
     [
         (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}"}} NaN', "nan"),
         (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}"}} +Inf', "inf"),
-        (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}"}} 1_0', "no number"),
-        (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}"}} many', "no number"),
-        (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}"}} ²', "no number"),
+        (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}"}} 1_0', "not a number"),
+        (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}"}} many', "not a number"),
+        (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}"}} ²', "not a number"),
         (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}"}}', "no value"),
         (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}"}} 1 2 3', "no value, or more"),
         (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}"', "no labels"),
         (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}}} 1', "malformed"),
         (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}",UUID="{B}"}} 1', "malformed"),
-        ('DCGM_FI_DEV_SM_CLOCK{gpu="0"} 1', "which GPU"),
-        ("DCGM_FI_DEV_SM_CLOCK{} 1", "which GPU"),
+        ('DCGM_FI_DEV_SM_CLOCK{gpu="0"} 1', "GPU's UUID"),
+        ("DCGM_FI_DEV_SM_CLOCK{} 1", "GPU's UUID"),
         ("DCGM_FI_DEV_SM_CLOCK 1", "no labels"),
         (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}", ="x"}} 1', "malformed: IndexError"),
         (f'DCGM_FI_DEV_GPU_TEMP{{UUID="{A}",pod="x"}} 55', "second value"),
@@ -420,7 +421,7 @@ def test_bytes_that_are_no_text(driver, exporter):
 def test_a_page_without_gpus_is_a_problem(driver, exporter):
     exporter.page = "up 1\n"
     sample = read(driver)
-    assert sample.gpus == [] and "no value of a GPU" in sample.problems[0]
+    assert sample.gpus == [] and "no GPU values" in sample.problems[0]
 
 
 @pytest.mark.parametrize(

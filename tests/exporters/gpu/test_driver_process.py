@@ -14,7 +14,7 @@ from support.paths import TESTS
 from support.servers.servers import wait_until
 
 from goodput_exporters.gpu import sample as gpu_sample
-from goodput_exporters.gpu.supervisor import Child, Limits
+from goodput_exporters.gpu.supervisor import DriverSupervisor, Limits
 from goodput_exporters.gpu.worker import HEADER, MAGIC, OPENED, SAMPLE
 
 QUICK = Limits(
@@ -31,7 +31,7 @@ def fakes(monkeypatch):
 def running(name: str, **arguments):
     if "command" not in arguments:
         arguments["module"] = f"support.node.fake_drivers:{name}"
-    child = Child("fake", **{"interval_seconds": 0.1, "limits": QUICK, **arguments})
+    child = DriverSupervisor("fake", **{"interval_seconds": 0.1, "limits": QUICK, **arguments})
     child.start()
     try:
         yield child
@@ -40,17 +40,17 @@ def running(name: str, **arguments):
         assert not child._thread.is_alive()
 
 
-def pid_of(child: Child) -> int | None:
+def pid_of(child: DriverSupervisor) -> int | None:
     process = child._process
     return process.pid if process else None
 
 
-def wait_for(child: Child, look, what: str, seconds: float = 20.0):
+def wait_for(child: DriverSupervisor, look, what: str, seconds: float = 20.0):
     def seen():
-        report = child.report()
+        report = child.status()
         return report if look(report) else None
 
-    return wait_until(seen, seconds, f"{what}; it said: {child.report().problem}", every_seconds=0.02)
+    return wait_until(seen, seconds, f"{what}; it said: {child.status().problem}", every_seconds=0.02)
 
 
 def is_running(pid: int) -> bool:
@@ -66,7 +66,7 @@ def is_running(pid: int) -> bool:
 
 def test_a_driver_gives_full_and_fast_samples_and_its_own_cost():
     heard = []
-    with running("Normal", listener=heard.append) as child:
+    with running("Normal", on_sample=heard.append) as child:
         report = wait_for(child, lambda report: report.counts["samples"] >= 8, "eight samples")
     assert report.up and report.settled and not report.absent
     assert report.full.sample.full and not report.fast.sample.full
@@ -83,7 +83,7 @@ def test_a_driver_gives_full_and_fast_samples_and_its_own_cost():
 def test_ten_samples_a_second_are_in_step_with_the_clock():
     """Between two counts that lie a second apart there are ten samples, those it was late for counted in."""
     times = []
-    with running("Normal", listener=lambda sample: times.append(sample.monotonic_ns)) as child:
+    with running("Normal", on_sample=lambda sample: times.append(sample.monotonic_ns)) as child:
         report = wait_for(child, lambda report: report.counts["samples"] >= 25, "25 samples")
     elapsed = (times[24] - times[0]) / 1e9
     assert 2.3 < elapsed < 2.5 + 0.1 * (report.counts["dropped"] + 2)
@@ -148,7 +148,9 @@ def test_a_driver_that_crashes_is_replaced_and_its_last_words_are_kept(caplog):
 def test_waits_between_replacements_double(monkeypatch):
     limits = Limits(backoff_seconds=0.1, backoff_seconds_max=0.4)
     waits = []
-    monkeypatch.setattr(Child, "_sleep", lambda self, seconds: waits.append(seconds) or time.sleep(0.001))
+    monkeypatch.setattr(
+        DriverSupervisor, "_sleep", lambda self, seconds: waits.append(seconds) or time.sleep(0.001)
+    )
     with running("", command=["false"], limits=limits) as child:
         wait_for(child, lambda report: report.restarts["died"] >= 6, "six replacements")
     assert waits[:5] == [0.1, 0.2, 0.4, 0.4, 0.4]
@@ -179,15 +181,15 @@ def test_a_driver_with_nothing_to_drive_is_absent_and_asked_again(tmp_path, monk
     with running("AbsentAtFirst", limits=limits) as child:
         report = wait_for(child, lambda report: report.absent, "its absence")
         assert report.settled and not report.up and sum(report.restarts.values()) == 0
-        assert report.problem == "nothing to drive: not yet"
+        assert report.problem == "nothing to sample: not yet"
         (tmp_path / "there").touch()
         wait_for(child, lambda report: report.up and not report.absent, "the driver")
 
 
 def test_a_driver_that_is_absent_is_asked_at_once_when_its_cue_changes(tmp_path, monkeypatch):
     monkeypatch.setenv("GOODPUT_FAKE", str(tmp_path / "there"))
-    monkeypatch.setattr("goodput_exporters.gpu.supervisor.CUE_SECONDS", 0.05)
-    with running("AbsentAtFirst", cue=lambda: (tmp_path / "there").exists()) as child:
+    monkeypatch.setattr("goodput_exporters.gpu.supervisor.TRIGGER_SECONDS", 0.05)
+    with running("AbsentAtFirst", trigger=lambda: (tmp_path / "there").exists()) as child:
         wait_for(child, lambda report: report.absent, "its absence")
         (tmp_path / "there").touch()
         wait_for(child, lambda report: report.up, "the driver, long before a minute is over")
@@ -286,7 +288,7 @@ def test_a_listener_that_raises_is_counted_and_heard_no_less():
         calls.append(sample)
         raise ValueError("a listener's mistake")
 
-    with running("Normal", listener=listen) as child:
+    with running("Normal", on_sample=listen) as child:
         report = wait_for(child, lambda report: report.counts["problems"] >= 3, "three problems")
     assert len(calls) >= 3 and report.up and "a listener's mistake" in report.problem
 
@@ -328,10 +330,10 @@ def test_a_process_that_does_not_mind_the_end_of_its_input_is_killed():
 
 PARENT = """
 import sys, time
-from goodput_exporters.gpu.supervisor import Child
-child = Child("fake", interval_seconds=0.1, module="support.node.fake_drivers:" + sys.argv[1])
+from goodput_exporters.gpu.supervisor import DriverSupervisor
+child = DriverSupervisor("fake", interval_seconds=0.1, module="support.node.fake_drivers:" + sys.argv[1])
 child.start()
-while child.report().counts["samples"] < 3:
+while child.status().counts["samples"] < 3:
     time.sleep(0.02)
 print(child._process.pid, flush=True)
 time.sleep(60)
@@ -375,19 +377,19 @@ def test_processes_that_cannot_be_killed_are_left_and_bounded():
     limits = Limits(stuck_seconds_min=0.3, open_seconds=0.3, backoff_seconds=0.01, kill_seconds=0.05)
     with running("", command=["sleep", "60"], limits=limits, kill=killed.append) as child:
         wait_for(child, lambda report: report.unkillable == 2, "two that do not end")
-        assert child.report().restarts["stuck"] == 2
+        assert child.status().restarts["stuck"] == 2
         start = time.monotonic()
-        child.report()
+        child.status()
         assert time.monotonic() - start < 0.1
         time.sleep(0.5)
-        assert len(killed) == 2 and child.report().restarts["stuck"] == 2, "no third one is started"
+        assert len(killed) == 2 and child.status().restarts["stuck"] == 2, "no third one is started"
         os.kill(killed[0].pid, signal.SIGKILL)
         wait_for(child, lambda report: len(killed) == 3, "another, once one has ended")
         start = time.monotonic()
         child.stop()
         assert time.monotonic() - start < 1.0
     for process in killed:
-        process.send(signal.SIGKILL)
+        process.send_signal(signal.SIGKILL)
         assert process.is_over(5.0)
 
 

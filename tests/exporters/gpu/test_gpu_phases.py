@@ -24,7 +24,7 @@ PHASES = ("loader", "h2d", "forward", "backward", "optimizer", "communication")
 @pytest.fixture
 def phases(settings, ranks):
     found = GpuPhases(settings)
-    found.follow(ranks)
+    found.ranks = ranks.now
     return found
 
 
@@ -40,7 +40,7 @@ def tell(phases, clock, driver: str = "nvml", lost: bool = False, **gpus: dict) 
         )
         for name, given in gpus.items()
     ]
-    phases.hear(Sample(driver, clock.monotonic_ns(), records))
+    phases.add_sample(Sample(driver, clock.monotonic_ns(), records))
 
 
 def series(phases) -> dict:
@@ -123,7 +123,7 @@ def test_hand_worked_a_minute_in_one_phase(tree, clock, ranks, phases):
         ("phase_energy_joules_total", "GPU-1", "forward"): 24_000.0,
         ("phase_mixed_seconds_total", "GPU-1"): 0.0,
     })  # fmt: skip
-    (report,) = map(phases.told, ranks.look())
+    (report,) = map(phases.with_gpu_totals, ranks.look())
     # The last second waits until it is known that it was no hang.
     assert report.live.hardware == {
         "compute_ns": 59 * SECOND, "idle_ns": 59 * SECOND * 7 // 10, "energy_mj": 24_800_000, **SINCE,
@@ -170,7 +170,7 @@ def test_each_process_of_a_rank_is_told_its_own(tree, clock, ranks, phases):
     ranks.look()
     tell(phases, clock, GPU_1={"engine": 0.25, "power": 100.0})
     step(first, 4)
-    (before,) = map(phases.told, ranks.look())
+    (before,) = map(phases.with_gpu_totals, ranks.look())
     (tree / "proc" / str(PID) / "stat").unlink()
     again = PID + 1
     text = f"{again} (train) S " + "0 " * 18 + "888 0\n"
@@ -178,7 +178,7 @@ def test_each_process_of_a_rank_is_told_its_own(tree, clock, ranks, phases):
     (tree / "proc" / str(again) / "stat").write_text(text)
     started = {"start_mono_ns": clock.monotonic_ns(), "start_unix_ns": clock.unix_ns()}
     second = Rank(tree / "pages", attempt=2, pid=again, pid_start_ticks=888, **started)
-    dead, fresh = sorted(map(phases.told, ranks.look()), key=lambda one: one.identity.attempt)
+    dead, fresh = sorted(map(phases.with_gpu_totals, ranks.look()), key=lambda one: one.identity.attempt)
     assert dead.live.hardware == before.live.hardware == {
         "compute_ns": 3 * SECOND, "idle_ns": 3 * SECOND * 3 // 4, "energy_mj": 400_000, **SINCE,
     }  # fmt: skip
@@ -186,7 +186,7 @@ def test_each_process_of_a_rank_is_told_its_own(tree, clock, ranks, phases):
     step(
         second, 3
     )  # The first sample meets a process that came in between: whose that time was is not known.
-    (after,) = map(phases.told, ranks.look())
+    (after,) = map(phases.with_gpu_totals, ranks.look())
     assert after.identity.attempt == 2
     assert after.live.hardware == {
         "compute_ns": SECOND,
@@ -199,10 +199,10 @@ def test_each_process_of_a_rank_is_told_its_own(tree, clock, ranks, phases):
     assert phases.ranks_on("GPU-1") == [("r1", 0)] and phases.ranks_on("GPU-7") == []
     phases.forget(rank_key(dead.identity))
     assert (
-        phases.told(dead).live.hardware == dead.live.hardware
-        and rank_key(dead.identity) not in phases._join.hardware
+        phases.with_gpu_totals(dead).live.hardware == dead.live.hardware
+        and rank_key(dead.identity) not in phases._attribution.ranks
     )
-    assert rank_key(after.identity) in phases._join.hardware
+    assert rank_key(after.identity) in phases._attribution.ranks
 
 
 def test_a_hang_inside_a_compute_phase_is_no_idle_compute(tree, clock, ranks, phases):
@@ -211,7 +211,7 @@ def test_a_hang_inside_a_compute_phase_is_no_idle_compute(tree, clock, ranks, ph
     ranks.look()
 
     def told() -> dict[str, int]:
-        (report,) = map(phases.told, ranks.look())
+        (report,) = map(phases.with_gpu_totals, ranks.look())
         return {name: value for name, value in report.live.hardware.items() if name not in SINCE}
 
     def work(seconds: int) -> None:

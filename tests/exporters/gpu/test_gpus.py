@@ -5,6 +5,7 @@ import dataclasses
 import shutil
 import subprocess
 import time
+from collections import Counter
 
 import pytest
 from prometheus_client import generate_latest
@@ -18,11 +19,11 @@ from goodput_exporters.collector import NoData, Settings
 from goodput_exporters.collectors import discover
 from goodput_exporters.collectors.gpus.collector import Gpus
 from goodput_exporters.collectors.gpus.series import add_driver, add_gpu
-from goodput_exporters.collectors.gpus.xid_counter import GPUS_MAX, NUMBERS_MAX, Xids
+from goodput_exporters.collectors.gpus.xid_counter import GPUS_MAX, NUMBERS_MAX, XidCounter
 from goodput_exporters.gpu import drivers
 from goodput_exporters.gpu.merge import merge
 from goodput_exporters.gpu.sample import Event, Gpu, Sample, SampleError, check, decode, encode
-from goodput_exporters.gpu.supervisor import Child, Heard, Limits, Report
+from goodput_exporters.gpu.supervisor import DriverStatus, DriverSupervisor, Limits, Received
 
 LIMITS = Limits(stuck_seconds_min=1.0, open_seconds=20.0, backoff_seconds=0.05)
 SECOND = 10**9
@@ -33,22 +34,22 @@ def fakes(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
 
 
-def report(name: str, *samples: Sample, heard_ns: int = 0, up: bool = True, **fields) -> Report:
-    """A driver that said these samples, at `heard_ns`."""
-    heard = {sample.full: Heard(sample, heard_ns or sample.monotonic_ns) for sample in samples}
+def report(name: str, *samples: Sample, received_ns: int = 0, up: bool = True, **fields) -> DriverStatus:
+    """A driver that said these samples, at `received_ns`."""
+    heard = {sample.full: Received(sample, received_ns or sample.monotonic_ns) for sample in samples}
     about = {
         "limit_seconds": 5.0, "absent": False, "settled": True, "up": up, "age_seconds": 0.5,
         "counts": {"samples": 1, "dropped": 2, "problems": 3}, "restarts": {"stuck": 1}, "cpu_seconds": 1.5,
         "memory_bytes": 10, "unkillable": 0, "problem": "",
     }  # fmt: skip
-    return Report(name, full=heard.get(True), fast=heard.get(False), **{**about, **fields})
+    return DriverStatus(name, full=heard.get(True), fast=heard.get(False), **{**about, **fields})
 
 
 def sample(*gpus: Gpu, full: bool = True, at: int = 0, **fields) -> Sample:
     return Sample("x", at, list(gpus), full, **fields)
 
 
-def one(*reports: Report, now: int = 0):
+def one(*reports: DriverStatus, now: int = 0):
     merged = merge(reports, now)
     assert len(merged) == 1
     return merged[0]
@@ -74,7 +75,7 @@ def test_of_each_reading_the_driver_believed_first_is_taken():
     for order in ((dcgm, nvml, other), (other, nvml, dcgm)):
         merged = one(*order)
         assert merged.readings == {"power": 1.0, "activity/sm": 0.1, "energy": 9.0, "processes": 1.0}
-        assert (merged.uuid, merged.model, merged.drivers) == ("GPU-1", "H100", ["dcgm", "nvml", "zzz"])
+        assert (merged.uuid, merged.model, merged.known_by) == ("GPU-1", "H100", ["dcgm", "nvml", "zzz"])
 
 
 def test_a_gpu_with_two_names_is_one_by_its_address():
@@ -105,7 +106,7 @@ def test_fast_readings_lie_over_those_of_the_last_full_sample():
     fast = sample(Gpu("GPU-1", readings={"power": 2.0}), full=False, at=2 * SECOND)
     merged = one(report("nvml", full, fast), now=2 * SECOND)
     assert merged.readings == {"power": 2.0, "energy": 5.0} and (merged.index, merged.model) == (2, "H100")
-    assert merged.heard_ns == 2 * SECOND
+    assert merged.received_ns == 2 * SECOND
     newer = sample(Gpu("GPU-1", readings={"power": 3.0}), at=3 * SECOND)
     assert one(report("nvml", newer, fast), now=3 * SECOND).readings["power"] == 3.0
 
@@ -125,7 +126,7 @@ def test_what_another_driver_still_says_of_a_lost_gpu_is_not_believed():
         report("dcgm", sample(Gpu("GPU-1", readings={"power": 70.0}))),
         report("nvml", sample(Gpu("GPU-1", lost=True))),
     )
-    assert merged.lost and merged.readings == {} and merged.drivers == ["dcgm"]
+    assert merged.lost and merged.readings == {}
 
 
 ENGINE, UTILIZATION = "activity/engine", "activity/utilization"
@@ -170,39 +171,38 @@ def test_a_zero_that_may_be_true_is_shown(readings, flag):
 # -- XIDs
 
 
-def xid_sample(**counts: float) -> Sample:
-    return sample(Gpu("GPU-1", readings={f"xid/{key[1:]}/bus": count for key, count in counts.items()}))
+def xid_sample(code: int, count: int = 1, driver: str = "nvml", uuid: str = "GPU-1") -> Sample:
+    return Sample(driver, 1, [], events=[Event("xid", uuid, 1, code=code, count=count)])
 
 
-def test_xids_go_on_where_a_drivers_process_begins_anew():
-    xids = Xids()
-    for counts in ({"x79": 1}, {"x79": 3}, {}, {"x79": 1}, {"x79": 2, "x31": 1}):
-        xids.hear("nvml", xid_sample(**counts))
-    assert xids.of({"GPU-1"}) == {"xid/79/bus": 5, "xid/31/bus": 1}
-    assert xids.of({"GPU-2"}) == {}
+def test_xids_are_counted_from_events():
+    xids = XidCounter()
+    for code, count in ((79, 1), (79, 2), (31, 1)):
+        xids.add_sample(xid_sample(code, count))
+    xids.add_sample(sample(Gpu("GPU-1"), events=[Event("ecc", "GPU-1", 1)]))
+    assert xids.counts({"GPU-1"}) == {("79", "bus"): 3, ("31", "application"): 1}
+    assert xids.counts({"GPU-2"}) == {}
     xids.forget({"GPU-1"})
-    assert xids.of({"GPU-1"}) == {}
+    assert xids.counts({"GPU-1"}) == {}
 
 
-def test_events_are_counted_where_the_driver_counts_none():
-    xids = Xids()
-    event = Event("xid", "GPU-1", 1, code=79)
-    xids.hear("dcgm", sample(Gpu("GPU-1"), events=[event, event, Event("ecc", "GPU-1", 1)]))
-    xids.hear("nvml", sample(Gpu("GPU-1", readings={"xid/79/bus": 1.0}), events=[event] * 3))
-    # Both have seen the same: not the sum, nvml's own count and not its events.
-    assert xids.of({"GPU-1"}) == {"xid/79/bus": 2}
+def test_xids_of_two_drivers_are_not_summed():
+    xids = XidCounter()
+    xids.add_sample(xid_sample(79, 2, "dcgm"))
+    xids.add_sample(xid_sample(79, 1, "nvml"))
+    assert xids.counts({"GPU-1"}) == {("79", "bus"): 2}
 
 
 def test_xids_are_bounded():
-    xids = Xids()
+    xids = XidCounter()
     for at in range(GPUS_MAX + 10):
-        xids.hear("nvml", sample(Gpu(f"GPU-{at}", readings={"xid/1/gpu": 1.0})))
-    assert xids.of({f"GPU-{GPUS_MAX}"}) == {}
-    xids = Xids()
+        xids.add_sample(xid_sample(1, uuid=f"GPU-{at}"))
+    assert xids.counts({f"GPU-{GPUS_MAX}"}) == {}
+    xids = XidCounter()
     for code in range(NUMBERS_MAX + 10):
-        xids.hear("dcgm", sample(events=[Event("xid", "GPU-1", 1, code=1000 + code)]))
-    counts = xids.of({"GPU-1"})
-    assert len(counts) == NUMBERS_MAX + 1 and counts["xid/other/unknown"] == 10
+        xids.add_sample(xid_sample(1000 + code))
+    counts = xids.counts({"GPU-1"})
+    assert len(counts) == NUMBERS_MAX + 1 and counts["other", "unknown"] == 10
 
 
 # -- series
@@ -211,7 +211,7 @@ def test_xids_are_bounded():
 def test_every_reading_becomes_its_series():
     families = Families("node")
     merged = one(report("nvml", sample(gpu(3, pids=[1, 2]))))
-    add_gpu(families, merged, True, 0.5, "1")
+    add_gpu(families, merged, True, 0.5, "1", Counter())
     assert values(families, "goodput_gpu_up") == {("GPU-3",): 1}
     assert values(families, "goodput_gpu_info") == {
         ("1.0", "GPU-3", "3", "Fake H100", "1", "", "0000:03:00.0", ""): 1
@@ -234,6 +234,7 @@ def test_a_counter_below_zero_is_none():
         True,
         0,
         "",
+        Counter(),
     )
     assert values(families, "goodput_gpu_energy_joules_total") == {}
     assert values(families, "goodput_gpu_power_watts") == {("GPU-1",): -2.0}
@@ -352,7 +353,7 @@ def test_it_is_found_and_does_nothing_before_it_is_started(tmp_path):
     families = Families("node")
     gpus = Gpus(settings(tmp_path, 2))
     gpus.collect(families)
-    assert kinds(families) == {"expected": 2} and gpus.reports() == [] and gpus.seen() == []
+    assert kinds(families) == {"expected": 2} and gpus.statuses() == [] and gpus.current() == []
     gpus.close()
     with pytest.raises(NoData):
         Gpus(settings(tmp_path / "none", None)).collect(Families("node"))
@@ -367,18 +368,18 @@ def test_gpus_expected_may_be_set(tmp_path):
 def test_only_the_drivers_that_are_wanted_are_asked(tmp_path, monkeypatch):
     found = ["dcgm", "nvml", "dcgm_endpoint"]
     monkeypatch.setattr("goodput_exporters.collectors.gpus.collector.discover", lambda: found)
-    assert Gpus(settings(tmp_path))._names() == ["dcgm", "nvml"]
-    assert Gpus(settings(tmp_path, dcgm_endpoint="http://127.0.0.1:9400/metrics"))._names() == found
-    assert Gpus(settings(tmp_path, drivers=("nvml", "other")))._names() == ["nvml"]
+    assert Gpus(settings(tmp_path))._driver_names() == ["dcgm", "nvml"]
+    assert Gpus(settings(tmp_path, dcgm_endpoint="http://127.0.0.1:9400/metrics"))._driver_names() == found
+    assert Gpus(settings(tmp_path, drivers=("nvml", "other")))._driver_names() == ["nvml"]
     gpus = Gpus(settings(tmp_path, drivers=()))
     gpus.start()
-    assert gpus.reports() == [] and gpus.settle(0)
+    assert gpus.statuses() == [] and gpus.settle(0)
 
 
 def test_a_node_of_eight_gpus(tmp_path):
     heard = []
     with running(tmp_path, {"nvml": "Normal", "amd": "Absent"}, gpus_on_bus=8) as gpus:
-        gpus.listener = heard.append
+        gpus.on_sample = heard.append
         assert gpus.settle(20.0)
         families = scrape(gpus)
         wait_until(lambda: heard, 5, "a sample to the listener")
@@ -411,9 +412,9 @@ def test_while_a_driver_hangs_a_scrape_answers_at_once_and_its_values_go(tmp_pat
     with running(tmp_path, {"nvml": "Hanging"}, gpus_on_bus=8, limits=limits) as gpus:
         families = wait_scrape(gpus, lambda families: up(families), "the GPUs")
         assert len(values(families, "goodput_gpu_power_watts")) == 8
-        hung = gpus._children[0]
-        wait_until(lambda: hung.report().age_seconds > 0.5, 5, "the hang", every_seconds=0.01)
-        assert hung.report().restarts["stuck"] == 0 and scrape_seconds(gpus) < 0.1
+        hung = gpus._supervisors[0]
+        wait_until(lambda: hung.status().age_seconds > 0.5, 5, "the hang", every_seconds=0.01)
+        assert hung.status().restarts["stuck"] == 0 and scrape_seconds(gpus) < 0.1
         families = wait_scrape(gpus, lambda families: not any(up(families).values()), "that they are down")
         assert len(up(families)) == 8, "down, and not gone"
         for name in (
@@ -487,20 +488,20 @@ class Replayed(Gpus):
     def __init__(self, tmp_path):
         self.now_ns = 0
         super().__init__(settings(tmp_path, 0), monotonic_ns=lambda: self.now_ns)
-        self.said: list[Report] = []
+        self.said: list[DriverStatus] = []
 
-    def reports(self) -> list[Report]:
+    def statuses(self) -> list[DriverStatus]:
         return self.said
 
 
 def test_a_gpu_is_lost_where_a_driver_that_answers_says_so_and_else_unknown(tmp_path):
     gpus = Replayed(tmp_path)
 
-    def count(*said: Report, seconds: float) -> dict[str, float]:
+    def count(*said: DriverStatus, seconds: float) -> dict[str, float]:
         gpus.now_ns, gpus.said = int(seconds * SECOND), list(said)
         return {kind: number for kind, number in kinds(scrape(gpus)).items() if kind != "expected"}
 
-    def nvml(*names: int, at: int, lost: tuple[int, ...] = (), **fields) -> Report:
+    def nvml(*names: int, at: int, lost: tuple[int, ...] = (), **fields) -> DriverStatus:
         return report(
             "nvml", sample(*(gpu(name, lost=name in lost) for name in names), at=at * SECOND), **fields
         )
@@ -518,7 +519,7 @@ def test_a_gpu_is_lost_where_a_driver_that_answers_says_so_and_else_unknown(tmp_
     # The next process answers, and has two of them.
     assert count(nvml(1, 3, at=30), seconds=30) == {"seen": 2, "lost": 1, "unknown": 1}
     assert count(hung, seconds=60)["unknown"] == 3
-    # A driver that says that there is nothing to drive has answered.
+    # A driver that says that there is nothing to sample has answered.
     gone = report("nvml", up=False, age_seconds=30.0, empty=True)
     assert count(gone, seconds=61)["lost"] == 3
 
@@ -526,7 +527,7 @@ def test_a_gpu_is_lost_where_a_driver_that_answers_says_so_and_else_unknown(tmp_
 def test_who_is_gone_is_forgotten_after_an_hour(tmp_path):
     gpus = Replayed(tmp_path)
     gpus.said = [report("nvml", sample(gpu(1), gpu(2), at=0))]
-    gpus._xids.hear("nvml", sample(Gpu("GPU-1", readings={"xid/79/bus": 1.0})))
+    gpus._xids.add_sample(xid_sample(79))
     assert up(scrape(gpus)) == {"GPU-1": 1, "GPU-2": 1}
     gpus.now_ns = 3599 * SECOND
     gpus.said = [report("nvml", sample(gpu(2), at=gpus.now_ns))]
@@ -536,7 +537,7 @@ def test_who_is_gone_is_forgotten_after_an_hour(tmp_path):
     assert len(values(families, "goodput_gpu_xid_errors_total")) == 1
     gpus.now_ns = 3601 * SECOND
     gpus.said = [report("nvml", sample(gpu(2), at=gpus.now_ns))]
-    assert up(scrape(gpus)) == {"GPU-2": 1} and gpus._xids.of({"GPU-1"}) == {}
+    assert up(scrape(gpus)) == {"GPU-2": 1} and gpus._xids.counts({"GPU-1"}) == {}
 
 
 def test_who_is_gone_is_bounded_in_number(tmp_path, monkeypatch):
@@ -587,9 +588,9 @@ def test_closing_ends_all_drivers_within_a_second(tmp_path):
     modules = {"dcgm": "HangsInOpen", "nvml": "Normal", "amd": "HangsInOpen", "other": "HangsInOpen"}
     with running(tmp_path, modules) as gpus:
         wait_scrape(gpus, lambda families: values(families, "goodput_driver_up").get(("nvml",)) == 1, "nvml")
-        children = list(gpus._children)
+        children = list(gpus._supervisors)
         # Each that hangs takes 0.4 s to end: all have to be ended side by side.
-        wait_until(lambda: all(child.report().settled for child in children), 10, "that the others hang")
+        wait_until(lambda: all(child.status().settled for child in children), 10, "that the others hang")
         start = time.monotonic()
         gpus.close()
         assert time.monotonic() - start < 1.0
@@ -599,11 +600,11 @@ def test_closing_ends_all_drivers_within_a_second(tmp_path):
 
 def test_a_driver_that_was_replaced_is_told_once(settings, monkeypatch):
     gpus = Gpus(settings, modules={})
-    report = Child("nvml").report()
+    report = DriverSupervisor("nvml").status()
     told = {"restarts": dict(report.restarts), "problem": "stuck, silent for 5 s"}
-    monkeypatch.setattr(gpus, "reports", lambda: [dataclasses.replace(report, **told)])
-    assert gpus.troubles() == []
+    monkeypatch.setattr(gpus, "statuses", lambda: [dataclasses.replace(report, **told)])
+    assert gpus.restart_events() == []
     told["restarts"] = {**report.restarts, "stuck": 2}
-    (event,) = gpus.troubles()
+    (event,) = gpus.restart_events()
     assert (event.kind, event.device) == ("driver", "nvml") and "silent for 5 s" in event.text
-    assert gpus.troubles() == []
+    assert gpus.restart_events() == []

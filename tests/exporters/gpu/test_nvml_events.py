@@ -6,7 +6,6 @@ import pytest
 from support.node.nvml_stub.bench import by_uuid, clock, control, driver, library, load, pynvml, sampled
 from support.node.nvml_stub.control import uuid
 
-from goodput_exporters.gpu import sample as records
 from goodput_exporters.gpu.nvml.device import RETRY_SECONDS
 
 FIXTURES = (clock, control, driver, library, load)
@@ -29,13 +28,8 @@ def test_xids_are_events_with_a_name_and_counted(driver, control, clock):
         (63, "memory row remapped or page retired", "info", "to do: watch"),
         (12345, "unknown error", "warning", "to do: watch"),
     }
-    control.xid(1, 31)
-    gpus = by_uuid(sampled(nvml, clock=clock))
-    xids = {key: value for key, value in gpus[uuid(1)].readings.items() if key.startswith("xid/")}
-    assert xids == {"xid/31/application": 4.0, "xid/63/memory": 1.0, "xid/12345/unknown": 1.0}
-    assert {key: value for key, value in gpus[uuid(0)].readings.items() if key.startswith("xid/")} == {
-        "xid/79/bus": 1.0
-    }
+    assert {event.code: event.count for event in sample.events} == {31: 3, 63: 1, 12345: 1}
+    assert {event.device for event in sample.events} == {uuid(1)}
 
 
 def test_the_xid_of_a_gpu_that_fell_off_the_bus_is_counted(driver, control, clock):
@@ -45,7 +39,7 @@ def test_the_xid_of_a_gpu_that_fell_off_the_bus_is_counted(driver, control, cloc
     control.lose(0)
     assert sampled(nvml, full=False, clock=clock).gpus[0].readings == {}
     gpu = sampled(nvml, clock=clock).gpus[0]
-    assert gpu.lost and gpu.readings == {"xid/79/bus": 1.0}
+    assert gpu.lost and gpu.readings == {}
 
 
 def test_a_gpu_that_could_not_be_watched_at_first_is_watched_later(driver, control, clock):
@@ -85,10 +79,7 @@ def test_a_storm_of_xids_is_counted_to_the_last_and_bounded(driver, control, clo
     control.write()
     polls = [sampled(nvml, full=False, clock=clock) for _ in range(4)]
     assert [len(sample.events) for sample in polls] == [64, 64, 64, 0]
-    readings = sampled(nvml, clock=clock).gpus[0].readings
-    xids = {key: value for key, value in readings.items() if key.startswith("xid/")}
-    assert sum(xids.values()) == 2500 and len(xids) == 49 and "xid/other/unknown" in xids
-    assert len(readings) <= records.READINGS_MAX
+    assert sum(event.count for sample in polls for event in sample.events) == 2500
 
 
 def test_a_lost_gpu_does_not_silence_the_others_xids(driver, control, clock):
@@ -121,7 +112,7 @@ def test_an_xid_and_the_loss_of_its_gpu_in_one_moment_are_both_told(driver, cont
     assert sorted(told) == [("lost", uuid(0), 0), ("xid", uuid(0), 79), ("xid", uuid(1), 31)]
     assert told.index(("xid", uuid(0), 79)) < told.index(("lost", uuid(0), 0))
     lost = by_uuid(sampled(nvml, clock=clock))[uuid(0)]
-    assert lost.lost and lost.readings == {"xid/79/bus": 1.0}
+    assert lost.lost and lost.readings == {}
 
 
 def test_an_xid_that_the_library_holds_back_while_its_gpu_is_lost_is_told_when_it_is_back(

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from goodput_exporters.collector import ParseError
-from goodput_exporters.gpu.pci import PciBus, is_gpu, normal, parse_hex, parse_node
+from goodput_exporters.gpu.pci import PciBus, is_gpu, normalize, parse_hex, parse_node
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_a_listing_is_kept_for_a_while_and_then_follows_the_bus(bus):
 def test_a_class_is_read_once(bus, monkeypatch):
     bus.add("0000:3b:00.0", "0x030200", "0x10de")
     bus.bus.gpus()
-    monkeypatch.setattr("goodput_exporters.gpu.pci.read_text", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr("goodput_exporters.system.files.read_text", lambda *_: pytest.fail("read again"))
     bus.now_ns = int(10e9)
     assert bus.bus.gpus() == ["0000:3b:00.0"]
 
@@ -141,7 +141,7 @@ def test_a_huge_bus_is_bounded(bus, monkeypatch):
     ],
 )
 def test_one_way_to_write_an_address(written, wanted):
-    assert normal(written) == wanted
+    assert normalize(written) == wanted
 
 
 def test_parsers():

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from goodput_exporters.collectors.gpu_phases.phase_attribution import (
     COVERED_NS_MAX,
     NO_RANK,
-    PhaseJoin,
-    portion,
+    PhaseAttribution,
+    apportion,
 )
 from goodput_exporters.gpu.sample import Gpu, Sample
 from goodput_exporters.system.ranks import RankKey, RankPhases
@@ -43,32 +43,34 @@ def sample(at_ns: int, gpu: str = "GPU-a", driver: str = "nvml", pids=None, lost
 )
 def test_parts_sum_to_the_amount_and_keep_to_their_caps(given, amount):
     weights, caps = [weight for weight, _ in given], [cap for _, cap in given]
-    parts = portion(amount, weights, caps)
+    parts = apportion(amount, weights, caps)
     assert sum(parts) == min(amount, sum(caps))
     assert all(0 <= part <= cap for part, cap in zip(parts, caps, strict=True))
-    free = portion(amount, weights)
+    free = apportion(amount, weights)
     assert sum(free) == amount and min(free) >= 0
 
 
 def test_what_is_above_a_cap_goes_to_the_others_by_weight():
-    assert portion(10, [1, 1, 2], [2, 9, 9]) in ([2, 2, 6], [2, 3, 5])
-    assert portion(10, [1, 0], [4, 9]) == [4, 6]
-    assert portion(7, [0, 0], [5, 5]) in ([5, 2], [4, 3], [3, 4])
+    assert apportion(10, [1, 1, 2], [2, 9, 9]) in ([2, 2, 6], [2, 3, 5])
+    assert apportion(10, [1, 0], [4, 9]) == [4, 6]
+    assert apportion(7, [0, 0], [5, 5]) in ([5, 2], [4, 3], [3, 4])
 
 
 def test_a_sample_in_one_phase_is_that_phases():
-    join = PhaseJoin()
-    join.take(sample(0, sm=0.9, energy=1000.0), [rank([0, 0, 0, 0])])
-    join.take(sample(SECOND, sm=0.5, tensor=0.25, engine=0.75, energy=1300.5), [rank([0, 0, 0, SECOND])])
-    track = join.tracks["GPU-a"]
-    assert track.covered == {"backward": SECOND} and track.mixed_ns == 0
-    assert track.active == {
+    attribution = PhaseAttribution()
+    attribution.add_sample(sample(0, sm=0.9, energy=1000.0), [rank([0, 0, 0, 0])])
+    attribution.add_sample(
+        sample(SECOND, sm=0.5, tensor=0.25, engine=0.75, energy=1300.5), [rank([0, 0, 0, SECOND])]
+    )
+    gpu_totals = attribution.gpus["GPU-a"]
+    assert gpu_totals.covered_ns == {"backward": SECOND} and gpu_totals.mixed_ns == 0
+    assert gpu_totals.active_ns == {
         "sm": {"backward": SECOND // 2},
         "tensor": {"backward": SECOND // 4},
         "engine": {"backward": 3 * SECOND // 4},
     }
-    assert track.energy == {"backward": 300_500_000}
-    assert join.hardware[key()].figures() == {
+    assert gpu_totals.energy_uj == {"backward": 300_500_000}
+    assert attribution.ranks[key()].as_live_fields() == {
         "compute_ns": SECOND,
         "idle_ns": SECOND // 4,
         "energy_mj": 300_500,
@@ -76,33 +78,33 @@ def test_a_sample_in_one_phase_is_that_phases():
 
 
 def test_without_a_rank_a_gpu_is_idle_and_power_stands_in_for_a_counter():
-    join = PhaseJoin()
+    attribution = PhaseAttribution()
     for second in range(3):
-        join.take(sample(second * SECOND, utilization=0.0, power=70.0), [])
-    track = join.tracks["GPU-a"]
-    assert track.covered == {NO_RANK: 2 * SECOND} and track.energy == {NO_RANK: 140_000_000}
-    assert track.active == {"utilization": {NO_RANK: 0}} and not join.hardware
+        attribution.add_sample(sample(second * SECOND, utilization=0.0, power=70.0), [])
+    gpu_totals = attribution.gpus["GPU-a"]
+    assert gpu_totals.covered_ns == {NO_RANK: 2 * SECOND} and gpu_totals.energy_uj == {NO_RANK: 140_000_000}
+    assert gpu_totals.active_ns == {"utilization": {NO_RANK: 0}} and not attribution.ranks
 
 
 def test_first_time_shares_a_mixed_sample_and_a_phase_never_gets_more_than_its_time():
-    join = PhaseJoin()
-    join.take(sample(0, engine=0.0), [rank([0, 0, 0, 0])])
+    attribution = PhaseAttribution()
+    attribution.add_sample(sample(0, engine=0.0), [rank([0, 0, 0, 0])])
     quarter = SECOND // 4
-    join.take(sample(SECOND, engine=0.5), [rank([0, 3 * quarter, quarter, 0])])
-    track = join.tracks["GPU-a"]
-    assert track.mixed_ns == SECOND
+    attribution.add_sample(sample(SECOND, engine=0.5), [rank([0, 3 * quarter, quarter, 0])])
+    gpu_totals = attribution.gpus["GPU-a"]
+    assert gpu_totals.mixed_ns == SECOND
     halves = {"loader": 3 * quarter // 2, "forward": quarter // 2}
-    assert track.active["engine"] == pytest.approx(halves, abs=2)
+    assert gpu_totals.active_ns["engine"] == pytest.approx(halves, abs=2)
     # From now on the loader is known to do nothing and forward everything.
     for second in range(2, 60):
-        before = join.tracks["GPU-a"].totals[key()]
+        before = attribution.gpus["GPU-a"].rank_totals_ns[key()]
         grown = list(before)
         grown[1 if second % 2 else 2] += SECOND
-        join.take(sample(second * SECOND, engine=0.0 if second % 2 else 1.0), [rank(grown)])
-    active, before = dict(track.active["engine"]), list(track.totals[key()])
+        attribution.add_sample(sample(second * SECOND, engine=0.0 if second % 2 else 1.0), [rank(grown)])
+    active, before = dict(gpu_totals.active_ns["engine"]), list(gpu_totals.rank_totals_ns[key()])
     before[1], before[2] = before[1] + 3 * quarter, before[2] + quarter
-    join.take(sample(60 * SECOND, engine=0.25), [rank(before)])
-    learned = track.active["engine"]["forward"] - active["forward"]
+    attribution.add_sample(sample(60 * SECOND, engine=0.25), [rank(before)])
+    learned = gpu_totals.active_ns["engine"]["forward"] - active["forward"]
     assert 0.9 * quarter < learned <= quarter
 
 
@@ -111,8 +113,8 @@ def test_mixed_samples_teach_what_each_phase_does(seed):
     """The truth is planted per phase; samples are as long as two steps or so, and steps vary as real ones do."""
     chance = random.Random(seed)
     truth = {"none": 0.3, "loader": 0.02, "forward": 0.7, "backward": 0.95}
-    join, totals, at, active = PhaseJoin(), [0, 0, 0, 0], 0, dict.fromkeys(PHASES, 0.0)
-    join.take(sample(0, engine=0.0), [rank(totals)])
+    attribution, totals, at, active = PhaseAttribution(), [0, 0, 0, 0], 0, dict.fromkeys(PHASES, 0.0)
+    attribution.add_sample(sample(0, engine=0.0), [rank(totals)])
     for _ in range(2000):
         lengths = [chance.randrange(1, 40), chance.choice((5, 5, 5, 400)), 200, chance.randrange(300, 500)]
         lengths = [ns * 10**6 for ns in lengths]
@@ -121,53 +123,58 @@ def test_mixed_samples_teach_what_each_phase_does(seed):
         busy = sum(truth[phase] * ns for phase, ns in zip(PHASES, lengths, strict=True))
         for phase, ns in zip(PHASES, lengths, strict=True):
             active[phase] += truth[phase] * ns
-        join.take(sample(at, engine=busy / sum(lengths)), [rank(totals)])
-    track = join.tracks["GPU-a"]
-    assert sum(track.covered.values()) == at and track.covered == dict(zip(PHASES, totals, strict=True))
-    found = {phase: ns / track.covered[phase] for phase, ns in track.active["engine"].items()}
-    assert sum(track.active["engine"].values()) == pytest.approx(sum(active.values()), abs=2000)
+        attribution.add_sample(sample(at, engine=busy / sum(lengths)), [rank(totals)])
+    gpu_totals = attribution.gpus["GPU-a"]
+    assert sum(gpu_totals.covered_ns.values()) == at and gpu_totals.covered_ns == dict(
+        zip(PHASES, totals, strict=True)
+    )
+    found = {phase: ns / gpu_totals.covered_ns[phase] for phase, ns in gpu_totals.active_ns["engine"].items()}
+    assert sum(gpu_totals.active_ns["engine"].values()) == pytest.approx(sum(active.values()), abs=2000)
     # By time alone all would be near the mean, 0.7 or so.
     assert found["loader"] < 0.1 and found["backward"] > 0.85, found
     assert found["forward"] == pytest.approx(0.7, abs=0.1), found
-    hardware = join.hardware[key()]
+    hardware = attribution.ranks[key()]
     compute = totals[2] + totals[3]
     idle = compute - active["forward"] - active["backward"]
     assert hardware.compute_ns == compute and hardware.idle_ns == pytest.approx(idle, rel=0.25)
 
 
 def test_two_ranks_share_a_gpu_in_equal_parts_and_are_found_by_pid():
-    join = PhaseJoin()
+    attribution = PhaseAttribution()
     ranks = [rank([0, 0, 0, 0], gpu=""), rank([0, 0, 0, 0], 1, "", 101)]
-    join.take(sample(0, engine=0.5, pids=[100, 101, 7]), ranks)
+    attribution.add_sample(sample(0, engine=0.5, pids=[100, 101, 7]), ranks)
     ranks = [rank([0, 0, SECOND, 0], gpu=""), rank([0, SECOND, 0, 0], 1, "", 101)]
-    join.take(sample(SECOND, engine=0.5, power=100.0), ranks)
-    track = join.tracks["GPU-a"]
-    assert track.covered == {"forward": SECOND // 2, "loader": SECOND // 2}
-    assert join.hardware[key(0)].compute_ns == SECOND and join.hardware[key(1, 101)].compute_ns == 0
-    assert join.hardware[key(0)].energy_uj == join.hardware[key(1, 101)].energy_uj == 50_000_000
+    attribution.add_sample(sample(SECOND, engine=0.5, power=100.0), ranks)
+    gpu_totals = attribution.gpus["GPU-a"]
+    assert gpu_totals.covered_ns == {"forward": SECOND // 2, "loader": SECOND // 2}
+    assert attribution.ranks[key(0)].compute_ns == SECOND and attribution.ranks[key(1, 101)].compute_ns == 0
+    assert attribution.ranks[key(0)].energy_uj == attribution.ranks[key(1, 101)].energy_uj == 50_000_000
 
 
 def test_what_is_not_known_is_not_covered():
-    join = PhaseJoin()
-    join.take(sample(0, engine=1.0), [])
+    attribution = PhaseAttribution()
+    attribution.add_sample(sample(0, engine=1.0), [])
     # A rank that came in between, and a sample after a long silence.
-    join.take(sample(SECOND, engine=1.0), [rank([0, 0, 9 * SECOND, 0])])
-    join.take(sample(2 * SECOND + COVERED_NS_MAX, engine=1.0), [rank([0, 0, 9 * SECOND, 0])])
-    assert join.tracks["GPU-a"].covered == {} and not join.hardware
-    join.take(sample(3 * SECOND + COVERED_NS_MAX), [rank([0, 0, 10 * SECOND, 0])])
-    assert join.tracks["GPU-a"].covered == {"forward": SECOND} and not join.tracks["GPU-a"].active
+    attribution.add_sample(sample(SECOND, engine=1.0), [rank([0, 0, 9 * SECOND, 0])])
+    attribution.add_sample(sample(2 * SECOND + COVERED_NS_MAX, engine=1.0), [rank([0, 0, 9 * SECOND, 0])])
+    assert attribution.gpus["GPU-a"].covered_ns == {} and not attribution.ranks
+    attribution.add_sample(sample(3 * SECOND + COVERED_NS_MAX), [rank([0, 0, 10 * SECOND, 0])])
+    assert (
+        attribution.gpus["GPU-a"].covered_ns == {"forward": SECOND}
+        and not attribution.gpus["GPU-a"].active_ns
+    )
 
 
 def test_a_gpu_that_is_lost_or_restarted_or_known_twice():
-    join = PhaseJoin()
-    join.take(sample(0, energy=5000.0, power=10.0), [])
-    join.take(sample(SECOND, lost=True), [])
-    join.take(sample(SECOND + 1, driver="dcgm", power=500.0), [])  # nvml is followed
-    join.take(sample(2 * SECOND, energy=1.0, power=10.0), [])  # The counter began anew.
-    assert join.tracks["GPU-a"].energy == {NO_RANK: 20_000_000}
-    join.take(sample(9 * SECOND, driver="dcgm", power=500.0), [])  # nvml has been silent
-    join.take(sample(10 * SECOND, driver="dcgm", power=500.0), [])
-    assert join.tracks["GPU-a"].energy == {NO_RANK: 520_000_000}
-    join.hardware[key()] = None
-    join.forget(key())
-    assert not join.hardware
+    attribution = PhaseAttribution()
+    attribution.add_sample(sample(0, energy=5000.0, power=10.0), [])
+    attribution.add_sample(sample(SECOND, lost=True), [])
+    attribution.add_sample(sample(SECOND + 1, driver="dcgm", power=500.0), [])  # nvml is followed
+    attribution.add_sample(sample(2 * SECOND, energy=1.0, power=10.0), [])  # The counter began anew.
+    assert attribution.gpus["GPU-a"].energy_uj == {NO_RANK: 20_000_000}
+    attribution.add_sample(sample(9 * SECOND, driver="dcgm", power=500.0), [])  # nvml has been silent
+    attribution.add_sample(sample(10 * SECOND, driver="dcgm", power=500.0), [])
+    assert attribution.gpus["GPU-a"].energy_uj == {NO_RANK: 520_000_000}
+    attribution.ranks[key()] = None
+    attribution.ranks.pop(key())
+    assert not attribution.ranks

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from goodput_exporters.collectors.gpu_phases import phase_attribution as phase_join
-from goodput_exporters.collectors.gpu_phases.activity_model import Rates
+from goodput_exporters.collectors.gpu_phases import phase_attribution
+from goodput_exporters.collectors.gpu_phases.activity_model import ActivityModel
 from goodput_exporters.collectors.gpu_phases.phase_attribution import (
+    GPUS_MAX,
     OTHER,
     PHASES_MAX,
-    TRACKS_MAX,
-    PhaseJoin,
+    PhaseAttribution,
 )
 from goodput_exporters.gpu import sample as gpu_sample
 from goodput_exporters.gpu.sample import Gpu, Sample
@@ -60,54 +60,54 @@ def ranks(draw) -> list[RankPhases]:
 @settings(max_examples=300)
 @given(st.lists(st.tuples(taken, ranks()), max_size=12))
 def test_whatever_comes_sums_close(history):
-    join = PhaseJoin()
+    attribution = PhaseAttribution()
     for sample, here in history:
         gpu_sample.check(sample)
-        before = {uuid: _sums(track) for uuid, track in join.tracks.items()}
-        was = {uuid: track.monotonic_ns for uuid, track in join.tracks.items()}
-        join.take(sample, here)
-        for uuid, track in join.tracks.items():
+        before = {uuid: _sums(gpu_totals) for uuid, gpu_totals in attribution.gpus.items()}
+        was = {uuid: gpu_totals.sampled_ns for uuid, gpu_totals in attribution.gpus.items()}
+        attribution.add_sample(sample, here)
+        for uuid, gpu_totals in attribution.gpus.items():
             covered, active, energy = (
-                now - then for now, then in zip(_sums(track), before.get(uuid, (0, 0, 0)), strict=True)
+                now - then for now, then in zip(_sums(gpu_totals), before.get(uuid, (0, 0, 0)), strict=True)
             )
             assert covered in (0, sample.monotonic_ns - was.get(uuid, 0))
-            assert covered <= phase_join.COVERED_NS_MAX
+            assert covered <= phase_attribution.COVERED_NS_MAX
             assert 0 <= active <= len(NAMES) * covered
             assert 0 <= energy <= 2e12 * (covered / 1e9 + 1)
-    for track in join.tracks.values():
-        for parts in track.active.values():
-            assert all(0 <= ns <= track.covered[phase] for phase, ns in parts.items())
-        assert 0 <= track.mixed_ns <= sum(track.covered.values())
-    for hardware in join.hardware.values():
+    for gpu_totals in attribution.gpus.values():
+        for parts in gpu_totals.active_ns.values():
+            assert all(0 <= ns <= gpu_totals.covered_ns[phase] for phase, ns in parts.items())
+        assert 0 <= gpu_totals.mixed_ns <= sum(gpu_totals.covered_ns.values())
+    for hardware in attribution.ranks.values():
         assert 0 <= hardware.idle_ns <= hardware.compute_ns and hardware.energy_uj >= 0
 
 
-def _sums(track) -> tuple[int, int, int]:
-    active = sum(sum(parts.values()) for parts in track.active.values())
-    return sum(track.covered.values()), active, sum(track.energy.values())
+def _sums(gpu_totals) -> tuple[int, int, int]:
+    active = sum(sum(parts.values()) for parts in gpu_totals.active_ns.values())
+    return sum(gpu_totals.covered_ns.values()), active, sum(gpu_totals.energy_uj.values())
 
 
 @pytest.mark.parametrize("wrong", [2**63, 5 * 3600 * SECOND, -(2**63)])
 def test_one_sample_with_a_wrong_time_costs_two_windows_at_most(wrong):
-    join = PhaseJoin()
+    attribution = PhaseAttribution()
     for at in (0, SECOND, wrong, 3 * SECOND, 4 * SECOND, 5 * SECOND):
-        join.take(Sample("nvml", at, [Gpu("GPU-a")]), [])
-    assert sum(join.tracks["GPU-a"].covered.values()) == 3 * SECOND
+        attribution.add_sample(Sample("nvml", at, [Gpu("GPU-a")]), [])
+    assert sum(attribution.gpus["GPU-a"].covered_ns.values()) == 3 * SECOND
 
 
 @pytest.mark.parametrize("name", ["energy", "power"])
 def test_what_no_gpu_takes_is_left_out_and_the_next_is_taken(name):
-    join = PhaseJoin()
+    attribution = PhaseAttribution()
     given = [100.0, 1e308, 200.0, 300.0] if name == "energy" else [0.0, 1e308, 100.0]
     for second, value in enumerate(given):
-        join.take(Sample("nvml", second * SECOND, [Gpu("GPU-a", readings={name: value})]), [])
-    assert join.tracks["GPU-a"].energy == {"idle": 100_000_000}
-    assert sum(join.tracks["GPU-a"].covered.values()) == (len(given) - 1) * SECOND
+        attribution.add_sample(Sample("nvml", second * SECOND, [Gpu("GPU-a", readings={name: value})]), [])
+    assert attribution.gpus["GPU-a"].energy_uj == {"idle": 100_000_000}
+    assert sum(attribution.gpus["GPU-a"].covered_ns.values()) == (len(given) - 1) * SECOND
 
 
 def test_phases_of_ever_new_runs_are_bounded_and_so_is_what_they_cost():
     """Each run has names of its own; without a bound a sample takes minutes after thirty of them."""
-    join, began = PhaseJoin(), time.process_time()
+    attribution, began = PhaseAttribution(), time.process_time()
     for run in range(40):
         names = tuple(f"p{run}.{i}" for i in range(27))
         for second in range(3):
@@ -117,21 +117,24 @@ def test_phases_of_ever_new_runs_are_bounded_and_so_is_what_they_cost():
                 for n in (1, 2)
             ]
             at = (3 * run + second) * SECOND
-            join.take(Sample("nvml", at, [Gpu("GPU-a", readings={"activity/sm": 0.5})]), here)
-    track = join.tracks["GPU-a"]
-    assert len(track.covered) == len(track.rates._products) == PHASES_MAX and OTHER in track.covered
-    assert "p0.0" in track.covered and "p39.0" not in track.covered
+            attribution.add_sample(Sample("nvml", at, [Gpu("GPU-a", readings={"activity/sm": 0.5})]), here)
+    gpu_totals = attribution.gpus["GPU-a"]
+    assert (
+        len(gpu_totals.covered_ns) == len(gpu_totals.model._products) == PHASES_MAX
+        and OTHER in gpu_totals.covered_ns
+    )
+    assert "p0.0" in gpu_totals.covered_ns and "p39.0" not in gpu_totals.covered_ns
     # Of each run's first sample, it is not known what part was its own.
-    assert sum(track.covered.values()) == 40 * 2 * SECOND
-    assert sum(track.active["sm"].values()) == 40 * SECOND
+    assert sum(gpu_totals.covered_ns.values()) == 40 * 2 * SECOND
+    assert sum(gpu_totals.active_ns["sm"].values()) == 40 * SECOND
     assert time.process_time() - began < 10
 
 
 def test_gpus_that_are_ever_new_are_bounded():
-    join = PhaseJoin()
+    attribution = PhaseAttribution()
     for at in range(4):
-        join.take(Sample("nvml", at, [Gpu(f"GPU-{at}-{i}") for i in range(256)]), [])
-    assert len(join.tracks) == TRACKS_MAX and "GPU-0-0" in join.tracks
+        attribution.add_sample(Sample("nvml", at, [Gpu(f"GPU-{at}-{i}") for i in range(256)]), [])
+    assert len(attribution.gpus) == GPUS_MAX and "GPU-0-0" in attribution.gpus
 
 
 @settings(max_examples=100)
@@ -140,16 +143,16 @@ def test_gpus_that_are_ever_new_are_bounded():
         st.tuples(
             st.dictionaries(st.integers(0, 9), st.floats(5e-324, 1), min_size=1, max_size=6),
             st.dictionaries(st.sampled_from(["sm", "energy"]), st.floats(0, 1e15), min_size=1),
-            st.integers(1, phase_join.COVERED_NS_MAX),
+            st.integers(1, phase_attribution.COVERED_NS_MAX),
         ),
         min_size=1,
         max_size=30,
     )
 )
 def test_equations_of_any_samples_have_a_finite_solution(samples):
-    rates = Rates()
+    rates = ActivityModel()
     for shares, means, spent_ns in samples:
         whole = sum(shares.values())
         rates.learn({f"p{i}": share / whole for i, share in shares.items()}, means, spent_ns)
         for unit, mean in means.items():
-            assert all(abs(rate) < 1e24 for rate in rates.of_each(unit, [f"p{i}" for i in range(10)])), mean
+            assert all(abs(rate) < 1e24 for rate in rates.rates(unit, [f"p{i}" for i in range(10)])), mean

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from goodput_exporters.gpu.sample import Gpu, Sample
+from goodput_exporters.gpu.sample import Event, Gpu, Sample
 
 UNITS = ("utilization", "engine", "sm", "sm_occupancy", "tensor", "dram")
 
@@ -30,7 +30,7 @@ def readings(index: int, seconds: float) -> dict[str, float]:
         "nvlink_errors/replay": 0.0,
     }
     found |= {"pcie_generation/current": 5.0, "pcie_generation/max": 5.0, "recovery/none": 1.0}
-    return found | ({"xid/79/bus": 1.0} if index == 0 else {})
+    return found
 
 
 class Two:
@@ -38,6 +38,7 @@ class Two:
 
     def __init__(self, options):
         self.began = time.monotonic()
+        self.events = [Event("xid", "GPU-0", time.time_ns(), code=79, severity="critical")]
 
     def open(self) -> None:
         pass
@@ -48,7 +49,8 @@ class Two:
             Gpu(f"GPU-{at}", index=at, pci=f"0000:0{at}:00.0", model="H100", readings=readings(at, seconds))
             for at in range(2)
         ]
-        return Sample(self.name, time.monotonic_ns(), gpus, full=full)
+        events, self.events = self.events, []
+        return Sample(self.name, time.monotonic_ns(), gpus, full=full, events=events)
 
     def close(self) -> None:
         pass

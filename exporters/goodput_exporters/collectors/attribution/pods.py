@@ -1,14 +1,11 @@
-"""Names of pods by container, without asking the kubelet: from the links to logs that it keeps.
+"""Pod names by container id, read from the links to container logs that the kubelet keeps.
 
-In: the folder of links, /var/log/containers where the kubelet runs. Out: (pod, namespace, container) of a container
-id, or None. The kubelet names each link POD_NAMESPACE_CONTAINER-ID.log; none of the first three can hold a "_".
+The kubelet names each link POD_NAMESPACE_CONTAINER-ID.log; none of the first three can contain "_".
 
-Why not its pod-resources API, which also knows the devices given to a container: it is gRPC on a Unix socket for
-root. grpcio 1.85 takes 14.5 MiB more and six threads after one call, where the agent and its driver have 3 MiB left of
-their 64; a process of its own for it would take 30. An agent without this folder has the pod's uid from the control groups, by which
-kube-state-metrics' kube_pod_info can be joined, and the names where the pod's downward API sets them.
-
-A listing is read when an unknown id is asked for, at most once in LIST_SECONDS; at most LINKS_MAX are looked at.
+Why not its pod-resources API, which also knows the devices of a container: it is gRPC on a Unix socket for root, and
+grpcio 1.85 takes 14.5 MiB and six threads after one call, where the agent has 3 MiB left of its 64. Without this
+folder there is still the pod's UID from the control groups (join with kube_pod_info of kube-state-metrics), and the
+names where the downward API sets them.
 """
 
 from __future__ import annotations
@@ -28,17 +25,19 @@ Names = tuple[str, str, str]
 
 
 class Pods:
+    """Lists the folder when it meets an unknown id, at most once per LIST_SECONDS."""
+
     def __init__(self, directory: str, monotonic: Callable[[], float] = time.monotonic):
         self._directory, self._monotonic = directory, monotonic
         self._names: dict[str, Names] = {}
-        self._listed: float | None = None
+        self._listed_at: float | None = None
 
     def __call__(self, container_id: str) -> Names | None:
         """(pod, namespace, container) of a container. Raises nothing."""
         if container_id not in self._names:
             now = self._monotonic()
-            if self._listed is None or now - self._listed >= LIST_SECONDS:
-                self._listed = now
+            if self._listed_at is None or now - self._listed_at >= LIST_SECONDS:
+                self._listed_at = now
                 self._names = self._list()
         return self._names.get(container_id)
 
@@ -52,5 +51,5 @@ class Pods:
                         pod, namespace, container = (clean_text(name, 255) for name in match.groups()[:3])
                         found[match[4]] = pod, namespace, container
         except OSError:
-            pass  # No kubelet here, or its folder is not given to the agent.
+            pass  # No kubelet here, or the folder is not mounted into the agent's container.
         return found

@@ -1,11 +1,11 @@
-"""What each phase does to a GPU, learned from samples that met several: least squares, forgetting the past.
+"""Estimates each phase's mean GPU activity from samples that span several phases, by least squares with decay.
 
-In: samples, each with the share of its time in every phase, and per unit the mean over the sample. Out: per unit and
-phase the mean while in that phase. The model is mean = sum of share x rate; the normal equations are kept, decayed by
-time, and solved with a ridge towards the mean of all, so that a phase of which nothing was learned is as the others
-(Hoerl and Kennard 1970). Solved at most once in SOLVE_NS; with 11 phases and 6 units that takes about 1 ms.
+The model is mean = sum of share x rate. The normal equations are kept, decayed by time, and solved with a ridge
+towards the overall mean, so that a phase about which nothing was learned gets that mean (Hoerl and Kennard 1970).
+Solved at most once per SOLVE_NS; with 11 phases and 6 units that takes about 1 ms.
 
-    rates = Rates(); rates.learn({"forward": 0.4, "loader": 0.6}, {"sm": 0.3}, ns); rates.of("sm", "forward")
+    model = ActivityModel(); model.learn({"forward": 0.4, "loader": 0.6}, {"sm": 0.3}, 10**9)
+    model.rates("sm", ["forward", "loader"])
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from math import exp
 
 MEMORY_NS = 300 * 10**9
 SOLVE_NS = 10 * 10**9
-# How strongly rates are drawn to the mean, as the weight of so many samples: where phases come in the same mixture in
-# all samples, what little they differ must not be taken for what phases do.
+# Weight of the ridge, in samples: where all samples have the same mixture of phases, their small differences must
+# not be taken for differences between the phases.
 RIDGE = 0.5
-# After each of the first samples it is solved anew, once.
-EARLY = 8
+# After each of the first samples the equations are solved again.
+EARLY_SAMPLES = 8
 
 
-class Rates:
+class ActivityModel:
     def __init__(self):
-        self._at: dict[str, int] = {}  # phase: row of the equations
+        self._rows: dict[str, int] = {}  # row of each phase in the equations
         self._products: list[list[float]] = []
         self._sums: dict[str, list[float]] = {}
         self._weight: dict[str, float] = {}
@@ -33,45 +33,41 @@ class Rates:
         self._due_ns, self._samples = 0, 0
 
     def learn(self, shares: dict[str, float], means: dict[str, float], spent_ns: int) -> None:
-        """Take a sample: `shares` by phase sum to 1, `means` by unit."""
-        kept = exp(-spent_ns / MEMORY_NS)
+        """Add a sample: `shares` by phase sum to 1, `means` by unit."""
+        decay = exp(-spent_ns / MEMORY_NS)
         for phase in shares:
-            if phase not in self._at:
-                self._widen(phase)
-        self._products = [[kept * value for value in row] for row in self._products]
-        places = [(self._at[phase], share) for phase, share in shares.items()]
-        for i, share in places:
+            if phase not in self._rows:
+                self._add_row(phase)
+        self._products = [[decay * value for value in row] for row in self._products]
+        at_row = [(self._rows[phase], share) for phase, share in shares.items()]
+        for i, share in at_row:
             row = self._products[i]
-            for j, other in places:
+            for j, other in at_row:
                 row[j] += share * other
         for unit, mean in means.items():
-            sums = [kept * value for value in self._sums.get(unit, [0.0] * len(self._at))]
-            for i, share in places:
+            sums = [decay * value for value in self._sums.get(unit, [0.0] * len(self._rows))]
+            for i, share in at_row:
                 sums[i] += share * mean
             self._sums[unit] = sums
-            weight = kept * self._weight.get(unit, 0.0)
+            weight = decay * self._weight.get(unit, 0.0)
             self._means[unit] = (weight * self._means.get(unit, 0.0) + mean) / (weight + 1)
             self._weight[unit] = weight + 1
         self._samples += 1
         self._due_ns -= spent_ns
 
-    def of(self, unit: str, phase: str) -> float:
-        """The mean of a unit in a phase. Raises KeyError for a unit that was never learned."""
-        return self.of_each(unit, (phase,))[0]
-
-    def of_each(self, unit: str, phases: Iterable[str]) -> list[float]:
-        """The same for several phases."""
+    def rates(self, unit: str, phases: Iterable[str]) -> list[float]:
+        """The unit's mean in each of the phases. Raises KeyError for a unit that was never learned."""
         if self._due_ns <= 0 or unit not in self._solved:
             self._solve()
         solved, mean = self._solved[unit], self._means[unit]
-        places = [self._at.get(phase, len(solved)) for phase in phases]
-        return [solved[at] if at < len(solved) else mean for at in places]
+        rows = [self._rows.get(phase, len(solved)) for phase in phases]
+        return [solved[row] if row < len(solved) else mean for row in rows]
 
-    def _widen(self, phase: str) -> None:
-        self._at[phase] = len(self._at)
+    def _add_row(self, phase: str) -> None:
+        self._rows[phase] = len(self._rows)
         for row in self._products:
             row.append(0.0)
-        self._products.append([0.0] * len(self._at))
+        self._products.append([0.0] * len(self._rows))
         for sums in self._sums.values():
             sums.append(0.0)
         self._due_ns = 0
@@ -82,7 +78,7 @@ class Rates:
         for i, row in enumerate(rows):
             row[i] += RIDGE
             row.extend(self._sums[unit][i] + RIDGE * self._means[unit] for unit in units)
-        # Gauss and Jordan without pivots: the matrix is symmetric and, by the ridge, positive definite.
+        # Gauss-Jordan without pivoting: the matrix is symmetric and, by the ridge, positive definite.
         for i, pivot in enumerate(rows):
             scale = 1 / pivot[i]
             rows[i] = pivot = [value * scale for value in pivot]
@@ -90,6 +86,6 @@ class Rates:
                 if k != i and row[i]:
                     factor = row[i]
                     rows[k] = [value - factor * other for value, other in zip(row, pivot, strict=True)]
-        width = len(self._at)
+        width = len(self._rows)
         self._solved = {unit: [row[width + at] for row in rows] for at, unit in enumerate(units)}
-        self._due_ns = SOLVE_NS if self._samples > EARLY else 1
+        self._due_ns = SOLVE_NS if self._samples > EARLY_SAMPLES else 1

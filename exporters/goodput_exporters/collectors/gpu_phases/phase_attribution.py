@@ -1,242 +1,234 @@
-"""What a GPU did, by the phase that its rank was in: activity, energy, and the time it was idle in compute.
+"""Attributes each GPU's activity, energy and time to the phases of the ranks that use it.
 
-In: a driver's samples as they come, each with the ranks of this node at that moment and their totals per phase. Out: per
-GPU and phase the time that samples cover, in it the time each unit was active, and energy; per rank process what
-its GPU did while it computed, for the account's state `launch`. All sums are whole ns and microjoules, and close: over
-the phases they are what the samples said.
+A sample covers the time since the one before it, and a rank's totals say to the nanosecond how much of that time
+was in which phase. A sample within one phase is credited to that phase. For one that spans several, the parts are
+estimated: in proportion to time multiplied by the activity that activity_model.py has learned for each phase. How
+much time was estimated is counted (`mixed_ns`). All sums are integers and close: over the phases they equal the
+samples. Ranks that share a GPU share its time in equal parts.
 
-A sample covers the time since the one before it, and a rank's totals say to the ns how much of that lay in which
-phase. In one phase alone the sample is that phase's. Where there were several, their parts are estimated: in
-proportion to time times the activity that each phase is known for (rates.py learns it from all samples, in which the
-phases are mixed differently). How much was mixed is counted.
-
-Ranks that share a GPU share its time in equal parts. A GPU beyond TRACKS_MAX is left out, and of a GPU the phases
-beyond PHASES_MAX, over all runs that it sees, are one: "other". It does not know pages, drivers or series (phase_series.py).
-
-    join = PhaseJoin(); join.take(sample, ranks); join.tracks["GPU-…"].active["sm"]["backward"]    # ns
+    attribution = PhaseAttribution(); attribution.add_sample(sample, ranks)
+    attribution.gpus["GPU-…"].active_ns["sm"]["backward"]
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from operator import ge
 
-from goodput_exporters.collectors.gpu_phases.activity_model import Rates
+from goodput_exporters.collectors.gpu_phases.activity_model import ActivityModel
 from goodput_exporters.gpu.sample import Gpu, Sample
 from goodput_exporters.system.ranks import RankKey, RankPhases
 
 UNITS = ("engine", "utilization", "sm", "tensor", "dram")
-# What says whether anything ran at all; the first that a driver knows.
-BUSY = ("engine", "utilization")
+# Units that show whether anything ran at all; the first that a driver measures is used.
+BUSY_UNITS = ("engine", "utilization")
 NO_RANK, ENERGY, OTHER = "idle", "energy", "other"
-# What one GPU's rates cost grows with the third power of its phases: 64 take about 20 ms each ten seconds.
-TRACKS_MAX, PHASES_MAX = 512, 64
-# A counter or a power that says more is not believed; as much again for a counter that moves in steps.
+# GPUs beyond the first bound are ignored; a GPU's phases beyond the second are counted as "other". The cost of the
+# model grows with the cube of the phases: 64 take about 20 ms every ten seconds.
+GPUS_MAX, PHASES_MAX = 512, 64
+# Power and energy increases above this are rejected.
 WATTS_MAX = 1e6
-# A longer time between two samples is not what the later one says.
+# A sample is not taken to cover a longer time than this.
 COVERED_NS_MAX = 15 * 10**9
-LEAST = 1e-3  # of the mean in a sample: no phase is known to do nothing at all
-MIXED_BELOW = 0.99  # share of the longest phase in a sample
-# Of two drivers that know a GPU one is followed, until it has been silent for so long.
+# Lower bound of a phase's learned activity, as a share of the sample's mean: no phase is known to do nothing.
+ACTIVITY_SHARE_MIN = 1e-3
+# A sample is mixed where its longest phase covers less than this share.
+MIXED_BELOW = 0.99
+# Of two drivers that sample a GPU, one is used until it has been silent for this long.
 SILENT_NS = 5 * 10**9
-# A phase that computes for longer has hung; the account's own least is the same.
-WAITING_NS_MAX = 60 * 10**9
+# A compute phase that runs longer hangs; the account uses the same bound.
+PENDING_NS_MAX = 60 * 10**9
 
 
 @dataclass
-class Hardware:
-    """What the GPU of one rank process did, cumulative.
+class RankGpuTotals:
+    """Cumulative GPU totals of one rank process.
 
-    What samples say of compute waits until the running phase has ended: a hang inside of it is no compute, and its
-    idle time would make `launch` of the work before it.
+    Compute time stays pending until the running phase has ended: a hang in it is not compute, and its idle time
+    would turn the work before it into `launch`.
     """
 
     compute_ns: int = 0
     idle_ns: int = 0
     energy_uj: int = 0
     boundary_ns: int | None = None
-    waiting: tuple[int, int] = (0, 0)  # compute and idle
+    pending_ns: tuple[int, int] = (0, 0)  # compute, idle
 
     def add(self, boundary_ns: int | None, compute_ns: int, idle_ns: int) -> None:
-        """A sample's part, with the beginning of the phase that runs."""
+        """Add a sample's part. `boundary_ns` is the start of the running phase."""
         if boundary_ns is None or boundary_ns != self.boundary_ns:
             self._settle()
         self.boundary_ns = boundary_ns
-        self.waiting = self.waiting[0] + compute_ns, self.waiting[1] + idle_ns
+        self.pending_ns = self.pending_ns[0] + compute_ns, self.pending_ns[1] + idle_ns
         if boundary_ns is None:
             self._settle()
 
     def _settle(self) -> None:
-        if self.waiting[0] <= WAITING_NS_MAX:
-            self.compute_ns += self.waiting[0]
-            self.idle_ns += self.waiting[1]
-        self.waiting = 0, 0
+        if self.pending_ns[0] <= PENDING_NS_MAX:
+            self.compute_ns += self.pending_ns[0]
+            self.idle_ns += self.pending_ns[1]
+        self.pending_ns = 0, 0
 
-    def figures(self) -> dict[str, int]:
-        """As schema.Live carries them."""
-        named = {"compute_ns": self.compute_ns, "idle_ns": self.idle_ns, "energy_mj": self.energy_uj // 1000}
-        return {name: value for name, value in named.items() if value}
+    def as_live_fields(self) -> dict[str, int]:
+        """The nonzero totals, named as in schema.Live."""
+        fields = {"compute_ns": self.compute_ns, "idle_ns": self.idle_ns, "energy_mj": self.energy_uj // 1000}
+        return {name: value for name, value in fields.items() if value}
 
 
 @dataclass
-class Track:
-    """One GPU. Sums are in ns, energy in microjoules, by phase."""
+class GpuTotals:
+    """One GPU: its last sample, and its cumulative sums by phase."""
 
     driver: str
-    monotonic_ns: int
-    totals: dict[RankKey, tuple[int, ...]] = field(default_factory=dict)
+    sampled_ns: int
+    rank_totals_ns: dict[RankKey, tuple[int, ...]] = field(default_factory=dict)
     pids: frozenset[int] = frozenset()
     joules: float | None = None
     limit_watts: float | None = None
-    covered: dict[str, int] = field(default_factory=dict)
-    active: dict[str, dict[str, int]] = field(default_factory=dict)
-    energy: dict[str, int] = field(default_factory=dict)
+    covered_ns: dict[str, int] = field(default_factory=dict)
+    active_ns: dict[str, dict[str, int]] = field(default_factory=dict)
+    energy_uj: dict[str, int] = field(default_factory=dict)
     mixed_ns: int = 0
-    rates: Rates = field(default_factory=Rates)
+    model: ActivityModel = field(default_factory=ActivityModel)
+
+    def remember(self, gpu: Gpu, ranks: list[RankPhases]) -> None:
+        """Keep what the next sample is compared with."""
+        if gpu.pids is not None:
+            self.pids = frozenset(gpu.pids)
+        self.joules = gpu.readings.get("energy")
+        limit = gpu.readings.get("power_limit", self.limit_watts)
+        self.limit_watts = limit if limit is not None and 0 < limit <= WATTS_MAX else None
+        self.rank_totals_ns = {rank.key: rank.totals_ns for rank in self.users(gpu, ranks)}
+
+    def users(self, gpu: Gpu, ranks: list[RankPhases]) -> list[RankPhases]:
+        """The ranks on this GPU: by the UUID that they declare, else by their pid."""
+        return [
+            rank for rank in ranks if (rank.gpu_uuid == gpu.uuid if rank.gpu_uuid else rank.pid in self.pids)
+        ]
+
+    def energy_since_last(self, gpu: Gpu, spent_ns: int) -> int | None:
+        """Microjoules since the last sample: from the GPU's counter, else from its present power."""
+        joules, watts = gpu.readings.get("energy"), gpu.readings.get("power")
+        grown = -1.0 if joules is None or self.joules is None else joules - self.joules
+        # A counter that moves in steps may run ahead by one second's worth.
+        if 0 <= grown <= WATTS_MAX * (spent_ns / 1e9 + 1):
+            return round(grown * 1e6)
+        return None if watts is None or not 0 <= watts <= WATTS_MAX else round(watts * spent_ns / 1e3)
+
+    def split(self, unit: str, amount: int, shares_ns: dict[str, int]) -> dict[str, int]:
+        """`amount` over phases by time and learned activity; no phase gets more than its time or power allows."""
+        if len(shares_ns) == 1:
+            return dict.fromkeys(shares_ns, amount)
+        least = ACTIVITY_SHARE_MIN * amount / sum(shares_ns.values())
+        rates = self.model.rates(unit, shares_ns)
+        weights = [ns * max(rate, least) for ns, rate in zip(shares_ns.values(), rates, strict=True)]
+        caps: list[int] | None = list(shares_ns.values())
+        if unit == ENERGY:
+            caps = [int(ns * self.limit_watts / 1e3) for ns in caps] if self.limit_watts else None
+            # The power limit may be exceeded for a moment.
+            caps = caps if caps is not None and sum(caps) >= amount else None
+        return dict(zip(shares_ns, apportion(amount, weights, caps), strict=True))
 
 
-class PhaseJoin:
+class PhaseAttribution:
     """All GPUs of a node, and the rank processes that were seen on them."""
 
     def __init__(self):
-        self.tracks: dict[str, Track] = {}
-        self.hardware: dict[RankKey, Hardware] = {}
+        self.gpus: dict[str, GpuTotals] = {}
+        self.ranks: dict[RankKey, RankGpuTotals] = {}
 
-    def take(self, sample: Sample, ranks: list[RankPhases]) -> None:
-        """Take a sample that was just made, with the ranks as they are now."""
+    def add_sample(self, sample: Sample, ranks: list[RankPhases]) -> None:
+        """Credit a sample that was just taken, with the ranks as they are now."""
         for gpu in sample.gpus:
-            track = self.tracks.get(gpu.uuid)
-            if track is None or gpu.lost:
-                if not gpu.lost and len(self.tracks) < TRACKS_MAX:
-                    self.tracks[gpu.uuid] = self._begin(Track(sample.driver, sample.monotonic_ns), gpu, ranks)
+            totals = self.gpus.get(gpu.uuid)
+            if totals is None or gpu.lost:
+                if not gpu.lost and len(self.gpus) < GPUS_MAX:
+                    self.gpus[gpu.uuid] = GpuTotals(sample.driver, sample.monotonic_ns)
+                    self.gpus[gpu.uuid].remember(gpu, ranks)
                 continue
-            spent_ns = sample.monotonic_ns - track.monotonic_ns
-            if (sample.driver != track.driver and spent_ns < SILENT_NS) or spent_ns == 0:
+            spent_ns = sample.monotonic_ns - totals.sampled_ns
+            if (sample.driver != totals.driver and spent_ns < SILENT_NS) or spent_ns == 0:
                 continue
             if gpu.pids is not None:
-                track.pids = frozenset(gpu.pids)
-            # One that went back was preceded by one with a time that was wrong.
-            if 0 < spent_ns <= COVERED_NS_MAX and sample.driver == track.driver:
-                self._credit(track, gpu, spent_ns, self._on(track, gpu, ranks))
-            track.driver, track.monotonic_ns = sample.driver, sample.monotonic_ns
-            self._begin(track, gpu, ranks)
+                totals.pids = frozenset(gpu.pids)
+            # A negative time means that the last sample's time was wrong.
+            if 0 < spent_ns <= COVERED_NS_MAX and sample.driver == totals.driver:
+                self._credit(totals, gpu, spent_ns, totals.users(gpu, ranks))
+            totals.driver, totals.sampled_ns = sample.driver, sample.monotonic_ns
+            totals.remember(gpu, ranks)
 
-    def forget(self, key: RankKey) -> None:
-        """A rank process is over and was reported."""
-        self.hardware.pop(key, None)
-
-    def _begin(self, track: Track, gpu: Gpu, ranks: list[RankPhases]) -> Track:
-        if gpu.pids is not None:
-            track.pids = frozenset(gpu.pids)
-        track.joules = gpu.readings.get("energy")
-        limit = gpu.readings.get("power_limit", track.limit_watts)
-        track.limit_watts = limit if limit is not None and 0 < limit <= WATTS_MAX else None
-        track.totals = {rank.key: rank.totals_ns for rank in self._on(track, gpu, ranks)}
-        return track
-
-    def _on(self, track: Track, gpu: Gpu, ranks: list[RankPhases]) -> list[RankPhases]:
-        """The ranks that compute on this GPU: by the uuid that they say, else by their pid."""
-        return [
-            rank for rank in ranks if (rank.gpu_uuid == gpu.uuid if rank.gpu_uuid else rank.pid in track.pids)
-        ]
-
-    def _credit(self, track: Track, gpu: Gpu, spent_ns: int, ranks: list[RankPhases]) -> None:
-        known = [rank for rank in ranks if rank.key in track.totals]
+    def _credit(self, totals: GpuTotals, gpu: Gpu, spent_ns: int, ranks: list[RankPhases]) -> None:
+        known = [rank for rank in ranks if rank.key in totals.rank_totals_ns]
         if ranks and not known:
-            return  # All of them came in between: what part of the time was theirs is not known.
-        places = set(track.covered)
-        own = {
-            rank.key: _bounded(places, _phases_of(rank, track.totals[rank.key], spent_ns)) for rank in known
+            return  # All of them started in between: which part of the time was theirs is unknown.
+        names = set(totals.covered_ns)
+        own_ns = {
+            rank.key: _bounded(names, _time_by_phase(rank, totals.rank_totals_ns[rank.key], spent_ns))
+            for rank in known
         }
-        pooled: dict[str, int] = {}
-        for part in own.values():
-            for phase, ns in part.items():
-                pooled[phase] = pooled.get(phase, 0) + ns
-        names = list(pooled) or [NO_RANK]
-        shares = dict(zip(names, portion(spent_ns, list(pooled.values()) or [1]), strict=True))
-        shares = {phase: ns for phase, ns in shares.items() if ns}
-        _add(track.covered, shares)
-        if max(shares.values()) < MIXED_BELOW * spent_ns:
-            track.mixed_ns += spent_ns
+        pooled_ns: dict[str, int] = {}
+        for part in own_ns.values():
+            _add(pooled_ns, part)
+        shares = apportion(spent_ns, list(pooled_ns.values()) or [1])
+        shares_ns = {phase: ns for phase, ns in zip(pooled_ns or [NO_RANK], shares, strict=True) if ns}
+        _add(totals.covered_ns, shares_ns)
+        if max(shares_ns.values()) < MIXED_BELOW * spent_ns:
+            totals.mixed_ns += spent_ns
         amounts = {unit: round(ratio * spent_ns) for unit, ratio in _activity(gpu).items()}
-        energy = self._energy(track, gpu, spent_ns)
-        if energy is not None:
-            amounts[ENERGY] = energy
+        energy_uj = totals.energy_since_last(gpu, spent_ns)
+        if energy_uj is not None:
+            amounts[ENERGY] = energy_uj
         means = {unit: amount / spent_ns for unit, amount in amounts.items()}
-        track.rates.learn({phase: ns / spent_ns for phase, ns in shares.items()}, means, spent_ns)
-        limit = track.limit_watts
-        credited = {
-            unit: _split(track.rates, unit, amount, shares, limit) for unit, amount in amounts.items()
-        }
+        totals.model.learn({phase: ns / spent_ns for phase, ns in shares_ns.items()}, means, spent_ns)
+        credited = {unit: totals.split(unit, amount, shares_ns) for unit, amount in amounts.items()}
         for unit, parts in credited.items():
-            _add(track.energy if unit == ENERGY else track.active.setdefault(unit, {}), parts)
-        busy = next((credited[unit] for unit in BUSY if unit in credited), None)
+            _add(totals.energy_uj if unit == ENERGY else totals.active_ns.setdefault(unit, {}), parts)
+        busy_ns = next((credited[unit] for unit in BUSY_UNITS if unit in credited), None)
         for rank in known:
-            self._tell(rank, own[rank.key], shares, busy, (energy or 0) // len(known))
+            energy_share_uj = (energy_uj or 0) // len(known)
+            self._credit_rank(rank, own_ns[rank.key], shares_ns, busy_ns, energy_share_uj)
 
-    def _energy(self, track: Track, gpu: Gpu, spent_ns: int) -> int | None:
-        """Microjoules since the last sample: by the GPU's counter, else by its power now."""
-        joules, power = gpu.readings.get("energy"), gpu.readings.get("power")
-        if joules is not None and track.joules is not None:
-            grown = joules - track.joules
-            if 0 <= grown <= WATTS_MAX * (spent_ns / 1e9 + 1):
-                return round(grown * 1e6)
-        return None if power is None or not 0 <= power <= WATTS_MAX else round(power * spent_ns / 1e3)
-
-    def _tell(
-        self, rank: RankPhases, own: dict[str, int], shares: dict, busy: dict | None, energy: int
+    def _credit_rank(
+        self,
+        rank: RankPhases,
+        own_ns: dict[str, int],
+        shares_ns: dict[str, int],
+        busy_ns: dict[str, int] | None,
+        energy_uj: int,
     ) -> None:
-        hardware = self.hardware.setdefault(rank.key, Hardware())
-        hardware.energy_uj += energy
-        if busy is None:
+        totals = self.ranks.setdefault(rank.key, RankGpuTotals())
+        totals.energy_uj += energy_uj
+        if busy_ns is None:
             return
-        compute = {phase: ns for phase, ns in own.items() if phase in rank.compute and phase in shares}
-        idle_ns = sum(ns * (shares[phase] - busy[phase]) // shares[phase] for phase, ns in compute.items())
-        hardware.add(rank.boundary_ns, sum(compute.values()), idle_ns)
+        compute = {phase: ns for phase, ns in own_ns.items() if phase in rank.compute and phase in shares_ns}
+        idle_ns = sum(
+            ns * (shares_ns[phase] - busy_ns[phase]) // shares_ns[phase] for phase, ns in compute.items()
+        )
+        totals.add(rank.boundary_ns, sum(compute.values()), idle_ns)
 
 
 def _activity(gpu: Gpu) -> dict[str, float]:
     found = {unit: gpu.readings.get(f"activity/{unit}") for unit in UNITS}
     if found["utilization"] == 1 and found["engine"] == 0:
-        # Counters that a profiler holds read 0.
+        # Profiling counters that another profiler holds read 0.
         found = {"utilization": 1.0}
     return {unit: min(max(ratio, 0.0), 1.0) for unit, ratio in found.items() if ratio is not None}
 
 
-def _split(
-    rates: Rates, unit: str, amount: int, shares: dict[str, int], limit_watts: float | None = None
-) -> dict[str, int]:
-    """`amount` over the phases of `shares`, by time and by what each is known for; to none more than it can be."""
-    if len(shares) == 1:
-        return dict.fromkeys(shares, amount)
-    least = LEAST * amount / sum(shares.values())
-    known = rates.of_each(unit, shares)
-    weights = [
-        ns * (rate if rate > least else least) for ns, rate in zip(shares.values(), known, strict=True)
-    ]
-    caps = list(shares.values())
-    if unit == ENERGY:
-        caps = [int(ns * limit_watts / 1e3) for ns in caps] if limit_watts else None
-        # A limit may be passed for a moment.
-        caps = caps if caps is not None and sum(caps) >= amount else None
-    return dict(zip(shares, portion(amount, weights, caps), strict=True))
-
-
-def _phases_of(rank: RankPhases, before: tuple[int, ...], spent_ns: int) -> dict[str, int]:
-    """How `spent_ns` lay in the rank's phases, by what its totals have grown; they were read a moment later."""
+def _time_by_phase(rank: RankPhases, before: tuple[int, ...], spent_ns: int) -> dict[str, int]:
+    """`spent_ns` by phase, in proportion to the growth of the rank's totals, which were read a moment later."""
     before = before + (0,) * (len(rank.totals_ns) - len(before))
     grown = [max(now - then, 0) for now, then in zip(rank.totals_ns, before, strict=False)]
-    parts = portion(spent_ns, grown if any(grown) else [1] + [0] * (len(grown) - 1))
+    parts = apportion(spent_ns, grown if any(grown) else [1] + [0] * (len(grown) - 1))
     return {phase: ns for phase, ns in zip(rank.phases, parts, strict=False) if ns}
 
 
-def _bounded(places: set[str], parts: dict[str, int]) -> dict[str, int]:
-    """The same with each phase that has no place in OTHER; those that find one take it."""
+def _bounded(names: set[str], parts: dict[str, int]) -> dict[str, int]:
+    """`parts` with the phases beyond PHASES_MAX as OTHER; adds the others to `names`."""
     bounded: dict[str, int] = {}
     for phase, ns in parts.items():
-        if phase not in places and len(places) >= PHASES_MAX - 1:
+        if phase not in names and len(names) >= PHASES_MAX - 1:
             phase = OTHER
-        places.add(phase)
+        names.add(phase)
         bounded[phase] = bounded.get(phase, 0) + ns
     return bounded
 
@@ -246,57 +238,30 @@ def _add(sums: dict[str, int], parts: dict[str, int]) -> None:
         sums[phase] = sums.get(phase, 0) + amount
 
 
-def portion(amount: int, weights: list[float], caps: list[int] | None = None) -> list[int]:
-    """`amount` in whole parts by weight, each at most its cap; they sum to it, or to all caps if those are less.
+def apportion(amount: int, weights: list[float], caps: list[int] | None = None) -> list[int]:
+    """Split `amount` into integers in proportion to `weights`, each at most its cap.
 
-    What is above a cap goes to the others by their weights.
+    They sum to `amount`, or to all caps if those are less. What exceeds a cap goes to the others by weight, and to
+    those of weight 0 last. Rounding goes to the largest weight.
     """
-    parts = _portion_below_caps(amount, weights, caps)
-    if parts is not None:
-        return parts
-    parts = [0] * len(weights)
     limits = caps or [amount] * len(weights)
-    left, open_to = min(amount, sum(limits)), [i for i, weight in enumerate(weights) if weight > 0]
+    parts = [0] * len(weights)
+    left = min(amount, sum(limits))
+    open_at = [at for at, weight in enumerate(weights) if weight > 0]
     while left > 0:
-        if not open_to:
-            open_to = [i for i, part in enumerate(parts) if part < limits[i]]
+        if not open_at:
+            open_at = [at for at, part in enumerate(parts) if part < limits[at]]
             weights = [1.0] * len(weights)
-        whole = sum(weights[i] for i in open_to)
-        full = [i for i in open_to if left * weights[i] / whole >= limits[i] - parts[i]]
-        if full:
-            for i in full:
-                left -= limits[i] - parts[i]
-                parts[i] = limits[i]
-            open_to = [i for i in open_to if i not in full]
-            if left < 0:  # Rounding: what was given beyond is taken back.
-                parts[full[-1]] += left
-                left = 0
-            continue
-        given = [int(left * weights[i] / whole) for i in open_to]
-        for i, value in zip(open_to, given, strict=True):
-            parts[i] += value
-        rest = left - sum(given)
-        at = max(open_to, key=lambda i: (weights[i], limits[i] - parts[i]))
-        room = limits[at] - parts[at]
-        parts[at] += min(rest, room)
-        left = rest - min(rest, room)
-        if left:
-            open_to = [i for i, part in enumerate(parts) if part < limits[i]]
-    return parts
-
-
-def _portion_below_caps(amount: int, weights: list[float], caps: list[int] | None) -> list[int] | None:
-    """`portion` where nobody comes to a cap and one has the largest weight, which is nearly always; else None."""
-    whole = sum(weights)
-    if amount <= 0 or not whole > 0 or min(weights) < 0:
-        return None
-    largest = max(weights)
-    at = weights.index(largest)
-    if caps is not None and weights.count(largest) > 1:
-        return None
-    given = [amount * weight / whole for weight in weights]
-    parts = [int(part) for part in given]
-    parts[at] += amount - sum(parts)
-    if caps is not None and (parts[at] > caps[at] or any(map(ge, given, caps))):
-        return None
+        whole = sum(weights[at] for at in open_at)
+        total = left
+        for at in open_at:
+            given = min(int(total * weights[at] / whole), limits[at] - parts[at], left)
+            parts[at] += given
+            left -= given
+        open_at = [at for at in open_at if parts[at] < limits[at]]
+        if open_at:
+            largest = max(open_at, key=weights.__getitem__)
+            given = min(left, limits[largest] - parts[largest], len(weights))
+            parts[largest] += given
+            left -= given
     return parts

@@ -1,58 +1,52 @@
-"""The series of GPUs and of the drivers' processes.
-
-In: gpu_merge.Merged GPUs, driver_process.Reports. Out: values added to a `goodput.metrics.Families("node")`. A reading
-becomes the series that gpu.FAMILIES names; what no driver reads is absent. A counter below zero is none.
-About 2 us for each reading. It does not know who was seen before.
-
-    add_gpu(families, merged, up=True, age_seconds=0.4, numa="0"); add_driver(families, report)
-"""
+"""Adds the series of GPUs and of the drivers' processes. About 2 us for each reading."""
 
 from __future__ import annotations
 
 import functools
-from types import MappingProxyType
+from collections import Counter
 
-from goodput_exporters.gpu.merge import Merged
-from goodput_exporters.gpu.sample import place_of
-from goodput_exporters.gpu.supervisor import Report
+from goodput_exporters.gpu.merge import MergedGpu
+from goodput_exporters.gpu.sample import series_of
+from goodput_exporters.gpu.supervisor import DriverStatus
+
+_series_of = functools.lru_cache(4096)(series_of)
 
 
-def add_gpu(families, gpu: Merged, up: bool, age_seconds: float, numa: str) -> None:
-    """One GPU or MIG instance; the readings only while it is up, but for those that tell what happened to it."""
+def add_gpu(
+    families, gpu: MergedGpu, up: bool, age_seconds: float, numa: str, xids: Counter[tuple[str, str]]
+) -> None:
+    """Add one GPU or MIG instance. A negative value of a counter is left out."""
     info = {"gpu": gpu.uuid, "index": str(gpu.index), "model": gpu.model, "pci": gpu.pci, "numa": numa}
     info |= {"driver": gpu.driver_version, "parent": gpu.parent, "profile": gpu.profile}
     families.add("goodput_gpu_info", info, 1)
     families.add("goodput_gpu_up", {"gpu": gpu.uuid}, float(up))
     families.add("goodput_gpu_sample_age_seconds", {"gpu": gpu.uuid}, max(0.0, age_seconds))
     for key, value in sorted(gpu.readings.items()):
-        name, labels = place(key)
+        name, labels = _series_of(key)
         if value >= 0 or not name.endswith("_total"):
             families.add(name, {"gpu": gpu.uuid, **labels}, value)
+    for (number, kind), count in sorted(xids.items()):
+        labels = {"gpu": gpu.uuid, "xid": number, "class": kind}
+        families.add("goodput_gpu_xid_errors_total", labels, count)
     if gpu.false_zero is not None:
         families.add("goodput_gpu_false_zero", {"gpu": gpu.uuid}, float(gpu.false_zero))
     if gpu.pids is not None and "processes" not in gpu.readings:
         families.add("goodput_gpu_processes", {"gpu": gpu.uuid}, len(gpu.pids))
 
 
-@functools.lru_cache(4096)
-def place(key: str) -> tuple[str, MappingProxyType]:
-    name, labels = place_of(key)
-    return name, MappingProxyType(labels)
-
-
-def add_driver(families, report: Report) -> None:
-    """How a driver's process fares; nothing where there is nothing to drive."""
-    if report.absent or not report.settled:
+def add_driver(families, status: DriverStatus) -> None:
+    """Add a driver's process; nothing where there is nothing to sample."""
+    if status.absent or not status.settled:
         return
-    driver = {"driver": report.name}
-    families.add("goodput_driver_up", driver, float(report.up))
-    if report.age_seconds is not None:
-        families.add("goodput_driver_sample_age_seconds", driver, report.age_seconds)
-    for reason, count in sorted(report.restarts.items()):
+    driver = {"driver": status.name}
+    families.add("goodput_driver_up", driver, float(status.up))
+    if status.age_seconds is not None:
+        families.add("goodput_driver_sample_age_seconds", driver, status.age_seconds)
+    for reason, count in sorted(status.restarts.items()):
         families.add("goodput_driver_restarts_total", {**driver, "reason": reason}, count)
-    families.add("goodput_driver_samples_total", driver, report.counts["samples"])
-    families.add("goodput_driver_samples_dropped_total", driver, report.counts["dropped"])
-    families.add("goodput_driver_problems_total", driver, report.counts["problems"])
-    families.add("goodput_driver_cpu_seconds_total", driver, report.cpu_seconds)
-    families.add("goodput_driver_processes_unkillable", driver, report.unkillable)
-    families.add("goodput_driver_memory_bytes", driver, report.memory_bytes)
+    for kind in ("samples", "samples_dropped", "problems"):
+        count = status.counts[kind.removeprefix("samples_")]
+        families.add(f"goodput_driver_{kind}_total", driver, count)
+    families.add("goodput_driver_cpu_seconds_total", driver, status.cpu_seconds)
+    families.add("goodput_driver_processes_unkillable", driver, status.unkillable)
+    families.add("goodput_driver_memory_bytes", driver, status.memory_bytes)

@@ -1,9 +1,7 @@
-"""The host: processors, load, memory, swap, pressure, disks and TCP, from /proc.
+"""Processors, load, memory, swap, pressure, disks and TCP of this host, from /proc. About 1 ms per scrape.
 
-In: procfs and sysfs roots. Out: the `goodput_host_*` series. Each file has a pure parser here; one that is
-missing costs its series, one that is malformed or unreadable costs its series and makes the run a failed one.
-Of a disk, seconds per operation is the rate of goodput_host_disk_operation_seconds_total over that of
-goodput_host_disk_operations_total. Reading all takes about 1 ms. It does not know which process used what.
+A missing file costs its series; a malformed or unreadable one also fails the run. Seconds per disk operation are
+the rate of goodput_host_disk_operation_seconds_total over that of goodput_host_disk_operations_total.
 
 Formats: proc(5); Documentation/accounting/psi.rst and admin-guide/iostats.rst of the kernel.
 """
@@ -16,12 +14,14 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from goodput_exporters.collector import CollectorError, NoData, ParseError, Settings, parse_count, read_text
+from goodput_exporters.collector import NoData, ParseError, Settings
+from goodput_exporters.system.files import CounterFiles, parse_count, parse_protocol
 
-SECTOR_BYTES = 512  # In /proc/diskstats, whatever the disk's own sectors are.
+SECTOR_BYTES = 512  # in /proc/diskstats, whatever the disk's own sector size
+FILE_BYTES_MAX = 1 << 20
 DISKS_MAX = 256
 CPU_MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
-# Idle and iowait of a sleeping processor are estimates that can step back; a larger step is a reset.
+# Idle and iowait of a sleeping processor are estimates that can decrease; a larger decrease is a reset.
 CPU_STEP_BACK_SECONDS_MAX = 3.0
 MEMORY_KINDS = {
     "MemTotal": "total",
@@ -29,17 +29,23 @@ MEMORY_KINDS = {
     "Cached": "cached",
     "Dirty": "dirty",
     "Writeback": "writeback",
-    "Shmem": "shared",  # /dev/shm, which loaders' workers fill, and other memory that no file backs.
+    "Shmem": "shared",  # /dev/shm, which loader workers fill, and other memory without a backing file
     "SwapTotal": "swap_total",
     "SwapFree": "swap_free",
 }
-VMSTAT_NAMES = ("pswpin", "pswpout", "pgmajfault", "oom_kill")
-_NO_DISK = re.compile(r"(?:z?ram|loop|fd|sr)\d")
+# Series, labels, and whether the count is of pages.
+VMSTAT_SERIES = {
+    "pswpin": ("goodput_host_swap_bytes_total", {"direction": "in"}, True),
+    "pswpout": ("goodput_host_swap_bytes_total", {"direction": "out"}, True),
+    "pgmajfault": ("goodput_host_major_faults_total", {}, False),
+    "oom_kill": ("goodput_host_oom_kills_total", {}, False),
+}
+_NOT_A_DISK = re.compile(r"(?:z?ram|loop|fd|sr)\d")
 _PARTITION = re.compile(r"(?:(?:[hsv]d|xvd)[a-z]+\d+|(?:nvme\d+n\d+|mmcblk\d+)p\d+)$")
 
 
 class Stat(NamedTuple):
-    """/proc/stat: ticks of all processors by mode, processors on line, tasks in uninterruptible sleep."""
+    """/proc/stat: ticks of all processors by mode, processors online, tasks in uninterruptible sleep."""
 
     modes: dict[str, int]
     cpus: int
@@ -47,7 +53,7 @@ class Stat(NamedTuple):
 
 
 class Disk(NamedTuple):
-    """One line of /proc/diskstats in base units; times are of completed operations, summed over them."""
+    """One line of /proc/diskstats in base units; times are summed over completed operations."""
 
     read_bytes: int
     read_operations: int
@@ -68,37 +74,27 @@ class Host:
         self._ticks_per_second = os.sysconf("SC_CLK_TCK")
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self._cpu_seconds: dict[str, float] = {}
+        self._files = CounterFiles()
 
     def collect(self, families) -> None:
-        problems, found = [], 0
-        sources = (self._cpu, self._memory, self._vmstat, self._pressure("cpu"), self._pressure("memory"))
-        for source in (*sources, self._pressure("io"), self._disks, self._tcp):
-            try:
-                found += source(families)
-            except (CollectorError, ParseError) as error:
-                problems.append(str(error))
-        if problems:
-            raise CollectorError("; ".join(problems))
-        if not found:
-            raise NoData(f"{self._procfs}: none of the files is there")
+        self._files = CounterFiles()
+        sources = (self._cpu, self._memory, self._vmstat, self._pressure, self._disks, self._tcp)
+        found = [source(families) for source in sources]
+        self._files.raise_problems()
+        if not any(found):
+            raise NoData(f"{self._procfs}: none of the files exists")
 
     def _read(self, name: str, parse: Callable):
-        """The parsed file, None where it is absent."""
-        path = os.path.join(self._procfs, name)
-        text = read_text(path)
-        try:
-            return None if text is None else parse(text)
-        except ParseError as error:
-            raise ParseError(f"{path}: {error}") from None
+        return self._files.read(os.path.join(self._procfs, name), parse, FILE_BYTES_MAX)
 
-    # Each of these adds its series and returns whether there was anything.
+    # Each of these adds its series and returns whether it found any.
 
     def _cpu(self, families) -> bool:
         stat = self._read("stat", parse_stat)
         if stat is None:
             return False
         for mode, ticks in stat.modes.items():
-            seconds = steady(self._cpu_seconds.get(mode, 0.0), ticks / self._ticks_per_second)
+            seconds = without_small_decrease(self._cpu_seconds.get(mode, 0.0), ticks / self._ticks_per_second)
             self._cpu_seconds[mode] = seconds
             families.add("goodput_host_cpu_seconds_total", {"mode": mode}, seconds)
         families.add("goodput_host_cpus", {}, stat.cpus)
@@ -117,27 +113,20 @@ class Host:
 
     def _vmstat(self, families) -> bool:
         counts = self._read("vmstat", parse_vmstat) or {}
-        for name, direction in (("pswpin", "in"), ("pswpout", "out")):
+        for name, (series, labels, is_pages) in VMSTAT_SERIES.items():
             if name in counts:
-                size = counts[name] * self._page_bytes
-                families.add("goodput_host_swap_bytes_total", {"direction": direction}, size)
-        for name, series in (
-            ("pgmajfault", "goodput_host_major_faults_total"),
-            ("oom_kill", "goodput_host_oom_kills_total"),
-        ):
-            if name in counts:
-                families.add(series, {}, counts[name])
+                families.add(series, labels, counts[name] * (self._page_bytes if is_pages else 1))
         return bool(counts)
 
-    def _pressure(self, resource: str) -> Callable:
-        def add(families) -> bool:
+    def _pressure(self, families) -> bool:
+        found = False
+        for resource in ("cpu", "memory", "io"):
             waits = self._read(f"pressure/{resource}", parse_pressure) or {}
             for kind, seconds in waits.items():
                 labels = {"resource": resource, "kind": kind}
                 families.add("goodput_host_pressure_seconds_total", labels, seconds)
-            return bool(waits)
-
-        return add
+            found |= bool(waits)
+        return found
 
     def _disks(self, families) -> bool:
         disks = self._read("diskstats", parse_diskstats) or {}
@@ -148,27 +137,23 @@ class Host:
         whole = [name for name in disks if is_whole_disk(name, listed)][:DISKS_MAX]
         for name in whole:
             disk = disks[name]
-            for direction, size, operations, seconds in (
-                ("read", *disk[0:3]),
-                ("write", *disk[3:6]),
-            ):
+            for direction, values in (("read", disk[0:3]), ("write", disk[3:6])):
                 labels = {"device": name, "direction": direction}
-                families.add("goodput_host_disk_bytes_total", labels, size)
-                families.add("goodput_host_disk_operations_total", labels, operations)
-                families.add("goodput_host_disk_operation_seconds_total", labels, seconds)
+                for quantity, value in zip(("bytes", "operations", "operation_seconds"), values, strict=True):
+                    families.add(f"goodput_host_disk_{quantity}_total", labels, value)
             families.add("goodput_host_disk_in_flight", {"device": name}, disk.in_flight)
             families.add("goodput_host_disk_busy_seconds_total", {"device": name}, disk.busy_seconds)
         return bool(whole)
 
     def _tcp(self, families) -> bool:
-        segments = self._read("net/snmp", parse_snmp)
+        segments = self._read("net/snmp", parse_tcp_retransmits)
         if segments is not None:
             families.add("goodput_host_tcp_retransmits_total", {}, segments)
         return segments is not None
 
 
-def steady(before: float, now: float) -> float:
-    """A counter that does not follow small steps back."""
+def without_small_decrease(before: float, now: float) -> float:
+    """The new value of a counter, or the old one where it decreased by at most CPU_STEP_BACK_SECONDS_MAX."""
     return before if before - CPU_STEP_BACK_SECONDS_MAX <= now < before else now
 
 
@@ -197,14 +182,14 @@ def parse_loadavg(text: str) -> float:
     try:
         load = float(first[0])
     except (IndexError, ValueError):
-        raise ParseError(f"no load in {text[:40]!r}") from None
+        raise ParseError(f"no load average in {text[:40]!r}") from None
     if not (math.isfinite(load) and load >= 0):
-        raise ParseError(f"load {load}")
+        raise ParseError(f"load average is {load}")
     return load
 
 
 def parse_meminfo(text: str) -> dict[str, int]:
-    """/proc/meminfo: bytes of the MEMORY_KINDS that are there. Raises ParseError."""
+    """/proc/meminfo: bytes of each of MEMORY_KINDS that is present. Raises ParseError."""
     kinds = {}
     for line in text.splitlines():
         name, _, rest = line.partition(":")
@@ -219,19 +204,19 @@ def parse_meminfo(text: str) -> dict[str, int]:
 
 
 def parse_vmstat(text: str) -> dict[str, int]:
-    """/proc/vmstat: the VMSTAT_NAMES that are there; swapped pages and faults are counts. Raises ParseError."""
+    """/proc/vmstat: the counts of VMSTAT_SERIES that are present. Raises ParseError."""
     counts = {}
     for line in text.splitlines():
         name, _, number = line.partition(" ")
-        if name in VMSTAT_NAMES:
+        if name in VMSTAT_SERIES:
             counts[name] = parse_count(number)
     if not counts:
-        raise ParseError(f"none of {', '.join(VMSTAT_NAMES)}")
+        raise ParseError(f"none of {', '.join(VMSTAT_SERIES)}")
     return counts
 
 
 def parse_pressure(text: str) -> dict[str, float]:
-    """/proc/pressure/*: seconds in which some, and all (full), tasks waited. Raises ParseError."""
+    """/proc/pressure/*: seconds in which some tasks, or all (full), were stalled. Raises ParseError."""
     waits = {}
     for line in text.splitlines():
         kind, *fields = line.split() or [""]
@@ -253,7 +238,7 @@ def parse_diskstats(text: str) -> dict[str, Disk]:
         if not fields:
             continue
         if len(fields) < 14:
-            raise ParseError(f"{len(fields)} fields in {line[:60]!r}, want 14")
+            raise ParseError(f"{len(fields)} fields in {line[:60]!r}, expected 14")
         reads, _, read, read_ms, writes, _, written, write_ms, in_flight, busy_ms, _ = map(
             parse_count, fields[3:14]
         )
@@ -265,20 +250,17 @@ def parse_diskstats(text: str) -> dict[str, Disk]:
     return disks
 
 
-def parse_snmp(text: str) -> int:
-    """/proc/net/snmp: TCP segments sent again. Raises ParseError."""
-    lines = [line.split() for line in text.splitlines() if line.startswith("Tcp:")]
-    if len(lines) != 2 or "RetransSegs" not in lines[0]:
-        raise ParseError("no Tcp lines with RetransSegs")
-    at = lines[0].index("RetransSegs")
-    if at >= len(lines[1]):
-        raise ParseError("the Tcp line of values is shorter than that of names")
-    return parse_count(lines[1][at])
+def parse_tcp_retransmits(text: str) -> int:
+    """/proc/net/snmp: retransmitted TCP segments. Raises ParseError."""
+    counts = parse_protocol(text, "Tcp", ("RetransSegs",))
+    if not counts:
+        raise ParseError("the Tcp line has no RetransSegs")
+    return counts["RetransSegs"]
 
 
 def is_whole_disk(name: str, listed: set[str] | None) -> bool:
-    """Whether a device is a whole disk: by /sys/block (`listed`, where it was readable), else by its name."""
-    if _NO_DISK.match(name):
+    """Whether a device is a whole disk: by /sys/block (`listed`) where that is readable, else by its name."""
+    if _NOT_A_DISK.match(name):
         return False
-    # /sys writes a slash of a device's name as an exclamation mark.
+    # /sys replaces a slash in a device's name by an exclamation mark.
     return name.replace("/", "!") in listed if listed is not None else not _PARTITION.match(name)

@@ -1,16 +1,12 @@
-"""File systems that training reads and writes: whether they answer, how full they are, what their clients count.
+"""File systems that training uses: availability, capacity, and the counters of NFS and Lustre clients.
 
-In: the mounts in procfs, `Settings.paths`, the statistics of NFS in procfs and of Lustre in procfs or sysfs. Out:
-`goodput_filesystem_*`, `goodput_nfs_*`, `goodput_lustre_*`. Watched are the mounts of network and parallel file
-systems, and FUSE, and the file system of each of `Settings.paths`; `mount` is the mount point, or the path as it
-was given. Several mounts of one file system count as one, by their shortest path.
+Monitored are the mounts of network and parallel file systems and of FUSE, and the file systems of `Settings.paths`;
+`mount` is the mount point, or the path as configured. Several mounts of one file system count once, by their
+shortest path. Only a separate process touches a file system (filesystem_probe.py): a dead server costs no more than
+`goodput_filesystem_up` 0. A file system that this user may not see has no such series. Mounts that only the node's
+first process has (for an agent in a container) have NFS statistics and no sizes.
 
-Guarantee: no file system is touched but by a process made for it (statvfs.py): a server that is dead costs no
-more than its series `goodput_filesystem_up` at 0. One that this user may not see has no such series. Of mounts
-that only the node's first process has (an agent in a container) there are the NFS statistics and no sizes. At most
-MOUNTS_MAX are watched. A look takes about 1 ms, and every 10 s 10 ms of another process.
-
-It does not know which rank uses which file system.
+About 1 ms per scrape, and 10 ms of another process every 10 s.
 """
 
 from __future__ import annotations
@@ -19,8 +15,12 @@ import errno
 import logging
 import os
 
-from goodput_exporters.collector import CollectorError, NoData, ParseError, Settings, read_text
-from goodput_exporters.collectors.storage.filesystem_probe import Answer, Failed, FileSystems
+from goodput_exporters.collector import CollectorError, NoData, Settings
+from goodput_exporters.collectors.storage.filesystem_probe import (
+    FilesystemProbe,
+    FilesystemUsage,
+    ProbeFailure,
+)
 from goodput_exporters.collectors.storage.lustre import Operation, read_lustre
 from goodput_exporters.collectors.storage.mounts import (
     Mount,
@@ -29,11 +29,12 @@ from goodput_exporters.collectors.storage.mounts import (
     parse_mountinfo,
     parse_mountstats,
 )
+from goodput_exporters.system.files import CounterFiles, read_text
 
 log = logging.getLogger("goodput.node")
 
 MOUNTS_MAX = 64
-PROBLEMS_MAX = 8
+FILE_BYTES_MAX = 1 << 20
 NFS_OPERATIONS = ("READ", "WRITE", "COMMIT", "OPEN", "LOOKUP", "GETATTR")
 LUSTRE_OPERATIONS = ("read", "write", "open", "close", "getattr", "readdir", "fsync", "create", "unlink")
 
@@ -41,114 +42,98 @@ LUSTRE_OPERATIONS = ("read", "write", "open", "close", "getattr", "readdir", "fs
 class Storage:
     name = "storage"
 
-    def __init__(self, settings: Settings, file_systems: FileSystems | None = None):
+    def __init__(self, settings: Settings, probe: FilesystemProbe | None = None):
         self._procfs, self._sysfs = settings.procfs, settings.sysfs
         paths = [os.path.abspath(path) for path in settings.paths[:MOUNTS_MAX]]
-        # By label, which is what must be there once; a strange name may lose what tells it from another.
+        # By label, which has to be unique; cleaning a strange name may remove what tells it from another.
         self._paths = {label(path): path for path in paths}
-        self._file_systems = file_systems or FileSystems()
+        self._probe = probe or FilesystemProbe()
         self._down: set[str] = set()
-        self._problems: list[str] = []
 
     def collect(self, families) -> None:
-        self._problems = []
-        mounts = self._read("self/mountinfo", parse_mountinfo) or []
+        files = CounterFiles()
+        mounts = self._read("self/mountinfo", parse_mountinfo, files) or []
         own = _remote(mounts)
         others = [
             mount
-            for mount in _remote(self._read("1/mountinfo", parse_mountinfo) or [])
-            if _is_new(mount, own)
+            for mount in _remote(self._read("1/mountinfo", parse_mountinfo, files) or [])
+            if all(mount.device != at.device and label(mount.path) != label(at.path) for at in own)
         ]
-        if len(own) + len(others) > MOUNTS_MAX:
-            self._problems.append(f"{len(own) + len(others)} file systems, of which {MOUNTS_MAX} are watched")
+        count = len(own) + len(others)
+        if count > MOUNTS_MAX:
+            files.problems.append(f"{count} file systems; only {MOUNTS_MAX} are monitored")
         own = own[:MOUNTS_MAX]
         others = others[: MOUNTS_MAX - len(own)]
         for mount in (*own, *others):
             if label(mount.path) not in self._paths:
                 _add_info(families, mount.path, mount)
-        self._ask(families, own, mounts)
+        self._add_usage(families, own, mounts)
+        files.problems += self._probe.problems
         found = bool(own or others or self._paths)
-        found |= self._nfs(families, own, others)
-        found |= self._lustre(families)
-        if self._problems:
-            raise CollectorError("; ".join(self._problems[:PROBLEMS_MAX]))
-        if not found:
-            raise NoData("no file system of the network, and no path was given")
+        found |= self._add_nfs_mounts(families, own, others, files)
+        lustre = read_lustre(self._procfs, self._sysfs, files)
+        for name, operations in lustre.items():
+            _add_lustre(families, label(name), operations)
+        files.raise_problems()
+        if not (found or lustre):
+            raise NoData("no network file system, and no path was configured")
 
     def close(self) -> None:
-        self._file_systems.close()
+        self._probe.close()
 
-    def _read(self, name: str, parse):
-        """The parsed file, None where it is absent or cannot be used."""
+    def _read(self, name: str, parse, files: CounterFiles):
         path = os.path.join(self._procfs, name)
-        try:
-            text = read_text(path)
-            return None if text is None else parse(text)
-        except CollectorError as error:
-            # Those of the first process are for root where procfs is mounted with hidepid.
-            if not name.startswith("1/"):
-                self._problems.append(str(error))
-        except ParseError as error:
-            self._problems.append(f"{path}: {error}")
-        return None
+        if name.startswith("1/"):
+            try:
+                read_text(path, 1)
+            except CollectorError:
+                return None  # Only root may read these where procfs is mounted with hidepid.
+        return files.read(path, parse, FILE_BYTES_MAX)
 
-    # -- capacity
-
-    def _ask(self, families, own: list[Mount], mounts: list[Mount]) -> None:
+    def _add_usage(self, families, own: list[Mount], mounts: list[Mount]) -> None:
         remote = {mount.path: mount for mount in own if label(mount.path) not in self._paths}
         # /proc/self is a link to the reader; in a recorded tree the paths are those of another machine.
-        trusted = os.path.islink(os.path.join(self._procfs, "self"))
-        answers = self._file_systems.look([*self._paths.values(), *remote])
-        self._problems += self._file_systems.problems
-        self._down &= answers.keys()
-        for path, answer in answers.items():
-            asked_for = path not in remote
-            if isinstance(answer, Failed):
-                if not _is_hidden(answer, asked_for):
-                    self._add_up(families, path, answer)
-                if asked_for:
-                    _add_info_at(families, path, [mount for mount in mounts if mount.path == path])
-            elif asked_for or trusted or answer.device == remote[path].device:
-                self._add_up(families, path, answer)
-                _add_sizes(families, path, answer)
-                if asked_for:
-                    same = [mount for mount in mounts if mount.device == answer.device]
-                    _add_info_at(families, path, same or [Mount(answer.device, path, "", "")])
+        is_live = os.path.islink(os.path.join(self._procfs, "self"))
+        results = self._probe.poll([*self._paths.values(), *remote])
+        self._down &= results.keys()
+        for path, result in results.items():
+            is_configured = path not in remote
+            if isinstance(result, ProbeFailure):
+                if not _is_hidden(result, is_configured):
+                    self._add_up(families, path, result)
+                if is_configured:
+                    _add_last_info(families, path, [mount for mount in mounts if mount.path == path])
+            elif is_configured or is_live or result.device == remote[path].device:
+                self._add_up(families, path, result)
+                _add_sizes(families, path, result)
+                if is_configured:
+                    same = [mount for mount in mounts if mount.device == result.device]
+                    _add_last_info(families, path, same or [Mount(result.device, path, "", "")])
 
-    def _add_up(self, families, path: str, answer: Answer | Failed) -> None:
-        up = isinstance(answer, Answer)
+    def _add_up(self, families, path: str, result: FilesystemUsage | ProbeFailure) -> None:
+        up = isinstance(result, FilesystemUsage)
         families.add("goodput_filesystem_up", {"mount": label(path)}, float(up))
         if up and path in self._down:
             self._down.discard(path)
-            log.warning("file system %s: answers again", label(path))
+            log.warning("file system %s answers again", label(path))
         elif not up and path not in self._down and len(self._down) < MOUNTS_MAX:
             self._down.add(path)
-            why = "does not answer" if answer.errno is None else os.strerror(answer.errno)
+            why = "does not answer" if result.errno is None else os.strerror(result.errno)
             log.warning("file system %s: %s", label(path), why)
 
-    # -- clients
-
-    def _nfs(self, families, own: list[Mount], others: list[Mount]) -> bool:
+    def _add_nfs_mounts(self, families, own: list[Mount], others: list[Mount], files: CounterFiles) -> bool:
         found: dict[str, NfsMount] = {}
         for name, mounts in (("1/mountstats", others), ("self/mountstats", own)):
-            stats = self._read(name, parse_mountstats) or {}
-            wanted = {mount.path for mount in mounts}
-            found.update({path: stats[path] for path in stats if path in wanted})
+            stats = self._read(name, parse_mountstats, files) or {}
+            found.update({mount.path: stats[mount.path] for mount in mounts if mount.path in stats})
         for path, mount in found.items():
             _add_nfs(families, label(path), mount)
         return bool(found)
 
-    def _lustre(self, families) -> bool:
-        found, problems = read_lustre(self._procfs, self._sysfs)
-        self._problems += problems
-        for name, operations in found.items():
-            _add_lustre(families, label(name), operations)
-        return bool(found)
-
 
 def _remote(mounts: list[Mount]) -> list[Mount]:
-    """The remote file systems, each once, those with short paths first."""
-    at_path = {label(mount.path): mount for mount in mounts}  # Of two at one path, the one on top.
+    """The remote file systems, each once, by their shortest path."""
+    at_path = {label(mount.path): mount for mount in mounts}  # of two at one path, the upper one
     found: dict[str, Mount] = {}
     for mount in sorted(at_path.values(), key=lambda mount: (len(mount.path), mount.path)):
         if mount.is_remote:
@@ -156,13 +141,11 @@ def _remote(mounts: list[Mount]) -> list[Mount]:
     return list(found.values())
 
 
-def _is_new(mount: Mount, own: list[Mount]) -> bool:
-    return all(mount.device != at.device and label(mount.path) != label(at.path) for at in own)
-
-
-def _is_hidden(failed: Failed, asked_for: bool) -> bool:
-    """Whether it says nothing of the file system: not for this user, or unmounted meanwhile."""
-    return failed.errno in (errno.EACCES, errno.EPERM) or (failed.errno == errno.ENOENT and not asked_for)
+def _is_hidden(failure: ProbeFailure, is_configured: bool) -> bool:
+    """Whether the error does not concern the file system: no permission, or unmounted meanwhile."""
+    return failure.errno in (errno.EACCES, errno.EPERM) or (
+        failure.errno == errno.ENOENT and not is_configured
+    )
 
 
 def _add_info(families, path: str, mount: Mount) -> None:
@@ -170,20 +153,19 @@ def _add_info(families, path: str, mount: Mount) -> None:
     families.add("goodput_filesystem_info", labels, 1)
 
 
-def _add_info_at(families, path: str, mounts: list[Mount]) -> None:
-    """What lies at a path, by the last of the mounts that it may be; nothing where there is none."""
+def _add_last_info(families, path: str, mounts: list[Mount]) -> None:
     for mount in mounts[-1:]:
         _add_info(families, path, mount)
 
 
-def _add_sizes(families, path: str, answer: Answer) -> None:
-    of_mount = {"mount": label(path)}
-    families.add("goodput_filesystem_response_seconds", of_mount, answer.seconds)
-    families.add("goodput_filesystem_size_bytes", of_mount, answer.size_bytes)
-    families.add("goodput_filesystem_available_bytes", of_mount, answer.available_bytes)
-    if answer.inodes:
-        families.add("goodput_filesystem_inodes", {**of_mount, "kind": "total"}, answer.inodes)
-        families.add("goodput_filesystem_inodes", {**of_mount, "kind": "free"}, answer.inodes_free)
+def _add_sizes(families, path: str, usage: FilesystemUsage) -> None:
+    labels = {"mount": label(path)}
+    families.add("goodput_filesystem_response_seconds", labels, usage.seconds)
+    families.add("goodput_filesystem_size_bytes", labels, usage.size_bytes)
+    families.add("goodput_filesystem_available_bytes", labels, usage.available_bytes)
+    if usage.inodes:
+        families.add("goodput_filesystem_inodes", {**labels, "kind": "total"}, usage.inodes)
+        families.add("goodput_filesystem_inodes", {**labels, "kind": "free"}, usage.inodes_free)
 
 
 def _add_nfs(families, path: str, mount: NfsMount) -> None:
@@ -201,20 +183,19 @@ def _add_nfs(families, path: str, mount: NfsMount) -> None:
         families.add("goodput_nfs_timeouts_total", labels, calls.timeouts)
         if calls.errors is not None:
             families.add("goodput_nfs_errors_total", labels, calls.errors)
-        seconds = (calls.queue_seconds, calls.response_seconds, calls.total_seconds)
-        for part, value in zip(("queue", "response", "total"), seconds, strict=True):
-            families.add("goodput_nfs_operation_seconds_total", {**labels, "part": part}, value)
+        for part in ("queue", "response", "total"):
+            seconds = getattr(calls, f"{part}_seconds")
+            families.add("goodput_nfs_operation_seconds_total", {**labels, "part": part}, seconds)
 
 
 def _add_lustre(families, name: str, operations: dict[str, Operation]) -> None:
     for direction in ("read", "write"):
         moved = operations.get(f"{direction}_bytes")
         if moved is not None and moved.sum is not None:
-            families.add(
-                "goodput_lustre_bytes_total", {"filesystem": name, "direction": direction}, moved.sum
-            )
+            labels = {"filesystem": name, "direction": direction}
+            families.add("goodput_lustre_bytes_total", labels, moved.sum)
     for operation in LUSTRE_OPERATIONS:
-        # Before 2.14 reads and writes are counted with their bytes alone.
+        # Before 2.14, reads and writes are counted only together with their bytes.
         counted = operations.get(operation) or operations.get(f"{operation}_bytes")
         if counted is None:
             continue

@@ -1,15 +1,13 @@
-"""How full file systems are, and whether they answer at all, without ever waiting for one that does not.
+"""Capacity and availability of file systems, without waiting for one that does not answer.
 
-In: paths. Out: for each the last `Answer`, or `Failed` where it gave an error or did not answer within
-`limit_seconds`. The question is put by a process of its own (probe_worker.py), because a thread that a dead NFS
-or Lustre server blocks can keep a whole process from ending. One process asks for all paths that are due; a path
-that hangs has at most one such process, and is not asked again before that has ended.
+statvfs is called in a separate process (probe_worker.py), because a thread blocked by a dead NFS or Lustre server
+can keep a whole process from ending. One process probes all paths that are due; a path that hangs has at most one
+process, and is not probed again before that has ended.
 
-Guarantee: `look` takes at most `first_wait_seconds` when a path is new and `wait_seconds` otherwise; what comes
-later is in the next look. Cost: one start of Python, about 10 ms of one core, in `every_seconds`. Starting that
-process needs the file system that Python lies on. It does not know which paths matter.
+`poll` takes at most `first_wait_seconds` with a new path, else `wait_seconds`; later results come with the next
+poll. Cost: one start of Python, about 10 ms of one core, every `every_seconds`.
 
-    asked = FileSystems(); asked.look(["/data"])["/data"].available_bytes
+    probe = FilesystemProbe(); probe.poll(["/data"])["/data"].available_bytes
 """
 
 from __future__ import annotations
@@ -22,15 +20,16 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from goodput_exporters.collector import ParseError, parse_count
+from goodput_exporters.collector import ParseError
+from goodput_exporters.system.files import parse_count
 
-CHILD = os.path.join(os.path.dirname(__file__), "probe_worker.py")
+WORKER_FILE = os.path.join(os.path.dirname(__file__), "probe_worker.py")
 LINE_BYTES_MAX = 512
 END_SECONDS_MAX = 0.05
 
 
-class Answer(NamedTuple):
-    """`device` is major:minor. `inodes` is 0 where the file system has no limit of them."""
+class FilesystemUsage(NamedTuple):
+    """`seconds` is how long the call took, `device` major:minor, `inodes` 0 where they are not limited."""
 
     seconds: float
     size_bytes: int
@@ -40,25 +39,25 @@ class Answer(NamedTuple):
     device: str
 
 
-class Failed(NamedTuple):
+class ProbeFailure(NamedTuple):
     """`errno` is None where there was no answer in time."""
 
     errno: int | None
 
 
 class _Worker:
-    """A process that asks, what it still owes, and what it has said of a line so far."""
+    """A running probe process, its outstanding paths and its incomplete output line."""
 
     def __init__(self, process: subprocess.Popen, paths: list[str], started: float):
         self.process, self.paths, self.started = process, paths, started
-        self.owed = set(paths)
+        self.outstanding = set(paths)
         self.text = b""
-        self.fd = process.stdout.fileno()
+        self.fd = process.stdout.fileno()  # -1 once its output has ended
         os.set_blocking(self.fd, False)
 
 
-class FileSystems:
-    """`start` begins the process for a list of paths; the tests give their own."""
+class FilesystemProbe:
+    """`start` starts the process for a list of paths."""
 
     def __init__(
         self,
@@ -75,27 +74,27 @@ class FileSystems:
         self._first_wait, self._wait = first_wait_seconds, wait_seconds
         self._monotonic = monotonic
         self._workers: list[_Worker] = []
-        self._asked: dict[str, float] = {}
-        self._answers: dict[str, Answer | Failed] = {}
-        self.problems: list[str] = []  # of the last look, with the asking itself
+        self._probed_at: dict[str, float] = {}
+        self._results: dict[str, FilesystemUsage | ProbeFailure] = {}
+        self.problems: list[str] = []  # of the last poll, with the probing itself
 
-    def look(self, paths: list[str]) -> dict[str, Answer | Failed]:
-        """The last answer of each path; one that was asked only now may have none yet."""
+    def poll(self, paths: list[str]) -> dict[str, FilesystemUsage | ProbeFailure]:
+        """The last result of each path; a new path may have none yet."""
         self.problems = []
-        for path in [path for path in self._asked if path not in paths]:
-            self._asked.pop(path)
-            self._answers.pop(path, None)
+        for path in [path for path in self._probed_at if path not in paths]:
+            self._probed_at.pop(path)
+            self._results.pop(path, None)
         self._read(0.0)
         due = self._due(paths)
         if due:
-            self._ask(due)
-            new = any(path not in self._answers for path in due)
-            self._read(self._first_wait if new else self._wait)
-        self._give_up()
-        return {path: self._answers[path] for path in paths if path in self._answers}
+            self._start_worker(due)
+            is_new = any(path not in self._results for path in due)
+            self._read(self._first_wait if is_new else self._wait)
+        self._fail_overdue()
+        return {path: self._results[path] for path in paths if path in self._results}
 
     def close(self) -> None:
-        """End what still asks; what cannot be ended is left to the kernel."""
+        """Kill the running processes without waiting for them."""
         for worker in self._workers:
             worker.process.kill()
             worker.process.stdout.close()
@@ -103,41 +102,41 @@ class FileSystems:
 
     def _due(self, paths: list[str]) -> list[str]:
         now = self._monotonic()
-        busy = {path for worker in self._workers for path in worker.owed}
+        busy = {path for worker in self._workers for path in worker.outstanding}
         return [
             path
             for path in paths
-            if path not in busy and now - self._asked.get(path, -self._every) >= self._every
+            if path not in busy and now - self._probed_at.get(path, -self._every) >= self._every
         ]
 
-    def _ask(self, paths: list[str]) -> None:
+    def _start_worker(self, paths: list[str]) -> None:
         now = self._monotonic()
-        self._asked.update(dict.fromkeys(paths, now))
+        self._probed_at.update(dict.fromkeys(paths, now))
         try:
             self._workers.append(_Worker(self._start(paths), paths, now))
-        except (OSError, ValueError) as error:  # ValueError: a NUL in a path.
-            self.problems.append(f"statvfs of {paths[:4]} cannot be asked: {error}")
+        except (OSError, ValueError) as error:  # ValueError: a NUL in a path
+            self.problems.append(f"cannot start the statvfs process for {paths[:4]}: {error}")
 
     def _read(self, seconds: float) -> None:
-        """Take what the processes say, for so long, or until none of them owes anything in time."""
+        """Read results for this long, or until only overdue processes are left."""
         deadline = time.monotonic() + seconds
         while True:
-            waited_for = [worker for worker in self._workers if worker.fd >= 0]
-            # One that is overdue must not cost every look the whole wait.
-            in_time = any(not self._is_overdue(worker) for worker in waited_for)
+            open_workers = [worker for worker in self._workers if worker.fd >= 0]
+            # An overdue process must not cost every poll the whole wait.
+            in_time = any(not self._is_overdue(worker) for worker in open_workers)
             left = max(0.0, deadline - time.monotonic()) if in_time else 0.0
             poll = select.poll()
-            for worker in waited_for:
+            for worker in open_workers:
                 poll.register(worker.fd, select.POLLIN)
-            ready = {fd for fd, _ in poll.poll(left * 1000)} if waited_for else set()
-            for worker in waited_for:
+            ready = {fd for fd, _ in poll.poll(left * 1000)} if open_workers else set()
+            for worker in open_workers:
                 if worker.fd in ready:
-                    self._take(worker)
-            self._bury()
+                    self._read_worker(worker)
+            self._reap()
             if not left:
                 return
 
-    def _take(self, worker: _Worker) -> None:
+    def _read_worker(self, worker: _Worker) -> None:
         try:
             part = os.read(worker.fd, 1 << 16)
         except BlockingIOError:
@@ -148,38 +147,37 @@ class FileSystems:
             try:
                 worker.process.wait(END_SECONDS_MAX)
             except subprocess.TimeoutExpired:
-                pass  # A later look finds it.
+                pass  # A later poll reaps it.
             return
         *lines, worker.text = (worker.text + part).split(b"\n")
         worker.text = worker.text[-LINE_BYTES_MAX:]
         for line in lines:
             try:
-                number, answer = parse_answer(line.decode("ascii", "replace"))
+                number, result = parse_result(line.decode("ascii", "replace"))
                 path = worker.paths[number]
             except (ParseError, IndexError) as error:
                 self.problems.append(f"statvfs: {error}")
                 continue
-            worker.owed.discard(path)
-            if path in self._asked:
-                self._answers[path] = answer
+            worker.outstanding.discard(path)
+            if path in self._probed_at:
+                self._results[path] = result
 
-    def _bury(self) -> None:
-        """Let go of processes that have ended."""
+    def _reap(self) -> None:
         for worker in list(self._workers):
             if worker.fd >= 0 or worker.process.poll() is None:
                 continue
             self._workers.remove(worker)
-            if worker.owed and not self._is_overdue(worker):
-                status = worker.process.returncode
-                self.problems.append(f"statvfs of {sorted(worker.owed)[:4]}: the process ended with {status}")
+            if worker.outstanding and not self._is_overdue(worker):
+                status, paths = worker.process.returncode, sorted(worker.outstanding)[:4]
+                self.problems.append(f"statvfs of {paths}: the process ended with status {status}")
 
-    def _give_up(self) -> None:
-        """What did not answer in time is down; its process is told to end, which it may not be able to."""
+    def _fail_overdue(self) -> None:
+        """Report overdue paths as failed and kill their process, which may not be able to end."""
         for worker in self._workers:
-            if worker.owed and self._is_overdue(worker):
+            if worker.outstanding and self._is_overdue(worker):
                 worker.process.kill()
-                for path in worker.owed & self._asked.keys():
-                    self._answers[path] = Failed(None)
+                for path in worker.outstanding & self._probed_at.keys():
+                    self._results[path] = ProbeFailure(None)
 
     def _is_overdue(self, worker: _Worker) -> bool:
         return self._monotonic() - worker.started >= self._limit
@@ -187,7 +185,7 @@ class FileSystems:
 
 def _start(paths: list[str]) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", CHILD, *paths],
+        [sys.executable, "-I", "-S", WORKER_FILE, *paths],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -196,17 +194,17 @@ def _start(paths: list[str]) -> subprocess.Popen:
     )
 
 
-def parse_answer(line: str) -> tuple[int, Answer | Failed]:
-    """The number of a path and what was said of it. Raises ParseError."""
+def parse_result(line: str) -> tuple[int, FilesystemUsage | ProbeFailure]:
+    """(index of the path, result) from a line of probe_worker.py. Raises ParseError."""
     words = line.split(" ")
     if len(words) == 3 and words[1] == "error":
-        return parse_count(words[0]), Failed(parse_count(words[2]))
+        return parse_count(words[0]), ProbeFailure(parse_count(words[2]))
     if len(words) != 9:
-        raise ParseError(f"no answer in {line[:60]!r}")
+        raise ParseError(f"malformed result {line[:60]!r}")
     try:
         seconds = float(words[1])
     except ValueError:
-        raise ParseError(f"no time in {line[:60]!r}") from None
+        raise ParseError(f"malformed time in {line[:60]!r}") from None
     unit, blocks, available, inodes, free, major, minor = map(parse_count, words[2:])
     sizes = blocks * unit, available * unit, inodes, free
-    return parse_count(words[0]), Answer(seconds, *sizes, f"{major}:{minor}")
+    return parse_count(words[0]), FilesystemUsage(seconds, *sizes, f"{major}:{minor}")

@@ -1,9 +1,8 @@
-"""Asks file systems how full they are, in a process of its own: a dead server blocks the question for ever.
+"""Calls statvfs on paths in a separate process, since a dead server blocks the call forever.
 
-In: paths, as arguments. Out: one line on stdout for each that answers, in the order in which they do: its number,
-then the seconds it took and seven figures (unit and device of the file system, sizes), or its number and an errno.
-Each path has a thread, so that one that hangs keeps no other waiting. It uses the standard library alone, imports
-nothing of goodput, and is started as a file by statvfs.py, which reads what it says and ends it when time is over.
+Started by filesystem_probe.py, as a file that imports only the standard library. Each path has a thread, so that one
+that hangs delays no other. Writes one line per answer: the index of the path, then `seconds unit blocks available
+inodes free major minor`, or `error errno`.
 
     python -I -S probe_worker.py /data /checkpoints
 """
@@ -14,8 +13,7 @@ import sys
 import time
 
 
-def ask(path: str) -> str:
-    """`seconds unit blocks available inodes free major minor`, or `error errno`."""
+def probe(path: str) -> str:
     start_ns = time.monotonic_ns()
     try:
         found = os.statvfs(path)
@@ -29,21 +27,21 @@ def ask(path: str) -> str:
     return " ".join(map(str, (seconds, *sizes, os.major(device), os.minor(device))))
 
 
-def answer(number: int, path: str, done) -> None:
+def run(number: int, path: str, done) -> None:
     try:
-        os.write(1, f"{number} {ask(path)}\n".encode())
+        os.write(1, f"{number} {probe(path)}\n".encode())
     finally:
         done.release()
 
 
 def main(paths: list[str]) -> None:
-    waits = []
+    locks = []
     for number, path in enumerate(paths):
         done = _thread.allocate_lock()
         done.acquire()
-        waits.append(done)
-        _thread.start_new_thread(answer, (number, path, done))
-    for done in waits:
+        locks.append(done)
+        _thread.start_new_thread(run, (number, path, done))
+    for done in locks:
         done.acquire()
 
 

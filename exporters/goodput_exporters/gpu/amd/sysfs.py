@@ -1,13 +1,8 @@
-"""AMD GPUs in sysfs: which there are, which files each has, and what the files say.
+"""AMD GPUs in sysfs: class/drm/card*/device of vendor 0x1002 with hwmon and ras, and the processes in class/kfd.
 
-In: a sysfs root with class/drm/card*/device of vendor 0x1002, its hwmon and ras folders, and class/kfd; a procfs root,
-to know which processes are of this PID namespace. Out: `Card`s and readings by key (gpu.FAMILIES) in base units.
-Sources: the kernel's documentation of amdgpu (power, thermal, RAS), of hwmon's units and of KFD's topology.
-
-Parsers are pure and raise ParseError. A file that is absent is no reading; one that cannot be read or understood costs
-that reading and is added to `problems`. Files that make the driver work hard are never read: pcie_bw blocks for a
-second, and gpu_metrics has a layout per chip. It does not know throttle reasons, XGMI traffic, or the parts that a
-partitioned GPU is cut into.
+An absent file is no reading; one that is unreadable or malformed costs its reading and is a problem. Never read are
+pcie_bw, which blocks for a second, and gpu_metrics, whose layout differs by chip. Sources: the kernel's documentation
+of amdgpu (power, thermal, RAS), of hwmon's units and of KFD's topology.
 """
 
 from __future__ import annotations
@@ -17,12 +12,13 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from goodput_exporters.collector import CollectorError, ParseError, parse_count, read_text
-from goodput_exporters.gpu.pci import normal
+from goodput_exporters.collector import CollectorError, ParseError
+from goodput_exporters.gpu.pci import normalize
 from goodput_exporters.gpu.sample import GPUS_MAX, PROCESSES_MAX, TEXT_MAX, Gpu
+from goodput_exporters.system.files import parse_count, read_text
 
 VENDOR = "0x1002"
-# A busy GPU may be told as a little more than 100 %; 65535 is "not supported".
+# A busy GPU may report a little more than 100 %; 65535 means not supported.
 PERCENT_MAX = 105
 _CARD = re.compile(r"card\d+")
 _PIDS_SCANNED_MAX = 4096
@@ -32,7 +28,7 @@ _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 
 
 class File(NamedTuple):
-    """A reading's file and what turns its text into the reading; several for one key are tried in order."""
+    """A reading's file and its parser; several files for one key are tried in order."""
 
     key: str
     path: str
@@ -41,22 +37,22 @@ class File(NamedTuple):
 
 
 class Card(NamedTuple):
-    """One GPU, as it was found: who it is and which files it has."""
+    """A GPU and its files."""
 
     gpu: Gpu
     root: str
     files: tuple[File, ...]
 
 
-def has_card(sysfs: str) -> bool:
-    """Whether there may be an AMD GPU: the kernel keeps the vendor's number, so no device is asked. 20 us a card."""
+def may_have_card(sysfs: str) -> bool:
+    """Whether there may be an AMD GPU. The kernel caches the vendor id, so no device is woken. 20 us per card."""
     root = os.path.join(sysfs, "class/drm")
     try:
         names = [name for name in os.listdir(root) if _CARD.fullmatch(name)]
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # Let the driver's process say what is wrong.
+        return True  # The driver's process will report the error.
     for name in names[: 4 * GPUS_MAX]:
         try:
             vendor = read_text(os.path.join(root, name, "device/vendor"), 64)
@@ -68,7 +64,7 @@ def has_card(sysfs: str) -> bool:
 
 
 def find_cards(sysfs: str, problems: list[str], known: dict[str, Card] | None = None) -> list[Card]:
-    """The AMD GPUs in class/drm, by card number; those of `known` (by folder) are taken over as they are."""
+    """The AMD GPUs in class/drm, by card number; those in `known` (by folder) are reused."""
     root = os.path.join(sysfs, "class/drm")
     try:
         names = [name for name in os.listdir(root) if _CARD.fullmatch(name)]
@@ -92,21 +88,21 @@ def find_cards(sysfs: str, problems: list[str], known: dict[str, Card] | None = 
 
 
 def _card(device: str, index: int, driver_version: str | None, problems: list[str]) -> Card:
-    told = {
+    texts = {
         name: _text(os.path.join(device, name), problems) or ""
         for name in ("unique_id", "product_name", "device")
     }
     slot = re.search(
         r"^PCI_SLOT_NAME=(\S+)$", _text(os.path.join(device, "uevent"), problems) or "", re.MULTILINE
     )
-    pci = normal(slot[1]) if slot else normal(os.path.basename(os.path.realpath(device)))
-    # A guest's GPU may have an id of zeros.
-    unique = told["unique_id"].lower().removeprefix("0x")
+    pci = normalize(slot[1]) if slot else normalize(os.path.basename(os.path.realpath(device)))
+    # In a virtual machine the id may be all zeros.
+    unique = texts["unique_id"].lower().removeprefix("0x")
     unique = unique if re.fullmatch(r"[0-9a-f]{1,32}", unique) and unique.strip("0") else ""
     gpu = Gpu(
         uuid=unique or pci or os.path.basename(os.path.dirname(device)),
         index=index,
-        model=(told["product_name"] or (f"AMD {told['device']}" if told["device"] else "AMD"))[:TEXT_MAX],
+        model=(texts["product_name"] or (f"AMD {texts['device']}" if texts["device"] else "AMD"))[:TEXT_MAX],
         pci=pci,
         driver_version=(driver_version or "")[:TEXT_MAX],
     )
@@ -114,7 +110,7 @@ def _card(device: str, index: int, driver_version: str | None, problems: list[st
 
 
 def _files(device: str, problems: list[str]):
-    """Yield the files of one GPU. Of several for one key the first that has a value is used."""
+    """Yield the files of one GPU. Of several for one key, the first with a value is used."""
     yield File("activity/utilization", f"{device}/gpu_busy_percent", parse_percent, fast=True)
     yield File("activity/memory_controller", f"{device}/mem_busy_percent", parse_percent, fast=True)
     yield File("memory/used", f"{device}/mem_info_vram_used", parse_whole, fast=True)
@@ -139,7 +135,7 @@ def _hwmon(device: str) -> str | None:
 
 
 def _sensors(hwmon: str, problems: list[str]):
-    # Which of the two powers there is depends on the chip; where both are, the average is the steadier.
+    # Which of the two powers exists depends on the chip; where both do, the average is smoother.
     yield File("power", f"{hwmon}/power1_average", parse_micro, fast=True)
     yield File("power", f"{hwmon}/power1_input", parse_micro, fast=True)
     yield File("energy", f"{hwmon}/energy1_input", parse_micro, fast=True)
@@ -153,7 +149,7 @@ def _sensors(hwmon: str, problems: list[str]):
     for name in [name for name in names if re.fullmatch(r"(temp|freq)\d+_input", name)][:_SENSORS_MAX]:
         label = _text(f"{hwmon}/{name.replace('_input', '_label')}", problems)
         labels.setdefault((name[:4], label), f"{hwmon}/{name}")
-    # MI300 has no edge sensor: its core temperature is that of the junction.
+    # MI300 has no edge sensor: its core temperature is the junction's.
     for kind, label, key, parse in (
         ("temp", "edge", "temperature/core", parse_milli),
         ("temp", "junction", "temperature/core", parse_milli),
@@ -164,9 +160,6 @@ def _sensors(hwmon: str, problems: list[str]):
     ):
         if (kind, label) in labels:
             yield File(key, labels[kind, label], parse)
-
-
-# Reading
 
 
 def _text(path: str, problems: list[str]) -> str | None:
@@ -207,8 +200,8 @@ def error_counts(device: str, problems: list[str]) -> dict[str, float]:
     return counts
 
 
-def processes(sysfs: str, procfs: str, problems: list[str]) -> dict[str, list[int]] | None:
-    """Pids by PCI address, of the processes that hold memory on a GPU; None where KFD does not tell."""
+def pids_by_gpu(sysfs: str, procfs: str, problems: list[str]) -> dict[str, list[int]] | None:
+    """Pids of the processes with memory on a GPU, by PCI address; None without KFD."""
     kfd = os.path.join(sysfs, "class/kfd/kfd")
     try:
         nodes = os.listdir(f"{kfd}/topology/nodes")
@@ -223,7 +216,7 @@ def processes(sysfs: str, procfs: str, problems: list[str]) -> dict[str, list[in
             numbers[number] = pci
     found: dict[str, list[int]] = {pci: [] for pci in numbers.values()}
     for pid in pids[:_PIDS_SCANNED_MAX]:
-        # KFD tells pids of the first namespace: one that is not here is none that we could say anything of.
+        # KFD lists pids of the initial namespace: one that is not in our procfs cannot be identified.
         if os.path.exists(os.path.join(procfs, str(pid))):
             for number, pci in numbers.items():
                 held = read_number(File("", f"{kfd}/proc/{pid}/vram_{number}", parse_whole), problems)
@@ -232,7 +225,7 @@ def processes(sysfs: str, procfs: str, problems: list[str]) -> dict[str, list[in
     return found
 
 
-# Parsing: each takes a file's text, without the space around it, and raises ParseError.
+# Parsers of stripped texts. Each raises ParseError.
 
 
 def parse_whole(text: str) -> float | None:
@@ -240,7 +233,7 @@ def parse_whole(text: str) -> float | None:
 
 
 def parse_percent(text: str) -> float | None:
-    """A ratio; None for 65535 and the like, which some chips say for "not supported"."""
+    """A ratio; None for 65535 and the like, which mean "not supported"."""
     percent = parse_count(text)
     return percent / 100 if percent <= PERCENT_MAX else None
 
@@ -256,30 +249,30 @@ def parse_milli(text: str) -> float | None:
 
 
 def parse_dpm(text: str) -> float | None:
-    """Hertz of the level with a star in pp_dpm_sclk, as `1: 2100Mhz *`; None where no level has one."""
+    """Hertz of the level marked with a star, such as `1: 2100Mhz *`; None where none is marked."""
     current = None
     for line in text.splitlines():
         level = re.fullmatch(r"\s*(?:[0-9]+|S):\s*([0-9]{1,9})\s*M[Hh]z\s*(\*?)\s*", line)
         if level is None:
-            raise ParseError(f"{line[:40]!r} is no level of a clock")
+            raise ParseError(f"{line[:40]!r} is not a clock level")
         if level[2]:
             current = int(level[1]) * 1e6
     return current
 
 
 def parse_generation(text: str) -> float | None:
-    """PCIe generation from a rate, as `32.0 GT/s PCIe`; None where it is unknown."""
+    """PCIe generation from a rate such as `32.0 GT/s PCIe`; None where unknown."""
     if text.startswith("Unknown"):
         return None
     rate = re.fullmatch(r"([0-9]{1,4}(?:\.[0-9])?)\s*GT/s(?: PCIe)?", text)
     if rate is None:
-        raise ParseError(f"{text[:40]!r} is no link speed")
+        raise ParseError(f"{text[:40]!r} is not a link speed")
     generation = _GENERATIONS.get(float(rate[1]))
     return None if generation is None else float(generation)
 
 
 def parse_lanes(text: str) -> float | None:
-    """Lanes; None for 0 and for 255, which the kernel says where it does not know."""
+    """Lanes; None for 0 and 255, which mean unknown."""
     lanes = parse_count(text)
     return float(lanes) if 0 < lanes < 255 else None
 
@@ -293,7 +286,7 @@ def parse_errors(text: str) -> dict[str, float]:
         if kind.strip() in kinds:
             counts[kinds[kind.strip()]] = float(parse_count(count.strip()))
     if not counts:
-        raise ParseError(f"{text[:40]!r} has no ue and no ce")
+        raise ParseError(f"{text[:40]!r} has neither ue nor ce")
     return counts
 
 

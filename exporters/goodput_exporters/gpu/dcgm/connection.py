@@ -1,13 +1,12 @@
-"""A connection to DCGM: NVIDIA's bindings, the devices, the watches on them, and what they hold now.
+"""A connection to a DCGM host engine: its devices, the watched fields, and their latest raw values.
 
-In: pydcgm, found where DCGM 3 and 4 install it (it is on no package index; GOODPUT_DCGM_BINDINGS names another folder),
-and a running nv-hostengine at 127.0.0.1:5555 (GOODPUT_DCGM_HOSTENGINE: host:port, or the path of its socket), or one
-inside this process where GOODPUT_DCGM_EMBEDDED=1. Out: raw values by field ID on each `Device`, with their times.
+The bindings (pydcgm) are found where DCGM 3 and 4 install them, since no package index has them, or in
+GOODPUT_DCGM_BINDINGS. The host engine is at 127.0.0.1:5555, or at GOODPUT_DCGM_HOSTENGINE (host:port or the path of a
+socket), or inside this process with GOODPUT_DCGM_EMBEDDED=1.
 
-It uses the objects that DcgmReader is made of (DcgmHandle, DcgmGroup, DcgmFieldGroup, WatchFields, GetLatest_v2) rather
-than DcgmReader: that gives values without their timestamps, knows no Unix socket, and drops all fields if one is
-refused. Whatever it asks may raise the bindings' DCGMError when the host engine has gone; other refusals are problems.
-It does not know what the values mean (dcgm_fields.py), and not which compute instances a GPU instance is cut into.
+This uses the objects that DcgmReader consists of rather than DcgmReader, which returns values without timestamps,
+does not support Unix sockets, and drops all fields if one is refused. Any call may raise the bindings' DCGMError when
+the host engine is gone; other refusals are problems.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from msgspec.structs import replace
 
 from goodput_exporters.collector import CollectorError, NoData
 from goodput_exporters.gpu.nvidia import dcgm_fields as fields
-from goodput_exporters.gpu.pci import normal
+from goodput_exporters.gpu.pci import normalize
 from goodput_exporters.gpu.sample import GPUS_MAX, TEXT_MAX, Gpu
 
 BINDINGS = (
@@ -37,7 +36,7 @@ _CONNECT_MILLISECONDS_MAX = 2000
 _SLOW_SECONDS = 5.0
 _KEEP_SECONDS = 300.0
 _RETRY_SECONDS = 60.0
-# Longer than any name of a device, and short enough for what is made of two.
+# Longer than any device name, and short enough that two fit into a text.
 _NAME_MAX = 100
 # DcgmEntityStatusInaccessible and DcgmEntityStatusLost of dcgm_structs.h.
 _STATUS_LOST = (3, 4)
@@ -45,7 +44,7 @@ _STATUS_LOST = (3, 4)
 
 @dataclass
 class Device:
-    """A GPU or a GPU instance: who it is, as DCGM told when we connected, and its values by field ID."""
+    """A GPU or a GPU instance: its identity when we connected, and its values by field ID."""
 
     entity: tuple[int, int]
     gpu: Gpu
@@ -55,10 +54,10 @@ class Device:
     values: dict[int, object] = field(default_factory=dict)
 
 
-class Link:
-    """One connection and its watches. Made by `connect`; `devices` by (entity group, entity)."""
+class Connection:
+    """A connection and its watches, made by `connect`. `devices` is keyed by (entity group, entity)."""
 
-    _names = 0
+    _group_count = 0
 
     def __init__(
         self, modules: SimpleNamespace, handle, interval_seconds: float, monotonic_ns: Callable[[], int]
@@ -80,13 +79,13 @@ class Link:
     def watch(self) -> None:
         """Watch all fields on all devices. Raises NoData where there are none, and DCGMError."""
         self._group = self._modules.pydcgm.DcgmGroup(
-            self._handle, groupName=self._name(), groupType=self._structs.DCGM_GROUP_EMPTY
+            self._handle, groupName=self._unique_name(), groupType=self._structs.DCGM_GROUP_EMPTY
         )
         for entity, device in self._find_devices().items():
             self._group.AddEntity(*entity)
             self.devices[entity] = device
         if not self.devices:
-            raise NoData("DCGM knows no GPU")
+            raise NoData("DCGM reports no GPU")
         self._start("fast", fields.FAST, self._interval_seconds)
         self._start("slow", fields.SLOW, max(_SLOW_SECONDS, self._interval_seconds))
         self._start("xid", (fields.XID,), self._interval_seconds)
@@ -94,17 +93,17 @@ class Link:
         self._system.UpdateAllFields(True)
 
     def close(self) -> None:
-        """Give all back: DCGM drops groups and watches with the connection that made them."""
+        """Disconnect: DCGM then drops the groups and watches of this connection."""
         try:
             self._handle.Shutdown()
         except Exception:
-            pass  # It is gone already, or its engine is; both are what close is for.
+            pass  # The connection or the host engine is already gone.
 
     def is_instance(self, device: Device) -> bool:
         return device.entity[0] == self._instance_group
 
     def has_changed(self) -> bool:
-        """Whether MIG was set up anew, or a GPU came or went: groups cannot be changed while they are watched."""
+        """Whether MIG was reconfigured, or a GPU came or went: watched groups cannot be changed."""
         gpus = self._system.discovery.GetEntityGroupEntities(self._gpu_group, True)
         now = {(self._gpu_group, int(number)) for number in gpus} | {
             entity for entity, *_ in self._instances()
@@ -116,18 +115,18 @@ class Link:
             self._start_profiling()
 
     def latest(self, what: str, problems: list[str]) -> int:
-        """Put a watch's latest values to their devices. When the newest was taken, Unix µs; 0 where there is none."""
+        """Store a watch's latest values in their devices; returns the newest value's time (Unix µs), 0 without one."""
         watch = self._watches.get(what)
         if watch is None:
             return 0
-        found = self._asked(lambda: self._group.samples.GetLatest_v2(watch).values, what, problems) or {}
+        found = self._call(lambda: self._group.samples.GetLatest_v2(watch).values, what, problems) or {}
         newest_us = 0
         for group, entities in found.items():
             for number, series in entities.items():
                 device = self.devices.get((int(group), int(number)))
                 for at, values in series.items() if device else ():
                     last = values[-1]
-                    # DCGM keeps values of the past: a field whose newest is blank has none now.
+                    # DCGM keeps old values: a field whose newest value is blank has none now.
                     device.values[int(at)] = last.value
                     known = fields.FIELDS.get(int(at))
                     if known is not None and not fields.is_blank(last.value, known.double):
@@ -138,11 +137,11 @@ class Link:
         for (group, number), device in self.devices.items():
             if group == self._gpu_group:
                 ask = self._system.discovery.GetGpuStatus
-                status = self._asked(lambda ask=ask, number=number: ask(number), f"GPU {number}", problems)
+                status = self._call(lambda ask=ask, number=number: ask(number), f"GPU {number}", problems)
                 device.lost = getattr(status, "value", status) in _STATUS_LOST
 
     def xids(self, problems: list[str]) -> list[tuple[Device, int, object]]:
-        """(GPU, Unix µs, value) of each XID that DCGM has noted since the last call, and perhaps of the last before."""
+        """(GPU, Unix µs, value) of each XID since the last call, possibly with the last one before it."""
         watch = self._watches.get("xid")
         if watch is None:
             return []
@@ -150,7 +149,7 @@ class Link:
         def ask():
             return self._group.samples.GetAllSinceLastCall_v2(self._history, watch)
 
-        history = self._asked(ask, "xid", problems)
+        history = self._call(ask, "xid", problems)
         if history is None:
             return []
         self._history = history
@@ -158,15 +157,15 @@ class Link:
         for (group, number), device in self.devices.items():
             values = history.values.get(group, {}).get(number, {}).get(fields.XID, ())
             if group == self._gpu_group:
-                noted = [values[at] for at in range(len(values))]
-                found += [(device, int(value.ts), value.value) for value in noted if not value.isBlank]
+                recorded = [values[at] for at in range(len(values))]
+                found += [(device, int(value.ts), value.value) for value in recorded if not value.isBlank]
         history.EmptyValues()
         return found
 
-    def _name(self) -> str:
-        """Unique in the host engine: another agent may have died a moment ago."""
-        Link._names += 1
-        return f"goodput_{os.getpid()}_{Link._names}"
+    def _unique_name(self) -> str:
+        """A name that is unique in the host engine, even beside an agent that died a moment ago."""
+        Connection._group_count += 1
+        return f"goodput_{os.getpid()}_{Connection._group_count}"
 
     def _start_profiling(self) -> None:
         self._refused_ns = None
@@ -177,25 +176,25 @@ class Link:
                 if error.value == self._structs.DCGM_ST_CONNECTION_NOT_VALID:
                     raise
                 self._refused_ns = self._monotonic_ns()
-                self.problems.append(f"DCGM: {what} fields refused: {said(error)}"[:TEXT_MAX])
+                self.problems.append(f"DCGM: {what} fields refused: {error_text(error)}"[:TEXT_MAX])
 
     def _start(self, what: str, numbers, seconds: float) -> None:
-        """Watch those of the fields that this DCGM knows; one that it does not know would fail the whole group."""
+        """Watch the fields that this DCGM version knows; an unknown field would fail the whole group."""
         known = [number for number in numbers if self._system.fields.GetFieldById(number)]
         if what in self._watches or not known:
             return
-        group = self._modules.pydcgm.DcgmFieldGroup(self._handle, self._name(), known)
+        group = self._modules.pydcgm.DcgmFieldGroup(self._handle, self._unique_name(), known)
         self._group.samples.WatchFields(group, int(seconds * 1e6), _KEEP_SECONDS, 0)
         self._watches[what] = group
 
-    def _asked(self, call, what: str, problems: list[str]):
-        """A call's answer; None, and a problem, where DCGM is there but refuses this one."""
+    def _call(self, function, what: str, problems: list[str]):
+        """The function's result; None, and a problem, where DCGM refuses this call."""
         try:
-            return call()
+            return function()
         except self._structs.DCGMError as error:
             if error.value == self._structs.DCGM_ST_CONNECTION_NOT_VALID:
                 raise
-            problems.append(f"DCGM: {what}: {said(error)}"[:TEXT_MAX])
+            problems.append(f"DCGM: {what}: {error_text(error)}"[:TEXT_MAX])
             return None
 
     def _instances(self) -> list[tuple[tuple[int, int], int, int]]:
@@ -205,7 +204,7 @@ class Link:
         except self._structs.DCGMError as error:
             if error.value == self._structs.DCGM_ST_CONNECTION_NOT_VALID:
                 raise
-            return []  # A GPU or a driver without MIG.
+            return []  # no MIG support
         found = []
         for at in range(min(tree.count, GPUS_MAX)):
             node = tree.entityList[at]
@@ -220,13 +219,13 @@ class Link:
     def _find_devices(self) -> dict[tuple[int, int], Device]:
         devices: dict[tuple[int, int], Device] = {}
         for number in list(self._system.discovery.GetEntityGroupEntities(self._gpu_group, True))[:GPUS_MAX]:
-            told = self._system.discovery.GetGpuAttributes(number).identifiers
+            found = self._system.discovery.GetGpuAttributes(number).identifiers
             gpu = Gpu(
-                uuid=text_of(told.uuid) or f"DCGM-{number}",
+                uuid=text_of(found.uuid) or f"DCGM-{number}",
                 index=int(number),
-                model=text_of(told.deviceName),
-                pci=normal(text_of(told.pciBusId)),
-                driver_version=text_of(told.driverVersion),
+                model=text_of(found.deviceName),
+                pci=normalize(text_of(found.pciBusId)),
+                driver_version=text_of(found.driverVersion),
             )
             entity = (self._gpu_group, int(number))
             devices[entity] = Device(entity, gpu)
@@ -239,9 +238,9 @@ class Link:
 
 
 def find_bindings(environ: Mapping[str, str]) -> str:
-    """The first folder that has NVIDIA's modules. Raises NoData."""
-    named = environ.get("GOODPUT_DCGM_BINDINGS", "")
-    folders = [named] if named else list(BINDINGS)
+    """The first folder that has the bindings. Raises NoData."""
+    configured = environ.get("GOODPUT_DCGM_BINDINGS", "")
+    folders = [configured] if configured else list(BINDINGS)
     folder = next((folder for folder in folders if os.path.isfile(os.path.join(folder, "pydcgm.py"))), None)
     if folder is None:
         raise NoData(f"no pydcgm.py in {', '.join(folders)}")
@@ -249,10 +248,10 @@ def find_bindings(environ: Mapping[str, str]) -> str:
 
 
 def load_bindings(environ: Mapping[str, str]) -> SimpleNamespace:
-    """NVIDIA's modules. Raises NoData and CollectorError."""
+    """Import the bindings. Raises NoData and CollectorError."""
     folder = find_bindings(environ)
     if folder not in sys.path:
-        # Last, since the folder has modules with such names as `logger` and `utils`.
+        # Last, since the folder has modules with names such as `logger` and `utils`.
         sys.path.append(folder)
     try:
         return SimpleNamespace(**{name: importlib.import_module(name) for name in _MODULES})
@@ -265,8 +264,8 @@ def connect(
     environ: Mapping[str, str],
     interval_seconds: float,
     monotonic_ns: Callable[[], int],
-) -> Link:
-    """A Link that watches. Raises NoData without the library or a GPU, CollectorError where DCGM does not answer."""
+) -> Connection:
+    """Connect and watch. Raises NoData without the library or a GPU, CollectorError where DCGM does not answer."""
     structs, address = modules.dcgm_structs, address_of(environ)
     try:
         handle = modules.pydcgm.DcgmHandle(
@@ -274,26 +273,30 @@ def connect(
         )
     except structs.DCGMError as error:
         if error.value == structs.DCGM_ST_LIBRARY_NOT_FOUND:
-            raise NoData(f"DCGM: {said(error)}") from None
-        where = next(iter(address.values()), "an engine of our own")
-        advice = "start nv-hostengine, or set GOODPUT_DCGM_EMBEDDED=1" if address else "does it run already?"
-        raise CollectorError(f"DCGM: {where}: {said(error)}; {advice}") from None
+            raise NoData(f"DCGM: {error_text(error)}") from None
+        where = next(iter(address.values()), "embedded host engine")
+        advice = (
+            "start nv-hostengine, or set GOODPUT_DCGM_EMBEDDED=1"
+            if address
+            else "is another host engine already running?"
+        )
+        raise CollectorError(f"DCGM: {where}: {error_text(error)}; {advice}") from None
     try:
-        link = Link(modules, handle, interval_seconds, monotonic_ns)
-        link.watch()
-        return link
+        connection = Connection(modules, handle, interval_seconds, monotonic_ns)
+        connection.watch()
+        return connection
     except BaseException as error:
         try:
             handle.Shutdown()
         except Exception:
-            pass  # We are giving it up; why is told below.
+            pass  # The original error is raised below.
         if isinstance(error, structs.DCGMError):
-            raise CollectorError(f"DCGM: {said(error)}") from None
+            raise CollectorError(f"DCGM: {error_text(error)}") from None
         raise
 
 
 def address_of(environ: Mapping[str, str]) -> dict[str, str]:
-    """Where the host engine is, as DcgmHandle takes it; empty for one in this process."""
+    """The host engine's address as arguments of DcgmHandle; empty for one in this process."""
     if environ.get("GOODPUT_DCGM_EMBEDDED") == "1":
         return {}
     address = (environ.get("GOODPUT_DCGM_HOSTENGINE", "") or HOSTENGINE).removeprefix("unix://")
@@ -309,6 +312,6 @@ def text_of(value: object) -> str:
     return value[:_NAME_MAX]
 
 
-def said(error: BaseException) -> str:
-    """What an error says, in one line."""
+def error_text(error: BaseException) -> str:
+    """An error in one line."""
     return " ".join(str(error).split())[:160] or type(error).__name__

@@ -1,17 +1,13 @@
-"""NVIDIA's DCGM: activity of SMs, tensor cores and memory on every data-centre GPU, through NVIDIA's own bindings.
+"""NVIDIA GPUs through DCGM: activity of SMs, tensor cores and memory on every data-centre GPU, MIG included.
 
-In: a connection (dcgm_link.py) to a running nv-hostengine. Out: `Sample`s of all GPUs and MIG instances; what the
-fields mean is dcgm_fields.py.
+Needs a running nv-hostengine and its Python bindings. A host engine inside this process is started only with
+GOODPUT_DCGM_EMBEDDED=1: it would hold the profiling counters against an engine, a dcgm-exporter or a profiler that
+comes later, while a running engine already has them and shares them. Without one there is the nvml driver.
 
-A host engine inside this process starts only where GOODPUT_DCGM_EMBEDDED=1 asks for it. It would bring threads and
-memory, and it would hold the profiling counters against an engine, a dcgm-exporter or a profiler that comes later; an
-engine that runs already has them and is shared. A node without one is what the nvml driver is for.
-
-Profiling fields may be refused (another profiler has the counters, or the GPU has none): all else goes on, the sample
-in which it was tried says so, and it is tried again every minute. When the host engine goes away `sample` raises
-CollectorError and the next call connects again. The values' own times say what activities are the mean of: a watch's
-interval, `window_ns`, up to `monotonic_ns`; two samples with the same `monotonic_ns` are one measurement. XIDs are read
-with their history, so two in one interval are two events. It does not know processes.
+Profiling fields may be refused (another profiler holds the counters, or the GPU has none): the rest goes on, the
+refusal is reported, and they are tried again every minute. When the host engine goes away, `sample` raises
+CollectorError and the next call reconnects. Activities are means over the watch interval, `window_ns`, up to
+`monotonic_ns`; two samples with the same `monotonic_ns` are one measurement. Pids are not read.
 """
 
 from __future__ import annotations
@@ -25,12 +21,12 @@ from msgspec.structs import replace
 
 from goodput_exporters.collector import CollectorError, NoData
 from goodput_exporters.gpu.dcgm.connection import (
+    Connection,
     Device,
-    Link,
     connect,
+    error_text,
     find_bindings,
     load_bindings,
-    said,
     text_of,
 )
 from goodput_exporters.gpu.drivers import Options
@@ -55,7 +51,7 @@ class Dcgm:
         self._interval_seconds = options.interval_seconds
         self._monotonic_ns, self._unix_ns = monotonic_ns, unix_ns
         self._modules: SimpleNamespace | None = None
-        self._link: Link | None = None
+        self._connection: Connection | None = None
         self._cycles = fields.SmCycles()
         self._opened_us = 0
         self._xid_seen_us: dict[str, int] = {}
@@ -74,43 +70,43 @@ class Dcgm:
         self._connect()
 
     def close(self) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            link.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def sample(self, full: bool) -> Sample:
         if self._modules is None:
-            raise CollectorError("dcgm: a sample is asked for before it is open")
-        if self._link is None:
+            raise CollectorError("dcgm: sample() called before open()")
+        if self._connection is None:
             self._connect()
         try:
-            if full and self._link.has_changed():
+            if full and self._connection.has_changed():
                 self.close()
                 self._connect()
-            return self._read(self._link, full)
+            return self._read(self._connection, full)
         except self._modules.dcgm_structs.DCGMError as error:
             self.close()
-            raise CollectorError(f"DCGM: {said(error)}") from None
+            raise CollectorError(f"DCGM: {error_text(error)}") from None
 
     def _connect(self) -> None:
-        self._link = connect(self._modules, self._environ, self._interval_seconds, self._monotonic_ns)
+        self._connection = connect(self._modules, self._environ, self._interval_seconds, self._monotonic_ns)
 
-    def _read(self, link: Link, full: bool) -> Sample:
-        link.retry_profiling()
-        problems, link.problems = link.problems, []
-        for device in link.devices.values():
+    def _read(self, connection: Connection, full: bool) -> Sample:
+        connection.retry_profiling()
+        problems, connection.problems = connection.problems, []
+        for device in connection.devices.values():
             device.values = {}
-        fast_us = link.latest("fast", problems)
-        measured_us = max(link.latest("profiling", problems), link.latest("totals", problems))
+        fast_us = connection.latest("fast", problems)
+        measured_us = max(connection.latest("profiling", problems), connection.latest("totals", problems))
         if full:
-            link.latest("slow", problems)
-            link.find_lost(problems)
-        events = self._events(link, problems)
-        gpus = [self._gpu(link, device, full) for device in link.devices.values()]
-        self._cycles.keep(set(link.devices))
+            connection.latest("slow", problems)
+            connection.find_lost(problems)
+        events = self._events(connection, problems)
+        gpus = [self._gpu(connection, device, full) for device in connection.devices.values()]
+        self._cycles.keep(set(connection.devices))
         return Sample(
             driver=self.name,
-            monotonic_ns=self._moment(measured_us or fast_us),
+            monotonic_ns=self._monotonic_of(measured_us or fast_us),
             gpus=gpus,
             full=full,
             window_ns=int(self._interval_seconds * 1e9) if measured_us else 0,
@@ -118,26 +114,26 @@ class Dcgm:
             problems=problems[:PROBLEMS_MAX],
         )
 
-    def _moment(self, newest_us: int) -> int:
-        """The monotonic time of a value that DCGM took at a Unix time of this host."""
+    def _monotonic_of(self, newest_us: int) -> int:
+        """The monotonic time of a value that DCGM measured at a Unix time of this host."""
         age_ns = self._unix_ns() - newest_us * 1000
         return self._monotonic_ns() - (age_ns if newest_us and 0 <= age_ns <= _AGE_NS_MAX else 0)
 
-    def _events(self, link: Link, problems: list[str]) -> list[Event]:
-        """XIDs that are younger than what was seen, and than this driver: older ones are nobody's news."""
+    def _events(self, connection: Connection, problems: list[str]) -> list[Event]:
+        """XIDs newer than the last one seen, and than this driver. DCGM keeps their history, so none is missed."""
         events, newest_us = [], {}
-        for device, time_us, value in link.xids(problems):
+        for device, time_us, value in connection.xids(problems):
             uuid = device.gpu.uuid
             number = fields.number_of(fields.FIELDS[fields.XID], value)
             if number and time_us > self._xid_seen_us.get(uuid, self._opened_us):
-                what = lookup(int(number))
-                events.append(Event("xid", uuid, time_us * 1000, int(number), what.name, what.severity))
+                xid = lookup(int(number))
+                events.append(Event("xid", uuid, time_us * 1000, int(number), xid.name, xid.severity))
                 newest_us[uuid] = max(time_us, newest_us.get(uuid, 0))
         self._xid_seen_us.update(newest_us)
         return events
 
-    def _gpu(self, link: Link, device: Device, full: bool) -> Gpu:
-        instance = link.is_instance(device)
+    def _gpu(self, connection: Connection, device: Device, full: bool) -> Gpu:
+        instance = connection.is_instance(device)
         readings = fields.readings_of(device.values, instance)
         share = self._cycles.ratio(device.entity, device.values)
         if share is not None:

@@ -1,31 +1,31 @@
-"""DCGM's fields: which of our readings each one is, by field ID, and how a raw value becomes one.
+"""DCGM fields by field ID: the reading that each one is, and the conversion of raw values to base units.
 
-In: values as DCGM gives them, by field ID, or a name of dcgm-exporter's page. Out: readings of `gpu.FAMILIES`. IDs are
-the keys because names are not stable: 4.6 renamed most of them, and 4.7 gave one of the new names to another field.
+IDs are the keys because names are not stable: 4.6 renamed most of them, and 4.7 gave one of the new names to another
+field. Missing is never 0: a blank value, one of the wrong type, a negative one and a share above 1.05 give no reading.
 
 Sources: dcgm_fields.h, dcgm_fields.py and dcgmvalue.py of NVIDIA/DCGM (2.x to 4.6), dcgm-exporter's default counters,
 NVIDIA's reference of field identifiers (4.7). Where they disagree: throttle times 240 to 247 are nanoseconds (header,
 reference, measurements), though comments of the Python bindings say microseconds; 1009 to 1012 and 449 are rates,
 though older counter files say counter.
-
-Missing is never 0: a blank value, one of the wrong type, a negative one and a share above 1.05 give no reading. It
-does not judge: a zero that cannot be true is handed on as it is.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-# dcgmvalue.py: 16 values from each of these on say blank, not found, not supported, not permitted. A 64-bit counter may
-# well be larger than the 32-bit one, so only its 16 values are blank, and 2**47 is blank in doubles alone.
+from goodput_exporters.gpu.nvidia.status_codes import recovery_key, throttle_readings
+
+# dcgmvalue.py: 16 values from each of these on mean blank, not found, not supported, not permitted. A 64-bit counter
+# may exceed the 32-bit blanks, so only those 16 values are blank, and 2**47 is blank only in doubles.
 INT32_BLANK = 0x7FFFFFF0
 INT64_BLANK = 0x7FFFFFFFFFFFFFF0
 FP64_BLANK = 140_737_488_355_328.0
 
 EVENT_REASONS, XID, NAME, NVML_INDEX, RECOVERY_ACTION, PAGES_PENDING = 112, 230, 50, 52, 1523, 392
 SM_CYCLES_ELAPSED, SM_CYCLES_ACTIVE = 1084, 1085
-# A share of time may be rounded past 1; what is beyond this is no share.
+# A share of time may be rounded to more than 1, but not beyond this.
 _ACTIVITY_MAX = 1.05
 _UTILIZATION, _UTILIZATION_RATIO, _ENERGY_JOULES = 203, 1613, 1611
 
@@ -35,15 +35,15 @@ _MEGAHERTZ = (1_000_000, 1)
 _MEBIBYTES = (1 << 20, 1)
 _MILLIJOULES = (1, 1000)
 _NANOSECONDS = (1, 1_000_000_000)
-# Field 449 and its kin are KiB/s divided by 1000, not by 1024 (DCGM's reference says so, and its source does it).
+# Fields 449, 843 and 897 are KiB/s divided by 1000, not by 1024 (DCGM's reference and source).
 _KIBIBYTES_TIMES_1000 = (1_024_000, 1)
 
 
 class Field(NamedTuple):
-    """One field. A reading is raw × multiply ÷ divide; `names` are those on pages, oldest first.
+    """One field. A reading is raw × multiply ÷ divide; `names` are those in dcgm-exporter's output, oldest first.
 
-    `double` is its type (else a 64-bit integer); `instance` says that a GPU instance has a value of its own: what a
-    MIG instance reports besides (power, clocks, errors) is its GPU's, and must not be counted once for each instance.
+    `double` is its type (else a 64-bit integer). `instance`: a GPU instance has its own value; what else a MIG
+    instance reports (power, clocks, errors) is its GPU's and must not be counted once for each instance.
     """
 
     number: int
@@ -98,60 +98,18 @@ _TABLE = [
     _dev(390, "pages_retired/single_bit", _ONE, "RETIRED_SBE", "PAGE_RETIRED_SBE_TOTAL"),
     _dev(391, "pages_retired/double_bit", _ONE, "RETIRED_DBE", "PAGE_RETIRED_DBE_TOTAL"),
     _dev(PAGES_PENDING, "pages_retired/pending", _ONE, "RETIRED_PENDING", "PAGE_RETIRED_PENDING"),
-    _dev(
-        393,
-        "rows_remapped/uncorrectable",
-        _ONE,
-        "UNCORRECTABLE_REMAPPED_ROWS",
-        "ROW_REMAP_UNCORRECTABLE_TOTAL",
-    ),
+    _dev(393, "rows_remapped/uncorrectable", _ONE, "UNCORRECTABLE_REMAPPED_ROWS", "ROW_REMAP_UNCORRECTABLE_TOTAL"),
     _dev(394, "rows_remapped/correctable", _ONE, "CORRECTABLE_REMAPPED_ROWS", "ROW_REMAP_CORRECTABLE_TOTAL"),
     _dev(395, "rows_remapped/failure", _ONE, "ROW_REMAP_FAILURE", "ROW_REMAP_FAILED"),
     _dev(396, "rows_remapped/pending", _ONE, "ROW_REMAP_PENDING"),
-    _dev(
-        409,
-        "nvlink_errors/crc_flit",
-        _ONE,
-        "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
-        "NVLINK_CRC_FLIT_ERROR_TOTAL",
-    ),
-    _dev(
-        419,
-        "nvlink_errors/crc_data",
-        _ONE,
-        "NVLINK_CRC_DATA_ERROR_COUNT_TOTAL",
-        "NVLINK_CRC_DATA_ERROR_TOTAL",
-    ),
+    _dev(409, "nvlink_errors/crc_flit", _ONE, "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "NVLINK_CRC_FLIT_ERROR_TOTAL"),
+    _dev(419, "nvlink_errors/crc_data", _ONE, "NVLINK_CRC_DATA_ERROR_COUNT_TOTAL", "NVLINK_CRC_DATA_ERROR_TOTAL"),
     _dev(429, "nvlink_errors/replay", _ONE, "NVLINK_REPLAY_ERROR_COUNT_TOTAL", "NVLINK_REPLAY_ERROR_TOTAL"),
-    _dev(
-        439,
-        "nvlink_errors/recovery",
-        _ONE,
-        "NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
-        "NVLINK_RECOVERY_ERROR_TOTAL",
-    ),
-    # Both directions in one number: used only where nothing tells them apart.
-    _dev(
-        449,
-        "link_rate/nvlink/both",
-        _KIBIBYTES_TIMES_1000,
-        "NVLINK_BANDWIDTH_TOTAL",
-        "NVLINK_THROUGHPUT_TOTAL",
-    ),
-    _dev(
-        843,
-        "link_rate/nvlink/transmit",
-        _KIBIBYTES_TIMES_1000,
-        "NVLINK_TX_BANDWIDTH_TOTAL",
-        "NVLINK_TX_THROUGHPUT_TOTAL",
-    ),
-    _dev(
-        897,
-        "link_rate/nvlink/receive",
-        _KIBIBYTES_TIMES_1000,
-        "NVLINK_RX_BANDWIDTH_TOTAL",
-        "NVLINK_RX_THROUGHPUT_TOTAL",
-    ),
+    _dev(439, "nvlink_errors/recovery", _ONE, "NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "NVLINK_RECOVERY_ERROR_TOTAL"),
+    # Sum of both directions: used only where they are not reported separately.
+    _dev(449, "link_rate/nvlink/both", _KIBIBYTES_TIMES_1000, "NVLINK_BANDWIDTH_TOTAL", "NVLINK_THROUGHPUT_TOTAL"),
+    _dev(843, "link_rate/nvlink/transmit", _KIBIBYTES_TIMES_1000, "NVLINK_TX_BANDWIDTH_TOTAL", "NVLINK_TX_THROUGHPUT_TOTAL"),
+    _dev(897, "link_rate/nvlink/receive", _KIBIBYTES_TIMES_1000, "NVLINK_RX_BANDWIDTH_TOTAL", "NVLINK_RX_THROUGHPUT_TOTAL"),
     _prof(1001, "activity/engine", "GR_ENGINE_ACTIVE", "GR_ENGINE_UTIL_RATIO"),
     _prof(1002, "activity/sm", "SM_ACTIVE", "SM_UTIL_RATIO"),
     _prof(1003, "activity/sm_occupancy", "SM_OCCUPANCY", "SM_OCCUPANCY_RATIO"),
@@ -175,7 +133,7 @@ _TABLE = [
     _dev(1603, "clock/sm", _ONE, "SM_CLOCK_HERTZ"),
     _dev(1604, "clock/memory", _ONE, "MEMORY_CLOCK_HERTZ"),
     _dev(_ENERGY_JOULES, "energy", _ONE, "GPU_ENERGY_JOULES_TOTAL"),
-    # Its name on a page is that of 203 in 4.6: field_of_name decides.
+    # Its exporter name is that of 203 in 4.6; see field_of_name.
     _dev(_UTILIZATION_RATIO, "activity/utilization", _ONE, double=True),
     _dev(1614, "activity/memory_controller", _ONE, "MEMORY_UTIL_RATIO", double=True),
     _dev(1617, "throttle/power", _ONE, "GPU_POWER_THROTTLE_SECONDS_TOTAL", double=True),
@@ -185,12 +143,11 @@ _TABLE = [
     _dev(1627, "memory/used", _ONE, "FB_USED_BYTES", instance=True),
     _dev(1628, "memory/reserved", _ONE, "FB_RESERVED_BYTES", instance=True),
     _dev(1648, "link_rate/nvlink/both", _ONE, "NVLINK_THROUGHPUT_BYTES_PER_SECOND"),
-]
+]  # fmt: skip
 FIELDS: dict[int, Field] = {field.number: field for field in _TABLE}
 _BY_NAME: dict[str, Field] = {name: field for field in _TABLE for name in field.names}
 
-# Which fields the bindings' driver watches. Profiling counters are a resource that others may hold; they are refused
-# together, and then the rest goes on.
+# Fields to watch. Profiling counters may be held by another process and are refused together, without the others.
 PROFILING = tuple(range(1001, 1013))
 FAST = (155, 156, _UTILIZATION, 204)
 SLOW = (
@@ -203,33 +160,10 @@ SLOW = (
 # Since 4.6, and on Hopper and later only.
 TOTALS = (SM_CYCLES_ELAPSED, SM_CYCLES_ACTIVE, 1091, 1092, 1201, 1203)
 
-# Bits of field 112, the same as NVML's; named as nvml_readings names them. The first is no limit but no work.
-EVENT_REASON_BITS = {
-    0x1: "idle",
-    0x2: "app_clocks",
-    0x4: "power",
-    0x8: "hw_slowdown",
-    0x10: "sync_boost",
-    0x20: "thermal",
-    0x40: "hw_thermal",
-    0x80: "hw_power_brake",
-    0x100: "display_clocks",
-}
-# nvmlDeviceGpuRecoveryAction_t, whose numbers field 1523 has.
-RECOVERY_ACTIONS = (
-    *("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset"),
-    *("recover_imex_domain", "bus_reset", "system_reboot"),
-)
-
 
 def is_blank(raw: object, double: bool) -> bool:
-    """Whether a value of DCGM says that there is none. Strings are blank as a whole: no field of ours is one."""
-    if (
-        isinstance(raw, bool)
-        or not isinstance(raw, int | float)
-        or raw != raw
-        or raw in (float("inf"), -float("inf"))
-    ):
+    """Whether a DCGM value means "no value". So does any string: none of these fields is one."""
+    if isinstance(raw, bool) or not isinstance(raw, int | float) or not abs(raw) < math.inf:
         return True
     if double:
         return raw >= FP64_BLANK
@@ -237,17 +171,17 @@ def is_blank(raw: object, double: bool) -> bool:
 
 
 def number_of(field: Field, raw: object) -> float | None:
-    """A field's raw value, None where it is blank or cannot be."""
+    """A field's raw value, None where it is blank or impossible."""
     if is_blank(raw, field.double):
         return None
     return None if raw < 0 and not field.key.startswith("temperature/") else raw
 
 
 def field_of_name(name: str, raw: object = None) -> Field | None:
-    """The field that a page calls so, in any of its eras; None for a name that is none of ours.
+    """The field with this name in any DCGM version, None for a field that is not in the table.
 
-    DCGM_FI_DEV_GPU_UTIL_RATIO is field 203 in 4.6, a percentage in whole numbers, and 1613 from 4.7 on, a ratio, which
-    dcgm-exporter writes with a decimal point: so the value's type decides.
+    DCGM_FI_DEV_GPU_UTIL_RATIO is field 203 in 4.6, an integer percentage, and field 1613 from 4.7 on, a ratio, which
+    dcgm-exporter writes with a decimal point: the value's type decides.
     """
     field = _BY_NAME.get(name)
     if field is not None and name == "DCGM_FI_DEV_GPU_UTIL_RATIO" and isinstance(raw, float):
@@ -256,7 +190,7 @@ def field_of_name(name: str, raw: object = None) -> Field | None:
 
 
 def readings_of(values: Mapping[int, object], instance: bool = False) -> dict[str, float]:
-    """Readings of one device from its raw values by field ID; of a GPU instance, only what is its own."""
+    """Readings of one device from its raw values by field ID; for a GPU instance, only its own."""
     found: dict[str, float] = {}
     for number in sorted(values):
         field = FIELDS.get(number)
@@ -271,7 +205,7 @@ def readings_of(values: Mapping[int, object], instance: bool = False) -> dict[st
             if reading <= _ACTIVITY_MAX or not field.key.startswith("activity/"):
                 found[field.key] = reading
         else:
-            found.update(_named(number, int(value)))
+            found.update(_decode(number, int(value)))
     if "pages_retired/pending" in found:
         found["pages_retired/pending"] = min(1.0, found["pages_retired/pending"])
     if "link_rate/nvlink/transmit" in found and "link_rate/nvlink/receive" in found:
@@ -279,20 +213,19 @@ def readings_of(values: Mapping[int, object], instance: bool = False) -> dict[st
     return found
 
 
-def _named(number: int, value: int) -> dict[str, float]:
-    """Readings of the fields whose value is a set of bits or one of a list."""
+def _decode(number: int, value: int) -> dict[str, float]:
+    """Readings of the fields whose value is a bit set or an enumeration."""
     if number == EVENT_REASONS:
-        return {f"throttled/{name}": float(bool(value & bit)) for bit, name in EVENT_REASON_BITS.items()}
+        return throttle_readings(value)
     if number == RECOVERY_ACTION:
-        name = RECOVERY_ACTIONS[value] if value < len(RECOVERY_ACTIONS) else "unknown"
-        return {f"recovery/{name}": 1.0}
+        return {recovery_key(value): 1.0}
     return {}
 
 
 class SmCycles:
-    """SM activity from the totals of cycles (1084, 1085), where a GPU has those and no field 1002.
+    """SM activity between two calls from cycle totals (1084, 1085), for a GPU without field 1002.
 
-    The share is that of the cycles between two calls; the first call for a device, and one after a reset, gives none.
+    The first call for a device, and one after a reset, gives None.
     """
 
     def __init__(self):
@@ -312,10 +245,10 @@ class SmCycles:
         return (now[1] - before[1]) / (now[0] - before[0])
 
     def keep(self, devices) -> None:
-        """Forget the devices that are not among these."""
+        """Drop other devices."""
         self._before = {device: pair for device, pair in self._before.items() if device in devices}
 
 
 def instance_uuid(parent: str, instance: int | str) -> str:
-    """What we call a GPU instance: as CUDA did (MIG-GPU-…/1), since DCGM gives it no UUID of its own."""
+    """A UUID for a GPU instance, which has none in DCGM, in CUDA's old form (MIG-GPU-…/1)."""
     return f"MIG-{parent}/{instance}"

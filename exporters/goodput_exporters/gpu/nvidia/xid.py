@@ -1,35 +1,24 @@
-"""XIDs: what each number in an NVIDIA driver's error report means, how grave it is and what to do.
+"""NVIDIA XID errors: the meaning, severity and first remedy of each number in the driver's error reports.
 
-In: a number. Out: an `Xid`; a number that is not in the table is `unknown` and a warning, never an error.
-Numbers and actions are facts of NVIDIA's public catalogue of October 2025
-(docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html) and, for the few that only Volta and older report, of its
-list for older GPUs; names, classes and severities are ours. It does not know a number's sub-codes (NVLink 5: 144 to 150).
+Numbers and actions are from NVIDIA's public catalogue of October 2025
+(docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html) and, for the few that only Volta and older report, from
+its list for older GPUs; names, classes and severities are ours. Sub-codes (NVLink 5: 144 to 150) are not decoded.
 
-    what = lookup(79); (what.name, what.kind, what.severity, what.action)
-    # ("GPU fell off the bus", "bus", "critical", "reboot_node")
+    lookup(79)  # Xid(79, "GPU fell off the bus", "bus", "critical", "reboot_node")
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# application: a kernel or its data was wrong; memory: ECC, row remapping, page retirement; link: NVLink, C2C;
-# bus: PCIe; firmware: the GPU's own processors (GSP, PMU, SEC2); gpu: an engine hung or failed; power; driver; video:
-# engines that training hardly uses (display, decoders, encoders); notice: says that something changed.
+# application: a wrong kernel or wrong data; memory: ECC, row remapping, page retirement; link: NVLink, C2C; bus: PCIe;
+# firmware: the GPU's own processors (GSP, PMU, SEC2); gpu: an engine hung or failed; video: engines that training
+# hardly uses (display, decoders, encoders); notice: something changed.
 KINDS = (
-    "application",
-    "memory",
-    "link",
-    "bus",
-    "firmware",
-    "gpu",
-    "power",
-    "driver",
-    "video",
-    "notice",
+    *("application", "memory", "link", "bus", "firmware", "gpu", "power", "driver", "video", "notice"),
     "unknown",
 )
-# critical: the GPU is of no use until someone acts. warning: work was lost or will be. info: nothing to do.
+# critical: the GPU is unusable until someone acts; warning: work was lost or will be; info: nothing to do.
 SEVERITIES = ("info", "warning", "critical")
 ACTIONS = (
     *("none", "restart_app", "reset_gpu", "reboot_node", "check_hardware", "check_link", "update_software"),
@@ -39,7 +28,7 @@ ACTIONS = (
 
 @dataclass(frozen=True)
 class Xid:
-    """One kind of error. `kind` is a label (see KINDS), `action` what to do first, in a word (see ACTIONS)."""
+    """One kind of error; `kind`, `severity` and `action` are from the lists above."""
 
     number: int
     name: str
@@ -148,5 +137,5 @@ XIDS: dict[int, Xid] = {number: Xid(number, *_TABLE[number]) for number in sorte
 
 
 def lookup(number: int) -> Xid:
-    """What an XID means; of kind `unknown` where the table has no such number."""
+    """The meaning of an XID; of kind `unknown` for a number that is not in the table."""
     return XIDS.get(number) or Xid(number, "unknown error", "unknown", "warning", "watch")

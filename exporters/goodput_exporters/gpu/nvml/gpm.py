@@ -1,12 +1,9 @@
-"""GPU performance monitoring (GPM) by NVML: how busy the units of a GPU were between two samples. Hopper and later.
+"""NVML's GPU performance monitoring (GPM): activity of a GPU's units between two samples. Hopper and later.
 
-In: the binding and a device's handle; for a MIG instance its parent's handle and the id of its GPU instance. Out:
-`activity/...` ratios and `link_rate/...` in bytes per second, each the mean over the time between the two samples.
-GPM needs no profiler's lock, so that it runs beside one. NVML's reference: nvmlGpmMetricId_t gives percent, and MiB/s for
-links. Metrics are asked with one call for all; one that the device does not have is left out.
-A `Gpm` holds two samples, which `close` gives back; a third is never allocated.
+Unlike DCGM's profiling fields, GPM needs no exclusive access, so it works beside a profiler. A `Gpm` allocates two
+samples, which `close` frees.
 
-    gpm = Gpm(nvml, handle); gpm.take(1); …; gpm.take(2); gpm.read(metrics)   # {"activity/sm": 0.42, …}
+    gpm = Gpm(nvml, handle); gpm.take(1); …; gpm.take(2); gpm.read(request)   # {"activity/sm": 0.42, …}
 """
 
 from __future__ import annotations
@@ -30,8 +27,8 @@ METRICS = {
 }
 
 
-def metrics_of(nvml):
-    """The request that all devices share: the binding's struct takes some 20 KiB."""
+def metrics_request(nvml):
+    """The request for all METRICS, shared by all devices: the binding's struct takes 20 KiB."""
     request = nvml.c_nvmlGpmMetricsGet_t()
     request.version = nvml.NVML_GPM_METRICS_GET_VERSION
     request.numMetrics = len(METRICS)
@@ -41,10 +38,10 @@ def metrics_of(nvml):
 
 
 class Gpm:
-    """The last two samples of one device."""
+    """The last two samples of one device. A MIG instance needs its GPU's handle and the id of its GPU instance."""
 
     def __init__(self, nvml, handle, gpu_instance: int | None = None):
-        """Raises the binding's NVMLError where samples cannot be had."""
+        """Raises the binding's NVMLError."""
         self._nvml, self._handle, self._gpu_instance = nvml, handle, gpu_instance
         self._older = nvml.nvmlGpmSampleAlloc()
         try:
@@ -52,11 +49,11 @@ class Gpm:
         except nvml.NVMLError:
             nvml.nvmlGpmSampleFree(self._older)
             raise
-        # The rounds in which the two were taken; -1 for never.
+        # The rounds in which the two were taken; -1: never.
         self._older_round = self._newer_round = -1
 
     def take(self, round_number: int) -> None:
-        """Take a sample over the older of the two. Raises NVMLError; then the next pair starts anew."""
+        """Replace the older sample. Raises NVMLError; two new samples are needed then."""
         self._older, self._newer = self._newer, self._older
         self._older_round, self._newer_round = self._newer_round, -1
         if self._gpu_instance is None:
@@ -66,11 +63,11 @@ class Gpm:
         self._newer_round = round_number
 
     def is_ready(self) -> bool:
-        """Whether the two samples are of neighbouring rounds, so that all devices' windows are the same."""
+        """Whether the samples are from consecutive rounds, so that all devices have the same window."""
         return self._older_round >= 0 and self._newer_round == self._older_round + 1
 
     def read(self, request) -> dict[str, float]:
-        """Readings between the two samples; a metric that failed is left out. Raises NVMLError."""
+        """Readings between the two samples, without the metrics that failed. Raises NVMLError."""
         request.sample1, request.sample2 = self._older, self._newer
         self._nvml.nvmlGpmMetricsGet(request)
         readings = {}

@@ -1,9 +1,4 @@
-"""Which GPUs and MIG instances there are, asked of NVML: a `Device` for each, with what does not change about it.
-
-In: the binding. Out: `Census` (devices, and what could not be reached), and a GPU's MIG instances as they are now.
-A handle that cannot be had costs that GPU alone; what it is called is then not known, so it is a text, not a Gpu.
-It knows nothing of readings.
-"""
+"""Lists GPUs and MIG instances through NVML. A handle that cannot be obtained costs only that GPU."""
 
 from __future__ import annotations
 
@@ -13,13 +8,13 @@ from goodput_exporters.gpu.nvml.device import NO_PERMISSION, Device
 from goodput_exporters.gpu.nvml.queries import call
 from goodput_exporters.gpu.sample import GPUS_MAX, Gpu
 
-# NVML has at most 7 instances per GPU today; the library is believed up to here.
+# NVML has at most 7 instances per GPU today.
 INSTANCES_MAX = 16
 
 
 @dataclass
-class Census:
-    """`count` is what NVML says there are, whether or not each could be reached, or may be asked."""
+class Inventory:
+    """`count` is NVML's number of GPUs, including those that cannot be reached or may not be queried."""
 
     count: int = 0
     devices: list[Device] = field(default_factory=list)
@@ -27,17 +22,17 @@ class Census:
     forbidden: list[str] = field(default_factory=list)
 
 
-def take_census(nvml, driver_version: str) -> Census:
-    """All GPUs. Raises the binding's NVMLError where they cannot even be counted."""
-    census = Census(count=nvml.nvmlDeviceGetCount())
-    for index in range(min(census.count, GPUS_MAX)):
+def list_devices(nvml, driver_version: str) -> Inventory:
+    """All GPUs. Raises the binding's NVMLError where they cannot be counted."""
+    inventory = Inventory(count=nvml.nvmlDeviceGetCount())
+    for index in range(min(inventory.count, GPUS_MAX)):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
             uuid = nvml.nvmlDeviceGetUUID(handle)
         except (nvml.NVMLError, ValueError) as error:
-            # In a container, another container's GPUs are counted and may not be asked.
+            # In a container, other containers' GPUs are counted but may not be queried.
             is_forbidden = getattr(error, "value", None) == NO_PERMISSION
-            (census.forbidden if is_forbidden else census.unreachable).append(f"GPU {index}: {error}")
+            (inventory.forbidden if is_forbidden else inventory.unreachable).append(f"GPU {index}: {error}")
             continue
         identity = Gpu(
             uuid=uuid,
@@ -46,32 +41,31 @@ def take_census(nvml, driver_version: str) -> Census:
             pci=_pci(nvml, handle),
             driver_version=driver_version,
         )
-        census.devices.append(Device(nvml, handle, identity))
-    return census
+        inventory.devices.append(Device(nvml, handle, identity))
+    return inventory
 
 
-def find_instances(device: Device) -> None:
-    """Bring `device.instances` up to date. Raises NVMLError where the GPU itself cannot be asked."""
+def update_instances(device: Device) -> None:
+    """Update `device.instances`. Raises NVMLError where the GPU itself cannot be queried."""
     nvml = device.nvml
     is_mig = call(nvml, "nvmlDeviceGetMigMode", device.handle)[0] == 1
     if is_mig != device.is_mig:
         device.is_mig = is_mig
-        # Which calls a GPU answers depends on the mode.
+        # Which calls a GPU supports depends on the mode.
         device.forget_unsupported()
         device.close_gpm()
     found: dict[str, Device] = {}
-    places = nvml.nvmlDeviceGetMaxMigDeviceCount(device.handle) if is_mig else 0
-    for index in range(min(places, INSTANCES_MAX)):
+    slots = nvml.nvmlDeviceGetMaxMigDeviceCount(device.handle) if is_mig else 0
+    for index in range(min(slots, INSTANCES_MAX)):
         try:
             handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(device.handle, index)
             uuid = nvml.nvmlDeviceGetUUID(handle)
             known = device.instances.get(uuid)
             found[uuid] = known or _instance(device, handle, uuid, index)
-            # The same instance may have got another handle.
+            # The same instance may have a new handle.
             found[uuid].handle = handle
         except (nvml.NVMLError, ValueError):
-            # No instance at this place, the usual answer.
-            continue
+            continue  # usually: no instance in this slot
     for uuid, instance in device.instances.items():
         if uuid not in found:
             instance.close()
@@ -93,7 +87,7 @@ def _instance(device: Device, handle, uuid: str, index: int) -> Device:
 
 
 def profile_of(name: str, attributes) -> str:
-    """A MIG instance's profile: from its name, as "NVIDIA A100-SXM4-40GB MIG 1g.5gb", else made of its slices and memory.
+    """A MIG instance's profile: from its name, such as "NVIDIA A100-SXM4-40GB MIG 1g.5gb", else from its attributes.
 
     NVIDIA writes 3g.20gb for three slices and 20 GB, 1c.3g.20gb where the compute instance has fewer slices.
     """
@@ -125,5 +119,5 @@ def _pci(nvml, handle) -> str:
         info = nvml.nvmlDeviceGetPciInfo_v3(handle)
     except nvml.NVMLError:
         return ""
-    # A GPU's graphics function is 0; its sound device, where there is one, is 1.
+    # The graphics function of a GPU is 0; its sound device, if any, is 1.
     return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"

@@ -1,12 +1,9 @@
-"""What is asked of NVML about one GPU, and how each answer becomes readings in base units.
+"""The NVML queries, and how each result becomes readings in base units.
 
-In: the binding (nvidia-ml-py's module `pynvml`, handed in) and a device's handle. Out: readings by key (gpu.FAMILIES).
-A `Reader` makes one NVML call; `instead` is an older or newer call for the same, for drivers that lack the first.
-Units are those that NVML's reference gives (docs.nvidia.com/deploy/nvml-api, nvml.h), named beside each reader.
-It knows nothing of errors, of time or of several devices (nvml_device.py does).
+Units are from NVML's reference (docs.nvidia.com/deploy/nvml-api, nvml.h) and named beside each query.
 
-Left out on purpose: nvmlDeviceGetPcieThroughput, which measures for 20 ms in the call; the PCIe byte fields 197 and 198,
-which wrap at a width that nvml.h does not tell; field numbers of 199, 200 and above 250, which NVIDIA gave to other
+Left out on purpose: nvmlDeviceGetPcieThroughput, which measures for 20 ms within the call; the PCIe byte fields 197
+and 198, which wrap at an undocumented width; field numbers 199, 200 and above 250, which NVIDIA gave to other
 quantities from one driver to the next (251 was a throttle time in nvml.h 12.8 and is power smoothing since).
 """
 
@@ -17,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from goodput_exporters.gpu.nvidia.status_codes import recovery_key, throttle_readings
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -31,27 +30,27 @@ _ALL_LINKS = 0xFFFF_FFFF
 
 
 @dataclass(frozen=True)
-class Reader:
-    """One call of NVML. `read(nvml, device)` gives readings, or a list of pids; it raises the binding's NVMLError."""
+class Query:
+    """`run(nvml, device)` returns readings or pids and raises the binding's NVMLError; `fallback` is for other drivers."""
 
     name: str
-    read: Callable[[Any, Any], Any]
-    instead: Reader | None = None
+    run: Callable[[Any, Any], Any]
+    fallback: Query | None = None
 
 
 def call(nvml, function: str, *arguments):
-    """Call the binding's function; an older binding that lacks it answers as an older driver would."""
+    """Call the binding's function; one that an older binding lacks raises the error of an older driver."""
     found = getattr(nvml, function, None)
     if found is None:
         raise nvml.NVMLError(FUNCTION_NOT_FOUND)
     return found(*arguments)
 
 
-def _number(key: str, function: str, factor: float, *arguments, instead: Reader | None = None) -> Reader:
+def _number(key: str, function: str, factor: float, *arguments, fallback: Query | None = None) -> Query:
     def read(nvml, device) -> dict[str, float]:
         return {key: call(nvml, function, device.handle, *arguments) * factor}
 
-    return Reader(f"{function}({key})", read, instead)
+    return Query(f"{function}({key})", read, fallback)
 
 
 def _utilization(nvml, device) -> dict[str, float]:
@@ -64,7 +63,7 @@ def _utilization(nvml, device) -> dict[str, float]:
 
 
 def _memory(nvml, device) -> dict[str, float]:
-    # Bytes. `used` of version 2 is without what the driver reserved; of version 1 it is with it.
+    # Bytes. `used` excludes the driver's reserved memory in version 2 and includes it in version 1.
     memory = nvml.nvmlDeviceGetMemoryInfo(device.handle, nvml.nvmlMemory_v2)
     return {f"memory/{kind}": getattr(memory, kind) for kind in ("total", "used", "free", "reserved")}
 
@@ -74,31 +73,16 @@ def _memory_v1(nvml, device) -> dict[str, float]:
     return {f"memory/{kind}": getattr(memory, kind) for kind in ("total", "used", "free")}
 
 
-def _used_alone(read: Callable) -> Callable:
+def _only_used(read: Callable) -> Callable:
     return lambda nvml, device: {"memory/used": read(nvml, device)["memory/used"]}
 
 
-# nvmlClocksEventReason* (bits). The first means no work, not a limit; it is there to tell the two apart.
-_REASONS = {
-    0x001: "idle",
-    0x002: "app_clocks",
-    0x004: "power",
-    0x008: "hw_slowdown",
-    0x010: "sync_boost",
-    0x020: "thermal",
-    0x040: "hw_thermal",
-    0x080: "hw_power_brake",
-    0x100: "display_clocks",
-}
-
-
 def _reasons(function: str, nvml, device) -> dict[str, float]:
-    bits = call(nvml, function, device.handle)
-    return {f"throttled/{reason}": float(bool(bits & bit)) for bit, reason in _REASONS.items()}
+    return throttle_readings(call(nvml, function, device.handle))
 
 
-# NVML_PERF_POLICY_* of nvmlDeviceGetViolationStatus, and the field that holds the same (the binding's own note on the
-# call, which is to go with CUDA 14). nvmlViolationTime_t.violationTime is in nanoseconds, and adds up.
+# NVML_PERF_POLICY_* of nvmlDeviceGetViolationStatus, and the field with the same value (the call is to be removed
+# with CUDA 14). nvmlViolationTime_t.violationTime is in nanoseconds and cumulative.
 _POLICIES = {
     "power": (0, 74),
     "thermal": (1, 75),
@@ -111,7 +95,7 @@ _POLICIES = {
 }
 
 
-def _throttle(reason: str) -> Reader:
+def _throttle(reason: str) -> Query:
     policy, number = _POLICIES[reason]
     key = f"throttle/{reason}"
 
@@ -119,14 +103,14 @@ def _throttle(reason: str) -> Reader:
         return {key: call(nvml, "nvmlDeviceGetViolationStatus", device.handle, policy).violationTime * NANO}
 
     field = Field(number, key, NANO)
-    return Reader(
-        f"nvmlDeviceGetViolationStatus({reason})", read, Reader(f"field({reason})", partial(_field, field))
+    return Query(
+        f"nvmlDeviceGetViolationStatus({reason})", read, Query(f"field({reason})", partial(_field, field))
     )
 
 
 @dataclass(frozen=True)
 class Field:
-    """One of nvmlDeviceGetFieldValues: its number (NVML_FI_DEV_*), its scope, and what its value means."""
+    """One of nvmlDeviceGetFieldValues: number (NVML_FI_DEV_*), scope, and the reading it becomes."""
 
     number: int
     key: str
@@ -135,10 +119,6 @@ class Field:
 
 
 RECOVERY = Field(230, "recovery")  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
-_ACTIONS = (
-    *("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset"),
-    *("recover_imex_domain", "bus_reset", "system_reboot"),
-)
 FIELDS = (
     Field(3, "ecc/correctable/volatile"),
     Field(4, "ecc/uncorrectable/volatile"),
@@ -153,7 +133,7 @@ FIELDS = (
     Field(59, "nvlink_errors/recovery"),
     Field(82, "temperature/memory"),
     Field(94, "pcie_replays"),
-    # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX: KiB since the driver was loaded, in spite of the name.
+    # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX: KiB since the driver was loaded, despite the name.
     Field(138, "link_bytes/nvlink/transmit", KIB, _ALL_LINKS),
     Field(139, "link_bytes/nvlink/receive", KIB, _ALL_LINKS),
     Field(142, "rows_remapped/correctable"),
@@ -168,8 +148,8 @@ _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 _NOT_AVAILABLE = {1: (0xFFFF_FFFF,), 2: (2**64 - 1,), 3: (2**64 - 1,)}
 
 
-def ask_fields(nvml, handle, fields: tuple[Field, ...]) -> list[tuple[Field, int, float | None]]:
-    """(field, NVML's error or 0, value) for each, in one call. Raises NVMLError where the call itself fails."""
+def query_fields(nvml, handle, fields: tuple[Field, ...]) -> list[tuple[Field, int, float | None]]:
+    """(field, NVML's error or 0, value) for each field, in one call. Raises NVMLError where the call itself fails."""
     answers = nvml.nvmlDeviceGetFieldValues(handle, [(field.number, field.scope) for field in fields])
     return [
         (field, answer.nvmlReturn, None if answer.nvmlReturn else value_of(answer))
@@ -178,7 +158,7 @@ def ask_fields(nvml, handle, fields: tuple[Field, ...]) -> list[tuple[Field, int
 
 
 def value_of(answer) -> float | None:
-    """The number in an nvmlFieldValue_t; None for a type that is not known here, and for NVML_VALUE_NOT_AVAILABLE."""
+    """The number in an nvmlFieldValue_t; None for an unknown type and for NVML_VALUE_NOT_AVAILABLE."""
     if not 0 <= answer.valueType < len(_MEMBERS):
         return None
     value = getattr(answer.value, _MEMBERS[answer.valueType], None)
@@ -186,15 +166,14 @@ def value_of(answer) -> float | None:
 
 
 def reading_of(field: Field, value: float) -> tuple[str, float]:
-    """(key, number in base units) of a field's value."""
+    """(key, value in base units) of a field."""
     if field is RECOVERY:
-        known = 0 <= value < len(_ACTIONS)
-        return f"recovery/{_ACTIONS[int(value)] if known else 'unknown'}", 1.0
+        return recovery_key(value), 1.0
     return field.key, value * field.factor
 
 
 def _field(field: Field, nvml, device) -> dict[str, float]:
-    ((_, error, value),) = ask_fields(nvml, device.handle, (field,))
+    ((_, error, value),) = query_fields(nvml, device.handle, (field,))
     if error:
         raise nvml.NVMLError(error)
     return {} if value is None else dict([reading_of(field, value)])
@@ -204,22 +183,22 @@ def _pids(function: str, nvml, device) -> list[int]:
     return [process.pid for process in call(nvml, function, device.handle)]
 
 
-def _processes(kind: str) -> Reader:
+def _processes(kind: str) -> Query:
     names = [f"nvmlDeviceGet{kind}RunningProcesses_v{version}" for version in (3, 2)]
-    older = Reader(names[1], partial(_pids, names[1]))
-    return Reader(names[0], partial(_pids, names[0]), older)
+    older = Query(names[1], partial(_pids, names[1]))
+    return Query(names[0], partial(_pids, names[0]), older)
 
 
 COMPUTE, GRAPHICS = _processes("Compute"), _processes("Graphics")
 
 _V1, _V2 = "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"
-MEMORY = Reader(_V2, _memory, Reader(_V1, _memory_v1))
-MEMORY_USED = Reader(_V2, _used_alone(_memory), Reader(_V1, _used_alone(_memory_v1)))
+MEMORY = Query(_V2, _memory, Query(_V1, _memory_v1))
+MEMORY_USED = Query(_V2, _only_used(_memory), Query(_V1, _only_used(_memory_v1)))
 _NOW, _BEFORE_535 = "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
 
 _QUICK = (
-    Reader("nvmlDeviceGetUtilizationRates", _utilization),
-    # mW; the mean of the last second on Ampere (but GA100) and later, which is why phases use the energy.
+    Query("nvmlDeviceGetUtilizationRates", _utilization),
+    # mW; averaged over the last second on Ampere (except GA100) and later, which is why phases use the energy.
     _number("power", "nvmlDeviceGetPowerUsage", MILLI),
     _number("energy", "nvmlDeviceGetTotalEnergyConsumption", MILLI),  # mJ since the driver was loaded
 )
@@ -235,22 +214,22 @@ FULL = (
         "nvmlDeviceGetTemperature",  # degrees Celsius
         1.0,
         0,
-        instead=_number("temperature/core", "nvmlDeviceGetTemperatureV", 1.0, 0),
+        fallback=_number("temperature/core", "nvmlDeviceGetTemperatureV", 1.0, 0),
     ),
-    Reader(_NOW, partial(_reasons, _NOW), Reader(_BEFORE_535, partial(_reasons, _BEFORE_535))),
+    Query(_NOW, partial(_reasons, _NOW), Query(_BEFORE_535, partial(_reasons, _BEFORE_535))),
     *(_throttle(reason) for reason in _POLICIES),
     _number("pcie_generation/current", "nvmlDeviceGetCurrPcieLinkGeneration", 1.0),
     _number("pcie_generation/max", "nvmlDeviceGetMaxPcieLinkGeneration", 1.0),
     _number("pcie_lanes/current", "nvmlDeviceGetCurrPcieLinkWidth", 1.0),
     _number("pcie_lanes/max", "nvmlDeviceGetMaxPcieLinkWidth", 1.0),
 )
-# Of a MIG instance NVML tells its memory and its processes; all else is the whole GPU's.
+# A MIG instance has only its own memory and processes; everything else is the whole GPU's.
 MIG_FAST = (MEMORY_USED,)
 MIG_FULL = (MEMORY,)
 
 
-def is_sane(key: str, value: float) -> bool:
-    """Whether a number can be what its key says: finite, not negative but for temperatures, a ratio near 0 to 1."""
+def is_plausible(key: str, value: float) -> bool:
+    """Whether a value is finite, not negative (except temperatures) and, for activity, within 0 to 1.05."""
     if not math.isfinite(value):
         return False
     if key.startswith("activity/"):
