@@ -1,8 +1,7 @@
-"""One agent per page directory: a flock on `.agent.lock` in it.
+"""One agent per rank page directory: a flock on `.agent.lock`, which the kernel releases when its holder dies.
 
-Two agents would both remove pages and both push, each counting the other's removals as gaps. The kernel
-drops the lock with its holder, however that dies. Where the directory cannot be written (a read-only mount)
-there is nothing to remove either, so the agent goes on without the lock.
+Two agents would both delete pages and push, each counting the other's deletions as gaps. In a read-only directory
+nothing is deleted, so the agent runs without the lock.
 
     lock = DirectoryLock(directory); lock.hold(); ...; lock.release()
 """
@@ -17,7 +16,7 @@ NAME = ".agent.lock"
 
 
 class Refused(Exception):
-    """Another agent already works on the directory."""
+    """Another agent already uses the directory."""
 
 
 class DirectoryLock:
@@ -26,12 +25,12 @@ class DirectoryLock:
         self._fd = -1
 
     def hold(self) -> bool:
-        """Make sure that the lock is held; False where it cannot be (no directory yet, or a read-only one).
+        """Acquire the lock or verify that it is held; False if that is impossible (missing or read-only directory).
 
-        Raises Refused when another agent has it. Cheap enough for every look.
+        Raises Refused if another agent holds it. Cheap enough for every poll.
         """
         if self._fd >= 0:
-            # A directory that was removed and made again has another lock file.
+            # A directory that was deleted and recreated has another lock file.
             if os.fstat(self._fd).st_nlink:
                 return True
             self.release()
@@ -41,7 +40,7 @@ class DirectoryLock:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o644)
         except OSError:
             try:
-                fd = os.open(path, os.O_RDONLY | flags)  # Another user's agent has made it.
+                fd = os.open(path, os.O_RDONLY | flags)  # Created by another user's agent.
             except OSError:
                 return False
         try:
@@ -49,13 +48,13 @@ class DirectoryLock:
         except OSError as error:
             os.close(fd)
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                raise Refused(f"another agent already reads {self._directory} (it holds {path})") from None
+                raise Refused(f"another agent already uses {self._directory} (it holds {path})") from None
             return False
         self._fd = fd
         return True
 
     def release(self) -> None:
-        """Let go. The file stays: removing it would let two later agents lock two different files."""
+        """Release the lock. The file stays: deleting it would let two agents lock two different files."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

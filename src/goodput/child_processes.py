@@ -1,10 +1,7 @@
-"""Child processes of a command: each with its log file, each ended by its own pid whatever happens.
+"""Child processes of a command, each with a log file.
 
-In: a command line, a folder for the log, the environment to add. Out: a running process, its status and the end of
-what it printed. A child dies with its parent (PR_SET_PDEATHSIG), so that even a SIGKILL leaves nothing running, and
-leads a session of its own, so that a terminal's Ctrl-C reaches the parent alone.
-
-It does not know what the processes are for, nor when they are ready.
+A child is killed when its parent dies (PR_SET_PDEATHSIG), even by SIGKILL. It leads a session of its own, so Ctrl-C in
+the terminal reaches the parent alone.
 
     child = Child("serve", [sys.executable, "-m", "goodput", "serve"], folder); ...; child.end()
 """
@@ -25,7 +22,7 @@ _TAIL_BYTES = 16_384
 
 
 class Child:
-    """One process, its log file and how to end it. Raises OSError where it cannot be started."""
+    """One process and its log file. Raises OSError if it cannot be started."""
 
     def __init__(
         self,
@@ -50,25 +47,25 @@ class Child:
             )
 
     def poll(self) -> int | None:
-        """The exit status, None while it runs; notes when the end was first seen."""
+        """The exit status, None while it runs; records when its end was first seen."""
         status = self.process.poll()
         if status is not None and self.ended_at is None:
             self.ended_at = time.time()
         return status
 
     def tail(self) -> str:
-        """The last lines that it printed."""
+        """The last lines of its output."""
         with open(self.log, "rb") as log:
             log.seek(max(0, os.path.getsize(self.log) - _TAIL_BYTES))
             return "\n".join(log.read().decode(errors="replace").splitlines()[-_TAIL_LINES:])
 
     def end(self, seconds: float = 5.0) -> None:
-        """SIGTERM, and SIGKILL if that was not enough."""
+        """SIGTERM, then SIGKILL if it is still alive after so many seconds."""
         end_all([self], seconds)
 
 
 def end_all(children: list[Child], seconds: float = 5.0) -> None:
-    """SIGTERM to all at once, and SIGKILL to those that are still there after so many seconds."""
+    """SIGTERM to all at once, SIGKILL to those still alive after so many seconds."""
     running = [child for child in children if child.poll() is None]
     for child in running:
         child.process.terminate()

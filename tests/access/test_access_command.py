@@ -83,11 +83,11 @@ def test_revoking_by_name_and_by_id(token, tmp_path):
             2,
             "of scope metrics covers all runs",
         ),
-        (("create", "--scope", "read", "--name", ""), 2, "its value is empty; was a variable not set?"),
+        (("create", "--scope", "read", "--name", ""), 2, "empty value; is a variable unset?"),
         (
             ("create", "--scope", "read", "--name", "a", "--file", ""),
             2,
-            "its value is empty; was a variable not",
+            "empty value; is a variable",
         ),
         (("create", "--scope", "read", "--name", "a", "--output", "/nowhere/token"), 1, "No such file"),
         (("create", "--scope", "read", "--name", "a", "--output", "/dev/null"), 1, "not a regular file"),

@@ -39,7 +39,7 @@ class Up:
         self.process.wait()
 
     def well(self) -> dict:
-        """The line of JSON that it prints when everything is well."""
+        """The line of JSON that it prints when all servers are ready."""
 
         def look():
             assert self.process.poll() is None, self.err.read_text()
@@ -88,7 +88,7 @@ def get(url: str, **params) -> dict:
 def test_every_server_is_well_when_the_addresses_are_printed(whole):
     _, found = whole
     assert set(found["urls"]) == {"aggregator", "node", "prometheus", "alertmanager"}
-    assert found["absent"] == {"grafana": "left out (--without-grafana)"}
+    assert found["absent"] == {"grafana": "not started (--without-grafana)"}
     for name, path in {
         "aggregator": "/healthz",
         "prometheus": "/-/ready",
@@ -152,7 +152,7 @@ def test_a_second_stack_on_the_same_data_is_refused(whole):
         timeout=30,
     )
     assert done.returncode == 1
-    assert f"another `goodput up` works in {up.data}" in done.stderr
+    assert f"another `goodput up` uses {up.data}" in done.stderr
     assert up.process.poll() is None
 
 

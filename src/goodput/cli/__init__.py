@@ -1,8 +1,7 @@
 """The command `goodput`: one file per command, found by the folder it lies in.
 
-A command module has `add_parser(subparsers)`, which sets `call`; `call(arguments)` returns the exit status:
-0 it worked, 1 the work failed, 2 the call was wrong. An empty value of any option is a wrong call, whichever command it
-is: a variable of the shell that was not set. Ctrl-C ends a command with 130, without a traceback, as soon as `main` runs.
+A command module has `add_parser(subparsers)`, which sets `call`; `call(arguments)` returns the exit status: 0 success,
+1 the work failed, 2 a wrong call. Ctrl-C exits with 130, without a traceback.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ import threading
 
 from goodput import __version__
 
-INTERRUPTED = 130  # 128 and the number of SIGINT, as a shell has it
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 class Parser(argparse.ArgumentParser):
-    """One that refuses an empty value of an option; an argument of a script that is run may well be empty."""
+    """Rejects empty option values, which come from unset shell variables. Positional arguments may be empty."""
 
     def _get_values(self, action, arg_strings):
         if action.option_strings and "" in arg_strings:
-            # Left out, an option without a default may mean less than was meant, as --tokens does.
+            # Omitting an option without a default may weaken the command: --tokens.
             has_default = not action.required and action.default is not None
-            advice = "leave it out for its default" if has_default else "was a variable not set?"
-            raise argparse.ArgumentError(action, f"its value is empty; {advice}")
+            advice = "omit it for its default" if has_default else "is a variable unset?"
+            raise argparse.ArgumentError(action, f"empty value; {advice}")
         return super()._get_values(action, arg_strings)
 
 
@@ -49,13 +48,13 @@ def parser() -> argparse.ArgumentParser:
 
 @contextlib.contextmanager
 def loading():
-    """While modules are imported: an interrupt ends the process, which has done nothing yet.
+    """While modules are imported, an interrupt ends the process at once.
 
-    As an exception it might come up in a callback of an import, where Python prints it and goes on, or in a compiled
-    module that does not take it well.
+    As an exception it might be raised in an import callback, where Python prints and ignores it, or in a compiled
+    module that cannot handle it.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # The main thread alone is interrupted.
+        yield  # Only the main thread is interrupted.
         return
     before = signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     try:
@@ -73,11 +72,11 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
-        # A second one would be told as a failure of the way out.
+        # A second one would print a traceback of the exit.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         return INTERRUPTED
     except BrokenPipeError:
-        # The interpreter flushes once more on its way out, and would complain and exit with 120.
+        # The interpreter's own flush at exit would print an error and exit with 120.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""`goodput up`: Prometheus, Alertmanager, Grafana, the aggregator and the agent of this machine, in one command."""
+"""`goodput up`: run the whole stack on this machine."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def add_parser(subparsers) -> None:
     parser = subparsers.add_parser(
         "up",
         help="run the whole stack on this machine; Ctrl-C ends it",
-        description="Start the aggregator, the agent of this machine, Prometheus with the shipped rules, Alertmanager,\n"
-        "and Grafana with the shipped dashboards where it is installed, all on loopback. Wait until each is well,\n"
-        "print where they are, and end them all with one Ctrl-C.",
+        description="Start the aggregator, this machine's agent, Prometheus with the shipped rules, Alertmanager and, if\n"
+        "installed, Grafana with the shipped dashboards, all on loopback. Print their addresses when all are ready;\n"
+        "Ctrl-C ends them all.",
         epilog="example: goodput up --data /var/tmp/goodput     then: goodput run train.py",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -35,14 +35,18 @@ def add_parser(subparsers) -> None:
         "--data",
         metavar="DIR",
         default=default_data(),
-        help="where ledger, series, configuration and logs lie (default: %(default)s)",
+        help="folder for ledger, series, configuration and logs (default: %(default)s)",
     )
-    add("--directory", default=page.default_directory(), help="of the rank pages (default: %(default)s)")
+    add(
+        "--directory",
+        default=page.default_directory(),
+        help="folder of the rank pages (default: %(default)s)",
+    )
     add("--free-ports", action="store_true",
-        help="take any free ports (default: each server's own, and a free one where that is taken)")  # fmt: skip
+        help="use any free ports (default: each server's standard port, or a free one if that is taken)")  # fmt: skip
     for name in ("prometheus", "alertmanager", "grafana"):
         add(f"--without-{name}", action="store_true", help=f"do not start {NAMES[name]}")
-    add("--json", action="store_true", help="print the addresses as one line of JSON when all are well")
+    add("--json", action="store_true", help="print the addresses as one line of JSON when all are ready")
     parser.set_defaults(call=call)
 
 
@@ -96,6 +100,6 @@ def _table(stack) -> str:
     where = {part.name: part.url + part.note for part in stack.parts} | stack.absent
     rows = [(NAMES[name], where[name]) for name in NAMES]
     rows += [("data", f"{stack.options.data} (logs in logs/)"), ("rank pages", stack.options.pages)]
-    lines = ["goodput up: everything is well; Ctrl-C ends it"]
+    lines = ["goodput up: all servers are ready; Ctrl-C ends them"]
     lines += [f"  {name:<14}{text}" for name, text in rows]
     return "\n".join(lines)

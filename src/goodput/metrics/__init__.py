@@ -1,11 +1,9 @@
-"""The catalogue: every series that goodput exposes, with its type, unit, labels and help; one file per subject.
+"""The catalogue of every series that goodput exposes, one file per subject: name, type, unit, labels, help.
 
-In: nothing. Out: `Families`, which the node agent and the aggregator fill and prometheus_client, or the agent itself,
-writes out; the dashboards and rules are checked against the same list. A series that is not declared here cannot be
-exposed: filling it raises KeyError, in a test, not at a user's.
+The agent and the aggregator fill `Families`; dashboards and rules are checked against the same catalogue. Adding a
+value to an undeclared series or label set raises KeyError.
 
-    board = Families("node"); board.add("goodput_steps_total", {"run": "r1", "rank": "0"}, 42)
-    for family in board: ...
+    families = Families("node"); families.add("goodput_steps_total", {"run": "r1", "rank": "0"}, 42)
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ class Families:
 
     def __init__(self, exposer: str):
         self._exposer = exposer
-        # What was added by series: label values in the catalogue's order, then a value, or buckets and their sum.
+        # By series: label values in the catalogue's order, then a value, or buckets and their sum.
         self.rows: dict[str, list[tuple]] = {}
 
     def add(self, name: str, labels: Mapping[str, str], value: float) -> None:
@@ -39,11 +37,11 @@ class Families:
     def add_histogram(
         self, name: str, labels: Mapping[str, str], buckets: list[tuple[str, int]], total: float
     ) -> None:
-        """Add one histogram: cumulative (le, count) with +Inf last, and the sum of what was observed."""
+        """Add one histogram: cumulative (le, count) pairs with +Inf last, and the sum of the observations."""
         self.rows.setdefault(name, []).append((self._values(name, labels), buckets, total))
 
     def __iter__(self) -> Iterator:
-        """prometheus_client's families."""
+        """As prometheus_client's metric families."""
         return iter([self._family(CATALOGUE[name]) for name in CATALOGUE if name in self.rows])
 
     def _values(self, name: str, labels: Mapping[str, str]) -> tuple[str, ...]:
@@ -69,6 +67,6 @@ class Families:
             "histogram": core.HistogramMetricFamily,
         }[metric.kind]
         family = kind(metric.name, metric.help, labels=metric.labels)
-        for values, *what in self.rows[metric.name]:
-            family.add_metric(values, *what)
+        for values, *figures in self.rows[metric.name]:
+            family.add_metric(values, *figures)
         return family

@@ -1,4 +1,4 @@
-"""What the catalogue says of one series."""
+"""The declaration of one series."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Metric(NamedTuple):
-    """One series: `exposer` is node or aggregator; `unit` is for people and dashboards."""
+    """`exposer` is node or aggregator; `unit` is for dashboards and readers."""
 
     name: str
     kind: str
@@ -17,7 +17,7 @@ class Metric(NamedTuple):
 
 
 def declare(exposer: str, rows: list[tuple]) -> list[Metric]:
-    """Metrics from rows of (name, kind, unit, labels by spaces, help)."""
+    """Metrics from rows of (name, kind, unit, space-separated labels, help)."""
     return [
         Metric(name, kind, unit, tuple(labels.split()), text, exposer)
         for name, kind, unit, labels, text in rows

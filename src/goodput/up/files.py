@@ -1,10 +1,6 @@
-"""The shipped configuration of Prometheus, Alertmanager and Grafana, written anew for other ports and folders.
+"""The shipped configuration of Prometheus, Alertmanager and Grafana, adapted to other ports and folders.
 
-In: the folder that holds `deploy/` and `dashboards/` (a checkout, or share/goodput of an installation), and where
-each server is to listen. Out: files in the data folder, made new at every start. The rules are copied as they are;
-in the configuration the default addresses alone are replaced, so what runs here is what is deployed elsewhere.
-
-It does not know which servers there are beyond their default addresses, nor how they are started.
+Rules are copied unchanged; in the configuration only the default addresses are replaced. Rewritten at every start.
 """
 
 from __future__ import annotations
@@ -16,20 +12,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 HOST = "127.0.0.1"
-# What the shipped files say; the address is the name of the server in them.
+# The default ports; in the shipped files they identify the servers.
 PORTS = {"node": 9470, "aggregator": 9471, "prometheus": 9090, "alertmanager": 9093, "grafana": 3000}
 _ADDRESS = re.compile(rf"{re.escape(HOST)}:({'|'.join(str(port) for port in PORTS.values())})\b")
 _DASHBOARDS = "/etc/grafana/dashboards/goodput"
 
 
 class UpError(Exception):
-    """The stack cannot be started or did not go on; the text says what, where and what to do."""
+    """The stack cannot be started or has failed; the text says what, where and what to do."""
 
 
 def shipped() -> Path:
-    """The folder with `deploy/` and `dashboards/`. Raises UpError where there is none."""
+    """The folder with `deploy/` and `dashboards/`. Raises UpError if there is none."""
     here = Path(__file__).resolve()
-    # A checkout; the prefix of site-packages, also of a user's; this interpreter's.
+    # A checkout; the prefix of (user) site-packages; this interpreter's prefix.
     candidates = [
         here.parents[3],
         here.parents[5] / "share" / "goodput",
@@ -39,11 +35,11 @@ def shipped() -> Path:
         if (candidate / "deploy" / "prometheus" / "prometheus.yml").is_file():
             return candidate
     looked = ", ".join(dict.fromkeys(str(candidate / "deploy") for candidate in candidates))
-    raise UpError(f"the shipped configuration is not installed: looked in {looked}. Run it from a checkout.")
+    raise UpError(f"the shipped configuration is not installed (searched {looked}); run it from a checkout")
 
 
 def rewritten(text: str, ports: Mapping[str, int]) -> str:
-    """The text with each default address replaced by that of the server's port; others stay."""
+    """The text with the servers' default addresses replaced by their actual ones."""
     names = {port: name for name, port in PORTS.items()}
 
     def new(found: re.Match) -> str:
@@ -54,10 +50,9 @@ def rewritten(text: str, ports: Mapping[str, int]) -> str:
 
 
 def write_prometheus(source: Path, folder: Path, ports: Mapping[str, int]) -> Path:
-    """prometheus.yml and the rules that it names, in `folder`; the configuration's path.
+    """Write prometheus.yml and its rule files into `folder`; returns the configuration's path.
 
-    Raises UpError where the configuration does not scrape the agent and the aggregator: what is started
-    would run unseen.
+    Raises UpError if the configuration does not scrape the agent and the aggregator.
     """
     text = (source / "deploy" / "prometheus" / "prometheus.yml").read_text(encoding="utf-8")
     for name in ("node", "aggregator"):
@@ -74,7 +69,7 @@ def write_prometheus(source: Path, folder: Path, ports: Mapping[str, int]) -> Pa
 
 
 def write_alertmanager(source: Path, folder: Path) -> Path:
-    """alertmanager.yml in `folder`; its path."""
+    """Write alertmanager.yml into `folder`; returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "alertmanager.yml"
     shutil.copyfile(source / "deploy" / "prometheus" / "alertmanager.yml", path)
@@ -82,7 +77,7 @@ def write_alertmanager(source: Path, folder: Path) -> Path:
 
 
 def write_grafana(source: Path, folder: Path, ports: Mapping[str, int]) -> Path:
-    """The provisioning folder, with the data source's address and the dashboards where they lie; its path."""
+    """Write the provisioning folder with the data source's address and the dashboards' folder; returns its path."""
     boards = source / "dashboards" / "generated"
     provisioning = source / "deploy" / "grafana" / "provisioning"
     for path in sorted(provisioning.rglob("*.yml")):

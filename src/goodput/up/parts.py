@@ -1,10 +1,4 @@
-"""The servers of `goodput up`: for each the command that starts it, the path that says it is well, and its ports.
-
-In: what the user chose, the data folder, the folder of the shipped configuration. Out: a list of parts, in the order
-in which they are started, and the notes on what is left out. Everything binds to loopback.
-
-It does not start anything.
-"""
+"""The servers of `goodput up`: the command, readiness path and port of each. All bind to loopback; nothing is started here."""
 
 from __future__ import annotations
 
@@ -23,7 +17,7 @@ INSTALL = {
     "alertmanager": "apt install prometheus-alertmanager (Debian, Ubuntu), or https://prometheus.io/download/",
     "grafana": "https://grafana.com/grafana/download",
 }
-# Debian names the second one differently from its makers; Grafana changed the name of its own.
+# Debian renames Alertmanager's program; Grafana renamed its own.
 BINARIES = {
     "prometheus": ("prometheus",),
     "alertmanager": ("prometheus-alertmanager", "alertmanager"),
@@ -36,7 +30,7 @@ _GRAFANA_HOMES = ("/usr/share/grafana", "/usr/local/share/grafana")
 
 @dataclass(frozen=True)
 class Options:
-    """What to start, and where. `data` is absolute."""
+    """Which servers to start, and where. `data` is absolute."""
 
     data: Path
     pages: str
@@ -48,15 +42,15 @@ class Options:
 
 @dataclass(frozen=True)
 class Part:
-    """One server: its name, command and environment, where it is and what answers 200 when it is well."""
+    """One server: its command, environment, port, and the path that answers 200 when it is ready."""
 
     name: str
     command: list[str]
     port: int
     health: str
     environ: dict[str, str] = field(default_factory=dict)
-    after: str = ""  # the part that has to be well before this one is started
-    note: str = ""  # what to know of the address, for people
+    after: str = ""  # the part that must be ready before this one starts
+    note: str = ""  # shown beside the address
 
     @property
     def url(self) -> str:
@@ -68,15 +62,14 @@ class Part:
 
 
 def find(name: str) -> str | None:
-    """The path of a server's program, None where it is not installed."""
+    """The path of a server's program, None if it is not installed."""
     return next((path for path in map(shutil.which, BINARIES[name]) if path), None)
 
 
 def choose_ports(names: list[str], free: bool) -> dict[str, int]:
-    """A port for each server: its default one where that is free, else one that is.
+    """A port for each server: its default one if that is free, else any free one.
 
-    All are held at once, so that none comes twice. Between here and the server's own bind another program may
-    take one; the server then ends, and says so.
+    Another program may take it before the server binds it; the server then ends with an error.
     """
     held: list[socket.socket] = []
     ports: dict[str, int] = {}
@@ -91,7 +84,7 @@ def choose_ports(names: list[str], free: bool) -> dict[str, int]:
 
 
 def _bound(port: int) -> socket.socket:
-    """A socket on this port of loopback, or on a free one where it is taken."""
+    """A socket on this port of loopback, or on any free port if it is taken."""
     for wanted in (port, 0):
         one = socket.socket()
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -104,7 +97,7 @@ def _bound(port: int) -> socket.socket:
 
 
 def plan(options: Options) -> tuple[list[Part], dict[str, str]]:
-    """The parts to start, and for what is left out, why. Writes their configuration. Raises UpError."""
+    """The parts to start, and the reason for each that is not. Writes their configuration. Raises UpError."""
     source = files.shipped()
     programs, absent = _programs(options)
     ports = choose_ports(["aggregator", "node", *programs], options.free_ports)
@@ -119,22 +112,22 @@ def plan(options: Options) -> tuple[list[Part], dict[str, str]]:
 
 
 def _programs(options: Options) -> tuple[dict[str, str], dict[str, str]]:
-    """(program by server, reason by server that is left out). Raises UpError where one is missing."""
+    """(program by server, reason by server that is not started). Raises UpError if a program is missing."""
     programs: dict[str, str] = {}
     absent: dict[str, str] = {}
     for name in ("prometheus", "alertmanager", "grafana"):
-        # Without Prometheus the other two have nothing to show.
+        # The other two need Prometheus.
         switch = name if not getattr(options, name) else None if options.prometheus else "prometheus"
         if switch:
-            absent[name] = f"left out (--without-{switch})"
+            absent[name] = f"not started (--without-{switch})"
         elif path := find(name):
             programs[name] = path
         elif name == "grafana":
             absent[name] = f"not installed: {INSTALL[name]}"
         else:
             raise UpError(
-                f"{name} is not installed: no program {' or '.join(BINARIES[name])} on the path.\n"
-                f"  install it: {INSTALL[name]}\n  or go on without it: goodput up --without-{name}"
+                f"{name} is not installed: no program {' or '.join(BINARIES[name])} on PATH.\n"
+                f"  install it: {INSTALL[name]}\n  or start without it: goodput up --without-{name}"
             )
     return programs, absent
 
@@ -148,7 +141,7 @@ def _aggregator(options: Options, ports: Mapping[str, int]) -> Part:
 def _node(options: Options, ports: Mapping[str, int]) -> Part:
     command = [sys.executable, "-m", "goodput", "node", "--listen", f"{HOST}:{ports['node']}"]
     command += ["--directory", options.pages, "--aggregator", f"http://{HOST}:{ports['aggregator']}"]
-    # Its first push would be refused by a port where nobody listens yet, and its log begin with that.
+    # Otherwise its first push fails and its log begins with an error.
     return Part("node", command, ports["node"], "/healthz", after="aggregator")
 
 
@@ -159,7 +152,7 @@ def _prometheus(options: Options, source: Path, program: str, ports: Mapping[str
         f"--config.file={config}",
         f"--storage.tsdb.path={_made(options.data / 'prometheus')}",
         f"--web.listen-address={HOST}:{ports['prometheus']}",
-        # The address in links of alerts; without it, this host's name, where nobody listens.
+        # For links in alerts; the default is this host's name, which does not listen.
         f"--web.external-url=http://{HOST}:{ports['prometheus']}/",
         "--log.level=warn",
     ]
@@ -174,17 +167,17 @@ def _alertmanager(options: Options, source: Path, program: str, ports: Mapping[s
         f"--storage.path={_made(options.data / 'alertmanager')}",
         f"--web.listen-address={HOST}:{ports['alertmanager']}",
         f"--web.external-url=http://{HOST}:{ports['alertmanager']}/",
-        "--cluster.listen-address=",  # Empty: alone, without a port for peers.
+        "--cluster.listen-address=",  # Empty: no cluster, no port for peers.
         "--log.level=warn",
     ]
-    # Debian leaves the application out, and has a place where one may put it.
+    # Debian's package lacks the web application.
     bare = _DEBIAN_UI.is_dir() and not (_DEBIAN_UI / "index.html").exists()
-    note = " (no web application in Debian's package: amtool)" if bare else ""
+    note = " (Debian's package has no web application; use amtool)" if bare else ""
     return Part("alertmanager", command, ports["alertmanager"], "/-/ready", note=note)
 
 
 def _grafana(options: Options, source: Path, program: str, ports: Mapping[str, int]) -> Part:
-    """Anybody on this machine may look; to change something one logs in as Grafana's admin."""
+    """Every local user may view; changes need Grafana's admin login."""
     folder = _made(options.data / "grafana")
     provisioning = files.write_grafana(source, options.data / "etc" / "grafana" / "provisioning", ports)
     command = [program] if Path(program).name == "grafana-server" else [program, "server"]

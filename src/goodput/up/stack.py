@@ -1,11 +1,9 @@
-"""The stack of `goodput up` as it runs: started, waited for, watched, ended.
+"""The running stack of `goodput up`: start, wait until ready, watch, end.
 
-In: parts. Out: running servers, until somebody says stop or one of them ends. Every wait has a bound, looks at the
-children and at `stop`, and whatever happens all of them are ended by their pids: the agent first, since it sends what
-it still has, then the others at once. One stack at a time works in a data folder; the kernel drops its lock with it.
+All processes are ended by pid whatever happens. A lock in the data folder allows one stack at a time.
 
     with Stack(options) as stack:
-        stack.start(); stack.watch()          # ends when `stack.stop()` is called, as from a signal handler
+        stack.start(); stack.watch()          # until `stack.stop()` is called, for example by a signal handler
 """
 
 from __future__ import annotations
@@ -23,13 +21,13 @@ from goodput.up.parts import Options, Part, plan
 
 READY_SECONDS_MAX = 60.0
 END_SECONDS_MAX = 5.0
-_LOOK_SECONDS = 0.1
-# Without it a proxy of the environment would be asked for loopback.
+_POLL_SECONDS = 0.1
+# Without proxies: http_proxy of the environment would apply to loopback too.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Stack:
-    """One stack, for `with`; leaving it ends every process that it started."""
+    """A context manager; leaving it ends every process it started."""
 
     def __init__(self, options: Options):
         self.options = options
@@ -46,11 +44,11 @@ class Stack:
         self.end()
 
     def stop(self, *_) -> None:
-        """Ask it to end; may be called by a signal handler. Asked again, nothing is waited for any more."""
+        """Request the end; safe in a signal handler. A second request kills without waiting."""
         self.stopping += 1
 
     def start(self) -> None:
-        """Start every part and wait until all are well. Raises UpError; returns early when asked to stop."""
+        """Start every part and wait until all are ready. Raises UpError; returns early after `stop`."""
         logs = self._folder("logs")
         self._hold()
         try:
@@ -73,13 +71,13 @@ class Stack:
             self._wait_for(part)
 
     def watch(self) -> None:
-        """Return when asked to stop. Raises UpError when a part ends by itself."""
+        """Return after `stop`. Raises UpError when a part ends by itself."""
         while not self.stopping:
-            self._expect_all()
-            time.sleep(_LOOK_SECONDS)
+            self._check_children()
+            time.sleep(_POLL_SECONDS)
 
     def end(self) -> None:
-        """End every process, within seconds."""
+        """End every process within seconds, the agent first so that it can push what it still has."""
         agent = [child for child in self.children if child.name == "node"]
         others = [child for child in self.children if child.name != "node"]
         end_all(agent, 0.0 if self.stopping > 1 else END_SECONDS_MAX)
@@ -91,8 +89,6 @@ class Stack:
     def pids(self) -> dict[str, int]:
         return {child.name: child.process.pid for child in self.children}
 
-    # -- inside
-
     def _folder(self, name: str) -> Path:
         folder = self.options.data / name
         try:
@@ -102,14 +98,14 @@ class Stack:
         return folder
 
     def _hold(self) -> None:
-        """Take the data folder's lock. Two stacks would write over each other's configuration and ledger."""
+        """Lock the data folder: two stacks would overwrite each other's configuration and ledger."""
         path = self.options.data / ".lock"
         try:
             self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UpError(
-                f"another `goodput up` works in {self.options.data}; take another folder: --data DIR"
+                f"another `goodput up` uses {self.options.data}; choose another folder with --data DIR"
             ) from None
         except OSError as error:
             raise UpError(f"{path}: {error.strerror}") from error
@@ -118,8 +114,8 @@ class Stack:
         deadline = time.monotonic() + READY_SECONDS_MAX
         last = "no answer"
         while not self.stopping:
-            self._expect_all()
-            last = _unwell(part.health_url)
+            self._check_children()
+            last = _problem(part.health_url)
             if not last:
                 return
             if time.monotonic() >= deadline:
@@ -128,18 +124,18 @@ class Stack:
                     f"{part.name} was not ready after {READY_SECONDS_MAX:g} s ({part.health_url}: {last})\n"
                     f"{child.tail()}"
                 )
-            time.sleep(_LOOK_SECONDS / 2)
+            time.sleep(_POLL_SECONDS / 2)
 
-    def _expect_all(self) -> None:
+    def _check_children(self) -> None:
         for child in self.children:
             status = child.poll()
             if status is not None:
                 how = f"by signal {-status}" if status < 0 else f"with status {status}"
-                raise UpError(f"{child.name} ended {how}; its log is {child.log}\n{child.tail()}".rstrip())
+                raise UpError(f"{child.name} ended {how}; see its log {child.log}\n{child.tail()}".rstrip())
 
 
-def _unwell(url: str) -> str:
-    """What is wrong with a server, empty when it answers 200."""
+def _problem(url: str) -> str:
+    """Why a server is not ready, empty if it answers 200."""
     try:
         with _opener.open(url, timeout=2) as answer:
             return "" if answer.status == 200 else f"status {answer.status}"

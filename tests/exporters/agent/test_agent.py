@@ -189,7 +189,7 @@ def test_a_second_agent_is_refused_and_a_third_may_follow(tree, clock):
     first = agent_on(tree, clock)
     first.start()
     second = agent_on(tree, clock)
-    with pytest.raises(Refused, match="another agent already reads"):
+    with pytest.raises(Refused, match="another agent already uses"):
         second.start()
     assert second.once()  # looking alone is no conflict
     first.stop()
@@ -207,7 +207,7 @@ def test_an_agent_that_loses_the_race_for_a_new_directory_stops_and_says_so(tree
         fcntl.flock(held, fcntl.LOCK_EX)
         (tree / "elsewhere").rename(tree / "pages")
         assert agent.wait(10)
-        assert "another agent already reads" in agent.failure and agent.health() == agent.failure
+        assert "another agent already uses" in agent.failure and agent.health() == agent.failure
         agent.stop()
 
 

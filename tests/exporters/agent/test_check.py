@@ -212,9 +212,9 @@ def test_an_empty_variable_and_a_token_for_all_to_read_are_told_of(tree, tmp_pat
 
 def test_an_empty_option_is_refused_in_words_that_fit(capsys):
     for words, advice in (
-        (["serve", "--tokens", ""], "was a variable not set?"),
-        (["serve", "--listen", ""], "leave it out for its default"),
+        (["serve", "--tokens", ""], "is a variable unset?"),
+        (["serve", "--listen", ""], "omit it for its default"),
     ):
         with pytest.raises(SystemExit):
             main(words)
-        assert f"its value is empty; {advice}" in capsys.readouterr().err
+        assert f"empty value; {advice}" in capsys.readouterr().err

@@ -184,7 +184,7 @@ def test_a_second_agent_on_the_directory_is_refused(tmp_path, start):
     first = start("--directory", str(tmp_path))
     url_of(first)
     second = run("--directory", str(tmp_path), "--listen", "127.0.0.1:0")
-    assert second.returncode == 1 and f"another agent already reads {tmp_path}" in second.stderr
+    assert second.returncode == 1 and f"another agent already uses {tmp_path}" in second.stderr
     first.kill()
     first.wait()
     third = start("--directory", str(tmp_path))  # A lock dies with its holder.
