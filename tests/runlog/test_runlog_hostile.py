@@ -103,13 +103,13 @@ BAD_LINES = {
 
 @pytest.mark.parametrize("name", BAD_LINES)
 def test_a_bad_line_is_named_and_the_rest_is_used(tmp_path, name):
-    from goodput.cli.replay import said
+    from goodput.cli.replay import problem_lines
 
     raw, says, kept = BAD_LINES[name]
     (found,) = found_in(tmp_path / "log", BASE + raw)
     assert sum(rank.kept_steps for rank in found.account.ranks) == kept
     assert closes(found.account)
-    assert says in "\n".join(said(found.problems)), found.problems.listed
+    assert says in "\n".join(problem_lines(found.problems)), found.problems.listed
     if not says:
         assert found.problems.ignored == {"kind 'lunch'": 1}
 

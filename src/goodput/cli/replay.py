@@ -6,6 +6,8 @@ import argparse
 import json
 import sys
 
+from goodput.web.option import add_html_option, write_html
+
 PROBLEMS_SHOWN = 20
 SECONDS_MAX = 4.6e9  # 146 years, as in the log itself
 
@@ -16,7 +18,7 @@ def add_parser(subparsers) -> None:
         help="print the account of a run log",
         description="Compute the account of a run log alone: one JSON object per line, plain or gzip.\n"
         "Write one by hand, convert your own logs to it, or take one from `goodput export`.\n"
-        "What is wrong with the file is said on standard error, by line; the rest is still used.",
+        "Problems with the file are printed on standard error, by line; the rest is still used.",
         epilog="example: goodput replay docs/example-run.jsonl --html account.html",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -36,7 +38,7 @@ def add_parser(subparsers) -> None:
         help="a wait is no stall below this (default: %(default)g)",
     )
     parser.add_argument("--json", action="store_true", help="print account documents, one per line")
-    parser.add_argument("--html", metavar="OUT", help="write a page with tables and pictures, for a browser")
+    add_html_option(parser)
     parser.set_defaults(call=call)
 
 
@@ -47,9 +49,9 @@ def call(arguments) -> int:
     from goodput.runlog import LogError, replay
     from goodput.wire.identity import clean_text
 
-    wrong = _wrong(arguments)
-    if wrong:
-        print(f"goodput replay: {wrong}", file=sys.stderr)
+    error = _invalid(arguments)
+    if error:
+        print(f"goodput replay: {error}", file=sys.stderr)
         return 2
     window = None
     if arguments.start is not None or arguments.end is not None:
@@ -63,46 +65,55 @@ def call(arguments) -> int:
         print(f"goodput replay: {clean_text(error, 500)}", file=sys.stderr)
         return 1
     problems = replayed[0].problems
-    for text in said(problems):
+    for text in problem_lines(problems):
         print(f"goodput replay: {clean_text(text, 300)}", file=sys.stderr)
-    chosen = [one.account for one in replayed if arguments.run in (None, one.account.run)]
-    if not chosen:
+    accounts = [one.account for one in replayed if arguments.run in (None, one.account.run)]
+    if not accounts:
         names = ", ".join(one.account.run for one in replayed[:10])
         print(
             f"goodput replay: no run {clean_text(arguments.run, 128)!r}; there is {clean_text(names, 300)}",
             file=sys.stderr,
         )
         return 1
-    documents = [document(account, explain(account)) for account in chosen]
+    documents = [document(account, explain(account)) for account in accounts]
+    log = problems.document()
     for found in documents:
-        found["log"] = problems.document()
-        print(json.dumps(found) if arguments.json else render(_shown(found)) + "\n")
-    if arguments.html:
-        from goodput.report_page import page
-
-        text = page(documents)
-        try:
-            with open(arguments.html, "w", encoding="utf-8") as file:
-                file.write(text)
-        except OSError as error:
-            print(f"goodput replay: {arguments.html}: {error.strerror}", file=sys.stderr)
-            return 1
-    return 0
+        found["log"] = log
+        print(json.dumps(found) if arguments.json else render(_printable(found)) + "\n")
+    if not arguments.html:
+        return 0
+    timelines = _timelines(arguments, problems.lines, accounts, documents)
+    return write_html("replay", arguments.html, documents, log=log, timelines=timelines)
 
 
-def _shown(value):
-    """Names in a log are anybody's, and a terminal obeys what it is shown: texts without control characters."""
+def _timelines(arguments, lines: int, accounts: list, documents: list[dict]) -> dict:
+    """The timeline of the run where there is one run and its log is short enough to be read once per bucket."""
+    from goodput.runlog import replay
+    from goodput.web.timeline import timeline
+
+    if len(accounts) != 1 or arguments.file == "-":
+        return {}
+
+    def account_of(window):
+        replayed = replay(arguments.file, stall_seconds=arguments.stall_seconds, window=window)
+        return next(one.account for one in replayed if one.account.run == accounts[0].run)
+
+    return {accounts[0].run: timeline(accounts[0], documents[0], lines, account_of)}
+
+
+def _printable(value):
+    """The value without control characters in its texts: names come from the log, and a terminal would obey them."""
     from goodput.wire.identity import clean_text
 
     if isinstance(value, dict):
-        return {name: _shown(inner) for name, inner in value.items()}
+        return {name: _printable(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_shown(inner) for inner in value]
+        return [_printable(inner) for inner in value]
     return clean_text(value, 1000) if isinstance(value, str) else value
 
 
-def _wrong(arguments) -> str:
-    """What is wrong with the call, if anything."""
+def _invalid(arguments) -> str:
+    """What is wrong with the arguments, or ""."""
     if not 0 < arguments.stall_seconds < SECONDS_MAX:
         return "--stall-seconds must be above 0"
     for name in ("start", "end"):
@@ -114,15 +125,15 @@ def _wrong(arguments) -> str:
     return ""
 
 
-def said(problems) -> list[str]:
-    """What a person needs to know of a log's problems, in lines."""
+def problem_lines(problems) -> list[str]:
+    """A log's problems as lines for standard error."""
     lines = [f"line {number}: {text}" for number, text in problems.listed[:PROBLEMS_SHOWN]]
     if problems.count > PROBLEMS_SHOWN:
         lines.append(f"… and {problems.count - PROBLEMS_SHOWN} more")
     if problems.dropped:
-        lines.append(f"{len(problems.dropped)} of {problems.lines} lines left out for their times")
+        lines.append(f"{len(problems.dropped)} of {problems.lines} lines left out because of their times")
     if problems.repeated:
-        lines.append(f"{problems.repeated} lines were there twice and count once")
+        lines.append(f"{problems.repeated} lines are duplicates and count once")
     if problems.ignored:
         names = ", ".join(f"{what} ({count})" for what, count in problems.ignored.most_common(10))
         lines.append(f"ignored: {names}")
@@ -132,7 +143,7 @@ def said(problems) -> list[str]:
 
 
 class _Progress:
-    """A bar on standard error while a long log is read, where that is a terminal and rich is there."""
+    """A progress bar on standard error while the log is read, if that is a terminal and rich is installed."""
 
     def __init__(self):
         self._bar = self._task = None
@@ -160,6 +171,6 @@ class _Progress:
             self._bar.stop()
 
     def show(self, done: float) -> None:
-        """`done` is the part that is done, 0 to 1."""
+        """`done` is the share that is read, 0 to 1."""
         if self._bar is not None:
             self._bar.update(self._task, completed=done)

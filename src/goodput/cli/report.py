@@ -7,6 +7,9 @@ import json
 import math
 import sys
 import time
+from functools import partial
+
+from goodput.web.option import add_html_option, write_html
 
 
 def add_parser(subparsers) -> None:
@@ -28,6 +31,7 @@ def add_parser(subparsers) -> None:
         help="least length of a stall (default %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print account documents, one per line")
+    add_html_option(parser)
     parser.set_defaults(call=call)
 
 
@@ -38,6 +42,7 @@ def call(arguments) -> int:
     from goodput.rank_page.deep_look import looks_in
     from goodput.rank_page.page import default_directory
     from goodput.sdk.reports.local_accounts import runs_in
+    from goodput.web.timeline import timeline
     from goodput.wire.identity import clean_text
 
     if not 0 < arguments.stall < math.inf:
@@ -56,9 +61,15 @@ def call(arguments) -> int:
         # A file's name may hold anything, also what a terminal obeys.
         print(f"goodput report: skipped {clean_text(text, 500)}", file=sys.stderr)
     chosen = [run for run in runs if arguments.run in (None, run.name)]
+    documents, timelines = [], {}
     for run in chosen:
-        account = compute(run, time.time_ns(), stall_seconds=arguments.stall)
+        account_of = partial(compute, run, time.time_ns(), stall_seconds=arguments.stall)
+        account = account_of()
         found = document(account, explain(account))
+        documents.append(found)
+        if arguments.html:
+            rows = sum(len(attempt.rows) for attempt in run.attempts.values())
+            timelines[run.name] = timeline(account, found, rows, account_of)
         seen = [look for look in looks if look["run"] == run.name]
         if arguments.json:
             print(json.dumps({**found, "deep_looks": seen} if seen else found))
@@ -68,7 +79,8 @@ def call(arguments) -> int:
         print(
             f"goodput report: no run {arguments.run or ''} in {directory}".replace("  ", " "), file=sys.stderr
         )
-    return 0 if chosen else 1
+        return 1
+    return write_html("report", arguments.html, documents, timelines=timelines) if arguments.html else 0
 
 
 def _deep_looks(looks: list[dict]) -> list[str]:

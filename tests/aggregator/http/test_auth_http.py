@@ -122,7 +122,7 @@ def site(tmp_path_factory):
         ("/login", 200, 200, 200),
         ("/login.css", 200, 200, 200),
         ("/", 403, 200, 401),
-        ("/page.js", 403, 200, 401),
+        ("/scripts/main.js", 403, 200, 401),
         ("/metrics", 403, 200, 401),
         ("/api/v1/runs", 403, 200, 401),
         ("/api/v1/runs/plain", 403, 200, 401),
@@ -318,7 +318,7 @@ def test_a_browser_signs_in_and_out(site):
     site.client.cookies.clear()
     asked = site.get("/", None, accept="text/html,*/*")
     assert (asked.status_code, asked.headers["location"]) == (303, "login")
-    assert site.get("/page.js", None, accept="*/*").status_code == 401
+    assert site.get("/scripts/main.js", None, accept="*/*").status_code == 401
     form = Form()
     form.feed(site.get("/login", None).text)
     assert ("form", {"method": "post", "action": "login"}) in form.tags
@@ -535,7 +535,7 @@ def test_where_no_tokens_are_asked_for_there_is_nothing_to_sign_in_to(open_site)
 
 
 def test_every_answer_tells_browsers_what_not_to_do(site):
-    asked = [("GET", path) for path in ("/", "/login", "/page.js", "/metrics", "/healthz", "/nothing", "/api/v1/runs",
+    asked = [("GET", path) for path in ("/", "/login", "/scripts/main.js", "/metrics", "/healthz", "/nothing", "/api/v1/runs",
              "/api/v1/runs/nothing", "/api/v1/health?limit=x")]  # fmt: skip
     for method, path in [*asked, ("POST", "/api/v1/ingest"), ("DELETE", "/api/v1/runs"), ("POST", "/logout")]:
         for name in ("reader", "agent", None):
@@ -545,7 +545,7 @@ def test_every_answer_tells_browsers_what_not_to_do(site):
             assert found["x-content-type-options"] == "nosniff" and found["x-frame-options"] == "DENY", path
             assert found["content-security-policy"].startswith("default-src 'none'"), path
             assert found["referrer-policy"] == "no-referrer" and "server" not in found
-            is_ours = path in ("/", "/page.js") and answer.status_code == 200
+            is_ours = path in ("/", "/scripts/main.js") and answer.status_code == 200
             assert found["cache-control"] == ("no-cache" if is_ours else "no-store"), path
             assert "strict-transport-security" not in found
             script = "script-src" in found["content-security-policy"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import json
 import logging
 import re
@@ -17,6 +16,7 @@ from support.aggregator.serve_process import serving
 from support.aggregator.shapes import assert_shape
 from support.servers.servers import wait_until
 
+from goodput import web
 from goodput.access import token_file
 from goodput.access.token_cache import TokenCache
 from goodput.access.tokens import make
@@ -26,7 +26,6 @@ from goodput.aggregator.api.app import create_app
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.ingest import run_end
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
-from goodput.report_page.headline import STATUSES
 from goodput.runlog import replay
 from goodput.runlog.export import export
 from goodput.wire import schema
@@ -206,11 +205,10 @@ def test_what_ranks_have_told_of_their_end_stays(client):
     assert end(client)["already"] == 2, "of the two that did not finish it was said before"
 
 
-def test_page_and_report_have_words_for_it():
-    words = (importlib.resources.files("goodput.aggregator") / "page" / "words.js").read_text()
+def test_page_has_texts_for_every_ended_status():
+    words = (web.FOLDER / "scripts/text/states.js").read_text()
     said = words[words.index("STATUSES = {") :].partition("};")[0]
     assert [status for status in FINAL_STATUSES if f"\n  {status}: " not in said] == []
-    assert set(FINAL_STATUSES) <= STATUSES.keys()
 
 
 # ---- Ranks that live

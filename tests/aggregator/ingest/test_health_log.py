@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.account.account_history import Process, ns, run_of
 from support.aggregator.ledgers import NOW, aggregator, contents, take
-from support.aggregator.page_browser import Dom, look, needs_chromium
 from support.aggregator.reports import body_of, rank_report
 from support.aggregator.serve_process import serving
 from support.aggregator.shapes import assert_shape
+from support.browser import chromium, dom_of, needs_chromium
 
 from goodput.account import compute
 from goodput.aggregator.accounts.health_costs import HealthEvents, RunHealthEvents, restart_costs
@@ -447,13 +447,8 @@ def test_after_a_restart_the_same_is_answered(served, tmp_path):
 # ---- On the page
 
 
-def shown(dom: Dom, name: str) -> bool:
-    (found,) = [given for _, given in dom.tags if given.get("id") == name]
-    return "hidden" not in found
-
-
 @needs_chromium
-def test_the_page_shows_events_as_text_and_nodes_with_critical_ones(served, tmp_path):
+def test_the_page_shows_events_as_text_and_nodes_with_critical_ones(served):
     hostile = "<img src=x onerror=document.documentElement.dataset.ran=1>"
     last = event(
         5, served.base + 400, 1, 0, run="r/1", severity="critical", name=hostile, kind="ecc", device=hostile
@@ -461,7 +456,10 @@ def test_the_page_shows_events_as_text_and_nodes_with_critical_ones(served, tmp_
     push(served, node=hostile, health=[last])
     push(served, rank_report(Process(0, 1, time.time() - 50).steps(9, forward=1).finished(), run="calm"))
     url = str(served.base_url)
-    dom = look(f"{url}/#run=r%2F1", tmp_path)
+    with chromium() as browser:
+        dom = dom_of(browser, f"{url}/#run=r%2F1")
+        calm = dom_of(browser, f"{url}/#run=calm")
+        runs = dom_of(browser, f"{url}/#runs")
     rows = dom.table("health-rows")
     assert [row[1] for row in rows] == [hostile, "n0", "n1", "n0"]
     assert rows[0][2] == f"critical ecc {hostile}" and rows[0][3:5] == [hostile, "0, 1"]
@@ -469,8 +467,6 @@ def test_the_page_shows_events_as_text_and_nodes_with_critical_ones(served, tmp_
     assert rows[2][5:7] == ["none known", ""] and rows[1][2] == "info brand new"
     assert not any("data-ran" in given for _, given in dom.tags)
     assert [given for tag, given in dom.tags if tag == "img"] == []
-    dom = look(f"{url}/#run=calm", tmp_path)
-    assert not shown(dom, "health") and dom.table("health-rows") == []
-    dom = look(f"{url}/#runs", tmp_path)
-    assert "2 nodes with critical hardware events in the last hour:" in dom.text("health-nodes")
-    assert f"{hostile} (1)" in dom.text("health-nodes") and "n0 (1)" in dom.text("health-nodes")
+    assert not calm.is_shown("health") and calm.table("health-rows") == []
+    assert "2 nodes with critical hardware events in the last hour:" in runs.text("health-nodes")
+    assert f"{hostile} (1)" in runs.text("health-nodes") and "n0 (1)" in runs.text("health-nodes")

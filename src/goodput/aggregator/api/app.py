@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.resources
 import logging
 import time
 from contextlib import asynccontextmanager
 
 import msgspec
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
-from starlette.responses import FileResponse
 from starlette.routing import Route
 
 from goodput import __version__
@@ -21,10 +19,10 @@ from goodput.aggregator.accounts.history import History
 from goodput.aggregator.api import end_route, health_routes, ingest_route, run_routes
 from goodput.aggregator.api.exposition import Exposition
 from goodput.aggregator.api.ingest_route import IngestRoute
+from goodput.aggregator.api.page_routes import add_page
 from goodput.aggregator.api.responses import REFERENCE, access_of, run_not_found
 from goodput.aggregator.http import sign_in
 from goodput.aggregator.http.authentication import RequestAuthenticator
-from goodput.aggregator.http.headers import PAGE_POLICY
 from goodput.aggregator.http.middleware import RequestMiddleware
 from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.ingest import Ingest
@@ -34,12 +32,6 @@ from goodput.aggregator.ledger.ledger import Ledger
 
 log = logging.getLogger("goodput.aggregator")
 HANGS_EVERY_SECONDS, FILES_EVERY_SECONDS = 2.0, 1.0
-_PAGE = importlib.resources.files("goodput.aggregator") / "page"
-_PAGE_FILES = {
-    "": "text/html",
-    "page.css": "text/css",
-    **{one.name: "text/javascript" for one in _PAGE.iterdir() if one.name.endswith(".js")},
-}
 
 
 def create_app(
@@ -99,7 +91,7 @@ def create_app(
     end_route.add_end_route(app, RunEnder(store, ledger, stale_seconds=stale_seconds))
     run_routes.add_run_routes(app, accounts)
     _add_operations(app, Exposition(accounts, ingest, health, authenticator))
-    _add_page(app)
+    add_page(app)
     return app
 
 
@@ -166,21 +158,3 @@ def _add_operations(app: FastAPI, exposition: Exposition) -> None:
     @app.get("/healthz", include_in_schema=False)
     async def healthz() -> Response:
         return Response("ok\n", media_type="text/plain")
-
-
-def _add_page(app: FastAPI) -> None:
-    headers = {"Cache-Control": "no-cache", "Content-Security-Policy": PAGE_POLICY}
-
-    def file_response(name: str) -> Response:
-        if name not in _PAGE_FILES:
-            raise HTTPException(404, "not found")
-        path = _PAGE / (name or "page.html")
-        return FileResponse(str(path), media_type=_PAGE_FILES[name], headers=headers)
-
-    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
-    async def front() -> Response:
-        return file_response("")
-
-    @app.api_route("/{name}", methods=["GET", "HEAD"], include_in_schema=False)
-    async def page_file(name: str) -> Response:
-        return file_response(name)

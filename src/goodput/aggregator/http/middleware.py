@@ -114,7 +114,7 @@ def _route_of(scope) -> str:
             raw = scope["raw_path"].decode("ascii", "replace").replace("%2F", "%1F").replace("%2f", "%1F")
             scope["path"] = unquote(raw)
         return "end" if scope["method"] == "POST" else "run"
-    return "page" if path.count("/") == 1 else "other"
+    return "page" if path.count("/") == 1 or path.startswith("/scripts/") else "other"
 
 
 def _answer(route: str, refusal: Refusal) -> Response:

@@ -5,12 +5,12 @@ The token itself is stored nowhere: not in the browser, a URL or a log. Also GET
 
 from __future__ import annotations
 
-import importlib.resources
 from urllib.parse import parse_qs
 
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict
 
+from goodput import web
 from goodput.access.authentication import require_scope
 from goodput.access.token_cache import Denied
 from goodput.aggregator.http.authentication import (
@@ -52,9 +52,8 @@ class AccessDocument(BaseModel):
 
 def add_routes(app: FastAPI, authenticator: RequestAuthenticator) -> None:
     tokens, sessions = authenticator.tokens, authenticator.sessions
-    folder = importlib.resources.files("goodput.aggregator") / "page"
-    form = (folder / "login.html").read_text(encoding="utf-8")
-    style = (folder / "login.css").read_bytes()
+    form = (web.FOLDER / "login.html").read_text(encoding="utf-8")
+    style = (web.FOLDER / "login.css").read_bytes()
 
     def page(status: int, problem: str = "") -> Response:
         text = form.replace(_PROBLEM, _PROBLEMS.get(problem, ""))

@@ -1,0 +1,48 @@
+// What is shown is in the address, so that a link to it can be sent:
+//
+//   #run=NAME                      a run
+//   #run=NAME&from=SECONDS&to=SECONDS   a part of its time
+//   #runs&q=WORDS&sort=ORDER       the list, filtered and ordered
+//   (nothing)                      the only run, or the list
+
+import { $ } from "./dom/nodes.js";
+import { isOrder, list } from "./runs/list.js";
+
+const isList = () => /^#runs(&|$)/.test(location.hash);
+
+// {run, window: [from, to] or null} of a run, else {list: whether the list was asked for}.
+export function parseAddress() {
+  const match = /^#run=(.*?)(?:&from=([\d.]{1,20})&to=([\d.]{1,20}))?$/s.exec(location.hash);
+  if (!match) return { list: isList() };
+  const [from, to] = [Number(match[2]), Number(match[3])];
+  const window = from < to ? [from, to] : null;
+  try {
+    return { run: decodeURIComponent(match[1]), window };
+  } catch {
+    return { run: match[1], window };
+  }
+}
+
+// Takes filter and order of the list from the address.
+export function readListAddress() {
+  if (!isList()) return;
+  const given = new URLSearchParams(location.hash.replace(/^#runs&?/, ""));
+  list.filter = (given.get("q") ?? "").slice(0, 200);
+  list.sort = isOrder(given.get("sort") ?? "") ? given.get("sort") : "-start";
+  if ($("runs-filter").value !== list.filter) $("runs-filter").value = list.filter;
+}
+
+export function writeListAddress() {
+  const query = new URLSearchParams();
+  if (list.filter) query.set("q", list.filter);
+  if (list.sort !== "-start") query.set("sort", list.sort);
+  history.replaceState(null, "", `#runs${query.size ? `&${query}` : ""}`);
+  $("all").href = location.hash;
+}
+
+// Shows a part [from, to] of a run's time, or with null the whole run.
+export function goToRun(name, window) {
+  const part = window === null ? "" : `&from=${window[0].toFixed(3)}&to=${window[1].toFixed(3)}`;
+  const hash = `#run=${encodeURIComponent(name)}${part}`;
+  if (location.hash !== hash) location.hash = hash;
+}

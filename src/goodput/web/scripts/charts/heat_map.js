@@ -1,0 +1,166 @@
+// The heat map of ranks over time: rows are ranks, columns are time, and a cell is a rank's own time per step (without
+// waiting for other ranks) against the median of all ranks in that column.
+//
+// One canvas for any number of ranks, from `heat` of the timeline: the ranks that deviate, and the others as quantiles.
+// The slowest ranks are also a list of buttons, and the cell under the cursor is described in text.
+
+import { $, attribute, keyed, put, text } from "../dom/nodes.js";
+import { plural, times } from "../text/numbers.js";
+import { localSpan } from "../text/time.js";
+
+const LISTED = 8;
+const SLOW = 1.02; // As in account/straggler.py: a rank is slow from here on.
+const LABEL_PIXELS = 58;
+const ROW_PIXELS_MAX = 22;
+const ROW_PIXELS_MIN = 9;
+const HEIGHT = 420;
+const STEPS = [0.9, 1.02, 1.05, 1.1, 1.25, 1.5]; // Upper bounds of the colours --heat-0 to --heat-5; above is --heat-6.
+const QUANTILES = { p100: ["slowest", "slowest"], p90: ["p90", "90th percentile"], p50: ["median", "median"],
+  p10: ["p10", "10th percentile"] };
+const view = { heat: null, run: null, row: 0, column: 0, name: null, key: "" };
+let onRank = () => {};
+
+// `error` says why there is no heat map; without it the section is hidden.
+export function drawHeatMap(heat, run, error) {
+  if (run && view.name !== run.run) Object.assign(view, { name: run.run, row: 0, column: 0, key: "" });
+  $("heat").hidden = heat === null && !error;
+  $("heat-body").hidden = heat === null;
+  text($("heat-wait"), heat === null && error ? `${error}; retrying.` : "");
+  if (heat === null) return;
+  const first = view.heat === null || view.key === "";
+  Object.assign(view, { heat, run, rows: rowsOf(heat) });
+  view.row = Math.min(view.row, view.rows.length - 1);
+  if (first) view.column = heat.columns - 1;
+  view.column = Math.min(view.column, heat.columns - 1);
+  paint();
+  drawSlowest();
+  describeCell();
+}
+
+// The single ranks, the slowest first; then the others as quantiles.
+function rowsOf({ ranks, others, median }) {
+  const excess = (own) => {
+    let [sum, usual] = [0, 0];
+    own.forEach((seconds, i) => {
+      if (seconds !== null && median[i]) [sum, usual] = [sum + seconds, usual + median[i]];
+    });
+    return usual > 0 ? sum / usual : null;
+  };
+  const rows = ranks.map(({ rank, host, own_seconds: own }) => ({ label: String(rank), name: `rank ${rank}`, rank, host, own,
+    excess: excess(own) }));
+  rows.sort((a, b) => (b.excess ?? 0) - (a.excess ?? 0) || a.rank - b.rank);
+  if (others === null) return rows;
+  return [...rows, ...Object.entries(QUANTILES).map(([key, [label, name]]) => ({ label, own: others[key],
+    name: `${name} of ${plural(others.ranks, "other rank")}`, excess: excess(others[key]) }))];
+}
+
+const ratio = (row, i) => (row.own[i] === null || !view.heat.median[i] ? null : row.own[i] / view.heat.median[i]);
+
+function colour(scale, value) {
+  const step = STEPS.findIndex((bound) => value < bound);
+  return scale[step < 0 ? STEPS.length : step];
+}
+
+function paint() {
+  const canvas = $("heat-canvas");
+  if ($("heat-picture").clientWidth === 0) return;
+  const wide = Math.max(Math.floor($("heat-picture").clientWidth), 200);
+  const rowPixels = Math.min(Math.max(Math.floor(HEIGHT / view.rows.length), ROW_PIXELS_MIN), ROW_PIXELS_MAX);
+  const high = rowPixels * view.rows.length;
+  const density = Math.min(globalThis.devicePixelRatio || 1, 2);
+  Object.assign(view, { wide, rowPixels });
+  const theme = getComputedStyle(document.documentElement);
+  const ink = theme.getPropertyValue("--ink").trim();
+  const scale = [...STEPS.keys(), STEPS.length].map((i) => theme.getPropertyValue(`--heat-${i}`).trim());
+  const key = JSON.stringify([wide, density, scale, ink, view.row, view.column, view.rows.map((row) => row.own)]);
+  if (key === view.key) return;
+  view.key = key;
+  Object.assign(canvas, { width: wide * density, height: high * density });
+  canvas.style.setProperty("width", `${wide}px`);
+  canvas.style.setProperty("height", `${high}px`);
+  const pen = canvas.getContext("2d");
+  pen.scale(density, density);
+  paintRows(pen, ink, scale, (wide - LABEL_PIXELS) / view.heat.columns, rowPixels);
+}
+
+function paintRows(pen, ink, scale, cell, rowPixels) {
+  Object.assign(pen, { font: `${Math.min(rowPixels, 12)}px system-ui, sans-serif`, textBaseline: "middle", textAlign: "right" });
+  view.rows.forEach((row, r) => {
+    pen.fillStyle = ink;
+    pen.fillText(row.label, LABEL_PIXELS - 6, (r + 0.5) * rowPixels, LABEL_PIXELS - 8);
+    for (let i = 0; i < view.heat.columns; i++) {
+      const value = ratio(row, i);
+      if (value === null) continue;
+      pen.fillStyle = colour(scale, value);
+      pen.fillRect(LABEL_PIXELS + i * cell, r * rowPixels, cell + 0.5, rowPixels - 1);
+    }
+  });
+  Object.assign(pen, { strokeStyle: ink, lineWidth: 2 });
+  pen.strokeRect(LABEL_PIXELS + view.column * cell, view.row * rowPixels, cell, rowPixels - 1);
+}
+
+function drawSlowest() {
+  const slowest = view.rows.filter((row) => row.rank !== undefined && row.excess >= SLOW).slice(0, LISTED);
+  $("heat-even").hidden = slowest.length > 0;
+  keyed($("heat-worst"), "t-worst", slowest, (row) => row.rank, (node, row) => {
+    put(node, { rank: row.name, host: row.host ? `on ${row.host}` : "", excess: `${times(row.excess)} the median` });
+    node.querySelector("button").dataset.rank = row.rank;
+    attribute(node.querySelector("button"), "title", "Show this rank in the table of ranks");
+  });
+  const others = view.heat.others ? `, and ${plural(view.heat.others.ranks, "other")} as quantiles` : "";
+  attribute($("heat-canvas"), "aria-label", `Own time per step of ${plural(view.heat.ranks.length, "rank")}${others}, over time; ` +
+    (slowest.length ? `the slowest is ${slowest[0].name}` : "none stands out"));
+}
+
+function describeCell() {
+  const row = view.rows[view.row];
+  const { start, end, columns } = view.heat;
+  const at = (i) => start + ((end - start) * i) / columns;
+  const value = ratio(row, view.column);
+  const own = row.own[view.column];
+  const cell = value === null ? "no step" : `${(1000 * own).toPrecision(4)} ms of its own per step, ${value.toFixed(2)}× the median`;
+  text($("heat-words"), `${row.name}${row.host ? ` on ${row.host}` : ""} · ${localSpan(at(view.column), at(view.column + 1))} · ${cell}`);
+}
+
+function moveTo(row, column) {
+  view.row = Math.min(Math.max(row, 0), view.rows.length - 1);
+  view.column = Math.min(Math.max(column, 0), view.heat.columns - 1);
+  paint();
+  describeCell();
+}
+
+// Call when the theme or the width has changed.
+export function repaintHeatMap() {
+  view.key = "repaint";
+  if (view.heat && !$("heat-body").hidden) paint();
+}
+
+// `showRank` is called with the rank that the user chose.
+export function listenToHeatMap(showRank) {
+  onRank = showRank;
+  const picture = $("heat-picture");
+  picture.addEventListener("keydown", onKey);
+  picture.addEventListener("pointerdown", (event) => {
+    if (!view.heat) return;
+    const box = $("heat-canvas").getBoundingClientRect();
+    const cell = (view.wide - LABEL_PIXELS) / view.heat.columns;
+    moveTo(Math.floor((event.clientY - box.top) / view.rowPixels), Math.floor((event.clientX - box.left - LABEL_PIXELS) / cell));
+  });
+  $("heat-worst").addEventListener("click", (event) => {
+    const rank = event.target.closest("button")?.dataset.rank;
+    if (rank !== undefined) onRank(Number(rank));
+  });
+  new ResizeObserver(repaintHeatMap).observe(picture);
+}
+
+function onKey(event) {
+  if (!view.heat || event.ctrlKey || event.metaKey || event.altKey) return;
+  const { row, column } = view;
+  const to = { ArrowLeft: [row, column - 1], ArrowRight: [row, column + 1], ArrowUp: [row - 1, column],
+    ArrowDown: [row + 1, column], Home: [row, 0], End: [row, view.heat.columns - 1], PageUp: [0, column],
+    PageDown: [view.rows.length - 1, column] }[event.key];
+  if (to) moveTo(...to);
+  else if (event.key === "Enter" && view.rows[row].rank !== undefined) onRank(view.rows[row].rank);
+  else return;
+  event.preventDefault();
+}

@@ -1,0 +1,27 @@
+// The data inlined in a page that `goodput replay --html` or `goodput report --html` wrote, under the API's paths.
+
+const element = document.getElementById("data");
+
+// {written, command, runs: [account document], timelines: {run: timeline}, log, runs_left_out}; null on a served page.
+export const file = element === null ? null : JSON.parse(element.textContent);
+
+// As getFromApi. Only the list of runs, a run and its timeline are in a file.
+export async function getFromFile(path) {
+  const [, name, view] = path.split("?")[0].split("/");
+  if (name === undefined) return { runs: file.runs.map(summary), total: file.runs.length, truncated: false };
+  const run = file.runs.find((one) => one.run === decodeURIComponent(name));
+  if (view === "timeline") return file.timelines[run.run] ?? null;
+  return view === undefined ? (run ?? null) : null;
+}
+
+// A row of the list of runs, as api/v1/runs has it.
+function summary(run) {
+  const { productive } = run.states;
+  return {
+    run: run.run, status: run.status, start: run.start, end: run.end, world_size: run.world_size,
+    gpu_seconds: run.gpu_seconds, goodput: run.factors.goodput, mfu: run.factors.mfu,
+    restarts: run.restarts.length, leading_cause: run.causes[0]?.state ?? null, hang: false, states: run.states,
+    waste_gpu_seconds: run.gpu_seconds - productive,
+    waste_cost: run.cost === null ? null : run.cost.total - run.cost.states.productive,
+  };
+}

@@ -1,0 +1,52 @@
+// Where the GPU time went: the bar and the table of states, whose percents sum to exactly 100.0.
+
+import { $, attribute, bar, make, put, swatch, text } from "../dom/nodes.js";
+import { Table } from "../dom/table.js";
+import { dollars, gpuUnit, tenths, tenthsText } from "../text/numbers.js";
+import { gain, meaningOf } from "./cause.js";
+import { stateCost, stateTitle } from "./figures.js";
+
+let run = null;
+
+const COLUMNS = [
+  { name: "state", head: "State", build: stateButton, draw: drawState },
+  { name: "time", head: "GPU time", class: "n", build: () => [], draw: drawTime },
+  { name: "percent", head: "Percent", class: "n", value: (row) => tenthsText(row.share) },
+  { name: "cost", head: "Cost", class: "n costs", value: (row) => stateCost(run, row.state) },
+  { name: "gain", head: "Without\u00a0it", class: "n", title: "How many times faster the run would be without it, at most",
+    value: (row) => (row.cause ? gain(row.cause) : "") },
+  { name: "meaning", head: "What it is", class: "meaning", value: (row) => meaningOf(run, row.state) },
+];
+const table = new Table($("account-table"), "account-rows", COLUMNS);
+
+// `marked` is the state to mark in the bar, chosen with the buttons of the table.
+export function drawAccount(shownRun, marked) {
+  run = shownRun;
+  const shares = tenths(Object.values(run.states));
+  const rows = Object.entries(run.states).map(([state, seconds], i) => ({ state, seconds, share: shares[i],
+    cause: run.causes.find((one) => one.state === state), marked: marked === state }));
+  bar($("account-bar"), run.states, "time account", marked);
+  table.setHead("time", gpuUnit(run.gpu_seconds).name);
+  table.draw(rows.filter((row) => row.seconds > 0), (row) => row.state);
+  const sum = shares.reduce((total, share) => total + share, 0);
+  put($("account-total"), { total: gpuUnit(run.gpu_seconds).text(run.gpu_seconds), percent: tenthsText(sum),
+    cost: dollars(run.cost?.total, run.cost?.total) });
+}
+
+function stateButton() {
+  return [make("button", { type: "button", class: "state", title: "Mark this state in all bars, and order the ranks by it" },
+    make("i", { class: "swatch" }), make("span"))];
+}
+
+function drawState(cell, row) {
+  const button = cell.firstElementChild;
+  button.dataset.state = row.state;
+  attribute(button, "aria-pressed", String(row.marked));
+  swatch(button.children[0], row.state);
+  text(button.children[1], row.state);
+}
+
+function drawTime(cell, row) {
+  text(cell, gpuUnit(run.gpu_seconds).text(row.seconds));
+  attribute(cell, "title", stateTitle(run, row.state, row.seconds));
+}

@@ -1,0 +1,45 @@
+// Facts about a run besides its account: [name, value, explanation].
+
+import { count, dollars, duration, gpuUnit, percent } from "../text/numbers.js";
+import { utcTime, zonedTime } from "../text/time.js";
+
+export function facts(run) {
+  const { kept, lost } = run.steps;
+  const unit = gpuUnit(run.gpu_seconds);
+  const { coverage } = run;
+  return [
+    ["Ranks", count(run.world_size)],
+    ["Start", zonedTime(run.start), utcTime(run.start)],
+    ["Duration", duration(run.end - run.start), `until ${utcTime(run.end)}`],
+    [unit.name, unit.text(run.gpu_seconds), "allocated: every GPU of every expected rank, from start to end"],
+    ["Not productive", wasted(run, unit), "GPU time outside of the productive state"],
+    ["Rank-steps", `${count(kept)} kept, ${count(lost)} lost`, "steps of all ranks together; lost ones were done again"],
+    // Steps without any sample: samples are not reported.
+    ["Samples", run.samples || !kept ? count(run.samples) : "unknown", "of all attempts together"],
+    ...stepFacts(run.windows?.sliding),
+    ["Restarts", count(run.restarts.length)],
+    ["Observed", percent(coverage.time), "coverage: share of the allocated GPU time for which there is a report"],
+    ["Device clock", percent(coverage.device_clock),
+      "coverage: share of the time measured on the device; the rest is the host's clock"],
+    ...(coverage.phases < 1 && coverage.phases !== null
+      ? [["Phases", percent(coverage.phases), "coverage: share of the steps whose phases were measured"]] : []),
+  ];
+}
+
+function wasted(run, unit) {
+  const seconds = unit.text(run.gpu_seconds - run.states.productive);
+  return run.cost === null ? seconds
+    : `${seconds}, ${dollars(run.cost.total - run.cost.states.productive, run.cost.total)}`;
+}
+
+// Step time in the last five minutes; nothing where no step ended in them.
+function stepFacts(window) {
+  if (!window?.steps) return [];
+  const { p50, p99, p999 } = window.step_seconds;
+  const title = `of the steps that ended in the last five minutes; 99.9 % took at most ${seconds(p999)}`;
+  return [["Step time", `${seconds(p50)}, p99 ${seconds(p99)}`, `median and 99th percentile ${title}`]];
+}
+
+function seconds(value) {
+  return value == null ? "unknown" : value < 1 ? `${(1000 * value).toPrecision(3)} ms` : duration(value);
+}

@@ -1,0 +1,76 @@
+// Figures derived from the account: [name, value, detail, explanation] for checkpoints, throughput, pipeline, cost, energy.
+// An unknown figure says what would make it known.
+
+import { compact, count, dollars, duration, percent, plural } from "../text/numbers.js";
+
+export function figures(run) {
+  const blocks = [checkpoints(run.checkpoints), throughput(run)];
+  if (run.pipeline) blocks.push(pipeline(run.pipeline));
+  return [...blocks, cost(run), energy(run)];
+}
+
+function checkpoints(found) {
+  const { committed, save_seconds: save, interval_seconds: interval, best_interval_seconds: best } = found;
+  const title = `Best interval after ${found.source}.`;
+  const unfinished = found.unfinished ? " One was begun and never committed." : "";
+  if (committed === 0) return ["Best checkpoint interval", duration(best), `No checkpoint was committed.${unfinished}`, title];
+  const now = interval === null ? "" : `Now one is saved each ${duration(interval)}` +
+    `${save === null ? " and takes the steps no time" : ` and takes ${duration(save)}`}. `;
+  const basis = best !== null ? "Estimate, for the failures seen. " : found.failures === 0 ? "No failure was seen. " : "";
+  const failures = found.failures > 0 ? `, ${plural(found.failures, "failure")}` +
+    `${found.seconds_between_failures === null ? "" : ` (one each ${duration(found.seconds_between_failures)})`}` : "";
+  return ["Best checkpoint interval", duration(best),
+    `${basis}${now}${count(committed)} committed${failures}.${unfinished}`, title];
+}
+
+function throughput({ throughput: rate, steps }) {
+  const name = "Throughput goodput";
+  const title = "samples (or tokens) of kept steps ÷ those of the ideal rate in the same wall time";
+  if (!rate.samples) return [name, "unknown", steps.kept ? "No samples were reported." : "No step was kept.", title];
+  const actual = `${compact(rate.samples)} kept samples, ${compact(rate.samples_per_second)} samples/s`;
+  if (rate.goodput === null) {
+    const why = rate.ideal_basis === "given" ? "which is more than the ideal given" : "too few steps to see an ideal";
+    return [name, "unknown", `${actual}; ${why}.`, title];
+  }
+  const basis = { given: "the ideal given", "best shown": "the best it has shown" }[rate.ideal_basis];
+  return [name, percent(rate.goodput), `${actual} of ${compact(rate.ideal_samples_per_second)}, ${basis}.`, title];
+}
+
+function pipeline({ stages, microbatches, bubble, ideal_bubble: ideal, excess }) {
+  const least = ideal === null ? "What cannot be avoided is unknown: needs microbatches in goodput.start."
+    : `${percent(ideal)} cannot be avoided with ${plural(microbatches, "microbatch").replace("chs", "ches")}` +
+      `${excess > 0 ? `; ${percent(excess)} can` : ""}.`;
+  return ["Pipeline bubble", percent(bubble), `${plural(stages, "stage")}. ${least}`,
+    "time in kept steps spent waiting for other stages; with p stages and m microbatches at least (p − 1) / (m + p − 1)"];
+}
+
+function cost({ cost: total, per_dollar: per }) {
+  if (total === null) return ["Cost", "unknown", "Needs gpu_hour_cost in goodput.start.", ""];
+  const productive = `${dollars(total.states.productive, total.total)} of it productive`;
+  return ["Cost", dollars(total.total, total.total), `${productive}. ${each(per, 1, "dollar")}`, ""];
+}
+
+function energy({ energy: joules, per_joule: per, basis }) {
+  const needs = "Needs gpu_power_watts in goodput.start, or an agent that reads the GPUs' energy.";
+  if (joules === null) return ["Energy", "unknown", needs, ""];
+  const [size, unit] = joules.total < 3.6e5 ? [1e3, "kJ"] : [3.6e6, "kWh"];
+  const estimate = basis.energy === "measured" ? "" : "Estimate. ";
+  return ["Energy", `${compact(joules.total / size)} ${unit}`, `${estimate}${each(per, size, unit)}`,
+    estimate ? "what was measured, else GPU time × mean power" : "measured while the ranks' processes ran"];
+}
+
+// What was useful for each dollar, kJ or kWh.
+function each(per, size, unit) {
+  if (!per) return "";
+  const parts = [`${compact(size * per.productive_gpu_seconds)} productive GPU-seconds`];
+  if (per.samples !== null) parts.push(`${compact(size * per.samples)} samples`);
+  if (per.flops !== null) parts.push(`${compact(size * per.flops, "FLOP")}`);
+  return `For each ${unit} ${parts.join(", ")}.`;
+}
+
+export function stateCost({ cost: total }, state) {
+  return total === null ? "unknown" : dollars(total.states[state] ?? 0, total.total);
+}
+
+export const stateTitle = ({ energy: joules }, state, seconds) =>
+  `${seconds} GPU-seconds${joules?.states[state] == null ? "" : `, ${count(joules.states[state])} J`}`;

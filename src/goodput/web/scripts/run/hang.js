@@ -1,0 +1,53 @@
+// The hang at the top of a run: which rank, where, since when, and its stack.
+
+import { attribute, field, keyed, put, showTime, text } from "../dom/nodes.js";
+import { count, duration, plural } from "../text/numbers.js";
+import { zone, zonedTime } from "../text/time.js";
+
+const KINDS = {
+  dead: "its process is dead",
+  elsewhere: "elsewhere than the ranks that wait",
+  silent: "its node does not report any more",
+  finished: "has finished while the others wait",
+  behind: "waits in another collective than the others",
+  "dead before": "was dead while the others still went on",
+  "silent before": "was silent while the others still went on",
+};
+const phaseName = (name) => (name === "none" ? "no phase" : name);
+const hostName = (name) => name || "an unnamed host";
+
+export function drawHang(root, { hang }) {
+  root.hidden = !hang;
+  if (!hang) return;
+  const known = hang.culprit !== null;
+  const obvious = known && hang.victims > 0 && hang.suspects[0].kind === "elsewhere";
+  put(root, {
+    culprit: known ? `Hangs: rank ${hang.culprit} on ${hostName(hang.host)}` : "Hangs, and no rank stands out",
+    phase: known ? `in ${phaseName(hang.phase)} for ${duration(hang.phase_seconds)}` : "",
+    seconds: duration(hang.seconds),
+    victims: `${plural(hang.victims, "rank")} wait${hang.victims === 1 ? "s" : ""} in communication.`,
+    reason: obvious ? "" : `${hang.reason}.`,
+  });
+  showTime(field(root, "since"), hang.since);
+  put(root, { zone: zone(hang.since) });
+  drawSuspects(root.querySelector("details.suspects"), hang);
+  drawStack(root.querySelector("details.stack"), hang);
+}
+
+function drawSuspects(root, { suspects, culprit }) {
+  const others = suspects.filter((one) => one.rank !== culprit);
+  root.hidden = others.length === 0;
+  text(root.querySelector("summary"), plural(others.length, "other suspect"));
+  keyed(root.querySelector("ul"), "t-item", others, (one) => one.rank, (node, one) => {
+    const step = one.step === null ? "no step yet" : `step ${count(one.step)}`;
+    text(node, `rank ${one.rank} on ${hostName(one.host)}: ${phaseName(one.phase)} ${duration(one.seconds)}, ${step}`);
+    attribute(node, "title", KINDS[one.kind] ?? one.kind);
+  });
+}
+
+function drawStack(root, { stack, stack_rank: rank, stack_time: time }) {
+  root.hidden = stack === null;
+  if (stack === null) return;
+  text(root.querySelector("summary"), `Stack of rank ${rank} at ${zonedTime(time)}`);
+  text(root.querySelector("pre"), stack);
+}

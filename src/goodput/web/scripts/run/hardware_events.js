@@ -1,0 +1,67 @@
+// Hardware events that hit the open run, from api/v1/runs/NAME/health. The section is hidden where there are none.
+
+import { Poll } from "../data/poll.js";
+import { $, attribute, field, make, paged, showTime, text } from "../dom/nodes.js";
+import { Table, timeCell } from "../dom/table.js";
+import { count, dollars, gpuUnit } from "../text/numbers.js";
+
+const EVERY_MS = 10_000;
+const TIMEOUT_MS = 8000;
+const EVENTS_MAX = 1000;
+const RANKS_SHOWN = 8;
+const SEVERITIES = ["info", "warning", "critical"];
+
+const fresh = (name) => ({ name, run: null, view: null, events: [], poll: new Poll(EVERY_MS, TIMEOUT_MS, EVERY_MS, EVERY_MS) });
+let state = fresh(null);
+
+const COLUMNS = [
+  { name: "time", head: "Time", label: "Time", build: timeCell, draw: (cell, event) => showTime(cell.firstElementChild, event.time) },
+  { name: "node", head: "Node", value: (event) => event.node },
+  { name: "what", head: "What", draw: drawWhat,
+    build: () => [make("span", { "data-f": "severity" }), " ", make("span", { "data-f": "what" })] },
+  { name: "device", head: "Device", value: (event) => event.device || "unknown" },
+  { name: "ranks", head: "Ranks", value: ranks },
+  { name: "restart", head: "Restart", class: "n",
+    title: "Down, lost and startup of the restart attributed to it: a rank that it hit failed within 10 minutes",
+    value: (event) => (event.gpu_seconds === null ? "none known" : gpuUnit(state.run.gpu_seconds).text(event.gpu_seconds)) },
+  { name: "cost", head: "Cost", class: "n costs",
+    value: (event) => (event.gpu_seconds === null ? "" : dollars(event.cost, state.run.cost?.total)) },
+];
+const table = new Table($("health-table"), "health-rows", COLUMNS);
+
+// Call at each refresh of a run; `view.shown` is how many rows are drawn.
+export function followHardwareEvents(run, view) {
+  if (state.name !== run.run) {
+    state.poll.stop();
+    state = fresh(run.run);
+  }
+  Object.assign(state, { run, view });
+  draw();
+  const mine = state;
+  mine.poll.request(`runs/${encodeURIComponent(run.run)}/health?limit=${EVENTS_MAX}`, (answer) => {
+    mine.events = answer?.events ?? mine.events;
+    if (mine === state) draw();
+  });
+}
+
+function draw() {
+  const { run, events, view } = state;
+  $("health").hidden = events.length === 0;
+  if (events.length === 0) return;
+  table.setHead("restart", `Restart, ${gpuUnit(run.gpu_seconds).name}`);
+  table.draw(paged(events, view, $("health-more"), "events"), (event) => `${event.node} ${event.number}`);
+}
+
+function drawWhat(cell, event) {
+  const [severity, what] = [field(cell, "severity"), field(cell, "what")];
+  text(severity, event.severity);
+  attribute(severity, "class", `tag ${SEVERITIES.includes(event.severity) ? event.severity : ""}`);
+  text(what, [event.kind.replaceAll("_", " "), event.code || "", event.name].filter(Boolean).join(" "));
+  attribute(what, "title", event.text);
+}
+
+function ranks({ hits }) {
+  const hit = [...new Set(hits.map((one) => one.rank))].sort((a, b) => a - b);
+  const more = hit.length - RANKS_SHOWN;
+  return hit.slice(0, RANKS_SHOWN).join(", ") + (more > 0 ? ` and ${count(more)} more` : "");
+}

@@ -1,0 +1,113 @@
+// The view of one run. Ratios are the API's; percents are its GPU-seconds rounded as in `goodput report`.
+
+import { isLive } from "../data/source.js";
+import { $, ROWS, attribute, field, keyed, put, text } from "../dom/nodes.js";
+import { followTimeline } from "../charts/timeline.js";
+import { drawWaterfall } from "../charts/waterfall.js";
+import { duration, percent } from "../text/numbers.js";
+import { FACTORS, NO_FLOPS, STATUSES, statusOf } from "../text/states.js";
+import { localSpan } from "../text/time.js";
+import { drawAccount } from "./account.js";
+import { drawCause } from "./cause.js";
+import { facts } from "./facts.js";
+import { figures } from "./figures.js";
+import { drawHang } from "./hang.js";
+import { followHardwareEvents } from "./hardware_events.js";
+import { drawRanks } from "./ranks.js";
+import { followRecentWindows } from "./recent_windows.js";
+import { drawRestarts } from "./restarts.js";
+import { drawStraggler } from "./straggler.js";
+
+// run: the API's document; window: the selected part [from, to] of its time; part: the account of that part.
+const fresh = () => ({ run: null, part: null, window: null, error: "", filter: "", sort: "worst", shown: ROWS,
+  restarts: { shown: 8 }, health: { shown: 8 } });
+export const view = { name: null, ...fresh() };
+
+export function openRun(name) {
+  Object.assign(view, { name, ...fresh() });
+  $("ranks-filter").value = "";
+  $("ranks-sort").length = 2;
+}
+
+// The run, or the account of the selected part with the present state of the run.
+const shown = ({ run, part }) => (part === null ? run :
+  { ...run, ...part, status: run.status, hang: run.hang, live: run.live, windows: run.windows, errors: run.errors });
+
+export function drawRun() {
+  const run = shown(view);
+  $("run").classList.toggle("unpriced", run.cost === null);
+  drawHead(run);
+  drawHang($("hang"), run);
+  $("errors").hidden = run.errors.length === 0;
+  keyed($("errors").querySelector("ul"), "t-item", run.errors, (error) => error, text);
+  for (const node of document.querySelectorAll("[data-factor]")) drawFactor(node, run);
+  keyed($("facts"), "t-fact", facts(run), ([name]) => name, (node, [name, value, title]) => {
+    put(node, { name, value });
+    attribute(node, "title", title ?? "");
+  });
+  drawSelection();
+  drawCause(run);
+  drawStraggler(run);
+  drawWaterfall(run);
+  followTimeline(view.run, view.window);
+  drawAccount(run, view.sort);
+  keyed($("figures"), "t-figure", figures(run), ([name]) => name, (node, [name, value, detail, title]) => {
+    put(node, { name, value, detail });
+    attribute(node, "title", title);
+    node.classList.toggle("unknown", value === "unknown");
+  });
+  drawRestarts(run, view.restarts);
+  drawRanks(run, view);
+  if (!isLive) return;
+  followHardwareEvents(view.run, view.health);
+  followRecentWindows(view.run, view.sort);
+}
+
+function drawHead(run) {
+  const head = $("run-head");
+  const status = statusOf(run);
+  put(head, { name: run.run || "(no name)", status, status_meaning: STATUSES[status] ?? "" });
+  attribute(field(head, "status"), "class", `status ${status in STATUSES ? status : ""}`);
+}
+
+// Shows that only a part of the run's time is shown, or why it cannot be.
+function drawSelection() {
+  const { window, part, run, error } = view;
+  $("selection").hidden = window === null;
+  if (window === null) return;
+  const length = duration(window[1] - window[0]);
+  text($("selection-text"), part ? `Only ${localSpan(part.start, part.end)} is shown: ${duration(part.end - part.start)} of ` +
+    `${duration(run.end - run.start)}.` : error ? `${error}: the whole run is shown until ${localSpan(...window)} is available.` :
+    `Loading ${localSpan(...window)} (${length}) …`);
+}
+
+export function orderRanks(sort) {
+  Object.assign(view, { sort, shown: ROWS });
+  drawRun();
+}
+
+// Filters the table of ranks for one rank and scrolls there.
+export function showRank(rank) {
+  Object.assign(view, { filter: `rank ${rank}`, shown: ROWS });
+  $("ranks-filter").value = view.filter;
+  drawRun();
+  $("h-ranks").scrollIntoView({ block: "start" });
+  $("ranks-filter").focus({ preventScroll: true });
+}
+
+function drawFactor(node, run) {
+  const factor = node.dataset.factor;
+  const [name, meaning] = FACTORS[factor];
+  const ratio = run.factors[factor];
+  if (!node.firstElementChild) node.append(...["span", "strong", "small"].map((tag) => document.createElement(tag)));
+  const [label, figure, small] = node.children;
+  const unknown = ratio == null;
+  text(label, name);
+  text(figure, percent(ratio));
+  const reason = run.errors.length ? "above 100 %, which cannot be: see the top" : NO_FLOPS;
+  const { hfu } = run.factors;
+  const more = factor === "mfu" && hfu !== null ? `; HFU ${percent(hfu)}` : "";
+  text(small, "brief" in node.dataset ? "" : unknown && /mfu|compute/.test(factor) ? reason : meaning + more);
+  node.classList.toggle("unknown", unknown);
+  attribute(node, "title", `${name}: ${meaning} (${run.basis[factor] ?? "unknown"})`);
+}

@@ -1,0 +1,59 @@
+// The slow rank: which rank the others wait for, since when, and how much of the waiting each rank, host and stage causes.
+
+import { $, attribute, field, keyed, put, text, width } from "../dom/nodes.js";
+import { count, percent, plural, times } from "../text/numbers.js";
+import { MEANINGS } from "../text/states.js";
+
+const RANKS_SHOWN = 4;
+const PLACES_SHOWN = 2;
+const STRETCHES_SHOWN = 20;
+
+export function drawStraggler(run) {
+  const { culprit, because, slowdown, since_step: since } = run.straggler;
+  const host = run.ranks.find((rank) => rank.rank === culprit)?.host;
+  put($("straggler"), culprit === null
+    ? { culprit: slowdown === null ? "unknown" : "none", host: "", because: slowdown === null
+        ? "No step was reported by two ranks of a group."
+        : "No single rank is slow: none exceeds the median of its group by 2 %." }
+    : { culprit: `rank ${culprit}`, host: `on ${host || "an unnamed host"}`,
+        because: `It spends more time in ${because}${MEANINGS[because] ? ` (${MEANINGS[because]})` : ""} ` +
+          `than the median of its group${since === null ? "" : `, since step ${since}`}.` });
+  text(field($("straggler"), "slowdown"), slowdown === null ? "" :
+    `The run is ${times(slowdown)} slower than with the same work spread evenly.`);
+  keyed($("shares"), "t-share", shares(run), (share) => share.name, (node, { name, share, title, apart }) => {
+    put(node, { name, share: percent(share) });
+    attribute(node, "title", `${title} caused ${percent(share)} of the waiting`);
+    node.classList.toggle("apart", apart);
+    width(field(node, "meter"), share);
+  });
+  drawStretches(run.straggler.onsets);
+}
+
+// Hosts and stages are left out where they repeat what the ranks show.
+function shares({ straggler, ranks, pipeline }) {
+  const hosts = new Set(ranks.map((rank) => rank.host)).size;
+  const row = (name, share, i, title = name) => ({ name, share, title, apart: i === 0 });
+  const places = (list, what) => list.slice(0, PLACES_SHOWN).map((place, i) =>
+    row(`${what} ${place[what]}`, place.share, i, `all ranks of ${what} ${place[what]} together`));
+  return [
+    ...(straggler.culprit === null ? [] : straggler.shares.slice(0, RANKS_SHOWN)
+      .map((share) => row(`rank ${share.rank}`, share.share, 1, `rank ${share.rank} on ${share.host}`))),
+    ...(hosts > 1 && hosts < ranks.length ? places(straggler.hosts, "host") : []),
+    ...(pipeline ? places(straggler.stages, "stage") : []),
+  ];
+}
+
+// The stretches of steps in which a rank was slow: those that go on, then the newest.
+function drawStretches(onsets) {
+  const details = $("stretches");
+  details.hidden = onsets.length === 0;
+  if (details.hidden) return;
+  const newest = [...onsets].sort((a, b) => (a.last_step !== null) - (b.last_step !== null) ||
+    b.first_step - a.first_step || a.rank - b.rank);
+  text(details.querySelector("summary"), `${plural(onsets.length, "stretch").replace("chs", "ches")} of slow steps` +
+    (onsets.length > STRETCHES_SHOWN ? `, ${STRETCHES_SHOWN} shown` : ""));
+  keyed(details.querySelector("ul"), "t-item", newest.slice(0, STRETCHES_SHOWN),
+    (one) => `${one.rank} ${one.attempt} ${one.first_step}`, (node, { rank, first_step: first, last_step: last }) =>
+      text(node, `rank ${rank}: ${last === null ? `since step ${count(first)}`
+        : `steps ${count(first)} to ${count(last)}`}`));
+}

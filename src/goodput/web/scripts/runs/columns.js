@@ -1,0 +1,63 @@
+// The columns of the list of runs, and how it can be ordered by them.
+
+import { attribute, bar, field, make, put, showTime, width } from "../dom/nodes.js";
+import { drawStateName, stateBar, stateName, timeCell } from "../dom/table.js";
+import { count, dollars, duration, gpuTime, percent, plural } from "../text/numbers.js";
+import { STATUSES, statusOf } from "../text/states.js";
+
+const TROUBLE = ["hangs", "down", "unobserved", "running"];
+
+// Beside what dom/table.js describes: `orders` are the names of the ascending and the descending order in the menu, and
+// with `descending` the first press of the head sorts descending.
+export const COLUMNS = [
+  { name: "run", head: "Run", sort: (run) => run.run.toLowerCase(), orders: ["by name", "by name, backwards"], draw: drawName,
+    build: () => [make("a", { "data-f": "name" }), make("small", { class: "muted", "data-f": "restarts" })] },
+  { name: "status", head: "Status", sort: (run) => TROUBLE.indexOf(statusOf(run)) + 1 || 9,
+    orders: ["in trouble first", "in trouble last"], build: () => [make("span")], draw: drawStatus },
+  { name: "states", head: "Time by state", class: "wide", build: stateBar,
+    draw: (cell, run) => bar(cell.firstElementChild, run.states, run.run) },
+  { name: "goodput", head: "Goodput", class: "n", sort: (run) => run.goodput,
+    orders: ["least goodput first", "most goodput first"], draw: drawGoodput,
+    build: () => [make("span", { class: "meter" }, make("i", { "data-f": "meter" })), make("span", { "data-f": "goodput" })] },
+  { name: "mfu", head: "MFU", class: "n", sort: (run) => run.mfu, orders: ["least MFU first", "most MFU first"],
+    value: (run) => percent(run.mfu) },
+  { name: "time", head: "GPU time", class: "n", sort: (run) => run.gpu_seconds, descending: true,
+    orders: ["least GPU time first", "most GPU time first"], value: (run) => gpuTime(run.gpu_seconds) },
+  { name: "waste", head: "Wasted", class: "n", sort: (run) => run.waste_gpu_seconds, descending: true,
+    title: "GPU time that was not productive", orders: ["least waste first", "most waste first"], draw: drawWaste,
+    build: () => [make("span", { "data-f": "waste" }), " ", make("small", { class: "muted", "data-f": "cost" })] },
+  { name: "cause", head: "Leading cause", sort: (run) => run.leading_cause ?? "",
+    orders: ["by leading cause", "by leading cause, backwards"], build: stateName,
+    draw: (cell, run) => drawStateName(cell, run.leading_cause) },
+  { name: "ranks", head: "Ranks", class: "n", sort: (run) => run.world_size, descending: true,
+    orders: ["fewest ranks first", "most ranks first"], value: (run) => count(run.world_size) },
+  { name: "start", head: "Start", sort: (run) => run.start, descending: true, orders: ["oldest first", "newest first"],
+    draw: drawStart, build: () => [...timeCell(), " ", make("small", { class: "muted" })] },
+];
+
+function drawName(cell, run) {
+  put(cell, { name: run.run || "(no name)", restarts: run.restarts ? plural(run.restarts, "restart") : "" });
+  attribute(field(cell, "name"), "href", `#run=${encodeURIComponent(run.run)}`);
+}
+
+function drawStatus(cell, run) {
+  const badge = cell.firstElementChild;
+  const status = statusOf(run);
+  badge.textContent = status;
+  attribute(badge, "class", `status ${status in STATUSES ? status : ""}`);
+}
+
+function drawGoodput(cell, run) {
+  put(cell, { goodput: percent(run.goodput) });
+  width(field(cell, "meter"), run.goodput ?? 0);
+}
+
+function drawWaste(cell, run) {
+  put(cell, { waste: gpuTime(run.waste_gpu_seconds), cost: run.waste_cost === null ? "" : dollars(run.waste_cost, 100) });
+}
+
+function drawStart(cell, run) {
+  const [time, length] = cell.children;
+  showTime(time, run.start);
+  length.textContent = duration(run.end - run.start);
+}

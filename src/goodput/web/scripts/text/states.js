@@ -1,0 +1,44 @@
+// Texts for states, factors and statuses.
+
+import { isLive } from "../data/source.js";
+
+// The same texts as in account/states.py; a test compares them.
+export const MEANINGS = {
+  productive: "compute phases of kept steps",
+  loader: "waiting for the data loader",
+  h2d: "copies to the device",
+  communication: "collectives, as long as even the last rank waited",
+  straggler: "collectives beyond that: waiting for a slower rank",
+  launch: "the device idle because the host could not feed it",
+  checkpoint: "saving checkpoints",
+  evaluation: "evaluation",
+  compile: "compilation and first-step work",
+  startup: "from an attempt's start to its first step",
+  restore: "loading a checkpoint",
+  stall: "no step progress for too long",
+  lost: "steps that had to be done again, or never finished",
+  down: "no live process",
+  queue: "waiting for the scheduler",
+  unattributed: "inside an attempt, in no phase",
+  unobserved: "an expected rank that nobody reported",
+};
+export const FACTORS = {
+  goodput: ["goodput", "share of all allocated GPU time that was useful work"],
+  availability: ["availability", "time in kept steps ÷ allocated time"],
+  step_efficiency: ["step efficiency", "productive time ÷ time in kept steps"],
+  mfu: ["MFU", "model FLOPs of kept steps ÷ (peak × allocated time)"],
+  compute_efficiency: ["compute efficiency", "model FLOPs ÷ (peak × productive time)"],
+};
+export const NO_FLOPS = "needs flops_per_step and peak_flops_per_second in goodput.start";
+export const STATUSES = {
+  running: isLive ? "" : "it was running when this file was written, or its log ends while it runs",
+  hangs: "its processes are alive, and no rank completes a step",
+  finished: "every rank of its last attempt ended normally",
+  down: "no process of this run is alive; work after its last checkpoint counts as lost until it resumes",
+  failed: "it was reported as failed; work after its last checkpoint counts as lost",
+  cancelled: "it was reported as over; work after its last checkpoint counts as lost",
+  unobserved: isLive ? "no recent report of this run: is goodput node running on its hosts?"
+    : "no recent report of this run when this file was written",
+};
+// The API has no status for a hang: such a run is running.
+export const statusOf = (run) => (run.hang ? "hangs" : run.status);

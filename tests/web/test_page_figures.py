@@ -1,0 +1,235 @@
+"""What the page shows beyond the account: figures, wrong inputs, cost of restarts, slow places, recent windows."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from support.aggregator.page_server import (
+    SECOND,
+    aggregator,
+    attempt_reports,
+    changed,
+    document,
+    finished_run,
+    get,
+    msgspec,
+    push,
+    serving,
+)
+from support.browser import dom_of, needs_chromium
+
+from goodput.account.text import percent
+from goodput.wire import schema
+
+pytestmark = needs_chromium
+HOSTILE_HOST = "<img src=x onerror=document.documentElement.dataset.ran=1>"
+
+
+def staged_run(run: str, start_ns: int, steps: int = 40, again: int = 30) -> list[schema.RankReport]:
+    """Eight ranks on four hosts, a stage each, rank 3 slow; killed half a minute before its second attempt."""
+    told = {"flops_per_step": 4.0e14, "hardware_flops_per_step": 5.0e14, "peak_flops_per_second": 9.89e14}
+    told |= {
+        "gpu_hour_cost": 2.5,
+        "gpu_power_watts": 500.0,
+        "microbatches": 8,
+        "ideal_samples_per_second": 40.0,
+    }
+    first = attempt_reports(run, 1, start_ns, range(steps), ranks=8, slow=3, alive=False, **told)
+    again_ns = max(report.live.now_ns for report in first) + 31 * SECOND
+    second = attempt_reports(
+        run, 2, again_ns, range(steps, steps + again), ranks=8, slow=3, ended="finished", **told
+    )
+    return [_with_events(report, 15) for report in first + second]
+
+
+def _with_events(report: schema.RankReport, every: int) -> schema.RankReport:
+    """With a stage, and a checkpoint at each so many steps; the second attempt resumed where the first ended."""
+    identity, kinds = report.identity, []
+    if identity.attempt > 1:
+        kinds.append(("resumed", identity.start_ns + 9 * SECOND, report.steps[0].step - 1))
+    for row in report.steps:
+        if row.step % every == every - 1:
+            kinds += [("checkpoint_begun", row.end_ns - SECOND // 2, row.step)]
+            kinds += [("checkpoint_committed", row.end_ns, row.step)]
+    events = [schema.EventRow(number, *what) for number, what in enumerate(kinds, 1)]
+    identity = msgspec.structs.replace(identity, stage=identity.rank // 2)
+    return msgspec.structs.replace(report, identity=identity, events=events)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    now_ns = time.time_ns()
+    with serving(aggregator(tmp_path_factory.mktemp("ledger"))) as url:
+        push(url, staged_run("staged", now_ns - 300 * SECOND))
+        wrong = {"flops_per_step": 4.0e15, "peak_flops_per_second": 9.89e14}
+        push(url, attempt_reports("wrong", 1, now_ns - 60 * SECOND, range(20), ended="finished", **wrong))
+        push(url, finished_run("six minutes", now_ns - 1000 * SECOND))
+        yield url
+
+
+def test_figures_say_what_the_api_says_and_how_they_come_about(browser, served):
+    run = document(served, "staged")
+    dom = dom_of(browser, f"{served}/#run=staged")
+    said = dom.text("figures")
+    saving, rate, pipe = run["checkpoints"], run["throughput"], run["pipeline"]
+    best = f"Best checkpoint interval{saving['best_interval_seconds']:.2f} s"
+    assert f"{best}Estimate, for the failures seen. Now one is saved each" in said
+    assert f"{saving['interval_seconds']:.1f} s and takes {saving['save_seconds']:.2f} s." in said
+    assert (
+        f"Throughput goodput{percent(rate['goodput'])}{rate['samples_per_second']:.3g} samples/s of 320"
+        in said
+    )
+    assert (pipe["stages"], round(pipe["ideal_bubble"], 4)) == (4, 0.2727)
+    assert f"Pipeline bubble{percent(pipe['bubble'])}4 stages. 27.3 % cannot be avoided with 8" in said
+    cost, per = run["cost"], run["per_dollar"]
+    assert (
+        f"Cost${cost['total']:.4f}${cost['states']['productive']:.4f} of it productive. For each dollar"
+        in said
+    )
+    assert f"{per['productive_gpu_seconds']:.0f} productive GPU-seconds" in said
+    assert f"{per['samples'] / 1e3:.3g}k samples, {per['flops'] / 1e15:.0f} PFLOP." in said
+    assert f"Energy{run['energy']['total'] / 3.6e6:.3g} kWhEstimate. For each kWh" in said
+    joule = run["per_joule"]
+    assert f"For each kWh {3.6e6 * joule['productive_gpu_seconds'] / 1e3:.3g}k productive GPU-seconds" in said
+    assert (
+        f"{3.6e6 * joule['samples'] / 1e3:.3g}k samples, {3.6e6 * joule['flops'] / 1e18:.3g} EFLOP." in said
+    )
+    assert f"; HFU {percent(run['factors']['hfu'])}" in dom.text("main")
+    rows = {row[0]: row for row in dom.table("account-rows")}
+    assert rows["loader"][3] == f"${cost['states']['loader']:.4f}"
+    assert not dom.is_shown("errors") and dom.text("errors") == ""
+
+
+def test_what_was_not_told_is_unknown_and_how_to_tell_it(browser, served):
+    said = dom_of(browser, f"{served}/#run=wrong").text("figures")
+    assert "Best checkpoint intervalunknownNo checkpoint was committed." in said
+    assert "CostunknownNeeds gpu_hour_cost" in said and "EnergyunknownNeeds gpu_power_watts" in said
+    assert "Pipeline" not in said, "there are no stages"
+
+
+def test_a_wrong_input_is_in_red_at_the_top_with_its_reason(browser, served):
+    (error,) = document(served, "wrong")["errors"]
+    dom = dom_of(browser, f"{served}/#run=wrong")
+    assert dom.text("errors") == f"Wrong input{error}" and "261.4 % is above 100 %" in error
+    (section,) = [given for _, given in dom.tags if given.get("id") == "errors"]
+    assert (section["class"], section["role"]) == ("notice bad errors", "alert")
+    said = dom.text("main")
+    assert said.index("Wrong input") < said.index("availability")
+    assert "MFUunknownabove 100 %, which cannot be" in said and "flops_per_step and peak" not in said
+
+
+def test_a_restart_says_what_it_cost_in_all(browser, served):
+    run = document(served, "staged")
+    (restart,) = run["restarts"]
+    dom = dom_of(browser, f"{served}/#run=staged")
+    (row,) = dom.table("restart-rows")
+    expected = ["2", "39", "31.0 s", "0"]
+    expected += [
+        f"{restart[name]:.2f}" for name in ("lost_gpu_seconds", "startup_gpu_seconds", "gpu_seconds")
+    ]
+    assert [row[0], *row[2:]] == [*expected, f"${restart['cost']:.4f}"]
+    assert dom.text("restarts-sum").startswith(
+        f"1 restart took {restart['gpu_seconds']:.2f} GPU-seconds and ${restart['cost']:.4f}:"
+    )
+    assert dom_of(browser, f"{served}/#run=wrong").text("restarts-sum") == "None."
+
+
+def test_the_slow_rank_says_since_when_and_what_its_host_and_stage_explain(browser, served):
+    straggler = document(served, "staged")["straggler"]
+    assert straggler["since_step"] is not None and len(straggler["hosts"]) == len(straggler["stages"]) == 1
+    said = dom_of(browser, f"{served}/#run=staged").text("straggler")
+    assert f"the median of its group, since step {straggler['since_step']}." in said
+    assert "rank 3100.0 %" in said and "host gpu-node-01100.0 %" in said and "stage 1100.0 %" in said
+
+
+def test_hosts_that_are_code_are_text(browser, tmp_path):
+    with serving(aggregator(tmp_path)) as url:
+        reports = staged_run("staged", time.time_ns() - 300 * SECOND)
+        identity = [msgspec.structs.replace(one.identity, host=HOSTILE_HOST) if one.identity.rank // 2 == 1
+                    else one.identity for one in reports]  # fmt: skip
+        push(url, [msgspec.structs.replace(r, identity=i) for r, i in zip(reports, identity, strict=True)])
+        dom = dom_of(browser, f"{url}/#run=staged")
+    assert f"host {HOSTILE_HOST}100.0 %" in dom.text("straggler")
+    assert not any(tag == "img" or "data-ran" in found for tag, found in dom.tags)
+
+
+# ---- Rolling windows
+
+
+def rolling(url: str, run: str) -> list[dict]:
+    return msgspec.json.decode(get(url, f"/api/v1/runs/{run.replace(' ', '%20')}/rolling")[2])["windows"]
+
+
+def test_the_last_minutes_stand_beside_the_lifetime(browser, served):
+    dom = dom_of(browser, f"{served}/#run=six%20minutes")
+    windows = {one["name"]: one for one in rolling(served, "six minutes")}
+    assert 300 < windows["lifetime"]["seconds"] < 3600
+    rows = dom.table("rolling-rows")
+    for row, name, said in zip(rows, ("5m", "lifetime"), ("last 5 min", "lifetime"), strict=True):
+        found = windows[name]
+        names = ("goodput", "availability", "step_efficiency", "mfu")
+        assert row[0] == said and row[2:6] == [percent(found["factors"][one]) for one in names]
+        assert row[6:] == [f"{found['gpu_seconds']:,.2f}", found["leading_cause"]]
+    assert rows[0][2] != rows[1][2] and dom.text("rolling-note").startswith("Up to 20")
+    bars = [
+        given["aria-label"] for _, given in dom.tags if given.get("role") == "img" and "aria-label" in given
+    ]
+    (label,) = [bar for bar in bars if bar.startswith("last 5 min: ")]
+    seconds = windows["5m"]["states"]["productive"] / windows["5m"]["gpu_seconds"]
+    assert f"productive {100 * seconds:.1f} %" in label
+
+
+def test_a_young_run_has_no_windows(browser, served):
+    dom = dom_of(browser, f"{served}/#run=wrong")
+    assert not dom.is_shown("rolling") and dom.table("rolling-rows") == []
+
+
+class Rolling:
+    """The app, whose rolling windows are answered with the next of `statuses`, the last of them for ever.
+
+    The browser's time goes faster than the clock of the aggregator, so the run is said to end a second later at each
+    question unless it `is_over`.
+    """
+
+    def __init__(self, app, run: str, statuses: list[int], is_over: bool = False):
+        self.statuses, self.is_over, self.asked, self.polls = statuses, is_over, 0, 0
+        inner = changed(app, f"/api/v1/runs/{run}/rolling", self.answer)
+        self.app = changed(inner, f"/api/v1/runs/{run}", self.later)
+
+    def answer(self, status: int, body: bytes) -> tuple[int, bytes]:
+        wanted = self.statuses[min(self.asked, len(self.statuses) - 1)]
+        self.asked += 1
+        return (status, body) if wanted == 200 else (wanted, b'{"detail": "busy"}')
+
+    def later(self, status: int, body: bytes) -> tuple[int, bytes]:
+        found = msgspec.json.decode(body)
+        if "live" not in found or self.is_over:
+            return status, body
+        self.polls += 1
+        return status, msgspec.json.encode({**found, "end": found["end"] + self.polls})
+
+
+@pytest.mark.parametrize(
+    "statuses, is_over, least, most",
+    [
+        pytest.param([200], False, 4, 5, id="each 15 s"),
+        pytest.param([503, 200], False, 3, 4, id="after 30 s, then each 15 s"),
+        pytest.param([503], False, 2, 2, id="after 30 s, then 60 s"),
+        pytest.param([200], True, 1, 1, id="once, since it is over"),
+    ],
+)
+def test_windows_are_asked_for_now_and_then(browser, tmp_path, statuses, is_over, least, most):
+    """In 75 s; less often when the server is busy, and not again of a run that does not go on."""
+    rolling = Rolling(aggregator(tmp_path), "long", statuses, is_over)
+    with serving(rolling.app) as url:
+        push(url, attempt_reports("long", 1, time.time_ns() - 440 * SECOND, range(320)))
+        dom = dom_of(browser, f"{url}/#run=long", seconds=75)
+    assert least <= rolling.asked <= most
+    rows = [row[0] for row in dom.table("rolling-rows")]
+    if statuses[-1] == 200:
+        assert rows == ["last 5 min", "lifetime"] and dom.text("rolling-note").startswith("Up to 20")
+    else:
+        assert rows == ["lifetime"], "the rest of the page does not need them"
+        assert dom.text("rolling-note") == "The aggregator is busy; retrying."
+    assert not dom.is_shown("silent") and dom.table("rank-rows")

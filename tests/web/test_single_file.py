@@ -1,0 +1,514 @@
+"""The page that `replay --html` and `report --html` write to one file: complete, interactive, and without a network."""
+
+import copy
+import io
+import json
+import math
+import random
+import re
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+from support.browser import Dom, dom_of, needs_chromium, press, text_of
+
+pytest.importorskip("msgspec")
+
+from goodput import web
+from goodput.account.states import STATES
+from goodput.account.text import state_rows
+from goodput.cli import main
+from goodput.web import single_file
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "docs" / "example-run.jsonl"
+HOSTILE = (
+    "<script>document.documentElement.dataset.ran=1</script>",
+    '"><img src=x onerror=document.documentElement.dataset.ran=1>',
+    "</script></title></style></svg><iframe src=//evil.example>",
+    "&lt;b&gt; &amp; &#60;script&#62; <!-- {{constructor}} ${alert(1)}",
+    "\x00\x1b[31m\u202eevil\ud800\ufeff\u2028",
+)
+NODES_MAX = 4000
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory):
+    """(document, path of the page) of the example, both from the command."""
+    out = tmp_path_factory.mktemp("example") / "account.html"
+    with redirect_stdout(io.StringIO()) as printed:
+        assert main(["replay", str(EXAMPLE), "--json", "--html", str(out)]) == 0
+    return json.loads(printed.getvalue()), out
+
+
+@pytest.fixture
+def document(example):
+    return copy.deepcopy(example[0])
+
+
+@pytest.fixture
+def written(browser, tmp_path):
+    """The DOM of the page with these documents."""
+
+    def dom(documents, address="", **options):
+        path = tmp_path / "page.html"
+        path.write_text(single_file.render(documents, command="goodput replay", **options), encoding="utf-8")
+        return dom_of(browser, f"file://{path}{address}")
+
+    return dom
+
+
+def blank(document):
+    """The document with everything unknown that can be."""
+    document["factors"] = dict.fromkeys(document["factors"])
+    document["checkpoints"] |= {
+        key: None for key in document["checkpoints"] if key.endswith(("seconds", "failures"))
+    }
+    document["throughput"] = dict.fromkeys(document["throughput"])
+    for key in ("cost", "energy", "per_dollar", "per_joule", "pipeline", "samples"):
+        document[key] = None
+    for restart in document["restarts"]:
+        restart |= dict.fromkeys(("down_seconds", "resume_step", "cost"))
+    for cause in document["causes"]:
+        cause |= dict.fromkeys(("gain", "cost"))
+    document["coverage"] = dict.fromkeys(document["coverage"])
+    document["straggler"] |= {"slowdown": None, "culprit": None, "because": None, "since_step": None}
+    document["straggler"] |= {"shares": [], "hosts": [], "stages": [], "onsets": []}
+    return document
+
+
+def many_ranks(document, ranks):
+    """As many ranks, with all states, of which the last is the worst."""
+    chance = random.Random(7)
+    document["ranks"] = [
+        {
+            "rank": rank,
+            "host": f"node{rank // 8}",
+            "devices": 1,
+            "states": {state: chance.uniform(1, 9) for state in STATES} | {"productive": 90.0 + rank % 10},
+            "steps": {"kept": 10, "lost": 1},
+        }
+        for rank in range(ranks)
+    ]
+    document["ranks"][-1]["states"]["productive"] = 1.0
+    return document
+
+
+def hostile(document, text):
+    """The document with `text` wherever a text from outside can be, and a log likewise."""
+    document["run"] = text
+    document["errors"] = [text]
+    for rank in document["ranks"]:
+        rank["host"] = text
+    straggler = document["straggler"]
+    straggler |= {"because": text, "shares": [{"rank": 1, "host": text, "share": 0.5}]}
+    straggler["hosts"] = [{"host": text, "share": 0.5}]
+    for cause in document["causes"]:
+        cause["advice"] = text
+    document["checkpoints"]["source"] = document["status"] = text
+    log = document["log"] | {"problems": [{"line": 3, "problem": text}], "problem_count": 1}
+    return document, log | {"ignored": {text: 2}, "broken": text}
+
+
+def figure(dom, name):
+    """What a block of #figures shows: "value detail"."""
+    texts = dom.text("figures")
+    return texts[texts.index(name) + len(name) :]
+
+
+# ---- What it shows -----------------------------------------------------------------------------------------------
+
+
+@needs_chromium
+def test_states_are_the_documents_and_sum_to_100(browser, example):
+    document, path = example
+    dom = dom_of(browser, f"file://{path}")
+    rows = dom.table("account-rows")
+    assert [row[:3] for row in rows] == [
+        [state, f"{seconds:,.2f}", share] for state, seconds, share, _ in state_rows(document)
+    ]
+    assert sum(round(10 * float(row[2])) for row in rows) == 1000
+    assert [row[3] for row in rows] == [f"${document['cost']['states'][row[0]]:.4f}" for row in rows]
+    assert [row[0] for row in rows if row[5].endswith("(an estimate)")] == ["compile"]
+    assert dom.text("account-total").split() == ["total", "188.00", "100.0", "$0.1880"]
+    label = next(found["aria-label"] for _, found in dom.tags if found.get("id") == "account-bar")
+    assert all(f"{state} {share} %" in label for state, _, share, _ in state_rows(document))
+
+
+@needs_chromium
+def test_waterfall_goes_from_peak_to_useful_work(browser, example):
+    """Of 188 GPU-seconds 90 are in kept steps, 58.5 are productive and 40 % of these are at the peak: 23.4."""
+    rows = dom_of(browser, f"file://{example[1]}").table("waterfall-rows")
+    levels = {
+        row[0]: row[1:3]
+        for row in rows
+        if row[0] in ("allocated", "in kept steps", "productive", "useful work")
+    }
+    assert levels == {
+        "allocated": ["188.00", "100.0 %"],
+        "in kept steps": ["90.00", "47.9 %"],
+        "productive": ["58.50", "31.1 %"],
+        "useful work": ["23.40", "12.4 %"],
+    }
+    assert ["slow kernels", "−35.10", "18.7 %", "$0.0351"] in [row[:4] for row in rows]
+
+
+@needs_chromium
+def test_headline_shows_factors_cost_and_leading_cause(browser, example):
+    document, path = example
+    dom = dom_of(browser, f"file://{path}")
+    main_text = dom.text("main")
+    for name, value in (("goodput", "31.1 %"), ("availability", "47.9 %"), ("step efficiency", "65.0 %")):
+        assert f"{name}{value}" in main_text
+    assert "MFU12.4 %" in main_text and "compute efficiency40.0 %" in main_text
+    facts = dom.text("facts")
+    assert "GPU-seconds188.00" in facts and "Not productive129.50, $0.1295" in facts
+    assert "Start0.0 s" in facts, "the log counts from zero"
+    cause = dom.text("cause")
+    assert "startup 14.9 % of all GPU time" in cause and document["causes"][0]["advice"] in cause
+    assert "at most 1.18× as fast" in cause and "28.00 GPU-seconds and $0.0280" in cause
+    others = dom.text("causes")
+    assert all(cause["advice"] in others for cause in document["causes"][1:])
+    assert dom.text("age").startswith("written by goodput replay on 20")
+
+
+@needs_chromium
+def test_restarts_and_figures_are_the_documents(browser, example):
+    document, path = example
+    dom = dom_of(browser, f"file://{path}")
+    assert dom.table("restart-rows") == [
+        ["2", "58.0 s", "3", "10.0 s", "4", "26.00", "18.00", "64.00", "$0.0640"]
+    ]
+    assert figure(dom, "Best checkpoint interval").startswith(
+        "18.3 s"
+    ) and "2 committed, 1 failure" in dom.text("figures")
+    assert figure(dom, "Throughput goodput").startswith("47.9 %360 kept samples, 3.83 samples/s")
+    assert figure(dom, "Cost").startswith("$0.1880$0.0585 of it productive. For each dollar 311 productive")
+    assert "1.24 PFLOP" in figure(dom, "Cost") and figure(dom, "Energy").startswith("unknown")
+    (source,) = [
+        found["title"]
+        for tag, found in dom.tags
+        if document["checkpoints"]["source"] in found.get("title", "")
+    ]
+    assert source.startswith("Best interval after ")
+    assert "Lines40" in dom.text("log") and "Nothing is wrong with it." in dom.text("log")
+
+
+@needs_chromium
+def test_timeline_is_the_account_of_each_part(browser, example):
+    document, path = example
+    data = json.loads(re.search(r'id="data">(.*?)</script>', path.read_text(encoding="utf-8"))[1])
+    timeline = data["timelines"]["example"]
+    assert len(timeline["buckets"]) == 60
+    for state, seconds in document["states"].items():
+        total = sum(bucket["states"].get(state, 0) for bucket in timeline["buckets"])
+        assert total == pytest.approx(seconds, abs=1e-6), state
+    dom = dom_of(browser, f"file://{path}")
+    assert {found["data-area"] for _, found in dom.tags if "data-area" in found} == {
+        state for state, seconds in document["states"].items() if seconds
+    }
+    assert sum(found.get("class") == "mark restart" for _, found in dom.tags) == 1
+    assert dom.text("timeline-words").startswith("92.4 s to 94.0 s")
+
+
+@needs_chromium
+def test_slow_ranks_are_named_by_rank_host_and_stage(written, document):
+    document["straggler"] |= {"since_step": 1234, "stages": [{"stage": 3, "share": 0.25}]}
+    document["pipeline"] = dict.fromkeys(("microbatches", "bubble", "ideal_bubble", "excess")) | {"stages": 4}
+    document["straggler"]["onsets"] = [
+        {"rank": 0, "attempt": 1, "first_step": 5, "last_step": 9},
+        {"rank": 1, "attempt": 1, "first_step": 1234, "last_step": None},
+    ]
+    dom = written([document])
+    shown = dom.text("straggler")
+    assert "rank 1 on n1" in shown and "more time in productive" in shown
+    assert "since step 1234" in shown and "1.05× slower" in shown
+    assert "rank 1100.0 %" in shown and "stage 325.0 %" in shown
+    assert dom.text("stretches") == "2 stretches of slow stepsrank 1: since step 1,234rank 0: steps 5 to 9"
+    assert [(row[0], row[1], row[3]) for row in dom.table("rank-rows")] == [
+        ("1", "n1 slow", "33.5 %"),
+        ("0", "n0", "28.7 %"),
+    ]
+
+
+@needs_chromium
+def test_energy_pipeline_and_problems_of_the_log_are_shown(written, document):
+    joules = {state: 700 * seconds for state, seconds in document["states"].items()}
+    document["energy"] = {"total": 700 * 188.0, "states": joules}
+    document["pipeline"] = {"stages": 4, "microbatches": 16, "bubble": 0.25}
+    document["pipeline"] |= {"ideal_bubble": 3 / 19, "excess": 0.25 - 3 / 19}
+    log = document["log"] | {
+        "problems": [{"line": 17, "problem": "not JSON"}],
+        "problem_count": 250,
+        "dropped": 3,
+        "ignored": {"kind 'gpu'": 12},
+        "broken": "the file ends within a line",
+    }
+    document["errors"] = ["MFU would be 312 %"]
+    dom = written([document], log=log)
+    assert figure(dom, "Energy").startswith("132 kJ")
+    assert any(found.get("title") == "58.5 GPU-seconds, 40,950 J" for _, found in dom.tags)
+    assert figure(dom, "Pipeline bubble").startswith(
+        "25.0 %4 stages. 15.8 % cannot be avoided with 16 microbatches; 9.2 % can"
+    )
+    assert dom.table("log-problem-rows") == [["17", "not JSON"]]
+    assert dom.table("log-ignored-rows") == [["kind 'gpu'", "12"]]
+    shown = dom.text("log")
+    assert "Problems250" in shown and "The first 1 of 250 problems" in shown and "their times3" in shown
+    assert "the file ends within a line" in shown and "Nothing is wrong" not in shown
+    assert "MFU would be 312 %" in dom.text("errors")
+
+
+@needs_chromium
+def test_unknown_is_never_0(written, document):
+    dom = written([blank(document)])
+    main_text = dom.text("main")
+    for name in ("goodput", "availability", "step efficiency", "MFU", "compute efficiency"):
+        assert f"{name}unknown" in main_text
+    for name in ("Best checkpoint interval", "Throughput goodput", "Cost", "Energy"):
+        assert figure(dom, name).startswith("unknown"), name
+    (restart,) = dom.table("restart-rows")
+    assert [restart[i] for i in (2, 3, 8)] == ["unknown"] * 3
+    assert {row[4] for row in dom.table("account-rows")} == {""}
+    assert "Observedunknown" in dom.text("facts") and "Device clockunknown" in dom.text("facts")
+    assert "Samplesunknown" in dom.text("facts") and dom.text("straggler").startswith("Slow rank unknown")
+    assert not re.search(r"NaN|null|undefined|Infinity", main_text)
+
+
+@needs_chromium
+def test_run_without_time_is_shown(written, document):
+    blank(document)
+    document |= {"gpu_seconds": 0.0, "states": dict.fromkeys(STATES, 0.0), "causes": [], "restarts": []}
+    document["ranks"] = [{**document["ranks"][0], "states": dict.fromkeys(STATES, 0.0)}]
+    dom = written([document])
+    assert dom.table("rank-rows")[0][3] == "unknown" and dom.table("account-rows") == []
+    assert "No GPU time is known." in dom.text("cause")
+
+
+@needs_chromium
+def test_no_gain_is_promised_for_unobserved_time(written, document):
+    document["causes"] = [{**document["causes"][0], "state": "unobserved", "gain": 1.5}]
+    assert "1.50" not in written([document]).text("cause")
+
+
+@needs_chromium
+def test_goodput_of_a_rank_without_reports_is_unknown(written, document):
+    many_ranks(document, 100)["straggler"]["culprit"] = None
+    document["ranks"][50]["states"] = dict.fromkeys(STATES, 0.0) | {"unobserved": 94.0}
+    dom = written([document])
+    assert [(row[0], row[3]) for row in dom.table("rank-rows")[:2]] == [("50", "unknown"), ("99", "1.1 %")]
+    assert "goodput 1.1 % to" in dom.text("ranks-count")
+
+
+@needs_chromium
+def test_samples_that_were_not_reported_are_unknown(written, document):
+    document["samples"] = document["throughput"]["samples"] = 0
+    dom = written([document])
+    assert "Samplesunknown" in dom.text("facts") and "No samples were reported." in dom.text("figures")
+    document["steps"]["kept"] = 0
+    assert "Samples0" in written([document]).text("facts")
+
+
+# ---- Several runs ------------------------------------------------------------------------------------------------
+
+
+@needs_chromium
+def test_several_runs_are_a_list_with_links(written, document):
+    other = {**copy.deepcopy(document), "run": "a/b c", "gpu_seconds": 1.0}
+    dom = written([document, other], log=document["log"])
+    rows = dom.table("runs-rows")
+    assert sorted(row[0].removesuffix("1 restart") for row in rows) == ["a/b c", "example"]
+    assert dom.is_shown("runs") and "Lines40" in dom.text("log")
+    assert {found["href"] for tag, found in dom.tags if found.get("data-f") == "name" and tag == "a"} == {
+        "#run=example",
+        "#run=a%2Fb%20c",
+    }
+    assert written([document, other], "#run=a%2Fb%20c").text("h1").endswith("a/b c")
+
+
+# ---- It is interactive, and asks no network ----------------------------------------------------------------------
+
+
+@needs_chromium
+def test_written_page_works_by_keyboard_and_pointer_without_requests(tab, example):
+    page = tab("about:blank")
+    requests = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("console", lambda message: page.errors.append(message.text))
+    page.goto(f"file://{example[1]}")
+    page.wait_for_selector("#rank-rows tr")
+    page.click("[data-state=loader]")
+    assert page.get_attribute("[data-state=loader]", "aria-pressed") == "true"
+    press(page, "/")
+    page.keyboard.type("n1")
+    assert page.evaluate("document.activeElement.id") == "ranks-filter"
+    assert page.evaluate("document.querySelectorAll('#rank-rows tr').length") == 1
+    page.evaluate("document.activeElement.blur()")
+    press(page, "?")
+    assert "to the filter" in text_of(page, "#help")
+    press(page, "Enter")
+    assert page.is_hidden("#help")
+    page.focus("#timeline-picture")
+    press(page, "Home")
+    assert text_of(page, "#timeline-words").startswith("0.0 s to 1.6 s · startup 100.0 %")
+    press(page, "Shift+ArrowRight", 3)
+    assert page.is_hidden("#timeline-show"), "a file has no accounts of parts"
+    page.click("#theme")
+    page.click("#all")
+    page.wait_for_selector("#runs-rows tr")
+    page.go_back()
+    page.wait_for_selector("#rank-rows tr")
+    assert requests == [f"file://{example[1]}"]
+
+
+@needs_chromium
+@pytest.mark.parametrize("color_scheme", ["light", "dark"])
+def test_written_page_fits_a_phone(tab, example, color_scheme):
+    page = tab(f"file://{example[1]}", width=360, height=740, color_scheme=color_scheme)
+    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    assert page.evaluate("[innerWidth, document.documentElement.scrollWidth]") == [360, 360]
+
+
+def test_only_live_parts_need_an_aggregator(example):
+    """Every script and style is inlined and allowed by its hash; nothing else may run or be loaded."""
+    text = example[1].read_text(encoding="utf-8")
+    dom = Dom(text)
+    policy = next(
+        found["content"] for _, found in dom.tags if found.get("http-equiv") == "Content-Security-Policy"
+    )
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == "'none'"
+    assert set(rules) == {"default-src", "script-src", "style-src", "base-uri", "form-action"}
+    hashes = re.findall(r"'[^']+'", rules["script-src"] + rules["style-src"])
+    assert len(hashes) == 3 and all(found.startswith("'sha256-") for found in hashes)
+    loading = [found for tag, found in dom.tags if tag in ("link", "img", "iframe") or "src" in found]
+    assert loading == []
+    ids = [found["id"] for _, found in dom.tags if "id" in found]
+    assert len(set(ids)) == len(ids)
+
+
+def test_bundle_holds_every_module_in_import_order():
+    script = single_file.bundle("main.js")
+    order = re.findall(r'^modules\["([^"]+)"\] = ', script, re.MULTILINE)
+    modules = [name.removeprefix("scripts/") for name in web.assets() if name.endswith(".js")]
+    assert sorted([*order, "theme.js"]) == sorted(modules) and order[-1] == "main.js"
+    for at, name in enumerate(order):
+        text = (web.FOLDER / "scripts" / name).read_text()
+        used = re.findall(r'^import .* from "(?:.*/)?([\w]+\.js)";', text, re.MULTILINE)
+        assert {Path(one).name for one in order[:at]} >= set(used), name
+
+
+# ---- Hostile texts and sizes -------------------------------------------------------------------------------------
+
+
+@needs_chromium
+def test_hostile_texts_stay_texts(written, document):
+    plain, log = hostile(copy.deepcopy(document), "plain")
+    names = sorted(tag for tag, _ in written([plain], log=log).tags)
+    for text in HOSTILE:
+        found, log = hostile(copy.deepcopy(document), text)
+        dom = written([found], log=log)
+        assert sorted(tag for tag, _ in dom.tags) == names, text
+        assert not any("data-ran" in attributes for _, attributes in dom.tags)
+        shown = " ".join("".join(c if c.isprintable() else "?" for c in text).split())
+        assert shown in dom.text("h1") and shown in dom.text("errors") and shown in dom.text("log-broken")
+        assert dom.table("log-problem-rows") == [["3", shown]] and dom.table("log-ignored-rows") == [
+            [shown, "2"]
+        ]
+        assert dom.table("rank-rows")[1][1] == shown and shown in dom.text("causes")
+
+
+def test_data_is_valid_json_for_any_document(document):
+    """Numbers that are not finite become null, and no text can end the script element."""
+    document["factors"]["mfu"] = math.nan
+    document["straggler"]["slowdown"] = math.inf
+    document["run"] = "</script><!--<script>"
+    text = single_file.render([document], command="goodput replay")
+    assert text.count("</script>") == 3
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text)[1])
+    (run,) = data["runs"]
+    assert run["factors"]["mfu"] is None and run["straggler"]["slowdown"] is None
+    assert run["run"] == "</script><!--<script>"
+
+
+@needs_chromium
+def test_ten_thousand_ranks_open(tab, tmp_path, document):
+    path = tmp_path / "page.html"
+    path.write_text(
+        single_file.render([many_ranks(document, 10_000)], command="goodput replay"), encoding="utf-8"
+    )
+    page = tab(f"file://{path}")
+    page.wait_for_selector("#rank-rows tr")
+    assert page.evaluate("document.querySelectorAll('#rank-rows tr').length") == 64
+    assert page.evaluate("document.querySelectorAll('*').length") < NODES_MAX
+    # The first rows are the slow rank (a sign of trouble by itself) and the worst.
+    assert page.evaluate("document.querySelectorAll('#rank-rows th')[1].textContent") == "9999"
+    ratios = [rank["states"]["productive"] / sum(rank["states"].values()) for rank in document["ranks"]]
+    count = text_of(page, "#ranks-count")
+    assert count.startswith(f"10,000 ranks; goodput {100 * min(ratios):.1f} % to {100 * max(ratios):.1f} %")
+
+
+def test_what_a_file_leaves_out_is_bounded_and_counted(document, monkeypatch):
+    monkeypatch.setattr(single_file, "RUNS_MAX", 3)
+    monkeypatch.setattr(single_file, "RANKS_MAX", 30)
+    monkeypatch.setattr(single_file, "RESTARTS_MAX", 30)
+    many_ranks(document, 100)
+    first = document["restarts"][0]
+    document["restarts"] = [{**first, "attempt": n, "gpu_seconds": float(n)} for n in range(2, 102)]
+    document["straggler"]["onsets"] = [{"rank": n, "first_step": n, "last_step": n} for n in range(5000)]
+    document["errors"] = ["&" * 5000]
+    runs = [{**document, "run": f"r{n}", "gpu_seconds": 100.0 + n} for n in range(5)]
+    data = json.loads(re.search(r'id="data">(.*?)</script>', single_file.render(runs, command="x"))[1])
+    assert [run["run"] for run in data["runs"]] == ["r4", "r3", "r2"] and data["runs_left_out"] == 2
+    run = data["runs"][0]
+    assert run["left_out"] == {"ranks": 90, "restarts": 90}
+    assert [restart["attempt"] for restart in run["restarts"]] == list(range(92, 102))
+    worst = sorted(document["ranks"], key=lambda r: r["states"]["productive"] / sum(r["states"].values()))[
+        :10
+    ]
+    assert [rank["rank"] for rank in run["ranks"]] == sorted(rank["rank"] for rank in worst)
+    assert len(run["straggler"]["onsets"]) == 1000 and len(run["errors"][0]) == 2000
+
+
+@needs_chromium
+def test_page_says_what_a_file_leaves_out(written, document, monkeypatch):
+    monkeypatch.setattr(single_file, "RUNS_MAX", 2)
+    monkeypatch.setattr(single_file, "RANKS_MAX", 20)
+    many_ranks(document, 100)
+    runs = [{**document, "run": f"r{n}", "gpu_seconds": 100.0 + n} for n in range(5)]
+    assert "The 2 runs with most GPU time of 5 are in this file." in written(runs).text("runs-cut")
+    assert "The 10 ranks with the lowest goodput, of 100" in written(runs, "#run=r4").text("ranks-count")
+
+
+# ---- Numbers -----------------------------------------------------------------------------------------------------
+
+NUMBERS = """import('{module}').then(({{ percent, count, times, compact, duration, dollars }}) => [
+  percent(0.12345), percent(0), percent(null), percent(NaN), count(1234567), times(1.234), times(1234.5),
+  compact(1.2446e15, "FLOP"), compact(0.5, "J"), compact(999400, "J"), duration(0), duration(0.0421), duration(0.00004),
+  duration(9.5), duration(59.96), duration(94), duration(3599.6), duration(300000), duration(-5),
+  dollars(0.0585, 0.188), dollars(1234.5, 1234.5), dollars(null)])"""
+
+
+@needs_chromium
+def test_numbers_read_as_people_write_them(tab, tmp_path):
+    page = tab("about:blank")
+    source = (web.FOLDER / "scripts/text/numbers.js").read_text()
+    module = page.evaluate(
+        "(source) => URL.createObjectURL(new Blob([source], { type: 'text/javascript' }))", source
+    )
+    assert page.evaluate(NUMBERS.format(module=module)) == [
+        *(
+            "12.3 %",
+            "0.0 %",
+            "unknown",
+            "unknown",
+            "1,234,567",
+            "1.23×",
+            "1,235×",
+            "1.24 PFLOP",
+            "0.5 J",
+            "999 kJ",
+        ),
+        *("0 s", "42 ms", "40 µs", "9.50 s", "1 min", "1 min 34 s", "1 h", "3 d 11 h", "−5.00 s"),
+        *("$0.0585", "$1,234.50", "unknown"),
+    ]
