@@ -14,11 +14,11 @@ PROBLEMS_SHOWN = 10
 def add_parser(subparsers) -> None:
     parser = subparsers.add_parser(
         "analyze",
-        help="say where the time of traced steps went",
+        help="show where the time of traced steps went",
         description="Read traces of torch.profiler (Kineto; JSON or gzip), one file per rank, and split the time of\n"
         "each step on each device into computing, exposed communication, exposed copies, loader, host and idle.\n"
-        "docs/analyze.md says what each means. A file that cannot be read is said on standard error, with the\n"
-        "place; the others are still used, and the exit status is 1.",
+        "docs/analyze.md explains them. A file that cannot be read is reported on standard error with the place and\n"
+        "the reason; the others are still used, and the exit status is 1.",
         epilog="example: goodput analyze rank0.json.gz rank1.json.gz --json",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -40,7 +40,7 @@ def call(arguments) -> int:
             print(f"goodput analyze: {errors[-1]}", file=sys.stderr)
             continue
         ranks.append(found)
-        for line in _said(found):
+        for line in _problem_lines(found):
             print(f"goodput analyze: {clean(line)[:300]}", file=sys.stderr)
     if not ranks and not arguments.json:
         return 1
@@ -54,7 +54,7 @@ def call(arguments) -> int:
 
 
 def _read(analyze_one, path: str, order: int) -> dict:
-    """With a bar on standard error where the file is large and that is a terminal."""
+    """Analyze a file, with a progress bar on a terminal if it is large."""
     from goodput.cli.replay import _Progress
 
     try:
@@ -67,8 +67,8 @@ def _read(analyze_one, path: str, order: int) -> dict:
         return analyze_one(path, order, progress.show)
 
 
-def _said(rank: dict) -> list[str]:
-    """What a person needs to know of events that were left out."""
+def _problem_lines(rank: dict) -> list[str]:
+    """Messages about the events that were left out."""
     lines = [
         f"{rank['file']}: {one['count']} event{'s' * (one['count'] != 1)} left out: {one['what']}"
         f" (the first is number {one['first_event']})"

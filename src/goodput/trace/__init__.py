@@ -1,9 +1,7 @@
-"""Where the time of a traced step went: Kineto and torch.profiler traces, of one rank or many, on GPUs or a CPU.
+"""Splits the time of traced steps: Kineto and torch.profiler traces of one or many ranks, on GPUs or a CPU.
 
-In: paths of chrome traces (JSON, gzip of it). Out: a document, or TraceError. What each state means, and when a step
-begins and ends, is said in `states` and `steps`, and for users in docs/analyze.md. The six states of each step sum to
-its wall time exactly, in nanoseconds. Files are read as streams: memory is at most 40 MiB and 200 bytes
-an event (50 in a usual trace). Standard library alone. It does not know the account of a run: a trace is a sample.
+The six states of each step (see `states`) sum to its wall time exactly, in nanoseconds. Files are streamed: memory is
+at most 40 MiB and 200 bytes an event, usually 50. docs/analyze.md explains states and figures.
 
     document = goodput.trace.analyze(["rank0.json.gz", "rank1.json.gz"])
     document["total"]["states_ns"]["communication"]
@@ -24,8 +22,7 @@ The document:
      "total": as above, over all devices of all ranks,
      "waiting": {"steps", "all_paid_ns", "waiting_ns", "waited_least"} or null,
      "cause": {"state", "share", "ns", "gain", "advice"} or null,
-     "errors": [texts of files that could not be used]}
-"""
+     "errors": [one message per unusable file]}"""
 
 from __future__ import annotations
 
@@ -42,23 +39,23 @@ __all__ = ["STATES", "TraceError", "analyze", "analyze_one", "combine"]
 
 
 def analyze(paths: Iterable, progress: Callable[[float], None] | None = None) -> dict:
-    """The document of these files. `progress` is told the part of the file at hand that is read, 0 to 1."""
+    """Analyze one file per rank; raises TraceError. `progress` is called with the part of the current file read, 0 to 1."""
     return combine([analyze_one(path, order, progress) for order, path in enumerate(paths)])
 
 
 def analyze_one(path, order: int = 0, progress: Callable[[float], None] | None = None) -> dict:
-    """The part of one file, which is a rank; `order` is its number where the file does not say."""
+    """The document of one file; `order` is its rank if the file does not have one."""
     reader, columns = Reader(path, progress), Columns()
     add_event = columns.add
     for event in reader:
         add_event(event)
     if columns.first is None:
         why = "; ".join(f"{count} {what}" for what, (count, _) in columns.problems.items())
-        raise TraceError(f"{path}: no event that can be used{f' (events {why})' if why else ''}")
+        raise TraceError(f"{path}: no usable event{f' (events {why})' if why else ''}")
     about = reader.about
     devices = reduce(columns, about)
     if not devices:
-        raise TraceError(f"{path}: neither kernels nor operators: nothing to analyze")
+        raise TraceError(f"{path}: no kernels and no operators to analyze")
     place = about.get("distributedInfo")
     place = place if isinstance(place, dict) else {}
     rank, world, base = place.get("rank"), place.get("world_size"), about.get("baseTimeNanoseconds")
@@ -80,7 +77,7 @@ def analyze_one(path, order: int = 0, progress: Callable[[float], None] | None =
 
 
 def combine(ranks: list[dict], errors: Iterable[str] = ()) -> dict:
-    """The document of ranks that were analyzed one by one."""
+    """The document of ranks from `analyze_one`."""
     ranks = sorted(ranks, key=lambda rank: rank["rank"])
     devices = [device for rank in ranks for device in rank["devices"]]
     total, waits = add([device["total"] for device in devices]), waiting(ranks)

@@ -1,8 +1,6 @@
-"""The leading cause: the state that took most of the time that was not computing, and what to do.
+"""Names the leading cause: the state with the most time apart from compute, and what to do about it.
 
-In: the document without it. Out: a dict, or None where computing took all but SHARE_MIN. The gain is the most that
-removing the cause can bring, 1 / (1 - share), as Amdahl's law has it.
-"""
+`gain` is the largest speed-up that removing the cause can bring, 1 / (1 - share) by Amdahl's law."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from statistics import median
 from goodput.trace.states import STATES
 
 SHARE_MIN = 0.02
-# A last step shorter than this part of the median one was cut off: it is left out of what one step takes.
+# A last step shorter than this part of the median was cut off, and is left out of the mean step.
 CUT_OFF_MAX = 0.01
 
 
@@ -31,16 +29,16 @@ def leading(total: dict, devices: list[dict], waiting: dict | None) -> dict | No
 
 
 def _communication(total: dict, devices: list[dict], waiting: dict | None) -> str:
-    said = f"{total['overlap_percent'] or 0:.0f} % of communication is hidden by computing. "
+    overlap = f"{total['overlap_percent'] or 0:.0f} % of communication is hidden by computing. "
     exposed = total["states_ns"]["communication"]
     if waiting and waiting["waiting_ns"] > exposed / 2:
         return (
-            f"{said}{100 * waiting['waiting_ns'] / exposed:.0f} % of what is exposed is waiting for a slower rank: "
+            f"{overlap}{100 * waiting['waiting_ns'] / exposed:.0f} % of what is exposed is waiting for a slower rank: "
             f"look at rank {waiting['waited_least']}, which waits least."
         )
     top = _top(devices, "communication")
     return (
-        f"{said}{top}Start collectives earlier (DDP buckets, FSDP prefetch), send less (bf16 gradients, fewer and larger "
+        f"{overlap}{top}Start collectives earlier (DDP buckets, FSDP prefetch), send less (bf16 gradients, fewer and larger "
         "messages), or give each GPU more work per step."
     )
 
@@ -60,7 +58,7 @@ def _loader(total: dict, devices: list[dict], waiting: dict | None) -> str:
 
 
 def _whole(steps: list[dict]) -> list[dict]:
-    """The steps without a last one that was cut off."""
+    """The steps, without a last one that was cut off."""
     if len(steps) < 2 or steps[-1]["wall_ns"] >= CUT_OFF_MAX * median(step["wall_ns"] for step in steps):
         return steps
     return steps[:-1]
@@ -70,9 +68,9 @@ def _host(total: dict, devices: list[dict], waiting: dict | None) -> str:
     if all(one["device"].startswith("CPU") for one in devices):
         return "Time goes to Python between operators: profile it with_stack=True, and move work out of the loop."
     late, spent = (sum(one["gaps"][name] for one in devices) for name in ("late_count", "late_ns"))
-    said = f"in {late} gaps of {duration(spent / late)} on average" if late else "with nothing queued"
+    gaps = f"in {late} gaps of {duration(spent / late)} on average" if late else "with nothing queued"
     return (
-        f"The device waits for the host {said}: launch less often and with less Python (torch.compile, CUDA graphs, "
+        f"The device waits for the host {gaps}: launch less often and with less Python (torch.compile, CUDA graphs, "
         "fused optimizers, larger batches)."
     )
 
@@ -81,11 +79,11 @@ def _idle(total: dict, devices: list[dict], waiting: dict | None) -> str:
     queued = sum(one["gaps"]["queued_ns"] for one in devices)
     if queued > total["states_ns"]["idle"] / 2:
         return (
-            "The device has work and does not start it: many small kernels one after the other (fuse them, CUDA "
+            "The device has queued work that does not start: many small kernels in sequence (fuse them, use CUDA "
             "graphs), or streams that wait for each other."
         )
     return (
-        "The host waits for the device, or does nothing that the trace shows: remove .item(), .cpu() and synchronize() "
+        "The host waits for the device, or does something that is not in the trace: remove .item(), .cpu() and synchronize() "
         "from the loop, and trace with_stack=True to see the rest."
     )
 
@@ -100,7 +98,7 @@ _ADVICE = {
 
 
 def _top(devices: list[dict], kind: str) -> str:
-    """The longest of a kind, named."""
+    """A sentence that names the longest row of a kind, or \"\"."""
     rows = [row for one in devices for row in one["top"] if row["kind"] == kind]
     if not rows:
         return ""
@@ -110,7 +108,7 @@ def _top(devices: list[dict], kind: str) -> str:
 
 
 def duration(ns: float) -> str:
-    """A length of time in three digits."""
+    """A duration with three significant digits."""
     for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
         if ns >= size:
             return f"{ns / size:.3g} {unit}"

@@ -1,10 +1,8 @@
-"""A trace's events in columns: what the arithmetic needs of each, and nothing else.
+"""Stores the events of a trace in columns, with only what the analysis needs.
 
-In: events as dicts, in any order. Out: per device its events (28 bytes each), per process and thread the spans of
-what it did, launches by correlation id (20 bytes), operators (24 bytes), marks. Names are kept once. Threads, devices,
-names and marks have bounds, and what is left out is counted in `problems` by reason, with the number of the first such
-event. It does not know steps or states.
-"""
+Device events take 28 bytes each, launches 20, operators 24; names are stored once. Threads, devices, names and marks
+are bounded; what exceeds a bound or cannot be used is counted in `problems` by reason, with the number of the first
+such event."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ OTHER_NAMES = "(other names)"
 
 @dataclass(slots=True)
 class Thread:
-    """What a thread did: spans by kind (`names.LOADER` ... `names.WEAK`)."""
+    """A thread's spans by kind (`names.LOADER` ... `names.WEAK`)."""
 
     pid: int | str
     tid: int | str
@@ -48,7 +46,7 @@ class DeviceEvents:
 
 @dataclass(slots=True)
 class Mark:
-    """A span with a name that bounds a step: ProfilerStep#N, or an optimizer's."""
+    """A named span that bounds a step: ProfilerStep#N, or an optimizer's."""
 
     start: int
     end: int
@@ -57,7 +55,7 @@ class Mark:
 
 
 class Columns:
-    """Everything of one trace. `add` each event; then read."""
+    """The columns of one trace, filled by `add`."""
 
     def __init__(self):
         self.devices: dict[int | str, DeviceEvents] = {}
@@ -131,7 +129,7 @@ class Columns:
         if type(args) is dict:
             device, correlation = args.get("device"), args.get("correlation")
         if type(device) is not int:
-            # The old profiler's own export has the device where others have the thread.
+            # Exports of the autograd profiler have the device in place of the thread.
             device = tid if pid == "CUDA functions" else pid
         if type(device) is not int:
             device = str(device)[:60]
@@ -222,7 +220,7 @@ class Columns:
         return found
 
     def _check_phase(self, phase) -> None:
-        """Flows, instants, counters and names have no length; begin and end pairs would have one."""
+        """Ignore flows, instants, counters and names, which have no duration; B/E pairs would have one."""
         if phase is None:
             self._problem("without `ph`")
         elif phase in ("B", "E"):
@@ -236,12 +234,12 @@ class Columns:
 
 
 def _correlation(value) -> int:
-    """The id that ties work to its launch; -1 where there is none."""
+    """The id that ties device work to its launch; -1 if there is none."""
     return value if type(value) is int and 0 < value < TIME_NS_MAX else -1
 
 
 def _why(event: dict, start: int | None, duration: int | None) -> str:
-    """In words, why an event's times are of no use."""
+    """Why the times of an event cannot be used."""
     if event.get("ts") is None:
         return "without `ts`"
     if event.get("dur") is None:

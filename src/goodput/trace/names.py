@@ -1,10 +1,8 @@
-"""What an event of a trace is, by its category and its name, over ten years of both.
+"""Classifies trace events by category and name: a role (who wrote the event) and a kind (what it does).
 
-In: `cat`, `pid` and `name` as the trace has them. Out: a role (who wrote it) and a kind (what it does). The lists are
-what Kineto has written since PyTorch 1.8 for NVIDIA, AMD and Intel devices, what torch.autograd.profiler writes by
-itself, and how NCCL, RCCL and other libraries of collectives name their kernels. What is on no list is ignored and
-counted, never guessed. It does not know times.
-"""
+The lists cover what Kineto has written since PyTorch 1.8 for NVIDIA, AMD and Intel devices, what
+torch.autograd.profiler exports, and how NCCL, RCCL and other collective libraries name their kernels. Anything else
+is ignored and counted."""
 
 from __future__ import annotations
 
@@ -15,7 +13,8 @@ IGNORED, OPERATOR, RUNTIME, ANNOTATION, FRAME, KERNEL, COPY, UNKNOWN = range(8)
 # Kinds of device events.
 COMPUTE, COMMUNICATION, COPYING = range(3)
 KINDS = ("compute", "communication", "copy")
-# Kinds of host events. A WIRE span is a collective under way, whoever waits for it; a CALL is a thread inside one.
+# Kinds of host events. WIRE is a collective in progress on the network; CALL is a thread inside a collective call; WEAK
+# is an annotation or a Python frame, which shows that the host was active but not what it did.
 LOADER, SYNC, CALL, BUSY, WEAK, WIRE, STEP = range(7)
 
 _ROLES = {
@@ -31,13 +30,13 @@ _ROLES = {
     **dict.fromkeys(("async_cpu_to_gpu", "cpu_instant_event", "external_correlation", "__metadata"), IGNORED),
     **dict.fromkeys(("gpu_pm_counter", "collective_comm"), IGNORED),
 }
-# Only before the first "<", "(" or space of the name itself; and "small_reduce" is no "all_reduce".
+# Only before the first "<", "(" or space of the name; "small_reduce" is not "all_reduce".
 _COLLECTIVE = re.compile(
     r"^(void\s+)?(\w+::)*\w*?((?i:nccl|rccl|msccl|hccl|oneccl|nvshmem|deep_ep|userbuffers|cross_device_reduce)"
     r"|(?<![a-zA-Z])(?i:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)"
     r"|AllReduce|AllGather|ReduceScatter|AllToAll)"
 )
-# ROCm copies by kernels of its own, and older ones name the copy engine's work so.
+# ROCm copies with kernels of its own, and older versions give the copy engine's work these names.
 _COPIES = re.compile(
     r"^(__amd_rocclr_(copy|fill)|Copy(Host|Device)To(Host|Device)|FillBuffer|Memcpy|Memset)", re.IGNORECASE
 )
@@ -52,7 +51,7 @@ _MARKS = ("Optimizer.", "DistributedDataParallel.", "FullyShardedDataParallel.")
 
 
 def role(category, pid) -> int:
-    """Who wrote an event of this category; where there is none, the process's name says it."""
+    """Who wrote an event of this category; without a category, by the name of the process."""
     if category is None and isinstance(pid, str):
         return {"CPU functions": OPERATOR, "CUDA functions": KERNEL}.get(pid, UNKNOWN)
     if not isinstance(category, str):
@@ -65,14 +64,14 @@ def role(category, pid) -> int:
 
 
 def device_kind(which: int, name: str) -> int:
-    """COMPUTE, COMMUNICATION or COPYING, of a KERNEL or COPY."""
+    """COMPUTE, COMMUNICATION or COPYING, for a KERNEL or COPY."""
     if which == COPY or _COPIES.match(name):
         return COPYING
     return COMMUNICATION if _COLLECTIVE.match(name) else COMPUTE
 
 
 def host_kind(which: int, name: str) -> int:
-    """What a thread does inside this OPERATOR, RUNTIME, ANNOTATION or FRAME."""
+    """The kind of an OPERATOR, RUNTIME, ANNOTATION or FRAME event."""
     if which == RUNTIME:
         return SYNC if _WAITS.search(name) else BUSY
     if _LOADERS.search(name):
@@ -89,5 +88,5 @@ def host_kind(which: int, name: str) -> int:
 
 
 def launches(name: str) -> bool:
-    """Whether this runtime call gives the device work."""
+    """Whether this runtime call launches device work."""
     return _LAUNCHES.search(name) is not None

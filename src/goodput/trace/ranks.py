@@ -1,9 +1,7 @@
-"""What several ranks say together: who waits for whom in collectives.
+"""Compares ranks: exposed communication that all ranks paid, and waiting for slower ranks.
 
-In: the devices of each rank, with steps by name. Out: exposed communication that even the rank that waited least paid,
-step by step, and each rank's excess over it, which is waiting for a slower rank (as in the account, `docs/definitions.md`).
-Only lengths are compared: clocks of different hosts are never subtracted.
-"""
+Per step, the smallest exposed communication among the ranks is what all paid; each rank's excess is waiting, as in the
+account (docs/definitions.md). Only durations are compared: clocks of different hosts are never subtracted."""
 
 from __future__ import annotations
 
@@ -11,13 +9,13 @@ from collections import Counter
 
 
 def waiting(ranks: list[dict]) -> dict | None:
-    """None where no step has exposed communication on two ranks or more."""
+    """Totals over the steps that two or more ranks have; None if no such step has exposed communication."""
     steps: dict[tuple[int, str], list[tuple[int, int | str]]] = {}
     for rank in ranks:
         seen: Counter = Counter()
         for device in rank["devices"]:
             for step in device["steps"]:
-                # The mark's name may come again on another device of the rank: each is compared with its like.
+                # Several devices of a rank have the same step names: number them, so that like is compared with like.
                 key = (seen[device["device"], step["name"]], step["name"])
                 seen[device["device"], step["name"]] += 1
                 steps.setdefault(key, []).append((step["states_ns"]["communication"], rank["rank"]))

@@ -1,8 +1,6 @@
-"""One trace in columns to its part of the document: every device, its steps, and where their time went.
+"""Reduces the columns of one trace to its devices, their steps, and the states of each step.
 
-In: Columns and what the file says about itself. Out: the dict of a rank (see `goodput.trace`). The states of each step
-sum to its wall time exactly, which is checked here once more. It does not know files or other ranks.
-"""
+The states of each step sum to its wall time exactly; a step that does not close raises AssertionError."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ PROBLEMS_LISTED_MAX = 20
 
 
 def reduce(columns: Columns, about: dict) -> list[dict]:
-    """The devices of a trace, sorted; where it has none, its processes."""
+    """The documents of a trace's devices, sorted; of its processes if it has no devices."""
     if not columns.devices:
         return _processors(columns)
     launches = _Launches(columns)
@@ -39,7 +37,7 @@ def reduce(columns: Columns, about: dict) -> list[dict]:
 
 
 class _Launches:
-    """When, and by which thread, the work with a correlation id was launched."""
+    """Launch time and thread by correlation id."""
 
     def __init__(self, columns: Columns):
         ids = columns.launch_correlations
@@ -50,7 +48,7 @@ class _Launches:
         self._threads = array("I", [columns.launch_threads[i] for i in order])
 
     def of(self, rows: DeviceEvents) -> tuple[array, set[int]]:
-        """(launch time of each event, -1 where not known; threads that launched any)."""
+        """(launch time of each event, NO_LAUNCH if unknown; threads that launched any)."""
         times, threads = array("q"), set()
         for correlation, start in zip(rows.correlations, rows.starts, strict=True):
             place = self._find(correlation, start) if correlation >= 0 else -1
@@ -60,7 +58,7 @@ class _Launches:
         return times, threads
 
     def _find(self, correlation: int, start: int) -> int:
-        """Files of several processes use an id twice: then the last launch before the work began."""
+        """The last launch with this id before `start`: a file with several processes can use an id twice."""
         first = bisect_left(self._ids, correlation)
         after = bisect_right(self._ids, correlation, first)
         if first == after:
@@ -72,7 +70,7 @@ def _device(columns: Columns, device, rows: DeviceEvents, launches: _Launches, a
     launched, feeding = launches.of(rows)
     pids = {columns.threads[place].pid for place in feeding}
     source, host_windows = windows(columns, pids)
-    # The thread with the step marks is the one that runs the loop, whoever launches.
+    # The thread with the step marks runs the loop, even if other threads launch.
     feeding |= {
         place
         for place, thread in enumerate(columns.threads)
@@ -92,7 +90,7 @@ def _device(columns: Columns, device, rows: DeviceEvents, launches: _Launches, a
 
 
 def _processors(columns: Columns) -> list[dict]:
-    """Each process of a trace without device work."""
+    """The documents of the processes of a trace without device work."""
     marked = {thread.pid for thread in columns.threads if thread.steps}
     pids = marked or {thread.pid for thread in columns.threads if names.BUSY in thread.spans}
     out = []
@@ -122,7 +120,7 @@ def _processors(columns: Columns) -> list[dict]:
 
 
 def _lane(work: Work, host: Host, found: list[Window]) -> dict:
-    """Steps and total of one device."""
+    """Totals, gaps and steps of one device."""
     steps = flatten([at for window in found for at in (window.start, window.end)])
     states, gaps = split(work, host, steps)
     bounds = [(window.start, window.end) for window in found]
@@ -146,7 +144,7 @@ def _lane(work: Work, host: Host, found: list[Window]) -> dict:
             **{name: values[i] for name, values in sums.items()},
         }
         if sum(row["states_ns"].values()) != row["wall_ns"]:
-            raise AssertionError(f"{window.name} does not close")
+            raise AssertionError(f"the states of {window.name} do not sum to its wall time")
         rows.append({**row, "overlap_percent": overlap(row)})
     total = add(rows)
     total["between_steps_ns"] = bounds[-1][1] - bounds[0][0] - total["wall_ns"] if bounds else 0
@@ -155,7 +153,7 @@ def _lane(work: Work, host: Host, found: list[Window]) -> dict:
 
 
 def add(rows: list[dict]) -> dict:
-    """The sum of steps, or of totals."""
+    """The sum of steps or of totals."""
     total = {
         "wall_ns": sum(row["wall_ns"] for row in rows),
         "states_ns": {state: sum(row["states_ns"][state] for row in rows) for state in STATES},
@@ -168,12 +166,12 @@ SUMMED = ("communication_ns", "communication_hidden_ns", "copy_ns", "copy_hidden
 
 
 def overlap(row: dict) -> float | None:
-    """Part of communication that computing hides, in percent; None where there is none."""
+    """Percentage of communication that runs beside compute; None without communication."""
     return 100 * row["communication_hidden_ns"] / row["communication_ns"] if row["communication_ns"] else None
 
 
 def _gaps(gaps: dict[str, array]) -> dict:
-    """Gaps in which nothing ran, however the host spent them."""
+    """Counts and lengths of the gaps, in which nothing ran."""
     spans = union(gaps.values())
     return {
         "count": len(spans) // 2,
@@ -186,7 +184,7 @@ def _gaps(gaps: dict[str, array]) -> dict:
 
 
 def _model(about: dict, device) -> str | None:
-    """The device's name, where the file has it."""
+    """The device's name, if the file has it."""
     listed = about.get("deviceProperties")
     for one in listed if isinstance(listed, list) else ():
         if isinstance(one, dict) and one.get("id") == device and isinstance(one.get("name"), str):

@@ -1,21 +1,20 @@
-"""Sets of moments as sorted, disjoint, non-empty half-open spans, in flat arrays of nanoseconds.
+"""Set operations on time spans, in exact integer arithmetic and one pass over both sides.
 
-In: `array("q")` of start, end, start, end, ... Out: the same, or lengths. All is exact integer arithmetic and one pass
-over both sides; 16 bytes a span. It does not know what the moments mean.
+A set is a flat `array("q")` of start, end, start, end, ...: sorted, disjoint, non-empty, half-open spans in
+nanoseconds, 16 bytes a span.
 
-    subtract(array("q", [0, 10]), array("q", [4, 6]))   # array("q", [0, 4, 6, 10])
-"""
+    subtract(array("q", [0, 10]), array("q", [4, 6]))   # array("q", [0, 4, 6, 10])"""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
 
-PENDING_MAX = 1 << 14  # Sorting takes 150 bytes a span for a moment.
+PENDING_MAX = 1 << 14  # Sorting temporarily takes 150 bytes a span.
 
 
 class Gathered:
-    """A union that grows in any order; what lies inside its newest span costs nothing."""
+    """A union of spans added in any order; a span inside the newest one is not stored."""
 
     def __init__(self):
         self._pending = array("q")
@@ -32,7 +31,7 @@ class Gathered:
                 self._settle()
 
     def _settle(self) -> None:
-        """Keep the number of runs logarithmic, so that all merging together is n log n."""
+        """Merge the pending spans into sorted runs; there are O(log n) runs, so that merging is O(n log n) in total."""
         if not self._pending:
             return
         run, self._pending = flatten(self._pending), array("q")
@@ -48,7 +47,7 @@ class Gathered:
 
 
 def flatten(pairs: Sequence[int]) -> array:
-    """The union of pairs in any order."""
+    """The union of (start, end) pairs in any order."""
     out = array("q")
     for start, end in sorted(zip(pairs[::2], pairs[1::2], strict=True)):
         if start >= end:
@@ -63,7 +62,7 @@ def flatten(pairs: Sequence[int]) -> array:
 
 
 def merge(a: array, b: array) -> array:
-    """Moments of either."""
+    """a ∪ b."""
     if not a or not b:
         return a or b
     out, i, j = array("q"), 0, 0
@@ -84,7 +83,7 @@ def merge(a: array, b: array) -> array:
 
 
 def union(sets: Iterable[array]) -> array:
-    """Moments of any."""
+    """The union of all sets."""
     out = array("q")
     for spans in sets:
         out = merge(out, spans)
@@ -92,7 +91,7 @@ def union(sets: Iterable[array]) -> array:
 
 
 def subtract(a: array, b: array) -> array:
-    """Moments of `a` that are not of `b`."""
+    """a \\ b."""
     out, j, count = array("q"), 0, len(b)
     for i in range(0, len(a), 2):
         start, end = a[i], a[i + 1]
@@ -113,7 +112,7 @@ def subtract(a: array, b: array) -> array:
 
 
 def intersect(a: array, b: array) -> array:
-    """Moments of both."""
+    """a ∩ b."""
     out, i, j = array("q"), 0, 0
     while i < len(a) and j < len(b):
         start, end = max(a[i], b[j]), min(a[i + 1], b[j + 1])
@@ -132,7 +131,7 @@ def length(spans: array) -> int:
 
 
 def lengths_in(spans: array, windows: Sequence[tuple[int, int]]) -> list[int]:
-    """How much of `spans` lies in each window; the windows are in order and do not overlap, and may be empty."""
+    """The length of `spans` inside each window; windows are ordered, do not overlap, and may be empty."""
     out, i, count = [], 0, len(spans)
     for start, end in windows:
         while i < count and spans[i + 1] <= start:

@@ -1,26 +1,24 @@
-"""At each moment of a step, one state of a device; six in all, which sum to the step's wall time.
+"""Assigns each moment of a step to one of six states of a device, which sum to the step's wall time.
 
-In: the sets of moments of one device and of the threads that feed it. Out: a set per state, disjoint, and together the
-steps. The first that holds:
+The first that applies:
 
-1. `compute`: a computing kernel runs (on any stream).
-2. `communication`: a kernel of a collective runs. With nothing of 1 beside it, it is *exposed*.
-3. `copy`: a copy or memset runs. With nothing of 1 or 2 beside it, it is *exposed*.
+1. `compute`: a compute kernel runs, on any stream.
+2. `communication`: a kernel of a collective runs; without compute beside it, it is *exposed*.
+3. `copy`: a copy or memset runs; without compute or a collective beside it, it is *exposed*.
 
-Else nothing runs. Such a gap ends with the device's next work. If that was launched before the gap began, the device
-had work and did not start it: `idle` (*queued*: it waits for another stream, or for the hardware to launch). Else it
-waits for the host, and what the threads that launch to this device do says which:
+Otherwise nothing runs. Such a gap ends with the device's next work. If that work was launched before the gap began, it
+was *queued* behind another stream or the hardware: `idle`. Otherwise the device waited for the host, and the threads
+that launch to this device decide:
 
-4. `host`: one of them is in an operator or a runtime call that does not wait.
-5. `loader`: one waits in the data loader (whatever it runs in there).
+4. `host`: one of them is in an operator, or in a runtime call that does not wait.
+5. `loader`: one waits in the data loader, whatever it runs in there.
 6. `idle`: one waits for the device (…Synchronize).
-7. `host`: none does anything that the trace shows, and the next work was launched later: Python ran.
-   Where no launch is known (no correlation ids, or no work follows): `host` inside an annotation or a Python
-   frame, else `idle`.
+7. `host`: the trace shows none of them active, and the next work was launched later: Python ran. If no launch is known
+   (no correlation ids, or no work follows): `host` inside an annotation or a Python frame, else `idle`.
 
-A thread is in the loader, in a wait, in an operator, in an annotation, in that order, where they are nested. On a CPU
-the work is the operators of the training threads, launched when they begin; `communication` is a collective under way
-(`gloo:…`) or a thread inside its call (`c10d::…`); there are no copies. It does not know where steps come from.
+Nested spans of a thread count as loader, wait, operator, annotation, in that order. On a CPU the work is the operators
+of the training threads, launched when they begin; `communication` is a collective in progress (`gloo:…`) or a thread
+inside a collective call (`c10d::…`); there are no copies.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ NO_LAUNCH = -1
 
 @dataclass(slots=True)
 class Host:
-    """What the threads that feed a device do when; a moment may be in one of the first three only."""
+    """Activity of the threads that launch to a device; `busy`, `loader` and `sync` are disjoint."""
 
     busy: array
     loader: array
@@ -50,7 +48,7 @@ class Host:
 
 @dataclass(slots=True)
 class Work:
-    """Moments at which work of each kind ran, and for each span of any work when its beginning was launched."""
+    """Spans of each kind of work, and for each span of `ran`, the union, the launch time of its first event."""
 
     compute: array
     communication: array
@@ -60,7 +58,7 @@ class Work:
 
 
 def device_work(rows: DeviceEvents, launched: array) -> Work:
-    """From a device's events and when each was launched."""
+    """The work of a device, from its events and the launch time of each."""
     gathered = [Gathered() for _ in names.KINDS]
     for start, end, kind in zip(rows.starts, rows.ends, rows.kinds, strict=True):
         gathered[kind].add(start, end)
@@ -78,7 +76,7 @@ def device_work(rows: DeviceEvents, launched: array) -> Work:
 
 
 def host_of(threads: Iterable[Thread]) -> Host:
-    """Of the threads that launch to a device."""
+    """The activity of the threads that launch to a device."""
     busy = loader = sync = weak = array("q")
     for thread in threads:
         waits, syncs = _spans(thread, names.LOADER), _spans(thread, names.SYNC)
@@ -114,7 +112,7 @@ def _spans(thread: Thread, kind: int) -> array:
 
 
 def split(work: Work, host: Host, steps: array) -> tuple[dict[str, array], dict[str, array]]:
-    """(moments of each state, gaps by what their end says: `queued`, `late`, `unknown`), all inside `steps`."""
+    """(spans of each state, gaps by the launch of their end: `queued`, `late`, `unknown`), all inside `steps`."""
     both = merge(work.compute, work.communication)
     gaps = dict(zip(("queued", "late", "unknown"), _gaps(work, subtract(steps, work.ran)), strict=True))
     late, unknown = gaps["late"], gaps["unknown"]
@@ -136,7 +134,7 @@ def split(work: Work, host: Host, steps: array) -> tuple[dict[str, array], dict[
 
 
 def _gaps(work: Work, idle: array) -> tuple[array, array, array]:
-    """Idle moments inside steps, by whether the work that ends the gap was launched before it began."""
+    """(queued, late, unknown) parts of `idle`, by whether the work that ends a gap was launched before it."""
     queued, late, unknown = array("q"), array("q"), array("q")
     ran, place = work.ran, 0
     for i in range(0, len(idle), 2):

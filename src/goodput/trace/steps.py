@@ -1,13 +1,10 @@
-"""Where each step begins and ends on a device.
+"""Finds where each step begins and ends on a device.
 
-In: marks and launches of a trace. Out: windows in order that do not overlap, each with its name.
-
-A mark (ProfilerStep#N) says when the *host* was in the step. A GPU runs behind the host, so there a step ends when
-its mark has ended *and* the computing that was launched up to then has finished, and the next begins no earlier. The
-last step also ends no earlier than copies and collectives that it launched. Where launches are not known the marks
-themselves are the windows. What lies between windows belongs to no step. Without marks the trace is cut where
-Optimizer.step ends, what follows the last being a part of its own; without those the whole trace is one step.
-"""
+A mark (ProfilerStep#N) shows when the *host* was in the step. A GPU runs behind the host, so on the GPU a step ends
+when its mark has ended *and* the compute launched by then has finished, and the next begins no earlier. The last step
+also includes the copies and collectives that it launched. Without launch times the marks are the steps. Time between
+steps belongs to none. Without marks the trace is cut at each end of Optimizer.step, and the rest is a last step;
+without those the whole trace is one step."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ class Window:
 
 
 def windows(columns: Columns, pids: set) -> tuple[str, list[Window]]:
-    """(where from, windows on the host) for the processes `pids`; marks of any process where these have none."""
+    """(source, windows on the host) of the processes `pids`, or of any process if these have no marks."""
     for source, marks in (("ProfilerStep", columns.steps), ("Optimizer.step", columns.optimizers)):
         marks = [mark for mark in marks if mark.start < mark.end]
         own = [mark for mark in marks if columns.threads[mark.thread].pid in pids] or marks
@@ -42,7 +39,7 @@ def windows(columns: Columns, pids: set) -> tuple[str, list[Window]]:
 
 
 def _marked(marks: Iterable[Mark]) -> list[Window]:
-    """Where marks overlap (two threads may set the same) each moment belongs to the one that began first."""
+    """Where marks overlap (two threads can set the same), time belongs to the one that began first."""
     out: list[Window] = []
     for mark in sorted(marks, key=lambda mark: (mark.start, mark.end, mark.name)):
         start = max(mark.start, out[-1].end) if out else mark.start
@@ -52,7 +49,7 @@ def _marked(marks: Iterable[Mark]) -> list[Window]:
 
 
 def _cut(marks: list[Mark], first: int, last: int) -> list[Window]:
-    """Of several optimizers the one whose step ends last in a round is not known: the first one's name counts."""
+    """Of several optimizers the first one's steps cut the trace, since the last of a round is not known."""
     name = min(marks, key=lambda mark: mark.start).name
     out, start = [], first
     for end in sorted({mark.end for mark in marks if mark.name == name}):
@@ -64,7 +61,7 @@ def _cut(marks: list[Mark], first: int, last: int) -> list[Window]:
 
 
 def on_device(host: list[Window], rows: DeviceEvents, launched: array) -> list[Window]:
-    """The windows of a device, from those of the host and when each of its events was launched (-1: not known)."""
+    """The windows of a device, from those of the host and the launch time of each event (-1: unknown)."""
     starts = [window.start for window in host]
     ends = [window.end for window in host]
     for i, at in enumerate(launched):

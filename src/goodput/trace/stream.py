@@ -1,12 +1,9 @@
-"""The events of a trace file one by one, however large the file: JSON or gzip of it, by its first bytes.
+"""Streams the events of a trace file, JSON or gzip, of any size.
 
-In: a path. Out: dicts in the file's order, numbers with a fraction as the text that they are (a 64-bit float has no
-nanoseconds left at 1.7e15 microseconds), and the few fields around the events that matter. At most one value, of
-VALUE_MAX characters, and one chunk are in memory. What cannot be read raises TraceError with the file, the byte and
-line (of the unpacked text) and what is wrong. It does not know what events mean.
-
-Kineto has written `inf` and `nan` for bandwidths, which no JSON has: read as no number.
-"""
+At most one value (VALUE_MAX characters) and one chunk are in memory. Numbers with a fraction stay text, since a 64-bit
+float has no nanoseconds left at 1.7e15 microseconds. A file that cannot be read raises TraceError with the file, the
+byte and line of the unpacked text, and the reason. Kineto has written `inf` and `nan` for bandwidths, which JSON does
+not have; they are skipped."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from stat import S_ISREG
 
 CHUNK_BYTES = 1 << 20
 VALUE_MAX = 1 << 24
-_NEAR = 64  # An error this close to the window's end may be nothing but the end.
+_NEAR = 64  # An error this close to the end of the buffer may only mean that more must be read.
 _scan = json.JSONDecoder(strict=False, parse_float=str, parse_constant=str).scan_once
 _comma = re.compile(r"[ \t\r\n]*,[ \t\r\n]*").match
 _space = re.compile(r"[ \t\r\n]*").match
@@ -30,11 +27,11 @@ _KEPT = ("distributedInfo", "deviceProperties", "baseTimeNanoseconds", "displayT
 
 
 class TraceError(Exception):
-    """What is wrong with a file, and where."""
+    """A file that cannot be analyzed; the message has the place and the reason."""
 
 
 class Reader:
-    """One pass over a file. `about` is filled as it goes."""
+    """Iterates over the events of a file, once; `about` collects the fields around them."""
 
     def __init__(self, path, progress: Callable[[float], None] | None = None):
         self.path, self.about, self.has_events = str(path), {}, False
@@ -44,7 +41,7 @@ class Reader:
 
     def __iter__(self) -> Iterator[object]:
         try:
-            with open(self.path, "rb", opener=_at_once) as self._raw:
+            with open(self.path, "rb", opener=_without_blocking) as self._raw:
                 about = os.fstat(self._raw.fileno())
                 if not S_ISREG(about.st_mode):
                     raise TraceError(f"{self.path}: not a regular file")
@@ -56,7 +53,7 @@ class Reader:
                 yield from self._document()
         except OSError as error:
             if isinstance(error, gzip.BadGzipFile):
-                raise self._wrong(f"broken gzip: {error}", len(self._text)) from None
+                raise self._error(f"broken gzip: {error}", len(self._text)) from None
             raise TraceError(f"{self.path}: {error.strerror or error}") from None
 
     def _document(self) -> Iterator[object]:
@@ -71,9 +68,9 @@ class Reader:
         elif first == "{":
             yield from self._fields()
         else:
-            raise self._wrong("not a trace: neither a JSON object nor a list begins here")
+            raise self._error("not a trace: neither a JSON object nor a list begins here")
         if self._peek():
-            raise self._wrong("there is more after the end of the trace")
+            raise self._error("there is more after the end of the trace")
         if not self.has_events:
             raise TraceError(f"{self.path}: not a trace: the JSON has no `traceEvents`")
 
@@ -84,15 +81,15 @@ class Reader:
             return
         while True:
             if self._peek() != '"':
-                raise self._wrong('want "name" of a field')
+                raise self._error('want "name" of a field')
             name = self._value()
             if self._peek() != ":":
-                raise self._wrong('want ":" after the name of a field')
+                raise self._error('want ":" after the name of a field')
             self._at += 1
             if self._peek() == "[" and name == "traceEvents":
                 yield from self._events()
             elif name == "traceEvents":
-                raise self._wrong("`traceEvents` is no list")
+                raise self._error("`traceEvents` is no list")
             else:
                 value = self._value()
                 if name in _KEPT:
@@ -103,27 +100,27 @@ class Reader:
                 return
             if after != ",":
                 self._at -= 1
-                raise self._wrong('want "," or "}" after a field' if after else "the file ends in the middle")
+                raise self._error('want "," or "}" after a field' if after else "the file ends in the middle")
 
     def _events(self) -> Iterator[object]:
         self.has_events = True
         self._at += 1
         while self._peek() != "]":
-            yield from self._window()
-            if self._peek() == "]":  # A comma before it is no JSON, and was written nonetheless.
+            yield from self._buffered_events()
+            if self._peek() == "]":  # A trailing comma is not JSON, but has been written.
                 break
             yield self._value()
             after = self._peek()
             if after == ",":
                 self._at += 1
             elif after != "]":
-                raise self._wrong(
+                raise self._error(
                     'want "," or "]" after an event' if after else "the file ends in the middle"
                 )
         self._at += 1
 
-    def _window(self) -> Iterator[object]:
-        """The events that lie whole in what has been read; the careful way above takes what is left."""
+    def _buffered_events(self) -> Iterator[object]:
+        """Complete events in the buffer; `_events` handles the one at its end."""
         text, at = self._text, self._at
         try:
             while True:
@@ -137,7 +134,7 @@ class Reader:
             return
 
     def _peek(self) -> str:
-        """The next character that is no white space, "" at the end."""
+        """The next character that is not white space, "" at the end."""
         while True:
             self._at = _space(self._text, self._at).end()
             if self._at < len(self._text):
@@ -159,44 +156,44 @@ class Reader:
             except json.JSONDecodeError as error:
                 what, where = error.msg, error.pos
             except ValueError:
-                raise self._wrong("a number with thousands of digits") from None
+                raise self._error("a number with thousands of digits") from None
             except RecursionError:
-                raise self._wrong("nested too deep") from None
-            if self._forgive(where):
+                raise self._error("nested too deep") from None
+            if self._skip_nonfinite(where):
                 continue
             near = len(self._text) - where <= _NEAR or what.startswith("Unterminated")
             if not near:
-                raise self._wrong(f"broken JSON: {what}", where)
+                raise self._error(f"broken JSON: {what}", where)
             if len(self._text) - self._at > VALUE_MAX:
-                raise self._wrong(f"a value of more than {VALUE_MAX >> 20} million characters")
+                raise self._error(f"a value of more than {VALUE_MAX >> 20} million characters")
             if not self._more():
                 rest = self._text[where:].strip()
-                if rest and not what.startswith("Unterminated") and not _literal(rest):
-                    raise self._wrong(f"broken JSON: {what}", where)
-                raise self._wrong("the file ends in the middle", len(self._text))
+                if rest and not what.startswith("Unterminated") and not _is_literal_prefix(rest):
+                    raise self._error(f"broken JSON: {what}", where)
+                raise self._error("the file ends in the middle", len(self._text))
 
-    def _forgive(self, where: int) -> bool:
-        """Put a text, which is no number either, in the place of `inf` or `nan`."""
+    def _skip_nonfinite(self, where: int) -> bool:
+        """Replace `inf` or `nan` by an empty string of the same length."""
         found = _no_number(self._text, where)
         if found is None:
             return False
         filler = '""' + " " * (len(found[0]) - 2)
         self._text = self._text[:where] + filler + self._text[found.end() :]
-        self._chunk = CHUNK_BYTES >> 4  # Where one is there are more, and each copies the window.
+        self._chunk = CHUNK_BYTES >> 4  # There are probably more, and each replacement copies the buffer.
         return True
 
     def _more(self) -> bool:
-        """Read on, and let go of what has been used."""
+        """Read another chunk and drop the text that was parsed; False at the end of the file."""
         if self._ended:
             return False
-        # Longer reads for a long value: it is decoded again from its beginning each time.
-        wanted = max(self._chunk, len(self._text) - self._at)
+        # Double the buffer for a long value, since it is parsed from its beginning each time.
+        size = max(self._chunk, len(self._text) - self._at)
         try:
-            data = self._source.read(wanted)
+            data = self._source.read(size)
         except EOFError:
-            raise self._wrong("the gzip file is cut off", len(self._text)) from None
+            raise self._error("the gzip file is cut off", len(self._text)) from None
         except zlib.error as error:
-            raise self._wrong(f"broken gzip: {error}", len(self._text)) from None
+            raise self._error(f"broken gzip: {error}", len(self._text)) from None
         self._ended = not data
         used = self._text[: self._at]
         lines = used.count("\n")
@@ -209,7 +206,7 @@ class Reader:
             self._progress(min(self._raw.tell() / self._size, 1.0))
         return not self._ended or bool(self._text)
 
-    def _wrong(self, what: str, where: int | None = None) -> TraceError:
+    def _error(self, what: str, where: int | None = None) -> TraceError:
         used = self._text[: self._at if where is None else where]
         line = self._lines_dropped + used.count("\n") + 1
         column = len(used) - used.rfind("\n") + (0 if "\n" in used else self._column_dropped)
@@ -218,13 +215,13 @@ class Reader:
         )
 
 
-def _at_once(path, flags: int) -> int:
-    """Opens a pipe that nobody writes to, too, without waiting for a writer."""
+def _without_blocking(path, flags: int) -> int:
+    """Open without waiting for the writer of a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def _literal(rest: str) -> bool:
-    """Whether this could have become true, false, null or a number."""
+def _is_literal_prefix(rest: str) -> bool:
+    """Whether this could be the beginning of true, false, null or a number."""
     return rest == "-" or any(whole.startswith(rest) for whole in ("true", "false", "null"))
 
 

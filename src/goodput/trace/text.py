@@ -1,9 +1,7 @@
-"""A trace's document for people: where the time of each step went, in a table that closes to 100.0 %.
+"""Renders a trace document as text of at most 100 columns, in a table whose shares sum to 100.0 %.
 
-In: the document. Out: text of at most 100 columns. One device has a row per step, several have a row each; both are
-cut at ROWS_MAX, the JSON has all. Colour only where it is asked for. Names come from files, and a terminal obeys what
-it is shown: what is not printable becomes "?".
-"""
+One device has a row per step, several have a row each; both are cut at ROWS_MAX. Names come from files and go to a
+terminal: unprintable characters become "?"."""
 
 from __future__ import annotations
 
@@ -19,11 +17,11 @@ _HEADS = ("compute", "comm", "copy", "loader", "host", "idle")
 
 
 def render(document: dict, colour: bool = False) -> str:
-    """All of it, or what there is to say of files that could not be used."""
+    """The whole text of a document."""
     lanes = [(rank, device) for rank in document["ranks"] for device in rank["devices"]]
     if not lanes:
         return "nothing to analyze"
-    lines = _one(*lanes[0]) if len(lanes) == 1 else _several(document, lanes)
+    lines = _table_of_steps(*lanes[0]) if len(lanes) == 1 else _table_of_devices(document, lanes)
     lines += ["", *_bar(document["total"]["states_ns"], colour), ""]
     lines += [*_figures(document, lanes), "", *_tops([device for _, device in lanes]), *_cause(document)]
     return "\n".join(_fold(clean(line)) if "\x1b" not in line else line for line in lines)
@@ -34,7 +32,7 @@ def clean(text: str) -> str:
 
 
 def tenths(parts: list[int]) -> list[int]:
-    """Shares in tenths of a percent that sum to 1000: rounded down, the rest to the largest remainders."""
+    """Shares in tenths of a percent that sum to 1000, by largest remainder."""
     total = sum(parts)
     if total <= 0:
         return [0] * len(parts)
@@ -45,7 +43,7 @@ def tenths(parts: list[int]) -> list[int]:
     return out
 
 
-def _one(rank: dict, device: dict) -> list[str]:
+def _table_of_steps(rank: dict, device: dict) -> list[str]:
     steps = device["steps"]
     model = f" ({device['model']})" if device["model"] else ""
     return [
@@ -59,7 +57,7 @@ def _one(rank: dict, device: dict) -> list[str]:
     ]
 
 
-def _several(document: dict, lanes: list[tuple[dict, dict]]) -> list[str]:
+def _table_of_devices(document: dict, lanes: list[tuple[dict, dict]]) -> list[str]:
     ranks = len(document["ranks"])
     sources = ", ".join(sorted({device["steps_from"] for _, device in lanes}))
     return [
@@ -140,7 +138,7 @@ def _figures(document: dict, lanes: list[tuple[dict, dict]]) -> list[str]:
 
 
 def _tops(devices: list[dict]) -> list[str]:
-    """Over all devices, by name."""
+    """The longest kernels or operators over all devices, by name."""
     sums: dict[tuple[str, str], list[int]] = {}
     for device in devices:
         for row in device["top"]:
@@ -162,7 +160,7 @@ def _cause(document: dict) -> list[str]:
         "" if cause["gain"] is None else f"; without it steps would be at most {cause['gain']:.2f}x as fast"
     )
     states = document["total"]["states_ns"]
-    # As its column says, which is not always the nearest tenth: the columns sum to 100.0.
+    # The same tenths as in the table, which are not always the nearest ones.
     share = dict(zip(STATES, tenths([states[state] for state in STATES]), strict=True))[cause["state"]]
     return [
         "",
@@ -190,7 +188,7 @@ def _short(name: str, most: int) -> str:
 
 
 def _fold(line: str) -> str:
-    """A long line over several, each continued a little further in."""
+    """Wrap a long line, with its continuation indented."""
     if len(line) <= COLUMNS:
         return line
     return textwrap.fill(

@@ -1,10 +1,8 @@
-"""Microseconds, as a trace writes them, in whole nanoseconds.
+"""Converts the microseconds of a trace to whole nanoseconds, exactly for any size.
 
-In: an integer, or the text of a number. Out: nanoseconds, rounded to the nearest, exact however large they are; None
-where it is no finite number. Traces count microseconds whatever `displayTimeUnit` says; that is for the viewer.
+Traces use microseconds whatever `displayTimeUnit` says, which is only for the viewer.
 
-    to_ns("1712195495519689.047")   # 1712195495519689047
-"""
+    to_ns("1712195495519689.047")   # 1712195495519689047"""
 
 from __future__ import annotations
 
@@ -16,6 +14,7 @@ _DIGITS_MAX = 40
 
 
 def to_ns(value) -> int | None:
+    """Nanoseconds of an integer or a numeric text, rounded to the nearest; None if it is not a finite number."""
     if type(value) is int:
         return value * 1000
     if type(value) is not str:
@@ -28,7 +27,7 @@ def to_ns(value) -> int | None:
             return int(whole + (part + "00")[:3])
     try:
         exact = Decimal(value)
-        # Such as 1e999999999 must never become an integer.
+        # Converting 1e999999999 to an integer would take all memory.
         return round(exact * 1000) if exact.is_finite() and -TIME_NS_MAX < exact < TIME_NS_MAX else None
     except (InvalidOperation, ValueError):
         return None

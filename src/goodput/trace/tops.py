@@ -1,9 +1,7 @@
-"""Which kernels, copies or operators the time went to.
+"""Ranks kernels, copies or operators by their time inside the steps, largest first.
 
-In: columns of a trace and the windows of its steps. Out: rows of name, kind, count and nanoseconds, largest first, of
-what lies inside the steps. A kernel's time is its own length, whatever ran beside it, so rows may sum to more than the
-wall time. An operator's is its *self* time: without the operators inside it.
-"""
+A kernel counts with its own duration, whatever runs beside it, so the rows may sum to more than the wall time. An
+operator counts with its *self* time, without the operators inside it."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ ROWS_MAX = 20
 
 
 def inside(windows: list[Window]) -> Callable[[int], int]:
-    """A function of time: how much of the windows lies before it. Differences are the part of a span inside."""
+    """A function of time that gives the length of the windows before it; its differences are lengths inside."""
     starts, before, total = array("q"), array("q"), 0
     for window in windows:
         starts.append(window.start)
@@ -35,7 +33,7 @@ def inside(windows: list[Window]) -> Callable[[int], int]:
 
 
 def kernels(columns: Columns, rows: DeviceEvents, windows: list[Window]) -> list[dict]:
-    """Of a device."""
+    """Rows of name, kind, count and ns for a device."""
     covered, found = inside(windows), {}
     for start, end, name, kind in zip(rows.starts, rows.ends, rows.names, rows.kinds, strict=True):
         ns = covered(end) - covered(start)
@@ -47,7 +45,7 @@ def kernels(columns: Columns, rows: DeviceEvents, windows: list[Window]) -> list
 
 
 def operators(columns: Columns, threads: set[int], windows: list[Window]) -> list[dict]:
-    """Of a CPU's training threads, by self time."""
+    """Rows of name, kind, count and ns for the training threads of a CPU, by self time."""
     covered, found = inside(windows), {}
     of_thread: dict[int, list[int]] = {place: [] for place in threads}
     for i, place in enumerate(columns.op_threads):
@@ -55,7 +53,7 @@ def operators(columns: Columns, threads: set[int], windows: list[Window]) -> lis
             of_thread[place].append(i)
     starts, ends = columns.op_starts, columns.op_ends
     for rows in of_thread.values():
-        # Sorting twice by one number needs half the memory of once by two: stable, so the longer comes first.
+        # Two stable sorts by one key need half the memory of one sort by two; the longer of equal starts comes first.
         rows.sort(key=ends.__getitem__, reverse=True)
         rows.sort(key=starts.__getitem__)
         open_rows: list[int] = []
