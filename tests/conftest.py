@@ -6,16 +6,16 @@ from support import hypothesis_profiles
 
 # Files that take over half a minute where two processes share the tests, the longest first.
 LONG = (
-    "test_auto_same.py",
+    "test_same_weights.py",
     "test_replay_worlds.py",
-    "test_auto_loop.py",
+    "test_loop_variants.py",
     "test_dashboards_rules.py",
     "test_live_hostile.py",
     "test_page_person.py",
     "test_hang.py",
     "test_crash.py",
     "test_hour.py",
-    "test_auto_model.py",
+    "test_model_metadata.py",
     "test_demo_run.py",
     "test_serve_killed.py",
     "test_stack.py",

@@ -1,7 +1,7 @@
 """Accelerate's own loop under goodput.auto: accumulated gradients, one checkpoint, copies that are no waiting."""
 
 import pytest
-from support.frameworks.framework_runs import committed, resumed, steps, train
+from support.frameworks.training_runs import committed, resumed, steps, train
 
 pytestmark = pytest.mark.alone
 
@@ -14,8 +14,8 @@ def run(tmp_path_factory):
 
 
 def test_weights_are_the_same_bit_by_bit(run):
-    assert run.told["bare"] == run.told["measured"]
-    assert run.said() == []
+    assert run.printed["bare"] == run.printed["measured"]
+    assert run.messages() == []
 
 
 def test_a_step_is_a_step_of_the_optimizer_not_of_the_loop(run):
@@ -28,7 +28,7 @@ def test_a_saved_state_is_one_checkpoint_of_its_step(run):
     first = run.snapshots("planted")[0]
     assert committed(first) == [3, 7, 11]
     assert [e.step for e in first.events if e.kind == "checkpoint_begun"] == [3, 7, 11]
-    assert run.told["checkpoint"] <= 1.05 * run.seconds("planted")["checkpoint"] + 0.01
+    assert run.printed["checkpoint"] <= 1.05 * run.seconds("planted")["checkpoint"] + 0.01
 
 
 def test_a_loaded_state_goes_on_where_it_was_saved(run):
@@ -44,8 +44,8 @@ def test_the_slow_dataset_and_the_evaluation_are_found_and_the_account_closes(ru
     first = run.snapshots("planted")[0]
     spent = dict(zip(first.phases, (ns / 1e9 for ns in first.totals), strict=True))
     # A batch more is fetched than the loop takes, and that too is waited for.
-    assert run.told["loader"] <= spent["loader"] <= 1.05 * run.told["loader"] + 0.02
-    assert spent["evaluation"] == pytest.approx(run.told["evaluation"], rel=0.05, abs=0.01)
+    assert run.printed["loader"] <= spent["loader"] <= 1.05 * run.printed["loader"] + 0.02
+    assert spent["evaluation"] == pytest.approx(run.printed["evaluation"], rel=0.05, abs=0.01)
     account = run.account("planted")
     (rank,) = account.ranks
     assert sum(rank.states) == account.end_ns - account.start_ns

@@ -1,7 +1,7 @@
 """Where one rank is late and another waits, in every way that PyTorch has, the wait is communication and nothing else."""
 
 import pytest
-from support.frameworks.auto_ranks import run_ranks, written
+from support.frameworks.two_ranks import run_ranks, written
 
 pytestmark = pytest.mark.alone
 
@@ -18,7 +18,7 @@ def waits(tmp_path_factory):
     """(what rank 0 found, what rank 1 found), by scenario."""
     pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
     directory = tmp_path_factory.mktemp("waits")
-    errors = run_ranks("auto_waits_rank.py", directory)
+    errors = run_ranks("collective_waits_rank.py", directory)
     assert "goodput:" not in errors
     return written(directory, "waits-{}.json")
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from support.paths import SUPPORT
+from support.frameworks.script_process import run_script
 
 from goodput.sdk.automatic.frameworks.torch import deep_look as patch
 from goodput.sdk.automatic.step_detection import Automatic
@@ -19,7 +19,6 @@ from goodput.sdk.startup.session import Session
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
 pytestmark = [pytest.mark.torch, pytest.mark.alone]
 
-SCRIPT = SUPPORT / "frameworks" / "scripts" / "deep_look_script.py"
 ENDS = {"compiled": "traced", "pure": "analysis"}
 
 
@@ -52,7 +51,6 @@ def told(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp(request.param)
     (directory / "tmp").mkdir()
     environ = {
-        **os.environ,
         "GOODPUT_DIR": str(directory / "pages"),
         "GOODPUT_DEEP_LOOK": "0.02s",
         "GOODPUT_BUDGET": "1",
@@ -61,14 +59,7 @@ def told(request, tmp_path_factory):
         "OMP_NUM_THREADS": "1",
     }
     out = directory / "out.json"
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(out), ENDS[request.param]],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    assert done.returncode == 0, done.stderr
+    run_script("deep_look_cases.py", out, ENDS[request.param], **environ)
     return {**json.loads(out.read_text()), "how": ENDS[request.param], "directory": directory}
 
 

@@ -3,13 +3,13 @@
 import time
 
 import pytest
-from support.frameworks.auto_ranks import closes, leading, run_ranks, seconds, the_account, written
+from support.frameworks.two_ranks import closes, leading, run_ranks, seconds, the_account, written
 
 from goodput.sdk.reports.local_accounts import runs_in
 
 pytestmark = pytest.mark.alone
 
-# As in auto_sharded_rank.py: steps of the two attempts, and those after which it saves.
+# As in distributed_checkpoint_rank.py: steps of the two attempts, and those after which it saves.
 STEPS, STEPS_AFTER = 21, 5
 SAVED = (9, 13, 17)
 
@@ -20,7 +20,9 @@ def trained(tmp_path_factory):
     pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
     directory = tmp_path_factory.mktemp("sharded")
     for attempt in range(2):
-        errors = run_ranks("auto_sharded_rank.py", directory, TORCHELASTIC_RESTART_COUNT=str(attempt))
+        errors = run_ranks(
+            "distributed_checkpoint_rank.py", directory, TORCHELASTIC_RESTART_COUNT=str(attempt)
+        )
         assert "goodput:" not in errors
     (run,), _ = runs_in(str(directory / "pages"), time.perf_counter_ns())
     events = {

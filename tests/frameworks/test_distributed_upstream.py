@@ -1,6 +1,6 @@
 """What the patches of distributed training rely on in PyTorch, read from its installed sources: fails if that changes.
 
-Behaviour beyond it is held by the tests that run ranks (test_auto_distributed_*.py).
+Behaviour beyond it is held by the tests that run ranks (test_distributed_*.py).
 """
 
 import ast

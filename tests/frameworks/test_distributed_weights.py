@@ -1,7 +1,7 @@
 """DDP, FSDP1 and FSDP2 train to the same bits without goodput.auto, with it and after its removal, which leaves nothing."""
 
 import pytest
-from support.frameworks.auto_ranks import run_ranks, written
+from support.frameworks.two_ranks import run_ranks, written
 
 KINDS = ("ddp", "fsdp1", "fsdp2", "fsdp2_prefetching")
 
@@ -11,7 +11,7 @@ def trained(tmp_path_factory):
     """What each rank has found."""
     pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
     directory = tmp_path_factory.mktemp("weights")
-    errors = run_ranks("auto_weights_rank.py", directory)
+    errors = run_ranks("distributed_weights_rank.py", directory)
     assert "goodput:" not in errors
     return written(directory, "weights-{}.json")
 

@@ -3,8 +3,8 @@
 import ast
 
 import pytest
-from support.frameworks.framework_runs import committed, resumed, steps, train
 from support.frameworks.scripts.documented_loops import PAGE, code_of
+from support.frameworks.training_runs import committed, resumed, steps, train
 
 pytestmark = pytest.mark.alone
 
@@ -23,11 +23,11 @@ def test_a_loop_finds_what_its_framework_spent(section, tmp_path):
     assert steps(page) == [4, 5, 6, 7] and resumed(page) == [3] and committed(page) == [7]
     assert page.steps[-1].samples == 24
     spent = run.seconds(page.identity["run"])
-    for phase, planted in run.told.items():
+    for phase, planted in run.printed.items():
         assert planted <= spent[phase] <= 1.05 * planted + 0.005, phase
     if section != "DeepSpeed":
         assert (page.identity["stage"], page.identity["microbatches"]) == (1, 3)
-    assert run.said() == []
+    assert run.messages() == []
 
 
 def run_of(run) -> str:

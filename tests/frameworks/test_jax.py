@@ -1,7 +1,7 @@
 """The pattern for JAX on a real one, on the CPU; skipped where there is none, for it is no part of the test extra."""
 
 import pytest
-from support.frameworks.framework_runs import steps, train
+from support.frameworks.training_runs import steps, train
 
 
 def test_a_step_waits_for_the_one_before_it(tmp_path):

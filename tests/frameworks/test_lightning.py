@@ -1,7 +1,7 @@
 """Real Lightning, under both of its names: what was planted is found, steps go on over checkpoints, nothing changes."""
 
 import pytest
-from support.frameworks.framework_runs import committed, resumed, steps, train
+from support.frameworks.training_runs import committed, resumed, steps, train
 
 pytestmark = pytest.mark.alone
 
@@ -36,8 +36,8 @@ either = pytest.mark.parametrize("which", [CALLBACK, AUTO])
 @pytest.mark.parametrize("which", [CALLBACK, AUTO, DISABLED])
 def test_weights_are_the_same_bit_by_bit(trained, which):
     run = trained(which)
-    assert run.told["bare"] == run.told["measured"]
-    assert run.said() == []
+    assert run.printed["bare"] == run.printed["measured"]
+    assert run.messages() == []
 
 
 def test_nothing_is_measured_where_goodput_is_disabled(trained):
@@ -73,10 +73,10 @@ def test_the_slow_dataset_and_the_validation_are_found(trained, which):
     run = trained(which)
     first = run.snapshots("planted")[0]
     spent = dict(zip(first.phases, (ns / 1e9 for ns in first.totals), strict=True))
-    planted, tolerance = run.told["loader"], 0.05 * run.told["loader"] + 0.02
+    planted, tolerance = run.printed["loader"], 0.05 * run.printed["loader"] + 0.02
     assert planted <= spent["loader"] <= planted + tolerance
     # The sanity check is evaluation too, and before the first step it is part of the startup.
-    validation = run.told["validation"]
+    validation = run.printed["validation"]
     assert abs(spent["evaluation"] - validation) <= 0.05 * validation + 0.02
     assert run.states("planted")["evaluation"] > 0.5 * validation
 
@@ -95,13 +95,13 @@ def test_validation_alone_is_evaluation(trained, which):
     (page,) = run.snapshots("alone")
     spent = run.seconds("alone")
     assert page.steps == [] and spent["loader"] + spent["forward"] < 0.01
-    assert spent["evaluation"] >= run.told["alone"]
+    assert spent["evaluation"] >= run.printed["alone"]
 
 
 def test_the_callback_is_one_under_the_other_name_too_and_may_come_later(trained):
     run = trained(AUTO)
     (page,) = run.snapshots("then")
-    assert run.told["is_callback"] and steps(page) == [0, 1, 2]
+    assert run.printed["is_callback"] and steps(page) == [0, 1, 2]
     assert page.identity["microbatches"] == 2
 
 
@@ -110,7 +110,7 @@ def test_several_fits_of_one_process_are_all_kept(trained):
     (page,) = run.snapshots("several")
     assert steps(page) == list(range(9)) and resumed(page) == []
     assert run.kept_and_lost("several") == (9, 0)
-    planted = sum(run.told["several"])
+    planted = sum(run.printed["several"])
     assert planted <= run.seconds("several")["loader"] <= 1.05 * planted + 0.02
 
 

@@ -1,7 +1,7 @@
 """Waits for loaders, steps and samples of loops of several kinds, with phases measured and with phases off."""
 
 import pytest
-from support.frameworks.framework_runs import train
+from support.frameworks.training_runs import train
 from support.sdk.checks import check, inside
 
 from goodput.account import figures
@@ -112,7 +112,7 @@ def test_a_worker_loader_inside_a_dataset_is_part_of_its_batch(measured):
 
 def test_another_optimizer_comes_to_bound_steps(run):
     (page,) = run.snapshots("another")
-    told = run.told["another"]
+    told = run.printed["another"]
     assert told["seen"]
     # All but those that show that the new one is to bound steps.
     assert 180 <= page.steps_done - told["before"] <= 200
@@ -120,14 +120,14 @@ def test_another_optimizer_comes_to_bound_steps(run):
 
 
 def test_steps_agree_with_a_trainers_count(run):
-    told = run.told["trainer"]
+    told = run.printed["trainer"]
     assert told["counts"] is False
     assert told["recorded"] == told["steps"]
 
 
 def test_resumed_loses_no_step(run):
     before, _ = run.snapshots("resumed")
-    assert before.steps_done == run.told["resumed"]
+    assert before.steps_done == run.printed["resumed"]
 
 
 def test_an_iterables_wait_includes_the_loader_in_it(run):
@@ -136,4 +136,4 @@ def test_an_iterables_wait_includes_the_loader_in_it(run):
     if page.sampling["unmeasured_steps"]:
         assert spent["loader"] == 0
     else:
-        assert run.told["iterable"] <= spent["loader"] * 1.05
+        assert run.printed["iterable"] <= spent["loader"] * 1.05

@@ -35,7 +35,7 @@ def trained(tmp_path_factory):
         "WORLD_SIZE": "2",
         "OMP_NUM_THREADS": "1",
     }
-    script = str(SUPPORT / "frameworks" / "scripts" / "ddp_rank.py")
+    script = str(SUPPORT / "frameworks" / "scripts" / "manual_ddp_rank.py")
     ranks = [
         subprocess.Popen([sys.executable, script, str(DELAY_SECONDS)], env={**environ, "RANK": str(rank)})
         for rank in range(2)

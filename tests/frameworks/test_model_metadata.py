@@ -1,12 +1,9 @@
 """What is found of a model without being told: dtype, FLOPs where a formula holds, and nothing guessed elsewhere."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
-from support.paths import SUPPORT
+from support.frameworks.script_process import run_script
 
 from goodput.account.flops import transformer
 
@@ -15,14 +12,8 @@ pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
 
 def run(directory, *arguments: str, **environ) -> tuple[dict, str]:
     """What the page says of the rank, and the sum of the weights."""
-    done = subprocess.run(
-        [sys.executable, str(SUPPORT / "frameworks" / "scripts" / "auto_model_script.py"), *arguments],
-        env={**os.environ, "GOODPUT_DIR": str(directory), "HF_HUB_OFFLINE": "1", **environ},
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    assert done.returncode == 0, done.stderr
+    environ.update(GOODPUT_DIR=str(directory), HF_HUB_OFFLINE="1")
+    done = run_script("model_metadata.py", *arguments, **environ)
     assert "goodput" not in done.stderr, done.stderr
     said, weights = done.stdout.strip().splitlines()[-2:]
     return json.loads(said), weights

@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 
 import pytest
-from support.frameworks import auto_process
+from support.frameworks import script_process
 
 from goodput.sdk.automatic import frameworks
 
 torch = pytest.importorskip("torch")
-SCRIPT = "auto_restore_script.py"
+SCRIPT = "patch_restore.py"
 REPLACED = {
     *("torch.autograd.backward", "torch.autograd.grad", "torch.save", "torch.load", "DataLoader.__iter__"),
     *("_BaseDataLoaderIter.__next__", "Optimizer.zero_grad", "Optimizer.__init__", "GradScaler.step"),
@@ -19,10 +19,10 @@ REPLACED = {
 }
 
 
-@pytest.mark.parametrize("implementation", auto_process.IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", script_process.IMPLEMENTATIONS)
 @pytest.mark.parametrize("order", ["auto_first", "torch_first", "between"])
 def test_all_is_put_back(tmp_path, order, implementation):
-    found, printed = auto_process.run(SCRIPT, tmp_path, implementation, ORDER=order)
+    found, printed = script_process.run_implementation(SCRIPT, tmp_path, implementation, ORDER=order)
     assert printed == ""
     assert set(found["replaced"]) >= REPLACED, REPLACED - set(found["replaced"])
     assert found["changed"] > 0 and found["left"] == [] and found["finders"] == 0
@@ -31,13 +31,15 @@ def test_all_is_put_back(tmp_path, order, implementation):
 
 
 def test_disabled_nothing_is_replaced(tmp_path):
-    found, printed = auto_process.run(SCRIPT, tmp_path, "compiled", ORDER="disabled", GOODPUT_DISABLE="1")
+    found, printed = script_process.run_implementation(
+        SCRIPT, tmp_path, "compiled", ORDER="disabled", GOODPUT_DISABLE="1"
+    )
     assert printed == "" and found["replaced"] == [] and found["steps"] == [0, 0, 0]
     assert not list(tmp_path.glob("pages/*"))
 
 
 def test_what_is_missing_upstream_is_said_once_and_the_rest_works(tmp_path):
-    found, printed = auto_process.run(SCRIPT, tmp_path, "compiled", ORDER="broken")
+    found, printed = script_process.run_implementation(SCRIPT, tmp_path, "compiled", ORDER="broken")
     said = printed.splitlines()
     assert (
         len(said) == len(set(said)) and said and all(line.startswith("goodput: automatic: ") for line in said)

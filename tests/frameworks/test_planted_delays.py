@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.frameworks import auto_process
+from support.frameworks import script_process
 
 pytestmark = pytest.mark.alone
 
@@ -13,7 +13,9 @@ COMPUTE = ("productive",)
 
 
 def outcome(tmp_path, name: str, implementation: str) -> tuple[float, dict]:
-    found, printed = auto_process.run("auto_planted_script.py", tmp_path, implementation, PLANTED=name)
+    found, printed = script_process.run_implementation(
+        "planted_delays.py", tmp_path, implementation, PLANTED=name
+    )
     assert printed == ""
     return found["planted"], found["account"]
 
@@ -29,7 +31,7 @@ def test_what_was_planted_is_found_and_leads(tmp_path, name):
     assert sum(account["states"].values()) == pytest.approx(account["gpu_seconds"], rel=1e-9)
 
 
-@pytest.mark.parametrize("implementation", auto_process.IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", script_process.IMPLEMENTATIONS)
 def test_a_clean_run_has_no_false_cause(tmp_path, implementation):
     _, account = outcome(tmp_path, "clean", implementation)
     states = dict(account["states"])

@@ -1,7 +1,7 @@
 """A loader that comes later, or beside another, is one for training too; the first batch may be taken for evaluation."""
 
 import pytest
-from support.frameworks.framework_runs import steps, train
+from support.frameworks.training_runs import steps, train
 
 pytestmark = pytest.mark.alone
 
@@ -16,8 +16,8 @@ def run(tmp_path_factory):
 
 def test_a_second_loader_after_the_first(run):
     spent = run.seconds("one after the other")
-    assert abs(spent["loader"] - run.told["after"]) <= 0.05 * run.told["after"] + 2 * BATCH_SECONDS
-    assert abs(spent["evaluation"] - run.told["valid"]) <= 0.05 * run.told["valid"] + 2 * BATCH_SECONDS
+    assert abs(spent["loader"] - run.printed["after"]) <= 0.05 * run.printed["after"] + 2 * BATCH_SECONDS
+    assert abs(spent["evaluation"] - run.printed["valid"]) <= 0.05 * run.printed["valid"] + 2 * BATCH_SECONDS
     (page,) = run.snapshots("one after the other")
     assert steps(page) == list(range(16)) and page.steps[-1].samples >= 15 * 8
 
@@ -25,6 +25,6 @@ def test_a_second_loader_after_the_first(run):
 def test_two_loaders_side_by_side(run):
     spent = run.seconds("side by side")
     assert spent["evaluation"] <= 0.005
-    assert run.told["beside"] <= spent["loader"] <= 1.05 * run.told["beside"] + 0.02
+    assert run.printed["beside"] <= spent["loader"] <= 1.05 * run.printed["beside"] + 0.02
     (page,) = run.snapshots("side by side")
     assert steps(page) == list(range(12)) and page.steps[-1].samples == pytest.approx(96, abs=8)

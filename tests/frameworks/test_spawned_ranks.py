@@ -3,12 +3,12 @@
 import sys
 
 import pytest
-from support.frameworks.auto_ranks import (
-    FOLDER,
+from support.frameworks.two_ranks import (
+    SCRIPTS,
     closes,
     environment,
     leading,
-    run_script,
+    run_command,
     seconds,
     the_account,
 )
@@ -24,9 +24,9 @@ def spawned(tmp_path_factory):
     """(account, planted seconds, directory) of a run in which rank 1's loader is slow."""
     pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
     directory = tmp_path_factory.mktemp("spawn")
-    command = [sys.executable, str(FOLDER / "auto_spawn.py"), str(directory)]
+    command = [sys.executable, str(SCRIPTS / "spawned_ranks.py"), str(directory)]
     command += [str(free_ports(1)[0]), str(DELAY_SECONDS)]
-    assert "goodput:" not in run_script(command, environment(directory, None))
+    assert "goodput:" not in run_command(command, environment(directory, None))
     return the_account(directory), float((directory / "planted-1").read_text()), directory
 
 

@@ -5,7 +5,7 @@ import os
 import sys
 
 import pytest
-from support.frameworks.auto_ranks import FOLDER, closes, environment, run_script, seconds, the_account
+from support.frameworks.two_ranks import SCRIPTS, closes, environment, run_command, seconds, the_account
 from support.servers.servers import REPOSITORY, free_ports
 
 pytestmark = pytest.mark.alone
@@ -42,7 +42,7 @@ def launch(directory) -> str:
     endpoint = f"127.0.0.1:{free_ports(1)[0]}"
     command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "x"]
     command += ["--local-addr", "127.0.0.1", "--monitor-interval", "0.1"]
-    return run_script([*command, str(FOLDER / "auto_torchrun_rank.py"), str(directory)], environ)
+    return run_command([*command, str(SCRIPTS / "torchrun_rank.py"), str(directory)], environ)
 
 
 def test_the_launcher_has_no_page(restarted):

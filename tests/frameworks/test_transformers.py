@@ -1,7 +1,7 @@
 """A real Trainer of transformers on a model made at random: what was planted is found, nothing changes."""
 
 import pytest
-from support.frameworks.framework_runs import committed, resumed, steps, train
+from support.frameworks.training_runs import committed, resumed, steps, train
 
 from goodput.account.flops import transformer
 
@@ -22,7 +22,7 @@ def trained(tmp_path_factory):
             directory = tmp_path_factory.mktemp("trainer")
             args = ["auto"] if which == AUTO else []
             environ = {"GOODPUT_DISABLE": "1"} if which == DISABLED else {}
-            made[which] = train("trainer_trainings.py", directory, *args, **environ)
+            made[which] = train("transformers_trainings.py", directory, *args, **environ)
         return made[which]
 
     return get
@@ -34,8 +34,8 @@ either = pytest.mark.parametrize("which", [CALLBACK, AUTO])
 @pytest.mark.parametrize("which", [CALLBACK, AUTO, DISABLED])
 def test_weights_are_the_same_bit_by_bit(trained, which):
     run = trained(which)
-    assert run.told["bare"] == run.told["measured"]
-    assert run.said() == []
+    assert run.printed["bare"] == run.printed["measured"]
+    assert run.messages() == []
 
 
 def test_nothing_is_measured_where_goodput_is_disabled(trained):
@@ -78,7 +78,7 @@ def test_the_slow_dataset_and_the_evaluation_are_found(trained, which):
     run = trained(which)
     first = run.snapshots("planted")[0]
     spent = dict(zip(first.phases, (ns / 1e9 for ns in first.totals), strict=True))
-    planted, evaluation = run.told["loader"], run.told["evaluation"]
+    planted, evaluation = run.printed["loader"], run.printed["evaluation"]
     assert planted <= spent["loader"] <= 1.05 * planted + 0.03
     assert abs(spent["evaluation"] - evaluation) <= 0.02 * evaluation + 0.01
 
@@ -95,7 +95,7 @@ def test_an_evaluation_alone_is_evaluation(trained, which):
     (page,) = run.snapshots("alone")
     spent = run.seconds("alone")
     assert page.steps == [] and spent["loader"] == spent["forward"] == 0
-    assert spent["evaluation"] == pytest.approx(run.told["alone"], rel=0.05, abs=0.01)
+    assert spent["evaluation"] == pytest.approx(run.printed["alone"], rel=0.05, abs=0.01)
 
 
 def test_several_trainings_of_one_process_are_all_kept(trained):

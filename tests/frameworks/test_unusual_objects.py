@@ -1,26 +1,16 @@
 """Odd batches, optimizers, saves, modules and loaders: nothing of ours raises, and what is the user's stays as it is."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
-from support.paths import SUPPORT
+from support.frameworks.script_process import run_script
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory) -> dict:
-    done = subprocess.run(
-        [sys.executable, str(SUPPORT / "frameworks" / "scripts" / "auto_hostile_script.py")],
-        env={**os.environ, "GOODPUT_DIR": str(tmp_path_factory.mktemp("hostile"))},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_script("unusual_objects.py", GOODPUT_DIR=str(tmp_path_factory.mktemp("hostile")))
     assert "goodput" not in done.stderr, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

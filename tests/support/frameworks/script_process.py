@@ -1,35 +1,53 @@
-"""Run a script of these tests with the SDK's hot path compiled or in Python, and read what it wrote.
-
-In: a script's name, a folder, environment variables. Out: the JSON that it wrote, and what it printed.
-"""
+"""Runs a training script of tests/support/frameworks/scripts in a process of its own, to a clean end."""
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from support.paths import SUPPORT
+from support.paths import PYTHONPATH, SUPPORT
 
-HERE = SUPPORT / "frameworks" / "scripts"
+SCRIPTS = SUPPORT / "frameworks" / "scripts"
+# The SDK's hot path, compiled or in Python.
 IMPLEMENTATIONS = ("compiled", "python")
+# Ends a script that hangs, also where other processes keep every core busy; below pytest's own limit.
+TIMEOUT_SECONDS = 400
 
 
-def run(script: str, place, implementation: str = "compiled", *flags: str, **given) -> tuple[dict, str]:
-    """(the JSON that it wrote, what it printed); it must end well. `flags` are the interpreter's."""
+def run_script(script: str, *arguments, flags=(), **environ: str) -> subprocess.CompletedProcess:
+    """Run a script with these arguments, interpreter flags and additional environment variables."""
+    done = subprocess.run(
+        [sys.executable, *flags, str(SCRIPTS / script), *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": PYTHONPATH, **environ},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def run_implementation(
+    script: str, place: Path, implementation: str, *flags: str, **environ
+) -> tuple[dict, str]:
+    """(the JSON that the script wrote, what it printed)."""
     if implementation == "compiled" and importlib.util.find_spec("goodput.sdk.recorder._fast") is None:
         pytest.skip("goodput.sdk.recorder._fast is not compiled here")
-    environ = dict(os.environ, GOODPUT_DIR=str(place / "pages"), GOODPUT_BUDGET="100%", **given)
-    environ.pop("GOODPUT_PURE", None)
-    if implementation == "python":
-        environ["GOODPUT_PURE"] = "1"
-    written = place / f"{script}.json"
-    done = subprocess.run(
-        [sys.executable, *flags, str(HERE / script), str(written)],
-        env=environ, capture_output=True, text=True, timeout=170, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    environ["GOODPUT_PURE"] = "1" if implementation == "python" else ""
+    environ.update(GOODPUT_DIR=str(place / "pages"), GOODPUT_BUDGET="100%")
+    written = place / "found.json"
+    done = run_script(script, written, flags=flags, **environ)
     return json.loads(written.read_text()), done.stdout + done.stderr
+
+
+def cases_of(script: str) -> list[str]:
+    """The functions of a script that are decorated as cases, without importing PyTorch here."""
+    tree = ast.parse((SCRIPTS / script).read_text())
+    return [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.decorator_list]

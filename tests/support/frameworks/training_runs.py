@@ -1,20 +1,16 @@
-"""Training scripts of frameworks: each in a process of its own, and what its pages say.
+"""Runs a training script of a framework and reads the rank pages that it wrote.
 
-A script (lightning_trainings.py and its kin) trains several times in one process, since importing a framework takes
-seconds: each training is a run with pages of its own. It prints what it planted as one line of JSON.
+A script such as lightning_trainings.py trains several times in one process, since importing a framework takes
+seconds; each training is a run with pages of its own. The script prints the delays it planted as one line of JSON.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
-from support.paths import PYTHONPATH, SUPPORT
+from support.frameworks.script_process import run_script
 
 from goodput.account import compute, document
 from goodput.account.states import INDEX
@@ -25,10 +21,10 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS
 
 
 class Trained:
-    """What a script left: `told` is its JSON, `errors` what stands on standard error."""
+    """The result of a script: `printed` is its JSON, `errors` its standard error."""
 
-    def __init__(self, directory: Path, told: dict, errors: str):
-        self.directory, self.told, self.errors = directory, told, errors
+    def __init__(self, directory: Path, printed: dict, errors: str):
+        self.directory, self.printed, self.errors = directory, printed, errors
 
     def snapshots(self, run: str) -> list:
         """The pages of a run, in the order of attempts."""
@@ -60,65 +56,17 @@ class Trained:
         account = document(self.account(run))
         return account["steps"]["kept"], account["steps"]["lost"]
 
-    def said(self) -> list[str]:
+    def messages(self) -> list[str]:
+        """Lines that goodput printed."""
         return [line for line in self.errors.splitlines() if line.startswith("goodput: ")]
 
 
 def train(script: str, directory: Path, *args: str, **environ: str) -> Trained:
-    """Run a script of this folder; it must end well."""
     pages = directory / "pages"
-    process = subprocess.run(
-        [sys.executable, str(SUPPORT / "frameworks" / "scripts" / script), str(directory), *args],
-        env={
-            **os.environ,
-            **OFFLINE,
-            "PYTHONPATH": PYTHONPATH,
-            "GOODPUT_DIR": str(pages),
-            "OMP_NUM_THREADS": "1",
-            **environ,
-        },
-        capture_output=True,
-        text=True,
-        timeout=300,
+    done = run_script(
+        script, directory, *args, **{**OFFLINE, "GOODPUT_DIR": str(pages), "OMP_NUM_THREADS": "1", **environ}
     )
-    assert process.returncode == 0, process.stderr
-    return Trained(pages, json.loads(process.stdout.splitlines()[-1]), process.stderr)
-
-
-# -- for the scripts
-
-ITEM_SECONDS = 0.002
-
-
-class Slow:
-    """A map-style dataset whose items take a while; `spent_seconds` is how long they really took."""
-
-    def __init__(self, items: list, seconds: float = ITEM_SECONDS):
-        self.items, self.item_seconds, self.spent_seconds = items, seconds, 0.0
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, index: int):
-        began = time.perf_counter()
-        time.sleep(self.item_seconds)
-        self.spent_seconds += time.perf_counter() - began
-        return self.items[index]
-
-
-def digest(model) -> str:
-    """Of a model's weights, bit by bit."""
-    found = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
-        found.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()
-
-
-def tell(**what) -> None:
-    sys.stdout.write(json.dumps(what) + "\n")
-
-
-# -- for the tests
+    return Trained(pages, json.loads(done.stdout.splitlines()[-1]), done.stderr)
 
 
 def steps(snapshot) -> list[int]:

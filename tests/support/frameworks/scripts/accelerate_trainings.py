@@ -3,7 +3,7 @@
 import sys
 import time
 
-import support.frameworks.framework_runs as runs
+import support.frameworks.script_helpers as helpers
 import torch
 from accelerate import Accelerator
 
@@ -23,7 +23,7 @@ def train(data, micro_batches=24, resume=False, saves=False, told=None):
     net = torch.nn.Sequential(torch.nn.Linear(16, 128), torch.nn.ReLU(), torch.nn.Linear(128, 4))
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
     model, optimizer, loader = accelerator.prepare(net, optimizer, DataLoader(data, 4))
-    valid = accelerator.prepare(DataLoader(runs.Slow(items(16), 0.004), 4))
+    valid = accelerator.prepare(DataLoader(helpers.Slow(items(16), 0.004), 4))
     if resume:
         accelerator.load_state(f"{DIRECTORY}/12")
     for number, (x, y) in enumerate(loader, 1):
@@ -45,7 +45,7 @@ def train(data, micro_batches=24, resume=False, saves=False, told=None):
             told["checkpoint"] = told.get("checkpoint", 0.0) + time.perf_counter() - began
         if number == micro_batches:
             break
-    return runs.digest(net)
+    return helpers.digest(net)
 
 
 def copies():
@@ -66,7 +66,7 @@ def main():
     goodput.start(run="same")
     told["measured"] = train(items(100))
     goodput.stop()
-    data = runs.Slow(items(100))
+    data = helpers.Slow(items(100))
     goodput.start(run="planted")
     train(data, saves=True, told=told)
     goodput.stop()
@@ -78,7 +78,7 @@ def main():
     goodput.start(run="copies")
     copies()
     goodput.stop()
-    runs.tell(**told)
+    helpers.print_result(**told)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One of two ranks over gloo that wait for each other in every way; run by test_auto_distributed_waits.py.
+"""One of two ranks over gloo that wait for each other in every way; run by test_collective_waits.py.
 
 In: the folder to write to, and names of scenarios if not all. Out: `waits-RANK.json` with, by scenario, the seconds of
 each phase and those by which this rank was late; and what else a scenario has found. The late rank is late at a place
@@ -14,7 +14,7 @@ from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
-from support.frameworks import auto_left_over
+from support.frameworks import replaced_attributes
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
@@ -309,9 +309,9 @@ def main() -> None:
         found[name] = measured(*SCENARIOS[name]())
         dist.barrier()
     found["raising"], found["copied"] = raising(), copied()
-    during = auto_left_over.ours()
+    during = replaced_attributes.ours()
     goodput.auto.remove()
-    found["left"] = {"during": during, "after": auto_left_over.ours()}
+    found["left"] = {"during": during, "after": replaced_attributes.ours()}
     with open(f"{sys.argv[1]}/waits-{dist.get_rank()}.json", "w") as file:
         json.dump(found, file)
     dist.destroy_process_group()

@@ -1,5 +1,5 @@
 """One of two ranks over gloo that train a model of FSDP2, save it by torch.distributed.checkpoint and go on from there;
-run by test_auto_distributed_sharded.py.
+run by test_distributed_checkpoint.py.
 
 In: the folder to write to. Out: `sharded-RANK-ATTEMPT.json`: what was planted, and how often a state was asked for. In
 the first attempt rank 1's forward pass is late in each step; the model is saved at once after step 9, in a thread

@@ -1,5 +1,5 @@
 """One of two ranks over gloo that train the same models without goodput.auto, with it and after its removal; run by
-test_auto_distributed_weights.py.
+test_distributed_weights.py.
 
 In: the folder to write to. Out: `weights-RANK.json`: by kind of training the weights' digests of the three runs, what
 was planted and measured, and what was left in PyTorch after the removal. Rank 1 is late before each step.
@@ -15,7 +15,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint.state_dict
 import torch.distributed.fsdp
 import torch.distributed.tensor
-from support.frameworks import auto_left_over
+from support.frameworks import replaced_attributes
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.nn.parallel import DistributedDataParallel
@@ -109,7 +109,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     report = {name: {"plain": train(make, 0.0)[0]} for name, make in KINDS.items()}
     report["untrained"] = digest(layers())
-    report["before"], attributes_before = auto_left_over.ours(), auto_left_over.attributes()
+    report["before"], attributes_before = replaced_attributes.ours(), replaced_attributes.attributes()
     import goodput.auto
 
     replaced = {id(owner): owner for owner, name, *_ in goodput.auto._auto.patches._done if name is not None}
@@ -121,12 +121,12 @@ def main() -> None:
         report[name]["phases"] = dict(
             zip(page.PHASES, ((b - a) / 1e9 for a, b in zip(before, totals(), strict=True)), strict=True)
         )
-    report["during"] = auto_left_over.ours()
-    report["broken"] = auto_left_over.not_restored(attributes_before, replaced)
+    report["during"] = replaced_attributes.ours()
+    report["broken"] = replaced_attributes.not_restored(attributes_before, replaced)
     goodput.auto.remove()
     report["after"], report["not_restored"] = (
-        auto_left_over.ours(),
-        auto_left_over.not_restored(attributes_before, replaced),
+        replaced_attributes.ours(),
+        replaced_attributes.not_restored(attributes_before, replaced),
     )
     for name, make in KINDS.items():
         report[name]["removed"] = train(make, 0.0)[0]

@@ -8,7 +8,7 @@ import sys
 import textwrap
 import time
 
-import support.frameworks.framework_runs as runs
+import support.frameworks.script_helpers as helpers
 from support.paths import ROOT
 
 import goodput
@@ -92,7 +92,7 @@ def main():
         goodput.resumed(3)
         names["train"](4, 8)
     goodput.stop()
-    runs.tell(**spent)
+    helpers.print_result(**spent)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import sys
 import time
 import warnings
 
-import support.frameworks.framework_runs as runs
+import support.frameworks.script_helpers as helpers
 import torch
 
 warnings.filterwarnings("ignore")
@@ -111,11 +111,11 @@ def fit(callbacks, model=None, train=None, ckpt_path=None, **options):
     """A fit of 12 steps of 2 batches each, with two validations and a check of them before it."""
     torch.manual_seed(0)
     model = model or Model()
-    train = runs.Slow(items(400), 0.0) if train is None else train
+    train = helpers.Slow(items(400), 0.0) if train is None else train
     options = {"max_steps": 12, "accumulate_grad_batches": 2, "limit_val_batches": 0, **options}
     valid = DataLoader(options.pop("valid", None) or items(8), 4)
     trainer(callbacks, **options).fit(model, DataLoader(train, 4), valid, ckpt_path=ckpt_path)
-    return runs.digest(model)
+    return helpers.digest(model)
 
 
 def main():
@@ -145,12 +145,12 @@ def main():
         fit([GoodputCallback()], max_steps=3)
         goodput.stop()
         told["is_callback"] = issubclass(GoodputCallback, lightning.Callback)
-    runs.tell(**told)
+    helpers.print_result(**told)
 
 
 def planted(goodput, made) -> dict:
     """A slow dataset, slow validation and checkpoints; then the run goes on in another attempt."""
-    data, valid, clock = runs.Slow(items(400)), runs.Slow(items(16), 0.004), Clock()
+    data, valid, clock = helpers.Slow(items(400)), helpers.Slow(items(16), 0.004), Clock()
     goodput.start(run="planted")
     fit(
         [*made(), clock],
@@ -170,7 +170,7 @@ def planted(goodput, made) -> dict:
     fit(made(), Model(512), max_steps=18, ckpt_path=f"{DIRECTORY}/step=12.ckpt")
     goodput.stop()
     goodput.start(run="alone")
-    data_alone = runs.Slow(items(64))
+    data_alone = helpers.Slow(items(64))
     trainer(made()).validate(Model(), DataLoader(data_alone, 8), verbose=False)
     goodput.stop()
     return {"loader": data.spent_seconds, "validation": clock.seconds, "alone": data_alone.spent_seconds}
@@ -179,9 +179,9 @@ def planted(goodput, made) -> dict:
 def rare(goodput, made) -> dict:
     """What a long-lived process does besides."""
     goodput.start(run="several")  # Two fits, both kept, the second from scratch, with other loaders.
-    kept = runs.Slow(items(400))
+    kept = helpers.Slow(items(400))
     fit(made(), train=kept, max_steps=5, accumulate_grad_batches=1)
-    spent, again = kept.spent_seconds, runs.Slow(items(400))
+    spent, again = kept.spent_seconds, helpers.Slow(items(400))
     fit(made(), train=again, max_steps=4, accumulate_grad_batches=1)
     goodput.stop()
     goodput.start(run="broken")  # Broken off at step 6, caught, and gone on with from the checkpoint after 4.

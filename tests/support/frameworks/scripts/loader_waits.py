@@ -2,7 +2,7 @@
 
 import time
 
-import support.frameworks.framework_runs as runs
+import support.frameworks.script_helpers as helpers
 import torch
 
 import goodput
@@ -215,7 +215,7 @@ def main():
         "resumed": resumed(),
         "iterable": iterable(),
     }
-    runs.tell(waited=waited, slept=planted.slept_seconds, steps=len(planted), **told)
+    helpers.print_result(waited=waited, slept=planted.slept_seconds, steps=len(planted), **told)
 
 
 if __name__ == "__main__":

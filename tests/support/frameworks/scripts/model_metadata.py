@@ -1,4 +1,4 @@
-"""A plain loop over a tiny model, for test_auto_model.py: `gpt2`, or `mlp`; prints what the rank's page then says."""
+"""A plain loop over a tiny model, for test_model_metadata.py: `gpt2`, or `mlp`; prints what the rank's page then says."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What goodput.auto replaces in PyTorch and puts back; run by test_auto_restore.py, which says how in `ORDER`.
+"""What goodput.auto replaces in PyTorch and puts back; run by test_patch_restore.py, which says how in `ORDER`.
 
 In: the file to write to; `ORDER`: auto_first, torch_first, between or broken. Out: JSON: what is replaced while it is
 installed, what is not as before after its removal, and steps that were measured.

@@ -1,4 +1,4 @@
-"""A training on the CPU with one planted trouble and goodput.auto; run by test_auto_planted.py.
+"""A training on the CPU with one planted trouble and goodput.auto; run by test_planted_delays.py.
 
 In: the file to write to and the trouble's name in `PLANTED`. Out: JSON: seconds that were planted, as the script
 measured them itself, and the account.

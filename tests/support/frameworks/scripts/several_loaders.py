@@ -1,6 +1,6 @@
 """Loops with more than one loader under goodput.auto, for test_several_loaders.py: argv is the directory."""
 
-import support.frameworks.framework_runs as runs
+import support.frameworks.script_helpers as helpers
 import torch
 
 import goodput
@@ -10,7 +10,7 @@ ROWS = [(torch.randn(4), torch.randn(1)) for _ in range(32)]
 
 
 def loader():
-    return torch.utils.data.DataLoader(runs.Slow(ROWS), 8)
+    return torch.utils.data.DataLoader(helpers.Slow(ROWS), 8)
 
 
 def step(model, optimizer, x, y):
@@ -48,7 +48,7 @@ def main():
         for (x, y), _ in zip(third, fourth, strict=True):
             step(model, optimizer, x, y)
     goodput.stop()
-    runs.tell(after=seconds(first, second), valid=seconds(valid), beside=seconds(third, fourth))
+    helpers.print_result(after=seconds(first, second), valid=seconds(valid), beside=seconds(third, fourth))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """One rank under torchrun: trains, saves a checkpoint by torch.save, kills itself once and is started anew; run by
-test_auto_distributed_torchrun.py, without a word of goodput: PYTHONPATH brings it, as `goodput run` does.
+test_torchrun_restart.py, without a word of goodput: PYTHONPATH brings it, as `goodput run` does.
 
 In: the folder for the checkpoint. Out: `weights-RANK`, the first weight at the end.
 """

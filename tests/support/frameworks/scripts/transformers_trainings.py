@@ -7,7 +7,7 @@ import sys
 import time
 import warnings
 
-import support.frameworks.framework_runs as runs
+import support.frameworks.script_helpers as helpers
 import torch
 import transformers
 
@@ -60,9 +60,9 @@ def trainer(callbacks, train=None, where="out", **options):
         use_cpu=True,
         **{"save_strategy": "no", **options},
     )
-    train = runs.Slow(items(60), 0.0) if train is None else train
+    train = helpers.Slow(items(60), 0.0) if train is None else train
     return Timed(
-        model(), args, train_dataset=train, eval_dataset=runs.Slow(items(16), 0.004), callbacks=callbacks
+        model(), args, train_dataset=train, eval_dataset=helpers.Slow(items(16), 0.004), callbacks=callbacks
     )
 
 
@@ -85,16 +85,16 @@ def main():
     measured = trainer(made())
     measured.train()
     goodput.stop()
-    told = {"bare": runs.digest(bare.model), "measured": runs.digest(measured.model)}
+    told = {"bare": helpers.digest(bare.model), "measured": helpers.digest(measured.model)}
     told.update(planted(goodput, made))
     if not ALONE:
         rare(goodput, made)
-    runs.tell(**told)
+    helpers.print_result(**told)
 
 
 def planted(goodput, made) -> dict:
     """A slow dataset, two evaluations and three checkpoints, over an epoch's end; then it goes on in new attempts."""
-    data = runs.Slow(items(60))
+    data = helpers.Slow(items(60))
     goodput.start(run="planted")
     first = trainer(
         made(), data, "planted", eval_strategy="steps", eval_steps=6, save_strategy="steps", save_steps=4

@@ -1,4 +1,4 @@
-"""Odd batches, optimizers, saves, modules and loaders under goodput.auto, for test_auto_hostile.py; prints JSON."""
+"""Odd batches, optimizers, saves, modules and loaders under goodput.auto, for test_unusual_objects.py; prints JSON."""
 
 import gc
 import importlib.machinery

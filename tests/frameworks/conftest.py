@@ -1,0 +1,28 @@
+"""Fixtures of the tests that train in this process with only the loader patches."""
+
+import gc
+import os
+import tempfile
+
+import pytest
+
+from goodput.rank_page import page
+
+
+@pytest.fixture
+def directory():
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(page.default_directory({}))) as made:
+        yield made
+
+
+@pytest.fixture
+def trainer(directory):
+    from support.frameworks.loader_trainer import UNPATCHED, Trainer, patched
+
+    made = Trainer(directory)
+    yield made
+    made.auto.patches.restore()
+    made.session.stop("finished")
+    gc.collect()  # An iterator in a traceback would be shut down in a later test's worker, which takes 5 s.
+    assert patched() == UNPATCHED
+    assert made.session.said == set()

@@ -1,0 +1,122 @@
+"""Workers of every start method, over epochs, of several loaders; what stays outside of the account."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
+import support.frameworks.loader_datasets as data  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
+
+from goodput.sdk.automatic import loader_stats  # noqa: E402
+from goodput.sdk.automatic.frameworks.torch import workers as patch  # noqa: E402
+from goodput.sdk.automatic.loader_worker import Loop  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.alone]
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+def test_every_way_to_start_a_worker(trainer, context):
+    dataset = data.Planted(16, sleep=0.01)
+    loader = DataLoader(dataset, batch_size=4, num_workers=2, multiprocessing_context=context)
+    batches = trainer.train(loader)
+    assert torch.equal(torch.cat(batches)[:, 0], torch.arange(16.0))
+    workers, found = trainer.snapshot().workers, trainer.snapshot().loader
+    assert [(w["loader"], w["worker"], w["batches"], w["starts"]) for w in workers] == [
+        (1, 0, 2, 1),
+        (1, 1, 2, 1),
+    ]
+    planted, delay = int(dataset.planted[data.ALL].sum()), sum(w["delay_ns"] for w in workers)
+    assert planted <= sum(w["dataset_ns"] for w in workers) <= planted * 1.05 + delay
+    if context != "fork":
+        assert found["wait_startup_ns"] > found["wait_storage_ns"]
+        assert (
+            "starting workers (1 time" in trainer.advice() and "persistent_workers=True" in trainer.advice()
+        )
+    # The owner's lock is seen by other processes only.
+    code = "import sys, goodput.rank_page.page as page; sys.exit(not page.is_locked(sys.argv[1]))"
+    assert (
+        subprocess.run([sys.executable, "-c", code, trainer.session.writer.path], timeout=30).returncode == 0
+    )
+    assert len(os.listdir(os.path.dirname(trainer.session.writer.path))) == 1
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_slots_go_on_over_epochs(trainer, persistent):
+    loader = DataLoader(data.Planted(8), batch_size=2, num_workers=2, persistent_workers=persistent)
+    for epoch in range(1, 4):
+        trainer.train(loader)
+        workers = trainer.snapshot().workers
+        assert [w["batches"] for w in workers] == [2 * epoch, 2 * epoch]
+        assert [w["starts"] for w in workers] == [1 if persistent else epoch] * 2
+    found = trainer.snapshot().loader
+    assert (found["starts"], found["batches"], found["persistent"]) == (
+        1 if persistent else 3,
+        12,
+        persistent,
+    )
+
+
+def test_two_loaders_at_once_have_slots_of_their_own(trainer):
+    train = DataLoader(data.Planted(8, sleep=0.02), batch_size=2, num_workers=2, persistent_workers=True)
+    other = DataLoader(data.Planted(4), batch_size=1, num_workers=1)
+    with trainer.auto.loader:
+        first = iter(train)
+        next(first)
+        rest = list(other)
+        batches = list(first)
+    assert len(rest) == 4 and len(batches) == 3
+    workers, found = trainer.snapshot().workers, trainer.snapshot().loader
+    assert [(w["loader"], w["worker"], w["batches"]) for w in workers] == [(1, 0, 2), (1, 1, 2), (2, 0, 4)]
+    assert (found["main"], found["workers"], found["batch_size"], found["left_out"]) == (1, 2, 2, 0)
+
+
+def test_a_loader_of_another_thread_or_of_an_evaluation_is_not_waited_for(trainer):
+    thread = threading.Thread(target=list, args=(DataLoader(data.Planted(4), batch_size=2),))
+    thread.start()
+    thread.join(60)
+    assert trainer.snapshot().loader == {}
+    with torch.no_grad():
+        assert len(list(DataLoader(data.Planted(4), batch_size=2))) == 2
+    found = trainer.snapshot().loader
+    assert found["starts"] == 1 and found["batches"] == found["wait_ns"] == 0
+
+
+class Instant:
+    """An iterator with workers whose batches are always there, as far as `ask` and `arrived` look at it."""
+
+    def __init__(self, loader, results=None):
+        self._rcvd_idx, self._tasks_outstanding = 0, 2
+        self._task_info = {index: (index % 2,) for index in range(20_000)}
+        self._data_queue = self._worker_result_queue = results
+
+    def _next_data(self):
+        self._rcvd_idx += 1
+
+
+def test_the_cost_in_the_step_thread(trainer):
+    """About 2 us a batch; the least of many, with room for a busy machine."""
+    plain, loads = Instant._next_data, loader_stats.Loads(trainer.session.recorder)
+    loop, loader = Loop(), DataLoader(data.Planted(4), num_workers=2)
+    results = torch.multiprocessing.get_context("fork").Queue()
+    patch._with_workers(Instant, trainer.auto, loads, loop)
+
+    def seconds(iterator, advance) -> float:
+        began = time.perf_counter()
+        for _ in range(500):
+            advance(iterator)
+        return (time.perf_counter() - began) / 500
+
+    with trainer.auto.loader:
+        iterator = Instant(loader, results)
+        trainer.auto.loaders.change(iterator)
+        bare = min(seconds(iterator, plain) for _ in range(10))
+        timed = min(seconds(iterator, Instant._next_data) for _ in range(20))
+    assert trainer.snapshot().loader["batches"] == 10_000
+    assert timed - bare < 6e-6, f"{(timed - bare) * 1e6:.2f} us"

@@ -1,0 +1,129 @@
+"""Batches of quick loaders are measured now and then; unusual fetchers keep working."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
+import support.frameworks.loader_datasets as data  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
+from torch.utils.data._utils import fetch as upstream_fetch  # noqa: E402
+
+from goodput.rank_page import page  # noqa: E402
+from goodput.sdk.automatic import loader_stats  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def test_a_quick_loader_is_looked_at_now_and_then(trainer):
+    """All batches are counted; the waits of those that were looked at stand for the others."""
+    kind = upstream_fetch._MapDatasetFetcher
+    before, loader = dict(vars(kind)), DataLoader(range(1000), batch_size=2)
+    iterator = iter(loader)
+    recorder, looks = trainer.session.recorder, 0
+    recorder.iterator = trainer.auto.loaders.change(iterator) or trainer.auto.loaders._current
+    for _ in range(500):
+        looks += recorder.passes == 0
+        with trainer.auto.loader:
+            next(iterator)
+        assert type(iterator._dataset_fetcher) is kind
+    assert list(iterator) == [] and dict(vars(kind)) == before
+    found = trainer.snapshot().loader
+    assert found["batches"] == found["inside"] == 500
+    assert 8 <= looks <= 40  # One in 61, or one in 17 where the machine is slow.
+    assert 0 < found["wait_ns"] <= trainer.snapshot().totals[page.PHASES.index("loader")]
+    reasons = sum(found[f"wait_{why}_ns"] for why in ("storage", "decode", "collate"))
+    assert (
+        0.5 * found["wait_ns"] < reasons <= found["wait_ns"]
+    )  # Those of the last ones were not looked at any more.
+
+
+def test_short_epochs_are_looked_at_by_turns(trainer, monkeypatch):
+    """Whatever comes every so many batches, or is first in its epoch, is looked at no more often than the others."""
+    monkeypatch.setattr(loader_stats, "VERY_QUICK_NS", 1 << 60)
+    monkeypatch.setattr(loader_stats, "QUICK_NS", 1 << 60)
+    loader, recorder, looked = DataLoader(range(12)), trainer.session.recorder, []
+    for _ in range(61):
+        iterator = iter(loader)
+        recorder.iterator = trainer.auto.loaders.change(iterator) or trainer.auto.loaders._current
+        for at in range(12):
+            looked += [at] * (recorder.passes == 0)
+            with trainer.auto.loader:
+                next(iterator)
+    assert len(looked) == 12 and sorted(looked) == list(range(12))
+    assert recorder.passes == 0 < recorder.passed_ns
+    # Another loader's first batch is looked at.
+    trainer.auto.loaders.change(iter(DataLoader(range(3))))
+    assert recorder.looking and recorder.passes == recorder.passed_ns == 0
+
+
+def test_a_batch_fetched_to_make_another_is_not_counted_for_it(trainer):
+    other, found = iter(DataLoader(range(3))), loader_stats.Loads(trainer.session.recorder)
+    recorder = trainer.session.recorder
+    trainer.auto.loaders.change(other)
+    recorder.iterator, recorder.passes = trainer.auto.loaders._current, 5
+    found.passed(trainer, 7)
+    assert (recorder.passes, recorder.passed_ns) == (5, 0)
+    found.passed(other, 9)
+    assert (recorder.passes, recorder.passed_ns) == (4, 9)
+    # What was slow and not looked at has no reason, and the next one is looked at.
+    found.passed(other, loader_stats.QUICK_NS)
+    assert (recorder.passes, recorder.passed_ns) == (0, 9)
+    words = trainer.snapshot().loader
+    assert (words["batches"], words["wait_ns"]) == (3, 7 + 9 + loader_stats.QUICK_NS)
+
+
+def test_a_training_loader_that_is_asked_twice_says_nothing_of_another(trainer):
+    """The hook in C does not ask: where only the Python hook did, it hung on the moment what an evaluation was."""
+    loaders, first, second = trainer.auto.loaders, DataLoader(range(4)), DataLoader(range(4))
+    one, other = iter(first), iter(second)
+    next(one)
+    loaders.step_ended()
+    next(other)
+    assert [ref() for ref in loaders.asked] == [second]
+    next(one), next(one)
+    assert [ref() for ref in loaders.asked] == [second]
+    next(other), next(other)  # Asked anew, and again: it is taken off once.
+    assert [ref() for ref in loaders.asked] == [second]
+
+
+class Odd:
+    """A fetcher of the user's, that does not say what it is."""
+
+    __class__ = property(lambda self: 1 / 0)
+
+    def fetch(self, indices):
+        return indices
+
+
+def test_a_fetcher_of_the_users_is_asked_for_its_own_collate_fn(trainer):
+    class Fixed(upstream_fetch._MapDatasetFetcher):
+        collate_fn = property(lambda self: tuple, lambda self, value: None)
+
+    class Static(upstream_fetch._MapDatasetFetcher):
+        collate_fn = staticmethod(tuple)
+
+    for kind in (type("Child", (Fixed,), {}), type("Child", (Static,), {})):
+        iterator = iter(DataLoader(range(4), batch_size=2))
+        iterator._dataset_fetcher.__class__ = kind
+        iterator._dataset_fetcher.__dict__.pop("collate_fn")
+        assert list(iterator) == [(0, 1), (2, 3)]
+    iterator = iter(DataLoader(range(4), batch_size=2))
+    del iterator._dataset_fetcher.collate_fn
+    with pytest.raises(AttributeError, match="'_MapDatasetFetcher' object has no attribute 'collate_fn'"):
+        next(iterator)
+    iterator._dataset_fetcher = Odd()
+    assert list(iterator) == [[2, 3]]
+    assert trainer.snapshot().loader["batches"] == 5
+
+
+def test_a_fetcher_that_cannot_be_watched_is_timed_as_a_whole(trainer):
+    class Fixed(upstream_fetch._MapDatasetFetcher):
+        collate_fn = property(lambda self: list, lambda self, value: None)
+
+    iterator = iter(DataLoader(data.Planted(4, sleep=0.01), batch_size=2))
+    iterator._dataset_fetcher.__class__ = Fixed
+    assert len(list(iterator)) == 2
+    assert type(iterator._dataset_fetcher) is Fixed
+    found = trainer.snapshot().loader
+    assert found["batches"] == 2 and found["wait_ns"] > 40_000_000 and found["wait_collate_ns"] == 0

@@ -1,0 +1,67 @@
+"""Runs unusual training loops with goodput.auto, for test_loop_variants.py.
+
+argv is the file to write. The JSON has, for each loop, what it expects and what its page shows: steps, seconds by
+phase, events, drops, and by how many ns the totals differ from the elapsed time.
+"""
+
+import gc
+import json
+import sys
+import time
+
+import torch
+from support.frameworks.scripts.loop_variants import checkpoints, evaluation, exceptions, places
+from support.frameworks.scripts.loop_variants.cases import CASES
+
+import goodput.auto
+from goodput.rank_page.reader import Reader
+
+assert all((checkpoints, evaluation, exceptions, places))  # Imported for their cases.
+
+
+def state() -> dict:
+    """The page's counts at this moment."""
+    recorder, writer = goodput._session.recorder, goodput._session.writer
+    if writer is None:
+        return {"steps": 0, "totals": {}, "events": [], "drops": 0, "off": 0, "depth": 0}
+    recorder.charge(time.perf_counter_ns())
+    found = Reader(writer.path, writer.fd).snapshot()
+    return {
+        "steps": found.steps_done,
+        "totals": dict(zip(found.phases, found.totals, strict=False)),
+        "events": [[event.kind, event.step] for event in found.events],
+        "drops": sum(found.drops.values()),
+        "off": found.last_ns - found.identity["start_mono_ns"] - sum(found.totals),
+        "depth": recorder.depth,
+    }
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    goodput.auto.remove()
+    report = {}
+    for name in CASES:
+        gc.collect()
+        goodput.auto.install()
+        before = state()
+        expected = CASES[name]()
+        open_phases = goodput._session.recorder.depth
+        goodput.auto.remove()
+        after = state()
+        report[name] = {
+            "expected": expected,
+            "steps": after["steps"] - before["steps"],
+            "seconds": {
+                phase: (ns - before["totals"].get(phase, 0)) / 1e9 for phase, ns in after["totals"].items()
+            },
+            "events": after["events"][len(before["events"]) :],
+            "drops": after["drops"] - before["drops"],
+            "off": after["off"],
+            "depth": [open_phases, after["depth"]],
+        }
+    with open(sys.argv[1], "w") as file:
+        json.dump(report, file)
+
+
+if __name__ == "__main__":
+    main()
