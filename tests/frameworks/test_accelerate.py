@@ -28,7 +28,9 @@ def test_a_saved_state_is_one_checkpoint_of_its_step(run):
     first = run.snapshots("planted")[0]
     assert committed(first) == [3, 7, 11]
     assert [e.step for e in first.events if e.kind == "checkpoint_begun"] == [3, 7, 11]
-    assert run.printed["checkpoint"] <= 1.05 * run.seconds("planted")["checkpoint"] + 0.01
+    assert run.printed["checkpoint"] <= (
+        1.05 * run.seconds("planted")["checkpoint"] + 0.01 + run.printed["core_wait"]
+    )
 
 
 def test_a_loaded_state_goes_on_where_it_was_saved(run):
@@ -42,14 +44,15 @@ def test_a_loaded_state_goes_on_where_it_was_saved(run):
 
 def test_the_slow_dataset_and_the_evaluation_are_found_and_the_account_closes(run):
     first = run.snapshots("planted")[0]
+    evaluation, waited = run.printed["evaluation"], run.printed["core_wait"]
     spent = dict(zip(first.phases, (ns / 1e9 for ns in first.totals), strict=True))
     # A batch more is fetched than the loop takes, and that too is waited for.
-    assert run.printed["loader"] <= spent["loader"] <= 1.05 * run.printed["loader"] + 0.02
-    assert spent["evaluation"] == pytest.approx(run.printed["evaluation"], rel=0.05, abs=0.01)
+    assert run.printed["loader"] <= spent["loader"] <= 1.05 * run.printed["loader"] + 0.02 + waited
+    assert abs(spent["evaluation"] - evaluation) <= max(0.05 * evaluation, 0.01) + waited
     account = run.account("planted")
     (rank,) = account.ranks
     assert sum(rank.states) == account.end_ns - account.start_ns
-    assert run.states("planted")["unattributed"] < 0.05
+    assert run.states("planted")["unattributed"] < 0.05 + waited
 
 
 def test_a_copy_inside_the_loaders_iteration_is_a_copy(run):

@@ -1,4 +1,4 @@
-"""Trouble planted in a training on the CPU is found within 5 % and named first; a clean run has no cause above 2 %."""
+"""A delay planted in a training on the CPU is found within 5 % and named first; a clean run has no cause above 2 %."""
 
 from __future__ import annotations
 
@@ -8,34 +8,50 @@ from support.frameworks import script_process
 pytestmark = pytest.mark.alone
 
 pytest.importorskip("torch")
-EXACT, FALSE_MAX = 0.05, 0.02
-COMPUTE = ("productive",)
+TOLERANCE, FALSE_MAX = 0.05, 0.02
+PLANTED = ("loader", "worker", "checkpoint", "evaluation", "compile")
 
 
-def outcome(tmp_path, name: str, implementation: str) -> tuple[float, dict]:
-    found, printed = script_process.run_implementation(
-        "planted_delays.py", tmp_path, implementation, PLANTED=name
-    )
-    assert printed == ""
-    return found["planted"], found["account"]
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory):
+    """The trainings of an implementation, which run once; the Python one only the clean training."""
+    made = {}
+
+    def get(implementation: str) -> dict:
+        if implementation not in made:
+            names = ("clean", *PLANTED) if implementation == "compiled" else ("clean",)
+            made[implementation], printed = script_process.run_implementation(
+                "planted_delays.py",
+                tmp_path_factory.mktemp("planted"),
+                implementation,
+                PLANTED=" ".join(names),
+            )
+            assert printed == ""
+        return made[implementation]
+
+    return get
 
 
-@pytest.mark.parametrize("name", ["loader", "worker", "checkpoint", "evaluation", "compile"])
-def test_what_was_planted_is_found_and_leads(tmp_path, name):
-    planted, account = outcome(tmp_path, name, "compiled")
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_delay_is_found_and_leads(outcome, name):
+    found = outcome("compiled")[name]
+    planted, account = found["planted"], found["account"]
     state = {"worker": "loader"}.get(name, name)
     assert planted > 0.3
-    assert account["states"][state] == pytest.approx(planted, rel=EXACT), account["states"]
+    tolerance = TOLERANCE * planted + found["core_wait"]
+    assert account["states"][state] == pytest.approx(planted, abs=tolerance), account["states"]
     leading = [cause["state"] for cause in account["causes"] if cause["state"] != "startup"]
     assert leading[0] == state, account["states"]
     assert sum(account["states"].values()) == pytest.approx(account["gpu_seconds"], rel=1e-9)
 
 
 @pytest.mark.parametrize("implementation", script_process.IMPLEMENTATIONS)
-def test_a_clean_run_has_no_false_cause(tmp_path, implementation):
-    _, account = outcome(tmp_path, "clean", implementation)
-    states = dict(account["states"])
-    trained = account["gpu_seconds"] - states.pop("startup")
-    for state in (*COMPUTE, "compile"):  # The first step's excess is real: buffers and threads are made.
+def test_clean_run_has_no_false_cause(outcome, implementation):
+    found = outcome(implementation)["clean"]
+    states = dict(found["account"]["states"])
+    trained = found["account"]["gpu_seconds"] - states.pop("startup")
+    # The excess of the first step is real: buffers are allocated and threads started.
+    for state in ("productive", "compile"):
         states.pop(state)
-    assert all(seconds <= FALSE_MAX * trained for seconds in states.values()), (states, trained)
+    limit = FALSE_MAX * trained + found["core_wait"]
+    assert all(seconds <= limit for seconds in states.values()), (states, trained)

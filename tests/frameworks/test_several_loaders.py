@@ -15,16 +15,17 @@ def run(tmp_path_factory):
 
 
 def test_a_second_loader_after_the_first(run):
-    spent = run.seconds("one after the other")
-    assert abs(spent["loader"] - run.printed["after"]) <= 0.05 * run.printed["after"] + 2 * BATCH_SECONDS
-    assert abs(spent["evaluation"] - run.printed["valid"]) <= 0.05 * run.printed["valid"] + 2 * BATCH_SECONDS
+    spent, slack = run.seconds("one after the other"), 2 * BATCH_SECONDS + run.printed["core_wait"]
+    assert abs(spent["loader"] - run.printed["after"]) <= 0.05 * run.printed["after"] + slack
+    assert abs(spent["evaluation"] - run.printed["valid"]) <= 0.05 * run.printed["valid"] + slack
     (page,) = run.snapshots("one after the other")
     assert steps(page) == list(range(16)) and page.steps[-1].samples >= 15 * 8
 
 
 def test_two_loaders_side_by_side(run):
     spent = run.seconds("side by side")
-    assert spent["evaluation"] <= 0.005
-    assert run.printed["beside"] <= spent["loader"] <= 1.05 * run.printed["beside"] + 0.02
+    waited = run.printed["core_wait"]
+    assert spent["evaluation"] <= 0.005 + waited
+    assert run.printed["beside"] <= spent["loader"] <= 1.05 * run.printed["beside"] + 0.02 + waited
     (page,) = run.snapshots("side by side")
     assert steps(page) == list(range(12)) and page.steps[-1].samples == pytest.approx(96, abs=8)

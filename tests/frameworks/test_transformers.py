@@ -79,14 +79,16 @@ def test_the_slow_dataset_and_the_evaluation_are_found(trained, which):
     first = run.snapshots("planted")[0]
     spent = dict(zip(first.phases, (ns / 1e9 for ns in first.totals), strict=True))
     planted, evaluation = run.printed["loader"], run.printed["evaluation"]
-    assert planted <= spent["loader"] <= 1.05 * planted + 0.03
-    assert abs(spent["evaluation"] - evaluation) <= 0.02 * evaluation + 0.01
+    waited = run.printed["core_wait"]
+    assert planted <= spent["loader"] <= 1.05 * planted + 0.03 + waited
+    assert abs(spent["evaluation"] - evaluation) <= 0.02 * evaluation + 0.01 + waited
 
 
 @either
 def test_little_is_left_unattributed(trained, which):
     """What is left is the Trainer's own work between two phases, about 2 ms a step here, and that after training."""
-    assert trained(which).states("planted")["unattributed"] < 0.01 * 22 + 0.1
+    run = trained(which)
+    assert run.states("planted")["unattributed"] < 0.01 * 22 + 0.1 + run.printed["core_wait"]
 
 
 @either
@@ -95,7 +97,9 @@ def test_an_evaluation_alone_is_evaluation(trained, which):
     (page,) = run.snapshots("alone")
     spent = run.seconds("alone")
     assert page.steps == [] and spent["loader"] == spent["forward"] == 0
-    assert spent["evaluation"] == pytest.approx(run.printed["alone"], rel=0.05, abs=0.01)
+    assert spent["evaluation"] == pytest.approx(
+        run.printed["alone"], abs=max(0.05 * run.printed["alone"], 0.01) + run.printed["core_wait"]
+    )
 
 
 def test_several_trainings_of_one_process_are_all_kept(trained):

@@ -68,7 +68,7 @@ def test_one_trace_as_text(tmp_path, capsys):
     assert max(map(len, lines[1:])) <= 100
 
 
-def test_the_largest_cause_reads_as_in_the_table(tmp_path, capsys):
+def test_largest_cause_has_the_share_of_the_table(tmp_path, capsys):
     # Of 100 ms: loader 49.945, Python 40.015, compute 10.04. Rounded down a tenth is missing: the loader's is nearest.
     events = [step(0, 0, 100_000), loader(0, 49_945), op(49_945, 40_015)]
     events += [launch(89_950, 5, 1), kernel(89_960, 10_040, correlation=1)]
@@ -78,7 +78,7 @@ def test_the_largest_cause_reads_as_in_the_table(tmp_path, capsys):
     assert "largest cause: loader, 50.0 % of the steps' time" in out
 
 
-def test_json_is_the_document_and_closes(tmp_path, capsys):
+def test_json_document_closes(tmp_path, capsys):
     status, out, _ = run(capsys, trace(tmp_path / "t.json"), "--json")
     found = json.loads(out)
     assert status == 0 and found["version"] == 1 and found["errors"] == []
@@ -88,7 +88,7 @@ def test_json_is_the_document_and_closes(tmp_path, capsys):
     assert found["total"]["states_ns"]["loader"] == 750_000
 
 
-def test_many_steps_and_many_ranks_stay_on_a_screen(tmp_path, capsys):
+def test_many_steps_and_ranks_fit_a_screen(tmp_path, capsys):
     _, out, _ = run(capsys, trace(tmp_path / "t.json", steps=57))
     assert "… and 37 more" in out and len(out.splitlines()) < 50
     paths = [trace(tmp_path / f"{rank}.json", rank=rank, steps=1) for rank in range(25)]
@@ -97,7 +97,7 @@ def test_many_steps_and_many_ranks_stay_on_a_screen(tmp_path, capsys):
     assert "exposed communication over 1 steps: 2.5 ms that all ranks paid" in out
 
 
-def test_a_broken_file_among_good_ones_is_said_and_the_rest_used(tmp_path, capsys):
+def test_broken_file_is_reported_and_the_rest_used(tmp_path, capsys):
     broken = tmp_path / "broken.json"
     broken.write_text('{"traceEvents": [{"ph": "X"')
     files = [trace(tmp_path / "0.json"), broken, tmp_path / "none.json", trace(tmp_path / "1.json", rank=1)]
@@ -113,7 +113,7 @@ def test_a_broken_file_among_good_ones_is_said_and_the_rest_used(tmp_path, capsy
     assert status == 1 and json.loads(out)["ranks"] == [] and json.loads(out)["total"]["wall_ns"] == 0
 
 
-def test_events_that_are_left_out_are_said_on_standard_error(tmp_path, capsys):
+def test_skipped_events_are_reported_on_standard_error(tmp_path, capsys):
     path = write(tmp_path / "t.json", [kernel(0, 10), kernel(5, -1), kernel(6, -1)])
     status, out, err = run(capsys, path)
     assert status == 0 and "rank 0 of 8" in out
@@ -122,7 +122,7 @@ def test_events_that_are_left_out_are_said_on_standard_error(tmp_path, capsys):
     )
 
 
-def test_a_wrong_call(capsys):
+def test_wrong_arguments(capsys):
     with pytest.raises(SystemExit) as caught:
         main(["analyze"])
     assert caught.value.code == 2
@@ -132,7 +132,7 @@ def test_a_wrong_call(capsys):
 
 
 @pytest.mark.parametrize(("no_color", "coloured"), [(False, True), (True, False)])
-def test_colour_only_on_a_terminal_that_wants_it(tmp_path, no_color, coloured):
+def test_colour_only_on_a_terminal_that_allows_it(tmp_path, no_color, coloured):
     environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     if no_color:
         environment["NO_COLOR"] = "1"
@@ -160,7 +160,7 @@ def test_colour_only_on_a_terminal_that_wants_it(tmp_path, no_color, coloured):
 
 
 @pytest.mark.parametrize("parts", [[1, 1, 1], [0, 0], [999, 1, 1], [2**60, 1, 3], [5]])
-def test_shares_sum_to_a_hundred(parts):
+def test_shares_sum_to_100_percent(parts):
     assert sum(tenths(parts)) == (1000 if sum(parts) else 0)
     assert all(
         abs(share - 1000 * part / (sum(parts) or 1)) < 1

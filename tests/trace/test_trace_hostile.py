@@ -34,8 +34,8 @@ def error_of(path) -> str:
         (b"{}", "no `traceEvents`"),
         (b'{"a": 1}', "no `traceEvents`"),
         (b'{"traceEvents": 3}', "byte 16 (line 1, column 17): `traceEvents` is no list"),
-        (b'{"traceEvents": []}', "no event that can be used"),
-        (b"[]", "no event that can be used"),
+        (b'{"traceEvents": []}', "no usable event"),
+        (b"[]", "no usable event"),
         (b'{"traceEvents": [', "byte 17 (line 1, column 18): the file ends in the middle"),
         (b'{"traceEvents": [{}', "byte 19 (line 1, column 20): the file ends in the middle"),
         (b'{"traceEvents": [{},\n {"name": "a', "byte 33 (line 2, column 13): the file ends in the middle"),
@@ -49,14 +49,14 @@ def error_of(path) -> str:
         (b'{"traceEvents": [{"ts": ' + b"9" * 5000 + b"}]}", "thousands of digits"),
     ],
 )
-def test_what_is_no_trace_is_said_with_the_place(tmp_path, content, words):
+def test_file_that_is_no_trace_names_the_place(tmp_path, content, words):
     path = tmp_path / "trace.json"
     path.write_bytes(content)
     assert words in error_of(path)
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_broken_json_in_the_middle_of_a_long_file_is_found_to_the_byte(tmp_path, packed):
+def test_broken_json_is_located_to_the_byte(tmp_path, packed):
     """Several chunks in; with letters beyond ASCII before it, so that characters are not bytes."""
     lines = [
         json.dumps(kernel(10 * i, 5, name=f"Kernel «{i}» 日本"), ensure_ascii=False) for i in range(20_000)
@@ -74,7 +74,7 @@ def test_broken_json_in_the_middle_of_a_long_file_is_found_to_the_byte(tmp_path,
     )
 
 
-def test_a_gzip_file_that_is_cut_off(tmp_path):
+def test_truncated_gzip(tmp_path):
     random.seed(1)
     data = gzip.compress(
         dumps({"traceEvents": [kernel(10 * i, random.randrange(9)) for i in range(2000)]}).encode()
@@ -91,7 +91,7 @@ def test_a_gzip_file_that_is_cut_off(tmp_path):
     assert "gzip" in error_of(path)
 
 
-def test_a_file_that_cannot_be_opened(tmp_path):
+def test_file_that_cannot_be_opened(tmp_path):
     assert "No such file" in error_of(tmp_path / "none.json")
     assert "directory" in error_of(tmp_path)
     os.mkfifo(tmp_path / "pipe")  # Nobody writes to it.
@@ -125,7 +125,7 @@ def test_a_file_that_cannot_be_opened(tmp_path):
         ({"ph": "B"}, "begin and end in two events"),
     ],
 )
-def test_an_event_that_cannot_be_is_counted_and_the_rest_used(tmp_path, change, words):
+def test_invalid_event_is_counted_and_skipped(tmp_path, change, words):
     broken = {**kernel(60, 10), **change}
     found = analyze([write(tmp_path / "t.json", [GOOD[0], broken, *GOOD[1:]])])["ranks"][0]
     (problem,) = found["problems"]
@@ -134,7 +134,7 @@ def test_an_event_that_cannot_be_is_counted_and_the_rest_used(tmp_path, change, 
     assert (found["events"], found["used"]) == (5, 4)
 
 
-def test_missing_fields_that_can_be_done_without(tmp_path):
+def test_optional_fields_may_be_missing(tmp_path):
     events = [
         {"ph": "X", "cat": "kernel", "ts": 0, "dur": 10},
         {"ph": "X", "cat": "kernel", "ts": 10, "dur": 10, "name": None, "args": None, "pid": [1], "tid": {}},
@@ -155,7 +155,7 @@ def test_missing_fields_that_can_be_done_without(tmp_path):
     assert sum(device["total"]["states_ns"]["compute"] for device in found["devices"]) == 30_000
 
 
-def test_elements_that_are_no_objects_and_a_bare_list_and_a_comma_at_the_end(tmp_path):
+def test_bare_list_with_non_objects_and_trailing_comma(tmp_path):
     path = tmp_path / "t.json"
     path.write_text("[" + dumps(GOOD[2]) + ', 3, null, "x", [],]')
     found = analyze([path])["ranks"][0]
@@ -163,7 +163,7 @@ def test_elements_that_are_no_objects_and_a_bare_list_and_a_comma_at_the_end(tmp
     assert found["devices"][0]["total"]["wall_ns"] == 50_000
 
 
-def test_bandwidths_that_are_no_numbers_are_read_over(tmp_path):
+def test_infinite_and_nan_bandwidths_are_skipped(tmp_path):
     """Kineto wrote these; in a name they are letters like any other."""
     events = [kernel(10 * i, 5, name='x: inf, "nan"') for i in range(5000)]
     for i, one in enumerate(events):
@@ -175,7 +175,7 @@ def test_bandwidths_that_are_no_numbers_are_read_over(tmp_path):
     ]
 
 
-def test_order_of_events_and_of_fields_changes_nothing(tmp_path):
+def test_order_of_events_and_fields_does_not_matter(tmp_path):
     events = [*GOOD, step(2, 100, 50), *[kernel(100 + 3 * i, 2, name=f"k{i}") for i in range(15)]]
     want = analyze([write(tmp_path / "t.json", events)])
     random.seed(3)
@@ -196,7 +196,7 @@ def test_order_of_events_and_of_fields_changes_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 1000])
-def test_where_chunks_end_changes_nothing(tmp_path, monkeypatch, size):
+def test_chunk_boundaries_do_not_matter(tmp_path, monkeypatch, size):
     path = write(
         tmp_path / "t.json",
         [*GOOD, kernel(70, Number("1.234"), name='é日\\"\n\u2028')],
@@ -209,7 +209,7 @@ def test_where_chunks_end_changes_nothing(tmp_path, monkeypatch, size):
     assert analyze([path]) == want
 
 
-def test_a_byte_order_mark_and_letters_that_are_no_utf8(tmp_path):
+def test_byte_order_mark_and_invalid_utf8(tmp_path):
     path = tmp_path / "t.json"
     path.write_bytes(b"\xef\xbb\xbf" + dumps({"traceEvents": GOOD}).encode().replace(b"gemm", b"ge\xff\xfem"))
     found = analyze([path])
@@ -217,7 +217,7 @@ def test_a_byte_order_mark_and_letters_that_are_no_utf8(tmp_path):
     assert found["total"]["states_ns"]["compute"] == 50_000
 
 
-def test_what_is_kept_of_threads_devices_and_names_is_bounded(tmp_path, monkeypatch):
+def test_threads_devices_and_names_are_bounded(tmp_path, monkeypatch):
     from goodput.trace import columns
 
     for name, most in (
@@ -244,7 +244,7 @@ def test_what_is_kept_of_threads_devices_and_names_is_bounded(tmp_path, monkeypa
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_damage_is_an_error_of_ours_or_none(tmp_path_factory, data):
+def test_damaged_file_raises_trace_error_or_nothing(tmp_path_factory, data):
     """Cut, overwrite or double bytes anywhere: a document that closes, or TraceError with a place."""
     text = bytearray(dumps({"traceEvents": GOOD, "distributedInfo": {"rank": 1}}).encode())
     for _ in range(data.draw(st.integers(1, 3))):

@@ -78,7 +78,7 @@ def test_kernels_on_several_streams_count_once(tmp_path):
     assert device["top"][0]["ns"] == 260_000
 
 
-def test_nested_annotations_and_operators_count_once_and_the_loader_wins_on_its_thread(tmp_path):
+def test_nested_spans_count_once_and_loader_wins(tmp_path):
     # CPU only. The loader collates 10-40 with operators of its own; those are the loader's.
     events = [
         step(1, 0, 100),
@@ -98,7 +98,7 @@ def test_nested_annotations_and_operators_count_once_and_the_loader_wins_on_its_
     assert own["aten::linear"] == 20_000 and own["aten::addmm"] == 8_000 and own["aten::copy_"] == 2_000
 
 
-def test_without_flows_and_ids_what_the_host_does_decides(tmp_path):
+def test_without_ids_the_host_activity_decides(tmp_path):
     events = [
         step(1, 0, 100),
         kernel(0, 10),
@@ -113,7 +113,7 @@ def test_without_flows_and_ids_what_the_host_does_decides(tmp_path):
     assert device["launches_known"] == 0 and device["gaps"]["unknown_ns"] == 70_000
 
 
-def test_work_that_waits_though_it_was_launched_is_not_the_hosts_fault(tmp_path):
+def test_queued_work_is_idle_not_host(tmp_path):
     events = [
         step(1, 0, 100),
         launch(0, 2, 1),
@@ -127,20 +127,20 @@ def test_work_that_waits_though_it_was_launched_is_not_the_hosts_fault(tmp_path)
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_work_that_starts_together_was_queued_if_any_of_it_was(tmp_path, turned):
+def test_simultaneous_work_is_queued_if_any_was(tmp_path, turned):
     events = [launch(0, 1, 1), launch(1, 1, 2), launch(30, 1, 3), kernel(2, 18, correlation=1)]
     pair = [kernel(40, 10, correlation=2), kernel(40, 5, stream=8, correlation=3)]
     events += reversed(pair) if turned else pair
     assert us(one(tmp_path, events)["total"]["states_ns"]) == {"compute": 28, "host": 2, "idle": 20}
 
 
-def test_a_kernel_without_length_ends_no_gap(tmp_path):
+def test_empty_kernel_ends_no_gap(tmp_path):
     events = [launch(0, 1, 1), launch(1, 1, 2), launch(30, 1, 3), kernel(2, 18, correlation=1)]
     events += [kernel(40, 0, correlation=2), kernel(40, 10, correlation=3)]
     assert us(one(tmp_path, events)["total"]["states_ns"]) == {"compute": 28, "host": 22}
 
 
-def test_an_operator_that_begins_with_its_inner_one_is_the_outer(tmp_path):
+def test_operators_with_equal_start_nest_by_length(tmp_path):
     top = one(tmp_path, [op(0, 10, "aten::addmm"), op(0, 40, "aten::linear"), op(0, 30, "aten::matmul")])[
         "top"
     ]
@@ -151,7 +151,7 @@ def test_an_operator_that_begins_with_its_inner_one_is_the_outer(tmp_path):
     }
 
 
-def test_a_gpu_that_runs_behind_has_its_own_steps(tmp_path):
+def test_gpu_behind_the_host_has_its_own_steps(tmp_path):
     """The host sends two steps off within 20 us; each keeps the GPU busy for 100."""
     events = [
         step(1, 0, 10),
@@ -166,7 +166,7 @@ def test_a_gpu_that_runs_behind_has_its_own_steps(tmp_path):
     assert (second["wall_ns"], us(second["states_ns"])) == (100_000, {"compute": 100})
 
 
-def test_several_gpus_in_one_file_each_apart(tmp_path):
+def test_gpus_of_one_file_are_separate(tmp_path):
     events = [
         step(1, 0, 100, tid=1),
         launch(0, 1, 1, tid=1),
@@ -204,12 +204,12 @@ def test_times_are_exact_to_the_nanosecond(tmp_path, base):
     assert device["steps"][0]["start_ns"] == int(f"{base}500001")
 
 
-def test_the_display_unit_changes_nothing(tmp_path):
+def test_display_unit_does_not_matter(tmp_path):
     events = [kernel(0, 10), kernel(20, 10)]
     assert one(tmp_path, events, displayTimeUnit="ns") == one(tmp_path, events, displayTimeUnit="ms")
 
 
-def test_the_names_of_pytorch_1_8(tmp_path):
+def test_pytorch_1_8_categories(tmp_path):
     events = [
         event("Operator", "ProfilerStep#3", 0, 100),
         event("Operator", "aten::mm", 0, 20),
@@ -267,12 +267,12 @@ def test_rocm_and_other_runtimes(tmp_path):
         ("scatter_reduce_kernel", False),
     ],
 )
-def test_kernels_of_collectives_by_name(tmp_path, name, is_communication):
+def test_collective_kernels_by_name(tmp_path, name, is_communication):
     states = us(one(tmp_path, [kernel(0, 10, name)])["total"]["states_ns"])
     assert states == {"communication" if is_communication else "compute": 10}
 
 
-def test_collectives_of_gloo_overlap_the_backward_pass(tmp_path):
+def test_gloo_collectives_overlap_backward(tmp_path):
     """CPU only: the collective is under way on a thread of its own, and the call of it holds up the main thread."""
     events = [
         step(1, 0, 100),
@@ -292,7 +292,7 @@ def test_collectives_of_gloo_overlap_the_backward_pass(tmp_path):
     assert row["overlap_percent"] == 40
 
 
-def test_without_marks_the_optimizer_or_nothing_cuts_the_trace(tmp_path):
+def test_without_marks_optimizer_steps_cut_the_trace(tmp_path):
     events = [
         op(0, 10),
         note(10, 10, "Optimizer.step#Adam.step"),
@@ -314,13 +314,13 @@ def test_without_marks_the_optimizer_or_nothing_cuts_the_trace(tmp_path):
     assert [step["wall_ns"] for step in device["steps"]] == [30_000]
 
 
-def test_what_is_between_and_after_steps_is_told_apart(tmp_path):
+def test_time_between_and_after_steps_is_separate(tmp_path):
     events = [step(1, 0, 10), step(2, 15, 10), kernel(5, 10), kernel(40, 7)]
     total = one(tmp_path, events)["total"]
     assert (total["wall_ns"], total["between_steps_ns"], total["outside_steps_ns"]) == (20_000, 5_000, 12_000)
 
 
-def test_of_the_same_launch_id_in_two_processes_the_last_before_the_work_counts(tmp_path):
+def test_repeated_launch_id_uses_the_last_before_the_work(tmp_path):
     events = [
         launch(0, 1, 5, pid=1),
         launch(50, 1, 5, pid=2),
@@ -335,7 +335,7 @@ def test_of_the_same_launch_id_in_two_processes_the_last_before_the_work_counts(
     assert us(devices[1]["total"]["states_ns"]) == {"compute": 10, "loader": 59, "host": 1}
 
 
-def test_ranks_say_who_waits_for_whom(tmp_path):
+def test_ranks_show_who_waits_for_whom(tmp_path):
     """Rank 1 comes late to step 1 by 30 us, so the others wait in it; in step 2 all pay 10."""
     paths = []
     for rank, (first, second) in enumerate([(40, 10), (10, 10), (35, 10)]):
@@ -358,7 +358,7 @@ def test_ranks_say_who_waits_for_whom(tmp_path):
         ([kernel(0, 20), loader(20, 50), kernel(70, 10)], "loader", "num_workers"),
         ([kernel(0, 20), op(20, 50), kernel(70, 10)], "host", "torch.compile"),
         ([kernel(0, 20), sync(20, 50), kernel(70, 10)], "idle", ".item()"),
-        ([launch(0, 1, 1), kernel(1, 20), kernel(70, 10, correlation=1)], "idle", "does not start it"),
+        ([launch(0, 1, 1), kernel(1, 20), kernel(70, 10, correlation=1)], "idle", "does not start:"),
         ([op(0, 5), op(70, 5)], "host", "Python between operators"),
     ],
 )
@@ -369,7 +369,7 @@ def test_the_leading_cause(tmp_path, events, state, words):
 
 
 @pytest.mark.parametrize(("last", "said"), [(1, "25 µs"), (50, "17.3 µs")])
-def test_a_last_step_that_was_cut_off_is_no_step_of_the_mean(tmp_path, last, said):
+def test_truncated_last_step_is_left_out_of_the_mean(tmp_path, last, said):
     events = [step(0, 0, 200), loader(0, 25), kernel(25, 175), step(1, 200, 200), loader(200, 25)]
     events += [kernel(225, 175), step(2, 400, last), loader(400, min(last, 2))]
     document = analyze([write(tmp_path / "t.json", events)])
@@ -378,11 +378,11 @@ def test_a_last_step_that_was_cut_off_is_no_step_of_the_mean(tmp_path, last, sai
     assert document["total"]["wall_ns"] == 1000 * (400 + last)
 
 
-def test_no_cause_where_there_is_none(tmp_path):
+def test_no_cause_below_the_threshold(tmp_path):
     assert analyze([write(tmp_path / "t.json", [step(1, 0, 100), kernel(0, 99), op(99, 1)])])["cause"] is None
 
 
-def test_the_old_profilers_own_export(tmp_path):
+def test_autograd_profiler_export(tmp_path):
     """torch.autograd.profiler without Kineto: a bare list, no categories, the process says what it is."""
     path = tmp_path / "t.json"
     path.write_text(
@@ -394,7 +394,7 @@ def test_the_old_profilers_own_export(tmp_path):
     assert device["total"]["states_ns"]["compute"] == 20_250 and device["total"]["states_ns"]["host"] == 9_500
 
 
-def test_frames_of_python_say_that_the_host_was_busy(tmp_path):
+def test_python_frames_count_as_host(tmp_path):
     events = [
         kernel(0, 10),
         event("python_function", "train.py(3): tokenize", 10, 30, pid=HOST),

@@ -109,11 +109,11 @@ def test_devices_agree_with_the_oracle(path, events, data):
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=cpu_traces(), data=st.data())
-def test_a_cpu_agrees_with_the_oracle(path, events, data):
+def test_cpu_agrees_with_the_oracle(path, events, data):
     _check(path, events, data.draw(st.permutations(range(len(events)))))
 
 
-def test_the_oracle_itself_knows_a_trace_worked_by_hand():
+def test_oracle_agrees_with_a_hand_worked_trace():
     events = _placed(
         [
             ("compute", kernel(10, 10, ENGINE["compute"], correlation=1)),

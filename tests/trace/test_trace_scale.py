@@ -8,7 +8,7 @@ def peak(path) -> tuple[int, float, str]:
     return found["events"], found["peak_mib"], found["device"]
 
 
-def test_a_made_trace_stays_inside_the_bound_and_is_as_it_was_made(tmp_path):
+def test_generated_trace_is_exact_within_the_memory_bound(tmp_path):
     path = tmp_path / "trace.json"
     written = write(path, 12)
     found = time_one("analyze", path)
@@ -18,7 +18,7 @@ def test_a_made_trace_stays_inside_the_bound_and_is_as_it_was_made(tmp_path):
     assert found["cpu_seconds"] < 30 * 12 / 200
 
 
-def test_memory_grows_by_less_than_its_bound_with_events_of_a_cpu(tmp_path):
+def test_memory_per_cpu_event_is_bounded(tmp_path):
     """The dearest events: operators in random order that do not nest, all kept for their self time."""
     sizes = []
     for count in (40_000, 120_000):
@@ -39,7 +39,7 @@ def test_memory_grows_by_less_than_its_bound_with_events_of_a_cpu(tmp_path):
     assert (large - small) * 2**20 < BYTES_PER_EVENT * (many - few)
 
 
-def test_frames_inside_frames_cost_nothing(tmp_path):
+def test_nested_python_frames_take_no_memory(tmp_path):
     """A trace with stacks is mostly Python frames; only the outermost matters, in the order Kineto writes."""
     sizes = []
     for count in (40_000, 150_000):

@@ -49,7 +49,7 @@ def traces(tmp_path_factory):
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["plain", "with stacks, packed"])
-def test_a_real_loop_closes_and_its_loader_is_found(traces, which):
+def test_real_loop_closes_and_shows_its_loader(traces, which):
     document = analyze([traces[which]])
     (device,) = document["ranks"][0]["devices"]
     assert device["device"] == "CPU" and device["steps_from"] == "ProfilerStep"
@@ -65,7 +65,7 @@ def test_a_real_loop_closes_and_its_loader_is_found(traces, which):
     assert any(row["name"] == "aten::addmm" and row["count"] == 8 for row in device["top"])
 
 
-def test_the_categories_and_names_that_this_room_relies_on_are_still_written(traces):
+def test_torch_still_writes_the_expected_names(traces):
     events = json.loads(traces[0].read_text())["traceEvents"]
     seen = {(e.get("cat"), e["name"].split("#")[0]) for e in events if e.get("ph") == "X"}
     assert ("user_annotation", "ProfilerStep") in seen

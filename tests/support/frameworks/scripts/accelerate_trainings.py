@@ -16,7 +16,7 @@ def items(count):
     return [(torch.randn(16, generator=made), torch.randn(4, generator=made)) for _ in range(count)]
 
 
-def train(data, micro_batches=24, resume=False, saves=False, told=None):
+def train(data, micro_batches=24, resume=False, saves=False, result=None):
     """12 optimizer steps of two batches, an evaluation in the middle, checkpoints after 4, 8 and 12."""
     torch.manual_seed(0)
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
@@ -31,18 +31,18 @@ def train(data, micro_batches=24, resume=False, saves=False, told=None):
             accelerator.backward(torch.nn.functional.mse_loss(model(x), y))
             optimizer.step()
             optimizer.zero_grad()
-        if number == 12 and told is not None:
+        if number == 12 and result is not None:
             began = time.perf_counter()
             model.eval()
             with torch.no_grad():
                 for batch in valid:
                     model(batch[0])
             model.train()
-            told["evaluation"] = time.perf_counter() - began
+            result["evaluation"] = time.perf_counter() - began
         if saves and number % 8 == 0:
             began = time.perf_counter()
             accelerator.save_state(f"{DIRECTORY}/{number // 2}")
-            told["checkpoint"] = told.get("checkpoint", 0.0) + time.perf_counter() - began
+            result["checkpoint"] = result.get("checkpoint", 0.0) + time.perf_counter() - began
         if number == micro_batches:
             break
     return helpers.digest(net)
@@ -57,28 +57,29 @@ def copies():
 
 
 def main():
-    told = {"bare": train(items(100))}
+    result = {"bare": train(items(100))}
     # Copies are watched where PyTorch was built for a device.
     torch.version.cuda = torch.version.cuda or "12.0"
     import goodput
     import goodput.auto
 
     goodput.start(run="same")
-    told["measured"] = train(items(100))
+    result["measured"] = train(items(100))
     goodput.stop()
-    data = helpers.Slow(items(100))
+    data, waited = helpers.Slow(items(100)), helpers.core_wait_seconds()
     goodput.start(run="planted")
-    train(data, saves=True, told=told)
+    train(data, saves=True, result=result)
     goodput.stop()
-    told["loader"] = data.spent_seconds
+    result["loader"] = data.spent_seconds
     for micro_batches in (8, 12):
         goodput.start(run="planted")
         train(items(100), micro_batches, resume=True)
         goodput.stop()
+    result["core_wait"] = helpers.core_wait_seconds() - waited
     goodput.start(run="copies")
     copies()
     goodput.stop()
-    helpers.print_result(**told)
+    helpers.print_result(**result)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from contextlib import nullcontext
 import torch
 import torch.distributed as dist
 from support.frameworks import replaced_attributes
+from support.frameworks.script_helpers import core_wait_seconds
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
@@ -246,7 +247,7 @@ def totals() -> list[int]:
 
 
 def measured(models, act) -> dict:
-    """Seconds by phase of a few steps, and `planted`, what this rank was late in them."""
+    """Seconds by phase of a few steps, and `planted`, by which this rank was late in them."""
     Planted.seconds, Planted.is_on = 0.0, False
     optimizer = torch.optim.SGD(
         [p for model in models for p in model.parameters()] or [torch.ones(1)], lr=0.01
@@ -255,7 +256,7 @@ def measured(models, act) -> dict:
     for number in range(WARM + STEPS):
         if number == WARM:
             dist.barrier()
-            Planted.is_on, before = True, totals()
+            Planted.is_on, waited, before = True, core_wait_seconds(), totals()
         if models:
             act(torch.randn(4, 16)).backward()
             optimizer.step()
@@ -263,7 +264,7 @@ def measured(models, act) -> dict:
         else:
             act()
     found = {name: (b - a) / 1e9 for name, a, b in zip(page.PHASES, before, totals(), strict=True)}
-    return {**found, "planted": Planted.seconds}
+    return {**found, "planted": Planted.seconds, "core_wait": core_wait_seconds() - waited}
 
 
 def raising() -> dict:

@@ -1,7 +1,7 @@
 """One of two ranks over gloo that train a model of FSDP2, save it by torch.distributed.checkpoint and go on from there;
 run by test_distributed_checkpoint.py.
 
-In: the folder to write to. Out: `sharded-RANK-ATTEMPT.json`: what was planted, and how often a state was asked for. In
+In: the folder to write to. Out: `sharded-RANK-ATTEMPT.json`: what was planted, and how often `state_dict` was called. In
 the first attempt rank 1's forward pass is late in each step; the model is saved at once after step 9, in a thread
 after step 13 and by a process after step 17, and the last three steps are in no checkpoint. The second attempt loads.
 """
@@ -15,6 +15,7 @@ import time
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from support.frameworks.script_helpers import core_wait_seconds
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.fsdp import fully_shard
@@ -39,13 +40,13 @@ class Late(torch.nn.Module):
 
 
 class Application(Stateful):
-    """What the documentation of torch.distributed.checkpoint makes of a model and its optimizer."""
+    """A model and its optimizer, as in the documentation of torch.distributed.checkpoint."""
 
     def __init__(self, model, optimizer):
-        self.model, self.optimizer, self.asked = model, optimizer, 0
+        self.model, self.optimizer, self.calls = model, optimizer, 0
 
     def state_dict(self):
-        self.asked += 1
+        self.calls += 1
         model, optimizer = get_state_dict(self.model, self.optimizer)
         return {"model": model, "optimizer": optimizer}
 
@@ -66,9 +67,10 @@ def main(directory: str) -> None:
     fully_shard(model)
     optimizer = torch.optim.Adam(model.parameters())
     application, saving, planted_seconds = Application(model, optimizer), None, 0.0
-    aside = dist.new_group(backend="gloo")  # for what is written while training goes on
+    aside = dist.new_group(backend="gloo")  # for writing beside the training
     if attempt > 1:
         dcp.load({"application": application}, checkpoint_id=f"{directory}/sharded-{SAVED_BY_PROCESS}")
+    waited = core_wait_seconds()
     for number in range(STEPS if attempt == 1 else 5):
         loss = model(torch.randn(8, 32)).square().mean()
         loss.backward()
@@ -93,7 +95,8 @@ def main(directory: str) -> None:
             saving = dcp.async_save(**where, process_group=aside, async_checkpointer_type=kind)
     dist.barrier()
     with open(f"{directory}/sharded-{rank}-{attempt}.json", "w") as file:
-        json.dump({"planted_seconds": planted_seconds, "asked": application.asked}, file)
+        result = {"planted_seconds": planted_seconds, "state_dict_calls": application.calls}
+        json.dump({**result, "core_wait": core_wait_seconds() - waited}, file)
     dist.destroy_process_group()
 
 

@@ -16,6 +16,7 @@ import torch.distributed.checkpoint.state_dict
 import torch.distributed.fsdp
 import torch.distributed.tensor
 from support.frameworks import replaced_attributes
+from support.frameworks.script_helpers import core_wait_seconds
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.nn.parallel import DistributedDataParallel
@@ -69,7 +70,7 @@ def fsdp2_prefetching():
 
 
 def digest(model) -> str:
-    """Of all weights, gathered from the ranks."""
+    """A hash of all weights, gathered from the ranks."""
     found = hashlib.sha256()
     for weights in model.parameters():
         whole = weights.full_tensor() if hasattr(weights, "full_tensor") else weights
@@ -115,12 +116,13 @@ def main() -> None:
     replaced = {id(owner): owner for owner, name, *_ in goodput.auto._auto.patches._done if name is not None}
     for name, make in KINDS.items():
         dist.barrier()
-        before = totals()
+        before, waited = totals(), core_wait_seconds()
         report[name]["auto"], report[name]["planted"] = train(make, DELAY_SECONDS)
         dist.barrier()
         report[name]["phases"] = dict(
             zip(page.PHASES, ((b - a) / 1e9 for a, b in zip(before, totals(), strict=True)), strict=True)
         )
+        report[name]["core_wait"] = core_wait_seconds() - waited
     report["during"] = replaced_attributes.ours()
     report["broken"] = replaced_attributes.not_restored(attributes_before, replaced)
     goodput.auto.remove()

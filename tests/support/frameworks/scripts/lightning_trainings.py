@@ -70,7 +70,7 @@ class Halves(torch.optim.SGD):
 
 
 class Clock(lightning.Callback):
-    """How long validation took, as the trainer's own hooks say."""
+    """Measures validation by the trainer's own hooks."""
 
     seconds = 0.0
 
@@ -119,7 +119,7 @@ def fit(callbacks, model=None, train=None, ckpt_path=None, **options):
 
 
 def main():
-    told = {"bare": fit([])}
+    result = {"bare": fit([])}
     if ALONE:
         import goodput
         import goodput.auto
@@ -133,24 +133,25 @@ def main():
             return [GoodputCallback()]
 
     goodput.start(run="same")
-    told["measured"] = fit(made())
+    result["measured"] = fit(made())
     goodput.stop()
-    told.update(planted(goodput, made))
+    result.update(planted(goodput, made))
     if not ALONE and NAME == "lightning.pytorch":
-        told.update(rare(goodput, made))
+        result.update(rare(goodput, made))
     if ALONE:
         from goodput.lightning import GoodputCallback
 
         goodput.start(run="then")
         fit([GoodputCallback()], max_steps=3)
         goodput.stop()
-        told["is_callback"] = issubclass(GoodputCallback, lightning.Callback)
-    helpers.print_result(**told)
+        result["is_callback"] = issubclass(GoodputCallback, lightning.Callback)
+    helpers.print_result(**result)
 
 
 def planted(goodput, made) -> dict:
     """A slow dataset, slow validation and checkpoints; then the run goes on in another attempt."""
     data, valid, clock = helpers.Slow(items(400)), helpers.Slow(items(16), 0.004), Clock()
+    waited = helpers.core_wait_seconds()
     goodput.start(run="planted")
     fit(
         [*made(), clock],
@@ -173,18 +174,28 @@ def planted(goodput, made) -> dict:
     data_alone = helpers.Slow(items(64))
     trainer(made()).validate(Model(), DataLoader(data_alone, 8), verbose=False)
     goodput.stop()
-    return {"loader": data.spent_seconds, "validation": clock.seconds, "alone": data_alone.spent_seconds}
+    return {
+        "loader": data.spent_seconds,
+        "validation": clock.seconds,
+        "alone": data_alone.spent_seconds,
+        "core_wait": helpers.core_wait_seconds() - waited,
+    }
 
 
 def rare(goodput, made) -> dict:
-    """What a long-lived process does besides."""
+    """Other trainings of a long-lived process."""
+    waited = helpers.core_wait_seconds()
     goodput.start(run="several")  # Two fits, both kept, the second from scratch, with other loaders.
     kept = helpers.Slow(items(400))
     fit(made(), train=kept, max_steps=5, accumulate_grad_batches=1)
     spent, again = kept.spent_seconds, helpers.Slow(items(400))
     fit(made(), train=again, max_steps=4, accumulate_grad_batches=1)
     goodput.stop()
-    goodput.start(run="broken")  # Broken off at step 6, caught, and gone on with from the checkpoint after 4.
+    several = {
+        "several": spent + again.spent_seconds,
+        "several_core_wait": helpers.core_wait_seconds() - waited,
+    }
+    goodput.start(run="broken")  # Fails at step 6, and continues from the checkpoint after step 4.
     where = f"{DIRECTORY}/broken"
     try:
         fit(made(), Model(fails_at=6), saves_every=2, where=where, accumulate_grad_batches=1)
@@ -204,7 +215,7 @@ def rare(goodput, made) -> dict:
     writes = lightning.plugins.io.AsyncCheckpointIO()
     fit(made(), saves_every=6, where=f"{DIRECTORY}/asynchronous", plugins=[writes])
     goodput.stop()
-    return {"several": [spent, again.spent_seconds]}
+    return several
 
 
 if __name__ == "__main__":

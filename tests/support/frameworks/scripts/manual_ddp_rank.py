@@ -4,12 +4,13 @@ DDP reduces gradients inside backward. A communication hook that waits in place 
 which nests in `backward` and is exclusive of it.
 """
 
-import os
+import json
 import sys
 import time
 
 import torch
 import torch.distributed as dist
+from support.frameworks.script_helpers import core_wait_seconds
 from torch.nn.parallel import DistributedDataParallel
 
 import goodput
@@ -27,7 +28,7 @@ def all_reduce(_state, bucket):
 
 
 class Slow(torch.utils.data.Dataset):
-    """Random samples; `planted_seconds` is how long fetching was truly held up."""
+    """Random samples; `planted_seconds` is the delay so far, as measured."""
 
     def __init__(self, delay_seconds: float):
         self.delay_seconds, self.planted_seconds = delay_seconds, 0.0
@@ -54,7 +55,8 @@ def main() -> None:
     )
     model.register_comm_hook(None, all_reduce)
     optimizer = torch.optim.Adam(model.parameters())
-    dataset = Slow(float(sys.argv[1]) if rank == 1 else 0.0)
+    dataset = Slow(float(sys.argv[2]) if rank == 1 else 0.0)
+    waited = core_wait_seconds()
     for inputs, targets in goodput.steps(torch.utils.data.DataLoader(dataset, batch_size=1), samples=1):
         with goodput.phase("forward"):
             loss = torch.nn.functional.mse_loss(model(inputs), targets)
@@ -64,8 +66,8 @@ def main() -> None:
         with goodput.phase("optimizer"):
             optimizer.step()
     dist.barrier()
-    with open(os.path.join(os.environ["GOODPUT_DIR"], f"planted-{rank}"), "w") as file:
-        file.write(str(dataset.planted_seconds))
+    with open(f"{sys.argv[1]}/planted-{rank}", "w") as file:
+        json.dump({"planted": dataset.planted_seconds, "core_wait": core_wait_seconds() - waited}, file)
     dist.destroy_process_group()
 
 

@@ -1,9 +1,10 @@
-"""A training on the CPU with one planted trouble and goodput.auto; run by test_planted_delays.py.
+"""Trainings on the CPU with goodput.auto, each with one planted delay, for test_planted_delays.py.
 
-In: the file to write to and the trouble's name in `PLANTED`. Out: JSON: seconds that were planted, as the script
-measured them itself, and the account.
+argv is the file to write and `PLANTED` the names of the delays. The JSON has, for each, the seconds planted, as the
+script measured them, and the account.
 """
 
+import gc
 import itertools
 import json
 import os
@@ -12,7 +13,8 @@ import sys
 import time
 
 import torch
-import torch._dynamo  # Its import is no compilation.
+import torch._dynamo  # So that its import is not part of a compilation.
+from support.frameworks.script_helpers import core_wait_seconds
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -23,7 +25,7 @@ planted = 0.0
 
 
 def measured(batches):
-    """Batches, and what a loop waits for them."""
+    """Batches; the wait for them is added to `planted`."""
     global planted
     batches = iter(batches)
     while True:
@@ -36,7 +38,7 @@ def measured(batches):
 
 
 class Samples(Dataset):
-    """Of which each takes so long."""
+    """Samples that take `seconds` each."""
 
     def __init__(self, seconds: float, count: int = STEPS):
         self.seconds, self.count = seconds, count
@@ -51,7 +53,7 @@ class Samples(Dataset):
 
 
 class SlowState:
-    """Something in a checkpoint that takes long to be written."""
+    """A value that takes long to pickle."""
 
     def __reduce__(self):
         time.sleep(SAVE_SECONDS)
@@ -76,8 +78,8 @@ def train(net, batches, after=lambda number: None) -> None:
         after(number)
 
 
-class Made(Dataset):
-    """Samples that lie ready, so that there is nothing to wait for."""
+class Ready(Dataset):
+    """Samples that are ready, so that nothing waits for them."""
 
     sample = torch.randn(64, 256)
 
@@ -89,7 +91,7 @@ class Made(Dataset):
 
 
 def clean() -> None:
-    train(model(), DataLoader(Made()))
+    train(model(), DataLoader(Ready()))
 
 
 def loader() -> None:
@@ -116,7 +118,7 @@ def checkpoint() -> None:
 
 
 def compile() -> None:
-    """A slow backend, at the first step and at the first of another shape: what these took beyond the others."""
+    """A slow backend, at the first step and at the first of another shape; planted is their excess over the others."""
     global planted
 
     def backend(graph, _inputs):
@@ -152,11 +154,18 @@ def evaluation() -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-
-    globals()[os.environ["PLANTED"]]()
-    account = goodput.report().account
+    global planted
+    found = {}
+    for name in os.environ["PLANTED"].split():
+        goodput.start(run=name)
+        planted, waited = 0.0, core_wait_seconds()
+        globals()[name]()
+        account = goodput.report().account
+        found[name] = {"planted": planted, "account": account, "core_wait": core_wait_seconds() - waited}
+        goodput.stop()
+        gc.collect()  # Until the optimizer is gone, its steps are those of the next training.
     with open(sys.argv[1], "w") as file:
-        json.dump({"planted": planted, "account": account}, file)
+        json.dump(found, file)
 
 
 if __name__ == "__main__":

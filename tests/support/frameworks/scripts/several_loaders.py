@@ -36,6 +36,7 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     first, second, third, fourth = (loader() for _ in range(4))
     valid = loader()
+    waited = helpers.core_wait_seconds()
     goodput.start(run="one after the other")
     for each in (first, second):
         for _ in range(2):
@@ -48,7 +49,12 @@ def main():
         for (x, y), _ in zip(third, fourth, strict=True):
             step(model, optimizer, x, y)
     goodput.stop()
-    helpers.print_result(after=seconds(first, second), valid=seconds(valid), beside=seconds(third, fourth))
+    helpers.print_result(
+        after=seconds(first, second),
+        valid=seconds(valid),
+        beside=seconds(third, fourth),
+        core_wait=helpers.core_wait_seconds() - waited,
+    )
 
 
 if __name__ == "__main__":

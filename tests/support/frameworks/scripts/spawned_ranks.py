@@ -5,11 +5,13 @@ In: the folder to write to, a free port, seconds by which rank 1's loader is lat
 """
 
 import goodput.auto  # isort: skip  # noqa: F401
+import json
 import sys
 import time
 
 import torch
 import torch.distributed as dist
+from support.frameworks.script_helpers import core_wait_seconds
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
@@ -17,7 +19,7 @@ STEPS = 25
 
 
 class Slow(Dataset):
-    """Random samples; `planted_seconds` is how long fetching was truly held up."""
+    """Random samples; `planted_seconds` is the delay so far, as measured."""
 
     def __init__(self, delay_seconds: float):
         self.delay_seconds, self.planted_seconds = delay_seconds, 0.0
@@ -41,6 +43,7 @@ def train(rank: int, directory: str, port: str, delay_seconds: str) -> None:
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     model = DistributedDataParallel(model)
     dataset = Slow(float(delay_seconds) if rank == 1 else 0.0)
+    waited = core_wait_seconds()
     for inputs, targets in DataLoader(dataset, batch_size=4):
         loss = torch.nn.functional.mse_loss(model(inputs), targets)
         loss.backward()
@@ -48,7 +51,7 @@ def train(rank: int, directory: str, port: str, delay_seconds: str) -> None:
         optimizer.zero_grad()
     dist.barrier()
     with open(f"{directory}/planted-{rank}", "w") as file:
-        file.write(str(dataset.planted_seconds))
+        json.dump({"planted": dataset.planted_seconds, "core_wait": core_wait_seconds() - waited}, file)
     dist.destroy_process_group()
 
 

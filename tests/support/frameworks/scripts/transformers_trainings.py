@@ -38,7 +38,7 @@ def items(count):
 
 
 class Timed(transformers.Trainer):
-    """How long evaluation took."""
+    """Measures evaluation."""
 
     evaluated = 0.0
 
@@ -85,16 +85,16 @@ def main():
     measured = trainer(made())
     measured.train()
     goodput.stop()
-    told = {"bare": helpers.digest(bare.model), "measured": helpers.digest(measured.model)}
-    told.update(planted(goodput, made))
+    result = {"bare": helpers.digest(bare.model), "measured": helpers.digest(measured.model)}
+    result.update(planted(goodput, made))
     if not ALONE:
         rare(goodput, made)
-    helpers.print_result(**told)
+    helpers.print_result(**result)
 
 
 def planted(goodput, made) -> dict:
     """A slow dataset, two evaluations and three checkpoints, over an epoch's end; then it goes on in new attempts."""
-    data = helpers.Slow(items(60))
+    data, waited = helpers.Slow(items(60)), helpers.core_wait_seconds()
     goodput.start(run="planted")
     first = trainer(
         made(), data, "planted", eval_strategy="steps", eval_steps=6, save_strategy="steps", save_steps=4
@@ -110,11 +110,16 @@ def planted(goodput, made) -> dict:
     alone = trainer(made())
     alone.evaluate()
     goodput.stop()
-    return {"loader": data.spent_seconds, "evaluation": first.evaluated, "alone": alone.evaluated}
+    return {
+        "loader": data.spent_seconds,
+        "evaluation": first.evaluated,
+        "alone": alone.evaluated,
+        "core_wait": helpers.core_wait_seconds() - waited,
+    }
 
 
 def rare(goodput, made) -> None:
-    """What a long-lived process does besides."""
+    """Other trainings of a long-lived process."""
     goodput.start(run="several")
     trainer(made(), max_steps=5).train()
     trainer(made(), max_steps=4, bf16=True, gradient_accumulation_steps=1).train()

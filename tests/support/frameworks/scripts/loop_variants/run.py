@@ -10,6 +10,7 @@ import sys
 import time
 
 import torch
+from support.frameworks.script_helpers import core_wait_seconds
 from support.frameworks.scripts.loop_variants import checkpoints, evaluation, exceptions, places
 from support.frameworks.scripts.loop_variants.cases import CASES
 
@@ -43,7 +44,7 @@ def main() -> None:
     for name in CASES:
         gc.collect()
         goodput.auto.install()
-        before = state()
+        before, waited = state(), core_wait_seconds()
         expected = CASES[name]()
         open_phases = goodput._session.recorder.depth
         goodput.auto.remove()
@@ -57,6 +58,7 @@ def main() -> None:
             "events": after["events"][len(before["events"]) :],
             "drops": after["drops"] - before["drops"],
             "off": after["off"],
+            "core_wait": core_wait_seconds() - waited,
             "depth": [open_phases, after["depth"]],
         }
     with open(sys.argv[1], "w") as file:
