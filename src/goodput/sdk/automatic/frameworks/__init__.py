@@ -1,8 +1,8 @@
-"""One file per thing that is patched: what it relies on upstream, and what it does there.
+"""The patches: one file per part of a framework that is wrapped.
 
-In: `apply_all(auto)`. Out: each patch applied once the module it names has been imported, now or later. A patch has
-`MODULE`, the module that it waits for, `RELIES_ON`, the upstream behaviour that it relies on, and
-`apply(module, auto)`. One that fails is said and leaves its framework as it was; the others go on.
+`apply_all(auto)` applies each patch once its module is imported, now or later. A patch has `MODULE`, the module it
+waits for, `RELIES_ON`, the upstream behaviour it relies on, and `apply(module, auto)`. A patch that fails is reported
+once and leaves its framework unchanged; the others still apply.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 
 
 def found() -> list:
-    """The patch modules: those of this folder, and PyTorch's in `torch/`."""
+    """The patch modules of this folder and of `torch/`."""
     return [importlib.import_module(f"{__name__}.{name}") for name in (*_names(""), *_names("torch"))]
 
 
@@ -24,7 +24,7 @@ def _names(package: str) -> list[str]:
 
 
 def apply_all(auto, watch) -> None:
-    """Apply each patch when its module is there; those of torch before those of its parts, which use them."""
+    """Apply each patch when its module is imported; those of torch before those of its submodules, which use them."""
     for patch in sorted(found(), key=lambda patch: patch.MODULE):
         watch.when(patch.MODULE, _safely(patch, auto))
 
@@ -34,7 +34,7 @@ def _safely(patch, auto):
         try:
             patch.apply(module, auto)
         except Exception as error:
-            # It may be the one that tells of a compiler.
+            # It may be the patch that detects a compiler.
             auto.meet_compiler()
             name = patch.__name__.rpartition(".")[2]
             auto.session.warn(f"automatic: {name} is not measured here: {type(error).__name__}: {error}")

@@ -1,32 +1,22 @@
-"""Accelerate: `save_state` is one checkpoint, not its files, and `load_state` restores.
+"""Accelerate: wraps `Accelerator.save_state` as one checkpoint and `load_state` as a restore.
 
-Its loaders copy a batch to the device inside their own `__next__`; that is a `Tensor.to` outside of the DataLoader's,
-so that the copy is h2d and not waiting. Its optimizer leaves steps out while gradients are accumulated, and then no
-optimizer of torch has stepped.
+Accelerate's loaders copy a batch to the device in their own `__next__`, by a `Tensor.to` outside of the DataLoader's,
+so that the copy is `h2d`. Its optimizer skips steps while gradients are accumulated, without calling torch's optimizer.
 """
 
 from __future__ import annotations
 
-import functools
-from _thread import get_ident
-
-from goodput.sdk.automatic.frameworks.torch.saving import during
-from goodput.sdk.automatic.frameworks.trainer import restores
+from goodput.sdk.automatic.frameworks._checkpoint_calls import as_checkpoint, as_restore
 
 MODULE = "accelerate.accelerator"
 RELIES_ON = """accelerate/accelerator.py: Accelerator.save_state has written the models in _models, their optimizers and more
-when it returns; load_state reads them, and a file with `step`, which counts batches of an epoch."""
+when it returns; load_state reads them, and a file whose `step` counts the batches of an epoch."""
 
 
 def apply(module, auto) -> None:
-    accelerator, recorder = module.Accelerator, auto.recorder
-    save = accelerator.save_state
-
-    @functools.wraps(save)
-    def save_state(self, *args, **kwargs):
-        if recorder.thread != get_ident() or recorder.current == auto.checkpoint.total:
-            return save(self, *args, **kwargs)
-        return during(auto, getattr(self, "_models", None), True, lambda: save(self, *args, **kwargs))
-
-    auto.patches.replace(accelerator, "save_state", save_state)
-    auto.patches.replace(accelerator, "load_state", restores(auto, accelerator.load_state))
+    accelerator = module.Accelerator
+    save = as_checkpoint(
+        auto, accelerator.save_state, lambda self, *args, **kwargs: getattr(self, "_models", None)
+    )
+    auto.patches.replace(accelerator, "save_state", save)
+    auto.patches.replace(accelerator, "load_state", as_restore(auto, accelerator.load_state))

@@ -1,60 +1,36 @@
-"""Lightning's Trainer: its checkpoint, which is composed in memory and written by a plugin, maybe later."""
+"""Lightning: wraps `Trainer.save_checkpoint` as one checkpoint, committed when its plugin has written it."""
 
 from __future__ import annotations
 
-import functools
-from _thread import get_ident
-
-from goodput.sdk.automatic import checkpoint_detection
+from goodput.sdk.automatic.frameworks._checkpoint_calls import as_checkpoint
 
 MODULE = "lightning.pytorch.trainer.trainer"
-RELIES_ON = """lightning/pytorch/trainer/trainer.py: Trainer.save_checkpoint has written when it returns, but for the plugin
-AsyncCheckpointIO of lightning/pytorch/plugins/io/async_plugin.py: that one has given the write to `_executor`, which
-has one thread, and keeps what was raised there in `_error`."""
-WRAPPED_MAX = 4
+RELIES_ON = """lightning/pytorch/trainer/trainer.py: Trainer.save_checkpoint has written when it returns, except with the plugin
+AsyncCheckpointIO of lightning/pytorch/plugins/io/async_plugin.py, which gives the write to `_executor`, a pool of one
+thread, and keeps an exception of that thread in `_error`."""
+PLUGINS_NESTED_MAX = 4
 
 
 def apply(module, auto) -> None:
-    trainer, recorder = module.Trainer, auto.recorder
-    save = trainer.save_checkpoint
+    def model_of(trainer, *args, **kwargs):
+        return getattr(trainer, "lightning_module", None)
 
-    @functools.wraps(save)
-    def save_checkpoint(self, *args, **kwargs):
-        if recorder.thread != get_ident() or recorder.current == auto.checkpoint.total:
-            return save(self, *args, **kwargs)
-
-        def saved():
-            begun = _safely(checkpoint_detection.begin, auto, getattr(self, "lightning_module", None))
-            result = save(self, *args, **kwargs)
-            if begun is not None:
-                _safely(commit_when_written, self, begun)
-            return result
-
-        auto.leave_step()
-        return auto.checkpoint.run(saved)
-
-    auto.patches.replace(trainer, "save_checkpoint", save_checkpoint)
+    save = as_checkpoint(auto, module.Trainer.save_checkpoint, model_of, commit_when_written)
+    auto.patches.replace(module.Trainer, "save_checkpoint", save)
 
 
-def commit_when_written(trainer, begun) -> None:
-    """Commit now, or behind the write if that was handed to the one thread of an executor."""
+def commit_when_written(begun, trainer, *args, **kwargs) -> None:
+    """Commit now, or after the write if the plugin gave that to its thread."""
     plugin = trainer.strategy.checkpoint_io
-    for _ in range(WRAPPED_MAX):
+    for _ in range(PLUGINS_NESTED_MAX):
         executor = getattr(plugin, "_executor", None)
         if executor is not None:
-            executor.submit(commit_unless_raised, plugin, begun)
+            executor.submit(commit_unless_failed, plugin, begun)
             return
         plugin = getattr(plugin, "checkpoint_io", None)
     begun.commit()
 
 
-def commit_unless_raised(plugin, begun) -> None:
+def commit_unless_failed(plugin, begun) -> None:
     if plugin._error is None:
         begun.commit()
-
-
-def _safely(function, *args):
-    try:
-        return function(*args)
-    except Exception:
-        return None

@@ -1,4 +1,4 @@
-"""Lightning under its other import name, see patches/lightning.py."""
+"""Lightning under its other import name: the same patch as lightning.py."""
 
 from __future__ import annotations
 

@@ -1,24 +1,18 @@
-"""safetensors: `save_file` is a checkpoint too, `load_file` a restore."""
+"""safetensors: wraps `save_file` as a checkpoint and `load_file` as the phase `restore`."""
 
 from __future__ import annotations
 
 import functools
 from _thread import get_ident
 
-from goodput.sdk.automatic.frameworks.torch.saving import during
+from goodput.sdk.automatic.frameworks._checkpoint_calls import as_checkpoint
 
 MODULE = "safetensors.torch"
 RELIES_ON = """safetensors/torch.py: save_file(tensors, filename, ...) has written when it returns; load_file(filename, ...)."""
 
 
 def apply(module, auto) -> None:
-    recorder, save, load = auto.recorder, module.save_file, module.load_file
-
-    @functools.wraps(save)
-    def save_file(tensors, *args, **kwargs):
-        if recorder.thread != get_ident() or recorder.current == auto.checkpoint.total:
-            return save(tensors, *args, **kwargs)
-        return during(auto, tensors, True, lambda: save(tensors, *args, **kwargs))
+    recorder, load = auto.recorder, module.load_file
 
     @functools.wraps(load)
     def load_file(*args, **kwargs):
@@ -26,5 +20,6 @@ def apply(module, auto) -> None:
             return load(*args, **kwargs)
         return auto.restore.run(load, *args, **kwargs)
 
-    auto.patches.replace(module, "save_file", save_file)
+    save = as_checkpoint(auto, module.save_file, lambda tensors, *args, **kwargs: tensors)
+    auto.patches.replace(module, "save_file", save)
     auto.patches.replace(module, "load_file", load_file)

@@ -1,1 +1,1 @@
-"""PyTorch: one file per part of it that is patched."""
+"""The patches of PyTorch, one file per part of it."""

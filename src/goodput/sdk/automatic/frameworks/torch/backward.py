@@ -1,8 +1,8 @@
-"""The backward pass: `torch.autograd.backward`, which `Tensor.backward` calls, and `torch.autograd.grad`.
+"""Wraps `torch.autograd.backward`, which `Tensor.backward` calls, and `torch.autograd.grad` as the phase `backward`.
 
-Gradients that DistributedDataParallel reduces are waited for at the very end, in C++, by a callback of the autograd
-engine. A callback queued before that one, from a hook on the loss, runs when all of the backward pass is done and
-nothing was waited for yet: what is left of the call from there on is exposed communication.
+DistributedDataParallel waits for reduced gradients at the very end of a backward pass, in C++, in a callback of the
+autograd engine. A callback queued before that one, from a hook on the loss, runs when all gradients are computed and
+nothing has been waited for: the rest of the call is exposed communication.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from goodput.sdk.automatic.step_detection import BACKWARD, FORWARD, NOTHING
 
 MODULE = "torch"
 RELIES_ON = """torch/_tensor.py: Tensor.backward calls torch.autograd.backward by that name.
-torch/csrc/autograd/engine.cpp: final callbacks run in the order in which they were queued, after the last node and
-on the caller's streams. torch/csrc/distributed/c10d/reducer.cpp: Reducer waits in such a callback, queued when the
+torch/csrc/autograd/engine.cpp: final callbacks run in the order they were queued, after the last node, on the
+caller's streams. torch/csrc/distributed/c10d/reducer.cpp: Reducer waits in such a callback, queued when the
 last gradient is ready, in the pass that computes it; with static_graph its first all-reduce is made there too."""
-TENSORS_MAX = 8  # roots of one backward pass that are watched
+TENSORS_MAX = 8  # roots of one backward pass that get a hook
 
 
 def apply(torch, auto) -> None:
@@ -65,7 +65,7 @@ def apply(torch, auto) -> None:
 
 
 def _timed_grad(function, auto, is_compiling):
-    """Gradients that a loss is made of: computing, too, but no backward pass of a step."""
+    """Gradients inside a loss are compute, but not the backward pass of a step."""
     recorder, phase = auto.recorder, auto.backward
 
     @functools.wraps(function)
@@ -78,14 +78,14 @@ def _timed_grad(function, auto, is_compiling):
 
 
 class Waits:
-    """The end of a backward pass, from its last computation to the last gradient reduced."""
+    """Measures the end of backward passes, from the last computation to the last reduced gradient."""
 
     def __init__(self, torch, auto):
         self.auto, self.tensor, self.engine = auto, torch.Tensor, torch.autograd.Variable._execution_engine
         self.in_backward = backward_runs_here(torch)
 
     def run(self, function, args, kwargs):
-        """Call the backward pass, watched."""
+        """Run a backward pass and measure its end."""
         wait = self._watched(args, kwargs)
         if wait is None:
             return function(*args, **kwargs)
@@ -95,16 +95,16 @@ class Waits:
             wait.end()
 
     def run_inner(self, function, args, kwargs):
-        """Call a backward pass inside another, as re-entrant activation checkpointing does.
+        """Run a backward pass inside another, as re-entrant activation checkpointing does.
 
-        A reducer whose last gradient is computed in it waits at its end.
+        A reducer waits at its end if its last gradient is computed in it.
         """
         if self.auto.recorder.thread == get_ident() or self.in_backward():
             return self.run(function, args, kwargs)
         return function(*args, **kwargs)
 
     def _watched(self, args, kwargs):
-        """Ask to be called before the first computation; None where nothing says when that is."""
+        """A Wait hooked to the roots, before the first computation; None if no root takes a hook."""
         tensors = args[0] if args else kwargs.get("tensors")
         tensors = tensors if isinstance(tensors, (tuple, list)) else (tensors,)
         wait = Wait(self)
@@ -118,10 +118,7 @@ class Waits:
 
 
 class Wait:
-    """One backward pass.
-
-    entered  False before the end of its computation; then the thread that has told it
-    """
+    """One backward pass. `entered` is 0 until its computation has ended, then the id of the thread that reported it."""
 
     __slots__ = ("auto", "engine", "entered", "handles", "queued")
 
@@ -143,7 +140,7 @@ class Wait:
         if auto.recorder.thread == self.entered:
             auto.communication.__enter__()
         elif auto.recorder.device is not None:
-            # A thread of autograd's: the step thread waits for it, in the phase of the backward pass.
+            # A thread of autograd, for which the step thread waits in the phase `backward`.
             auto.tell_device(auto.backward.total)
 
     def end(self) -> None:

@@ -1,12 +1,9 @@
-"""Collectives that a script calls by hand, and the waits for those that run beside the computation.
+"""Wraps the collectives of torch.distributed and `Work.wait` as the phase `communication`.
 
-In: calls of torch.distributed on the step thread, or on a thread of autograd's for which the step thread waits. Out:
-the phase `communication`, and on autograd's threads the boundaries of the device clock alone. A call with
-async_op=True returns at once; what the step feels of it is `Work.wait`. What DistributedDataParallel and FSDP wait
-for has patches of its own (ddp.py, fsdp1.py, fsdp2.py), made with `timer`, as have functional collectives.
-
-What a thread that neither steps nor runs a backward pass calls, as a checkpoint's in the background, is left alone.
-So is a call inside another: communication is told once. It does not know which ranks meet.
+A call with async_op=True returns at once; what the step waits for is `Work.wait`. On a thread of autograd, for which
+the step thread waits, only the boundaries of the device clock are recorded. Calls of other threads, such as those of a
+background checkpoint, are left alone, and so is a call inside another. The waits of DistributedDataParallel, FSDP and
+functional collectives have their own patches, made with `timer`.
 """
 
 from __future__ import annotations
@@ -17,8 +14,7 @@ from _thread import get_ident
 from goodput.wire.identity import from_environment
 
 MODULE = "torch"
-RELIES_ON = """torch/distributed/distributed_c10d.py: the functions of NAMES, which torch.distributed carries under the same
-names; torch/csrc/distributed/c10d/init.cpp: the class Work with `wait`; torch/csrc/autograd/init.cpp:
+RELIES_ON = """torch/distributed/distributed_c10d.py: the functions of NAMES, which are also attributes of torch.distributed; torch/csrc/distributed/c10d/init.cpp: the class Work with `wait`; torch/csrc/autograd/init.cpp:
 _current_graph_task_id() is -1 in a thread that runs no backward pass. Older versions lack some of the names."""
 NAMES = (
     *("all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "all_gather", "all_gather_coalesced"),
@@ -47,9 +43,9 @@ def apply(torch, auto) -> None:
 
 
 def timer(torch, auto):
-    """Wraps a function that may wait for other ranks: its time is communication, where the step feels it.
+    """A decorator for functions that may wait for other ranks.
 
-    The inert wrapper of a removed patch is the function itself: others may have imported it by name.
+    After `auto.remove()` a wrapper only calls the function, since other modules may have imported it by name.
     """
     phase, recorder, is_compiling = auto.communication, auto.recorder, torch.compiler.is_dynamo_compiling
     word, in_backward = phase.total, backward_runs_here(torch)
@@ -79,7 +75,7 @@ def timer(torch, auto):
 
 
 def backward_runs_here(torch):
-    """A function that says whether the calling thread runs a backward pass; never, where PyTorch does not say."""
+    """A function that returns whether the calling thread runs a backward pass; False on versions that cannot tell."""
     task = getattr(torch._C, "_current_graph_task_id", None)
     return (lambda: False) if task is None else (lambda: task() != -1)
 

@@ -1,6 +1,6 @@
-"""Compilation by torch.compile: Dynamo's tracing, the backends and the recording of CUDA graphs.
+"""Registers callbacks with Dynamo that measure the phase `compile`: tracing, backends and recording of CUDA graphs.
 
-Looking for root modules pauses meanwhile, so that what is traced is what it would be without us.
+The search for root modules pauses meanwhile, so that Dynamo traces what it would trace without goodput.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from types import CodeType, FunctionType
 MODULE = "torch._dynamo"
 RELIES_ON = """torch/_dynamo/callback.py: callback_handler.register_start_callback and register_end_callback, called once
 around the outermost compilation, on the thread that compiles, also when it raises; torch._dynamo.reset calls its
-clear. torch/_dynamo/eval_frame.py: skip_code(code) leaves frames of it out, not those that they call, nor what is traced
-through."""
+clear. torch/_dynamo/eval_frame.py: skip_code(code) skips frames of this code, but neither frames that they call nor
+code that is traced through."""
 
 
 def apply(dynamo, auto) -> None:
@@ -52,7 +52,7 @@ def apply(dynamo, auto) -> None:
 
 
 def our_code() -> set:
-    """The code of all that stands in the place of torch's, or is called by it: frames that are not to be compiled."""
+    """The code objects of the wrappers and what they call: frames that Dynamo must not compile."""
     modules = [module for name, module in list(sys.modules.items()) if name.startswith("goodput.sdk.")]
     owners = [*modules, *(v for m in modules for v in vars(m).values() if isinstance(v, type))]
     todo = [f.__code__ for o in owners for f in list(vars(o).values()) if isinstance(f, FunctionType)]

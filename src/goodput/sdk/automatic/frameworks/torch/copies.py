@@ -1,7 +1,7 @@
-"""Copies to the device: `Tensor.to` and `Tensor.cuda` of a tensor in host memory.
+"""Wraps `Tensor.to` and `Tensor.cuda` of tensors in host memory as the phase `h2d`.
 
-Only where PyTorch was built for a device: elsewhere there is nothing to copy to. Tensors of other classes, which may
-look at what function they are called with, are given torch's own, and are not timed.
+Only in builds of PyTorch with a device. Tensors of other classes, which may compare the function that is called with
+torch's own, get torch's own and are not timed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from _thread import get_ident
 MODULE = "torch"
 RELIES_ON = """torch/_tensor.py: torch.Tensor is a Python class that inherits `to` and `cuda` from torch._C.TensorBase.
 torch/csrc/utils/python_arg_parser.cpp: for a class with its own __torch_function__ the function is looked up by name on
-torch.Tensor. torch/nn/parameter.py: UninitializedTensorMixin._allowed_methods names what its tensors may be asked."""
+torch.Tensor. torch/nn/parameter.py: UninitializedTensorMixin._allowed_methods lists the methods its tensors allow."""
 
 
 def apply(torch, auto) -> None:
@@ -29,13 +29,13 @@ def apply(torch, auto) -> None:
 
 
 def has_devices(torch) -> bool:
-    """Whether this build knows a device other than the CPU. Asking whether one is there could wake it."""
+    """Whether this build supports a device other than the CPU. Looking for a present one could initialise its driver."""
     built = (getattr(torch.version, name, None) for name in ("cuda", "hip", "xpu"))
     return any(built) or torch.backends.mps.is_built()
 
 
 class Copy:
-    """One of the methods, as it stands on torch.Tensor."""
+    """The wrapper of one method of torch.Tensor."""
 
     def __init__(self, torch, auto, name: str):
         self.torch, self.auto, self.name = torch, auto, name
@@ -58,7 +58,7 @@ class Copy:
                 return original(self, *args, **kwargs)
             if not any_target and not copy.leaves_host(args, kwargs):
                 return original(self, *args, **kwargs)
-            # A mode would see the question where the tensor is.
+            # A TorchFunctionMode would see the access to is_cpu.
             if not mode_is_on() and not self.is_cpu:
                 return original(self, *args, **kwargs)
             return phase.run(original, self, *args, **kwargs)
@@ -66,7 +66,7 @@ class Copy:
         return wrapper
 
     def leaves_host(self, args, kwargs) -> bool:
-        """Whether the target of `to` is a device other than the host's memory."""
+        """Whether the target of `to` is a device other than host memory."""
         target = args[0] if args else kwargs.get("device", kwargs.get("other"))
         if isinstance(target, self.torch.device):
             return target.type != "cpu"
@@ -77,7 +77,7 @@ class Copy:
         return isinstance(target, int) and not isinstance(target, bool)
 
     def call_plainly(self, tensor, args, kwargs):
-        """The call as it would be without us, for a class that may compare the function with torch's own."""
+        """Call with torch's own method in place, for a class that may compare the function with it."""
         kind = self.torch.Tensor
         ours = vars(kind).get(self.name)
         if ours is None:

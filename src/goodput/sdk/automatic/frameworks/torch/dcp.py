@@ -1,8 +1,7 @@
-"""torch.distributed.checkpoint: save and load, and async_save, which is committed when its future is done.
+"""torch.distributed.checkpoint: wraps `save` and `async_save` as checkpoints and `load` as a restore.
 
-In: the calls on the step thread, and the state dictionary that a save has made of what it was given. Out: the phases
-`checkpoint`, also for a wait for the future, and `restore`; and a checkpoint's two events. What is saved is never
-asked for its state a second time: that may be a collective. It does not know where a checkpoint is written.
+An async_save is committed when its future is done; waiting for that future is the phase `checkpoint`. The contents of
+a save are read from the state dictionary that it makes itself, since calling `state_dict` again may be a collective.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ def apply(module, auto) -> None:
 
 
 class Saves:
-    """The save that is under way on the step thread, if one is; `begun` is what saves.begin made of it."""
+    """The save in progress on the step thread, if any, and its begun checkpoint."""
 
     def __init__(self, auto):
         self.auto, self.is_open, self.begun = auto, False, None
 
     def timed(self, save, done):
-        """A save as the phase `checkpoint`; then `done(result, begun)`."""
+        """Wrap a save as the phase `checkpoint`; at its end `done(result, begun)` is called."""
         auto, recorder = self.auto, self.auto.recorder
 
         def saved(args, kwargs):
@@ -71,7 +70,7 @@ class Saves:
         return call
 
     def seen(self, convert):
-        """What a save makes of what it was given shows whether it is a checkpoint of the run."""
+        """Wrap the conversion to a state dictionary, whose result shows whether this is a checkpoint of the run."""
         auto = self.auto
 
         @functools.wraps(convert)
@@ -111,8 +110,8 @@ def _commit_when_done(watched, response, begun) -> None:
 
 
 def _watched(auto) -> type:
-    """A Future, a wait for which on the step thread is the checkpoint's time."""
-    # The framework has imported it, where this is called.
+    """A Future class that measures waiting for its result on the step thread as `checkpoint`."""
+    # Imported late: the framework has already imported it.
     from concurrent.futures import Future
 
     class WatchedFuture(Future):

@@ -1,4 +1,4 @@
-"""The process that writes an asynchronous checkpoint joins a group as its rank does, and is no rank."""
+"""torch.distributed.checkpoint: keeps the process that writes an async checkpoint from becoming a rank."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import functools
 from goodput.sdk.recorder.recorder import State
 
 MODULE = "torch.distributed.checkpoint._async_process_executor"
-RELIES_ON = """torch/distributed/checkpoint/_async_process_executor.py: a spawned process has the target
-_AsyncCheckpointProcess._checkpointing_subprocess, which it finds by that name, and calls init_process_group there."""
+RELIES_ON = """torch/distributed/checkpoint/_async_process_executor.py: the target of a spawned process is
+_AsyncCheckpointProcess._checkpointing_subprocess, looked up by that name, which calls init_process_group."""
 
 
 def apply(module, auto) -> None:

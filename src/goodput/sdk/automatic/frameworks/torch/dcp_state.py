@@ -1,4 +1,4 @@
-"""State dictionaries for torch.distributed.checkpoint: a step that only gives an optimizer its state trains nothing."""
+"""torch.distributed.checkpoint: a step that only initialises an optimizer's state is not a training step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 
 MODULE = "torch.distributed.checkpoint.state_dict"
 RELIES_ON = """torch/distributed/checkpoint/state_dict.py: _init_optim_state calls optimizer.step with a learning rate
-and gradients of zero, where the optimizer has no state; found by that name."""
+and gradients of zero, if the optimizer has no state; it is looked up by that name."""
 
 
 def apply(module, auto) -> None:

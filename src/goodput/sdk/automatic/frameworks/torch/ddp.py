@@ -1,7 +1,6 @@
-"""DistributedDataParallel: what it waits for beside the reducer's wait in backward (patches/backward.py).
+"""DistributedDataParallel: wraps its waits in forward as the phase `communication`.
 
-In: models wrapped, and their forward passes. Out: the phase `communication` around the broadcast of buffers and the
-agreement on buckets, both in forward. It does not know gradients.
+These are the broadcast of buffers and the agreement on buckets. The wait for gradients is measured in backward.py.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import sys
 from goodput.sdk.automatic.frameworks.torch.communication import timer
 
 MODULE = "torch.nn.parallel.distributed"
-RELIES_ON = """torch/nn/parallel/distributed.py: DistributedDataParallel.__init__ makes the reducer; _pre_forward calls
+RELIES_ON = """torch/nn/parallel/distributed.py: DistributedDataParallel.__init__ creates the reducer; _pre_forward calls
 _sync_buffers, which waits for rank 0's buffers, and in the second pass Reducer._rebuild_buckets waits for rank 0's
 order of buckets (torch/csrc/distributed/c10d/reducer.cpp, sync_bucket_indices)."""
 

@@ -1,6 +1,7 @@
-"""Deep looks, where `GOODPUT_DEEP_LOOK` asks for them; without it nothing is imported or replaced.
+"""Starts deep looks if `GOODPUT_DEEP_LOOK` is set; otherwise imports and replaces nothing.
 
-A profiler of the user's ends a look of ours before it begins: two at a time make torch crash at the process's end.
+The user's own profilers are wrapped, so that a deep look ends before one begins: with two at a time torch crashes at
+the end of the process.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import os
 
 MODULE = "torch"
 RELIES_ON = """torch/profiler/profiler.py: profile(activities=...).start, stop, export_chrome_trace, without a schedule
-no warm-up. torch/autograd/profiler.py: profile._prepare_trace comes before, profile.__exit__ after all that a
-profiler does; _run_on_profiler_start is called by emit_nvtx and emit_itt too; profile.__exit__ synchronises
-use_device. torch.autograd._profiler_enabled tells of this thread."""
+no warm-up. torch/autograd/profiler.py: profile._prepare_trace is the first, profile.__exit__ the last call of a
+profiler; _run_on_profiler_start is called by emit_nvtx and emit_itt too; profile.__exit__ synchronises
+use_device. torch.autograd._profiler_enabled is per thread."""
 
 
 def apply(torch, auto) -> None:
@@ -34,7 +35,7 @@ def apply(torch, auto) -> None:
 
 
 def _give_way(module, patches, look) -> None:
-    """See the user's profilers come and go."""
+    """Wrap the begin and end of the user's profilers."""
     prepare, leave, starts = (
         module.profile._prepare_trace,
         module.profile.__exit__,

@@ -1,4 +1,4 @@
-"""Evaluation: from `eval()` of a root module until the next call that trains."""
+"""Wraps `Module.train`: evaluation lasts from `eval()` of a root module until the next call that trains."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def apply(torch, auto) -> None:
 
     @functools.wraps(train)
     def timed(self, mode=True):
-        # Children come this way too, and are no roots.
+        # Called for children, too, which are not roots.
         if auto.roots.slot.is_root(self) and recorder.thread == get_ident() and not recorder.inside:
             if not mode and self.training and recorder.steps:
                 auto.start_evaluation()

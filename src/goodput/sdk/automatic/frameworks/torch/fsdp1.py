@@ -1,7 +1,8 @@
-"""FSDP1 (`FullyShardedDataParallel`): the compute stream's waits for gathered parameters and reduced gradients.
+"""FSDP1 (`FullyShardedDataParallel`): wraps the functions of NAMES, in which the compute stream waits for parameters
+and gradients, as the phase `communication`.
 
-In: the functions of NAMES. Out: the phase `communication` around each. What they call on side streams is not on the
-compute stream, where the device clock has its boundaries; on a CPU, which has no streams, it is waited for in place.
+Work that they issue on side streams is not on the compute stream, which the device clock follows. A CPU has no
+streams: there it is waited for in place.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import sys
 
 from goodput.sdk.automatic.frameworks.torch.communication import timer
 
-# The last module to be imported of those that have these functions by name.
+# Of the modules that have these functions by name, the last to be imported.
 MODULE = "torch.distributed.fsdp.fully_sharded_data_parallel"
 RELIES_ON = """torch/distributed/fsdp/_runtime_utils.py: _pre_forward_unshard and _pre_backward_hook issue an all-gather
 and make the compute stream wait for it; _post_backward_hook issues the reduction of gradients on a stream of its own;

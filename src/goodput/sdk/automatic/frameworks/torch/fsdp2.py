@@ -1,7 +1,7 @@
-"""FSDP2 (`fully_shard`): the compute stream's waits for gathered parameters and for reduced gradients.
+"""FSDP2 (`fully_shard`): wraps the methods of WAITS, in which the compute stream waits for parameters and gradients,
+as the phase `communication`.
 
-In: the methods of WAITS. Out: the phase `communication` around each. An all-gather is issued outside of them, on a
-side stream; on a CPU, which has no streams, it is waited for in place, and patches/communication.py sees it there.
+All-gathers are issued elsewhere, on a side stream. A CPU has no streams: there communication.py measures them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ RELIES_ON = """torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py: FSDPPar
 stream wait for the all-gather and copies its result out; post_backward makes it wait for an earlier group's
 reduce-scatter, copies gradients in and issues their own; finalize_backward makes it wait for the last.
 torch/distributed/fsdp/_fully_shard/_fsdp_state.py: FSDPState._root_post_backward_final_callback finalizes all groups,
-as a callback of the autograd engine. All are looked up on the class when they are called or queued."""
+as a callback of the autograd engine. All are looked up on the class when called or queued."""
 WAITS = (
     ("FSDPParamGroup", "wait_for_unshard"),
     ("FSDPParamGroup", "post_backward"),

@@ -1,7 +1,7 @@
-"""Functional collectives, as DTensor's: the wait for one, at the first use of what it returned.
+"""Functional collectives, as in DTensor: wraps `wait_tensor`, which AsyncCollectiveTensor calls when its values are
+first used, as the phase `communication`.
 
-In: `wait_tensor`, called by AsyncCollectiveTensor when its values are wanted. Out: the phase `communication`. A
-collective that Dynamo rewrites when it traces it is rewritten too where it meets the timed one.
+Dynamo's table of collectives to rewrite gets the wrapped ones, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def apply(module, auto) -> None:
     auto.patches.replace(module, "wait_tensor", timer(sys.modules["torch"], auto)(module.wait_tensor))
     original_of = auto.collectives
     for name, value in list(vars(module).items()):
-        # Imported by name after it had been replaced: nothing else would put it back here.
+        # Imported by name after it was replaced: removing the patches would not restore it here.
         original = original_of.get(value) if isinstance(value, FunctionType) else None
         if original is not None:
             setattr(module, name, original)

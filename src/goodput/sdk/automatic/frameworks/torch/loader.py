@@ -1,7 +1,7 @@
-"""The wait for the loader: the `__next__` of every DataLoader's iterator, and its making.
+"""Wraps `__next__` of every DataLoader iterator, and `DataLoader.__iter__`, as the phase `loader`.
 
-A batch of a loader that training has used before, or of any while none has been, is one to train on; another's, or
-one fetched with gradients off, begins an evaluation. Iterables that are no DataLoader are timed by
+A batch of a loader that training has used before, or of any loader before training has used one, is a training batch;
+a batch of another loader, or one fetched with gradients off, begins an evaluation. Other iterables are timed by
 `goodput.loader(iterable)`.
 """
 
@@ -43,7 +43,7 @@ def apply(torch, auto) -> None:
     @functools.wraps(advance)
     def any_next(self):
         if recorder.inside or (recorder.thread != get_ident() and not auto.is_here()) or recorder.fetching:
-            return advance(self)  # A loader inside the dataset of another is part of its fetch.
+            return advance(self)  # A loader inside the dataset of another is part of that one's fetch.
         if recorder.unseen:
             auto.unseen.look()
         if not loaders.is_current(self):
@@ -81,13 +81,13 @@ def apply(torch, auto) -> None:
 class Loaders:
     """Which loaders are for training, and whose samples are counted.
 
-    trains  whether the loader asked last is for training, or any may be
-    asked   loaders that were asked in this step, besides the last, and may be for training too
+    trains  whether the last loader used is for training, or any may be
+    asked   other loaders used in this step, which may be for training too
     """
 
     def __init__(self, auto, grad_is_on):
         self.auto, self.recorder, self.trains, self.session = auto, auto.recorder, True, auto.session
-        # (iterator, its loader). No dictionary of weak keys: what a signal handler raises while that forgets one is lost.
+        # (iterator, its loader). Not a WeakKeyDictionary: an exception of a signal handler in its callback would be lost.
         self._of: list = []
         self._training: weakref.WeakSet = weakref.WeakSet()
         self._current = self._counted = self._loader = _nothing
@@ -98,7 +98,7 @@ class Loaders:
         return self._current() is iterator
 
     def made(self, iterator, loader) -> None:
-        """A loader has been asked for its iterator, which may be that of the epoch before."""
+        """A loader returned an iterator, which may be that of the previous epoch."""
         try:
             pair = (weakref.ref(iterator), weakref.ref(loader))
         except TypeError:
@@ -108,19 +108,19 @@ class Loaders:
 
     @quietly
     def change(self, iterator) -> None:
-        """Another iterator than the last one is asked."""
+        """A batch is requested from another iterator than the last one."""
         loader = next((of() for made, of in reversed(self._of) if made() is iterator), None)
-        if loader is None:  # Made for one loop alone, and gone.
+        if loader is None:  # The loader was created for this loop alone, and is gone.
             loader = iterator
         self._current, self._loader = weakref.ref(iterator), weakref.ref(loader)
         known = loader in self._training
         self.trains = known or not self._training
         recorder = self.recorder
-        # Of another loader this batch may be the first of an evaluation, unless it turns out that a step trained on it.
+        # The first batch of another loader may belong to an evaluation, until a step trains on it.
         self._may_train = not recorder.evaluating and self._grad_is_on()
         if self._may_train and not known and len(self.asked) < ASKED_MAX:
             self.asked.append(self._loader)
-        # Of several loaders in a step the first one's samples count.
+        # With several loaders in a step, the samples of the first count.
         if not recorder.batch_samples:
             self._counted = self._loader
         recorder.counting = self._counted() is loader
@@ -130,7 +130,7 @@ class Loaders:
         self.auto.unsettled, recorder.plain = True, False
 
     def step_ended(self) -> None:
-        """What was fetched in a step that has trained was for training."""
+        """Loaders used in a step that trained are for training."""
         self._training.update(loader for loader in (ref() for ref in self.asked) if loader is not None)
         self.asked.clear()
         loader = self._loader()
@@ -141,7 +141,7 @@ class Loaders:
         self._counted, self.recorder.counting = self._loader, True
 
     def forget(self) -> None:
-        """A trainer begins to train, or an epoch: its loaders may be others than before."""
+        """Forget the loaders: a trainer begins to train or an epoch, maybe with others."""
         self._training.clear()
         self.asked.clear()
         self._current = self._counted = self._loader = _nothing
@@ -149,13 +149,13 @@ class Loaders:
 
 
 def _nothing() -> None:
-    """A reference to what is gone."""
+    """A dead reference."""
 
 
 def sizer(torch):
-    """A function that says how many samples a batch has: the first dimension of the first tensor in it, else 0.
+    """A function that counts the samples of a batch: the first dimension of its first tensor, else 0.
 
-    A batch may be anything of the user's: what raises when it is asked has none.
+    A batch may be any object of the user; one that raises counts 0.
     """
     tensor = torch.Tensor
 
@@ -164,7 +164,7 @@ def sizer(torch):
             if isinstance(batch, tensor):
                 return batch.shape[0] if batch.ndim else 1
             if isinstance(batch, (list, tuple)):
-                if len(batch) == 0:  # Not its truth, which a class of the user's may refuse.
+                if len(batch) == 0:  # Not its truth value, which a user's class may refuse.
                     return 0
                 batch = batch[0]
             elif hasattr(batch, "values") and hasattr(batch, "keys"):

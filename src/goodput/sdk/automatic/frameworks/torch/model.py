@@ -1,8 +1,7 @@
-"""What the model and the device say of themselves at the first training call: device, dtype, FLOPs; the device clock.
+"""Reads device, dtype and FLOPs of the model at the first training call, and starts the device clock.
 
-FLOPs are found where a formula holds: models of Hugging Face transformers (goodput.sdk.automatic.transformer_sizes), with the tokens of the
-first step. With GOODPUT_COUNT_FLOPS=1 any other model is counted once by goodput.flops.count on a copy without data.
-Else they stay unknown.
+Models of Hugging Face transformers have a FLOP formula (transformer_sizes.py), applied to the tokens of the first step.
+With GOODPUT_COUNT_FLOPS=1 other models are counted once by goodput.flops; otherwise their FLOPs stay unknown.
 """
 
 from __future__ import annotations
@@ -13,18 +12,18 @@ from goodput.sdk.device.torch_events import describe, device_clock
 
 MODULE = "torch"
 RELIES_ON = """torch/amp/autocast_mode.py: torch.get_autocast_dtype and torch.is_autocast_enabled take a device type."""
-# As the tables of peaks name them.
+# The names in the tables of peak FLOP/s.
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
 
 
 def apply(torch, auto) -> None:
-    what = Model(torch, auto)
-    auto.roots.first_call.append(what.first_call)
-    auto.before_first_step.append(what.first_step)
+    model = Model(torch, auto)
+    auto.roots.first_call.append(model.first_call)
+    auto.before_first_step.append(model.first_step)
 
 
 class Model:
-    """What was seen in the first step. Nothing of the user's is kept alive, except the batch where it is to be counted."""
+    """The model of the first step. Keeps nothing of the user's alive, except the batch if FLOPs are counted."""
 
     def __init__(self, torch, auto):
         self.torch, self.auto = torch, auto
@@ -32,7 +31,7 @@ class Model:
         self.counts = auto.session.environ.get("GOODPUT_COUNT_FLOPS", "") not in ("", "0")
 
     def first_call(self, module, args, kwargs) -> None:
-        """A root module is called to train for the first time."""
+        """The first training call of a root module."""
         parameter = next(iter(module.parameters()), None)
         if parameter is None or self.seen is not None:
             return
@@ -58,7 +57,7 @@ class Model:
         return name
 
     def first_step(self) -> None:
-        """The first step is about to end: how many passes it had is known."""
+        """The end of the first step, when the number of its backward passes is known."""
         module = self.module() if self.module is not None else None
         call, self.call, self.module = self.call, None, None
         if module is None:
@@ -77,18 +76,18 @@ class Model:
 
 
 def tokens_of(args, kwargs) -> tuple[int, int] | None:
-    """How many tokens this batch has, and how many a sequence; None where it has none."""
+    """(tokens of the batch, tokens of a sequence); None for a batch without token ids."""
     tokens = kwargs.get("input_ids", args[0] if args else None)
     try:
         if len(getattr(tokens, "shape", ())) != 2 or tokens.is_floating_point():
             return None
         return tokens.numel(), tokens.shape[1]
     except Exception:
-        return None  # No tensor, or a nested one.
+        return None  # Not a tensor, or a nested one.
 
 
 def transformer_flops(module, tokens: tuple[int, int] | None) -> tuple[float, float] | None:
-    """Model and hardware FLOPs of one forward and backward pass over so many tokens, None where no formula holds."""
+    """(model, hardware) FLOPs of one forward and backward pass over these tokens; None if no formula applies."""
     if tokens is None:
         return None
     from goodput.sdk.automatic.transformer_sizes import sizes_of

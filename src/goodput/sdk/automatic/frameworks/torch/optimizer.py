@@ -1,6 +1,6 @@
-"""Optimizers: `step` is a phase and bounds a step of training; `zero_grad` is part of the phase.
+"""Optimizers: registers torch's global hooks around `step`, which is a phase and ends a training step.
 
-torch's own global hooks are called around the step of every optimizer, whenever that was made.
+`zero_grad` is part of the phase. GradScaler.step is wrapped too, since a step that it skips is a training step.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from goodput.sdk.recorder.user_signals import pass_on
 
 MODULE = "torch"
 RELIES_ON = """torch/optim/optimizer.py: register_optimizer_step_pre_hook and register_optimizer_step_post_hook, called
-by what profile_hook_step returns as hook(optimizer, args, kwargs); the post hooks are not called where step raises.
-torch/utils/hooks.py: the handle of one has hooks_dict_ref() and id. Adam and its kin keep the number of steps done in
+by the function that profile_hook_step returns as hook(optimizer, args, kwargs); post hooks are not called if step
+raises.
+torch/utils/hooks.py: the handle of one has hooks_dict_ref() and id. Adam and its variants keep the number of steps in
 state[parameter]["step"]. torch/amp/grad_scaler.py: GradScaler.step calls
 optimizer.step unless gradients are not finite."""
-FRAMES_MAX = 64  # between an optimizer's step and that of the one that it wraps
+FRAMES_MAX = 64  # between the step of an optimizer and the step of one that it wraps
 
 
 def apply(torch, auto) -> None:
-    # The package removes its modules' names after importing them.
+    # torch.optim deletes the names of its modules after importing them.
     module, is_compiling = sys.modules["torch.optim.optimizer"], torch.compiler.is_dynamo_compiling
     recorder = auto.recorder
 
@@ -39,7 +40,7 @@ def apply(torch, auto) -> None:
         if not auto.preparing:
             auto.optimizer_ends(optimizer)
 
-    # All steps run in a function of this code.
+    # Every optimizer step runs in a function with this code.
     code = torch.optim.Optimizer.profile_hook_step(_nothing).__code__
     auto.in_a_step = functools.partial(is_inside, code)
     phase, word = auto.optimizer, auto.optimizer_word
@@ -76,14 +77,14 @@ def apply(torch, auto) -> None:
 
 
 def _exchange(handle, function) -> None:
-    """Put another function in the place of a registered hook, where that still is."""
+    """Replace the function of a registered hook, if it is still registered."""
     hooks = handle.hooks_dict_ref()
     if hooks is not None and handle.id in hooks:
         hooks[handle.id] = function
 
 
 def silent(function):
-    """The same function; what goes wrong in it, whatever the optimizer holds, is not raised into the training."""
+    """The function, with its exceptions kept out of the training."""
 
     @functools.wraps(function)
     def call(optimizer, args, kwargs) -> None:
@@ -96,11 +97,11 @@ def silent(function):
 
 
 def _nothing() -> None:
-    """In the place of an optimizer's step."""
+    """A placeholder for an optimizer's step."""
 
 
 def is_inside(code) -> bool:
-    """Whether the function of this code that runs was called by another of it."""
+    """Whether two functions of this code are on the stack, one called by the other."""
     frame, found = sys._getframe(1), 0
     for _ in range(FRAMES_MAX):
         if frame is None:
@@ -121,7 +122,7 @@ def _watch_zero_grad(torch, auto) -> None:
             return zero(self, *args, **kwargs)
         if recorder.after == BACKWARD:
             recorder.gap = auto.optimizer_word
-            # A compiled step calls no hooks: where none was ever seen, the gradients that go have been used.
+            # A compiled step calls no hooks: if none was ever called, the gradients that are cleared were used.
             if not recorder.optimizer_steps and not recorder.inside and not recorder.optimizer_depth:
                 result = phase.run(zero, self, *args, **kwargs)
                 auto.stepped(self)
@@ -138,7 +139,7 @@ def _watch_zero_grad(torch, auto) -> None:
 
 
 def _watch_scaler(torch, auto) -> None:
-    """A step that the scaler of mixed precision leaves out is a step all the same."""
+    """Wrap GradScaler.step: a step skipped for infinite gradients is a training step."""
     scaled = torch.amp.GradScaler.step
 
     @functools.wraps(scaled)
@@ -154,7 +155,7 @@ def _watch_scaler(torch, auto) -> None:
 
 
 def steps_known(optimizer, torch):
-    """As steps_done; None where the state is no dictionary, or the number not finite."""
+    """steps_done, or None if that raises: a state that is no dictionary, a number that is not finite."""
     try:
         return steps_done(optimizer, torch)
     except Exception as error:
@@ -163,11 +164,11 @@ def steps_known(optimizer, torch):
 
 
 def steps_done(optimizer, torch):
-    """Index of the last step that a restored optimizer has done, None where it does not say so on the host."""
+    """Index of the last step of a restored optimizer; None if its state has no step count on the host."""
     for state in optimizer.state.values():
         done = state.get("step") if isinstance(state, dict) else None
         if isinstance(done, torch.Tensor):
-            # A number on a device is not asked for: that would wait for the device.
+            # Reading a number on a device would wait for the device.
             done = int(done.item()) if done.is_cpu and done.numel() == 1 else None
         return done - 1 if isinstance(done, int) and done > 0 else None
     return None

@@ -1,26 +1,24 @@
-"""torch.save and torch.load: the phases `checkpoint` and `restore`, and what a checkpoint promises."""
+"""Wraps `torch.save` as a checkpoint and `torch.load` as the phase `restore`."""
 
 from __future__ import annotations
 
 import functools
-from _thread import get_ident
 
 from goodput.sdk.automatic import checkpoint_detection
+from goodput.sdk.automatic.frameworks._checkpoint_calls import as_checkpoint
 
 MODULE = "torch"
-RELIES_ON = """torch/serialization.py: save(obj, f, ...) has written when it returns; load(f, ...) returns the object. torch
-carries both under the same names."""
+RELIES_ON = """torch/serialization.py: save(obj, f, ...) has written when it returns; load(f, ...) returns the object. Both are
+also attributes of the package torch."""
 
 
 def apply(torch, auto) -> None:
     module, recorder = torch.serialization, auto.recorder
-    save, load = module.save, module.load
+    load = module.load
 
-    @functools.wraps(save)
-    def timed_save(obj, f, *args, **kwargs):
-        if recorder.thread != get_ident() or recorder.current == auto.checkpoint.total:
-            return save(obj, f, *args, **kwargs)
-        return during(auto, obj, checkpoint_detection.is_on_disk(f), lambda: save(obj, f, *args, **kwargs))
+    def commit(begun, obj, f, *args, **kwargs) -> None:
+        if checkpoint_detection.is_on_disk(f):
+            begun.commit()
 
     @functools.wraps(load)
     def timed_load(*args, **kwargs):
@@ -35,27 +33,7 @@ def apply(torch, auto) -> None:
         auto.go_on_after(checkpoint_detection.resumed_step(auto, loaded))
         return loaded
 
+    timed_save = as_checkpoint(auto, module.save, lambda obj, *args, **kwargs: obj, commit)
     for name, timed in (("save", timed_save), ("load", timed_load)):
         auto.patches.replace(module, name, timed)
         auto.patches.replace(torch, name, timed)
-
-
-def during(auto, what, is_kept: bool, save):
-    """Call `save()` as a checkpoint of `what`; it is committed if it is kept and nothing was raised."""
-
-    def saved():
-        begun = _safely(auto, what)
-        result = save()
-        if begun is not None and is_kept:
-            begun.commit()
-        return result
-
-    auto.leave_step()
-    return auto.checkpoint.run(saved)
-
-
-def _safely(auto, what):
-    try:
-        return checkpoint_detection.begin(auto, what)
-    except Exception:
-        return None

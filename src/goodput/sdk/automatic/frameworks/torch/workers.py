@@ -1,9 +1,8 @@
-"""Inside the loader: what each worker of a DataLoader does, and what a wait for a batch was for.
+"""Wraps the iterators of DataLoaders and the loop of their workers, to find what the wait for a batch was for.
 
-The iterators' `__init__` says who makes workers and where they may write, `_worker_loop` is watched in the worker
-(worker.py), and `_next_data` is timed where the step thread waits in the phase `loader` (loads.py). What the loader
-yields, its order, its seeds and its errors stay what they are. A loader without workers is timed in the step thread,
-by the hook of loader.py.
+`__init__` registers an iterator with its place in the rank page, `_worker_loop` is measured in the worker
+(loader_worker.py), and `_next_data` on the step thread (loader_stats.py). A loader without workers is measured on the
+step thread by the wrapper of `__next__` in loader.py. Batches, their order, seeds and errors do not change.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from goodput.sdk.recorder.user_signals import pass_on
 
 MODULE = "torch.utils.data"
 RELIES_ON = """torch/utils/data/dataloader.py: _MultiProcessingDataLoaderIter.__init__(loader) starts its workers with the
-target _utils.worker._worker_loop, in the thread that calls it; _next_data gives the batch _rcvd_idx and adds 1 to
-it; _task_info maps what was asked for and not yet given to (worker,) or (worker, data), of which _tasks_outstanding
+target _utils.worker._worker_loop, in the calling thread; _next_data returns the batch _rcvd_idx and increments it;
+_task_info maps the batches requested and not yet returned to (worker,) or (worker, data), of which _tasks_outstanding
 have no data; _worker_result_queue is a multiprocessing queue, and _data_queue the same or, pinned, a queue.Queue;
 _SingleProcessDataLoaderIter._next_data calls _dataset_fetcher.fetch.
 torch/utils/data/_utils/worker.py: _worker_loop(dataset_kind, dataset, index_queue, data_queue, ..., worker_id at 10)
 takes a task as a tuple from index_queue.get and puts (index, data) on data_queue.
-torch/utils/data/_utils/fetch.py: fetchers keep `dataset` and look `self.collate_fn` up once the samples are there."""
+torch/utils/data/_utils/fetch.py: fetchers keep `dataset` and look up `self.collate_fn` when the samples are fetched."""
 WATCHED = "_goodput_watched"
-KINDS_MAX = 16  # classes of fetchers whose twins are kept
+KINDS_MAX = 16  # classes of fetchers with a cached subclass
 
 
 def apply(module, auto) -> None:
@@ -68,7 +67,7 @@ def _with_workers(kind, auto, loads: Loads, loop: Loop) -> None:
             or recorder.thread != get_ident()
         ):
             return advance(self)
-        # A loader inside the dataset of another is part of its fetch.
+        # A loader inside the dataset of another is part of that one's fetch.
         if auto.loaders is not None and not auto.loaders.is_current(self):
             return advance(self)
         try:
@@ -105,7 +104,7 @@ def _without_workers(kind, fetch, auto, loads: Loads) -> None:
     def next_of(advance, iterator):
         """advance(iterator), in the phase `loader`; what it waits for is looked at now and then."""
         watched = iterator.__dict__.get(WATCHED)
-        # A loader inside the dataset of another is part of its fetch.
+        # A loader inside the dataset of another is part of that one's fetch.
         if watched is None or watched.workers or loads.inside is not None or recorder.phases_off:
             return advance(iterator)
         if recorder.passes > 0 and recorder.iterator is not None and recorder.iterator() is iterator:
@@ -143,10 +142,10 @@ def _without_workers(kind, fetch, auto, loads: Loads) -> None:
 
 
 class Marks(Collate):
-    """A fetcher's `collate_fn`; looked up by the one at work in the step thread, it marks that the samples are there.
+    """A descriptor for a fetcher's `collate_fn`; its lookup shows that the samples of the batch have been fetched.
 
-    It stands on a class made of the fetcher's own, which the fetcher has while it is at work. To put it on the
-    fetcher's class and away again would slow every batch: the interpreter forgets what it knows of a class that changes.
+    It lies on a subclass that the fetcher has during a fetch. Setting and deleting it on the fetcher's own class would
+    slow every batch, since the interpreter drops its caches of a class that changes.
     """
 
     def __init__(self, loads: Loads, base: type):
@@ -160,10 +159,10 @@ class Marks(Collate):
         return super().__get__(fetcher, owner)
 
     def watch(self, fetcher) -> None:
-        """Let the fetcher's next fetch be marked, if it is one of PyTorch's kind that has no `collate_fn` of its class."""
+        """Mark the fetcher's next fetch, if it is one of PyTorch's whose class has no `collate_fn`."""
         kind = type(fetcher)
         try:
-            # Not isinstance, which asks an object of the user's for its class.
+            # Not isinstance, which reads __class__ of a user's object.
             if not issubclass(kind, self.base) or any(NAME in vars(each) for each in kind.__mro__):
                 return
             made = self._made.get(kind)
@@ -177,7 +176,7 @@ class Marks(Collate):
             pass_on(error)
 
     def leave(self, fetcher) -> None:
-        """The fetch is over: the fetcher has its own class again."""
+        """Give the fetcher its own class back."""
         kind = type(fetcher)
         if vars(kind).get(NAME) is self:
             try:
@@ -187,7 +186,7 @@ class Marks(Collate):
 
 
 def _begin(auto, loads: Loads, loader, iterator):
-    """The entry of an iterator in the making; None where it is not this process's step thread that makes it."""
+    """The entry of an iterator that is being created; None if this is not the step thread."""
     try:
         return loads.entry_of(loader, iterator) if auto.is_here() and not auto.recorder.fetching else None
     except Exception as error:

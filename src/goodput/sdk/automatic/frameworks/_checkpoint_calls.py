@@ -1,0 +1,59 @@
+"""Wrappers for the functions of frameworks that save or load a checkpoint."""
+
+from __future__ import annotations
+
+import functools
+from _thread import get_ident
+
+from goodput.sdk.automatic import checkpoint_detection
+
+
+def commit(begun, *_args, **_kwargs) -> None:
+    begun.commit()
+
+
+def as_checkpoint(auto, save, contents, done=commit):
+    """Wrap `save` as one checkpoint of `contents(*args, **kwargs)`.
+
+    The call is the phase `checkpoint` on the step thread; saves inside it are part of it. Where the contents hold the
+    trained parameters, `done(begun, *args, **kwargs)` commits the checkpoint after the call, unless that raised.
+    """
+    recorder = auto.recorder
+
+    def saved(args, kwargs):
+        begun = quietly(lambda: checkpoint_detection.begin(auto, contents(*args, **kwargs)))
+        result = save(*args, **kwargs)
+        if begun is not None:
+            quietly(done, begun, *args, **kwargs)
+        return result
+
+    @functools.wraps(save)
+    def call(*args, **kwargs):
+        if recorder.thread != get_ident() or recorder.current == auto.checkpoint.total:
+            return save(*args, **kwargs)
+        auto.leave_step()
+        return auto.checkpoint.run(saved, args, kwargs)
+
+    return call
+
+
+def as_restore(auto, load):
+    """Wrap `load` as the phase `restore`; loads inside it are part of it."""
+    recorder = auto.recorder
+
+    @functools.wraps(load)
+    def call(*args, **kwargs):
+        if not auto.is_here() or recorder.current == auto.restore.total:
+            return load(*args, **kwargs)
+        auto.leave_step()
+        return auto.restore.run(load, *args, **kwargs)
+
+    return call
+
+
+def quietly(function, *args, **kwargs):
+    """Call it; None if it raises."""
+    try:
+        return function(*args, **kwargs)
+    except Exception:
+        return None
