@@ -13,18 +13,18 @@ def run(tmp_path_factory):
     return train("accelerate_trainings.py", tmp_path_factory.mktemp("accelerate"))
 
 
-def test_weights_are_the_same_bit_by_bit(run):
+def test_weights_are_the_same(run):
     assert run.printed["bare"] == run.printed["measured"]
     assert run.messages() == []
 
 
-def test_a_step_is_a_step_of_the_optimizer_not_of_the_loop(run):
+def test_step_is_an_optimizer_step(run):
     first = run.snapshots("planted")[0]
     assert steps(first) == list(range(12))
     assert [row.samples for row in first.steps] == [8 * n + 4 for n in range(1, 13)]
 
 
-def test_a_saved_state_is_one_checkpoint_of_its_step(run):
+def test_saved_state_is_one_checkpoint(run):
     first = run.snapshots("planted")[0]
     assert committed(first) == [3, 7, 11]
     assert [e.step for e in first.events if e.kind == "checkpoint_begun"] == [3, 7, 11]
@@ -33,7 +33,7 @@ def test_a_saved_state_is_one_checkpoint_of_its_step(run):
     )
 
 
-def test_a_loaded_state_goes_on_where_it_was_saved(run):
+def test_loaded_state_resumes_at_its_step(run):
     """Not after the count of batches that Accelerate keeps beside it."""
     _, second, third = run.snapshots("planted")
     assert steps(second) == list(range(12, 16)) and resumed(second) == [11]
@@ -42,7 +42,7 @@ def test_a_loaded_state_goes_on_where_it_was_saved(run):
     assert run.seconds("planted")["restore"] > 0
 
 
-def test_the_slow_dataset_and_the_evaluation_are_found_and_the_account_closes(run):
+def test_planted_times_are_found_and_account_closes(run):
     first = run.snapshots("planted")[0]
     evaluation, waited = run.printed["evaluation"], run.printed["core_wait"]
     spent = dict(zip(first.phases, (ns / 1e9 for ns in first.totals), strict=True))
@@ -55,5 +55,5 @@ def test_the_slow_dataset_and_the_evaluation_are_found_and_the_account_closes(ru
     assert run.states("planted")["unattributed"] < 0.05 + waited
 
 
-def test_a_copy_inside_the_loaders_iteration_is_a_copy(run):
+def test_copy_inside_loader_iteration_is_h2d(run):
     assert run.seconds("copies")["h2d"] > 0

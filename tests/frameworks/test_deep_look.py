@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.alone]
 ENDS = {"compiled": "traced", "pure": "analysis"}
 
 
-def test_upstream_is_as_it_is_relied_on_and_is_put_back(tmp_path):
+def test_upstream_profiler_and_removal(tmp_path):
     upstream = torch.autograd.profiler
     names = (
         (upstream.profile, "_prepare_trace"),
@@ -63,7 +63,7 @@ def told(request, tmp_path_factory):
     return {**json.loads(out.read_text()), "how": ENDS[request.param], "directory": directory}
 
 
-def test_a_look_finds_the_loader_and_its_states_are_the_step(told):
+def test_deep_look_finds_the_loader_and_closes(told):
     found = told["slow_loader"]
     seen = found["document"]["seen"]
     assert seen["cause"]["state"] == "loader"
@@ -74,7 +74,7 @@ def test_a_look_finds_the_loader_and_its_states_are_the_step(told):
     assert any(row["name"].startswith("aten::") for row in seen["top"])
 
 
-def test_its_cost_is_in_the_page_and_its_time_in_a_phase_outside_of_steps(told):
+def test_cost_is_in_the_page_outside_of_steps(told):
     found = told["slow_loader"]
     cost_ns = found["document"]["cost_ns"]
     assert found["page_cost_ns"] >= cost_ns > 0
@@ -84,7 +84,7 @@ def test_its_cost_is_in_the_page_and_its_time_in_a_phase_outside_of_steps(told):
     assert len(set(found["steps"])) == 1, "a step was lost or counted twice"
 
 
-def test_it_is_said_and_no_trace_is_left(told):
+def test_report_shows_it_and_no_trace_is_left(told):
     found = told["slow_loader"]
     assert "largest cause: loader" in found["report"]
     assert "deep look of rank 0 at step" in found["report"]
@@ -99,7 +99,7 @@ def test_results_are_the_same(told):
     assert on > 0
 
 
-def test_a_profiler_of_the_user_goes_first(told):
+def test_profiler_of_the_user_has_precedence(told):
     found = told["profiler_of_the_user"]
     assert found["skipped"] == 1
     assert found["events"] > 100
@@ -110,15 +110,15 @@ def test_a_profiler_of_the_user_goes_first(told):
     assert found["events_warm"] > 10
 
 
-def test_a_child_is_not_profiled(told):
+def test_child_process_is_not_profiled(told):
     assert told["fork"]["child"] == [0]
 
 
-def test_a_step_that_is_left_is_not_traced_on(told):
+def test_trace_stops_when_the_step_is_left(told):
     assert told["evaluation"]["stopped"] == [True]
 
 
-def test_what_fails_is_counted_and_training_goes_on(told):
+def test_failures_are_counted_and_training_continues(told):
     found = told["trouble"]
     for what in ("start_trace", "stop", "export_chrome_trace"):
         why, *on = found[what]
@@ -133,7 +133,7 @@ def test_what_fails_is_counted_and_training_goes_on(told):
     assert not alive
 
 
-def test_the_end_in_the_middle_of_a_look_is_an_end(told):
+def test_process_can_end_during_a_deep_look(told):
     if told["how"] == "traced":
         assert told["end"] is True, "no profiler ran when the script ended"
     else:
@@ -141,7 +141,7 @@ def test_the_end_in_the_middle_of_a_look_is_an_end(told):
     assert not list((told["directory"] / "tmp").glob("goodput*"))
 
 
-def test_the_command_shows_it(told):
+def test_report_command_shows_the_deep_look(told):
     done = subprocess.run(
         [sys.executable, "-m", "goodput", "report", "--directory", str(told["directory"] / "pages")],
         capture_output=True,

@@ -57,7 +57,7 @@ def told(tmp_path):
     session.stop("finished")
 
 
-def test_on_the_step_thread_a_wait_has_two_boundaries_and_what_it_calls_none(told):
+def test_wait_on_the_step_thread_has_two_boundaries(told):
     auto, torch, boundaries = told
     timed = communication.timer(torch, auto)
     inner = timed(lambda: 3)
@@ -67,7 +67,7 @@ def test_on_the_step_thread_a_wait_has_two_boundaries_and_what_it_calls_none(tol
     assert boundaries == [auto.forward.total, auto.communication.total, auto.forward.total]
 
 
-def test_on_an_autograd_thread_a_wait_is_cut_out_of_what_the_step_thread_does(told):
+def test_wait_on_an_autograd_thread_has_two_boundaries(told):
     auto, torch, boundaries = told
     timed = communication.timer(torch, auto)
     inner = timed(lambda: None)
@@ -77,7 +77,7 @@ def test_on_an_autograd_thread_a_wait_is_cut_out_of_what_the_step_thread_does(to
         assert boundaries == [auto.backward.total, auto.communication.total]
 
 
-def test_a_wait_that_raises_on_an_autograd_thread_is_closed(told):
+def test_raising_wait_on_an_autograd_thread_is_closed(told):
     auto, torch, boundaries = told
     timed = communication.timer(torch, auto)
 
@@ -92,7 +92,7 @@ def test_a_wait_that_raises_on_an_autograd_thread_is_closed(told):
         assert boundaries == [auto.backward.total, auto.communication.total] * 2
 
 
-def test_a_thread_that_runs_no_backward_pass_tells_nothing(told):
+def test_thread_without_backward_records_nothing(told):
     auto, torch, boundaries = told
     timed = communication.timer(torch, auto)
     with auto.backward:
@@ -101,7 +101,7 @@ def test_a_thread_that_runs_no_backward_pass_tells_nothing(told):
         assert boundaries == []
 
 
-def test_a_removed_wrapper_is_the_function_itself(told):
+def test_removed_wrapper_only_calls_the_function(told):
     auto, torch, boundaries = told
     timed = communication.timer(torch, auto)(lambda: 5)
     auto.remove()
@@ -145,7 +145,7 @@ class Loss:
 
 
 @pytest.mark.parametrize("own_thread", [False, True])
-def test_the_end_of_a_backward_pass_is_communication_from_its_last_computation_on(told, own_thread):
+def test_communication_begins_after_the_last_computation(told, own_thread):
     auto, torch, boundaries = told
     engine = Engine(torch, own_thread)
     torch.Tensor = Loss

@@ -27,7 +27,7 @@ def function(path: str, *names: str) -> str:
     return ast.unparse(node)
 
 
-def test_the_collectives_are_functions_of_distributed_c10d():
+def test_collectives_are_functions_of_distributed_c10d():
     tree = source("distributed/distributed_c10d.py")
     found = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     assert set(communication.NAMES) <= found
@@ -40,14 +40,14 @@ def test_the_collectives_are_functions_of_distributed_c10d():
     assert waiting - set(communication.NAMES) <= {"isend", "irecv"}
 
 
-def test_ddp_reduces_where_we_look():
+def test_ddp_waits_in_the_wrapped_methods():
     path, kind = "nn/parallel/distributed.py", "DistributedDataParallel"
     forward = function(path, kind, "_pre_forward")
     assert "self._sync_buffers()" in forward and "self.reducer._rebuild_buckets()" in forward
     assert "queue_callback" in function(path, "_DDPSink", "backward")
 
 
-def test_fsdp1_waits_in_the_functions_that_are_timed():
+def test_fsdp1_waits_in_the_wrapped_functions():
     path = "distributed/fsdp/_runtime_utils.py"
     for name in fsdp1.NAMES:
         text = function(path, name)
@@ -63,7 +63,7 @@ def test_fsdp1_waits_in_the_functions_that_are_timed():
     )
 
 
-def test_fsdp2_waits_in_the_methods_that_are_timed():
+def test_fsdp2_waits_in_the_wrapped_methods():
     folder = "distributed/fsdp/_fully_shard"
     group, state = f"{folder}/_fsdp_param_group.py", f"{folder}/_fsdp_state.py"
     assert "foreach_all_gather_copy_out(" in function(group, "FSDPParamGroup", "wait_for_unshard")
@@ -83,7 +83,7 @@ def test_fsdp2_waits_in_the_methods_that_are_timed():
     assert fsdp2.MODULE.endswith("_fsdp_state") and "FSDPParamGroup" in function(state, "FSDPState")
 
 
-def test_functional_collectives_wait_by_that_name():
+def test_functional_collectives_call_wait_tensor():
     path = "distributed/_functional_collectives.py"
     for name in ("trigger_wait", "wait"):
         assert "wait_tensor(self.elem)" in function(path, "AsyncCollectiveTensor", name)
@@ -93,7 +93,7 @@ def test_functional_collectives_wait_by_that_name():
     assert "_traceable_collective_remaps()" in rewrite and "dist.all_reduce" in rewrite
 
 
-def test_checkpoints_are_made_of_what_we_look_at():
+def test_checkpoints_call_the_wrapped_functions():
     folder = "distributed/checkpoint"
     for name in ("save", "async_save"):
         assert "_stateful_to_state_dict(state_dict)" in function(f"{folder}/state_dict_saver.py", name)
@@ -105,6 +105,6 @@ def test_checkpoints_are_made_of_what_we_look_at():
     assert "target=self._checkpointing_subprocess" in process and "dist.init_process_group(" in process
 
 
-def test_backward_is_looked_up_by_name_and_dynamo_keeps_the_call_that_it_finds():
+def test_backward_is_looked_up_by_name():
     assert "torch.autograd.backward(" in function("_tensor.py", "Tensor", "backward")
     assert "unpatched_nn_module_call = torch.nn.Module.__call__" in ast.unparse(source("_dynamo/utils.py"))

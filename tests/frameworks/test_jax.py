@@ -4,7 +4,7 @@ import pytest
 from support.frameworks.training_runs import steps, train
 
 
-def test_a_step_waits_for_the_one_before_it(tmp_path):
+def test_step_waits_for_the_previous_one(tmp_path):
     pytest.importorskip("jax", reason="needs JAX: pip install jax")
     run = train("jax_steps.py", tmp_path, JAX_PLATFORMS="cpu")
     (page,) = run.snapshots("jax")

@@ -34,18 +34,18 @@ either = pytest.mark.parametrize("which", [CALLBACK, AUTO])
 
 
 @pytest.mark.parametrize("which", [CALLBACK, AUTO, DISABLED])
-def test_weights_are_the_same_bit_by_bit(trained, which):
+def test_weights_are_the_same(trained, which):
     run = trained(which)
     assert run.printed["bare"] == run.printed["measured"]
     assert run.messages() == []
 
 
-def test_nothing_is_measured_where_goodput_is_disabled(trained):
+def test_nothing_is_measured_when_disabled(trained):
     assert not trained(DISABLED).directory.exists()
 
 
 @either
-def test_a_step_is_an_optimizer_step_and_resumes_where_the_checkpoint_was(trained, which):
+def test_optimizer_steps_resume_at_the_checkpoint(trained, which):
     first, second, third = trained(which).snapshots("planted")
     assert steps(first) == list(range(12)) and resumed(first) == []
     assert steps(second) == list(range(12, 16)) and resumed(second) == [11]
@@ -54,7 +54,7 @@ def test_a_step_is_an_optimizer_step_and_resumes_where_the_checkpoint_was(traine
 
 
 @either
-def test_only_what_was_done_again_is_lost(trained, which):
+def test_only_repeated_steps_are_lost(trained, which):
     run = trained(which)
     account = run.account("planted")
     assert run.kept_and_lost("planted") == (18, 4)
@@ -69,7 +69,7 @@ def test_checkpoints_are_committed_at_their_steps(trained, which):
 
 
 @either
-def test_the_slow_dataset_and_the_validation_are_found(trained, which):
+def test_slow_dataset_and_validation_are_found(trained, which):
     run = trained(which)
     first = run.snapshots("planted")[0]
     spent = dict(zip(first.phases, (ns / 1e9 for ns in first.totals), strict=True))
@@ -90,7 +90,7 @@ def test_little_is_left_unattributed(trained, which):
 
 
 @either
-def test_validation_alone_is_evaluation(trained, which):
+def test_validation_without_training(trained, which):
     run = trained(which)
     (page,) = run.snapshots("alone")
     spent = run.seconds("alone")
@@ -98,14 +98,14 @@ def test_validation_alone_is_evaluation(trained, which):
     assert spent["evaluation"] >= run.printed["alone"]
 
 
-def test_the_callback_is_one_under_the_other_name_too_and_may_come_later(trained):
+def test_callback_works_under_both_import_names(trained):
     run = trained(AUTO)
     (page,) = run.snapshots("then")
     assert run.printed["is_callback"] and steps(page) == [0, 1, 2]
     assert page.identity["microbatches"] == 2
 
 
-def test_several_fits_of_one_process_are_all_kept(trained):
+def test_several_fits_of_a_process_are_kept(trained):
     run = trained(CALLBACK)
     (page,) = run.snapshots("several")
     assert steps(page) == list(range(9)) and resumed(page) == []
@@ -114,7 +114,7 @@ def test_several_fits_of_one_process_are_all_kept(trained):
     assert planted <= run.seconds("several")["loader"] <= 1.05 * planted + 0.02 + waited
 
 
-def test_a_fit_that_was_broken_off_loses_what_is_done_again(trained):
+def test_failed_fit_loses_repeated_steps(trained):
     run = trained(CALLBACK)
     first, second = run.snapshots("broken")
     assert steps(first) == list(range(6)) and committed(first) == [1, 3, 5]
@@ -123,19 +123,19 @@ def test_a_fit_that_was_broken_off_loses_what_is_done_again(trained):
     assert run.kept_and_lost("broken") == (8, 2)
 
 
-def test_two_optimizers_make_one_step_of_a_batch(trained):
+def test_two_optimizers_make_one_step(trained):
     (page,) = trained(CALLBACK).snapshots("two")
     assert steps(page) == list(range(5))
     assert page.steps[-1].samples == 20
 
 
-def test_an_optimizer_that_steps_part_by_part_makes_the_steps_that_the_trainer_counts(trained):
+def test_partial_optimizer_steps_follow_the_trainers_count(trained):
     """The first of the 9 steps is recorded as its parts; from then on the trainer's count holds."""
     (page,) = trained(CALLBACK).snapshots("halves")
     assert 9 < len(page.steps) <= 11
     assert {row.samples for row in page.steps[-8:]} >= {36, 32, 28}
 
 
-def test_an_asynchronous_checkpoint_is_committed_when_it_is_written(trained):
+def test_async_checkpoint_is_committed_once_written(trained):
     (page,) = trained(CALLBACK).snapshots("asynchronous")
     assert committed(page) == [5, 11]

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.alone]
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
-def test_every_way_to_start_a_worker(trainer, context):
+def test_every_start_method(trainer, context):
     dataset = data.Planted(16, sleep=0.01)
     loader = DataLoader(dataset, batch_size=4, num_workers=2, multiprocessing_context=context)
     batches = trainer.train(loader)
@@ -48,7 +48,7 @@ def test_every_way_to_start_a_worker(trainer, context):
 
 
 @pytest.mark.parametrize("persistent", [True, False])
-def test_slots_go_on_over_epochs(trainer, persistent):
+def test_worker_slots_continue_over_epochs(trainer, persistent):
     loader = DataLoader(data.Planted(8), batch_size=2, num_workers=2, persistent_workers=persistent)
     for epoch in range(1, 4):
         trainer.train(loader)
@@ -63,7 +63,7 @@ def test_slots_go_on_over_epochs(trainer, persistent):
     )
 
 
-def test_two_loaders_at_once_have_slots_of_their_own(trainer):
+def test_simultaneous_loaders_have_their_own_slots(trainer):
     train = DataLoader(data.Planted(8, sleep=0.02), batch_size=2, num_workers=2, persistent_workers=True)
     other = DataLoader(data.Planted(4), batch_size=1, num_workers=1)
     with trainer.auto.loader:
@@ -77,7 +77,7 @@ def test_two_loaders_at_once_have_slots_of_their_own(trainer):
     assert (found["main"], found["workers"], found["batch_size"], found["left_out"]) == (1, 2, 2, 0)
 
 
-def test_a_loader_of_another_thread_or_of_an_evaluation_is_not_waited_for(trainer):
+def test_loaders_of_threads_and_evaluations_are_ignored(trainer):
     thread = threading.Thread(target=list, args=(DataLoader(data.Planted(4), batch_size=2),))
     thread.start()
     thread.join(60)
@@ -89,7 +89,7 @@ def test_a_loader_of_another_thread_or_of_an_evaluation_is_not_waited_for(traine
 
 
 class Instant:
-    """An iterator with workers whose batches are always there, as far as `ask` and `arrived` look at it."""
+    """An iterator with workers whose batches are always ready, with the attributes that the patch reads."""
 
     def __init__(self, loader, results=None):
         self._rcvd_idx, self._tasks_outstanding = 0, 2
@@ -100,23 +100,29 @@ class Instant:
         self._rcvd_idx += 1
 
 
-def test_the_cost_in_the_step_thread(trainer):
-    """About 2 us a batch; the least of many, with room for a busy machine."""
+def read_clock_75_times(_iterator) -> None:
+    for _ in range(75):
+        time.perf_counter_ns()
+
+
+def test_cost_per_batch_on_the_step_thread(trainer):
+    """Measuring a batch costs about 2 us, less than a control of about 6 us in the same run."""
     plain, loads = Instant._next_data, loader_stats.Loads(trainer.session.recorder)
     loop, loader = Loop(), DataLoader(data.Planted(4), num_workers=2)
     results = torch.multiprocessing.get_context("fork").Queue()
     patch._with_workers(Instant, trainer.auto, loads, loop)
 
-    def seconds(iterator, advance) -> float:
-        began = time.perf_counter()
+    def cpu_ns(iterator, advance) -> int:
+        began = time.thread_time_ns()
         for _ in range(500):
             advance(iterator)
-        return (time.perf_counter() - began) / 500
+        return time.thread_time_ns() - began
 
     with trainer.auto.loader:
         iterator = Instant(loader, results)
         trainer.auto.loaders.change(iterator)
-        bare = min(seconds(iterator, plain) for _ in range(10))
-        timed = min(seconds(iterator, Instant._next_data) for _ in range(20))
+        bare = min(cpu_ns(iterator, plain) for _ in range(10))
+        control = min(cpu_ns(iterator, read_clock_75_times) for _ in range(20))
+        timed = min(cpu_ns(iterator, Instant._next_data) for _ in range(20))
     assert trainer.snapshot().loader["batches"] == 10_000
-    assert timed - bare < 6e-6, f"{(timed - bare) * 1e6:.2f} us"
+    assert timed - bare < control, f"{(timed - bare) / control:.2f} of the control"

@@ -15,7 +15,7 @@ from goodput.sdk.automatic import loader_stats  # noqa: E402
 pytestmark = pytest.mark.torch
 
 
-def test_a_quick_loader_is_looked_at_now_and_then(trainer):
+def test_quick_loader_is_sampled(trainer):
     """All batches are counted; the waits of those that were looked at stand for the others."""
     kind = upstream_fetch._MapDatasetFetcher
     before, loader = dict(vars(kind)), DataLoader(range(1000), batch_size=2)
@@ -38,7 +38,7 @@ def test_a_quick_loader_is_looked_at_now_and_then(trainer):
     )  # Those of the last ones were not looked at any more.
 
 
-def test_short_epochs_are_looked_at_by_turns(trainer, monkeypatch):
+def test_short_epochs_are_sampled_evenly(trainer, monkeypatch):
     """Whatever comes every so many batches, or is first in its epoch, is looked at no more often than the others."""
     monkeypatch.setattr(loader_stats, "VERY_QUICK_NS", 1 << 60)
     monkeypatch.setattr(loader_stats, "QUICK_NS", 1 << 60)
@@ -57,7 +57,7 @@ def test_short_epochs_are_looked_at_by_turns(trainer, monkeypatch):
     assert recorder.looking and recorder.passes == recorder.passed_ns == 0
 
 
-def test_a_batch_fetched_to_make_another_is_not_counted_for_it(trainer):
+def test_nested_fetch_is_not_counted(trainer):
     other, found = iter(DataLoader(range(3))), loader_stats.Loads(trainer.session.recorder)
     recorder = trainer.session.recorder
     trainer.auto.loaders.change(other)
@@ -73,7 +73,7 @@ def test_a_batch_fetched_to_make_another_is_not_counted_for_it(trainer):
     assert (words["batches"], words["wait_ns"]) == (3, 7 + 9 + loader_stats.QUICK_NS)
 
 
-def test_a_training_loader_that_is_asked_twice_says_nothing_of_another(trainer):
+def test_repeated_fetch_keeps_other_training_loaders(trainer):
     """The hook in C does not ask: where only the Python hook did, it hung on the moment what an evaluation was."""
     loaders, first, second = trainer.auto.loaders, DataLoader(range(4)), DataLoader(range(4))
     one, other = iter(first), iter(second)
@@ -96,7 +96,7 @@ class Odd:
         return indices
 
 
-def test_a_fetcher_of_the_users_is_asked_for_its_own_collate_fn(trainer):
+def test_user_fetcher_keeps_its_collate_fn(trainer):
     class Fixed(upstream_fetch._MapDatasetFetcher):
         collate_fn = property(lambda self: tuple, lambda self, value: None)
 
@@ -117,7 +117,7 @@ def test_a_fetcher_of_the_users_is_asked_for_its_own_collate_fn(trainer):
     assert trainer.snapshot().loader["batches"] == 5
 
 
-def test_a_fetcher_that_cannot_be_watched_is_timed_as_a_whole(trainer):
+def test_fixed_collate_fn_is_timed_as_a_whole(trainer):
     class Fixed(upstream_fetch._MapDatasetFetcher):
         collate_fn = property(lambda self: list, lambda self, value: None)
 

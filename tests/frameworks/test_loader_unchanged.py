@@ -52,7 +52,7 @@ def test_order_and_random_numbers_are_the_same(directory, given):
     assert measured == bare
 
 
-def test_a_loader_out_of_order_yields_all(trainer):
+def test_unordered_loader_yields_every_sample(trainer):
     with trainer.auto.loader:
         batches = drawn(**VARIANTS[4])[0]
     assert [sorted(s[0] for batch in epoch for s in batch) for epoch in batches] == [[*range(24)]] * 2
@@ -81,7 +81,7 @@ def raised(make) -> str:
     ],
     ids=["dataset", "collate", "stream", "inside"],
 )
-def test_errors_of_a_worker_are_the_same_to_the_last_line_of_their_traceback(directory, make):
+def test_worker_errors_keep_their_traceback(directory, make):
     bare = raised(make)
     trainer = Trainer(directory)
     with trainer.auto.loader:
@@ -101,7 +101,7 @@ def test_restore_with_workers_alive(directory):
     assert trainer.snapshot().loader["batches"] == 1
 
 
-def test_a_broken_page_or_iterator_does_not_reach_the_loop(trainer):
+def test_broken_page_does_not_stop_the_loop(trainer):
     """The place cannot be given, then what `ask` reads is gone: the batches come all the same."""
     fd, trainer.session.writer.fd = trainer.session.writer.fd, 10**6
     with trainer.auto.loader:
@@ -114,7 +114,7 @@ def test_a_broken_page_or_iterator_does_not_reach_the_loop(trainer):
     trainer.session.said.clear()
 
 
-def test_upstream_is_as_the_patch_takes_it():
+def test_upstream_worker_loop():
     names = list(inspect.signature(upstream_worker._worker_loop).parameters)
     assert [names.index(name) for name in ("dataset", "index_queue", "data_queue", "worker_id")] == [
         1,
@@ -139,7 +139,7 @@ def test_upstream_is_as_the_patch_takes_it():
     assert vars(fetcher)["collate_fn"] is list and vars(fetcher)["dataset"] == [1]
 
 
-def test_upstream_iterators_have_what_is_asked():
+def test_upstream_iterator_attributes():
     iterator = iter(DataLoader(data.Planted(8), num_workers=2, prefetch_factor=2))
     assert (iterator._rcvd_idx, iterator._tasks_outstanding, len(iterator._task_info)) == (0, 4, 4)
     assert iterator._task_info[1] == (1,) and iterator._shutdown is False

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 pytestmark = [pytest.mark.torch, pytest.mark.alone]
 
 
-def test_sleeping_in_the_dataset_is_storage(trainer):
+def test_sleeping_dataset_is_storage(trainer):
     dataset = data.Planted(32, sleep=0.02)
     trainer.train(DataLoader(dataset, batch_size=4, num_workers=1))
     worker, loader, planted = trainer.sums(), trainer.snapshot().loader, int(dataset.planted[data.ALL].sum())
@@ -34,7 +34,7 @@ def test_sleeping_in_the_dataset_is_storage(trainer):
 @pytest.mark.parametrize(
     "kind", [data.Planted, data.Batched, lambda *a, **k: data.Streamed(data.Planted(*a, **k))]
 )
-def test_computing_in_the_dataset_is_decoding(trainer, kind):
+def test_computing_dataset_is_decoding(trainer, kind):
     dataset = kind(32, cpu=0.03)  # So much that what surrounds it is little.
     trainer.train(DataLoader(dataset, batch_size=4, num_workers=1))
     planted = int(getattr(dataset, "inner", dataset).planted[data.DECODED].sum())
@@ -46,7 +46,7 @@ def test_computing_in_the_dataset_is_decoding(trainer, kind):
         assert "decoding and transforms on the workers' CPUs" in trainer.advice()
 
 
-def test_a_slow_collate_function_is_named(trainer):
+def test_slow_collate_function_is_named(trainer):
     """It sleeps: one that computes also holds back the thread of its worker that sends batches."""
     dataset, collate = data.Planted(32), data.SlowCollate(sleep=0.03)
     trainer.train(DataLoader(dataset, batch_size=4, num_workers=1, collate_fn=collate))
@@ -65,7 +65,7 @@ def test_big_batches_wait_in_the_queue(trainer):
     assert "training process" in trainer.advice() and "num_workers=0" not in trainer.advice()
 
 
-def test_a_loader_that_keeps_up_is_no_wait(trainer):
+def test_fast_loader_has_batches_ready(trainer):
     """Batches lie ready while the step computes, and the waits are a small part."""
     trainer.train(DataLoader(data.Planted(64, sleep=0.002), batch_size=4, num_workers=2), compute=0.03)
     found = trainer.snapshot().loader
@@ -73,7 +73,7 @@ def test_a_loader_that_keeps_up_is_no_wait(trainer):
     assert trainer.sums()["idle_ns"] > 0.3 * 16 * 0.03 * 1e9
 
 
-def test_one_slow_sample_in_ten_is_charged_to_its_own_reason(trainer):
+def test_rare_slow_sample_has_its_own_reason(trainer):
     """Workers compute most of their time, but the trainer waits for the batches that sleep."""
 
     class Mixed(data.Planted):
@@ -90,7 +90,7 @@ def test_one_slow_sample_in_ten_is_charged_to_its_own_reason(trainer):
     assert trainer.sums()["cpu_ns"] > 0.4 * 1e9
 
 
-def test_without_workers_it_is_timed_in_the_step_thread(trainer):
+def test_loader_without_workers_is_timed_in_the_step_thread(trainer):
     dataset, collate = data.Planted(16, sleep=0.01, cpu=0.02), data.SlowCollate(cpu=0.03)
     trainer.train(DataLoader(dataset, batch_size=4, collate_fn=collate))
     found = trainer.snapshot().loader
@@ -104,7 +104,7 @@ def test_without_workers_it_is_timed_in_the_step_thread(trainer):
     assert "training process itself (num_workers=0" in trainer.advice()
 
 
-def test_loaders_without_workers_inside_a_dataset_count_once(trainer):
+def test_loader_inside_a_dataset_counts_once(trainer):
     trainer.train(DataLoader(data.Nested(4, cpu=0.1), batch_size=2))
     found = trainer.snapshot().loader
     assert found["batches"] == 2 and near(found["wait_decode_ns"], 4 * 100_000_000, 20)
@@ -112,7 +112,7 @@ def test_loaders_without_workers_inside_a_dataset_count_once(trainer):
     assert trainer.snapshot().loader["batches"] == 4 and near(trainer.sums()["cpu_ns"], 4 * 100_000_000, 20)
 
 
-def test_an_iterator_that_a_dataset_advances_is_part_of_the_fetch(trainer):
+def test_iterator_advanced_by_a_dataset_is_part_of_the_fetch(trainer):
     inner = iter(DataLoader(data.Planted(8, cpu=0.05)))
 
     class Pulled(data.Planted):
@@ -124,7 +124,7 @@ def test_an_iterator_that_a_dataset_advances_is_part_of_the_fetch(trainer):
     assert found["batches"] == 2 and near(found["wait_decode_ns"], 4 * 50_000_000, 20)
 
 
-def test_a_script_with_one_line(directory):
+def test_whole_script_with_one_import(directory):
     done = run_script("loader_one_line.py", GOODPUT_DIR=directory)
     found = json.loads(done.stdout)
     # The workers are no ranks, though they import the script and iterate a loader of their own.

@@ -19,7 +19,7 @@ def run(directory, *arguments: str, **environ) -> tuple[dict, str]:
     return json.loads(said), weights
 
 
-def test_a_transformers_model_in_a_plain_loop_tells_its_flops_and_autocast_its_dtype(tmp_path):
+def test_transformers_model_in_a_plain_loop(tmp_path):
     pytest.importorskip("transformers")
     said, _ = run(tmp_path, "gpt2", "autocast")
     # By hand: 2 layers of 12 * 32^2 in matrix products, and the output layer, which shares its weights: 100 * 32.
@@ -32,7 +32,7 @@ def test_a_transformers_model_in_a_plain_loop_tells_its_flops_and_autocast_its_d
     assert (said["dtype"], said["device"], said["steps"]) == ("bf16", "", 3)
 
 
-def test_of_another_model_nothing_is_guessed_and_on_request_it_is_counted(tmp_path):
+def test_other_model_is_counted_on_request_only(tmp_path):
     unknown, weights = run(tmp_path / "a", "mlp")
     assert (unknown["dtype"], unknown["flops_per_step"], unknown["steps"]) == ("fp32", None, 3)
     counted, same = run(tmp_path / "b", "mlp", GOODPUT_COUNT_FLOPS="1")

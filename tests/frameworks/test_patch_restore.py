@@ -21,7 +21,7 @@ REPLACED = {
 
 @pytest.mark.parametrize("implementation", script_process.IMPLEMENTATIONS)
 @pytest.mark.parametrize("order", ["auto_first", "torch_first", "between"])
-def test_all_is_put_back(tmp_path, order, implementation):
+def test_remove_restores_every_attribute(tmp_path, order, implementation):
     found, printed = script_process.run_implementation(SCRIPT, tmp_path, implementation, ORDER=order)
     assert printed == ""
     assert set(found["replaced"]) >= REPLACED, REPLACED - set(found["replaced"])
@@ -30,7 +30,7 @@ def test_all_is_put_back(tmp_path, order, implementation):
     assert found["steps"] == [4, 4, 0]
 
 
-def test_disabled_nothing_is_replaced(tmp_path):
+def test_nothing_is_replaced_when_disabled(tmp_path):
     found, printed = script_process.run_implementation(
         SCRIPT, tmp_path, "compiled", ORDER="disabled", GOODPUT_DISABLE="1"
     )
@@ -38,7 +38,7 @@ def test_disabled_nothing_is_replaced(tmp_path):
     assert not list(tmp_path.glob("pages/*"))
 
 
-def test_what_is_missing_upstream_is_said_once_and_the_rest_works(tmp_path):
+def test_missing_upstream_name_is_reported_once(tmp_path):
     found, printed = script_process.run_implementation(SCRIPT, tmp_path, "compiled", ORDER="broken")
     said = printed.splitlines()
     assert (
@@ -49,7 +49,7 @@ def test_what_is_missing_upstream_is_said_once_and_the_rest_works(tmp_path):
 
 
 @pytest.mark.parametrize("patch", frameworks.found(), ids=lambda patch: patch.__name__.rpartition(".")[2])
-def test_each_patch_says_what_it_relies_on(patch):
+def test_each_patch_states_what_it_relies_on(patch):
     assert patch.MODULE and ".py" in patch.RELIES_ON and patch.__doc__
     assert list(inspect.signature(patch.apply).parameters)[1] == "auto"
 

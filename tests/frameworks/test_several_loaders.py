@@ -14,7 +14,7 @@ def run(tmp_path_factory):
     return train("several_loaders.py", tmp_path_factory.mktemp("loaders"))
 
 
-def test_a_second_loader_after_the_first(run):
+def test_second_loader_after_the_first(run):
     spent, slack = run.seconds("one after the other"), 2 * BATCH_SECONDS + run.printed["core_wait"]
     assert abs(spent["loader"] - run.printed["after"]) <= 0.05 * run.printed["after"] + slack
     assert abs(spent["evaluation"] - run.printed["valid"]) <= 0.05 * run.printed["valid"] + slack

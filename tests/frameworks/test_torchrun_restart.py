@@ -45,12 +45,12 @@ def launch(directory) -> str:
     return run_command([*command, str(SCRIPTS / "torchrun_rank.py"), str(directory)], environ)
 
 
-def test_the_launcher_has_no_page(restarted):
+def test_launcher_has_no_page(restarted):
     names = sorted(os.listdir(restarted[1] / "pages"))
     assert names == [f"torchrun.{rank}.{attempt}.page" for rank in (0, 1) for attempt in (1, 2)]
 
 
-def test_the_resume_step_and_the_lost_steps_are_found(restarted):
+def test_resume_step_and_lost_steps_are_found(restarted):
     account, _ = restarted
     (restart,) = account.restarts
     assert (restart.attempt, restart.resume_step) == (2, SAVED)
@@ -60,7 +60,7 @@ def test_the_resume_step_and_the_lost_steps_are_found(restarted):
     ] * 2
 
 
-def test_the_account_closes_and_names_what_the_restart_cost(restarted):
+def test_account_closes_and_shows_the_restarts_cost(restarted):
     account, _ = restarted
     assert account.status == "finished" and closes(account)
     for rank in (0, 1):
@@ -69,6 +69,6 @@ def test_the_account_closes_and_names_what_the_restart_cost(restarted):
     assert seconds(account, 0, "checkpoint") > 0 == seconds(account, 1, "checkpoint")
 
 
-def test_both_ranks_trained_to_the_same_weights(restarted):
+def test_both_ranks_have_the_same_weights(restarted):
     weights = [(restarted[1] / f"weights-{rank}").read_text() for rank in (0, 1)]
     assert weights[0] == weights[1] and weights[0].startswith("[[")

@@ -32,18 +32,18 @@ either = pytest.mark.parametrize("which", [CALLBACK, AUTO])
 
 
 @pytest.mark.parametrize("which", [CALLBACK, AUTO, DISABLED])
-def test_weights_are_the_same_bit_by_bit(trained, which):
+def test_weights_are_the_same(trained, which):
     run = trained(which)
     assert run.printed["bare"] == run.printed["measured"]
     assert run.messages() == []
 
 
-def test_nothing_is_measured_where_goodput_is_disabled(trained):
+def test_nothing_is_measured_when_disabled(trained):
     assert not trained(DISABLED).directory.exists()
 
 
 @either
-def test_a_step_is_an_optimizer_step_and_resumes_where_the_checkpoint_was(trained, which):
+def test_optimizer_steps_resume_at_the_checkpoint(trained, which):
     first, second, third = trained(which).snapshots("planted")
     assert steps(first) == list(range(12)) and resumed(first) == []
     assert steps(second) == list(range(12, 16)) and resumed(second) == [11]
@@ -58,7 +58,7 @@ def test_samples_are_counted(trained, which):
 
 
 @either
-def test_only_what_was_done_again_is_lost(trained, which):
+def test_only_repeated_steps_are_lost(trained, which):
     run = trained(which)
     account = run.account("planted")
     assert run.kept_and_lost("planted") == (18, 4)
@@ -67,14 +67,14 @@ def test_only_what_was_done_again_is_lost(trained, which):
 
 
 @either
-def test_a_checkpoint_is_one_and_holds_its_step(trained, which):
+def test_checkpoint_is_one_event_pair_with_its_step(trained, which):
     first = trained(which).snapshots("planted")[0]
     assert committed(first) == [3, 7, 11]
     assert [e.step for e in first.events if e.kind == "checkpoint_begun"] == [3, 7, 11]
 
 
 @either
-def test_the_slow_dataset_and_the_evaluation_are_found(trained, which):
+def test_slow_dataset_and_evaluation_are_found(trained, which):
     run = trained(which)
     first = run.snapshots("planted")[0]
     spent = dict(zip(first.phases, (ns / 1e9 for ns in first.totals), strict=True))
@@ -92,7 +92,7 @@ def test_little_is_left_unattributed(trained, which):
 
 
 @either
-def test_an_evaluation_alone_is_evaluation(trained, which):
+def test_evaluation_without_training(trained, which):
     run = trained(which)
     (page,) = run.snapshots("alone")
     spent = run.seconds("alone")
@@ -102,7 +102,7 @@ def test_an_evaluation_alone_is_evaluation(trained, which):
     )
 
 
-def test_several_trainings_of_one_process_are_all_kept(trained):
+def test_several_trainings_of_a_process_are_kept(trained):
     run = trained(CALLBACK)
     (page,) = run.snapshots("several")
     assert steps(page) == list(range(9)) and resumed(page) == []
@@ -110,7 +110,7 @@ def test_several_trainings_of_one_process_are_all_kept(trained):
     assert run.seconds("several")["evaluation"] == 0
 
 
-def test_a_training_that_was_broken_off_loses_what_is_done_again(trained):
+def test_failed_training_loses_repeated_steps(trained):
     run = trained(CALLBACK)
     first, second = run.snapshots("broken")
     assert steps(first) == list(range(6)) and committed(first) == [1, 3, 5]
@@ -118,14 +118,14 @@ def test_a_training_that_was_broken_off_loses_what_is_done_again(trained):
     assert run.kept_and_lost("broken") == (8, 2)
 
 
-def test_precision_and_accumulation_are_told(trained):
+def test_precision_and_accumulation_are_recorded(trained):
     run = trained(CALLBACK)
     (first, *_), (last,) = run.snapshots("planted"), run.snapshots("several")
     assert (first.identity["dtype"], first.identity["microbatches"]) == ("fp32", 2)
     assert (last.identity["dtype"], last.identity["microbatches"]) == ("bf16", 1)
 
 
-def test_flops_are_those_of_the_models_sizes(trained):
+def test_flops_follow_from_the_models_sizes(trained):
     """By hand: a layer has 32 x 96 + 32 x 32 + 2 x 32 x 128 weights, the output layer 50 x 32; tokens are 8 x 24."""
     params = 2 * (3072 + 1024 + 8192) + 1600
     want = transformer(params=params, tokens=192, layers=2, heads=2, head_dim=16, context=24)
@@ -134,7 +134,7 @@ def test_flops_are_those_of_the_models_sizes(trained):
     assert first.identity["hardware_flops_per_step"] == want.hardware
 
 
-def test_sizes_are_unknown_where_the_input_is_no_text():
+def test_sizes_are_unknown_without_text_input():
     """Encoders and decoders see different numbers of tokens, and an image's tokens are not in the batch."""
     pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
@@ -145,7 +145,7 @@ def test_sizes_are_unknown_where_the_input_is_no_text():
     assert sizes_of(object()) is None
 
 
-def test_experts_and_windows_and_frozen_weights_are_counted_as_they_work():
+def test_experts_windows_and_frozen_weights_are_counted():
     pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     from goodput.transformers import sizes_of

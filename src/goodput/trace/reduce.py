@@ -20,7 +20,7 @@ from goodput.trace.states import (
     processor_work,
     split,
 )
-from goodput.trace.steps import Window, on_device, windows
+from goodput.trace.steps import Window, bounds_of, on_device, windows
 
 PROBLEMS_LISTED_MAX = 20
 
@@ -121,7 +121,7 @@ def _processors(columns: Columns) -> list[dict]:
 
 def _lane(work: Work, host: Host, found: list[Window]) -> dict:
     """Totals, gaps and steps of one device."""
-    steps = flatten([at for window in found for at in (window.start, window.end)])
+    steps = flatten(bounds_of(found))
     states, gaps = split(work, host, steps)
     bounds = [(window.start, window.end) for window in found]
     columns = {state: lengths_in(spans, bounds) for state, spans in states.items()}

@@ -26,6 +26,11 @@ class Window:
     end: int
 
 
+def bounds_of(windows: Iterable[Window]) -> array:
+    """The windows as a set of spans."""
+    return array("q", [at for window in windows for at in (window.start, window.end)])
+
+
 def windows(columns: Columns, pids: set) -> tuple[str, list[Window]]:
     """(source, windows on the host) of the processes `pids`, or of any process if these have no marks."""
     for source, marks in (("ProfilerStep", columns.steps), ("Optimizer.step", columns.optimizers)):

@@ -23,7 +23,7 @@ _scan = json.JSONDecoder(strict=False, parse_float=str, parse_constant=str).scan
 _comma = re.compile(r"[ \t\r\n]*,[ \t\r\n]*").match
 _space = re.compile(r"[ \t\r\n]*").match
 _no_number = re.compile(r"[+-]?(inf(inity)?|nan(\([a-z]*\))?)(?=[\s,}\]])", re.IGNORECASE).match
-_KEPT = ("distributedInfo", "deviceProperties", "baseTimeNanoseconds", "displayTimeUnit", "schemaVersion")
+_KEPT = ("distributedInfo", "deviceProperties", "baseTimeNanoseconds")
 
 
 class TraceError(Exception):

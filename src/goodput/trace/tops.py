@@ -5,36 +5,17 @@ operator counts with its *self* time, without the operators inside it."""
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_right
-from collections.abc import Callable
-
 from goodput.trace import names
 from goodput.trace.columns import Columns, DeviceEvents
-from goodput.trace.steps import Window
+from goodput.trace.spans import length_before
+from goodput.trace.steps import Window, bounds_of
 
 ROWS_MAX = 20
 
 
-def inside(windows: list[Window]) -> Callable[[int], int]:
-    """A function of time that gives the length of the windows before it; its differences are lengths inside."""
-    starts, before, total = array("q"), array("q"), 0
-    for window in windows:
-        starts.append(window.start)
-        before.append(total)
-        total += window.end - window.start
-    ends = array("q", [window.end for window in windows])
-
-    def covered(at: int) -> int:
-        i = bisect_right(starts, at) - 1
-        return before[i] + min(at, ends[i]) - starts[i] if i >= 0 else 0
-
-    return covered
-
-
 def kernels(columns: Columns, rows: DeviceEvents, windows: list[Window]) -> list[dict]:
     """Rows of name, kind, count and ns for a device."""
-    covered, found = inside(windows), {}
+    covered, found = length_before(bounds_of(windows)), {}
     for start, end, name, kind in zip(rows.starts, rows.ends, rows.names, rows.kinds, strict=True):
         ns = covered(end) - covered(start)
         if ns > 0:
@@ -46,7 +27,7 @@ def kernels(columns: Columns, rows: DeviceEvents, windows: list[Window]) -> list
 
 def operators(columns: Columns, threads: set[int], windows: list[Window]) -> list[dict]:
     """Rows of name, kind, count and ns for the training threads of a CPU, by self time."""
-    covered, found = inside(windows), {}
+    covered, found = length_before(bounds_of(windows)), {}
     of_thread: dict[int, list[int]] = {place: [] for place in threads}
     for i, place in enumerate(columns.op_threads):
         if place in of_thread:

@@ -155,20 +155,14 @@ def _watch_scaler(torch, auto) -> None:
 
 
 def steps_known(optimizer, torch):
-    """steps_done, or None if that raises: a state that is no dictionary, a number that is not finite."""
+    """Index of the last step of a restored optimizer; None if its state has no usable step count on the host."""
     try:
-        return steps_done(optimizer, torch)
-    except Exception as error:
-        pass_on(error)
-        return None
-
-
-def steps_done(optimizer, torch):
-    """Index of the last step of a restored optimizer; None if its state has no step count on the host."""
-    for state in optimizer.state.values():
+        state = next(iter(optimizer.state.values()), None)
         done = state.get("step") if isinstance(state, dict) else None
         if isinstance(done, torch.Tensor):
             # Reading a number on a device would wait for the device.
             done = int(done.item()) if done.is_cpu and done.numel() == 1 else None
         return done - 1 if isinstance(done, int) and done > 0 else None
-    return None
+    except Exception as error:
+        pass_on(error)
+        return None

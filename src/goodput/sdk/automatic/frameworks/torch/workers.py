@@ -190,21 +190,23 @@ def _begin(auto, loads: Loads, loader, iterator):
     try:
         return loads.entry_of(loader, iterator) if auto.is_here() and not auto.recorder.fetching else None
     except Exception as error:
-        pass_on(error)
-        auto.session.warn(f"automatic: the loader is not measured: {type(error).__name__}: {error}")
-        return None
+        return _report(auto, error)
 
 
 def _keep(auto, loads: Loads, iterator, loader, entry, began_ns: int) -> None:
     try:
         setattr(iterator, WATCHED, loads.made(loader, entry, began_ns))
     except Exception as error:
-        pass_on(error)
-        auto.session.warn(f"automatic: the loader is not measured: {type(error).__name__}: {error}")
+        _report(auto, error)
 
 
 def _give_up(auto, iterator, error: Exception) -> None:
     pass_on(error)
     iterator.__dict__.pop(WATCHED, None)
     auto.recorder.looking = False
+    _report(auto, error)
+
+
+def _report(auto, error: Exception) -> None:
+    pass_on(error)
     auto.session.warn(f"automatic: the loader is not measured: {type(error).__name__}: {error}")
