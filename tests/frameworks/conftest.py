@@ -1,4 +1,4 @@
-"""Fixtures of the tests that train in this process with only the loader patches."""
+"""Fixtures that several files of these tests share."""
 
 import gc
 import os
@@ -7,6 +7,39 @@ import tempfile
 import pytest
 
 from goodput.rank_page import page
+
+CALLBACK, AUTO, DISABLED = "callback", "auto alone", "disabled"
+# The script of each framework, with its arguments.
+TRAININGS = {
+    ("lightning", CALLBACK): ("lightning_trainings.py", "lightning.pytorch"),
+    ("lightning", AUTO): ("lightning_trainings.py", "pytorch_lightning", "auto"),
+    ("lightning", DISABLED): ("lightning_trainings.py", "pytorch_lightning"),
+    ("transformers", CALLBACK): ("transformers_trainings.py",),
+    ("transformers", AUTO): ("transformers_trainings.py", "auto"),
+    ("transformers", DISABLED): ("transformers_trainings.py",),
+}
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """The result of a framework's script, which runs once for all tests."""
+    from support.frameworks.training_runs import train
+
+    made = {}
+
+    def get(framework: str, which: str = CALLBACK):
+        for name in (
+            ("torch", "accelerate", framework) if framework == "transformers" else ("torch", framework)
+        ):
+            pytest.importorskip(name)
+        key = framework, which
+        if key not in made:
+            script, *arguments = TRAININGS[key]
+            environ = {"GOODPUT_DISABLE": "1"} if which == DISABLED else {}
+            made[key] = train(script, tmp_path_factory.mktemp(framework), *arguments, **environ)
+        return made[key]
+
+    return get
 
 
 @pytest.fixture
@@ -17,6 +50,7 @@ def directory():
 
 @pytest.fixture
 def trainer(directory):
+    """A training loop in this process that has only the loader patches."""
     from support.frameworks.loader_trainer import UNPATCHED, Trainer, patched
 
     made = Trainer(directory)

@@ -1,4 +1,4 @@
-"""Trainings with Lightning, for test_lightning.py.
+"""Trainings with Lightning, for test_trainers.py and test_lightning.py.
 
 argv is the directory, the name to import it by, and `auto` for goodput.auto without the callback.
 """

@@ -1,4 +1,4 @@
-"""One rank of a DistributedDataParallel training over gloo, instrumented by hand; run by test_manual_ddp.py.
+"""One rank of a DistributedDataParallel training over gloo, instrumented by hand; run by test_slow_loader_rank.py.
 
 DDP reduces gradients inside backward. A communication hook that waits in place makes that wait visible as a phase,
 which nests in `backward` and is exclusive of it.

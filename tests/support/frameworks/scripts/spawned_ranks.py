@@ -1,5 +1,5 @@
 """A script that spawns two ranks by torch.multiprocessing, each a DistributedDataParallel training with goodput.auto
-and not a word more; run by test_spawned_ranks.py.
+and not a word more; run by test_slow_loader_rank.py.
 
 In: the folder to write to, a free port, seconds by which rank 1's loader is late. Out: `planted-RANK`, seconds.
 """

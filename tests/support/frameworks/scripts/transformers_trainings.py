@@ -1,4 +1,4 @@
-"""Trainings with Hugging Face's Trainer, for test_transformers.py.
+"""Trainings with Hugging Face's Trainer, for test_trainers.py and test_transformers.py.
 
 argv is the directory, and `auto` for goodput.auto without the callback. Models are made at random, nothing is loaded.
 """
