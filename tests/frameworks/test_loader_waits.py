@@ -43,20 +43,20 @@ def run(request, pure):
 def test_loader_waits_are_found_whole(measured):
     (page,) = measured.snapshots("planted")
     spent = measured.seconds("planted")
-    steps = measured.told["steps"]
+    steps = measured.printed["steps"]
     assert page.sampling["unmeasured_steps"] == 0
-    assert measured.told["slept"] <= spent["loader"] <= 1.02 * measured.told["waited"]
+    assert measured.printed["slept"] <= spent["loader"] <= 1.02 * measured.printed["waited"]
     assert page.steps_done == steps
     found = page.loader
     assert found["batches"] == found["inside"] == steps
-    assert measured.told["slept"] <= found["wait_ns"] / 1e9 <= spent["loader"] * 1.001
+    assert measured.printed["slept"] <= found["wait_ns"] / 1e9 <= spent["loader"] * 1.001
     reasons = sum(found[f"wait_{why}_ns"] for why in ("storage", "decode", "collate"))
     assert reasons <= found["wait_ns"]
 
 
 def test_steps_without_phases_are_counted_and_timed(off):
     (page,) = off.snapshots("planted")
-    assert page.steps_done == page.samples == off.told["steps"]
+    assert page.steps_done == page.samples == off.printed["steps"]
     assert 0 < page.sampling["unmeasured_steps"] < page.steps_done
     check(page)
     for before, record in zip(page.steps, page.steps[1:], strict=False):
