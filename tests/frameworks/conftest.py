@@ -59,4 +59,4 @@ def trainer(directory):
     made.session.stop("finished")
     gc.collect()  # An iterator in a traceback would be shut down in a later test's worker, which takes 5 s.
     assert patched() == UNPATCHED
-    assert made.session.said == set()
+    assert made.session.messages.written == set()

@@ -110,8 +110,8 @@ def test_broken_page_does_not_stop_the_loop(trainer):
         iterator = iter(DataLoader(data.Planted(8), batch_size=2, num_workers=1))
         iterator._goodput_watched.entry = None
         assert len(list(iterator)) == 4
-    assert len(trainer.session.said) == 1
-    trainer.session.said.clear()
+    assert len(trainer.session.messages.written) == 1
+    trainer.session.messages.written.clear()
 
 
 def test_upstream_worker_loop():

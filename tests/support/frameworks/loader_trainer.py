@@ -37,7 +37,7 @@ class Trainer:
         self.session = Session({"GOODPUT_DIR": str(directory)})
         self.session.start(run="r", rank=0, world_size=1)
         FORKING[:] = [self.session]
-        self.auto = Automatic(self.session, lambda name: self.session.define(name, None))
+        self.auto = Automatic(self.session, lambda name: self.session.phases.define(name, None))
         loader_patch.apply(torch, self.auto)
         patch.apply(torch.utils.data, self.auto)
         self.auto.by_hand()
