@@ -1,4 +1,4 @@
-"""Series that say whose a process, a GPU or a container is, to join others with."""
+"""Info series to join others with: the owners of processes, and the ranks on GPUs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ SERIES = declare(
          "1 if a living rank's process was found on this node, 0 if it is hidden or in another PID namespace."),
         ("goodput_rank_process_info", "gauge", "",
          "run rank pid host user comm container container_id pod namespace pod_uid slurm_job slurm_step cgroup",
-         "1 for each living rank's process, with whose it is; a label that does not apply or is not known is empty."),
+         "1 for each living rank's process, with its owner; a label that is unknown or does not apply is empty."),
         ("goodput_gpu_process_info", "gauge", "",
          "gpu pid user comm container container_id pod namespace pod_uid slurm_job slurm_step",
-         "1 for each process on a GPU, with whose it is."),
+         "1 for each process on a GPU, with its owner."),
         ("goodput_gpu_rank_info", "gauge", "", "gpu run rank",
-         "1 for each GPU that a living rank uses, by what the rank says and by the driver's list of processes."),
+         "1 for each GPU that a living rank uses, as declared by the rank or found in the driver's list of processes."),
     ],
 )  # fmt: skip

@@ -35,7 +35,7 @@ def cache(tmp_path, monkeypatch):
     return path
 
 
-def test_a_library_that_no_place_has_is_nowhere(cache, tmp_path):
+def test_library_in_no_folder_is_missing(cache, tmp_path):
     def look(**environ: str) -> bool:
         return is_library_missing(LIBRARY, environ, str(cache))
 
@@ -49,25 +49,25 @@ def test_a_library_that_no_place_has_is_nowhere(cache, tmp_path):
     assert not look()
 
 
-def test_what_the_loaders_cache_knows_is_not_nowhere(cache):
+def test_library_in_loader_cache_is_not_missing(cache):
     cache.write_bytes(b"x\0libnvidia-ml.so.15\0")
     assert is_library_missing(LIBRARY, {}, str(cache)), "another library, whose name begins alike"
     cache.write_bytes(b"x\0libnvidia-ml.so.1\0/usr/lib/libnvidia-ml.so.1\0")
     assert not is_library_missing(LIBRARY, {}, str(cache))
 
 
-def test_without_a_cache_it_cannot_be_told(cache, monkeypatch):
+def test_missing_library_unknown_without_loader_cache(cache, monkeypatch):
     assert not is_library_missing(LIBRARY, {}, f"{cache}.none")
     monkeypatch.setattr(nvml_driver, "LOADER_CACHE_BYTES_MAX", 8)
     assert not is_library_missing(LIBRARY, {}, str(cache))
 
 
 @pytest.mark.skipif(not os.path.exists(nvml_driver.LOADER_CACHE), reason="no cache of the loader here")
-def test_the_c_library_of_this_machine_is_somewhere():
+def test_c_library_of_this_machine_is_found():
     assert not is_library_missing("libc.so.6", {}) and is_library_missing("libnobody.so.1", {})
 
 
-def test_each_driver_says_why_it_is_absent(tmp_path, monkeypatch):
+def test_each_driver_explains_absence(tmp_path, monkeypatch):
     monkeypatch.setattr(nvml(), "is_library_missing", lambda name, environ: name == LIBRARY)
     monkeypatch.setenv("GOODPUT_DCGM_BINDINGS", str(tmp_path))
     options = Options(sysfs=str(tmp_path / "sys"))
@@ -80,7 +80,7 @@ def test_each_driver_says_why_it_is_absent(tmp_path, monkeypatch):
     assert absence("nvml", options) == absence("dcgm", options) == ""
 
 
-def test_an_amd_gpu_and_one_that_cannot_be_looked_at_are_for_the_process_to_see(tmp_path, monkeypatch):
+def test_unreadable_amd_card_starts_the_process(tmp_path, monkeypatch):
     options = Options(sysfs=str(tmp_path / "sys"))
     amd_tree.write_tree(tmp_path)
     assert absence("amd", options) == ""
@@ -96,7 +96,7 @@ def test_an_amd_gpu_and_one_that_cannot_be_looked_at_are_for_the_process_to_see(
     assert absence("amd", options) == ""
 
 
-def test_no_process_is_started_until_there_may_be_something_to_drive(tmp_path, monkeypatch):
+def test_no_process_while_absent(tmp_path, monkeypatch):
     monkeypatch.setattr("goodput_exporters.gpu.supervisor.TRIGGER_SECONDS", 0.05)
     started, why = tmp_path / "started", ["no such library"]
     command = ["/bin/sh", "-c", f"touch {started}; sleep 60"]
@@ -118,7 +118,7 @@ def test_no_process_is_started_until_there_may_be_something_to_drive(tmp_path, m
         child.stop(5)
 
 
-def test_a_node_without_gpus_runs_no_drivers_process(tmp_path, monkeypatch):
+def test_node_without_gpus_runs_no_process(tmp_path, monkeypatch):
     monkeypatch.setattr(nvml(), "is_library_missing", lambda *_: True)
     monkeypatch.setenv("GOODPUT_DCGM_BINDINGS", str(tmp_path))
     monkeypatch.setattr("goodput_exporters.gpu.supervisor.WorkerProcess", lambda *_: pytest.fail("a process"))

@@ -92,7 +92,7 @@ def test_places(name):
         ).map("".join),
     )
 )
-def test_any_text_is_some_place(text):
+def test_any_cgroup_text_parses(text):
     found = parse_cgroup(text)
     assert all(isinstance(value, str) and len(value) <= 512 and value.isprintable() for value in found)
 
@@ -114,7 +114,7 @@ def test_this_process():
 
 
 @given(st.one_of(st.text(), st.lists(st.sampled_from([*"(): SZ", "1", "x", "1" * 30])).map(" ".join)))
-def test_any_text_is_a_process_or_a_parse_error(text):
+def test_any_stat_text_parses_or_raises(text):
     try:
         parse_stat(text)
     except ParseError:
@@ -122,11 +122,11 @@ def test_any_text_is_a_process_or_a_parse_error(text):
 
 
 @given(st.binary())
-def test_any_environment_can_be_read(text):
+def test_any_environment_parses(text):
     assert set(parse_environment(text.decode("utf-8", "replace"))) == set(processes.ENVIRONMENT)
 
 
-def test_a_name_with_brackets_and_a_zombie():
+def test_stat_with_brackets_and_zombie():
     numbers = "1 " * 18 + "777 " + "0 " * 16 + "5 0 0"
     assert parse_stat(f"7 (a ) (b) S {numbers}") == ("a ) (b", 777, 5)
     with pytest.raises(ParseError, match="ended"):
@@ -155,20 +155,20 @@ def test_a_slurm_step(tree, settings, ranks, rank):
     assert (labels["slurm_job"], labels["slurm_step"], labels["user"]) == ("4711", "interactive", "ada")
 
 
-def test_slurm_by_the_environment_where_groups_say_nothing(tree, settings, ranks, rank):
+def test_slurm_job_from_environment(tree, settings, ranks, rank):
     add_process(tree, PID, TICKS, uid=3_999_999_999, environ={"SLURM_JOBID": "12", "SLURM_STEPID": "0"})
     labels = only(attribution_on(settings, ranks))
     assert (labels["slurm_job"], labels["slurm_step"], labels["user"]) == ("12", "0", "3999999999")
 
 
-def test_a_step_that_was_inherited_from_another_job_is_not_believed(tree, settings, ranks, rank):
+def test_inherited_slurm_step_is_ignored(tree, settings, ranks, rank):
     environ = {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "9"}
     add_process(tree, PID, TICKS, cgroup=PLACES["Slurm, job alone"][0], environ=environ)
     labels = only(attribution_on(settings, ranks))
     assert (labels["slurm_job"], labels["slurm_step"]) == ("4711", "")
 
 
-def test_a_pod_by_its_downward_api(tree, settings, ranks, rank):
+def test_pod_from_downward_api(tree, settings, ranks, rank):
     environ = {
         "POD_NAME": "train-0",
         "POD_NAMESPACE": "ml",
@@ -181,7 +181,7 @@ def test_a_pod_by_its_downward_api(tree, settings, ranks, rank):
     assert (labels["container"], labels["container_id"]) == ("main", CONTAINER)
 
 
-def test_a_pod_by_the_kubelets_links(tree, settings, ranks, rank):
+def test_pod_from_kubelet_links(tree, settings, ranks, rank):
     logs = tree / "containers"
     logs.mkdir()
     (logs / f"train-worker-3_ml-team_main-loop-{CONTAINER}.log").symlink_to("/nowhere")
@@ -199,7 +199,7 @@ def test_a_pod_by_the_kubelets_links(tree, settings, ranks, rank):
     )
 
 
-def test_a_name_that_comes_late_is_taken(tree, settings, ranks, rank):
+def test_late_pod_name_is_used(tree, settings, ranks, rank):
     clock, logs = Clock(), tree / "containers"
     add_process(tree, PID, TICKS, cgroup=PLACES["docker, v2"][0])
     settings = Settings(directory=settings.directory, procfs=settings.procfs, container_logs=str(logs))
@@ -213,7 +213,7 @@ def test_a_name_that_comes_late_is_taken(tree, settings, ranks, rank):
     assert only(attribution)["pod"] == "a"
 
 
-def test_nothing_of_an_environment_gets_out_but_what_is_on_the_list(tree, settings, ranks, rank, caplog):
+def test_only_listed_variables_are_exposed(tree, settings, ranks, rank, caplog):
     secrets = {**SECRETS, "POD_NAMEX": "hunter2", "A": "POD_NAME=hunter2\nPOD_NAME=hunter2"}
     add_process(tree, PID, TICKS, environ=secrets)
     attribution = attribution_on(settings, ranks)
@@ -239,7 +239,7 @@ def test_a_process_is_read_once(tree, settings, ranks, rank):
 
 
 @pytest.mark.parametrize("name", ["status", "cgroup", "environ"])
-def test_what_may_not_be_read_leaves_the_rest(tree, settings, ranks, rank, name):
+def test_unreadable_files_leave_other_labels(tree, settings, ranks, rank, name):
     add_process(tree, PID, TICKS, cgroup=PLACES["v2 systemd containerd"][0], environ={"POD_NAME": "a"})
     path = tree / "proc" / str(PID) / name
     path.unlink()
@@ -250,7 +250,7 @@ def test_what_may_not_be_read_leaves_the_rest(tree, settings, ranks, rank, name)
     assert labels["container_id"] == ("" if name == "cgroup" else CONTAINER)
 
 
-def test_another_process_of_the_same_pid_is_not_the_rank(tree, settings, ranks, rank):
+def test_reused_pid_is_not_the_rank(tree, settings, ranks, rank):
     """As in an agent that has another PID namespace than the trainer."""
     attribution = attribution_on(settings, ranks)
     assert rows(attribution, "goodput_rank_process_info")
@@ -261,7 +261,7 @@ def test_another_process_of_the_same_pid_is_not_the_rank(tree, settings, ranks, 
     assert not rows(attribution, "goodput_rank_process_info")
 
 
-def test_a_process_of_another_namespace_is_found_by_its_inner_pid(tree, settings, ranks, rank):
+def test_namespaced_process_found_by_inner_pid(tree, settings, ranks, rank):
     add_process(tree, PID, TICKS + 1, comm="somebody")
     add_process(tree, 90001, TICKS, comm="other", pids=(90001, 3))
     add_process(tree, 90002, TICKS + 9, comm="later", pids=(90002, PID))
@@ -272,14 +272,14 @@ def test_a_process_of_another_namespace_is_found_by_its_inner_pid(tree, settings
     assert collect(attribution)["goodput_rank_process_known", ("0", "r1")] == 1
 
 
-def test_two_that_may_be_it_are_none(tree, settings, ranks, rank):
+def test_ambiguous_process_is_unknown(tree, settings, ranks, rank):
     add_process(tree, PID, TICKS + 1)
     for pid in (90001, 90002):
         add_process(tree, pid, TICKS, pids=(pid, PID))
     assert collect(attribution_on(settings, ranks))["goodput_rank_process_known", ("0", "r1")] == 0
 
 
-def test_a_process_that_ends_while_it_is_read_is_nobodys(tree, settings):
+def test_process_that_ends_during_read_has_no_owner(tree, settings):
     class Ending(Processes):
         def status(self, pid):
             add_process(tree, 88, 6, comm="somebody")
@@ -290,7 +290,7 @@ def test_a_process_that_ends_while_it_is_read_is_nobodys(tree, settings):
     assert own.owner(88) is None and own._owners == {}
 
 
-def test_looking_through_all_processes_is_rare(tree, settings, ranks, rank):
+def test_scans_are_rate_limited(tree, settings, ranks, rank):
     clock = Clock()
     add_process(tree, PID, TICKS + 1)
     attribution = attribution_on(settings, ranks, clock=clock)
@@ -305,7 +305,7 @@ def test_looking_through_all_processes_is_rare(tree, settings, ranks, rank):
     assert collect(attribution)[known] == 1  # It is kept.
 
 
-def test_a_page_without_a_start_time_names_no_process(tree, settings, ranks):
+def test_page_without_start_time_has_no_process(tree, settings, ranks):
     rank = Rank(tree / "pages", pid_start_ticks=None)
     rank.step({"forward": 1000})
     add_process(tree, PID, TICKS, pids=(PID,))
@@ -315,7 +315,7 @@ def test_a_page_without_a_start_time_names_no_process(tree, settings, ranks):
     assert collect(attribution_on(settings, ranks))["goodput_rank_process_known", ("0", "r1")] == 0
 
 
-def test_the_lock_says_which_process_it_is(tmp_path, processes):
+def test_lock_holder_identifies_the_process(tmp_path, processes):
     """A page whose pid is wrong, as from another namespace: the kernel names its owner."""
     process = processes(tmp_path, pid=99, pid_start_ticks=None)
     ranks = Ranks(Settings(directory=str(tmp_path)))
@@ -331,7 +331,7 @@ def test_the_lock_says_which_process_it_is(tmp_path, processes):
     ranks.close()
 
 
-def test_a_trainer_in_a_pid_namespace_of_its_own(tmp_path):
+def test_trainer_in_its_own_pid_namespace(tmp_path):
     """As in a pod without hostPID: its page says pid 1 or 2, which is another process here."""
     unshare = [*("unshare", "--pid", "--fork", "--mount-proc"), sys.executable, node_rank.__file__]
     environ = {**os.environ, "PYTHONPATH": node_rank.PYTHONPATH}
@@ -378,13 +378,13 @@ def test_processes_on_gpus(tree, settings, ranks, rank):
     assert found["GPU-1", "5001"]["comm"] == "notebook"
 
 
-def test_a_rank_that_cannot_be_found_is_on_no_gpu_by_its_pid(tree, settings, ranks, rank):
+def test_unknown_rank_is_on_no_gpu_by_pid(tree, settings, ranks, rank):
     add_process(tree, PID, TICKS + 1)
     uses = rows(attribution_on(settings, ranks, [Gpu(uuid="GPU-9", pids=[PID])]), "goodput_gpu_rank_info")
     assert [row["gpu"] for row in uses] == ["GPU-1"]  # By the page alone.
 
 
-def test_processes_on_gpus_are_bounded_and_it_says_so(tree, settings, ranks, monkeypatch):
+def test_gpu_processes_are_bounded(tree, settings, ranks, monkeypatch):
     monkeypatch.setattr("goodput_exporters.collectors.attribution.collector.GPU_PROCESSES_MAX", 8)
     add_process(tree, 1, 1)
     gpus = [Gpu(uuid=f"GPU-{at:03}", pids=[1]) for at in range(20)]
@@ -406,7 +406,7 @@ def test_the_cache_is_bounded(tree, settings, monkeypatch):
 # -- any tree
 
 
-def test_without_ranks_and_gpus_there_is_no_data(settings):
+def test_no_ranks_and_no_gpus_is_no_data(settings):
     with pytest.raises(NoData):
         Attribution(settings).collect(Families("node"))
 

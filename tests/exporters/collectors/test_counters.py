@@ -164,7 +164,7 @@ def lived(request, tree, clock):
     return node, history
 
 
-def test_what_prometheus_finds_is_what_happened(lived, tmp_path):
+def test_prometheus_increases_match_true_totals(lived, tmp_path):
     node, history = lived
     begun = min(second for second in history.scrapes if second >= SATURATED_SECONDS[1])
     wide, narrow = (

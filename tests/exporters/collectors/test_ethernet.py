@@ -37,7 +37,7 @@ WORDS = ["TcpExt:", " ", "\n", "TCPTimeouts", "5", "-1", "²", "IpExt:", "\0"]
 
 
 @pytest.mark.parametrize("parse", PARSERS)
-def test_any_text_gives_a_value_or_a_parse_error(parse):
+def test_any_text_parses_or_raises(parse):
     @given(st.one_of(st.text(), st.integers().map(str), st.lists(st.sampled_from(WORDS)).map("".join)))
     @example("²")
     @example("9" * 5000)
@@ -82,7 +82,7 @@ def test_the_fixture_tree(settings):
     assert found["goodput_network_carrier_changes_total", ("eth0",)] == 3
 
 
-def test_a_malformed_file_costs_only_its_series(tree, settings):
+def test_malformed_file_costs_only_its_series(tree, settings):
     (tree / "sys/class/net/eth0/statistics/rx_bytes").write_text("many\n")
     families = Families("node")
     with pytest.raises(CollectorError, match="eth0/statistics/rx_bytes"):
@@ -102,7 +102,7 @@ def test_a_node_without_interfaces_is_no_data(tree, settings):
         collect(settings)
 
 
-def test_interfaces_are_bounded_and_hardware_comes_first(tree, settings):
+def test_interfaces_are_bounded_hardware_first(tree, settings):
     for number in range(2 * DEVICES_MAX):
         statistics = tree / f"sys/class/net/a{number:03}/statistics"
         statistics.mkdir(parents=True)
@@ -132,7 +132,7 @@ def test_tcp_timeouts(tree, settings):
             collector.parse_tcp_timeouts(text)
 
 
-def test_a_kernel_without_interfaces_still_tells_of_tcp(tree, settings):
+def test_tcp_series_without_interfaces(tree, settings):
     (tree / "proc/net/netstat").write_text(NETSTAT)
     shutil.rmtree(tree / "sys/class/net")
     families = Families("node")
@@ -161,7 +161,7 @@ BREAKS = {
 
 @pytest.mark.parametrize("how", BREAKS)
 @pytest.mark.parametrize("file", ["statistics/rx_bytes", "speed", "carrier", "carrier_changes"])
-def test_a_broken_file_costs_its_series_alone(tree, settings, how, file):
+def test_broken_file_costs_only_its_series(tree, settings, how, file):
     whole = collect(settings)
     path = tree / "sys/class/net/eth0" / file
     path.unlink()
@@ -173,7 +173,7 @@ def test_a_broken_file_costs_its_series_alone(tree, settings, how, file):
     assert len(whole) - len(found) == 1 and found.items() <= whole.items()
 
 
-def test_a_broken_interface_costs_no_other(tree, settings):
+def test_broken_interface_costs_no_other(tree, settings):
     shutil.rmtree(tree / "sys/class/net/eth0")
     for name, how in (("loop0", "loop"), ("pipe", "fifo"), ("file", "junk"), ("statistics", "directory")):
         BREAKS[how](tree / "sys/class/net" / name)
@@ -182,7 +182,7 @@ def test_a_broken_interface_costs_no_other(tree, settings):
     assert {labels[0] for _, labels in found if labels} == {"eth1", "docker0"}
 
 
-def test_a_name_that_is_no_text_can_be_exposed(tree, settings):
+def test_non_utf8_name_can_be_exposed(tree, settings):
     (tree / "sys/class/net/eth0").rename(tree / "sys/class/net/eth\udcff")
     (tree / "sys/class/net/eth\udcff/speed").write_text("fast")
     families = Families("node")
@@ -235,7 +235,7 @@ def driver(tree, monkeypatch):
     return Driver()
 
 
-def test_drivers_are_asked_of_hardware_of_this_namespace(settings, driver):
+def test_ethtool_reads_hardware_of_this_namespace(settings, driver):
     families = Families("node")
     Ethernet(settings, driver).collect(families)
     found = samples(families)
@@ -244,7 +244,7 @@ def test_drivers_are_asked_of_hardware_of_this_namespace(settings, driver):
     assert driver.kept == {"eth0", "eth1", "docker0"}
 
 
-def test_drivers_are_asked_once_in_a_while(tree, settings, driver, clock):
+def test_ethtool_reads_are_cached(tree, settings, driver, clock):
     collector = Ethernet(settings, driver)
 
     def read():
@@ -263,7 +263,7 @@ def test_drivers_are_asked_once_in_a_while(tree, settings, driver, clock):
     assert read() is None
 
 
-def test_a_driver_that_refuses_costs_its_own_series(settings, driver, clock):
+def test_refusing_driver_costs_only_its_series(settings, driver, clock):
     whole = collect(settings)
     driver.problem = "ethtool 'eth0': Operation not permitted"
     collector = Ethernet(settings, driver)
@@ -276,12 +276,12 @@ def test_a_driver_that_refuses_costs_its_own_series(settings, driver, clock):
     assert driver.asked == ["eth0"]
 
 
-def test_drivers_are_not_asked_about_a_recorded_tree(settings):
+def test_ethtool_is_off_for_recorded_trees(settings):
     assert Ethernet(settings)._ethtool is None
     assert Ethernet(dataclasses.replace(settings, sysfs="/sys/"))._ethtool is not None
 
 
-def test_flapping_interfaces_leave_nothing(tree, settings, driver, clock):
+def test_flapping_interfaces_leak_nothing(tree, settings, driver, clock):
     collector = Ethernet(settings, driver)
     opened = len(os.listdir("/proc/self/fd"))
     for number in range(40):

@@ -179,7 +179,7 @@ def test_durations_are_in_seconds(kernel, name, key):
 
 @given(st.lists(st.one_of(st.sampled_from(sorted(ethtool.KNOWN)), st.text(max_size=31)), max_size=60))
 @example(["rx_dropped.nic", "frames_rx_dropped", "rx_dropped.nic"])
-def test_no_series_comes_twice(names):
+def test_no_duplicate_series(names):
     planned = select_statistics(names)
     keys = [(series, *labels.values()) for _, series, labels, _ in planned]
     assert (
@@ -206,7 +206,7 @@ def test_any_block_gives_names(block):
 # The calls
 
 
-def test_names_that_move_are_followed(kernel):
+def test_changed_statistic_names_are_followed(kernel):
     """PFC is moved to another priority: as many statistics, other names."""
     kernel.interfaces["eth0"] = [("rx_prio3_pause", 5)]
     reader = Ethtool()
@@ -215,7 +215,7 @@ def test_names_that_move_are_followed(kernel):
     assert found(reader) == {(PAUSES, "receive", "4"): 7}
 
 
-def test_a_driver_set_up_anew_between_two_calls(kernel):
+def test_driver_reconfigured_between_two_calls(kernel):
     """The kernel writes more than it was asked for; nothing is made of that, and the next reading is whole."""
     few = [("rx_out_of_buffer", 1)]
     many = [(f"rx{number}_packets", number) for number in range(5000)] + few
@@ -226,7 +226,7 @@ def test_a_driver_set_up_anew_between_two_calls(kernel):
     assert found(reader) == {(DROPS, "receive", "out_of_buffer"): 1}
 
 
-def test_a_driver_set_up_anew_and_back(kernel):
+def test_driver_reconfigured_and_back(kernel):
     """The names of one set-up and the values of another are not put together."""
     few = [("rx_packets", 1), ("rx_bytes", 2)]
     kernel.interfaces["eth0"] = few
@@ -243,14 +243,14 @@ def test_thousands_of_statistics(kernel):
     assert found(Ethtool()) == {(DROPS, "receive", "discard"): 2**64 - 1}
 
 
-def test_more_than_there_is_room_for_is_refused(kernel):
+def test_too_many_statistics_are_refused(kernel):
     kernel.interfaces["eth0"] = [("x", 0)] * (ethtool.STATISTICS_MAX + 1)
     with pytest.raises(CollectorError, match="'eth0': 65537 statistics"):
         Ethtool().read("eth0")
     assert kernel.calls == 1
 
 
-def test_nothing_is_absent_not_an_error(kernel):
+def test_absent_statistics_are_no_error(kernel):
     kernel.interfaces["eth0"] = []
     reader = Ethtool()
     assert reader.read("eth0") == reader.read("gone") == reader.read("a" * 16) == []
@@ -261,7 +261,7 @@ def test_nothing_is_absent_not_an_error(kernel):
         reader.read("eth0")
 
 
-def test_no_memory_of_interfaces_that_are_gone_and_no_files_open(kernel):
+def test_gone_interfaces_leak_nothing(kernel):
     reader = Ethtool()
     opened = len(os.listdir("/proc/self/fd"))
     for number in range(100):

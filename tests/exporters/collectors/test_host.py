@@ -74,7 +74,7 @@ def test_this_kernels_own_files_parse():
 
 
 @pytest.mark.parametrize("parse", PARSERS.values(), ids=lambda parse: parse.__name__)
-def test_any_text_gives_a_value_or_a_parse_error(parse):
+def test_any_text_parses_or_raises(parse):
     words = st.sampled_from([*WORDS, "1" * 30])
     lines = st.lists(st.lists(words, max_size=16).map(" ".join), max_size=4).map("\n".join)
 
@@ -93,7 +93,7 @@ def test_any_text_gives_a_value_or_a_parse_error(parse):
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_cutting_a_text_short_gives_a_value_or_a_parse_error(name):
+def test_truncated_text_parses_or_raises(name):
     for end in range(len(FILES[name])):
         try:
             PARSERS[name](FILES[name][:end])
@@ -123,7 +123,7 @@ def test_cutting_a_text_short_gives_a_value_or_a_parse_error(name):
         (collector.parse_tcp_retransmits, "Tcp: a RetransSegs\nTcp: 1\n"),
     ],
 )
-def test_texts_that_are_not_what_the_kernel_documents(parse, text):
+def test_malformed_texts_raise(parse, text):
     with pytest.raises(ParseError):
         parse(text)
 
@@ -160,7 +160,7 @@ def test_the_whole_tree(settings):
     "name",
     ["proc/stat", "proc/meminfo", "proc/vmstat", "proc/pressure/io", "proc/diskstats", "proc/net/snmp"],
 )
-def test_a_malformed_file_costs_only_its_series(tree, settings, name):
+def test_malformed_file_costs_only_its_series(tree, settings, name):
     whole = collect(settings)
     (tree / name).write_bytes(b"\xff\x00 nonsense")
     found = collect(settings, problem=name.rpartition("/")[2])
@@ -190,7 +190,7 @@ def test_no_procfs_is_no_data(tmp_path):
         Host(Settings(directory="", procfs=str(tmp_path), sysfs=str(tmp_path))).collect(Families("node"))
 
 
-def test_disks_are_told_by_name_where_sysfs_cannot(tree, settings):
+def test_disks_recognised_by_name_without_sysfs(tree, settings):
     (tree / "sys/block").rename(tree / "sys/hidden")
     found = collect(settings)
     assert {labels[0] for name, labels in found if name == "goodput_host_disk_bytes_total"} == {
@@ -213,7 +213,7 @@ def test_whole_disks(name, listed, whole):
     assert is_whole_disk(name, listed) is whole
 
 
-def test_a_processor_counter_does_not_follow_a_small_step_back(tree, settings):
+def test_small_cpu_decrease_is_ignored(tree, settings):
     collector, seen = Host(settings), []
     for idle in (40000, 39900, 40100, 5):
         (tree / "proc/stat").write_text(FILES["proc/stat"].replace("40000", str(idle)))
@@ -229,7 +229,7 @@ def test_disks_have_requests_in_flight(tree, settings):
     assert collect(settings)["goodput_host_disk_in_flight", ("sda",)] == 3
 
 
-def test_a_kernel_without_some_counts_leaves_their_series_out(tree, settings):
+def test_missing_counts_leave_series_out(tree, settings):
     (tree / "proc/vmstat").write_text("pgmajfault 4\n")
     (tree / "proc/stat").write_text("cpu 1 2 3 4\ncpu0 1 2 3 4\n")
     found = collect(settings)
@@ -239,7 +239,7 @@ def test_a_kernel_without_some_counts_leaves_their_series_out(tree, settings):
     )
 
 
-def test_a_file_that_comes_in_many_reads_is_read_to_its_end():
+def test_file_is_read_to_its_end():
     """Files of records, as vmstat and mountinfo, give one read no more than about a page."""
     text = read_text("/proc/self/maps")
     with open("/proc/self/maps") as file:
@@ -248,7 +248,7 @@ def test_a_file_that_comes_in_many_reads_is_read_to_its_end():
         )
 
 
-def test_a_file_is_read_up_to_its_bound(tmp_path):
+def test_file_is_read_up_to_its_limit(tmp_path):
     (tmp_path / "long").write_bytes(b"x" * 300_000)
     assert len(read_text(str(tmp_path / "long"))) == 300_000
     assert len(read_text(str(tmp_path / "long"), 100_000)) == 100_000

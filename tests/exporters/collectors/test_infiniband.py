@@ -76,7 +76,7 @@ def of(found: dict, name: str, device: str, number: str = "1") -> dict:
 
 
 @pytest.mark.parametrize("parser", [parse.parse_counter, parse.parse_rate, parse.parse_state])
-def test_any_text_gives_a_value_or_a_parse_error(parser):
+def test_any_text_parses_or_raises(parser):
     @given(
         st.one_of(
             st.text(),
@@ -136,7 +136,7 @@ def test_a_counter_and_a_state():
             parse.parse_state(text)
 
 
-def test_no_kind_of_one_series_comes_from_both_directories():
+def test_no_kind_comes_from_both_directories():
     standard = {(parse.ERRORS, name.lower()) for name in parse.STANDARD_BITS}
     assert not standard & {(series, kind) for series, _, kind in parse.HARDWARE.values()}
 
@@ -144,7 +144,7 @@ def test_no_kind_of_one_series_comes_from_both_directories():
 # Devices as their drivers show them
 
 
-def test_infiniband_counts_words_of_four_bytes(node):
+def test_data_counters_count_four_byte_words(node):
     found = node.write(devices()).read()
     assert of(found, BYTES, "mlx5_0") == {"transmit": 4 * ((1 << 40) + 1), "receive": 4 * 15}
     assert of(found, PACKETS, "mlx5_0") == {"transmit": 16, "receive": 17}
@@ -175,7 +175,7 @@ def test_infiniband_counts_words_of_four_bytes(node):
     "rate", ["2.5 Gb/sec (1X SDR)", "100 Gb/sec (2X HDR)", "400 Gb/sec (8X HDR)", "168 Gb/sec (12X FDR)"]
 )
 @pytest.mark.parametrize("link_layer", ["InfiniBand", "Ethernet"])
-def test_bytes_do_not_depend_on_lanes_or_link_layer(node, rate, link_layer):
+def test_bytes_independent_of_lanes_and_link_layer(node, rate, link_layer):
     node.write(
         {**port("mlx5_0", rate=rate, link_layer=link_layer), **counters("mlx5_0", ["port_xmit_data"], 1000)}
     )
@@ -288,7 +288,7 @@ def test_info(node):
     assert found["rdmap0s31"]["netdev"] == ""
 
 
-def test_a_port_has_the_interface_of_its_own_number(node):
+def test_port_has_interface_of_its_number(node):
     files = {**port("mlx4_0"), **port("mlx4_0", number=2)}
     node.write({**files, "mlx4_0/device/net/eth0/dev_port": "0\n", "mlx4_0/device/net/eth1/dev_port": "1\n"})
     netdevs = {key[1][9]: key[1][5] for key in node.read() if key[0] == "goodput_infiniband_info"}
@@ -304,7 +304,7 @@ def test_a_numa_node_that_is_unknown_is_empty(node):
 # One source for each series
 
 
-def test_where_there_are_standard_counters_the_vendors_are_not_used(node):
+def test_standard_counters_take_precedence(node):
     node.write({**port("bnxt_re0"), **counters("bnxt_re0", network_tree.BNXT, 1_000_000, "hw_counters")})
     node.write(counters("bnxt_re0", network_tree.STANDARD, 1))
     assert of(node.read(), BYTES, "bnxt_re0") == {"transmit": 4 * 14, "receive": 4 * 15}
@@ -316,7 +316,7 @@ def test_each_direction_has_its_own_source(node):
     assert of(node.read(), BYTES, "bnxt_re0") == {"transmit": 4, "receive": 1_000_002}
 
 
-def test_a_standard_counter_that_fails_is_not_replaced(node):
+def test_failing_standard_counter_is_not_replaced(node):
     """Another counter in its place would be a jump that no traffic made."""
     node.write({**port("bnxt_re0"), **counters("bnxt_re0", ["tx_bytes"], 1_000_000, "hw_counters")})
     node.write({"bnxt_re0/ports/1/counters/port_xmit_data": "junk\n"})
@@ -330,7 +330,7 @@ def test_a_standard_counter_that_fails_is_not_replaced(node):
     assert of(node.read(), BYTES, "bnxt_re0") == {"transmit": 28}
 
 
-def test_a_device_that_comes_back_may_have_another_source(node):
+def test_returning_device_may_change_source(node):
     node.write({**port("bnxt_re0"), **counters("bnxt_re0", ["tx_bytes"], 1_000_000, "hw_counters")})
     node.write(counters("bnxt_re0", ["port_xmit_data"], 5))
     assert of(node.read(), BYTES, "bnxt_re0") == {"transmit": 20}
@@ -342,7 +342,7 @@ def test_a_device_that_comes_back_may_have_another_source(node):
     assert of(node.read(), BYTES, "bnxt_re0") == {"transmit": 1_000_000}
 
 
-def test_a_counter_under_two_names_comes_once(node):
+def test_counter_under_two_names_appears_once(node):
     node.write(
         {**port("bnxt_re0"), **counters("bnxt_re0", ["out_of_buffer", "rx_out_of_buffer"], 8, "hw_counters")}
     )
@@ -378,7 +378,7 @@ def test_every_standard_counter_has_a_maximum():
 
 
 @pytest.mark.parametrize("name, most", MAXIMA.items())
-def test_a_counter_at_its_maximum_is_saturated(node, name, most):
+def test_counter_at_maximum_is_saturated(node, name, most):
     node.write(port("mlx5_0"))
     for value, flags in ((most - 1, {}), (most, {name.lower(): 1}), (most + 1, {}), (0, {})):
         node.write({f"mlx5_0/ports/1/counters/{name}": f"{value}\n"})
@@ -403,19 +403,19 @@ def test_traffic_counters_of_32_bits_saturate(node):
     assert of(node.read(), SATURATED, "mthca0") == {"port_rcv_packets": 1}
 
 
-def test_traffic_counters_of_64_bits_pass_by_that_value(node):
+def test_wide_traffic_counters_do_not_saturate(node):
     node.write({**port("mlx5_0"), **counters("mlx5_0", [*network_tree.STANDARD, *network_tree.WIDE], 0)})
     node.write({"mlx5_0/ports/1/counters/port_xmit_data": "4294967295\n"})
     assert of(node.read(), SATURATED, "mlx5_0") == {}
 
 
-def test_a_traffic_counter_beyond_32_bits_is_not_narrow(node):
+def test_counter_beyond_32_bits_is_not_narrow(node):
     """Some devices have 64 bits for traffic and none of the files that tell of it."""
     node.write({**port("mlx4_0"), "mlx4_0/ports/1/counters/port_xmit_data": "4294967296\n"})
     assert of(node.read(), STUCK, "mlx4_0") == {}
 
 
-def test_a_device_without_narrow_counters_says_nothing_of_them(node):
+def test_no_saturation_series_without_narrow_counters(node):
     node.write({**port("rdmap0s31"), **counters("rdmap0s31", network_tree.EFA, 4294967295, "hw_counters")})
     found = node.read()
     assert of(found, STUCK, "rdmap0s31") == of(found, SATURATED, "rdmap0s31") == {}
@@ -424,7 +424,7 @@ def test_a_device_without_narrow_counters_says_nothing_of_them(node):
 # Counters as they are, at the pace that is due
 
 
-def test_counters_are_handed_on_as_they_are(node):
+def test_counters_are_exposed_unchanged(node):
     """Growth, a reset, an absence and a return."""
     node.write({**port("mlx5_0"), **counters("mlx5_0", ["symbol_error"], 1)})
     data = node.path("mlx5_0/ports/1/counters/port_xmit_data")
@@ -437,7 +437,7 @@ def test_counters_are_handed_on_as_they_are(node):
     assert seen == [400, 1000, 12, None, 4000, 4 * (2**64 - 1), 0]
 
 
-def test_errors_are_read_once_in_a_while_and_traffic_every_time(node):
+def test_errors_are_cached_and_traffic_is_not(node):
     node.write({**port("mlx5_0"), **counters("mlx5_0", ["symbol_error", "port_xmit_data"], 1)})
     node.read()
     node.write(counters("mlx5_0", ["symbol_error", "port_xmit_data"], 11))
@@ -457,7 +457,7 @@ def test_errors_are_read_once_in_a_while_and_traffic_every_time(node):
     assert info(node.read())["mlx5_0"]["firmware"] == "29.0"
 
 
-def test_nothing_is_left_of_a_device_that_is_gone(node):
+def test_gone_device_has_no_series(node):
     node.write({**port("mlx5_0"), **port("mlx5_1"), **port("mlx5_1", number=2)})
     node.read()
     shutil.rmtree(node.path("mlx5_0"))
@@ -470,7 +470,7 @@ def test_nothing_is_left_of_a_device_that_is_gone(node):
     assert not node.collector._ports
 
 
-def test_flapping_devices_leave_no_memory_and_no_files_open(node):
+def test_flapping_devices_leak_nothing(node):
     node.write(port("mlx5_99"))
     node.read()
     opened = len(os.listdir("/proc/self/fd"))
@@ -525,7 +525,7 @@ def break_file(path, how: str) -> None:
         ("state", UP),
     ],
 )
-def test_a_broken_file_costs_its_series_alone(node, how, name, series):
+def test_broken_file_costs_only_its_series(node, how, name, series):
     whole = node.write(TWO).read()
     break_file(node.path(f"mlx5_0/ports/1/{name}"), how)
     node.clock.seconds += SLOW_SECONDS
@@ -540,7 +540,7 @@ def test_a_broken_file_costs_its_series_alone(node, how, name, series):
 
 @pytest.mark.parametrize("how", BREAKS)
 @pytest.mark.parametrize("part", ["", "/ports", "/ports/1", "/ports/1/counters", "/ports/1/hw_counters"])
-def test_what_should_be_a_directory_costs_what_is_in_it(node, how, part):
+def test_file_in_place_of_directory(node, how, part):
     whole = node.write(TWO).read()
     break_file(node.path(f"mlx5_0{part}"), how)
     node.clock.seconds += SLOW_SECONDS
@@ -562,7 +562,7 @@ def test_a_class_that_is_no_directory(node, how):
 OWN = {name: text for name, text in devices().items() if name.startswith("mlx5_0/ports")}
 
 
-def test_any_breakage_costs_what_is_broken_and_nothing_else(tmp_path_factory):
+def test_any_damage_costs_only_what_is_damaged(tmp_path_factory):
     """Which series a file gives is learnt by taking it away; then many are broken at once."""
     base = Node(tmp_path_factory.mktemp("whole")).write(TWO)
     whole, lost_with = base.read(), {}
@@ -629,7 +629,7 @@ PARTS = [
     )
 )
 @hypothesis_settings(max_examples=80, suppress_health_check=list(HealthCheck), deadline=None)
-def test_any_tree_raises_nothing_but_its_own(tmp_path_factory, tree):
+def test_any_tree_raises_only_collector_errors(tmp_path_factory, tree):
     node = Node(tmp_path_factory.mktemp("any"))
     for name, what in tree.items():
         with contextlib.suppress(OSError):
@@ -649,7 +649,7 @@ def exposition(families) -> str:
     return generate_latest(Registry()).decode()
 
 
-def test_a_name_that_is_no_text_can_be_exposed(node):
+def test_non_utf8_name_can_be_exposed(node):
     node.write(port("mlx5_0"))
     node.path("mlx5_0").rename(node.path("mlx\udcff"))
     node.path("mlx\udcff/ports/1/rate").write_text("junk")
@@ -663,7 +663,7 @@ def test_a_name_that_is_no_text_can_be_exposed(node):
 # Bounds
 
 
-def test_devices_are_bounded_and_physical_functions_come_first(node):
+def test_devices_are_bounded_physical_functions_first(node):
     for number in range(DEVICES_MAX + 6):
         node.path(f"mlx5_{number}/ports/1").mkdir(parents=True)
         node.path(f"mlx5_{number}/ports/1/rate").write_text("100 Gb/sec (4X EDR)")
@@ -691,7 +691,7 @@ def test_a_device_without_ports(node):
     assert node.read() == {("goodput_infiniband_devices_left_out", ()): 0}
 
 
-def test_what_is_no_port_is_none(node):
+def test_non_port_names_are_skipped(node):
     node.write(port("mlx5_0"))
     for name in ("x", "²", "1x", "-1", "123456"):
         node.path(f"mlx5_0/ports/{name}").mkdir()

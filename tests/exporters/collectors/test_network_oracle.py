@@ -201,7 +201,7 @@ def test_states(tree):
         assert us["goodput_infiniband_state", (device, "physical", port, PHYSICAL[physical])] == 1
 
 
-def test_where_it_differs_speed_and_drops(tree):
+def test_node_exporter_differs_in_speed_and_drops(tree):
     them, us = theirs(tree), ours(tree)
     assert them["node_network_speed_bytes", "eth1", None] == -125_000
     assert ("goodput_network_speed_bytes_per_second", ("eth1",)) not in us
@@ -213,7 +213,7 @@ def test_where_it_differs_speed_and_drops(tree):
     )
 
 
-def test_where_it_differs_a_device_without_standard_counters(tree):
+def test_node_exporter_differs_without_standard_counters(tree):
     network_tree.write(tree, network_tree.devices())
     them, us = theirs(tree), ours(tree)
     assert not [name for name, _, _ in them if name.startswith("node_infiniband")]
@@ -222,7 +222,7 @@ def test_where_it_differs_a_device_without_standard_counters(tree):
     }  # fmt: skip
 
 
-def test_where_it_differs_a_malformed_file(tree):
+def test_node_exporter_differs_for_malformed_files(tree):
     whole = ours(tree)
     network_tree.write(tree, {"mlx5_0/ports/1/counters/symbol_error": "junk\n"})
     them, us = theirs(tree), ours(tree, problem="mlx5_0/ports/1/counters/symbol_error")

@@ -107,7 +107,7 @@ def test_where_a_rank_runs(nodes, settings, ranks):
         assert of(found, "goodput_rank_numa_node") == ({} if ran_on is None else {("0", "r1"): ran_on})
 
 
-def test_a_process_that_is_not_the_rank_says_nothing_of_it(nodes, settings, ranks):
+def test_reused_pid_gives_no_rank_series(nodes, settings, ranks):
     rank = Rank(nodes / "pages")
     rank.step({"forward": 1000})
     add_process(nodes, PID, TICKS)
@@ -120,7 +120,7 @@ def test_a_process_that_is_not_the_rank_says_nothing_of_it(nodes, settings, rank
     assert not of(found, "goodput_rank_cpus") and not of(found, "goodput_rank_numa_node")
 
 
-def test_a_process_that_ends_while_it_is_read_says_nothing(nodes, settings, ranks):
+def test_process_that_ends_during_read_gives_no_series(nodes, settings, ranks):
     class Ending(Processes):
         def status(self, pid):
             add_process(nodes, PID, TICKS + 1)
@@ -138,7 +138,7 @@ def test_a_process_that_ends_while_it_is_read_says_nothing(nodes, settings, rank
 @pytest.mark.parametrize(
     "name, lost", [("meminfo", "memory_bytes"), ("numastat", "pages_total"), ("cpulist", "cpus")]
 )
-def test_a_broken_file_costs_only_its_series(nodes, settings, name, lost):
+def test_broken_file_costs_only_its_series(nodes, settings, name, lost):
     path = nodes / "sys/devices/system/node/node1" / name
     whole = collect(Numa(settings))
     path.write_bytes(b"\xff\x00 nonsense")
@@ -179,13 +179,13 @@ def test_lists_of_processors(text, cpus):
 
 
 @pytest.mark.parametrize("text", ["3-1", "65536", "-1", "1-", "1,,2", "a", "1-2-3", "0-99999999999999999999"])
-def test_what_is_no_list_of_processors(text):
+def test_malformed_processor_lists_raise(text):
     with pytest.raises(ParseError):
         collector.parse_cpus(text)
 
 
 @pytest.mark.parametrize("parse", [collector.parse_cpus, collector.parse_meminfo, collector.parse_numastat])
-def test_any_text_gives_a_value_or_a_parse_error(parse):
+def test_any_text_parses_or_raises(parse):
     words = st.sampled_from(
         ["Node", "0", "MemTotal:", "kB", "numa_hit", "1-2", ",", "-", "\n", " ", "1" * 30]
     )

@@ -48,7 +48,7 @@ def described(runner: CollectorRunner) -> tuple[float, float]:
     return tuple(found[f"goodput_node_collector_{name}", ("scripted",)] for name in ("up", "errors_total"))
 
 
-def test_a_run_gives_what_was_added():
+def test_run_returns_added_series():
     runner = CollectorRunner(Scripted())
     assert samples(scrape(runner)) == {("goodput_host_cpus", ()): 4}
     assert described(runner) == (1, 0)
@@ -61,7 +61,7 @@ def test_no_data_is_not_an_error():
 
 
 @pytest.mark.parametrize("error", [CollectorError("bad file"), RuntimeError("bug"), KeyError("undeclared")])
-def test_a_failure_is_counted_logged_once_and_what_was_added_is_kept(error, caplog):
+def test_failure_is_counted_and_logged_once(error, caplog):
     runner = CollectorRunner(Scripted(raising(error)))
     for _ in range(3):
         assert samples(scrape(runner)) == {("goodput_host_cpus", ()): 4}
@@ -72,7 +72,7 @@ def test_a_failure_is_counted_logged_once_and_what_was_added_is_kept(error, capl
     assert described(runner) == (1, 3)
 
 
-def test_a_collector_that_hangs_is_left_behind_once_and_comes_back():
+def test_hanging_collector_is_skipped_until_it_returns():
     release = threading.Event()
     runner = CollectorRunner(Scripted(release.wait))
     assert scrape(runner, seconds=0.05) is None
@@ -87,7 +87,7 @@ def test_a_collector_that_hangs_is_left_behind_once_and_comes_back():
     assert described(runner) == (1, 2)
 
 
-def test_who_is_late_is_served_from_before_and_not_for_ever(monkeypatch):
+def test_late_collector_serves_old_result_for_a_time(monkeypatch):
     release, runner = threading.Event(), CollectorRunner(Scripted())
     scrape(runner)
     runner.collector.then = release.wait
@@ -103,7 +103,7 @@ def test_who_is_late_is_served_from_before_and_not_for_ever(monkeypatch):
     assert samples(scrape(runner)) == {("goodput_host_cpus", ()): 4}
 
 
-def test_those_that_hang_cost_the_others_nothing_and_one_thread_each():
+def test_hanging_collectors_cost_one_thread_each():
     release = threading.Event()
     hanging = [CollectorRunner(Scripted(release.wait)) for _ in range(5)]
     runners = [*hanging, CollectorRunner(Scripted())]
@@ -122,7 +122,7 @@ def test_those_that_hang_cost_the_others_nothing_and_one_thread_each():
         release.set()
 
 
-def test_those_that_were_not_begun_in_time_are_late_and_run_the_next_time():
+def test_unstarted_collectors_run_next_time():
     """With no time at all none is begun, or just the first."""
     runners = [CollectorRunner(Scripted()) for _ in range(3)]
     assert run_collectors(runners, time.monotonic_ns()) == []
@@ -131,12 +131,12 @@ def test_those_that_were_not_begun_in_time_are_late_and_run_the_next_time():
     assert [described(runner) for runner in runners] == [(1, 1)] * 3
 
 
-def test_every_file_of_the_folder_is_found():
+def test_every_collector_folder_is_found():
     names = [kind(Settings(directory="")).name for kind in discover()]
     assert {"ethernet", "host", "ranks"} <= set(names) and names == sorted(names)
 
 
-def test_a_file_that_cannot_be_imported_becomes_a_collector_that_fails(tmp_path, monkeypatch):
+def test_broken_module_becomes_failing_collector(tmp_path, monkeypatch):
     for name, text in (("broken", "import no_such_module_anywhere\n"), ("empty", "X = 1\n")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("")
@@ -149,7 +149,7 @@ def test_a_file_that_cannot_be_imported_becomes_a_collector_that_fails(tmp_path,
             found[name].collect(Families("node"))
 
 
-def test_read_text_tells_absent_from_unreadable(tmp_path):
+def test_read_text_distinguishes_absent_and_unreadable(tmp_path):
     assert read_text(str(tmp_path / "none")) is None
     assert read_text(str(tmp_path / "none" / "below")) is None
     with pytest.raises(CollectorError, match="Is a directory"):

@@ -90,7 +90,7 @@ def test_lustre_text():
 
 
 @pytest.mark.parametrize("parse", PARSERS, ids=lambda parse: parse.__name__)
-def test_any_text_gives_a_value_or_a_parse_error(parse):
+def test_any_text_parses_or_raises(parse):
     words = st.sampled_from([*WORDS, "1" * 30])
     lines = st.lists(st.lists(words, max_size=14).map(" ".join), max_size=6).map("\n".join)
     cut = st.integers(0, len(PARSERS[parse])).map(lambda end: PARSERS[parse][:end])
@@ -122,7 +122,7 @@ def test_any_text_gives_a_value_or_a_parse_error(parse):
         (filesystem_probe.parse_result, "1 0.5 1"),
     ],
 )
-def test_texts_that_are_not_what_they_should_be(parse, text):
+def test_malformed_texts_raise(parse, text):
     with pytest.raises(ParseError):
         parse(text)
 
@@ -144,13 +144,13 @@ def test_this_machines_own_file_systems(tmp_path):
     wait_until(lambda: asked.poll([missing]) and not asked._workers)  # It was waited for: no zombie.
 
 
-def test_the_child_imports_nothing_of_ours():
+def test_probe_worker_imports_only_stdlib():
     with open(filesystem_probe.WORKER_FILE) as file:
         imported = {line.split()[1].split(".")[0] for line in file if line.startswith(("import ", "from "))}
     assert imported <= set(sys.stdlib_module_names)
 
 
-def test_one_that_hangs_keeps_no_other_waiting(told, clock):
+def test_hanging_path_delays_no_other(told, clock):
     told.answers["/good"] = "0.5 10 100 50 7 3 0 9"
     asked = FilesystemProbe(start=told, monotonic=clock, first_wait_seconds=0.1, wait_seconds=0.0)
     found = wait_until(lambda: asked.poll(["/dead", "/good"]))
@@ -164,7 +164,7 @@ def test_one_that_hangs_keeps_no_other_waiting(told, clock):
     assert told.asked == [["/dead", "/good"]]
 
 
-def test_one_that_cannot_be_ended_is_not_asked_again_until_it_has(clock):
+def test_unkillable_probe_is_not_repeated(clock):
     started = []
 
     def start(paths):
@@ -183,7 +183,7 @@ def test_one_that_cannot_be_ended_is_not_asked_again_until_it_has(clock):
     asked.close()
 
 
-def test_one_that_cannot_be_ended_costs_later_looks_no_time(told, clock):
+def test_unkillable_probe_does_not_slow_later_polls(told, clock):
     told.answers["/good"] = "0.5 10 100 50 7 3 0 9"
     dead = Unkillable()
     asked = FilesystemProbe(
@@ -202,7 +202,7 @@ def test_one_that_cannot_be_ended_costs_later_looks_no_time(told, clock):
     dead.end()
 
 
-def test_an_answer_that_nobody_waits_for_any_more_is_not_kept(clock):
+def test_result_of_dropped_path_is_discarded(clock):
     late = Unkillable()
     asked = FilesystemProbe(start=lambda paths: late, monotonic=clock, first_wait_seconds=0.0)
     assert asked.poll(["/data"]) == {}
@@ -211,7 +211,7 @@ def test_an_answer_that_nobody_waits_for_any_more_is_not_kept(clock):
     late.end()
 
 
-def test_it_comes_back(told, clock):
+def test_failed_path_recovers(told, clock):
     asked = FilesystemProbe(start=told, monotonic=clock, first_wait_seconds=0.0, wait_seconds=0.0)
     for clock.seconds in (0.0, 5.0):
         found = asked.poll(["/data"])
@@ -223,7 +223,7 @@ def test_it_comes_back(told, clock):
     assert isinstance(asked.poll(["/data"])["/data"], FilesystemUsage)
 
 
-def test_it_is_asked_again_only_after_a_time(told, clock):
+def test_probes_are_rate_limited(told, clock):
     told.answers["/data"] = "0.5 10 100 50 7 3 0 9"
     asked = FilesystemProbe(
         start=told, monotonic=clock, every_seconds=10.0, first_wait_seconds=20.0, wait_seconds=20.0
@@ -234,7 +234,7 @@ def test_it_is_asked_again_only_after_a_time(told, clock):
     assert asked.poll([]) == {} and asked._probed_at == {} and asked._results == {}
 
 
-def test_a_process_that_dies_is_a_problem_and_no_verdict_on_the_file_system(clock):
+def test_dead_probe_is_a_problem_not_a_failure(clock):
     import subprocess
 
     def start(paths):
@@ -245,7 +245,7 @@ def test_a_process_that_dies_is_a_problem_and_no_verdict_on_the_file_system(cloc
     assert "nonsense" in asked.problems[0] and "status 3" in asked.problems[1]
 
 
-def test_a_process_that_cannot_be_started_is_a_problem():
+def test_unstartable_probe_is_a_problem():
     def start(paths):
         raise OSError(12, "no memory")
 
@@ -295,7 +295,7 @@ def test_a_tree(tmp_path, told):
     assert "secret" not in str(found)
 
 
-def test_on_this_machines_own_procfs_a_mount_needs_no_proof(tmp_path, told):
+def test_live_procfs_mounts_need_no_device_match(tmp_path, told):
     """There the list is that of the reader, /proc/self is a link, and a device number may differ (GPFS)."""
     write(tmp_path, {"proc/7/mountinfo": MOUNTINFO})
     (tmp_path / "proc/self").symlink_to("7")
@@ -304,7 +304,7 @@ def test_on_this_machines_own_procfs_a_mount_needs_no_proof(tmp_path, told):
     assert len(of(found, "goodput_filesystem_up")) == 3
 
 
-def test_a_file_system_that_does_not_answer(tmp_path, told, clock, caplog):
+def test_unresponsive_file_system_is_down(tmp_path, told, clock, caplog):
     write(tmp_path, {"proc/self/mountinfo": MOUNTINFO})
     told.answers = {"/my scratch": "error 116", "/bucket": "error 13"}
     storage = storage_on(tmp_path, told, ("/gone",), monotonic=clock, first_wait_seconds=0.1)
@@ -320,7 +320,7 @@ def test_a_file_system_that_does_not_answer(tmp_path, told, clock, caplog):
     assert [record.message for record in caplog.records].count("file system /data: does not answer") == 1
 
 
-def test_a_mount_that_goes_leaves_nothing_behind(tmp_path, told, caplog):
+def test_unmounted_file_system_has_no_series(tmp_path, told, caplog):
     storage = storage_on(tmp_path, told, first_wait_seconds=20.0)
     told.answers = dict.fromkeys(("/data", "/my scratch", "/bucket"), "error 5")
     with caplog.at_level(logging.WARNING):
@@ -333,7 +333,7 @@ def test_a_mount_that_goes_leaves_nothing_behind(tmp_path, told, caplog):
     assert sum("/data: " in record.message for record in caplog.records) == 2
 
 
-def test_a_path_that_is_a_dead_mount_is_known_by_the_list_of_mounts(tmp_path, told):
+def test_dead_mount_is_identified_by_mountinfo(tmp_path, told):
     write(tmp_path, {"proc/self/mountinfo": MOUNTINFO})
     told.answers = {"/data": "error 116", "/my scratch": "error 5", "/bucket": "error 5"}
     found = collect(storage_on(tmp_path, told, ("/data",), first_wait_seconds=20.0))
@@ -341,7 +341,7 @@ def test_a_path_that_is_a_dead_mount_is_known_by_the_list_of_mounts(tmp_path, to
     assert of(found, "goodput_filesystem_up")[("/data",)] == 0 and len(told.asked[0]) == 3
 
 
-def test_mounts_of_the_first_process_alone_are_not_asked(tmp_path, told):
+def test_mounts_of_pid_1_are_not_probed(tmp_path, told):
     write(
         tmp_path,
         {
@@ -355,7 +355,7 @@ def test_mounts_of_the_first_process_alone_are_not_asked(tmp_path, told):
     assert {labels[0] for labels in of(found, "goodput_nfs_operations_total")} == {"/data"}
 
 
-def test_mounts_that_both_have_are_there_once(tmp_path, told):
+def test_shared_mounts_appear_once(tmp_path, told):
     for process in ("self", "1"):
         write(tmp_path, {f"proc/{process}/mountinfo": MOUNTINFO, f"proc/{process}/mountstats": MOUNTSTATS})
     told.answers = dict.fromkeys(("/data", "/my scratch", "/bucket"), "error 5")
@@ -363,7 +363,7 @@ def test_mounts_that_both_have_are_there_once(tmp_path, told):
     assert len(of(found, "goodput_filesystem_info")) == 3
 
 
-def test_names_that_are_one_label_are_one_series(tmp_path, told):
+def test_names_with_equal_labels_are_one_series(tmp_path, told):
     line = "1 2 0:{0} / {1} rw - nfs4 s:/{0} rw\n"
     long = "/" + "x" * 300
     names = ("/a\\001", "/a\\002", long + "1", long + "2")
@@ -374,7 +374,7 @@ def test_names_that_are_one_label_are_one_series(tmp_path, told):
     assert len(of(found, "goodput_filesystem_info")) == 1
 
 
-def test_mounts_are_bounded_and_it_says_so(tmp_path, told):
+def test_mounts_are_bounded(tmp_path, told):
     text = "".join(f"1 2 0:{n} / /m{n} rw - nfs s:/{n} rw\n" for n in range(1, 2 * MOUNTS_MAX))
     write(tmp_path, {"proc/self/mountinfo": text})
     told.answers = {f"/m{n}": "error 5" for n in range(1, 2 * MOUNTS_MAX)}

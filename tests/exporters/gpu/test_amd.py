@@ -117,7 +117,7 @@ def test_a_full_sample(driver):
     assert (second.readings, second.pids) == (OLDER_READINGS, [4243])
 
 
-def test_a_fast_sample_has_what_changes_fast(driver):
+def test_fast_sample_has_fast_readings(driver):
     driver.open()
     sample = read(driver, full=False)
     first, second = sample.gpus
@@ -149,7 +149,7 @@ def test_no_amd_gpu_is_no_data(tmp_path, clock):
         ("pcie_replay_count", "²\n", "pcie_replays"),
     ],
 )
-def test_a_malformed_file_costs_its_reading_alone(driver, card, name, text, key):
+def test_malformed_file_costs_only_its_reading(driver, card, name, text, key):
     (card / name).write_text(text)
     driver.open()
     sample = read(driver)
@@ -204,7 +204,7 @@ def test_65535_percent_is_not_supported(driver, card):
     assert "activity/utilization" not in sample.gpus[0].readings and sample.problems == []
 
 
-def test_a_file_that_fails_is_a_problem(driver, card, monkeypatch):
+def test_unreadable_file_is_a_problem(driver, card, monkeypatch):
     driver.open()
     real = os.read
 
@@ -219,7 +219,7 @@ def test_a_file_that_fails_is_a_problem(driver, card, monkeypatch):
     assert "gpu_busy_percent: Input/output error" in sample.problems[0] and len(sample.problems) == 1
 
 
-def test_a_malformed_error_count_costs_that_block(driver, card):
+def test_malformed_error_count_costs_its_block(driver, card):
     (card / "ras/gfx_err_count").write_text("query failed\n")
     driver.open()
     sample = read(driver)
@@ -242,7 +242,7 @@ def test_error_counts_are_read_every_30_seconds(driver, card, clock):
     assert "ecc/correctable/volatile" not in read(driver, full=False).gpus[0].readings
 
 
-def test_a_gpu_that_goes_and_comes_back(driver, root, clock):
+def test_gpu_leaves_and_returns(driver, root, clock):
     driver.open()
     read(driver)
     device = root / "sys/class/drm/card1"
@@ -309,7 +309,7 @@ def test_the_pci_address_without_uevent(driver, root):
 
 
 @pytest.mark.parametrize("parse", PARSERS)
-def test_any_text_gives_a_value_or_a_parse_error(parse):
+def test_any_text_parses_or_raises(parse):
     @given(st.one_of(st.text(), st.integers().map(str), st.from_regex(r"\A[0-9S]: [0-9]{1,12}Mhz \*?\Z")))
     @example("²")
     @example("9" * 5000)
@@ -417,7 +417,7 @@ def test_amdsmi_completes_what_sysfs_lacks(root, clock, card):
     assert smi.calls == ["init", "shut down"]
 
 
-def test_amdsmi_of_an_older_release_has_other_keys(root, clock):
+def test_amdsmi_older_release_keys(root, clock):
     driver = amd(root, clock, Smi(energy_count={"power": 1_000_000, "counter_resolution": 15.3}))
     driver.open()
     assert read(driver).gpus[0].readings["energy"] == pytest.approx(15.3)
@@ -452,7 +452,7 @@ def test_what_amdsmi_does_not_know_is_absent(root, clock, card, nothing):
     assert sample.gpus[0].readings == expected
 
 
-def test_amdsmi_that_does_not_start_is_a_problem_and_sysfs_goes_on(root, clock):
+def test_amdsmi_start_failure_leaves_sysfs(root, clock):
     def fail():
         raise OSError("libamd_smi.so: cannot open")
 
@@ -464,7 +464,7 @@ def test_amdsmi_that_does_not_start_is_a_problem_and_sysfs_goes_on(root, clock):
     driver.close()
 
 
-def test_amdsmi_is_not_asked_about_another_root(driver, monkeypatch):
+def test_amdsmi_is_off_for_recorded_trees(driver, monkeypatch):
     monkeypatch.setitem(sys.modules, "amdsmi", Smi())
     driver.open()
     assert sys.modules["amdsmi"].calls == []

@@ -99,7 +99,7 @@ BY_HAND = {
 OTHERS = {112, 230, 1084, 1085}
 
 
-def test_every_field_is_worked_by_hand():
+def test_every_field_by_hand():
     assert set(BY_HAND) | OTHERS == set(FIELDS)
 
 
@@ -139,17 +139,17 @@ def test_only_temperatures_may_be_negative():
     assert negative == {"temperature/core", "temperature/memory"}
 
 
-def test_a_counter_may_be_larger_than_a_32_bit_blank():
+def test_counter_may_exceed_32_bit_blank():
     # 2.15e9 mJ are 2.15 MJ: 51 minutes at 700 W.
     assert readings_of({156: 0x7FFFFFEF}) == {"energy": 2_147_483.631}
     assert readings_of({156: 0x80000000}) == {"energy": 2_147_483.648}
 
 
-def test_a_share_above_one_is_none():
+def test_ratio_above_one_is_dropped():
     assert readings_of({1002: 1.04, 203: 106, 1004: 1.06}) == {"activity/sm": 1.04}
 
 
-def test_a_zero_that_cannot_be_true_is_handed_on():
+def test_impossible_zero_is_passed_on():
     assert readings_of({203: 100, 1001: 0.0}) == {"activity/utilization": 1.0, "activity/engine": 0.0}
 
 
@@ -159,7 +159,7 @@ def test_event_reasons_are_bits():
     assert len(found) == 9 and set(found.values()) == {0.0, 1.0}
 
 
-def test_an_unknown_recovery_action_is_unknown():
+def test_unknown_recovery_action():
     assert readings_of({1523: 99}) == {"recovery/unknown": 1.0}
 
 
@@ -170,7 +170,7 @@ def test_the_finer_of_two_fields_wins():
     assert both == {"link_rate/nvlink/transmit": 1.0, "link_rate/nvlink/receive": 2.0}
 
 
-def test_an_instance_reports_only_what_is_its_own():
+def test_instance_reports_only_its_own_fields():
     values = {number: raw for number, (raw, _, _) in BY_HAND.items()}
     keys = set(readings_of(values, instance=True))
     assert {key.split("/")[0] for key in keys} == {"activity", "memory"}
@@ -198,7 +198,7 @@ def test_sm_activity_from_totals_of_cycles():
 )
 @example({1523: -1})
 @example({112: 2**80})
-def test_any_value_gives_readings_that_are_sound(values):
+def test_any_value_gives_valid_readings(values):
     found = readings_of(values)
     gpu_sample.check(gpu_sample.Sample("dcgm", 0, [gpu_sample.Gpu("GPU-1", readings=found)]))
 
@@ -273,7 +273,7 @@ def test_a_full_sample(driver, clock):
     }
 
 
-def test_activities_are_the_mean_of_a_window_that_ends_when_dcgm_took_them(driver, clock):
+def test_activity_window_ends_at_dcgm_timestamp(driver, clock):
     driver.open()
     clock.seconds = 0.75  # The values are of 0.5 s.
     first, again = read(driver, full=False), read(driver, full=False)
@@ -297,7 +297,7 @@ def test_watches_are_at_the_sample_interval(driver, engine):
     assert set(engine.watched) >= {number for number in FIELDS if number < 1600}
 
 
-def test_refused_profiling_costs_only_itself_and_is_tried_again(driver, engine, clock):
+def test_refused_profiling_is_retried(driver, engine, clock):
     engine.refused = set(range(1001, 1013))
     driver.open()
     sample = read(driver)
@@ -312,7 +312,7 @@ def test_refused_profiling_costs_only_itself_and_is_tried_again(driver, engine, 
     assert read(driver).gpus[0].readings["activity/sm"] == 0.85
 
 
-def test_profiling_that_stays_refused_is_said_once_a_minute(driver, engine, clock):
+def test_refused_profiling_is_reported_once_a_minute(driver, engine, clock):
     engine.refused = {1001}
     driver.open()
     said = []
@@ -322,14 +322,14 @@ def test_profiling_that_stays_refused_is_said_once_a_minute(driver, engine, cloc
     assert len(said) == 3
 
 
-def test_fields_that_an_old_dcgm_does_not_know_are_left_out(driver, engine):
+def test_unknown_fields_of_old_dcgm_are_skipped(driver, engine):
     engine.unknown = {253, 1523, *fields.TOTALS}
     driver.open()
     assert read(driver).problems == []
     assert 253 not in engine.watched and 252 in engine.watched
 
 
-def test_a_value_that_is_blank_now_is_absent_though_an_older_one_was_not(driver, engine, clock):
+def test_blank_newest_value_is_absent(driver, engine, clock):
     driver.open()
     before = read(driver, full=False)
     engine.set(GPU, 0, UNIX_US + 600_000, {1002: 140737488355328.0, 203: 0x7FFFFFFFFFFFFFF2})
@@ -339,7 +339,7 @@ def test_a_value_that_is_blank_now_is_absent_though_an_older_one_was_not(driver,
     assert sample.monotonic_ns == 5_500_000_000 and before.monotonic_ns == 5_000_000_000
 
 
-def test_totals_of_cycles_stand_in_for_sm_activity(driver, engine, clock):
+def test_cycle_totals_replace_sm_activity(driver, engine, clock):
     engine.unknown = set(fields.PROFILING)
     driver.open()
     engine.set(GPU, 0, UNIX_US + 600_000, {1084: 1000, 1085: 100})
@@ -350,7 +350,7 @@ def test_totals_of_cycles_stand_in_for_sm_activity(driver, engine, clock):
     assert sample.gpus[0].readings["activity/sm"] == 0.6 and sample.window_ns
 
 
-def test_the_host_engine_goes_away_and_comes_back(driver, engine):
+def test_host_engine_restart(driver, engine):
     driver.open()
     read(driver)
     engine.up = False
@@ -363,7 +363,7 @@ def test_the_host_engine_goes_away_and_comes_back(driver, engine):
     assert sample.gpus[0].readings["activity/tensor"] == 0.62 and len(engine.connections) == 2
 
 
-def test_no_host_engine_is_an_error_that_says_what_to_do(driver, engine):
+def test_missing_host_engine_error_gives_advice(driver, engine):
     engine.up = False
     with pytest.raises(
         CollectorError, match=r"127\.0\.0\.1:5555.*start nv-hostengine, or set GOODPUT_DCGM_EMBEDDED=1"
@@ -398,7 +398,7 @@ def test_bindings_are_found_where_dcgm_installs_them(engine, clock, tmp_path, mo
 
 
 @pytest.mark.parametrize("text", ["import nothing_such\n", "raise SystemExit(1)\n"])
-def test_bindings_that_cannot_be_imported_are_an_error(engine, driver, tmp_path, text):
+def test_unimportable_bindings_are_an_error(engine, driver, tmp_path, text):
     (tmp_path / "bindings/pydcgm.py").write_text(text)
     with pytest.raises(CollectorError, match="bindings"):
         driver.open()
@@ -442,7 +442,7 @@ def test_xids_are_events_when_they_are_new(driver, engine, clock):
     assert [event.code for event in read(driver, full=False).events] == [154]
 
 
-def test_an_xid_is_told_once_though_the_connection_was_lost(driver, engine):
+def test_xid_is_reported_once_across_reconnects(driver, engine):
     driver.open()
     engine.set(GPU, 0, UNIX_US + 1_000_000, {230: 79})
     assert len(read(driver).events) == 1
@@ -477,7 +477,7 @@ def test_gpu_instances(driver, engine):
     assert read(driver).gpus[1].profile == "1g.10gb"
 
 
-def test_new_instances_and_gpus_are_found_by_a_full_sample(driver, engine):
+def test_full_sample_finds_new_devices(driver, engine):
     driver.open()
     engine.instances = {7: (0, 1)}
     engine.add_gpu(1, "GPU-2", pci="00000000:C1:00.0")

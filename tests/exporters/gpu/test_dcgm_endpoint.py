@@ -193,7 +193,7 @@ def test_every_name_of_every_field_is_read():
             assert values == {field.number: 1}
 
 
-def test_a_name_that_4_7_gave_to_another_field():
+def test_field_name_reused_in_4_7():
     # Field 203, a whole number of percent, until 4.6; field 1613, a ratio with a decimal point, from 4.7 on.
     def ratio(text):
         ((found,), _) = gpus_of(f'DCGM_FI_DEV_GPU_UTIL_RATIO{{UUID="{A}"}} {text}\n')
@@ -202,7 +202,7 @@ def test_a_name_that_4_7_gave_to_another_field():
     assert [ratio(text) for text in ("1", "100", "1.000000", "0.570000", "0")] == [0.01, 1.0, 1.0, 0.57, 0.0]
 
 
-def test_instances_share_what_is_their_gpus():
+def test_instances_share_gpu_values():
     page = "".join(
         f'{name}{{gpu="0",UUID="{A}",modelName="m",GPU_I_PROFILE="1g.10gb",GPU_I_ID="{instance}"}} {value}\n'
         for instance, power, tensor in ((3, 50.5, 0.5), (5, 50.75, 0.25))
@@ -217,7 +217,7 @@ def test_instances_share_what_is_their_gpus():
     }
 
 
-def test_an_instance_has_a_gpu_though_no_line_is_the_gpus():
+def test_instance_without_gpu_lines_has_a_gpu():
     gpus, _ = gpus_of(f'DCGM_FI_PROF_SM_ACTIVE{{UUID="{A}",modelName="m",GPU_I_ID="3"}} 0.5\n')
     assert {(found.uuid, found.parent, found.model) for found in gpus} == {
         (A, "", "m"),
@@ -225,7 +225,7 @@ def test_an_instance_has_a_gpu_though_no_line_is_the_gpus():
     }
 
 
-def test_a_gpu_is_what_all_its_lines_say():
+def test_gpu_combines_labels_of_all_lines():
     page = (
         f'DCGM_FI_DEV_GPU_TEMP{{UUID="{A}"}} 1\nDCGM_FI_DEV_SM_CLOCK{{gpu="2",UUID="{A}",modelName="m"}} 1\n'
     )
@@ -257,7 +257,7 @@ LINE = f'DCGM_FI_DEV_GPU_TEMP{{UUID="{A}"}} 54\n'
         (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}",x="{"y" * 5000}"}} 1', "characters"),
     ],
 )
-def test_a_bad_line_costs_that_line(line, why):
+def test_bad_line_costs_only_itself(line, why):
     (found,), problems = gpus_of(f"{LINE}{line}\n{LINE.replace('GPU_TEMP', 'MEMORY_TEMP')}")
     assert found.readings == {"temperature/core": 54.0, "temperature/memory": 54.0}
     assert len(problems) == 1 and problems[0].startswith("line 2: ") and why in problems[0]
@@ -305,14 +305,14 @@ _LINES = st.builds(
 @example([f'DCGM_FI_DEV_GPU_TEMP{{UUID="{A}"}} {"9" * 5000}'])
 @example([f'DCGM_FI_DEV_GPU_TEMP{{UUID="{A}",gpu="٣"}} 1'])
 @example([f'DCGM_FI_DEV_GPU_TEMP{{UUID="{A}"}} {"9" * 400}'])
-def test_any_page_gives_a_sound_sample(lines):
+def test_any_page_gives_a_valid_sample(lines):
     page = "\n".join(["", *lines, LINE.replace("GPU_TEMP", "MEMORY_TEMP")])
     gpus, problems = gpus_of(page)
     gpu_sample.check(gpu_sample.Sample("dcgm_endpoint", 0, gpus, problems=problems))
     assert any(found.uuid == A and found.readings["temperature/memory"] == 54 for found in gpus)
 
 
-def test_a_page_that_did_not_change_is_the_same_measurement(driver, exporter, clock):
+def test_unchanged_page_is_the_same_measurement(driver, exporter, clock):
     first = read(driver)
     clock.seconds = 12.0
     again = read(driver)
@@ -365,13 +365,13 @@ def test_no_endpoint_is_no_data():
     "url",
     ["file:///etc/passwd", "ftp://x/", "http://", "http://x:99999/", "http://[x/", "x:9400", "http://a b/"],
 )
-def test_an_address_that_is_none(url):
+def test_malformed_url_is_an_error(url):
     with pytest.raises(CollectorError, match="endpoint"):
         DcgmEndpoint(Options(dcgm_endpoint=url)).open()
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 404, 500])
-def test_a_status_that_is_not_200_is_an_error_and_redirects_are_not_followed(driver, exporter, status):
+def test_http_errors_and_redirects_are_errors(driver, exporter, status):
     exporter.status, exporter.headers = status, {"Location": exporter.url}
     with pytest.raises(CollectorError, match=f"status {status}"):
         driver.sample(True)
@@ -380,14 +380,14 @@ def test_a_status_that_is_not_200_is_an_error_and_redirects_are_not_followed(dri
     assert len(read(driver).gpus) == 2
 
 
-def test_a_proxy_is_not_asked(driver, exporter, monkeypatch):
+def test_proxy_is_not_used(driver, exporter, monkeypatch):
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     assert len(read(driver).gpus) == 2
     assert exporter.requests[0][0] == "/metrics"
 
 
-def test_the_exporter_goes_away_and_comes_back(clock):
+def test_exporter_restart(clock):
     first = Exporter()
     driver = DcgmEndpoint(Options(dcgm_endpoint=first.url), clock.monotonic_ns, clock.unix_ns)
     driver.open()
@@ -400,7 +400,7 @@ def test_the_exporter_goes_away_and_comes_back(clock):
     assert before.gpus == driver._gpus
 
 
-def test_a_page_that_is_too_large(driver, exporter, monkeypatch):
+def test_too_large_page_is_an_error(driver, exporter, monkeypatch):
     monkeypatch.setattr(endpoint_module, "PAGE_BYTES_MAX", 10_000)
     exporter.page = LINE * 1000
     with pytest.raises(CollectorError, match="more than 10000 bytes"):
@@ -427,13 +427,13 @@ def test_a_page_without_gpus_is_a_problem(driver, exporter):
 @pytest.mark.parametrize(
     "answer", [b"", b"hello\r\n\r\n", b"HTTP/1.1 200 OK\r\nx: " + b"y" * 70_000 + b"\r\n\r\n"]
 )
-def test_an_answer_that_is_no_http(answer):
+def test_non_http_response_is_an_error(answer):
     with _server(lambda connection: connection.sendall(answer)) as url, pytest.raises(CollectorError):
         fetch(url)
 
 
 @pytest.mark.parametrize("start", [b"", b"HTTP/1.1 200 OK\r\n\r\n"])
-def test_a_server_that_drips_is_given_up_in_time(start):
+def test_dripping_server_times_out(start):
     stop = threading.Event()
 
     def drip(connection):

@@ -59,7 +59,7 @@ def summed(found: dict, name: str, gpu: str, unit: str | None = None) -> float:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_over_the_phases_the_counters_are_what_the_samples_said(tree, clock, ranks, phases, seed):
+def test_phase_counters_sum_to_the_samples(tree, clock, ranks, phases, seed):
     """Two GPUs with a rank each, samples at odd times; the truth is summed beside it."""
     chance = random.Random(seed)
     pages = [Rank(tree / "pages", rank=rank, device_uuid=f"GPU-{rank + 1}") for rank in range(2)]
@@ -100,7 +100,7 @@ def test_over_the_phases_the_counters_are_what_the_samples_said(tree, clock, ran
             assert 0 <= value <= found[("phase_seconds_total", *at[:2])] + 1e-9
 
 
-def test_hand_worked_a_minute_in_one_phase(tree, clock, ranks, phases):
+def test_one_minute_in_one_phase_by_hand(tree, clock, ranks, phases):
     """Between samples of 1 s: forward from 10 s to 70 s at 30 %, the loader before at 5 %; 400 W and 80 W."""
     rank = Rank(tree / "pages")
     ranks.look()
@@ -131,7 +131,7 @@ def test_hand_worked_a_minute_in_one_phase(tree, clock, ranks, phases):
     schema.check(report)
 
 
-def test_series_end_when_nothing_came_for_an_hour(tree, clock, ranks, phases):
+def test_series_end_after_an_hour_without_samples(tree, clock, ranks, phases):
     with pytest.raises(NoData):
         series(phases)
     for second in range(3):
@@ -147,7 +147,7 @@ def test_series_end_when_nothing_came_for_an_hour(tree, clock, ranks, phases):
     assert {gpu for _, gpu, *_ in series(phases)} == {"GPU-2"}
 
 
-def test_series_end_also_when_the_last_driver_is_silent(tree, clock, phases):
+def test_series_end_without_any_driver(tree, clock, phases):
     for second in range(2):
         clock.seconds = float(second)
         tell(phases, clock, GPU_1={"sm": 1.0})
@@ -157,7 +157,7 @@ def test_series_end_also_when_the_last_driver_is_silent(tree, clock, phases):
         series(phases)
 
 
-def test_each_process_of_a_rank_is_told_its_own(tree, clock, ranks, phases):
+def test_each_rank_process_gets_its_own_totals(tree, clock, ranks, phases):
     """A rank dies and comes back as another process; its GPU's sums go on, each process has its own."""
     first = Rank(tree / "pages")
 
@@ -205,7 +205,7 @@ def test_each_process_of_a_rank_is_told_its_own(tree, clock, ranks, phases):
     assert rank_key(after.identity) in phases._attribution.ranks
 
 
-def test_a_hang_inside_a_compute_phase_is_no_idle_compute(tree, clock, ranks, phases):
+def test_hang_in_compute_phase_is_not_idle_compute(tree, clock, ranks, phases):
     """Ten seconds of work, half of it idle, then an hour in `forward` with nothing to run, then work again."""
     rank = Rank(tree / "pages")
     ranks.look()
@@ -236,9 +236,7 @@ def test_a_hang_inside_a_compute_phase_is_no_idle_compute(tree, clock, ranks, ph
     assert told() == {"compute_ns": 11 * SECOND, "idle_ns": 11 * SECOND // 2}
 
 
-def test_without_ranks_all_is_idle_and_a_directory_that_goes_costs_nothing(
-    tree, settings, clock, ranks, phases
-):
+def test_without_ranks_all_time_is_idle(tree, settings, clock, ranks, phases):
     alone = GpuPhases(settings)  # It follows nobody.
     rank = Rank(tree / "pages")
     ranks.look()

@@ -68,7 +68,7 @@ def values(families: Families, name: str) -> dict[tuple[str, ...], float]:
 # -- several drivers, one GPU
 
 
-def test_of_each_reading_the_driver_believed_first_is_taken():
+def test_readings_follow_driver_precedence():
     dcgm = report("dcgm", sample(Gpu("GPU-1", readings={"power": 1.0, "activity/sm": 0.1})))
     nvml = report("nvml", sample(Gpu("GPU-1", index=3, model="H100", readings={"power": 2.0, "energy": 9.0})))
     other = report("zzz", sample(Gpu("GPU-1", readings={"power": 3.0, "energy": 8.0, "processes": 1.0})))
@@ -78,7 +78,7 @@ def test_of_each_reading_the_driver_believed_first_is_taken():
         assert (merged.uuid, merged.model, merged.known_by) == ("GPU-1", "H100", ["dcgm", "nvml", "zzz"])
 
 
-def test_a_gpu_with_two_names_is_one_by_its_address():
+def test_gpu_with_two_uuids_is_merged_by_address():
     amd = report("amd", sample(Gpu("0xabc", pci="0000:83:00.0", readings={"power": 1.0})))
     other = report("zzz", sample(Gpu("0000:83:00.0", pci="00000000:83:00.0", readings={"energy": 2.0})))
     merged = one(amd, other)
@@ -86,11 +86,11 @@ def test_a_gpu_with_two_names_is_one_by_its_address():
     assert merged.readings == {"power": 1.0, "energy": 2.0}
 
 
-def test_gpus_without_an_address_are_not_taken_for_one():
+def test_gpus_without_address_are_not_merged():
     assert len(merge([report("nvml", sample(Gpu("GPU-1"), Gpu("GPU-2"), Gpu("GPU-3", pci="?")))], 0)) == 3
 
 
-def test_a_mig_instance_is_not_its_parent_though_it_has_its_address():
+def test_mig_instance_is_not_merged_with_parent():
     parent = Gpu("GPU-1", pci="0000:3b:00.0", readings={"power": 300.0})
     parts = [Gpu(f"MIG-{at}", pci="0000:3b:00.0", parent="GPU-1", profile="1g.10gb") for at in (1, 2)]
     merged = merge([report("nvml", sample(*parts, parent)), report("dcgm", sample(parent))], 0)
@@ -101,7 +101,7 @@ def test_a_mig_instance_is_not_its_parent_though_it_has_its_address():
     ]
 
 
-def test_fast_readings_lie_over_those_of_the_last_full_sample():
+def test_fast_readings_override_full_sample():
     full = sample(Gpu("GPU-1", index=2, model="H100", readings={"power": 1.0, "energy": 5.0}), at=SECOND)
     fast = sample(Gpu("GPU-1", readings={"power": 2.0}), full=False, at=2 * SECOND)
     merged = one(report("nvml", full, fast), now=2 * SECOND)
@@ -121,7 +121,7 @@ def test_readings_that_are_too_old_are_left_out():
     assert merge([report("nvml", full, fast, up=False)], 10 * SECOND) == []
 
 
-def test_what_another_driver_still_says_of_a_lost_gpu_is_not_believed():
+def test_lost_gpu_has_no_readings_of_other_drivers():
     merged = one(
         report("dcgm", sample(Gpu("GPU-1", readings={"power": 70.0}))),
         report("nvml", sample(Gpu("GPU-1", lost=True))),
@@ -133,13 +133,13 @@ ENGINE, UTILIZATION = "activity/engine", "activity/utilization"
 FALSE_ZEROS = {ENGINE: 0.0, "activity/sm": 0.0, "activity/tensor": 0.0, "activity/dram": 0.2}
 
 
-def test_a_false_zero_is_flagged_and_not_shown():
+def test_false_zero_is_flagged_and_hidden():
     merged = one(report("dcgm", sample(Gpu("GPU-1", readings={**FALSE_ZEROS, UTILIZATION: 1.0}))))
     assert merged.false_zero is True
     assert merged.readings == {UTILIZATION: 1.0, "activity/dram": 0.2}
 
 
-def test_a_false_zero_of_one_driver_gives_way_to_anothers_reading():
+def test_false_zero_yields_to_another_driver():
     dcgm = report("dcgm", sample(Gpu("GPU-1", readings=FALSE_ZEROS)))
     nvml = report("nvml", sample(Gpu("GPU-1", readings={UTILIZATION: 1.0})))
     merged = one(dcgm, nvml)
@@ -163,7 +163,7 @@ def test_a_false_zero_of_one_driver_gives_way_to_anothers_reading():
         ({}, None),
     ],
 )
-def test_a_zero_that_may_be_true_is_shown(readings, flag):
+def test_plausible_zero_is_shown(readings, flag):
     merged = one(report("dcgm", sample(Gpu("GPU-1", readings=readings))))
     assert merged.false_zero is flag and merged.readings == readings
 
@@ -226,7 +226,7 @@ def test_every_reading_becomes_its_series():
     assert written == len(full_readings(3)) + 5
 
 
-def test_a_counter_below_zero_is_none():
+def test_negative_counter_is_dropped():
     families = Families("node")
     add_gpu(
         families,
@@ -240,7 +240,7 @@ def test_a_counter_below_zero_is_none():
     assert values(families, "goodput_gpu_power_watts") == {("GPU-1",): -2.0}
 
 
-def test_a_driver_that_is_absent_or_has_not_answered_has_no_series():
+def test_absent_driver_has_no_series():
     families = Families("node")
     add_driver(families, report("amd", absent=True))
     add_driver(families, report("dcgm", settled=False))
@@ -260,7 +260,7 @@ def test_texts_of_a_sample_are_bounded():
 # -- finding drivers
 
 
-def test_drivers_are_found_in_their_folder_in_the_order_of_belief(tmp_path, monkeypatch):
+def test_drivers_are_found_in_precedence_order(tmp_path, monkeypatch):
     def write(name: str, text: str) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "driver.py").write_text(text)
@@ -348,7 +348,7 @@ def kinds(families: Families) -> dict[str, float]:
     return {kind: value for (kind,), value in values(families, "goodput_gpus").items()}
 
 
-def test_it_is_found_and_does_nothing_before_it_is_started(tmp_path):
+def test_collector_does_nothing_before_start(tmp_path):
     assert Gpus in discover()
     families = Families("node")
     gpus = Gpus(settings(tmp_path, 2))
@@ -365,7 +365,7 @@ def test_gpus_expected_may_be_set(tmp_path):
     assert kinds(families) == {"expected": 8}
 
 
-def test_only_the_drivers_that_are_wanted_are_asked(tmp_path, monkeypatch):
+def test_only_selected_drivers_are_started(tmp_path, monkeypatch):
     found = ["dcgm", "nvml", "dcgm_endpoint"]
     monkeypatch.setattr("goodput_exporters.collectors.gpus.collector.discover", lambda: found)
     assert Gpus(settings(tmp_path))._driver_names() == ["dcgm", "nvml"]
@@ -392,7 +392,7 @@ def test_a_node_of_eight_gpus(tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
-def test_promtool_finds_no_fault_with_the_series(tmp_path):
+def test_promtool_accepts_gpu_series(tmp_path):
     with running(tmp_path, {"nvml": "Normal"}, gpus_on_bus=8) as gpus:
         assert gpus.settle(20.0)
         families = scrape(gpus)
@@ -407,7 +407,7 @@ def test_promtool_finds_no_fault_with_the_series(tmp_path):
     assert checked.returncode == 0, checked.stderr.decode()
 
 
-def test_while_a_driver_hangs_a_scrape_answers_at_once_and_its_values_go(tmp_path):
+def test_hanging_driver_does_not_delay_scrapes(tmp_path):
     limits = Limits(stuck_seconds_min=1.0, open_seconds=20.0, backoff_seconds=30.0)
     with running(tmp_path, {"nvml": "Hanging"}, gpus_on_bus=8, limits=limits) as gpus:
         families = wait_scrape(gpus, lambda families: up(families), "the GPUs")
@@ -436,7 +436,7 @@ def test_while_a_driver_hangs_a_scrape_answers_at_once_and_its_values_go(tmp_pat
         )
 
 
-def test_a_hanging_driver_takes_nothing_from_another(tmp_path):
+def test_hanging_driver_does_not_affect_others(tmp_path):
     with running(tmp_path, {"dcgm": "HangsInOpen", "nvml": "Normal"}, gpus_on_bus=8) as gpus:
         families = wait_scrape(
             gpus,
@@ -447,7 +447,7 @@ def test_a_hanging_driver_takes_nothing_from_another(tmp_path):
         assert sum(up(families).values()) == 8 and kinds(families)["seen"] == 8
 
 
-def test_a_gpu_that_is_lost_and_comes_back(tmp_path, monkeypatch):
+def test_gpu_is_lost_and_returns(tmp_path, monkeypatch):
     told = tmp_path / "told"
     monkeypatch.setenv("GOODPUT_FAKE", str(told))
 
@@ -468,7 +468,7 @@ def test_a_gpu_that_is_lost_and_comes_back(tmp_path, monkeypatch):
         assert ("GPU-1",) in values(families, "goodput_gpu_power_watts")
 
 
-def test_the_xid_that_took_a_gpu_away_stays_to_be_seen(tmp_path, monkeypatch):
+def test_xid_of_lost_gpu_stays_visible(tmp_path, monkeypatch):
     told = tmp_path / "told"
     monkeypatch.setenv("GOODPUT_FAKE", str(told))
     told.write_text("1 xid")
@@ -494,7 +494,7 @@ class Replayed(Gpus):
         return self.said
 
 
-def test_a_gpu_is_lost_where_a_driver_that_answers_says_so_and_else_unknown(tmp_path):
+def test_missing_gpu_is_lost_or_unknown(tmp_path):
     gpus = Replayed(tmp_path)
 
     def count(*said: DriverStatus, seconds: float) -> dict[str, float]:
@@ -524,7 +524,7 @@ def test_a_gpu_is_lost_where_a_driver_that_answers_says_so_and_else_unknown(tmp_
     assert count(gone, seconds=61)["lost"] == 3
 
 
-def test_who_is_gone_is_forgotten_after_an_hour(tmp_path):
+def test_gone_gpu_is_forgotten_after_an_hour(tmp_path):
     gpus = Replayed(tmp_path)
     gpus.said = [report("nvml", sample(gpu(1), gpu(2), at=0))]
     gpus._xids.add_sample(xid_sample(79))
@@ -540,7 +540,7 @@ def test_who_is_gone_is_forgotten_after_an_hour(tmp_path):
     assert up(scrape(gpus)) == {"GPU-2": 1} and gpus._xids.counts({"GPU-1"}) == {}
 
 
-def test_who_is_gone_is_bounded_in_number(tmp_path, monkeypatch):
+def test_gone_gpus_are_bounded(tmp_path, monkeypatch):
     """MIG instances are made anew with each job, each with a uuid of its own."""
     monkeypatch.setattr("goodput_exporters.collectors.gpus.collector.GONE_MAX", 16)
     gpus = Replayed(tmp_path)
@@ -553,7 +553,7 @@ def test_who_is_gone_is_bounded_in_number(tmp_path, monkeypatch):
     assert kinds(scrape(gpus)) == {"expected": 0, "seen": 1, "lost": 0, "unknown": 0}
 
 
-def test_a_gpu_that_changes_its_name_with_its_driver_is_not_lost(tmp_path):
+def test_gpu_renamed_by_another_driver_is_not_lost(tmp_path):
     gpus = Replayed(tmp_path)
     old = report("zzz", sample(Gpu("0000:01:00.0", pci="0000:01:00.0")))
     gpus.said = [old]
@@ -576,7 +576,7 @@ def test_mig_instances_are_parts_of_one_gpu(tmp_path):
     )
 
 
-def test_until_a_driver_has_answered_none_is_said_to_be_seen(tmp_path):
+def test_seen_gpus_unknown_before_first_answer(tmp_path):
     gpus = Replayed(tmp_path)
     gpus.said = [report("nvml", settled=False, age_seconds=None)]
     assert kinds(scrape(gpus)) == {"expected": 0}
@@ -598,7 +598,7 @@ def test_closing_ends_all_drivers_within_a_second(tmp_path):
         assert up(scrape(gpus)) and not any(up(scrape(gpus)).values())
 
 
-def test_a_driver_that_was_replaced_is_told_once(settings, monkeypatch):
+def test_driver_restart_event_is_reported_once(settings, monkeypatch):
     gpus = Gpus(settings, modules={})
     report = DriverSupervisor("nvml").status()
     told = {"restarts": dict(report.restarts), "problem": "stuck, silent for 5 s"}

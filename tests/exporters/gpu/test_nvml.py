@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 import pytest
-from support.node.nvml_stub.bench import (
+from support.node.nvml_stub.control import uuid
+from support.node.nvml_stub.fixtures import (
     EXPECTED,
     EXPECTED_GPM,
     FAST,
@@ -19,7 +20,6 @@ from support.node.nvml_stub.bench import (
     pynvml,
     sampled,
 )
-from support.node.nvml_stub.control import uuid
 
 from goodput_exporters.collector import CollectorError, NoData
 from goodput_exporters.gpu import sample as records
@@ -43,7 +43,7 @@ def test_every_reading_of_a_full_sample_is_in_base_units(driver):
         assert gpu.pids == [99, 4242, 4243]
 
 
-def test_gpm_needs_two_samples_and_says_over_what_time(driver, clock):
+def test_gpm_needs_two_samples(driver, clock):
     nvml = driver()
     assert sampled(nvml).window_ns == 0
     clock.advance(0.25)
@@ -54,7 +54,7 @@ def test_gpm_needs_two_samples_and_says_over_what_time(driver, clock):
         assert gpu.readings == pytest.approx(EXPECTED | EXPECTED_GPM)
 
 
-def test_a_fast_sample_has_what_changes_fast_and_nothing_else(driver, clock):
+def test_fast_sample_has_only_fast_readings(driver, clock):
     nvml = driver()
     sampled(nvml, full=False)
     sample = sampled(nvml, full=False, clock=clock)
@@ -99,7 +99,7 @@ def test_field_values_are_read_by_their_type(driver, control, value, reading):
     assert readings.get("temperature/memory") == reading
 
 
-def test_percent_become_ratios_and_what_cannot_be_is_left_out(driver, control, clock):
+def test_percentages_become_ratios(driver, control, clock):
     nvml = driver()
     sampled(nvml)
     control.set("0.gpm.2", 100.02)  # A little more than all is all.
@@ -125,7 +125,7 @@ def test_many_processes_are_bounded_and_counted(driver, control):
     assert sampled(driver()).gpus[1].readings["processes"] == 2
 
 
-def test_no_process_is_none_and_not_unknown(driver, control):
+def test_no_process_is_an_empty_list(driver, control):
     control.set("0.nvmlDeviceGetComputeRunningProcesses", "")
     control.set("0.nvmlDeviceGetGraphicsRunningProcesses", "")
     control.drop("1.nvmlDeviceGetComputeRunningProcesses")
@@ -137,7 +137,7 @@ def test_no_process_is_none_and_not_unknown(driver, control):
 # Errors
 
 
-def test_what_is_not_supported_is_absent_without_a_problem_and_asked_again_rarely(driver, control, clock):
+def test_unsupported_query_is_retried_rarely(driver, control, clock):
     control.drop("0.nvmlDeviceGetPowerUsage", "0.field.82.0", "0.nvmlDeviceGetViolationStatus.0", "1.gpm.5")
     # A field number that is newer than the driver, and a GPU from before GPM.
     control.set("0.field.94.0", "!2")
@@ -160,7 +160,7 @@ def test_what_is_not_supported_is_absent_without_a_problem_and_asked_again_rarel
     assert sampled(nvml, clock=clock).gpus[0].readings == pytest.approx(everything)
 
 
-def test_another_error_costs_its_reading_this_time_and_is_named(driver, control, clock):
+def test_other_errors_cost_one_reading(driver, control, clock):
     nvml = driver()
     sampled(nvml)
     control.set("0.nvmlDeviceGetPowerUsage", "!999")
@@ -184,7 +184,7 @@ def test_another_error_costs_its_reading_this_time_and_is_named(driver, control,
     assert sampled(nvml, clock=clock).gpus[1].readings == pytest.approx(EXPECTED | EXPECTED_GPM)
 
 
-def test_what_has_no_data_yet_is_absent_without_a_problem(driver, control, clock):
+def test_no_data_yet_is_no_problem(driver, control, clock):
     control.set("0.nvmlDeviceGetPowerUsage", "!21")
     nvml = driver()
     sample = sampled(nvml)
@@ -193,14 +193,14 @@ def test_what_has_no_data_yet_is_absent_without_a_problem(driver, control, clock
     assert sampled(nvml, clock=clock).gpus[0].readings["power"] == 1
 
 
-def test_a_binding_that_fails_costs_one_reading(driver, monkeypatch):
+def test_binding_failure_costs_one_reading(driver, monkeypatch):
     monkeypatch.setattr(pynvml, "nvmlDeviceGetPowerUsage", lambda handle: int("no number"))
     sample = sampled(driver())
     assert set(EXPECTED) - set(sample.gpus[0].readings) == {"power"}
     assert len(sample.problems) == 2 and "no number" in sample.problems[0]
 
 
-def test_what_may_not_be_asked_is_said_once(driver, control, clock):
+def test_missing_permission_is_reported_once(driver, control, clock):
     control.set("0.nvmlDeviceGetComputeRunningProcesses", "!4")
     nvml = driver()
     assert [text.partition(": ")[2] for text in sampled(nvml).problems] == [
@@ -233,7 +233,7 @@ def test_problems_are_bounded(driver, control):
         ),
     ],
 )
-def test_another_call_stands_in_for_one_that_is_not_there(driver, control, instead, without):
+def test_fallback_query_replaces_missing_one(driver, control, instead, without):
     if not hasattr(pynvml, instead):
         pytest.skip(f"this binding has no {instead}")
     control.lines["*.nvmlDeviceGetCurrentClocksThrottleReasons"] = 0x84
@@ -249,14 +249,14 @@ def test_another_call_stands_in_for_one_that_is_not_there(driver, control, inste
     assert sample.gpus[0].pids == [99, 4242, 4243]
 
 
-def test_a_structure_of_a_newer_binding_is_not_believed(driver, monkeypatch):
+def test_newer_binding_structure_is_rejected(driver, monkeypatch):
     monkeypatch.setattr(pynvml, "nvmlMemory_v2", 0x03000028)
     readings = sampled(driver()).gpus[0].readings
     assert "memory/reserved" not in readings
     assert readings["memory/used"] == EXPECTED["memory/used"] + EXPECTED["memory/reserved"]
 
 
-def test_throttle_times_come_from_fields_where_the_call_is_gone(driver, control):
+def test_throttle_times_fall_back_to_fields(driver, control):
     for number, nanoseconds in ((74, 1_500_000_000), (75, 250_000_000), (81, 4_000_000_000)):
         control.lines[f"0.field.{number}.0"] = f"{nanoseconds} 3"
     control.write()
@@ -267,7 +267,7 @@ def test_throttle_times_come_from_fields_where_the_call_is_gone(driver, control)
     )
 
 
-def test_an_old_driver_without_new_functions_gives_the_rest(driver, clock):
+def test_old_driver_gives_available_readings(driver, clock):
     nvml = driver(
         *("nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree", "nvmlGpmSampleGet"),
         *("nvmlGpmMigSampleGet", "nvmlGpmMetricsGet", "nvmlEventSetCreate", "nvmlDeviceGetMigMode"),
@@ -316,7 +316,7 @@ def test_without_the_binding_there_is_no_data(monkeypatch):
         ({"count": "!999"}, CollectorError, "nvmlDeviceGetCount"),
     ],
 )
-def test_what_open_says(control, load, lines, error, text):
+def test_open_errors(control, load, lines, error, text):
     control.lines.update(lines)
     control.write()
     stub = load()
@@ -327,7 +327,7 @@ def test_what_open_says(control, load, lines, error, text):
     assert (stub.stub_live_samples(), stub.stub_live_sets()) == (0, 0)
 
 
-def test_a_driver_that_is_unloaded_is_an_error_of_the_sample(driver, control):
+def test_unloaded_driver_fails_the_sample(driver, control):
     nvml = driver()
     control.set("0.nvmlDeviceGetPowerUsage", "!9")
     with pytest.raises(CollectorError, match="Driver Not Loaded"):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from support.node.nvml_stub.bench import by_uuid, clock, control, driver, library, load, pynvml, sampled
 from support.node.nvml_stub.control import uuid
+from support.node.nvml_stub.fixtures import by_uuid, clock, control, driver, library, load, pynvml, sampled
 
 from goodput_exporters.gpu.nvml.device import RETRY_SECONDS
 
 FIXTURES = (clock, control, driver, library, load)
 
 
-def test_xids_are_events_with_a_name_and_counted(driver, control, clock):
+def test_xids_become_events_with_counts(driver, control, clock):
     nvml = driver()
     control.xid(0, 79)
     sample = sampled(nvml, full=False, clock=clock)
@@ -32,7 +32,7 @@ def test_xids_are_events_with_a_name_and_counted(driver, control, clock):
     assert {event.device for event in sample.events} == {uuid(1)}
 
 
-def test_the_xid_of_a_gpu_that_fell_off_the_bus_is_counted(driver, control, clock):
+def test_xid_of_lost_gpu_is_reported(driver, control, clock):
     nvml = driver()
     control.xid(0, 79)
     assert [event.code for event in sampled(nvml, full=False, clock=clock).events] == [79]
@@ -42,7 +42,7 @@ def test_the_xid_of_a_gpu_that_fell_off_the_bus_is_counted(driver, control, cloc
     assert gpu.lost and gpu.readings == {}
 
 
-def test_a_gpu_that_could_not_be_watched_at_first_is_watched_later(driver, control, clock):
+def test_failed_event_registration_is_retried(driver, control, clock):
     control.set("0.nvmlDeviceRegisterEvents", "!999")
     nvml = driver()
     control.xid(1, 31)
@@ -55,7 +55,7 @@ def test_a_gpu_that_could_not_be_watched_at_first_is_watched_later(driver, contr
     assert [event.device for event in sampled(nvml, clock=clock).events] == [uuid(0)]
 
 
-def test_an_xid_by_another_handle_finds_its_gpu(driver, control, clock):
+def test_xid_with_another_handle_finds_its_gpu(driver, control, clock):
     control.set("alias", 1)
     nvml = driver()
     control.xid(1, 31)
@@ -72,7 +72,7 @@ def test_an_xid_of_a_mig_instance_names_it(driver, control, clock):
     assert (event.device, event.text) == (uuid(0), "to do: restart_app, GPU instance 5")
 
 
-def test_a_storm_of_xids_is_counted_to_the_last_and_bounded(driver, control, clock):
+def test_xid_storm_is_fully_counted(driver, control, clock):
     nvml = driver()
     for number in range(1, 2501):
         control.lines[f"xid.{number}"] = f"0 {number % 200} {0xFFFF_FFFF}"
@@ -82,7 +82,7 @@ def test_a_storm_of_xids_is_counted_to_the_last_and_bounded(driver, control, clo
     assert sum(event.count for sample in polls for event in sample.events) == 2500
 
 
-def test_a_lost_gpu_does_not_silence_the_others_xids(driver, control, clock):
+def test_lost_gpu_does_not_block_other_xids(driver, control, clock):
     nvml = driver()
     sampled(nvml)
     control.lose(0)
@@ -103,7 +103,7 @@ def test_a_lost_gpu_does_not_silence_the_others_xids(driver, control, clock):
 
 
 @pytest.mark.parametrize("full", [True, False])
-def test_an_xid_and_the_loss_of_its_gpu_in_one_moment_are_both_told(driver, control, clock, full):
+def test_xid_and_loss_are_both_reported(driver, control, clock, full):
     nvml = driver()
     sampled(nvml, clock=clock)
     control.lines["xid.1"], control.lines["xid.2"] = f"0 79 {0xFFFF_FFFF}", f"1 31 {0xFFFF_FFFF}"
@@ -115,9 +115,7 @@ def test_an_xid_and_the_loss_of_its_gpu_in_one_moment_are_both_told(driver, cont
     assert lost.lost and lost.readings == {}
 
 
-def test_an_xid_that_the_library_holds_back_while_its_gpu_is_lost_is_told_when_it_is_back(
-    driver, control, clock
-):
+def test_held_back_xid_is_reported_after_return(driver, control, clock):
     nvml = driver()
     sampled(nvml, clock=clock)
     control.lines["lost_first"] = 1
@@ -132,9 +130,7 @@ def test_an_xid_that_the_library_holds_back_while_its_gpu_is_lost_is_told_when_i
     assert sampled(nvml, clock=clock).events == []
 
 
-def test_a_gpu_that_is_back_is_registered_anew_since_a_reset_ends_its_events(
-    driver, control, clock, monkeypatch
-):
+def test_returned_gpu_is_registered_again(driver, control, clock, monkeypatch):
     nvml = driver()
     control.lose(0)
     sampled(nvml, clock=clock)
@@ -150,7 +146,7 @@ def test_a_gpu_that_is_back_is_registered_anew_since_a_reset_ends_its_events(
     assert registered == [uuid(0)]
 
 
-def test_a_set_that_fails_is_named_and_made_anew(driver, control, clock):
+def test_failed_event_set_is_replaced(driver, control, clock):
     nvml = driver()
     control.set("*.nvmlEventSetWait", "!999")
     assert sampled(nvml, full=False, clock=clock).problems == [
@@ -163,7 +159,7 @@ def test_a_set_that_fails_is_named_and_made_anew(driver, control, clock):
     assert [event.code for event in sampled(nvml, clock=clock).events] == [31]
 
 
-def test_an_xid_that_comes_while_the_set_is_built_again_is_heard(driver, control, clock, monkeypatch):
+def test_xid_during_set_replacement_is_reported(driver, control, clock, monkeypatch):
     nvml = driver()
     control.lose(0)
     sampled(nvml, clock=clock)
@@ -191,7 +187,7 @@ def test_a_gpu_without_events_is_left_out_quietly(driver, control, clock):
     assert [event.device for event in sampled(nvml, clock=clock).events] == [uuid(1)]
 
 
-def test_damage_that_grows_is_an_event_once(driver, control, clock):
+def test_growing_error_counter_is_one_event(driver, control, clock):
     nvml = driver()
     assert sampled(nvml).events == []
     control.set("0.field.6.0", "5 3")
@@ -216,7 +212,7 @@ def test_damage_that_grows_is_an_event_once(driver, control, clock):
     ]
 
 
-def test_an_error_that_two_counters_count_is_one_event(driver, control, clock):
+def test_error_in_two_counters_is_one_event(driver, control, clock):
     nvml = driver()
     sampled(nvml)
     control.drop("0.field.6.0")
@@ -250,7 +246,7 @@ def test_retired_pages_of_older_gpus(driver, control, clock):
     assert (event.kind, event.text) == ("page_retired", "1 pages retired after double-bit errors, 2 in all")
 
 
-def test_throttling_for_trouble_is_an_event_but_not_every_second(driver, control, clock):
+def test_throttle_events_are_rate_limited(driver, control, clock):
     nvml = driver()
     sampled(nvml)
     kinds = []

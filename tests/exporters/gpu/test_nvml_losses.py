@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.node.nvml_stub.bench import (
+from support.node.nvml_stub.control import GPU_IS_LOST, uuid
+from support.node.nvml_stub.fixtures import (
     EXPECTED,
     EXPECTED_GPM,
     FAST,
@@ -17,7 +18,6 @@ from support.node.nvml_stub.bench import (
     pynvml,
     sampled,
 )
-from support.node.nvml_stub.control import GPU_IS_LOST, uuid
 
 from goodput_exporters.gpu.nvml.driver import REOPEN_SECONDS
 from goodput_exporters.gpu.nvml.inventory import profile_of
@@ -29,7 +29,7 @@ FIXTURES = (clock, control, driver, library, load)
 
 @pytest.mark.parametrize("code", ["!15", "!16"])
 @pytest.mark.parametrize("full", [True, False])
-def test_a_lost_gpu_has_no_readings_and_costs_no_other(driver, control, load, clock, code, full):
+def test_lost_gpu_has_no_readings(driver, control, load, clock, code, full):
     stub, nvml = load(), driver()
     sampled(nvml)
     assert stub.stub_live_samples() == 4
@@ -62,7 +62,7 @@ def test_a_gpu_lost_in_one_call_only_is_lost(driver, control, clock):
     ]
 
 
-def test_a_gpu_that_returns_is_told_of_once_and_read_again(driver, control, clock):
+def test_returned_gpu_is_reported_once(driver, control, clock):
     nvml = driver()
     control.lose(0)
     sampled(nvml, clock=clock)
@@ -77,7 +77,7 @@ def test_a_gpu_that_returns_is_told_of_once_and_read_again(driver, control, cloc
     assert sample.events == [] and sample.gpus[0].readings == pytest.approx(EXPECTED | EXPECTED_GPM)
 
 
-def test_other_numbers_of_gpus_are_seen(driver, control, clock):
+def test_changed_gpu_count_is_noticed(driver, control, clock):
     nvml = driver()
     control.gpu(2)
     control.write()
@@ -95,7 +95,7 @@ def test_other_numbers_of_gpus_are_seen(driver, control, clock):
     assert not any(gpu.lost for gpu in sample.gpus) and len(sample.gpus) == 3
 
 
-def test_a_gpu_that_had_no_handle_is_named_and_found_when_the_library_is_opened_anew(driver, control, clock):
+def test_gpu_without_handle_found_after_reopen(driver, control, clock):
     control.set("1.nvmlDeviceGetHandleByIndex", GPU_IS_LOST)
     nvml = driver()
     sample = sampled(nvml)
@@ -108,7 +108,7 @@ def test_a_gpu_that_had_no_handle_is_named_and_found_when_the_library_is_opened_
     assert sampled(nvml, clock=clock).problems == []
 
 
-def test_a_gpu_that_may_not_be_asked_is_said_once(driver, control, clock):
+def test_forbidden_gpu_is_reported_once(driver, control, clock):
     control.set("1.nvmlDeviceGetHandleByIndex", "!4")
     nvml = driver()
     sample = sampled(nvml)
@@ -116,7 +116,7 @@ def test_a_gpu_that_may_not_be_asked_is_said_once(driver, control, clock):
     assert sampled(nvml, clock=clock).problems == []
 
 
-def test_the_library_is_opened_anew_ever_more_seldom(driver, control, clock, monkeypatch):
+def test_library_reopens_back_off(driver, control, clock, monkeypatch):
     nvml = driver()
     opened = []
     original = pynvml.nvmlInit
@@ -133,7 +133,7 @@ def test_the_library_is_opened_anew_ever_more_seldom(driver, control, clock, mon
 # MIG
 
 
-def test_mig_instances_have_their_profile_parent_memory_processes_and_gpm(driver, control, clock):
+def test_mig_instances_have_profile_memory_and_gpm(driver, control, clock):
     control.instance(0, 0, 1)
     control.instance(0, 2, 5, nvmlDeviceGetComputeRunningProcesses="8 9")
     control.lines.update({"0g1.gpm.2": 20.0, "0g5.gpm.2": 80.0, "0g5.gpm.10": 10.0})
@@ -179,7 +179,7 @@ def test_mig_instances_come_and_go_without_being_lost(driver, control, load, clo
     assert stub.stub_live_samples() == 4
 
 
-def test_a_change_of_the_mig_mode_asks_for_everything_anew(driver, control, clock):
+def test_mig_mode_change_retries_all_queries(driver, control, clock):
     control.instance(0, 0, 1)
     del control.lines["0.nvmlDeviceGetUtilizationRates"]
     control.write()

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.node.nvml_stub.bench import clock, control, driver, library, load
+from support.node.nvml_stub.fixtures import clock, control, driver, library, load
 from support.paths import PYTHONPATH
 
 from goodput_exporters.gpu import sample as records
@@ -48,7 +48,7 @@ def test_the_binding_finds_the_library_by_its_name(control, library):
     assert process.returncode == 0
 
 
-def test_a_call_that_never_returns_costs_a_process_that_can_be_killed(control, library):
+def test_hanging_call_can_be_killed(control, library):
     control.set("1.nvmlDeviceGetEnforcedPowerLimit", "block")
     with child(library()) as process:
         assert process.stdout.readline() == "open\n"
@@ -59,7 +59,7 @@ def test_a_call_that_never_returns_costs_a_process_that_can_be_killed(control, l
     assert process.returncode == -9
 
 
-def test_flapping_devices_leak_neither_descriptors_nor_memory(driver, control, load, clock):
+def test_flapping_devices_leak_nothing(driver, control, load, clock):
     stub = load()
     nvml = driver()
     control.instance(1, 0, 1)
@@ -120,7 +120,7 @@ def test_what_a_sample_of_eight_gpus_costs(driver, control, load, capsys):
 
 
 @pytest.mark.gpu
-def test_the_real_driver_and_nvidia_smi_say_the_same():
+def test_real_driver_matches_nvidia_smi():
     if not os.path.exists("/dev/nvidiactl") or shutil.which("nvidia-smi") is None:
         pytest.skip("no NVIDIA GPU here")
     columns = "uuid,pci.bus_id,name,driver_version,memory.total,power.limit,clocks.mem,pcie.link.width.max"

@@ -59,7 +59,7 @@ def test_which_devices_are_gpus(bus):
     assert bus.look() == ["0000:3b:00.0", "0000:3c:00.0", "0000:63:00.0", "0000:83:00.0"]
 
 
-def test_graphics_on_the_processors_die_are_left_out_and_a_card_is_not(bus):
+def test_integrated_graphics_are_not_counted(bus):
     bus.add("0000:06:00.0", "0x030000", "0x1002")
     bus.add("0000:06:00.1", "0x040300", "0x1002")
     bus.add("0000:06:00.2", "0x108000", "0x1022")
@@ -68,7 +68,7 @@ def test_graphics_on_the_processors_die_are_left_out_and_a_card_is_not(bus):
     assert bus.look() == ["0000:07:00.0"]
 
 
-def test_virtual_functions_count_where_they_are_bound_and_not_where_a_guest_has_them(bus):
+def test_bound_virtual_functions_are_counted(bus):
     for address, driver in (("0000:3b:00.4", "nvidia"), ("0000:3b:00.5", ""), ("0000:3b:00.6", "vfio-pci")):
         device = bus.add(address, "0x030200", "0x10de", driver)
         os.symlink("../0000:3b:00.0", device / "physfn")
@@ -76,7 +76,7 @@ def test_virtual_functions_count_where_they_are_bound_and_not_where_a_guest_has_
     assert bus.look() == ["0000:3b:00.4"]
 
 
-def test_broken_files_cost_their_own_device(bus):
+def test_broken_files_cost_only_their_device(bus):
     bus.add("0000:3b:00.0", "0x030200", "0x10de")
     bus.add("0000:3c:00.0", "display", "0x10de")
     bus.add("0000:3d:00.0", "", "")
@@ -97,7 +97,7 @@ def test_numa_nodes(bus):
     assert numa("../../secret") is None and numa("") is None
 
 
-def test_a_listing_is_kept_for_a_while_and_then_follows_the_bus(bus):
+def test_listing_is_cached_then_refreshed(bus):
     device = bus.add("0000:3b:00.0", "0x030200", "0x10de")
     assert bus.bus.gpus() == ["0000:3b:00.0"]
     bus.add("0000:3c:00.0", "0x030200", "0x10de")

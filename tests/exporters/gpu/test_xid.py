@@ -10,7 +10,7 @@ RESTART_APP = (8, 11, 13, 25, 31, 32, 69, 80, 94)
 
 
 @pytest.mark.parametrize("xid", XIDS.values(), ids=lambda xid: str(xid.number))
-def test_an_entry_is_well_formed(xid):
+def test_every_entry_is_valid(xid):
     assert XIDS[xid.number] is xid
     assert xid.kind in KINDS and xid.severity in SEVERITIES and xid.action in ACTIONS
     assert 0 < len(xid.name) <= 48 and "/" not in xid.kind
@@ -19,12 +19,12 @@ def test_an_entry_is_well_formed(xid):
     assert (xid.action in ("reset_gpu", "reboot_node")) <= (xid.severity != "info")
 
 
-def test_no_number_is_out_of_the_catalogue():
+def test_numbers_are_in_the_catalogue():
     assert set(XIDS) <= set(range(1, 173))
     assert len(XIDS) >= 115
 
 
-def test_what_the_catalogue_resets_is_reset():
+def test_catalogue_reset_actions_match():
     assert {lookup(number).action for number in RESET} == {"reset_gpu"}
     assert {lookup(number).severity for number in RESET} == {"critical"}
     assert {lookup(number).action for number in RESTART_APP} == {"restart_app"}
@@ -57,6 +57,6 @@ def test_the_errors_that_matter(number, kind, severity, action):
 
 
 @pytest.mark.parametrize("number", [-1, 0, 1, 173, 999, 1 << 63])
-def test_an_unknown_number_is_a_warning_of_its_own_class(number):
+def test_unknown_xid_is_a_warning(number):
     xid = lookup(number)
     assert (xid.number, xid.kind, xid.severity) == (number, "unknown", "warning")

@@ -59,7 +59,7 @@ def ranks(draw) -> list[RankPhases]:
 
 @settings(max_examples=300)
 @given(st.lists(st.tuples(taken, ranks()), max_size=12))
-def test_whatever_comes_sums_close(history):
+def test_sums_close_for_any_history(history):
     attribution = PhaseAttribution()
     for sample, here in history:
         gpu_sample.check(sample)
@@ -88,7 +88,7 @@ def _sums(gpu_totals) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("wrong", [2**63, 5 * 3600 * SECOND, -(2**63)])
-def test_one_sample_with_a_wrong_time_costs_two_windows_at_most(wrong):
+def test_wrong_sample_time_costs_two_windows(wrong):
     attribution = PhaseAttribution()
     for at in (0, SECOND, wrong, 3 * SECOND, 4 * SECOND, 5 * SECOND):
         attribution.add_sample(Sample("nvml", at, [Gpu("GPU-a")]), [])
@@ -96,7 +96,7 @@ def test_one_sample_with_a_wrong_time_costs_two_windows_at_most(wrong):
 
 
 @pytest.mark.parametrize("name", ["energy", "power"])
-def test_what_no_gpu_takes_is_left_out_and_the_next_is_taken(name):
+def test_unassignable_sample_is_skipped(name):
     attribution = PhaseAttribution()
     given = [100.0, 1e308, 200.0, 300.0] if name == "energy" else [0.0, 1e308, 100.0]
     for second, value in enumerate(given):
@@ -105,7 +105,7 @@ def test_what_no_gpu_takes_is_left_out_and_the_next_is_taken(name):
     assert sum(attribution.gpus["GPU-a"].covered_ns.values()) == (len(given) - 1) * SECOND
 
 
-def test_phases_of_ever_new_runs_are_bounded_and_so_is_what_they_cost():
+def test_phases_of_new_runs_are_bounded():
     """Each run has names of its own; without a bound a sample takes minutes after thirty of them."""
     attribution, began = PhaseAttribution(), time.process_time()
     for run in range(40):
@@ -130,7 +130,7 @@ def test_phases_of_ever_new_runs_are_bounded_and_so_is_what_they_cost():
     assert time.process_time() - began < 10
 
 
-def test_gpus_that_are_ever_new_are_bounded():
+def test_gpus_are_bounded():
     attribution = PhaseAttribution()
     for at in range(4):
         attribution.add_sample(Sample("nvml", at, [Gpu(f"GPU-{at}-{i}") for i in range(256)]), [])
@@ -149,7 +149,7 @@ def test_gpus_that_are_ever_new_are_bounded():
         max_size=30,
     )
 )
-def test_equations_of_any_samples_have_a_finite_solution(samples):
+def test_model_solution_is_always_finite(samples):
     rates = ActivityModel()
     for shares, means, spent_ns in samples:
         whole = sum(shares.values())

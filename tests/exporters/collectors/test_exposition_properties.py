@@ -112,7 +112,7 @@ TREES = ("empty", "whole", "files", "missing", *(f"rubbish{seed}" for seed in SE
 
 
 @pytest.mark.parametrize("tree_name", TREES)
-def test_it_exits_0_and_every_series_is_as_the_catalogue_says(shown, tree_name):
+def test_every_series_matches_the_catalogue(shown, tree_name):
     status, text, said = shown[tree_name]
     assert status == 0 and "Traceback" not in said, said
     names = set()
@@ -127,7 +127,7 @@ def test_it_exits_0_and_every_series_is_as_the_catalogue_says(shown, tree_name):
 
 
 @pytest.mark.parametrize("tree_name", TREES)
-def test_promtool_finds_nothing_wrong(shown, tree_name):
+def test_promtool_accepts_the_exposition(shown, tree_name):
     if not shutil.which("promtool"):
         pytest.skip("promtool is not on PATH (Debian package prometheus)")
     call = ["promtool", "check", "metrics"]
@@ -139,7 +139,7 @@ def values(text: str, prefixes: tuple[str, ...]) -> set[str]:
     return {line for line in text.splitlines() if line.startswith(prefixes)}
 
 
-def test_where_there_is_nothing_no_device_is_shown(shown):
+def test_empty_tree_shows_no_device(shown):
     devices = (
         "goodput_infiniband",
         "goodput_network",
@@ -153,7 +153,7 @@ def test_where_there_is_nothing_no_device_is_shown(shown):
         assert "goodput_node_collector_up" in shown[name][1]
 
 
-def test_the_whole_tree_is_shown(shown):
+def test_complete_tree_shows_all_series(shown):
     text = shown["whole"][1]
     for line in (
         'goodput_steps_total{rank="0",run="r1"} 1.0',
@@ -167,7 +167,7 @@ def test_the_whole_tree_is_shown(shown):
     assert expected and float(expected[0].split()[-1]) >= 1
 
 
-def test_of_rubbish_what_can_be_read_is_shown_and_the_rest_is_counted(shown):
+def test_damaged_tree_shows_readable_series(shown):
     for seed in SEEDS:
         text = shown[f"rubbish{seed}"][1]
         assert len(values(text, ("goodput_infiniband",))) > 50 and values(

@@ -62,7 +62,7 @@ def totals(log: EventQueue) -> dict:
     return {labels: value for (name, labels), value in found.items() if name.endswith("events_total")}
 
 
-def test_what_may_happen_to_a_device_that_is_there_is_counted_from_zero(log):
+def test_possible_events_are_exposed_as_zero(log):
     """Without a zero before it, the first event is no increase to Prometheus."""
     assert totals(log) == {}
     log.set_devices("nvml", GPU, ["GPU-1", "GPU-2"])
@@ -77,7 +77,7 @@ def test_what_may_happen_to_a_device_that_is_there_is_counted_from_zero(log):
     assert {labels for labels in totals(log) if labels[0] == "GPU-2"} == {("GPU-2", "xid", "critical")}
 
 
-def test_the_agent_knows_its_gpus_links_and_drivers(tree, monkeypatch):
+def test_agent_registers_gpus_links_and_drivers(tree, monkeypatch):
     agent = Agent(str(tree / "pages"), sysfs=str(tree / "sys"), procfs=str(tree / "proc"), drivers=())
     parts = [Gpu("GPU-1"), Gpu("MIG-1", parent="GPU-1")]
     agent._receive(Sample("nvml", 1, parts))
@@ -88,7 +88,7 @@ def test_the_agent_knows_its_gpus_links_and_drivers(tree, monkeypatch):
     assert set(found.values()) == {0}
 
 
-def test_an_event_is_sent_until_it_is_settled(log):
+def test_event_is_sent_until_acknowledged(log):
     log.add(event(code=79, name="GPU has fallen off the bus", text="seen"), [("r", 3), ("r", 1)])
     (sent,) = log.pending()
     assert sent.hits == [("r", 1), ("r", 3)] and (sent.kind, sent.device, sent.code) == ("xid", "GPU-1", 79)
@@ -103,7 +103,7 @@ def test_an_event_is_sent_until_it_is_settled(log):
     }  # fmt: skip
 
 
-def test_beyond_the_bound_the_oldest_of_the_least_severe_goes_and_is_counted(log):
+def test_full_queue_drops_oldest_least_severe(log):
     log.add(event("first", severity="info"), [])
     log.add(event("second", severity="warning"), [])
     log.add(event("third", severity="info"), [])
@@ -121,7 +121,7 @@ def test_beyond_the_bound_the_oldest_of_the_least_severe_goes_and_is_counted(log
     assert [one.code for one in log.pending()] == list(range(BATCH_MAX))
 
 
-def test_numbers_only_grow_over_restarts_and_clocks_that_stand_or_go_back(clock):
+def test_numbers_grow_across_restarts_and_clock_steps(clock):
     numbers = []
     for _ in range(3):
         log = EventQueue(clock.unix_ns)
@@ -133,7 +133,7 @@ def test_numbers_only_grow_over_restarts_and_clocks_that_stand_or_go_back(clock)
     assert numbers == sorted(set(numbers)) and len(numbers) == 600
 
 
-def test_of_two_drivers_that_tell_the_same_one_is_taken(log, clock):
+def test_duplicate_of_another_driver_is_dropped(log, clock):
     def tell(source: str, **given) -> int:
         before = len(log.pending())
         log.add(event(**given), [], source)
@@ -152,7 +152,7 @@ def test_of_two_drivers_that_tell_the_same_one_is_taken(log, clock):
     assert [tell("dcgm", code=79), tell("nvml", code=79)] == [1, 0]
 
 
-def test_what_is_remembered_and_counted_is_bounded(log):
+def test_memory_and_series_are_bounded(log):
     for number in range(2 * SAME_MAX):
         log.add(event(f"kind{number}", device=f"GPU-{number}"), [], "nvml")
     log.add(event("xid", device="GPU-new", severity="critical"), [])
@@ -165,13 +165,13 @@ def test_what_is_remembered_and_counted_is_bounded(log):
     assert len(totals(log)) == COUNTED_MAX + 2 + DEVICES_MAX * len(GPU)
 
 
-def test_texts_are_cut_before_they_are_remembered(log):
+def test_texts_are_truncated(log):
     for number in range(50):
         log.add(Event("x" * 10**5, f"{number} " + "y" * 10**5, 5), [])
     assert max(len(text) for what in log._last for text in what[:2]) <= 255 and len(log._last) == 50
 
 
-def test_where_nobody_is_to_be_sent_to_events_are_only_counted(clock):
+def test_without_aggregator_events_are_only_counted(clock):
     log = EventQueue(clock.unix_ns, is_sent=False)
     for number in range(2 * WAITING_MAX):
         log.add(event(code=number), [])
@@ -190,9 +190,7 @@ NUMBERS = st.integers(-(1 << 63), 1 << 64)
     TEXTS, TEXTS, NUMBERS, NUMBERS, TEXTS, st.sampled_from(["info", "critical", "", "CRITICAL", "\ud800"]), TEXTS,
     st.lists(st.tuples(st.one_of(TEXTS, st.just("r")), NUMBERS), max_size=5), st.integers(0, 400),
 )  # fmt: skip
-def test_whatever_a_driver_says_the_aggregator_can_take(
-    kind, device, at, code, name, severity, text, hits, more
-):
+def test_any_event_is_accepted_by_the_schema(kind, device, at, code, name, severity, text, hits, more):
     log = EventQueue(Clock().unix_ns)
     log.add(Event(kind, device, at, code, name, severity, text), hits + [("r", rank) for rank in range(more)])
     (sent,) = log.pending()
@@ -209,7 +207,7 @@ def aggregator():
     server.close()
 
 
-def test_events_go_with_a_push_until_one_is_answered(log, aggregator):
+def test_events_are_pushed_until_acknowledged(log, aggregator):
     refuse = [True]
     aggregator.answer = lambda *_: (503, b"") if refuse[0] else None
     pusher = Pusher(aggregator.url, "n0", health=log)
@@ -225,7 +223,7 @@ def test_events_go_with_a_push_until_one_is_answered(log, aggregator):
     assert len(aggregator.requests) == 4
 
 
-def test_a_link_that_goes_down_hits_the_living_ranks_of_the_node(tree, clock, aggregator):
+def test_link_down_affects_living_ranks(tree, clock, aggregator):
     Rank(tree / "pages").step({"forward": 1000})
     roots = {"sysfs": str(tree / "sys"), "procfs": str(tree / "proc")}
     clocks = {"monotonic_ns": clock.monotonic_ns, "unix_ns": clock.unix_ns}
@@ -242,7 +240,7 @@ def test_a_link_that_goes_down_hits_the_living_ranks_of_the_node(tree, clock, ag
     assert b"goodput_health_events_waiting 0.0" in agent.exposition()
 
 
-def test_a_join_that_fails_costs_no_event(tree, clock, monkeypatch):
+def test_failing_phase_attribution_loses_no_event(tree, clock, monkeypatch):
     agent = Agent(str(tree / "pages"), aggregator="http://127.0.0.1:1", sysfs=str(tree / "sys"))
     monkeypatch.setattr(agent.phases, "add_sample", lambda sample: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -253,7 +251,7 @@ def test_a_join_that_fails_costs_no_event(tree, clock, monkeypatch):
 # -- the agent's own log
 
 
-def test_each_event_is_a_line_that_says_when_what_where_whom_and_what_it_means(log, caplog):
+def test_events_are_logged_with_meaning_and_ranks(log, caplog):
     told = event(
         "xid", "GPU-5d", "critical", code=79, name="GPU fell off the bus", text="to do: reboot_node, 3 times"
     )
@@ -270,7 +268,7 @@ def test_each_event_is_a_line_that_says_when_what_where_whom_and_what_it_means(l
     ]
 
 
-def test_every_kind_of_event_and_every_action_has_a_meaning():
+def test_every_kind_and_action_has_a_meaning():
     from goodput_exporters.events.event_log import REMEDIES, meaning
     from goodput_exporters.gpu.nvidia.xid import ACTIONS
 
@@ -280,7 +278,7 @@ def test_every_kind_of_event_and_every_action_has_a_meaning():
     assert meaning(event("new")) == "" and "new on GPU-1: affects no rank" in format_event(event("new"), [])
 
 
-def test_lines_are_bounded_and_say_what_was_left_out_and_critical_ones_have_room(clock):
+def test_log_lines_are_rate_limited(clock):
     lines = RateLimitedFormatter(clock.monotonic_ns)
     told = [lines.format(event(code=code), []) for code in range(3 * LINES_MAX)]
     assert sum(line is not None for line in told) == LINES_MAX / 2
@@ -298,14 +296,14 @@ def test_lines_are_bounded_and_say_what_was_left_out_and_critical_ones_have_room
     assert sum(lines.format(event(severity="critical"), []) is not None for _ in range(99)) == LINES_MAX
 
 
-def test_a_line_names_a_few_ranks_and_says_how_many_more():
+def test_log_line_lists_a_few_ranks():
     hits = [("b", 1), *(("a", rank) for rank in range(RANKS_SHOWN + 3))]
     line = format_event(event(), hits)
     assert line.endswith("affects a ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more")
     assert len(format_event(event(text="x" * 10**6), hits)) < 1000
 
 
-def test_a_log_that_nobody_reads_holds_up_no_scrape(log):
+def test_blocked_log_does_not_block_scrapes(log):
     """Standard error may be a pipe that is full."""
     import logging
     import threading

@@ -64,7 +64,7 @@ def net(tree, settings, clock):
     return found
 
 
-def test_a_link_goes_down_once_and_comes_back_once(net):
+def test_link_down_and_up_are_reported_once(net):
     net.interface("eth0", carrier=0, carrier_changes=4)
     assert net.poll() == [("link_down", "eth0", "warning")]
     assert net.poll() == []
@@ -81,7 +81,7 @@ def test_a_link_goes_down_once_and_comes_back_once(net):
     assert net.poll() == [("link_up", "mlx5_0/1", "info")]
 
 
-def test_what_was_never_up_is_not_down_and_comes_up_without_a_word(net):
+def test_link_never_up_is_not_down(net):
     """eth1 of the fixture has no carrier; docker0 has no device behind it."""
     net.interface("docker0", carrier=0, carrier_changes=9)
     assert net.poll() == []
@@ -91,7 +91,7 @@ def test_what_was_never_up_is_not_down_and_comes_up_without_a_word(net):
     assert net.poll() == [("link_down", "eth1", "warning")]
 
 
-def test_a_link_that_went_and_came_between_two_looks_has_flapped(net):
+def test_link_down_between_polls_has_flapped(net):
     net.interface("eth0", carrier_changes=5)
     assert net.poll() == [("link_flap", "eth0", "warning")]
     net.rdma("mlx5_0/1", counters__link_downed=1)
@@ -108,7 +108,7 @@ def test_a_link_that_went_and_came_between_two_looks_has_flapped(net):
     assert net.poll() == [("link_flap", "eth0", "warning")]
 
 
-def test_an_interface_that_was_closed_shows_no_carrier_and_is_down(net):
+def test_administratively_down_interface_is_down(net):
     """The kernel answers EINVAL to a read of `carrier` then; here the file is gone, which reads the same."""
     net.interface("eth0", operstate="down")
     assert net.poll() == []  # its carrier says otherwise
@@ -118,7 +118,7 @@ def test_an_interface_that_was_closed_shows_no_carrier_and_is_down(net):
     assert net.poll() == [("link_up", "eth0", "info")]
 
 
-def test_unreadable_and_malformed_files_say_nothing(net, monkeypatch):
+def test_unreadable_and_malformed_files_are_ignored(net, monkeypatch):
     for text in ("", "perhaps", "-1", "1 1"):
         net.interface("eth0", carrier=text, carrier_changes=text)
         net.rdma(
@@ -150,7 +150,7 @@ def test_unreadable_and_malformed_files_say_nothing(net, monkeypatch):
     assert [kind for kind, _, _ in net.poll()] == ["link_down", "link_down"]
 
 
-def test_a_device_that_is_gone_is_down_and_back_when_it_is_up_again(net):
+def test_gone_device_is_down_until_it_returns(net):
     shutil.move(net.tree / "sys/class/net/eth0", net.tree / "eth0")
     shutil.move(net.tree / network_tree.ROOT, net.tree / "infiniband")
     assert net.poll() == [("link_down", "eth0", "warning"), ("link_down", "mlx5_0/1", "critical")]
@@ -164,7 +164,7 @@ def test_a_device_that_is_gone_is_down_and_back_when_it_is_up_again(net):
     assert net.poll() == [("link_up", "mlx5_0/1", "info")]
 
 
-def test_a_storm_is_told_at_its_onset_and_again_only_after_quiet(net):
+def test_retransmits_are_reported_at_onset(net):
     told, count = [], 0
     for a_second in (0, RDMA_PER_SECOND + 1, 5000, 5000, RDMA_PER_SECOND, 0, RDMA_PER_SECOND + 1):
         count += int(a_second * WINDOW_SECONDS)
@@ -174,7 +174,7 @@ def test_a_storm_is_told_at_its_onset_and_again_only_after_quiet(net):
     assert told == [[], storm, [], [], [], [], storm]
 
 
-def test_a_storm_is_what_all_counters_of_a_port_grow_by(net):
+def test_retransmits_sum_all_port_counters(net):
     share = int(0.6 * RDMA_PER_SECOND * WINDOW_SECONDS)
     net.rdma("mlx5_0/1", hw_counters__local_ack_timeout_err=share, hw_counters__packet_seq_err=1)
     assert net.poll(WINDOW_SECONDS) == []
@@ -182,7 +182,7 @@ def test_a_storm_is_what_all_counters_of_a_port_grow_by(net):
     assert net.poll(WINDOW_SECONDS) == [("retransmits", "mlx5_0/1", "warning")]
 
 
-def test_counters_that_begin_anew_or_come_back_are_no_storm_and_hide_none(net):
+def test_reset_counters_are_no_retransmits(net):
     first, second = "hw_counters__local_ack_timeout_err", "hw_counters__packet_seq_err"
     net.rdma("mlx5_0/1", **{first: 10**9, second: 10**9})
     assert net.poll(WINDOW_SECONDS)  # a storm indeed
@@ -196,7 +196,7 @@ def test_counters_that_begin_anew_or_come_back_are_no_storm_and_hide_none(net):
     assert net.poll(WINDOW_SECONDS) == [("retransmits", "mlx5_0/1", "warning")]
 
 
-def test_tcp_storms_are_a_share_of_what_was_sent(net):
+def test_tcp_retransmits_need_a_share_of_segments(net):
     window, many = WINDOW_SECONDS, int(2 * TCP_PER_SECOND * WINDOW_SECONDS)
     net.tcp(0, 0)
     net.poll(window)
@@ -213,7 +213,7 @@ def test_tcp_storms_are_a_share_of_what_was_sent(net):
     assert net.poll(window) == []
 
 
-def test_looks_within_a_window_tell_the_storm_at_its_end(net):
+def test_polls_within_a_window_report_at_its_end(net):
     told = []
     for look in range(1, 11):
         net.rdma("mlx5_0/1", hw_counters__local_ack_timeout_err=look * 2 * 5 * RDMA_PER_SECOND)
@@ -221,14 +221,14 @@ def test_looks_within_a_window_tell_the_storm_at_its_end(net):
     assert told == [(5, "retransmits", "mlx5_0/1", "warning")]
 
 
-def test_interfaces_without_a_device_take_no_place_of_those_that_have_one(net):
+def test_virtual_interfaces_do_not_use_up_the_limit(net):
     for number in range(LINKS_MAX + 1):
         net.interface(f"cali{number}", carrier=1)
     net.interface("eth0", carrier=0)
     assert net.poll() == [("link_down", "eth0", "warning")]
 
 
-def test_names_that_come_and_go_are_forgotten(net):
+def test_gone_names_are_forgotten(net):
     for number in range(3 * GONE_MAX):
         name = f"vf{number}"
         net.interface(name, carrier=1, carrier_changes=1, device="x")

@@ -64,7 +64,7 @@ def is_running(pid: int) -> bool:
 # -- a driver that works
 
 
-def test_a_driver_gives_full_and_fast_samples_and_its_own_cost():
+def test_driver_gives_samples_and_its_usage():
     heard = []
     with running("Normal", on_sample=heard.append) as child:
         report = wait_for(child, lambda report: report.counts["samples"] >= 8, "eight samples")
@@ -80,7 +80,7 @@ def test_a_driver_gives_full_and_fast_samples_and_its_own_cost():
     assert report.age_seconds < 1
 
 
-def test_ten_samples_a_second_are_in_step_with_the_clock():
+def test_sampling_keeps_its_interval():
     """Between two counts that lie a second apart there are ten samples, those it was late for counted in."""
     times = []
     with running("Normal", on_sample=lambda sample: times.append(sample.monotonic_ns)) as child:
@@ -89,28 +89,28 @@ def test_ten_samples_a_second_are_in_step_with_the_clock():
     assert 2.3 < elapsed < 2.5 + 0.1 * (report.counts["dropped"] + 2)
 
 
-def test_samples_that_it_is_late_for_are_counted():
+def test_late_samples_are_counted_as_dropped():
     with running("Slow") as child:
         report = wait_for(child, lambda report: report.counts["samples"] >= 6, "six samples")
     # A sample takes 0.25 s of 0.3 s, so that two of three are dropped.
     assert 2 * (report.counts["samples"] - 2) <= report.counts["dropped"]
 
 
-def test_what_a_driver_prints_does_not_garble_its_samples():
+def test_printed_output_does_not_corrupt_samples():
     with running("Printing") as child:
         report = wait_for(child, lambda report: report.counts["samples"] >= 5, "five samples")
         assert sum(report.restarts.values()) == 0
         wait_until(lambda: "fake: hello" in child._process.lines, 5, "the lines printed")
 
 
-def test_who_writes_much_to_standard_error_waits_and_is_not_killed():
+def test_flooded_stderr_blocks_but_does_not_kill():
     with running("Flooding", interval_seconds=0.1) as child:
         report = wait_for(child, lambda report: report.counts["samples"] >= 2, "two samples")
         assert sum(report.restarts.values()) == 0
         assert len(child._process.lines) <= 5
 
 
-def test_a_bad_reading_costs_itself_alone_and_is_named():
+def test_invalid_reading_is_dropped_and_reported():
     with running("Wrong") as child:
         report = wait_for(child, lambda report: report.full, "a sample")
     gpus = report.full.sample.gpus
@@ -123,7 +123,7 @@ def test_a_bad_reading_costs_itself_alone_and_is_named():
 
 
 @pytest.mark.parametrize("name, seconds", [("HangsInOpen", 0.5), ("Hanging", 20.0)])
-def test_a_driver_that_hangs_is_killed_and_replaced(name, seconds):
+def test_hanging_driver_is_replaced(name, seconds):
     limits = Limits(stuck_seconds_min=0.7, open_seconds=seconds, backoff_seconds=0.05)
     with running(name, limits=limits) as child:
         first = wait_until(lambda: pid_of(child), 10, "a process")
@@ -135,7 +135,7 @@ def test_a_driver_that_hangs_is_killed_and_replaced(name, seconds):
         assert report.counts["samples"] >= 6 and report.counts["dropped"] >= 5
 
 
-def test_a_driver_that_crashes_is_replaced_and_its_last_words_are_kept(caplog):
+def test_crashing_driver_is_replaced(caplog):
     with running("Crashing") as child:
         report = wait_for(child, lambda report: report.restarts["died"] >= 3, "three replacements")
         assert (
@@ -145,7 +145,7 @@ def test_a_driver_that_crashes_is_replaced_and_its_last_words_are_kept(caplog):
     assert len(said) == 1
 
 
-def test_waits_between_replacements_double(monkeypatch):
+def test_restart_backoff_doubles(monkeypatch):
     limits = Limits(backoff_seconds=0.1, backoff_seconds_max=0.4)
     waits = []
     monkeypatch.setattr(
@@ -156,7 +156,7 @@ def test_waits_between_replacements_double(monkeypatch):
     assert waits[:5] == [0.1, 0.2, 0.4, 0.4, 0.4]
 
 
-def test_a_sample_that_raises_is_a_problem_and_the_next_is_taken():
+def test_failed_sample_is_a_problem():
     with running("Raising") as child:
         report = wait_for(child, lambda report: report.counts["problems"] >= 3, "three problems")
     assert (
@@ -167,7 +167,7 @@ def test_a_sample_that_raises_is_a_problem_and_the_next_is_taken():
 
 
 @pytest.mark.parametrize("name, problem", [("RaisingAlways", "call failed"), ("Unusable", "another version")])
-def test_a_driver_that_only_raises_is_opened_anew(name, problem, caplog):
+def test_repeated_failures_restart_the_driver(name, problem, caplog):
     with running(name) as child:
         report = wait_for(child, lambda report: report.restarts["died"] >= 2, "two replacements")
     assert not report.up and report.settled and not report.absent and report.counts["samples"] == 0
@@ -175,7 +175,7 @@ def test_a_driver_that_only_raises_is_opened_anew(name, problem, caplog):
     assert any(problem in record.getMessage() for record in caplog.records)
 
 
-def test_a_driver_with_nothing_to_drive_is_absent_and_asked_again(tmp_path, monkeypatch):
+def test_absent_driver_is_retried(tmp_path, monkeypatch):
     monkeypatch.setenv("GOODPUT_FAKE", str(tmp_path / "there"))
     limits = Limits(absent_seconds=0.1, absent_seconds_max=0.2)
     with running("AbsentAtFirst", limits=limits) as child:
@@ -186,7 +186,7 @@ def test_a_driver_with_nothing_to_drive_is_absent_and_asked_again(tmp_path, monk
         wait_for(child, lambda report: report.up and not report.absent, "the driver")
 
 
-def test_a_driver_that_is_absent_is_asked_at_once_when_its_cue_changes(tmp_path, monkeypatch):
+def test_trigger_restarts_absent_driver(tmp_path, monkeypatch):
     monkeypatch.setenv("GOODPUT_FAKE", str(tmp_path / "there"))
     monkeypatch.setattr("goodput_exporters.gpu.supervisor.TRIGGER_SECONDS", 0.05)
     with running("AbsentAtFirst", trigger=lambda: (tmp_path / "there").exists()) as child:
@@ -195,7 +195,7 @@ def test_a_driver_that_is_absent_is_asked_at_once_when_its_cue_changes(tmp_path,
         wait_for(child, lambda report: report.up, "the driver, long before a minute is over")
 
 
-def test_a_device_that_goes_is_absence_and_no_restart():
+def test_vanished_device_is_absence_not_restart():
     with running("Vanishing", limits=Limits(stuck_seconds_min=0.5, absent_seconds=60)) as child:
         report = wait_for(child, lambda report: "unloaded" in report.problem, "its absence")
         assert sum(report.restarts.values()) == 0
@@ -204,7 +204,7 @@ def test_a_device_that_goes_is_absence_and_no_restart():
         assert not report.absent and report.settled
 
 
-def test_a_driver_that_grows_is_replaced():
+def test_growing_driver_is_replaced():
     limits = Limits(memory_bytes_max=64 << 20, backoff_seconds=0.05)
     with running("Hog", limits=limits) as child:
         report = wait_for(child, lambda report: report.restarts["memory"] >= 1, "a replacement")
@@ -240,7 +240,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("written", HOSTILE.values(), ids=HOSTILE.keys())
-def test_what_is_no_frame_ends_the_process(tmp_path, written):
+def test_malformed_output_ends_the_process(tmp_path, written):
     (tmp_path / "written").write_bytes(written)
     with running("", command=["cat", str(tmp_path / "written")]) as child:
         report = wait_for(child, lambda report: report.restarts["garbled"] >= 2, "two replacements")
@@ -251,14 +251,14 @@ def test_what_is_no_frame_ends_the_process(tmp_path, written):
 
 
 @pytest.mark.parametrize("kind", ["text", "huge length", "over the bound", "good, then garbage"])
-def test_what_is_no_frame_is_not_waited_for_the_rest_of(tmp_path, kind):
+def test_malformed_header_ends_at_once(tmp_path, kind):
     (tmp_path / "written").write_bytes(HOSTILE[kind])
     command = ["sh", "-c", f"cat {tmp_path}/written; exec sleep 60"]
     with running("", command=command, limits=Limits(stuck_seconds_min=10, backoff_seconds=60)) as child:
         wait_for(child, lambda report: report.restarts["garbled"] == 1, "its end", seconds=5)
 
 
-def test_frames_that_come_in_pieces_are_whole(tmp_path):
+def test_frames_in_pieces_are_assembled(tmp_path):
     (tmp_path / "written").write_bytes(frame(b"", kind=OPENED) + frame(GOOD) * 2)
     command = [
         "sh",
@@ -281,7 +281,7 @@ def test_a_flood_of_frames_ends_the_process(tmp_path):
     assert "frames in a second" in report.problem
 
 
-def test_a_listener_that_raises_is_counted_and_heard_no_less():
+def test_failing_listener_is_counted():
     calls = []
 
     def listen(sample):
@@ -313,14 +313,14 @@ def test_stopping_ends_the_process_within_a_second(name):
         child.stop()  # A second time is no harm.
 
 
-def test_a_driver_is_given_back_when_the_agent_stops(tmp_path, monkeypatch):
+def test_driver_is_closed_when_agent_stops(tmp_path, monkeypatch):
     monkeypatch.setenv("GOODPUT_FAKE", str(tmp_path / "said"))
     with running("Closing") as child:
         wait_for(child, lambda report: report.up, "a sample")
     assert (tmp_path / "said").read_text() == "closed"
 
 
-def test_a_process_that_does_not_mind_the_end_of_its_input_is_killed():
+def test_process_ignoring_stdin_end_is_killed():
     limits = Limits(stuck_seconds_min=0.3, open_seconds=0.3, backoff_seconds=60)
     with running("", command=["sleep", "60"], limits=limits) as child:
         pid = wait_until(lambda: pid_of(child), 5, "a process")
@@ -359,7 +359,7 @@ def test_the_process_ends_when_its_parent_is_killed(name):
     wait_until(lambda: not is_running(pid), 3, "the driver's process to end", every_seconds=0.01)
 
 
-def test_the_process_has_none_of_the_agents_descriptors_and_gives_way():
+def test_process_inherits_no_descriptors_and_is_nice():
     with open(os.devnull) as file, running("Normal") as child:
         os.set_inheritable(file.fileno(), True)
         wait_for(child, lambda report: report.up, "a sample")
@@ -372,7 +372,7 @@ def test_the_process_has_none_of_the_agents_descriptors_and_gives_way():
         assert os.getsid(pid) == pid
 
 
-def test_processes_that_cannot_be_killed_are_left_and_bounded():
+def test_unkillable_processes_are_bounded():
     killed = []
     limits = Limits(stuck_seconds_min=0.3, open_seconds=0.3, backoff_seconds=0.01, kill_seconds=0.05)
     with running("", command=["sleep", "60"], limits=limits, kill=killed.append) as child:
@@ -390,10 +390,10 @@ def test_processes_that_cannot_be_killed_are_left_and_bounded():
         assert time.monotonic() - start < 1.0
     for process in killed:
         process.send_signal(signal.SIGKILL)
-        assert process.is_over(5.0)
+        assert process.wait(5.0)
 
 
-def test_200_replacements_leak_neither_descriptors_nor_threads_nor_processes(tmp_path):
+def test_replacements_leak_nothing(tmp_path):
     (tmp_path / "written").write_bytes(frame(GOOD))
     limits = Limits(backoff_seconds=0.0, backoff_seconds_max=0.0, absent_seconds=0.0)
     fds, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
@@ -417,7 +417,7 @@ def zombies() -> list[str]:
     return [ppid for state, ppid, *_ in stats if state == "Z" and int(ppid) == os.getpid()]
 
 
-def test_a_process_that_cannot_be_started_is_a_death():
+def test_unstartable_process_counts_as_died():
     with running("", command=["/nonexistent/python"]) as child:
         report = wait_for(child, lambda report: report.restarts["died"] >= 2, "two tries")
     assert "cannot be run" in report.problem

@@ -41,7 +41,7 @@ def sample(at_ns: int, gpu: str = "GPU-a", driver: str = "nvml", pids=None, lost
     st.lists(st.tuples(st.floats(0, 1e18), st.integers(0, 10**15)), min_size=1, max_size=12),
     st.integers(0, 10**15),
 )
-def test_parts_sum_to_the_amount_and_keep_to_their_caps(given, amount):
+def test_parts_sum_to_amount_within_caps(given, amount):
     weights, caps = [weight for weight, _ in given], [cap for _, cap in given]
     parts = apportion(amount, weights, caps)
     assert sum(parts) == min(amount, sum(caps))
@@ -50,13 +50,13 @@ def test_parts_sum_to_the_amount_and_keep_to_their_caps(given, amount):
     assert sum(free) == amount and min(free) >= 0
 
 
-def test_what_is_above_a_cap_goes_to_the_others_by_weight():
+def test_excess_over_cap_goes_to_others():
     assert apportion(10, [1, 1, 2], [2, 9, 9]) in ([2, 2, 6], [2, 3, 5])
     assert apportion(10, [1, 0], [4, 9]) == [4, 6]
     assert apportion(7, [0, 0], [5, 5]) in ([5, 2], [4, 3], [3, 4])
 
 
-def test_a_sample_in_one_phase_is_that_phases():
+def test_sample_within_one_phase():
     attribution = PhaseAttribution()
     attribution.add_sample(sample(0, sm=0.9, energy=1000.0), [rank([0, 0, 0, 0])])
     attribution.add_sample(
@@ -77,7 +77,7 @@ def test_a_sample_in_one_phase_is_that_phases():
     }
 
 
-def test_without_a_rank_a_gpu_is_idle_and_power_stands_in_for_a_counter():
+def test_gpu_without_rank_is_idle():
     attribution = PhaseAttribution()
     for second in range(3):
         attribution.add_sample(sample(second * SECOND, utilization=0.0, power=70.0), [])
@@ -86,7 +86,7 @@ def test_without_a_rank_a_gpu_is_idle_and_power_stands_in_for_a_counter():
     assert gpu_totals.active_ns == {"utilization": {NO_RANK: 0}} and not attribution.ranks
 
 
-def test_first_time_shares_a_mixed_sample_and_a_phase_never_gets_more_than_its_time():
+def test_mixed_sample_is_split_by_time_at_first():
     attribution = PhaseAttribution()
     attribution.add_sample(sample(0, engine=0.0), [rank([0, 0, 0, 0])])
     quarter = SECOND // 4
@@ -109,7 +109,7 @@ def test_first_time_shares_a_mixed_sample_and_a_phase_never_gets_more_than_its_t
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_mixed_samples_teach_what_each_phase_does(seed):
+def test_mixed_samples_train_the_model(seed):
     """The truth is planted per phase; samples are as long as two steps or so, and steps vary as real ones do."""
     chance = random.Random(seed)
     truth = {"none": 0.3, "loader": 0.02, "forward": 0.7, "backward": 0.95}
@@ -139,7 +139,7 @@ def test_mixed_samples_teach_what_each_phase_does(seed):
     assert hardware.compute_ns == compute and hardware.idle_ns == pytest.approx(idle, rel=0.25)
 
 
-def test_two_ranks_share_a_gpu_in_equal_parts_and_are_found_by_pid():
+def test_two_ranks_share_a_gpu_equally():
     attribution = PhaseAttribution()
     ranks = [rank([0, 0, 0, 0], gpu=""), rank([0, 0, 0, 0], 1, "", 101)]
     attribution.add_sample(sample(0, engine=0.5, pids=[100, 101, 7]), ranks)
@@ -151,7 +151,7 @@ def test_two_ranks_share_a_gpu_in_equal_parts_and_are_found_by_pid():
     assert attribution.ranks[key(0)].energy_uj == attribution.ranks[key(1, 101)].energy_uj == 50_000_000
 
 
-def test_what_is_not_known_is_not_covered():
+def test_unknown_time_is_not_covered():
     attribution = PhaseAttribution()
     attribution.add_sample(sample(0, engine=1.0), [])
     # A rank that came in between, and a sample after a long silence.
@@ -165,7 +165,7 @@ def test_what_is_not_known_is_not_covered():
     )
 
 
-def test_a_gpu_that_is_lost_or_restarted_or_known_twice():
+def test_lost_restarted_and_doubly_known_gpu():
     attribution = PhaseAttribution()
     attribution.add_sample(sample(0, energy=5000.0, power=10.0), [])
     attribution.add_sample(sample(SECOND, lost=True), [])
