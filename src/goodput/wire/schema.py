@@ -1,13 +1,10 @@
-"""Every record that crosses a process: its fields, version, encoding and bounds.
+"""The records that cross a process: fields, version, encoding and bounds, shared by node agent and aggregator.
 
-In: what the node agent read from rank pages. Out: what the aggregator merges. Both sides import this module,
-so a field exists in one place. MessagePack by msgspec; a report of 8 ranks with 20 steps each is about 25 KiB
-and decodes in well under a millisecond.
-
-Everything is cumulative or keyed, so that lost, repeated and reordered reports change nothing: a step row
-carries the rank's totals at its end and is keyed by its number, an event by its number, and the live part is
-superseded by a higher `sequence`. Times are unix ns on the rank's own host clock; they are compared within a
-rank and its attempts, never subtracted between hosts.
+MessagePack by msgspec; a report of 8 ranks with 20 steps each is about 25 KiB and decodes in well under a millisecond.
+Everything is cumulative or keyed, so lost, repeated and reordered reports change nothing: a step row carries the rank's
+totals at its end and is keyed by its number, an event by its number, and the live part is superseded by a higher
+`sequence`. Times are unix ns on the rank's own host clock; they are compared within a rank and its attempts, never
+subtracted between hosts.
 
     body = encode(report); report = decode(body)    # raises SchemaError, nothing else
 """
@@ -33,9 +30,9 @@ LOADER_MAX = 64
 HARDWARE_MAX = 32
 HEALTH_MAX = 1024
 HITS_MAX = 256
-# Every expected rank is laid out, seen or not, so one rank's word must not make the aggregator run out of memory.
+# An account has an entry for every expected rank, so one report must not make the aggregator run out of memory.
 WORLD_SIZE_MAX = 1 << 18
-# Of stacks: asked for in one answer, brought by one report, and the length of one.
+# Stacks requested in one Ack, sent in one report, and the length of one.
 STACK_REQUESTS_MAX = 16
 STACKS_MAX = 16
 STACK_CHARS_MAX = 1 << 16
@@ -46,13 +43,13 @@ class SchemaError(ValueError):
     """A report that cannot be used; the text says what and where."""
 
 
-# Records hold nothing that could hold them, so the garbage collector need not look at them (gc=False). The aggregator
-# holds hundreds of thousands, and looks at them were a third of its time.
+# Records cannot be part of a reference cycle, so the garbage collector may skip them (gc=False). The aggregator holds
+# hundreds of thousands; traversing them took a third of its time.
 class StepRow(Struct, array_like=True, frozen=True, gc=False):
     """A completed step. `totals` and `outside` are cumulative ns per entry of RankReport.phases.
 
     `device_ns` is how much of the steps' length so far was divided into phases by a device's clock.
-    Rows may be missing in between: the sums of those that were left out are in the next one.
+    Rows may be missing in between; the next row's totals include them.
     """
 
     number: int  # 1 for the attempt's first step
@@ -78,7 +75,7 @@ class EventRow(Struct, array_like=True, frozen=True, gc=False):
 class Live(Struct, frozen=True, gc=False):
     """The rank at one moment; a higher RankReport.sequence replaces it whole."""
 
-    now_ns: int  # when the agent looked
+    now_ns: int  # when the agent read the page
     last_ns: int  # the rank's last phase or step boundary
     phase: str
     step_next: int
@@ -99,10 +96,10 @@ class Live(Struct, frozen=True, gc=False):
 
 
 class Identity(Struct, frozen=True, gc=False):
-    """Who reports: key, place and what is told of it.
+    """A rank process: its key, its placement and its declared fields.
 
-    Of a process's life run, rank, attempt, host, pid and start are constant; of the rest the report with the highest
-    sequence holds.
+    run, rank, attempt, host, pid and start are constant for a process; of the rest the report with the highest
+    sequence applies.
     """
 
     run: str
@@ -142,7 +139,7 @@ class RankReport(Struct, frozen=True, gc=False):
 
 
 class StackRequest(Struct, frozen=True, gc=False):
-    """The rank process whose stack is asked for. Who answers must know exactly this process."""
+    """Identifies a rank process, here the one whose stack is requested."""
 
     run: str
     rank: int
@@ -156,7 +153,7 @@ def stack_request(identity: Identity) -> StackRequest:
 
 
 class Stack(Struct, frozen=True, gc=False):
-    """Where a process was, in words, or why that cannot be told. `time_ns` is on its host's clock."""
+    """A process's Python stack as text, or why it could not be taken. `time_ns` is on its host's clock."""
 
     of: StackRequest
     time_ns: int
@@ -166,7 +163,7 @@ class Stack(Struct, frozen=True, gc=False):
 class Health(Struct, frozen=True, gc=False):
     """Something that happened to a node's hardware, and the ranks that used it then.
 
-    number    of this node, only growing, also over restarts of its agent
+    number    unique and growing per node, also over restarts of its agent
     kind      xid, ecc, row_remap, page_retired, throttle, lost, back, link_down, link_up, retransmits, …
     device    a GPU's uuid or the name of a link
     severity  info, warning, critical
@@ -196,7 +193,7 @@ class NodeReport(Struct, frozen=True):
 
 
 class _LooseReport(NodeReport, frozen=True):
-    """A report whose health events are not looked at yet."""
+    """A report whose health events are not decoded yet."""
 
     health: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=HEALTH_MAX)] = []
 
@@ -206,7 +203,7 @@ REJECTED_FOR = ("malformed", "claim", "phases", "runs", "ranks", "scope", "time"
 
 
 class Rejection(Struct, frozen=True):
-    """A rank report that was not taken: which, and why (`reason` is one of REJECTED_FOR)."""
+    """A rank report that was rejected; `reason` is one of REJECTED_FOR."""
 
     run: str
     rank: int
@@ -215,7 +212,7 @@ class Rejection(Struct, frozen=True):
 
 
 class Ack(Struct, frozen=True):
-    """The answer to a push. It is sent when what was taken is on disk, so the agent may forget it."""
+    """The answer to a push, sent when everything accepted is on disk, so that the agent may forget it."""
 
     accepted: int
     rejected: list[Rejection] = []
@@ -234,13 +231,13 @@ def encode(record: Struct) -> bytes:
     try:
         return _encoder.encode(record)
     except (OverflowError, TypeError, ValueError) as error:
-        raise SchemaError(f"cannot be sent: {error}") from None
+        raise SchemaError(f"cannot be encoded: {error}") from None
 
 
 def decode(body: bytes) -> NodeReport:
-    """A report from its bytes. Only the envelope is judged here; `check` judges each rank by itself.
+    """A report from its bytes. Validates the envelope; `check` validates each rank report.
 
-    A health event that is no such record is there as one that `is_health` refuses.
+    A malformed health event is replaced by one that `is_health` refuses.
     """
     if len(body) > BODY_BYTES_MAX:
         raise SchemaError(f"report of {len(body)} bytes, {BODY_BYTES_MAX} at most")
@@ -249,7 +246,7 @@ def decode(body: bytes) -> NodeReport:
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise SchemaError(f"malformed report: {error}") from None
     if report.version != VERSION:
-        raise SchemaError(f"report version {report.version}, this aggregator speaks {VERSION}")
+        raise SchemaError(f"report version {report.version}, this aggregator supports {VERSION}")
     if len(report.ranks) > RANKS_MAX:
         raise SchemaError(f"{len(report.ranks)} ranks in one report, {RANKS_MAX} at most")
     if len(report.health) > HEALTH_MAX:
@@ -280,7 +277,7 @@ def decode_ack(body: bytes) -> Ack:
 
 
 def check(report: RankReport) -> None:
-    """Raise SchemaError where a rank's report is impossible; the other ranks of the report are unaffected."""
+    """Raise SchemaError if a rank's report is invalid; the other ranks of the push are unaffected."""
     who = f"run {report.identity.run[:64]!r} rank {report.identity.rank}"
     _check_identity(report.identity, who)
     if not _is_time(report.sequence):
@@ -291,9 +288,9 @@ def check(report: RankReport) -> None:
     if any(not 0 < len(name) <= 32 or not name.isprintable() for name in report.phases):
         raise SchemaError(f"{who}: a phase name is empty, over 32 characters or not printable")
     if not report.phase_states.keys() <= set(report.phases):
-        raise SchemaError(f"{who}: a state is given for what is no phase")
+        raise SchemaError(f"{who}: phase_states names an unknown phase")
     if any(len(state) > 32 for state in report.phase_states.values()):
-        raise SchemaError(f"{who}: a phase's state is over 32 characters")
+        raise SchemaError(f"{who}: a state in phase_states is over 32 characters")
     if len(report.steps) > STEPS_MAX or len(report.events) > EVENTS_MAX:
         raise SchemaError(f"{who}: {len(report.steps)} steps and {len(report.events)} events in one report")
     _check_live(report.live, report.phases, who)
@@ -346,7 +343,7 @@ def _check_identity(identity: Identity, who: str) -> None:
     for name in RATES:
         value = getattr(identity, name)
         if value is not None and not 0 < value < 1e30:  # A NaN fails this too.
-            raise SchemaError(f"{who}: {name} is {value!r}, want a positive number or none")
+            raise SchemaError(f"{who}: {name} is {value!r}, want a positive number or null")
 
 
 def _check_live(live: Live, phases: tuple[str, ...], who: str) -> None:
@@ -354,15 +351,19 @@ def _check_live(live: Live, phases: tuple[str, ...], who: str) -> None:
     if not all(map(_is_time, (*numbers, live.step_next + 1, *live.drops.values()))):
         raise SchemaError(f"{who}: a live time or count is negative or too large")
     if len(live.drops) > DROPS_MAX or any(len(what) > 32 for what in live.drops):
-        raise SchemaError(f"{who}: {len(live.drops)} kinds of drops, or one of over 32 characters")
-    if len(live.loader) > LOADER_MAX or any(len(name) > 32 for name in live.loader):
-        raise SchemaError(f"{who}: {len(live.loader)} figures of the loader, or one of over 32 characters")
-    if len(live.hardware) > HARDWARE_MAX or any(len(name) > 32 for name in live.hardware):
-        raise SchemaError(f"{who}: {len(live.hardware)} figures of the GPU, or one of over 32 characters")
-    if not all(map(_is_time, (live.unmeasured, *live.loader.values(), *live.hardware.values()))):
         raise SchemaError(
-            f"{who}: a count of steps or a figure of the loader or GPU is negative or too large"
+            f"{who}: {len(live.drops)} kinds of drops, {DROPS_MAX} at most, or a name over 32 characters"
         )
+    if len(live.loader) > LOADER_MAX or any(len(name) > 32 for name in live.loader):
+        raise SchemaError(
+            f"{who}: {len(live.loader)} loader figures, {LOADER_MAX} at most, or a name over 32 characters"
+        )
+    if len(live.hardware) > HARDWARE_MAX or any(len(name) > 32 for name in live.hardware):
+        raise SchemaError(
+            f"{who}: {len(live.hardware)} GPU figures, {HARDWARE_MAX} at most, or a name over 32 characters"
+        )
+    if not all(map(_is_time, (live.unmeasured, *live.loader.values(), *live.hardware.values()))):
+        raise SchemaError(f"{who}: a step count, loader figure or GPU figure is negative or too large")
     if live.phase not in phases or live.ended not in ("", "finished", "failed", "resumed"):
         raise SchemaError(f"{who}: live phase {live.phase[:40]!r} or end reason {live.ended[:40]!r} unknown")
     if len(live.totals) != len(phases) or not all(map(_is_time, live.totals)):
@@ -382,14 +383,12 @@ def _check_step(row: StepRow, width: int, who: str) -> None:
             raise SchemaError(f"{where}: totals are negative or less than their part outside steps")
     if not 0 <= row.device_ns <= sum(row.totals) - sum(row.outside):
         raise SchemaError(
-            f"{where}: {row.device_ns} ns on the device clock, more than steps took, or negative"
+            f"{where}: {row.device_ns} ns on the device clock is negative or more than the steps took"
         )
 
 
 def _check_event(event: EventRow, who: str) -> None:
     if not 1 <= event.number < TIME_NS_MAX or not _is_time(event.time_ns) or not _is_time(event.step + 1):
-        raise SchemaError(f"{who}: event {event.number} has an impossible number, time or step")
+        raise SchemaError(f"{who}: event {event.number} has an invalid number, time or step")
     if not 0 < len(event.kind) <= 32 or not event.kind.isprintable() or len(event.text) > 255:
-        raise SchemaError(
-            f"{who}: event {event.number} has a kind that is none, or a text over 255 characters"
-        )
+        raise SchemaError(f"{who}: event {event.number} has an invalid kind, or a text over 255 characters")

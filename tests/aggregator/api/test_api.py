@@ -195,7 +195,7 @@ def test_garbage_is_refused(client, body):
 
 def test_another_version_and_too_many_ranks_are_refused_with_the_reason(client):
     newer = schema.encode(replace(node_report(), version=2))
-    assert "report version 2, this aggregator speaks 1" in client.post("/api/v1/ingest", content=newer).text
+    assert "report version 2, this aggregator supports 1" in client.post("/api/v1/ingest", content=newer).text
     many = schema.encode(node_report(*[rank_report(Process())] * (schema.RANKS_MAX + 1)))
     answer = client.post("/api/v1/ingest", content=many)
     assert (answer.status_code, "4097 ranks" in answer.text) == (400, True)

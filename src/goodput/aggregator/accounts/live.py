@@ -1,10 +1,8 @@
-"""The account of a run that goes on: every row is folded once, and then need not be kept.
+"""The account of a running run, folded incrementally: every row is folded once and then need not be kept.
 
-In: a run of the store, whose attempts get rows, and `now`. Out: its account, the same as account.compute gives from
-all rows. A look costs some microseconds per new row and per rank, however long the run is. Rows that are folded
-are in the ledger too, so all but the newest are let go. Where what is folded turns out to be wrong (a restart made
-steps lost, a rank came late), it is folded anew: from the rows while they are here, else from the ledger, by
-whoever holds the history.
+The result equals account.compute over all rows, at some microseconds per new row and per rank however long the run is.
+Folded rows are in the ledger too, so all but the newest are dropped. Where the fold turns out to be wrong (a restart made
+steps lost, a rank reported late) it starts again: from the rows in memory, or from the ledger (NeedsHistory).
 """
 
 from __future__ import annotations
@@ -14,16 +12,16 @@ from goodput.account.account import Engine
 from goodput.account.facts import Facts, Key, gather
 from goodput.account.stall_threshold import Lengths
 
-# A run's rows are kept up to so many; then the folded ones go, but for the newest of each attempt.
+# Above ROWS_MAX rows of a run the folded ones are dropped, except the newest ROWS_KEPT of each attempt.
 ROWS_MAX, ROWS_KEPT = 200_000, 16
 BEHIND_NS_MAX = 60 * 10**9
 
 
 class NeedsHistory(Exception):
-    """What is folded is wrong and not all rows are here. `facts` is what to fold by, `late` for IncrementalAccount.begin."""
+    """The fold is wrong and not all rows are in memory. `facts` is what to fold by, `late` for `begin`."""
 
     def __init__(self, facts: Facts, late: int):
-        super().__init__("not all rows are here")
+        super().__init__("not all rows are in memory")
         self.facts, self.late = facts, late
 
 
@@ -42,28 +40,30 @@ class IncrementalAccount:
     def account(self, now_ns: int) -> Account:
         """The account at `now_ns`; see account.compute with `known_only`. Raises NeedsHistory."""
         facts = self._facts(now_ns)
-        goes_on = self._engine is not None and self._late == self._rows_late() and self._engine.follow(facts)
-        engine = self._folded(facts) if goes_on else None
-        # That a rank which nobody waited for any more has steps of the time before is seen when they are folded.
+        continues = (
+            self._engine is not None and self._late == self._rows_late() and self._engine.follow(facts)
+        )
+        engine = self._folded(facts) if continues else None
+        # Late steps of a rank that was given up on are only noticed when they are folded (`groups.late`).
         if engine is None or engine.groups.late:
             if self._behind(facts, now_ns):
                 return self.last
-            engine = self._folded(self._begin_anew(facts, now_ns))
+            engine = self._folded(self._restart(facts, now_ns))
         self.last = engine.finish()
         return self.last
 
-    def _begin_anew(self, facts: Facts, now_ns: int) -> Facts:
-        """Begin with the rows that are here; the facts to go on by. Raises NeedsHistory."""
+    def _restart(self, facts: Facts, now_ns: int) -> Facts:
+        """Start again from the rows in memory; returns the facts to fold by. Raises NeedsHistory."""
         if self._trimmed():
             raise NeedsHistory(facts, self._rows_late())
-        # The lengths may lack a row that came late, and the facts have their threshold from them.
+        # The lengths, from which the facts' stall threshold comes, may lack a late row.
         self._engine, self._lengths = None, Lengths(int(self._stall_seconds * 1e8))
         facts = self._facts(now_ns)
         self.begin(Engine(self.run, facts), self._lengths)
         return facts
 
     def _folded(self, facts: Facts) -> Engine:
-        """A copy of the engine with all rows, those too that may be folded otherwise at the next look."""
+        """A copy of the engine with all rows, including those whose result may still change."""
         self._advance(facts)
         engine = self._engine.copy()
         for key, row in self._rows(engine):
@@ -71,9 +71,9 @@ class IncrementalAccount:
         return engine
 
     def _behind(self, facts: Facts, now_ns: int) -> bool:
-        """A rank that was silent is back, with much to tell: until it has, what was known before stands.
+        """Whether a silent rank is back and still pushing its backlog: until it has, the last account stands.
 
-        Not for long: its clock may be behind those of the others for good.
+        For BEHIND_NS_MAX at most, since its clock may be behind the others' for good.
         """
         if self.last is None or facts.end_ns >= self.last.end_ns or facts.status != "running":
             self._behind_since_ns = None
@@ -85,10 +85,10 @@ class IncrementalAccount:
     def begin(
         self, engine: Engine, lengths: Lengths, beyond: dict[Key, list] | None = None, late: int | None = None
     ) -> None:
-        """Go on from this engine and these lengths, of rows that are folded.
+        """Continue from this engine and these lengths of folded rows.
 
-        `beyond` is what had been let go and lies beyond the bounds now, so that it is to be folded again; `late`
-        is how many rows had come late when the rows were read.
+        `beyond` are trimmed rows that lie beyond the bounds now and are to be folded again; `late` is the count of late
+        rows when the rows were read.
         """
         engine.run, self._engine, self._lengths = self.run, engine, lengths
         self._late = self._rows_late() if late is None else late
@@ -114,26 +114,26 @@ class IncrementalAccount:
         return any(attempt.trimmed for attempt in self.run.attempts.values())
 
     def _rows(self, engine: Engine):
-        """(key, row) of the rows that this engine has not folded, attempt by attempt."""
+        """(key, row) of the rows not folded yet, attempt by attempt."""
         for key, attempt in self.run.attempts.items():
             for row in _rows_after(attempt, engine.folds[key].number):
                 yield key, row
 
     def _advance(self, facts: Facts) -> None:
-        """Fold for good what nothing can change any more but a new fact, and let its rows go."""
+        """Fold rows whose result only a new fact can change, and drop them."""
         engine = self._engine
         for key, attempt in self.run.attempts.items():
             fold = engine.folds[key]
             for row in _rows_after(attempt, fold.number):
-                # A clock that was set back may have a process begin after its first rows.
+                # After a clock was set back a process may start later than its first rows.
                 if max(row.end_ns, fold.last_end_ns) > fold.bound.to_ns:
                     break
                 if fold.number and row.number == fold.number + 1:
                     self._lengths.add(row.end_ns - row.start_ns)
                 engine.row(key, row)
-            # Nobody waits for what is over, or has not been heard of as the others have.
-            over = not fold.bound.running or fold.bound.end_ns < facts.end_ns
-            fold.exhausted = over and fold.number >= attempt.top_number
+            # The other ranks' steps do not wait for one that ended or is behind in its reports.
+            is_over = not fold.bound.running or fold.bound.end_ns < facts.end_ns
+            fold.exhausted = is_over and fold.number >= attempt.top_number
         most = 0 if facts.status == "finished" else ROWS_MAX
         if sum(len(attempt.rows) for attempt in self.run.attempts.values()) > most:
             for key, attempt in self.run.attempts.items():

@@ -30,7 +30,7 @@ POINTS_MAX = 240
 COLUMNS_MAX = 60
 RANKS_SHOWN = 64
 ROWS_MAX = 100_000
-# Of the ranks that stand for others so many at least are read; with fewer a rank would weigh too much.
+# The least number of representative ranks; with fewer, one rank would weigh too much.
 SPREAD_MIN = 16
 _STRAGGLER, _LAUNCH, _UNOBSERVED = INDEX["straggler"], INDEX["launch"], INDEX["unobserved"]
 _DOWN, _QUEUE = INDEX["down"], INDEX["queue"]
@@ -97,7 +97,7 @@ class TimelineData(Struct):
 
 
 class Grid:
-    """The buckets: equal parts of a time, at least a nanosecond each."""
+    """Equal buckets of a time span, at least a nanosecond each. Exact integer arithmetic."""
 
     def __init__(self, start_ns: int, end_ns: int, points: int):
         length = end_ns - start_ns
@@ -105,7 +105,7 @@ class Grid:
         self.edges = [start_ns + i * length // self.points for i in range(self.points + 1)] if length else []
 
     def parts(self, from_ns: int, to_ns: int) -> Iterator[tuple[int, int]]:
-        """(bucket, ns of it) that a time lies in, in order; what lies outside of all of them is left out."""
+        """(bucket, ns) for each bucket that a span overlaps, in order; time outside of the grid is left out."""
         edges = self.edges
         from_ns, to_ns = max(from_ns, edges[0]), min(to_ns, edges[-1])
         i = self.at(from_ns)
@@ -117,7 +117,7 @@ class Grid:
     def at(self, ns: int) -> int:
         first, last = self.edges[0], self.edges[-1]
         i = min((ns - first) * self.points // (last - first), self.points - 1)
-        # An edge is rounded down, so the one before may be meant or the one after.
+        # Edges are rounded down, so the estimate may be off by one.
         while i > 0 and ns < self.edges[i]:
             i -= 1
         while i < self.points - 1 and ns >= self.edges[i + 1]:
@@ -133,7 +133,7 @@ class Sheet:
         self.cells = [vector() for _ in range(grid.points)]
 
     def lay(self, states: list[int], from_ns: int, to_ns: int, devices: int) -> None:
-        """Spread these states, which fill this time, over its buckets in proportion, each filled exactly."""
+        """Spread states that fill a span over its buckets in proportion; each bucket gets exactly its overlap."""
         left, length = states, to_ns - from_ns
         if states.count(0) == len(states) - 1:
             (only,) = (i for i, ns in enumerate(states) if ns)
@@ -150,7 +150,7 @@ class Sheet:
                     cell[i] += value * devices
 
     def move(self, source: int, target: int, ns: int, from_ns: int, to_ns: int, devices: int) -> None:
-        """Move time that is spread over this time from one state to another."""
+        """Move `ns`, spread evenly over a span, from one state to another."""
         done, passed, length = 0, 0, to_ns - from_ns
         for bucket, part in self.grid.parts(from_ns, to_ns):
             passed += part
@@ -162,7 +162,7 @@ class Sheet:
 
 @dataclass
 class Own:
-    """A rank's own time (step less waiting for others) and steps, by column; a step is shared out as its time lies."""
+    """A rank's own time (steps without waiting for others) and steps, by column, in proportion to their overlap."""
 
     ns: list[int]
     steps: list[float]
@@ -183,16 +183,14 @@ class Timeline:
 
 
 class TimedFold(Fold):
-    """A fold that also says when."""
+    """A fold that also records when each state occurred."""
 
     sheet: Sheet
     columns: Grid
     own: Own
     stalls: list[Span]
     devices = 1
-    compute: list[int] | None = (
-        None  # its productive ns by bucket, where a part of it turns out to be `launch`
-    )
+    compute: list[int] | None = None  # productive ns by bucket, if a part of it will become `launch`
     span: Span = (0, 0)  # of the last step, within the bound
 
     def _settle(self, step, count, end_ns, length, inside, samples):
@@ -201,7 +199,7 @@ class TimedFold(Fold):
         self._lay(map(sub, map(add, self.kept, self.rest), before), end_ns - length, end_ns)
         self.span = self._within(end_ns - length, end_ns)
         if compared is not None and count:
-            # Over every column that it touches, so that a step longer than a column leaves no hole.
+            # Over every column it overlaps, so that a step longer than a column leaves no gap.
             for column, ns in self.columns.parts(*self.span):
                 self.own.ns[column] += compared[2] * ns // length
                 self.own.steps[column] += count * ns / length
@@ -229,7 +227,7 @@ class TimedFold(Fold):
 
 
 class TimedGroups(Groups):
-    """Groups that also move waiting to `straggler` where it was."""
+    """Groups that also move waiting time to `straggler` in the buckets where it occurred."""
 
     def __init__(self, folds):
         super().__init__(folds)
@@ -252,7 +250,7 @@ class TimedGroups(Groups):
 
 @dataclass
 class _Choice:
-    """Which ranks are read: each for itself, or standing for others; and whether all their rows are."""
+    """The ranks that are read: individually (`alone`) or to represent others (`spread`)."""
 
     alone: set[int]
     spread: set[int]
@@ -302,7 +300,7 @@ def timeline_of(ledger: Ledger, job: Job) -> Timeline:
 
 
 def _chosen(job: Job, facts: Facts) -> _Choice:
-    """All ranks where that is few rows enough, else those of `job.ranks` and as many others, evenly spread."""
+    """All ranks if they have at most ROWS_MAX rows, else those of `job.ranks` and evenly spread others."""
     rows = dict.fromkeys(facts.spans, 0)
     for (rank, _), attempt in job.run.attempts.items():
         bound = facts.bounds[rank, attempt.attempt]
@@ -321,7 +319,7 @@ def _chosen(job: Job, facts: Facts) -> _Choice:
 
 
 def _fold_all(ledger: Ledger, job: Job, folds: dict[Key, TimedFold], edges: list[int] | None) -> None:
-    """Feed all rows, or those at the edges, in order of time, and finish."""
+    """Fold all rows, or those at `edges`, in order of time."""
     identities = {(p.identity.rank, p.identity.attempt): p.identity for p in ledger.processes(job.run.name)}
     groups, rows = TimedGroups(folds), []
     for key, fold in folds.items():
@@ -345,7 +343,7 @@ def _fold_all(ledger: Ledger, job: Job, folds: dict[Key, TimedFold], edges: list
 
 
 def _rows_at(ledger: Ledger, identity: schema.Identity, key: Key, fold: Fold, edges: list[int]):
-    """(end ns, key, row) of an attempt's first rows, of those that touch an edge and of its last ones."""
+    """(end_ns, key, row) of an attempt's first row, of rows that touch an edge, and of its last ones."""
     for entry in rows_of(ledger, identity, key, fold):
         yield entry
         seen = entry[2].number
@@ -364,7 +362,7 @@ def _rows_at(ledger: Ledger, identity: schema.Identity, key: Key, fold: Fold, ed
 
 
 def _launch(fold: TimedFold) -> None:
-    """What hardware.states_of does for the sums of an attempt: of its compute everywhere the same part was idle."""
+    """As hardware.states_of does for an attempt's sums: the same share of compute is `launch` everywhere."""
     if fold.compute is None:
         return
     covered = fold.attempt.hardware["compute_ns"]
@@ -376,7 +374,7 @@ def _launch(fold: TimedFold) -> None:
 
 
 def _lay_gaps(facts: Facts, rank: int, sheet: Sheet, run) -> None:
-    """Lay what lies before, between and after a rank's attempts, as account.py does."""
+    """Lay the time before, between and after a rank's attempts, as account.py does."""
     attempts, spans = facts.by_rank.get(rank, []), facts.spans[rank]
     devices = attempts[-1].devices if attempts else _devices(run)
     gaps, at, before = [], facts.start_ns, _UNOBSERVED
@@ -403,7 +401,7 @@ def _devices(run) -> int:
 
 
 def _allocated(facts: Facts, grid: Grid, run) -> list[int]:
-    """GPU-ns of all expected ranks, per bucket."""
+    """GPU-ns of all expected ranks, by bucket."""
     found = [0] * grid.points
     alike: dict[tuple, int] = {}
     for rank, spans in facts.spans.items():
@@ -418,12 +416,12 @@ def _allocated(facts: Facts, grid: Grid, run) -> list[int]:
 
 
 def _closed(alone: list[int], spread: list[int], whole: int) -> list[int]:
-    """One bucket's states, which sum to `whole`: those that stand for others are scaled to what is left."""
+    """One bucket's states, which sum to `whole`: those of representative ranks are scaled to the remainder."""
     left = whole - sum(alone)
     if sum(spread) != left:
         spread = share(spread, left, sum(spread)) if sum(spread) > 0 else spread
     states = list(map(add, alone, spread))
-    # Where nobody was read, nobody looked. Rounding may leave some nanoseconds below nothing.
+    # What is left is unobserved. Rounding may make it negative by some nanoseconds.
     states[_UNOBSERVED] += whole - sum(states)
     for i, ns in enumerate(states):
         if ns < 0:
@@ -495,7 +493,7 @@ def _rounded(values: list[float | None]) -> list[float | None]:
 
 
 def merged(spans: list[Span]) -> list[Span]:
-    """The STALLS_SHOWN longest times that these cover together, in order."""
+    """The STALLS_SHOWN longest unions of these spans, in order of time."""
     found: list[Span] = []
     for start, end in sorted(spans):
         if found and start <= found[-1][1]:
