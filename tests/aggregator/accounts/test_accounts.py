@@ -20,7 +20,7 @@ def accounts(store):
     return Accounts(store, stall_seconds=60, stale_seconds=30, age_seconds=0.5)
 
 
-def test_a_running_run_is_computed_anew_when_it_has_aged(store, accounts):
+def test_running_account_is_recomputed_with_age(store, accounts):
     store.merge(rank_report(Process(start=1990).steps(3, forward=1)), NOW)
     first = accounts.account("r1", NOW)
     assert accounts.account("r1", NOW + ns(0.4)) is first
@@ -28,13 +28,13 @@ def test_a_running_run_is_computed_anew_when_it_has_aged(store, accounts):
     assert (later.end_ns, later.status) == (NOW + ns(60), "unobserved")
 
 
-def test_a_clock_that_was_set_back_keeps_no_account_for_good(store, accounts):
+def test_clock_set_back_invalidates_the_cache(store, accounts):
     store.merge(rank_report(Process(start=1000).steps(3, forward=1)), NOW)
     first = accounts.account("r1", NOW)
     assert accounts.account("r1", NOW - ns(600)) is not first
 
 
-def test_a_finished_run_is_computed_once_until_something_comes(store, accounts):
+def test_finished_account_is_cached_until_a_report(store, accounts):
     pushes = story()
     for report in (report for push in pushes for report in push):
         store.merge(report, NOW)
@@ -45,7 +45,7 @@ def test_a_finished_run_is_computed_once_until_something_comes(store, accounts):
     assert accounts.account("r1", NOW + ns(86400)).status == "running"
 
 
-def test_nobodys_run_is_a_key_error(accounts):
+def test_unknown_run_is_a_key_error(accounts):
     for call in (accounts.account, accounts.document):
         with pytest.raises(KeyError):
             call("r1")

@@ -74,14 +74,14 @@ def meanwhile(coming) -> tuple[object, int]:
 # ---- The list
 
 
-def test_a_page_makes_the_rows_that_it_shows_and_no_others(accounts):
+def test_page_computes_only_the_shown_runs(accounts):
     page = asyncio.run(RunSummaries(accounts).page(3, 2))
     assert [row.run for row in page.runs] == ["r17", "r16", "r15"]
     assert (page.total, page.truncated) == (RUNS, True)
     assert accounts.asked.keys() == {"r17", "r16", "r15"}
 
 
-def test_others_are_served_between_the_rows(accounts, monkeypatch):
+def test_other_requests_run_between_rows(accounts, monkeypatch):
     monkeypatch.setattr(summaries_module, "AT_A_TIME_SECONDS", 0.0)
     page, turns = meanwhile(RunSummaries(accounts).page(RUNS))
     assert len(page.runs) == RUNS and turns >= RUNS
@@ -90,7 +90,7 @@ def test_others_are_served_between_the_rows(accounts, monkeypatch):
 # ---- The series
 
 
-def test_who_scrapes_together_is_given_one_text(exposition, accounts):
+def test_concurrent_scrapes_share_one_text(exposition, accounts):
     async def scrape():
         return await asyncio.gather(*(exposition.text(EVERYTHING) for _ in range(5)))
 
@@ -99,7 +99,7 @@ def test_who_scrapes_together_is_given_one_text(exposition, accounts):
     assert accounts.asked["r0"] < 5
 
 
-def test_who_leaves_takes_it_from_nobody(exposition):
+def test_cancelled_scrape_does_not_cancel_others(exposition):
     async def scrape():
         first, second = (asyncio.ensure_future(exposition.text(EVERYTHING)) for _ in range(2))
         await asyncio.sleep(0)
@@ -109,7 +109,7 @@ def test_who_leaves_takes_it_from_nobody(exposition):
     assert b"goodput_run_info" in asyncio.run(scrape())
 
 
-def test_what_somebody_sees_is_nobody_elses(exposition, monkeypatch):
+def test_cached_text_is_per_token_scope(exposition, monkeypatch):
     monkeypatch.setattr(exposition_module, "COSTLY_RANKS", 0)
     some = [Access(name, ("read",), (run,)) for name, run in (("a", "r1"), ("b", "r2"))]
 
@@ -122,7 +122,7 @@ def test_what_somebody_sees_is_nobody_elses(exposition, monkeypatch):
     assert [b"goodput_aggregator_runs" in text for text in texts] == [False, False, True, False, False]
 
 
-def test_a_text_that_costs_much_serves_for_a_second(exposition, monkeypatch):
+def test_costly_text_is_cached_for_a_second(exposition, monkeypatch):
     now = 0.0
     monkeypatch.setattr(exposition_module.time, "monotonic", lambda: now)
 
@@ -143,20 +143,20 @@ def test_a_text_that_costs_much_serves_for_a_second(exposition, monkeypatch):
     assert not exposition._cached and not exposition._flights.tasks, "nothing is kept for longer"
 
 
-def test_others_are_served_between_the_runs(exposition, monkeypatch):
+def test_other_requests_run_between_runs(exposition, monkeypatch):
     monkeypatch.setattr(exposition_module, "AT_A_TIME_SECONDS", -1.0)
     text, turns = meanwhile(exposition.text(EVERYTHING))
     assert text.count(b"goodput_run_info{") == RUNS and turns >= RUNS
 
 
-def test_causes_are_looked_for_once():
+def test_causes_are_listed_once():
     assert causes.advisers() is causes.advisers()
 
 
 # ---- Refusals
 
 
-def test_of_what_is_refused_a_short_name_is_kept(caplog, monkeypatch):
+def test_rejected_run_names_are_truncated(caplog, monkeypatch):
     monkeypatch.setattr(ingest_module, "LOGGED_PER_HOUR_MAX", 3)
     ingest, now = Ingest(Store(), None), 0.0
     monkeypatch.setattr(ingest_module.time, "monotonic", lambda: now)

@@ -63,7 +63,7 @@ class Asking:
         return self.began
 
 
-def test_owners_take_turns_and_the_aggregator_comes_before_all():
+def test_slots_are_round_robin_after_internal_jobs():
     async def check():
         asking = Asking()
         for name in ("a1", "a2", "a3"):
@@ -75,7 +75,7 @@ def test_owners_take_turns_and_the_aggregator_comes_before_all():
     asyncio.run(check())
 
 
-def test_who_asks_again_and_again_comes_behind_those_who_wait():
+def test_repeated_requests_queue_behind_other_owners():
     async def check():
         asking = Asking()
         await asking.ask("a", "a1"), await asking.ask("a", "a2"), await asking.ask("b", "b1")
@@ -86,7 +86,7 @@ def test_who_asks_again_and_again_comes_behind_those_who_wait():
     asyncio.run(check())
 
 
-def test_one_owner_may_have_two_that_wait_and_the_aggregator_any_number():
+def test_pending_jobs_are_bounded_except_internal():
     async def check():
         asking = Asking(waiting_max=3)
         await asking.ask("a")
@@ -107,7 +107,7 @@ def test_one_owner_may_have_two_that_wait_and_the_aggregator_any_number():
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_whoever_goes_away_takes_no_turn_along(seed):
+def test_cancelled_jobs_do_not_leak_the_slot(seed):
     async def check():
         rng, asking = random.Random(seed), Asking(waiting_max=99)
         for _ in range(80):
@@ -137,7 +137,7 @@ def test_whoever_goes_away_takes_no_turn_along(seed):
     asyncio.run(check())
 
 
-def test_a_turn_that_comes_to_who_has_just_gone_away_goes_on():
+def test_slot_granted_to_a_cancelled_job_moves_on():
     async def check():
         turns = FairQueue(8)
 
@@ -178,7 +178,7 @@ class Child:
         return msgspec.json.encode([{"n": len(self.jobs)}])
 
 
-def test_equal_questions_at_one_time_are_one_and_later_ones_are_not(monkeypatch):
+def test_identical_concurrent_queries_share_one_child(monkeypatch):
     child = Child(monkeypatch)
 
     async def check():
@@ -203,7 +203,7 @@ def test_equal_questions_at_one_time_are_one_and_later_ones_are_not(monkeypatch)
     asyncio.run(check())
 
 
-def test_what_the_aggregator_needs_itself_is_never_refused(monkeypatch):
+def test_internal_jobs_are_never_refused(monkeypatch):
     child = Child(monkeypatch)
 
     async def check():
@@ -226,7 +226,7 @@ def test_what_the_aggregator_needs_itself_is_never_refused(monkeypatch):
     asyncio.run(check())
 
 
-def test_everybody_without_tokens_has_as_many_as_before(monkeypatch):
+def test_anonymous_clients_share_a_larger_bound(monkeypatch):
     child = Child(monkeypatch)
 
     async def check():
@@ -244,7 +244,7 @@ def test_everybody_without_tokens_has_as_many_as_before(monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["account?start={n}", "timeline?start={n}"])
-def test_one_reader_takes_the_past_from_nobody(tmp_path, monkeypatch, path):
+def test_one_token_cannot_starve_others(tmp_path, monkeypatch, path):
     made = {name: make(name, scope) for name, scope in (("i", "ingest"), ("hog", "read"), ("other", "read"))}
     with token_file.changing(tmp_path / "tokens.json") as tokens:
         tokens += [token for _, token in made.values()]

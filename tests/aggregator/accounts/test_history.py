@@ -37,7 +37,7 @@ def filled(ledger, seed: int):
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_a_window_from_the_ledger_is_the_window_of_all_rows(ledger, seed):
+def test_ledger_window_equals_window_of_all_rows(ledger, seed):
     ingest, now_ns = filled(ledger, seed)
     run, rng = ingest._store.runs["r1"], random.Random(seed)
     whole = compute(run, now_ns, stale_seconds=30.0, known_only=True)
@@ -62,7 +62,7 @@ def test_a_window_from_the_ledger_is_the_window_of_all_rows(ledger, seed):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_windows_side_by_side_add_up_to_the_whole(ledger, seed):
+def test_adjacent_windows_sum_to_the_whole(ledger, seed):
     """A step that crosses a border is shared in proportion, and compared among those for which it lies inside."""
     ingest, now_ns = filled(ledger, seed)
     run = ingest._store.runs["r1"]
@@ -84,7 +84,7 @@ def test_windows_side_by_side_add_up_to_the_whole(ledger, seed):
         assert sum(r.lost_steps for r in same) == rank.lost_steps
 
 
-def test_the_child_gives_documents_and_says_what_went_wrong(ledger, url):
+def test_child_returns_documents_or_its_error(ledger, url):
     ingest, now_ns = filled(ledger, 3)
     run = ingest._store.runs["r1"]
     whole = compute(run, now_ns, stale_seconds=30.0, known_only=True)
@@ -102,7 +102,7 @@ def test_the_child_gives_documents_and_says_what_went_wrong(ledger, url):
         asyncio.run(ask(wrong, [(None, None)]))
 
 
-def test_a_short_window_of_a_long_run_reads_little(ledger, monkeypatch):
+def test_short_window_of_long_run_reads_little(ledger, monkeypatch):
     from support.account.account_history import Process
 
     one = Process()

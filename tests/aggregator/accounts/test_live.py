@@ -76,7 +76,7 @@ def account_of(folded: IncrementalAccount, whole, now_ns: int):
 
 @pytest.mark.parametrize("rows_max", [200_000, 20])
 @pytest.mark.parametrize("seed", range(60))
-def test_at_every_push_the_account_is_that_of_all_rows(seed, rows_max, monkeypatch):
+def test_incremental_account_equals_full_per_push(seed, rows_max, monkeypatch):
     monkeypatch.setattr(live, "ROWS_MAX", rows_max)
     monkeypatch.setattr(live, "ROWS_KEPT", 2)
     rng = random.Random(seed)
@@ -106,7 +106,7 @@ def test_at_every_push_the_account_is_that_of_all_rows(seed, rows_max, monkeypat
         )
 
 
-def test_a_look_at_a_long_run_costs_what_is_new(monkeypatch):
+def test_update_of_a_long_run_costs_new_rows(monkeypatch):
     """Not more rows are folded by a look than came since the last."""
     store, ranks = Store(), [Process(rank) for rank in range(2)]
     folded, count = None, [0]
@@ -128,7 +128,7 @@ def test_a_look_at_a_long_run_costs_what_is_new(monkeypatch):
     assert sum(rank.kept_steps for rank in account.ranks) == 30_000
 
 
-def test_rows_that_were_let_go_are_known_when_they_come_again(monkeypatch):
+def test_repeated_trimmed_rows_are_known(monkeypatch):
     monkeypatch.setattr(live, "ROWS_MAX", 10)
     monkeypatch.setattr(live, "ROWS_KEPT", 2)
     store, one = Store(), Process().steps(50, forward=1)
@@ -142,7 +142,7 @@ def test_rows_that_were_let_go_are_known_when_they_come_again(monkeypatch):
     assert folded.account(one.now_ns) == want
 
 
-def test_after_a_restart_rows_that_were_let_go_are_folded_anew_from_the_ledger(ledger, url, monkeypatch):
+def test_trimmed_rows_are_folded_again_from_ledger(ledger, url, monkeypatch):
     """The whole way: the rows of the attempt that died are gone, and some of its steps turn out to be lost."""
     monkeypatch.setattr(live, "ROWS_MAX", 20)
     monkeypatch.setattr(live, "ROWS_KEPT", 2)
@@ -183,7 +183,7 @@ def test_after_a_restart_rows_that_were_let_go_are_folded_anew_from_the_ledger(l
     asyncio.run(asyncio.wait_for(story(), 60))
 
 
-def test_a_rank_that_does_steps_again_is_not_folded_anew_at_every_look(monkeypatch):
+def test_repeated_steps_are_not_refolded_each_time(monkeypatch):
     """Its own old steps are not late ones of its group: else the account would stand still for good."""
     monkeypatch.setattr(live, "ROWS_MAX", 10)
     monkeypatch.setattr(live, "ROWS_KEPT", 2)
@@ -203,7 +203,7 @@ def test_a_rank_that_does_steps_again_is_not_folded_anew_at_every_look(monkeypat
     assert anew == 0
 
 
-def test_rows_that_end_before_their_attempt_began_are_left_for_later(monkeypatch):
+def test_rows_before_their_attempt_are_deferred(monkeypatch):
     """The host's clock was set back under the process: folded, they would lie outside of the attempt for good."""
     store, one = Store(), Process(start=1000.0)
     one.rows = Process(start=100.0).steps(3, forward=1).rows

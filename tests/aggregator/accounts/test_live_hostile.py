@@ -251,7 +251,7 @@ def play(pushes: list[tuple[int, schema.RankReport]]) -> int:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_hostile_reports_leave_the_account_whole_and_equal(part, monkeypatch):
+def test_hostile_reports_keep_accounts_equal(part, monkeypatch):
     monkeypatch.setattr(live, "ROWS_KEPT", 2)
     for seed in range(part, SEEDS, 4):
         rng = random.Random(seed)
@@ -265,7 +265,7 @@ def test_hostile_reports_leave_the_account_whole_and_equal(part, monkeypatch):
             raise AssertionError(f"seed {seed}") from error
 
 
-def test_a_run_that_begins_ahead_of_our_clock_has_an_account():
+def test_run_that_starts_ahead_has_an_account():
     """By more than what is stale: its end is its beginning, and none is fresh then."""
     store = Store()
     one = Rank(random.Random(1), 0, 1, START + ns(100), 1, wild=0, again=False)

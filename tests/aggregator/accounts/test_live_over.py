@@ -60,7 +60,7 @@ def play(seed: int, monkeypatch, path) -> set[str]:
 
 
 @pytest.mark.parametrize("part", range(2))
-def test_all_accounts_agree_whenever_somebody_says_it(part, monkeypatch, tmp_path):
+def test_end_marks_agree_in_all_accounts(part, monkeypatch, tmp_path):
     seen = set()
     for seed in range(part, SEEDS, 2):
         try:
@@ -70,7 +70,7 @@ def test_all_accounts_agree_whenever_somebody_says_it(part, monkeypatch, tmp_pat
     assert seen >= {"running", "down", *FINAL_STATUSES}
 
 
-def test_one_whose_rows_were_let_go_is_cancelled_and_lives(monkeypatch):
+def test_cancelled_run_with_trimmed_rows_continues(monkeypatch):
     """Its steps after the checkpoint are lost and then kept again, and each time the ledger is asked."""
     monkeypatch.setattr(live, "ROWS_MAX", 10)
     monkeypatch.setattr(live, "ROWS_KEPT", 2)
@@ -86,7 +86,7 @@ def test_one_whose_rows_were_let_go_is_cancelled_and_lives(monkeypatch):
     assert of_rank(both.folding.last) == {"productive": 120}
 
 
-def test_steps_that_come_late_are_life_in_the_log_too(tmp_path):
+def test_late_steps_undo_the_mark_in_the_log(tmp_path):
     """Their report lost its way and the one after it, which it is older than, came first: no look tells of them."""
     both, one = Both(), Process().steps(10, forward=1)
     before = rank_report(one)

@@ -222,7 +222,7 @@ SEEDS = 100
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_the_account_is_that_of_all_rows_whatever_comes_when(part, monkeypatch, tmp_path):
+def test_incremental_account_equals_full_in_any_order(part, monkeypatch, tmp_path):
     for seed in range(part, SEEDS, 4):
         try:
             play(seed, monkeypatch, tmp_path / "run.jsonl")
@@ -245,7 +245,7 @@ def pair(count: int) -> list[Process]:
     ]
 
 
-def test_rows_come_after_those_beyond_them_were_let_go(monkeypatch):
+def test_late_rows_after_trimming_are_folded(monkeypatch):
     """Their numbers never came, so they are new; of them the restarts know what is lost, and who was waited for."""
     both, ranks = trimming(monkeypatch), pair(50)
     for one in ranks:
@@ -272,7 +272,7 @@ def test_rows_come_after_those_beyond_them_were_let_go(monkeypatch):
     assert account.restarts[0].lost_steps == 2 * 32 and account.straggler.waited_ns == 18 * ns(0.25)
 
 
-def test_a_run_is_not_folded_anew_from_a_ledger_that_lacks_rows_that_are_gone(monkeypatch):
+def test_fold_refuses_a_ledger_without_trimmed_rows(monkeypatch):
     """They are merged and not written yet: folded without them they would be missing for good."""
     both, one = trimming(monkeypatch), Process(world_size=1).steps(50, forward=0.5)
     both.push(rank_report(one, rows=one.rows[:20]), one.now_ns)
@@ -289,7 +289,7 @@ def test_a_run_is_not_folded_anew_from_a_ledger_that_lacks_rows_that_are_gone(mo
     assert both.look(again.now_ns)
 
 
-def test_what_is_remembered_of_numbers_that_never_came_is_bounded(monkeypatch):
+def test_remembered_holes_are_bounded(monkeypatch):
     """Rows that were thinned leave a hole each; nobody will ever fill them."""
     both, one = trimming(monkeypatch), Process().steps(400, forward=0.5)
     thinned = one.rows[::2]
@@ -302,7 +302,7 @@ def test_what_is_remembered_of_numbers_that_never_came_is_bounded(monkeypatch):
     assert not attempt.lacks(2) and attempt.lacks(attempt.trimmed - 1) and not attempt.lacks(attempt.trimmed)
 
 
-def test_a_rank_that_was_given_up_and_is_back_is_compared_at_once(monkeypatch):
+def test_returned_rank_is_compared_at_once(monkeypatch):
     """While it was silent nobody waited for it; that its steps are late is seen when they are folded."""
     both, (one, two) = trimming(monkeypatch, sweep=4), pair(60)
     early = pair(5)[1]
@@ -318,7 +318,7 @@ def test_a_rank_that_was_given_up_and_is_back_is_compared_at_once(monkeypatch):
     assert both.full(now_ns).straggler.waited_ns == 45 * ns(0.25)
 
 
-def test_a_first_step_outside_of_the_account_holds_nothing_back(monkeypatch, tmp_path):
+def test_first_step_outside_does_not_block_others(monkeypatch, tmp_path):
     """It lies in the time of the attempt before; the history does not even read it."""
     both = trimming(monkeypatch, sweep=4)
     before = Process(0, 1, 0, world_size=3).steps(8, forward=1).killed()
@@ -336,7 +336,7 @@ def test_a_first_step_outside_of_the_account_holds_nothing_back(monkeypatch, tmp
     both.at_last(ranks[0].now_ns, tmp_path / "run.jsonl")
 
 
-def test_who_is_silent_in_an_earlier_attempt_has_its_moment_in_the_log(monkeypatch, tmp_path):
+def test_silent_earlier_attempt_is_in_the_log(monkeypatch, tmp_path):
     """The run finished without the rank; in the log too it is stale, and not at work for ever."""
     both = trimming(monkeypatch)
     lost = Process(1, 1, 0, world_size=2).steps(5, forward=1).silent(after=0.5)

@@ -57,7 +57,7 @@ def assert_closes(found) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_laid_over_buckets_is_all_there_and_where_it_lay(seed):
+def test_laid_spans_fill_their_buckets_exactly(seed):
     rng = random.Random(seed)
     grid = Grid(1000, 1000 + rng.randrange(1, 5000), rng.randrange(1, 50))
     sheet, laid = Sheet(grid), [0] * grid.points
@@ -75,7 +75,7 @@ def test_what_is_laid_over_buckets_is_all_there_and_where_it_lay(seed):
     assert [sum(values) for values in zip(*sheet.cells, strict=True)] == whole
 
 
-def test_edges_are_those_of_equal_parts_and_never_more_than_nanoseconds():
+def test_grid_has_equal_parts_of_whole_nanoseconds():
     assert Grid(0, 10, 3).edges == [0, 3, 6, 10]
     assert Grid(5, 8, 240).edges == [5, 6, 7, 8]
     assert Grid(5, 5, 240).points == 0
@@ -86,7 +86,7 @@ def test_edges_are_those_of_equal_parts_and_never_more_than_nanoseconds():
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_buckets_sum_to_the_account_and_each_closes(ledger, seed):
+def test_buckets_close_and_sum_to_the_account(ledger, seed):
     ingest, now_ns = filled(ledger, seed)
     job, whole = job_of(ingest, ledger, now_ns, points=17)
     found = timeline.timeline_of(ledger, job)
@@ -99,7 +99,7 @@ def test_the_buckets_sum_to_the_account_and_each_closes(ledger, seed):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_bucket_is_the_account_of_its_window(ledger, seed):
+def test_bucket_equals_account_of_its_window(ledger, seed):
     """But for `straggler`: in the account of a window steps are compared among those for which they lie in it."""
     ingest, now_ns = filled(ledger, seed)
     job, _ = job_of(ingest, ledger, now_ns, points=5)
@@ -130,7 +130,7 @@ def lock_step(ledger, ranks: int, steps: int, slow: int):
     return ingest, max(one.now_ns for one in processes)
 
 
-def test_the_slow_rank_stands_out_when_it_became_slow(ledger):
+def test_heat_shows_when_a_rank_became_slow(ledger):
     ingest, now_ns = lock_step(ledger, ranks=4, steps=40, slow=2)
     job, whole = job_of(ingest, ledger, now_ns, points=10)
     found = msgspec.to_builtins(timeline.data(timeline.timeline_of(ledger, job), [2, 0, 1, 3]))
@@ -151,7 +151,7 @@ def test_the_slow_rank_stands_out_when_it_became_slow(ledger):
 
 
 @pytest.mark.parametrize("all_steps", [True, False])
-def test_a_run_too_big_to_read_is_sampled_and_still_closes(ledger, monkeypatch, all_steps):
+def test_sampled_timeline_of_a_big_run_closes(ledger, monkeypatch, all_steps):
     ranks, steps = 40, 60
     ingest, now_ns = lock_step(ledger, ranks, steps, slow=7)
     # The slow rank alone and 16 that stand for the other 39, or of these only some rows.
@@ -171,7 +171,7 @@ def test_a_run_too_big_to_read_is_sampled_and_still_closes(ledger, monkeypatch, 
         assert row["own_seconds"][-2] == pytest.approx(1.125)
 
 
-def test_an_answer_has_a_bound_whatever_the_ranks():
+def test_heat_is_bounded_for_many_ranks():
     own = {rank: timeline.Own([rank * 10**6] * 60, [1] * 60) for rank in range(1000)}
     found = msgspec.to_builtins(timeline.heat(own, list(range(999, -1, -1)), 0.0, 60.0))
     assert [one["rank"] for one in found["ranks"]] == list(range(999, 935, -1))
@@ -192,7 +192,7 @@ def client(tmp_path_factory):
         yield client
 
 
-def test_a_timeline_over_http_closes_and_has_its_marks(client):
+def test_timeline_over_http_closes_and_has_marks(client):
     run = client.get("/api/v1/runs/r1").json()
     found = client.get("/api/v1/runs/r1/timeline?points=20").json()
     assert_shape(found, Timeline)
@@ -220,14 +220,14 @@ def test_a_timeline_over_http_closes_and_has_its_marks(client):
         ("?points=240", 200),
     ],
 )
-def test_what_is_asked_for_is_bounded(client, query, status):
+def test_timeline_queries_are_bounded(client, query, status):
     answer = client.get(f"/api/v1/runs/r1/timeline{query}")
     assert answer.status_code == status
     if status == 200:
         assert len(answer.json()["buckets"]) == 240 and answer.json()["heat"]["columns"] == 60
 
 
-def test_a_run_that_is_not_there_or_has_no_time(client):
+def test_timeline_of_unknown_or_empty_run(client):
     assert client.get("/api/v1/runs/nobody/timeline").status_code == 404
     found = client.get("/api/v1/runs/empty/timeline").json()
     assert_shape(found, Timeline)
@@ -249,19 +249,19 @@ def made(monkeypatch):
     return asked
 
 
-def test_the_timeline_of_a_run_that_is_over_is_made_once(client, made):
+def test_timeline_of_a_final_run_is_cached(client, made):
     for run in ("r1", "r1", "empty", "empty", "r1"):
         assert client.get(f"/api/v1/runs/{run}/timeline?points=33").status_code == 200
     assert made == ["r1", "empty", "empty"]
 
 
-def test_those_who_ask_at_the_same_time_wait_for_the_same_one(client, made):
+def test_concurrent_timeline_requests_share_one_computation(client, made):
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: client.get("/api/v1/runs/r1/timeline?points=34").json(), range(4)))
     assert made == ["r1"] and all(answer == answers[0] for answer in answers)
 
 
-def test_runs_come_by_the_page_and_say_how_many_there_are(client):
+def test_run_list_is_paged_with_totals(client):
     def names(query):
         found = client.get(f"/api/v1/runs{query}").json()
         assert_shape(found, RunPage)
@@ -275,7 +275,7 @@ def test_runs_come_by_the_page_and_say_how_many_there_are(client):
     assert client.get("/api/v1/runs?limit=1001").status_code == 422
 
 
-def test_a_row_says_what_was_wasted_and_closes(client):
+def test_run_summary_has_waste_and_closes(client):
     row = client.get("/api/v1/runs?q=r1").json()["runs"][0]
     run = client.get("/api/v1/runs/r1").json()
     assert sum(row["states"].values()) == pytest.approx(row["gpu_seconds"])

@@ -67,7 +67,7 @@ def now() -> float:
 # ---- What is answered
 
 
-def test_the_document_is_the_account_of_the_same_reports(client):
+def test_document_equals_the_account(client):
     tell(client)
     found = client.get("/api/v1/runs/r1").json()
     assert_shape(found, RunDocument)
@@ -87,7 +87,7 @@ def test_the_document_is_the_account_of_the_same_reports(client):
     assert found["factors"]["mfu"] is not None
 
 
-def test_what_the_ranks_are_doing_now(client):
+def test_document_has_live_ranks(client):
     start = now() - 500
     busy = Process(0, 2, start, world_size=3).steps(4, forward=1).begun(loader=0.5).silent(after=0.25)
     dead = Process(1, 2, start, world_size=3).steps(2, forward=1).killed(after=1)
@@ -112,7 +112,7 @@ def test_what_the_ranks_are_doing_now(client):
     assert (two["alive"], two["ended"], two["step"]) == (False, "killed", 1)
 
 
-def test_the_list_of_runs_is_newest_first(client):
+def test_run_list_is_newest_first(client):
     tell(client, "old", start=1000)
     push(client, rank_report(Process(0, 1, now() - 5).steps(3, forward=1), run="running"))
     tell(client, "new", start=5000)
@@ -130,7 +130,7 @@ def test_the_list_of_runs_is_newest_first(client):
     assert row["leading_cause"] == old["causes"][0]["state"]
 
 
-def test_nothing_is_there_at_first(client):
+def test_empty_aggregator_answers(client):
     assert client.get("/api/v1/runs").json() == {"runs": [], "total": 0, "truncated": False}
     assert client.get("/healthz").text == "ok\n"
     for path in ("/api/v1/runs/nobody", "/api/v1/runs/", "/api/v2/runs", "/api/v1/nothing"):
@@ -153,7 +153,7 @@ def test_nothing_is_there_at_first(client):
         "\\n",
     ],
 )
-def test_runs_of_any_name_are_found(client, run):
+def test_runs_with_any_name_are_found(client, run):
     tell(client, run, start=now() - 60)
     found = client.get(f"/api/v1/runs/{quote(run, safe='')}")
     assert (found.status_code, found.json()["run"]) == (200, run)
@@ -164,7 +164,7 @@ def test_runs_of_any_name_are_found(client, run):
     assert [sample.labels["run"] for sample in family.samples] == [run]
 
 
-def test_the_schema_lists_what_a_person_calls(client):
+def test_openapi_matches_the_run_document(client):
     found = client.get("/api/v1/openapi.json").json()
     assert set(found["paths"]) >= {"/api/v1/runs", "/api/v1/runs/{run}"}
     answers = found["paths"]["/api/v1/runs/{run}"]["get"]["responses"]
@@ -193,7 +193,7 @@ def test_garbage_is_refused(client, body):
     assert client.get("/api/v1/runs").json() == {"runs": [], "total": 0, "truncated": False}
 
 
-def test_another_version_and_too_many_ranks_are_refused_with_the_reason(client):
+def test_wrong_version_and_too_many_ranks_are_refused(client):
     newer = schema.encode(replace(node_report(), version=2))
     assert "report version 2, this aggregator supports 1" in client.post("/api/v1/ingest", content=newer).text
     many = schema.encode(node_report(*[rank_report(Process())] * (schema.RANKS_MAX + 1)))
@@ -201,7 +201,7 @@ def test_another_version_and_too_many_ranks_are_refused_with_the_reason(client):
     assert (answer.status_code, "4097 ranks" in answer.text) == (400, True)
 
 
-def test_a_body_that_is_too_large_is_refused_without_being_read_to_its_end(client, monkeypatch):
+def test_oversized_body_is_refused_early(client, monkeypatch):
     monkeypatch.setattr(schema, "BODY_BYTES_MAX", 10_000)
     sent = []
 
@@ -216,7 +216,7 @@ def test_a_body_that_is_too_large_is_refused_without_being_read_to_its_end(clien
     assert client.post("/api/v1/ingest", content=b"x" * 10_000).status_code == 400, "just fits"
 
 
-def test_an_impossible_rank_is_rejected_while_the_others_are_taken(client):
+def test_invalid_rank_is_rejected_alone(client):
     start = now() - 5
     good, other = Process(0, 1, start).steps(3, forward=1), Process(2, 1, start).steps(3, forward=1)
     bad = rank_report(Process(1, 1, start, world_size=3).steps(3, forward=1))
@@ -230,7 +230,7 @@ def test_an_impossible_rank_is_rejected_while_the_others_are_taken(client):
     assert [rank["steps"]["kept"] for rank in ranks] == [3, 0, 3]
 
 
-def test_a_second_process_is_refused_while_the_others_of_its_report_are_taken(client):
+def test_claiming_process_is_rejected_alone(client):
     start = now() - 5
     push(client, rank_report(Process(0, 1, start).steps(3, forward=1)))
     thief = rank_report(Process(0, 1, start).steps(4, forward=1), pid=77, host="n9")
@@ -241,7 +241,7 @@ def test_a_second_process_is_refused_while_the_others_of_its_report_are_taken(cl
     assert [rank["steps"]["kept"] for rank in ranks] == [3, 3]
 
 
-def test_a_ledger_that_cannot_be_written_is_said_and_made_good(tmp_path):
+def test_unwritable_ledger_answers_503_and_recovers(tmp_path):
     app = create_app(f"sqlite:///{tmp_path}/ledger.db")
     with serving(app) as client:
         one = Process(0, 1, now() - 9).steps(3, forward=1)
@@ -273,7 +273,7 @@ def without_a_table(path):
 # ---- What is counted
 
 
-def test_counters_move_with_what_came(client):
+def test_counters_follow_pushes(client):
     before = samples(client)
     assert before["goodput_aggregator_runs",] == 0
     one = Process(0, 1, now() - 20).steps(3, forward=1).saved()
@@ -306,7 +306,7 @@ def test_counters_move_with_what_came(client):
     assert found["goodput_aggregator_runs",] == 1 and found["goodput_aggregator_memory_bytes",] > 1e6
 
 
-def test_series_say_what_the_document_says(client):
+def test_series_match_the_document(client):
     for ranks in story(start=now() - 60):
         push(client, *ranks)
     found, run = samples(client), client.get("/api/v1/runs/r1").json()
@@ -340,7 +340,7 @@ def staged(run: str, start: float) -> list:
     return [rank_report(one, run) for one in ranks]
 
 
-def test_figures_are_series_and_what_is_unknown_is_absent(client):
+def test_figures_are_series_and_unknown_ones_absent(client):
     for ranks in story(start=now() - 60):
         push(client, *ranks)
     push(client, *staged("r4", now() - 60))
@@ -370,7 +370,7 @@ def test_figures_are_series_and_what_is_unknown_is_absent(client):
     assert not any(key[:2] == ("goodput_cost_dollars", "r4") for key in found)
 
 
-def test_what_samples_of_gpus_say_is_in_the_account_of_a_window_too_and_after_a_restart(client, tmp_path):
+def test_gpu_samples_reach_windows_and_survive_restart(client, tmp_path):
     start = float(int(now()) - 60)
     one = Process(0, 1, start).between(none=2).steps(8, loader=0.5, forward=1.5)
     # Of 12 s of compute 6 were looked at, and the device idled in 3 of them.
@@ -390,14 +390,14 @@ def test_what_samples_of_gpus_say_is_in_the_account_of_a_window_too_and_after_a_
             assert samples(asked)["goodput_gpu_seconds", "r1", "launch"] == 3
 
 
-def test_a_wrong_input_is_counted(client):
+def test_wrong_input_is_counted(client):
     told = {"flops_per_step": 2e13, "peak_flops_per_second": 8e12}
     push(client, rank_report(Process(0, 1, now() - 60, **told).steps(8, forward=1).finished()))
     found = samples(client)
     assert found["goodput_input_errors", "r1"] == 1 and ("goodput_mfu_ratio", "r1") not in found
 
 
-def test_ranks_are_counted_and_silence_has_an_age(client):
+def test_rank_counts_and_report_age(client):
     start = now() - 10
     push(client, rank_report(Process(0, 1, start, world_size=4).steps(3, forward=1)))
     push(client, rank_report(Process(1, 1, start, world_size=4).steps(3, forward=1).killed()))
@@ -409,7 +409,7 @@ def test_ranks_are_counted_and_silence_has_an_age(client):
     assert ("goodput_mfu_ratio", "r1") not in found, "unknown is absent, not zero"
 
 
-def test_after_a_restart_ages_begin_with_what_the_ledger_knows(client, tmp_path):
+def test_ages_after_restart_come_from_the_ledger(client, tmp_path):
     push(client, rank_report(Process(0, 1, now() - 100).steps(60, forward=1)))
     with serving(create_app(f"sqlite:///{tmp_path}/ledger.db")) as again:
         found = samples(again)
@@ -418,7 +418,7 @@ def test_after_a_restart_ages_begin_with_what_the_ledger_knows(client, tmp_path)
         assert again.get("/api/v1/runs/r1").json()["status"] == "unobserved"
 
 
-def test_a_finished_run_leaves_the_series_but_not_the_api(client):
+def test_finished_run_leaves_series_not_api(client):
     for ranks in story("recent", start=now() - 60):
         push(client, *ranks)
     for ranks in story("past", start=now() - KEPT_SECONDS - 60):
@@ -455,7 +455,7 @@ def test_all_series_are_declared(client):
     assert seen == declared, "and all that is declared is exposed"
 
 
-def test_promtool_finds_nothing_to_say(client):
+def test_promtool_accepts_the_exposition(client):
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not installed (Debian package prometheus): /metrics was not checked by it")
     for ranks in story('a "run"\\n', start=now() - 60):

@@ -74,7 +74,7 @@ def test_age_interval_and_length_of_saves():
     assert board.series("goodput_checkpoint_interval_seconds") == 35, "the median of 22, 35 and 403"
 
 
-def test_the_age_is_that_of_our_clock_and_intervals_that_of_the_processs():
+def test_age_and_intervals_use_their_own_clocks():
     """A host that is an hour ahead, and another that is behind, save a part each; reports come twice and late."""
     board = Board()
     ahead, behind = Process(0, 1, 1000 + 3600, world_size=2), Process(1, 1, 1000 - 600, world_size=2)
@@ -91,14 +91,14 @@ def test_the_age_is_that_of_our_clock_and_intervals_that_of_the_processs():
     assert board.series("goodput_checkpoint_last_save_seconds") == 4, "whoever tells of it first"
 
 
-def test_a_commit_that_arrives_late_has_its_age():
+def test_late_commit_has_its_age():
     board, one = Board(), Process(0, 1, 1000)
     saving(one, 10, 1).steps(50, forward=1)
     board.take(one, at=5000)
     assert board.series("goodput_checkpoint_age_seconds") == 50
 
 
-def test_time_between_the_commits_of_two_attempts_is_no_interval():
+def test_commits_of_two_attempts_give_no_interval():
     board, one = Board(), Process(0, 1, 1000)
     saving(saving(one, 10, 1), 10, 1).killed()
     board.take(one)
@@ -119,7 +119,7 @@ def test_the_ledger_tells_the_same():
         )
 
 
-def test_a_step_that_is_committed_twice_is_one_checkpoint_and_another_ones_beginning_is_not_its_own():
+def test_repeated_commit_counts_once():
     board, one = Board(), Process(0, 1, 1000)
     saving(one, 10, 1).between(none=3).event("checkpoint_committed", 9)
     board.take(one)
@@ -138,7 +138,7 @@ def test_memory_does_not_grow_with_checkpoints():
     assert len(saves.intervals_ns) == len(saves._counted) == 32
 
 
-def test_restarts_by_attempt_and_only_the_newest():
+def test_newest_restarts_are_exposed_by_attempt():
     board, at, one = Board(), 1000.0, None
     for number in range(1, RESTARTS_SHOWN + 4):
         one = Process(0, number, at, devices=4)
@@ -155,7 +155,7 @@ def test_restarts_by_attempt_and_only_the_newest():
     assert newest == one.start_ns / 1e9
 
 
-def test_gpus_of_a_run_follow_its_world_and_end_with_it():
+def test_run_gpus_follow_the_world_size():
     board = Board()
     ranks = [Process(r, 1, 1000, world_size=3, devices=2).steps(3, forward=1) for r in (0, 1)]
     board.take(*ranks)
@@ -171,7 +171,7 @@ def test_gpus_of_a_run_follow_its_world_and_end_with_it():
 
 
 @pytest.mark.parametrize("kinds", [("checkpoint_committed",), ("checkpoint_begun", "mark")])
-def test_halves_of_a_save_are_no_length(kinds):
+def test_unmatched_checkpoint_events_give_no_length(kinds):
     board, one = Board(), Process(0, 1, 1000).steps(3, forward=1)
     for kind in kinds:
         one.event(kind, 2)

@@ -24,7 +24,7 @@ def measured() -> Process:
     return one.finished()
 
 
-def test_an_older_peer_sends_and_takes_rows_without_it():
+def test_older_peers_exchange_rows_without_device_time():
     row = schema.StepRow(1, 0, 5, 25, 0, (0, 20), (0, 0), 20)
     encoded = msgspec.msgpack.encode([row])
     fields = msgspec.msgpack.decode(encoded)
@@ -48,7 +48,7 @@ def test_an_older_peer_sends_and_takes_rows_without_it():
 @pytest.mark.parametrize(
     ("device_ns", "good"), [(0, True), (20, True), (21, False), (-1, False), (1 << 63, False)]
 )
-def test_it_is_at_most_what_steps_took(device_ns, good):
+def test_device_time_is_at_most_step_time(device_ns, good):
     one = Process(0, 1, 1000.0, world_size=1).between(none=5e-9).step(forward=20e-9)
     report = rank_report(one, rows=[one.rows[0]._replace(device_ns=device_ns)])
     if good:
@@ -57,7 +57,7 @@ def test_it_is_at_most_what_steps_took(device_ns, good):
         schema.check(report)
 
 
-def test_it_goes_through_the_ledger_into_the_log_and_back(ledger, tmp_path):
+def test_device_time_survives_ledger_and_run_log(ledger, tmp_path):
     one, ingest = measured(), aggregator(ledger)
     for rows in (one.rows[:2], one.rows[2:3], one.rows[4:]):  # The fourth row was thinned out.
         (answer,) = take(ingest, body_of(rank_report(one, rows=rows)))
@@ -78,7 +78,7 @@ def test_it_goes_through_the_ledger_into_the_log_and_back(ledger, tmp_path):
 @pytest.mark.parametrize(
     ("value", "problem"), [("-1", "negative"), ('"x"', "device_seconds"), ("9.5", "more than the 1.000000 s")]
 )
-def test_a_log_with_wrong_device_seconds_says_so(tmp_path, value, problem):
+def test_wrong_device_seconds_in_a_log_are_reported(tmp_path, value, problem):
     path = tmp_path / "run.jsonl"
     path.write_text(
         '{"kind":"run","time":0,"run":"r"}\n{"kind":"attempt","time":0,"rank":0}\n'

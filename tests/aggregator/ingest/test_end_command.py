@@ -78,7 +78,7 @@ def pair() -> list[Process]:
     return [Process(rank, 1, start, world_size=2).steps(20, forward=1) for rank in range(2)]
 
 
-def test_a_cancelled_run_is_ended_by_a_process_of_its_own(site):
+def test_end_command_ends_a_cancelled_run(site):
     site.push(*[one.killed() for one in pair()], run="vision/a b")
     assert site.status("vision%2Fa%20b") == "down"
     command = [sys.executable, "-m", "goodput", "end", "vision/a b", "--aggregator", site.serve.url]
@@ -89,7 +89,7 @@ def test_a_cancelled_run_is_ended_by_a_process_of_its_own(site):
     assert site.status("vision%2Fa%20b") == "cancelled"
 
 
-def test_again_it_says_so_and_json_is_the_answer(site, call):
+def test_repeated_end_is_reported_and_json_printed(site, call):
     failed, killed = pair()
     site.push(failed.failed(), killed.killed(), run="twice")
     at = str(time.time() - 10)
@@ -101,7 +101,7 @@ def test_again_it_says_so_and_json_is_the_answer(site, call):
     assert site.status("twice") == "failed"
 
 
-def test_it_waits_for_ranks_that_still_live_and_then_refuses(site, call, monkeypatch):
+def test_end_waits_for_live_ranks_then_refuses(site, call, monkeypatch):
     monkeypatch.setattr(end, "AGAIN_SECONDS", 0.05)
     ranks = [one.silent(after=79) for one in pair()]
     site.push(*ranks, run="lives")
@@ -150,14 +150,14 @@ def test_by_force_it_does_not_wait(site, call):
         ((), 2, r"required: RUN"),
     ],
 )
-def test_what_goes_wrong_is_said_in_one_line(site, call, arguments, status, says):
+def test_end_command_errors_are_one_line(site, call, arguments, status, says):
     given = {**site.files, "closed": free_ports(1)[0], "port": site.client.base_url.port}
     found, out, said = call(*(one.format(**given) for one in arguments))
     assert (found, out) == (status, "") and re.search(says, said.strip()), said
     assert status == 2 or said.count("\n") == 1
 
 
-def test_without_an_aggregator_the_call_is_wrong(call, monkeypatch):
+def test_end_without_an_aggregator_is_a_usage_error(call, monkeypatch):
     monkeypatch.delenv("GOODPUT_AGGREGATOR")
     status, _, said = call("r")
     assert (

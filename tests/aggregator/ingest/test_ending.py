@@ -119,7 +119,7 @@ def assert_over_everywhere(client) -> None:
 # ---- What follows
 
 
-def test_a_cancelled_run_stands_still_wherever_it_is_shown(client):
+def test_cancelled_run_accrues_nothing_anywhere(client):
     killed(client)
     before = series(client)
     assert before["goodput_gpu_seconds", "r1", "down"] > 1000 and before["goodput_run_gpus", "r1"] == RANKS
@@ -133,7 +133,7 @@ def test_a_cancelled_run_stands_still_wherever_it_is_shown(client):
     assert not any(key[0].startswith("goodput_checkpoint_age") for key in found)
 
 
-def test_it_survives_what_agents_push_again_and_a_restart(client, url):
+def test_end_mark_survives_repeated_pushes_and_restart(client, url):
     ranks = killed(client)
     end(client)
     for one in ranks:
@@ -149,7 +149,7 @@ def test_it_survives_what_agents_push_again_and_a_restart(client, url):
         assert end(again) == {**CANCELLED, "ended": 0, "already": RANKS}
 
 
-def test_the_log_of_the_ledger_says_it_too(client, url, tmp_path):
+def test_exported_run_log_has_the_end_mark(client, url, tmp_path):
     killed(client)
     end(client)
     (tmp_path / "run.jsonl").write_bytes(b"".join(export(Ledger(url), "r1", time.time_ns())))
@@ -161,7 +161,7 @@ def test_the_log_of_the_ledger_says_it_too(client, url, tmp_path):
     assert [(line["reason"], line["over"]) for line in ends] == [("killed", "cancelled")] * RANKS
 
 
-def test_a_new_attempt_goes_on_with_the_run(client):
+def test_new_attempt_continues_an_ended_run(client):
     killed(client)
     end(client)
     again = began(seconds_ago=30, number=2)
@@ -184,7 +184,7 @@ def test_the_reason_decides_what_counts(client, reason, monkeypatch):
     wait_until(lambda: account(client)["status"] == "cancelled", 20, "the last word")
 
 
-def test_they_end_at_the_time_that_is_given_but_not_before_they_were_seen(client):
+def test_ranks_end_at_given_or_last_seen_time(client):
     ranks = killed(client)
     seen = ranks[0].end_ns / 1e9
     end(client, at=seen - 100)
@@ -194,7 +194,7 @@ def test_they_end_at_the_time_that_is_given_but_not_before_they_were_seen(client
     assert found["end"] == pytest.approx(seen + 100) and found["states"]["stall"] > 100 * RANKS
 
 
-def test_what_ranks_have_told_of_their_end_stays(client):
+def test_ranks_own_reported_end_stays(client):
     failed, finished, dead = began(ranks=3)
     push(client, failed.failed(), finished.finished(), dead.killed(after=2))
     found = end(client)
@@ -214,7 +214,7 @@ def test_page_has_texts_for_every_ended_status():
 # ---- Ranks that live
 
 
-def test_a_run_that_lives_is_not_ended(client, url):
+def test_running_run_is_not_ended(client, url):
     push(client, *[one.silent(after=270) for one in began()])
     before = contents(url)
     answer = client.post(END)
@@ -225,7 +225,7 @@ def test_a_run_that_lives_is_not_ended(client, url):
     assert account(client)["status"] == "running" and contents(url) == before
 
 
-def test_by_force_it_is_and_ranks_that_are_killed_meanwhile_end_when_they_died(client):
+def test_forced_end_keeps_later_deaths_of_ranks(client):
     ranks = [one.silent(after=270) for one in began()]
     push(client, *ranks)
     assert end(client, force=True) == {**CANCELLED, "alive": RANKS}
@@ -238,7 +238,7 @@ def test_by_force_it_is_and_ranks_that_are_killed_meanwhile_end_when_they_died(c
     assert account(client)["end"] == pytest.approx(ranks[0].end_ns / 1e9)
 
 
-def test_ranks_that_live_on_after_that_go_on(client):
+def test_ranks_alive_after_the_slack_continue(client):
     ranks = [one.silent(after=270) for one in began()]
     push(client, *ranks)
     end(client, force=True)
@@ -247,7 +247,7 @@ def test_ranks_that_live_on_after_that_go_on(client):
     assert found["status"] == "running" and all(one["alive"] for one in found["live"])
 
 
-def test_ranks_that_nobody_hears_of_are_not_alive(url):
+def test_silent_ranks_are_not_alive(url):
     """Their node may be gone, agent and all; when they were last seen alive they ended."""
     with serving(create_app(url, stale_seconds=0.0)) as client:
         ranks = [one.silent(after=2) for one in began()]
@@ -257,7 +257,7 @@ def test_ranks_that_nobody_hears_of_are_not_alive(url):
 
 
 @pytest.mark.parametrize("behind", [-3600, 0, 3600])
-def test_the_moment_is_reckoned_on_the_ranks_own_clock(client, behind):
+def test_mark_time_is_on_the_ranks_clock(client, behind):
     """Wherever their host's clock stands: what they did before is no life, what they do later is."""
     ranks = [one.silent(after=250) for one in began(seconds_ago=300 + behind)]
     push(client, *ranks)
@@ -294,7 +294,7 @@ def test_the_moment_is_reckoned_on_the_ranks_own_clock(client, behind):
         (b" " * 5000, 413, "larger than 4096 bytes"),
     ],
 )
-def test_a_body_that_cannot_be_meant_changes_nothing(endless, body, status, says):
+def test_invalid_body_changes_nothing(endless, body, status, says):
     answer = endless.post(END, content=body)
     assert answer.status_code == status and says in answer.json()["detail"], answer.text
     assert account(endless)["status"] == "down"
@@ -315,7 +315,7 @@ def test_there_is_no_such_run(endless):
     assert endless.post("/api/v1/runs/r1").status_code == 405
 
 
-def test_where_the_ledger_cannot_be_written_nothing_is_changed(client, monkeypatch):
+def test_failed_ledger_write_changes_nothing(client, monkeypatch):
     killed(client)
 
     def fail(*_):
@@ -327,12 +327,12 @@ def test_where_the_ledger_cannot_be_written_nothing_is_changed(client, monkeypat
     assert account(client)["status"] == "down"
 
 
-def test_a_page_of_another_site_ends_nothing(endless):
+def test_cross_site_request_ends_nothing(endless):
     answer = endless.post(END, headers={"Origin": "https://elsewhere.example"})
     assert answer.status_code == 403 and account(endless)["status"] == "down"
 
 
-def test_the_schema_says_what_may_be_asked(endless):
+def test_openapi_describes_the_end_request(endless):
     document = endless.get("/api/v1/openapi.json").json()
     found = document["paths"]["/api/v1/runs/{run}/end"]["post"]
     body = found["requestBody"]["content"]["application/json"]["schema"]
@@ -345,7 +345,7 @@ def test_the_schema_says_what_may_be_asked(endless):
 # ---- Who may
 
 
-def test_it_takes_a_token_that_pushes_for_this_run(url, tmp_path, caplog):
+def test_end_requires_an_ingest_token_of_the_run(url, tmp_path, caplog):
     kinds = {
         "node": ("ingest", {}),
         "mine": ("ingest", {"runs": ("r1",)}),

@@ -80,7 +80,7 @@ def stack_of(report: schema.RankReport, text: str = "main (train.py:1)", time_ns
 # ---- The verdict
 
 
-def test_reports_make_the_verdict_whatever_the_hosts_clocks_say(store, hangs):
+def test_verdict_is_independent_of_host_clocks(store, hangs):
     tell(
         store,
         stuck(0, "communication", ahead=4000),
@@ -97,7 +97,7 @@ def test_reports_make_the_verdict_whatever_the_hosts_clocks_say(store, hangs):
     assert (found.seconds, found.victims) == (100.0, 2)
 
 
-def test_a_users_phase_counts_as_the_state_it_was_given(store, hangs):
+def test_user_phase_counts_as_its_state(store, hangs):
     tell(
         store,
         stuck(0, "ring", user={"ring": "communication"}),
@@ -109,7 +109,7 @@ def test_a_users_phase_counts_as_the_state_it_was_given(store, hangs):
     assert look(hangs, run="r2") is None
 
 
-def test_time_in_planned_phases_since_the_last_step_is_known(store, hangs):
+def test_planned_time_since_last_step_is_excused(store, hangs):
     one = (
         Process(0, 1, 4000, world_size=1)
         .steps(3, forward=1)
@@ -129,7 +129,7 @@ def replace_phase(one: Process, phase: str) -> Process:
     return one
 
 
-def test_only_the_newest_process_of_a_rank_counts(store, hangs):
+def test_only_newest_process_of_rank_counts(store, hangs):
     tell(store, stuck(0, "loader").killed(), stuck(1, "communication"))
     assert look(hangs).culprit.kind == "dead"
     again = (
@@ -140,7 +140,7 @@ def test_only_the_newest_process_of_a_rank_counts(store, hangs):
     assert (found.culprit.rank, found.culprit.attempt, found.culprit.kind) == (0, 2, "elsewhere")
 
 
-def test_a_step_that_comes_makes_it_no_hang_and_spares_the_look(store, hangs):
+def test_recent_step_means_no_evaluation(store, hangs):
     one = stuck(0, "loader")
     tell(store, one)
     assert hangs.may_hang("r1", NOW) and look(hangs) is not None
@@ -150,14 +150,14 @@ def test_a_step_that_comes_makes_it_no_hang_and_spares_the_look(store, hangs):
     assert hangs.may_hang("r1", NOW - ns(3600)), "a clock that was set back hides no hang"
 
 
-def test_steps_that_come_late_do_not_delay_the_verdict(store, hangs):
+def test_late_steps_do_not_delay_the_verdict(store, hangs):
     """An agent that could not push for a while brings old rows; what counts is when they ended."""
     tell(store, stuck(0, "loader", seconds=100))
     assert hangs.may_hang("r1", NOW + 1)
     assert store.progress_ns["r1"] == NOW - ns(100)
 
 
-def test_after_a_restart_of_the_aggregator_the_ledger_alone_blames_nobody(store, clock):
+def test_restored_processes_are_not_blamed_at_first(store, clock):
     """Restored reports were heard by nobody; the next push of the living decides."""
     waits, culprit = stuck(0, "communication"), stuck(1, "loader")
     for one in (waits, culprit):
@@ -172,7 +172,7 @@ def test_after_a_restart_of_the_aggregator_the_ledger_alone_blames_nobody(store,
     assert look(hangs, NOW + ns(32)).culprit.kind == "elsewhere"
 
 
-def test_a_run_that_is_over_or_unseen_is_no_hang_and_costs_nothing(store, monkeypatch):
+def test_ended_or_unobserved_run_is_no_hang(store, monkeypatch):
     accounts = Accounts(store, stall_seconds=60, stale_seconds=30)
     accounts.hangs._began_ns = 0
     tell(store, stuck(0, "communication"), stuck(1, "loader"))
@@ -196,7 +196,7 @@ def ask(hangs: HangDetector, reports) -> list[int]:
     return [wanted.rank for wanted in hangs.stack_requests(reports)]
 
 
-def test_the_suspects_stack_is_asked_for_until_it_comes_and_again_after_five_minutes(store, hangs, clock):
+def test_suspects_stack_is_requested_until_it_arrives(store, hangs, clock):
     one, two = tell(store, stuck(0, "communication"), stuck(1, "loader"))
     assert ask(hangs, [one, two]) == [], "nobody looked yet"
     look(hangs)
@@ -219,7 +219,7 @@ def test_the_suspects_stack_is_asked_for_until_it_comes_and_again_after_five_min
     assert hangs.counts == {"accepted": 2, "ignored": 0}
 
 
-def test_few_are_asked_for_and_no_dead_or_silent_ones(store, hangs):
+def test_stacks_of_few_live_suspects_are_requested(store, hangs):
     dead = stuck(7, "loader").killed()
     reports = tell(store, *(stuck(rank, "loader", seconds=100 + rank) for rank in range(7)), dead)
     look(hangs)
@@ -231,7 +231,7 @@ def test_a_rank_behind_is_asked_for(store, hangs):
     assert look(hangs).culprit.kind == "behind" and ask(hangs, reports) == [1]
 
 
-def test_the_stack_is_the_culprits_else_the_first_suspects_that_has_one(store, hangs):
+def test_document_prefers_the_culprits_stack(store, hangs):
     reports = tell(store, stuck(0, "loader", seconds=104), stuck(1, "loader", seconds=102))
     found = look(hangs)
     assert [one.rank for one in found.suspects] == [0, 1]
@@ -242,7 +242,7 @@ def test_the_stack_is_the_culprits_else_the_first_suspects_that_has_one(store, h
     assert hangs.document("r1", found)["stack_rank"] == 0
 
 
-def test_stacks_that_nobody_asked_for_are_ignored_and_counted(store, hangs):
+def test_unrequested_stacks_are_ignored_and_counted(store, hangs):
     one, two = tell(store, stuck(0, "communication"), stuck(1, "loader"))
     hangs.add_stacks([stack_of(two)])
     found = look(hangs)
@@ -261,7 +261,7 @@ def test_stacks_that_nobody_asked_for_are_ignored_and_counted(store, hangs):
     assert hangs.counts["accepted"] == 1 + schema.STACKS_MAX and hangs.counts["ignored"] == 15
 
 
-def test_a_hang_that_is_over_takes_its_stacks_along(store, hangs):
+def test_stacks_are_dropped_with_their_hang(store, hangs):
     one = stuck(0, "loader")
     (report,) = tell(store, one)
     look(hangs)
@@ -274,7 +274,7 @@ def test_a_hang_that_is_over_takes_its_stacks_along(store, hangs):
     assert hangs.document("r1", look(hangs))["stack"] is None and ask(hangs, [report]) == [0]
 
 
-def test_the_stacks_of_many_runs_are_bounded(store, hangs, monkeypatch):
+def test_stacks_of_many_runs_are_bounded(store, hangs, monkeypatch):
     monkeypatch.setattr(hangs_module, "STACKS_KEPT_MAX", 3)
     assert STACKS_KEPT_MAX * schema.STACK_CHARS_MAX <= 1 << 24
     for number in range(5):
@@ -288,7 +288,7 @@ def test_the_stacks_of_many_runs_are_bounded(store, hangs, monkeypatch):
 # ---- The wire
 
 
-def test_a_push_brings_stacks_and_its_answer_asks_for_them(store, ledger, hangs):
+def test_push_carries_stacks_and_ack_requests_them(store, ledger, hangs):
     ingest = Ingest(store, ledger, lambda: NOW, hangs)
     two = rank_report(stuck(1, "loader"))
     body = body_of(rank_report(stuck(0, "communication")), two)
@@ -302,7 +302,7 @@ def test_a_push_brings_stacks_and_its_answer_asks_for_them(store, ledger, hangs)
     assert asyncio.run(Ingest(store, ledger, lambda: NOW).accept(with_stack)).wanted == []
 
 
-def test_stacks_are_asked_for_though_nobody_looks_at_the_page_or_the_series(url):
+def test_stacks_are_requested_without_any_reader(url):
     start = time.time() - 305
     one = Process(0, 1, start, world_size=1).steps(5, forward=1)
     one.phase = "loader"
@@ -313,7 +313,7 @@ def test_stacks_are_asked_for_though_nobody_looks_at_the_page_or_the_series(url)
     assert (wanted.run, wanted.rank) == ("r1", 0)
 
 
-def test_agents_and_aggregators_that_do_not_know_stacks_are_understood():
+def test_peers_without_stacks_are_understood():
     two = rank_report(stuck(1, "loader"))
     old = msgspec.msgpack.decode(body_of(two))
     del old["stacks"]
@@ -323,7 +323,7 @@ def test_agents_and_aggregators_that_do_not_know_stacks_are_understood():
     assert schema.decode_ack(msgspec.msgpack.encode(newer)) == schema.Ack(1)
 
 
-def test_a_hang_is_since_one_moment_however_often_it_is_looked_at(store, hangs):
+def test_hang_start_is_stable_over_evaluations(store, hangs):
     one, other = stuck(0, "loader"), stuck(1, "communication")
     tell(store, one, other)
     first = look(hangs)

@@ -68,7 +68,7 @@ def test_order_and_repetition_change_nothing(given_pushes, chance):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_node_has_a_bound_and_the_oldest_info_goes_first(monkeypatch, seed):
+def test_node_bound_drops_oldest_info_first(monkeypatch, seed):
     monkeypatch.setattr(health_module, "NODE_WEIGHT_MAX", 10)
     rng, log = random.Random(seed), HealthLog()
     given_events = [
@@ -87,7 +87,7 @@ def test_a_node_has_a_bound_and_the_oldest_info_goes_first(monkeypatch, seed):
     assert kept(log) == before
 
 
-def test_all_nodes_together_have_a_bound_and_who_was_hit_weighs_too(monkeypatch):
+def test_total_bound_counts_hit_processes(monkeypatch):
     monkeypatch.setattr(health_module, "WEIGHT_MAX", 40)
     log = HealthLog()
     for n in range(300):
@@ -103,7 +103,7 @@ def test_all_nodes_together_have_a_bound_and_who_was_hit_weighs_too(monkeypatch)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_at_both_bounds_nothing_is_left_of_what_went(monkeypatch, seed):
+def test_dropped_events_leave_no_index_entries(monkeypatch, seed):
     monkeypatch.setattr(health_module, "NODE_WEIGHT_MAX", 12)
     monkeypatch.setattr(health_module, "WEIGHT_MAX", 30)
     rng, log = random.Random(seed), HealthLog()
@@ -124,7 +124,7 @@ def test_at_both_bounds_nothing_is_left_of_what_went(monkeypatch, seed):
         assert {key for key, one in log.all() if one.hits} == {key for key, _ in log.of_run("r1")}
 
 
-def test_a_node_that_floods_leaves_nothing_behind(monkeypatch):
+def test_flooding_node_stays_within_its_bound(monkeypatch):
     monkeypatch.setattr(health_module, "NODE_WEIGHT_MAX", 10)
     log = HealthLog()
     for n in range(2000):
@@ -146,7 +146,7 @@ def test_a_node_that_floods_leaves_nothing_behind(monkeypatch):
         ("n" * 256, {}),
     ],
 )
-def test_what_cannot_be_kept_is_counted_and_costs_the_report_nothing(ledger, node, wrong):
+def test_invalid_event_is_counted_and_rest_accepted(ledger, node, wrong):
     ingest = aggregator(ledger)
     report = rank_report(Process().steps(2, forward=1))
     bad = event(1, 5, 0, **wrong)
@@ -174,7 +174,7 @@ def test_what_cannot_be_kept_is_counted_and_costs_the_report_nothing(ledger, nod
         {"number": 1, "kind": b"xid", "device": "d", "time_ns": 5},
     ],
 )
-def test_what_is_no_event_costs_itself_alone(ledger, wrong):
+def test_malformed_event_does_not_reject_the_report(ledger, wrong):
     ingest, good = aggregator(ledger), event(2, 5, 0)
     report = {"node": "n0", "sent_ns": 1, "ranks": [rank_report(Process().steps(2, forward=1))]}
     (ack,) = take(ingest, msgspec.msgpack.encode({**report, "health": [wrong, good, wrong]}))
@@ -187,7 +187,7 @@ def test_what_is_no_event_costs_itself_alone(ledger, wrong):
 # ---- The ledger
 
 
-def test_events_are_on_disk_when_answered_and_back_after_a_restart(ledger, url, monkeypatch):
+def test_acknowledged_events_survive_a_restart(ledger, url, monkeypatch):
     ingest = aggregator(ledger)
     told = [event(n, n, n % 2, name="GPU has fallen off the bus", code=79, text="é 🚀") for n in range(1, 6)]
     for one in told:
@@ -207,7 +207,7 @@ def test_events_are_on_disk_when_answered_and_back_after_a_restart(ledger, url, 
     assert again.health.counts == {}, "what was counted before the restart is not counted again"
 
 
-def test_the_gravest_of_each_node_are_read(ledger):
+def test_ledger_reads_most_severe_events_per_node(ledger):
     ingest = aggregator(ledger)
     severities = ["info", "critical", "warning"]
     many = [event(n, 100 - n, severity=severities[n % 3]) for n in range(30)]
@@ -221,7 +221,7 @@ def test_the_gravest_of_each_node_are_read(ledger):
     assert [e.number for node, e in found if node == "calm"] == [7]
 
 
-def test_what_could_not_be_written_is_not_acknowledged_and_written_with_the_next(ledger, url, monkeypatch):
+def test_unwritten_events_go_with_the_next_push(ledger, url, monkeypatch):
     ingest = aggregator(ledger)
     mend = read_only(ledger, url)
     for number in range(1, 5):
@@ -237,7 +237,7 @@ def test_what_could_not_be_written_is_not_acknowledged_and_written_with_the_next
     assert [e.number for _, e in ledger.health(10)] == [3, 4, 5]
 
 
-def test_what_comes_while_a_write_fails_is_not_forgotten(ledger):
+def test_events_during_a_failed_write_are_kept(ledger):
     ingest, began, may_fail = aggregator(ledger), threading.Event(), threading.Event()
 
     class Failing:
@@ -301,13 +301,13 @@ RESTART = 2 * (5 + 3 + 2)
         ([event(1, 1005, 1, 0, 1)], {1: RESTART}),
     ],
 )
-def test_a_restart_is_counted_to_one_event_by_time_and_rank(given, want):
+def test_restart_is_attributed_to_one_event(given, want):
     first, second = died_and_resumed()
     for order in (given, given[::-1]):
         assert costs_of([*first, *second], *order) == want
 
 
-def test_the_end_must_be_a_failure_and_a_restart_must_follow():
+def test_only_failures_with_a_restart_cost():
     hit = event(1, 1004, 0, 1)
     for end, want in (("killed", {1: RESTART}), ("failed", {1: RESTART}), ("finished", {})):
         first, second = died_and_resumed(end=end)
@@ -325,7 +325,7 @@ def test_the_end_must_be_a_failure_and_a_restart_must_follow():
     assert costs_of([*first, *second], event(1, 1004, 0))[1] > 0
 
 
-def test_an_event_may_cost_several_restarts_each_once():
+def test_one_event_may_cost_several_restarts():
     processes, start = [], 1000.0
     for attempt in (1, 2, 3):
         one = Process(0, attempt, start).steps(4, forward=1)
@@ -375,7 +375,7 @@ def _moved(one: Process, shift: int) -> Process:
     return one
 
 
-def test_a_runs_events_come_newest_first_with_ranks_and_cost(served):
+def test_run_events_are_newest_first_with_cost(served):
     answer = served.get(f"/api/v1/runs/{quote('r/1', safe='')}/health").json()
     assert_shape(answer, RunHealthEvents)
     assert answer == served.get("/api/v1/runs/r/1/health").json() and answer["run"] == "r/1"
@@ -419,7 +419,7 @@ def test_all_events_and_their_filters(served):
         assert served.get(f"/api/v1/health?{wrong}").status_code == 422, wrong
 
 
-def test_series_count_events_once_and_kinds_are_bounded(served):
+def test_series_count_events_with_bounded_kinds(served):
     found = samples(served)
     came = {
         key[1:]: value for key, value in found.items() if key[0] == "goodput_aggregator_health_events_total"
@@ -437,7 +437,7 @@ def test_series_count_events_once_and_kinds_are_bounded(served):
     assert found["goodput_aggregator_health_events_total", "xid", "critical"] == 1
 
 
-def test_after_a_restart_the_same_is_answered(served, tmp_path):
+def test_answers_are_equal_after_a_restart(served, tmp_path):
     want = served.get("/api/v1/health").json()
     with serving(create_app(f"sqlite:///{tmp_path}/ledger.db")) as again:
         assert again.get("/api/v1/health").json() == want
@@ -448,7 +448,7 @@ def test_after_a_restart_the_same_is_answered(served, tmp_path):
 
 
 @needs_chromium
-def test_the_page_shows_events_as_text_and_nodes_with_critical_ones(served):
+def test_page_shows_events_and_critical_nodes(served):
     hostile = "<img src=x onerror=document.documentElement.dataset.ran=1>"
     last = event(
         5, served.base + 400, 1, 0, run="r/1", severity="critical", name=hostile, kind="ecc", device=hostile

@@ -29,7 +29,7 @@ def small(monkeypatch):
     monkeypatch.setattr(health_module, "WEIGHT_MAX", 100)
 
 
-def test_a_token_for_some_runs_hides_nothing_of_the_fleet(small):
+def test_scoped_events_do_not_displace_fleet_events(small):
     log = HealthLog()
     for number in range(20):
         assert log.add("n0", event(number, 1, severity="info"), NOW, AHEAD_NS_MAX)
@@ -46,7 +46,7 @@ def test_a_token_for_some_runs_hides_nothing_of_the_fleet(small):
     assert all(key in log for key, _ in log.all()) and ("n0", 999) not in log
 
 
-def test_the_fleets_events_push_out_nothing_of_a_tenant_either(small):
+def test_fleet_events_do_not_displace_scoped_events(small):
     log = HealthLog()
     assert log.add("n0", event(1, 1, 0, severity="info", run="a/x"), NOW, AHEAD_NS_MAX, is_scoped=True)
     for number in range(100):
@@ -54,7 +54,7 @@ def test_the_fleets_events_push_out_nothing_of_a_tenant_either(small):
     assert ("n0", 1, True) in numbers(log) and sum(not one[2] for one in numbers(log)) == 40
 
 
-def test_a_tenant_that_takes_a_nodes_numbers_first_keeps_nothing_out(small):
+def test_scoped_numbers_do_not_shadow_node_numbers(small):
     log = HealthLog()
     assert log.add("n0", event(7, 5, 0, run="a/x"), NOW, AHEAD_NS_MAX, is_scoped=True)
     before = log.revision()
@@ -62,7 +62,7 @@ def test_a_tenant_that_takes_a_nodes_numbers_first_keeps_nothing_out(small):
     assert numbers(log) == [("n0", 7, False), ("n0", 7, True)]
 
 
-def test_no_event_is_far_ahead_and_a_time_ahead_is_worth_no_more_than_now(monkeypatch):
+def test_future_events_are_bounded_and_count_as_now(monkeypatch):
     monkeypatch.setattr(health_module, "NODE_WEIGHT_MAX", 2)
     log = HealthLog()
     assert ns(600) >= AHEAD_NS_MAX
@@ -75,7 +75,7 @@ def test_no_event_is_far_ahead_and_a_time_ahead_is_worth_no_more_than_now(monkey
     assert [number for _, number, _ in numbers(log)] == [3, 4]
 
 
-def test_it_is_known_after_a_restart_what_came_by_which_token(ledger, monkeypatch):
+def test_scope_of_events_survives_a_restart(ledger, monkeypatch):
     monkeypatch.setattr(health_module, "NODE_WEIGHT_MAX", 40)
     ingest = aggregator(ledger)
 
@@ -98,7 +98,7 @@ def test_it_is_known_after_a_restart_what_came_by_which_token(ledger, monkeypatc
     assert numbers(aggregator(ledger).health) == want
 
 
-def test_whoever_looks_sees_the_number_that_the_agent_gave(ledger):
+def test_readers_see_the_agents_event_number(ledger):
     ingest = aggregator(ledger)
     ingest.health.add("n0", event(7, 5, 0, run="a/x"), NOW, AHEAD_NS_MAX, is_scoped=True)
     (shown,) = HealthCosts(ingest.health, None)._events(ingest.health.all(), lambda _: False, limit=9)

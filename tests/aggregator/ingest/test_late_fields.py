@@ -48,7 +48,7 @@ def pushes(late: dict, steps: int = 12, told_at: int = 5) -> list:
     return found
 
 
-def test_live_ledger_and_export_agree_at_every_push(ledger, tmp_path):
+def test_live_ledger_and_export_agree_per_push(ledger, tmp_path):
     ingest = aggregator(ledger)
     for number, push in enumerate(pushes(LATE)):
         take(ingest, body_of(*push))
@@ -65,7 +65,7 @@ def test_live_ledger_and_export_agree_at_every_push(ledger, tmp_path):
     assert account(restored) == told
 
 
-def test_from_the_rank_page_through_the_agent_to_the_export(ledger, tmp_path):
+def test_declared_fields_reach_the_export(ledger, tmp_path):
     write_tree(tmp_path)
     (tmp_path / "pages").mkdir()
     clock = Clock()
@@ -113,7 +113,7 @@ def test_the_order_of_reports_changes_nothing(ledger):
 
 @pytest.mark.parametrize("rows_max", [200_000, 20])
 @pytest.mark.parametrize("seed", range(6))
-def test_folded_as_rows_come_it_is_the_account_of_all_rows(seed, rows_max, monkeypatch):
+def test_incremental_fold_equals_full_account(seed, rows_max, monkeypatch):
     """Also a group that is told after steps were compared, and rows that were let go meanwhile."""
     monkeypatch.setattr(live, "ROWS_MAX", rows_max)
     monkeypatch.setattr(live, "ROWS_KEPT", 2)

@@ -88,12 +88,12 @@ def test_unknown_fields_are_passed_over():
         ),
     ],
 )
-def test_an_envelope_that_cannot_be_used_says_why(body, words):
+def test_unusable_envelope_is_refused_with_reason(body, words):
     with pytest.raises(schema.SchemaError, match=words):
         schema.decode(body)
 
 
-def test_a_body_over_the_bound_is_not_even_decoded(monkeypatch):
+def test_oversized_body_is_not_decoded(monkeypatch):
     monkeypatch.setattr(schema, "BODY_BYTES_MAX", len(BODY) - 1)
     with pytest.raises(schema.SchemaError, match=f"report of {len(BODY)} bytes, {len(BODY) - 1} at most"):
         schema.decode(BODY)
@@ -195,7 +195,7 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize("what", IMPOSSIBLE)
-def test_an_impossible_rank_is_told_with_who_and_why(what):
+def test_invalid_rank_is_refused_with_reason(what):
     change, words = IMPOSSIBLE[what]
     bad = change(valid())
     with pytest.raises(schema.SchemaError) as error:
@@ -226,7 +226,7 @@ def test_what_is_merely_odd_is_taken(change):
 @pytest.mark.parametrize(
     ("field", "value"), [("rank", 1.5), ("run", b"bytes"), ("pid", 2**64), ("host", None)]
 )
-def test_a_field_of_another_type_refuses_the_report(field, value):
+def test_wrong_field_type_refuses_the_report(field, value):
     found = msgspec.msgpack.decode(BODY)
     try:
         found["ranks"][0]["identity"][field] = value
@@ -243,7 +243,7 @@ def test_a_field_of_another_type_refuses_the_report(field, value):
 
 @settings(max_examples=400)
 @given(st.binary(max_size=200) | st.binary(max_size=40).map(lambda tail: BODY[:-40] + tail))
-def test_random_bytes_give_a_record_or_a_schema_error(body):
+def test_random_bytes_raise_only_schema_error(body):
     for call in (use, schema.decode_ack):
         try:
             call(body)
@@ -254,7 +254,7 @@ def test_random_bytes_give_a_record_or_a_schema_error(body):
 @settings(max_examples=600)
 @given(st.lists(st.tuples(st.integers(0, len(BODY) - 1), st.integers(0, 255)), min_size=1, max_size=4))
 @example([(0, 0x80)])
-def test_mutated_bytes_give_a_record_or_a_schema_error(changes):
+def test_mutated_bytes_raise_only_schema_error(changes):
     body = bytearray(BODY)
     for at, byte in changes:
         body[at] = byte
@@ -291,7 +291,7 @@ PATHS = list(leaves(msgspec.msgpack.decode(BODY)))
 
 @settings(max_examples=1000)
 @given(st.lists(st.tuples(st.sampled_from(PATHS), st.integers(0, 99), st.booleans()), min_size=1, max_size=3))
-def test_any_value_in_any_field_gives_a_record_or_a_schema_error(changes):
+def test_any_field_value_raises_only_schema_error(changes):
     found = msgspec.msgpack.decode(BODY)
     for path, pick, any_type in changes:
         parent = found
@@ -309,7 +309,7 @@ def test_any_value_in_any_field_gives_a_record_or_a_schema_error(changes):
         pass
 
 
-def test_the_fields_of_a_row_are_those_of_the_account():
+def test_row_fields_match_the_accounts():
     from goodput.account import Event, Row
 
     assert Row._fields == schema.StepRow.__struct_fields__

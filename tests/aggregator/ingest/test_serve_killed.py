@@ -136,7 +136,7 @@ def test_a_killed_aggregator_loses_nothing(tmp_path, url):
     assert {name: again[name] for name in want} == want
 
 
-def test_a_second_aggregator_cannot_open_what_is_no_ledger_and_says_so(tmp_path):
+def test_serve_refuses_an_unusable_ledger(tmp_path):
     command = [sys.executable, "-m", "goodput", "serve", "--listen", "127.0.0.1:0", "--ledger"]
     for url, words in (("nonsense", "Could not parse"), ("sqlite:////nowhere/at/all.db", "unable to open")):
         done = subprocess.run([*command, url], capture_output=True, text=True, timeout=START_SECONDS_MAX)

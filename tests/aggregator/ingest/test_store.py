@@ -33,7 +33,7 @@ def account(store: Store, run: str = "r1", now_ns: int = NOW):
 # ---- One process after another
 
 
-def test_the_story_has_the_account_that_it_tells():
+def test_story_gives_the_expected_account():
     found = account(merged(*(report for push in story() for report in push)))
     assert (found.status, len(found.restarts)) == ("finished", 1)
     assert [(rank.kept_steps, rank.lost_steps) for rank in found.ranks] == [(8 + 8, 4)] * 2
@@ -42,7 +42,7 @@ def test_the_story_has_the_account_that_it_tells():
     assert found.clamped == 0
 
 
-def test_two_live_processes_cannot_claim_one_rank():
+def test_two_live_processes_cannot_claim_a_rank():
     store, one = Store(), Process().steps(3, forward=1)
     store.merge(rank_report(one), NOW)
     other = rank_report(Process().steps(5, forward=1), host="elsewhere", pid=77)
@@ -56,14 +56,14 @@ def test_two_live_processes_cannot_claim_one_rank():
     assert account(store).ranks[0].kept_steps == 4, "the first goes on"
 
 
-def test_a_rank_is_free_once_its_process_was_silent_for_long():
+def test_rank_of_a_silent_process_is_free():
     store = merged(rank_report(Process().steps(3, forward=1)))
     store.merge(rank_report(Process(start=10), pid=77), NOW + ns(store_module.OWNED_SECONDS))
     assert sorted(store.runs["r1"].attempts) == [(0, 1), (0, 2)]
 
 
 @pytest.mark.parametrize("end", ["killed", "failed", "finished"])
-def test_a_new_process_after_a_dead_one_gets_the_next_attempt(end):
+def test_process_after_a_dead_one_gets_next_attempt(end):
     first = getattr(Process().steps(3, forward=1), end)()
     store = merged(rank_report(first))
     second, third = Process(start=5).steps(2, forward=1).killed(), Process(start=9).step(forward=1)
@@ -76,7 +76,7 @@ def test_a_new_process_after_a_dead_one_gets_the_next_attempt(end):
     assert (len(run.attempts), len(run.attempts[0, 3].rows)) == (3, 2)
 
 
-def test_a_process_that_says_its_attempt_is_taken_at_its_word():
+def test_declared_attempt_number_is_used():
     store = merged(rank_report(Process(attempt=4, start=9)), rank_report(Process(attempt=2)))
     assert sorted(store.runs["r1"].attempts) == [(0, 2), (0, 4)]
     with pytest.raises(ReportRefused):
@@ -126,7 +126,7 @@ def test_phases_grow():
     assert account(store).gpu_ns() == account(merged(rank_report(later))).gpu_ns()
 
 
-def test_a_state_that_comes_after_its_phase_is_used():
+def test_late_phase_state_is_used():
     one = Process(user={"augment": "loader"}).steps(2, augment=1, forward=1).finished()
     store = merged(replace(rank_report(one), phase_states={}))
     run = store.runs["r1"]
@@ -146,7 +146,7 @@ def test_other_phases_than_before_are_refused():
     assert len(store.runs["r1"].attempts[0, 1].rows) == 1
 
 
-def test_an_older_live_part_does_not_replace_a_newer_one():
+def test_older_live_part_does_not_replace_newer():
     one = Process().steps(2, forward=1)
     old = rank_report(one)
     new = rank_report(one.step(forward=1).begun(loader=0.5).killed())
@@ -159,7 +159,7 @@ def test_an_older_live_part_does_not_replace_a_newer_one():
     assert not attempt.alive, "of two with one sequence the first stays"
 
 
-def test_rows_from_an_old_report_are_taken_all_the_same():
+def test_rows_of_an_older_report_are_merged():
     one = Process().steps(4, forward=1).saved()
     late = rank_report(one, rows=one.rows[:2], events=one.events)
     store = merged(rank_report(one.steps(2, forward=1), rows=one.rows[4:], events=[]), late)
@@ -177,12 +177,12 @@ def test_new_and_repeated_rows_are_counted():
     assert (found.report.steps, found.report.events) == ([], [])
 
 
-def test_what_a_store_gives_the_ledger_has_the_number_it_assigned():
+def test_new_records_have_the_assigned_attempt():
     store = merged(rank_report(Process().killed()))
     assert store.merge(rank_report(Process(start=5), pid=77), NOW).report.identity.attempt == 2
 
 
-def test_when_it_was_heard_is_by_this_hosts_clock():
+def test_heard_time_is_on_our_clock():
     store = merged(rank_report(Process(start=5)), now_ns=ns(70))
     assert store.runs["r1"].attempts[0, 1].heard_ns == ns(70)
     store.merge(rank_report(Process(start=5)), ns(60))
@@ -213,7 +213,7 @@ def facts(store: Store):
 
 @settings(max_examples=60)
 @given(st.randoms(use_true_random=False), st.integers(1, 3))
-def test_reports_permuted_repeated_split_and_sent_again_give_the_same_account(chance, ranks):
+def test_report_order_and_repetition_change_nothing(chance, ranks):
     pushes = [report for push in story(ranks=ranks) for report in push]
     want = merged(*pushes)
     sent = list(pushes)
@@ -232,7 +232,7 @@ def test_reports_permuted_repeated_split_and_sent_again_give_the_same_account(ch
     assert account(store) == account(want)
 
 
-def test_merging_is_idempotent_and_a_lost_report_is_made_good_by_the_next():
+def test_merge_is_idempotent_and_recovers_lost_reports():
     pushes = [report for push in story() for report in push]
     want = merged(*pushes)
     assert facts(merged(*pushes, *pushes)) == facts(want)
@@ -249,7 +249,7 @@ def test_merging_is_idempotent_and_a_lost_report_is_made_good_by_the_next():
     assert account(merged(*thinned)) == account(want)
 
 
-def test_a_time_far_ahead_is_refused_and_stretches_no_run():
+def test_times_far_ahead_are_refused():
     store = merged(rank_report(Process(0, 1, 1990, world_size=2).steps(3, forward=1)))
     with pytest.raises(ReportRefused, match="days ahead; check the clock of n") as refused:
         store.merge(rank_report(Process(1, 1, 1990 + 2 * 86_400, world_size=2).steps(1, forward=1)), NOW)
@@ -270,7 +270,7 @@ def gpu_said(store: Store, sequence: int, **hardware) -> tuple[dict, schema.Rank
     return {name: attempt.hardware[name] for name in names if name in attempt.hardware}, merged.report
 
 
-def test_an_agent_that_is_restarted_goes_on_where_the_one_before_it_was():
+def test_hardware_figures_continue_after_agent_restart():
     store = Store()
     assert gpu_said(store, 1, since_ns=1, compute_ns=10, idle_ns=4)[0] == {"compute_ns": 10, "idle_ns": 4}
     assert gpu_said(store, 2, since_ns=1, compute_ns=20, idle_ns=5)[0] == {"compute_ns": 20, "idle_ns": 5}
@@ -299,7 +299,7 @@ def expecting(world_size: int, run: str, rank: int = 0) -> schema.RankReport:
     return rank_report(Process(rank).steps(1, forward=1), run, world_size=world_size)
 
 
-def test_runs_together_expect_so_many_ranks_at_most(monkeypatch):
+def test_expected_ranks_of_all_runs_are_bounded(monkeypatch):
     monkeypatch.setattr(store_module, "EXPECTED_MAX", 10)
     store = merged(expecting(4, "a"), expecting(6, "b"))
     for one in (expecting(1, "c"), expecting(5, "a"), expecting(5, "a", rank=4)):
@@ -313,7 +313,7 @@ def test_runs_together_expect_so_many_ranks_at_most(monkeypatch):
     assert store.expected == {"a": 4, "b": 6} and store.expected_sum == 10
 
 
-def test_a_world_that_grows_counts_by_its_growth(monkeypatch):
+def test_growing_world_counts_its_growth(monkeypatch):
     monkeypatch.setattr(store_module, "EXPECTED_MAX", 10)
     store = merged(expecting(4, "a"), expecting(3, "b"), expecting(7, "a"))
     assert store.expected == {"a": 7, "b": 3} and store.expected_sum == 10
@@ -328,7 +328,7 @@ def test_what_was_refused_expects_nothing(monkeypatch):
     assert store.expected == {"a": 4} and store.expected_sum == 4
 
 
-def test_a_run_starts_where_its_first_process_does():
+def test_run_starts_with_its_first_process():
     starts = [
         rank_report(Process(0, 1, start=1000.0), "a"),
         rank_report(Process(0, 2, start=900.0), "a"),

@@ -21,7 +21,7 @@ from goodput.wire import schema
 # ---- Round trips
 
 
-def test_reports_come_back_as_they_were_merged(ledger):
+def test_reports_round_trip_as_merged(ledger):
     ingest = aggregator(ledger)
     take(ingest, *bodies(*story()))
     found = list(ledger.reports())
@@ -35,7 +35,7 @@ def test_reports_come_back_as_they_were_merged(ledger):
         assert (report.live.ended, report.live.totals) == (attempt.ended, attempt.totals)
 
 
-def test_a_restart_over_the_same_ledger_gives_the_same_account(url, ledger):
+def test_restart_gives_the_same_account(url, ledger):
     before = aggregator(ledger)
     take(before, *bodies(*story(ranks=3)))
     want = account(before)
@@ -49,7 +49,7 @@ def test_a_restart_over_the_same_ledger_gives_the_same_account(url, ledger):
     again.close()
 
 
-def test_a_restart_in_the_middle_goes_on(new_url):
+def test_restart_in_the_middle_continues(new_url):
     pushes = story()
     want = Store()
     for report in (report for push in pushes for report in push):
@@ -67,7 +67,7 @@ def test_a_restart_in_the_middle_goes_on(new_url):
         second.close()
 
 
-def test_attempt_numbers_that_the_store_gave_survive_a_restart(url, ledger):
+def test_assigned_attempt_numbers_survive_a_restart(url, ledger):
     ingest = aggregator(ledger)
     silent = Process(start=20).steps(4, forward=1)  # Its node went down: nobody saw its end.
     take(ingest, body_of(rank_report(silent)))
@@ -99,7 +99,7 @@ def test_appending_again_changes_nothing(ledger, url):
     assert contents(url) == first
 
 
-def test_only_a_newer_live_part_replaces_one(ledger):
+def test_only_newer_live_part_replaces(ledger):
     one = Process().steps(2, forward=1)
     old = rank_report(one)
     new = rank_report(one.step(forward=1).finished(), rows=[])
@@ -114,7 +114,7 @@ def test_only_a_newer_live_part_replaces_one(ledger):
     assert found.live.ended == ""
 
 
-def test_a_mark_with_any_text_can_be_kept(ledger):
+def test_mark_with_any_text_is_stored(ledger):
     one = Process().step(forward=1)
     texts = ["plain", "nul \0 inside", "ünïcödé 🚀", "' \" ; --", ""]
     report = rank_report(one)
@@ -124,7 +124,7 @@ def test_a_mark_with_any_text_can_be_kept(ledger):
     assert [event.text for event in found.events] == [text.replace("\0", "") for text in texts]
 
 
-def test_whatever_passes_the_check_fits_the_ledger(ledger, url):
+def test_every_valid_report_fits_the_ledger(ledger, url):
     most = schema.TIME_NS_MAX - 1
     one = Process(user={f"user {i:02d} {'x' * 23}": "loader" for i in range(16)}).step(forward=1)
     report = rank_report(
@@ -158,7 +158,7 @@ def test_whatever_passes_the_check_fits_the_ledger(ledger, url):
         ("oracle://u:secret@h/d", "ledger oracle"),
     ],
 )
-def test_a_ledger_that_cannot_be_opened_says_why_and_no_password(url, words):
+def test_open_error_names_cause_without_password(url, words):
     with pytest.raises(LedgerError) as error:
         Ledger(url)
     assert words in str(error.value) and "secret" not in str(error.value)
@@ -170,13 +170,13 @@ def test_a_ledger_in_memory_is_refused(url):
         Ledger(url)
 
 
-def test_a_file_that_is_no_database_is_refused(tmp_path):
+def test_file_that_is_no_database_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("not a database, but long enough to look like one\n" * 50)
     with pytest.raises(LedgerError, match="not a database"):
         Ledger(f"sqlite:///{tmp_path}/notes.txt")
 
 
-def test_a_damaged_row_is_a_ledger_error_not_a_crash(ledger, url):
+def test_damaged_row_is_a_ledger_error(ledger, url):
     take(aggregator(ledger), *bodies(*story()))
     with database(url) as connection:
         connection.exec_driver_sql("update chunks set rows = 'not MessagePack' where rank = 1")
@@ -192,7 +192,7 @@ def test_opening_twice_keeps_what_is_there(url, ledger):
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])
-def test_on_sqlite_readers_and_the_writer_do_not_wait_for_each_other(url, ledger):
+def test_sqlite_readers_and_writer_do_not_block(url, ledger):
     take(aggregator(ledger), *bodies(*story()))
     assert os.path.exists(url.removeprefix("sqlite:///") + "-wal")
 
@@ -210,7 +210,7 @@ class Busy:
         self.done.append(statement)
 
 
-def test_on_sqlite_the_change_to_wal_is_tried_again_while_others_are_in_the_way(monkeypatch):
+def test_sqlite_retries_the_change_to_wal(monkeypatch):
     connection = Busy("database is locked", 3)
     database_module._configure_sqlite(connection, None)
     assert connection.failures == 0 and "PRAGMA journal_mode=WAL" in connection.done

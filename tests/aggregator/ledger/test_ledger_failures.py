@@ -66,7 +66,7 @@ def on_connect(ledger, **statements):
 
 
 @pytest.mark.parametrize("failure", [read_only, locked, gone])
-def test_what_could_not_be_written_is_written_with_the_next_push_that_works(ledger, url, failure):
+def test_unwritten_rows_go_with_the_next_push(ledger, url, failure):
     pushes = story()
     ingest = aggregator(ledger)
     assert all(isinstance(answer, schema.Ack) for answer in take(ingest, *bodies(*pushes[:4])))
@@ -92,7 +92,7 @@ def test_what_could_not_be_written_is_written_with_the_next_push_that_works(ledg
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])
-def test_a_full_disk_refuses_what_does_not_fit_and_keeps_what_does(ledger, url):
+def test_full_disk_refuses_new_and_keeps_old(ledger, url):
     ingest = aggregator(ledger)
     one = Process().steps(2, forward=1)
     take(ingest, body_of(rank_report(one)))
@@ -106,7 +106,7 @@ def test_a_full_disk_refuses_what_does_not_fit_and_keeps_what_does(ledger, url):
     assert restored_equals(ledger, ingest) and account(ingest)["steps"]["kept"] == 2002
 
 
-def test_pushes_repeated_against_a_broken_ledger_do_not_pile_up(ledger):
+def test_repeated_pushes_to_broken_ledger_stay_bounded(ledger):
     ingest = aggregator(ledger)
     mend = read_only(ledger, "")
     one = Process()
@@ -148,7 +148,7 @@ class Failing:
         raise self._error
 
 
-def test_pushes_that_come_together_share_a_transaction_and_all_are_on_disk_when_answered(ledger):
+def test_concurrent_pushes_share_one_durable_transaction(ledger):
     ingest = aggregator(ledger)
     batches = []
     append = ledger.append
@@ -170,7 +170,7 @@ def test_pushes_that_come_together_share_a_transaction_and_all_are_on_disk_when_
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])
-def test_a_push_waits_for_others_only_after_some_came_together(ledger, monkeypatch):
+def test_push_gathers_only_after_a_shared_transaction(ledger, monkeypatch):
     ingest, batches, slept = aggregator(ledger), [], []
     append, sleep = ledger.append, asyncio.sleep
     ledger.append = lambda batch, health: (batches.append(len(batch)), append(batch, health))
@@ -213,7 +213,7 @@ def test_a_push_waits_for_others_only_after_some_came_together(ledger, monkeypat
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])
-def test_a_push_that_goes_away_takes_no_others_with_it(ledger):
+def test_cancelled_push_does_not_cancel_others(ledger):
     ingest = aggregator(ledger)
 
     async def pushing():
@@ -229,7 +229,7 @@ def test_a_push_that_goes_away_takes_no_others_with_it(ledger):
     assert len(list(ledger.reports())) == 3, "what is merged is written"
 
 
-def test_what_would_go_into_a_deleted_file_is_not_acknowledged(tmp_path):
+def test_write_to_a_deleted_file_fails(tmp_path):
     """SQLite goes on writing into a file that has no name any more; nobody would find it again."""
     ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
     ingest = aggregator(ledger)
@@ -244,7 +244,7 @@ def test_what_would_go_into_a_deleted_file_is_not_acknowledged(tmp_path):
     ledger.close()
 
 
-def test_a_ledger_is_not_made_by_reading_it(tmp_path):
+def test_reading_does_not_create_a_ledger(tmp_path):
     with pytest.raises(LedgerError, match="there is no ledger"):
         Ledger(f"sqlite:///{tmp_path}/ledger.db", create=False)
     assert list(tmp_path.iterdir()) == []

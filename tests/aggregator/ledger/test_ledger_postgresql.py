@@ -52,7 +52,7 @@ def steps_in(url: str) -> list[int]:
     return found
 
 
-def test_a_server_that_stops_and_comes_back_under_a_running_aggregator(postgresql, url, caplog):
+def test_aggregator_survives_a_server_restart(postgresql, url, caplog):
     pushes = bodies(*story(start=time.time() - 600))
     with serving(create_app(url)) as client:
         assert [push(client, body) for body in pushes[:8]] == [200] * 8
@@ -69,7 +69,7 @@ def test_a_server_that_stops_and_comes_back_under_a_running_aggregator(postgresq
     assert caplog.text.count("ledger postgresql") >= 4 and PASSWORD not in caplog.text
 
 
-def test_connections_that_died_while_they_lay_idle_cost_no_push(postgresql, url, ledger, monkeypatch):
+def test_dead_idle_connections_cost_no_push(postgresql, url, ledger, monkeypatch):
     monkeypatch.setattr(database_module, "FRESH_SECONDS", 0)
     ingest, pushes = aggregator(ledger), bodies(*story())
     for body in pushes:
@@ -81,7 +81,7 @@ def test_connections_that_died_while_they_lay_idle_cost_no_push(postgresql, url,
     assert restored_equals(ledger, ingest)
 
 
-def test_a_frozen_server_holds_no_push_for_ever(short, postgresql, url, caplog):
+def test_frozen_server_does_not_block_pushes_forever(short, postgresql, url, caplog):
     one = Process(start=time.time() - 600)
     with serving(create_app(url)) as client:
         assert push(client, body_of(rank_report(one.steps(2, forward=1)))) == 200
@@ -96,7 +96,7 @@ def test_a_frozen_server_holds_no_push_for_ever(short, postgresql, url, caplog):
     assert steps_in(url) == [6]
 
 
-def test_attempts_that_a_frozen_server_let_wait_leave_no_socket_open(short, postgresql, ledger):
+def test_timed_out_connects_leave_no_socket(short, postgresql, ledger):
     ledger._engine.dispose()
     gc.collect()
     gc.disable()
@@ -111,7 +111,7 @@ def test_attempts_that_a_frozen_server_let_wait_leave_no_socket_open(short, post
         gc.enable()
 
 
-def test_a_lock_that_is_not_released_holds_no_push_for_ever(short, postgresql, url):
+def test_held_lock_does_not_block_pushes_forever(short, postgresql, url):
     one = Process(start=time.time() - 600).steps(2, forward=1)
     with serving(create_app(url)) as client:
         assert push(client, body_of(rank_report(one))) == 200
@@ -126,7 +126,7 @@ def test_a_lock_that_is_not_released_holds_no_push_for_ever(short, postgresql, u
     assert steps_in(url) == [4]
 
 
-def test_every_wait_of_the_server_is_bounded_and_a_commit_is_on_disk(ledger, url):
+def test_server_timeouts_and_synchronous_commit_are_set(ledger, url):
     names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "synchronous_commit")
     with ledger._engine.connect() as connection:
         found = [connection.exec_driver_sql(f"show {name}").scalar() for name in names]
@@ -138,7 +138,7 @@ def test_every_wait_of_the_server_is_bounded_and_a_commit_is_on_disk(ledger, url
     own.close()
 
 
-def test_two_aggregators_may_write_the_same_at_once(url, ledger):
+def test_two_aggregators_can_write_the_same_rows(url, ledger):
     from concurrent.futures import ThreadPoolExecutor
 
     other = Ledger(url)
@@ -163,7 +163,7 @@ def test_two_aggregators_may_write_the_same_at_once(url, ledger):
 
 
 @pytest.mark.parametrize("how", ["url", "query"])
-def test_a_wrong_password_is_in_no_text(postgresql, how, caplog):
+def test_wrong_password_is_not_shown(postgresql, how, caplog):
     secret = "s3cret-and-wr0ng"
     good = sql.make_url(postgresql.url("postgres"))
     url = (
@@ -191,24 +191,24 @@ def test_a_wrong_password_is_in_no_text(postgresql, how, caplog):
         "postgresql+asyncpg://u:s3cret@127.0.0.1:1/d",
     ],
 )
-def test_a_url_that_leads_nowhere_gives_one_line_without_the_password(url, tmp_path):
+def test_unreachable_url_gives_one_line_without_password(url, tmp_path):
     command = [sys.executable, "-m", "goodput", "serve", "--listen", "127.0.0.1:0", "--ledger", url]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30)
     assert done.returncode == 1 and "s3cret" not in done.stdout + done.stderr
     assert len(done.stderr.splitlines()) == 1 and "ledger" in done.stderr, done.stderr
 
 
-def test_whatever_text_a_library_gives_loses_the_password():
+def test_library_errors_lose_the_password():
     there = database_module.Database("postgresql://u:s3%2Fcret@h/d?passfile=other%20one")
     error = there.error(ValueError("cannot s3/cret with other one\nsecond line"))
     assert str(error) == "ledger postgresql://u:***@h/d?passfile=%2A%2A%2A: cannot *** with ***"
 
 
-def test_a_ledger_that_works_shows_its_url_without_the_password(ledger, url):
+def test_shown_url_has_no_password(ledger, url):
     assert PASSWORD not in ledger.url and "***" in ledger.url and "processes" in contents(url)
 
 
-def test_without_psycopg_the_text_says_what_to_install(monkeypatch):
+def test_missing_psycopg_error_names_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(LedgerError, match=r"pip install 'goodput-telemetry\[postgresql\]'"):
         Ledger("postgresql://u:s3cret@127.0.0.1:1/d")

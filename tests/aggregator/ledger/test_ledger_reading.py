@@ -30,7 +30,7 @@ def append(ledger, report: schema.RankReport, *chunks) -> None:
         ledger.append([NewRecords(bare, list(rows), [])])
 
 
-def test_runs_and_processes_come_oldest_first_each_process_without_rows_and_events(ledger):
+def test_runs_and_processes_are_oldest_first(ledger):
     assert ledger.runs() == [] and ledger.processes("r1") == []
     store = Store()
     for name, start in (("late", 3000), ("early", 500), ("between", 1500)):
@@ -48,7 +48,7 @@ def test_runs_and_processes_come_oldest_first_each_process_without_rows_and_even
     assert ledger.processes("no such run") == []
 
 
-def test_a_process_that_is_not_there_has_no_rows_and_no_events(ledger):
+def test_unknown_process_has_no_rows(ledger):
     append(ledger, one_of(3), one_of(3).steps)
     for other in ({"run": "r2"}, {"rank": 1}, {"host": "else"}, {"pid": 1}, {"start_ns": 1}):
         identity = replace(one_of(3).identity, **other)
@@ -64,7 +64,7 @@ def test_a_process_that_is_not_there_has_no_rows_and_no_events(ledger):
 @given(
     seed=st.integers(0, 1 << 30), count=st.integers(1, 40), chunks=st.integers(1, 30), page=st.integers(1, 7)
 )
-def test_each_number_once_and_in_order_however_the_chunks_overlap(ledger, seed, count, chunks, page):
+def test_overlapping_chunks_give_each_number_once(ledger, seed, count, chunks, page):
     chance = random.Random(seed)
     report = one_of(count, run=f"r{seed} {count} {chunks} {page}", loader=0.5, forward=0.25)
     rows = report.steps
@@ -89,14 +89,14 @@ def test_each_number_once_and_in_order_however_the_chunks_overlap(ledger, seed, 
             ]
 
 
-def test_chunks_between_the_same_numbers_are_both_kept(ledger):
+def test_chunks_with_equal_bounds_are_both_kept(ledger):
     report = one_of(3)
     first, second, third = report.steps
     append(ledger, report, [first, third], [first, second, third], [third, first])
     assert list(ledger.rows(report.identity)) == report.steps
 
 
-def test_a_window_does_not_read_the_chunks_outside_of_it(ledger, url):
+def test_window_skips_chunks_outside_of_it(ledger, url):
     report = one_of(100)
     append(ledger, report, *(report.steps[at : at + 10] for at in range(0, 100, 10)))
     with database(url) as connection:
@@ -110,7 +110,7 @@ def test_a_window_does_not_read_the_chunks_outside_of_it(ledger, url):
         list(ledger.rows(report.identity, window[0]))
 
 
-def test_a_long_run_is_read_in_the_memory_of_a_few_chunks(ledger, monkeypatch):
+def test_long_run_is_read_in_bounded_memory(ledger, monkeypatch):
     monkeypatch.setattr(ledger_module, "CHUNK_ROWS_MAX", 50)
     monkeypatch.setattr(ledger_module, "PAGE_CHUNKS", 4)
     report = one_of(20_000)
@@ -129,7 +129,7 @@ def test_a_long_run_is_read_in_the_memory_of_a_few_chunks(ledger, monkeypatch):
     assert streamed < whole / 10, (streamed, whole)
 
 
-def test_one_process_at_a_time_is_restored(ledger):
+def test_restore_holds_one_process_at_a_time(ledger):
     for rank in range(20):
         append(ledger, one_of(200, rank=rank), one_of(200, rank=rank).steps)
     tracemalloc.start()
@@ -143,7 +143,7 @@ def test_one_process_at_a_time_is_restored(ledger):
     assert streamed < whole / 3, (streamed, whole)
 
 
-def test_reports_are_all_there_whatever_the_pages(ledger, monkeypatch):
+def test_paging_returns_all_reports(ledger, monkeypatch):
     for rank in range(7):
         append(ledger, one_of(2, rank=rank), one_of(2, rank=rank).steps)
     for page in (1, 2, 3, 7, 8):
@@ -151,7 +151,7 @@ def test_reports_are_all_there_whatever_the_pages(ledger, monkeypatch):
         assert [report.identity.rank for report in ledger.reports()] == list(range(7))
 
 
-def test_a_slow_reader_holds_nothing_that_a_writer_needs(ledger, monkeypatch):
+def test_slow_reader_does_not_block_the_writer(ledger, monkeypatch):
     monkeypatch.setattr(ledger_module, "PAGE_CHUNKS", 1)
     report = one_of(30)
     append(ledger, report, *(report.steps[at : at + 10] for at in (0, 10)))
@@ -162,7 +162,7 @@ def test_a_slow_reader_holds_nothing_that_a_writer_needs(ledger, monkeypatch):
     assert [row.number for row in rows] == list(range(2, 31)), "what came meanwhile too"
 
 
-def test_one_runs_rows_are_found_by_an_index(ledger, url, backend):
+def test_rows_of_a_run_use_an_index(ledger, url, backend):
     append(ledger, one_of(30), one_of(30).steps)
     asked = []
 
