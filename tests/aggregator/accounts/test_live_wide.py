@@ -283,7 +283,7 @@ def test_fold_refuses_a_ledger_without_trimmed_rows(monkeypatch):
     again = Process(0, 2, 60).resumed(9).steps(3, forward=1)
     both.push(rank_report(again), again.now_ns)
     both.rows.kept[0, 1] = {number: row for number, row in written.items() if number <= 20}
-    with pytest.raises(LedgerError, match="rank 0 attempt 1 up to row 20, not yet up to 48"):
+    with pytest.raises(LedgerError, match="rank 0 attempt 1 up to row 20, not up to 48 yet"):
         both.look(again.now_ns)
     both.rows.kept[0, 1] = written
     assert both.look(again.now_ns)
