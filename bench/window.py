@@ -60,23 +60,6 @@ class Deques:
         return {name: self.quantiles(seconds) for name, seconds in self.kept.items() if len(seconds) > 1}
 
 
-class Sliding:
-    """This project's own general sliding window, which merges histograms at each report."""
-
-    def __init__(self):
-        from goodput.histograms.windows import SlidingWindow
-
-        self.window, self.now_ns = SlidingWindow(SECONDS, resolution=60), 0
-
-    def add(self, lengths: dict[str, float]) -> None:
-        phases = {name: int(seconds * 1e9) for name, seconds in lengths.items() if name != "step"}
-        self.now_ns = perf_counter_ns()
-        self.window.add(self.now_ns, int(lengths["step"] * 1e9), 8, phases)
-
-    def figures(self):
-        return self.window.report(self.now_ns)
-
-
 def peers() -> dict:
     """Peers by name; what is not installed is left out."""
     found = {"running means": Means()}
@@ -87,7 +70,6 @@ def peers() -> dict:
     except ImportError:
         pass
     found["deque + statistics.quantiles"] = Deques(lambda kept: statistics.quantiles(kept, n=100))
-    found["goodput.histograms.windows.SlidingWindow"] = Sliding()
     return found
 
 

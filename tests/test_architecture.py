@@ -23,7 +23,7 @@ ROOMS = {
     "causes": ["account"],
     "flops": ["account"],
     "web": ["account", "wire"],
-    "runlog": ["account", "wire"],
+    "runlog": ["account", "histograms", "wire"],
     "sdk": [],
     "sdk.recorder": ["rank_page", "wire"],
     "sdk.device": ["rank_page"],
@@ -122,6 +122,7 @@ ROOMS = {
             "aggregator.ledger",
         ),
         *("bootstrap", "causes", "demo", "exporters.agent", "exporters.check", "exporters.directory_lock"),
+        "histograms",
         *(
             "exporters.push",
             "exporters.server",

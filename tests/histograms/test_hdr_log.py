@@ -18,7 +18,7 @@ QUANTILES = (0.001, 0.1, 0.5, 0.9, 0.99, 0.999)
 def lognormal(seed, count=3000, mean_seconds=0.25):
     histogram = Histogram()
     for seconds in np.random.default_rng(seed).lognormal(math.log(mean_seconds), 1, count):
-        histogram.add(float(seconds))
+        histogram.add_ns(round(seconds * 1e9))
     return histogram
 
 
@@ -47,8 +47,14 @@ def assert_same_samples(hdr, histogram):
 
 def test_bins_keep_their_count_and_three_digits():
     # Far enough apart above 61 us that no two share a bucket of hdrhistogram's.
-    pairs = [(bin, bin + 1) for bin in [*range(OCTAVE), *range(OCTAVE, BINS, 3), BINS - 1]]
-    found = sorted(recorded(to_hdr(Histogram.from_pairs(pairs, 0))).items())
+    bins = [*range(OCTAVE, BINS, 3), BINS - 1]
+    histogram = Histogram()
+    for bin in bins:
+        for _ in range(bin % 3 + 1):
+            histogram.add_ns(round(value_of(bin) * 1e9))
+    pairs = histogram.to_pairs()
+    assert pairs == [(bin, bin % 3 + 1) for bin in bins]
+    found = sorted(recorded(to_hdr(histogram)).items())
     assert [count for _, count in found] == [count for _, count in pairs]
     for (bin, _), (value_ns, _) in zip(pairs, found, strict=True):
         expected_ns = value_of(bin) * 1e9
@@ -60,24 +66,15 @@ def test_quantiles_survive():
     hdr = to_hdr(histogram)
     assert hdr.get_total_count() == histogram.count
     for q in QUANTILES:
-        assert hdr.get_value_at_percentile(100 * q) == pytest.approx(histogram.quantile(q) * 1e9, rel=1e-3)
-
-
-@pytest.mark.parametrize("digits", [1, 2, 4])
-def test_digits_set_the_precision(digits):
-    histogram = lognormal(2)
-    error = [
-        abs(to_hdr(histogram, digits).get_value_at_percentile(100 * q) / 1e9 / histogram.quantile(q) - 1)
-        for q in QUANTILES
-    ]
-    assert max(error) <= 10**-digits
-    assert max(error) > 10 ** -(digits + 2)
+        assert hdr.get_value_at_percentile(100 * q) == pytest.approx(
+            histogram.quantiles([q])[0] * 1e9, rel=1e-3
+        )
 
 
 def test_overflow_is_recorded_at_its_lower_end_and_nothing_at_zero():
     histogram = Histogram()
-    histogram.add(1e6, count=2)
-    histogram.add_ns(0, count=5)
+    for nanoseconds in (10**15, 10**15, *[0] * 5):
+        histogram.add_ns(nanoseconds)
     hdr = to_hdr(histogram)
     assert hdr.get_total_count() == 7
     assert recorded(hdr) == {0: 5, hdr.get_lowest_equivalent_value(65_520 * 10**9): 2}
@@ -86,11 +83,11 @@ def test_overflow_is_recorded_at_its_lower_end_and_nothing_at_zero():
 
 def test_log_is_read_back_by_hdrhistogram(tmp_path):
     first, second, third = lognormal(3), lognormal(4, mean_seconds=4000), Histogram()
-    third.add_ns(1500, count=2**40)
+    third.add_ns(1500)
     intervals = [
         (1_700_000_060.0, 1_700_000_120.25, "step", second),
         (1_700_000_000.5, 1_700_000_060.0, "step", first),
-        (1_700_000_060.0, 1_700_000_120.25, None, third),
+        (1_700_000_060.0, 1_700_000_120.25, "loader", third),
         (1_700_000_180.0, 1_700_000_180.0, "h2d", Histogram()),
     ]
     path = tmp_path / "steps.hlog"
@@ -106,7 +103,7 @@ def test_log_is_read_back_by_hdrhistogram(tmp_path):
 
 def test_log_has_the_header_and_the_maximum_in_milliseconds():
     histogram = Histogram()
-    histogram.add(0.0125)
+    histogram.add_ns(12_500_000)
     file = io.StringIO()
     write_log(file, [(0.0, 10.0, "loader", histogram)])
     lines = file.getvalue().splitlines()
@@ -133,36 +130,33 @@ def test_times_from_zero_and_an_empty_log_are_read_back(tmp_path):
 @pytest.mark.parametrize(
     ("interval", "message"),
     [
-        ((-1.0, 1.0, None), "times must satisfy"),
-        ((2.0, 1.0, None), "times must satisfy"),
-        ((math.nan, 1.0, None), "times must satisfy"),
-        ((0.0, math.inf, None), "times must satisfy"),
+        ((-1.0, 1.0, "a"), "times must satisfy"),
+        ((2.0, 1.0, "a"), "times must satisfy"),
+        ((math.nan, 1.0, "a"), "times must satisfy"),
+        ((0.0, math.inf, "a"), "times must satisfy"),
         ((0.0, 1.0, "a,b"), "without commas or white space"),
         ((0.0, 1.0, "a b"), "without commas or white space"),
         ((0.0, 1.0, "a\n"), "without commas or white space"),
         ((0.0, 1.0, ""), "without commas or white space"),
-        ((0.0, 1.0, 7), "without commas or white space"),
     ],
 )
-def test_what_a_reader_could_not_read_is_not_written(interval, message):
+def test_unreadable_interval_is_rejected(interval, message):
     file = io.StringIO()
-    with pytest.raises(ValueError, match=rf"intervals\[1\]: .*{message}"):
+    with pytest.raises(ValueError, match=message):
         write_log(file, [(0.0, 1.0, "fine", Histogram()), (*interval, Histogram())])
     assert file.getvalue() == ""
 
 
-def test_what_hdrhistogram_cannot_hold_is_refused():
-    histogram = Histogram.from_pairs([(1, COUNT_MAX), (2, 1)], 0)
+def test_too_many_samples_are_rejected():
+    histogram = Histogram()
+    histogram.count = COUNT_MAX + 1
     with pytest.raises(ValueError, match="2\\*\\*63 - 1"):
         to_hdr(histogram)
-    for digits in (0, 6, None):
-        with pytest.raises(ValueError, match="significant digits"):
-            to_hdr(Histogram(), digits)
 
 
 def test_a_missing_hdrhistogram_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "hdrh.histogram", None)
     file = io.StringIO()
     with pytest.raises(ImportError, match=r"pip install goodput-telemetry\[hdr\]"):
-        write_log(file, [(0.0, 1.0, None, Histogram())])
+        write_log(file, [(0.0, 1.0, "step", Histogram())])
     assert file.getvalue() == ""

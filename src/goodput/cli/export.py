@@ -1,4 +1,4 @@
-"""`goodput export`: a run of the ledger as a run log."""
+"""`goodput export`: a run of the ledger as a run log, or its step times as hdrhistogram's log."""
 
 from __future__ import annotations
 
@@ -7,30 +7,40 @@ import gzip
 import os
 import sys
 import time
+from contextlib import contextmanager
 
 
 def add_parser(subparsers) -> None:
     parser = subparsers.add_parser(
         "export",
-        help="write a run of the ledger as a run log",
+        help="write a run of the ledger as a run log, or its step times as histograms",
         description="Write what the ledger has of a run as a run log: one JSON object per line.\n"
-        "`goodput replay` of it gives the account that the aggregator gives. The aggregator may go on meanwhile.",
-        epilog="example: goodput export my-run --output my-run.jsonl.gz",
+        "`goodput replay` of it gives the account that the aggregator gives. The aggregator may go on meanwhile.\n"
+        "With --hdr, write histograms of step and phase times by minute in hdrhistogram's log format instead.",
+        epilog="examples: goodput export my-run --output my-run.jsonl.gz\n"
+        "          goodput export my-run --hdr my-run.hlog",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "run", metavar="RUN", nargs="?", help="the run's name; left out, the names are listed"
+        "run", metavar="RUN", nargs="?", help="name of the run; without it, the names are listed"
     )
     parser.add_argument(
         "--ledger", metavar="URL", help="SQLAlchemy URL (default: sqlite, goodput-ledger.db in this folder)"
     )
-    parser.add_argument("--output", metavar="FILE", help="default: standard output; packed if it ends in .gz")
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument(
+        "--output",
+        metavar="FILE",
+        help="run log to write, compressed if it ends in .gz (default: standard output)",
+    )
+    chosen.add_argument(
+        "--hdr", metavar="FILE", help="histogram log to write, one tag for steps and for each phase"
+    )
     parser.set_defaults(call=call)
 
 
 def call(arguments) -> int:
     from goodput.aggregator.ledger.ledger import Ledger, LedgerError
-    from goodput.runlog.export import export
     from goodput.wire.identity import clean_text
 
     try:
@@ -45,39 +55,50 @@ def call(arguments) -> int:
             print("\n".join(clean_text(name, 128) for name in names))
             return 0
         if arguments.run not in names:
-            there = ", ".join(clean_text(name, 128) for name in names[-10:]) or "none"
-            print(
-                f"goodput export: no run {clean_text(arguments.run, 128)!r}; there is {there}",
-                file=sys.stderr,
-            )
+            known = ", ".join(clean_text(name, 128) for name in names[-10:]) or "none"
+            text = f"no run {clean_text(arguments.run, 128)!r}; the last in this ledger: {known}"
+            print(f"goodput export: {text}", file=sys.stderr)
             return 1
-        _write(export(ledger, arguments.run, time.time_ns()), arguments.output)
-    except LedgerError as error:
+        _export(ledger, arguments)
+    except (LedgerError, ImportError) as error:
         print(f"goodput export: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:
         raise
     except OSError as error:
-        print(f"goodput export: {arguments.output}: {error.strerror}", file=sys.stderr)
+        print(f"goodput export: {arguments.hdr or arguments.output}: {error.strerror}", file=sys.stderr)
         return 1
     finally:
         ledger.close()
     return 0
 
 
-def _write(lines, output: str | None) -> None:
-    """All lines to the file, which is there only when it is whole."""
-    if output is None:
-        for line in lines:
-            sys.stdout.buffer.write(line)
+def _export(ledger, arguments) -> None:
+    from goodput.runlog.export import export
+
+    lines = export(ledger, arguments.run, time.time_ns())
+    if arguments.hdr is not None:
+        from goodput.histograms.hdr_log import write_log
+        from goodput.runlog.step_histograms import step_histograms
+
+        with _replacing(arguments.hdr) as part, open(part, "w", encoding="utf-8") as file:
+            write_log(file, step_histograms(lines))
+    elif arguments.output is None:
+        sys.stdout.buffer.writelines(lines)
         sys.stdout.buffer.flush()
-        return
-    part = f"{output}.part"
+    else:
+        packed = arguments.output.endswith(".gz")
+        with _replacing(arguments.output) as part, (gzip.open if packed else open)(part, "wb") as file:
+            file.writelines(lines)
+
+
+@contextmanager
+def _replacing(path: str):
+    """A path to write to, which becomes `path` when it is complete and is removed otherwise."""
+    part = f"{path}.part"
     try:
-        with gzip.open(part, "wb") if output.endswith(".gz") else open(part, "wb") as file:
-            for line in lines:
-                file.write(line)
-        os.replace(part, output)
+        yield part
+        os.replace(part, path)
     except BaseException:
         if os.path.exists(part):
             os.unlink(part)

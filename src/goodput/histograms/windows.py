@@ -1,161 +1,95 @@
-"""Steps summed by time: discrete windows for rates, utilisation and bursts, a sliding window for trends.
+"""Windows of time over steps: a step belongs to a window (start, end] if it ended within it, with its whole length.
 
-In: `add(end_ns, length_ns, samples, phases)` for each step, and `now_ns` for each report, all nanoseconds of
-one clock.  Out: `WindowReport`, one per discrete window or one for the sliding window: steps and samples
-with their rates, the busy ratio, and p50, p95, p99, p99.9 of the step and of each phase.
+This is the one definition of a window, also of `goodput.window()` in the trainer, which reads it off cumulative records
+of a single rank. Here the steps of many ranks are counted in short spans of time, and a window is a merge of spans:
+the last five minutes (sliding), or each of the last intervals of ten seconds (discrete).
 
-Guarantee: a report is exact for the interval it names; quantiles come from merged fp16 bins and carry their
-error (2**-11, see `goodput.histograms.histogram`).  Steps may come in any order, with the same result.  A step that is
-too old to be kept is counted in `dropped`; a phase beyond the first PHASES_MAX names in `dropped_phases`.
-Cost: an `add` takes about 3 us and 1 us per phase.  Memory is bounded by the intervals kept, times one
-histogram per phase, times the bins its samples touch (100 bytes each).
+Reports are exact for the interval they name; quantiles have the error of the fp16 bins (2**-11). Steps may arrive in
+any order. Cost: about 2 us for a step; memory is one histogram for each span kept.
 
-What it does not know: the time (no clock is read), the ranks (feed one window object per rank or group; the
-busy ratio of n ranks in one object goes up to n), and repeated delivery (a step added twice counts twice).
-A step counts where it ended, with its whole length: one longer than the interval leaves windows of no steps
-before it and one whose busy ratio is above 1.
-
-    windows = DiscreteWindows(interval_seconds=10, keep=60)
-    windows.add(end_ns=12_500_000_000, length_ns=1_500_000_000, samples=512, phases={"loader": 200_000_000})
-    for report in windows.reports(now_ns=20_000_000_000):
-        print(report.start_ns, report.steps_per_second, report.step.p99_seconds, report.phases["loader"])
+    steps = StepSpans(span_ns=1_250_000_000, keep=240)
+    steps.add(end_ns=12_500_000_000, length_ns=1_500_000_000, samples=512)
+    steps.sliding(now_ns=20_000_000_000).steps_per_second
 """
 
-import math
+from __future__ import annotations
+
 from dataclasses import dataclass
-from operator import index
 
 from goodput.histograms.histogram import NANOSECONDS, Histogram
 
-PHASES_MAX = 32  # A rank page has at most 26: ten of its own and sixteen that the user names.
+QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
 
 @dataclass(frozen=True)
-class Durations:
-    """What one kind of duration came to in a window; the quantiles are None when there was none."""
+class Window:
+    """The steps that ended within (start_ns, end_ns].
 
-    count: int
-    sum_ns: int
-    p50_seconds: float | None
-    p95_seconds: float | None
-    p99_seconds: float | None
-    p999_seconds: float | None
-
-    @classmethod
-    def of(cls, histogram):
-        """Summarise a histogram."""
-        return cls(histogram.count, histogram.sum_ns, *histogram.quantiles((0.5, 0.95, 0.99, 0.999)))
-
-
-@dataclass(frozen=True)
-class WindowReport:
-    """The steps that ended within (start_ns, end_ns], and their rates.
-
-    The end is included and the start is not, so that a step which ends on a boundary counts where it ran.
-
-    `observed_ns` is the window without what lies before the first step began and after the report's now.
-    Rates and the busy ratio are sums over that time, and None when nothing was observed.
+    Rates and the busy ratio are over `observed_ns`: the window without what lies before the first step began and
+    after now. They are None where nothing was observed.
     """
 
     start_ns: int
     end_ns: int
     observed_ns: int
-    steps: int
     samples: int
-    step: Durations
-    phases: dict[str, Durations]
+    lengths: Histogram
 
     @property
-    def seconds(self):
-        """The observed length in seconds."""
-        return self.observed_ns / NANOSECONDS
+    def steps(self) -> int:
+        return self.lengths.count
 
     @property
-    def complete(self):
+    def complete(self) -> bool:
         """Whether the whole window was observed."""
         return self.observed_ns == self.end_ns - self.start_ns
 
     @property
-    def steps_per_second(self):
-        """Steps ended per observed second."""
+    def steps_per_second(self) -> float | None:
         return self._per_second(self.steps)
 
     @property
-    def samples_per_second(self):
-        """Samples of those steps per observed second."""
+    def samples_per_second(self) -> float | None:
         return self._per_second(self.samples)
 
     @property
-    def busy_ratio(self):
-        """Summed length of the steps ÷ observed length; above 1 when a long step began before the window."""
-        return self.step.sum_ns / self.observed_ns if self.observed_ns else None
+    def busy_ratio(self) -> float | None:
+        """Summed length of the steps ÷ observed time: up to n for n ranks, above if a long step began before."""
+        return self.lengths.sum_ns / self.observed_ns if self.observed_ns else None
 
-    def _per_second(self, count):
+    def step_seconds(self) -> dict[str, float | None]:
+        """Quantiles of the step's length by name; None without steps."""
+        return dict(zip(QUANTILES, self.lengths.quantiles(QUANTILES.values()), strict=True))
+
+    def _per_second(self, count: int) -> float | None:
         return count * NANOSECONDS / self.observed_ns if self.observed_ns else None
 
 
-class _Tally:
-    """The steps of one span of time."""
+def burst(windows: list[Window]) -> float | None:
+    """The largest ÷ the mean number of steps of the complete windows; None if they hold no step.
 
-    __slots__ = ("phases", "samples", "steps")
-
-    def __init__(self):
-        self.steps = Histogram()
-        self.samples = 0
-        self.phases = {}
-
-    def add(self, length_ns, samples, phases):
-        """Count one step; the numbers are checked."""
-        self.steps.add_ns(length_ns)
-        self.samples += samples
-        for name, phase_ns in phases:
-            self._phase(name).add_ns(phase_ns)
-
-    def merge(self, other):
-        """Count the steps of another tally too."""
-        self.steps.merge(other.steps)
-        self.samples += other.samples
-        for name, histogram in other.phases.items():
-            self._phase(name).merge(histogram)
-
-    def _phase(self, name):
-        if name not in self.phases:
-            self.phases[name] = Histogram()
-        return self.phases[name]
+    1 is perfectly even; k means that some window ran at k times the mean rate.
+    """
+    steps = [window.steps for window in windows if window.complete]
+    return max(steps) * len(steps) / sum(steps) if any(steps) else None
 
 
-class _Spans:
-    """Tallies of the newest `keep` spans of time, span k what ended within (k * span, (k + 1) * span]."""
+class StepSpans:
+    """Steps counted in spans of `span_ns`, span k being (k * span_ns, (k + 1) * span_ns].
 
-    def __init__(self, span_ns, keep):
-        self._span_ns = span_ns
-        self._keep = keep
-        self._tallies = {}  # Span number k to _Tally, only where a step ended.
-        self._names = set()
-        self._since_ns = None  # When the first step began.
-        self._newest_ns = 0  # When the last step ended.
+    The newest `keep` spans are held, counted from the one in which the newest step ended; a step that ended earlier
+    is counted in `dropped`. A step far in the future therefore drops all others until then.
+    """
+
+    def __init__(self, span_ns: int, keep: int):
+        self._span_ns, self._keep = span_ns, keep
+        self._spans: dict[int, tuple[Histogram, list[int]]] = {}  # lengths and [samples], where a step ended
+        self._since_ns: int | None = None  # when the first step began
+        self._newest_ns = 0  # when the last step ended
         self.dropped = 0
-        self.dropped_phases = 0
 
-    def add(self, end_ns, length_ns, samples=0, phases=None):
-        """Count a step that ended at `end_ns` after `length_ns`, of which `phases` maps names to nanoseconds.
-
-        Raises ValueError, and counts nothing, unless all of these are integers from 0 on and names are text.
-        """
-        end_ns, length_ns = _whole(end_ns, "end_ns"), _whole(length_ns, "length_ns")
-        samples = _whole(samples, "samples")
-        phases = [(_text(name), _whole(phase_ns, name)) for name, phase_ns in (phases or {}).items()]
-        began_ns = max(end_ns - length_ns, 0)
-        self._since_ns = began_ns if self._since_ns is None else min(self._since_ns, began_ns)
-        if self._number(end_ns) <= self._number(self._newest_ns) - self._keep:
-            self.dropped += 1
-            return
-        self._advance(end_ns)
-        admitted = [phase for phase in phases if self._admit(phase[0])]
-        self._tally(self._number(end_ns)).add(length_ns, samples, admitted)
-
-    def count(self, end_ns, length_ns, samples):
-        """`add` without phases, of numbers that are known to be integers from 0 on, in a third of the time."""
+    def add(self, end_ns: int, length_ns: int, samples: int = 0) -> None:
+        """Count a step; the numbers are integers from 0 on. A step added twice counts twice."""
         since_ns = max(end_ns - length_ns, 0)
         if self._since_ns is None or since_ns < self._since_ns:
             self._since_ns = since_ns
@@ -165,159 +99,56 @@ class _Spans:
         elif k <= self._number(self._newest_ns) - self._keep:
             self.dropped += 1
             return
-        tally = self._tallies.get(k) or self._tally(k)
-        tally.steps.add_ns(length_ns)
-        tally.samples += samples
+        lengths, counted = self._spans.setdefault(k, (Histogram(), [0]))
+        lengths.add_ns(length_ns)
+        counted[0] += samples
 
-    def _number(self, end_ns):
-        """The number of the span that a time ends; the first holds time 0 too."""
+    def sliding(self, now_ns: int) -> Window:
+        """The last `keep` spans before `now_ns`, or before the end of the newest step if that is later.
+
+        A span that lies partly outside is left out, so the window covers all but one span of that time.
+        """
+        now_ns = max(now_ns, self._newest_ns)
+        first = max(-((self._keep * self._span_ns - now_ns) // self._span_ns), 0)
+        return self._window(first, self._number(now_ns), first * self._span_ns, now_ns, now_ns)
+
+    def discrete(self, now_ns: int, spans: int, count: int) -> list[Window]:
+        """The last `count` windows of `spans` spans each, oldest first, those without steps included.
+
+        They reach from the one in which the first step began to the one that holds `now_ns` (or the end of the newest
+        step, if that is later). Empty before the first step.
+        """
+        if self._since_ns is None:
+            return []
+        now_ns, length_ns = max(now_ns, self._newest_ns), spans * self._span_ns
+        last = max(now_ns - 1, 0) // length_ns
+        # A step of no length on a boundary began in the window after the one in which it ended.
+        oldest = min([self._since_ns // length_ns, *(k // spans for k in self._spans)])
+        return [
+            self._window(k * spans, (k + 1) * spans - 1, k * length_ns, (k + 1) * length_ns, now_ns)
+            for k in range(max(last - count + 1, oldest), last + 1)
+        ]
+
+    def _number(self, end_ns: int) -> int:
+        """The number of the span that holds this moment; the first span holds time 0 too."""
         return max(end_ns - 1, 0) // self._span_ns
 
-    def _tally(self, k):
-        if k not in self._tallies:
-            self._tallies[k] = _Tally()
-        return self._tallies[k]
-
-    def _advance(self, end_ns):
+    def _advance(self, end_ns: int) -> None:
         """Move the newest end on, and forget the spans that are now too old."""
-        before = self._number(self._newest_ns)
-        self._newest_ns = max(self._newest_ns, end_ns)
-        newest = self._number(self._newest_ns)
+        before, self._newest_ns = self._number(self._newest_ns), end_ns
+        newest = self._number(end_ns)
         if newest != before:
-            for k in [k for k in self._tallies if k <= newest - self._keep]:
-                del self._tallies[k]
+            for k in [k for k in self._spans if k <= newest - self._keep]:
+                del self._spans[k]
 
-    def _admit(self, name):
-        """Whether a phase of this name is counted; the refusal of another is."""
-        if name not in self._names:
-            if len(self._names) >= PHASES_MAX:
-                self.dropped_phases += 1
-                return False
-            self._names.add(name)
-        return True
-
-    def _now(self, now_ns):
-        """The time of a report: no earlier than the newest step, which would otherwise lie in its future."""
-        return max(_whole(now_ns, "now_ns"), self._newest_ns)
-
-    def _observed_ns(self, start_ns, end_ns, now_ns):
-        """How much of an interval lies after the first step began and before now."""
-        since_ns = now_ns if self._since_ns is None else self._since_ns
-        return max(min(end_ns, now_ns) - max(start_ns, since_ns), 0)
-
-    def _report(self, first, last, start_ns, end_ns, now_ns):
-        """Report the steps of the spans `first` to `last` as those of (start_ns, end_ns]."""
-        merged = _Tally()
+    def _window(self, first: int, last: int, start_ns: int, end_ns: int, now_ns: int) -> Window:
+        """The steps of the spans `first` to `last` as those of (start_ns, end_ns]."""
+        merged, samples = Histogram(), 0
         for k in range(first, last + 1):
-            if k in self._tallies:
-                merged.merge(self._tallies[k])
-        return WindowReport(
-            start_ns=start_ns,
-            end_ns=end_ns,
-            observed_ns=self._observed_ns(start_ns, end_ns, now_ns),
-            steps=merged.steps.count,
-            samples=merged.samples,
-            step=Durations.of(merged.steps),
-            phases={name: Durations.of(merged.phases[name]) for name in sorted(merged.phases)},
-        )
-
-
-class DiscreteWindows(_Spans):
-    """Fixed windows of `interval_seconds`, aligned to its multiples: (k * interval, (k + 1) * interval].
-
-        windows = DiscreteWindows(interval_seconds=10, keep=60)
-        windows.add(end_ns, length_ns, samples=512, phases={"loader": 200_000_000})
-        windows.reports(now_ns)   # oldest first
-        windows.burst(now_ns)     # max ÷ mean steps per window
-
-    The newest `keep` windows are held, counted from the one in which the newest step ended; a step that ended
-    earlier is counted in `dropped`.  A time far in the future therefore drops all others until then.
-    Raises ValueError unless the interval is at least a nanosecond and `keep` at least 1.
-    """
-
-    def __init__(self, interval_seconds, keep=60):
-        super().__init__(_to_ns(interval_seconds, "interval_seconds"), _whole(keep, "keep", 1))
-
-    def reports(self, now_ns):
-        """Return the WindowReport of every window kept, oldest first, windows without steps included.
-
-        They reach from the one in which the first step began to the one that holds `now_ns` (or the end of
-        the newest step, if that is later).  Empty before the first step.
-        """
-        now_ns = self._now(now_ns)
-        return [self._report(k, k, *self._bounds(k), now_ns) for k in self._kept(now_ns)]
-
-    def burst(self, now_ns):
-        """Return the largest ÷ the mean number of steps per complete window; None if they hold no step.
-
-        1 is perfectly even; k means that some window ran at k times the mean rate.
-        """
-        now_ns = self._now(now_ns)
-        steps = [
-            self._tallies[k].steps.count if k in self._tallies else 0
-            for k in self._kept(now_ns)
-            if self._observed_ns(*self._bounds(k), now_ns) == self._span_ns
-        ]
-        return max(steps) * len(steps) / sum(steps) if any(steps) else None
-
-    def _bounds(self, k):
-        """The start and end of a window in nanoseconds."""
-        return k * self._span_ns, (k + 1) * self._span_ns
-
-    def _kept(self, now_ns):
-        """The numbers of the windows to report, oldest first."""
-        if self._since_ns is None:
-            return range(0)
-        # A step of no length on a boundary began in the window after the one in which it ended.
-        first = min([self._since_ns // self._span_ns, *self._tallies])
-        last = self._number(now_ns)
-        return range(max(last - self._keep + 1, first), last + 1)
-
-
-class SlidingWindow(_Spans):
-    """The last `seconds` before now, whenever now is.
-
-        window = SlidingWindow(seconds=300)
-        window.add(end_ns, length_ns, samples=512, phases={"loader": 200_000_000})
-        window.report(now_ns)
-
-    Steps expire by the time they ended, in spans of seconds / resolution; a span that has partly left the
-    window is left out, so a report covers at least 1 - 1 / resolution of the window, and its `start_ns` says
-    from when on exactly.  `resolution` spans are held, counted from the one in which the newest step ended;
-    a step that ended earlier is counted in `dropped`.  So more steps make neither the window shorter nor its
-    memory larger than `resolution` histograms per phase.
-    Raises ValueError unless the window is at least a nanosecond and `resolution` at least 1.
-    """
-
-    def __init__(self, seconds, resolution=240):
-        self._window_ns = _to_ns(seconds, "seconds")
-        resolution = _whole(resolution, "resolution", 1)
-        super().__init__(-(-self._window_ns // resolution), resolution)
-
-    def report(self, now_ns):
-        """Return the WindowReport up to `now_ns` (or the end of the newest step, if later)."""
-        now_ns = self._now(now_ns)
-        first = max(-((self._window_ns - now_ns) // self._span_ns), 0)
-        return self._report(first, self._number(now_ns), first * self._span_ns, now_ns, now_ns)
-
-
-def _to_ns(seconds, what):
-    """Turn a length in seconds into nanoseconds, at least one; ValueError otherwise."""
-    if not 0 < seconds < math.inf or round(seconds * NANOSECONDS) < 1:
-        raise ValueError(f"{what} must be finite and at least 1e-9, not {seconds!r}")
-    return round(seconds * NANOSECONDS)
-
-
-def _whole(number, what, low=0):
-    """Return an integer (not a bool) from `low` on, or raise ValueError saying which was wrong."""
-    whole = None if isinstance(number, bool) or not hasattr(number, "__index__") else index(number)
-    if whole is None or whole < low:
-        raise ValueError(f"{what} must be an integer from {low} on, not {number!r}")
-    return whole
-
-
-def _text(name):
-    """Return the name of a phase, or raise ValueError when it is no text."""
-    if not isinstance(name, str):
-        raise ValueError(f"the name of a phase must be text, not {name!r}")
-    return name
+            if k in self._spans:
+                lengths, counted = self._spans[k]
+                merged.merge(lengths)
+                samples += counted[0]
+        since_ns = now_ns if self._since_ns is None else self._since_ns
+        observed_ns = max(min(end_ns, now_ns) - max(start_ns, since_ns), 0)
+        return Window(start_ns, end_ns, observed_ns, samples, merged)

@@ -148,7 +148,42 @@ def test_the_command(ledger, url, tmp_path):
     plain = call("export", "r1", "--ledger", url)
     assert [json.loads(line)["kind"] for line in plain.stdout.splitlines()][:2] == ["run", "attempt"]
     unknown = call("export", "r2", "--ledger", url)
-    assert (unknown.returncode, unknown.stdout) == (1, "") and "there is r1" in unknown.stderr
+    assert (unknown.returncode, unknown.stdout) == (1, "") and "in this ledger: r1" in unknown.stderr
     assert call("export").returncode == 1
     missing = call("export", "r1", "--ledger", url, "--output", str(tmp_path / "no" / "file"))
     assert missing.returncode == 1 and "No such file" in missing.stderr
+
+
+def test_hdr_log_of_a_run(ledger, url, tmp_path):
+    """hdrhistogram reads back every step and phase."""
+    from hdrh.histogram import HdrHistogram
+    from hdrh.log import HistogramLogReader
+
+    ingest = aggregator(ledger)
+    one = Process(0, 1, 1000.0).between(restore=2)
+    lengths = {"step": [], "loader": [], "forward": [], "restore": [2.0]}
+    for i in range(300):
+        one.step(loader=0.5 + i / 1000, forward=1.0, samples=8)
+        for name, seconds in (("step", 1.5 + i / 1000), ("loader", 0.5 + i / 1000), ("forward", 1.0)):
+            lengths[name].append(seconds)
+    for at in range(0, 300, 100):
+        (answer,) = take(ingest, body_of(rank_report(one, rows=one.rows[at : at + 100], events=[])))
+        assert not answer.rejected, answer
+    path = tmp_path / "run.hlog"
+    command = [sys.executable, "-m", "goodput", "export", "r1", "--ledger", url, "--hdr", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    found: dict[str, HdrHistogram] = {}
+    reader = HistogramLogReader(str(path), HdrHistogram(1, 65_520 * 10**9, 3))
+    while (interval := reader.get_next_interval_histogram()) is not None:
+        assert (interval.get_start_time_stamp() / 1000) % 60 == 0
+        total = found.setdefault(interval.get_tag(), HdrHistogram(1, 65_520 * 10**9, 3))
+        total.add(interval)
+    reader.input_file.close()
+    assert {tag: total.get_total_count() for tag, total in found.items()} == {
+        tag: len(seconds) for tag, seconds in lengths.items()
+    }
+    for tag, seconds in lengths.items():
+        median = sorted(seconds)[(len(seconds) + 1) // 2 - 1]
+        assert found[tag].get_value_at_percentile(50) / 1e9 == pytest.approx(median, rel=2e-3)
+    assert not list(tmp_path.glob("*.part"))

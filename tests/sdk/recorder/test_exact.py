@@ -274,7 +274,7 @@ def around_every_bin() -> list[int]:
     """The last ns of each bin and the first of the next, at each 97th bin."""
     found = []
     for bin in range(0, histogram.BINS, 97):
-        high = int(histogram.edges_of(bin)[1] * 1e9)
+        high = int((histogram.value_of(bin) + histogram.value_of(min(bin + 1, histogram.BINS - 1))) / 2 * 1e9)
         found += [max(high + d, 0) for d in (-1, 0, 1, 2)]
     return found
 
