@@ -1,4 +1,4 @@
-"""`goodput token`: made once, listed without secrets, revoked."""
+"""`goodput token`: create, list, revoke."""
 
 import json
 import os
@@ -99,7 +99,7 @@ def test_wrong_calls_say_why_and_make_no_file(token, tmp_path, words, status, co
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_that_others_may_read_is_told_of(token, tmp_path):
+def test_readable_file_gives_a_warning(token, tmp_path):
     token("create", "--scope", "read", "--name", "a")
     os.chmod(tmp_path / "tokens.json", 0o644)
     assert "every user of this machine may read it" in token("list")[2]
@@ -111,7 +111,7 @@ def test_a_broken_file_is_not_written_over(token, tmp_path):
     assert (status, out) == (1, "") and "not JSON" in err and (tmp_path / "tokens.json").read_text() == "{"
 
 
-def test_a_token_goes_into_a_file_that_its_owner_alone_can_read(token, tmp_path):
+def test_output_file_has_mode_0600(token, tmp_path):
     out, words = tmp_path / "read-token", ("create", "--scope", "read", "--name", "a", "--output")
     previous = os.umask(0)
     try:
@@ -135,7 +135,7 @@ def test_a_token_goes_into_a_file_that_its_owner_alone_can_read(token, tmp_path)
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
-def test_a_token_that_is_redirected_into_a_file_for_all_is_told_of(token, tmp_path, monkeypatch, mode):
+def test_token_redirected_to_a_readable_file_gives_a_warning(token, tmp_path, monkeypatch, mode):
     out = tmp_path / "read-token"
     out.touch()
     os.chmod(out, mode)

@@ -1,4 +1,4 @@
-"""Files of tokens and certificates that cannot be read for a while, that are gone, locked, or in others' hands."""
+"""Token and certificate files that are unreadable, deleted, locked or owned by others."""
 
 import errno
 import fcntl
@@ -28,7 +28,7 @@ def path(tmp_path):
 # ---- What fails for a moment
 
 
-def test_a_revocation_is_not_lost_where_the_file_could_not_be_read_once(path, monkeypatch, caplog):
+def test_revocation_survives_a_transient_read_failure(path, monkeypatch, caplog):
     text = add(path, "gone")
     cache = TokenCache(path)
     with token_file.changing(path) as tokens:
@@ -49,7 +49,7 @@ def test_a_revocation_is_not_lost_where_the_file_could_not_be_read_once(path, mo
     assert cache.errors == 1 and "usable again" in caplog.text
 
 
-def test_a_file_that_is_gone_leaves_its_tokens_and_says_so_until_it_is_back(path, caplog):
+def test_deleted_token_file_keeps_tokens_until_restored(path, caplog):
     text = add(path)
     cache = TokenCache(path)
     os.rename(path, path.with_name("away"))
@@ -63,7 +63,7 @@ def test_a_file_that_is_gone_leaves_its_tokens_and_says_so_until_it_is_back(path
     assert not cache.is_failing and cache.lookup(text.encode())
 
 
-def test_a_broken_file_is_not_read_for_each_wrong_token(path, monkeypatch):
+def test_broken_file_is_not_reread_per_request(path, monkeypatch):
     text = add(path)
     cache = TokenCache(path)
     path.write_text("{")
@@ -77,7 +77,7 @@ def test_a_broken_file_is_not_read_for_each_wrong_token(path, monkeypatch):
     assert len(reads) == 2, "a look tries it again"
 
 
-def test_a_certificate_that_could_not_be_read_once_is_taken_later(tmp_path, monkeypatch, caplog):
+def test_certificate_reload_retries_after_a_failure(tmp_path, monkeypatch, caplog):
     authority = Authority(tmp_path)
     cert, key = tmp_path / "cert", tmp_path / "key"
     for name in ("one", "two"):
@@ -102,7 +102,7 @@ def test_a_certificate_that_could_not_be_read_once_is_taken_later(tmp_path, monk
 # ---- The lock
 
 
-def test_nobody_who_can_read_the_folder_keeps_a_token_from_being_revoked(path):
+def test_folder_flock_does_not_block_revocation(path):
     add(path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
@@ -117,7 +117,7 @@ def test_nobody_who_can_read_the_folder_keeps_a_token_from_being_revoked(path):
     assert os.listdir(path.parent) == ["tokens.json"], "the lock goes with who held it"
 
 
-def test_a_lock_that_is_held_is_named_and_waited_for_no_longer_than_it_may(path, monkeypatch):
+def test_held_lock_is_reported_after_a_timeout(path, monkeypatch):
     add(path)
     monkeypatch.setattr(token_file, "LOCK_SECONDS_MAX", 0.2)
     lock = path.with_name("tokens.json.lock")
@@ -136,7 +136,7 @@ def test_a_lock_that_is_held_is_named_and_waited_for_no_longer_than_it_may(path,
     assert {token.name for token in token_file.read(path)} == {"one", "waited"}
 
 
-def test_a_lock_that_its_holder_took_away_is_none(path, monkeypatch):
+def test_lock_deleted_by_its_holder_is_retaken(path, monkeypatch):
     """Who waited for it would have it beside whoever made the next one."""
     real, removed = token_file.fcntl.flock, []
 
@@ -150,7 +150,7 @@ def test_a_lock_that_its_holder_took_away_is_none(path, monkeypatch):
         assert tokens == [] and removed and os.path.exists(f"{path}.lock")
 
 
-def test_a_lock_is_no_link_to_somewhere_and_follows_the_file_that_a_link_names(path, tmp_path):
+def test_lock_refuses_symlinks_and_follows_token_file_links(path, tmp_path):
     precious = tmp_path / "precious"
     precious.write_text("mine")
     lock = path.with_name("tokens.json.lock")
@@ -172,7 +172,7 @@ def test_a_lock_is_no_link_to_somewhere_and_follows_the_file_that_a_link_names(p
 # ---- What is told of
 
 
-def test_a_file_of_another_user_and_a_folder_of_others_are_told_of(path, monkeypatch):
+def test_foreign_owner_and_writable_folder_give_warnings(path, monkeypatch):
     add(path)
     assert token_file.permission_problem(path) is None
     for mode, is_told in ((0o775, True), (0o702, True), (0o755, False), (0o1777, False)):

@@ -1,4 +1,4 @@
-"""Where one may listen, and certificates that follow their files."""
+"""Safe listen addresses, and certificates that follow their files."""
 
 import argparse
 import os
@@ -61,7 +61,7 @@ def authority(tmp_path):
     return Authority(tmp_path)
 
 
-def test_a_replaced_certificate_is_served_and_a_broken_one_is_not(tmp_path, authority, caplog):
+def test_certificate_is_replaced_only_by_a_valid_pair(tmp_path, authority, caplog):
     for number, name in enumerate(("one", "two")):
         for source, target in zip(authority.issue(name), (f"cert{number}", f"key{number}"), strict=True):
             shutil.copy(source, tmp_path / target)
@@ -102,7 +102,7 @@ def test_certificates_that_cannot_be_used(tmp_path, authority):
             Certificate(*arguments)
 
 
-def test_an_encrypted_key_is_refused_instead_of_asking_for_a_password(tmp_path, authority):
+def test_encrypted_key_is_refused(tmp_path, authority):
     import subprocess
 
     cert, key = authority.issue("one")
@@ -113,7 +113,7 @@ def test_an_encrypted_key_is_refused_instead_of_asking_for_a_password(tmp_path, 
         Certificate(str(cert), str(locked))
 
 
-def test_a_key_that_others_may_read_is_told_of(authority, caplog):
+def test_readable_key_gives_a_warning(authority, caplog):
     cert, key = authority.issue("one")
     assert stat.S_IMODE(os.stat(key).st_mode) == 0o600
     Certificate(str(cert), str(key))

@@ -1,4 +1,4 @@
-"""Tokens, their file and the cache of those in force."""
+"""Tokens, the token file and the token cache."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def path(tmp_path):
 # ---- One token
 
 
-def test_a_token_is_random_and_only_its_hash_is_kept(path):
+def test_only_the_token_hash_is_stored(path):
     texts = {add(path, f"n{number}") for number in range(20)}
     assert len(texts) == 20 and all(TEXT.fullmatch(text) and len(text) <= TOKEN_CHARS_MAX for text in texts)
     kept = path.read_text()
@@ -78,7 +78,7 @@ def test_patterns_take_no_time_however_they_are_made():
 # ---- The cache
 
 
-def test_who_has_a_token_gets_in_and_nobody_else(path):
+def test_only_known_tokens_are_accepted(path):
     mine, other = add(path, "mine"), add(path, "other", "ingest")
     cache = TokenCache(path)
     assert cache.lookup(mine.encode()).name == "mine" and cache.lookup(other.encode()).scopes == ("ingest",)
@@ -108,7 +108,7 @@ def cache(tmp_path_factory):
 
 
 @given(body=st.binary(max_size=300))
-def test_no_bytes_are_a_token_by_chance_and_none_raise_anything_else(cache, body):
+def test_arbitrary_bytes_are_denied(cache, body):
     assert refusal(cache, body) in ("malformed", "unknown")
 
 
@@ -125,7 +125,7 @@ def test_a_token_opens_until_it_expires(path):
         cache.refresh(access)
 
 
-def test_a_changed_file_is_taken_and_a_broken_one_is_not(path, caplog):
+def test_token_file_reload_ignores_broken_files(path, caplog):
     first = add(path, "first")
     cache = TokenCache(path)
     second = add(path, "second")
@@ -158,7 +158,7 @@ def test_a_changed_file_is_taken_and_a_broken_one_is_not(path, caplog):
 # ---- The file
 
 
-def test_only_the_owner_can_read_the_file_and_its_mode_stays(path):
+def test_token_file_mode(path):
     previous = os.umask(0)
     try:
         add(path)
@@ -212,7 +212,7 @@ def test_a_token_survives_the_file(path):
         ({"tenant": "*"}, "tenant '*'"),
     ],
 )  # fmt: skip
-def test_a_wrong_entry_is_named_and_nothing_of_it_is_shown(path, change, complaint):
+def test_invalid_entries_are_named_without_content(path, change, complaint):
     add(path)
     document = json.loads(path.read_text())
     digest_there = document["tokens"][0]["sha256"]

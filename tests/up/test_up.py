@@ -1,4 +1,4 @@
-"""`goodput up` from outside, as a user runs it, with the real servers; and what it does when something is wrong."""
+"""`goodput up` as a user runs it, with the real servers, and its failures."""
 
 import json
 import os
@@ -85,7 +85,7 @@ def get(url: str, **params) -> dict:
     return httpx.get(url, params=params, timeout=10, trust_env=False).json()
 
 
-def test_every_server_is_well_when_the_addresses_are_printed(whole):
+def test_all_servers_are_ready_when_printed(whole):
     _, found = whole
     assert set(found["urls"]) == {"aggregator", "node", "prometheus", "alertmanager"}
     assert found["absent"] == {"grafana": "not started (--without-grafana)"}
@@ -98,7 +98,7 @@ def test_every_server_is_well_when_the_addresses_are_printed(whole):
         assert httpx.get(url, timeout=10, trust_env=False).status_code == 200
 
 
-def test_series_of_the_agent_and_of_the_aggregator_reach_prometheus(whole):
+def test_series_reach_prometheus(whole):
     _, found = whole
     query = found["urls"]["prometheus"] + "api/v1/query"
 
@@ -109,7 +109,7 @@ def test_series_of_the_agent_and_of_the_aggregator_reach_prometheus(whole):
     servers.wait_until(lambda: look('up{job="goodput-aggregator"} == 1'), 20, "the aggregator")
 
 
-def test_the_shipped_rules_are_loaded_and_alerts_go_to_the_alertmanager(whole):
+def test_rules_are_loaded_and_alerts_delivered(whole):
     _, found = whole
     groups = get(found["urls"]["prometheus"] + "api/v1/rules")["data"]["groups"]
     names = {rule["name"] for group in groups for rule in group["rules"]}
@@ -133,7 +133,7 @@ def test_links_of_alerts_lead_back_to_these_servers(whole):
         assert f"--web.external-url={found['urls'][name]}" in command
 
 
-def test_the_agent_finds_the_aggregator_at_its_first_push(whole):
+def test_first_push_succeeds(whole):
     up, found = whole
     assert list(found["pids"])[-1] == "node"
     query = found["urls"]["prometheus"] + "api/v1/query"
@@ -143,7 +143,7 @@ def test_the_agent_finds_the_aggregator_at_its_first_push(whole):
     assert "refused" not in (up.data / "logs" / "node.log").read_text()
 
 
-def test_a_second_stack_on_the_same_data_is_refused(whole):
+def test_second_stack_is_refused(whole):
     up, _ = whole
     done = subprocess.run(
         [sys.executable, "-m", "goodput", "up", "--data", str(up.data), "--without-prometheus"],
@@ -178,7 +178,7 @@ def small(tmp_path_factory):
         yield up, up.well()
 
 
-def test_a_part_that_dies_is_named_and_ends_the_stack(small):
+def test_dying_part_ends_the_stack(small):
     up, found = small
     assert set(found["urls"]) == {"aggregator", "node"}
     os.kill(found["pids"]["aggregator"], signal.SIGKILL)
@@ -211,7 +211,7 @@ def test_sigterm_ends_it(tmp_path):
 @pytest.mark.parametrize(
     ("present", "missing"), [((), "prometheus"), (("prometheus",), "alertmanager")], ids=str
 )
-def test_a_missing_server_is_said_with_the_way_to_install_it(tmp_path, present, missing):
+def test_missing_server_gives_install_advice(tmp_path, present, missing):
     for name in present:
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
@@ -227,7 +227,7 @@ def test_a_missing_server_is_said_with_the_way_to_install_it(tmp_path, present, 
     assert "apt install" in done.stderr and f"--without-{missing}" in done.stderr
 
 
-def test_a_data_folder_that_cannot_be_made_is_said(tmp_path):
+def test_uncreatable_data_folder_is_reported(tmp_path):
     (tmp_path / "file").write_text("")
     done = subprocess.run(
         [sys.executable, "-m", "goodput", "up", "--data", str(tmp_path / "file" / "data")],
@@ -251,7 +251,7 @@ http.server.HTTPServer((os.environ["GF_SERVER_HTTP_ADDR"], int(os.environ["GF_SE
 """
 
 
-def test_a_grafana_that_is_installed_gets_the_data_source_and_the_dashboards(tmp_path):
+def test_grafana_gets_data_source_and_dashboards(tmp_path):
     """Grafana itself cannot be had here: a stand-in that answers as it does, and tells what it was given."""
     servers.require("prometheus")
     programs, seen = tmp_path / "bin", tmp_path / "seen.json"

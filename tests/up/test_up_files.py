@@ -1,4 +1,4 @@
-"""What `goodput up` makes of the shipped configuration: other addresses, and nothing else."""
+"""The shipped configuration with other addresses, otherwise unchanged."""
 
 import shutil
 
@@ -18,11 +18,11 @@ def test_addresses_are_replaced_once_and_by_name():
     assert files.rewritten(text, PORTS) == want
 
 
-def test_a_server_that_is_left_out_keeps_its_address():
+def test_omitted_server_keeps_its_address():
     assert files.rewritten("127.0.0.1:9093 127.0.0.1:9470", {"node": 7}) == "127.0.0.1:9093 127.0.0.1:7"
 
 
-def test_prometheus_gets_the_shipped_configuration_with_the_new_addresses_and_every_rule_file(tmp_path):
+def test_prometheus_configuration_gets_addresses_and_rule_files(tmp_path):
     path = files.write_prometheus(servers.REPOSITORY, tmp_path, PORTS)
     shipped = yaml.safe_load((servers.RULES / "prometheus.yml").read_text())
     written = yaml.safe_load(path.read_text())
@@ -43,7 +43,7 @@ def test_prometheus_gets_the_shipped_configuration_with_the_new_addresses_and_ev
         assert written[key] == shipped[key]
 
 
-def test_a_configuration_that_would_not_scrape_the_agent_is_refused(tmp_path):
+def test_configuration_without_our_targets_is_refused(tmp_path):
     source = tmp_path / "deploy" / "prometheus"
     shutil.copytree(servers.RULES, source)
     text = (source / "prometheus.yml").read_text()
@@ -52,7 +52,7 @@ def test_a_configuration_that_would_not_scrape_the_agent_is_refused(tmp_path):
         files.write_prometheus(tmp_path, tmp_path / "out", PORTS)
 
 
-def test_a_default_port_that_is_taken_is_gone_around(monkeypatch):
+def test_taken_default_port_is_replaced(monkeypatch):
     import socket
 
     with socket.socket() as taken:

@@ -1,4 +1,4 @@
-"""A part that needs another one is started when that one is well, and not before."""
+"""A part starts only when the part it needs is ready."""
 
 import sys
 
@@ -26,7 +26,7 @@ open(sys.argv[3], "w").write(found)
 """ + SLOW.split("\n", 3)[3]
 
 
-def test_a_part_finds_the_one_that_it_comes_after(tmp_path, monkeypatch):
+def test_part_dependencies_exist(tmp_path, monkeypatch):
     first, second = servers.free_ports(2)
     found = tmp_path / "found"
     eager = "import http.server, sys\n" + EAGER
@@ -46,7 +46,7 @@ def test_a_part_finds_the_one_that_it_comes_after(tmp_path, monkeypatch):
         assert found.read_text() == "200"
 
 
-def test_the_agent_comes_after_the_aggregator_and_everything_else_waits_for_nobody(tmp_path):
+def test_agent_starts_after_the_aggregator(tmp_path):
     planned, _ = parts.plan(
         parts.Options(data=tmp_path, pages="pages", prometheus=False, grafana=False, free_ports=True)
     )

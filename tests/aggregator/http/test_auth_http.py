@@ -1,4 +1,4 @@
-"""Who may do what over HTTP: tokens, sessions, hosts, origins; the app on a real server, without a process of its own."""
+"""Access over HTTP: tokens, sessions, hosts, origins; the app on a real server in a thread."""
 
 import html.parser
 import http.client
@@ -186,11 +186,11 @@ def test_two_authorizations_are_none(site):
     assert site.client.get("/api/v1/runs", headers=both).status_code == 401
 
 
-def test_the_word_bearer_may_be_written_in_any_case(site):
+def test_bearer_is_case_insensitive(site):
     assert site.get("/api/v1/runs", None, authorization=f"bearer  {site.texts['reader']}").status_code == 200
 
 
-def test_a_token_in_an_address_or_a_form_opens_nothing(site):
+def test_token_in_url_or_form_is_ignored(site):
     token = site.texts["reader"]
     for name in ("token", "access_token", "authorization", "api_key"):
         assert site.client.get("/api/v1/runs", params={name: token}).status_code == 401
@@ -207,7 +207,7 @@ def test_a_token_in_an_address_or_a_form_opens_nothing(site):
 # ---- Runs that a token is for
 
 
-def test_a_scoped_reader_sees_its_runs_and_the_others_are_not_there(site):
+def test_scoped_reader_sees_only_its_runs(site):
     def names(name):
         return {run["run"] for run in site.get("/api/v1/runs", name).json()["runs"]}
 
@@ -226,7 +226,7 @@ def test_a_scoped_reader_sees_its_runs_and_the_others_are_not_there(site):
         assert site.get(path, "vision").status_code == 200
 
 
-def test_every_route_of_a_run_asks_whether_it_may_be_seen(site):
+def test_every_run_route_checks_access(site):
     """Also those that are added tomorrow."""
     routes = [
         route.path
@@ -249,7 +249,7 @@ def test_a_scoped_reader_scrapes_its_runs_alone(site):
     assert "goodput_aggregator_token_expiry_timestamp_seconds" not in {key[0] for key in everything}
 
 
-def test_a_scoped_reader_sees_the_events_that_hit_its_runs(site):
+def test_scoped_reader_sees_events_of_its_runs(site):
     def events(name, path="/api/v1/health"):
         return {event["number"]: event for event in site.get(path, name).json()["events"]}
 
@@ -260,7 +260,7 @@ def test_a_scoped_reader_sees_the_events_that_hit_its_runs(site):
     assert set(events("vision", "/api/v1/health?run=vision/a")) == {1, 2}
 
 
-def test_a_scoped_agent_brings_its_runs_and_the_rest_is_left_out(site):
+def test_scoped_agent_pushes_only_its_runs(site):
     now_ns = ns(time.time())
     before = site.samples()
     ack = site.push(
@@ -350,7 +350,7 @@ def test_a_browser_signs_in_and_out(site):
     [("agent", 401, "does not read runs"), ("old", 401, "expired"), ("<script>alert(1)</script>", 401, "not a goodput token"),
      ("", 401, "Enter a token"), ("goodput_read_000000000000_" + "0" * 64, 401, "unknown or was revoked"), ("ü" * 5000, 401, "not a goodput token")],
 )  # fmt: skip
-def test_a_sign_in_that_fails_says_why_and_repeats_nothing(site, token, status, words):
+def test_failed_sign_in_explains_without_echo(site, token, status, words):
     answer = site.client.post("/login", data={"token": site.texts.get(token, token)})
     assert answer.status_code in (status, 403) and words in answer.text and "set-cookie" not in answer.headers
     assert "<script>" not in answer.text and site.texts.get(token, "\0") not in answer.text
@@ -367,7 +367,7 @@ def test_what_is_no_form_is_refused(site):
         assert site.client.post("/login", content=body).status_code in (401, 429)
 
 
-def test_another_sites_page_signs_nobody_in_and_pushes_nothing(site):
+def test_cross_site_requests_are_refused(site):
     for headers in (
         {"origin": "https://evil.example"},
         {"origin": "null"},
@@ -387,7 +387,7 @@ def test_another_sites_page_signs_nobody_in_and_pushes_nothing(site):
     site.client.cookies.clear()
 
 
-def test_behind_a_proxy_that_speaks_tls_the_cookie_is_for_tls_alone(site):
+def test_cookie_is_secure_behind_a_tls_proxy(site):
     site.client.cookies.clear()
     cookie = sign_in(site, "reader", **{"x-forwarded-proto": "https"}).headers["set-cookie"]
     assert cookie.startswith("__Host-goodput-session=") and "Secure" in cookie
@@ -420,7 +420,7 @@ def test_a_revoked_token_ends_its_sessions(tmp_path):
 # ---- Too many failures
 
 
-def test_wrong_tokens_are_throttled_and_who_has_a_right_is_not(site, monkeypatch, caplog):
+def test_wrong_tokens_are_throttled_valid_ones_are_not(site, monkeypatch, caplog):
     monkeypatch.setattr(site.authenticator, "_throttle", Throttle(lambda: 0.0))
     wrong = {"authorization": "Bearer goodput_read_000000000000_" + "0" * 64}
     before = site.refused("throttled")
@@ -502,7 +502,7 @@ def open_site(tmp_path_factory):
      ("evil.example", 421), ("evil.example:9471", 421), ("127.0.0.1.evil.example", 421), ("localhost.evil.example", 421),
      ("", 421), ("[::1", 200), ("evil.example/127.0.0.1", 421), ("127.0.0.1@evil.example", 421)],
 )  # fmt: skip
-def test_on_loopback_it_answers_to_names_of_its_own_machine(open_site, host, status):
+def test_loopback_server_checks_the_host_header(open_site, host, status):
     """Or a page of the internet whose name means 127.0.0.1 after a minute could read everything."""
     for path in ("/api/v1/runs", "/metrics", "/"):
         assert open_site.get(path, headers={"host": host}).status_code == status
@@ -521,7 +521,7 @@ def test_on_loopback_no_other_sites_page_pushes(open_site):
         assert open_site.post("/api/v1/ingest", content=body, headers=headers).status_code == status
 
 
-def test_where_no_tokens_are_asked_for_there_is_nothing_to_sign_in_to(open_site):
+def test_sign_in_redirects_without_tokens(open_site):
     for answer in (
         open_site.get("/login"),
         open_site.post("/login", data={"token": "x"}),
@@ -552,7 +552,7 @@ def test_every_answer_tells_browsers_what_not_to_do(site):
             assert script == (answer.headers.get("content-type", "").startswith("text/html") or is_ours)
 
 
-def test_what_fails_within_is_one_line_and_keeps_its_headers(tmp_path, monkeypatch):
+def test_internal_errors_keep_security_headers(tmp_path, monkeypatch):
     app = create_app(f"sqlite:///{tmp_path}/ledger.db")
 
     @app.get("/api/v1/broken")
@@ -571,7 +571,7 @@ def test_what_fails_within_is_one_line_and_keeps_its_headers(tmp_path, monkeypat
 # ---- What is counted
 
 
-def test_requests_are_counted_by_routes_from_a_list_and_timed(site):
+def test_requests_are_counted_by_fixed_routes(site):
     for _ in range(50):
         site.client.get("/healthz")
     for path in ("/a", "/b", "/api/v1/runs/q1", "/api/v1/runs/q2", "/api/v9/x", "/x/y/z"):

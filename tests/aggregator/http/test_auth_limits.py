@@ -1,5 +1,4 @@
-"""Bounds of connections: heads and trailers without end, bytes one by one, too many at a time, answers that nobody reads;
-over real sockets."""
+"""Connection limits over real sockets: endless heads and trailers, slow clients, pipelining, unread answers."""
 
 import asyncio
 import socket
@@ -108,7 +107,7 @@ def refusing(client, reason: str, count: int = 1):
         b"GET /%s HTTP/1.1\r\nHost: localhost",
     ],
 )
-def test_a_head_without_end_is_cut_off(client, head, end, is_in_pieces):
+def test_endless_heads_are_refused(client, head, end, is_in_pieces):
     body = head % (b"x" * (limits.HEAD_BYTES_MAX + 1000)) + end
     with refusing(client, "head"), Wire(client) as wire:
         try:
@@ -124,13 +123,13 @@ def test_a_head_without_end_is_cut_off(client, head, end, is_in_pieces):
         assert b"connection: close" in answer and b"nosniff" in answer
 
 
-def test_many_small_headers_are_a_large_head_too(client):
+def test_many_small_headers_are_refused(client):
     with refusing(client, "head"), Wire(client) as wire:
         wire.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + b"a: b\r\n" * 20_000 + b"\r\n")
         assert wire.all()[:13] in (b"HTTP/1.1 431 ", b"")
 
 
-def test_a_head_just_below_the_bound_is_read(client):
+def test_head_below_the_limit_is_read(client):
     filler = b"x" * (limits.HEAD_BYTES_MAX - 200)
     with Wire(client) as wire:
         wire.send(
@@ -139,7 +138,7 @@ def test_a_head_just_below_the_bound_is_read(client):
         assert wire.all().startswith(b"HTTP/1.1 200 ")
 
 
-def test_a_body_may_be_larger_than_a_head_also_in_one_piece_with_it(client):
+def test_body_may_exceed_the_head_limit(client):
     head = b"POST /api/v1/ingest HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
     with Wire(client) as wire:
         for size in (10, limits.HEAD_BYTES_MAX + 1, 60_000):
@@ -153,7 +152,7 @@ def test_a_body_may_be_larger_than_a_head_also_in_one_piece_with_it(client):
      b"Content-Length: 100\r\n\r\nabc", b"POST /api/v1/ingest HTTP/1.1\r\nHost: localhost\r\n"
      b"Transfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n"],
 )  # fmt: skip
-def test_who_takes_too_long_is_cut_off_and_others_are_served_meanwhile(client, begun):
+def test_slow_requests_are_aborted(client, begun):
     with refusing(client, "slow"), Wire(client) as slow:
         slow.send(begun)
         assert client.get("/healthz").status_code == 200
@@ -161,7 +160,7 @@ def test_who_takes_too_long_is_cut_off_and_others_are_served_meanwhile(client, b
         assert slow.all() == b"" and time.monotonic() - began < 5
 
 
-def test_bytes_one_by_one_do_not_win_time(client):
+def test_trickled_bytes_do_not_extend_the_timeout(client):
     with refusing(client, "slow"), Wire(client) as slow:
         slow.send(b"GET /")
         began = time.monotonic()
@@ -176,7 +175,7 @@ def trickle(wire: Wire, end: float) -> None:
         time.sleep(0.02)
 
 
-def test_a_connection_that_is_used_lives_on(client):
+def test_used_connections_stay_open(client):
     with refusing(client, "slow", 0), Wire(client) as wire:
         for _ in range(4):
             wire.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -184,7 +183,7 @@ def test_a_connection_that_is_used_lives_on(client):
             time.sleep(0.15)  # Four of them take longer than one request may.
 
 
-def test_too_many_connections_are_told_so_and_those_that_are_there_go_on(tmp_path, monkeypatch):
+def test_connections_beyond_the_limit_get_503(tmp_path, monkeypatch):
     monkeypatch.setattr(serve, "_files_max", lambda: 4)
     with serving(create_app(f"sqlite:///{tmp_path}/ledger.db")) as client:
         assert client.get("/healthz").status_code == 200  # Its connection stays: one.
@@ -209,7 +208,7 @@ def is_answered(client) -> bool:
      b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\nabcde",
      b"GET / HTTP/1.1\r\nBad Header: x\r\n\r\n", b"\xff\xfe\xfd\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"],
 )  # fmt: skip
-def test_what_is_no_http_is_answered_in_a_line_and_logged_by_nobody(client, junk, caplog):
+def test_malformed_requests_get_400_and_no_log(client, junk, caplog):
     with Wire(client) as wire:
         wire.send(junk)
         answer = wire.all()
@@ -217,7 +216,7 @@ def test_what_is_no_http_is_answered_in_a_line_and_logged_by_nobody(client, junk
     assert "Traceback" not in caplog.text and not caplog.records
 
 
-def test_a_websocket_is_none(client):
+def test_websocket_upgrade_is_ignored(client):
     with Wire(client) as wire:
         wire.send(
             b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
@@ -225,7 +224,7 @@ def test_a_websocket_is_none(client):
         assert wire.socket.recv(65536).startswith(b"HTTP/1.1 200 ")
 
 
-def test_what_is_packed_is_never_unpacked(client):
+def test_compressed_reports_are_refused(client):
     bomb = zlib.compress(bytes(50 << 20), 9)
     with refusing(client, "encoding", 5):
         for encoding in ("gzip", "deflate", "zstd", "br", "identity"):
@@ -233,7 +232,7 @@ def test_what_is_packed_is_never_unpacked(client):
             assert answer.status_code == 415
 
 
-def test_who_has_no_token_cannot_make_it_read_a_body(tmp_path):
+def test_body_is_not_read_without_a_token(tmp_path):
     """It is answered at once, and what it sends on is thrown away."""
     path = tmp_path / "tokens.json"
     with token_file.changing(path) as tokens:
@@ -259,7 +258,7 @@ CHUNKED = b"POST /api/v1/ingest HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding
 
 
 @pytest.mark.parametrize("is_in_pieces", [False, True])
-def test_a_token_in_a_trailer_is_none(tmp_path, is_in_pieces):
+def test_trailers_are_not_headers(tmp_path, is_in_pieces):
     path = tmp_path / "tokens.json"
     text, token = make("one", "ingest")
     with token_file.changing(path) as tokens:
@@ -279,7 +278,7 @@ def test_a_token_in_a_trailer_is_none(tmp_path, is_in_pieces):
 @pytest.mark.parametrize(
     "without_end", [b"0\r\n" + b"a: b\r\n" * 100_000, b"0\r\na: " + b"x" * 500_000, b"0;" + b"x" * 500_000]
 )
-def test_trailers_without_end_are_cut_off(client, without_end):
+def test_endless_trailers_are_refused(client, without_end):
     with refusing(client, "head"), Wire(client) as wire:
         try:
             wire.send(CHUNKED)
@@ -303,14 +302,14 @@ def test_a_body_of_many_small_chunks_is_read(client):
 ASK = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-def test_two_requests_at_a_time_are_both_answered(client):
+def test_two_pipelined_requests_are_answered(client):
     with refusing(client, "busy", 0), Wire(client) as wire:
         for _ in range(3):
             wire.send(ASK + ASK)
             wire.until(b"ok\n", 2)
 
 
-def test_who_asks_on_without_waiting_is_cut_off(client):
+def test_excessive_pipelining_is_refused(client):
     with refusing(client, "busy"), Wire(client) as wire:
         try:
             wire.send(ASK * 1000)
@@ -319,7 +318,7 @@ def test_who_asks_on_without_waiting_is_cut_off(client):
         assert wire.all().count(b"ok\n") <= 2
 
 
-def test_who_does_not_read_its_answer_is_cut_off(client):
+def test_unread_answers_time_out(client):
     with refusing(client, "slow"), Wire(client) as wire:
         wire.send(b"GET /test/much HTTP/1.1\r\nHost: localhost\r\n\r\n")
         before = refused(client, "slow")
@@ -327,18 +326,18 @@ def test_who_does_not_read_its_answer_is_cut_off(client):
         assert 0 < len(wire.all()) < 64 << 20
 
 
-def test_who_reads_is_given_all_of_it(client):
+def test_large_answers_are_delivered(client):
     with refusing(client, "slow", 0):
         assert len(client.get("/test/much").content) == 64 << 20
 
 
-def test_an_answer_that_takes_long_to_be_made_is_waited_for(client):
+def test_slow_handlers_are_not_timed_out(client):
     with refusing(client, "slow", 0), Wire(client) as wire:
         wire.send(b"GET /test/later HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert wire.socket.recv(65536).startswith(b"HTTP/1.1 200 ")
 
 
-def test_who_was_answered_before_its_body_came_is_not_kept_for_ever(client):
+def test_connection_answered_before_its_body_times_out(client):
     """uvicorn sets no timer of its own there."""
     with Wire(client) as wire:
         wire.send(b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\n")
@@ -347,7 +346,7 @@ def test_who_was_answered_before_its_body_came_is_not_kept_for_ever(client):
         assert wire.all() == b""
 
 
-def test_a_shorter_bound_does_not_wait_for_the_timer_of_a_longer_one(client, monkeypatch):
+def test_request_timeout_replaces_the_idle_timeout(client, monkeypatch):
     monkeypatch.setattr(connections, "IDLE_SECONDS_MAX", 300.0)
     with refusing(client, "slow"), Wire(client) as wire:
         assert refused(client, "slow") >= 0, "the server has taken the connection meanwhile"

@@ -1,4 +1,4 @@
-"""How many browsers one token signs in, and what the one too many is told."""
+"""The number of sessions per token."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tokens_of(path, *names: str) -> dict[str, str]:
     return {name: text for name, (text, _) in made.items()}
 
 
-def test_nobody_signs_others_out_of_a_token_that_they_share(path):
+def test_session_limit_does_not_end_others_sessions(path):
     texts = tokens_of(path, "team", "other")
     cache, now = TokenCache(path), [0.0]
     sessions = module.Sessions(cache, clock=lambda: now[0])
@@ -49,7 +49,7 @@ def test_nobody_signs_others_out_of_a_token_that_they_share(path):
     assert sessions.begin(team, "10.0.0.4"), "those that are over do not count"
 
 
-def test_the_one_too_many_is_told_so(path):
+def test_too_many_sessions_answer(path):
     texts = tokens_of(path, "team")
     authenticator = RequestAuthenticator(TokenCache(path))
     app = create_app(f"sqlite:///{path.parent}/ledger.db", authenticator=authenticator)

@@ -1,4 +1,4 @@
-"""The agent as a whole: one golden exposition, the looks and pushes together, and two agents on one directory."""
+"""The whole agent: the golden exposition, polling with pushes, two agents on one directory."""
 
 import fcntl
 import os
@@ -129,7 +129,7 @@ class Hanging:
             self.release.wait(60)
 
 
-def test_a_scrape_waits_for_nobody_and_serves_what_was_there_before(tree, clock):
+def test_scrape_serves_last_result_of_hanging_collectors(tree, clock):
     """A quarter of a second is allowed for a busy machine; COLLECT_SECONDS_MAX is what is waited."""
     agent, hanging = agent_on(tree, clock), Hanging()
     (tree / "proc" / "loadavg").unlink()
@@ -185,7 +185,7 @@ def test_a_directory_that_is_not_there_yet(tree, clock):
             agent_on(tree, clock).start()
 
 
-def test_a_second_agent_is_refused_and_a_third_may_follow(tree, clock):
+def test_second_agent_is_refused(tree, clock):
     first = agent_on(tree, clock)
     first.start()
     second = agent_on(tree, clock)
@@ -198,7 +198,7 @@ def test_a_second_agent_is_refused_and_a_third_may_follow(tree, clock):
     third.stop()
 
 
-def test_an_agent_that_loses_the_race_for_a_new_directory_stops_and_says_so(tree, clock):
+def test_agent_losing_the_directory_lock_stops(tree, clock):
     (tree / "pages").rmdir()
     agent = agent_on(tree, clock, interval_seconds=0.01)
     agent.start()
@@ -281,7 +281,7 @@ def test_a_dead_page_waits_for_the_aggregator(tree, clock, aggregator):
         assert aggregator.rows() == {("r1", 0, 1): [1, 2, 3, 4, 5]}
 
 
-def test_stopping_takes_a_last_look_and_flushes(tree, clock, aggregator):
+def test_stop_polls_and_flushes(tree, clock, aggregator):
     arguments = {"interval_seconds": 3600.0, "push_interval_seconds": 3600.0}
     agent = agent_on(tree, clock, aggregator=aggregator.url, **arguments)
     agent.start()
@@ -303,7 +303,7 @@ def test_a_restarted_agent_repeats_and_its_reports_supersede(tree, clock, aggreg
     assert sequences == sorted(set(sequences))
 
 
-def test_a_look_that_fails_unforeseen_is_counted_and_looks_go_on(tree, clock, monkeypatch):
+def test_unexpected_poll_failure_is_counted(tree, clock, monkeypatch):
     agent = agent_on(tree, clock, interval_seconds=0.01)
     fails = iter([True, True])
     scan = agent.ranks._scan
@@ -320,7 +320,7 @@ def test_a_look_that_fails_unforeseen_is_counted_and_looks_go_on(tree, clock, mo
         assert b'goodput_node_collector_errors_total{collector="ranks"} 2.0' in agent.exposition()
 
 
-def test_health_says_when_the_looks_have_ended(tree, clock):
+def test_health_reports_stopped_polling(tree, clock):
     agent = agent_on(tree, clock)
     assert agent.health() is None
     agent._polled_ns -= int(11e9)

@@ -1,4 +1,4 @@
-"""`goodput node --check`: what is said of a node where all is well, where nothing is, and where something is wrong."""
+"""`goodput node --check` on a healthy node, an empty one and a broken one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_node_without_gpus(tree):
     assert sorted(os.listdir(tree / "pages")) == before
 
 
-def test_gpus_that_are_expected_and_not_seen_are_a_failure(tree):
+def test_missing_gpus_fail_the_check(tree):
     found = by_name(check(agent(tree, gpus_expected=8), ANYWHERE, None))
     assert found["GPUs"].status == FAILED and "0 found, 8 expected" in found["GPUs"].detail
 
@@ -66,7 +66,7 @@ def test_gpus_seen_against_gpus_expected(kinds, wanted, status, words):
     assert _counted(kinds, wanted, True) == ("GPUs", status, words)
 
 
-def test_gpus_that_the_bus_does_not_show_are_not_all_that_was_expected(tree, monkeypatch):
+def test_gpus_missing_from_the_pci_bus(tree, monkeypatch):
     """As in a virtual machine, or on a system on a chip."""
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
     (tree / "sys/bus/pci/devices").mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ def test_gpus_that_the_bus_does_not_show_are_not_all_that_was_expected(tree, mon
     assert found["GPUs"].status == OK and "8 found, expected unknown" in found["GPUs"].detail, found
 
 
-def test_a_driver_that_answers_and_one_that_does_not(tree, monkeypatch):
+def test_drivers_present_and_absent(tree, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
     one = agent(tree, gpus_expected=2)
     one.gpus._modules = {
@@ -89,7 +89,7 @@ def test_a_driver_that_answers_and_one_that_does_not(tree, monkeypatch):
     assert not one.gpus.statuses()
 
 
-def test_a_port_that_is_taken_and_a_directory_that_another_agent_has(tree):
+def test_port_and_directory_in_use(tree):
     lock = DirectoryLock(str(tree / "pages"))
     assert lock.hold()
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -138,7 +138,7 @@ def test_an_aggregator_that_is_not_there(tree):
     assert found["aggregator"].status == FAILED and "refused" in found["aggregator"].detail
 
 
-def test_a_counter_file_that_cannot_be_read_is_named(tree):
+def test_unreadable_counter_file_is_named(tree):
     (tree / "proc/loadavg").write_text("much\n")
     found = by_name(check(agent(tree), ANYWHERE, None))
     assert found["host"].status == FAILED and "loadavg" in found["host"].detail
@@ -164,7 +164,7 @@ def test_colours_are_for_terminals():
     assert "\033[31m" in text(findings, True) and "1 of 2 failed" in text(findings, False)
 
 
-def test_a_page_directory_that_is_none_is_a_failure(tree):
+def test_page_directory_that_is_a_file_fails(tree):
     (tree / "file").write_text("")
     one = Agent(str(tree / "file"), sysfs=str(tree / "sys"), procfs=str(tree / "proc"), drivers=())
     found = by_name(check(one, ANYWHERE, None))
@@ -192,7 +192,7 @@ def test_calls_that_contradict_themselves(tree, flags, capsys):
     assert status == 2 and capsys.readouterr().err
 
 
-def test_an_empty_variable_and_a_token_for_all_to_read_are_told_of(tree, tmp_path, capsys, monkeypatch):
+def test_empty_variables_and_readable_tokens_give_warnings(tree, tmp_path, capsys, monkeypatch):
     token = tmp_path / "token"
     token.write_text("secret")
     monkeypatch.setenv("GOODPUT_AGGREGATOR", "")
@@ -210,7 +210,7 @@ def test_an_empty_variable_and_a_token_for_all_to_read_are_told_of(tree, tmp_pat
     assert capsys.readouterr().err == ""
 
 
-def test_an_empty_option_is_refused_in_words_that_fit(capsys):
+def test_empty_option_error_text(capsys):
     for words, advice in (
         (["serve", "--tokens", ""], "is a variable unset?"),
         (["serve", "--listen", ""], "omit it for its default"),

@@ -1,4 +1,4 @@
-"""`goodput node` as a process of its own, called as the command line will call it."""
+"""`goodput node` in a process of its own."""
 
 import os
 import re
@@ -107,7 +107,7 @@ def test_wrong_calls_are_status_2_with_a_reason(arguments, complaint):
 
 
 @pytest.mark.parametrize("command", ["node", "report", "serve", "up", "export", "replay"])
-def test_an_empty_value_is_refused_by_every_command_for_every_option(command):
+def test_every_option_rejects_an_empty_value(command):
     """By the program as it is installed; `call` of each command is not reached."""
     from goodput.cli import parser
 
@@ -124,7 +124,7 @@ def test_an_empty_value_is_refused_by_every_command_for_every_option(command):
             assert ended.value.code == 2, (command, words)
 
 
-def test_an_empty_argument_of_a_script_is_the_scripts_own_affair():
+def test_script_arguments_may_be_empty():
     from goodput.cli import parser
 
     assert parser().parse_args(["run", "train.py", "", "--name", ""]).arguments == ["", "--name", ""]
@@ -154,14 +154,14 @@ sys.exit(cli.main(arguments))
 
 
 @pytest.mark.parametrize("when", ["goodput.cli.node", "goodput_exporters.agent", "msgspec", "call"])
-def test_an_interrupt_before_the_agent_is_up_ends_it_quietly(tmp_path, when):
+def test_interrupt_during_start_exits_quietly(tmp_path, when):
     environ = command()[1]
     call = [sys.executable, "-c", INTERRUPTED, when, "node", "--once", "--directory", str(tmp_path)]
     shown = subprocess.run(call, env=environ, capture_output=True, text=True, timeout=30)
     assert (shown.returncode, shown.stdout, shown.stderr) == (130, "", "")
 
 
-def test_a_bad_aggregator_in_the_environment_is_a_wrong_call_and_an_empty_one_is_none():
+def test_aggregator_variable_invalid_or_empty():
     assert run("--once", GOODPUT_AGGREGATOR="nonsense").returncode == 2
     assert run("--once", "--directory", "/nowhere", GOODPUT_AGGREGATOR="").returncode == 0
 

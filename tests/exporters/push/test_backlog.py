@@ -1,4 +1,4 @@
-"""The backlog: bounded whatever comes, thinning keeps the sums, acknowledging is exact."""
+"""The backlog: bounded for any input, thinning keeps the sums, acknowledging is exact."""
 
 import pytest
 from hypothesis import given, settings
@@ -34,7 +34,7 @@ steps_spent = st.lists(st.tuples(*[st.integers(0, 1 << 40)] * len(PHASES)), min_
     first_step=st.integers(0, 1000),
 )
 @settings(deadline=None)
-def test_thinning_keeps_the_sums_the_bound_and_the_named_steps(spent, rows_max, named, looks, first_step):
+def test_thinning_keeps_sums_and_checkpoint_steps(spent, rows_max, named, looks, first_step):
     totals, rows = [0] * len(PHASES), []
     for number, one in enumerate(spent, 1):
         totals = [total + more for total, more in zip(totals, one, strict=True)]
@@ -131,7 +131,7 @@ def test_batches_are_bounded_and_together_hold_everything():
     assert backlog.pending(7).reports == [] and backlog.rows == 0
 
 
-def test_a_live_part_alone_is_sent_once_and_settles():
+def test_state_without_rows_is_sent_once():
     backlog = Backlog()
     backlog.add(report(sequence=5))
     key = rank_key(identity())
@@ -146,7 +146,7 @@ def test_a_live_part_alone_is_sent_once_and_settles():
     assert backlog.is_acknowledged(key) and backlog.pending(100).reports == []
 
 
-def test_an_older_report_does_not_replace_the_live_part_and_repeats_are_passed_over():
+def test_older_and_repeated_reports_are_ignored():
     backlog = Backlog()
     backlog.add(report([row(1, 0), row(2, 1)], sequence=9))
     backlog.add(report([row(1, 0), row(2, 1), row(3, 2)], sequence=8))
@@ -154,7 +154,7 @@ def test_an_older_report_does_not_replace_the_live_part_and_repeats_are_passed_o
     assert one.sequence == 9 and [s.number for s in one.steps] == [1, 2, 3]
 
 
-def test_rows_from_before_a_phase_was_defined_are_widened():
+def test_rows_are_widened_for_new_phases():
     backlog = Backlog()
     backlog.add(report([row(1, 0)], sequence=1))
     backlog.add(report([row(2, 1, (0, 2, 20, 5))], sequence=2, phases=(*PHASES, "mine")))
@@ -163,7 +163,7 @@ def test_rows_from_before_a_phase_was_defined_are_widened():
     schema.check(one)
 
 
-def test_two_processes_of_one_rank_are_never_in_one_batch():
+def test_batch_has_one_process_per_rank():
     backlog = Backlog()
     backlog.add(report([row(1, 0)], attempt=1))
     backlog.add(report([row(1, 0)], attempt=2))
@@ -191,7 +191,7 @@ def test_events_are_bounded_and_marks_go_first():
     assert backlog.events_dropped == 2
 
 
-def test_rows_that_all_claim_a_checkpoints_step_are_bounded():
+def test_rows_all_claiming_checkpoints_are_bounded():
     backlog = Backlog(rows_max=8)
     backlog.add(report(events=[event(1, "checkpoint_begun", 5)], sequence=1))
     backlog.add(report([row(n, 5) for n in range(1, 101)], sequence=2))

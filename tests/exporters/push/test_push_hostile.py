@@ -1,4 +1,4 @@
-"""An aggregator that is not what it should be: what it says reaches no terminal, no label and little memory."""
+"""A hostile aggregator: its answers reach no terminal, no label and little memory."""
 
 import gzip
 import logging
@@ -74,7 +74,7 @@ def pusher(hostile):
     pusher.stop(0.0)
 
 
-def test_a_bomb_is_not_unpacked(hostile, pusher):
+def test_compressed_answers_are_not_decompressed(hostile, pusher):
     hostile.headers = {"Content-Encoding": "gzip"}
     hostile.body = gzip.compress(bytes(200 << 20), 9)
     assert len(hostile.body) < ANSWER_BYTES_MAX
@@ -94,7 +94,7 @@ def test_a_bomb_is_not_unpacked(hostile, pusher):
     assert pusher.push() == "accepted"
 
 
-def test_an_answer_without_end_is_not_read_on(hostile, pusher):
+def test_long_answers_are_not_read(hostile, pusher):
     hostile.body = bytes(ANSWER_BYTES_MAX + (1 << 20))
     assert pusher.push() == "unreachable"
     found = _aggregator(hostile.url, "n0", Credentials())
@@ -102,7 +102,7 @@ def test_an_answer_without_end_is_not_read_on(hostile, pusher):
 
 
 @pytest.mark.parametrize("reason", ["\x1b]0;owned\x07", "x" * 4000, 'a"} 1\nfoo', "", "lie", "claim"])
-def test_what_it_writes_reaches_no_terminal_and_no_label(hostile, pusher, caplog, reason):
+def test_answers_cannot_inject_log_or_labels(hostile, pusher, caplog, reason):
     text = "\x1b[2J\r\ngoodput node: all is well\x9b31m\u202e"
     hostile.body = schema.encode(schema.Ack(0, [schema.Rejection("r1", 0, reason, text)]))
     with caplog.at_level(logging.WARNING):
@@ -113,7 +113,7 @@ def test_what_it_writes_reaches_no_terminal_and_no_label(hostile, pusher, caplog
     assert counts(pusher)["goodput_node_push_rejections_total", (known,)] == 1
 
 
-def test_reasons_are_few_whatever_it_says(hostile, pusher, caplog):
+def test_rejection_reasons_are_bounded(hostile, pusher, caplog):
     for number in range(1, 25):
         hostile.body = schema.encode(schema.Ack(0, [schema.Rejection("r1", 0, f"r{number}", "no")]))
         pusher.add([report([row(number, 0)], sequence=number)])

@@ -1,4 +1,4 @@
-"""Pushing to a real HTTP server on loopback: up, down, slow, refusing, nonsensical."""
+"""Pushing to a real HTTP server on loopback: up, down, slow, refusing, malformed answers."""
 
 import logging
 import socket
@@ -58,7 +58,7 @@ def rows(first: int, last: int) -> list[schema.StepRow]:
     return [row(number, number - 1) for number in range(first, last + 1)]
 
 
-def test_what_was_acknowledged_is_not_sent_again(aggregator, pushers):
+def test_acknowledged_rows_are_not_resent(aggregator, pushers):
     pusher = pushers(aggregator.url)
     pusher.add([report(rows(1, 3), [event(1, "mark", 0)])])
     assert pusher.push() == "accepted"
@@ -154,7 +154,7 @@ def test_a_timeout_keeps_everything(aggregator, pushers):
     assert pusher.push() == "accepted"
 
 
-def test_refused_ranks_are_counted_logged_once_and_not_sent_again(aggregator, pushers, caplog):
+def test_rejected_ranks_are_not_sent_again(aggregator, pushers, caplog):
     pusher = pushers(aggregator.url)
     refused = schema.Rejection("r1", 1, "claim", "rank 1 of another world")
     foreign = schema.Rejection("other", 9, "lie", "was never sent")
@@ -170,7 +170,7 @@ def test_refused_ranks_are_counted_logged_once_and_not_sent_again(aggregator, pu
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
-def test_a_report_that_cannot_be_taken_is_halved_until_the_bad_rank_is_dropped(aggregator, pushers, status):
+def test_rejected_report_is_halved_to_the_bad_rank(aggregator, pushers, status):
     pusher = pushers(aggregator.url)
     bad = 5
 
@@ -188,7 +188,7 @@ def test_a_report_that_cannot_be_taken_is_halved_until_the_bad_rank_is_dropped(a
     assert pusher.push() == "accepted"
 
 
-def test_a_body_that_is_too_large_is_sent_in_smaller_ones(aggregator, pushers):
+def test_413_splits_a_report(aggregator, pushers):
     aggregator.answer = lambda _, body: (413, b"too large") if len(body) > 3000 else None
     pusher = pushers(aggregator.url)
     pusher.add([report(rows(1, 500), rank=rank) for rank in range(2)])
@@ -197,7 +197,7 @@ def test_a_body_that_is_too_large_is_sent_in_smaller_ones(aggregator, pushers):
     assert not any(name == "goodput_node_push_rejections_total" for name, _ in counts(pusher))
 
 
-def test_batches_are_far_below_the_bound_of_a_body(aggregator, pushers):
+def test_batches_stay_below_the_body_limit(aggregator, pushers):
     wide = ("none", *(f"phase{n}" for n in range(26)))
     huge = (schema.TIME_NS_MAX - 1,) * len(wide)
     largest = schema.StepRow(*[schema.TIME_NS_MAX - 1] * 5, huge, huge)
@@ -267,7 +267,7 @@ def test_waits_grow_to_thirty_seconds_and_are_spread():
         pusher.stop(0.0)
 
 
-def test_the_thread_survives_what_nobody_foresaw(aggregator, pushers, monkeypatch, caplog):
+def test_push_thread_survives_unexpected_errors(aggregator, pushers, monkeypatch, caplog):
     caplog.set_level(logging.WARNING)
     pusher = pushers(aggregator.url, chance=lambda: 1.0)
     pusher.add([report(rows(1, 1))])
@@ -285,7 +285,7 @@ def test_the_thread_survives_what_nobody_foresaw(aggregator, pushers, monkeypatc
     assert outcome(pusher, "unreachable") == 1 and "a bug" in caplog.text
 
 
-def test_a_rank_that_cannot_be_encoded_is_dropped_alone(aggregator, pushers):
+def test_unencodable_rank_is_dropped(aggregator, pushers):
     pusher = pushers(aggregator.url)
     poison = identity(run="poison")
     poison = schema.msgspec.structs.replace(poison, flops_per_step=10**20)
@@ -295,7 +295,7 @@ def test_a_rank_that_cannot_be_encoded_is_dropped_alone(aggregator, pushers):
     assert counts(pusher)["goodput_node_backlog_rows", ()] == 0
 
 
-def test_while_nothing_waits_every_other_push_is_a_report_without_ranks(aggregator, pushers):
+def test_idle_pusher_sends_probes(aggregator, pushers):
     pusher = pushers(aggregator.url, interval_seconds=0.05, chance=lambda: 0.0)
     assert pusher.push() == "nothing" and aggregator.requests == []
     begun = time.monotonic()
@@ -306,14 +306,14 @@ def test_while_nothing_waits_every_other_push_is_a_report_without_ranks(aggregat
     assert outcome(pusher, "accepted") >= 3
 
 
-def test_with_something_to_send_there_is_no_report_without_ranks(aggregator, pushers):
+def test_no_probe_with_queued_reports(aggregator, pushers):
     pusher = pushers(aggregator.url)
     pusher.add([report(rows(1, 2))])
     assert pusher.push(probe=True) == "accepted"
     assert [len(told.ranks) for told in aggregator.reports] == [1]
 
 
-def test_an_aggregator_that_is_gone_shows_within_two_intervals_on_a_node_without_ranks(aggregator, pushers):
+def test_lost_aggregator_is_detected_within_two_intervals(aggregator, pushers):
     interval = 0.4
     pusher = pushers(aggregator.url, interval_seconds=interval, chance=lambda: 0.0)
     pusher.start()

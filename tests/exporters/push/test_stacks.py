@@ -1,4 +1,4 @@
-"""Stacks on demand: whom the agent believes, that nothing waits for py-spy, and the real one on a stuck process."""
+"""Stack dumps on request: which processes, isolation from the push, and the real py-spy on a stuck process."""
 
 import io
 import os
@@ -87,7 +87,7 @@ def test_what_goes_wrong_is_the_text(made, script, said):
     assert only(stacks).text == said
 
 
-def test_without_py_spy_the_text_says_how_to_get_it(monkeypatch):
+def test_missing_py_spy_gives_install_advice(monkeypatch):
     monkeypatch.setattr(stacks_module, "find_py_spy", lambda: None)
     stacks = Stacks(lambda process: True)
     stacks.request([ONE])
@@ -102,7 +102,7 @@ def test_a_command_that_cannot_run_is_said(tmp_path):
     stacks.stop()
 
 
-def test_one_that_does_not_end_is_ended_with_all_it_started(made, tmp_path):
+def test_hanging_dump_is_killed_with_its_children(made, tmp_path):
     stacks = made(f"sleep 300 & echo $! > {tmp_path}/child; wait", seconds_max=0.3)
     stacks.request([ONE])
     assert only(stacks).text == "py-spy: no stack within 0.3 s"
@@ -144,14 +144,14 @@ def test_endless_and_unprintable_output_is_cut_and_cleaned(made):
 @pytest.mark.parametrize(
     "said", [b"", b"\xff\xfe\x00", b"\t" * 70_000, "\u202eé\u2028".encode(), bytes(range(256))]
 )
-def test_any_bytes_become_text_that_a_report_may_carry(said):
+def test_any_bytes_become_printable_text(said):
     stack = schema.Stack(ONE, 1, printable(said))
     assert schema.is_stack(stack)
     report = schema.NodeReport("n0", 1, [], stacks=[stack])
     assert schema.decode(schema.encode(report)).stacks == [stack]
 
 
-def test_the_command_line_of_the_process_is_left_out():
+def test_command_line_is_removed():
     text = "Process 12: python train.py --api-key hunter2\nPython v3.11\n\nThread 1"
     assert without_command(text) == "Process 12\nPython v3.11\n\nThread 1"
     assert without_command("Process 12: x") == "Process 12" and without_command("other: x") == "other: x"
@@ -190,7 +190,7 @@ def test_few_wait_and_few_are_remembered(made, monkeypatch):
     assert [process.pid for process in quick._begun] == [3, 4, 5]
 
 
-def test_what_is_too_long_is_not_kept_while_it_is_read():
+def test_long_output_is_truncated_while_read():
     length = 3 * schema.STACK_CHARS_MAX
     child = SimpleNamespace(stdout=io.BytesIO(b"x" * length))
     assert len(stacks_module._read(child)) == schema.STACK_CHARS_MAX
@@ -206,14 +206,14 @@ def test_who_is_not_ours_is_ignored_and_counted(made):
     assert outcomes(stacks)["ignored"] == 3 + schema.STACK_REQUESTS_MAX
 
 
-def test_a_process_that_ended_while_it_waited_is_left_alone(made):
+def test_ended_process_is_not_dumped(made):
     answers = iter([True, False])
     stacks = made("echo never", owns=lambda process: next(answers))
     stacks.request([ONE])
     assert only(stacks).text == "py-spy: the process has ended"
 
 
-def test_only_a_living_rank_under_the_same_identity_is_ours(tree, ranks):
+def test_only_living_ranks_of_this_node_are_dumped(tree, ranks):
     page = Rank(tree / "pages")
     (report,) = ranks.look()
     ours = schema.stack_request(report.identity)
@@ -233,7 +233,7 @@ def test_only_a_living_rank_under_the_same_identity_is_ours(tree, ranks):
 # ---- The agent
 
 
-def test_an_agent_that_was_not_told_to_never_looks_into_a_process(tree, clock):
+def test_no_stacks_without_py_spy_option(tree, clock):
     arguments = {"sysfs": str(tree / "sys"), "procfs": str(tree / "proc"), "aggregator": "http://127.0.0.1:1"}
     assert Agent(str(tree / "pages"), **arguments).stacks is None
     with_stacks = Agent(str(tree / "pages"), py_spy=True, **arguments)
@@ -268,7 +268,7 @@ def stuck():
     process.stdout.close()
 
 
-def test_the_real_py_spy_says_where_a_stuck_process_is(stuck):
+def test_py_spy_shows_a_stuck_process(stuck):
     if find_py_spy() is None:
         pytest.skip("py-spy is not installed (the extra `stacks`)")
     stacks = Stacks(lambda process: True)
@@ -290,7 +290,7 @@ def open_folder():
         yield Path(name)
 
 
-def test_the_real_py_spy_without_the_right_to_trace_says_so(stuck, open_folder):
+def test_py_spy_without_permission(stuck, open_folder):
     """A process of another user, as seen by one without CAP_SYS_PTRACE."""
     setpriv = shutil.which("setpriv")
     if find_py_spy() is None or setpriv is None or os.getuid() != 0:
@@ -308,7 +308,7 @@ def test_the_real_py_spy_without_the_right_to_trace_says_so(stuck, open_folder):
     stacks.stop()
 
 
-def test_what_an_answer_asks_for_comes_with_the_next_push(tmp_path, processes):
+def test_requested_stack_is_sent_with_next_push(tmp_path, processes):
     """Old agents and old aggregators know neither field; a pid that is no rank's is not looked into."""
     if find_py_spy() is None:
         pytest.skip("py-spy is not installed (the extra `stacks`)")

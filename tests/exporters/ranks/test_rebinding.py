@@ -40,7 +40,7 @@ def status(server: Server, *lines: str, path: str = "/metrics") -> int:
     return int(answer.split()[1])
 
 
-def test_without_tokens_only_names_of_this_machine_are_answered(serve):
+def test_host_header_must_name_this_machine(serve):
     authenticator = NodeAuthenticator()
     server = serve(authenticator)
     for host in ("127.0.0.1", "localhost", "LOCALHOST:9470", "127.0.0.1:1", "[::1]:9470", "127.9.9.9"):
@@ -56,7 +56,7 @@ def test_without_tokens_only_names_of_this_machine_are_answered(serve):
     assert refused(authenticator)["host"] == 4 * len(wrong) + 2
 
 
-def test_who_is_asked_for_a_token_or_may_read_anyway_may_use_any_name(serve, tmp_path):
+def test_any_host_is_accepted_with_tokens_or_public_metrics(serve, tmp_path):
     text, token = make("prometheus", "metrics")
     with token_file.changing(tmp_path / "tokens.json") as kept:
         kept.append(token)

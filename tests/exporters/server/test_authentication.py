@@ -1,4 +1,4 @@
-"""Who may read the agent's own pages, and what the agent shows the aggregator of itself."""
+"""Access to the agent's server, and the agent's own credentials for the aggregator."""
 
 import shutil
 import socket
@@ -53,7 +53,7 @@ def serve():
         server.stop()
 
 
-def test_who_may_read_and_who_may_not(tmp_path, tokens, serve):
+def test_metrics_access_by_scope(tmp_path, tokens, serve):
     authenticator = NodeAuthenticator(TokenCache(tmp_path / "tokens.json"))
     server = serve(authenticator)
     for name, status, words in (
@@ -87,7 +87,7 @@ def test_who_may_read_and_who_may_not(tmp_path, tokens, serve):
     }
 
 
-def test_tls_with_a_client_that_says_nothing_and_one_that_speaks_plainly(tmp_path, serve):
+def test_tls_with_silent_and_plaintext_clients(tmp_path, serve):
     authority = Authority(tmp_path)
     cert, key = map(str, authority.issue("node"))
     server = serve(NodeAuthenticator(certificate=Certificate(cert, key)))
@@ -103,7 +103,7 @@ def test_tls_with_a_client_that_says_nothing_and_one_that_speaks_plainly(tmp_pat
         one.close()
 
 
-def test_certificates_of_the_agent_are_read_anew_when_they_change(tmp_path):
+def test_agent_certificates_are_reloaded(tmp_path):
     authority = Authority(tmp_path)
     cert, key = authority.issue("one")
     held = Credentials(None, str(authority.cert), str(cert), str(key))
@@ -118,7 +118,7 @@ def test_certificates_of_the_agent_are_read_anew_when_they_change(tmp_path):
     assert error.value.reason == "tls" and "nonsense" not in str(error.value)
 
 
-def test_what_went_wrong_has_a_word(tmp_path):
+def test_push_failure_reasons(tmp_path):
     (tmp_path / "token").write_text("sec ret")
     silent = socket.create_server(("127.0.0.1", 0))
     nobody = socket.create_server(("127.0.0.1", 0))
@@ -142,7 +142,7 @@ def test_what_went_wrong_has_a_word(tmp_path):
     silent.close()
 
 
-def test_a_token_in_the_clear_is_told_of_once(tmp_path, caplog):
+def test_clear_text_token_is_logged_once(tmp_path, caplog):
     (tmp_path / "token").write_text("secret")
     for url in ("https://head:9471", "http://127.0.0.1:9471", "http://localhost:9471", "http://head:9471"):
         Pusher(url, "n0", credentials=Credentials(str(tmp_path / "token"))).stop(0.0)
@@ -150,11 +150,11 @@ def test_a_token_in_the_clear_is_told_of_once(tmp_path, caplog):
     assert "in clear text to http://head:9471" in record.getMessage() and "secret" not in record.getMessage()
 
 
-def test_what_an_aggregator_says_obeys_no_terminal():
+def test_printable_removes_control_characters():
     assert printable(b"no\x1b[31m\r\nroot\xff") == "no [31m  root\ufffd"
 
 
-def test_a_file_that_cannot_be_used_is_so_until_it_can(tmp_path, tokens):
+def test_reload_failing_until_the_file_is_valid(tmp_path, tokens):
     cert, key = map(str, Authority(tmp_path).issue("node"))
     authenticator = NodeAuthenticator(TokenCache(tmp_path / "tokens.json"), Certificate(cert, key))
     good = (tmp_path / "tokens.json").read_text()
@@ -186,7 +186,7 @@ def secured(tmp_path_factory):
     aggregator.close()
 
 
-def test_why_no_answer_came_is_said_so_that_it_can_be_mended(secured, caplog):
+def test_connection_errors_say_what_to_do(secured, caplog):
     aggregator, authority, other = secured
     tls, plain = f"https://127.0.0.1:{aggregator.port}", Aggregator()
     for url, ca_file, words in (
@@ -214,7 +214,7 @@ def test_why_no_answer_came_is_said_so_that_it_can_be_mended(secured, caplog):
     plain.close()
 
 
-def test_an_answer_without_words_has_those_of_its_status_and_an_address_elsewhere_is_named(caplog):
+def test_redirects_and_empty_answers_are_explained(caplog):
     aggregator = Aggregator()
     for status, more, words in (
         (
@@ -241,7 +241,7 @@ def test_an_answer_without_words_has_those_of_its_status_and_an_address_elsewher
     aggregator.close()
 
 
-def test_a_check_tells_of_a_token_in_the_clear(tmp_path, monkeypatch):
+def test_check_warns_of_clear_text_token(tmp_path, monkeypatch):
     (tmp_path / "token").write_text("secret")
     aggregator = Aggregator()
     held = Credentials(str(tmp_path / "token"))

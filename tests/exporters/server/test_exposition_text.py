@@ -1,4 +1,4 @@
-"""The exposition as text: byte for byte what prometheus_client writes of the same families."""
+"""The exposition text equals that of prometheus_client, byte for byte."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_every_series_of_the_catalogue():
     assert writer.write([again]) == oracle(again) != oracle(families)
 
 
-def test_a_family_of_two_parts_is_written_once_in_their_order():
+def test_family_of_two_collectors_is_written_once():
     parts = []
     for device in ("b", "a"):
         parts.append(Families("node"))

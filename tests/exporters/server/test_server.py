@@ -63,7 +63,7 @@ def test_other_paths_are_not_found(server, path):
     connection.close()
 
 
-def test_other_methods_are_refused_and_head_has_no_body(server):
+def test_only_get_and_head(server):
     assert httpx.post(server.url + "/metrics", trust_env=False).status_code == 501
     head = httpx.head(server.url + "/metrics", trust_env=False)
     assert head.status_code == 200 and head.content == b"" and head.headers["Content-Length"] == "20"

@@ -1,4 +1,4 @@
-"""The command `goodput node`, in a process of its own."""
+"""The command `goodput node` in a process of its own."""
 
 import os
 import subprocess

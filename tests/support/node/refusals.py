@@ -1,4 +1,4 @@
-"""Refused requests of the agent's server, by reason."""
+"""Requests denied by the agent's server, by reason."""
 
 from support.node.node_tree import samples
 

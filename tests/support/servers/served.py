@@ -1,4 +1,4 @@
-"""A server that listens as the command line asked."""
+"""The certificate that a server presents."""
 
 import ssl
 

@@ -1,10 +1,7 @@
-"""Real servers for the integration tests: Prometheus, Alertmanager and a receiver of webhooks on loopback.
+"""Real Prometheus, VictoriaMetrics, Alertmanager and webhook servers on free loopback ports, for integration tests.
 
-In: a temporary directory, and the rules, scrape configuration and dashboards of this repository, parsed and
-adapted (targets, intervals, windows, holds), never copied. Out: objects with a `url`, for `with`. Each server
-gets a free port, keeps its log in the directory, must be ready within seconds, and is ended by process id.
-
-It does not know what the goodput agent or aggregator do; their addresses are arguments.
+They run on this repository's rules, scrape configuration and dashboards, adapted (targets, intervals, windows, holds).
+Context managers with a `url`; logs go to the given directory.
 
     require("prometheus", "prometheus-alertmanager")
     with Webhook() as webhook, Alertmanager(tmp_path, webhook.url) as alertmanager:
@@ -54,7 +51,7 @@ def require(*binaries: str) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that are free now; all held at once, so that none comes twice."""
+    """Distinct free ports of 127.0.0.1."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:
@@ -65,15 +62,15 @@ def free_ports(count: int) -> list[int]:
             one.close()
 
 
-def wait_until(look: Callable[[], object], seconds: float, what: str, every_seconds: float = 0.1):
-    """The first true result of `look`; AssertionError with what was awaited and last seen, at the end."""
+def wait_until(poll: Callable[[], object], seconds: float, what: str, every_seconds: float = 0.1):
+    """The first true result of `poll`; AssertionError on timeout."""
     end = time.monotonic() + seconds
     while True:
-        seen = look()
+        seen = poll()
         if seen:
             return seen
         if time.monotonic() >= end:
-            raise AssertionError(f"waited {seconds:g} s in vain for {what}; last seen: {seen!r}")
+            raise AssertionError(f"no {what} within {seconds:g} s; last result: {seen!r}")
         time.sleep(every_seconds)
 
 
@@ -119,7 +116,7 @@ class Server:
         return self._process.pid
 
     def close(self) -> None:
-        """End the process: asked first, killed after five seconds."""
+        """SIGTERM, then SIGKILL after five seconds."""
         self.http.close()
         if self._process is None:
             return
@@ -167,9 +164,9 @@ class Prometheus(Server):
     def over(
         self, expr: str, start: float, end: float, step_seconds: float
     ) -> dict[frozenset, dict[float, float]]:
-        """The range vector of an expression: by its labels, values by time. AssertionError with the words for a bad one."""
-        asked = {"query": expr, "start": start, "end": end, "step": step_seconds, "nocache": 1}
-        answer = self.http.post("/api/v1/query_range", data=asked).json()
+        """The range vector of an expression: values by time, by labels. AssertionError for an invalid one."""
+        query = {"query": expr, "start": start, "end": end, "step": step_seconds, "nocache": 1}
+        answer = self.http.post("/api/v1/query_range", data=query).json()
         assert answer["status"] == "success", f"{expr}: {answer.get('error')}"
         return {
             frozenset(row["metric"].items()): {float(at): float(value) for at, value in row["values"]}
@@ -177,7 +174,7 @@ class Prometheus(Server):
         }
 
     def query(self, expr: str) -> list[Sample]:
-        """The instant vector of an expression, now. AssertionError with Prometheus's words for a bad one."""
+        """The current instant vector of an expression. AssertionError for an invalid one."""
         answer = self.http.get("/api/v1/query", params={"query": expr}).json()
         assert answer["status"] == "success", f"{expr}: {answer.get('error')}"
         data = answer["data"]
@@ -269,7 +266,7 @@ class Alertmanager(Server):
 
 
 class Webhook:
-    """Receives Alertmanager's notifications and keeps their alerts in the order of arrival."""
+    """Receives Alertmanager's notifications and records their alerts in order of arrival."""
 
     def __init__(self):
         self.alerts: list[dict] = []
@@ -391,17 +388,17 @@ def expressions(run: str = "$run", interval: str = "$__rate_interval", rank: str
     found = []
     for path in sorted(DASHBOARDS.glob("*.json")):
         board = json.loads(path.read_text(encoding="utf-8"))
-        asked = [
+        queries = [
             ("panel", f"{panel['title']} {target['refId']}", target["expr"])
             for panel in board["panels"]
             for target in panel["targets"]
         ]
-        asked += [
+        queries += [
             ("mark", one["name"], one["expr"])
             for one in board.get("annotations", {}).get("list", [])
             if one.get("expr")
         ]
-        for kind, name, text in asked:
+        for kind, name, text in queries:
             text = re.sub(r"\$__(rate_interval|interval|range)\b", lambda _: interval, text)
             for variable, value in {"$run": run, "$rank": rank, "$instance": ".*", "$gpu": ".*"}.items():
                 text = text.replace(variable, value)

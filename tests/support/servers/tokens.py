@@ -1,4 +1,4 @@
-"""Token files and refusals."""
+"""Token files and denials."""
 
 import pytest
 
