@@ -254,7 +254,7 @@ def test_a_broken_token_file_keeps_the_tokens_from_before(stack):
     wait_until(lambda: stack.node_series(errors) >= 1, 10, "the agent to count it too", every_seconds=0.05)
     assert stack.read("/api/v1/runs").status_code == 200
     path.write_text(good)
-    assert "stay in force" in stack.parts.log("serve")
+    assert "stays in use" in stack.parts.log("serve")
 
 
 def test_a_replaced_certificate_is_served_without_a_restart(stack):
@@ -365,7 +365,7 @@ def test_who_shows_no_certificate_does_not_get_in(tmp_path):
         (("serve", "--listen", "127.0.0.1:0", "--tls-cert", "x"), "go together"),
         (("node", "--listen", "0.0.0.0:0"), "--metrics-public"),
         (("node", "--client-cert", "x"), "go together"),
-        (("node", "--aggregator", "https://me:secret@head:9471"), "seen by all"),
+        (("node", "--aggregator", "https://me:secret@head:9471"), "can read a password in a URL"),
     ],
 )
 def test_what_is_not_safe_is_refused_with_a_reason(words, complaint, capsys, monkeypatch, tmp_path):
