@@ -3,7 +3,7 @@
 In: the hooks of Lightning >= 2, as `lightning.pytorch` or as `pytorch_lightning`. Out: goodput.auto is switched on, and
 it is told from which step a fit goes on, when validation (also the sanity check), testing and prediction begin and
 end, the precision, and that a fit was broken off. The Trainer's results do not change, nothing is raised into it and
-nothing goes into its checkpoints; a hook costs about 1 us. Checkpoints are seen without it (sdk/patches/lightning.py).
+nothing goes into its checkpoints; a hook costs about 1 us. Checkpoints are seen without it (sdk/automatic/frameworks/lightning.py).
 
 A step is an optimizer step. The Trainer's `global_step` counts those of every optimizer, so with several of them it
 is divided by their number, and where one steps more rarely a restored step index is too low or too high.

@@ -3,7 +3,7 @@
 In: the events of transformers.TrainerCallback. Out: goodput.auto is switched on, and it is told from which step a
 training goes on, the precision, how many batches make a step, and the model's FLOPs. The Trainer's results do not
 change and nothing is raised into it; an event costs about 1 us. Checkpoints and evaluation are seen without it
-(sdk/patches/trainer.py).
+(sdk/automatic/frameworks/transformers.py).
 
 FLOPs are those of goodput.account.flops.transformer, from the model's own sizes and from the tokens that the Trainer
 has counted in `state.total_flos` (padding included, for padding is computed): told at each log, save and at the end,

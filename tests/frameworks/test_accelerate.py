@@ -1,4 +1,4 @@
-"""Accelerate's own loop under goodput.auto: accumulated gradients, one checkpoint, copies that are no waiting."""
+"""A loop with Accelerate under goodput.auto: accumulated gradients, checkpoints, copies inside the loader."""
 
 import pytest
 from support.frameworks.training_runs import committed, resumed, steps, train
@@ -34,7 +34,7 @@ def test_saved_state_is_one_checkpoint(run):
 
 
 def test_loaded_state_resumes_at_its_step(run):
-    """Not after the count of batches that Accelerate keeps beside it."""
+    """Not at the count of batches that Accelerate stores beside it."""
     _, second, third = run.snapshots("planted")
     assert steps(second) == list(range(12, 16)) and resumed(second) == [11]
     assert steps(third) == list(range(12, 18)) and resumed(third) == [11]
@@ -46,7 +46,7 @@ def test_planted_times_are_found_and_account_closes(run):
     first = run.snapshots("planted")[0]
     evaluation, waited = run.printed["evaluation"], run.printed["core_wait"]
     spent = dict(zip(first.phases, (ns / 1e9 for ns in first.totals), strict=True))
-    # A batch more is fetched than the loop takes, and that too is waited for.
+    # One batch more is fetched than the loop uses, and is waited for.
     assert run.printed["loader"] <= spent["loader"] <= 1.05 * run.printed["loader"] + 0.02 + waited
     assert abs(spent["evaluation"] - evaluation) <= max(0.05 * evaluation, 0.01) + waited
     account = run.account("planted")

@@ -1,4 +1,4 @@
-"""Deep looks in a real training: what one finds, what it costs, and all that may go wrong in one."""
+"""Deep looks in a real training: results, cost, and failures."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def test_upstream_profiler_and_removal(tmp_path):
 
 
 @pytest.fixture(scope="module", params=ENDS)
-def told(request, tmp_path_factory):
-    """What the script says, ended in the middle of a look; compiled and in Python alone."""
+def outcome(request, tmp_path_factory):
+    """The results of the script, which ends during a deep look; with the compiled and the Python recorder."""
     directory = tmp_path_factory.mktemp(request.param)
     (directory / "tmp").mkdir()
     environ = {
@@ -63,8 +63,8 @@ def told(request, tmp_path_factory):
     return {**json.loads(out.read_text()), "how": ENDS[request.param], "directory": directory}
 
 
-def test_deep_look_finds_the_loader_and_closes(told):
-    found = told["slow_loader"]
+def test_deep_look_finds_the_loader_and_closes(outcome):
+    found = outcome["slow_loader"]
     seen = found["document"]["seen"]
     assert seen["cause"]["state"] == "loader"
     assert seen["states_ns"]["loader"] >= 4 * 0.004e9
@@ -74,8 +74,8 @@ def test_deep_look_finds_the_loader_and_closes(told):
     assert any(row["name"].startswith("aten::") for row in seen["top"])
 
 
-def test_cost_is_in_the_page_outside_of_steps(told):
-    found = told["slow_loader"]
+def test_cost_is_in_the_page_outside_of_steps(outcome):
+    found = outcome["slow_loader"]
     cost_ns = found["document"]["cost_ns"]
     assert found["page_cost_ns"] >= cost_ns > 0
     assert 0.5 * cost_ns < found["phase_ns"] + found["document"]["seen"]["slowdown_ns"] + 2e6
@@ -84,23 +84,23 @@ def test_cost_is_in_the_page_outside_of_steps(told):
     assert len(set(found["steps"])) == 1, "a step was lost or counted twice"
 
 
-def test_report_shows_it_and_no_trace_is_left(told):
-    found = told["slow_loader"]
+def test_report_shows_it_and_no_trace_is_left(outcome):
+    found = outcome["slow_loader"]
     assert "largest cause: loader" in found["report"]
     assert "deep look of rank 0 at step" in found["report"]
     assert found["file"]["seen"] == found["document"]["seen"]
     assert found["left"] == []
 
 
-def test_results_are_the_same(told):
-    assert told["same_weights"]["same"]
-    off, on = told["same_weights"]["looks"]
+def test_results_are_the_same(outcome):
+    assert outcome["same_weights"]["same"]
+    off, on = outcome["same_weights"]["looks"]
     assert off == 0
     assert on > 0
 
 
-def test_profiler_of_the_user_has_precedence(told):
-    found = told["profiler_of_the_user"]
+def test_profiler_of_the_user_has_precedence(outcome):
+    found = outcome["profiler_of_the_user"]
     assert found["skipped"] == 1
     assert found["events"] > 100
     assert found["gave_way"]
@@ -110,16 +110,16 @@ def test_profiler_of_the_user_has_precedence(told):
     assert found["events_warm"] > 10
 
 
-def test_child_process_is_not_profiled(told):
-    assert told["fork"]["child"] == [0]
+def test_child_process_is_not_profiled(outcome):
+    assert outcome["fork"]["child"] == [0]
 
 
-def test_trace_stops_when_the_step_is_left(told):
-    assert told["evaluation"]["stopped"] == [True]
+def test_trace_stops_when_the_step_is_left(outcome):
+    assert outcome["evaluation"]["stopped"] == [True]
 
 
-def test_failures_are_counted_and_training_continues(told):
-    found = told["trouble"]
+def test_failures_are_counted_and_training_continues(outcome):
+    found = outcome["trouble"]
     for what in ("start_trace", "stop", "export_chrome_trace"):
         why, *on = found[what]
         assert f"no {what}" in why
@@ -133,17 +133,17 @@ def test_failures_are_counted_and_training_continues(told):
     assert not alive
 
 
-def test_process_can_end_during_a_deep_look(told):
-    if told["how"] == "traced":
-        assert told["end"] is True, "no profiler ran when the script ended"
+def test_process_can_end_during_a_deep_look(outcome):
+    if outcome["how"] == "traced":
+        assert outcome["end"] is True, "no profiler ran when the script ended"
     else:
-        assert not os.path.exists(f"/proc/{told['end']}")
-    assert not list((told["directory"] / "tmp").glob("goodput*"))
+        assert not os.path.exists(f"/proc/{outcome['end']}")
+    assert not list((outcome["directory"] / "tmp").glob("goodput*"))
 
 
-def test_report_command_shows_the_deep_look(told):
+def test_report_command_shows_the_deep_look(outcome):
     done = subprocess.run(
-        [sys.executable, "-m", "goodput", "report", "--directory", str(told["directory"] / "pages")],
+        [sys.executable, "-m", "goodput", "report", "--directory", str(outcome["directory"] / "pages")],
         capture_output=True,
         text=True,
         timeout=60,

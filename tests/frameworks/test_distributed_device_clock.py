@@ -1,6 +1,6 @@
-"""On a device the waits are on its stream, and backward runs on a thread of autograd's: which boundaries are told there.
+"""Boundaries of the device clock around waits, which on a device happen on its stream and on threads of autograd.
 
-No device is needed: a list stands in for the device clock, and functions for PyTorch's.
+Runs without a device: a list stands in for the device clock, and small classes for PyTorch.
 """
 
 import threading
@@ -14,7 +14,7 @@ from goodput.sdk.startup.session import Session
 
 
 class Boundaries(list):
-    """A device clock that keeps the words that it is told."""
+    """A device clock that records the phases it is called with."""
 
     def __call__(self, word: int) -> None:
         self.append(word)
@@ -22,11 +22,11 @@ class Boundaries(list):
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        return lambda *_: None  # What else a recorder tells its device clock.
+        return lambda *_: None  # The other methods of a device clock.
 
 
 class Threads:
-    """PyTorch as far as the patches ask it: which thread runs a backward pass."""
+    """The parts of PyTorch that the patches use: which thread runs a backward pass."""
 
     def __init__(self):
         self.running = threading.local()
@@ -46,7 +46,7 @@ class Threads:
 
 
 @pytest.fixture
-def told(tmp_path):
+def clocked(tmp_path):
     """(automatic, PyTorch, boundaries); the calling thread is the step thread."""
     session = Session({"GOODPUT_DIR": str(tmp_path)})
     auto = Automatic(session, lambda name: session.phases.define(name, None))
@@ -57,8 +57,8 @@ def told(tmp_path):
     session.stop("finished")
 
 
-def test_wait_on_the_step_thread_has_two_boundaries(told):
-    auto, torch, boundaries = told
+def test_wait_on_the_step_thread_has_two_boundaries(clocked):
+    auto, torch, boundaries = clocked
     timed = communication.timer(torch, auto)
     inner = timed(lambda: 3)
     with auto.forward:
@@ -67,8 +67,8 @@ def test_wait_on_the_step_thread_has_two_boundaries(told):
     assert boundaries == [auto.forward.total, auto.communication.total, auto.forward.total]
 
 
-def test_wait_on_an_autograd_thread_has_two_boundaries(told):
-    auto, torch, boundaries = told
+def test_wait_on_an_autograd_thread_has_two_boundaries(clocked):
+    auto, torch, boundaries = clocked
     timed = communication.timer(torch, auto)
     inner = timed(lambda: None)
     with auto.backward:
@@ -77,8 +77,8 @@ def test_wait_on_an_autograd_thread_has_two_boundaries(told):
         assert boundaries == [auto.backward.total, auto.communication.total]
 
 
-def test_raising_wait_on_an_autograd_thread_is_closed(told):
-    auto, torch, boundaries = told
+def test_raising_wait_on_an_autograd_thread_is_closed(clocked):
+    auto, torch, boundaries = clocked
     timed = communication.timer(torch, auto)
 
     def fail():
@@ -92,8 +92,8 @@ def test_raising_wait_on_an_autograd_thread_is_closed(told):
         assert boundaries == [auto.backward.total, auto.communication.total] * 2
 
 
-def test_thread_without_backward_records_nothing(told):
-    auto, torch, boundaries = told
+def test_thread_without_backward_records_nothing(clocked):
+    auto, torch, boundaries = clocked
     timed = communication.timer(torch, auto)
     with auto.backward:
         boundaries.clear()
@@ -101,8 +101,8 @@ def test_thread_without_backward_records_nothing(told):
         assert boundaries == []
 
 
-def test_removed_wrapper_only_calls_the_function(told):
-    auto, torch, boundaries = told
+def test_removed_wrapper_only_calls_the_function(clocked):
+    auto, torch, boundaries = clocked
     timed = communication.timer(torch, auto)(lambda: 5)
     auto.remove()
     boundaries.clear()
@@ -145,8 +145,8 @@ class Loss:
 
 
 @pytest.mark.parametrize("own_thread", [False, True])
-def test_communication_begins_after_the_last_computation(told, own_thread):
-    auto, torch, boundaries = told
+def test_communication_begins_after_the_last_computation(clocked, own_thread):
+    auto, torch, boundaries = clocked
     engine = Engine(torch, own_thread)
     torch.Tensor = Loss
     torch.autograd = SimpleNamespace(Variable=SimpleNamespace(_execution_engine=engine))

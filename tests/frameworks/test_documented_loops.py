@@ -1,4 +1,4 @@
-"""The loops of docs/frameworks.md that bound their steps by hand are right, with stand-ins for their frameworks."""
+"""The loops of docs/frameworks.md with steps by hand, run with stand-ins for their frameworks."""
 
 import ast
 
@@ -31,6 +31,6 @@ def test_documented_loop_measures_its_phases(section, tmp_path):
 
 
 def run_of(run) -> str:
-    """The pattern names no run, so that it is that of the script."""
+    """The example sets no run, so it is named after the script."""
     (path,) = run.directory.glob("*.page")
     return path.name.rsplit(".", 3)[0]

@@ -1,4 +1,4 @@
-"""What is found of a model without being told: dtype, FLOPs where a formula holds, and nothing guessed elsewhere."""
+"""Metadata read from a model: dtype, FLOPs if a formula applies, otherwise unknown."""
 
 import json
 
@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
 
 
 def run(directory, *arguments: str, **environ) -> tuple[dict, str]:
-    """What the page says of the rank, and the sum of the weights."""
+    """The identity in the rank page, and the sum of the weights."""
     environ.update(GOODPUT_DIR=str(directory), HF_HUB_OFFLINE="1")
     done = run_script("model_metadata.py", *arguments, **environ)
     assert "goodput" not in done.stderr, done.stderr

@@ -1,4 +1,4 @@
-"""torchrun, where a rank kills itself and all start anew: the account finds what was resumed, lost and kept."""
+"""torchrun with a rank that kills itself: after the restart the account shows resumed, lost and kept steps."""
 
 import math
 import os
@@ -11,7 +11,7 @@ from support.servers.servers import REPOSITORY, free_ports
 pytestmark = pytest.mark.alone
 
 STEPS, SAVED, KILLED_BEFORE = 30, 15, 21
-# A rank of the second attempt now and then ends so as gloo connects, also without goodput.
+# gloo sometimes aborts a rank of the second attempt as it connects, also without goodput.
 TRIES, GLOO_ABORTS = 3, "terminate called without an active exception"
 
 

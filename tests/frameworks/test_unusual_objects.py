@@ -1,4 +1,4 @@
-"""Odd batches, optimizers, saves, modules and loaders: nothing of ours raises, and what is the user's stays as it is."""
+"""Unusual batches, optimizers, saves, modules and loaders: goodput raises nothing and changes nothing."""
 
 import json
 

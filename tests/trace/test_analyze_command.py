@@ -1,4 +1,4 @@
-"""`goodput analyze` as it is called: text, JSON, exit status, several files, what is wrong said on standard error."""
+"""`goodput analyze`: text, JSON, exit status, several files, errors on standard error."""
 
 import json
 import os
@@ -25,8 +25,8 @@ def trace(path, rank=0, steps=3, **more):
 
 def run(capsys, *arguments) -> tuple[int, str, str]:
     status = main(["analyze", *map(str, arguments)])
-    said = capsys.readouterr()
-    return status, said.out, said.err
+    printed = capsys.readouterr()
+    return status, printed.out, printed.err
 
 
 def test_one_trace_as_text(tmp_path, capsys):

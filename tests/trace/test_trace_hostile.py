@@ -1,4 +1,4 @@
-"""Files that are broken, cut off, empty or no traces, and events that cannot be: said with the place, nothing else lost."""
+"""Broken, truncated and empty files name the place of the error; invalid events are counted and skipped."""
 
 import gzip
 import json

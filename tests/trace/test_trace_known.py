@@ -1,4 +1,4 @@
-"""Traces small enough to work out by hand: every number here was, in the comment beside it."""
+"""Small traces with hand-worked numbers, explained in the comments beside them."""
 
 import pytest
 from support.trace.trace_maker import (

@@ -1,4 +1,4 @@
-"""Random small traces against the oracle that looks at every event at every moment."""
+"""Random small traces against an oracle that examines every event at every moment."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings

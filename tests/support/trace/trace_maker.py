@@ -1,6 +1,6 @@
-"""Small traces by hand: one function per kind of event, times in microseconds, and a writer.
+"""Builds small traces: one function per kind of event, times in microseconds, and a writer.
 
-Numbers with a fraction are given as texts ("12.345"), and written without quotes, so that no float is in between.
+Numbers with a fraction are texts ("12.345") and written without quotes, so that no float is involved.
 """
 
 from __future__ import annotations

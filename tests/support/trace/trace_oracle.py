@@ -1,7 +1,7 @@
-"""The states of a trace by the slowest way there is: at every moment between two breakpoints, look at every event.
+"""The states of a trace by brute force: every event is examined at every moment between two breakpoints.
 
-It shares no code with goodput.trace. In: events as `trace_maker` makes them, with integer nanoseconds in `at`, `until`
-beside the text, and `what` saying what the event is. Out: nanoseconds per (device, step, state), and sums.
+Shares no code with goodput.trace. Events are those of `trace_maker`, with integer nanoseconds in `at` and `until`
+beside the text, and the kind of event in `what`.
 """
 
 from __future__ import annotations

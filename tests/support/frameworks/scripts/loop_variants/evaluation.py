@@ -15,6 +15,12 @@ from support.frameworks.scripts.loop_variants.cases import (
 )
 
 
+def predict(model, loader) -> None:
+    for x, _y in loader:
+        model(x)
+        pause()
+
+
 def evaluated(evaluate, model=None) -> dict:
     """Two epochs, each with an evaluation at its end."""
     model = Slow() if model is None else model
@@ -33,9 +39,7 @@ def evaluation_by_eval_and_no_grad():
     def evaluate(model, loader):
         model.eval()
         with torch.no_grad():
-            for x, _y in loader:
-                model(x).sum().item()
-                pause()
+            predict(model, loader)
         model.train()
 
     return evaluated(evaluate)
@@ -45,9 +49,7 @@ def evaluation_by_eval_and_no_grad():
 def evaluation_by_no_grad_and_another_loader():
     def evaluate(model, loader):
         with torch.no_grad():
-            for x, _y in loader:
-                model(x)
-                pause()
+            predict(model, loader)
 
     return evaluated(evaluate)
 
@@ -56,9 +58,7 @@ def evaluation_by_no_grad_and_another_loader():
 def evaluation_by_inference_mode():
     def evaluate(model, loader):
         with torch.inference_mode():
-            for x, _y in loader:
-                model(x)
-                pause()
+            predict(model, loader)
 
     return evaluated(evaluate)
 
@@ -66,12 +66,9 @@ def evaluation_by_inference_mode():
 @case
 def evaluation_without_a_loader():
     def evaluate(model, _loader):
-        x = torch.randn(4, 8)
         model.eval()
         with torch.no_grad():
-            for _ in range(3):
-                model(x)
-                pause()
+            predict(model, [(torch.randn(4, 8), None)] * 3)
         model.train()
 
     return evaluated(evaluate)
@@ -87,9 +84,7 @@ def evaluation_of_an_average():
         average.update_parameters(model)
         average.eval()
         with torch.no_grad():
-            for x, _y in loader:
-                average(x)
-                pause()
+            predict(average, loader)
 
     return evaluated(evaluate, model)
 
@@ -106,9 +101,7 @@ def evaluation_inside_an_epoch():
             began = time.perf_counter()
             model.eval()
             with torch.no_grad():
-                for a, _b in held_out:
-                    model(a)
-                    pause()
+                predict(model, held_out)
             model.train()
             seconds += time.perf_counter() - began
     return {"steps": steps, "evaluation_seconds": seconds}

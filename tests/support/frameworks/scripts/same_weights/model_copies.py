@@ -22,6 +22,13 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 
+def zero(*models) -> None:
+    with torch.no_grad():
+        for model in models:
+            for weight in model.parameters():
+                weight.zero_()
+
+
 def clean(raw: bytes) -> bytes:
     assert b"goodput" not in raw, "goodput was pickled"
     return raw
@@ -65,9 +72,7 @@ def pickle_and_copies():
     model = trained()
     twin = copy.deepcopy(model)
     found = [pickled(model), pickled(copy.copy(model)), pickled(twin), list(model.state_dict())]
-    with torch.no_grad():
-        for weight in twin.parameters():
-            weight.zero_()
+    zero(twin)
     x = data().tensors[0]
     return [*found, *weights(model, twin), twin(x).sum().item(), model(x).sum().item()]
 
@@ -80,9 +85,7 @@ def copies_with_a_state_of_their_own():
         clean(pickle.dumps(model))
         twin, shallow = copy.deepcopy(model), copy.copy(model)
         shallow.layer = nn.Linear(8, 1)
-        with torch.no_grad():
-            for weight in (*twin.parameters(), *shallow.parameters()):
-                weight.zero_()
+        zero(twin, shallow)
         x = data().tensors[0]
         found += [each(x).sum().item() for each in (model, twin, shallow)]
         model.compile(backend="eager")
@@ -127,9 +130,7 @@ def graphs_trained():
     model = torch.fx.symbolic_trace(plain_net())
     trained(model)
     twin = copy.deepcopy(model)
-    with torch.no_grad():
-        for weight in twin.parameters():
-            weight.zero_()
+    zero(twin)
     x = data().tensors[0]
     clean(pickle.dumps(model))
     return [*weights(model), twin(x).sum().item(), copy.copy(model)(x).sum().item()]
