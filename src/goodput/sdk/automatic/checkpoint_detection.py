@@ -33,7 +33,7 @@ def begin(auto, what) -> Checkpoint | None:
     wanted = max(trained_numbers(auto) / 2, 1)
     if not recorder.is_recording or numbers_in(what, wanted) < wanted:
         return None
-    running = recorder.step_start_ns and auto.trained
+    running = recorder.step_start_ns and recorder.trained
     return Checkpoint(recorder, auto.checkpoint, recorder.step_next - (not running), wait=False)
 
 
@@ -49,7 +49,7 @@ def is_on_disk(file) -> bool:
 
 def trained_numbers(auto) -> int:
     """Numbers that the anchor optimizer trains, 0 before its first step."""
-    optimizer = auto.anchor()
+    optimizer = auto.recorder.anchor()
     try:
         return sum(p.numel() for group in optimizer.param_groups for p in group["params"])
     except Exception:

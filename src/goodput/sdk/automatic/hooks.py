@@ -14,12 +14,29 @@ from __future__ import annotations
 
 import functools
 
-from goodput.sdk.recorder.recorder import compiled
+from goodput.sdk.automatic import step_detection
+from goodput.sdk.automatic.loader_stats import QUICK_NS
+from goodput.sdk.automatic.overhead_budget import CHECK_STEPS
+from goodput.sdk.recorder.recorder import SAMPLES_MAX, compiled
 
-# The kinds of _hooks.c: an iterator's __next__, a backward pass, before and after an optimizer's step, and a function
-# that is a phase wherever it is called but in an evaluation, a root module's call, of which the function is the
-# compiled one or a weak reference to the module, and an optimizer's zero_grad.
-NEXT, BACKWARD, BEFORE_STEP, AFTER_STEP, PLAIN, FORWARD, ZERO_GRAD = range(7)
+NEXT = "next"  # an iterator's __next__
+BACKWARD = "backward"
+BEFORE_STEP, AFTER_STEP = "before step", "after step"  # of an optimizer
+PLAIN = "plain"  # a function that is a phase wherever it is called, but not in an evaluation
+FORWARD = "forward"  # a root module's call; `function` is the compiled one or a weak reference to the module
+ZERO_GRAD = "zero grad"
+
+if compiled:
+    from goodput.sdk.recorder._fast import Hook, set_constants
+
+    set_constants(
+        nothing=step_detection.NOTHING,
+        after_forward=step_detection.FORWARD,
+        after_backward=step_detection.BACKWARD,
+        check_steps=CHECK_STEPS,
+        quick_ns=QUICK_NS,
+        samples_max=SAMPLES_MAX,
+    )
 
 
 def hook(kind: int, phase, function, slow, test=None, gap: int = -1):
@@ -29,8 +46,6 @@ def hook(kind: int, phase, function, slow, test=None, gap: int = -1):
     """
     if not compiled:
         return slow
-    from goodput.sdk.recorder._fast import Hook
-
     made = Hook(kind, phase, function, slow, test, gap)
     return made if kind == FORWARD else functools.update_wrapper(made, function)
 

@@ -37,7 +37,7 @@ _CPUS, _QUEUE, _STARTUP = W["wait_cpus_ns"], W["wait_queue_ns"], W["wait_startup
 ENTRIES_MAX = 64
 # A batch that the step thread made in less than this is followed by so many that are not looked at. One in a prime
 # number is, since what makes batches slow, such as the next file, comes every so many of them, often a power of two.
-QUICK_NS, SKIPS = 1_000_000, 16  # The former is in _hooks.c, too.
+QUICK_NS, SKIPS = 1_000_000, 16
 VERY_QUICK_NS, MANY_SKIPS = 100_000, 60
 COUNT_MAX = 1 << 40  # of what a loader says of itself
 

@@ -17,7 +17,7 @@ from goodput.sdk.automatic.step_lengths import last_lengths_ns
 
 DEFAULT_SHARE = 0.02
 SHARE_MIN = 1e-9  # Keeps divisions by the share finite.
-CHECK_STEPS = 64  # also in _hooks.c
+CHECK_STEPS = 64
 MEASURES = 5
 LENGTHS = 15  # steps whose median length counts
 RETURN_SHARE = 0.5  # of the budget, into which what comes back must fit

@@ -376,24 +376,3 @@ def _nobody() -> None:
 
 def _call(function, argument):
     return function(argument)
-
-
-def _on_recorder(name: str) -> property:
-    return property(
-        lambda self: getattr(self.recorder, name), lambda self, value: setattr(self.recorder, name, value)
-    )
-
-
-for _name in (
-    "preparing",
-    "began",
-    "evaluating",
-    "inside",
-    "trained",
-    "fetched",
-    "after",
-    "anchor",
-    "micro_batches",
-    "reducers",
-):
-    setattr(Automatic, _name, _on_recorder(_name))

@@ -5,9 +5,6 @@
  * between two of them finds a readable page. Nothing here raises into the user's `with`, except what the
  * Python methods for the rare cases (another thread, not started) would.
  */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <structmember.h>
 #include <string.h>
 
 #include "_fast.h"
@@ -49,41 +46,66 @@ static int raise_again(void *exception)
     return -1;
 }
 
-/* What went wrong in our own code is forgotten. What a signal handler raised meanwhile, an interrupt or an exit, is
- * raised where the user's code goes on. */
-void goodput_forgive(void)
+PyObject *goodput_take_error(void)
 {
+#if PY_VERSION_HEX >= 0x030C0000
+    return PyErr_GetRaisedException();
+#else
     PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    if (type == NULL)
+        return NULL;
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback != NULL)
+        PyException_SetTraceback(value, traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return value;
+#endif
+}
+
+void goodput_restore_error(PyObject *exception)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    PyErr_SetRaisedException(exception);
+#else
+    if (exception == NULL)
+        PyErr_Restore(NULL, NULL, NULL);
+    else
+        PyErr_Restore(Py_NewRef(Py_TYPE(exception)), exception, PyException_GetTraceback(exception));
+#endif
+}
+
+/* Drop an exception of our own code. What a signal handler raised meanwhile, an interrupt or an exit, is raised again
+ * where the user's code goes on. */
+void goodput_drop_error(void)
+{
+    PyObject *exception;
     if (PyErr_Occurred() == NULL || PyErr_ExceptionMatches(PyExc_Exception)) {
         PyErr_Clear();
         return;
     }
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_NormalizeException(&type, &value, &traceback);
-    Py_XDECREF(type);
-    Py_XDECREF(traceback);
-    if (value != NULL && Py_AddPendingCall(raise_again, value) < 0)
-        Py_DECREF(value);
+    exception = goodput_take_error();
+    if (exception != NULL && Py_AddPendingCall(raise_again, exception) < 0)
+        Py_DECREF(exception);
 }
 
 /* Tell the device clock that a boundary was passed; it never raises into the user's code. */
 static void tell_device(Clock *clock, long long word)
 {
-    PyObject *type, *value, *traceback, *argument, *result;
-    PyObject *device = clock->device;
-    Py_INCREF(device);
-    PyErr_Fetch(&type, &value, &traceback); /* An exit may come with the body's exception set. */
-    argument = PyLong_FromLongLong(word);
-    result = argument ? PyObject_CallOneArg(device, argument) : NULL;
+    PyObject *raised = goodput_take_error(); /* An exit may come with the body's exception set. */
+    PyObject *device = Py_NewRef(clock->device);
+    PyObject *argument = PyLong_FromLongLong(word);
+    PyObject *result = argument ? PyObject_CallOneArg(device, argument) : NULL;
     if (result == NULL) {
         if (PyErr_ExceptionMatches(PyExc_Exception))
-            Py_CLEAR(clock->device);
-        goodput_forgive();
+            Py_SETREF(clock->device, Py_NewRef(Py_None));
+        goodput_drop_error();
     }
     Py_XDECREF(result);
     Py_XDECREF(argument);
     Py_DECREF(device);
-    PyErr_Restore(type, value, traceback);
+    goodput_restore_error(raised);
 }
 
 /* The word that time is charged to now. */
@@ -110,6 +132,10 @@ static int Clock_init(Clock *self, PyObject *args, PyObject *kwargs)
         return -1;
     self->current = self->gap = self->word_totals;
     self->columns = self->slots;
+    Py_XSETREF(self->device, Py_NewRef(Py_None));
+    Py_XSETREF(self->iterator, Py_NewRef(Py_None));
+    Py_XSETREF(self->anchor, Py_NewRef(Py_None));
+    Py_XSETREF(self->optimizer, Py_NewRef(Py_None));
     return 0;
 }
 
@@ -125,14 +151,31 @@ static void release_words(Clock *self)
     self->words_count = 0;
 }
 
-static void Clock_dealloc(Clock *self)
+static int Clock_traverse(Clock *self, visitproc visit, void *arg)
 {
-    PyTypeObject *type = Py_TYPE(self);
+    Py_VISIT(self->words_object);
+    Py_VISIT(self->device);
+    Py_VISIT(self->iterator);
+    Py_VISIT(self->anchor);
+    Py_VISIT(self->optimizer);
+    return 0;
+}
+
+static int Clock_clear(Clock *self)
+{
     release_words(self);
     Py_CLEAR(self->device);
     Py_CLEAR(self->iterator);
     Py_CLEAR(self->anchor);
     Py_CLEAR(self->optimizer);
+    return 0;
+}
+
+static void Clock_dealloc(Clock *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    Clock_clear(self);
     free(self->stack);
     type->tp_free((PyObject *)self);
 }
@@ -316,54 +359,54 @@ static PyObject *Clock_turn_step(Clock *self, PyObject *samples)
 }
 
 static PyMemberDef Clock_members[] = {
-    {"steps", T_LONGLONG, offsetof(Clock, steps), 0, "steps completed"},
-    {"samples", T_LONGLONG, offsetof(Clock, samples), 0, "samples of completed steps"},
-    {"step_start_ns", T_LONGLONG, offsetof(Clock, step_start_ns), 0, "start of the running step, 0 between steps"},
-    {"step_end_ns", T_LONGLONG, offsetof(Clock, step_end_ns), 0, "end of the last completed step"},
-    {"step_next", T_LONGLONG, offsetof(Clock, step_next), 0, "index of the running or next step"},
-    {"step_samples", T_LONGLONG, offsetof(Clock, step_samples), 0, "samples of the running step"},
-    {"phase_cost_ns", T_LONGLONG, offsetof(Clock, phase_cost_ns), 0, "what a phase costs"},
-    {"step_cost_ns", T_LONGLONG, offsetof(Clock, step_cost_ns), 0, "what a step costs"},
-    {"columns", T_LONGLONG, offsetof(Clock, columns), 0, "phases that may have time"},
-    {"thread", T_LONGLONG, offsetof(Clock, thread), 0, "ident of the step thread, or a negative mark"},
-    {"current", T_LONGLONG, offsetof(Clock, current), 0, "word of the phase that time is charged to"},
-    {"last_ns", T_LONGLONG, offsetof(Clock, last_ns), 0, "monotonic ns up to which time is charged"},
-    {"child_ns", T_LONGLONG, offsetof(Clock, child_ns), 0, "ns of inner phases in the current one"},
-    {"entries", T_LONGLONG, offsetof(Clock, entries), 0, "phases completed"},
-    {"began", T_LONGLONG, offsetof(Clock, began), 0, "start of the step that was begun automatically, or 0"},
-    {"after", T_LONGLONG, offsetof(Clock, after), 0, "what the last training call was"},
-    {"batch_samples", T_LONGLONG, offsetof(Clock, batch_samples), 0, "samples fetched for the running step"},
-    {"optimizer_depth", T_LONGLONG, offsetof(Clock, optimizer_depth), 0, "optimizers' steps that run"},
-    {"micro_batches", T_LONGLONG, offsetof(Clock, micro_batches), 0, "backward passes"},
-    {"optimizer_steps", T_LONGLONG, offsetof(Clock, optimizer_steps), 0, "optimizers' steps that were completed"},
-    {"own_ns", T_LONGLONG, offsetof(Clock, own_ns), 0, "ns that boundaries and hooks took while `measuring`"},
-    {"reading_ns", T_LONGLONG, offsetof(Clock, reading_ns), 0, "what a reading of the clock costs"},
-    {"extra_cost_ns", T_LONGLONG, offsetof(Clock, extra_cost_ns), 0, "cost beyond that of phases and steps"},
-    {"phases_off", T_BOOL, offsetof(Clock, phases_off), 0, "whether all time is charged to no phase"},
-    {"measuring", T_BOOL, offsetof(Clock, measuring), 0, "whether the cost of this step is measured"},
-    {"reducers", T_LONGLONG, offsetof(Clock, reducers), 0, "modules whose gradients are reduced in a backward pass"},
-    {"preparing", T_BOOL, offsetof(Clock, preparing), 0, "whether an optimizer's step is none of training"},
-    {"inside", T_BOOL, offsetof(Clock, inside), 0, "whether a forward or backward pass runs"},
-    {"evaluating", T_BOOL, offsetof(Clock, evaluating), 0, "whether evaluation is held open"},
-    {"trained", T_BOOL, offsetof(Clock, trained), 0, "whether the running step has trained"},
-    {"fetched", T_BOOL, offsetof(Clock, fetched), 0, "whether the running step has fetched a batch"},
-    {"counting", T_BOOL, offsetof(Clock, counting), 0, "whether the iterator's samples are the step's"},
-    {"plain", T_BOOL, offsetof(Clock, plain), 0, "whether nothing is to be settled at the step's end"},
-    {"unseen", T_BOOL, offsetof(Clock, unseen), 0, "whether an optimizer may step without a hook"},
-    {"looking", T_BOOL, offsetof(Clock, looking), 0, "whether batches of the iterator are looked at now and then"},
-    {"passes", T_LONGLONG, offsetof(Clock, passes), 0, "its batches that may come before one is looked at"},
-    {"passed_ns", T_LONGLONG, offsetof(Clock, passed_ns), 0, "what the quick ones of those that came took"},
-    {"word_batches", T_LONGLONG, offsetof(Clock, word_batches), 0, "the word that counts batches"},
-    {"word_inside", T_LONGLONG, offsetof(Clock, word_inside), 0, "the word that counts those the step thread makes"},
-    {"word_wait", T_LONGLONG, offsetof(Clock, word_wait), 0, "the word of what was waited for them"},
-    {"fetching", T_BOOL, offsetof(Clock, fetching), 0, "whether a batch is on its way"},
-    {"iterator", T_OBJECT, offsetof(Clock, iterator), 0, "weak reference to the training iterator asked last"},
-    {"anchor", T_OBJECT, offsetof(Clock, anchor), 0, "weak reference to the optimizer that bounds steps"},
-    {"optimizer", T_OBJECT, offsetof(Clock, optimizer), 0, "weak reference to the optimizer whose step runs"},
-    {"gap", T_LONGLONG, offsetof(Clock, gap), 0, "word that the time before the next outermost phase may go to"},
-    {"length", T_LONGLONG, offsetof(Clock, length), 0, "ns that the last outermost phase took"},
-    {"device", T_OBJECT, offsetof(Clock, device), 0, "called with the charged word at each boundary, or None"},
-    {"raised", T_BOOL, offsetof(Clock, raised), 0, "whether a phase's body raised"},
+    {"steps", Py_T_LONGLONG, offsetof(Clock, steps), 0, "steps completed"},
+    {"samples", Py_T_LONGLONG, offsetof(Clock, samples), 0, "samples of completed steps"},
+    {"step_start_ns", Py_T_LONGLONG, offsetof(Clock, step_start_ns), 0, "start of the running step, 0 between steps"},
+    {"step_end_ns", Py_T_LONGLONG, offsetof(Clock, step_end_ns), 0, "end of the last completed step"},
+    {"step_next", Py_T_LONGLONG, offsetof(Clock, step_next), 0, "index of the running or next step"},
+    {"step_samples", Py_T_LONGLONG, offsetof(Clock, step_samples), 0, "samples of the running step"},
+    {"phase_cost_ns", Py_T_LONGLONG, offsetof(Clock, phase_cost_ns), 0, "what a phase costs"},
+    {"step_cost_ns", Py_T_LONGLONG, offsetof(Clock, step_cost_ns), 0, "what a step costs"},
+    {"columns", Py_T_LONGLONG, offsetof(Clock, columns), 0, "phases that may have time"},
+    {"thread", Py_T_LONGLONG, offsetof(Clock, thread), 0, "ident of the step thread, or a negative mark"},
+    {"current", Py_T_LONGLONG, offsetof(Clock, current), 0, "word of the phase that time is charged to"},
+    {"last_ns", Py_T_LONGLONG, offsetof(Clock, last_ns), 0, "monotonic ns up to which time is charged"},
+    {"child_ns", Py_T_LONGLONG, offsetof(Clock, child_ns), 0, "ns of inner phases in the current one"},
+    {"entries", Py_T_LONGLONG, offsetof(Clock, entries), 0, "phases completed"},
+    {"began", Py_T_LONGLONG, offsetof(Clock, began), 0, "start of the step that was begun automatically, or 0"},
+    {"after", Py_T_LONGLONG, offsetof(Clock, after), 0, "what the last training call was"},
+    {"batch_samples", Py_T_LONGLONG, offsetof(Clock, batch_samples), 0, "samples fetched for the running step"},
+    {"optimizer_depth", Py_T_LONGLONG, offsetof(Clock, optimizer_depth), 0, "optimizers' steps that run"},
+    {"micro_batches", Py_T_LONGLONG, offsetof(Clock, micro_batches), 0, "backward passes"},
+    {"optimizer_steps", Py_T_LONGLONG, offsetof(Clock, optimizer_steps), 0, "optimizers' steps that were completed"},
+    {"own_ns", Py_T_LONGLONG, offsetof(Clock, own_ns), 0, "ns that boundaries and hooks took while `measuring`"},
+    {"reading_ns", Py_T_LONGLONG, offsetof(Clock, reading_ns), 0, "what a reading of the clock costs"},
+    {"extra_cost_ns", Py_T_LONGLONG, offsetof(Clock, extra_cost_ns), 0, "cost beyond that of phases and steps"},
+    {"phases_off", Py_T_BOOL, offsetof(Clock, phases_off), 0, "whether all time is charged to no phase"},
+    {"measuring", Py_T_BOOL, offsetof(Clock, measuring), 0, "whether the cost of this step is measured"},
+    {"reducers", Py_T_LONGLONG, offsetof(Clock, reducers), 0, "modules whose gradients are reduced in a backward pass"},
+    {"preparing", Py_T_BOOL, offsetof(Clock, preparing), 0, "whether an optimizer's step is none of training"},
+    {"inside", Py_T_BOOL, offsetof(Clock, inside), 0, "whether a forward or backward pass runs"},
+    {"evaluating", Py_T_BOOL, offsetof(Clock, evaluating), 0, "whether evaluation is held open"},
+    {"trained", Py_T_BOOL, offsetof(Clock, trained), 0, "whether the running step has trained"},
+    {"fetched", Py_T_BOOL, offsetof(Clock, fetched), 0, "whether the running step has fetched a batch"},
+    {"counting", Py_T_BOOL, offsetof(Clock, counting), 0, "whether the iterator's samples are the step's"},
+    {"plain", Py_T_BOOL, offsetof(Clock, plain), 0, "whether nothing is to be settled at the step's end"},
+    {"unseen", Py_T_BOOL, offsetof(Clock, unseen), 0, "whether an optimizer may step without a hook"},
+    {"looking", Py_T_BOOL, offsetof(Clock, looking), 0, "whether batches of the iterator are looked at now and then"},
+    {"passes", Py_T_LONGLONG, offsetof(Clock, passes), 0, "its batches that may come before one is looked at"},
+    {"passed_ns", Py_T_LONGLONG, offsetof(Clock, passed_ns), 0, "what the quick ones of those that came took"},
+    {"word_batches", Py_T_LONGLONG, offsetof(Clock, word_batches), 0, "the word that counts batches"},
+    {"word_inside", Py_T_LONGLONG, offsetof(Clock, word_inside), 0, "the word that counts those the step thread makes"},
+    {"word_wait", Py_T_LONGLONG, offsetof(Clock, word_wait), 0, "the word of what was waited for them"},
+    {"fetching", Py_T_BOOL, offsetof(Clock, fetching), 0, "whether a batch is on its way"},
+    {"iterator", Py_T_OBJECT_EX, offsetof(Clock, iterator), 0, "weak reference to the training iterator asked last"},
+    {"anchor", Py_T_OBJECT_EX, offsetof(Clock, anchor), 0, "weak reference to the optimizer that bounds steps"},
+    {"optimizer", Py_T_OBJECT_EX, offsetof(Clock, optimizer), 0, "weak reference to the optimizer whose step runs"},
+    {"gap", Py_T_LONGLONG, offsetof(Clock, gap), 0, "word that the time before the next outermost phase may go to"},
+    {"length", Py_T_LONGLONG, offsetof(Clock, length), 0, "ns that the last outermost phase took"},
+    {"device", Py_T_OBJECT_EX, offsetof(Clock, device), 0, "called with the charged word at each boundary, or None"},
+    {"raised", Py_T_BOOL, offsetof(Clock, raised), 0, "whether a phase's body raised"},
     {NULL},
 };
 
@@ -387,8 +430,10 @@ static PyMethodDef Clock_methods[] = {
 static PyTypeObject ClockType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk.recorder._fast.Clock",
     .tp_basicsize = sizeof(Clock),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .tp_doc = "See goodput.sdk.recorder.step_clock.Clock.",
+    .tp_traverse = (traverseproc)Clock_traverse,
+    .tp_clear = (inquiry)Clock_clear,
     .tp_new = PyType_GenericNew,
     .tp_init = (initproc)Clock_init,
     .tp_dealloc = (destructor)Clock_dealloc,
@@ -413,9 +458,18 @@ static int Phase_init(Phase *self, PyObject *args, PyObject *kwargs)
     return 0;
 }
 
+/* Without a tp_clear: hooks rely on the recorder, and a cycle through it is broken by the recorder's own. */
+static int Phase_traverse(Phase *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->recorder);
+    Py_VISIT(self->name);
+    return 0;
+}
+
 static void Phase_dealloc(Phase *self)
 {
     PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
     Py_XDECREF(self->recorder);
     Py_XDECREF(self->name);
     type->tp_free((PyObject *)self);
@@ -528,28 +582,28 @@ static PyObject *Phase_exit(Phase *self, PyObject *const *args, Py_ssize_t count
 /* Call a function in the phase: its result and its exception are its own. */
 static PyObject *Phase_run(Phase *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
-    PyObject *type, *value, *traceback, *result, *done;
+    PyObject *raised, *result, *done;
     if (count < 1) {
         PyErr_SetString(PyExc_TypeError, "run() takes a function and its arguments");
         return NULL;
     }
     done = goodput_enter(self);
     if (done == NULL) {
-        goodput_forgive();
+        goodput_drop_error();
         return PyObject_Vectorcall(args[0], args + 1, (size_t)(count - 1), names);
     }
     Py_DECREF(done);
     result = PyObject_Vectorcall(args[0], args + 1, (size_t)(count - 1), names);
-    PyErr_Fetch(&type, &value, &traceback);
+    raised = goodput_take_error();
     done = goodput_exit(self, result == NULL);
     if (done == NULL)
-        goodput_forgive();
+        goodput_drop_error();
     Py_XDECREF(done);
-    PyErr_Restore(type, value, traceback);
+    goodput_restore_error(raised);
     return result;
 }
 
-static PyObject *bin_of_ns(PyObject *module, PyObject *argument)
+PyObject *goodput_bin_of_ns(PyObject *module, PyObject *argument)
 {
     int beyond;
     long long ns = PyLong_AsLongLongAndOverflow(argument, &beyond);
@@ -559,11 +613,11 @@ static PyObject *bin_of_ns(PyObject *module, PyObject *argument)
 }
 
 static PyMemberDef Phase_members[] = {
-    {"recorder", T_OBJECT_EX, offsetof(Phase, recorder), READONLY, "whose phase it is"},
-    {"name", T_OBJECT_EX, offsetof(Phase, name), READONLY, "its name"},
-    {"index", T_LONGLONG, offsetof(Phase, index), READONLY, "its column in the page"},
-    {"total", T_LONGLONG, offsetof(Phase, total), READONLY, "the word of its total"},
-    {"histogram", T_LONGLONG, offsetof(Phase, histogram), READONLY, "the first word of its histogram"},
+    {"recorder", Py_T_OBJECT_EX, offsetof(Phase, recorder), Py_READONLY, "whose phase it is"},
+    {"name", Py_T_OBJECT_EX, offsetof(Phase, name), Py_READONLY, "its name"},
+    {"index", Py_T_LONGLONG, offsetof(Phase, index), Py_READONLY, "its column in the page"},
+    {"total", Py_T_LONGLONG, offsetof(Phase, total), Py_READONLY, "the word of its total"},
+    {"histogram", Py_T_LONGLONG, offsetof(Phase, histogram), Py_READONLY, "the first word of its histogram"},
     {NULL},
 };
 
@@ -574,11 +628,12 @@ static PyMethodDef Phase_methods[] = {
     {NULL},
 };
 
-static PyTypeObject PhaseType = {
+PyTypeObject goodput_phase_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk.recorder._fast.Phase",
     .tp_basicsize = sizeof(Phase),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .tp_doc = "See goodput.sdk.recorder.step_clock.Phase.",
+    .tp_traverse = (traverseproc)Phase_traverse,
     .tp_new = PyType_GenericNew,
     .tp_init = (initproc)Phase_init,
     .tp_dealloc = (destructor)Phase_dealloc,
@@ -586,35 +641,14 @@ static PyTypeObject PhaseType = {
     .tp_methods = Phase_methods,
 };
 
-static PyMethodDef functions[] = {
-    {"bin_of_ns", bin_of_ns, METH_O, "The fp16 bin of a duration in ns, as histogram.bin_of_ns."},
-    {NULL},
-};
-
-static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "goodput.sdk.recorder._fast",
-    .m_doc = "The hot path of the SDK, compiled; goodput.sdk.recorder.step_clock is the same in Python.",
-    .m_size = -1,
-    .m_methods = functions,
-};
-
 int goodput_ident_is_pointer;
 
-PyMODINIT_FUNC PyInit__fast(void)
+int goodput_add_clock(PyObject *module)
 {
-    PyObject *made;
     goodput_ident_is_pointer = (long long)PyThread_get_thread_ident() == thread_pointer();
-    if (PyType_Ready(&ClockType) < 0 || PyType_Ready(&PhaseType) < 0)
-        return NULL;
-    made = PyModule_Create(&module);
-    if (made == NULL)
-        return NULL;
-    if (PyModule_AddObjectRef(made, "Clock", (PyObject *)&ClockType) < 0 ||
-        PyModule_AddObjectRef(made, "Phase", (PyObject *)&PhaseType) < 0 ||
-        goodput_add_hooks(made, &PhaseType) < 0) {
-        Py_DECREF(made);
-        return NULL;
-    }
-    return made;
+    if (PyType_Ready(&ClockType) < 0 || PyType_Ready(&goodput_phase_type) < 0)
+        return -1;
+    if (PyModule_AddObjectRef(module, "Clock", (PyObject *)&ClockType) < 0)
+        return -1;
+    return PyModule_AddObjectRef(module, "Phase", (PyObject *)&goodput_phase_type);
 }

@@ -1,4 +1,4 @@
-/* The types of _fast.c, which _hooks.c uses too. */
+/* The clock and its phases (_fast.c), for the hooks (_hooks.c) and the module (_module.c). */
 #ifndef GOODPUT_FAST_H
 #define GOODPUT_FAST_H
 
@@ -6,6 +6,14 @@
 #include <Python.h>
 #include <stdint.h>
 #include <time.h>
+
+#if PY_VERSION_HEX < 0x030C0000
+#include <structmember.h>
+#define Py_T_LONGLONG T_LONGLONG
+#define Py_T_BOOL T_BOOL
+#define Py_T_OBJECT_EX T_OBJECT_EX
+#define Py_READONLY READONLY
+#endif
 
 #define OVERFLOW_BIN 31744
 #define OVERFLOW_SECONDS 65520.0
@@ -86,11 +94,22 @@ static inline long long this_thread(void)
     return goodput_ident_is_pointer ? thread_pointer() : (long long)PyThread_get_thread_ident();
 }
 
+extern PyTypeObject goodput_phase_type;
+
 PyObject *goodput_enter(Phase *phase);
 PyObject *goodput_exit(Phase *phase, int raised);
 int goodput_turn_step(Clock *clock, long long samples);
 void goodput_count_own(Clock *clock, long long from);
-void goodput_forgive(void);
-int goodput_add_hooks(PyObject *module, PyTypeObject *phase_type);
+
+/* The raised exception, taken away (NULL where there is none), and put back. */
+PyObject *goodput_take_error(void);
+void goodput_restore_error(PyObject *exception);
+void goodput_drop_error(void);
+
+/* The parts of the module. */
+PyObject *goodput_bin_of_ns(PyObject *module, PyObject *argument);
+int goodput_add_clock(PyObject *module);
+int goodput_add_hooks(PyObject *module);
+PyObject *goodput_set_constants(PyObject *module, PyObject *args, PyObject *kwargs);
 
 #endif

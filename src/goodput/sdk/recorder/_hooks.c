@@ -5,19 +5,35 @@
  * that Python hook with the same arguments, which holds the rules. The same tests run with and without it.
  */
 #include "_fast.h"
-#include <structmember.h>
 
-enum { NEXT, BACKWARD, BEFORE_STEP, AFTER_STEP, PLAIN, FORWARD, ZERO_GRAD, KINDS };
-enum { NOTHING, AFTER_FORWARD, AFTER_BACKWARD };
+typedef enum { NEXT, BACKWARD, BEFORE_STEP, AFTER_STEP, PLAIN, FORWARD, ZERO_GRAD, KINDS } Kind;
+/* The names that goodput.sdk.automatic.hooks gives them. */
+static const char *const kind_names[KINDS] = {"next", "backward", "before step", "after step", "plain", "forward", "zero grad"};
+
+/* Set once by goodput.sdk.automatic.hooks from the Python twins' own constants. */
+static struct {
+    long long nothing, after_forward, after_backward; /* values of Clock.after: step_detection */
+    long long check_steps; /* overhead_budget: the Python hook sees at least every so many steps */
+    long long quick_ns;    /* loader_stats */
+    long long samples_max; /* recorder */
+} constants;
+
+PyObject *goodput_set_constants(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"nothing", "after_forward", "after_backward", "check_steps", "quick_ns", "samples_max", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$LLLLLL", names, &constants.nothing, &constants.after_forward,
+                                     &constants.after_backward, &constants.check_steps, &constants.quick_ns,
+                                     &constants.samples_max))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 #define DEPTH_MAX 4
-#define CHECK_STEPS 64 /* The Python hook sees at least every so many steps: automatic.CHECK_STEPS. */
-#define SAMPLES_MAX (1LL << 40)
-#define QUICK_NS 1000000 /* of a batch; also in loads.py */
 
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    int kind;
+    Kind kind;
     Phase *phase;
     PyObject *function; /* What is timed. */
     PyObject *slow;     /* The Python hook. */
@@ -28,9 +44,27 @@ typedef struct {
 
 static PyObject *slot_name, *call_name, *shape_name; /* "_compiled_call_impl", "_call_impl", "shape" */
 
-static PyObject *of_weak(PyObject *reference)
+/* What a weak reference refers to, as a new reference; NULL if it is gone or `reference` is none. */
+static PyObject *referent_of(PyObject *reference)
 {
-    return reference != NULL && PyWeakref_Check(reference) ? PyWeakref_GetObject(reference) : NULL;
+    PyObject *object = NULL;
+    if (reference == NULL || !PyWeakref_Check(reference))
+        return NULL;
+#if PY_VERSION_HEX >= 0x030D0000
+    if (PyWeakref_GetRef(reference, &object) < 0)
+        PyErr_Clear();
+#else
+    object = PyWeakref_GetObject(reference);
+    object = object == Py_None ? NULL : Py_NewRef(object);
+#endif
+    return object;
+}
+
+static int refers_to(PyObject *reference, PyObject *object)
+{
+    PyObject *referent = referent_of(reference);
+    Py_XDECREF(referent);
+    return referent != NULL && referent == object;
 }
 
 static int is_true(PyObject *function)
@@ -39,7 +73,7 @@ static int is_true(PyObject *function)
     int truth = answer == NULL ? -1 : PyObject_IsTrue(answer);
     Py_XDECREF(answer);
     if (truth < 0)
-        goodput_forgive();
+        goodput_drop_error();
     return truth > 0;
 }
 
@@ -55,14 +89,20 @@ static int is_common(Hook *self)
     return self->test == NULL || is_true(self->test);
 }
 
-/* What a module was compiled to in place, borrowed, or NULL: torch keeps it among the instance's attributes. */
+/* What a module was compiled to in place, a new reference or NULL: torch keeps it among the instance's attributes. */
 static PyObject *own_slot(PyObject *module)
 {
-    PyObject **dict = _PyObject_GetDictPtr(module);
-    PyObject *found = dict != NULL && *dict != NULL ? PyDict_GetItemWithError(*dict, slot_name) : NULL;
+    PyObject *dict = PyObject_GenericGetDict(module, NULL), *found;
+    if (dict == NULL) {
+        PyErr_Clear();
+        return NULL;
+    }
+    found = PyDict_GetItemWithError(dict, slot_name);
     if (found == NULL)
         PyErr_Clear();
-    return found == Py_None ? NULL : found;
+    found = found == NULL || found == Py_None ? NULL : Py_NewRef(found);
+    Py_DECREF(dict);
+    return found;
 }
 
 /* Whether the cost of the running step is measured. */
@@ -89,14 +129,18 @@ static PyObject *call_theirs(Clock *clock, PyObject *function, PyObject *const *
 static PyObject *call_timed(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
 {
     Clock *clock = self->phase->recorder;
-    PyObject *method, *result;
+    PyObject *module, *method, *result;
     if (self->kind != FORWARD || !PyWeakref_Check(self->function))
         return call_theirs(clock, self->function, args, flags, names);
-    method = own_slot(PyWeakref_GetObject(self->function));
-    if (method != NULL)
-        Py_INCREF(method);
-    else
-        method = PyObject_GetAttr(PyWeakref_GetObject(self->function), call_name);
+    module = referent_of(self->function);
+    if (module == NULL) {
+        PyErr_SetString(PyExc_ReferenceError, "the module is gone");
+        return NULL;
+    }
+    method = own_slot(module);
+    if (method == NULL)
+        method = PyObject_GetAttr(module, call_name);
+    Py_DECREF(module);
     if (method == NULL)
         return NULL;
     result = call_theirs(clock, method, args, flags, names);
@@ -107,20 +151,20 @@ static PyObject *call_timed(Hook *self, PyObject *const *args, size_t flags, PyO
 /* Enter, call, exit: the function's result and its exception are its own. */
 static PyObject *timed(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
 {
-    PyObject *type, *value, *traceback, *result, *left;
+    PyObject *raised, *result, *left;
     PyObject *entered = goodput_enter(self->phase);
     if (entered == NULL) {
-        goodput_forgive();
+        goodput_drop_error();
         return call_timed(self, args, flags, names);
     }
     Py_DECREF(entered);
     result = call_timed(self, args, flags, names);
-    PyErr_Fetch(&type, &value, &traceback);
+    raised = goodput_take_error();
     left = goodput_exit(self->phase, result == NULL);
     if (left == NULL)
-        goodput_forgive();
+        goodput_drop_error();
     Py_XDECREF(left);
-    PyErr_Restore(type, value, traceback);
+    goodput_restore_error(raised);
     return result;
 }
 
@@ -148,7 +192,7 @@ static long long samples_of(PyObject *batch)
     shape = PyObject_GetAttr(batch, shape_name);
     Py_DECREF(batch);
     if (shape == NULL) {
-        goodput_forgive();
+        goodput_drop_error();
         return -1;
     }
     if (PyTuple_Check(shape) && PyTuple_GET_SIZE(shape) == 0) {
@@ -160,7 +204,7 @@ static long long samples_of(PyObject *batch)
     count = first == NULL ? -1 : PyLong_AsLongLong(first);
     Py_XDECREF(first);
     if (PyErr_Occurred())
-        goodput_forgive();
+        goodput_drop_error();
     return count;
 }
 
@@ -187,9 +231,9 @@ static void pass(Clock *clock, PyObject *iterator, long long ns, int came)
     if (ns < 0)
         return;
     count_in(clock, clock->word_wait, ns);
-    if (clock->passes > 0 && of_weak(clock->iterator) == iterator) {
+    if (clock->passes > 0 && refers_to(clock->iterator, iterator)) {
         clock->passes--;
-        if (ns < QUICK_NS)
+        if (ns < constants.quick_ns)
             clock->passed_ns += ns;
         else
             clock->passes = 0; /* Why it was slow is not known. The next one is looked at. */
@@ -202,7 +246,7 @@ static PyObject *next_batch(Hook *self, PyObject *const *args, size_t flags, PyO
     PyObject *batch;
     long long before = total_of(self->phase);
     int looking = clock->looking;
-    clock->after = NOTHING;
+    clock->after = constants.nothing;
     clock->fetching = 1;
     batch = timed(self, args, flags, names);
     clock->fetching = 0;
@@ -213,8 +257,8 @@ static PyObject *next_batch(Hook *self, PyObject *const *args, size_t flags, PyO
         /* Of several loaders in a step the first one's samples count. */
         if (clock->counting || clock->batch_samples == 0) {
             long long samples = samples_of(batch);
-            if (samples > 0 && clock->batch_samples < SAMPLES_MAX)
-                clock->batch_samples += samples < SAMPLES_MAX ? samples : 0;
+            if (samples > 0 && clock->batch_samples < constants.samples_max)
+                clock->batch_samples += samples < constants.samples_max ? samples : 0;
         }
     }
     return batch;
@@ -224,13 +268,13 @@ static PyObject *backward(Hook *self, PyObject *const *args, size_t flags, PyObj
 {
     Clock *clock = self->phase->recorder;
     PyObject *result;
-    if (clock->after == AFTER_FORWARD && self->gap >= 0)
+    if (clock->after == constants.after_forward && self->gap >= 0)
         clock->gap = self->gap;
     clock->trained = clock->inside = 1;
     clock->micro_batches++;
     result = timed(self, args, flags, names);
     clock->inside = 0;
-    clock->after = AFTER_BACKWARD;
+    clock->after = constants.after_backward;
     return result;
 }
 
@@ -238,12 +282,12 @@ static PyObject *forward(Hook *self, PyObject *const *args, size_t flags, PyObje
 {
     Clock *clock = self->phase->recorder;
     PyObject *result;
-    if (clock->after == AFTER_FORWARD && self->gap >= 0)
+    if (clock->after == constants.after_forward && self->gap >= 0)
         clock->gap = self->gap;
     clock->trained = clock->inside = 1;
     result = timed(self, args, flags, names);
     clock->inside = 0;
-    clock->after = AFTER_FORWARD;
+    clock->after = constants.after_forward;
     return result;
 }
 
@@ -251,18 +295,20 @@ static PyObject *before_step(Hook *self, PyObject *optimizer)
 {
     Clock *clock = self->phase->recorder;
     PyObject *entered, *reference = clock->anchor;
-    if (of_weak(reference) == optimizer)
+    if (refers_to(reference, optimizer))
         Py_INCREF(reference);
-    else if ((reference = PyWeakref_NewRef(optimizer, NULL)) == NULL)
-        goodput_forgive();
+    else if ((reference = PyWeakref_NewRef(optimizer, NULL)) == NULL) {
+        goodput_drop_error();
+        reference = Py_NewRef(Py_None);
+    }
     clock->optimizer_depth = 1;
     Py_XSETREF(clock->optimizer, reference);
-    if (clock->after == AFTER_BACKWARD && self->gap >= 0)
+    if (clock->after == constants.after_backward && self->gap >= 0)
         clock->gap = self->gap;
     clock->trained = 1;
     entered = goodput_enter(self->phase);
     if (entered == NULL)
-        goodput_forgive();
+        goodput_drop_error();
     Py_XDECREF(entered);
     Py_RETURN_NONE;
 }
@@ -274,16 +320,16 @@ static PyObject *after_step(Hook *self)
     long long samples = clock->batch_samples;
     clock->optimizer_steps++;
     clock->optimizer_depth = 0;
-    Py_CLEAR(clock->optimizer);
+    Py_XSETREF(clock->optimizer, Py_NewRef(Py_None));
     done = goodput_exit(self->phase, 0);
     if (done == NULL)
-        goodput_forgive();
+        goodput_drop_error();
     Py_XDECREF(done);
     clock->trained = clock->fetched = 0;
-    clock->after = NOTHING;
+    clock->after = constants.nothing;
     clock->batch_samples = 0;
     if (goodput_turn_step(clock, samples) < 0)
-        goodput_forgive();
+        goodput_drop_error();
     clock->began = clock->step_start_ns;
     Py_RETURN_NONE;
 }
@@ -297,12 +343,12 @@ static PyObject *answer(Hook *self, PyObject *const *args, size_t flags, PyObjec
     if (is_common(self)) {
         switch (self->kind) {
         case NEXT:
-            if (first != NULL && of_weak(clock->iterator) == first && clock->optimizer_depth == 0 &&
+            if (first != NULL && refers_to(clock->iterator, first) && clock->optimizer_depth == 0 &&
                 (!clock->looking || (clock->passes > 0 && clock->current != self->phase->total)))
                 return next_batch(self, args, flags, names);
             break;
         case BACKWARD:
-            if (clock->reducers == 0 && clock->after != NOTHING)
+            if (clock->reducers == 0 && clock->after != constants.nothing)
                 return backward(self, args, flags, names);
             break;
         case BEFORE_STEP:
@@ -310,8 +356,8 @@ static PyObject *answer(Hook *self, PyObject *const *args, size_t flags, PyObjec
                 return before_step(self, first);
             break;
         case AFTER_STEP:
-            if (first != NULL && clock->plain && (clock->steps + 1) % CHECK_STEPS != 0 &&
-                clock->optimizer_depth == 1 && of_weak(clock->anchor) == first &&
+            if (first != NULL && clock->plain && (clock->steps + 1) % constants.check_steps != 0 &&
+                clock->optimizer_depth == 1 && refers_to(clock->anchor, first) &&
                 (clock->device == NULL || clock->device == Py_None))
                 return after_step(self);
             break;
@@ -322,7 +368,7 @@ static PyObject *answer(Hook *self, PyObject *const *args, size_t flags, PyObjec
         case PLAIN:
             return timed(self, args, flags, names);
         case ZERO_GRAD:
-            if (clock->after != AFTER_BACKWARD)
+            if (clock->after != constants.after_backward)
                 return timed(self, args, flags, names);
             if (clock->optimizer_steps == 0)
                 break;
@@ -351,13 +397,15 @@ static PyObject *Hook_call(PyObject *callable, PyObject *const *args, size_t fla
 static int Hook_init(Hook *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"kind", "phase", "function", "slow", "test", "gap", NULL};
-    extern PyTypeObject *goodput_phase_type;
     PyObject *phase, *function, *slow, *test;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO!OOOL", names, &self->kind, goodput_phase_type, &phase,
-                                     &function, &slow, &test, &self->gap))
+    const char *kind;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sO!OOOL", names, &kind, &goodput_phase_type, &phase, &function,
+                                     &slow, &test, &self->gap))
         return -1;
-    if (self->kind < 0 || self->kind >= KINDS) {
-        PyErr_SetString(PyExc_ValueError, "no such kind of hook");
+    for (self->kind = 0; self->kind < KINDS && strcmp(kind, kind_names[self->kind]) != 0;)
+        self->kind++;
+    if (self->kind == KINDS) {
+        PyErr_Format(PyExc_ValueError, "no such kind of hook: %s", kind);
         return -1;
     }
     Py_INCREF(phase);
@@ -470,7 +518,7 @@ static PyObject *Slot_get(PyObject *object, PyObject *instance, PyObject *owner)
     if (instance == NULL || instance == Py_None)
         Py_RETURN_NONE;
     for (Py_ssize_t i = 0; i < self->count; i++) {
-        if (PyWeakref_GetObject(self->references[i]) == instance) {
+        if (refers_to(self->references[i], instance)) {
             Py_INCREF(self->calls[i]);
             return self->calls[i];
         }
@@ -478,17 +526,14 @@ static PyObject *Slot_get(PyObject *object, PyObject *instance, PyObject *owner)
     if (self->look != NULL && self->look != Py_None) {
         found = PyObject_CallOneArg(self->look, instance);
         if (found == NULL)
-            goodput_forgive();
+            goodput_drop_error();
         else if (found != Py_None)
             return found;
         else
             Py_DECREF(found);
     }
     found = own_slot(instance);
-    if (found == NULL)
-        found = Py_None;
-    Py_INCREF(found);
-    return found;
+    return found != NULL ? found : Py_NewRef(Py_None);
 }
 
 static int Slot_set(PyObject *self, PyObject *instance, PyObject *value)
@@ -511,8 +556,13 @@ static PyObject *Slot_add(Slot *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "OO", &module, &call))
         return NULL;
     /* The place of one that is gone, else a new one. */
-    while (at < self->count && PyWeakref_GetObject(self->references[at]) != Py_None)
+    while (at < self->count) {
+        PyObject *root = referent_of(self->references[at]);
+        Py_XDECREF(root);
+        if (root == NULL)
+            break;
         at++;
+    }
     if (at == ROOTS_MAX)
         Py_RETURN_FALSE;
     reference = PyWeakref_NewRef(module, NULL);
@@ -542,24 +592,49 @@ static PyObject *Slot_exchange(Slot *self, PyObject *args)
 static PyObject *Slot_is_root(Slot *self, PyObject *module)
 {
     for (Py_ssize_t i = 0; i < self->count; i++)
-        if (PyWeakref_GetObject(self->references[i]) == module)
+        if (refers_to(self->references[i], module))
             Py_RETURN_TRUE;
     Py_RETURN_FALSE;
+}
+
+static int Slot_traverse(Slot *self, visitproc visit, void *arg)
+{
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        Py_VISIT(self->references[i]);
+        Py_VISIT(self->calls[i]);
+    }
+    Py_VISIT(self->look);
+    return 0;
+}
+
+static int Slot_clear(Slot *self)
+{
+    Py_ssize_t count = self->count;
+    self->count = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Py_CLEAR(self->references[i]);
+        Py_CLEAR(self->calls[i]);
+    }
+    Py_CLEAR(self->look);
+    return 0;
+}
+
+static int Slot_init(Slot *self, PyObject *args, PyObject *kwargs)
+{
+    Py_XSETREF(self->look, Py_NewRef(Py_None));
+    return 0;
 }
 
 static void Slot_dealloc(Slot *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    for (Py_ssize_t i = 0; i < self->count; i++) {
-        Py_XDECREF(self->references[i]);
-        Py_XDECREF(self->calls[i]);
-    }
-    Py_XDECREF(self->look);
+    PyObject_GC_UnTrack(self);
+    Slot_clear(self);
     type->tp_free((PyObject *)self);
 }
 
 static PyMemberDef Slot_members[] = {
-    {"look", T_OBJECT, offsetof(Slot, look), 0, "called with a module that is no root, or None"},
+    {"look", Py_T_OBJECT_EX, offsetof(Slot, look), 0, "called with a module that is no root, or None"},
     {NULL},
 };
 
@@ -573,9 +648,12 @@ static PyMethodDef Slot_methods[] = {
 static PyTypeObject SlotType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk.recorder._fast.Slot",
     .tp_basicsize = sizeof(Slot),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_doc = "See goodput.sdk.automatic.forward_timing.Slot.",
     .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)Slot_init,
+    .tp_traverse = (traverseproc)Slot_traverse,
+    .tp_clear = (inquiry)Slot_clear,
     .tp_dealloc = (destructor)Slot_dealloc,
     .tp_descr_get = Slot_get,
     .tp_descr_set = Slot_set,
@@ -583,11 +661,8 @@ static PyTypeObject SlotType = {
     .tp_methods = Slot_methods,
 };
 
-PyTypeObject *goodput_phase_type;
-
-int goodput_add_hooks(PyObject *module, PyTypeObject *phase_type)
+int goodput_add_hooks(PyObject *module)
 {
-    goodput_phase_type = phase_type;
     if (PyType_Ready(&HookType) < 0 || PyType_Ready(&SlotType) < 0)
         return -1;
     if (slot_name == NULL && (slot_name = PyUnicode_InternFromString("_compiled_call_impl")) == NULL)

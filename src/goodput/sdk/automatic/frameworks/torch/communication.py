@@ -53,7 +53,7 @@ def timer(torch, auto):
     def timed(function):
         @functools.wraps(function)
         def call(*args, **kwargs):
-            if is_compiling() or auto.evaluating or auto.removed:
+            if is_compiling() or recorder.evaluating or auto.removed:
                 return function(*args, **kwargs)
             if recorder.thread == get_ident():
                 if recorder.current == word:

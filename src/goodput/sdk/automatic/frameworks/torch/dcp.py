@@ -24,7 +24,12 @@ def apply(module, auto) -> None:
 
     @functools.wraps(load)
     def timed_load(state_dict, *args, **kwargs):
-        if auto.removed or not auto.is_here() or auto.evaluating or recorder.current == auto.restore.total:
+        if (
+            auto.removed
+            or not auto.is_here()
+            or recorder.evaluating
+            or recorder.current == auto.restore.total
+        ):
             return load(state_dict, *args, **kwargs)
         result = auto.restore.run(load, state_dict, *args, **kwargs)
         auto.go_on_after(checkpoint_detection.resumed_step(auto, state_dict))

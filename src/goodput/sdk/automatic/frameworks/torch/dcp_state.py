@@ -14,10 +14,10 @@ def apply(module, auto) -> None:
 
     @functools.wraps(prepare)
     def _init_optim_state(*args, **kwargs):
-        before, auto.preparing = auto.preparing, True
+        before, auto.recorder.preparing = auto.recorder.preparing, True
         try:
             return prepare(*args, **kwargs)
         finally:
-            auto.preparing = before
+            auto.recorder.preparing = before
 
     auto.patches.replace(module, "_init_optim_state", _init_optim_state)

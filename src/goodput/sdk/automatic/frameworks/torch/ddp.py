@@ -25,7 +25,7 @@ def apply(module, auto) -> None:
     def __init__(self, *args, **kwargs):
         made(self, *args, **kwargs)
         if not auto.removed:
-            auto.reducers += 1
+            auto.recorder.reducers += 1
             auto.is_rank()
 
     auto.patches.replace(kind, "__init__", __init__)

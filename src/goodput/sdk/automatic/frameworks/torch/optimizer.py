@@ -30,14 +30,14 @@ def apply(torch, auto) -> None:
 
     @silent
     def before_any(optimizer, args, kwargs) -> None:
-        if auto.opens_page() and not auto.preparing:
+        if auto.opens_page() and not recorder.preparing:
             if not recorder.steps and recorder.anchor() is None:
                 auto.go_on_after(steps_known(optimizer, torch))
             auto.optimizer_begins(optimizer)
 
     @silent
     def after_any(optimizer, args, kwargs) -> None:
-        if not auto.preparing:
+        if not recorder.preparing:
             auto.optimizer_ends(optimizer)
 
     # Every optimizer step runs in a function with this code.
