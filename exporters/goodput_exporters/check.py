@@ -218,10 +218,10 @@ def _gpus(agent) -> list[Finding]:
     return [*findings, _counted(kinds, agent.settings.gpus_expected, any_up)]
 
 
-def _counted(kinds: dict[str, int], wanted: int | None, any_up: bool) -> Finding:
-    """GPUs found against GPUs expected: `wanted` by --gpus, else those on the PCI bus."""
+def _counted(kinds: dict[str, int], declared: int | None, any_up: bool) -> Finding:
+    """GPUs found against GPUs expected: `declared` with --gpus, else those on the PCI bus."""
     expected, seen = kinds.get("expected"), kinds.get("seen", 0)
-    if seen and wanted is None and not expected:
+    if seen and declared is None and not expected:
         why = "no PCI bus is visible" if expected is None else "the PCI bus shows none"
         return Finding("GPUs", OK, f"{seen} found, expected unknown: {why} (declare the number with --gpus)")
     if expected is None:
@@ -231,7 +231,7 @@ def _counted(kinds: dict[str, int], wanted: int | None, any_up: bool) -> Finding
         if not any_up:
             detail += ": no driver answers (is the NVIDIA or AMD library visible to this process?)"
         return Finding("GPUs", FAILED, detail)
-    if seen > expected and wanted is not None:
+    if seen > expected and declared is not None:
         return Finding("GPUs", FAILED, f"{detail}: more than --gpus declares; a lost GPU would go unnoticed")
     if seen > expected:
         return Finding("GPUs", OK, f"{detail}: more than the PCI bus shows (declare the number with --gpus)")

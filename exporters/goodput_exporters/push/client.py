@@ -23,7 +23,7 @@ NAMES_MAX, PROBE_SECONDS_MAX = 8, 2.0
 
 
 class Answer(NamedTuple):
-    """`text` is the body, or what else says why, as one printable line."""
+    """`text` is the reason for people as one printable line: the body, the redirect or the status phrase."""
 
     status: int
     body: bytes

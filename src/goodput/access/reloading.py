@@ -44,7 +44,7 @@ class ReloadedFiles:
         self._warn_of_permissions()
         if self.is_failing:
             self.is_failing = False
-            # As loud as the error before, for whoever was alerted by that.
+            # A warning, so that it shows wherever the error did.
             log.warning("%s: usable again and in use", self._paths[0])
 
     def _load(self) -> None:
