@@ -13,10 +13,9 @@ import time
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-import httpx
-
 from goodput.access.listening import is_loopback
 from goodput_exporters.push.credentials import NONE_NEEDED, Credentials, Unreachable
+from goodput_exporters.push.lean_httpx import httpx
 
 ANSWER_BYTES_MAX = 4 << 20
 NAMES_MAX, PROBE_SECONDS_MAX = 8, 2.0

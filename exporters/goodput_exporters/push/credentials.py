@@ -9,10 +9,9 @@ from __future__ import annotations
 import ssl
 from typing import NamedTuple
 
-import httpx
-
 from goodput.access.certificate import refuse_password
 from goodput.access.reloading import file_mark
+from goodput_exporters.push.lean_httpx import httpx
 
 TOKEN_BYTES_MAX = 1 << 12
 
