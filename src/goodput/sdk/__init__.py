@@ -1,11 +1,7 @@
-"""In the trainer: what `import goodput` and `import goodput.auto` run there. It only writes to memory.
+"""What runs in the trainer. It only writes to memory: it never waits, starts no thread and opens no socket.
 
-By hand: recorder.py (the account of one thread), clock.py and _fast.c (its clock, twice), phase.py and steps.py (what
-the user's `with` and `for` call), checkpoints.py, report.py and window.py (what a process says of itself).
-The process: session.py (one recorder per process: start, fork, exit), who.py (the identity), later.py, told.py and
-move.py (what is known of it later), device.py and device_torch.py (the device clock).
-Automatically: automatic.py (steps and evaluation, from what a framework calls), roots.py, saves.py, hooks.py and
-_hooks.c (what runs in every step), patch.py and watch.py (replacing attributes, once their module is there), patches/
-(one file for each thing), training.py (trainers that say where they are), worker.py and loads.py (inside the loader),
-budget.py (the overhead), deep_look.py and look_child.py (a step traced now and then), sizes.py (FLOPs of transformers).
+`recorder/` charges the step thread's time to phases in the rank page; its hot path is compiled where it can be.
+`startup/` opens the page under the right identity. `device/` puts the same boundaries on the device's clock.
+`automatic/` finds steps and evaluation in what a framework calls; `automatic/frameworks/` has one file per patch.
+`reports/` is what a process tells of itself.
 """

@@ -1,7 +1,7 @@
 """Steps of an optimizer that a compiler has taken into a graph, where no hook is called.
 
-In: the optimizers that were made, looked at where a batch is fetched and before a backward pass. Out: a step told to
-automatic.Automatic once parameters have changed since a backward pass. Every change in place, a graph's too, counts a
+In: the optimizers that were made, looked at where a batch is fetched and before a backward pass. Out: a step reported to
+step_detection.Automatic once parameters have changed since a backward pass. Every change in place, a graph's too, counts a
 tensor's version up; to read it waits for nothing.
 
 Only from the time a compiler is met until an optimizer's hook is called; a training without one pays nothing. It does

@@ -1,7 +1,7 @@
 """Deep looks: now and then one training step is traced by torch.profiler, and a child process reduces the trace.
 
-In: `GOODPUT_DEEP_LOOK` (sdk/patches/deep_look.py) and the ends of steps. Out: `document`, and the same as a file beside
-the page (look.py). Off by default, since stopping the profiler waits for the device: nothing else of the SDK does.
+In: `GOODPUT_DEEP_LOOK` (frameworks/torch/deep_look.py) and the ends of steps. Out: `document`, and the same as a file beside
+the page (rank_page/deep_look.py). Off by default, since stopping the profiler waits for the device: nothing else of the SDK does.
 
 The profiler is started and stopped between two steps, in the phase `deep_look`, so the account shows that time as it
 is; the traced step is a step like any other, only longer. All of it counts as cost: start, stop, export, starting the
@@ -283,7 +283,7 @@ class DeepLook:
         return self.looks + self.skipped + self.failed > 0 or self.analysis is not None
 
     def document(self) -> dict:
-        """The look as look.py describes it."""
+        """The look as rank_page/deep_look.py describes it."""
         identity = self.session.identity
         return {
             "version": 1,

@@ -1,7 +1,7 @@
-"""What the step thread waits for in PyTorch's DataLoader: the words page_loader.LOADER, and who has which worker's slot.
+"""What the step thread waits for in PyTorch's DataLoader: the words of rank_page.loader_words, and which loader has which workers' slots.
 
-In: each iterator that is made, and each batch that one gives (patches/workers.py). Out: how many batches lay ready
-when one was asked for, and each wait split by what its batch's worker was doing meanwhile, as worker.py wrote it.
+Counts how many batches lay ready at each request, and splits each wait by what the batch's worker did meanwhile, as
+loader_worker.py recorded it. Called by frameworks/torch/workers.py.
 
 A wait for a batch that was not done when it was asked for is charged to the making of that batch, up to its length:
 first to collating, then to the dataset's part in the batch's own shares of CPU, run-queue delay and blocking. The

@@ -1,7 +1,7 @@
 """In a worker process of PyTorch's DataLoader: how long each batch took to fetch and collate, and why.
 
 In: the place that the trainer gave to this worker (a slot of its rank page), and the calls that torch's
-`_worker_loop` makes. Out: the words of that slot (page_loader.WORKER). The worker never starts a page of its own.
+`_worker_loop` makes. Out: the words of that slot (rank_page.loader_words). The worker never starts a page of its own.
 
 How the parts are told apart: a task begins when `index_queue.get` returns it and ends when `data_queue.put` is
 called; collating begins when the fetcher looks its `collate_fn` up. So nothing of ours is on the stack while the
@@ -9,7 +9,7 @@ user's code runs, and tracebacks are what they were. The dataset's part is split
 thread (decoding and transforms), time in which it could run but had no core (/proc/<pid>/task/<tid>/schedstat, second
 field, as in the kernel's sched-stats document) and the rest, in which it was blocked (storage, network, a lock).
 Where other threads of the process have worked for over half of what was blocked, that counts as CPU time too.
-About 10 us a batch. It does not know what the trainer waits for (loads.py).
+About 10 us a batch. What the trainer waits for is loader_stats.py's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import NamedTuple
 from goodput.rank_page import page
 from goodput.rank_page.loader_words import LAST
 
-# Positions in the arguments of torch's _worker_loop, which patches/workers.py holds against its signature.
+# Positions in the arguments of torch's _worker_loop, which frameworks/torch/workers.py checks against its signature.
 ARGUMENTS = {"dataset": 1, "index_queue": 2, "data_queue": 3, "worker_id": 10}
 PLACE, STARTS, STARTUP, BATCHES, IDLE, DATASET, CPU, DELAY, COLLATE, WAITED = range(LAST)
 HELPED_RATIO_MIN = 0.5

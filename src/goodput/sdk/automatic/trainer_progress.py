@@ -5,10 +5,10 @@ step, and evaluation from its true begin to its true end, on the Automatic of th
 several times. One that goes on from a checkpoint goes back over steps of this process only if the training before it
 was broken off: the work of one that ended was kept, and a training that follows it is another.
 
-Steps are bounded where the optimizer steps (automatic.py). If that turns out to be more or less often than the
+Steps are bounded where the optimizer steps (step_detection.py). If that turns out to be more or less often than the
 trainer counts, as with an optimizer that steps part by part, the trainer's count bounds them from then on.
 
-It does not know any framework. Nothing here waits; a call costs about 1 us.
+A call costs about 1 us and never waits.
 """
 
 from __future__ import annotations

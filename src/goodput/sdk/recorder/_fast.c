@@ -1,6 +1,6 @@
 /* The hot path of the SDK in C: the clock of a rank's step thread, and a phase's enter and exit.
  *
- * The same two types as clock.py, which is used where this was not compiled; the same tests run on both.
+ * The same two types as step_clock.py, which is used where this was not compiled; the same tests run on both.
  * Words are the mapped rank page; every store is one aligned 64-bit store, so that a reader or a SIGKILL
  * between two of them finds a readable page. Nothing here raises into the user's `with`, except what the
  * Python methods for the rare cases (another thread, not started) would.

@@ -1,7 +1,7 @@
 /* The hooks of automatic instrumentation that run in every step, for the common case of each.
  *
  * A hook stands where a function stood. In the common case (the step thread, a step running, nothing unusual since
- * the last one) it does what the Python hook of patches/ would, and calls the function; in every other case it calls
+ * the last one) it does what the Python hook of automatic/frameworks/ would, and calls the function; in every other case it calls
  * that Python hook with the same arguments, which holds the rules. The same tests run with and without it.
  */
 #include "_fast.h"

@@ -1,8 +1,8 @@
 """`goodput.phase(name)`: one object per phase, used as context manager or decorator, re-entrant and shared.
 
-In: the user's `with`. Out: the recorder's words. Nested phases are exclusive: an inner phase's time is not the
+Nested phases are exclusive: an inner phase's time is not the
 outer's. In a thread other than the one that runs the step loop a phase is counted as background and does not
-touch the account. The common case is clock.Phase, compiled where it can be; here are the rare ones.
+touch the account. The common case is step_clock.Phase or its compiled twin; the rare ones are here.
 
     with phase("h2d"):                     @phase("forward")
         batch = batch.to(device)           def forward(batch): ...

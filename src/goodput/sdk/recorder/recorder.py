@@ -1,14 +1,11 @@
 """The recorder: charges every nanosecond of the step thread to the phase it is in, in the rank page's words.
 
-In: boundaries from clock.py (or its compiled twin) and steps.py. Out: the words of a rank page (page.py), or of
-private memory when there is none to write to, so that the calling code is the same with and without a page.
+Where no page can be written the words are private memory, so that the calling code is the same.
 
 Guarantee: the totals of all phases, "none" included, sum to the time since the rank's start, exactly, at every
-boundary, also where a signal handler comes in between (clock.py says how). A boundary costs one clock reading and
+boundary, also where a signal handler comes in between (step_clock.py says how). A boundary costs one clock reading and
 four stores (about 0.3 us), a step's end about 2 us; nothing is allocated that survives. It never raises: what goes
 wrong is counted in the page's `error` word.
-
-It does not know states, names of frameworks or who reads the page.
 """
 
 from __future__ import annotations
@@ -56,7 +53,7 @@ class Recorder(Clock):
         self.columns = len(page.PHASES)
         self.used: list[int] = [0]
         self.starter, self.fd = None, -1
-        self.device_why = 0  # why the host's clock stands in for the device's: see sdk/device.py
+        self.device_why = 0  # why the host's clock stands in for the device's: see sdk/device/
 
     def open(self, words: memoryview, start_ns: int, fd: int = -1) -> None:
         """Record into these words from `start_ns` (monotonic) on; the calling thread is the step thread.
@@ -137,7 +134,7 @@ class Recorder(Clock):
         else:
             self.count_first(word)
 
-    # -- steps: each makes its stores without a call in between, as clock.py explains
+    # -- steps: each makes its stores without a call in between, as step_clock.py explains
 
     def end_gap(self, now_ns: int) -> int:
         """A step may begin at `now_ns`: what was charged since the last completed step lay outside steps.
@@ -297,4 +294,4 @@ _LAYOUT = (
 )
 _TOTALS = slice(page.W_TOTALS, page.W_TOTALS + page.PHASE_SLOTS)
 _OUTSIDE = slice(page.W_OUTSIDE, page.W_OUTSIDE + page.PHASE_SLOTS)
-_BLOCK_WORDS = 1024  # what clock.py and _fast.c keep one bit for: an octave of a histogram
+_BLOCK_WORDS = 1024  # what step_clock.py and _fast.c keep one bit for: an octave of a histogram

@@ -60,7 +60,7 @@ class Clock:
         self._words, self._backed = None, set()
         self.thread = self.last_ns = self.child_ns = self.entries = 0
         self.length, self.device = 0, None
-        # Of automatic instrumentation, see automatic.Automatic.
+        # State of automatic instrumentation between hooks: automatic/step_detection.py.
         self.columns = layout[3]
         self.began = self.after = self.batch_samples = 0
         self.optimizer_depth = self.micro_batches = self.optimizer_steps = self.reducers = 0
@@ -69,7 +69,7 @@ class Clock:
         ) = self.unseen = self.looking = self.fetching = False
         self.iterator = self.anchor = self.optimizer = None
         self.passes = self.passed_ns = self.word_batches = self.word_inside = self.word_wait = 0
-        # Of the overhead budget, see budget.Budget.
+        # Cost of measuring: automatic/overhead_budget.py.
         self.own_ns = self.reading_ns = self.extra_cost_ns = 0
         self.measuring = self.phases_off = False
         self.current, self.gap, self.raised = word_totals, word_totals, False
@@ -172,7 +172,7 @@ class Clock:
         words[self.word_phase] = 0 if self.phases_off else current - self.word_totals
 
     def close_below(self, total: int) -> None:
-        """A phase open below another was left: that other shall return to where this one would have."""
+        """Close a phase that is open below others; the one above it returns to where it would have."""
         above, frame = [], self.stack
         while frame is not None and frame[0] is not None:
             if frame[1] == total:
