@@ -1,14 +1,16 @@
-"""A picture of the built-in page: runs the demo, leaves its page up, takes a screenshot, ends it.
+"""Writes a picture of the built-in page: runs the demo, keeps its page served, takes a screenshot, ends it.
 
 python docs/picture.py docs/page.png
 """
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
-import tempfile
+
+from playwright.sync_api import sync_playwright
 
 
 def main(target: str) -> int:
@@ -19,26 +21,23 @@ def main(target: str) -> int:
         print(done.stdout, file=sys.stderr)
         return 1
     try:
-        return screenshot(found.group(1), target)
+        screenshot(found.group(1), target)
     finally:
         os.kill(int(found.group(2)), signal.SIGTERM)
+    return 0
 
 
-def screenshot(address: str, target: str) -> int:
-    """Headless Chromium's picture of the page, 1400 pixels wide."""
-    options = (
-        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-        "--disable-component-update --disable-sync --hide-scrollbars --window-size=1400,3080 --virtual-time-budget=9000"
-    )
-    with tempfile.TemporaryDirectory() as profile:
-        command = [
-            "chromium",
-            *options.split(),
-            f"--user-data-dir={profile}",
-            f"--screenshot={target}",
-            address,
-        ]
-        return subprocess.run(command, stderr=subprocess.DEVNULL, timeout=60).returncode
+def screenshot(address: str, target: str, *, width: int = 1400, color_scheme: str = "light") -> None:
+    """The whole page, once its timeline is drawn."""
+    with sync_playwright() as playwright:
+        # Debian's chromium; its sandbox does not work for root.
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": width, "height": 1000}, color_scheme=color_scheme)
+        page.goto(address)
+        page.wait_for_selector("#timeline-picture svg", timeout=60_000)
+        page.wait_for_timeout(1000)
+        page.screenshot(path=target, full_page=True)
+        browser.close()
 
 
 if __name__ == "__main__":
