@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from html.parser import HTMLParser
 
 import pytest
+from playwright import sync_api as playwright
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH: the page was not tested")
@@ -23,10 +24,9 @@ STEP_MS = 500  # of the page's clock, between two pauses for its requests
 @contextmanager
 def chromium():
     """A headless browser; nothing is downloaded, the executable is the system's."""
-    api = pytest.importorskip("playwright.sync_api")
-    with api.sync_playwright() as playwright:
+    with playwright.sync_playwright() as driver:
         # The sandbox does not work for root.
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         yield browser
         browser.close()
 
@@ -44,23 +44,41 @@ def open_page(browser, address: str, *, width=1400, height=1000, seconds=0.0, **
     page.on("request", lambda request: page.pending.add(request))
     page.on("requestfinished", lambda request: page.pending.discard(request))
     page.on("requestfailed", lambda request: page.pending.discard(request))
+    # The page does not read the bodies of errors, so their requests never finish.
+    page.on("response", lambda response: response.ok or page.pending.discard(response.request))
     page.on("pageerror", lambda error: page.errors.append(str(error)))
     if seconds:
         page.clock.install()
     page.goto(address)
     for _ in range(round(1000 * seconds / STEP_MS)):
         page.clock.run_for(STEP_MS)
-        page.wait_for_timeout(20)
+        wait_for_answers(page, checks=1)
     return page
+
+
+def wait_for_answers(page, checks: int = 3) -> None:
+    """Until the page has no request pending in so many checks in a row."""
+    quiet, end = 0, time.monotonic() + TIMEOUT_SECONDS
+    while quiet < checks:
+        assert time.monotonic() < end, f"no answer to {[request.url for request in page.pending]}"
+        page.wait_for_timeout(30)
+        quiet = 0 if page.pending else quiet + 1
 
 
 def until(page, expression: str, seconds: float = TIMEOUT_SECONDS):
     """The first true value of an expression. Playwright's wait_for_function needs unsafe-eval, which the page forbids."""
     end = time.monotonic() + seconds
-    while not (found := page.evaluate(expression)):
+    while True:
+        try:
+            found = page.evaluate(expression)
+        except playwright.Error as error:
+            if "context was destroyed" not in str(error):  # by a navigation
+                raise
+            found = None
+        if found:
+            return found
         assert time.monotonic() < end, f"waited {seconds:g} s in vain for {expression}"
         page.wait_for_timeout(30)
-    return found
 
 
 def text_of(page, selector: str) -> str:
@@ -87,11 +105,7 @@ def dom_of(browser, address: str, **options) -> Dom:
     """The DOM of the page after its first requests; options as for open_page."""
     page = open_page(browser, address, **options)
     until(page, "document.querySelector('#loading')?.hidden ?? true")
-    quiet, end = 0, time.monotonic() + TIMEOUT_SECONDS
-    while quiet < 3:
-        assert time.monotonic() < end, "the page does not stop sending requests"
-        page.wait_for_timeout(100)
-        quiet = 0 if page.pending else quiet + 1
+    wait_for_answers(page)
     found = Dom(page.content())
     assert page.errors == []
     page.context.close()

@@ -21,7 +21,7 @@ from support.aggregator.page_server import (
     push,
     serving,
 )
-from support.browser import Dom, dom_of, needs_chromium, text_of, until
+from support.browser import Dom, dom_of, needs_chromium, text_of, until, wait_for_answers
 
 from goodput import web
 from goodput.account.states import MEANINGS, STATES
@@ -270,7 +270,7 @@ def test_refresh_keeps_focus_and_scroll_and_hidden_tabs_are_quiet(tab, tmp_path)
         before = len(requests)
         for _ in range(2 * seconds):
             page.clock.run_for(500)
-            page.wait_for_timeout(20)
+            wait_for_answers(page, checks=1)
         return len(requests) - before
 
     def set_hidden(hidden):

@@ -77,8 +77,8 @@ def test_figures_say_what_the_api_says_and_how_they_come_about(browser, served):
     assert f"{best}Estimate, for the failures seen. Now one is saved each" in said
     assert f"{saving['interval_seconds']:.1f} s and takes {saving['save_seconds']:.2f} s." in said
     assert (
-        f"Throughput goodput{percent(rate['goodput'])}{rate['samples_per_second']:.3g} samples/s of 320"
-        in said
+        f"Throughput goodput{percent(rate['goodput'])}{rate['samples'] / 1e3:.3g}k kept samples, "
+        f"{rate['samples_per_second']:.3g} samples/s of 320" in said
     )
     assert (pipe["stages"], round(pipe["ideal_bubble"], 4)) == (4, 0.2727)
     assert f"Pipeline bubble{percent(pipe['bubble'])}4 stages. 27.3 % cannot be avoided with 8" in said
