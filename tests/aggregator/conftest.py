@@ -1,7 +1,4 @@
-"""Fixtures. The rank processes of these tests are those that the account's tests describe (account_history.py).
-
-What a ledger must do it must do on both databases: a test that takes `url`, `ledger` or `new_url` runs on each.
-"""
+"""Fixtures: a test that takes `url`, `ledger` or `new_url` runs on SQLite and on PostgreSQL."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How long a computed account serves: until a report changes the run, or time has passed that shows."""
+"""When a cached account is recomputed."""
 
 import pytest
 from support.account.account_history import Process, ns

@@ -1,5 +1,4 @@
-"""What it costs to ask: rows of the runs on a page alone, one text for all who scrape together, and others in between;
-and what is kept of what was refused."""
+"""Costs of queries: computing only the shown runs, sharing one scrape, yielding to other requests."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Whose turn it is for an account of the past: nobody keeps others out, and a question asked twice is answered once."""
+"""The fair queue of history queries, and single flight of identical ones."""
 
 from __future__ import annotations
 

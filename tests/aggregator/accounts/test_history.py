@@ -1,4 +1,4 @@
-"""Accounts of windows from the ledger: the same as from all rows, whatever the window, and next to nothing read."""
+"""Accounts of windows read from the ledger equal those over all rows, and read little."""
 
 from __future__ import annotations
 

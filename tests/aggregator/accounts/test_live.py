@@ -1,4 +1,4 @@
-"""The account of a run that goes on, folded as its rows come, is the account of all its rows: at every push."""
+"""The incremental account equals the account over all rows, at every push."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What is said of a run, that it is over: live account, full account, history and replay agree on what follows.
-
-The random runs are those of test_live_wide; somebody says now and then that the run is over, of processes that are dead,
-silent or alive, and some of them go on nevertheless.
-"""
+"""End marks on random runs (test_live_wide): live and full account, history and replay agree."""
 
 from __future__ import annotations
 

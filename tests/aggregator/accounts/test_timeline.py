@@ -1,4 +1,4 @@
-"""A run over time: its buckets sum to its account, each closes to the nanosecond, and big runs are sampled fairly."""
+"""Timelines: buckets close and sum to the account, and samples of big runs are representative."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The aggregator over HTTP: what it takes, what it answers, what it counts."""
+"""The aggregator over HTTP: ingest, answers, and series."""
 
 import shutil
 import sqlite3

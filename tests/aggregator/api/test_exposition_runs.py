@@ -1,4 +1,4 @@
-"""Series of checkpoints, restarts and GPUs: by whose clock they are, when they are absent, and that they are bounded."""
+"""Series of checkpoints, restarts and GPUs: clocks, absence and bounds."""
 
 from types import SimpleNamespace
 

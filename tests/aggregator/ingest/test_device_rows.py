@@ -1,4 +1,4 @@
-"""Rows with a device's ns: older peers and rows of older ledgers without them, bounds, and the way through the ledger."""
+"""Rows with device time: older peers and ledgers without it, bounds, and round trips."""
 
 from __future__ import annotations
 

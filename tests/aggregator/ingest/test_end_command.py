@@ -1,4 +1,4 @@
-"""`goodput end` against a real `goodput serve` that asks for tokens: what it prints, how it exits, what then is shown."""
+"""`goodput end` against a real `goodput serve` with tokens: output, exit status and effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""POST /api/v1/runs/RUN/end on the real app: what is answered, who may, what is shown afterwards, what survives."""
+"""POST /api/v1/runs/RUN/end on the real app: answers, authorisation, effect and persistence."""
 
 from __future__ import annotations
 

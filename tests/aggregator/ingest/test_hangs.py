@@ -1,4 +1,4 @@
-"""HangDetector of the runs in the store: what reports make of the verdict, and whose stack is asked for when."""
+"""HangDetector: verdicts from reports, and which stacks are requested when."""
 
 import asyncio
 import time

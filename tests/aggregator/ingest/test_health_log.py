@@ -1,4 +1,4 @@
-"""Health events of hardware: merged without order, bounded, on disk before the answer, and what they have cost."""
+"""Health events: order-free merging, bounds, durability, and attribution of costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Health events by tokens for some runs: they have a bound of their own and hide nobody else's; no event is far ahead."""
+"""Health events pushed with a token for some runs: separate bounds, and limits on future times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank is told after its first reports holds for all its steps: live, in the ledger, in the export, in any order."""
+"""Fields declared late apply to all steps: live, in the ledger and in the export, in any order."""
 
 from __future__ import annotations
 

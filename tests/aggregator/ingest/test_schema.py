@@ -1,4 +1,4 @@
-"""What crosses a process: bytes in, a record or a SchemaError out; impossible ranks are told from possible ones."""
+"""Decoding and checking: bytes give a record or a SchemaError; invalid ranks are refused with a reason."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""`goodput serve` killed by SIGKILL while agents push, and started again over the same ledger: nothing is lost."""
+"""`goodput serve` killed while agents push, and restarted over the same ledger: nothing is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merging what came in: who may claim a rank, what supersedes what, and that order and repetition change nothing."""
+"""Merging reports: claims of a rank, precedence, and that order and repetition change nothing."""
 
 import dataclasses
 

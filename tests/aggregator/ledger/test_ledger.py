@@ -1,4 +1,4 @@
-"""What outlives the aggregator: round trips, repetition, a database that fails, and what a restart finds."""
+"""The ledger: round trips, repetition, failures, and restarts."""
 
 import os
 import re

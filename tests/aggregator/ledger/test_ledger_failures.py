@@ -1,4 +1,4 @@
-"""A database that cannot be written: the push is refused, nothing is lost, and nothing piles up."""
+"""A database that cannot be written: pushes are refused, nothing is lost or accumulates."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""PostgreSQL that stops, comes back, freezes or is held by others, under an aggregator that goes on; and secrets."""
+"""PostgreSQL that stops, restarts, freezes or holds locks under a running aggregator; and secrets."""
 
 import gc
 import logging

@@ -1,4 +1,4 @@
-"""Reading one run: every row once and in order whatever the chunks, windows, bounded memory, indices."""
+"""Reading one run: every row once and in order, windows, bounded memory, indices."""
 
 import random
 import tracemalloc

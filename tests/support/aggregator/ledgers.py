@@ -1,4 +1,4 @@
-"""An ingest over a ledger, without HTTP: push bodies, read the account, look into the database."""
+"""An ingest over a ledger without HTTP: push bodies, compute accounts, read the tables."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Node reports as an agent would push them, made from account_history.Process.
-
-In: processes, and which of their rows and events a report brings. Out: schema.RankReport, NodeReport, bodies.
-"""
+"""Rank and node reports as an agent would push them, built from account_history.Process."""
 
 from __future__ import annotations
 
