@@ -1,5 +1,6 @@
 """Decoding and checking: bytes give a record or a SchemaError; invalid ranks are refused with a reason."""
 
+import copy
 import math
 
 import msgspec
@@ -300,7 +301,8 @@ def test_any_field_value_raises_only_schema_error(changes):
                 parent = parent[key]
             old = parent[path[-1]]
             others = ANY if any_type and pick % 4 == 0 else OTHERS[type(old)]
-            parent[path[-1]] = others[pick % len(others)]
+            # A copy, or a later change would be in it for all examples that follow.
+            parent[path[-1]] = copy.deepcopy(others[pick % len(others)])
         except (TypeError, KeyError, IndexError):
             pass  # An earlier change took that branch away.
     try:
