@@ -6,15 +6,14 @@
     host.py      goodput / Host and storage: what a node's loaders, checkpoints and collectives wait for
     rank.py      goodput / Rank: what one rank does, on both clocks, and how it differs from its group
     stack.py     goodput / The stack itself: whether what watches the runs is well, and what it costs
-    *_panels.py  their panels, and beside them run_ranks, node_damage, host_placement, stack_trainers
     panels.py    the kinds of panel that the boards are made of
-    frame.py     what every board has around them: variables, links, time
-    words.py     states and statuses: their colours, and PromQL for the account
+    board_builder.py   what every board has around them: variables, links, time
+    states.py    states and statuses: their colours, and PromQL for the account
     render/      pictures of the boards
     generate.py  writes generated/*.json, which Grafana loads and which is under version control
 
-A board is a module with a function `board()` that returns a dashboard builder; a new file is found by itself. The number
-of a panel follows from its place, and alerts link to it (viewPanel): a test says when one leads to another panel.
+A board is a module with a function `board()`; a new file is found by itself. A panel is one function below `@PANELS.add`.
+Its number follows from its place, and alerts link to it (viewPanel); `make dashboards` updates both.
 
     python -m dashboards.generate --check
 """

@@ -1,9 +1,7 @@
-"""The kinds of panel that the boards are made of: a number, bars, lines, a stack, a table, heat, a waterfall.
+"""The kinds of panel that the boards are made of: a number, bars, lines, a stack, a table, a heat map, a waterfall.
 
-In: a title, what a bad value means and what to do about it, a place (x, y, width, height on the grid of 24
-columns), a unit, what to show for no data, queries, and thresholds. Out: SDK panel builders on the board's
-data source variable. A panel without one of these cannot be written, though thresholds may stay neutral. It
-knows Grafana's model and nothing of goodput's series.
+Every panel has a title, a description (what a bad value means and what to do about it), a place (x, y, width, height on
+a grid of 24 columns), a unit, a text for no data, queries, and thresholds, which may stay neutral.
 
     lines("Up", "0 is down", place=(0, 0, 8, 8), unit="bool", no_value="none", queries=[query("up", "up")])
 """
@@ -32,6 +30,14 @@ INTERVAL_MIN = "15s"
 
 GREEN, YELLOW, RED, NEUTRAL = "green", "semi-dark-yellow", "red", "text"
 BASE = "base"
+
+
+class Panels(list):
+    """The panels of a board: `@PANELS.add` above a function that builds one adds it."""
+
+    def add(self, build):
+        self.append(build)
+        return build
 
 
 def query(expr: str, legend: str, instant: bool = False) -> prometheus.Dataquery:
@@ -117,7 +123,7 @@ def stack(title, description, *, place, unit, no_value, queries, percent=False) 
     return panel
 
 
-def lasting(count: int, expr: str, by: str, choose: str = "topk") -> str:
+def top_over_range(count: int, expr: str, by: str, choose: str = "topk") -> str:
     """Of many lines the same few all along: those with the largest mean over the time shown, by these labels.
 
     topk() over time chooses anew at each moment, and would draw broken lines of any number of series.
@@ -162,7 +168,7 @@ def rows(
     return panel
 
 
-def heats(title, description, *, place, unit, no_value, queries, scheme="Turbo") -> heatmap.Panel:
+def heat_map(title, description, *, place, unit, no_value, queries, scheme="Turbo") -> heatmap.Panel:
     """A line of cells per series, or per bucket where the query is of buckets(); warm is much."""
     colour = heatmap.HeatmapColorOptions().mode(heat.HeatmapColorMode.SCHEME).scheme(scheme).steps(64)
     of_buckets = any(one.build().format_val == PromQueryFormat.HEATMAP for one in queries)
@@ -244,7 +250,7 @@ def waterfall(title, description, *, place, unit, no_value, bars_of, colours) ->
         "custom.hideFrom": {"legend": True, "tooltip": True, "viz": False},
         "mappings": [blank],
     }
-    paint(panel, colours)
+    colour_series(panel, colours)
     return override(panel, BASE, unseen)
 
 
@@ -260,7 +266,7 @@ def override(panel, name: str, values: dict[str, object]):
     )
 
 
-def say(panel, name: str, texts: dict[str, str | tuple[str, str]], wrap: bool = False):
+def value_texts(panel, name: str, texts: dict[str, str | tuple[str, str]], wrap: bool = False):
     """Show texts, or (text, colour), in the place of a column's values; the panel comes back."""
     values: dict[str, object] = {"mappings": [_meanings(texts)]}
     if wrap:
@@ -278,7 +284,7 @@ def widths(panel, **pixels: int):
     return panel
 
 
-def lead(panel, name: str, title: str, url: str):
+def link_to(panel, name: str, title: str, url: str):
     """Make the cells of a column, or the series that match a /pattern/, a link; the panel comes back."""
     value = dashboard.DynamicConfigValue(
         id_val="links", value=[{"title": title, "url": url, "targetBlank": False}]
@@ -287,7 +293,7 @@ def lead(panel, name: str, title: str, url: str):
     return by(name, [value])
 
 
-def mark(name: str, expr: str, title: str, colour: str) -> dashboard_builders.AnnotationQuery:
+def annotation(name: str, expr: str, title: str, colour: str) -> dashboard_builders.AnnotationQuery:
     """A line across the panels of a board at each moment, or an area over each time, for which `expr` has a sample."""
     return (
         dashboard_builders.AnnotationQuery()
@@ -311,7 +317,7 @@ def _meanings(texts: dict[str, str | tuple[str, str]]) -> dashboard.ValueMap:
     return dashboard.ValueMap(options=results)
 
 
-def paint(panel, colours: dict[str, str]):
+def colour_series(panel, colours: dict[str, str]):
     """Give series of these names the same colour wherever they appear; the panel comes back."""
     for name, colour in colours.items():
         value = {"mode": "fixed", "fixedColor": colour}
@@ -319,7 +325,9 @@ def paint(panel, colours: dict[str, str]):
     return panel
 
 
-def change(panel, name: str, *, unit: str, steps=(), axis_right: bool = False, axis_hidden: bool = False):
+def series_options(
+    panel, name: str, *, unit: str, steps=(), axis_right: bool = False, axis_hidden: bool = False
+):
     """Give one series another unit, and thresholds or an axis of its own; the panel comes back."""
     values = {"unit": unit} | {"percentunit": {"decimals": 1}, "none": {"decimals": 0}}.get(unit, {})
     if steps:
@@ -335,7 +343,7 @@ def change(panel, name: str, *, unit: str, steps=(), axis_right: bool = False, a
     )
 
 
-def change_matching(panel, pattern: str, *, unit: str):
+def matching_series_options(panel, pattern: str, *, unit: str):
     """Give all series whose names match another unit, and the axis on the right; the panel comes back."""
     values = {"unit": unit, "custom.axisPlacement": "right", "custom.thresholdsStyle": {"mode": "off"}}
     return panel.override_by_regexp(

@@ -172,9 +172,9 @@ def everything(tmp_path_factory):
     """Prometheus with the shipped rules and every series of the catalogue, of a cluster in which all is wrong."""
     require("prometheus")
     # Its name is unique among the tests, so appending hides nothing.
-    from support.dashboards import made_up
+    from support.dashboards import every_series
 
-    directory, cluster = tmp_path_factory.mktemp("everything"), made_up.Cluster()
+    directory, cluster = tmp_path_factory.mktemp("everything"), every_series.Cluster()
     with Exporter(cluster.node) as node, Exporter(cluster.aggregator) as aggregator:
         targets = {"goodput-node": [node.address], "goodput-aggregator": [aggregator.address]}
         config = render(directory, targets, windows=SHORT, hold="1h")

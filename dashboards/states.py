@@ -1,8 +1,7 @@
-"""The states of the account and the statuses of a run as boards show them: colours, and shares of a window.
+"""Colours and PromQL for the states of the account and the statuses of a run.
 
-In: nothing. Out: colours by state, numbers and colours by status, PromQL for the account. Useful is blue, waiting for
-others yellow to red, planned green and purple, gone dark, unknown grey: the built-in page's colours, which neighbours
-in a bar keep apart for colour-blind eyes too.
+Productive is blue, waiting yellow to red, planned work green and purple, down dark, unknown grey. These are the
+built-in page's colours; neighbours in a bar are distinguishable for colour-blind readers.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ STATE_COLOURS = {
     "launch": "#c07b35",
     "stall": "#c6585c",
 }
-# Statuses as numbers, since a band over time is drawn of numbers.
+# Statuses as numbers, since a state timeline is drawn from numbers.
 STATUSES = {
     "running": (1, STATE_COLOURS["productive"]),
     "finished": (2, STATE_COLOURS["evaluation"]),
@@ -46,8 +45,8 @@ def account_share(run: str, window: str) -> str:
     """Share of each state in the GPU time that the account gained over a window; the shares add up to 1.
 
     A state's gain is clamped at 0, because a restart moves time from productive to lost, and divided by the
-    sum of the clamped gains. Subtracting a former value, and 0 where there is none, counts a state from its
-    birth; delta() would not. See deploy/prometheus/recording.yml, which does the same for fixed windows.
+    sum of the clamped gains. Subtracting the earlier value, or 0 if there was none, counts a state from its
+    first sample; delta() would not. deploy/prometheus/recording.yml does the same for fixed windows.
     """
     now = f"max by (state) (goodput_gpu_seconds{{{run}}})"
     before = f"max by (state) (goodput_gpu_seconds{{{run}}} offset {window})"
@@ -56,7 +55,7 @@ def account_share(run: str, window: str) -> str:
 
 
 def status(selector: str = "") -> str:
-    """The status of each run as its number in STATUSES; the worst where aggregators differ."""
+    """The status of each run as its number in STATUSES; the largest where aggregators differ."""
     return "max by (run) (" + " or ".join(
         f'goodput_run_info{{{selector}status="{name}"}} * {number}' for name, (number, _) in STATUSES.items()
     ) + ")"  # fmt: skip

@@ -1,10 +1,7 @@
 """What every board has around its panels: variables, links to the other boards, time and refresh.
 
-In: a title, what the board answers, which variables it has, and its panels. Out: an SDK dashboard builder, and the
-addresses by which a cell of a table or a point of a line leads to another board. An address keeps the time range and
-the data source; the links at the top of a board keep every variable that both boards have. It knows no panel.
-
-    frame("goodput-run", "Run", "...", variables=["run"], panels=PANELS)
+Links to another board keep the time range and the data source; those at the top of a board keep every variable that
+both boards have.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ BOARDS = {
 NODES = 'label_values({__name__=~"goodput_rank_info|goodput_node_info",run=~"$run"}, instance)'
 
 
-def frame(
+def build_board(
     uid: str,
     description: str,
     *,
@@ -38,7 +35,7 @@ def frame(
     refresh: str = "10s",
     marks: Sequence[builders.AnnotationQuery] = (),
 ) -> builders.Dashboard:
-    """A board with its variables, of which the data source is always the first, and its panels."""
+    """A board; the data source is its first variable."""
     dashboard = (
         builders.Dashboard(f"goodput / {BOARDS[uid]}")
         .uid(uid)
@@ -58,42 +55,48 @@ def frame(
         dashboard.with_variable(variable)
     for one in marks:
         dashboard.annotation(one)
-    for panel in panels:
-        dashboard.with_panel(panel())
+    # In the order of their places: the SDK takes (0, 0) for no place, and lets such a panel follow the one before.
+    for panel in sorted((panel() for panel in panels), key=_place):
+        dashboard.with_panel(panel)
     return dashboard
+
+
+def _place(panel) -> tuple[int, int]:
+    place = panel.build().grid_pos
+    return place.y, place.x
 
 
 # -- Variables
 
 
-def one_run() -> builders.QueryVariable:
+def run_variable() -> builders.QueryVariable:
     """The run that is shown; names that begin with a date sort newest first."""
     variable = _query("run", "Run", "label_values(goodput_run_info, run)")
     return variable.sort(models.VariableSort.ALPHABETICAL_DESC).include_all(False).multi(False)
 
 
-def any_run() -> builders.QueryVariable:
+def optional_run_variable() -> builders.QueryVariable:
     return _all(_query("run", "Run", "label_values(goodput_run_info, run)")).multi(False)
 
 
-def nodes() -> builders.QueryVariable:
-    """With a run chosen its nodes; with all, whose pattern matches an absent label too, every node.
+def node_variable() -> builders.QueryVariable:
+    """The chosen run's nodes; with all runs, whose pattern matches an absent label too, every node.
 
-    All stands for the nodes that are listed, not for every one there is, so that a run's board shows the run's.
+    "All" stands for the listed nodes, not for every existing one, so that a run's board shows its own.
     """
     return _all(_query("instance", "Node", NODES)).all_value("").multi(True)
 
 
-def agents() -> builders.QueryVariable:
+def agent_variable() -> builders.QueryVariable:
     return _all(_query("instance", "Node", "label_values(goodput_node_info, instance)")).multi(True)
 
 
-def gpus() -> builders.QueryVariable:
+def gpu_variable() -> builders.QueryVariable:
     return _all(_query("gpu", "GPU", 'label_values(goodput_gpu_up{instance=~"$instance"}, gpu)')).multi(True)
 
 
-def rank() -> builders.TextBoxVariable:
-    """A box to write into: a list of ten thousand ranks would be of no use, and dear."""
+def rank_variable() -> builders.TextBoxVariable:
+    """A text box: a list of ten thousand ranks would be useless and slow."""
     return builders.TextBoxVariable("rank").label("Rank").default_value("0")
 
 
@@ -110,7 +113,7 @@ def _query(name: str, label: str, text: str) -> builders.QueryVariable:
 
 
 def _all(variable: builders.QueryVariable) -> builders.QueryVariable:
-    """With All, which is chosen at first."""
+    """With the option "All", which is chosen at first."""
     every = models.VariableOption(selected=True, text="All", value="$__all")
     return variable.include_all(True).all_value(".*").current(every)
 
@@ -119,13 +122,13 @@ def _all(variable: builders.QueryVariable) -> builders.QueryVariable:
 
 
 def address(uid: str, values: Mapping[str, str]) -> str:
-    """The address of a board with these values for its variables, for the same time and data source.
+    """The address of a board with these values for its variables, with the same time and data source.
 
-    A value is what Grafana puts in: "run" is that variable of the board the link is on, "label:rank" a label of the
-    line that was pointed at, "field:rank" a column of the row.
+    A value names what Grafana inserts: "run" a variable of the current board, "label:rank" a label of the clicked line,
+    "field:rank" a column of the clicked row.
     """
-    asked = "&".join(f"var-{name}=${{{_source(value)}:percentencode}}" for name, value in values.items())
-    return f"/d/{uid}?${{datasource:queryparam}}&{asked}&${{__url_time_range}}"
+    variables = "&".join(f"var-{name}=${{{_source(value)}:percentencode}}" for name, value in values.items())
+    return f"/d/{uid}?${{datasource:queryparam}}&{variables}&${{__url_time_range}}"
 
 
 def _source(value: str) -> str:
