@@ -210,7 +210,7 @@ def _cost():
         'sum by (state) (sum_over_time(cluster_state:cost_dollars:change_1m{state!="productive"}[$__range]))'
     )
     panel = bars(
-        "Cost of idle, by cause",
+        "Cost of idle time by cause",
         "What GPU time that was not productive has cost in the time shown, by cause. Compare the price of a fix "
         "(faster storage, more frequent checkpoints, spare nodes) with its bar, extended to a month.",
         place=(8, 13, 8, 8),

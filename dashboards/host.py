@@ -107,7 +107,7 @@ def _placement():
 def _processes():
     by = "instance, pid, user, comm, pod, slurm_job"
     panel = rows(
-        "Who is on the GPUs",
+        "Processes on the GPUs",
         "Processes on the GPUs of the chosen nodes, at most forty, with whose they are; and how many each GPU has. A process that belongs to no rank: left "
         "behind by a run that has ended, or someone else's; it takes memory and time from the rank. Find it by its pid on the node.",
         place=(14, 24, 10, 8),
@@ -374,7 +374,7 @@ def _ethernet():
         return f"{top_over_range(4, rate_of(series, by), by)} > 0"
 
     return lines(
-        "Network: what goes wrong, in a second",
+        "Network errors per second",
         "Of the worst devices: packets dropped and errors by the hardware, marks of congestion, pause frames, packets beyond a limit of the cloud, links that went down or up, TCP "
         "timers that ran out; devices beyond the agent's bound. Zero is normal. Drops out_of_buffer: the host is too slow for its NIC. "
         "Limits exceeded: a larger instance. Carrier changes: cable or switch.",
@@ -411,7 +411,7 @@ def _ethernet():
 def _rdma():
     by = "instance, device, port"
     panel = lines(
-        "RDMA: what it carries",
+        "RDMA traffic",
         "Bytes by operation, and bytes sent again, of all ports; packets in a second (right). write and send are what collectives use; read is storage. Sent "
         "again above a thousandth: loss on the way; see which port in the table. Small packets at a high rate: small messages, which "
         "larger buckets would join.",
@@ -436,7 +436,7 @@ def _ports():
     by = "instance, device, port"
     bad = f'goodput_infiniband_state{{{NODE},kind="logical",state!="active"}} == 1'
     panel = rows(
-        "RDMA ports that are not well",
+        "Unhealthy RDMA ports",
         "Ports that are not active, with the state they are in, and ports whose narrow counters stand at their end, which say no more until they are cleared "
         "(perfquery -R). A port that was active and is not: cable, transceiver, switch or subnet manager. "
         "",

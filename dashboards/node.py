@@ -39,7 +39,7 @@ def _gained(series: str, selector: str, window: str) -> str:
 @PANELS.add
 def _gpus():
     panel = numbers(
-        "GPUs of these nodes",
+        "GPUs of the chosen nodes",
         "GPUs that should be there, that a driver sees, that were seen and are lost, or whose driver does not "
         "answer; drivers is on while all of them answer. Lost above 0: the run on it has failed or will; drain the node, reboot it, replace the GPU "
         "if it comes again. Seen below expected: the driver is not loaded or refuses a GPU. Drivers off: one's process "
@@ -87,7 +87,7 @@ def _damage():
     slow = 'count(max by (instance, gpu) ({0}kind="current"}}) < max by (instance, gpu) ({0}kind="max"}})) or vector(0)'
     waiting = f'sum(max by (instance, gpu) ({rows}kind=~"pending|failure"}} or {pages}kind="pending"}})) or vector(0)'
     panel = bars(
-        "Damage: memory, XIDs, PCIe",
+        "GPU errors: memory, XIDs, PCIe",
         "Errors in the hour before, and GPUs in a state that lasts. Any uncorrectable error: its data is lost, "
         "reset the GPU. Rows waiting or failed: reset it when the run allows; failed means replace. XIDs: the alert "
         "says which and what to do. Fewer lanes or, under load, a lower generation than the link could have: reseat the card. "
@@ -211,7 +211,7 @@ def _activity_by_phase():
 @PANELS.add
 def _watts_by_phase():
     return lines(
-        "Watts by phase",
+        "Power by phase",
         "Mean power of a GPU while its rank is in each phase. A compute phase far below the power limit: the GPU is "
         "not fed. Waiting phases (loader, communication) near the compute phases' level: spinning kernels burn "
         "power for nothing. Multiply by the phase's hours for what waiting costs in energy.",
@@ -253,7 +253,7 @@ def _power():
 def _clocks():
     held = f'avg_over_time(goodput_gpu_throttled{{{GPU},reason!="idle"}}[{RATE}])'
     panel = lines(
-        "What holds the clocks down",
+        "Clock throttling by reason",
         "Share of GPUs and time for which clocks were held down, by reason, the six leading ones; SM clock on the "
         "right, mean and slowest GPU. Power alone is normal at full load. Thermal, hw_thermal or hw_slowdown: fans, "
         "dust, a hot neighbour; hw_power_brake: the rack's supply. The slowest far below the mean: all ranks wait "
@@ -304,7 +304,7 @@ def _memory():
     used = f'max by (instance, gpu) (goodput_gpu_memory_bytes{{{GPU},kind="used"}})'
     total = f'max by (instance, gpu) (goodput_gpu_memory_bytes{{{GPU},kind="total"}})'
     return lines(
-        "GPU memory in use: the ten fullest",
+        "GPU memory: the ten fullest",
         "Share of each GPU's memory that is taken, caches of the framework included. Near 100 %: the next larger "
         "batch or a fragmented cache ends in out-of-memory. Low: room for a larger batch. One GPU unlike its peers: "
         "a process that was left behind (goodput_gpu_process_info names it) or an uneven split of the model.",
@@ -354,7 +354,7 @@ def _network():
     down = f"count(goodput_infiniband_up{{{NODE}}} == 0 and on (instance, device, port) infiniband_port:up:timestamp)"
     off = f"count(goodput_network_up{{{NODE}}} == 0 and on (instance, device) network_device:up:timestamp)"
     panel = lines(
-        "Network against line rate: the fullest links",
+        "Network utilisation: the busiest links",
         "Traffic over the line rate of the eight fullest interfaces and RDMA ports. Near 100 % for long: steps are "
         "bound by the network (overlap, compress, fewer bytes), or a data set is being copied over the same link. One rail "
         "idle while the others work: it is down or left out. Links down: ports and interfaces that were up within a day.",
@@ -383,7 +383,7 @@ def _network_errors():
         return f"sum(rate({series}{{{NODE}}}[{RATE}]))"
 
     panel = lines(
-        "Network trouble in a second",
+        "Network errors per second",
         "Errors, packets sent again, signs of congestion and TCP retransmits of all links; on the right the share of "
         "time that peers had a link pause. Zero is normal. Errors: cable or transceiver (one device: swap it). Sent again "
         "with congestion: too many senders for one switch; without: loss on the way. Pauses: a slow receiver spreads.",

@@ -67,7 +67,7 @@ def _rate(series: str, by: str = "", more: str = "") -> str:
 def _identity():
     labels = "host, instance, device, gpu_uuid, group, stage, attempt"
     panel = rows(
-        "Who it is",
+        "Identity",
         "Where the rank runs, on which GPU, in which group and pipeline stage, and whose process it is. Two rows: an "
         "attempt that has ended beside the present one, for as long as its page is kept. No row: the number in the box "
         "is not a rank of the run, or its node has no agent. Host and GPU lead to the node's board.",
@@ -239,7 +239,7 @@ def _lengths():
     mean = f"sum by (phase) (rate({phases}_sum{{{RANK}}}[5m])) / (sum by (phase) (rate({phases}_count{{{RANK}}}[5m])) > 0)"
     gathered = f"sum by (phase, le) (rate(goodput_phase_duration_seconds_bucket{{{RANK}}}[5m]))"
     panel = rows(
-        "Length of phases",
+        "Phase durations",
         "How long each phase took in the last five minutes, and what threads beside the step loop spent in it, which is not "
         "in the account. Percentiles are known to a factor of three, the mean is exact. p99 far above p50: it stalls now and then. "
         "A mean above that of the run's table: this rank's own trouble.",
@@ -269,7 +269,7 @@ def _lengths():
 @PANELS.add
 def _loader_waits():
     panel = stack(
-        "Waiting for a batch: why",
+        "Loader waits by reason",
         "Of each second, what the step thread waited for a batch, by what its worker did meanwhile. storage: faster or "
         "nearer data. decode, collate: cheaper transforms or more workers. cpus: no core was free, fewer threads or more "
         "CPUs. queue: batches lay ready and their way here is slow. startup: keep workers (persistent_workers).",
@@ -365,7 +365,7 @@ def _traced_step():
 @PANELS.add
 def _cost():
     panel = lines(
-        "What measuring costs",
+        "Measurement overhead",
         "Time of the SDK in this trainer by its own measure, over the rank's time, against its budget; on the right, whether "
         "phases are measured. Above the budget for long: fewer phases of your own, or tell the maintainers. A rank whose phases are "
         "off still counts and times every step.",
@@ -387,7 +387,7 @@ def _cost():
 def _counts():
     batches = f"{_rate('goodput_micro_batches_total')} / ({_rate('goodput_steps_total')} > 0)"
     panel = lines(
-        "What the framework and the SDK counted",
+        "Counters of the framework and the SDK",
         "In a minute: compilations, steps that mixed precision skipped, steps of which only the length was measured, deep looks, "
         "records dropped; micro-batches per step on the right. Compilations in mid-run: shapes change. Skipped steps in a row: "
         "the loss scale falls. Dropped records: goodput was called wrongly; its log says how.",

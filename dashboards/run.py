@@ -62,7 +62,7 @@ def _rank_heatmap():
     # First steps, which compile, would else leave one colour to all others.
     shown = f"clamp_max({own} and on (rank) topk(40, {mean}), 1.5 * scalar(quantile(0.5, {mean})))"
     return heat_map(
-        "Step time by rank, less its waiting for others",
+        "Own step time by rank",
         "What each step takes of a rank itself, collectives left out: in lock-step all steps are equally long, and it is "
         "this that tells ranks apart. The forty ranks that take most; red is half as long again as usual, or more. "
         "One warm line: that rank, see the table. Warm columns: all ranks at once. Changing lines: uneven batches.",
@@ -79,7 +79,7 @@ def _stragglers():
     named = f"({SLOWEST} * {node} or on (rank) {SLOWEST})"
     slower = f"max by (rank) (rank:slowness:ratio_5m{{{RUN}}}) - 1"
     panel = rows(
-        "Stragglers and culprits: whom the others wait for",
+        "Stragglers and hang culprits",
         "Ranks by the share of the waiting that they explain, with their node's share and how much more time than the median "
         "they take; and the rank that a hang is blamed on. One far ahead: look at its host (throttling, a slow NIC, a "
         "noisy neighbour) or take it out. Even shares: the work is uneven, not a machine.",
@@ -245,7 +245,7 @@ def _causes():
 def _total():
     seconds = of("goodput_gpu_seconds", "state")
     panel = rows(
-        "The whole account",
+        "Account by state",
         "GPU time since the run's start by state: hours, share, money and energy. What is not productive, the largest "
         "first, was paid for and not used. 'unattributed' is time in no phase: name it with goodput.phase(); "
         "'unobserved' is time of ranks that nobody saw. Money and energy need a price and a meter.",
@@ -399,7 +399,7 @@ def _checkpoints():
 @PANELS.add
 def _restarts():
     panel = rows(
-        "Loss of work per restart",
+        "Work lost per restart",
         "The newest restarts: when, how much GPU time of steps had to be done again, and how long no rank lived. Much "
         "lost each time: save checkpoints more often. Long down: keep a spare node and a warm image. Restarts in a row: "
         "read the log of the rank that ended first, and look for one host in all of them.",
@@ -424,7 +424,7 @@ def _restarts():
 @PANELS.add
 def _counts():
     panel = numbers(
-        "Beside the chain",
+        "Other counts of the run",
         "How much longer steps are than with the same work spread evenly; the part of kept steps spent waiting for other "
         "pipeline stages, and what of it cannot be avoided; restarts; steps and samples lost; GPU-hours and events of the hardware. "
         "Slowdown above 1.05: see the stragglers. Bubble far above the ideal: the stages are uneven.",
@@ -462,7 +462,7 @@ MARKS = {
     "Stalls": (f"{_AGE} > {_LIMIT}", "Stall", "stall"),
     "Hardware": (
         f"max(changes({_HEALTH}[$__rate_interval])) > 0",
-        "Critical event of the hardware",
+        "Critical hardware event",
         "straggler",
     ),
 }

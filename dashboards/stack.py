@@ -40,7 +40,7 @@ def rate_of(series: str, by: str = "", selector: str = "") -> str:
 @PANELS.add
 def _sdk_cost():
     panel = lines(
-        "Trainers: what measuring costs",
+        "Trainers: measurement overhead",
         "Time of the SDK over the time of its rank: median and worst of each run, the three worst runs, against the smallest budget. Above it: the "
         "SDK measures fewer steps by phases, beside. Stays above: too many phases of one's own in a step, or a deep look too often.",
         place=(0, 28, 8, 8),
@@ -67,7 +67,7 @@ def _sdk_cost():
 @PANELS.add
 def _sdk_unmeasured():
     panel = lines(
-        "Trainers: what was not measured",
+        "Trainers: dropped and unmeasured",
         "Records that the SDK dropped, steps of which only the length was measured, loader workers beyond a page's room, in a minute; ranks "
         "whose phases are off (right). Dropped records: goodput is called wrongly there. Unmeasured steps: measuring their phases would "
         "cost more than the budget, so their time is unattributed.",
@@ -88,7 +88,7 @@ def _sdk_unmeasured():
 def _sdk_costliest_ranks():
     cost = f"topk(10, max by (run, rank, host) (rank:sdk_cost:ratio_15m{{{RUN}}} * on (run, rank) group_left (host) {_HOST}))"
     panel = rows(
-        "Ranks in which measuring costs most",
+        "Ranks with the highest overhead",
         "The ten ranks in which measuring costs most, with their host and what their budget allows. One host for all of them: its CPUs are "
         "overloaded, see the pressure on its board. All ranks alike: the run's own phases are many; see the run.",
         place=(16, 28, 8, 8),
@@ -128,7 +128,7 @@ NO_AGENT = "no node agent is scraped"
 @PANELS.add
 def _targets():
     panel = numbers(
-        "Who answers",
+        "Availability of the stack",
         "Aggregators and agents that answer Prometheus, as a share of those it knows, how many agents there are, collectors and "
         "drivers' processes that fail, and versions. Below 100 %: nodes that are down or unreachable, see the table. More than "
         "one version: an upgrade that is not finished.",
@@ -156,7 +156,7 @@ def _targets():
 @PANELS.add
 def _aggregator_state():
     panel = numbers(
-        "What the aggregator holds",
+        "Aggregator state",
         "Runs in memory, connections, browsers that are signed in, tokens in force and how long until the next of them expires. "
         "Runs that only grow: names that change at each start. No token: it listens on loopback alone. Soon to expire: make a "
         "new one and give it to the agents before.",
@@ -183,7 +183,7 @@ def _aggregator_state():
 @PANELS.add
 def _requests():
     return lines(
-        "Aggregator: what comes in",
+        "Aggregator: requests and reports",
         "Requests by route, reports and rows taken in a second; rows that came again are repeats after a lost answer. Reports that "
         "fall to zero: no agent reaches it. Repeats near the new ones: answers are lost or too late; see the duration.",
         place=(0, 4, 8, 8),
@@ -205,7 +205,7 @@ def _refusals():
         return f"{rate_of(f'goodput_aggregator_{series}_total', by)} * 60 > 0"
 
     return lines(
-        "Aggregator: errors in a minute",
+        "Aggregator: errors per minute",
         "What was refused or failed. ledger: nothing is acknowledged until it writes again, so free its disk or database. no right: "
         "a wrong or expired token, see the agent. 5xx: the aggregator's log. refused: a limit was met, by what is named. clamped: "
         "clocks that contradict each other. unusable: 1 while the newest file cannot be used. Zero is normal.",
@@ -236,7 +236,7 @@ def _durations():
     gathered = f"sum by (le, route) (rate(goodput_aggregator_request_seconds_bucket[{RATE}]))"
     taken = f"({rate_of('goodput_aggregator_reports_total')} > 0)"
     return lines(
-        "Aggregator: duration of a request",
+        "Aggregator: request duration",
         "p99 by route and the median of all, from headers to answer, and the time to take one report. p99 of pushes near the agents' timeout "
         "(they send again): the ledger's disk, or one core for too many ranks. Pages slow alone: long windows of the past.",
         place=(16, 4, 8, 8),
@@ -282,7 +282,7 @@ def _failures():
         return f"{rate_of(series, by, NODE)} * 60 > 0"
 
     return lines(
-        "Agents: errors in a minute",
+        "Agents: errors per minute",
         "What went wrong in all agents. push: the aggregator did not take it, by reason (unauthorized: the token). page: a rank page "
         "that could not be read. collector, driver: the agent's log says what. rows thinned: the aggregator was away for long; no time is lost. "
         "unusable: agents whose newest file of tokens or certificate is no good. "
@@ -399,7 +399,7 @@ def _agent_cost():
 @PANELS.add
 def _backlog():
     return lines(
-        "Agents: what waits",
+        "Agents: backlog and stuck drivers",
         "Step rows and health events that the aggregator has not acknowledged, all agents together and the fullest one; drivers' processes that "
         "cannot be ended. Growing: pushes fail, see the errors. Falling in steps: it has come back. The backlog is bounded: what "
         "does not fit is thinned, no time is lost.",

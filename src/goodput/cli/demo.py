@@ -55,8 +55,7 @@ def add_parser(subparsers) -> None:
 
 
 def call(arguments) -> int:
-    from goodput.demo.launch import DemoError
-    from goodput.demo.run import Demo
+    from goodput.demo.run import Demo, DemoError
 
     try:
         options = _options(arguments)

@@ -1,8 +1,8 @@
 """One rank of the demo's training run: a data-parallel loop with goodput as its only instrumentation.
 
-In: a Job, as JSON in the first argument; rank and world size come from the environment, as from a launcher. Out:
-a trained model, checkpoints, a rank page, and the truth: one line per completed step with the seconds that its
-loader was made to sleep, written by plain `os.write`, so that it outlives a SIGKILL and owes nothing to goodput.
+It takes a Job as JSON in the first argument; rank and world size come from the environment. It also keeps notes of its
+own: one line per completed step with the seconds that its loader slept, written by `os.write`, so that they survive a
+SIGKILL and do not depend on goodput.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ RING_SECONDS_MAX = 30.0
 
 @dataclass(frozen=True)
 class Job:
-    """What a rank is to do. Times are unix seconds."""
+    """A rank's instructions. Times are unix seconds."""
 
     run: str
     directory: str
     loader_delay_seconds: float  # of this rank
     checkpoint_every: int
     stop_at: float
-    steps_min: int  # to do in this attempt even when the time is up
+    steps_min: int  # of this attempt, even when the time is up
     kill_at_step: int | None  # this rank kills itself in this step
     kill_at_time: float | None  # or in the first step after this time
     peak_flops_per_second: float
@@ -42,21 +42,21 @@ def main() -> int:
     job = Job(**json.loads(sys.argv[1]))
     attempt = int(os.environ["GOODPUT_ATTEMPT"])
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    truth = os.open(truth_path(job.directory, rank, attempt), os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    notes = os.open(notes_path(job.directory, rank, attempt), os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     try:
-        _train(job, rank, world_size, attempt, truth)
-    except OSError as error:  # A peer died: the ring says which.
+        _train(job, rank, world_size, attempt, notes)
+    except OSError as error:  # Another rank died; the error names it.
         print(f"rank {rank}: {error}", flush=True)
         goodput.stop("failed")
         return 1
     return 0
 
 
-def truth_path(directory: str, rank: int, attempt: int) -> str:
-    return os.path.join(directory, f"truth-{attempt}-{rank}")
+def notes_path(directory: str, rank: int, attempt: int) -> str:
+    return os.path.join(directory, f"notes-{attempt}-{rank}")
 
 
-def _train(job: Job, rank: int, world_size: int, attempt: int, truth: int) -> None:
+def _train(job: Job, rank: int, world_size: int, attempt: int, notes: int) -> None:
     from goodput.demo import checkpoint
     from goodput.demo.allreduce import Ring
     from goodput.demo.model import Adam, Model, Sizes
@@ -90,7 +90,7 @@ def _train(job: Job, rank: int, world_size: int, attempt: int, truth: int) -> No
         step = loader.step
         with goodput.phase("forward"):
             model.forward(tokens, targets)
-            _maybe_die(job, step, truth)
+            _maybe_die(job, step, notes)
         with goodput.phase("backward"):
             model.backward()
         with goodput.phase("communication"):
@@ -104,14 +104,14 @@ def _train(job: Job, rank: int, world_size: int, attempt: int, truth: int) -> No
         if rank == 0 and (step + 1) % job.checkpoint_every == 0:
             with goodput.checkpoint(step):
                 checkpoint.save(folder, step, model, adam)
-        os.write(truth, f"{step} {loader.slept_seconds:.9f}\n".encode())
+        os.write(notes, f"{step} {loader.slept_seconds:.9f}\n".encode())
         if model.extras[0] > 0:
             break
     ring.close()
 
 
 class _Loader:
-    """Batches from `first` on, each after a planted delay, whose true length it remembers."""
+    """Batches from `first` on, each after a planted delay, whose measured length is kept."""
 
     def __init__(self, batches, first: int, delay_seconds: float):
         self._batches, self._delay_seconds = batches, delay_seconds
@@ -129,11 +129,11 @@ class _Loader:
         return self._batches.fetch(self.step)
 
 
-def _maybe_die(job: Job, step: int, truth: int) -> None:
-    """SIGKILL to ourselves in the middle of a step: nothing of this process runs after it."""
+def _maybe_die(job: Job, step: int, notes: int) -> None:
+    """Send SIGKILL to this process in the middle of a step."""
     by_time = job.kill_at_time is not None and time.time() >= job.kill_at_time
     if by_time or step == job.kill_at_step:
-        os.write(truth, f"killed {step} {time.time():.9f}\n".encode())
+        os.write(notes, f"killed {step} {time.time():.9f}\n".encode())
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -1,8 +1,7 @@
-"""The demo: a real training run with planted trouble, watched by a real agent and aggregator.
+"""The demo: a real training run with planted faults, observed by a real agent and aggregator.
 
-In: Options. Out: what was planted, as it truly happened, and the account that was measured. The run's ranks are
-processes; one has a slow loader, one dies by SIGKILL in the middle of a step, and the run is started again from
-its last checkpoint after a pause, as a scheduler would.
+The ranks are processes. One has a slow loader, one is killed by SIGKILL in the middle of a step, and the run is
+started again from its last checkpoint after a pause, as by a scheduler.
 """
 
 from __future__ import annotations
@@ -16,12 +15,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from goodput.demo.launch import Child, DemoError, wait_all
+from goodput.child_processes import Child, ChildError, wait_all
 from goodput.demo.peak import ONE_THREAD
-from goodput.demo.rank import Job, truth_path
+from goodput.demo.rank import Job, notes_path
 from goodput.demo.view import View
 
-RESTART_SECONDS = 1.5  # what a scheduler would need to start the run again
+RESTART_SECONDS = 1.5  # the time that a scheduler needs to start the run again
+READY_SECONDS_MAX = 20.0
 RUN_SECONDS_MAX = 45.0
 CHECKPOINT_EVERY = 25
 STEPS_MIN = 40
@@ -30,7 +30,7 @@ SETTLE_SECONDS_MAX = 10.0
 
 @dataclass(frozen=True)
 class Options:
-    """What to plant. `kill_at` is a step, "auto" (about the middle) or None."""
+    """The planted faults. `kill_at` is a step, "auto" (about the middle) or None."""
 
     ranks: int = 4
     seconds: float = 20.0
@@ -49,8 +49,12 @@ class Outcome:
     folder: Path | None = None
 
 
+class DemoError(Exception):
+    """The demo cannot continue; the message has the reason and what the process printed."""
+
+
 class Demo:
-    """One demo; `run` does it all and leaves nothing behind but what `keep` asks for."""
+    """One demo; `run` leaves nothing behind, except the server and its folder with `keep`."""
 
     def __init__(self, options: Options):
         self.options = options
@@ -63,32 +67,34 @@ class Demo:
         self.interrupted = False
 
     def interrupt(self, *_) -> None:
-        """A signal handler: end everything and leave with status 143.
+        """A signal handler: end everything and exit with status 143.
 
-        An exception raised while a process is being forked is dropped by the interpreter, hence the flag too.
+        The interpreter drops an exception that is raised while a process is being forked; hence the flag.
         """
         self.interrupted = True
         raise SystemExit(143)
 
     def run(self) -> Outcome:
-        """Raises DemoError where a part does not work."""
+        """Raises DemoError when a part fails."""
         keep = False
         try:
             server = self._child(
                 "serve", ["-m", "goodput", "serve", *self._serve_options()], self.options.keep
             )
-            address = server.address()
+            address = server.address(READY_SECONDS_MAX)
             agent = self._child("node", ["-m", "goodput", "node", *self._node_options(address)])
-            agent.address()
+            agent.address(READY_SECONDS_MAX)
             with View(address, self.name) as view:
                 self._train(view)
-                agent.end()  # It sends what it still has before it goes.
+                agent.end()  # It pushes what is left before it exits.
                 account = view.finished(SETTLE_SECONDS_MAX)
             if account is None or account["status"] != "finished":
                 raise DemoError(f"the run did not finish in the account:\n{agent.tail()}\n{server.tail()}")
             keep = self.options.keep
             left = (address, server.process.pid, self.folder) if keep else ()
             return Outcome(self._planted(account), _without_live(account), *left)
+        except ChildError as error:
+            raise DemoError(str(error)) from error
         finally:
             for child in reversed(self.children):  # Ranks before the agent, the agent before the server.
                 if not (keep and child.name == "serve"):
@@ -97,11 +103,11 @@ class Demo:
             if not keep:
                 shutil.rmtree(self.folder, ignore_errors=True)
 
-    # -- the parts
+    # -- processes
 
     def _child(self, name: str, command: list[str], leave: bool = False, **environ: str) -> Child:
         environ = {"GOODPUT_DIR": self.pages, "GOODPUT_DISABLE": "", **environ}
-        child = Child(name, command, self.folder, environ, leave)
+        child = Child(name, [sys.executable, *command], self.folder, environ, leave)
         self.children.append(child)
         return child
 
@@ -112,21 +118,21 @@ class Demo:
         return f"--listen 127.0.0.1:0 --aggregator {address} --interval 0.2 --push-interval 0.4".split()
 
     def _train(self, view: View) -> None:
-        view.say("measuring the peak of one core by a matrix product")
+        view.note("measuring the peak of one core by a matrix product")
         peak = _measured_peak()
         began = time.time()
         kill = self.options.kill_at is not None
-        view.say(f"training on {self.options.ranks} ranks")
+        view.note(f"training on {self.options.ranks} ranks")
         self._attempt(view, peak, 1, began, kill)
         if not kill or self._killed_step() is None:
             self._expect_success()
             return
-        view.say(f"rank {self._killed_rank()} was killed in step {self._killed_step()}; the run is down")
+        view.note(f"rank {self._killed_rank()} was killed in step {self._killed_step()}; the run is down")
         until = time.time() + RESTART_SECONDS
         while time.time() < until:
-            self._look(view)
+            self._poll(view)
             time.sleep(0.05)
-        view.say("started again from the last checkpoint")
+        view.note("started again from the last checkpoint")
         self._attempt(view, peak, 2, began, kill=False)
         self._expect_success()
 
@@ -134,7 +140,7 @@ class Demo:
         options, now = self.options, time.time()
         at_step = options.kill_at if kill and isinstance(options.kill_at, int) else None
         at_time = began + 0.45 * options.seconds if kill and options.kill_at == "auto" else None
-        # A kill step that is far off keeps the first attempt going; what was restarted gets a fair share.
+        # A late kill step prolongs the first attempt; the second one gets at least 0.3 of the time.
         stop_at = (
             began + options.seconds
             if number == 1
@@ -166,45 +172,45 @@ class Demo:
             environ = {name: str(value) for name, value in environ.items()}
             ranks.append(self._child(f"rank-{number}-{rank}", command, **ONE_THREAD, **environ))
         self.attempts.append(ranks)
-        if not wait_all(ranks, lambda: self._look(view), stop_at + 30.0):
+        if not wait_all(ranks, stop_at + 30.0, lambda: self._poll(view)):
             raise DemoError(f"training did not stop in time:\n{ranks[0].tail()}")
         for child in ranks:
             child.end(1.0)
 
-    def _look(self, view: View) -> None:
+    def _poll(self, view: View) -> None:
         if self.interrupted:
             raise SystemExit(143)
-        view.look()
+        view.refresh()
 
     def _expect_success(self) -> None:
         for child in self.attempts[-1]:
             if child.poll() != 0:
                 raise DemoError(f"{child.name} failed with status {child.poll()}:\n{child.tail()}")
 
-    # -- the truth, from the ranks' own notes
+    # -- what really happened, from the ranks' own notes
 
     def _killed_rank(self) -> int:
-        """The rank that is to die: the one after the slow rank, so that the two troubles stay apart."""
+        """The one after the slow rank, so that the two faults stay separate."""
         return ((self.options.slow_rank or 0) + 1) % self.options.ranks
 
     def _killed_step(self) -> int | None:
-        for words in self._truth(self._killed_rank(), 1):
+        for words in self._notes(self._killed_rank(), 1):
             if words[0] == "killed":
                 return int(words[1])
         return None
 
-    def _truth(self, rank: int, attempt: int) -> list[list[str]]:
-        path = Path(truth_path(str(self.folder), rank, attempt))
+    def _notes(self, rank: int, attempt: int) -> list[list[str]]:
+        path = Path(notes_path(str(self.folder), rank, attempt))
         return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
     def _steps(self, rank: int, attempt: int) -> list[tuple[int, float]]:
         return [
             (int(step), float(slept))
-            for step, slept in (w for w in self._truth(rank, attempt) if len(w) == 2)
+            for step, slept in (w for w in self._notes(rank, attempt) if len(w) == 2)
         ]
 
     def _planted(self, account: dict) -> dict:
-        """What truly happened: sleeps in steps that were not done again, and the steps that were."""
+        """The faults as they really happened: sleeps in steps that were not repeated, and the repeated steps."""
         slow, ranks = self.options.slow_rank, range(self.options.ranks)
         restarted = len(self.attempts) == 2
         first = min((s for r in ranks for s, _ in self._steps(r, 2)), default=None) if restarted else None

@@ -1,7 +1,6 @@
-"""The live view of the demo: what the aggregator says, twice a second.
+"""The live view of the demo: the run's document, read from the aggregator twice a second.
 
-In: the aggregator's API. Out: a table that repaints on a terminal, or a line every two seconds elsewhere. A
-question that fails is asked again at the next look; the view never disturbs the run.
+It is a table on a terminal, and a line every two seconds elsewhere. A request that fails is repeated at the next refresh.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from rich.text import Text
 
 from goodput.account.text import percent
 
-LOOK_SECONDS = 0.5
+REFRESH_SECONDS = 0.5
 LINE_SECONDS = 2.0
 _COLOURS = {
     "productive": "green",
@@ -34,7 +33,7 @@ _COLOURS = {
 
 
 class View:
-    """Use as a context manager; call `look()` often, it asks and paints at its own pace."""
+    """A context manager; `refresh()` may be called often, it requests and draws at its own pace."""
 
     def __init__(self, address: str, run: str):
         self._url = f"{address}/api/v1/runs/{urllib.parse.quote(run, safe='')}"
@@ -42,7 +41,7 @@ class View:
         self._console = Console(file=sys.stderr)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._next = self._next_line = 0.0
-        self.note = "starting"
+        self._note = "starting"
 
     def __enter__(self) -> View:
         if self._console.is_terminal:
@@ -54,17 +53,17 @@ class View:
             self._live.stop()
         self._client.close()
 
-    def say(self, note: str) -> None:
-        """What the demo itself is doing now."""
-        self.note = note
+    def note(self, note: str) -> None:
+        """Show what the demo is doing now."""
+        self._note = note
         if not self._console.is_terminal:
             self._console.print(f"  {note}", highlight=False, soft_wrap=True)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         now = time.monotonic()
         if now < self._next:
             return
-        self._next = now + LOOK_SECONDS
+        self._next = now + REFRESH_SECONDS
         document = self.fetch()
         if document is None:
             return
@@ -75,7 +74,7 @@ class View:
             self._console.print(f"  {_line(document)}", highlight=False, soft_wrap=True)
 
     def fetch(self) -> dict | None:
-        """The run's document, None while there is none."""
+        """The run's document, None if there is none yet."""
         try:
             answer = self._client.get(self._url)
             return answer.json() if answer.status_code == 200 else None
@@ -83,7 +82,7 @@ class View:
             return None
 
     def finished(self, seconds: float) -> dict | None:
-        """The run's document once it says that the run finished; what it says then where it does not in time."""
+        """The run's document once the run has finished; after so many seconds the current one."""
         deadline = time.monotonic() + seconds
         while True:
             document = self.fetch()
@@ -108,7 +107,7 @@ class View:
                 f"{states['communication'] + states['straggler']:.1f} s",
                 f"{states['lost']:.1f} s",
             )
-        return Group(Text(f"\n{self.note}"), Text(_line(document)), _bar(document, 72), table)
+        return Group(Text(f"\n{self._note}"), Text(_line(document)), _bar(document, 72), table)
 
 
 def _live_of(document: dict) -> list[dict]:
@@ -128,7 +127,7 @@ def _line(document: dict) -> str:
 
 
 def _bar(document: dict, width: int) -> Text:
-    """The account as one line of blocks, and which colour is which state."""
+    """The account as one line of blocks, and a legend of the states' colours."""
     text, total = Text(), document["gpu_seconds"] or 1.0
     shown = [(s, round(width * seconds / total)) for s, seconds in document["states"].items()]
     for state, cells in shown:

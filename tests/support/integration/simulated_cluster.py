@@ -1,16 +1,14 @@
 """A cluster on one machine: four node agents, an aggregator, Prometheus, VictoriaMetrics, Alertmanager, all of them real.
 
-In: a directory. Out: `Cluster`, for `with`, whose ranks and nodes are those of cluster_world.py: `train`, `die`, `hang`, `go_on`.
-The agents and the aggregator are asked for tokens but for /metrics; Prometheus has the shipped rules, WINDOWS apart as shipped,
-evaluated each EVALUATION_SECONDS, and sends all samples to VictoriaMetrics. Alertmanager has the shipped routes
-and inhibitions; only its waits are shorter, and its receivers lead to one webhook. Each process is ended by its pid.
+The ranks and nodes are those of cluster_world.py. The aggregator requires tokens except for /metrics. Prometheus has the
+shipped rules, of which only WINDOWS and HOLD differ, and sends all samples to VictoriaMetrics. Alertmanager has the
+shipped routes and inhibitions; its waits are shorter, and all its receivers are one webhook.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -23,6 +21,8 @@ import yaml
 from support.paths import SUPPORT, TESTS
 from support.servers import servers
 
+from goodput.child_processes import Child
+
 WORLD = Path(__file__).with_name("cluster_world.py")
 NODE_TESTS = SUPPORT / "node"
 SOURCES = os.pathsep.join(str(servers.REPOSITORY / name) for name in ("src", "exporters"))
@@ -31,7 +31,7 @@ RUN, NODES, RANKS = "cluster/run 1", 4, 32
 SCRAPE_SECONDS, EVALUATION_SECONDS = 2, 2
 STALL_SECONDS = 4
 SCOPE = "cluster/*"
-# The agent takes its node's name from the system, of which there is one here.
+# The agent takes its node's name from the system, and all agents are on one here.
 AGENT = """
 import socket, sys
 name = sys.argv.pop(1)
@@ -39,9 +39,9 @@ socket.gethostname = lambda: name
 from goodput.cli import main
 sys.exit(main())
 """
-# As shipped but for the shortest, so that a run that hangs is seen to do so.
+# As shipped except for the shortest, so that a hang is detected soon.
 WINDOWS = {"1m": "8s"}
-# But for what says that a server is away, which a slow one is not.
+# Except for alerts on a server that does not answer, which a slow one must not fire.
 HOLD = {
     one.name: "0s"
     for one in servers.expressions()
@@ -75,8 +75,7 @@ class Cluster:
         self.webhook = servers.Webhook()
         self.alertmanager = ShippedAlertmanager(folder, self.webhook.url)
         self.victoria = servers.VictoriaMetrics(folder)
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("GOODPUT")}
-        self.environ = {**environ, "PYTHONPATH": SOURCES, "NO_PROXY": "127.0.0.1"}
+        self.environ = {"PYTHONPATH": SOURCES, "NO_PROXY": "127.0.0.1"}
 
     def __enter__(self) -> Cluster:
         try:
@@ -100,27 +99,26 @@ class Cluster:
             if hasattr(self, name):
                 getattr(self, name).close()
         for child in reversed(self.children.values()):
-            child.kill()
-            child.wait()
+            child.end(0.0)
         self.webhook.__exit__()
         self.http.close()
 
     def _show_logs(self) -> None:
-        """What each process said last, for who wonders why something did not come."""
+        """Print the end of each process's log."""
         for name, child in self.children.items():
-            print(f"-- {name}: {child.poll()}\n{(self.folder / f'{name}.log').read_text()[-1500:]}")
+            print(f"-- {name}: {child.poll()}\n{child.tail()}")
 
-    # -- what happens
+    # -- events
 
     def train(self) -> None:
-        """The ranks' next attempt, until `die`."""
+        """Start the ranks' next attempt, which lasts until `die`."""
         self.attempt += 1
         self._start("world", str(WORLD), "train", str(self.folder), str(self.attempt), PYTHONPATH=OF_WORLD)
 
     def die(self) -> None:
-        """All ranks at once, as their scheduler would have them."""
-        self.children["world"].kill()
-        self.children["world"].wait()
+        """Kill all ranks at once, as a scheduler would."""
+        self.children["world"].process.kill()
+        self.children["world"].process.wait()
 
     def hang(self) -> None:
         (self.folder / "hang").touch()
@@ -129,7 +127,7 @@ class Cluster:
         (self.folder / "hang").unlink()
 
     def misbehave(self) -> None:
-        """What clients do wrong: ask for what is not there, show a wrong token, send no report and no HTTP."""
+        """Send the wrong requests of clients: a wrong token, a malformed report, no HTTP."""
         bearer = {"Authorization": f"Bearer {self._token}"}
         for _ in range(3):
             self.http.get(f"{self.aggregator}/api/v1/runs", headers={"Authorization": "Bearer wrong"})
@@ -140,13 +138,13 @@ class Cluster:
             line.recv(1000)
 
     def spoil_tokens(self) -> None:
-        """From now on the file cannot be read; tokens that were in force stay so."""
+        """Make the token file unreadable; the tokens in force stay valid."""
         (self.folder / "tokens.json").write_text("{")
 
     def still(self) -> int:
-        """End all that makes and takes samples, so that asking goes fast; the last second of which there are all."""
+        """End everything that makes samples, so that queries are fast; returns the last second that has all samples."""
         for child in self.children.values():
-            child.kill()
+            child.process.kill()
         now = int(time.time())
         config = self.folder / "prometheus.yml"
         written = yaml.safe_load(config.read_text())
@@ -167,17 +165,17 @@ class Cluster:
         words = f"token create --scope ingest --run {SCOPE} --name agents --expires 90d --file {self.folder}/tokens.json"
         run = [sys.executable, "-m", "goodput", *words.split()]
         self._token = subprocess.run(
-            run, env=self.environ, capture_output=True, text=True, check=True
+            run, env={**os.environ, **self.environ}, capture_output=True, text=True, check=True
         ).stdout.split()[-1]
         (self.folder / "token").write_text(self._token)
         (self.folder / "token").chmod(0o600)
-        assert made.wait(60) == 0, (self.folder / "make.log").read_text()
+        assert made.process.wait(60) == 0, (self.folder / "make.log").read_text()
 
     def _serve(self) -> None:
         ledger = f"sqlite:///{self.folder / 'ledger.db'}"
         words = f"--listen 127.0.0.1:0 --stall {STALL_SECONDS} --tokens {self.folder}/tokens.json --metrics-public"
         self._start("serve", "-m", "goodput", "serve", *words.split(), "--ledger", ledger)
-        self.aggregator = self._address("serve")
+        self.aggregator = self.children["serve"].address(60)
         for number in range(NODES):
             at = self.folder / f"n{number}"
             words = (
@@ -187,7 +185,7 @@ class Cluster:
             )
             environ = {"GOODPUT_NVML_STUB": str(at / "nvml.txt")}
             self._start(f"n{number}", "-c", AGENT, f"n{number}", "node", *words.split(), **environ)
-        self.agents = [self._address(f"n{number}") for number in range(NODES)]
+        self.agents = [self.children[f"n{number}"].address(60) for number in range(NODES)]
 
     def _config(self) -> Path:
         targets = {
@@ -199,20 +197,7 @@ class Cluster:
             evaluation_seconds=EVALUATION_SECONDS, windows=WINDOWS, hold=HOLD, remote_write=self.victoria.write_url,
         )  # fmt: skip
 
-    def _start(self, name: str, *arguments: str, **environ: str) -> subprocess.Popen:
-        with open(self.folder / f"{name}.log", "ab") as log:
-            self.children[name] = subprocess.Popen(
-                [sys.executable, *arguments],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**self.environ, **environ},
-            )  # fmt: skip
+    def _start(self, name: str, *arguments: str, **environ: str) -> Child:
+        command = [sys.executable, *arguments]
+        self.children[name] = Child(name, command, self.folder, {**self.environ, **environ})
         return self.children[name]
-
-    def _address(self, name: str) -> str:
-        """The address that a server printed when it was ready."""
-        log = self.folder / f"{name}.log"
-
-        def look():
-            assert self.children[name].poll() is None, log.read_text()
-            return re.search(r"http://[\d.]+:\d+(?=/metrics|,|\s|$)", log.read_text())
-
-        return servers.wait_until(look, 60, f"{name} to start").group()
