@@ -3,10 +3,10 @@
     python -m bench.aggregator [--rounds N] [--only NAME] [--json]
 
 The real `goodput serve` in a process of its own, with tokens and an SQLite ledger on a disk, and the load
-(aggregator_load.py) in another, over loopback, each reporter with a connection of its own. Every push brings four steps of
-each rank. CPU is utime + stime of the server and its children over the paced rounds, as a share of one core; latency is
-from the moment when a push was due to the last byte of its answer, which comes when the rows are committed; memory is
-the highest resident size since the start. Then the rows are counted in the ledger: none may be missing.
+(aggregator_load.py) in another, over loopback, each reporter with its own connection. Every push has four steps of each
+rank. CPU is utime + stime of the server and its children over the paced rounds, as a share of one core; latency is
+from the moment when a push was due to the last byte of its answer, which is sent when the rows are committed; memory is
+the peak resident size. At the end the rows in the ledger are counted: none may be missing.
 
     one by one            10 000 pushes in a round; once more with /metrics scraped every 10 s
     nodes of 8            12 500 reports of 8 ranks each in a round

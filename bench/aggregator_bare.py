@@ -1,9 +1,6 @@
-"""The peer of the aggregator: FastAPI on uvicorn, a handler that reads the body and answers the same Ack, no more.
+"""The peer of bench.aggregator: a FastAPI handler on uvicorn that reads the body and answers a constant Ack.
 
     python -m bench.aggregator_bare       # prints its address, serves until it is ended
-
-In: any POST to /api/v1/ingest. Out: an Ack of one rank, made once. It checks nothing and keeps nothing; what the
-aggregator takes beyond it is what it does with a push.
 """
 
 from __future__ import annotations

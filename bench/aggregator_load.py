@@ -1,14 +1,11 @@
-"""What the aggregator is measured on: ranks or nodes that push on time, each over a connection of its own.
+"""The load of bench.aggregator: ranks or nodes that push on schedule, each over its own connection.
 
     python -m bench.aggregator_load       # a Plan as JSON on stdin; prints "ready"; after a line the Result; ends after another
 
-In: where to push, with which token, how many reporters of how many ranks, how many rounds. Out: the times from when a
-push was due to the last byte of its answer, what was sent, what was acknowledged. The first round brings every
-reporter in as fast as the server answers; then each pushes once in ROUND_SECONDS, at a moment of its own, whether or
-not the answers before were quick. Reports are made a little ahead, between two pushes.
+In the first round every reporter pushes as fast as the server answers; then each pushes once in ROUND_SECONDS, at its
+own moment, whether or not earlier answers were fast. Reports are built ahead, between two pushes.
 
-One thread and one epoll, since a client for people takes more CPU than the server that is measured. It measures
-nothing but time, and knows of HTTP what it needs: the status and the length of an answer.
+It uses one thread, one epoll and a minimal HTTP client, since a general one takes more CPU than the measured server.
 """
 
 from __future__ import annotations

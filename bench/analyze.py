@@ -1,12 +1,12 @@
-"""`goodput analyze` of a trace of 200 MB, against a bare json.load of the same file, in one run.
+"""`goodput analyze` of a trace of 200 MB, compared with json.load of the same file in the same run.
 
     python -m bench.analyze [--megabytes N] [--rounds N] [--json]
 
 A trace as Kineto writes it is made first: steps of operators, launches, flows and kernels on one stream, collectives
 on another, copies and loader waits. Each round times the bare load and the analysis in turn, each in a fresh process
-on one core; figures are medians over rounds, ratios are the rounds' own. The bare load keeps every event, as tools
-do that load a trace to look at it. Bars: 30 s, and memory below `MEMORY_MIB` and `BYTES_PER_EVENT` an event, which is
-what operators cost that neither nest nor touch, in random order; a usual trace has a quarter of that.
+on one core; figures and ratios are medians over rounds. The bare load keeps every event, as trace viewers do. Bars: 30
+s, and memory below `MEMORY_MIB` and `BYTES_PER_EVENT` per event, the cost of operators that neither nest nor touch, in
+random order; a usual trace needs a quarter of that.
 """
 
 from __future__ import annotations

@@ -2,13 +2,12 @@
 
     python -m bench.node [--seconds N] [--json]
 
-The real `goodput node` in a process of its own, on what node_load.py makes, pushes every 5 s to a stand-in of the
-aggregator and is scraped every 15 s as Prometheus does; after those N seconds it is scraped SCRAPES times more, once
-a second, for the time of a scrape. CPU is utime + stime of the agent and of its drivers' processes, those that ended
-meanwhile included, as a share of one core; memory is the highest resident size of each since its start, and its sum
-counts pages that they share as often as they are shared. Start-up is not in the CPU figure. The peer is Debian's
-prometheus-node-exporter on the same trees at the same pace, in the same run; it reads neither GPUs nor ranks.
-The stub answers in a microsecond, so the GPU driver's own time is not in it. Bars: design's section 9.
+The real `goodput node`, as a process of its own on the node of node_load.py, pushes every 5 s to a stub of the
+aggregator and is scraped every 15 s; after N seconds it is scraped SCRAPES times more, once a second, to measure the
+time of a scrape. CPU is utime + stime of the agent and its drivers' processes, ended ones included, as a share of one
+core, without start-up. Memory is the peak resident size of each process; their sum counts shared pages repeatedly. The
+peer is Debian's prometheus-node-exporter on the same trees at the same rate in the same run; it reads neither GPUs nor
+ranks. The NVML stub answers in a microsecond, so the driver's own time is not included.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""What the node agent is measured on: a node of 8 GPUs, 8 InfiniBand ports, 8 interfaces and 8 ranks, made up.
+"""The simulated node for bench.node: 8 GPUs, 8 InfiniBand ports, 8 interfaces and 8 ranks.
 
     python -m bench.node_load PAGES      # writes 8 rank pages, 20 steps a second each, until killed
 
-In: an empty directory. Out: sysfs and procfs trees, a stub of libnvidia-ml.so.1 (that of the tests, compiled here) with
-8 GPUs and GPM, and rank pages written as the SDK writes them, six phases a step. What it answers does not
-change much from second to second; the agent does not know that. It measures nothing.
+It makes sysfs and procfs trees, the tests' stub of libnvidia-ml.so.1 with 8 GPUs and GPM, and rank pages in the SDK's
+format with six phases a step. Values hardly change over time.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""`goodput replay` of a million lines, against a bare json.loads of each line of the same file, in one run.
+"""`goodput replay` of a million lines, compared with json.loads of each line of the same file in the same run.
 
     python -m bench.replay [--lines N] [--rounds N] [--json]
 
 A log of eight ranks is written first: steps with four phases, and a beat now and then. Each round times the bare
-pass and the replay in turn, each in a fresh process on one core; figures are medians over rounds, ratios are the
-rounds' own. The bare pass reads the file once and keeps nothing, so it is what any tool that reads such a log in
-Python pays. The replay reads it twice, decodes with msgspec, and computes the account. Peak memory is that of the
-replay's process. There is no bar for seconds; memory must not grow with lines, which a test holds.
+pass and the replay in turn, each in a fresh process on one core; figures and ratios are medians over rounds. The bare
+pass reads the file once and keeps nothing: the least that a Python tool pays. The replay reads it twice, decodes with
+msgspec, and computes the account. There is no bar for seconds; memory must not grow with lines, which a test checks.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""`goodput.window()` at every step, against what people write by hand, in one run.
+"""`goodput.window()` at every step, compared with hand-written windows in the same run.
 
     python -m bench.window [--json]
 
-A real loop of half-millisecond steps with eleven phases ("none" included). In each round every peer has a loop of its
-own, in which it is told each step's lengths (goodput reads them from its page) and asked for its figures; the time
-of both is its cost. Peers keep the last KEPT steps, which is what the window holds here. Slow ones are asked at
-every SLOWth step only, and told at each. The bar: a call costs
-at most 1/20 of the deques with numpy.percentile.
+A real loop of half-millisecond steps with eleven phases ("none" included). In each round every peer has its own loop,
+in which it receives each step's phase durations (goodput reads them from its page) and computes its figures; its cost is
+the time of both. Peers keep the last KEPT steps, as the window does here. Slow peers compute at every SLOWth step
+only. The bar: a call costs at most 1/20 of the deques with numpy.percentile.
 """
 
 from __future__ import annotations
