@@ -1,6 +1,6 @@
 """The peer of bench.aggregator: a FastAPI handler on uvicorn that reads the body and answers a constant Ack.
 
-    python -m bench.aggregator_bare       # prints its address, serves until it is ended
+python -m bench.aggregator_bare       # prints its address, serves until it is ended
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def _sdk_unmeasured():
             query(f"{rate_of('goodput_sdk_dropped_total', 'what', RUN)} * 60 > 0", "dropped {{what}}"),
             query(f"{rate_of('goodput_sdk_unmeasured_steps_total', '', RUN)} * 60", "steps by length alone"),
             query(f"sum(goodput_loader_workers_unmeasured_total{{{RUN}}})", "workers not measured"),
-            query(f"count(goodput_sdk_phases_every{{{RUN}}} == 0)", "ranks without phases"),
+            query(f"count(goodput_sdk_phases_every{{{RUN}}} == 0) or vector(0)", "ranks without phases"),
         ],
     )
     return series_options(panel, "ranks without phases", unit="short", axis_right=True)

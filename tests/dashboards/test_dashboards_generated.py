@@ -104,7 +104,7 @@ def test_files_are_current():
     assert done.returncode == 0, done.stderr
 
 
-def test_check_tells_a_file_that_is_not_current_and_writing_repairs_it(tmp_path):
+def test_check_finds_stale_file_and_write_repairs_it(tmp_path):
     files = sorted(f"{uid}.json" for uid in VARIABLES)
     assert generate.write(tmp_path) == files
     assert generate.stale(tmp_path) == []
@@ -163,7 +163,7 @@ def test_variables_are_bounded_and_read_series_that_exist(uid):
             assert f'{variable["name"]}=~"${variable["name"]}"' in json.dumps(MODELS[uid]).replace("\\", "")
 
 
-def test_node_board_offers_the_nodes_of_a_run_and_the_gpus_of_a_node():
+def test_node_board_variables_narrow_to_run_and_node():
     variables = {one["name"]: one for one in MODELS["goodput-node"]["templating"]["list"]}
     assert variables["instance"]["multi"] and variables["gpu"]["multi"]
     asked = [variables[name]["query"]["query"] for name in ("instance", "gpu")]
@@ -171,7 +171,7 @@ def test_node_board_offers_the_nodes_of_a_run_and_the_gpus_of_a_node():
 
 
 @pytest.mark.parametrize("uid", MODELS)
-def test_every_board_links_to_every_other_and_keeps_time_and_variables(uid):
+def test_boards_link_to_each_other(uid):
     links = MODELS[uid]["links"]
     assert {link["url"] for link in links} == {f"/d/{other}" for other in MODELS if other != uid}
     for link in links:
@@ -179,7 +179,7 @@ def test_every_board_links_to_every_other_and_keeps_time_and_variables(uid):
         assert link["title"] in MODELS[link["url"].removeprefix("/d/")]["title"]
 
 
-def test_links_of_panels_resolve_and_keep_time_and_data_source():
+def test_panel_links_resolve():
     found = list(data_links())
     assert len(found) > 15
     for board, panel, url in found:
@@ -240,7 +240,7 @@ def test_links_of_alerts_resolve():
         assert roots(shown) & {*about, "goodput_health_events_total"}, (rule["alert"], panel["title"])
 
 
-def test_one_can_drill_down_from_the_fleet_to_a_rank_and_its_node():
+def test_drill_down_from_fleet_to_rank_and_node():
     ways = {(board, url.removeprefix("/d/").partition("?")[0]) for board, _, url in data_links()}
     down = ["goodput-fleet", "goodput-run", "goodput-node"]
     assert set(itertools.pairwise(down)) <= ways
@@ -264,7 +264,7 @@ def test_panels_fill_the_grid_without_overlap(path):
 
 
 @pytest.mark.parametrize("panel", list(panels()))
-def test_panel_says_what_it_shows_and_what_to_do(panel):
+def test_panel_has_title_description_and_unit(panel):
     assert panel["type"] in PANEL_TYPES
     assert 80 < len(panel["description"]) < 600
     assert panel["description"].count(". ") >= 1, "what it is, and what to do"
@@ -408,7 +408,7 @@ def test_run_board_marks_what_happens():
         assert one["enable"] and one["expr"] and one["titleFormat"] and 'run="$run"' in one["expr"]
 
 
-def test_every_series_of_the_catalogue_is_shown_or_alerted_on():
+def test_every_series_is_used_by_a_board_or_alert():
     read = set()
     for expression in expressions():
         read |= series_of(expression.text)
@@ -429,7 +429,7 @@ def test_every_recording_rule_is_read():
         assert read.get(name, set()) - {name}, name
 
 
-def test_states_of_an_account_panel_all_have_a_colour():
+def test_every_state_has_a_colour():
     for panel in every_panel():
         overrides = {o["matcher"]["options"] for o in panel["fieldConfig"]["overrides"]}
         by_state = any("{{state}}" in target["legendFormat"] for target in panel["targets"])
@@ -438,7 +438,7 @@ def test_states_of_an_account_panel_all_have_a_colour():
 
 
 @pytest.mark.parametrize("expression", expressions(), ids=lambda e: f"{e.kind}-{e.name.replace(' ', '_')}")
-def test_expression_reads_only_series_and_labels_that_exist(expression):
+def test_expressions_read_existing_series_and_labels(expression):
     names = series_of(expression.text)
     assert names
     assert names <= exposed_names()

@@ -74,7 +74,7 @@ def test_every_panel_and_record_of_hardware_has_a_value(prometheus):
     assert {rule["health"] for rule in prometheus.rules()} == {"ok"}
 
 
-def test_what_is_wrong_with_a_gpu_fires_with_its_run_and_rank(prometheus):
+def test_gpu_alerts_carry_run_and_rank(prometheus):
     names = ("GoodputGpuRowRemapFailure", "GoodputGpuPcieDegraded", "GoodputGpuXidCritical")
 
     def firing():

@@ -89,7 +89,7 @@ class Shipped(Alertmanager):
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_the_wider_alert_silences_the_narrower_and_no_cause_is_silenced(scenario, tmp_path):
+def test_wider_alert_inhibits_narrower_but_no_cause(scenario, tmp_path):
     require("prometheus-alertmanager")
     told = {}
     for name, labels, silenced in SCENARIOS[scenario]:

@@ -213,7 +213,7 @@ def test_the_simulation_has_what_it_is_for(simulation):
     assert [round(r.lost_gpu_ns / 8e9, -1) for r in whole.restarts] == [110, 600]
 
 
-def test_rules_and_account_agree_where_no_lost_work_lies_before_the_window(simulation, evaluate):
+def test_rules_agree_with_account_without_earlier_lost_work(simulation, evaluate):
     wanted = [
         (at, close(name, "5m", value))
         for at in (*QUIET, *WITHIN)
@@ -230,7 +230,7 @@ def test_rules_and_account_agree_where_no_lost_work_lies_before_the_window(simul
     assert evaluate(wanted) == ""
 
 
-def test_where_lost_work_lies_before_the_window_the_rule_is_the_lower_one(simulation, evaluate):
+def test_rule_is_lower_with_earlier_lost_work(simulation, evaluate):
     """600 s were lost, most of them before the five minutes: the rule charges all of it to the window."""
     wanted = []
     for at in BEYOND:
@@ -256,6 +256,6 @@ def test_factors_of_a_window_multiply(evaluate):
     assert evaluate([(at, f"sum(abs({product}) < bool 1e-9)") for at in (*QUIET, *WITHIN)]) == ""
 
 
-def test_it_would_be_seen_if_they_did_not_agree(simulation, evaluate):
+def test_disagreement_is_detected(simulation, evaluate):
     value = simulation.accounts[600, 300].ratio("goodput") + 2 * TOLERANCE
     assert "FAILED" in evaluate([(600, close("run:goodput:ratio", "5m", value))])

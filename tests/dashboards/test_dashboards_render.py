@@ -50,7 +50,7 @@ def resolved(*listed: dict, labels=None, **chosen):
 # ---- Variables
 
 
-def test_the_first_option_the_boards_own_and_the_callers_choice():
+def test_variable_choice_precedence():
     run = query("run", "label_values(goodput_run_info, run)", sort=2)
     found, asked = resolved(run, labels={"run": ["a", "c", "b"]})
     assert (found["run"].values, asked) == (("c",), [("goodput_run_info", "run")]), "sorted, the last first"
@@ -59,7 +59,7 @@ def test_the_first_option_the_boards_own_and_the_callers_choice():
     assert resolved(run)[0]["run"].values == (), "nothing to choose from"
 
 
-def test_all_is_every_option_and_stands_for_the_boards_own_pattern():
+def test_all_expands_to_the_boards_pattern():
     node = query(
         "instance", 'label_values({__name__=~"a|b",run=~"$run"}, instance)', includeAll=True, multi=True
     )
@@ -77,7 +77,7 @@ def test_all_is_every_option_and_stands_for_the_boards_own_pattern():
     assert with_pattern["instance"].text == "All"
 
 
-def test_natural_order_and_what_a_regex_lets_through():
+def test_variable_options_sort_and_filter():
     node = query("n", "label_values(instance)", sort=7, regex="/(.*):9470/")
     found, asked = resolved(node, labels={"instance": ["n10:9470", "n9:9470", "other"]}, n=[])
     assert asked == [(None, "instance")] and found["n"].values == ("n9",)
@@ -106,7 +106,7 @@ def test_variables_in_text(text, filled):
     assert variables.fill(text, known, {"__rate_interval": "20s"}) == filled
 
 
-def test_what_is_not_understood_is_said_with_its_name():
+def test_unsupported_variable_is_named():
     with pytest.raises(ValueError, match=r"no variable 'rum'; it has run"):
         resolved(query("run", "label_values(run)"), rum="x")
     with pytest.raises(ValueError, match=r"'run': only label_values"):
@@ -128,7 +128,7 @@ def test_lengths_of_time(text, expected):
 
 
 @pytest.mark.parametrize("text", ["", "15", "s", "1h x", "-1h"])
-def test_what_is_no_length_of_time_is_refused(text):
+def test_invalid_duration_is_refused(text):
     with pytest.raises(ValueError, match="no length of time"):
         queries.milliseconds(text)
 
@@ -137,7 +137,7 @@ def test_what_is_no_length_of_time_is_refused(text):
     "hours, points, least, expected",
     [(1, 800, 5000, 5000), (1, 800, 15_000, 15_000), (6, 800, 5000, 30_000), (24, 1000, 5000, 60_000)],
 )
-def test_the_step_is_round_and_not_below_the_least(hours, points, least, expected):
+def test_step_is_round_and_bounded_below(hours, points, least, expected):
     assert queries.interval_ms(Range(0, hours * 3_600_000), points, least) == expected
 
 
@@ -145,7 +145,7 @@ def test_the_step_is_round_and_not_below_the_least(hours, points, least, expecte
     "step, scrape, rate",
     [(5000, 5000, "20s"), (15_000, 5000, "20s"), (60_000, 5000, "65s"), (60_000, 60_000, "4m")],
 )
-def test_the_rate_interval_holds_four_scrapes_and_a_step(step, scrape, rate):
+def test_rate_interval_covers_four_scrapes(step, scrape, rate):
     found = queries.specials(HOUR, step, scrape)
     assert (found["__rate_interval"], found["__range"], found["__to"]) == (rate, "3600s", str(HOUR.to_ms))
 
@@ -223,12 +223,12 @@ def test_a_panel_is_asked_as_it_says(prometheus):
     assert (found[3]["error"], found[3]["series"]) == ("1:1: parse error", [])
 
 
-def test_a_prometheus_that_is_not_there_is_an_error_of_the_answer():
+def test_unreachable_prometheus_is_reported_in_the_answer():
     (found,) = queries.ask_panel(panel({"expr": "up"}), "http://127.0.0.1:1", HOUR, [], points_max=800)
     assert "refused" in found["error"] and found["series"] == []
 
 
-def test_marks_are_stretches_of_what_is_not_zero(prometheus):
+def test_annotations_are_non_zero_intervals(prometheus):
     url, asked, answers = prometheus
     start = HOUR.from_ms // 1000
     values = [[start + 15 * at, str(value)] for at, value in enumerate([0, 1, 1, 0, 1, 0])]
@@ -256,7 +256,7 @@ def test_marks_are_stretches_of_what_is_not_zero(prometheus):
     assert len(asked) == 1, "what is switched off is not asked"
 
 
-def test_the_page_is_told_what_a_document_holds(prometheus):
+def test_document_has_everything_for_the_page(prometheus):
     """page/document.ts declares the same fields as the documents have, on every level."""
     url, _, answers = prometheus
     at = HOUR.from_ms // 1000
@@ -284,7 +284,7 @@ def test_the_page_is_told_what_a_document_holds(prometheus):
 
 
 @pytest.mark.parametrize("path", sorted(DASHBOARDS.glob("*.json")), ids=lambda path: path.stem)
-def test_every_board_can_be_asked_and_leaves_no_variable_unfilled(path, prometheus):
+def test_every_board_is_queried_without_unfilled_variables(path, prometheus):
     url, asked, answers = prometheus
     for label in ("run", "instance", "gpu", "rank"):
         answers[f"/api/v1/label/{label}/values"] = (200, [f"{label}-1", f"{label}-2"])
@@ -298,7 +298,7 @@ def test_every_board_can_be_asked_and_leaves_no_variable_unfilled(path, promethe
 # ---- The command
 
 
-def test_times_of_the_command():
+def test_command_parses_times():
     assert command.range_of("now-1h", "now", 10_000) == Range(6_400_000, 10_000_000)
     assert command.range_of("100", "200.5", 0) == Range(100_000, 200_500)
     with pytest.raises(ValueError, match="is empty"):
@@ -307,15 +307,13 @@ def test_times_of_the_command():
         command.range_of("yesterday", "now", 0)
 
 
-def test_choices_of_the_command():
+def test_command_parses_variables():
     assert command.chosen_of(["run=a=b", "gpu=1", "gpu=2"]) == {"run": ["a=b"], "gpu": ["1", "2"]}
     with pytest.raises(ValueError, match="NAME=VALUE, not 'run'"):
         command.chosen_of(["run"])
 
 
-def test_the_command_keeps_what_it_was_told_and_ends_with_1_for_a_query_that_fails(
-    tmp_path, prometheus, capsys
-):
+def test_command_keeps_document_and_fails_on_query_error(tmp_path, prometheus, capsys):
     url, _, answers = prometheus
     answers["up"] = (200, {"resultType": "matrix", "result": []})
     file = tmp_path / "b.json"
@@ -421,7 +419,7 @@ def test_history_fills_a_real_prometheus(tmp_path):
 # ---- The picture
 
 
-def test_the_lock_file_names_no_registry_and_every_version_is_exact():
+def test_lock_file_has_exact_versions_and_no_registry():
     package = json.loads((RENDER / "package.json").read_text())
     assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in package["dependencies"].values())
     lock = (RENDER / "package-lock.json").read_text()

@@ -156,7 +156,7 @@ def test_files_are_valid(what):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_alertmanager_configuration_is_valid_and_names_alerts_that_exist():
+def test_alertmanager_configuration_names_existing_alerts():
     require("amtool")
     path = RULES / "alertmanager.yml"
     done = subprocess.run(["amtool", "check-config", str(path)], capture_output=True, text=True, timeout=60)
@@ -179,7 +179,7 @@ def test_rules_do_what_their_tests_say(path, tmp_path):
         for clause, name in some.items()
     ],
 )
-def test_rule_tests_miss_a_clause_that_is_gone(file, clause, name, tmp_path):
+def test_rule_tests_detect_a_removed_clause(file, clause, name, tmp_path):
     """A clause that could be deleted unnoticed is either needless or untested."""
     changed = []
 
@@ -252,7 +252,7 @@ def test_every_alert_says_how_wide_it_is(name):
         assert "by (run" in expr or "(run)" in expr
 
 
-def test_xids_are_graded_as_the_agent_grades_them():
+def test_xid_severities_match_the_agent():
     def numbers(severity: str) -> set[str]:
         return {str(number) for number, one in XIDS.items() if one.severity == severity}
 
@@ -286,7 +286,7 @@ def test_alert_says_what_to_do(name):
 
 
 @pytest.mark.parametrize("name", [name for name, rule in ALERTS.items() if "hardware" in rule["file"]])
-def test_alert_on_hardware_names_its_owner_and_asks_for_nothing_that_is_absent(name):
+def test_hardware_alert_has_owner_and_no_absent_clause(name):
     rule = ALERTS[name]
     owner = {"rank": "gpu:owner:info", "node": "node:owner:info"}[rule["labels"]["level"]]
     assert rule["expr"].rstrip().endswith(owner)
@@ -296,7 +296,7 @@ def test_alert_on_hardware_names_its_owner_and_asks_for_nothing_that_is_absent(n
     assert ("$labels.gpu" in summary and "$labels.rank" in summary) or rule["labels"]["level"] == "node"
 
 
-def test_queries_of_runbooks_are_queries_of_series_that_exist(tmp_path):
+def test_runbook_queries_use_existing_series(tmp_path):
     """Indented lines of the diagnosis, each as the expression of a rule."""
     rules = []
     for path in sorted(RUNBOOKS.glob("*.md")):
@@ -351,7 +351,7 @@ SHOWN_BY_EFFECT = {"GoodputTelemetryFalseZero", "GoodputNetworkLinkDown", "Goodp
 PANELS = alert_links.panels()
 
 
-def test_links_lead_to_panels_that_show_the_alert():
+def test_alert_links_lead_to_matching_panels():
     assert set(PANELS) == set(ALERTS)
     for name, (_, panel) in PANELS.items():
         shown = base_of(set().union(*(series_of(target["expr"]) for target in panel["targets"])))
@@ -368,7 +368,7 @@ def test_links_are_current(path):
         assert f"&viewPanel={PANELS[name][1]['id']}\n" in text, name
 
 
-def test_the_objective_can_be_set_by_run_as_the_comment_says(tmp_path):
+def test_objective_can_be_set_per_run(tmp_path):
     """The commented lines, taken as they are."""
     text = (RULES / "recording.yml").read_text()
     begin = text.index("      #   0.95 * group by (run)")
@@ -408,7 +408,7 @@ def test_record_is_named_level_metric_operations(name):
     assert re.fullmatch(rf"({levels}):[a-z_]+:[a-z0-9_]+", name)
 
 
-def test_the_table_in_docs_has_every_alert_as_it_is():
+def test_docs_table_lists_every_alert():
     text = (REPOSITORY / "docs" / "alerts.md").read_text(encoding="utf-8")
     rows = re.findall(r"(?m)^\| \[(\w+)\]\((\S+)\) \| (\w+) \| (\w+) \| .+ \| (\w+) \| (.+) \|$", text)
     assert {name: (severity, level, hold) for name, _, severity, level, hold, _ in rows} == {

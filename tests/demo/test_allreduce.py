@@ -154,7 +154,7 @@ def _work_train(ring: Ring, say) -> None:
     say(_train(_small_model(), (tokens, targets), ring.mean))
 
 
-def test_training_on_shards_equals_training_on_the_whole_batch(start):
+def test_sharded_training_equals_whole_batch(start):
     ranks = start(3, _work_train)
     results = [ranks.answer(rank) for rank in range(3)]
     alone, alone_loss = _train(_small_model(), _rows(24), lambda message: None)
@@ -185,7 +185,7 @@ def _work_until_lost(ring: Ring, say, size: int, idle_rank: int) -> None:
     [(2, 1, 1000, False), (4, 2, 166_528, True), (5, 0, 1_310_720, False)],
     ids=["two ranks", "while others wait for it", "in the middle of 5 MB"],
 )
-def test_sigkill_of_one_rank_is_an_error_on_all_others_that_names_it(start, world_size, victim, size, idle):
+def test_killed_rank_is_named_on_all_others(start, world_size, victim, size, idle):
     ranks = start(world_size, _work_until_lost, size, victim if idle else -1)
     for rank in range(world_size):
         assert ranks.answer(rank) == "ready"
@@ -234,14 +234,14 @@ def test_a_silent_rank_ends_in_a_timeout(start):
         assert 2.5 < seconds < 6
 
 
-def test_a_rank_that_never_appears_ends_in_a_timeout(tmp_path):
+def test_absent_rank_times_out(tmp_path):
     start = time.monotonic()
     with pytest.raises(TimeoutError, match=r"rank 1 did not appear within 0\.3 s"):
         Ring(0, 2, tmp_path, timeout_seconds=0.3)
     assert time.monotonic() - start < 2
 
 
-def test_strangers_on_the_port_and_leftover_files_do_no_harm(start, tmp_path):
+def test_foreign_connections_and_stale_files_are_ignored(start, tmp_path):
     # A port file of an earlier attempt: nobody listens there any more, until rank 1 writes its own.
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]

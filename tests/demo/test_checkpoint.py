@@ -52,7 +52,7 @@ def test_training_continues_from_a_checkpoint_bit_by_bit(tmp_path):
     assert adam.updates == 7
 
 
-def test_the_three_newest_stay_and_no_partial_file(tmp_path):
+def test_three_newest_checkpoints_are_kept(tmp_path):
     model, adam = _trained(1)
     (tmp_path / "saving.partial").write_bytes(b"left behind by a save that was killed")
     (tmp_path / "notes.txt").write_text("not a checkpoint")
@@ -63,7 +63,7 @@ def test_the_three_newest_stay_and_no_partial_file(tmp_path):
     assert latest(tmp_path)[0] == 50
 
 
-def test_a_save_at_an_earlier_step_removes_the_later_ones(tmp_path):
+def test_earlier_save_removes_later_checkpoints(tmp_path):
     model, adam = _trained(1)
     for step in (10, 20, 30):
         save(tmp_path, step, model, adam)
@@ -73,7 +73,7 @@ def test_a_save_at_an_earlier_step_removes_the_later_ones(tmp_path):
 
 
 @pytest.mark.parametrize("kept", [0, 1, 30, 500, -200, -1], ids=lambda size: f"first {size} bytes")
-def test_a_truncated_file_gives_way_to_the_next_older_one(tmp_path, kept):
+def test_truncated_checkpoint_is_skipped(tmp_path, kept):
     model, adam = _trained(1)
     save(tmp_path, 10, model, adam)
     newest = save(tmp_path, 20, model, adam)
@@ -93,7 +93,7 @@ def test_no_flipped_byte_is_read_as_data(tmp_path):
         assert step == 10 or all(arrays[name].tobytes() == good[name].tobytes() for name in good), place
 
 
-def test_a_header_that_promises_less_is_damage_too(tmp_path):
+def test_short_header_is_damage(tmp_path):
     # 9·3 + (6·2000 + 2000) + (2000·9 + 9) = 32 036 parameters. NumPy alone would read 12 036 of them, stop
     # before the place where the checksum is compared, and not complain.
     model = Model(vocabulary=9, context=2, embedding=3, hidden=2000, seed=0)
@@ -106,7 +106,7 @@ def test_a_header_that_promises_less_is_damage_too(tmp_path):
     assert latest(tmp_path)[0] == 10
 
 
-def test_a_file_is_replaced_whole_and_never_written_in_place(tmp_path):
+def test_checkpoint_is_replaced_atomically(tmp_path):
     path = save(tmp_path, 10, *_trained(1))
     before = path.read_bytes()
     with path.open("rb") as held:
@@ -115,7 +115,7 @@ def test_a_file_is_replaced_whole_and_never_written_in_place(tmp_path):
     assert path.read_bytes() != before
 
 
-def test_what_the_disk_did_not_take_gets_no_final_name(tmp_path, monkeypatch):
+def test_failed_write_leaves_no_checkpoint(tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError(errno.ENOSPC, "disk full")
 

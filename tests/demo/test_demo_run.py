@@ -87,7 +87,7 @@ def test_the_slow_rank_is_named(found):
     assert found["account"]["straggler"]["culprit"] == found["planted"]["slow_rank"]
 
 
-def test_without_trouble_nothing_is_lost_and_nobody_blamed(tmp_path):
+def test_run_without_faults_loses_nothing(tmp_path):
     done = demo("--ranks", "2", "--slow-rank", "none", "--kill-at", "none", "--seconds", "3", "--json")
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(done.stdout)
@@ -97,7 +97,7 @@ def test_without_trouble_nothing_is_lost_and_nobody_blamed(tmp_path):
     assert account["states"]["loader"] < 0.02 * account["gpu_seconds"]
 
 
-def test_keep_leaves_the_page_up_and_nothing_else():
+def test_keep_leaves_only_the_server():
     done = demo("--ranks", "2", "--kill-at", "none", "--seconds", "2", "--keep")
     assert done.returncode == 0, done.stderr[-3000:]
     line = next(line for line in done.stdout.splitlines() if "page: http" in line)

@@ -43,7 +43,7 @@ def test_ids_follow_frequency_then_value():
 
 
 @given(st.binary(max_size=300), st.integers(2, 256))
-def test_every_id_is_below_the_size_and_known_bytes_come_back(text, size_max):
+def test_vocabulary_round_trip(text, size_max):
     vocabulary = Vocabulary(text, size_max)
     tokens = vocabulary.encode(text)
     assert vocabulary.size <= size_max
@@ -67,7 +67,7 @@ def test_target_is_the_token_behind_the_window():
     np.testing.assert_array_equal((x[:, :-1].astype(int) + 1) % 251, x[:, 1:])
 
 
-def test_a_step_done_again_sees_the_same_rows():
+def test_repeated_step_reads_the_same_rows():
     first, again = _batches(rank=1, world_size=2), _batches(rank=1, world_size=2)
     rows = [np.column_stack(first.fetch(step)) for step in range(10)]
     for step in (7, 3, 9):
@@ -78,7 +78,7 @@ def test_a_step_done_again_sees_the_same_rows():
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 6])
-def test_ranks_together_see_what_one_rank_with_their_batch_sees(world_size):
+def test_ranks_partition_the_batch(world_size):
     for step in (0, 5):
         whole = np.column_stack(_batches(batch=4 * world_size).fetch(step))
         ranks = [_batches(rank, world_size, batch=4) for rank in range(world_size)]
@@ -86,7 +86,7 @@ def test_ranks_together_see_what_one_rank_with_their_batch_sees(world_size):
         np.testing.assert_array_equal(parts, whole)
 
 
-def test_an_epoch_sees_no_window_twice_and_then_repeats():
+def test_epoch_reads_each_window_once():
     batches = Batches(np.arange(200, dtype=np.uint8), 0, 1, 8, 4, 0)
     assert batches.steps_per_epoch == 196 // 8
     starts = np.concatenate([batches.fetch(step)[0][:, 0] for step in range(batches.steps_per_epoch)])
@@ -94,7 +94,7 @@ def test_an_epoch_sees_no_window_twice_and_then_repeats():
     np.testing.assert_array_equal(batches.fetch(batches.steps_per_epoch)[0], batches.fetch(0)[0])
 
 
-def test_too_little_text_and_a_rank_out_of_range_are_refused():
+def test_short_text_and_bad_rank_are_refused():
     with pytest.raises(ValueError):
         _batches(length=11)
     with pytest.raises(ValueError):

@@ -48,7 +48,7 @@ def test_names_and_modes_are_as_asked(made):
         assert name in text
 
 
-def test_a_server_takes_them_and_a_renewed_one_is_of_the_same_authority(made):
+def test_certificates_work_and_renew_with_the_same_authority(made):
     folder = made()
     kept = Certificate(*map(str, (folder / "head.crt", folder / "head.key", folder / "ca.crt")))
     authority, before = (folder / "ca.crt").read_bytes(), (folder / "head.crt").read_bytes()
@@ -70,7 +70,7 @@ def test_a_server_takes_them_and_a_renewed_one_is_of_the_same_authority(made):
     assert subprocess.run(command, capture_output=True).returncode == 0
 
 
-def test_a_linter_of_shell_scripts_has_nothing_to_say():
+def test_shellcheck_passes():
     linter = Path(sysconfig.get_path("scripts")) / "shellcheck"
     if not linter.exists():
         pytest.skip("not installed: shellcheck")

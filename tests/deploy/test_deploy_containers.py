@@ -90,7 +90,7 @@ def test_every_address_is_the_shipped_one(services):
     assert "--web.listen-address=127.0.0.1:9090" in services["prometheus"]["command"]
 
 
-def test_a_path_that_a_server_is_told_lies_in_one_of_its_mounts(services):
+def test_server_paths_lie_in_mounts(services):
     for name, paths in {
         "prometheus": ("/etc/goodput/prometheus.yml", "/prometheus"),
         "alertmanager": ("/etc/goodput/alertmanager.yml", "/alertmanager"),
@@ -146,7 +146,7 @@ def test_a_containerfile_is_well_formed_pinned_and_not_root(path):
 
 
 @pytest.mark.parametrize("path", CONTAINERFILES, ids=lambda path: path.name)
-def test_what_a_containerfile_copies_is_there_and_is_enough_to_build(path):
+def test_containerfile_copies_what_the_build_needs(path):
     copied = set()
     for word, text in instructions(path):
         if word != "COPY" or text.startswith("--from="):

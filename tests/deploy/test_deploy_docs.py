@@ -20,7 +20,7 @@ def test_every_file_that_is_named_exists():
         assert (servers.REPOSITORY / "docs" / link).exists(), link
 
 
-def test_every_command_of_goodput_is_one_that_it_knows():
+def test_every_goodput_command_exists():
     commands = re.findall(r"^(?:\S*/)?goodput ((?:up|run|node|serve|token)\b[^#\n]*)", BLOCKS, re.M)
     assert len(commands) >= 2
     commands = [command.partition(">")[0] for command in commands if not command.startswith("up:")]

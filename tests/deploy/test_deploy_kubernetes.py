@@ -293,7 +293,7 @@ EVERY_POD = [
 
 
 @pytest.mark.parametrize(("document", "pod"), EVERY_POD)
-def test_nothing_runs_as_root_but_the_maker_of_the_folder(document, pod):
+def test_only_the_folder_init_container_runs_as_root(document, pod):
     security = pod["securityContext"]
     assert security["runAsNonRoot"] is True and security["runAsUser"] > 0
     assert security["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -311,7 +311,7 @@ def test_nothing_runs_as_root_but_the_maker_of_the_folder(document, pod):
 
 
 @pytest.mark.parametrize(("document", "pod"), EVERY_POD)
-def test_everything_has_limits_a_tag_and_volumes_that_exist(document, pod):
+def test_containers_have_limits_tags_and_volumes(document, pod):
     ours = document["kind"] != "Job"
     tags = {
         image["name"]: image["newTag"]
@@ -333,7 +333,7 @@ def test_everything_has_limits_a_tag_and_volumes_that_exist(document, pod):
 
 
 @pytest.mark.parametrize(("document", "pod"), EVERY_POD)
-def test_the_host_is_shared_by_the_agent_alone_and_read_only(document, pod):
+def test_only_the_agent_shares_the_host_read_only(document, pod):
     agent = document["metadata"]["name"] == "goodput-node"
     for share in ("hostNetwork", "hostPID"):
         assert pod.get(share, False) is agent
@@ -353,7 +353,7 @@ def test_the_host_is_shared_by_the_agent_alone_and_read_only(document, pod):
                 assert mount["readOnly"] is True
 
 
-def test_the_job_example_puts_pages_where_the_agent_looks():
+def test_job_example_uses_the_agents_page_folder():
     ((job, pod),) = pods(load(KUBERNETES / "job-example.yaml"))
     (container,) = pod["containers"]
     environment = {entry["name"]: entry["value"] for entry in container["env"]}

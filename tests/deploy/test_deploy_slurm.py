@@ -88,7 +88,7 @@ def node(tmp_path_factory):
         servers.wait_until(lambda: not alive(node.pid()), 10, "the agent to end")
 
 
-def test_the_prolog_starts_one_agent_and_a_second_one_none(node):
+def test_prolog_starts_only_one_agent(node):
     began = time.monotonic()
     # Two jobs at once: whoever is second waits for the first and finds the agent running.
     both = [
@@ -121,7 +121,7 @@ def test_tasks_are_told_where_pages_lie(node):
     assert (done.returncode, done.stdout) == (0, f"export GOODPUT_DIR={node.pages}\n")
 
 
-def test_a_task_without_defaults_gets_the_folder_that_the_prolog_makes(tmp_path):
+def test_task_uses_the_prologs_folder_by_default(tmp_path):
     environ = {"PATH": os.environ["PATH"], "GOODPUT_DEFAULTS": str(tmp_path / "none")}
     done = subprocess.run([str(SLURM / "task_prolog.sh")], env=environ, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "export GOODPUT_DIR=/run/goodput\n")

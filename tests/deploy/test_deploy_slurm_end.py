@@ -54,7 +54,7 @@ class Controller:
 @pytest.mark.parametrize(
     ("state", "reason"), [("CANCELLED", "cancelled"), ("TIMEOUT", "cancelled"), ("COMPLETED", "finished")]
 )
-def test_a_job_that_is_over_is_told_of(tmp_path, state, reason):
+def test_finished_job_is_reported(tmp_path, state, reason):
     one = Controller(tmp_path, state)
     one.run()
     (said,) = one.lines("syslog")
@@ -67,7 +67,7 @@ def test_a_job_that_is_over_is_told_of(tmp_path, state, reason):
 
 
 @pytest.mark.parametrize("state", ["FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PENDING", "REQUEUED", ""])
-def test_of_one_that_failed_or_is_requeued_nothing_is_said(tmp_path, state):
+def test_failed_or_requeued_job_is_not_reported(tmp_path, state):
     one = Controller(tmp_path, state)
     one.run()
     assert one.lines("calls") == [] and one.lines("syslog") == []

@@ -89,7 +89,7 @@ def test_the_agent_sees_gpus_and_the_folders_of_pages():
     assert service["Environment"].removeprefix("GOODPUT_DIR=") in made
 
 
-def test_the_users_and_folders_are_what_systemd_takes(tmp_path):
+def test_systemd_accepts_users_and_folders(tmp_path):
     for program, file in (("systemd-sysusers", "sysusers"), ("systemd-tmpfiles", "tmpfiles")):
         if shutil.which(program) is None:
             pytest.skip(f"not installed: {program} (Debian package systemd)")
@@ -107,7 +107,7 @@ def test_the_users_and_folders_are_what_systemd_takes(tmp_path):
         assert (tmp_path / folder).stat().st_mode & 0o7777 == 0o1777
 
 
-def test_the_defaults_mean_the_same_to_systemd_and_to_a_shell():
+def test_defaults_parse_alike_in_systemd_and_shell():
     """systemd takes quotes off as a shell does; without them a shell would run the second word."""
     files = [DEPLOY / "systemd" / f"goodput-{name}.default" for name in ("node", "aggregator")]
     options = [line for file in files for line in re.findall(r"^#?(GOODPUT_\w+=.*)$", file.read_text(), re.M)]

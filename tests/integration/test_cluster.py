@@ -123,7 +123,7 @@ def has_data(answer: dict) -> bool:
 # -- Prometheus
 
 
-def test_the_cluster_is_as_large_as_it_is_said_to_be(seen):
+def test_cluster_has_its_declared_size(seen):
     def most(expr: str) -> float:
         (values,) = seen.ask(seen.cluster.prometheus, expr).values()
         return max(values.values())
@@ -149,7 +149,7 @@ def test_every_panel_and_every_recording_rule_has_data(seen):
     assert QUIET.keys() <= explained, "there is data by now: strike it from the list"
 
 
-def test_every_alert_can_be_evaluated_and_its_series_are_there(seen):
+def test_every_alert_evaluates_on_existing_series(seen):
     prometheus, empty = seen.cluster.prometheus, set()
     alerts = [one for one in expressions() if one.kind == "alert"]
     assert len(alerts) > 40
@@ -180,7 +180,7 @@ def test_all_rules_are_healthy_and_all_servers_answer(seen):
 # -- Alertmanager
 
 
-def test_a_hang_is_one_message_that_names_its_culprit(seen):
+def test_hang_is_one_message_with_culprit(seen):
     (group,) = groups_of(seen, "GoodputRunStalled")
     assert group["labels"] == {"alertname": "GoodputRunStalled", "run": RUN}
     assert group["receiver"]["name"] == "page"
@@ -191,7 +191,7 @@ def test_a_hang_is_one_message_that_names_its_culprit(seen):
     assert told in sent["annotations"]["summary"]
 
 
-def test_what_is_slight_is_silenced_by_the_hang_and_what_may_be_its_cause_is_not(seen):
+def test_hang_inhibits_minor_alerts_but_no_cause(seen):
     alerts = [alert for group in seen.groups for alert in group["alerts"]]
     of_run = [one for one in alerts if one["labels"].get("run") == RUN]
     slight = {one["labels"]["alertname"] for one in of_run if is_silenced(one)}
@@ -208,7 +208,7 @@ def test_what_is_slight_is_silenced_by_the_hang_and_what_may_be_its_cause_is_not
     )
 
 
-def test_two_gpus_of_one_node_are_one_message_and_two_nodes_are_two(seen):
+def test_messages_are_grouped_by_node(seen):
     (group,) = groups_of(seen, "GoodputGpuXidCritical")
     instance = seen.cluster.agents[1].removeprefix("http://")
     assert group["labels"] == {"alertname": "GoodputGpuXidCritical", "run": RUN, "instance": instance}
@@ -230,7 +230,7 @@ def is_silenced(alert: dict) -> bool:
 # -- VictoriaMetrics
 
 
-def test_victoriametrics_answers_every_expression_and_differs_only_where_it_is_said(seen):
+def test_victoriametrics_differs_only_where_documented(seen):
     listed = set(re.findall(r"^\| `(Goodput\w+)`", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE))
     other = {}
     for one in expressions():

@@ -32,7 +32,7 @@ def by_phase(text: str, name: str, **wanted: str) -> dict[str, float]:
 
 @pytest.mark.gpu
 @pytest.mark.torch
-def test_the_gpu_works_in_the_phases_that_compute(tmp_path):
+def test_gpu_is_active_in_compute_phases(tmp_path):
     if not os.path.exists("/dev/nvidiactl") or importlib.util.find_spec("torch") is None:
         pytest.skip("no NVIDIA GPU, or no PyTorch, here")
     (tmp_path / "pages").mkdir()

@@ -111,7 +111,7 @@ def hang_of(house: House, sign: str) -> tuple[dict, float, float]:
 @pytest.mark.parametrize(
     ("sign", "rank", "phase"), [("stuck-loader-1", 1, "loader"), ("stuck-code-2", 2, "tokenize")]
 )
-def test_the_rank_that_is_stuck_is_named_and_forgotten_when_it_goes_on(house, sign, rank, phase):
+def test_stuck_rank_is_named_until_it_continues(house, sign, rank, phase):
     hang, took, threshold = hang_of(house, sign)
     host = socket.gethostname()
     assert (hang["culprit"], hang["host"], hang["phase"], hang["victims"]) == (rank, host, phase, RANKS - 1)
@@ -138,7 +138,7 @@ def test_the_rank_that_is_stuck_is_named_and_forgotten_when_it_goes_on(house, si
     assert house.series("goodput_hang_culprit_seconds") == {}
 
 
-def test_a_rank_that_was_killed_is_named_while_the_others_wait_for_it(house):
+def test_killed_rank_is_named_while_others_wait(house):
     (house.folder / "deaf").touch()
     house.ranks[1].kill()
     began = time.time()

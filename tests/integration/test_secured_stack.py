@@ -155,7 +155,7 @@ def stack(tmp_path_factory):
         found.end()
 
 
-def test_who_has_no_right_sees_nothing_of_either(stack):
+def test_run_is_hidden_without_permission(stack):
     for url in (f"{stack.url}/api/v1/runs", f"{stack.url}/metrics", stack.node_url):
         assert stack.get(url).status_code == 401
         assert stack.get(url, stack.tokens["nodes 0"]).status_code == 403
@@ -169,7 +169,7 @@ def test_who_has_no_right_sees_nothing_of_either(stack):
     assert stack.node_series("goodput_node_requests_refused_total", reason="missing") >= 1
 
 
-def test_tls_is_what_is_spoken_and_its_certificate_is_checked(stack):
+def test_tls_certificates_are_verified(stack):
     for url in (stack.url, stack.node_url):
         with pytest.raises(httpx.TransportError):
             httpx.get(url.replace("https:", "http:"), trust_env=False)
@@ -212,7 +212,7 @@ def test_prometheus_scrapes_both_with_a_credentials_file(stack, tmp_path):
             assert prometheus.wait_for(series, seconds=15)
 
 
-def test_a_rotated_token_is_taken_up_and_a_revoked_one_stops_no_training(stack):
+def test_token_rotation_and_revocation_do_not_stop_training(stack):
     """Rotate: make the second, hand it out, revoke the first. Then a revocation by mistake, and its repair."""
     second = stack.create("nodes", "ingest")
     stack.hand_out("nodes", second)
@@ -311,7 +311,7 @@ def test_node_check_says_whether_pushes_are_accepted(stack):
 # ---- Certificates of clients
 
 
-def test_who_shows_no_certificate_does_not_get_in(tmp_path):
+def test_missing_client_certificate_is_rejected(tmp_path):
     """Without tokens a certificate of the authority opens everything; agents and tools show theirs."""
     authority, strangers = Authority(tmp_path), Authority(tmp_path, "strangers")
     cert, key = map(str, authority.issue("server"))
@@ -368,7 +368,7 @@ def test_who_shows_no_certificate_does_not_get_in(tmp_path):
         (("node", "--aggregator", "https://me:secret@head:9471"), "can read a password in a URL"),
     ],
 )
-def test_what_is_not_safe_is_refused_with_a_reason(words, complaint, capsys, monkeypatch, tmp_path):
+def test_unsafe_options_are_refused(words, complaint, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     try:
         status = cli.main(list(words))

@@ -132,7 +132,7 @@ QUIET = {
 }
 
 
-def test_every_expression_of_the_dashboards_and_the_recording_rules_returns_samples(live):
+def test_every_dashboard_and_rule_expression_returns_samples(live):
     _, _, prometheus, _ = live
     prometheus.wait_for('goodput_restarts == 1 and on (run) goodput_ranks{kind="alive"} == 2', 30)
     for expression in expressions("record"):
@@ -161,7 +161,7 @@ def test_the_shares_of_the_account_close_in_prometheus(live):
     assert prometheus.wait_for(share, 10)[0].value == pytest.approx(1, abs=1e-9)
 
 
-def test_a_drop_in_utilisation_reaches_alertmanager_and_resolves(live):
+def test_utilisation_drop_reaches_alertmanager_and_resolves(live):
     stack, _, prometheus, webhook = live
     (alert,) = [e for e in expressions("alert") if e.name == "GoodputUtilisationDrop"]
     # The level is learned first: without a while of good work there is nothing to fall from.
