@@ -12,8 +12,8 @@
             optimizer.step()
     print(goodput.report())
 
-Standard library only. Calls write to a memory-mapped page and never raise, wait, start a thread or open a
-socket. `GOODPUT_DISABLE=1` makes every one of them do nothing.
+`import goodput.auto` measures a PyTorch training loop without any of these calls. Calls write to a memory-mapped file
+and never raise, block, start a thread or open a socket; a phase costs about 0.3 us. `GOODPUT_DISABLE=1` turns them off.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 import atexit as _atexit
 import os as _os
 
-# None of them later: a signal handler that came between would find a module half imported.
+# Imported here and not on first use: a signal handler that runs in between would find a module half imported.
 from goodput.sdk.recorder.checkpoints import begin as _begin_checkpoint
 from goodput.sdk.recorder.steps import Step as _Step
 from goodput.sdk.recorder.steps import steps as _steps
@@ -77,31 +77,30 @@ def start(
     directory: str | None = None,
     **others,
 ) -> None:
-    """Begin measuring this process.
+    """Start measuring this process. Optional: the first loader, process group, phase or step starts it, too.
 
-    What is left out is read from the variables of torchrun, Slurm, MPI or Kubernetes.
+    Run, rank, world size and attempt default to those of torchrun, Slurm, MPI or Kubernetes. They are fixed once
+    measuring has started, so call `start` first where you give them; a later call with others is reported and ignored.
+    All other arguments may follow in later calls. The first value given for each wins, also over a detected one.
 
     Args:
-        run: name of the training run, the same on all ranks and over its restarts.
-        rank, world_size: of this process among those of the run.
-        attempt: 1 for the first start of the run, then 2, 3 …
-        device, device_uuid, devices: the accelerator's name and id, and how many this rank drives.
-        group: ranks with the same text meet in collectives; one group when left out.
+        run: name of the training run, the same on all ranks and across restarts.
+        rank, world_size: this process's rank, and the number of ranks of the run.
+        attempt: 1 for the first start of the run, then 2, 3, ...
+        device, device_uuid, devices: name and id of the accelerator, and how many of them this rank drives.
+        group: ranks with the same text take part in the same collectives; by default all ranks do.
         stage, tensor: pipeline stage and tensor-parallel rank.
-        microbatches: per step, for the pipeline bubble that cannot be avoided.
-        dtype: of the matrix products, such as "bf16", or shares of the FLOPs, such as "bf16=0.8,fp8=0.2";
-            with `device` it gives the peak where that is known.
-        flops_per_step: model FLOPs of one step of this rank, without recomputation.
+        microbatches: per step, to tell the unavoidable part of the pipeline bubble.
+        dtype: of the matrix products, such as "bf16", or shares of the FLOPs, such as "bf16=0.8,fp8=0.2".
+            With `device` it gives the peak, for known devices.
+        flops_per_step: model FLOPs of one step of this rank, without recomputation, for MFU.
         hardware_flops_per_step: the same with recomputation, for HFU.
-        peak_flops_per_second: dense peak of this rank's devices together.
-        ideal_samples_per_second: of this rank, were nothing in the way.
-        gpu_hour_cost: price of one GPU-hour, in dollars.
+        peak_flops_per_second: dense peak of all devices of this rank together.
+        ideal_samples_per_second: throughput of this rank if nothing were lost.
+        gpu_hour_cost: price of one GPU-hour in dollars.
         gpu_power_watts: mean power of one device, for energy by state.
-        submit_time: unix seconds at which the scheduler was asked; the wait since then is `queue`.
-        directory: where rank pages lie; default `$GOODPUT_DIR`, else /dev/shm/goodput.
-
-    Without a call, the first step or phase starts. A call after that still says who this process is, until its
-    first step is done. Of several calls the first holds; a later one may add what none has said.
+        submit_time: unix seconds at which the job was submitted; the wait since then counts as `queue`.
+        directory: where rank pages are written; default `$GOODPUT_DIR`, else /dev/shm/goodput.
     """
     given = {name: value for name, value in locals().items() if value is not None and name != "others"}
     for name in others:
@@ -110,11 +109,15 @@ def start(
 
 
 def phase(name: str, state: str | None = None):
-    """The phase `name`, as a context manager or a decorator.
+    """Time a phase, as a context manager or a decorator.
+
+        with goodput.phase("forward"):
+            loss = model(batch)
 
     Built in are loader, h2d, forward, backward, optimizer, communication, checkpoint, restore, evaluation and
-    compile. Up to 16 more are yours; `state` says what their time is in the account: productive, loader, h2d,
-    communication, checkpoint, restore, evaluation, compile, startup or unattributed (the default).
+    compile; you can define 16 more. `state` is the state of the account that the time of your own phase counts as:
+    productive, loader, h2d, communication, checkpoint, restore, evaluation, compile, startup or unattributed (default).
+    Phases nest: time in an inner phase does not count for the outer one.
     """
     try:
         return _phases[name]
@@ -123,70 +126,81 @@ def phase(name: str, state: str | None = None):
 
 
 def steps(iterable, samples: int = 0):
-    """Iterate, timing the wait for each item as `loader`; each item's turn of the loop is one step.
+    """Iterate over a loader: the wait for each item is phase `loader`, and each iteration of the loop is one step.
 
-    `samples` is how many samples (or tokens) a step handles, for throughput.
+    `samples` is the number of samples (or tokens) per step on this rank, for throughput.
     """
     _by_hand()
     return _steps(_session.recorder, phase("loader"), iterable, _session.samples(samples))
 
 
 def loader(iterable):
-    """Iterate, timing the wait for each item as `loader`, without bounding steps: for an iterable beside goodput.auto."""
+    """Iterate over a loader, timing the wait for each item as phase `loader`, without counting steps.
+
+    For a loader that `goodput.auto` does not know; it detects the steps itself.
+    """
     return _timed(_session, phase("loader"), iterable)
 
 
 def step(index: int | None = None, samples: int = 0):
-    """One step as a context manager. `index` defaults to one more than the last; it cannot go back."""
+    """Time one step, as a context manager, where `goodput.steps` does not fit the loop.
+
+    `index` defaults to one more than the last step's and cannot decrease (see `goodput.resumed`); `samples` is the
+    number of samples (or tokens) of the step.
+    """
     _by_hand()
     return _Step(_session.recorder, index, _session.samples(samples))
 
 
 def _by_hand() -> None:
-    """Who bounds steps by hand does it alone, also beside goodput.auto."""
+    """Steps marked by hand switch off the step detection of goodput.auto."""
     if _session.automatic is not None:
         _session.automatic.by_hand()
 
 
 def checkpoint(step: int | None = None, wait: bool = True):
-    """A checkpoint of the work up to `step`, by default the running step, between steps the last one.
+    """Record a checkpoint of the work up to `step`: by default the running step, or the last one between steps.
 
-    As `with checkpoint(step):` it times the save and marks it committed at the end. As a plain statement it
-    says that the checkpoint is saved. With `wait=False` it is committed when `.commit()` is called.
+        with goodput.checkpoint(step):      # times the save; committed at the end, unless it raises
+            torch.save(...)
+        goodput.checkpoint(step)            # a checkpoint that is already on disk
+
+    With `wait=False` the checkpoint is written in the background, and committed when `.commit()` is called. After a
+    crash, work since the last committed checkpoint counts as lost.
     """
     return _begin_checkpoint(_session, phase("checkpoint"), step, wait)
 
 
 def resumed(step: int) -> None:
-    """This attempt goes on after `step`, the last step whose work was restored; -1 when from scratch."""
+    """Continue after `step`, the last step whose work was restored from a checkpoint; -1 when from scratch."""
     _session.resume(step)
 
 
 def mark(text: str) -> None:
-    """Note a moment, with up to 64 bytes of text, for the timeline."""
+    """Record an event with up to 64 bytes of text, shown on the run's timeline."""
     _session.mark(text)
 
 
 def stop(reason: str = "finished") -> None:
-    """End the measurement before the process ends; `reason` is finished or failed. `start` may follow."""
+    """Stop measuring before the process exits; `reason` is "finished" or "failed". `start` may follow."""
     _session.stop(reason)
 
 
 def report():
-    """This process's own account so far: print it, or read its `.account` (a dictionary).
+    """This process's account so far: print it, or read its `.account`, a dictionary.
 
-    Returns a goodput.sdk.reports.report.Report; an empty one where nothing is measured.
+    It covers this rank alone, from its own page; no agent or aggregator is needed. Without a measurement it is empty.
     """
     return _report(_session)
 
 
 def window(seconds: float = 60):
-    """The last `seconds` of this process, cheaply enough to log at every step.
+    """Rates, goodput and quantiles over the last `seconds` of this process, cheap enough to log at every step.
 
         now = goodput.window(seconds=60)
         now.steps_per_second, now.goodput, now.goodput_so_far, now.step.p99_seconds, now.phases["loader"].share
         wandb.log(now.scalars())
 
-    Returns a goodput.sdk.reports.window.Window; one without steps where nothing is measured.
+    A call costs about 20 us. Without a measurement the window has no steps.
     """
     return _windows.window(seconds)

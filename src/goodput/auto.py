@@ -1,10 +1,10 @@
-"""`import goodput.auto`: measure this process's PyTorch training without another line of code.
-
-In: the import, before or after that of torch, at the top of a training script. Out: the calls of PyTorch that make
-up a training loop are timed as phases and steps (goodput.sdk.automatic.frameworks has one file for each). Nothing is imported
-that the script does not import; nothing is measured until the script trains. `remove()` puts everything back.
+"""Measure this process's PyTorch training without another line of code.
 
     import goodput.auto
+
+The import may come before or after that of torch. The calls of PyTorch that make up a training loop are then timed as
+phases and steps (goodput.sdk.automatic.frameworks has one file for each library). Nothing is imported that the script
+does not import, and nothing is measured until the script trains. `goodput.auto.remove()` undoes it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _auto: Automatic | None = None
 
 
 def install() -> None:
-    """Measure from now on; does nothing where that is so already or goodput is disabled."""
+    """Patch the frameworks, those imported later too. Does nothing if that is done or goodput is disabled."""
     global _auto
     if _auto is not None or goodput._session.recorder.state == State.DISABLED:
         return
@@ -30,7 +30,7 @@ def install() -> None:
 
 
 def remove() -> None:
-    """Put back every attribute that was replaced. What was measured so far stays."""
+    """Restore every patched attribute. What was measured so far is kept."""
     global _auto
     _watch.remove()
     if _auto is not None:

@@ -1,16 +1,14 @@
-"""`GoodputCallback` for Lightning: goodput.auto, and what only the Trainer knows.
-
-In: the hooks of Lightning >= 2, as `lightning.pytorch` or as `pytorch_lightning`. Out: goodput.auto is switched on, and
-it is told from which step a fit goes on, when validation (also the sanity check), testing and prediction begin and
-end, the precision, and that a fit was broken off. The Trainer's results do not change, nothing is raised into it and
-nothing goes into its checkpoints; a hook costs about 1 us. Checkpoints are seen without it (sdk/automatic/frameworks/lightning.py).
-
-A step is an optimizer step. The Trainer's `global_step` counts those of every optimizer, so with several of them it
-is divided by their number, and where one steps more rarely a restored step index is too low or too high.
-
-It does not know the model: tell `goodput.start(flops_per_step=...)` for MFU.
+"""A callback for Lightning >= 2 (`lightning.pytorch` or `pytorch_lightning`) that measures its Trainer.
 
     trainer = lightning.pytorch.Trainer(callbacks=[GoodputCallback()])
+
+It switches goodput.auto on, and adds what only the Trainer knows: the step a fit resumes from, when validation, the
+sanity check, testing and prediction begin and end, the precision, and that a fit was aborted. It changes no result,
+raises nothing and stores nothing in checkpoints; a hook costs about 1 us. For MFU call
+`goodput.start(flops_per_step=...)`.
+
+A step is an optimizer step. The Trainer's `global_step` counts those of every optimizer, so with several of them it
+is divided by their number; where one steps more rarely, a restored step index is too low or too high.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ DTYPES = {"64-true": "fp64", "16-mixed": "fp16", "16-true": "fp16", "bf16-mixed"
 
 
 def _bases() -> tuple:
-    """The class Callback under the name, or both names, that the script uses; else under the one installed."""
+    """`Callback` of the packages that the script has imported, else of the one that is installed."""
     used = [sys.modules[name] for name in NAMES if hasattr(sys.modules.get(name), "Callback")]
     for name in NAMES if not used else ():
         try:
@@ -42,7 +40,7 @@ def _bases() -> tuple:
 
 
 class GoodputCallback(*_bases()):
-    """Measures what the Trainer does. One for each Trainer, or one for several."""
+    """Measures one Trainer or several."""
 
     @property
     def session(self):

@@ -1,15 +1,13 @@
-"""`GoodputCallback` for Hugging Face's Trainer: goodput.auto, and what only the Trainer knows.
-
-In: the events of transformers.TrainerCallback. Out: goodput.auto is switched on, and it is told from which step a
-training goes on, the precision, how many batches make a step, and the model's FLOPs. The Trainer's results do not
-change and nothing is raised into it; an event costs about 1 us. Checkpoints and evaluation are seen without it
-(sdk/automatic/frameworks/transformers.py).
-
-FLOPs are those of goodput.account.flops.transformer, from the model's own sizes and from the tokens that the Trainer
-has counted in `state.total_flos` (padding included, for padding is computed): told at each log, save and at the end,
-as the mean over this training. Unknown for encoder-decoders, for inputs that are no tokens and for quantised weights.
+"""A callback for Hugging Face's Trainer that measures it, MFU included.
 
     trainer = transformers.Trainer(model, args, train_dataset=data, callbacks=[GoodputCallback()])
+
+It switches goodput.auto on, and adds what only the Trainer knows: the step a training resumes from, the precision, the
+batches per step and the model's FLOPs. It changes no result and raises nothing; an event costs about 1 us.
+
+FLOPs come from the model's sizes and the tokens that the Trainer counts in `state.total_flos` (padding included, since
+it is computed), as the mean over this training, declared at each log, save and at the end. They are unknown for
+encoder-decoders, for inputs other than tokens and for quantised weights.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from goodput.sdk.automatic.transformer_sizes import Sizes, sizes_of
 
 
 class GoodputCallback(TrainerCallback):
-    """Measures what a Trainer does. One for each Trainer."""
+    """Measures one Trainer."""
 
     def __init__(self):
         self._sizes: Sizes | None = None
@@ -63,16 +61,16 @@ class GoodputCallback(TrainerCallback):
 
     @hook
     def on_train_end(self, args, state, control, **kwargs):
-        self._tell_flops(args, state)
+        self._declare_flops(args, state)
         self._training().ends()
 
     @hook
     def on_log(self, args, state, control, **kwargs):
-        self._tell_flops(args, state)
+        self._declare_flops(args, state)
 
     on_save = on_log
 
-    def _tell_flops(self, args, state) -> None:
+    def _declare_flops(self, args, state) -> None:
         steps, flops = state.global_step - self._from[0], state.total_flos - self._from[1]
         if self._sizes is None or steps <= 0 or flops <= 0:
             return

@@ -1,7 +1,7 @@
-"""Found first by every Python that `goodput run` starts: imports goodput.auto, then does what the hidden file would.
+"""Imports goodput.auto in every Python that `goodput run` starts, then runs the sitecustomize that this file hides.
 
-In: `GOODPUT_AUTO`, and the folder of this file at the front of PYTHONPATH. Out: goodput.auto imported, and this
-folder gone from `sys.path`. A Python in which goodput is not installed uses the one that this file belongs to.
+`goodput run` puts this folder at the front of PYTHONPATH and sets `GOODPUT_AUTO`; the folder is taken off `sys.path`
+again. A Python in which goodput is not installed uses the package that this file belongs to.
 """
 
 import importlib.machinery

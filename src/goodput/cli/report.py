@@ -17,7 +17,7 @@ def add_parser(subparsers) -> None:
         "report",
         help="print the account of the runs on this machine",
         description="Read the rank pages on this machine and print the account of each run.\n"
-        "Needs no agent and no aggregator; the last 1024 steps of a rank are told apart.",
+        "Needs no agent and no aggregator. Only the last 1024 steps of a rank are known one by one.",
         epilog="example: goodput report --run my-run --json",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

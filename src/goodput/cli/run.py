@@ -1,6 +1,6 @@
 """`goodput run SCRIPT`: run a training script, or any command that starts some, with goodput.auto imported first.
 
-The command takes this process's place, so that its signals, its output and its exit status are its own.
+The command replaces this process (exec), so signals, output and exit status are its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def add_parser(subparsers) -> None:
         "run",
         help="run a training script with automatic measurement",
         description="Run a Python script (or -m MODULE, or a launcher such as torchrun) with PyTorch measured\n"
-        "automatically in every Python process that it starts. The command takes this process's place;\n"
+        "automatically in every Python process that it starts. The command replaces this process (exec);\n"
         "when the training ends, rank 0 prints its account on standard error.",
         epilog="examples: goodput run train.py --epochs 3\n"
         "          goodput run --name my-run torchrun --nproc-per-node 2 train.py",
@@ -40,10 +40,10 @@ def call(arguments) -> int:
     if command is None:
         print(f"goodput run: {arguments.script}: no such script or command", file=sys.stderr)
         return 2
-    deaf = deaf_flag(command)
-    if deaf:
+    flag = isolating_flag(command)
+    if flag:
         print(
-            f"goodput run: with {deaf} Python looks at no environment, so nothing is measured",
+            f"goodput run: {flag} makes Python ignore PYTHONPATH or site packages, so nothing is measured",
             file=sys.stderr,
         )
     environ = environment(os.environ, arguments)
@@ -56,7 +56,7 @@ def call(arguments) -> int:
 
 
 def command_of(script: str, arguments: list[str], module: bool) -> list[str] | None:
-    """The command line to execute, None where there is no such thing."""
+    """The command line to execute; None if there is no such script or command."""
     if module:
         return [sys.executable, "-m", script, *arguments]
     if os.path.isdir(script) and os.path.exists(os.path.join(script, "__main__.py")):
@@ -67,8 +67,8 @@ def command_of(script: str, arguments: list[str], module: bool) -> list[str] | N
     return None if found is None else [found, *arguments]
 
 
-def deaf_flag(command: list[str]) -> str | None:
-    """The flag with which a Python interpreter would not import goodput.auto; None where there is none."""
+def isolating_flag(command: list[str]) -> str | None:
+    """The Python option (-E, -I or -S) with which goodput.auto would not be imported, or None."""
     if not os.path.basename(command[0]).startswith(("python", "pypy")):
         return None
     flags = iter(command[1:])
