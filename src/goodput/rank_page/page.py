@@ -1,15 +1,10 @@
-"""The rank page: one memory-mapped file per rank process, written by the SDK and read by anyone.
+"""The rank page: one memory-mapped file per rank process, written by the SDK and read by anyone. Layout and writer.
 
-In: the SDK (sdk/recorder.py) stores 64-bit words. Out: snapshots (page_reader.py) for the node agent,
-`goodput report` and `goodput.report()`. The layout is here, and both sides import it from here.
-
-Guarantees. Every counter is an aligned 64-bit word that only grows, so a reader never sees a total go
-backwards and a SIGKILL between any two stores leaves a readable page. A step record carries the *cumulative*
-totals at its end and is sealed by its last word, so the sums stay exact when the ring has overtaken a reader
-and a half-written record is recognised. A page is 14 MiB of address space; memory is used only where it was written,
-about 0.7 MiB plus 8 KiB for each octave of time that a histogram has seen.
-
-It does not know what a phase means for the account (account/states.py) or when to record (sdk/).
+Every counter is an aligned 64-bit word that only grows, so a reader never sees a total decrease, and a SIGKILL between
+any two stores leaves a readable page. A step record carries the *cumulative* totals at its end and is sealed by its
+last word: sums stay exact when the ring has overtaken a reader, and a half-written record is recognised. A page is
+14 MiB of address space; memory is used only where it was written, about 0.7 MiB plus 8 KiB for each octave of time
+that a histogram has seen.
 
     words = Writer(directory, identity).words; words[W_TOTALS + 3] += 1_500_000    # 1.5 ms of "forward"
 """
@@ -51,9 +46,9 @@ USER_STATES = (
 # Word offsets of the header. The magic is written last: until then the file is nobody's page.
 W_MAGIC, W_VERSION, W_SIZE, W_IDENTITY_BYTES = 0, 1, 2, 3
 IDENTITY_OFFSET, IDENTITY_BYTES_MAX = 64, 4032
-# An identity may be told anew: odd revisions lie in the second place, even ones in the first. Whoever writes one
-# fills the place that is not the current one's, then stores W_REVISION; so what was read is whole if W_REVISION is
-# the same after reading. It holds the revision's number above the identity's bytes; 0 is the identity of the start.
+# Declared fields of the identity may change: odd revisions lie in the second place, even ones in the first. The writer
+# fills the place not in use, then stores W_REVISION, so a reader has a whole identity if W_REVISION is the same after
+# reading. W_REVISION is the revision's number above the identity's length in bytes; 0 is the identity at the start.
 IDENTITY_PLACES = ((IDENTITY_OFFSET, IDENTITY_BYTES_MAX), (9216, 3072))
 REVISION_SHIFT = 12
 
@@ -72,7 +67,7 @@ LIVE = 512
     W_USER_PHASES,  # user phases defined
     W_BACKGROUND,  # phases recorded by other threads
     W_SAMPLES,  # samples of completed steps
-    W_REVISION,  # of the identity
+    W_REVISION,  # of the declared fields
 ) = range(LIVE, LIVE + 13)
 DROPS = ("phase", "step", "event", "background", "error", "claim", "checkpoint")
 W_DROPS = LIVE + 32
@@ -178,12 +173,11 @@ class Claimed(PageError):
 
 
 class Writer:
-    """The owner's side: `words` is the page as a memoryview of u64. The mapping outlives the process.
+    """The owner's side: `words` is the page as a memoryview of u64.
 
-    Without a directory the page is in memory, for its own process alone (by `fd`).
-
-    The file appears under its name only when complete. The owner holds a POSIX lock on it, which the kernel
-    drops when the process dies, however it dies, and which a reader in another container can test.
+    The file appears under its name only when complete. The owner holds a POSIX lock on it, which the kernel releases
+    when the process dies, however it dies, and which a reader in another container can test. Without a directory the
+    page is in memory, readable by its own process only (through `fd`).
     """
 
     def __init__(self, directory: str | None, identity: dict):
@@ -220,16 +214,16 @@ class Writer:
         _write_identity(self._mapping, self.words, identity)
 
     def close(self) -> None:
-        """Let go of the file, and so of the owner's lock. The words stay as long as somebody holds them."""
+        """Close the file, which releases the owner's lock. The mapping stays as long as `words` is referenced."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
 
 
 def reserve(fd: int, offset: int, length: int) -> bool:
-    """Give a part of a page its memory now; False where there is none left.
+    """Allocate the memory of a part of a page; False if there is none left.
 
-    A store into a hole of a full /dev/shm is answered with SIGBUS, which would be the end of the training.
+    Without it, a store into a hole of a full /dev/shm raises SIGBUS, which would kill the training.
     """
     try:
         os.posix_fallocate(fd, offset, length)
@@ -239,7 +233,7 @@ def reserve(fd: int, offset: int, length: int) -> bool:
 
 
 def private_words() -> memoryview:
-    """Words of a page that nobody reads; memory is used only where it is written."""
+    """Words of a page without readers; memory is used only where it is written."""
     return memoryview(mmap.mmap(-1, FILE_BYTES)).cast("Q")
 
 
@@ -253,9 +247,9 @@ def make_directory(path: str) -> None:
 
 
 def next_attempt(directory: str, identity: dict) -> int:
-    """The identity's attempt, or a higher one if pages of earlier processes of this rank say so.
+    """The identity's attempt, or one more than the highest attempt of this rank whose process is dead.
 
-    The page of a live process is not passed over: taking its number raises Claimed in `Writer`.
+    The page of a live process is not skipped: taking its number raises Claimed in `Writer`.
     """
     attempt = identity["attempt"]
     prefix = file_name(identity["run"], identity["rank"], attempt)[: -len(f"{attempt}{SUFFIX}")]
@@ -268,7 +262,7 @@ def next_attempt(directory: str, identity: dict) -> int:
 
 
 def rewrite_identity(words: memoryview, identity: dict) -> None:
-    """Publish a newer identity of the same process. Raises PageError if it is too long; then the old one stands."""
+    """Publish changed declared fields. Raises PageError if the identity is too long; the old one then stays."""
     number = (words[W_REVISION] >> REVISION_SHIFT) + 1
     offset, most = IDENTITY_PLACES[number % 2]
     blob = _encoded(identity, most)
@@ -295,7 +289,7 @@ def _write_identity(mapping, words, identity: dict) -> None:
 
 
 def publish(draft: str, path: str) -> None:
-    """Give the draft its name. A dead owner's page is replaced, a live one is left and raises Claimed."""
+    """Give the draft its final name. The page of a dead owner is replaced; that of a live one raises Claimed."""
     try:
         os.link(draft, path)
         return
@@ -311,7 +305,7 @@ def _remove(draft: str) -> None:
     try:
         os.unlink(draft)
     except FileNotFoundError:
-        pass  # Somebody swept it away.
+        pass  # The agent's sweep has removed it.
 
 
 def bump_drop(path: str, what: str) -> None:
@@ -319,7 +313,7 @@ def bump_drop(path: str, what: str) -> None:
     offset = 8 * (W_DROPS + DROPS.index(what))
     fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        # The magic guards whatever else may lie under that name.
+        # Another kind of file may lie under that name; the magic protects it.
         if os.pread(fd, 8, 8 * W_MAGIC) == struct.pack("<Q", MAGIC) and os.fstat(fd).st_size == FILE_BYTES:
             (count,) = struct.unpack("<Q", os.pread(fd, 8, offset))
             os.pwrite(fd, struct.pack("<Q", min(count + 1, NS_MAX - 1)), offset)
@@ -382,7 +376,7 @@ def owner_is_locking(fd: int) -> bool:
 def process_start_ticks(pid: int | str = "self", procfs: str = "/proc") -> int | None:
     """Start time of a process in clock ticks since boot (proc(5), /proc/pid/stat field 22), or None.
 
-    None also for a zombie, which keeps its entry until its parent has asked for its exit status.
+    None also for a zombie, which keeps its entry until its parent has waited for it.
     """
     try:
         with open(f"{procfs}/{pid}/stat", "rb") as file:

@@ -1,11 +1,9 @@
-"""Reading rank pages, each treated as hostile: whatever a file holds, the answer is a Snapshot or a PageError.
+"""Reads rank pages, each treated as hostile: whatever a file holds, the result is a Snapshot or a PageError.
 
-In: a path. Out: `Snapshot`, the page at one moment, with the steps and events that are new to the caller.
-Readers use `pread`, never a mapping: a page truncated under them gives `PageError`, not SIGBUS. Every offset,
-count and index is checked before use; a torn or overtaken record is left out. An identity that was told anew is
-taken with the next snapshot; one that would make the page another process's is refused, and one of another rank of
-the same process says that the page was moved. A snapshot without new
-steps takes about 20 us, each new step about 10 us.
+Readers use `pread`, never a mapping: a page truncated under them gives `PageError`, not SIGBUS. Every offset, count and
+index is checked before use; a torn or overtaken record is left out. Declared fields that changed are taken with the
+next snapshot; a page whose run, rank, attempt or process changed is rejected. A snapshot without new steps takes about
+20 us, each new step about 10 us.
 
     with Reader(path) as reader:
         snapshot = reader.snapshot(since_step=120)
@@ -47,7 +45,7 @@ class Reader:
     def __init__(self, path: str, fd: int | None = None):
         self.path = path
         self._revision = 0
-        self._known: tuple[Known, ...] = ()  # before the last look and after it
+        self._known: tuple[Known, ...] = ()  # before the last snapshot and after it
         if fd is not None:
             self.fd = fd
             self.identity = self._check()
@@ -83,9 +81,9 @@ class Reader:
     def snapshot(self, since_step: int = 0, since_event: int = 0, alive: bool | None = None) -> Snapshot:
         """The page now, with the steps and events numbered above the given ones that the rings still hold.
 
-        A step that waits for its device record is left for a later look, while the owner is `alive`.
+        A step whose device record is still to come is left for a later snapshot, while the owner is `alive`.
         """
-        # The live words are read before the rings, so the rings hold at least what the words promise.
+        # The live words are read before the rings, so the rings hold at least as many records as they count.
         # The last boundary is read before the totals, in a call of its own since one copy has no order within
         # it: so the totals cover at least the time up to that boundary.
         head = self._read(8 * page.LIVE, 512)
@@ -125,7 +123,7 @@ class Reader:
             end_ns=at(page.W_END),
             cost_ns=at(page.W_COST) + at(page.W_DEVICE_COST),
             background=at(page.W_BACKGROUND),
-            totals=totals if known is None else _gone_on(known, totals),
+            totals=totals if known is None else _continued(known, totals),
             background_totals=self._vector(live, page.W_BACKGROUND_TOTALS, width),
             drops=drops,
             host_totals=totals,
@@ -175,7 +173,7 @@ class Reader:
         return found
 
     def _follow_identity(self) -> None:
-        """Take an identity that was told anew; one that is being written is left for the next look."""
+        """Take declared fields that changed; an identity that is being written is left for the next snapshot."""
         before = self._revision
         found = self._read_identity()
         if found is None:
@@ -191,7 +189,7 @@ class Reader:
     def _read_identity(self) -> dict | None:
         """The identity and its revision as one; None if it changes at each attempt to read it."""
         (first_bytes,) = self._words(page.W_IDENTITY_BYTES, 1)
-        for _ in range(_REVISION_LOOKS_MAX):
+        for _ in range(_REVISION_READS_MAX):
             (revision,) = self._words(page.W_REVISION, 1)
             try:
                 blob = self._read(*_identity_place(revision, first_bytes))
@@ -255,7 +253,7 @@ class Reader:
             for i in range(count):
                 record = step_record(words[i * page.STEP_WORDS : (i + 1) * page.STEP_WORDS], width)
                 number = record.number if record is not None else 0
-                # A newer one waits for the next look: it may use a phase that the live words did not know. The
+                # A newer one waits for the next snapshot: it may use a phase that the live words did not have. The
                 # number of another slot would be there twice.
                 if first <= number <= done and (number - 1) % page.STEP_RING == begin + i:
                     records.append(record)
@@ -272,7 +270,7 @@ class Reader:
             waits = waits_from(done, monotonic_ns() - at(page.W_LAST))
         known = next((known for known in self._known if known.number == since), None)
         if since > done and self._known:
-            known = self._known[-1]  # Whoever asks for no steps has the totals go on from the last look.
+            known = self._known[-1]  # Without new steps the totals continue from the last snapshot.
             done = known.number
         start = (known or nothing(width)).wide(width)
         records = self._steps(start.number, done, width)
@@ -294,7 +292,7 @@ class Reader:
         for number in range(first, written + 1):
             at = page.W_EVENT_RING + (number - 1) % page.EVENT_RING * page.EVENT_WORDS
             words = self._words(at, page.EVENT_WORDS)
-            # A word that changed while being read belongs to a newer event: leave it for the next look.
+            # A word that changed while being read belongs to a newer event: leave it for the next snapshot.
             if words[0] != number or words[page.EVENT_WORDS - 1] != number:
                 continue
             kind, time_ns, step = words[1], words[2], words[3] - page.STEP_BIAS
@@ -342,15 +340,15 @@ def _identity_place(revision: int, first_bytes: int) -> tuple[int, int]:
     return offset, length
 
 
-def _gone_on(known: Known, totals: tuple[int, ...]) -> tuple[int, ...]:
-    """The host's totals of now, counted on from what was given for the last step."""
+def _continued(known: Known, totals: tuple[int, ...]) -> tuple[int, ...]:
+    """The present host totals, continued from the totals given for the last step."""
     columns = zip(totals, known.host, known.totals, strict=True)
     return tuple(given + max(now - then, 0) for now, then, given in columns)
 
 
-# What an identity that is told anew has in common with the one before: it is one process and one rank.
+# Fields that are fixed once a page is open.
 _CONSTANT = ("run", "rank", "attempt", "host", "pid", "pid_start_ticks", "start_unix_ns", "start_mono_ns")
-_REVISION_LOOKS_MAX = 4
+_REVISION_READS_MAX = 4
 _ACTIVE = page.DEVICE_STATES.index("active")
 
 # Times and counts of the live state, which no rank can have brought to NS_MAX.

@@ -1,9 +1,6 @@
-"""Who a rank is: the fields of a page's identity, read from the launcher's environment and checked.
+"""The identity of a rank: its fields, their bounds, and what the launcher's environment says of them.
 
-In: environment variables of torchrun, Slurm, MPI or Kubernetes, and what the user gave to `start`.
-Out: a plain dictionary that `page.Writer` stores and `check_identity` vouches for. Knows no file and no clock.
-
-    launched = from_environment(os.environ)    # {"run": "4711", "rank": 3, "world_size": 8, "attempt": 1, ...}
+launched = from_environment(os.environ)    # {"run": "4711", "rank": 3, "world_size": 8, "attempt": 1, ...}
 """
 
 from __future__ import annotations
@@ -45,9 +42,9 @@ _RESTART_VARIABLES = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 
 
 def from_environment(environ) -> dict:
-    """What the launcher says: `launcher` and, each only where known, run, rank, world_size, local_rank, attempt.
+    """`launcher` and, where known, run, rank, world_size, local_rank and attempt.
 
-    A variable that is no number in range is skipped and named in `ignored`, a list of texts.
+    A variable that is not a number in range is skipped; `ignored` lists one message for each.
     """
     found: dict = {"launcher": "none", "ignored": []}
     for launcher, variables in _LAUNCHERS:
@@ -96,7 +93,7 @@ def _integer(environ, name: str, field: str, found: dict) -> int | None:
     least, most = BOUNDS[field]
     if text.isascii() and text.isdigit() and len(text) <= 8 and least <= int(text) <= most:
         return int(text)
-    found["ignored"].append(f"{name}={clean_text(text, 40)!r} is no whole number in {least}..{most}")
+    found["ignored"].append(f"{name}={clean_text(text, 40)!r} is not a whole number in {least}..{most}")
     return None
 
 
@@ -109,7 +106,7 @@ _INTEGERS = {  # name: (least, most)
     "start_unix_ns": (0, _NS_MAX),
     "start_mono_ns": (0, _NS_MAX),
 }
-BOUNDS = {  # of everything that a launcher or a user may say
+BOUNDS = {  # of all numbers that a launcher or a user can set
     **_INTEGERS,
     "stage": (0, (1 << 24) - 1),
     "tensor": (0, (1 << 24) - 1),
@@ -118,7 +115,7 @@ BOUNDS = {  # of everything that a launcher or a user may say
     "restarts": (0, (1 << 20) - 1),
 }
 _STRINGS = {"run": 128, "host": 255, "device": 128, "device_uuid": 128, "group": 64}
-# What a user may say of a rank beyond who it is: positive numbers, each unknown when left out.
+# Declared fields: positive numbers, each None when unknown.
 RATES = (
     "flops_per_step",
     "hardware_flops_per_step",
@@ -128,7 +125,7 @@ RATES = (
     "gpu_power_watts",
     "submit_time",
 )
-# And whole numbers, within BOUNDS.
+# Declared fields: whole numbers within BOUNDS, each None when unknown.
 PLACES = ("stage", "tensor", "microbatches")
 
 
@@ -143,10 +140,10 @@ def check_identity(identity: object) -> dict:
     for name, most in _STRINGS.items():
         value = identity.get(name)
         if not isinstance(value, str) or len(value) > most or not value.isprintable():
-            raise ValueError(f"identity field {name} is no printable text of at most {most} characters")
+            raise ValueError(f"identity field {name} is not printable text of at most {most} characters")
     dtype = identity.setdefault("dtype", "")
     if not isinstance(dtype, str) or len(dtype) > 64 or not dtype.isprintable():
-        raise ValueError("identity field dtype is no printable text of at most 64 characters")
+        raise ValueError("identity field dtype is not printable text of at most 64 characters")
     if not identity["run"]:
         raise ValueError("identity field run is empty")
     for name in RATES:
@@ -157,11 +154,11 @@ def check_identity(identity: object) -> dict:
             identity[name] = float(value)  # JSON may hold it as an integer too large for the wire.
     ticks = identity.get("pid_start_ticks")
     if ticks is not None and (type(ticks) is not int or not 0 <= ticks < _NS_MAX):
-        raise ValueError("identity field pid_start_ticks is no integer or null")
+        raise ValueError("identity field pid_start_ticks is not an integer or null")
     for name in PLACES:
         value, (least, most) = identity.get(name), BOUNDS[name]
         if value is not None and (type(value) is not int or not least <= value <= most):
-            raise ValueError(f"identity field {name} is no integer in {least}..{most} or null")
+            raise ValueError(f"identity field {name} is not an integer in {least}..{most} or null")
     if identity["rank"] >= identity["world_size"]:
         raise ValueError(f"rank {identity['rank']} in a world of {identity['world_size']}")
     return identity

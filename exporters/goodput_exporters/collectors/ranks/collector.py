@@ -1,16 +1,10 @@
-"""The rank pages of this node: found in the page directory, followed, reported, and removed when done with.
+"""The rank pages of this node: finds them, reports what is new in them, exposes their series and removes finished ones.
 
-In: the page directory. Out: at each look a `schema.RankReport` of what is new in each page, for the
-aggregator; at each scrape the `goodput_rank_*`, `goodput_phase_*` and `goodput_step*` series. Of several
-processes of one rank (a restart beside the page of the dead one) the scrape shows the newest, so that every
-series is there once.
-
-Guarantee: whatever lies in the directory, a look yields the good pages. A bad one is counted by reason at
-every look and logged once; at most `pages_max` are followed. A page is removed only when its process is
-dead, the grace period is over, and all of it was acknowledged (or `keep_seconds_max` has passed).
-Cost of a look at 8 live ranks: about 0.5 ms, and 15 us for each new step.
-
-It does not know the aggregator: what is acknowledged is asked through `settled`.
+Of several processes of one rank (a restart beside the page of the dead one) a scrape shows the newest, so every series
+exists once. Whatever lies in the directory, the valid pages are reported: an invalid one is counted by reason at every
+poll and logged once. At most `pages_max` pages are followed. A page is removed when its process is dead, the grace
+period is over, and all of it was acknowledged (or `keep_seconds_max` has passed).
+Cost of a poll at 8 live ranks: about 0.5 ms, and 15 us for each new step.
 
     ranks = Ranks(settings); reports = ranks.look(); removed = ranks.sweep(settled=lambda key: True)
 """
@@ -101,10 +95,10 @@ class Ranks:
             return removed
 
     def owns(self, process: schema.StackRequest) -> bool:
-        """Whether this process is a living rank with a page here, and its pid is the same process to us."""
+        """Whether this process is a living rank with a page here, and its pid is the same process in this namespace."""
         with self._lock:
             ranks = self._ranks.values()
-            return any(schema.stack_request(rank.identity) == process and rank.is_here() for rank in ranks)
+            return any(schema.stack_request(rank.identity) == process and rank.is_local() for rank in ranks)
 
     def processes(self) -> list[RankProcess]:
         """The processes of the living ranks, of each rank the newest."""

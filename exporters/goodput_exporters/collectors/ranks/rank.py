@@ -1,18 +1,9 @@
-"""One followed page: what is new in it at each look, whether its process lives, and when it died.
+"""One followed page: what is new in it at each poll, whether its process lives, and when it died.
 
-In: an open page_reader.Reader. Out: a `schema.RankReport` with only what was not reported before, or None
-when nothing changed. A look without new steps costs about 40 us, each new step about 15 us.
-
-Guarantee: the snapshot is taken after the liveness test, so the first look that finds the process dead has
-everything it wrote. A rank that was killed ends at its last boundary or at the last moment it was seen alive,
-whichever is later: its death is known to within one look. A page that moves after its process seemed dead
-(a lock that was lost, a pid in another namespace) is alive again.
-
-What a rank is told of itself later is in the reports from the next look on. A page that may yet turn out to be
-another rank's is held back until its first step, its end, or PROVISIONAL_NS_MAX; so a rank that was renamed is no ghost.
-
-It does not know what the directory holds (collectors/ranks.py), which series a rank has (rank_series.py) or
-what the aggregator has acknowledged (backlog.py).
+The snapshot is taken after the liveness test, so the first poll that finds the process dead has everything it wrote. A
+killed rank ends at its last boundary or at the last moment it was seen alive, whichever is later. A page that changes
+after its process seemed dead (a lost lock, a pid in another namespace) is alive again. Declared fields that change are
+in the reports from the next poll on. A poll without new steps costs about 40 us, each new step about 15 us.
 """
 
 from __future__ import annotations
@@ -79,13 +70,13 @@ class Rank:
             self._found = snapshot.identity
             self.identity = _identity(self._found)
 
-    def is_here(self) -> bool:
-        """Whether its pid, as this agent sees it, is its process: a lock alone says nothing of the pid's namespace."""
+    def is_local(self) -> bool:
+        """Whether the pid is the same process in this agent's pid namespace, which a lock alone does not show."""
         ticks = self.reader.identity.get("pid_start_ticks")
         return ticks is not None and process_start_ticks(self.identity.pid, self._procfs) == ticks
 
     def process(self) -> RankProcess:
-        """What is known of its process, for whoever looks for it in procfs."""
+        """Its process, as procfs identifies it."""
         who, ticks = self.identity, self.reader.identity.get("pid_start_ticks")
         holder = lock_holder(self.reader.fd)
         return RankProcess(who.run, who.rank, who.host, who.pid, ticks, holder, who.device_uuid)

@@ -1,10 +1,8 @@
-"""The series of one rank process, from its latest snapshot and, at a scrape, its histograms.
+"""The series of one rank, from its latest snapshot, and its histograms.
 
-In: a Rank. Out: values in a Families. Ages are given only for a rank that lives: a dead one is in no phase.
-Bins are read at the scrape, sums come from the phase totals, so both only grow; the histograms of a rank that
-has not moved since the last scrape are not read again. Cost: about 50 us for each histogram that changed.
-
-It does not know which of several processes of a rank to show (collectors/ranks.py).
+Ages exist only for a live rank. Histogram bins are read at the scrape and sums come from the phase totals, so both only
+grow; the histograms of a rank without progress since the last scrape are not read again. Cost: about 50 us for each
+histogram that changed.
 """
 
 from __future__ import annotations

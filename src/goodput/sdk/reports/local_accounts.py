@@ -1,9 +1,8 @@
 """Accounts of the rank pages on this machine, without an agent or an aggregator.
 
-In: a page directory, or one snapshot. Out: account.Run objects of what lies there. One host's view: ranks on
-other hosts are not expected, so waiting for them shows as communication.
+They cover one host: ranks on other hosts are not expected, so waiting for them shows as communication.
 
-    for run in runs_in("/dev/shm/goodput", now_ns=time.time_ns())[0]: ...
+    runs, errors = runs_in("/dev/shm/goodput", now_mono_ns=time.perf_counter_ns())
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def attempt_of(snapshot: Snapshot, now_mono_ns: int, alive: bool) -> Attempt:
 
 
 def runs_in(directory: str, now_mono_ns: int) -> tuple[list[Run], list[str]]:
-    """The runs whose pages lie in `directory`, by name, and one text for each page that could not be read."""
+    """The runs with pages in `directory`, by name, and one message for each page that cannot be read."""
     runs: dict[str, Run] = {}
     errors = []
     for name in sorted(os.listdir(directory)):

@@ -1,8 +1,4 @@
-"""`goodput.report()`: this process's own page as an account, where no agent or aggregator is needed.
-
-In: the session's page. Out: a Report: `.account` is the account document, printing it gives the table. Imports of
-the account happen here, on the first call, not when the SDK is imported.
-"""
+"""`goodput.report()`: the account of this process's own page. The account is imported on the first call only."""
 
 from __future__ import annotations
 
@@ -38,13 +34,13 @@ def report(session) -> Report:
 def _report(session) -> Report:
     import time
 
-    now_ns = time.perf_counter_ns()  # What follows is no time of the training's.
+    now_ns = time.perf_counter_ns()  # Before the imports, which are not training time.
     from goodput.account import Run, compute, document
     from goodput.causes import explain
     from goodput.rank_page.reader import Reader
     from goodput.sdk.reports.local_accounts import attempt_of
 
-    if session.recorder.thread == get_ident():  # Only the step thread may; others wait for its next step.
+    if session.recorder.thread == get_ident():  # Other threads' records wait for its next step.
         session.recorder.drain_background()
     # The descriptor is the writer's own: opening and closing the file again would drop the owner's lock.
     reader = Reader(session.writer.path or "this process's page", session.writer.fd)
@@ -58,7 +54,7 @@ def _report(session) -> Report:
 
 
 def _deep_look(session) -> list[str]:
-    """What the last traced step has shown, where steps are traced."""
+    """The result of the last traced step, if steps are traced."""
     deep = getattr(session.automatic, "deep_look", None)
     if deep is None or not deep.is_due_or_done():
         return []
@@ -90,5 +86,5 @@ def _notes(snapshot) -> list[str]:
         notes.append(f"  {sampling['micro_batches'] / snapshot.steps_done:.3g} backward passes a step")
     dropped = {what: count for what, count in snapshot.drops.items() if count}
     if dropped:
-        notes.append("  refused or lost: " + ", ".join(f"{count} {what}" for what, count in dropped.items()))
+        notes.append("  dropped: " + ", ".join(f"{count} {what}" for what, count in dropped.items()))
     return notes
