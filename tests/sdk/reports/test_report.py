@@ -94,7 +94,7 @@ def test_the_report_says_what_was_refused(sdk):
         goodput.phase("x" * 99)
         tell(str(goodput.report()))
     """)
-    assert "refused or lost: 1 phase, 2 error" in out.told[0]
+    assert "dropped: 1 phase, 2 error" in out.told[0]
 
 
 def test_the_report_from_other_threads_leaves_the_step_thread_alone(sdk):
