@@ -4,7 +4,7 @@ import pytest
 from support.account.account_history import Process, assert_closes, ns, of_rank, run_of
 
 from goodput.account import compute
-from goodput.account.stall_threshold import Lengths
+from goodput.account.stall_threshold import StepLengths
 from goodput.account.states import PHASE_STATES, STATES, USER_STATES
 
 BUSY = {
@@ -130,7 +130,7 @@ def test_a_long_compilation_in_no_phase_is_no_stall():
 
 def test_threshold_is_ten_times_the_99th_percentile_and_at_least_a_minute():
     def threshold_ns(lengths, least_seconds=60.0):
-        found = Lengths(int(least_seconds * 1e8))
+        found = StepLengths(int(least_seconds * 1e8))
         for length in lengths:
             found.add(length)
         return found.threshold_ns(least_seconds)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.account.account_history import ns
 
-from goodput.account.hang import PLANNED_NS, Seen, verdict
+from goodput.account.hang import PLANNED_NS, RankStatus, verdict
 
 NOW = ns(1000)
 MINUTE = ns(60)
@@ -15,7 +15,7 @@ MINUTE = ns(60)
 
 def rank(
     number: int, state: str, *, stuck: float = 100, step: int | None = 9, heard: float = 2, **given
-) -> Seen:
+) -> RankStatus:
     """A rank that entered `state` `stuck` seconds before it was looked at, right after its step `step`.
 
     Its host's clock is a day and `number` hours ahead of ours; the look came in `heard` seconds ago.
@@ -23,22 +23,22 @@ def rank(
     seen_ns = NOW + ns(86_400 + 3600 * number)
     fields = {
         "rank": number, "host": f"n{number}", "attempt": 1, "phase": state, "state": state,
-        "phase_since_ns": seen_ns - ns(stuck), "seen_ns": seen_ns, "heard_ns": NOW - ns(heard),
+        "phase_since_ns": seen_ns - ns(stuck), "seen_ns": seen_ns, "received_ns": NOW - ns(heard),
         "last_progress_ns": seen_ns - ns(stuck), "step": step,
     }  # fmt: skip
-    return Seen(**{**fields, **given})
+    return RankStatus(**{**fields, **given})
 
 
-def waiting(*numbers: int, **given) -> list[Seen]:
+def waiting(*numbers: int, **given) -> list[RankStatus]:
     return [rank(number, "communication", **given) for number in numbers]
 
 
-def later(one: Seen, passed_ns: int) -> Seen:
+def later(one: RankStatus, passed_ns: int) -> RankStatus:
     """The same rank, looked at again so much later, with nothing new."""
-    return one._replace(seen_ns=one.seen_ns + passed_ns, heard_ns=one.heard_ns + passed_ns)
+    return one._replace(seen_ns=one.seen_ns + passed_ns, received_ns=one.received_ns + passed_ns)
 
 
-def judged(*ranks: Seen, **given):
+def judged(*ranks: RankStatus, **given):
     return verdict(ranks, NOW, MINUTE, **given)
 
 
@@ -126,7 +126,7 @@ def test_a_rank_that_finished_early_is_the_culprit_when_all_others_wait():
     assert (found.culprit.rank, found.culprit.kind) == (1, "finished")
     assert found.reason == "rank 1 on n1 has finished after step 9; 2 ranks wait in communication"
     assert judged(*waiting(0), rank(2, "loader"), done).culprit.rank == 2
-    assert judged(*waiting(0, 2), done._replace(heard_ns=NOW - ns(400))).culprit is None
+    assert judged(*waiting(0, 2), done._replace(received_ns=NOW - ns(400))).culprit is None
 
 
 def test_all_in_communication_the_only_one_behind_waits_in_another_collective():
@@ -175,7 +175,7 @@ def test_a_planned_phase_is_excused_up_to_a_larger_bound(state):
     assert (found.culprit.rank, found.culprit.phase) == (2, state)
     silent = rank(2, state, stuck=50, heard=50)
     assert judged(*waiting(0, 1), silent) is None, "nor is one that nobody sees any more"
-    assert judged(*waiting(0, 1, stuck=1801), silent._replace(heard_ns=NOW - ns(1751))) is not None
+    assert judged(*waiting(0, 1, stuck=1801), silent._replace(received_ns=NOW - ns(1751))) is not None
 
 
 def test_after_a_planned_phase_the_clock_begins_anew():
@@ -242,7 +242,7 @@ def test_a_hang_lasts_until_something_moves(ranks, passed_ns):
     before = verdict(ranks, NOW, MINUTE)
     if before is None:
         return
-    again = [later(one, passed_ns) if NOW - one.heard_ns <= ns(30) and one.alive and not one.ended else one
+    again = [later(one, passed_ns) if NOW - one.received_ns <= ns(30) and one.alive and not one.ended else one
              for one in ranks]  # fmt: skip
     after = verdict(again, NOW + passed_ns, MINUTE)
     assert after is not None
@@ -273,7 +273,7 @@ def test_it_is_consistent(ranks):
 def test_clocks_of_hosts_do_not_matter(ranks, ahead):
     """Each host's clock may be off by days: only differences of one clock are taken."""
 
-    def moved(one: Seen) -> Seen:
+    def moved(one: RankStatus) -> RankStatus:
         off = ahead[one.rank]
         return one._replace(
             phase_since_ns=one.phase_since_ns + off,

@@ -17,7 +17,7 @@ def running(rank: int, steps: int, seen: float, phase: str = "loader") -> Attemp
         attempt.add_rows([Row(n, n - 1, (n - 1) * SECOND, n * SECOND, 0, totals, (0, 0, 0))])
     attempt.totals = attempt.rows[steps].totals if steps else (0, 0, 0)
     attempt.last_ns = steps * SECOND
-    attempt.seen_ns = attempt.heard_ns = round(seen * SECOND)
+    attempt.seen_ns = attempt.received_ns = round(seen * SECOND)
     return attempt
 
 
@@ -75,7 +75,7 @@ def test_an_end_or_a_start_beyond_it_is_left_for_later():
     dead = running(1, 9, seen=9)
     dead.alive, dead.end_ns = False, round(9.5 * SECOND)
     again = Attempt(1, 2, 11 * SECOND, world_size=2, phases=PHASES)
-    again.seen_ns = again.heard_ns = again.last_ns = 12 * SECOND
+    again.seen_ns = again.received_ns = again.last_ns = 12 * SECOND
     found = account(running(0, 8, seen=8), dead, again, now=12)
     assert found.end_ns == 8 * SECOND
     assert seconds(found.ranks[1], "down") == 0 and seconds(found.ranks[1], "productive") == 6

@@ -6,7 +6,7 @@ import pytest
 from support.account.account_history import Process, ns
 
 from goodput.account import Run, compute
-from goodput.account.loader import loading
+from goodput.account.loader_summary import summarize_loaders
 from goodput.causes import explain
 
 BASE = {"batches": 100, "starts": 1, "workers": 4, "prefetch": 2, "cpus": 16, "main": 1, "worker_seen": 4}
@@ -98,6 +98,10 @@ def test_cores_are_shared_by_the_ranks_of_a_host():
 
 
 def test_no_number_of_workers_where_none_follows():
-    found = loading([type("A", (), {"loader": told(decode=60), "rank": 0, "host": ""})])
-    assert found.enough_workers() is None and loading([]).leading() is None and loading([]).cores() is None
+    found = summarize_loaders([type("A", (), {"loader": told(decode=60), "rank": 0, "host": ""})])
+    assert (
+        found.enough_workers() is None
+        and summarize_loaders([]).leading() is None
+        and summarize_loaders([]).cores() is None
+    )
     assert found.busy() == 0.9

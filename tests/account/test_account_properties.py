@@ -67,7 +67,7 @@ def attempts(draw, rank: int, number: int):
         alive=draw(st.booleans()),
         ended=draw(st.sampled_from(["", "", "finished", "failed", "resumed"])),
         end_ns=draw(number_ns),
-        heard_ns=draw(number_ns),
+        received_ns=draw(number_ns),
     )
     attempt.add_rows(draw(st.lists(rows(), max_size=6)))
     attempt.add_events(draw(st.lists(events, max_size=3)))

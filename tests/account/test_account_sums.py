@@ -80,7 +80,7 @@ def test_a_rank_whose_clock_is_ahead_does_not_make_time_for_the_others():
 
 def test_what_was_heard_counts_before_what_was_seen():
     run = run_of(Process().steps(4, forward=1).begun(forward=1))
-    run.attempts[0, 1].heard_ns = ns(45)  # Its host's clock may be far from ours.
+    run.attempts[0, 1].received_ns = ns(45)  # Its host's clock may be far from ours.
     account = compute(run, ns(50), stale_seconds=30)
     assert (account.status, of_rank(account)) == ("running", {"productive": 50.0})
 

@@ -30,7 +30,7 @@ RUNS = SimpleNamespace(may=lambda run: True, is_of_all=False)
 EVERY, START, RANKS, STALE = 20, 1000, 2, 1e6
 SERIES = ("goodput_gpu_seconds", "goodput_availability_ratio", "goodput_mfu_ratio")
 PLANNED = ("queue", "startup", "restore", "compile", "checkpoint", "evaluation", "unobserved")
-TOLD = {"world_size": RANKS, "devices": 4, "flops_per_step": 1e15, "peak_flops_per_second": 1e15}
+DECLARED = {"world_size": RANKS, "devices": 4, "flops_per_step": 1e15, "peak_flops_per_second": 1e15}
 TOLERANCE = 1e-3
 # Seconds of the run at which rules and account are compared, by what its last five minutes hold.
 QUIET = (200, 600, 900, 1200, 1560, 2700, 3600, 4200)
@@ -80,7 +80,7 @@ class Simulation:
 
 def life(simulation: Simulation, number: int, resume: int | None, until: int, events: dict[int, dict]) -> int:
     """An attempt up to a second of the run; the last step that a checkpoint saved. `events` are phases by second."""
-    ranks = [Process(r, number, simulation.now, **TOLD) for r in range(RANKS)]
+    ranks = [Process(r, number, simulation.now, **DECLARED) for r in range(RANKS)]
     for one in ranks:
         one.between(none=6, restore=4)
         if resume is not None:

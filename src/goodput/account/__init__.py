@@ -1,21 +1,19 @@
-"""Pure arithmetic: from what the ranks recorded to the account that closes.
+"""Pure arithmetic: from the recorded steps of a run's ranks to an account whose states sum to the wall time.
 
-Files, as a step goes: states.py (the words), timeline.py (what came in), lengths.py (how long is a stall), resume.py
-(kept and lost), facts.py (what must be known of the whole run), fold.py (one attempt's steps into sums), straggler.py
-and onset.py (who waited for whom, since when), account.py (ranks and factors), figures.py, flops.py and peaks.py
-(what follows from them), hang.py (who hangs), loader.py (what the waits for the data loader
-were for), hardware.py (what samples of the GPU add), document.py (the JSON shape), text.py (for people). Integers of nanoseconds until the document. No I/O and
-no clock: `now` comes in.
+The path of a step: `attempts` (records), `stall_threshold`, `resume` (kept or lost) and `facts` (what judges a step),
+`fold` (one attempt's sums), `straggler` and `onset` (ranks compared), `account` (ranks and factors), `figures`, `flops`
+and `peaks` (what follows), `document` (JSON) and `text`. Times are integers of nanoseconds until the document. No I/O
+and no clock.
 """
 
 from goodput.account.account import Account, compute
+from goodput.account.attempts import DECLARED, Attempt, EndMark, Event, Row, Run
 from goodput.account.document import document
 from goodput.account.facts import FINAL_STATUSES
-from goodput.account.timeline import TOLD, Attempt, EndMark, Event, Row, Run
 
 __all__ = [
+    "DECLARED",
     "FINAL_STATUSES",
-    "TOLD",
     "Account",
     "Attempt",
     "EndMark",

@@ -1,10 +1,7 @@
 """The account of a run: every rank's time while it was expected, each nanosecond in one state.
 
-In: a Run (timeline.py) and `now`. Out: an Account whose states sum, per rank, to its wall time exactly. Ratios are
-computed from sums. The way there: facts.py says what must be known of the whole run, fold.py turns each attempt's
-steps into sums, straggler.py compares ranks, and here the ranks' times are laid end to end. Whoever has rows that
-are too many to keep uses `Engine` and feeds them one by one. Cost: about 10 us per step and rank. It knows no
-format, no price of advice and no clock.
+The states of a rank sum to its wall time exactly, and ratios are computed from sums. `compute` takes a run whose rows are
+at hand; `Engine` takes rows one by one. Cost: about 10 us per step and rank.
 
     account = compute(run, now_ns=time.time_ns()); account.ratio("goodput")
 """
@@ -15,21 +12,21 @@ from copy import copy
 from dataclasses import dataclass, field
 from operator import add
 
+from goodput.account.attempts import Attempt, Row, Run
 from goodput.account.facts import Facts, Key, gather
 from goodput.account.fold import PRODUCTIVE, Fold
 from goodput.account.hardware import energy_mj, is_cut, is_sampled, states_of
-from goodput.account.loader import Loading, loading
+from goodput.account.loader_summary import LoaderSummary, summarize_loaders
 from goodput.account.peaks import peak
 from goodput.account.rank_account import RankAccount
-from goodput.account.stall_threshold import Lengths
+from goodput.account.stall_threshold import StepLengths
 from goodput.account.states import INDEX, vector
-from goodput.account.straggler import Groups, Straggler, summed
-from goodput.account.timeline import Attempt, Row, Run
+from goodput.account.straggler import Groups, Straggler, sum_stragglers
 
 _DOWN, _QUEUE, _UNOBSERVED = INDEX["down"], INDEX["queue"], INDEX["unobserved"]
 _BEGINNING = tuple(INDEX[state] for state in ("startup", "restore", "compile"))
 
-# Ends of an attempt that are nobody's failure; to be killed is one.
+# Ends of an attempt that are no failure; being killed is one.
 NO_FAILURE = ("finished", "resumed", "cancelled")
 FACTORS = ("availability", "step_efficiency", "goodput", "compute_efficiency", "mfu", "hfu")
 
@@ -69,12 +66,12 @@ class Account:
     samples: int
     device: str = ""
     commits: int = 0  # checkpoints committed
-    commit_pairs: int = 0  # so many were committed after another of their attempt
-    commit_pairs_ns: int = 0  # the time between those, together
+    commit_pairs: int = 0  # commits that followed another one of the same attempt
+    commit_pairs_ns: int = 0  # the time between those, summed
     unfinished_commits: bool = False
-    failures: int = 0  # attempts that ended otherwise than by NO_FAILURE
-    alive_ns: int = 0  # time in which some attempt was alive
-    loading: Loading = field(default_factory=Loading)
+    failures: int = 0  # attempts whose end is not in NO_FAILURE
+    alive_ns: int = 0  # time in which an attempt was alive
+    loader: LoaderSummary = field(default_factory=LoaderSummary)
     unmeasured: int = 0  # steps that were timed without phases, within the overhead budget
 
     def gpu_ns(self) -> list[int]:
@@ -99,12 +96,12 @@ class Account:
         return max(1 - self.unmeasured / steps, 0.0) if steps else None
 
     def ratio(self, factor: str) -> float | None:
-        """A factor of the chain (FACTORS), None when unknown or, being above 1, impossible: see input_errors."""
+        """A factor of the chain (FACTORS), None when it is unknown or above 1 (see figures.input_errors)."""
         found = self.raw_ratio(factor)
         return None if found is not None and found > 1 else found
 
     def raw_ratio(self, factor: str) -> float | None:
-        """The factor as the inputs have it."""
+        """The factor as it follows from the inputs, also above 1."""
         wall = self.wall_gpu_ns()
         productive = self.gpu_ns()[PRODUCTIVE]
         kept = sum(rank.kept_ns * rank.devices for rank in self.ranks)
@@ -125,44 +122,44 @@ class Account:
         return sum(flops) * 1e9 / most if most else None
 
     def gpu_hour_cost(self) -> float | None:
-        """Dollars, the mean of what ranks said, as figures.money has it."""
+        """Mean price in dollars over the ranks that declare one."""
         prices = [rank.gpu_hour_cost for rank in self.ranks if rank.gpu_hour_cost is not None]
         return sum(prices) / len(prices) if prices else None
 
 
 class Engine:
-    """An account in the making: feed every attempt's steps in order, then `finish` once."""
+    """Computes an account step by step: feed every attempt's steps in order, then call `finish` once."""
 
     def __init__(self, run: Run, facts: Facts):
         self.run, self.facts = run, facts
         self.folds: dict[Key, Fold] = {}
         for key, attempt in run.attempts.items():
-            told = (facts.bounds[key], facts.limits[key], facts.threshold_ns, _blame(attempt, facts))
-            self.folds[key] = Fold(attempt, *told)
+            judged = (facts.bounds[key], facts.limits[key], facts.threshold_ns, _blame(attempt, facts))
+            self.folds[key] = Fold(attempt, *judged)
         self.groups = Groups(self.folds)
 
     def copy(self) -> Engine:
-        """An engine that goes on by itself."""
+        """An independent copy."""
         other = copy(self)
         other.folds = {key: fold.copy() for key, fold in self.folds.items()}
         other.groups = self.groups.copy(other.folds)
         return other
 
     def follow(self, facts: Facts) -> bool:
-        """Go on under newer facts of the same run; False where what is folded would differ under them."""
-        told = {
+        """Continue under newer facts of the same run; False if folded steps would differ under them."""
+        judged = {
             key: (facts.bounds[key], facts.limits[key], facts.threshold_ns, _blame(attempt, facts))
             for key, attempt in self.run.attempts.items()
         }
-        if self.groups.late or not all(fold.fits(*told[key]) for key, fold in self.folds.items()):
+        if self.groups.late or not all(fold.fits(*judged[key]) for key, fold in self.folds.items()):
             return False
         for key, attempt in self.run.attempts.items():
             if key not in self.folds:
-                self.folds[key] = Fold(attempt, *told[key])
+                self.folds[key] = Fold(attempt, *judged[key])
                 self.folds[key].final = False
-            self.folds[key].follow(*told[key])
+            self.folds[key].follow(*judged[key])
         self.facts = facts
-        self.groups.meet()
+        self.groups.find_members()
         return not self.groups.late
 
     def row(self, key: Key, row: Row) -> None:
@@ -188,14 +185,14 @@ class Engine:
             self.groups.add(key, step, count, compared)
 
     def finish(self, tails: dict[Key, list[int]] | None = None) -> Account:
-        """The account. `tails` is what followed the last step, by state, where live totals do not tell it."""
+        """The account. `tails` is the time after each last step by state, where no live totals have it."""
         run, facts = self.run, self.facts
         for key, fold in self.folds.items():
             first = fold.finish(None if tails is None else tails.get(key, vector()))
             if first is not None:
                 self.groups.add(key, first[0], first[1], first[2:], first=True)
         self.groups.flush()
-        straggler = summed(self.groups)
+        straggler = sum_stragglers(self.groups)
         restarts = {n: Restart(n, 0, facts.points[n]) for n in facts.restarts}
         typical = _typical(run)
         ranks, unseen = [], {}
@@ -206,7 +203,7 @@ class Engine:
                 if not ranks[-1].observed:
                     unseen[tuple(spans)] = ranks[-1]
             else:
-                ranks.append(like.again(rank))
+                ranks.append(like.for_rank(rank))
         for number, restart in restarts.items():
             restart.time_ns = min(a.start_ns for a in run.attempts.values() if a.attempt == number)
         result = Account(
@@ -225,7 +222,7 @@ class Engine:
             clamped=facts.overlaps + sum(fold.clamped + is_cut(fold.attempt) for fold in self.folds.values()),
             samples=sum(f.samples for f in self.folds.values()),
             device=next((a.device for own in facts.by_rank.values() for a in own if a.device), ""),
-            loading=loading(run.attempts.values()),
+            loader=summarize_loaders(run.attempts.values()),
             unmeasured=sum(attempt.unmeasured for attempt in run.attempts.values()),
         )
         _count_failures(result, run, facts)
@@ -244,15 +241,14 @@ def compute(
 ) -> Account:
     """The account of `run` at `now_ns` (unix ns).
 
-    `stall_seconds` is the least length of a stall. With `stale_seconds`, an attempt not looked at for so long
-    is `unobserved` from its last look on; without, what was last seen alive is taken as alive. With `known_only`
-    the account of a run that goes on ends at the last moment up to which all its ranks were looked at, so that
-    what they did since is not guessed; else each rank is taken to be still in the phase it was last seen in.
-    `window` (start_ns, end_ns) is the part of the run's time that the account is of, either end None for the
-    run's own; steps are judged by what is known of the whole run. `rows(attempt)` yields an attempt's rows in
-    order; it is called twice.
+    `stall_seconds` is the least length of a stall. With `stale_seconds`, an attempt without a report for
+    that long is `unobserved` from its last report on; without, a process last seen alive counts as alive. With
+    `known_only` the account of a running run ends at the last moment up to which all its ranks were observed, so
+    nothing is guessed; else each rank is taken to be still in its last phase. `window` (start_ns, end_ns) limits
+    the account to a part of the run, either end None for the run's own; steps are still judged by the whole run.
+    `rows(attempt)` yields an attempt's rows in order and is called twice.
     """
-    lengths = Lengths(int(stall_seconds * 1e8))
+    lengths = StepLengths(int(stall_seconds * 1e8))
     for attempt in run.attempts.values():
         lengths.add_rows(rows(attempt))
     threshold = lengths.threshold_ns(stall_seconds, run.stepping())
@@ -269,7 +265,7 @@ def _blame(attempt: Attempt, facts: Facts) -> list[tuple[int | None, int]]:
 
 
 def _rank_account(engine: Engine, rank: int, spans, restarts, typical) -> RankAccount:
-    """Lay the rank's attempts end to end over the times in which it is expected."""
+    """Place the rank's attempts one after the other in the times in which it is expected."""
     facts = engine.facts
     attempts = facts.by_rank.get(rank, [])
     result = RankAccount(rank, wall_ns=sum(end - start for start, end in spans))
@@ -298,9 +294,9 @@ def _rank_account(engine: Engine, rank: int, spans, restarts, typical) -> RankAc
 
 
 def _describe(result: RankAccount, attempts: list[Attempt], typical: tuple[int, float | None]) -> None:
-    """What the rank is, from its newest attempt."""
+    """Copy the declared fields of the rank's newest attempt."""
     if not attempts:
-        # A rank that nobody reported is taken to have the devices of the others, and to have done nothing.
+        # An unreported rank is taken to have as many devices as the others, and to have done nothing.
         result.devices, result.peak = typical
         result.flops = result.hardware_flops = 0.0
         return
@@ -323,7 +319,7 @@ def _describe(result: RankAccount, attempts: list[Attempt], typical: tuple[int, 
 
 
 def peak_of(attempt: Attempt) -> float | None:
-    """Dense peak of an attempt's devices together, FLOP/s: what was said, else from the table, else None."""
+    """Dense peak of an attempt's devices together, FLOP/s: as declared, else from the table, else None."""
     if attempt.peak_flops_per_second is not None:
         return attempt.peak_flops_per_second
     found = peak(attempt.device, attempt.dtype) if attempt.device and attempt.dtype else None
@@ -331,7 +327,7 @@ def peak_of(attempt: Attempt) -> float | None:
 
 
 def _typical(run: Run) -> tuple[int, float | None]:
-    """Devices per rank, and the peak if all ranks that were seen have the same."""
+    """Devices per rank, and the peak if all reported ranks have the same."""
     attempts = list(run.attempts.values())
     peaks = {peak_of(a) for a in attempts}
     return max((a.devices for a in attempts), default=1), peaks.pop() if len(peaks) == 1 else None
@@ -352,9 +348,9 @@ def _add_attempt(result: RankAccount, attempt: Attempt, fold: Fold, restarts: di
         result.flops += fold.work * attempt.flops_per_step
     if result.hardware_flops is not None:
         result.hardware_flops += fold.work * attempt.hardware_flops_per_step
-    pace = fold.pace.rate()
-    if pace is not None:
-        result.best_samples_per_second = max(pace, result.best_samples_per_second or 0.0)
+    rate = fold.throughput.rate()
+    if rate is not None:
+        result.best_samples_per_second = max(rate, result.best_samples_per_second or 0.0)
     restart = restarts.get(attempt.attempt)
     if restart is not None:
         restart.devices += result.devices
@@ -378,6 +374,6 @@ def _count_failures(account: Account, run: Run, facts: Facts) -> None:
             account.commit_pairs_ns += saver.last_commit_ns - saver.first_commit_ns
         account.unfinished_commits |= any(a.begun and a.committed is None for a in attempts)
         over = number != newest or all(a.known_end_ns() is not None for a in attempts)
-        account.failures += over and any(a.how() not in NO_FAILURE for a in attempts)
+        account.failures += over and any(a.end_reason() not in NO_FAILURE for a in attempts)
         bounds = [facts.bounds[a.rank, number] for a in attempts]
         account.alive_ns += max(b.to_ns for b in bounds) - min(b.from_ns for b in bounds)

@@ -1,7 +1,6 @@
 """The account document: the one JSON shape of an account, wherever it appears.
 
-In: an Account and the causes that causes/ found in it. Out: a dictionary of plain values; GPU-seconds are floats,
-what is unknown is None, lists are sorted by rank or by weight.
+GPU-seconds are floats, what is unknown is None, lists are sorted by rank or by weight.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def _coverage(account: Account, gpu_ns: list[int]) -> float | None:
 
 
 def _basis(account: Account, joules: Total | None) -> dict[str, str]:
-    """What is measured, what is estimated from what was measured or told, and what is unknown."""
+    """Which figures are measured, estimated or unknown."""
     known = {factor: account.ratio(factor) is not None for factor in FACTORS}
     return {
         "states": "measured",
@@ -79,7 +78,7 @@ def _basis(account: Account, joules: Total | None) -> dict[str, str]:
 
 
 def _is_launch_known(account: Account) -> bool:
-    """Samples told of it, be it that it was nothing, or a run log has it as a phase."""
+    """Samples of the GPU exist, or a run log has `launch` as a phase."""
     return any(rank.sampled for rank in account.ranks) or account.gpu_ns()[INDEX["launch"]] > 0
 
 
@@ -88,7 +87,7 @@ def _restart(restart, price: float | None) -> Restart:
     return {
         "attempt": restart.attempt,
         "time": restart.time_ns / 1e9,
-        # Per GPU, so that it reads as the length of the pause.
+        # Per GPU, so that it is the length of the pause.
         "down_seconds": restart.down_gpu_ns / restart.devices / 1e9 if restart.devices else None,
         "lost_steps": restart.lost_steps,
         "lost_gpu_seconds": restart.lost_gpu_ns / 1e9,

@@ -1,21 +1,20 @@
 """What must be known of a whole run before one of its steps can be judged.
 
-In: a Run, `now`, and the lengths of its steps. Out: Facts: the account's window and the run's status, which ranks
-are expected when, where each attempt's time begins and ends, up to which step each attempt's work counts, and how
-long a wait is a stall. Cost: some microseconds per attempt, none per row. It knows no states.
+Facts are the account's window and the run's status, when each rank is expected, where each attempt's time begins and
+ends, up to which step its work counts, and how long a wait is a stall. Cost: microseconds per attempt, none per row.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from goodput.account.attempts import Attempt, Run
 from goodput.account.resume import kept_until, resume_points
-from goodput.account.timeline import Attempt, Run
 
 Key = tuple[int, int]  # (rank, attempt number)
 # Statuses of a run whose time has ended.
 FINAL_STATUSES = ("finished", "failed", "cancelled")
-# A submit time further back than this is no wait for a scheduler but a wrong number.
+# A submit time further back than this is a wrong number, not a wait for a scheduler.
 SUBMIT_NS_MAX = 90 * 86_400 * 10**9
 
 
@@ -33,7 +32,7 @@ class Bound:
 
 @dataclass
 class Facts:
-    """See the module. `spans` are the times in which a rank is expected, in order, per rank."""
+    """See the module docstring. `spans` are the times in which a rank is expected, in order, per rank."""
 
     start_ns: int
     end_ns: int
@@ -92,7 +91,7 @@ def gather(
 
 
 def _place(facts: Facts, spans: list[tuple[int, int]], attempts: list[Attempt], ends) -> None:
-    """Lay a rank's attempts into the spans in which it is expected; of two that overlap the earlier one counts."""
+    """Place a rank's attempts in the spans in which it is expected; where two overlap the earlier one counts."""
     at, alive = facts.start_ns, facts.status in ("running", "unobserved")
     for attempt in attempts:
         key = (attempt.rank, attempt.attempt)
@@ -110,8 +109,8 @@ def _place(facts: Facts, spans: list[tuple[int, int]], attempts: list[Attempt], 
 def expected(run: Run, start_ns: int, end_ns: int) -> dict[int, list[tuple[int, int]]]:
     """Per expected rank the times in which it is expected.
 
-    The world may change from attempt to attempt: a rank is expected from the start of an attempt whose world has
-    it to the start of the next one. What lies before the first attempt is the first attempt's.
+    The world may change from attempt to attempt: a rank is expected from the start of an attempt whose world
+    includes it to the start of the next one. Time before the first attempt belongs to the first attempt.
     """
     if run.only_ranks is not None:
         return {rank: [(start_ns, end_ns)] for rank in run.only_ranks}
@@ -140,7 +139,7 @@ def expected(run: Run, start_ns: int, end_ns: int) -> dict[int, list[tuple[int, 
 
 
 def _window(run: Run, by_rank, now_ns: int, stale_seconds: float | None) -> tuple[int, int, str]:
-    """The run's start, end and status. A rank's earlier attempts are over, whether their end was seen or not."""
+    """The run's start, end and status. A rank's earlier attempts have ended, whether that was reported or not."""
     attempts = list(run.attempts.values())
     start = run.start_ns if run.start_ns is not None else min((a.start_ns for a in attempts), default=now_ns)
     submitted = [int(a.submit_time * 1e9) for a in attempts if a.submit_time is not None]
@@ -150,11 +149,11 @@ def _window(run: Run, by_rank, now_ns: int, stale_seconds: float | None) -> tupl
     open_ = _open(run, by_rank)
     stale = all(is_stale(a, now_ns, stale_seconds) for a in open_)
     finished = bool(last) and all(a.ended == "finished" for a in last)
-    # One of which it was said stands for all: none goes on, and no later attempt has come.
-    said = [a.end_mark.reason for a in last if a.is_marked_ended()]
-    if stale and (finished or said):
+    # The end mark of one process stands for all: none goes on, and there is no later attempt.
+    marked = [a.end_mark.reason for a in last if a.is_marked_ended()]
+    if stale and (finished or marked):
         ends = [a.known_end_ns() or 0 for a in attempts]
-        status = "finished" if finished else max(said)
+        status = "finished" if finished else max(marked)
         return start, max(start, max(ends) if run.end_ns is None else run.end_ns), status
     end = max(start, now_ns if run.end_ns is None else run.end_ns)
     if not open_:
@@ -176,26 +175,28 @@ def _open(run: Run, by_rank) -> list[Attempt]:
 
 
 def _known_until(run: Run, by_rank, start_ns: int, now_ns: int, stale_seconds: float | None) -> int:
-    """The last moment at which every rank that is still heard of was looked at."""
+    """The last moment up to which every rank that still reports was observed."""
     open_ = _open(run, by_rank)
     fresh = [a.beat_ns() for a in open_ if not is_stale(a, now_ns, stale_seconds)]
-    # A run that begins ahead of our clock ends where it begins, and then none may be fresh.
+    # A run whose clock is ahead of ours ends where it begins, and then no rank may be fresh.
     return max(start_ns, min([now_ns, *fresh]))
 
 
 def is_stale(attempt: Attempt, now_ns: int, stale_seconds: float | None) -> bool:
-    return stale_seconds is not None and now_ns - (attempt.heard_ns or attempt.seen_ns) > stale_seconds * 1e9
+    return (
+        stale_seconds is not None and now_ns - (attempt.received_ns or attempt.seen_ns) > stale_seconds * 1e9
+    )
 
 
 def _attempt_end(
     attempt: Attempt, later: Attempt | None, end_ns: int, stale_seconds: float | None
 ) -> tuple[int, bool]:
-    """Where an attempt's time ends, and whether it died: an attempt that nobody ended ends at its last beat."""
+    """Where an attempt's time ends, and whether it died; without a reported end it ends at its last beat."""
     known = attempt.known_end_ns()
     if known is None and later is not None:
         known = min(attempt.beat_ns(), max(later.start_ns, attempt.start_ns))
     if known is not None:
-        return known, attempt.how() != "finished"
+        return known, attempt.end_reason() != "finished"
     if is_stale(attempt, end_ns, stale_seconds):
         return attempt.beat_ns(), False
     return max(end_ns, attempt.start_ns), False

@@ -1,6 +1,6 @@
 """Figures that follow from an account's sums: checkpoints, throughput, pipeline, money, energy, wrong inputs.
 
-In: an Account. Out: plain dictionaries for the document; what is unknown is None. Ratios of sums throughout.
+Ratios are ratios of sums; what is unknown is None.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from goodput.account.document_types import Checkpoints, PerUnit, Pipeline, Throu
 from goodput.account.flops import too_high
 from goodput.account.states import INDEX, STATES
 
-# No process of the run is there in these, so nothing can measure what it takes.
+# No process exists in these states, so nothing measures their energy.
 _GONE = tuple(INDEX[state] for state in ("down", "queue", "unobserved"))
 _PRODUCTIVE, _COMMUNICATION, _STRAGGLER = INDEX["productive"], INDEX["communication"], INDEX["straggler"]
 INTERVAL_SOURCE = (
@@ -22,12 +22,12 @@ INTERVAL_SOURCE = (
 
 
 def checkpoints(account: Account) -> Checkpoints:
-    """What saving costs, and how often it would have been best to save, given the failures seen.
+    """The cost of saving, and the best interval between checkpoints for the observed failures.
 
-    Save time is that of the rank that spends most in it, per committed checkpoint: the others wait. The interval is
-    the mean time from one commit to the next of the same attempt; one alone has none. Time between failures is the
-    time in which the run was alive. Source of the formula: INTERVAL_SOURCE; Daly, A higher order estimate of the
-    optimum checkpoint interval (2006), shows that it holds while saving is short against failures.
+    `save_seconds` is per committed checkpoint, of the rank that spends most in it, since the others wait for it. The
+    interval is the mean time between commits of one attempt. Time between failures is time in which the run was alive.
+    The formula (INTERVAL_SOURCE) holds while saving is short against failures: Daly, A higher order estimate of the
+    optimum checkpoint interval (2006).
     """
     alive, commits, failures = account.alive_ns / 1e9, account.commits, account.failures
     most = max((rank.saved_ns for rank in account.ranks), default=0) / 1e9
@@ -50,9 +50,9 @@ def checkpoints(account: Account) -> Checkpoints:
 def throughput(account: Account) -> Throughput:
     """Kept samples (or tokens) per second of wall time, against an ideal: the user's, or the best the run has shown.
 
-    The best shown is, per rank, the fastest stretch of pace.PACE_STEPS steps, and never less than what the rank has
-    done over its wall time. `goodput` is the ratio of sums over ranks, samples / (ideal rate x wall time); None
-    where it would be above 1, which only an ideal that was given can bring about: see input_errors.
+    The best shown is, per rank, its fastest stretch of peak_throughput.STRETCH_STEPS steps, and at least its mean over
+    its wall time. `goodput` is the ratio of sums over ranks, samples / (ideal rate x wall time); None if it would be
+    above 1, which only a wrong declared ideal can cause (see input_errors).
     """
     kept = sum(rank.kept_samples for rank in account.ranks)
     wall = (account.end_ns - account.start_ns) / 1e9
@@ -72,21 +72,21 @@ def throughput(account: Account) -> Throughput:
 
 
 def _ideal(account: Account, name: str, shown: bool = False) -> float | None:
-    """Samples that all ranks could have done in their wall time; one that did not say is taken as the others.
+    """Samples that all ranks could have done in their wall time; ranks without a rate have the others' mean.
 
-    With `shown` each could have done what it did: its last steps may be its fastest and too few for a stretch.
+    With `shown` it is at least what each rank did: its last steps may be its fastest and too few for a stretch.
     """
-    said = [getattr(rank, name) for rank in account.ranks if getattr(rank, name) is not None]
-    if not said:
+    declared = [getattr(rank, name) for rank in account.ranks if getattr(rank, name) is not None]
+    if not declared:
         return None
-    usual = sum(said) / len(said)
+    usual = sum(declared) / len(declared)
     rates = [usual if getattr(rank, name) is None else getattr(rank, name) for rank in account.ranks]
     pairs = zip(rates, account.ranks, strict=True)
     return sum(max(rate * rank.wall_ns / 1e9, rank.kept_samples * shown) for rate, rank in pairs)
 
 
 def pipeline(account: Account) -> Pipeline | None:
-    """The pipeline's bubble: what waiting for other stages took of kept steps, and what cannot be avoided.
+    """The pipeline's bubble: the share of kept steps spent waiting, and the share that the schedule needs.
 
     For p stages and m microbatches (p - 1) / (m + p - 1) of a step is idle at best (Huang et al., "GPipe", 2019;
     Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters", 2021). None without stages.
@@ -111,37 +111,37 @@ def pipeline(account: Account) -> Pipeline | None:
 
 
 def money(account: Account) -> Total | None:
-    """Dollars by state, None without a price. A rank that did not say its price has the others' mean."""
+    """Dollars by state, None without a price. A rank without a price has the others' mean."""
     return _weighed(account, "gpu_hour_cost", 3.6e12)
 
 
 def energy(account: Account) -> Total | None:
-    """Joules by state. None where no energy was measured and no power was told.
+    """Joules by state; None where no energy was measured and no power declared.
 
-    What was measured of a rank's processes is split over the states of their time in proportion; together it is what
-    was measured. The rest is GPU-seconds times the mean power that was told. Without one, the time of a process that
-    nobody measured has the mean power of those that were, and that of no process (_GONE) has None: unknown.
+    Measured energy of a rank is split over the states of the measured time in proportion. The rest is GPU-seconds times
+    the declared mean power. Without one, unmeasured time of a process has the mean power of the measured time, and time
+    without a process (_GONE) is None: unknown.
     """
     return _energy(account)[0]
 
 
 def energy_basis(account: Account) -> str:
-    """Of `energy`: measured where no part of it is an estimate."""
+    """ "measured" if no part of `energy` is an estimate, else "estimated"."""
     return "estimated" if _energy(account)[1] else "measured"
 
 
 def _energy(account: Account) -> tuple[Total | None, bool]:
-    """As `energy` has it, and whether some of it is estimated."""
+    """The value of `energy`, and whether a part of it is estimated."""
     if not any(rank.energy_mj for rank in account.ranks):
         return _weighed(account, "gpu_power_watts", 1e9), True
-    told = [rank.gpu_power_watts for rank in account.ranks if rank.gpu_power_watts is not None]
+    declared = [rank.gpu_power_watts for rank in account.ranks if rank.gpu_power_watts is not None]
     lived_ns = sum(sum(rank.metered) * rank.devices for rank in account.ranks)
     shown = sum(rank.energy_mj for rank in account.ranks) * 1e6 / lived_ns if lived_ns else None
     totals: list[float | None] = [0.0] * len(STATES)
     estimated = False
     for rank in account.ranks:
         metered_ns = sum(rank.metered)
-        watts = rank.gpu_power_watts or (sum(told) / len(told) if told else None)
+        watts = rank.gpu_power_watts or (sum(declared) / len(declared) if declared else None)
         for i, ns in enumerate(rank.states):
             rest_ns = ns - rank.metered[i]
             power = shown if watts is None and i not in _GONE else watts
@@ -159,10 +159,10 @@ def _energy(account: Account) -> tuple[Total | None, bool]:
 
 
 def _weighed(account: Account, name: str, per_ns: float) -> Total | None:
-    said = [getattr(rank, name) for rank in account.ranks if getattr(rank, name) is not None]
-    if not said:
+    declared = [getattr(rank, name) for rank in account.ranks if getattr(rank, name) is not None]
+    if not declared:
         return None
-    usual, totals = sum(said) / len(said), [0.0] * len(STATES)
+    usual, totals = sum(declared) / len(declared), [0.0] * len(STATES)
     for rank in account.ranks:
         rate = usual if getattr(rank, name) is None else getattr(rank, name)
         for i, ns in enumerate(rank.states):
@@ -171,7 +171,7 @@ def _weighed(account: Account, name: str, per_ns: float) -> Total | None:
 
 
 def per_unit(account: Account, total: float | None) -> PerUnit | None:
-    """Goodput per dollar or per joule: what was useful, for each of `total`; None without it."""
+    """Goodput per dollar or per joule: useful work for each unit of `total`; None without a total."""
     if not total:
         return None
     flops = [rank.flops for rank in account.ranks]
@@ -184,7 +184,7 @@ def per_unit(account: Account, total: float | None) -> PerUnit | None:
 
 
 def input_errors(account: Account) -> list[str]:
-    """What cannot be of what the user told: a utilisation above 100 %, with the likely reason, and a low ideal."""
+    """Declared values that cannot be right: a utilisation above 100 %, with the likely reason, or a low ideal."""
     errors, rate = _utilisation_errors(account), throughput(account)
     if rate["samples"] and rate["ideal_basis"] == "given" and rate["goodput"] is None:
         kept, ideal = (f"{rate[name]:,.4g}" for name in ("samples_per_second", "ideal_samples_per_second"))
@@ -196,7 +196,7 @@ def input_errors(account: Account) -> list[str]:
 
 
 def _utilisation_errors(account: Account) -> list[str]:
-    """At most one."""
+    """At most one error."""
     first = next((rank for rank in account.ranks if rank.observed), None)
     about = {
         "world_size": len(account.ranks),
@@ -205,9 +205,9 @@ def _utilisation_errors(account: Account) -> list[str]:
         "device": account.device,
         "dtype": first.dtype if first else "",
     }
-    # If MFU is above 1 then so are the others; it is enough to say it once.
+    # If MFU is above 1 then so are the others; one message is enough.
     for name, factor in (("MFU", "mfu"), ("compute efficiency", "compute_efficiency"), ("HFU", "hfu")):
-        # The host's clock hardly sees a GPU's work; MFU does not depend on phases.
+        # Phases on the host clock hardly contain a GPU's work; MFU does not depend on phases.
         text = too_high(account.raw_ratio(factor), name, **about, device_clock=account.device_share())
         if text is not None:
             return [text]

@@ -1,11 +1,9 @@
 """One attempt's steps folded, one after the other, into sums per state.
 
-In: an Attempt, its Bound and the facts that judge a step, then its steps in order of time, each as a Row or as
-vectors of ns per state. Out: sums that fill the attempt's bound exactly, whatever came: kept steps, gaps and the
-tail by state, and what is lost. Memory does not grow with steps; a step costs about 5 us. A step's time in no
-phase is `unattributed`; a gap's is `startup` before the first step, `stall` when it is too long, else
-`unattributed`. Rows that contradict their neighbours are cut to fit and counted in `clamped`. A step that crosses
-the bound counts in proportion. It does not know other ranks: straggler.py moves waiting time to `straggler`.
+The sums fill the attempt's bound exactly whatever the input: kept steps, gaps, the tail, and what is lost. A step's time
+in no phase is `unattributed`; a gap's is `startup` before the first step, `stall` when it is too long, else
+`unattributed`. Rows that contradict their neighbours are cut to fit and counted in `clamped`; a step that crosses the
+bound counts in proportion. Memory does not grow with steps; a step costs about 5 us. `straggler` compares ranks.
 """
 
 from __future__ import annotations
@@ -15,17 +13,17 @@ from math import inf
 from operator import add, sub
 from statistics import median
 
+from goodput.account.attempts import Attempt, Row
 from goodput.account.facts import Bound
-from goodput.account.peak_throughput import Pace
+from goodput.account.peak_throughput import PeakThroughput
 from goodput.account.states import INDEX, PHASE_STATES, PLANNED, STATES, USER_STATES, vector
-from goodput.account.timeline import Attempt, Row
 
 PRODUCTIVE, COMMUNICATION, COMPILE = INDEX["productive"], INDEX["communication"], INDEX["compile"]
 CHECKPOINT, STALL = INDEX["checkpoint"], INDEX["stall"]
 _UNATTRIBUTED, _STARTUP, _LOST, _RESTORE = (INDEX[s] for s in ("unattributed", "startup", "lost", "restore"))
 _PLANNED = tuple(INDEX[state] for state in PLANNED)
 _UNPLANNED = tuple(i for i in range(len(STATES)) if i not in _PLANNED)
-# So many steps after the first are what its excess is measured against; more would not change the median by much.
+# Steps after the first that its excess is measured against; more would hardly change the median.
 OTHERS_MAX = 512
 
 
@@ -37,16 +35,16 @@ class Fold:
         self.attempt, self.bound, self.limit, self.threshold_ns = attempt, bound, limit, threshold_ns
         self.blame = blame
         self.to_state = [state_of(name, attempt.phase_states) for name in attempt.phases]
-        self.number, self.last_end_ns, self.samples, self._said_samples = 0, attempt.start_ns, 0, 0
-        self.compute_ns = 0  # all of the attempt's compute, in whatever state it counts
-        self.device_ns = self._said_device_ns = 0  # length of steps that a device's clock divided into phases
+        self.number, self.last_end_ns, self.samples, self._last_samples = 0, attempt.start_ns, 0, 0
+        self.compute_ns = 0  # all compute of the attempt, whatever its state
+        self.device_ns = self._last_device_ns = 0  # length of steps that the device clock divided into phases
         self.totals = self.outside = (0,) * len(self.to_state)
         self.steps = self.clamped = 0
         self.last_count = 1
         self.exhausted = False  # no further step will come
-        self.final = True  # what the attempt knows of its rows is all there will be
+        self.final = True  # no further rows will be reported
         self.top_step = -1
-        # The longest wait that is no stall and the shortest that is one: between them the threshold may move.
+        # The longest wait that is no stall and the shortest that is one: the threshold may move between them.
         self.calm_ns, self.stall_ns = 0, inf
         self.kept, self.rest = vector(), vector()  # of kept steps, and of everything else
         self.kept_steps = self.lost_steps = self.kept_ns = self.saved_ns = 0
@@ -54,30 +52,30 @@ class Fold:
         self.kept_samples = 0.0
         self.lost_by: dict[int, list[int]] = {}  # restart: [steps, ns]
         self.straggler_ns = self.caused_ns = self.matched_ns = 0
-        self.pace = Pace()
+        self.throughput = PeakThroughput()
         self._first: tuple | None = None
         self._others: tuple[list[int], list[int]] = ([], [])  # length and work of the steps after the first
         self._usual: tuple[int, int] | None = None  # their medians, once there are enough
 
     def copy(self) -> Fold:
-        """A fold that goes on by itself."""
+        """An independent copy."""
         other = copy(self)
         other.kept, other.rest = list(self.kept), list(self.rest)
         other.lost_by = {restart: list(cost) for restart, cost in self.lost_by.items()}
-        other.pace, other._others = self.pace.copy(), tuple(map(list, self._others))
+        other.throughput, other._others = self.throughput.copy(), tuple(map(list, self._others))
         if self._first is not None:
             other._first = (*self._first[:4], list(self._first[4]), *self._first[5:])
         return other
 
     def held_back(self) -> tuple[int, int]:
-        """Index and count of the first step if it is to be compared, by `finish` alone; none has an index of -1."""
+        """Index and count of the first step if `finish` will return it for comparison; (-1, 0) if not."""
         if self._first is None:
             return (-1, 0)
         step, count, end_ns, length = self._first[:4]
         return (step, count) if end_ns - bool(length) >= self.bound.from_ns else (-1, 0)
 
     def fits(self, bound: Bound, limit: int, threshold_ns: int, blame) -> bool:
-        """Whether what is folded would be the same under these facts."""
+        """Whether the folded sums would be the same under these facts."""
         mine = self.bound
         if not self.steps:
             return True
@@ -85,7 +83,7 @@ class Fold:
             return False
         if limit != self.limit and min(limit, self.limit) < self.top_step:
             return False
-        # The first step is held back, so that it may be lost and not yet counted.
+        # The first step is held back, so it may be lost without being counted yet.
         if self.top_step > self.limit and list(blame) != list(self.blame):
             return False
         if not self.calm_ns <= threshold_ns < self.stall_ns:
@@ -94,17 +92,17 @@ class Fold:
         return now[: len(self.to_state)] == self.to_state
 
     def follow(self, bound: Bound, limit: int, threshold_ns: int, blame) -> None:
-        """Go on under these facts, which fit."""
+        """Continue under these facts, for which `fits` holds."""
         self.bound, self.limit, self.threshold_ns, self.blame = bound, limit, threshold_ns, blame
-        # Before the first step what a phase is may change, later there may only be more of them.
+        # Phases may change their state before the first step; later there may only be more of them.
         self.to_state = [state_of(name, self.attempt.phase_states) for name in self.attempt.phases]
         self.totals, self.outside = (_padded(t, len(self.to_state)) for t in (self.totals, self.outside))
 
     def begin(self, row: Row) -> None:
-        """Go on after this row, the last one before the bound: none of what it stands for lies within."""
+        """Start after this row, the last one before the bound."""
         width = len(self.to_state)
         self.totals, self.outside = _padded(row.totals, width), _padded(row.outside, width)
-        self.number, self._said_samples, self._said_device_ns = row.number, row.samples, row.device_ns
+        self.number, self._last_samples, self._last_device_ns = row.number, row.samples, row.device_ns
         self.last_end_ns, self.steps = max(row.end_ns, self.last_end_ns), 1
         self.compute_ns = sum(
             ns for state, ns in zip(self.to_state, self.totals, strict=True) if state == PRODUCTIVE
@@ -126,8 +124,8 @@ class Fold:
                 inside[state] += ns - beyond
         count, self.number = row.number - self.number, row.number
         self.last_count = count
-        samples, self._said_samples = row.samples - self._said_samples, row.samples
-        device_ns, self._said_device_ns = row.device_ns - self._said_device_ns, row.device_ns
+        samples, self._last_samples = row.samples - self._last_samples, row.samples
+        device_ns, self._last_device_ns = row.device_ns - self._last_device_ns, row.device_ns
         self.totals, self.outside = totals, outside
         if spent < 0 or min(gap) < 0 or min(inside) < 0 or sum(gap) + sum(inside) != spent:
             self.clamped += 1
@@ -146,11 +144,11 @@ class Fold:
         began, self.last_end_ns = self.last_end_ns, end_ns
         if step > self.top_step:
             self.top_step = step
-        # The first step is judged at the end, by the threshold of then.
+        # The first step is judged in `finish`, by the threshold then.
         if count == 1 and self.steps and end_ns - began > self.calm_ns:
             self._note_wait(_unplanned(gap))
             self._note_wait(_unplanned(inside))
-        # Of rows the number says it, of the lines of a log their order: steps may take no time.
+        # Rows are ordered by number, lines of a log by time and step, since steps may take no time.
         mine = self.attempt
         last = self.number >= mine.top_number and (end_ns, step) >= (mine.rows_end_ns, mine.end_step)
         self.exhausted |= self.final and last
@@ -160,17 +158,17 @@ class Fold:
         self._count_device(min(max(device_ns, 0), length), length, end_ns)
         first, self.steps = self.steps == 0, self.steps + 1
         if first or end_ns - began != length:
-            # Compute outside steps belongs to no step that was kept.
+            # Compute outside steps belongs to no kept step.
             gap[_UNATTRIBUTED] += gap[PRODUCTIVE]
             gap[PRODUCTIVE] = 0
             self.saved_ns += gap[CHECKPOINT]
             self._rest(_settled_gap(gap, first, count == 1, self.threshold_ns), began, end_ns - length)
         self.saved_ns += inside[CHECKPOINT]
-        # An attempt's first step is no measure of its pace, unless it is one of many.
+        # An attempt's first step is no measure of its throughput, unless the row has several steps.
         if samples and (count > 1 or not first):
-            self.pace.add(count, samples, length)
+            self.throughput.add(count, samples, length)
         if first:
-            # What judges it is remembered with it: a run log may change that, where steps are done again.
+            # Kept with what judges it, which a run log may change where steps are done again.
             self._first = (step, count, end_ns, length, inside, samples, self.limit, self.blame)
             return None
         if count == 1 and self._usual is None:
@@ -178,8 +176,11 @@ class Fold:
         return self._settle(step, count, end_ns, length, inside, samples)
 
     def finish(self, tail: list[int] | None = None):
-        """Settle the first step and the time after the last one. Returns the first step as `add` does, with its
-        index and count before it, or None. `tail` is that time by state where there are no totals to tell it."""
+        """Settle the first step and the time after the last one.
+
+        Returns the first step as `add` does, preceded by its index and count, or None. `tail` is the time after the
+        last step by state, where there are no totals.
+        """
         result = None
         if self._first is not None:
             step, count, end_ns, length, inside, samples, *judged = self._first
@@ -211,7 +212,7 @@ class Fold:
             self._lose(step, count, length, part, inside, counted, samples)
             return None
         self._keep(count, inside, part / length if length else 1.0 * counted, counted, samples)
-        # Of a window, steps are compared among the ranks for which they lie in it.
+        # In a window, steps are compared among the ranks for which they lie in it.
         lies = part or (not length and bound.from_ns <= end_ns <= bound.to_ns)
         return (communication, inside[COMMUNICATION], own, part) if lies else None
 
@@ -225,7 +226,7 @@ class Fold:
     def _lose(
         self, step, count, length: int, part: int, inside: list[int], counted: bool, samples: int
     ) -> None:
-        """Of steps whose single rows are not known the lost part is taken in proportion to their number."""
+        """Count steps as lost; a row of several steps that is lost in part is divided by their number."""
         kept = max(0, count - (step - self.limit))
         lost = part * (count - kept) // count
         if kept:
@@ -244,8 +245,8 @@ class Fold:
     def _move_excess(self, length: int, inside: list[int]) -> None:
         """Move to `compile` the first step's excess over the median of the others.
 
-        It is taken as far as compute and unnamed time explain it: a first step that was long because the loader's
-        workers were starting stays the loader's.
+        Only compute and unattributed time are moved: a first step that was long because the loader's workers were
+        starting stays `loader`.
         """
         if self._usual is None and not self._others[0]:
             return
@@ -258,7 +259,7 @@ class Fold:
             inside[COMPILE] += excess
 
     def _count_device(self, device_ns: int, length: int, end_ns: int) -> None:
-        """Of a step that crosses the bound in proportion, as its states."""
+        """Add device time, in proportion for a step that crosses the bound."""
         if device_ns:
             part = min(end_ns, self.bound.to_ns) - max(end_ns - length, self.bound.from_ns)
             self.device_ns += device_ns * max(part, 0) // length
@@ -286,7 +287,7 @@ class Fold:
         self.rest = list(map(add, self.rest, states))
 
     def _tail(self, end_ns: int, named: list[int] | None) -> None:
-        """What follows the last completed step, from the live totals and the phase the rank was last in."""
+        """Settle the time after the last completed step, from the live totals and the last phase."""
         attempt, bound = self.attempt, self.bound
         began, length = self.last_end_ns, end_ns - self.last_end_ns
         tail = vector() if named is None else list(named)
@@ -324,14 +325,16 @@ class Fold:
 
 
 def state_of(phase: str, user_states: dict[str, str]) -> int:
-    """The state that a phase's time is of, as an index."""
+    """Index of the state that a phase maps to."""
     state = PHASE_STATES.get(phase) or user_states.get(phase)
     return INDEX[state] if state in USER_STATES else _UNATTRIBUTED
 
 
 def fit(gap: list[int], inside: list[int], spent_ns: int) -> None:
-    """Make the two vectors non-negative and sum to `spent_ns`: too much is cut in proportion, what is missing is
-    time in no phase."""
+    """Make both vectors non-negative and their sum `spent_ns`.
+
+    An excess is cut in proportion; missing time is unattributed.
+    """
     for part in (gap, inside):
         part[:] = [max(ns, 0) for ns in part]
     known = sum(gap) + sum(inside)
@@ -351,15 +354,14 @@ def share(states: list[int], part_ns: int, whole_ns: int) -> list[int]:
 
 
 def _padded(values: tuple[int, ...], width: int) -> tuple[int, ...]:
-    """A row written before the user defined further phases has fewer columns; those were zero."""
+    """Pad with zeros: rows from before further user phases were defined have fewer columns."""
     return values if len(values) == width else tuple(values[:width]) + (0,) * (width - len(values))
 
 
 def _settled_gap(gap: list[int], first: bool, single: bool, threshold: int) -> list[int]:
-    """A gap's states: before the first step all is startup but restore and compile; a long silence is a stall.
+    """A gap's states: before the first step all is startup except restore and compile; a long one is a stall.
 
-    Of a first row that stands for many steps the time outside them is known by phase alone, not by place: what
-    has a name keeps it.
+    For a first row of many steps it is unknown where the time outside them lies, so named phases keep it.
     """
     settled = list(gap)
     if first and not single:
@@ -372,7 +374,7 @@ def _settled_gap(gap: list[int], first: bool, single: bool, threshold: int) -> l
 
 
 def _unplanned(states: list[int]) -> int:
-    """Time that can be a stall: a long evaluation does not make the short wait beside it one."""
+    """Time that can be a stall: planned phases do not count."""
     return sum(states) - sum(states[i] for i in _PLANNED)
 
 

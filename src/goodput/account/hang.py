@@ -1,20 +1,16 @@
-"""The hang verdict: when no rank makes progress, who is where since when, and who is to blame.
+"""The hang verdict: when no rank makes progress, which rank is where since when, and which one is the culprit.
 
-In: one `Seen` for each rank's newest process, and now. Out: a Hang, or None while there is progress or nobody
-can tell. Pure. Cost: about 2 us a rank.
+Progress is a completed step and nothing less: a rank that changes phases without completing one (a retry loop) hangs.
+Excused up to `planned_ns`: a rank in a planned phase (states.PLANNED); one that was in such a phase since its last step
+and still passes phase boundaries (an evaluation with its own loader); one before its first step, unless it waits in
+communication.
 
-Progress is a completed step, nothing less: a rank that goes from phase to phase without completing one, as in a
-loop that retries for ever, hangs. Three things are excused up to `planned_ns`: a rank in a planned phase
-(states.PLANNED); one that was in such a phase since its last step and still passes phase boundaries, as an
-evaluation with its own loader does; and one without a first step, unless it waits in communication.
+Ranks in communication are victims. Ranks elsewhere, dead, or last heard of when the others stopped are suspects; the
+culprit is the suspect with the fewest steps, among those the one longest in its phase. If all ranks wait in communication,
+it is the only rank with fewer steps than the others, which waits in another collective; else there is none.
 
-Ranks in communication wait for somebody: they are victims. Who is elsewhere, dead, or was last heard of when the
-others stopped is a suspect. The culprit is the suspect with the fewest steps, of those the one that has been
-where it is the longest, since who stops first moves least. If all wait in communication, it is the only rank
-with fewer steps than the others: it waits in another collective than they do. Else there is no culprit.
-
-Clocks of two hosts are never subtracted. A duration is one by the rank's own clock, up to the look, and one by
-ours, from the arrival of that look until now.
+Clocks of two hosts are never subtracted: a duration is the rank's own up to its last report, plus ours since its arrival.
+Cost: about 2 us a rank.
 
     found = verdict(ranks, time.time_ns(), threshold_ns=60 * 10**9); found.document() if found else None
 """
@@ -31,23 +27,23 @@ from goodput.account.states import PLANNED
 STALE_NS = 30 * 10**9
 PLANNED_NS = 1800 * 10**9
 SUSPECTS_SHOWN_MAX = 16
-# In the order in which they are believed. `behind` is said only where all wait in communication; the last two are
-# those who had gone while others still completed steps, so they alone do not explain the hang.
+# In order of trust. `behind` applies only where all ranks wait in communication; the last two had gone while others
+# still completed steps, so they do not explain the hang by themselves.
 KINDS = ("dead", "elsewhere", "silent", "finished", "behind", "dead before", "silent before")
 _TRUST = {"dead": 0, "elsewhere": 1, "silent": 1, "finished": 2, "behind": 3}
 
 
-class Seen(NamedTuple):
-    """A rank's newest process as last looked at. `heard_ns` is on our clock, all other times are on its own."""
+class RankStatus(NamedTuple):
+    """A rank's newest process as last reported. `received_ns` is on our clock, all other times on its host's."""
 
     rank: int
     host: str
     attempt: int
     phase: str
-    state: str  # what the account books the phase as
+    state: str  # the state that the phase maps to
     phase_since_ns: int  # its last phase or step boundary
     seen_ns: int
-    heard_ns: int
+    received_ns: int
     last_progress_ns: int  # end of its last completed step, else its start
     step: int | None  # its last completed step
     planned_ns: int = 0  # in planned phases since its last progress, up to its last boundary
@@ -56,7 +52,7 @@ class Seen(NamedTuple):
 
 
 class Suspect(NamedTuple):
-    """`seconds` is how long it has been where it is, or since its last sign of life; `kind` is one of KINDS."""
+    """`seconds`: how long in its phase, or since its last sign of life. `kind` is one of KINDS."""
 
     rank: int
     host: str
@@ -80,7 +76,7 @@ class Suspect(NamedTuple):
 
 @dataclass(frozen=True)
 class Hang:
-    """No progress since `since_ns` (our clock). `suspects` are in the order of suspicion, the culprit first."""
+    """No progress since `since_ns` (our clock). `suspects` come most suspect first."""
 
     since_ns: int
     seconds: float
@@ -108,7 +104,7 @@ class Hang:
 
 
 def verdict(
-    ranks: Iterable[Seen],
+    ranks: Iterable[RankStatus],
     now_ns: int,
     threshold_ns: int,
     *,
@@ -116,16 +112,16 @@ def verdict(
     planned_ns: int = PLANNED_NS,
     unseen: int = 0,
 ) -> Hang | None:
-    """Who hangs at `now_ns` (our clock), or None: some rank makes progress, is excused, or none is heard of.
+    """The hang at `now_ns` (our clock); None if a rank makes progress or is excused, or if none reports.
 
-    A rank not heard of for over `stale_ns` is silent. `unseen` is how many expected ranks nobody ever reported.
+    A rank without a report for over `stale_ns` is silent. `unseen` counts expected ranks that never reported.
     """
     ranks = sorted(ranks, key=lambda one: one.rank)
     live = [one for one in ranks if one.alive and not one.ended]
-    fresh = [one for one in live if now_ns - one.heard_ns <= stale_ns]
+    fresh = [one for one in live if now_ns - one.received_ns <= stale_ns]
     if not fresh or not all(_is_stuck(one, threshold_ns, planned_ns) for one in fresh):
         return None
-    if any(_is_excused(one, now_ns, planned_ns) for one in live if now_ns - one.heard_ns > stale_ns):
+    if any(_is_excused(one, now_ns, planned_ns) for one in live if now_ns - one.received_ns > stale_ns):
         return None
     # No rank has completed a step since the last one that did.
     hung_ns = min(_idle_ns(one) + _age_ns(one, now_ns) for one in fresh)
@@ -145,16 +141,16 @@ def verdict(
     return Hang(now_ns - hung_ns, hung_ns / 1e9, culprit, reason, tuple(suspects), victims)
 
 
-def _age_ns(one: Seen, now_ns: int) -> int:
-    return max(now_ns - one.heard_ns, 0)
+def _age_ns(one: RankStatus, now_ns: int) -> int:
+    return max(now_ns - one.received_ns, 0)
 
 
-def _idle_ns(one: Seen) -> int:
+def _idle_ns(one: RankStatus) -> int:
     return max(one.seen_ns - one.last_progress_ns, 0)
 
 
-def _is_stuck(one: Seen, threshold_ns: int, planned_ns: int) -> bool:
-    """Whether it was without progress for too long when it was last looked at; what it did since is not guessed."""
+def _is_stuck(one: RankStatus, threshold_ns: int, planned_ns: int) -> bool:
+    """Whether it had been without progress for too long at its last report."""
     idle_ns, there_ns = _idle_ns(one), max(one.seen_ns - one.phase_since_ns, 0)
     if idle_ns > max(planned_ns, threshold_ns):
         return True
@@ -165,13 +161,13 @@ def _is_stuck(one: Seen, threshold_ns: int, planned_ns: int) -> bool:
     return (there_ns if one.planned_ns > 0 else idle_ns) > threshold_ns
 
 
-def _is_excused(one: Seen, now_ns: int, planned_ns: int) -> bool:
+def _is_excused(one: RankStatus, now_ns: int, planned_ns: int) -> bool:
     """Whether a silent rank was in a planned phase that may still go on."""
     return one.state in PLANNED and _idle_ns(one) + _age_ns(one, now_ns) <= planned_ns
 
 
-def _kind(one: Seen, age_ns: int, stale_ns: int, begun_ns: int) -> str | None:
-    """What it is suspected of. The last report of who caused the hang cannot be much older than the hang."""
+def _kind(one: RankStatus, age_ns: int, stale_ns: int, begun_ns: int) -> str | None:
+    """What it is suspected of. The culprit's last report cannot be much older than the hang."""
     if one.ended == "finished":
         return "finished" if age_ns <= begun_ns else None
     if one.ended or not one.alive:
@@ -181,7 +177,7 @@ def _kind(one: Seen, age_ns: int, stale_ns: int, begun_ns: int) -> str | None:
     return None if one.state == "communication" else "elsewhere"
 
 
-def _suspect(one: Seen, now_ns: int, kind: str) -> Suspect:
+def _suspect(one: RankStatus, now_ns: int, kind: str) -> Suspect:
     seconds = (max(one.seen_ns - one.phase_since_ns, 0) + _age_ns(one, now_ns)) / 1e9
     return Suspect(one.rank, one.host, one.attempt, one.phase, seconds, one.step, kind, one.ended)
 
@@ -191,8 +187,8 @@ def _suspicion(one: Suspect) -> tuple:
     return _TRUST.get(one.kind, len(KINDS)), step, -one.seconds, one.rank
 
 
-def _behind(waiting: list[Seen]) -> list[Seen]:
-    """The one rank with fewer steps than all others that wait; none where several share that place."""
+def _behind(waiting: list[RankStatus]) -> list[RankStatus]:
+    """The one rank with fewer steps than all others that wait, if there is one."""
     steps = sorted((-1 if one.step is None else one.step, one.rank) for one in waiting)
     if len(steps) < 2 or steps[0][0] == steps[1][0]:
         return []

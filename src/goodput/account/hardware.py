@@ -1,32 +1,28 @@
-"""What a rank's GPU did, as samples of it say: how much of compute the device idled in, and the energy it took.
+"""What samples of a rank's GPU add to its account: idle time inside compute (`launch`), and energy.
 
-In: an attempt's figures (schema.Live.hardware: cumulative, what is 0 left out) and its fold. Out: the attempt's states
-with `launch` taken out of `productive`, and its part of the measured energy.
-
-Samples tell how long the rank was in a compute phase while they looked (compute_ns) and in how much of it the device
-had nothing to run (idle_ns). Nothing is extrapolated: of the attempt's compute, the part idle_ns / max(compute_ns, all
-its compute) goes to `launch`. Only the newest cumulative figures are kept, so a window of the past has the share of the
-whole attempt, and of its energy the part that the window is of the attempt's life. It is an estimate: a sample stands
-for the time around it, and idle time is taken to be spread evenly over compute, kept or lost.
+Samples are cumulative: `compute_ns` observed in compute phases, `idle_ns` of it without work on the device. Of an
+attempt's compute the part idle_ns / max(compute_ns, all its compute) becomes `launch`; nothing is extrapolated to
+unobserved time. It is an estimate: idle time is taken to be spread evenly over compute. Only the newest figures are
+kept, so a window has the whole attempt's share of idle time, and energy in proportion to its length.
 """
 
 from __future__ import annotations
 
 from operator import add
 
+from goodput.account.attempts import Attempt
 from goodput.account.states import INDEX
-from goodput.account.timeline import Attempt
 
 _PRODUCTIVE, _LAUNCH = INDEX["productive"], INDEX["launch"]
 
 
 def is_sampled(attempt: Attempt) -> bool:
-    """Whether it is known how much of this attempt's compute was idle, be it nothing."""
+    """Whether samples cover some of this attempt's compute."""
     return attempt.hardware.get("compute_ns", 0) > 0
 
 
 def is_cut(attempt: Attempt) -> bool:
-    """Whether its figures contradict each other: more idle than there was compute."""
+    """Whether the samples contradict themselves: more idle time than compute."""
     return attempt.hardware.get("idle_ns", 0) > attempt.hardware.get("compute_ns", 0)
 
 
@@ -43,7 +39,7 @@ def states_of(attempt: Attempt, fold) -> list[int]:
 
 
 def energy_mj(attempt: Attempt, counted_ns: int) -> int | None:
-    """The energy, in mJ, of `counted_ns` of the attempt's life; None where none was measured."""
+    """The energy, in mJ, of `counted_ns` of the attempt's life; None where energy was not measured."""
     whole = attempt.hardware.get("energy_mj", 0)
     if whole <= 0:
         return None

@@ -1,15 +1,12 @@
 """The step at which a rank became slow.
 
-In: per step of a group, who was slow: its own time over the median of the group by SLOW_RATIO_MIN and among the
-few slowest. Out: per rank the stretches in which it was slow, each with its first and last step.
-
-A cumulative sum (Page, "Continuous inspection schemes", 1954) of log-likelihood ratios of such hits. As long as
-nothing distinguishes a rank from its group, each is among the k slowest of n in at most k / n of the steps,
-whatever the distribution of times, so the chance of a hit is known without estimating any noise. By Lorden's
-bound ("Procedures for reacting to a change in distribution", 1971) a sum that must reach ln(FALSE_ALARM_STEPS)
-raises a false alarm at most once in FALSE_ALARM_STEPS steps of a rank on average, if its steps are independent.
-What a hit tells is weighed against a rank that is slow in half of the steps in which chance would not make it so.
-A rank that has been slow is well again when the mirrored sum says so. Cost: under 1 us per rank and step.
+In each step of a group a rank is hit if its own time exceeds the group's median by SLOW_RATIO_MIN and is among the
+slowest few. While nothing distinguishes a rank, it is among the k slowest of n in at most k / n of the steps, whatever the
+distribution of times, so the chance of a hit is known without estimating noise. A cumulative sum (Page, "Continuous
+inspection schemes", 1954) of log-likelihood ratios of hits, against a rank that is slow in half of the remaining steps,
+must reach ln(FALSE_ALARM_STEPS); by Lorden's bound ("Procedures for reacting to a change in distribution", 1971) it then
+raises at most one false alarm in FALSE_ALARM_STEPS independent steps of a rank. The mirrored sum ends a stretch. Cost:
+under 1 us per rank and step.
 """
 
 from __future__ import annotations
@@ -18,15 +15,15 @@ from dataclasses import dataclass, field, replace
 from math import log
 from typing import NamedTuple
 
-# A rank is slow in a step if its own time exceeds the median of its group by this.
+# A rank is slow in a step if its own time exceeds its group's median by this ratio.
 SLOW_RATIO_MIN = 1.05
-# On average so many steps of a rank pass before one false alarm, at least.
+# Steps of a rank between false alarms, on average, at least.
 FALSE_ALARM_STEPS = 10_000_000
 STRETCHES_MAX = 8
 
 
 class Stretch(NamedTuple):
-    """A rank was slow from the step `first` to the step `last`; None while it still is."""
+    """A rank was slow from step `first` to step `last`; None while it still is."""
 
     first: int
     last: int | None
@@ -39,10 +36,10 @@ class Onset:
     stretches: list[Stretch] = field(default_factory=list)
     slow: bool = False
     sum: float = 0.0
-    began: int = 0  # the step after the one at which the sum was last zero
+    began: int = 0  # the first step after the sum was last zero
 
     def end(self, step: int) -> None:
-        """The attempt is over: what was slow was so up to this step."""
+        """The attempt ended at this step; an open stretch ends there."""
         self.stretches[-1] = Stretch(self.stretches[-1].first, step)
         self.slow = False
 
@@ -50,7 +47,7 @@ class Onset:
         return replace(self, stretches=list(self.stretches))
 
     def note(self, step: int, hit: bool, chance: float, alarm: float = log(FALSE_ALARM_STEPS)) -> None:
-        """Take one step. A chance of 1 or more tells nothing."""
+        """Take one step. A chance of 1 or more carries no information."""
         if chance >= 1:
             return
         slow = (1 + chance) / 2
@@ -70,13 +67,13 @@ class Onset:
 
 
 def hits(own_ns: list[int]) -> tuple[list[bool], float]:
-    """Which of a group's ranks were slow in a step, by their own times, and the chance of that by luck."""
+    """Which ranks of a group were slow in a step, by their own times, and the chance of a hit by luck."""
     ordered = sorted(own_ns)
     count = len(ordered)
     middle = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
     slowest = max(1, count // 8)
     least = max(SLOW_RATIO_MIN * middle, ordered[-slowest])
-    # A tie at the border would make more of them slow than were counted on; then nobody stands out.
+    # With a tie at the border more ranks than `slowest` would be hit; then none stands out.
     over = sum(ns >= least for ns in own_ns)
     if over > slowest or middle <= 0:
         return [False] * count, slowest / count

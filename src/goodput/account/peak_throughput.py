@@ -1,37 +1,35 @@
-"""The best throughput that an attempt has shown: that of its fastest stretch of PACE_STEPS steps in a row.
+"""The best throughput that an attempt has reached: that of its fastest stretch of STRETCH_STEPS consecutive steps.
 
-In: rows in order, each of one step or of several. Out: samples (or tokens) per second. A row of n steps is n steps of
-its mean length and samples. Steps are told off in stretches of PACE_STEPS, and the last steps make one with as many of
-those before them as it lacks, which are taken as their stretch's mean. So no part of what was added is left out, and the
-rate of the whole is never above the best. Memory is seven numbers, a row costs about 0.3 us. It knows no time outside
-steps.
+Rows come in order; a row of n steps is n steps of its mean length and samples. The last steps form a stretch together
+with as many steps before them as they lack, so the rate of the whole is never above the best. Memory is seven numbers,
+a row costs about 0.3 us.
 """
 
 from __future__ import annotations
 
-PACE_STEPS = 32
+STRETCH_STEPS = 32
 
 
-class Pace:
+class PeakThroughput:
     """Feed `add` in order; `rate` may be asked at any time."""
 
     __slots__ = ("best", "last_ns", "last_samples", "ns", "samples", "steps")
 
     def __init__(self):
         self.best: tuple[float, float] | None = None  # (samples, ns) of the fastest stretch
-        self.last_samples = self.last_ns = 0.0  # of the newest whole stretch
-        self.steps, self.samples, self.ns = 0, 0, 0  # of the stretch that is not yet whole
+        self.last_samples = self.last_ns = 0.0  # of the newest complete stretch
+        self.steps, self.samples, self.ns = 0, 0, 0  # of the stretch that is not yet complete
 
-    def copy(self) -> Pace:
-        other = Pace()
+    def copy(self) -> PeakThroughput:
+        other = PeakThroughput()
         for name in self.__slots__:
             setattr(other, name, getattr(self, name))
         return other
 
     def add(self, count: int, samples: float, ns: int) -> None:
         """`count` steps that had `samples` and took `ns` together."""
-        lacking = max(PACE_STEPS - self.steps, 1)
-        # Steps without length, as of a clock that was set back, have no rate: they go with those that follow.
+        lacking = max(STRETCH_STEPS - self.steps, 1)
+        # Steps without length (a clock that was set back) have no rate and join the following steps.
         if count < lacking or not ns:
             self._join(count, samples, ns)
             return
@@ -41,9 +39,9 @@ class Pace:
             return
         self._join(lacking, samples * lacking / count, ns * lacking / count)
         self._close()
-        whole, left = divmod(count - lacking, PACE_STEPS)
+        whole, left = divmod(count - lacking, STRETCH_STEPS)
         if whole:
-            self.last_samples, self.last_ns = samples * PACE_STEPS / count, ns * PACE_STEPS / count
+            self.last_samples, self.last_ns = samples * STRETCH_STEPS / count, ns * STRETCH_STEPS / count
             self._note(samples, ns)
         if left:
             self._join(left, samples * left / count, ns * left / count)
@@ -52,7 +50,7 @@ class Pace:
         """Samples per second of the fastest stretch; of fewer steps their own rate. None if they took no time."""
         best, (samples, ns) = self.best, (self.samples, self.ns)
         if best is not None:
-            before = max(PACE_STEPS - self.steps, 0) / PACE_STEPS
+            before = max(STRETCH_STEPS - self.steps, 0) / STRETCH_STEPS
             samples, ns = samples + self.last_samples * before, ns + self.last_ns * before
         if best is None or (ns and samples * best[1] > best[0] * ns):
             best = (samples, ns)

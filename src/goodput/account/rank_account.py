@@ -1,8 +1,4 @@
-"""The account of one rank: its sums, and what it is.
-
-In: what account.py adds up. Out: RankAccount, of which an Account has one for every rank that is expected, reported or
-not; one that nobody reported takes about 300 bytes. It knows nothing of steps and attempts.
-"""
+"""The account of one rank: its sums and its declared fields. An unreported rank takes about 300 bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ class RankAccount:
     lost_steps: int = 0
     kept_ns: int = 0
     saved_ns: int = 0  # spent in saving checkpoints, kept or lost
-    device_ns: int = 0  # length of steps that a device's clock divided into phases, kept or lost
+    device_ns: int = 0  # length of steps that the device clock divided into phases, kept or lost
     kept_samples: float = 0.0
     flops: float | None = None
     hardware_flops: float | None = None
@@ -37,14 +33,14 @@ class RankAccount:
     gpu_hour_cost: float | None = None
     gpu_power_watts: float | None = None
     observed: bool = False
-    sampled: bool = False  # it is known how much of its compute, or of some of it, the device idled in
+    sampled: bool = False  # samples say how much of its compute the device was idle
     energy_mj: int = 0  # measured, by all its devices
-    metered: list[int] = field(default_factory=vector)  # the part of `states` that this energy is of
+    metered: list[int] = field(default_factory=vector)  # the part of `states` that this energy covers
 
-    def again(self, rank: int) -> RankAccount:
-        """Of another rank that nobody reported, expected in the same times.
+    def for_rank(self, rank: int) -> RankAccount:
+        """The same account for another unreported rank, expected at the same times.
 
-        They share their sums, which nothing changes any more: a world of 262 144 ranks is soon said.
+        The sums are shared and no longer change, so a world of 262 144 ranks costs little.
         """
         return RankAccount(
             rank,

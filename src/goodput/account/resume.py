@@ -1,14 +1,13 @@
 """Kept and lost: which completed steps a later attempt did again.
 
-In: the attempts of a run and the steps of each. Out: for each attempt the index of the last step that still
-counts. A step is kept unless a later attempt resumed before it. The resume point of an attempt is what it said
-(`resumed`), else one before the first step it did, else, while it has done none or the run is down, the last
-committed checkpoint before it; where no checkpoint was ever reported nothing is declared lost, since nobody knows.
+A step is kept unless a later attempt resumed before it. An attempt's resume point is the step it declared, else the one
+before its first step; while it has none, or the run is down, the last committed checkpoint before it. Where no
+checkpoint was ever reported nothing is declared lost, since it is unknown.
 """
 
 from __future__ import annotations
 
-from goodput.account.timeline import Attempt, Run
+from goodput.account.attempts import Attempt, Run
 
 KEEP_ALL = 1 << 62
 
@@ -16,17 +15,19 @@ KEEP_ALL = 1 << 62
 def resume_points(run: Run) -> dict[int, int | None]:
     """Per attempt number the last step whose work it starts from, None where unknown.
 
-    Ranks of one attempt resume together, so the least of what they say holds.
+    Ranks of one attempt resume together, so the lowest declared step holds.
     """
-    said: dict[int, list[int]] = {}
+    declared: dict[int, list[int]] = {}
     done: dict[int, list[int]] = {}
     for (_, number), attempt in run.attempts.items():
-        said.setdefault(number, []).extend([] if attempt.said is None else [attempt.said])
+        declared.setdefault(number, []).extend(
+            [] if attempt.declared_resume_step is None else [attempt.declared_resume_step]
+        )
         if attempt.first_step is not None:
             done.setdefault(number, []).append(attempt.first_step - 1)
     points: dict[int, int | None] = {}
-    for number in sorted(said):
-        known = said[number] or done.get(number)
+    for number in sorted(declared):
+        known = declared[number] or done.get(number)
         points[number] = min(known) if known else last_checkpoint(run, number, points)
     return points
 
@@ -34,7 +35,7 @@ def resume_points(run: Run) -> dict[int, int | None]:
 def last_checkpoint(run: Run, before: int, points: dict[int, int | None]) -> int | None:
     """Step of the last checkpoint committed in attempts numbered below `before`; -1 when all were left open.
 
-    A checkpoint beyond the point from which a later attempt resumed was passed over: it is of work that is lost.
+    A checkpoint beyond the step from which a later attempt resumed holds lost work and does not count.
     """
     begun = False
     committed: dict[int, int] = {}
@@ -56,7 +57,7 @@ def last_checkpoint(run: Run, before: int, points: dict[int, int | None]) -> int
 def kept_until(run: Run, points: dict[int, int | None], down: bool) -> dict[tuple[int, int], int]:
     """For each (rank, attempt) the last step index that counts.
 
-    A rank that has no part in a later attempt loses to it what it had done by that attempt's start.
+    A rank that is not part of a later attempt also loses its steps up to that attempt's start.
     """
     newest = max((number for _, number in run.attempts), default=0)
     provisional = last_checkpoint(run, newest + 1, points) if down else None
@@ -69,16 +70,16 @@ def kept_until(run: Run, points: dict[int, int | None], down: bool) -> dict[tupl
         for later, point in points.items():
             if later <= number or point is None:
                 continue
-            if (rank, later) in run.attempts or _over_ns(attempt) <= starts[later]:
+            if (rank, later) in run.attempts or _end_with_slack_ns(attempt) <= starts[later]:
                 limit = min(limit, point)
         limits[rank, number] = limit
     return limits
 
 
-def _over_ns(attempt: Attempt) -> int:
-    """An attempt that begins later than this began after this one was over, as far as is known.
+def _end_with_slack_ns(attempt: Attempt) -> int:
+    """An attempt that begins after this moment began after this one ended.
 
-    Ranks of one attempt do not start at once and their hosts' clocks differ, so an end that is known gets slack.
+    Ranks of one attempt do not start at once and hosts' clocks differ, so a known end gets a minute of slack.
     """
     end_ns = attempt.known_end_ns()
     return attempt.beat_ns() if end_ns is None else end_ns - 60_000_000_000

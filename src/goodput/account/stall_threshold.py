@@ -1,9 +1,8 @@
 """How long a wait may be before it is a stall: max(60 s, 10 x the 99th percentile of step length).
 
-In: the lengths of single steps in any order. Out: the threshold, in ns. The first step of each attempt is left
-out, since it compiles. With fewer than 100 steps per rank there is no 99th percentile to be had: the longest step,
-which may be the stall itself, would be it; then the median stands for it. Both are the lower order statistics. Only what is long enough to matter is told apart, in fp16
-bins: memory is bounded and the error is at most 2^-11.
+The first step of each attempt is left out, since it compiles. With fewer than 100 steps per rank the 99th percentile
+would be the longest step, which may itself be the stall; the median stands in for it then. Only lengths that matter to
+the threshold are kept, in fp16 bins: memory is bounded and the relative error is at most 2^-11.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ TIMES = 10
 RESOLVED_STEPS = 100
 
 
-class Lengths:
+class StepLengths:
     """Step lengths of a run. Adding commutes."""
 
     def __init__(self, least_ns: int = 0):
-        """Lengths of at most `least_ns` are counted, no more."""
+        """StepLengths of at most `least_ns` are counted but not kept."""
         self.count = 0
         self._least_ns = least_ns
         self._bins: dict[int, list[int]] = {}  # [steps, sum of their ns]
 
-    def copy(self) -> Lengths:
-        other = Lengths(self._least_ns)
+    def copy(self) -> StepLengths:
+        other = StepLengths(self._least_ns)
         other.count, other._bins = self.count, {index: list(bin) for index, bin in self._bins.items()}
         return other
 
@@ -39,7 +38,7 @@ class Lengths:
             found[1] += ns
 
     def add_rows(self, rows, after: int = 0) -> None:
-        """Rows of one attempt, in order, beyond the number `after`.
+        """Add rows of one attempt, in order, with numbers above `after`.
 
         The attempt's first row, and those that stand for several steps, are left out.
         """
@@ -60,6 +59,6 @@ class Lengths:
         return 0
 
     def threshold_ns(self, least_seconds: float = 60.0, ranks: int = 1) -> int:
-        """The threshold, for this many ranks, each of which has done its part of the steps."""
+        """The threshold in ns, for steps of `ranks` ranks together."""
         usual = self.lower_ns(99 if self.count >= RESOLVED_STEPS * ranks else 50)
         return max(int(least_seconds * 1e9), TIMES * usual)

@@ -1,7 +1,7 @@
 """The states of the account: every nanosecond of an expected rank is in exactly one of them.
 
-Order is that of the tables and pictures: what is useful first, then what a step waits for, then what is around
-steps, then what is gone, then what is not known.
+Their order is that of tables and pictures: useful work, waits inside a step, time around steps, time without a process,
+time that is unknown.
 """
 
 STATES = (
@@ -38,11 +38,11 @@ PHASE_STATES = {
     "evaluation": "evaluation",
     "compile": "compile",
 }
-# What a user's phase may stand for; the other states are decided by the account, never claimed.
+# States that a user's phase may map to; the account alone decides the others.
 USER_STATES = (*sorted(set(PHASE_STATES.values())), "startup")
-# Time in these is somebody's plan, so it is not a stall however long it takes.
+# Time in these states is planned, so it is no stall.
 PLANNED = ("checkpoint", "evaluation", "restore", "compile")
-# What a person needs one line for.
+# One line for each state, for tables.
 MEANINGS = {
     "productive": "compute phases of kept steps",
     "loader": "waiting for the data loader",
@@ -60,7 +60,7 @@ MEANINGS = {
     "down": "no live process",
     "queue": "waiting for the scheduler",
     "unattributed": "inside an attempt, in no phase",
-    "unobserved": "an expected rank that nobody reported",
+    "unobserved": "an expected rank without a report",
 }
 
 

@@ -1,12 +1,9 @@
-"""Who waited for whom: communication split into what all paid and what waiting for the slowest rank cost.
+"""Stragglers: communication split into what all ranks paid and what waiting for the slowest rank cost.
 
-In: per rank and step, the exposed communication, the rank's own time and the step's length. Out: each rank's
-straggler ns, the slowdown, who explains it, and since when a rank is slow. Ranks are matched by group, steps by
-attempt and index; clocks of different hosts are never compared. Intrinsic communication is the smallest among a
-step's ranks; the culprit of a step is the rank that waited least. Slowdown = sum of step times / sum of step times
-had each step's own work been spread evenly, after the what-if analysis of Lin et al., "Understanding Stragglers in
-Large Model Training Using What-if Analysis" (2025); for one collective per step that is
-length / (length - straggler), in sums. A step waits here until all ranks of its group have passed it.
+Ranks are matched by group and steps by attempt and index; clocks of different hosts are never compared. Intrinsic
+communication is the smallest of a step's ranks; the culprit of a step is the rank that waited least. Slowdown is the sum
+of step times over their sum had each step's own work been spread evenly, after Lin et al., "Understanding Stragglers in
+Large Model Training Using What-if Analysis" (2025); with one collective per step that is length / (length - straggler).
 """
 
 from __future__ import annotations
@@ -20,13 +17,13 @@ from goodput.account.onset import Onset, hits
 from goodput.account.states import INDEX, STATES
 
 _STRAGGLER = INDEX["straggler"]
-# The rank that a step waited for is a culprit only if its own time is above its group's median by this.
+# A rank is a culprit only if its own time exceeds its group's median by this ratio ...
 SLOW_RATIO_MIN = 1.02
-# And only if that much more time explains at least this part of the waiting it caused: where ranks take turns at
-# being last, somebody is last most often.
+# ... and if that excess explains at least this part of the waiting it caused: where ranks alternate in being
+# last, one of them is last most often by chance.
 EXPLAINED_RATIO_MIN = 0.5
 SHARES_MAX = 16
-# Detection begins anew with each attempt; what lies so near to the last one's end goes on from there.
+# Detection restarts with each attempt; a rank slow within so many steps of the last attempt's end was slow before.
 NEAR_STEPS = 16
 SWEEP_ENTRIES = 4096
 _NOT_OWN = (COMMUNICATION, _STRAGGLER, COMPILE, STALL)
@@ -35,21 +32,21 @@ Key = tuple[int, int]  # (rank, attempt number)
 
 
 class Groups:
-    """Steps that wait for the rest of their group. `folds` are all attempts by (rank, attempt number)."""
+    """Steps that wait here until all ranks of their group have passed them. `folds` has all attempts."""
 
     def __init__(self, folds: dict[Key, Fold]):
         self.folds = folds
         self.onsets: dict[Key, Onset] = {}
         self.members: dict[tuple[int, str], list[Key]] = {}
-        self.settled: dict[tuple[int, str], int] = {}  # by group, the last step that was compared
+        self.settled: dict[tuple[int, str], int] = {}  # by group, the last compared step
         self.late = False  # a step came after others of its group were compared
-        self.meet()
+        self.find_members()
         self._waiting: dict[tuple, list[tuple]] = {}
         self._passed: dict[Key, int] = {}
         self._new = self._left = 0  # entries since the last sweep, and those that it left
 
-    def meet(self) -> None:
-        """Find who is in which group; again, when there are more attempts or one did its first step."""
+    def find_members(self) -> None:
+        """Find the members of each group; called again when there are new attempts or first steps."""
         self.members = {}
         for (rank, number), fold in self.folds.items():
             first = fold.attempt.first_step
@@ -59,7 +56,7 @@ class Groups:
                 self.late |= not fold.steps and group in self.settled and first <= self.settled[group]
 
     def copy(self, folds: dict[Key, Fold]) -> Groups:
-        """Groups that go on by themselves, over copies of the folds."""
+        """An independent copy, over copies of the folds."""
         other = copy(self)
         other.folds = folds
         other.onsets = {key: onset.copy() for key, onset in self.onsets.items()}
@@ -70,13 +67,13 @@ class Groups:
     def add(
         self, key: Key, step: int, count: int, compared: tuple[int, int, int, int], first: bool = False
     ) -> None:
-        """Add what Fold.add returned for a step; `first` says that it is an attempt's first and comes late."""
+        """Add what Fold.add returned for a step; `first` marks an attempt's first step, which comes late."""
         group = (key[1], self.folds[key].attempt.group)
         if len(self.members[group]) < 2:
-            # Whoever joins the group later has missed this step.
+            # A rank that joins the group later does not take part in this step.
             self.settled[group] = max(step, self.settled.get(group, -1))
             return
-        # A rank that does its own steps again is not late: to fold it anew would change nothing.
+        # A rank that repeats its own steps is not late: folding it anew would change nothing.
         self.late |= not first and self.folds[key].top_step <= step <= self.settled.get(group, -1)
         self._waiting.setdefault((*group, step, count), []).append((key, *compared))
         if not first:
@@ -86,14 +83,14 @@ class Groups:
                 self._sweep()
 
     def flush(self) -> None:
-        """Settle all that waits, in order of steps."""
+        """Settle all waiting steps, in order."""
         held = self._held()
         for together in sorted(self._waiting):
             self._settle(together[2], self._waiting[together], together not in held)
         self._waiting.clear()
 
     def _held(self) -> set[tuple]:
-        """What waits for somebody's first step, which its fold holds back."""
+        """Steps that wait for a first step, which its fold holds back."""
         return {
             (*group, *self.folds[key].held_back())
             for group, members in self.members.items()
@@ -101,9 +98,9 @@ class Groups:
         }
 
     def _sweep(self) -> None:
-        """Settle what no rank can add to: each has gone beyond it, or has ended before.
+        """Settle the steps that every rank has passed, or has ended before.
 
-        Always in the order of steps, so that nothing depends on the order in which ranks came.
+        Always in the order of steps, so that the result does not depend on the order of ranks.
         """
         lows, held = {}, self._held()
         for group, members in self.members.items():
@@ -117,8 +114,8 @@ class Groups:
         self._new, self._left = 0, sum(map(len, self._waiting.values()))
 
     def _settle(self, step: int, members: list[tuple], noted: bool) -> None:
-        """`noted` says that the step tells who is slow: one that is somebody's first does not, and comes too late."""
-        # Nobody waits for itself, whose step it did again.
+        """Compare one step. `noted`: it counts for onsets, unless it is a first step, which comes too late."""
+        # All entries are one rank's, which repeated its own step.
         if all(member[0] == members[0][0] for member in members):
             return
         least = min(communication for _, communication, *_ in members)
@@ -195,13 +192,13 @@ class Straggler:
         return rank, STATES[excess.index(max(excess))]
 
     def since(self, rank: int) -> int | None:
-        """The step at which this rank became slow, if it is slow still; None if no step stands out."""
+        """The step at which this rank became slow, if it is still slow; None if no step stands out."""
         attempts = sorted((key for key in self.onsets if key[0] == rank), reverse=True)
         if not attempts or not self.onsets[attempts[0]].slow:
             return None
         first = self.onsets[attempts[0]].stretches[-1].first
         for key in attempts[1:]:
-            # It was slow to the end of the attempt before, so a restart was not what made it slow.
+            # Slow up to the end of the attempt before: the restart did not cause it.
             stretches = self.onsets[key].stretches
             if not stretches or stretches[-1].last is None or stretches[-1].last + NEAR_STEPS < first:
                 break
@@ -216,7 +213,7 @@ def _shares(caused_ns: dict, waited_ns: int) -> list[tuple]:
     return [(who, ns / waited_ns) for who, ns in ranked[:SHARES_MAX] if ns]
 
 
-def summed(groups: Groups) -> Straggler:
+def sum_stragglers(groups: Groups) -> Straggler:
     """Move each fold's excess communication from `communication` to `straggler`, and sum up over ranks."""
     result = Straggler(onsets=groups.onsets)
     newest = dict(sorted(groups.folds))

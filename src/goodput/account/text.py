@@ -1,7 +1,6 @@
-"""An account for people: a table that closes to 100.0 %, the factors, what follows from them, and one line of advice.
+"""An account as text: a table that closes to 100.0 %, the factors, what follows from them, and advice.
 
-In: an account document. Out: text of at most 100 columns, without colour. A figure that is unknown has no line,
-except for the factors, which then say so.
+Lines have at most 100 columns, without colour. An unknown figure has no line; unknown factors say so.
 """
 
 from __future__ import annotations
@@ -12,21 +11,21 @@ import textwrap
 from goodput.account.states import MEANINGS, STATES
 
 COLUMNS = 100
-# A host or a stage is worth a word if waiting for it explains this much more than waiting for its slowest rank.
+# A host or stage is shown if waiting for it explains this much more than waiting for its slowest rank.
 MORE_SHARE_MIN = 0.05
-# A largest cause outside the steps says nothing of them: of those inside, the largest has a line too, from this share on.
+# If the largest cause lies outside the steps, the largest one inside has a line too, from this share on.
 OUTSIDE_STEPS = {"startup", "compile", "down", "queue"}
 INSIDE_STEPS = {"loader", "h2d", "communication", "straggler", "launch", "unattributed"}
 INSIDE_SHARE_MIN = 0.01
-# Of a run of a few seconds with a failure the formula's interval is shorter than anybody would save.
+# For a run of a few seconds with a failure the formula gives an interval that nobody would use.
 BEST_INTERVAL_RUN_SECONDS_MIN, BEST_INTERVAL_SECONDS_MIN = 600.0, 10.0
 
 
 def tenths(parts: list[float]) -> list[int]:
     """Shares of `parts` in tenths of a percent that sum to exactly 1000; all 0 if empty.
 
-    Each is rounded by itself, so that it reads as it does elsewhere; what is then missing or too much goes to the
-    parts that were furthest from their rounding, and never to the first.
+    Each is rounded by itself, as elsewhere; the difference to 1000 goes to the parts that were furthest from their
+    rounding, and never to the first.
     """
     total = sum(parts)
     if total <= 0:
@@ -54,7 +53,7 @@ def state_rows(document: dict) -> list[tuple[str, float, str, str]]:
 
 
 def percent(ratio: float | None) -> str:
-    """Half of a tenth is rounded up, as in the table of states."""
+    """A ratio as percent; half of a tenth is rounded up, as in the table of states."""
     return "unknown" if ratio is None else f"{math.floor(1000 * ratio + 0.5) / 10:.1f} %"
 
 
@@ -70,19 +69,19 @@ def duration(seconds: float) -> str:
 
 
 def whole(value: float) -> str:
-    """Four digits, and all of those before the point: "0.1234", "45,678"."""
+    """Four digits, or all digits before the point: "0.1234", "45,678"."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def dollars(value: float) -> str:
-    """Money with as many decimals as it needs to be seen."""
+    """Money with as many decimals as its size needs."""
     return f"${value:,.2f}" if value >= 1 else f"${value:.4f}" if value >= 0.01 else f"${value:.6f}"
 
 
 def more_than_rank(share: float, shares: list[tuple], count: int) -> tuple | None:
     """The (host or stage, share) that explains more of the waiting than the rank that explains `share` of it.
 
-    `shares` are largest first. None where there is but one of `count`, or where the rank says it all.
+    `shares` are largest first. None where `count` is 1, or where the rank alone explains as much.
     """
     return shares[0] if count > 1 and shares and shares[0][1] >= share + MORE_SHARE_MIN else None
 
@@ -113,7 +112,7 @@ def _marked(document: dict, state: str) -> str:
 
 
 def wrap(line: str) -> str:
-    """A long line over several, each continued a little further in."""
+    """Wrap a long line, with its continuations indented."""
     return (
         textwrap.fill(line, COLUMNS, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
         if line.strip()
@@ -150,7 +149,7 @@ def _clock(coverage: dict) -> str:
 
 
 def _figure_lines(document: dict) -> list[str]:
-    """Throughput, pipeline, checkpoints and money, as far as they are known."""
+    """Throughput, pipeline, checkpoints and money, where known."""
     lines = []
     rate = document["throughput"]
     if rate["goodput"] is not None:
@@ -188,14 +187,14 @@ def _checkpoint_lines(document: dict) -> list[str]:
 
 def _money_lines(document: dict) -> list[str]:
     cost, energy = document["cost"], document["energy"]
-    said = []
+    parts = []
     if cost is not None:
         idle = cost["total"] - cost["states"]["productive"]
-        said.append(f"cost {dollars(cost['total'])}, {dollars(idle)} of it not productive")
+        parts.append(f"cost {dollars(cost['total'])}, {dollars(idle)} of it not productive")
     if energy is not None:
         guess = " (estimate)" if document["basis"]["energy"] == "estimated" else ""
-        said.append(f"energy {energy['total'] / 3.6e6:,.3g} kWh{guess}")
-    return [f"  {'; '.join(said)}"] if said else []
+        parts.append(f"energy {energy['total'] / 3.6e6:,.3g} kWh{guess}")
+    return [f"  {'; '.join(parts)}"] if parts else []
 
 
 def _straggler_lines(document: dict) -> list[str]:
@@ -212,7 +211,7 @@ def _straggler_lines(document: dict) -> list[str]:
 
 
 def on(host: str) -> str:
-    """Where a rank is, if that is known."""
+    """ " on HOST", if the host is known."""
     return f" on {host}" if host else ""
 
 
@@ -222,9 +221,9 @@ def _more_places(document: dict, share: float) -> str:
     hosts = len({rank["host"] for rank in document["ranks"]})
     host = more_than_rank(share, [(one["host"], one["share"]) for one in straggler["hosts"]], hosts)
     stage = more_than_rank(share, [(one["stage"], one["share"]) for one in straggler["stages"]], stages)
-    said = [f"all of {host[0]} {percent(host[1])}"] if host else []
-    said += [f"all of stage {stage[0]} {percent(stage[1])}"] if stage else []
-    return f" ({', '.join(said)})" if said else ""
+    parts = [f"all of {host[0]} {percent(host[1])}"] if host else []
+    parts += [f"all of stage {stage[0]} {percent(stage[1])}"] if stage else []
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _restart_lines(document: dict) -> list[str]:

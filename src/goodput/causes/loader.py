@@ -20,7 +20,7 @@ def advise(account) -> str:
     """Says whether one rank waits or all do, and where the loader was looked into, what for and what to change."""
     waits = sorted((rank.states[INDEX[STATE]], rank.rank, rank.host) for rank in account.ranks)
     most, rank, host = waits.pop()
-    found = _inside(account.loading)
+    found = _inside(account.loader)
     if waits and most > ALONE_RATIO_MIN * median(ns for ns, _, _ in waits):
         head = f"Rank {rank}{on(host)} waits for its loader much longer than the others"
         return f"{head}: {found or ALONE}"
@@ -30,59 +30,59 @@ def advise(account) -> str:
     return f"{head}: {found}"
 
 
-def _inside(loading) -> str | None:
+def _inside(loader) -> str | None:
     """What the waits were for, in percent, and what to do; None where less than half of them is known."""
-    leading = loading.leading()
+    leading = loader.leading()
     if leading is None:
         return None
     reason, part = leading
-    return f"{100 * part:.0f} % of the wait is {_ADVICE[reason](loading)}."
+    return f"{100 * part:.0f} % of the wait is {_ADVICE[reason](loader)}."
 
 
-def _storage(loading) -> str:
-    if not loading.says("workers"):
+def _storage(loader) -> str:
+    if not loader.figure("workers"):
         return (
             "reading in the training process itself (num_workers=0), blocked on storage or network, or without a "
             "free core: use workers, which read ahead, or put the data on faster storage"
         )
     return (
         "workers blocked on storage or network: put the data on faster storage or cache it, read larger pieces, "
-        f"or hide it with more workers{_more(loading, bounded=False)}"
+        f"or hide it with more workers{_more(loader, bounded=False)}"
     )
 
 
-def _decode(loading) -> str:
-    if not loading.says("workers"):
+def _decode(loader) -> str:
+    if not loader.figure("workers"):
         return (
             "decoding and transforms on the CPU of the training process itself (num_workers=0"
-            f"{_cores(loading)}): use workers, or make decoding cheaper"
+            f"{_cores(loader)}): use workers, or make decoding cheaper"
         )
     return (
         "decoding and transforms on the workers' CPUs: make them cheaper (smaller images, a faster decoder, ready-made "
-        f"tensors, on the GPU), or take more workers{_more(loading, bounded=True)}"
+        f"tensors, on the GPU), or take more workers{_more(loader, bounded=True)}"
     )
 
 
-def _collate(loading) -> str:
+def _collate(loader) -> str:
     return (
         "collate_fn, which puts samples together into a batch: make it cheaper (one copy into one tensor, no Python "
-        "loop), or do part of it in the dataset" + ("" if loading.says("workers") else "; and use workers")
+        "loop), or do part of it in the dataset" + ("" if loader.figure("workers") else "; and use workers")
     )
 
 
-def _cpus(loading) -> str:
-    now = f"num_workers={loading.says('workers')}{_cores(loading)}"
+def _cpus(loader) -> str:
+    now = f"num_workers={loader.figure('workers')}{_cores(loader)}"
     return (
         f"workers that had no free core ({now}): give the job more CPUs, or run fewer workers and fewer "
         "threads in each"
     )
 
 
-def _queue(loading) -> str:
-    ready = loading.ready / loading.batches if loading.batches else 0.0
-    worst, seen = loading.says("worst_waited_ns"), loading.says("worker_seen")
-    if seen > 1 and worst > WORST_RATIO_MIN * loading.says("wait_ns") / seen:
-        slow = f"; most is for worker {loading.says('worst_worker')}: look at what it is given"
+def _queue(loader) -> str:
+    ready = loader.ready / loader.batches if loader.batches else 0.0
+    worst, seen = loader.figure("worst_waited_ns"), loader.figure("worker_seen")
+    if seen > 1 and worst > WORST_RATIO_MIN * loader.figure("wait_ns") / seen:
+        slow = f"; most is for worker {loader.figure('worst_worker')}: look at what it is given"
     else:
         slow = ""
     if ready >= READY_MIN:
@@ -91,36 +91,36 @@ def _queue(loading) -> str:
             f"bringing finished batches to the training process ({lay}): smaller batches or types, "
             f"tensors instead of Python objects, pin_memory, fewer workers{slow}"
         )
-    idle = loading.busy()
+    idle = loader.busy()
     lay = "" if idle is None else f" (workers were {100 * (1 - idle):.0f} % idle)"
     return (
         f"bringing batches to the training process, or workers without a task{lay}: a larger prefetch_factor than "
-        f"{loading.says('prefetch')}, tensors instead of Python objects, smaller batches, pin_memory{slow}"
+        f"{loader.figure('prefetch')}, tensors instead of Python objects, smaller batches, pin_memory{slow}"
     )
 
 
-def _startup(loading) -> str:
-    starts = loading.says("starts")
-    keep = "one loader for the whole run" if loading.says("persistent") else "persistent_workers=True"
+def _startup(loader) -> str:
+    starts = loader.figure("starts")
+    keep = "one loader for the whole run" if loader.figure("persistent") else "persistent_workers=True"
     times = f"{starts} time{'s' * (starts != 1)} on the rank that waited most"
     return f"starting workers ({times}): {keep}, fewer imports, or a lighter dataset to hand over"
 
 
-def _more(loading, bounded: bool) -> str:
+def _more(loader, bounded: bool) -> str:
     """How many workers would keep up, and whether there are cores for them."""
-    workers, enough, cores = loading.says("workers"), loading.enough_workers(), loading.cores()
-    busy = loading.busy()
+    workers, enough, cores = loader.figure("workers"), loader.enough_workers(), loader.cores()
+    busy = loader.busy()
     now = f"num_workers={workers}" + ("" if busy is None else f", {100 * busy:.0f} % busy")
     if enough is None or enough <= workers:
         return f" ({now})"
     if bounded and cores is not None and enough > cores:
-        return f" ({now}; about {enough} would keep up, but there are {cores} cores for each rank{on(loading.host)})"
+        return f" ({now}; about {enough} would keep up, but there are {cores} cores for each rank{on(loader.host)})"
     return f" ({now}; about {enough} would keep up)"
 
 
-def _cores(loading) -> str:
-    cores = loading.cores()
-    return "" if cores is None else f", {cores} cores for each rank{on(loading.host)}"
+def _cores(loader) -> str:
+    cores = loader.cores()
+    return "" if cores is None else f", {cores} cores for each rank{on(loader.host)}"
 
 
 _ADVICE = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from goodput.account import TOLD, Attempt
+from goodput.account import DECLARED, Attempt
 
 if TYPE_CHECKING:
     from goodput.runlog.scan import Found, Problems, Track
@@ -38,7 +38,7 @@ def complete(found: Found) -> None:
                     setattr(attempt, name, getattr(rank_before[rank], name))
         rank_before[rank] = attempt
         before = [line for line in given if line.time_ns <= attempt.start_ns] or given[:1]
-        for name in TOLD:
+        for name in DECLARED:
             if name == "submit_time" and number != first:
                 continue  # The run was submitted before its first start; a later one waits from its own submission on.
             own = getattr(attempt, name)

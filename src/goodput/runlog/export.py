@@ -16,7 +16,7 @@ from operator import sub
 import msgspec
 from msgspec import Raw
 
-from goodput.account import TOLD, Attempt, EndMark
+from goodput.account import DECLARED, Attempt, EndMark
 from goodput.account.fold import fit, state_of
 from goodput.account.states import vector
 from goodput.runlog.lines import HARDWARE
@@ -53,7 +53,7 @@ def _process(
     """(time, line) of one attempt."""
     identity, live = report.identity, report.live
     place = {"rank": identity.rank, "attempt": identity.attempt}
-    told = {name: value for name in TOLD if (value := getattr(identity, name)) not in (None, "")}
+    told = {name: value for name in DECLARED if (value := getattr(identity, name)) not in (None, "")}
     said = [event.step for event in events if event.kind == "resumed"]
     more = {"resume_step": min(said)} if said else {}
     if report.phase_states:

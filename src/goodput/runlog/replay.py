@@ -16,7 +16,7 @@ from goodput.account.account import Engine
 from goodput.account.facts import gather
 from goodput.account.fold import Fold, fit, share, state_of
 from goodput.account.resume import KEEP_ALL
-from goodput.account.stall_threshold import Lengths
+from goodput.account.stall_threshold import StepLengths
 from goodput.account.states import INDEX, PHASE_STATES, vector
 from goodput.runlog.lines import TIME_NS_MAX, Line, LineError, parse
 from goodput.runlog.scan import Found, Key, Problems, Scan, Track
@@ -108,7 +108,7 @@ def _engine(found: Found, threshold_ns: int, window) -> Engine:
 def _measure(source: Source, scan: Scan, stall_seconds: float) -> None:
     """What the first pass can only measure where lines are in order, by a pass of its own."""
     for found in scan.runs.values():
-        found.lengths = Lengths(int(stall_seconds * 1e8))
+        found.lengths = StepLengths(int(stall_seconds * 1e8))
         for track in found.tracks.values():
             track.rewinds, track.step_ns, track.last_step = [], None, -1
     for key, (*_, line) in _ordered(source, scan):

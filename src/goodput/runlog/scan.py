@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from goodput.account import FINAL_STATUSES, TOLD, Attempt, EndMark, Run
-from goodput.account.stall_threshold import Lengths
+from goodput.account import DECLARED, FINAL_STATUSES, Attempt, EndMark, Run
+from goodput.account.stall_threshold import StepLengths
 from goodput.runlog.complete import complete, contradictions
 from goodput.runlog.lines import (
     KINDS,
@@ -93,7 +93,7 @@ class Track:
     tail: dict[str, float] | None = None  # what the last beat or end says of the time after the last step
     tail_ns: int = -1
 
-    def step(self, line: Line, lengths: Lengths) -> None:
+    def step(self, line: Line, lengths: StepLengths) -> None:
         """Go along with steps in order: measure those after the first, and see where some are done again."""
         time_ns, before_ns = line.time_ns, self.step_ns
         if before_ns is not None:
@@ -120,7 +120,7 @@ class Found:
     high_ns: int = 0
     end_number: int = 0  # of the line that says when the run ended
     newest: dict[int, int] = field(default_factory=dict)  # by rank, the attempt that began last
-    lengths: Lengths = field(default_factory=Lengths)  # right where no lines are out of order
+    lengths: StepLengths = field(default_factory=StepLengths)  # right where no lines are out of order
 
 
 class Scan:
@@ -212,7 +212,7 @@ class Scan:
             if len(self.runs) >= RUNS_MAX:
                 self.problems.drop(number, f"run {name[:40]!r} is one too many: {RUNS_MAX} at most")
                 return None
-            found = self.runs[name] = Found(Run(name), lengths=Lengths(int(self._stall_seconds * 1e8)))
+            found = self.runs[name] = Found(Run(name), lengths=StepLengths(int(self._stall_seconds * 1e8)))
         self._last_run = name
         return found
 
@@ -258,7 +258,7 @@ class Scan:
             return
         attempt = track.attempt
         attempt.start_ns, attempt.seen_ns = line.time_ns, -1
-        for name in TOLD:
+        for name in DECLARED:
             value = getattr(line, name)
             if value is not None:
                 setattr(attempt, name, str(value) if name == "group" else value)

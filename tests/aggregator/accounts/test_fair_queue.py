@@ -159,7 +159,7 @@ def test_slot_granted_to_a_cancelled_job_moves_on():
 
 # ---- For accounts of the past
 
-TOLD = {"now_ns": 1, "threshold_ns": 1, "stale_seconds": 1.0}
+DECLARED = {"now_ns": 1, "threshold_ns": 1, "stale_seconds": 1.0}
 
 
 class Child:
@@ -183,11 +183,11 @@ def test_identical_concurrent_queries_share_one_child(monkeypatch):
 
     async def check():
         history, run = History("sqlite://"), Run("r1")
-        more = [history.documents(run, [(0, 5)], owner=owner, **{**TOLD, "now_ns": at})
+        more = [history.documents(run, [(0, 5)], owner=owner, **{**DECLARED, "now_ns": at})
                 for at, owner in enumerate("abcdefgh" * 20)]  # fmt: skip
         asked = [asyncio.ensure_future(one) for one in more]
-        other = asyncio.ensure_future(history.documents(run, [(0, 6)], owner="a", **TOLD))
-        another = asyncio.ensure_future(history.documents(Run("r2"), [(0, 5)], owner="a", **TOLD))
+        other = asyncio.ensure_future(history.documents(run, [(0, 6)], owner="a", **DECLARED))
+        another = asyncio.ensure_future(history.documents(Run("r2"), [(0, 5)], owner="a", **DECLARED))
         await settle()
         asked[0].cancel(), asked[3].cancel()
         await settle()
@@ -197,7 +197,7 @@ def test_identical_concurrent_queries_share_one_child(monkeypatch):
             ("r1", 5), ("r1", 6), ("r2", 5)}  # fmt: skip
         assert [isinstance(one, asyncio.CancelledError) for one in found].count(True) == 2
         assert found[1][0] == found[-3][0] == [{"n": 1}] and not history._flights.tasks
-        await history.documents(run, [(0, 5)], **TOLD)
+        await history.documents(run, [(0, 5)], **DECLARED)
         assert len(child.jobs) == 4
 
     asyncio.run(check())
@@ -210,7 +210,7 @@ def test_internal_jobs_are_never_refused(monkeypatch):
         history = History("sqlite://")
         for number in range(WAITING_MAX + 50):
             task = asyncio.ensure_future(
-                history.documents(Run(f"r{number}"), [(0, 5)], owner=f"{number}", **TOLD)
+                history.documents(Run(f"r{number}"), [(0, 5)], owner=f"{number}", **DECLARED)
             )
             task.add_done_callback(lambda done: done.exception())
         await settle()
@@ -232,7 +232,7 @@ def test_anonymous_clients_share_a_larger_bound(monkeypatch):
     async def check():
         history = History("sqlite://")
         asked = [
-            asyncio.ensure_future(history.documents(Run("r"), [(0, n)], **TOLD))
+            asyncio.ensure_future(history.documents(Run("r"), [(0, n)], **DECLARED))
             for n in range(ANONYMOUS_WAITING_MAX + 3)
         ]
         await settle()

@@ -32,7 +32,7 @@ def filled(ledger, seed: int):
         for rows in (one.rows[:half], one.rows[half:]):
             take(ingest, body_of(rank_report(one, rows=rows)))
     for process in ingest._store.processes.values():
-        process.attempt.heard_ns = 0
+        process.attempt.received_ns = 0
     return ingest, max(one.now_ns for one in processes)
 
 

@@ -13,7 +13,7 @@ from support.aggregator.reports import body_of, rank_report
 
 from goodput.account import compute
 from goodput.account.account import Engine
-from goodput.account.stall_threshold import Lengths
+from goodput.account.stall_threshold import StepLengths
 from goodput.aggregator.accounts import live
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.history import History
@@ -59,7 +59,7 @@ def account_of(folded: IncrementalAccount, whole, now_ns: int):
         return folded.account(now_ns), 0
     except NeedsHistory as needs:
         engine = Engine(folded.run, needs.facts)
-        lengths = Lengths(int(60 * 1e8))
+        lengths = StepLengths(int(60 * 1e8))
         for key, attempt in whole.attempts.items():
             engine.folds[key].final = False
             before = 0

@@ -65,7 +65,7 @@ class Both:
         """History and replay. When a rank was last heard of neither knows, so its own last look counts."""
         for store in (self.some, self.whole):
             for process in store.processes.values():
-                process.attempt.heard_ns = 0
+                process.attempt.received_ns = 0
         want = self.full(now_ns)
         path.write_bytes(b"".join(export(self.rows, "r1", now_ns)))
         (one,) = replay(str(path))

@@ -184,9 +184,9 @@ def test_new_records_have_the_assigned_attempt():
 
 def test_heard_time_is_on_our_clock():
     store = merged(rank_report(Process(start=5)), now_ns=ns(70))
-    assert store.runs["r1"].attempts[0, 1].heard_ns == ns(70)
+    assert store.runs["r1"].attempts[0, 1].received_ns == ns(70)
     store.merge(rank_report(Process(start=5)), ns(60))
-    assert store.runs["r1"].attempts[0, 1].heard_ns == ns(70)
+    assert store.runs["r1"].attempts[0, 1].received_ns == ns(70)
 
 
 # ---- Order and repetition

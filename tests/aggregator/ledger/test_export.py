@@ -49,7 +49,7 @@ def _plain(account) -> dict:
 def same(ledger, ingest, tmp_path, now_ns: int, run: str = "r1") -> None:
     # When a rank was last heard of the ledger does not know: as after a restart, its own last look counts.
     for process in ingest._store.processes.values():
-        process.attempt.heard_ns = 0
+        process.attempt.received_ns = 0
     want, found = live(ingest, run, now_ns), replayed(ledger, run, now_ns, tmp_path / "run.jsonl")
     assert {key: found[key] for key in want if found[key] != want[key]} == {}
     assert found == want

@@ -228,12 +228,12 @@ class Accounts:
                     host=newest.host,
                     attempt=newest.attempt,
                     alive=alive,
-                    ended=newest.how() or ("" if alive else "killed"),
+                    ended=newest.end_reason() or ("" if alive else "killed"),
                     phase=newest.phase,
                     phase_seconds=max(newest.seen_ns - newest.last_ns, 0) / 1e9,
                     step=last.step if last else None,
                     step_seconds=(last.end_ns - last.start_ns) / 1e9 if last else None,
-                    report_age_seconds=max(account.end_ns - (newest.heard_ns or newest.seen_ns), 0) / 1e9,
+                    report_age_seconds=max(account.end_ns - (newest.received_ns or newest.seen_ns), 0) / 1e9,
                 )
             )
         return ranks

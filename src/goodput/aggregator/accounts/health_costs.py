@@ -60,7 +60,7 @@ def _failures(run: Run, account: Account) -> dict[int, list[tuple[int, int]]]:
 
 def _failed_ns(attempt: Attempt, replaced: bool) -> int | None:
     """When an attempt failed; None where it did not, or where that is unknown."""
-    if attempt.how() in NO_FAILURE:
+    if attempt.end_reason() in NO_FAILURE:
         return None
     known = attempt.known_end_ns()
     return attempt.beat_ns() if known is None and replaced else known

@@ -20,7 +20,7 @@ from goodput.account import Run
 from goodput.account.account import Engine
 from goodput.account.document_types import AccountDocument
 from goodput.account.facts import Facts
-from goodput.account.stall_threshold import Lengths
+from goodput.account.stall_threshold import StepLengths
 from goodput.aggregator.accounts.fair_queue import INTERNAL, FairQueue, QueueFull
 from goodput.aggregator.accounts.single_flight import SingleFlight
 
@@ -88,7 +88,7 @@ class History:
         out, took_seconds = await self._flights.run((run.name, tuple(windows)), compute)
         return msgspec.json.decode(out), took_seconds
 
-    async def folded(self, run: Run, facts: Facts, stall_seconds: float) -> tuple[Engine, Lengths, dict]:
+    async def folded(self, run: Run, facts: Facts, stall_seconds: float) -> tuple[Engine, StepLengths, dict]:
         """The engine, step lengths and rows beyond the bounds from which IncrementalAccount continues."""
         out, _ = await self._run(
             Job(self._url, without_rows(run), 0, 0, 0.0, [], facts, stall_seconds), INTERNAL

@@ -24,7 +24,7 @@ from goodput.account import Account, document
 from goodput.account.account import Engine
 from goodput.account.facts import Key, gather
 from goodput.account.fold import Fold
-from goodput.account.stall_threshold import Lengths
+from goodput.account.stall_threshold import StepLengths
 from goodput.aggregator.accounts import timeline
 from goodput.aggregator.accounts.history import Job, Window
 from goodput.aggregator.accounts.window_rows import rows_of
@@ -53,10 +53,10 @@ def account_of(ledger: Ledger, job: Job, window: Window) -> Account:
     return engine.finish()
 
 
-def folded(ledger: Ledger, job: Job) -> tuple[Engine, Lengths, dict[Key, list]]:
+def folded(ledger: Ledger, job: Job) -> tuple[Engine, StepLengths, dict[Key, list]]:
     """A fold of all rows within the bounds of `job.facts`, and the trimmed rows beyond them."""
     identities = {(p.identity.rank, p.identity.attempt): p.identity for p in ledger.processes(job.run.name)}
-    engine, lengths = Engine(job.run, job.facts), Lengths(int(job.stall_seconds * 1e8))
+    engine, lengths = Engine(job.run, job.facts), StepLengths(int(job.stall_seconds * 1e8))
     rows, beyond = [], {}
     for key, fold in engine.folds.items():
         fold.final = False

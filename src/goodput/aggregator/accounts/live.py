@@ -10,7 +10,7 @@ from __future__ import annotations
 from goodput.account import Account, Run
 from goodput.account.account import Engine
 from goodput.account.facts import Facts, Key, gather
-from goodput.account.stall_threshold import Lengths
+from goodput.account.stall_threshold import StepLengths
 
 # Above ROWS_MAX rows of a run the folded ones are dropped, except the newest ROWS_KEPT of each attempt.
 ROWS_MAX, ROWS_KEPT = 200_000, 16
@@ -34,7 +34,7 @@ class IncrementalAccount:
         self._engine: Engine | None = None
         self._late = 0
         self._behind_since_ns: int | None = None
-        self._lengths = Lengths(int(stall_seconds * 1e8))
+        self._lengths = StepLengths(int(stall_seconds * 1e8))
         self.last: Account | None = None
 
     def account(self, now_ns: int) -> Account:
@@ -57,7 +57,7 @@ class IncrementalAccount:
         if self._trimmed():
             raise NeedsHistory(facts, self._rows_late())
         # The lengths, from which the facts' stall threshold comes, may lack a late row.
-        self._engine, self._lengths = None, Lengths(int(self._stall_seconds * 1e8))
+        self._engine, self._lengths = None, StepLengths(int(self._stall_seconds * 1e8))
         facts = self._facts(now_ns)
         self.begin(Engine(self.run, facts), self._lengths)
         return facts
@@ -83,7 +83,11 @@ class IncrementalAccount:
         return now_ns - self._behind_since_ns < BEHIND_NS_MAX
 
     def begin(
-        self, engine: Engine, lengths: Lengths, beyond: dict[Key, list] | None = None, late: int | None = None
+        self,
+        engine: Engine,
+        lengths: StepLengths,
+        beyond: dict[Key, list] | None = None,
+        late: int | None = None,
     ) -> None:
         """Continue from this engine and these lengths of folded rows.
 

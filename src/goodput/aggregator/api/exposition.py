@@ -146,7 +146,7 @@ class Exposition:
         families.add("goodput_ranks", {**run, "kind": "observed"}, len(newest))
         families.add("goodput_ranks", {**run, "kind": "alive"}, len(alive))
         # After a restart of the aggregator only the rank's own clock is known, from the ledger, until its next push.
-        oldest = min((attempt.heard_ns or attempt.seen_ns for attempt in alive), default=now_ns)
+        oldest = min((attempt.received_ns or attempt.seen_ns for attempt in alive), default=now_ns)
         families.add("goodput_rank_last_report_age_seconds", run, max(now_ns - oldest, 0) / 1e9)
 
     def _add_checkpoints(self, families: Families, run: dict[str, str], now_ns: int) -> None:

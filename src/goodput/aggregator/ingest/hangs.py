@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from goodput.account import document_types
-from goodput.account.hang import Hang, Seen, Suspect, verdict
+from goodput.account.hang import Hang, RankStatus, Suspect, verdict
 from goodput.account.states import PHASE_STATES, PLANNED
 from goodput.aggregator.ingest.store import Process, Store
 from goodput.wire import schema
@@ -107,7 +107,7 @@ class HangDetector:
         """Whether a process that the ledger knows as alive may still report after a restart of the aggregator."""
         if now_ns - self._began_ns > self._stale_ns:
             return False
-        return any(one.attempt.known_end_ns() is None and not one.attempt.heard_ns for one in processes)
+        return any(one.attempt.known_end_ns() is None and not one.attempt.received_ns for one in processes)
 
     def _is_due(self, process: schema.StackRequest, now_ns: int) -> bool:
         answered_ns = self._answered_ns.get(process)
@@ -116,9 +116,9 @@ class HangDetector:
     def _stack(self, run: str, suspect: Suspect) -> schema.Stack | None:
         return self._stacks.get(schema.stack_request(self._store.newest[run][suspect.rank].identity))
 
-    def _seen(self, process: Process) -> Seen:
+    def _seen(self, process: Process) -> RankStatus:
         attempt, last = process.attempt, process.last
-        return Seen(
+        return RankStatus(
             rank=attempt.rank,
             host=attempt.host,
             attempt=attempt.attempt,
@@ -126,12 +126,12 @@ class HangDetector:
             state=_state_of(attempt.phase, attempt.phase_states),
             phase_since_ns=max(attempt.last_ns, attempt.start_ns),
             seen_ns=attempt.seen_ns,
-            heard_ns=max(attempt.heard_ns, self._began_ns),
+            received_ns=max(attempt.received_ns, self._began_ns),
             last_progress_ns=last.end_ns if last else attempt.start_ns,
             step=last.step if last else None,
             planned_ns=_planned_ns(process),
             alive=attempt.alive,
-            ended=attempt.how(),
+            ended=attempt.end_reason(),
         )
 
 

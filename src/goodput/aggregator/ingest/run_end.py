@@ -104,8 +104,8 @@ def _is_marked(process: Process, reason: str, at_ns: int) -> bool:
 def _until_ns(process: Process, now_ns: int) -> int:
     """The time on the process's host up to which signs of life do not undo the mark."""
     attempt = process.attempt
-    if attempt.heard_ns:
-        host_now_ns = attempt.seen_ns + max(now_ns - attempt.heard_ns, 0)
+    if attempt.received_ns:
+        host_now_ns = attempt.seen_ns + max(now_ns - attempt.received_ns, 0)
     else:
         # Known from the ledger alone, so the offset of its clock from ours is unknown.
         host_now_ns = max(attempt.seen_ns, now_ns)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from goodput.account import TOLD, Attempt, EndMark, Run
+from goodput.account import DECLARED, Attempt, EndMark, Run
 from goodput.aggregator.ingest.checkpoint_times import CheckpointTimes, ProcessCheckpoints
 from goodput.aggregator.ingest.step_trends import Trend
 from goodput.aggregator.records import NewRecords
@@ -97,7 +97,7 @@ class Store:
             self.progress_ns[run] = max(since_ns, self.progress_ns.get(run, 0))
         self.new += len(rows) + len(events)
         self.repeated += len(report.steps) + len(report.events) - len(rows) - len(events)
-        attempt.heard_ns = max(attempt.heard_ns, now_ns)
+        attempt.received_ns = max(attempt.received_ns, now_ns)
         if report.sequence > process.sequence:
             process.sequence = report.sequence
             if report.identity != process.identity:
@@ -158,7 +158,7 @@ class Store:
         number = identity.attempt
         holder = run.attempts.get((identity.rank, number))
         if holder is not None:
-            if holder.known_end_ns() is None and now_ns - holder.heard_ns < OWNED_SECONDS * 1e9:
+            if holder.known_end_ns() is None and now_ns - holder.received_ns < OWNED_SECONDS * 1e9:
                 raise ReportRefused(
                     "claim",
                     f"run {identity.run!r} rank {identity.rank} attempt {number} is already reported from "
@@ -194,7 +194,7 @@ def _key(identity: schema.Identity) -> tuple:
 
 
 def _attempt(identity: schema.Identity, number: int) -> Attempt:
-    told = {name: getattr(identity, name) for name in TOLD}
+    told = {name: getattr(identity, name) for name in DECLARED}
     return Attempt(identity.rank, number, identity.start_ns, **told)
 
 
@@ -205,7 +205,7 @@ def _set_declared(attempt: Attempt, identity: schema.Identity) -> None:
     """
     if identity.group != attempt.group and attempt.top_number:
         attempt.late += 1
-    for name in TOLD:
+    for name in DECLARED:
         setattr(attempt, name, getattr(identity, name))
 
 

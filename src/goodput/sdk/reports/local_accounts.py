@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from goodput.account import TOLD, Attempt, Event, Row, Run
+from goodput.account import DECLARED, Attempt, Event, Row, Run
 from goodput.rank_page import page
 from goodput.rank_page.loader_words import figures
 from goodput.rank_page.page import PageError
@@ -34,7 +34,7 @@ def attempt_of(snapshot: Snapshot, now_mono_ns: int, alive: bool) -> Attempt:
         alive=alive,
         ended=snapshot.ended,
         end_ns=unix_ns(snapshot.end_ns if snapshot.ended else snapshot.last_ns),
-        **{name: identity.get(name) for name in TOLD},
+        **{name: identity.get(name) for name in DECLARED},
     )
     attempt.add_rows(
         Row(

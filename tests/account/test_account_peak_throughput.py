@@ -11,7 +11,7 @@ from support.account.account_history import Process, assert_closes, ns, run_of
 from goodput.account import compute, document, figures
 from goodput.account.account import Engine
 from goodput.account.facts import gather
-from goodput.account.peak_throughput import PACE_STEPS, Pace
+from goodput.account.peak_throughput import STRETCH_STEPS, PeakThroughput
 from goodput.account.text import render
 
 SECOND = 10**9
@@ -19,7 +19,7 @@ SECOND = 10**9
 
 def pace_of(*rows: tuple[int, float, float]) -> float | None:
     """The rate after rows of (steps, samples, seconds)."""
-    pace = Pace()
+    pace = PeakThroughput()
     for count, samples, seconds in rows:
         pace.add(count, samples, ns(seconds))
     return pace.rate()
@@ -38,10 +38,10 @@ def throughput_of(*processes: Process, picked=None):
 def by_steps(rows: list[tuple[int, int, int]]) -> Fraction | None:
     """The same from every step by itself: whole stretches, and at the end what they leave with the mean before."""
     steps = [(Fraction(samples, n), Fraction(length, n)) for n, samples, length in rows for _ in range(n)]
-    whole = [steps[at : at + PACE_STEPS] for at in range(0, len(steps), PACE_STEPS)]
+    whole = [steps[at : at + STRETCH_STEPS] for at in range(0, len(steps), STRETCH_STEPS)]
     sums = [(len(part), sum(s for s, _ in part), sum(t for _, t in part)) for part in whole]
-    if len(sums) > 1 and sums[-1][0] < PACE_STEPS:
-        lacks = Fraction(PACE_STEPS - sums[-1][0], PACE_STEPS)
+    if len(sums) > 1 and sums[-1][0] < STRETCH_STEPS:
+        lacks = Fraction(STRETCH_STEPS - sums[-1][0], STRETCH_STEPS)
         (n, samples, length), (_, more, longer) = sums[-1], sums[-2]
         sums[-1] = (n, samples + lacks * more, length + lacks * longer)
     return max((samples / length for _, samples, length in sums), default=None)
@@ -83,7 +83,7 @@ def test_rows_of_any_size_are_as_their_steps_one_by_one_and_never_slower_than_th
             )
             for _ in range(dice.randrange(1, 80))
         ]
-        pace = Pace()
+        pace = PeakThroughput()
         for row in rows:
             pace.add(*row)
         want = by_steps(rows)
@@ -126,10 +126,10 @@ def test_a_copy_that_goes_on_has_a_pace_of_its_own():
     for at, row in enumerate(rows):
         engine.row((0, 1), row)
         if at % 9 == 0:
-            before, ahead = engine.folds[0, 1].pace.rate(), engine.copy()
+            before, ahead = engine.folds[0, 1].throughput.rate(), engine.copy()
             for later in rows[at + 1 :]:
                 ahead.row((0, 1), later)
-            assert ahead.finish() == want and engine.folds[0, 1].pace.rate() == before
+            assert ahead.finish() == want and engine.folds[0, 1].throughput.rate() == before
     assert engine.finish() == want
 
 

@@ -1,10 +1,7 @@
-"""What came in about a run: attempts of ranks with their step rows, events and last known moment.
+"""What was recorded of a run: its attempts with their step rows, events and last known moment.
 
-In: rows and events in any order, any number of times. Out: attributes that facts.py and fold.py read. Merging
-is a union keyed by number (and for the live part the newest wins), so it is commutative, associative and
-idempotent. A row carries cumulative totals, so rows may be missing in between without losing time. Where rows
-pass by without being kept (a run log), `note_row` and `note_event` leave what the facts need. It knows nothing
-of states.
+Merging is a union keyed by number, and the newest live part wins, so it is commutative, associative and idempotent.
+Rows carry cumulative totals, so a missing row loses no time.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from typing import NamedTuple
 class Row(NamedTuple):
     """A completed step. `totals` and `outside` are cumulative ns per phase column; times are unix ns.
 
-    `device_ns` is how much of all steps' length so far a device's clock has divided into phases.
+    `device_ns` is the part of the steps' length so far that the device clock has divided into phases.
     """
 
     number: int
@@ -48,10 +45,10 @@ class EndMark(NamedTuple):
 
 
 SAVED_MAX = 4096
-# Of an attempt whose rows are let go so many ranges of numbers that never came are remembered, the newest.
+# Ranges of missing row numbers that are remembered below the trimmed rows, the newest.
 HOLES_MAX = 64
-# What a rank says of itself besides rank, attempt and start: fields of the same name in every record of it.
-TOLD = (
+# Fields that a rank declares besides its rank, attempt and start; the same names in every record of it.
+DECLARED = (
     *("host", "device", "device_uuid", "devices", "group", "stage", "tensor", "microbatches", "dtype"),
     *("world_size", "flops_per_step", "hardware_flops_per_step", "peak_flops_per_second"),
     *("ideal_samples_per_second", "gpu_hour_cost", "gpu_power_watts", "submit_time"),
@@ -86,35 +83,37 @@ class Attempt:
     phase_states: dict[str, str] = field(default_factory=dict)
     rows: dict[int, Row] = field(default_factory=dict)
     events: dict[int, Event] = field(default_factory=dict)
-    # The newest known moment: when it was looked at, the last boundary and the phase the rank was in.
+    # The newest known moment: when it was observed, the last phase boundary and the phase then.
     seen_ns: int = 0
     last_ns: int = 0
     phase: str = "none"
     totals: tuple[int, ...] = ()
-    unmeasured: int = 0  # steps so far of which only the length was measured
-    loader: dict[str, int] = field(default_factory=dict)  # what its loader did so far; see loader.py
-    hardware: dict[str, int] = field(default_factory=dict)  # what its GPU did so far; see hardware.py
+    unmeasured: int = 0  # steps so far whose phases were not measured
+    loader: dict[str, int] = field(default_factory=dict)  # cumulative loader figures, see loader_summary
+    hardware: dict[str, int] = field(default_factory=dict)  # cumulative GPU figures, see hardware
     alive: bool = True
     ended: str = ""  # "", "finished", "failed", "resumed"; not alive and "" means killed
     end_ns: int = 0
     end_mark: EndMark | None = None
-    heard_ns: int = 0  # when the aggregator last heard of it, on the aggregator's clock
-    trimmed: int = 0  # rows up to this number have been let go
-    holes: list[tuple[int, int]] = field(default_factory=list)  # (first, last) of those that never came
-    late: int = 0  # rows that came after ones that follow them, and groups told after rows: both are to be folded anew
+    received_ns: int = 0  # when the aggregator last received a report of it, on the aggregator's clock
+    trimmed: int = 0  # rows up to this number have been dropped
+    holes: list[tuple[int, int]] = field(default_factory=list)  # (first, last) of missing row numbers
+    late: int = 0  # rows and groups that arrived out of order, after which the run must be folded anew
     top_number: int = 0
-    # What is known of all rows and events, those that are not kept too.
+    # Known of all rows and events, also of those that are not kept.
     first_number: int = 0
     first_step: int | None = None  # index of the attempt's first step
     rows_end_ns: int = 0
-    end_step: int = -1  # where rows have no numbers, the highest step of those that end then
-    said: int | None = None  # the least step that it said to resume from
+    end_step: int = -1  # in logs, whose rows have no numbers: the highest step that ends at rows_end_ns
+    declared_resume_step: int | None = None  # the lowest one that the process reported
     begun: bool = False  # a checkpoint was begun
-    committed: int | None = None  # the last step that a checkpoint has saved
+    committed: int | None = None  # the last step that a checkpoint covers
     commits: int = 0
     first_commit_ns: int | None = None
     last_commit_ns: int = 0
-    saved: set[int] = field(default_factory=set)  # their steps, so that one that is told twice counts once
+    saved: set[int] = field(
+        default_factory=set
+    )  # steps of committed checkpoints, so that one reported twice counts once
 
     def add_rows(self, rows) -> int:
         """Merge rows; returns how many were new."""
@@ -130,36 +129,36 @@ class Attempt:
         return len(self.rows) - before
 
     def lacks(self, number: int) -> bool:
-        """Whether a row of this number would be new. One that never came may come after those beyond it went."""
+        """Whether a row of this number would be new, also one that is late."""
         return number not in self.rows and (number > self.trimmed or self._hole(number) is not None)
 
     def trim(self, number: int, keep: int) -> None:
-        """Let go of rows up to `number`, but for the newest `keep`. From now on they are taken as known."""
+        """Drop rows up to `number`, except the newest `keep`. They count as known from now on."""
         if len(self.rows) <= keep:
             return
         gone = sorted(n for n in self.rows if n <= number)[:-keep]
         for n in gone:
             del self.rows[n]
-        # What had been let go before and was needed again may be let go again.
+        # Rows that were dropped before and read back may be dropped again.
         known = [self.trimmed, *(n for n in gone if n > self.trimmed)]
         self.holes += [(low + 1, high - 1) for low, high in pairwise(known) if high > low + 1]
         del self.holes[:-HOLES_MAX]
         self.trimmed = known[-1]
 
     def _hole(self, number: int) -> int | None:
-        """Which of the holes a number lies in."""
+        """Index of the hole that a number lies in."""
         at = bisect_right(self.holes, number, key=lambda hole: hole[0]) - 1
         return at if at >= 0 and number <= self.holes[at][1] else None
 
     def _fill(self, number: int) -> None:
-        """This row has come: it will be known when it is let go."""
+        """Remove a row's number from the holes."""
         at = self._hole(number)
         low, high = self.holes[at]
         parts = (low, number - 1), (number + 1, high)
         self.holes[at : at + 1] = [(first, last) for first, last in parts if first <= last]
 
     def note_row(self, number: int, step: int, end_ns: int) -> None:
-        """Remember of a row what facts.py needs; any number of times."""
+        """Note what `facts` needs of a row; idempotent."""
         if self.first_step is None or number < self.first_number:
             self.first_number, self.first_step = number, step - number + 1
         if end_ns > self.rows_end_ns:
@@ -174,9 +173,11 @@ class Attempt:
         return len(self.events) - before
 
     def note_event(self, kind: str, step: int, time_ns: int) -> None:
-        """Remember of an event what facts.py needs; any number of times."""
+        """Note what `facts` needs of an event; idempotent."""
         if kind == "resumed":
-            self.said = step if self.said is None else min(step, self.said)
+            self.declared_resume_step = (
+                step if self.declared_resume_step is None else min(step, self.declared_resume_step)
+            )
         elif kind == "checkpoint_begun":
             self.begun = True
         elif kind == "checkpoint_committed":
@@ -212,8 +213,8 @@ class Attempt:
         seen_ns = self.seen_ns if self.alive and not self.ended else 0
         return max(self.last_ns, self.rows_end_ns, self.end_ns, seen_ns) <= self.end_mark.until_ns
 
-    def how(self) -> str:
-        """How it ended: its own word, else what was said of it; "" where it was killed, and while it goes on."""
+    def end_reason(self) -> str:
+        """How it ended: as it reported, else as its end mark says; "" if it was killed or still runs."""
         return self.ended or (self.end_mark.reason if self.is_marked_ended() else "")
 
     def beat_ns(self) -> int:
@@ -223,20 +224,20 @@ class Attempt:
 
 @dataclass
 class Run:
-    """A run: its attempts by (rank, attempt), and what was said about the whole."""
+    """A run: its attempts by (rank, attempt), and the start and end declared for the whole."""
 
     name: str
     attempts: dict[tuple[int, int], Attempt] = field(default_factory=dict)
     start_ns: int | None = None
     end_ns: int | None = None
-    only_ranks: tuple[int, ...] | None = None  # expect these alone: one process's or one host's own view
+    only_ranks: tuple[int, ...] | None = None  # expect only these ranks: the view of one process or host
 
     def stepping(self) -> int:
-        """Ranks that have done a step."""
+        """Number of ranks that have completed a step."""
         return len({rank for (rank, _), attempt in self.attempts.items() if attempt.first_step is not None})
 
     def by_rank(self) -> dict[int, list[Attempt]]:
-        """Attempts of each rank that was seen, in the order of their starts."""
+        """Attempts of each reported rank, in the order of their starts."""
         ranks: dict[int, list[Attempt]] = {}
         for attempt in sorted(self.attempts.values(), key=lambda a: (a.rank, a.start_ns, a.attempt)):
             ranks.setdefault(attempt.rank, []).append(attempt)
