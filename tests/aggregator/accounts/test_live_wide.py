@@ -16,7 +16,8 @@ from aggregator.ledger.test_export import _plain, sampled
 from support.account.account_history import Process, assert_closes, ns
 from support.aggregator.reports import rank_report
 
-from goodput.account import Account, compute, straggler, timeline
+from goodput.account import Account, compute, straggler
+from goodput.account import attempts as attempts_module
 from goodput.aggregator.accounts import live
 from goodput.aggregator.accounts.history import Job, without_rows
 from goodput.aggregator.accounts.history_worker import account_of
@@ -297,7 +298,7 @@ def test_remembered_holes_are_bounded(monkeypatch):
         both.push(rank_report(one, rows=thinned[at : at + 20]), one.now_ns)
         assert both.look(one.now_ns)
     (attempt,) = both.some.runs["r1"].attempts.values()
-    assert len(attempt.holes) == timeline.HOLES_MAX
+    assert len(attempt.holes) == attempts_module.HOLES_MAX
     assert attempt.holes[-1] == (attempt.trimmed - 1, attempt.trimmed - 1)
     assert not attempt.lacks(2) and attempt.lacks(attempt.trimmed - 1) and not attempt.lacks(attempt.trimmed)
 
