@@ -230,7 +230,7 @@ def test_network_policy_admits_agent_pushes(built):
     assert arguments.directory in mounts
     for root in (arguments.sysfs, arguments.procfs):
         assert mounts[root]["readOnly"] is True
-    listening.check(arguments, "10.0.0.1", only_metrics=True)
+    listening.check_options(arguments, "10.0.0.1", only_metrics=True)
     for name in ("token_file", "ca_file", "tokens", "tls_cert", "tls_key"):
         assert Path(getattr(arguments, name)).parent.as_posix() in mounts, name
 
@@ -242,7 +242,7 @@ def test_aggregator_is_single_and_authenticates(built):
     (container,) = aggregator["template"]["spec"]["containers"]
     arguments = parsed("serve", *container["args"])
     assert arguments.listen == "0.0.0.0:9471"
-    listening.check(arguments, "0.0.0.0")
+    listening.check_options(arguments, "0.0.0.0")
     assert not (arguments.insecure_http or arguments.metrics_public)
     ledger = arguments.ledger.removeprefix("sqlite:///")
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
