@@ -117,7 +117,7 @@ def test_defaults_parse_alike_in_systemd_and_shell():
         name, _, value = shlex.split(line)[0].partition("=")
         if name == "GOODPUT_NODE_OPTIONS":
             arguments = parsed("node", *value.split())
-            listening.check(arguments, arguments.listen[0], only_metrics=True)
+            listening.check_options(arguments, arguments.listen[0], only_metrics=True)
         if name == "GOODPUT_SERVE_OPTIONS":
             arguments = parsed("serve", *value.split())
-            listening.check(arguments, serve.address(arguments.listen)[0])
+            listening.check_options(arguments, serve.address(arguments.listen)[0])
