@@ -80,8 +80,9 @@ def test_every_address_is_the_shipped_one(services):
         parsed("node", *services["node"]["command"]),
         parsed("serve", *services["aggregator"]["command"]),
     )
-    assert f'"{node.listen[0]}:{node.listen[1]}"' in shipped and f'"{serve.listen}"' in shipped
-    assert node.aggregator == f"http://{serve.listen}"
+    addresses = ["{}:{}".format(*arguments.listen) for arguments in (node, serve)]
+    assert all(f'"{address}"' in shipped for address in addresses)
+    assert node.aggregator == f"http://{addresses[1]}"
     assert (
         '"127.0.0.1:9093"' in shipped
         and "--web.listen-address=127.0.0.1:9093" in services["alertmanager"]["command"]

@@ -241,7 +241,7 @@ def test_aggregator_is_single_and_authenticates(built):
     assert aggregator["replicas"] == 1
     (container,) = aggregator["template"]["spec"]["containers"]
     arguments = parsed("serve", *container["args"])
-    assert arguments.listen == "0.0.0.0:9471"
+    assert arguments.listen == ("0.0.0.0", 9471)
     listening.check_options(arguments, "0.0.0.0")
     assert not (arguments.insecure_http or arguments.metrics_public)
     ledger = arguments.ledger.removeprefix("sqlite:///")
