@@ -275,7 +275,7 @@ def test_a_trace_that_is_broken_is_a_failure_that_says_why(machine, monkeypatch)
     one.steps(1)
     one.finish()
     assert (one.look.looks, one.look.failed, one.look.seen) == (0, 1, None)
-    assert "no event that can be used" in one.look.why
+    assert "no usable event" in one.look.why
     with open(one.session.writer.path + ".look.json") as file:
         assert json.load(file)["failed"] == 1
 
@@ -324,7 +324,7 @@ def test_a_trace_is_kept_on_request_and_only_the_last(machine):
 
 def test_a_step_that_is_left_or_an_end_stops_the_profiler(machine):
     one = machine()
-    for turn, leave in enumerate((one.auto.wake, one.auto.leave_step, one.look.close), 1):
+    for turn, leave in enumerate((one.auto.end_deep_look, one.auto.leave_step, one.look.close), 1):
         one.now_ns = turn * 1000 * S
         one.round()
         assert one.enabled
