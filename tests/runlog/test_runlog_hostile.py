@@ -81,20 +81,20 @@ BAD_LINES = {
     "a jump of the clock": (step(10**8, 5) + step(7, 6), "line 8: its time jumps ahead by 99999995 s", 6),
     "a jump that stays": (step(10**8, 5) + step(10**8 + 1, 6), "line 8: its time is 1157.4 days after", 7),
     "a clock set back": (step(5000, 5) + step(5001, 6) + step(7, 7), "line 10: its time is 4994 s behind", 7),
-    "steps over each other": (step(5.5, 5), "line 8: it overlaps what was before it by 0.500 s", 6),
+    "steps over each other": (step(5.5, 5), "line 8: it overlaps the step before by 0.500 s", 6),
     "an attempt begun twice": (
         b'{"kind":"attempt","time":2.5,"rank":0,"attempt":1}\n',
-        "line 8: attempt 1 of rank 0 has begun",
+        "line 8: attempt 1 of rank 0 already began",
         5,
     ),
     "attempts over each other": (
         b'{"kind":"attempt","time":2,"rank":0,"attempt":2,"resume_step":4}\n',
-        "line 8: attempt 2 of rank 0 begins 3.000 s before attempt 1 was last heard of",
+        "line 8: attempt 2 of rank 0 begins 3.000 s before the last line of attempt 1",
         5,
     ),
     "an end too early": (
         b'{"kind":"end","time":3,"rank":0,"attempt":1}\n',
-        "line 8: it ends 2.000 s before",
+        "line 8: the attempt ends 2.000 s before",
         5,
     ),
     "a run's end too early": (b'{"kind":"run_end","time":3}\n', "line 8: the run ends 2.000 s before", 5),
@@ -146,8 +146,8 @@ def test_a_gzip_that_is_cut_off_gives_what_there_is(tmp_path):
     (found,) = found_in(tmp_path / "log", packed[: len(packed) // 2])
     kept = found.account.ranks[0].kept_steps
     assert 0.2 * 20_000 < kept < 20_000 == whole.account.ranks[0].kept_steps
-    assert "the file cannot be read on" in found.problems.broken and closes(found.account)
-    assert f"after line {found.problems.lines}" in found.problems.broken
+    assert "the file cannot be read after line" in found.problems.broken and closes(found.account)
+    assert f"after line {found.problems.lines}:" in found.problems.broken
     (found,) = found_in(tmp_path / "log", packed + b"and more")
     assert found.account.ranks[0].kept_steps == 20_000 and found.problems.broken
     damaged = packed[:5000] + bytes([packed[5000] ^ 255]) + packed[5001:]
@@ -161,7 +161,7 @@ def test_a_gzip_that_is_cut_off_gives_what_there_is(tmp_path):
         (b"", "in 0 lines"),
         (b"\n\n", "in 2 lines"),
         (b'{"kind":"run","time":0}\n', "in 1 lines"),
-        (b"\x1f\x8b", "cannot be read on"),
+        (b"\x1f\x8b", "cannot be read after"),
         (b"\0" * 5000, "line 1: JSON is malformed"),
         (b"hello\nworld\n", "line 1: JSON is malformed"),
     ],

@@ -92,7 +92,7 @@ def test_more_than_ten_minutes_late_is_left_out_and_said(tmp_path):
     (found,) = replay(str(path))
     at = late + 30
     assert at in found.problems.dropped
-    assert any(n == at and "behind what rank 0 has reached" in text for n, text in found.problems.listed)
+    assert any(n == at and "behind the newest line of rank 0" in text for n, text in found.problems.listed)
     assert all(sum(rank.states) == rank.wall_ns for rank in found.account.ranks)
 
 

@@ -1,17 +1,16 @@
-"""The ledger's records of a run as a run log, from which the same account comes to the nanosecond.
+"""The ledger's records of a run as a run log, whose replay gives the same account to the nanosecond.
 
-In: what a ledger gives of a run: its processes with their last live part, their rows and events. Out: lines, about
-in order of time. A row's cumulative totals become a step with its own phases, and `phase` lines for what passed
-between steps; a row that stands for several steps says so by `count`. What followed the last step is in the last
-line of an attempt, a `beat` or an `end`; a run that goes on ends with a `look`, the moment up to which the log
-goes. Memory is a few rows per process.
+A row's cumulative totals become a `step` line with its phases, and `phase` lines for the time between steps; a row
+of several steps has a `count`. What follows the last step is in the attempt's last line, a `beat` or an `end`. A run
+that has not ended closes with a `look`, the time up to which the log goes. Memory is a few rows per process.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import sub
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Raw
@@ -20,69 +19,83 @@ from goodput.account import DECLARED, Attempt, EndMark
 from goodput.account.fold import fit, state_of
 from goodput.account.states import vector
 from goodput.runlog.lines import HARDWARE
-from goodput.wire.schema import EventRow, RankReport, StepRow, stack_request
+from goodput.wire.schema import EventRow, Identity, RankReport, StackRequest, StepRow, stack_request
 
 _encode = msgspec.json.encode
 
 
-def export(ledger, run: str, now_ns: int) -> Iterator[bytes]:
-    """The lines of a run, each with its newline. `ledger` has processes, rows, events and ends (aggregator.ledger)."""
+class RunRecords(Protocol):
+    """What `export` reads; aggregator.ledger has it."""
+
+    def processes(self, run: str) -> Sequence[RankReport]: ...
+    def rows(self, identity: Identity) -> Iterable[StepRow]: ...
+    def events(self, identity: Identity) -> list[EventRow]: ...
+    def ends(self, run: str) -> dict[StackRequest, EndMark]: ...
+
+
+def export(ledger: RunRecords, run: str, now_ns: int) -> Iterator[bytes]:
+    """The lines of a run, each with its newline, about in order of time."""
     processes = ledger.processes(run)
     if not processes:
         return
     start_ns = min(process.identity.start_ns for process in processes)
     yield _line("run", start_ns, run=run)
-    said = ledger.ends(run)
+    end_marks = ledger.ends(run)
     parts = [
-        _process(p, ledger.rows(p.identity), ledger.events(p.identity), said.get(stack_request(p.identity)))
+        _process(
+            p, ledger.rows(p.identity), ledger.events(p.identity), end_marks.get(stack_request(p.identity))
+        )
         for p in processes
     ]
     for _, line in heapq.merge(*parts, key=lambda entry: entry[0]):
         yield line
     newest = max(p.identity.attempt for p in processes)
     last = {p.identity.rank: p.live for p in processes}
-    # A rank that has no part in the newest attempt may be silent in an earlier one: when it was is what makes it stale.
+    # A rank without a part in the newest attempt may have gone silent in an earlier one.
     silent = any(live.alive and not live.ended for live in last.values())
     if silent or any(p.live.ended != "finished" for p in processes if p.identity.attempt == newest):
         yield _line("look", now_ns)
 
 
 def _process(
-    report: RankReport, rows: Iterable[StepRow], events: list[EventRow], over: EndMark | None
+    report: RankReport, rows: Iterable[StepRow], events: list[EventRow], end_mark: EndMark | None
 ) -> Iterator[tuple[int, bytes]]:
     """(time, line) of one attempt."""
     identity, live = report.identity, report.live
     place = {"rank": identity.rank, "attempt": identity.attempt}
-    told = {name: value for name in DECLARED if (value := getattr(identity, name)) not in (None, "")}
-    said = [event.step for event in events if event.kind == "resumed"]
-    more = {"resume_step": min(said)} if said else {}
+    fields: dict[str, Any] = {
+        name: value for name in DECLARED if (value := getattr(identity, name)) not in (None, "")
+    }
+    resumed = [event.step for event in events if event.kind == "resumed"]
+    if resumed:
+        fields["resume_step"] = min(resumed)
     if report.phase_states:
-        more["phase_states"] = report.phase_states
-    yield identity.start_ns, _line("attempt", identity.start_ns, **place, **told, **more)
+        fields["phase_states"] = report.phase_states
+    yield identity.start_ns, _line("attempt", identity.start_ns, **place, **fields)
     steps = _Steps(report, place)
     saved = (_event(event, place) for event in sorted(events, key=lambda event: event.time_ns))
     yield from heapq.merge(steps.lines(rows), (line for line in saved if line), key=lambda entry: entry[0])
     tail = [
-        max(total - last, 0)
-        for total, last in zip(live.totals, _wide(steps.totals, len(live.totals)), strict=True)
+        max(total - before, 0)
+        for total, before in zip(live.totals, _wide(steps.totals, len(live.totals)), strict=True)
     ]
     phases = {name: _seconds(ns) for name, ns in zip(report.phases, tail, strict=False) if ns}
-    known = _known(report, steps.row_end_ns, over)
-    end_ns = known.known_end_ns()
+    attempt = _attempt(report, steps.row_end_ns, end_mark)
+    end_ns = attempt.known_end_ns()
     kind, at_ns = ("beat", live.now_ns) if end_ns is None else ("end", end_ns)
-    reason = {} if end_ns is None else {"reason": live.ended or "killed"}
-    if known.is_marked_ended():
-        reason["over"] = over.reason
+    last: dict[str, Any] = {} if end_ns is None else {"reason": live.ended or "killed"}
+    if end_mark is not None and attempt.is_marked_ended():
+        last["over"] = end_mark.reason
     if live.unmeasured:
-        reason["unmeasured_steps"] = live.unmeasured
-    reason |= {
+        last["unmeasured_steps"] = live.unmeasured
+    last |= {
         name: _decimal(live.hardware[of], digits) for name, of, digits in HARDWARE if live.hardware.get(of)
     }
-    yield at_ns, _line(kind, at_ns, **place, **reason, phase=live.phase, phases=phases)
+    yield at_ns, _line(kind, at_ns, **place, **last, phase=live.phase, phases=phases)
 
 
-def _known(report: RankReport, rows_end_ns: int, over: EndMark | None) -> Attempt:
-    """What is known of a process's life, as the account judges it."""
+def _attempt(report: RankReport, rows_end_ns: int, end_mark: EndMark | None) -> Attempt:
+    """The process as the account sees it, to determine whether and when it ended."""
     identity, live = report.identity, report.live
     return Attempt(
         *(identity.rank, identity.attempt, identity.start_ns),
@@ -92,7 +105,7 @@ def _known(report: RankReport, rows_end_ns: int, over: EndMark | None) -> Attemp
         ended=live.ended,
         end_ns=live.end_ns,
         rows_end_ns=rows_end_ns,
-        end_mark=over,
+        end_mark=end_mark,
     )
 
 
@@ -131,7 +144,7 @@ class _Steps:
                 at += ns
                 yield at, _line("phase", at, **self._place, phase=name, seconds=_seconds(ns))
         phases = {name: _seconds(ns) for name, ns in zip(self._phases[1:], inside[1:], strict=True) if ns}
-        more = {"samples": samples} if samples else {}
+        more: dict[str, Any] = {"samples": samples} if samples else {}
         if count > 1:
             more["count"] = count
         if device_ns:
@@ -144,7 +157,7 @@ class _Steps:
         )
 
     def _fitted(self, gap: list[int], inside: list[int], spent: int) -> tuple[list[int], list[int]]:
-        """A row that contradicts the one before, as the account takes it; any phase of a state stands for it."""
+        """Fit a row that contradicts the one before as the account does; a state's time goes to its first phase."""
         by_state = vector(), vector()
         for into, values in zip(by_state, (gap, inside), strict=True):
             for state, ns in zip(self._states, values, strict=True):
@@ -176,7 +189,6 @@ def _line(kind: str, time_ns: int, **fields) -> bytes:
 
 
 def _seconds(ns: int) -> Raw:
-    """Nanoseconds as seconds in JSON, exactly."""
     return _decimal(ns, 9)
 
 

@@ -1,7 +1,6 @@
-"""One line of a run log: its fields, and times as whole nanoseconds.
+"""One line of a run log: its fields, checked, with times as whole nanoseconds.
 
-In: bytes. Out: a Line, or LineError with what is wrong. Times are exact to the nanosecond however large they are,
-since they are never floats. Fields that are not known are counted, not refused. It knows no other line.
+Times are never floats, so they are exact to the nanosecond however large they are.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from goodput.wire.schema import RATES
 TIME_NS_MAX = 1 << 62
 LINE_BYTES_MAX = 1 << 20
 COUNT_MAX = 1 << 40
-RANK_MAX = (1 << 18) - 1  # as many as a world may have, since all ranks below one that is seen are expected
+RANK_MAX = (1 << 18) - 1  # the largest world, as all ranks below a seen one are expected
 KINDS = ("run", "attempt", "step", "phase", "checkpoint", "beat", "end", "run_end", "look", "mark")
 _NOTHING = Raw(b"")
-# What each kind cannot do without, besides `kind`. A rank left out is rank 0.
-_NEEDED = {
+# Required fields besides `kind`. Without `rank` it is rank 0.
+_REQUIRED = {
     "run": (),
     "step": ("time", "step", "seconds"),
     "phase": ("time", "phase", "seconds"),
@@ -34,7 +33,7 @@ class LineError(ValueError):
 
 
 class Line(msgspec.Struct):
-    """All fields of all kinds. `time_ns` and `seconds_ns` are filled in by `parse`."""
+    """All fields of all kinds; the last five are set by `parse`."""
 
     kind: str
     time: Raw = _NOTHING
@@ -78,19 +77,20 @@ class Line(msgspec.Struct):
     time_ns: int = 0
     seconds_ns: int = 0
     device_ns: int = 0
-    wrong: list[str] | None = None
+    step_number: int = -1  # `step`, -1 without one
+    warnings: list[str] | None = None  # optional fields that were left out, and why
 
 
-FIELDS = frozenset(Line.__struct_fields__) - {"time_ns", "seconds_ns", "device_ns", "wrong"}
+FIELDS = frozenset(Line.__struct_fields__[:-5])
 _decode = msgspec.json.Decoder(Line).decode
 _decode_keys = msgspec.json.Decoder(dict[str, Raw]).decode
-# What samples of the GPU said so far, in a beat or an end: field, figure of Attempt.hardware, digits after the point.
+# Cumulative GPU samples in a beat or an end: field, key of Attempt.hardware, digits after the point.
 HARDWARE = (
     ("gpu_compute_seconds", "compute_ns", 9),
     ("gpu_idle_seconds", "idle_ns", 9),
     ("gpu_joules", "energy_mj", 3),
 )
-# The time of submission is on the log's clock, where 0 and less are times too.
+# The time of submission is on the log's clock, where 0 and negative times are valid.
 _RATES = tuple(name for name in RATES if name != "submit_time")
 _RANGES = {
     "rank": (0, RANK_MAX),
@@ -109,11 +109,11 @@ _RANGES = {
 
 
 def parse(raw: bytes) -> Line:
-    """A line from its bytes, checked. Raises LineError."""
+    """Decode and check one line. Raises LineError."""
     try:
         line = _decode(raw)
     except msgspec.ValidationError as error:
-        line = _without(raw, error)
+        line = _without_wrong_types(raw, error)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise LineError(str(error)) from None
     kind = line.kind
@@ -123,6 +123,7 @@ def parse(raw: bytes) -> Line:
         line.seconds_ns = _length(line.seconds, "seconds")
         if line.step < 0 or line.step > 1 << 61 or not 0 <= line.rank <= RANK_MAX or line.samples < 0:
             raise LineError("`step`, `rank` or `samples` is out of range")
+        line.step_number = line.step
         if line.device_seconds is not None:
             line.device_ns = _length(line.device_seconds, "device_seconds")
     elif kind not in KINDS:
@@ -135,21 +136,21 @@ def parse(raw: bytes) -> Line:
     return line
 
 
-def _without(raw: bytes, error: msgspec.ValidationError) -> Line:
-    """The line without the fields whose values are of the wrong kind, which its `wrong` names."""
-    wrong = []
+def _without_wrong_types(raw: bytes, error: msgspec.ValidationError) -> Line:
+    """Decode a run or attempt line without the fields that have values of a wrong type."""
+    warnings = []
     try:
         fields = _decode_keys(raw)
         while True:
             found = _WHERE.search(str(error))
             name = found and found[1]
-            if name not in fields or name == "kind" or bytes(fields.get("kind", b"")) not in _SPARING:
+            if name not in fields or name == "kind" or bytes(fields.get("kind", b"")) not in _LENIENT_KINDS:
                 raise LineError(_plain(str(error)))
-            wrong.append(f"`{name}` is left out: {_plain(str(error).split(' - at')[0])}")
+            warnings.append(f"`{name}` is left out: {_plain(str(error).split(' - at')[0])}")
             del fields[name]
             try:
                 line = _decode(msgspec.json.encode(fields))
-                line.wrong = wrong
+                line.warnings = warnings
                 return line
             except msgspec.ValidationError as another:
                 error = another
@@ -157,12 +158,12 @@ def _without(raw: bytes, error: msgspec.ValidationError) -> Line:
         raise LineError(_plain(str(error))) from None
 
 
-# Kinds that can do without a field or two; a step with a wrong number is no step.
-_SPARING = (b'"run"', b'"attempt"')
+# These lines are used without a wrong field; any other line is not used.
+_LENIENT_KINDS = (b'"run"', b'"attempt"')
 
 
 def _plain(text: str) -> str:
-    """msgspec's words without the names of Python's types."""
+    """msgspec's message with JSON's terms for Python's types."""
     for name, word in _WORDS:
         text = text.replace(f"`{name}`", word)
     return re.sub(
@@ -180,30 +181,30 @@ _WORDS = (
 
 
 def unknown_fields(raw: bytes) -> set[str]:
-    """Names of fields that nothing here knows, of a line that `parse` took."""
+    """Unknown field names of a line that `parse` accepted."""
     keys = _decode_keys(raw).keys()
     return set() if keys <= FIELDS else set(keys) - FIELDS
 
 
 def to_ns(raw: bytes, needed: bool = True) -> int:
-    """Seconds as JSON writes them, in whole ns, exactly; below a nanosecond is cut off. Raises LineError."""
+    """A JSON number of seconds as whole ns, exactly; digits below a nanosecond are cut off. Raises LineError."""
     whole, _, part = raw.partition(b".")
     if raw[:1] in b'"tf[{' and raw:
         raise LineError(f"`time` is {raw[:40].decode(errors='replace')}, want a number of seconds")
     if len(whole) > 20:
-        ns = TIME_NS_MAX  # so many digits are refused before they are read
+        ns = TIME_NS_MAX  # rejected without converting so many digits
     elif part.isdigit() and whole.lstrip(b"-").isdigit():
         ns = int(whole + (part + b"000000000")[:9])
     elif not part and whole.lstrip(b"-").isdigit():
         ns = int(whole) * 10**9
     elif not raw or raw == b"null":
         if needed:
-            raise LineError("there is no `time`")
+            raise LineError("`time` is missing")
         return 0
     else:
         try:
             exact = Decimal(raw.decode())
-            # Such as 1e999999999 must never become an integer.
+            # 1e999999999 must not become an integer: it would fill memory.
             ns = int(exact * 10**9) if -TIME_NS_MAX < exact < TIME_NS_MAX else TIME_NS_MAX
         except (InvalidOperation, ValueError, UnicodeDecodeError):
             raise LineError(
@@ -223,38 +224,40 @@ def _length(seconds: float, name: str) -> int:
     return round(seconds * 1e9)
 
 
-def _refuse(line: Line, name: str, text: str) -> None:
-    """Of a line about a run or a rank one wrong field is left out; another line cannot do without."""
+def _reject(line: Line, name: str, text: str) -> None:
+    """Leave the field out of a run or attempt line; reject any other line."""
     if line.kind not in ("run", "attempt") or name in ("rank", "attempt"):
         raise LineError(text)
     setattr(line, name, None)
-    line.wrong = [*(line.wrong or ()), f"{text}; it is left out"]
+    line.warnings = [*(line.warnings or ()), f"{text}; it is left out"]
 
 
 def hardware(line: Line) -> dict[str, int]:
-    """What a beat or an end says of the GPU, as Attempt.hardware has it."""
-    said = ((figure, getattr(line, name), digits) for name, figure, digits in HARDWARE)
-    return {figure: round(value * 10**digits) for figure, value, digits in said if value}
+    """The GPU samples of a beat or an end, as Attempt.hardware."""
+    values = ((key, getattr(line, name), digits) for name, key, digits in HARDWARE)
+    return {key: round(value * 10**digits) for key, value, digits in values if value}
 
 
 def _check(line: Line) -> None:
-    for name in _NEEDED.get(line.kind, ("time",)):
+    if line.step is not None:
+        line.step_number = line.step
+    for name in _REQUIRED.get(line.kind, ("time",)):
         if getattr(line, name) in (None, _NOTHING):
             raise LineError(f"a {line.kind} needs `{name}`")
     for name, (least, most) in _RANGES.items():
         value = getattr(line, name)
         if value is not None and not least <= value <= most:
-            _refuse(line, name, f"`{name}` is {value}, want {least} to {most}")
+            _reject(line, name, f"`{name}` is {value}, want {least} to {most}")
     for name in _RATES:
         value = getattr(line, name)
         if value is not None and not 0 < value < 1e30:
-            _refuse(line, name, f"`{name}` is {value!r}, want a positive number")
+            _reject(line, name, f"`{name}` is {value!r}, want a positive number")
     for name, _, digits in HARDWARE:
         value = getattr(line, name)
         if value is not None and not 0 <= value < TIME_NS_MAX / 10**digits:
-            # The line says more than this, and can do without.
+            # The rest of the line is still used.
             setattr(line, name, None)
-            line.wrong = [*(line.wrong or ()), f"`{name}` is {value!r}, want 0 or more; it is left out"]
+            line.warnings = [*(line.warnings or ()), f"`{name}` is {value!r}, want 0 or more; it is left out"]
     if line.submit_time is not None and not abs(line.submit_time) < TIME_NS_MAX / 1e9:
         raise LineError(f"`submit_time` is {line.submit_time!r}: further away than 146 years")
     if line.seconds is not None:

@@ -1,8 +1,7 @@
-"""The account of a run log: a second pass over the file, with the facts of the first.
+"""Second pass over a run log: the account of each run.
 
-In: a path. Out: per run of the log its account, and what is wrong with the file. Steps go by one at a time; those
-that lie out of order wait until nothing earlier can come. A step that is there twice counts once; one whose time
-overlaps the step before is cut to what is left. Cost: about 15 us per line.
+Steps are read one at a time; those out of order wait until nothing earlier can come. Duplicate steps count once, and a
+step whose time overlaps the step before is cut. Cost: about 15 us per line.
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ from goodput.account.resume import KEEP_ALL
 from goodput.account.stall_threshold import StepLengths
 from goodput.account.states import INDEX, PHASE_STATES, vector
 from goodput.runlog.lines import TIME_NS_MAX, Line, LineError, parse
-from goodput.runlog.scan import Found, Key, Problems, Scan, Track
+from goodput.runlog.scan import Scan
 from goodput.runlog.source import LogError, Source
+from goodput.runlog.tracks import AttemptTrack, Key, Problems, RunTrack
 
 _UNATTRIBUTED = INDEX["unattributed"]
-# Times written with few digits overlap by as much as was rounded off; that is no error.
+# Times written with few digits overlap by as much as was rounded off.
 ROUNDING_NS = 1_000_000
 STALE_SECONDS = 30.0
 SHOWN = 3
@@ -31,8 +31,6 @@ SHOWN = 3
 
 @dataclass
 class Replayed:
-    """A run's account, and what is wrong with the log that it is from."""
-
     account: Account
     problems: Problems
 
@@ -41,11 +39,9 @@ class Replayed:
 class _Walk:
     """One attempt in the second pass."""
 
-    track: Track
-    # Of phases, by name. Whoever knows from a trace or from counters what `launch` was may write it as a phase.
+    track: AttemptTrack
+    # State by phase. A log may have `launch` as a phase, measured by a trace or by counters.
     states: dict[str, int] = field(default_factory=lambda: {"launch": INDEX["launch"]})
-    waiting: list[tuple] = field(default_factory=list)  # lines that are out of order, a heap
-    high_ns: int = 0
     end_ns: int = 0
     last_step: int = -1
     gap: list[int] = field(default_factory=vector)
@@ -53,7 +49,7 @@ class _Walk:
     phase_ns: int | None = None  # the last `phase` lines, all of one time: (phase, length)
     phases: set[tuple[str, int]] = field(default_factory=set)
     rewinds: list[tuple[int, int]] = field(default_factory=list)
-    limit: int = KEEP_ALL  # what judges its steps, but for those done again
+    limit: int = KEEP_ALL  # the fold's own, outside repeated steps
     blame: tuple | list = ()
 
 
@@ -66,8 +62,8 @@ def replay(
 ) -> list[Replayed]:
     """The accounts of the log at `path` ("-" is standard input), one per run, in the order of the file.
 
-    `window` is as in account.compute. `progress` is called with the done part, 0 to 1. Raises LogError where there is no
-    account to be had.
+    `window` is as in account.compute. `progress` is called with the share that is read, 0 to 1. Raises LogError if the
+    log has no attempt.
     """
     with Source(path) as source:
         most = max(source.size, 1)
@@ -93,10 +89,10 @@ def replay(
         return [Replayed(feed.finish(name), scan.problems) for name in engines]
 
 
-def _engine(found: Found, threshold_ns: int, window) -> Engine:
+def _engine(found: RunTrack, threshold_ns: int, window) -> Engine:
     run = found.run
     known_only = found.look_ns is not None
-    now_ns = found.look_ns if known_only else found.high_ns
+    now_ns = found.high_ns if found.look_ns is None else found.look_ns
     if run.start_ns is not None:
         run.start_ns = min(run.start_ns, min(a.start_ns for a in run.attempts.values()))
     for track in found.tracks.values():
@@ -106,7 +102,7 @@ def _engine(found: Found, threshold_ns: int, window) -> Engine:
 
 
 def _measure(source: Source, scan: Scan, stall_seconds: float) -> None:
-    """What the first pass can only measure where lines are in order, by a pass of its own."""
+    """Find step lengths and repeated steps, which the first pass gets right only if lines are in order."""
     for found in scan.runs.values():
         found.lengths = StepLengths(int(stall_seconds * 1e8))
         for track in found.tracks.values():
@@ -134,7 +130,7 @@ def _ordered(source: Source, scan: Scan, progress=lambda _: None) -> Iterator[tu
             continue
         key = scan.key_of(line)
         late_ns = scan.runs[key[0]].tracks[key].disorder_ns
-        entry = (line.time_ns, -1 if line.step is None else line.step, number, line)
+        entry = (line.time_ns, line.step_number, number, line)
         if not late_ns:
             yield key, entry
             continue
@@ -149,7 +145,7 @@ def _ordered(source: Source, scan: Scan, progress=lambda _: None) -> Iterator[tu
 
 
 class _Feed:
-    """Steps and phases on their way into the engines."""
+    """Passes steps and phases to the account engines."""
 
     def __init__(self, scan: Scan, engines: dict[str, Engine]):
         self.problems, self.engines = scan.problems, engines
@@ -174,26 +170,28 @@ class _Feed:
             walk.gap[self._state(walk, line.phase)] += line.seconds_ns
             walk.gap_ns += line.seconds_ns
             return
-        if line.time_ns <= walk.end_ns and line.step <= walk.last_step:
+        if line.time_ns <= walk.end_ns and line.step_number <= walk.last_step:
             self.problems.repeated += 1
             return
         self._step(key, walk, number, line)
 
     def _step(self, key: Key, walk: _Walk, number: int, line: Line) -> None:
-        engine, place = self.engines[key[0]], key[1:]
+        engine, place, step = self.engines[key[0]], key[1:], line.step_number
         inside, length, states = vector(), line.seconds_ns, walk.states
         named = 0
         for phase, seconds in (line.phases or {}).items():
             ns = _whole_ns(seconds)
             if ns < 0:
-                self.problems.note(number, f"its phase {phase[:40]!r} is negative; taken as none")
+                self.problems.note(number, f"its phase {phase[:40]!r} is negative and counts as 0")
                 continue
             state = states.get(phase)
             inside[self._state(walk, phase) if state is None else state] += ns
             named += ns
         if named > length:
             if named > length + ROUNDING_NS:
-                self.problems.note(number, f"its phases take {named / 1e9:.6f} s of {length / 1e9:.6f} s")
+                self.problems.note(
+                    number, f"its phases take {named / 1e9:.6f} s, the step {length / 1e9:.6f} s"
+                )
             _shrink(inside, named - length, length)
         else:
             inside[_UNATTRIBUTED] += length - named
@@ -207,25 +205,23 @@ class _Feed:
             _shrink(inside, over, spent)
         else:
             if over > ROUNDING_NS:
-                self.problems.squeezed += 1
+                self.problems.overlapping += 1
                 self.problems.note(
-                    number, f"it overlaps what was before it by {over / 1e9:.3f} s, which is cut"
+                    number, f"it overlaps the step before by {over / 1e9:.3f} s, which is cut off"
                 )
             fit(gap, inside, spent)
         walk.gap_ns = 0
         if walk.rewinds:
-            self._rewind(engine.folds[place], walk, end_ns - sum(inside), line.step)
-        if line.step <= walk.last_step:
-            self.problems.note(number, f"step {line.step} is done again; what was done from there on is lost")
-        walk.end_ns, walk.last_step = end_ns, line.step
+            self._rewind(engine.folds[place], walk, end_ns - sum(inside), step)
+        if step <= walk.last_step:
+            self.problems.note(number, f"step {step} is repeated; the work from that step on is lost")
+        walk.end_ns, walk.last_step = end_ns, step
         if line.device_ns > length + ROUNDING_NS:
-            self.problems.note(
-                number, f"its device_seconds are more than the {length / 1e9:.6f} s that it took"
-            )
-        engine.add(place, line.step, end_ns, gap, inside, line.samples, line.count, line.device_ns)
+            self.problems.note(number, f"its device_seconds exceed its {length / 1e9:.6f} s")
+        engine.add(place, step, end_ns, gap, inside, line.samples, line.count, line.device_ns)
 
     def _rewind(self, fold: Fold, walk: _Walk, began_ns: int, step: int) -> None:
-        """Where an attempt did steps again, those before do not count, and no restart is to blame."""
+        """Steps that the attempt itself repeats later are lost, and no restart is charged for them."""
         while walk.rewinds and began_ns >= walk.rewinds[0][0]:
             walk.rewinds.pop(0)
         again = min((first - 1 for _, first in walk.rewinds), default=KEEP_ALL)
@@ -238,9 +234,7 @@ class _Feed:
             states = walk.track.attempt.phase_states
             state = walk.states[phase] = state_of(phase, states)
             if phase not in PHASE_STATES and phase not in states:
-                self.problems.ignored[
-                    f"what phase {phase[:40]!r} is, as no phase_states say: unattributed"
-                ] += 1
+                self.problems.ignored[f"phase {phase[:40]!r} without phase_states: unattributed"] += 1
         return state
 
     def finish(self, name: str) -> Account:
@@ -258,7 +252,6 @@ class _Feed:
 
 
 def _whole_ns(seconds: float) -> int:
-    """A phase's length, bounded like any other."""
     try:
         return round(seconds * 1e9)
     except OverflowError:
@@ -266,7 +259,7 @@ def _whole_ns(seconds: float) -> int:
 
 
 def _shrink(inside: list[int], over: int, length: int) -> None:
-    """Take `over` off a step's phases, which are then `length` long: what was rounded off from the longest one."""
+    """Cut `over` from a step's phases, leaving `length`: from the longest if it is rounding, else in proportion."""
     longest = max(inside)
     if over <= min(longest, ROUNDING_NS):
         inside[inside.index(longest)] -= over

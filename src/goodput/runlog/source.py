@@ -1,7 +1,7 @@
 """A run log as a file: plain or gzip, from a path or standard input, read as often as needed.
 
-In: a path, or "-". Out: numbered lines as bytes. A file that is cut off gives what there is, and says so. Lines
-are bounded in length; one that is longer is given cut, so that it cannot be parsed, and the next begins after it.
+A truncated file yields its readable part. Lines are bounded in length: a longer one is yielded cut, which does not
+parse.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Iterator
+from typing import IO
 
 from goodput.runlog.lines import LINE_BYTES_MAX
 
@@ -21,29 +22,25 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class LogError(Exception):
-    """A run log that cannot be used; the text says which and why."""
+    """A run log that cannot be used."""
 
 
 class Source:
-    """A log that can be read again and again. `size` and `position` are of the file as it lies there, in bytes."""
+    """A log that can be read repeatedly. `size` and `position` are bytes of the file, compressed or not."""
 
     def __init__(self, path: str):
         self.name = "standard input" if path == "-" else path
         self.position, self.broken = 0, ""
-        self._file = None
         try:
             if path == "-":
                 if sys.stdin is None:
                     raise LogError("standard input is closed")
-                self._file = tempfile.TemporaryFile()  # noqa: SIM115 - kept open to be read twice
-                shutil.copyfileobj(sys.stdin.buffer, self._file)
+                self._file = _spool(sys.stdin.buffer)
             else:
-                self._file = open(path, "rb")  # noqa: SIM115 - as above
+                self._file: IO[bytes] = open(path, "rb")  # noqa: SIM115 - kept open to be read twice
             if not self._file.seekable():
-                spooled = tempfile.TemporaryFile()  # noqa: SIM115 - as above
-                shutil.copyfileobj(self._file, spooled)
-                self._file.close()
-                self._file = spooled
+                with self._file as pipe:
+                    self._file = _spool(pipe)
             self._file.seek(0, os.SEEK_END)
             self.size = self._file.tell()
             self._file.seek(0)
@@ -58,7 +55,7 @@ class Source:
         self._file.close()
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """(number, bytes) of each line, from the beginning. What ended it early is in `broken` afterwards."""
+        """(number, bytes) of each line, from the start. Afterwards `broken` has the error that ended it early."""
         self._file.seek(0)
         file = gzip.GzipFile(fileobj=self._file) if self.packed else self._file
         number = 0
@@ -76,7 +73,7 @@ class Source:
                     self.position = self._file.tell()
                 yield number, raw
         except (EOFError, zlib.error, gzip.BadGzipFile, OSError) as error:
-            self.broken = f"after line {number}: the file cannot be read on: {error}"
+            self.broken = f"the file cannot be read after line {number}: {error}"
         finally:
             self.position = self.size
 
@@ -86,3 +83,10 @@ class Source:
             rest = file.readline(LINE_BYTES_MAX)
             if not rest or rest.endswith(b"\n"):
                 return
+
+
+def _spool(stream: IO[bytes]) -> IO[bytes]:
+    """A seekable copy of a stream."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - kept open to be read twice
+    shutil.copyfileobj(stream, file)
+    return file

@@ -1,7 +1,7 @@
 """Histograms of a run's step and phase times by interval, from the lines of its run log.
 
 A sample is the length of one rank's step, or the time of a phase within one step or between two. Lines that stand for
-several steps say nothing of a step's length and are left out.
+several steps are left out.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ INTERVAL_SECONDS = 60
 INTERVALS_MAX = 500  # beyond, intervals are doubled, so memory and the log's size are bounded
 _NOT_IN_TAGS = re.compile(r"[\s,]+")
 
-Interval = tuple[
-    float, float, str, Histogram
-]  # start and end in unix seconds, "step" or the phase, its samples
+# Start and end in unix seconds, "step" or the phase, its samples.
+Interval = tuple[float, float, str, Histogram]
 
 
 def step_histograms(lines: Iterable[bytes]) -> list[Interval]:
-    """Intervals of a run, each with one entry for `step` and one for each phase that occurred, in order of time."""
+    """Intervals in order of time, each with one entry for `step` and one for each phase that occurred."""
     seconds, intervals = INTERVAL_SECONDS, {}
     for line in lines:
         document = json.loads(line)
@@ -48,7 +47,7 @@ def _samples(document: dict) -> Iterator[tuple[str, float]]:
 
 
 def _tag(phase: str) -> str:
-    """A phase as a tag: the log's format has no commas or white space in it. A user's phase may be named "step"."""
+    """A phase as a tag of the HDR log, which allows no commas or white space. A phase may be named "step"."""
     tag = _NOT_IN_TAGS.sub("_", phase)
     return "phase_step" if tag == "step" else tag
 

@@ -1,0 +1,101 @@
+"""What the first pass over a run log collects: runs, their attempts, and problems by line number."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from goodput.account import Attempt, Run
+from goodput.account.stall_threshold import StepLengths
+from goodput.runlog.lines import Line
+from goodput.runlog.source import LogError
+
+PROBLEMS_MAX = 100
+DROPPED_MAX = 200_000
+Key = tuple[str, int, int]  # (run, rank, attempt)
+
+
+@dataclass
+class Problems:
+    """What is wrong with a log. `dropped` holds the numbers of lines that are not used."""
+
+    lines: int = 0
+    listed: list[tuple[int, str]] = field(default_factory=list)  # the first PROBLEMS_MAX
+    count: int = 0
+    dropped: set[int] = field(default_factory=set)
+    ignored: Counter[str] = field(default_factory=Counter)  # unknown kinds and fields
+    repeated: int = 0  # duplicate lines
+    overlapping: int = 0  # steps that overlap the step before
+    broken: str = ""  # why the file could not be read to its end
+
+    def drop(self, number: int, text: str) -> None:
+        """Record that this line is not used."""
+        if len(self.dropped) >= DROPPED_MAX:
+            raise LogError(f"more than {DROPPED_MAX} lines cannot be used, the last is line {number}: {text}")
+        self.dropped.add(number)
+        self.note(number, text)
+
+    def note(self, number: int, text: str) -> None:
+        """Record a problem of a line that is still used as far as possible."""
+        self.count += 1
+        if len(self.listed) < PROBLEMS_MAX:
+            self.listed.append((number, text))
+
+    def document(self) -> dict:
+        return {
+            "lines": self.lines,
+            "problems": [{"line": number, "problem": text} for number, text in self.listed],
+            "problem_count": self.count,
+            "dropped": len(self.dropped),
+            "repeated": self.repeated,
+            "overlapping": self.overlapping,
+            "ignored": dict(self.ignored.most_common(100)),
+            "broken": self.broken,
+        }
+
+
+@dataclass
+class AttemptTrack:
+    """One attempt's lines in the order of the file."""
+
+    attempt: Attempt
+    number: int = 0  # of its first line
+    end_number: int = 0  # of its last `end` line
+    high_ns: int | None = None  # the latest time so far
+    disorder_ns: int = 0  # how far a line lies behind `high_ns`, at most
+    before_ns: int = 0  # `high_ns` before `suspect`
+    suspect: tuple[int, Line] | None = None  # a line far ahead of the others, until the next confirms it
+    rewinds: list[tuple[int, int]] = field(default_factory=list)  # (ns, step): steps repeated from here on
+    step_ns: int | None = None
+    last_step: int = -1
+    tail: dict[str, float] | None = None  # phases after the last step, from the last beat or end
+    tail_ns: int = -1
+
+    def step(self, line: Line, lengths: StepLengths) -> None:
+        """Add the next step: its length, unless it is the first, and whether it repeats earlier steps."""
+        time_ns, step, before_ns = line.time_ns, line.step_number, self.step_ns
+        if before_ns is not None:
+            if time_ns <= before_ns and step <= self.last_step:
+                if time_ns == before_ns and step < self.last_step:
+                    # Steps shorter than the resolution of their times: their numbers give the order.
+                    self.disorder_ns = max(self.disorder_ns, 1)
+                return
+            if line.count == 1:
+                lengths.add(line.seconds_ns)
+            if step <= self.last_step:
+                self.rewinds.append((time_ns - line.seconds_ns, step))
+        self.step_ns, self.last_step = time_ns, step
+
+
+@dataclass
+class RunTrack:
+    """One run of the log."""
+
+    run: Run
+    tracks: dict[Key, AttemptTrack] = field(default_factory=dict)
+    run_lines: list[Line] = field(default_factory=list)
+    look_ns: int | None = None  # the time up to which the log goes, from its `look` lines
+    high_ns: int = 0
+    end_number: int = 0  # of the line with the run's end
+    newest: dict[int, int] = field(default_factory=dict)  # rank -> the attempt that began last
+    lengths: StepLengths = field(default_factory=StepLengths)  # correct if no lines are out of order
