@@ -16,7 +16,7 @@ from goodput.access.tokens import EVERYTHING
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.history import History
-from goodput.aggregator.api import end_route, health_routes, ingest_route, run_routes
+from goodput.aggregator.api import access_route, end_route, health_routes, ingest_route, run_routes
 from goodput.aggregator.api.exposition import Exposition
 from goodput.aggregator.api.ingest_route import IngestRoute
 from goodput.aggregator.api.page_routes import add_page
@@ -87,6 +87,7 @@ def create_app(
     # Answers 405 to other methods; POST does not get here.
     app.router.routes.append(Route(ingest_route.PATH, pushes, methods=["POST"]))
     sign_in.add_routes(app, authenticator)
+    access_route.add_access_route(app, authenticator)
     health_routes.add_health_routes(app, health)
     end_route.add_end_route(app, RunEnder(store, ledger, stale_seconds=stale_seconds))
     run_routes.add_run_routes(app, accounts)
@@ -107,12 +108,16 @@ class App(FastAPI):
 
     def openapi(self) -> dict:
         """The OpenAPI document, with the schemas of the msgspec types that routes refer to (responses.json_of)."""
-        if self.openapi_schema is None:
-            types = (*run_routes.DOCUMENTS, *health_routes.DOCUMENTS, *end_route.DOCUMENTS)
+        document = self.openapi_schema
+        if document is None:
+            types = (
+                *(*run_routes.DOCUMENTS, *health_routes.DOCUMENTS),
+                *(*end_route.DOCUMENTS, *access_route.DOCUMENTS),
+            )
             _, components = msgspec.json.schema_components(types, ref_template=REFERENCE)
             document = super().openapi()
             document.setdefault("components", {}).setdefault("schemas", {}).update(components)
-        return self.openapi_schema
+        return document
 
 
 async def _detect_hangs(accounts: Accounts) -> None:

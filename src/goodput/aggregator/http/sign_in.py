@@ -1,6 +1,6 @@
 """The sign-in page: a form takes a read token and sets a session cookie (HttpOnly, SameSite=Strict).
 
-The token itself is stored nowhere: not in the browser, a URL or a log. Also GET /api/v1/access: the client's identity.
+The token itself is stored nowhere: not in the browser, a URL or a log.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from urllib.parse import parse_qs
 
 from fastapi import FastAPI, Request, Response
-from pydantic import BaseModel, ConfigDict
 
 from goodput import web
 from goodput.access.authentication import require_scope
@@ -20,7 +19,7 @@ from goodput.aggregator.http.authentication import (
     cookie_of,
     is_secure,
 )
-from goodput.aggregator.http.headers import PAGE_POLICY, header_values
+from goodput.aggregator.http.headers import PAGE_POLICY
 from goodput.aggregator.http.limits import LOGIN_BYTES_MAX, SESSION_SECONDS
 from goodput.aggregator.http.sessions import TooManySessions
 
@@ -37,17 +36,6 @@ _PROBLEMS = {
     "for a token of your own.",
     "throttled": "Too many attempts from your address. Wait a minute.",
 }
-
-
-class AccessDocument(BaseModel):
-    """The client's token: its name, scopes and runs; `session` is true for a browser that signed in."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    name: str
-    scopes: list[str]
-    runs: list[str]
-    session: bool
 
 
 def add_routes(app: FastAPI, authenticator: RequestAuthenticator) -> None:
@@ -69,7 +57,7 @@ def add_routes(app: FastAPI, authenticator: RequestAuthenticator) -> None:
 
     @app.post("/login", include_in_schema=False)
     async def sign_in(request: Request) -> Response:
-        if not tokens:
+        if tokens is None or sessions is None:
             return _redirect("./")
         try:
             access = tokens.lookup(await _token(request))
@@ -89,17 +77,6 @@ def add_routes(app: FastAPI, authenticator: RequestAuthenticator) -> None:
         if cookie and sessions:
             sessions.end(cookie)
         return _with_cookie(_redirect("login" if tokens else "./"), request, "", 0)
-
-    @app.get(
-        "/api/v1/access", responses={200: {"model": AccessDocument}}, summary="The client's token and runs"
-    )
-    async def access(request: Request) -> Response:
-        access, headers = request.scope["access"], request.scope["headers"]
-        session = tokens is not None and not header_values(headers, b"authorization")
-        document = AccessDocument(
-            name=access.name, scopes=list(access.scopes), runs=list(access.runs), session=session
-        )
-        return Response(document.model_dump_json(), media_type="application/json")
 
 
 async def _token(request: Request) -> bytes:
