@@ -9,6 +9,7 @@ to migrate: it takes 0.2 s.
 from __future__ import annotations
 
 import importlib.resources
+import logging
 
 import sqlalchemy as sql
 
@@ -44,6 +45,8 @@ def is_current(connection: sql.Connection) -> bool:
 
 def migrate(engine: sql.Engine, target: str = HEAD) -> None:
     """Bring the ledger to `target`; `engine` is Database.migrating's. Raises TooNew, having changed nothing."""
+    # Before the import, which logs every plugin at INFO.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     from alembic import command
     from alembic.config import Config
 
