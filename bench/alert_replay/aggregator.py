@@ -16,6 +16,7 @@ from goodput.account import straggler
 from goodput.aggregator.accounts import live
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
+from goodput.aggregator.accounts.history import History
 from goodput.aggregator.api import exposition
 from goodput.aggregator.api.exposition import EVERYTHING, Exposition
 from goodput.aggregator.http.authentication import RequestAuthenticator
@@ -59,7 +60,7 @@ class _Accounts(Accounts):
     """Accounts whose `now` is the simulated one."""
 
     def __init__(self, store: Store, clock_ns, **given):
-        super().__init__(store, **given)
+        super().__init__(store, history=History(""), **given)
         self.clock_ns = clock_ns
         self.hangs = HangDetector(store, **given, clock_ns=clock_ns)
 

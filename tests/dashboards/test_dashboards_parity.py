@@ -20,6 +20,7 @@ from goodput.account import compute
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
+from goodput.aggregator.accounts.history import History
 from goodput.aggregator.api.exposition import Exposition
 from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.ingest import Ingest
@@ -44,7 +45,9 @@ class Simulation:
     def __init__(self):
         self.store, self.now = Store(), START
         health = HealthLog()
-        accounts = Accounts(self.store, stall_seconds=60.0, stale_seconds=STALE, age_seconds=0.0)
+        accounts = Accounts(
+            self.store, history=History(""), stall_seconds=60.0, stale_seconds=STALE, age_seconds=0.0
+        )
         accounts.account = lambda name, now_ns=None, of=accounts.account: of(name, ns(self.now))
         self._exposition = Exposition(
             accounts,

@@ -18,8 +18,9 @@ class Certificate(ReloadedFiles):
 
     def _load(self) -> None:
         # Tried on a context of its own first: half of a new pair must not spoil the one in use.
-        _server_context(*self._paths, None)
-        self.context.load_cert_chain(*self._paths, password=refuse_password)
+        cert, key = self._paths
+        _server_context(cert, key, None)
+        self.context.load_cert_chain(cert, key, password=refuse_password)
 
 
 def _server_context(cert: str, key: str, client_ca: str | None) -> ssl.SSLContext:

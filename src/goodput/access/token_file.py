@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from goodput.access.tokens import ID, SHA256, Token, check
 
@@ -173,11 +174,11 @@ def _entry(token: Token) -> dict:
     return {**vars(token), "runs": list(token.runs), "sha256": token.sha256.hex()}
 
 
-def _token(entry, where: str) -> Token:
+def _token(entry: object, where: str) -> Token:
     if not isinstance(entry, dict):
         raise FileError(f"{where}: not an object")
 
-    def field(name: str, is_valid: Callable[[object], bool], default=None):
+    def field(name: str, is_valid: Callable[[object], bool], default: object = None) -> Any:
         value = entry.get(name, default)
         if not is_valid(value):
             raise FileError(f"{where}: {name} is missing or wrong")

@@ -8,6 +8,7 @@ Large Model Training Using What-if Analysis" (2025); with one collective per ste
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from statistics import median
@@ -34,7 +35,7 @@ Key = tuple[int, int]  # (rank, attempt number)
 class Groups:
     """Steps that wait here until all ranks of their group have passed them. `folds` has all attempts."""
 
-    def __init__(self, folds: dict[Key, Fold]):
+    def __init__(self, folds: Mapping[Key, Fold]):
         self.folds = folds
         self.onsets: dict[Key, Onset] = {}
         self.members: dict[tuple[int, str], list[Key]] = {}

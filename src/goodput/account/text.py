@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Mapping
+from typing import Any
 
 from goodput.account.states import MEANINGS, STATES
 
@@ -86,7 +88,7 @@ def more_than_rank(share: float, shares: list[tuple], count: int) -> tuple | Non
     return shares[0] if count > 1 and shares and shares[0][1] >= share + MORE_SHARE_MIN else None
 
 
-def render(document: dict) -> str:
+def render(document: Mapping[str, Any]) -> str:
     """The whole account as text."""
     world, wall = document["world_size"], document["end"] - document["start"]
     lines = [

@@ -14,6 +14,7 @@ import pkgutil
 
 from goodput.account import figures
 from goodput.account.account import Account
+from goodput.account.document_types import Cause
 from goodput.account.states import INDEX
 
 
@@ -32,11 +33,11 @@ def general() -> dict[str, str]:
     return {state: getattr(one, "GENERAL", None) or one.advise(None) for state, one in found.items()}
 
 
-def explain(account: Account) -> list[dict]:
+def explain(account: Account) -> list[Cause]:
     """The causes of this account, as the document lists them."""
     gpu_ns, wall = account.gpu_ns(), account.wall_gpu_ns()
     dollars = figures.money(account)
-    found = []
+    found: list[Cause] = []
     for state, module in advisers().items():
         ns = gpu_ns[INDEX[state]]
         if ns <= 0:

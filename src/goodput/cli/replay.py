@@ -55,7 +55,10 @@ def call(arguments) -> int:
         return 2
     window = None
     if arguments.start is not None or arguments.end is not None:
-        window = tuple(None if at is None else round(at * 1e9) for at in (arguments.start, arguments.end))
+        start_ns, end_ns = (
+            None if at is None else round(at * 1e9) for at in (arguments.start, arguments.end)
+        )
+        window = start_ns, end_ns
     try:
         with _Progress() as progress:
             replayed = replay(
@@ -75,10 +78,9 @@ def call(arguments) -> int:
             file=sys.stderr,
         )
         return 1
-    documents = [document(account, explain(account)) for account in accounts]
     log = problems.document()
+    documents = [{**document(account, explain(account)), "log": log} for account in accounts]
     for found in documents:
-        found["log"] = log
         print(json.dumps(found) if arguments.json else render(_printable(found)) + "\n")
     if not arguments.html:
         return 0
@@ -86,7 +88,7 @@ def call(arguments) -> int:
     return write_html("replay", arguments.html, documents, log=log, timelines=timelines)
 
 
-def _timelines(arguments, lines: int, accounts: list, documents: list[dict]) -> dict:
+def _timelines(arguments, lines: int, accounts: list, documents: list) -> dict:
     """The timeline of the run where there is one run and its log is short enough to be read once per bucket."""
     from goodput.runlog import replay
     from goodput.web.timeline import timeline
@@ -146,7 +148,7 @@ class _Progress:
     """A progress bar on standard error while the log is read, if that is a terminal and rich is installed."""
 
     def __init__(self):
-        self._bar = self._task = None
+        self._bar = None
 
     def __enter__(self) -> _Progress:
         if sys.stderr.isatty():
@@ -162,7 +164,7 @@ class _Progress:
                 TimeRemainingColumn(),
             )
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task("reading", total=1.0)
+            self._bar.add_task("reading", total=1.0)
             self._bar.start()
         return self
 
@@ -173,4 +175,4 @@ class _Progress:
     def show(self, done: float) -> None:
         """`done` is the share that is read, 0 to 1."""
         if self._bar is not None:
-            self._bar.update(self._task, completed=done)
+            self._bar.update(self._bar.task_ids[0], completed=done)

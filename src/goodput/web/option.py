@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 def add_html_option(parser: argparse.ArgumentParser) -> None:
@@ -15,7 +17,12 @@ def add_html_option(parser: argparse.ArgumentParser) -> None:
 
 
 def write_html(
-    command: str, path: str, documents: list[dict], *, log: dict | None = None, timelines: dict | None = None
+    command: str,
+    path: str,
+    documents: Sequence[Mapping[str, Any]],
+    *,
+    log: dict | None = None,
+    timelines: dict | None = None,
 ) -> int:
     """Write the page to `path`; returns the exit status of the command."""
     from goodput.web.single_file import render

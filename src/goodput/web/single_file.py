@@ -16,6 +16,8 @@ import math
 import posixpath
 import re
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from goodput.web import FOLDER
 from goodput.wire.identity import clean_text
@@ -28,7 +30,7 @@ _EXPORT = re.compile(r"^export ((?:async )?(?:function|class|const)) ([\w$]+)", 
 
 
 def render(
-    documents: list[dict],
+    documents: Sequence[Mapping[str, Any]],
     *,
     command: str,
     log: dict | None = None,
@@ -110,12 +112,13 @@ def _inlined_json(data: dict) -> str:
     return f'<script type="application/json" id="data">{text}</script>'
 
 
-def _bounded(document: dict, runs: int) -> dict:
+def _bounded(document: Mapping[str, Any], runs: int) -> dict:
     """The document with the worst ranks and the costliest restarts, without states of no time."""
     ranks = sorted(document["ranks"], key=_goodput)[: max(RANKS_MAX // runs, 1)]
     restarts = sorted(document["restarts"], key=lambda restart: -restart["gpu_seconds"])
     restarts = restarts[: max(RESTARTS_MAX // runs, 1)]
-    return document | {
+    return {
+        **document,
         "ranks": [
             rank | {"states": {state: seconds for state, seconds in rank["states"].items() if seconds}}
             for rank in sorted(ranks, key=lambda rank: rank["rank"])

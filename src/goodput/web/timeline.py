@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
+from typing import Any
 
 from goodput.account import Account
 from goodput.account.states import STATES
@@ -13,7 +14,9 @@ BUCKETS_MAX, BUCKETS_MIN = 60, 12
 ROWS_MAX = 100_000
 
 
-def timeline(account: Account, document: dict, rows: int, account_of: Callable[..., Account]) -> dict | None:
+def timeline(
+    account: Account, document: Mapping[str, Any], rows: int, account_of: Callable[..., Account]
+) -> dict | None:
     """The timeline of the run with this account and its document, None where it would take too long.
 
     `account_of(window=(start_ns, end_ns))` is the account of a part of the run's time and reads `rows` rows.

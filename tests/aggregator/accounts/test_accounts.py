@@ -5,6 +5,7 @@ from support.account.account_history import Process, ns
 from support.aggregator.reports import rank_report, story
 
 from goodput.aggregator.accounts.accounts import Accounts
+from goodput.aggregator.accounts.history import History
 from goodput.aggregator.ingest.store import Store
 
 NOW = ns(2000)
@@ -17,7 +18,7 @@ def store():
 
 @pytest.fixture
 def accounts(store):
-    return Accounts(store, stall_seconds=60, stale_seconds=30, age_seconds=0.5)
+    return Accounts(store, history=History(""), stall_seconds=60, stale_seconds=30, age_seconds=0.5)
 
 
 def test_running_account_is_recomputed_with_age(store, accounts):

@@ -12,6 +12,7 @@ from goodput.access.tokens import EVERYTHING, Access
 from goodput.aggregator.accounts import run_summaries as summaries_module
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
+from goodput.aggregator.accounts.history import History
 from goodput.aggregator.accounts.run_summaries import RunSummaries
 from goodput.aggregator.api import exposition as exposition_module
 from goodput.aggregator.api.exposition import Exposition
@@ -29,7 +30,7 @@ class Counted(Accounts):
     """Accounts that count for which run one was asked."""
 
     def __init__(self, store: Store):
-        super().__init__(store, stall_seconds=60.0, stale_seconds=30.0)
+        super().__init__(store, history=History(""), stall_seconds=60.0, stale_seconds=30.0)
         self.asked: Counter = Counter()
 
     def account(self, name, now_ns=None):

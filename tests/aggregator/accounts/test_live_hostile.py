@@ -213,7 +213,8 @@ def looked_at(folding: IncrementalAccount, rows: Rows, now_ns: int):
         except NeedsHistory as needs:
             # At first the threshold may be one that a late row changes; then all of the lengths are known.
             job = Job("", without_rows(folding.run), 0, 0, 0.0, [], needs.facts, STALL)
-            read = pickle.loads(pickle.dumps(folded(rows, pickle.loads(pickle.dumps(job)))))
+            job = pickle.loads(pickle.dumps(job))
+            read = pickle.loads(pickle.dumps(folded(rows, job, job.facts)))
             folding.begin(*read, late=needs.late)
     return folding.account(now_ns)
 

@@ -8,6 +8,7 @@ from support.aggregator.reports import rank_report
 
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
+from goodput.aggregator.accounts.history import History
 from goodput.aggregator.api.exposition import RESTARTS_SHOWN, Exposition
 from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.ingest import Ingest
@@ -24,7 +25,9 @@ class Board:
         self.store, self.now_ns = Store(), 0
         health = HealthLog()
         ingest = Ingest(self.store, None, health=health)
-        self._accounts = Accounts(self.store, stall_seconds=60.0, stale_seconds=1e6, age_seconds=0.0)
+        self._accounts = Accounts(
+            self.store, history=History(""), stall_seconds=60.0, stale_seconds=1e6, age_seconds=0.0
+        )
         self._accounts.account = lambda name, now_ns=None, of=self._accounts.account: of(name, self.now_ns)
         view = HealthCosts(health, self._accounts)
         self._exposition = Exposition(self._accounts, ingest, view, None, clock_ns=lambda: self.now_ns)

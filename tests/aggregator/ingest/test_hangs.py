@@ -12,6 +12,7 @@ from support.aggregator.serve_process import serving
 from support.servers import servers
 
 from goodput.aggregator.accounts.accounts import Accounts
+from goodput.aggregator.accounts.history import History
 from goodput.aggregator.api.app import create_app
 from goodput.aggregator.ingest import hangs as hangs_module
 from goodput.aggregator.ingest.hangs import (
@@ -173,7 +174,7 @@ def test_restored_processes_are_not_blamed_at_first(store, clock):
 
 
 def test_ended_or_unobserved_run_is_no_hang(store, monkeypatch):
-    accounts = Accounts(store, stall_seconds=60, stale_seconds=30)
+    accounts = Accounts(store, history=History(""), stall_seconds=60, stale_seconds=30)
     accounts.hangs._began_ns = 0
     tell(store, stuck(0, "communication"), stuck(1, "loader"))
     assert accounts.hang("r1", NOW).culprit.rank == 1

@@ -87,8 +87,8 @@ class Accounts:
         *,
         stall_seconds: float,
         stale_seconds: float,
+        history: History,
         age_seconds: float = 0.5,
-        history: History | None = None,
     ):
         self.store, self.history = store, history
         self.stall_seconds, self.stale_seconds = stall_seconds, stale_seconds
@@ -117,6 +117,8 @@ class Accounts:
         try:
             account = live.account(now_ns)
         except NeedsHistory as needs:
+            if live.last is None:
+                raise
             self._fold_again(name, live, needs)
             return live.last
         self._cached[name] = _Cached(account, now_ns, revision, time.perf_counter_ns() - began)
@@ -189,7 +191,9 @@ class Accounts:
     async def rolling(self, name: str, owner: str = ANONYMOUS) -> RollingWindows:
         """Short accounts of ROLLING and of the whole run. Raises HistoryError."""
         account = self.account(name)
-        windows = [(account.end_ns - int(seconds * 1e9), account.end_ns) for _, seconds in ROLLING]
+        windows: list[Window] = [
+            (account.end_ns - int(seconds * 1e9), account.end_ns) for _, seconds in ROLLING
+        ]
         recent = await self._rolling.get(
             name,
             self.store.revisions.get(name, 0),
@@ -241,5 +245,13 @@ class Accounts:
 
 def _rolling(name: str, seconds: float, found: AccountDocument) -> RollingWindow:
     causes = found["causes"]
-    same = {field: found[field] for field in ("start", "end", "gpu_seconds", "states", "factors", "steps")}
-    return RollingWindow(name, seconds, **same, leading_cause=causes[0]["state"] if causes else None)
+    return RollingWindow(
+        *(name, seconds),
+        start=found["start"],
+        end=found["end"],
+        gpu_seconds=found["gpu_seconds"],
+        states=found["states"],
+        factors=found["factors"],
+        steps=found["steps"],
+        leading_cause=causes[0]["state"] if causes else None,
+    )

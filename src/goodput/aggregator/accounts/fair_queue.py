@@ -28,7 +28,7 @@ class FairQueue:
         self._is_busy = False
         self._internal: deque[asyncio.Future] = deque()
         # No queue is empty; the owner in front is next.
-        self._queues: OrderedDict[str, deque[asyncio.Future]] = OrderedDict()
+        self._queues: OrderedDict[str | None, deque[asyncio.Future]] = OrderedDict()
 
     @asynccontextmanager
     async def slot(self, owner: str | None, owner_max: int = 0):

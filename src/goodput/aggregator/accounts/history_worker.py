@@ -22,7 +22,7 @@ import msgspec
 
 from goodput.account import Account, document
 from goodput.account.account import Engine
-from goodput.account.facts import Key, gather
+from goodput.account.facts import Facts, Key, gather
 from goodput.account.fold import Fold
 from goodput.account.stall_threshold import StepLengths
 from goodput.aggregator.accounts import timeline
@@ -53,10 +53,10 @@ def account_of(ledger: Ledger, job: Job, window: Window) -> Account:
     return engine.finish()
 
 
-def folded(ledger: Ledger, job: Job) -> tuple[Engine, StepLengths, dict[Key, list]]:
-    """A fold of all rows within the bounds of `job.facts`, and the trimmed rows beyond them."""
+def folded(ledger: Ledger, job: Job, facts: Facts) -> tuple[Engine, StepLengths, dict[Key, list]]:
+    """A fold of all rows within the bounds of `facts`, and the trimmed rows beyond them."""
     identities = {(p.identity.rank, p.identity.attempt): p.identity for p in ledger.processes(job.run.name)}
-    engine, lengths = Engine(job.run, job.facts), StepLengths(int(job.stall_seconds * 1e8))
+    engine, lengths = Engine(job.run, facts), StepLengths(int(job.stall_seconds * 1e8))
     rows, beyond = [], {}
     for key, fold in engine.folds.items():
         fold.final = False
@@ -119,7 +119,7 @@ def _answer(ledger: Ledger, job: Job) -> bytes:
         # Such as a ledger file that was replaced by a new one.
         raise LedgerError(f"ledger {ledger.url}: it has no data of run {job.run.name!r}")
     if job.facts is not None:
-        return pickle.dumps(folded(ledger, job))
+        return pickle.dumps(folded(ledger, job, job.facts))
     if job.points:
         return msgspec.json.encode(timeline.data(timeline.timeline_of(ledger, job), job.ranks))
     accounts = [account_of(ledger, job, window) for window in job.windows]

@@ -39,43 +39,45 @@ class IncrementalAccount:
 
     def account(self, now_ns: int) -> Account:
         """The account at `now_ns`; see account.compute with `known_only`. Raises NeedsHistory."""
-        facts = self._facts(now_ns)
-        continues = (
-            self._engine is not None and self._late == self._rows_late() and self._engine.follow(facts)
-        )
-        engine = self._folded(facts) if continues else None
+        facts, engine = self._facts(now_ns), self._engine
+        if engine is not None and self._late == self._rows_late() and engine.follow(facts):
+            engine = self._folded(engine, facts)
+        else:
+            engine = None
         # Late steps of a rank that was given up on are only noticed when they are folded (`groups.late`).
         if engine is None or engine.groups.late:
-            if self._behind(facts, now_ns):
+            if self.last is not None and self._behind(self.last, facts, now_ns):
                 return self.last
-            engine = self._folded(self._restart(facts, now_ns))
+            engine = self._restart(facts, now_ns)
         self.last = engine.finish()
         return self.last
 
-    def _restart(self, facts: Facts, now_ns: int) -> Facts:
-        """Start again from the rows in memory; returns the facts to fold by. Raises NeedsHistory."""
+    def _restart(self, facts: Facts, now_ns: int) -> Engine:
+        """Fold again from the rows in memory; returns a copy as `_folded` does. Raises NeedsHistory."""
         if self._trimmed():
             raise NeedsHistory(facts, self._rows_late())
         # The lengths, from which the facts' stall threshold comes, may lack a late row.
         self._engine, self._lengths = None, StepLengths(int(self._stall_seconds * 1e8))
         facts = self._facts(now_ns)
-        self.begin(Engine(self.run, facts), self._lengths)
-        return facts
+        engine = Engine(self.run, facts)
+        self.begin(engine, self._lengths)
+        return self._folded(engine, facts)
 
-    def _folded(self, facts: Facts) -> Engine:
+    def _folded(self, engine: Engine, facts: Facts) -> Engine:
         """A copy of the engine with all rows, including those whose result may still change."""
-        self._advance(facts)
-        engine = self._engine.copy()
-        for key, row in self._rows(engine):
-            engine.row(key, row)
+        self._advance(engine, facts)
+        engine = engine.copy()
+        for key, attempt in self.run.attempts.items():
+            for row in _rows_after(attempt, engine.folds[key].number):
+                engine.row(key, row)
         return engine
 
-    def _behind(self, facts: Facts, now_ns: int) -> bool:
+    def _behind(self, last: Account, facts: Facts, now_ns: int) -> bool:
         """Whether a silent rank is back and still pushing its backlog: until it has, the last account stands.
 
         For BEHIND_NS_MAX at most, since its clock may be behind the others' for good.
         """
-        if self.last is None or facts.end_ns >= self.last.end_ns or facts.status != "running":
+        if facts.end_ns >= last.end_ns or facts.status != "running":
             self._behind_since_ns = None
             return False
         if self._behind_since_ns is None:
@@ -117,15 +119,8 @@ class IncrementalAccount:
     def _trimmed(self) -> bool:
         return any(attempt.trimmed for attempt in self.run.attempts.values())
 
-    def _rows(self, engine: Engine):
-        """(key, row) of the rows not folded yet, attempt by attempt."""
-        for key, attempt in self.run.attempts.items():
-            for row in _rows_after(attempt, engine.folds[key].number):
-                yield key, row
-
-    def _advance(self, facts: Facts) -> None:
+    def _advance(self, engine: Engine, facts: Facts) -> None:
         """Fold rows whose result only a new fact can change, and drop them."""
-        engine = self._engine
         for key, attempt in self.run.attempts.items():
             fold = engine.folds[key]
             for row in _rows_after(attempt, fold.number):

@@ -122,5 +122,5 @@ def _summary_of(account: Account) -> RunSummary:
         states={state: ns / 1e9 for state, ns in zip(STATES, gpu_ns, strict=True) if ns},
         waste_gpu_seconds=(account.wall_gpu_ns() - gpu_ns[INDEX["productive"]]) / 1e9,
         cost=dollars and dollars["total"],
-        waste_cost=dollars and dollars["total"] - dollars["states"]["productive"],
+        waste_cost=dollars and dollars["total"] - (dollars["states"]["productive"] or 0.0),
     )

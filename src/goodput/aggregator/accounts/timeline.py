@@ -10,7 +10,7 @@ only the rows at the buckets' edges, so that stalls in between are missed. `samp
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import add, sub
 from statistics import quantiles
@@ -229,7 +229,9 @@ class TimedFold(Fold):
 class TimedGroups(Groups):
     """Groups that also move waiting time to `straggler` in the buckets where it occurred."""
 
-    def __init__(self, folds):
+    folds: Mapping[Key, TimedFold]
+
+    def __init__(self, folds: Mapping[Key, TimedFold]):
         super().__init__(folds)
         self._when: dict[tuple[Key, int], Span] = {}
 
@@ -430,7 +432,7 @@ def _closed(alone: list[int], spread: list[int], whole: int) -> list[int]:
     return states
 
 
-def data(found: Timeline, worst: list[int]) -> TimelineData:
+def data(found: Timeline, worst: Sequence[int]) -> TimelineData:
     """What the child process answers; `worst` are the ranks to be shown individually, worst first."""
     edges = [ns / 1e9 for ns in found.grid.edges]
     buckets = [
@@ -451,7 +453,7 @@ def data(found: Timeline, worst: list[int]) -> TimelineData:
     )
 
 
-def heat(own: dict[int, Own], worst: list[int], start: float, end: float) -> Heat | None:
+def heat(own: dict[int, Own], worst: Sequence[int], start: float, end: float) -> Heat | None:
     """Own seconds per step by rank and column: the worst ranks individually, the others as quantiles.
 
     At most RANKS_SHOWN ranks, so the document is bounded whatever the size of the run.

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import astuple
+
+from goodput.account.attempts import Row
 from goodput.account.fold import OTHERS_MAX, Fold
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.wire import schema
@@ -18,7 +21,7 @@ def rows_of(ledger: Ledger, identity: schema.Identity, key, fold: Fold) -> Itera
     if bound.from_ns > fold.attempt.start_ns:
         before = _row_before(ledger, identity, bound.from_ns, fold.attempt.start_ns)
         if before is not None:
-            fold.begin(before)
+            fold.begin(Row(*astuple(before)))
     for row in ledger.rows(identity, start_ns=bound.from_ns if before else None):
         if before is None or row.number > before.number:
             yield row.end_ns, key, row

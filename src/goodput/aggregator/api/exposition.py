@@ -151,9 +151,10 @@ class Exposition:
 
     def _add_checkpoints(self, families: Families, run: dict[str, str], now_ns: int) -> None:
         times = self._accounts.store.checkpoints.get(run["run"])
-        if times is None or times.newest is None:
+        age = times.age_seconds(now_ns) if times else None
+        if times is None or age is None:
             return
-        families.add("goodput_checkpoint_age_seconds", run, times.age_seconds(now_ns))
+        families.add("goodput_checkpoint_age_seconds", run, age)
         interval = times.interval_seconds()
         if interval is not None:
             families.add("goodput_checkpoint_interval_seconds", run, interval)

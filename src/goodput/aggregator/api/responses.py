@@ -42,10 +42,10 @@ def unix_ns(seconds: float) -> int:
 
 def window_ns(start: float | None, end: float | None) -> tuple[int | None, int | None]:
     """A window in unix ns, open where nothing was given; 422 where it ends before it starts."""
-    window = tuple(None if at is None else unix_ns(at) for at in (start, end))
-    if None not in window and window[0] >= window[1]:
+    start_ns, end_ns = (None if at is None else unix_ns(at) for at in (start, end))
+    if start_ns is not None and end_ns is not None and start_ns >= end_ns:
         raise HTTPException(422, f"start {start} is not before end {end}")
-    return window
+    return start_ns, end_ns
 
 
 def run_not_found(run: str) -> HTTPException:

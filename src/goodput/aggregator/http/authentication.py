@@ -12,6 +12,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from urllib.parse import urlsplit
 
+from starlette.types import Scope
+
 from goodput.access.authentication import Authenticator, require_scope
 from goodput.access.certificate import Certificate
 from goodput.access.token_cache import Denied, TokenCache
@@ -57,7 +59,7 @@ class RequestAuthenticator(Authenticator):
         self._public_routes = PUBLIC_ROUTES | {"metrics"} if metrics_public else PUBLIC_ROUTES
         self._throttle = Throttle(clock)
 
-    def check_request(self, scope: dict, route: str) -> Access | None:
+    def check_request(self, scope: Scope, route: str) -> Access | None:
         """The client's Access, None on a public route. Raises Refusal."""
         headers: Headers = scope["headers"]
         if route != "healthz":
@@ -75,7 +77,7 @@ class RequestAuthenticator(Authenticator):
                 raise Refusal(303, "login", "sign in") from None
             raise self.refusal(scope, denied) from None
 
-    def refusal(self, scope: dict, denied: Denied) -> Refusal:
+    def refusal(self, scope: Scope, denied: Denied) -> Refusal:
         """The counted refusal; 429 for an address that keeps sending wrong tokens."""
         self.metrics.failures[denied.reason] += 1
         address = (scope.get("client") or ("",))[0]
@@ -153,6 +155,6 @@ def cookie_of(headers: Headers, secure: bool) -> bytes | None:
     return next((cookie[len(prefix) :] for cookie in cookies if cookie.startswith(prefix)), None)
 
 
-def is_secure(scope: dict) -> bool:
+def is_secure(scope: Scope) -> bool:
     """Whether the browser uses TLS, to us or according to a proxy. Selects the kind of cookie, nothing else."""
     return scope["scheme"] == "https" or header_values(scope["headers"], b"x-forwarded-proto") == [b"https"]

@@ -51,7 +51,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc) -> None:
         super().connection_lost(exc)
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self.metrics.connections -= 1
         if isinstance(exc, TimeoutError):  # TCP_USER_TIMEOUT
             self.metrics.refused["slow"] += 1

@@ -30,7 +30,8 @@ class RequestMetrics:
 
     def __init__(self):
         self.counts: Counter[tuple[str, int]] = Counter()
-        self.refused, self.failures = Counter(dict.fromkeys(REFUSALS, 0)), Counter(dict.fromkeys(FAILURES, 0))
+        self.refused: Counter[str] = Counter(dict.fromkeys(REFUSALS, 0))
+        self.failures: Counter[str] = Counter(dict.fromkeys(FAILURES, 0))
         self.connections = 0
         self._buckets = {route: [0] * (len(BOUNDS) + 1) for route in ROUTES}
         self._seconds = dict.fromkeys(ROUTES, 0.0)

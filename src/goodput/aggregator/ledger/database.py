@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable
 
 import sqlalchemy as sql
+from sqlalchemy import event, exc
 from sqlalchemy.dialects import postgresql, sqlite
 
 CONNECT_SECONDS_MAX = 5
@@ -46,7 +47,7 @@ class Database:
         self._url = self._parsed(url)
         self.engine = self._create(self._query(STATEMENT_SECONDS_MAX, LOCK_SECONDS_MAX))
         if self.backend == "sqlite":
-            sql.event.listen(self.engine, "connect", _configure_sqlite)
+            event.listen(self.engine, "connect", _configure_sqlite)
         else:
             _bound_silence(self.engine, self._note_cut)
 
@@ -54,18 +55,21 @@ class Database:
     def backend(self) -> str:
         return self._url.get_backend_name()
 
+    @property
+    def file(self) -> str | None:
+        """The file of an SQLite ledger, None for a server's."""
+        return self._url.database if self.backend == "sqlite" else None
+
     def migrating(self) -> sql.Engine:
         """An engine whose transactions exclude each other and may take long; it keeps SQLite's journal mode."""
         engine = self._opening(self._query(0, MIGRATION_WAIT_SECONDS_MAX))
         if self.backend == "sqlite":
-            sql.event.listen(engine, "connect", _take_over_transactions)
-            sql.event.listen(
-                engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE")
-            )
+            event.listen(engine, "connect", _take_over_transactions)
+            event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
         else:
             # An arbitrary number that all versions of this program share; the lock ends with the transaction.
             lock = sql.select(sql.func.pg_advisory_xact_lock(0x600D9074))
-            sql.event.listen(engine, "begin", lambda connection: connection.execute(lock))
+            event.listen(engine, "begin", lambda connection: connection.execute(lock))
         return engine
 
     def inspecting(self) -> sql.Engine:
@@ -90,7 +94,7 @@ class Database:
     def _parsed(self, text: str) -> sql.URL:
         try:
             url = sql.engine.make_url(text)
-        except (sql.exc.ArgumentError, ValueError, TypeError):
+        except (exc.ArgumentError, ValueError, TypeError):
             # The parser's own message may quote as a port what is half of a password.
             raise LedgerError(
                 "ledger: Could not parse the URL; escape characters such as / : @ in a password as %2F %3A %40"
@@ -117,7 +121,7 @@ class Database:
     def _create(self, url: sql.URL, **options) -> sql.Engine:
         try:
             return sql.create_engine(url, hide_parameters=True, **options)
-        except (sql.exc.SQLAlchemyError, ModuleNotFoundError, ValueError, TypeError) as error:
+        except (exc.SQLAlchemyError, ModuleNotFoundError, ValueError, TypeError) as error:
             raise self.error(error) from None
 
     def _query(self, statement_seconds: int, lock_seconds: int) -> sql.URL:
@@ -236,7 +240,7 @@ def _bound_silence(engine: sql.Engine, note_cut: Callable[[], None]) -> None:
             connection.rollback()
         except Exception as error:
             watchdog.finished(connection)
-            raise sql.exc.DisconnectionError(str(error)) from None
+            raise exc.DisconnectionError(str(error)) from None
 
     def checkin(connection, record):
         record.info["used"] = time.monotonic()
@@ -246,8 +250,8 @@ def _bound_silence(engine: sql.Engine, note_cut: Callable[[], None]) -> None:
         if not connection.invalidated:
             watchdog.started(connection.connection.dbapi_connection)
 
-    sql.event.listen(engine, "checkout", checkout)
-    sql.event.listen(engine, "checkin", checkin)
-    sql.event.listen(engine, "invalidate", lambda connection, *_: watchdog.finished(connection))
+    event.listen(engine, "checkout", checkout)
+    event.listen(engine, "checkin", checkin)
+    event.listen(engine, "invalidate", lambda connection, *_: watchdog.finished(connection))
     for moment in ("before_cursor_execute", "commit", "rollback"):
-        sql.event.listen(engine, moment, statement_started)
+        event.listen(engine, moment, statement_started)

@@ -14,13 +14,15 @@ from __future__ import annotations
 import hashlib
 import heapq
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from operator import itemgetter
 
 import msgspec
 import sqlalchemy as sql
+from sqlalchemy import exc
+from sqlalchemy.sql.elements import KeyedColumnElement
 
 from goodput.account import EndMark
 from goodput.aggregator.ledger import migrations
@@ -128,8 +130,8 @@ class Ledger:
     def __init__(self, url: str, create: bool = True):
         """Open, create or migrate the ledger. Without `create` an SQLite file must exist."""
         self._database = Database(url)
-        file = self._database.engine.url.database
-        if not create and self._database.engine.dialect.name == "sqlite" and not os.path.exists(file):
+        file = self._database.file
+        if not create and file is not None and not os.path.exists(file):
             raise LedgerError(f"there is no ledger {file}")
         self.url = self._database.shown
         self._engine = self._database.engine
@@ -154,10 +156,10 @@ class Ledger:
 
     def _same_file(self) -> tuple[int, int] | None:
         """Device and inode of an SQLite file. Writes to a deleted file succeed and are lost when the process ends."""
-        if self._engine.dialect.name != "sqlite":
+        if self._database.file is None:
             return None
         try:
-            found = os.stat(self._engine.url.database)
+            found = os.stat(self._database.file)
         except OSError:
             return (0, 0)
         return (found.st_dev, found.st_ino)
@@ -281,7 +283,7 @@ class Ledger:
             yield found.first, _rows_decoder.decode(found.rows)
 
     def _pages(
-        self, query: sql.Select, order: list[sql.Column], count: int, key: dict | None = None
+        self, query: sql.Select, order: Sequence[KeyedColumnElement], count: int, key: dict | None = None
     ) -> Iterator[sql.Row]:
         """The rows of a query ordered by `order`, `count` at a time, each page on its own connection."""
         found = self._fetch(query.limit(count), key).all()
@@ -289,7 +291,7 @@ class Ledger:
             yield from found
             if len(found) < count:
                 return
-            after = sql.tuple_(*(getattr(found[-1], column.name) for column in order))
+            after = sql.tuple_(*(getattr(found[-1], column.key) for column in order))
             found = self._fetch(query.where(sql.tuple_(*order) > after).limit(count), key).all()
 
     # ---- Access to the database
@@ -307,7 +309,7 @@ class Ledger:
         try:
             yield
         except (
-            sql.exc.SQLAlchemyError,
+            exc.SQLAlchemyError,
             msgspec.DecodeError,
             ModuleNotFoundError,
             TypeError,
