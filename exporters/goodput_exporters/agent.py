@@ -151,7 +151,7 @@ class Agent:
 
     def once(self) -> str:
         """Poll once and return one exposition; changes nothing on the node."""
-        self._safely(self.ranks.look)
+        self._safely(self.ranks.poll)
         self.gpus.start()
         try:
             if not self.gpus.settle():
@@ -166,7 +166,7 @@ class Agent:
 
     def poll(self) -> None:
         """Queue new reports for the pusher and remove finished pages."""
-        reports = self._safely(self.ranks.look)
+        reports = self._safely(self.ranks.poll)
         if self.pusher and reports:
             self.pusher.add([self.phases.with_gpu_totals(report) for report in reports])
         self._poll_links()

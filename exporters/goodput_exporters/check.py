@@ -240,7 +240,7 @@ def _counted(kinds: dict[str, int], declared: int | None, any_up: bool) -> Findi
 
 def _ranks(agent) -> Finding:
     try:
-        agent.ranks.look()
+        agent.ranks.poll()
         ranks = agent.ranks.living()
     except NoData as error:
         return Finding("ranks", NONE, str(error))

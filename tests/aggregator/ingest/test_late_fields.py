@@ -84,7 +84,7 @@ def test_declared_fields_reach_the_export(ledger, tmp_path):
             late = {name: value for name, value in LATE.items() if name != "world_size"}
             page.rewrite_identity(rank.words, {**rank.identity, **late})
         clock.seconds = 2.0 * (i + 1)
-        (report,) = agent.look()
+        (report,) = agent.poll()
         (ack,) = take(ingest, body_of(report))
         assert ack.accepted == 1
         same(ledger, ingest, tmp_path, clock.unix_ns())

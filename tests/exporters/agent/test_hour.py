@@ -130,7 +130,7 @@ class Node:
             while rank.now_ns + 500 * MS <= self.clock.monotonic_ns():
                 rank.step({"loader": 100 * MS, "forward": 400 * MS}, samples=1)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         self.agent.poll()
 
     def names(self) -> set[str]:
@@ -199,7 +199,7 @@ def test_an_hour_of_flapping_devices_leaks_nothing(tree, clock, aggregator, monk
                     node.start(number)
             node.step()
             node.sample(full=second % 6 == 0)
-            node.look()
+            node.poll()
             if second % 6 == 0:
                 node.agent.pusher.push()
                 aggregator.reports.clear()
@@ -216,7 +216,7 @@ def test_an_hour_of_flapping_devices_leaks_nothing(tree, clock, aggregator, monk
                 node.flap(device)
         for seconds in (1.0, GRACE_SECONDS, 1.0, HOUR + 10.0):
             clock.seconds += seconds
-            node.look()
+            node.poll()
             node.agent.pusher.push()
         node.report, node.lost, node.written = None, set(), {}
         aggregator.reports.clear()
@@ -257,7 +257,7 @@ def test_an_hour_without_an_aggregator_loses_nothing(tree, clock):
             network.write_text(f"{number % 2}\n")
         node.step()
         node.sample(full=second % 5 == 0, flap_share=0.01)
-        node.look()
+        node.poll()
         if second % 60 == 1:
             assert node.agent.pusher.push() == UNREACHABLE
         if second % 900 == 899:
@@ -273,7 +273,7 @@ def test_an_hour_without_an_aggregator_loses_nothing(tree, clock):
     back = Aggregator(port_number)
     try:
         for _ in range(20):
-            node.look()
+            node.poll()
             node.agent.pusher.push()
         arrived: dict = {}
         for report in back.reports:

@@ -1,4 +1,4 @@
-"""Drivers that surely have nothing to sample: told by a look at files, without a process, and seen as soon as they have."""
+"""Drivers with certainly nothing to sample are found from files, without starting a process."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_library_in_no_folder_is_missing(cache, tmp_path):
-    def look(**environ: str) -> bool:
+    def is_absent(**environ: str) -> bool:
         return is_library_missing(LIBRARY, environ, str(cache))
 
-    assert look() and look(LD_LIBRARY_PATH="") and look(LD_LIBRARY_PATH=f"{tmp_path}:/nowhere")
-    assert not look(LD_PRELOAD=f"/opt/{LIBRARY}")
+    assert is_absent() and is_absent(LD_LIBRARY_PATH="") and is_absent(LD_LIBRARY_PATH=f"{tmp_path}:/nowhere")
+    assert not is_absent(LD_PRELOAD=f"/opt/{LIBRARY}")
     (tmp_path / "given").mkdir()
     (tmp_path / "given" / LIBRARY).touch()
-    assert not look(LD_LIBRARY_PATH=f":/nowhere:{tmp_path}/given") and look()
+    assert not is_absent(LD_LIBRARY_PATH=f":/nowhere:{tmp_path}/given") and is_absent()
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / LIBRARY).touch()
-    assert not look()
+    assert not is_absent()
 
 
 def test_library_in_loader_cache_is_not_missing(cache):

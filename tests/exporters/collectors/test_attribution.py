@@ -69,7 +69,7 @@ def rank(tree, ranks):
     rank = Rank(tree / "pages")
     rank.step({"forward": 1000})
     add_process(tree, PID, TICKS)
-    ranks.look()
+    ranks.poll()
     return rank
 
 
@@ -309,7 +309,7 @@ def test_page_without_start_time_has_no_process(tree, settings, ranks):
     rank = Rank(tree / "pages", pid_start_ticks=None)
     rank.step({"forward": 1000})
     add_process(tree, PID, TICKS, pids=(PID,))
-    ranks.look()
+    ranks.poll()
     for process in ranks._ranks.values():
         process.alive = True
     assert collect(attribution_on(settings, ranks))["goodput_rank_process_known", ("0", "r1")] == 0
@@ -319,7 +319,7 @@ def test_lock_holder_identifies_the_process(tmp_path, processes):
     """A page whose pid is wrong, as from another namespace: the kernel names its owner."""
     process = processes(tmp_path, pid=99, pid_start_ticks=None)
     ranks = Ranks(Settings(directory=str(tmp_path)))
-    wait_until(lambda: ranks.look())
+    wait_until(lambda: ranks.poll())
     (found,) = ranks.processes()
     assert found.pid == 99 and found.holder == process.process.pid
     real = Processes("/proc")
@@ -340,7 +340,7 @@ def test_trainer_in_its_own_pid_namespace(tmp_path):
         if not process.stdout.readline():
             pytest.skip("this user may not make a PID namespace")
         ranks = Ranks(Settings(directory=str(tmp_path)))
-        ranks.look()
+        ranks.poll()
         (rank,) = ranks.processes()
         assert rank.pid < 10 and rank.holder > rank.pid
         pid = Processes("/proc").find([rank])[rank]
@@ -355,7 +355,7 @@ def test_trainer_in_its_own_pid_namespace(tmp_path):
 def test_a_dead_rank_has_no_process(tree, settings, ranks, rank, clock):
     other = Rank(tree / "pages", rank=1, pid=77, pid_start_ticks=5)
     other.step({"forward": 1000})
-    ranks.look()
+    ranks.poll()
     assert [process.rank for process in ranks.processes()] == [0]
 
 

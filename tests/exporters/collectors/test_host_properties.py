@@ -48,7 +48,7 @@ def whole(tmp_path_factory):
     rank = Rank(root / "pages")
     rank.step({"forward": 1000})
     ranks = Ranks(Settings(directory=str(root / "pages"), procfs=str(root / "proc")))
-    ranks.look()
+    ranks.poll()
     yield root, ranks
     ranks.close()
 

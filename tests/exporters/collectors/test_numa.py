@@ -91,7 +91,7 @@ def test_devices(nodes, settings, clock):
 def test_where_a_rank_runs(nodes, settings, ranks):
     rank = Rank(nodes / "pages")
     rank.step({"forward": 1000})
-    ranks.look()
+    ranks.poll()
     collector = Numa(settings)
     collector.ranks = ranks.processes
     for cpus, processor, expected, ran_on in (
@@ -111,7 +111,7 @@ def test_reused_pid_gives_no_rank_series(nodes, settings, ranks):
     rank = Rank(nodes / "pages")
     rank.step({"forward": 1000})
     add_process(nodes, PID, TICKS)
-    ranks.look()
+    ranks.poll()
     collector = Numa(settings)
     collector.ranks = ranks.processes
     assert of(collect(collector), "goodput_rank_cpus")
@@ -129,7 +129,7 @@ def test_process_that_ends_during_read_gives_no_series(nodes, settings, ranks):
     rank = Rank(nodes / "pages")
     rank.step({"forward": 1000})
     add_process(nodes, PID, TICKS)
-    ranks.look()
+    ranks.poll()
     collector = Numa(settings, Ending(settings.procfs))
     collector.ranks = ranks.processes
     assert not of(collect(collector), "goodput_rank_cpus")

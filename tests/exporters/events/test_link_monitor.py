@@ -1,4 +1,4 @@
-"""LinkMonitor that go down, come back, flap, vanish and send again, on a tree of sysfs that changes between looks."""
+"""Links that go down, come back, flap, vanish and retransmit, on a tree of sysfs that changes between polls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AGAIN = "hw_counters/local_ack_timeout_err"
 
 
 class Net:
-    """The tree under a node's links, and what a look at it tells as (kind, device, severity)."""
+    """The tree under a node's links, and what a poll reports, as (kind, device, severity)."""
 
     def __init__(self, tree: Path, settings, clock):
         self.tree, self.clock = tree, clock
@@ -165,13 +165,13 @@ def test_gone_device_is_down_until_it_returns(net):
 
 
 def test_retransmits_are_reported_at_onset(net):
-    told, count = [], 0
+    reported, count = [], 0
     for a_second in (0, RDMA_PER_SECOND + 1, 5000, 5000, RDMA_PER_SECOND, 0, RDMA_PER_SECOND + 1):
         count += int(a_second * WINDOW_SECONDS)
         net.rdma("mlx5_0/1", **{AGAIN.replace("/", "__"): count})
-        told.append(net.poll(WINDOW_SECONDS))
+        reported.append(net.poll(WINDOW_SECONDS))
     storm = [("retransmits", "mlx5_0/1", "warning")]
-    assert told == [[], storm, [], [], [], [], storm]
+    assert reported == [[], storm, [], [], [], [], storm]
 
 
 def test_retransmits_sum_all_port_counters(net):
@@ -214,11 +214,11 @@ def test_tcp_retransmits_need_a_share_of_segments(net):
 
 
 def test_polls_within_a_window_report_at_its_end(net):
-    told = []
-    for look in range(1, 11):
-        net.rdma("mlx5_0/1", hw_counters__local_ack_timeout_err=look * 2 * 5 * RDMA_PER_SECOND)
-        told += [(look, *event) for event in net.poll(2.0)]
-    assert told == [(5, "retransmits", "mlx5_0/1", "warning")]
+    reported = []
+    for poll in range(1, 11):
+        net.rdma("mlx5_0/1", hw_counters__local_ack_timeout_err=poll * 2 * 5 * RDMA_PER_SECOND)
+        reported += [(poll, *event) for event in net.poll(2.0)]
+    assert reported == [(5, "retransmits", "mlx5_0/1", "warning")]
 
 
 def test_virtual_interfaces_do_not_use_up_the_limit(net):

@@ -63,7 +63,7 @@ def test_phase_counters_sum_to_the_samples(tree, clock, ranks, phases, seed):
     """Two GPUs with a rank each, samples at odd times; the truth is summed beside it."""
     chance = random.Random(seed)
     pages = [Rank(tree / "pages", rank=rank, device_uuid=f"GPU-{rank + 1}") for rank in range(2)]
-    ranks.look()
+    ranks.poll()
     tell(phases, clock, GPU_1={"engine": 0.0, "energy": 500.0}, GPU_2={"sm": 0.0, "power": 100.0})
     active, joules, spent = [0.0, 0.0], 500.0, dict.fromkeys(PHASES, 0)
     for _ in range(200):
@@ -103,7 +103,7 @@ def test_phase_counters_sum_to_the_samples(tree, clock, ranks, phases, seed):
 def test_one_minute_in_one_phase_by_hand(tree, clock, ranks, phases):
     """Between samples of 1 s: forward from 10 s to 70 s at 30 %, the loader before at 5 %; 400 W and 80 W."""
     rank = Rank(tree / "pages")
-    ranks.look()
+    ranks.poll()
     joules = 0.0
     for second in range(71):
         clock.seconds = float(second)
@@ -123,7 +123,7 @@ def test_one_minute_in_one_phase_by_hand(tree, clock, ranks, phases):
         ("phase_energy_joules_total", "GPU-1", "forward"): 24_000.0,
         ("phase_mixed_seconds_total", "GPU-1"): 0.0,
     })  # fmt: skip
-    (report,) = map(phases.with_gpu_totals, ranks.look())
+    (report,) = map(phases.with_gpu_totals, ranks.poll())
     # The last second waits until it is known that it was no hang.
     assert report.live.hardware == {
         "compute_ns": 59 * SECOND, "idle_ns": 59 * SECOND * 7 // 10, "energy_mj": 24_800_000, **SINCE,
@@ -167,10 +167,10 @@ def test_each_rank_process_gets_its_own_totals(tree, clock, ranks, phases):
             rank.step({"forward": SECOND})
             tell(phases, clock, GPU_1={"engine": 0.25, "power": 100.0})
 
-    ranks.look()
+    ranks.poll()
     tell(phases, clock, GPU_1={"engine": 0.25, "power": 100.0})
     step(first, 4)
-    (before,) = map(phases.with_gpu_totals, ranks.look())
+    (before,) = map(phases.with_gpu_totals, ranks.poll())
     (tree / "proc" / str(PID) / "stat").unlink()
     again = PID + 1
     text = f"{again} (train) S " + "0 " * 18 + "888 0\n"
@@ -178,7 +178,7 @@ def test_each_rank_process_gets_its_own_totals(tree, clock, ranks, phases):
     (tree / "proc" / str(again) / "stat").write_text(text)
     started = {"start_mono_ns": clock.monotonic_ns(), "start_unix_ns": clock.unix_ns()}
     second = Rank(tree / "pages", attempt=2, pid=again, pid_start_ticks=888, **started)
-    dead, fresh = sorted(map(phases.with_gpu_totals, ranks.look()), key=lambda one: one.identity.attempt)
+    dead, fresh = sorted(map(phases.with_gpu_totals, ranks.poll()), key=lambda one: one.identity.attempt)
     assert dead.live.hardware == before.live.hardware == {
         "compute_ns": 3 * SECOND, "idle_ns": 3 * SECOND * 3 // 4, "energy_mj": 400_000, **SINCE,
     }  # fmt: skip
@@ -186,7 +186,7 @@ def test_each_rank_process_gets_its_own_totals(tree, clock, ranks, phases):
     step(
         second, 3
     )  # The first sample meets a process that came in between: whose that time was is not known.
-    (after,) = map(phases.with_gpu_totals, ranks.look())
+    (after,) = map(phases.with_gpu_totals, ranks.poll())
     assert after.identity.attempt == 2
     assert after.live.hardware == {
         "compute_ns": SECOND,
@@ -208,10 +208,10 @@ def test_each_rank_process_gets_its_own_totals(tree, clock, ranks, phases):
 def test_hang_in_compute_phase_is_not_idle_compute(tree, clock, ranks, phases):
     """Ten seconds of work, half of it idle, then an hour in `forward` with nothing to run, then work again."""
     rank = Rank(tree / "pages")
-    ranks.look()
+    ranks.poll()
 
     def told() -> dict[str, int]:
-        (report,) = map(phases.with_gpu_totals, ranks.look())
+        (report,) = map(phases.with_gpu_totals, ranks.poll())
         return {name: value for name, value in report.live.hardware.items() if name not in SINCE}
 
     def work(seconds: int) -> None:
@@ -239,7 +239,7 @@ def test_hang_in_compute_phase_is_not_idle_compute(tree, clock, ranks, phases):
 def test_without_ranks_all_time_is_idle(tree, settings, clock, ranks, phases):
     alone = GpuPhases(settings)  # It follows nobody.
     rank = Rank(tree / "pages")
-    ranks.look()
+    ranks.poll()
     for second in range(1, 5):
         for one in (alone, phases):
             tell(one, clock, GPU_1={"sm": 0.5})

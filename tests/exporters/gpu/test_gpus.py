@@ -332,10 +332,10 @@ def scrape_seconds(gpus: Gpus, times: int = 9) -> float:
     return sorted(seconds)[times // 2]
 
 
-def wait_scrape(gpus: Gpus, look, what: str) -> Families:
+def wait_scrape(gpus: Gpus, is_met, what: str) -> Families:
     def seen():
         families = scrape(gpus)
-        return families if look(families) else None
+        return families if is_met(families) else None
 
     return wait_until(seen, 20, what, every_seconds=0.05)
 

@@ -10,7 +10,7 @@ from goodput_exporters.gpu.pci import PciBus, is_gpu, normalize, parse_hex, pars
 
 @pytest.fixture
 def bus(tmp_path):
-    """A bus to add devices to, and what reads it: `look()` starts afresh."""
+    """A bus to add devices to, and what reads it: `addresses()` starts afresh."""
 
     class Tree:
         root = tmp_path / "bus/pci/devices"
@@ -28,20 +28,20 @@ def bus(tmp_path):
                 os.symlink(f"../../../bus/pci/drivers/{driver}", device / "driver")
             return device
 
-        def look(self) -> list[str] | None:
+        def addresses(self) -> list[str] | None:
             return PciBus(str(tmp_path)).gpus()
 
     return Tree()
 
 
 def test_without_a_bus_nothing_is_known(bus):
-    assert bus.look() is None
+    assert bus.addresses() is None
     assert bus.bus.numa_node("0000:3b:00.0") is None
 
 
 def test_a_bus_without_gpus_has_none(bus):
     bus.add("0000:00:1f.0", "0x060100", "0x8086")
-    assert bus.look() == []
+    assert bus.addresses() == []
 
 
 def test_which_devices_are_gpus(bus):
@@ -56,7 +56,7 @@ def test_which_devices_are_gpus(bus):
     bus.add("0000:00:02.0", "0x030000", "0x8086")  # Intel's
     bus.add("0000:02:00.0", "0x030000", "0x1a03")  # of a management controller
     bus.add("0000:04:00.0", "0x120000", "0x10ee")  # another accelerator
-    assert bus.look() == ["0000:3b:00.0", "0000:3c:00.0", "0000:63:00.0", "0000:83:00.0"]
+    assert bus.addresses() == ["0000:3b:00.0", "0000:3c:00.0", "0000:63:00.0", "0000:83:00.0"]
 
 
 def test_integrated_graphics_are_not_counted(bus):
@@ -65,7 +65,7 @@ def test_integrated_graphics_are_not_counted(bus):
     bus.add("0000:06:00.2", "0x108000", "0x1022")
     bus.add("0000:07:00.0", "0x030000", "0x1002")
     bus.add("0000:07:00.1", "0x040300", "0x1002")
-    assert bus.look() == ["0000:07:00.0"]
+    assert bus.addresses() == ["0000:07:00.0"]
 
 
 def test_bound_virtual_functions_are_counted(bus):
@@ -73,7 +73,7 @@ def test_bound_virtual_functions_are_counted(bus):
         device = bus.add(address, "0x030200", "0x10de", driver)
         os.symlink("../0000:3b:00.0", device / "physfn")
     bus.add("0000:3c:00.0", "0x030200", "0x10de", "vfio-pci")
-    assert bus.look() == ["0000:3b:00.4"]
+    assert bus.addresses() == ["0000:3b:00.4"]
 
 
 def test_broken_files_cost_only_their_device(bus):
@@ -84,7 +84,7 @@ def test_broken_files_cost_only_their_device(bus):
     (bus.root / "not an address").mkdir()
     (bus.add("0000:3f:00.0", "0x030200", "0x10de") / "vendor").unlink()
     os.symlink("nowhere", bus.root / "0000:40:00.0")
-    assert bus.look() == ["0000:3b:00.0"]
+    assert bus.addresses() == ["0000:3b:00.0"]
 
 
 def test_numa_nodes(bus):
@@ -124,7 +124,7 @@ def test_a_huge_bus_is_bounded(bus, monkeypatch):
     monkeypatch.setattr("goodput_exporters.gpu.pci.DEVICES_MAX", 3)
     for at in range(6):
         bus.add(f"0000:{at:02x}:00.0", "0x030200", "0x10de")
-    assert len(bus.look()) == 3
+    assert len(bus.addresses()) == 3
 
 
 @pytest.mark.parametrize(

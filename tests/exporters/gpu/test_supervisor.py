@@ -45,10 +45,10 @@ def pid_of(child: DriverSupervisor) -> int | None:
     return process.pid if process else None
 
 
-def wait_for(child: DriverSupervisor, look, what: str, seconds: float = 20.0):
+def wait_for(child: DriverSupervisor, is_met, what: str, seconds: float = 20.0):
     def seen():
         report = child.status()
-        return report if look(report) else None
+        return report if is_met(report) else None
 
     return wait_until(seen, seconds, f"{what}; it said: {child.status().problem}", every_seconds=0.02)
 

@@ -30,21 +30,21 @@ steps_spent = st.lists(st.tuples(*[st.integers(0, 1 << 40)] * len(PHASES)), min_
     spent=steps_spent,
     rows_max=st.integers(4, 40),
     named=st.sets(st.integers(0, 299), max_size=10),
-    looks=st.integers(1, 30),
+    polls=st.integers(1, 30),
     first_step=st.integers(0, 1000),
 )
 @settings(deadline=None)
-def test_thinning_keeps_sums_and_checkpoint_steps(spent, rows_max, named, looks, first_step):
+def test_thinning_keeps_sums_and_checkpoint_steps(spent, rows_max, named, polls, first_step):
     totals, rows = [0] * len(PHASES), []
     for number, one in enumerate(spent, 1):
         totals = [total + more for total, more in zip(totals, one, strict=True)]
         rows.append(row(number, first_step + number - 1, tuple(totals)))
     named = {first_step + at for at in list(named)[: rows_max // 2] if at < len(rows)}
     backlog = Backlog(rows_max)
-    size = -(-len(rows) // looks)
+    size = -(-len(rows) // polls)
     events_sent = 0
     for at in range(0, len(rows), size):
-        # The event that names a step comes with the look of its row, as when a checkpoint is begun.
+        # The event that names a step comes with the poll of its row, as when a checkpoint is begun.
         part = rows[at : at + size]
         events = []
         for one in part:
@@ -66,7 +66,7 @@ def test_thinning_keeps_sums_and_checkpoint_steps(spent, rows_max, named, looks,
 
 
 def test_all_ranks_keep_the_same_steps():
-    """Whenever each was looked at, coarse strides are within finer ones: common steps stay comparable."""
+    """Whenever each was polled, coarse strides are within finer ones: common steps stay comparable."""
     kept = {}
     for rank, size in ((0, 7), (1, 64), (2, 1000)):
         backlog = Backlog(rows_max=32)
@@ -82,12 +82,12 @@ def test_all_ranks_keep_the_same_steps():
 @given(st.data())
 @settings(deadline=None)
 def test_acknowledging_forgets_exactly_what_was_sent(data):
-    """A model that keeps everything beside it: after any order of looks, batches and answers nothing is lost
+    """A model that keeps everything beside it: after any order of polls, batches and answers nothing is lost
     and nothing that was acknowledged comes again."""
     backlog, numbers, seen, acknowledged, in_flight = Backlog(rows_max=10_000), {}, set(), set(), []
     for sequence in range(1, data.draw(st.integers(1, 30))):
-        act = data.draw(st.sampled_from(["look", "look", "send", "answer", "lose"]))
-        if act == "look":
+        act = data.draw(st.sampled_from(["poll", "poll", "send", "answer", "lose"]))
+        if act == "poll":
             rank, count = data.draw(st.integers(0, 3)), data.draw(st.integers(0, 5))
             first = numbers.get(rank, 0) + 1
             numbers[rank] = first + count - 1

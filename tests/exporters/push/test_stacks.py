@@ -215,7 +215,7 @@ def test_ended_process_is_not_dumped(made):
 
 def test_only_living_ranks_of_this_node_are_dumped(tree, ranks):
     page = Rank(tree / "pages")
-    (report,) = ranks.look()
+    (report,) = ranks.poll()
     ours = schema.stack_request(report.identity)
     assert ours.pid == PID and ranks.owns(ours)
     for wrong in ({"pid": 1}, {"pid": -1}, {"run": "r2"}, {"rank": 1}, {"host": "n1"}, {"start_ns": 0}):

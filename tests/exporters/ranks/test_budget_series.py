@@ -18,6 +18,6 @@ def test_the_budget_is_a_series_where_it_is_kept(tree, ranks, words, budget):
         rank.words[page.W_SAMPLING + page.SAMPLING.index(name)] = value
     rank.step({"loader": 1000})
     families = Families("node")
-    ranks.look()
+    ranks.poll()
     ranks.collect(families)
     assert samples(families).get(("goodput_sdk_budget_ratio", ("0", "r1"))) == budget

@@ -25,7 +25,7 @@ LOOK = {
 
 def exposed(ranks, what="goodput_deep_look") -> dict:
     families = Families("node")
-    ranks.look()
+    ranks.poll()
     ranks.collect(families)
     return {key: value for key, value in samples(families).items() if key[0].startswith(what)}
 
@@ -73,11 +73,11 @@ def test_it_is_removed_with_its_page(tree, ranks, clock):
     rank = Rank(tree / "pages")
     deep_look.write(str(rank.path), of_look(clock))
     (tree / "pages" / "other.look.json").write_text("somebody else's")
-    ranks.look()
+    ranks.poll()
     for path in (tree / "proc").glob("*/stat"):
         path.unlink()
-    ranks.look()
+    ranks.poll()
     clock.seconds = 61.0
-    ranks.look()
+    ranks.poll()
     assert len(ranks.sweep(lambda key: True)) == 1
     assert os.listdir(tree / "pages") == ["other.look.json"]

@@ -35,11 +35,11 @@ def test_rows_are_reported_when_the_device_has_answered(forge, ranks, settings):
         forge.step()
     forge.settle(2)
     # This process holds the page's lock itself, which a test for a lock does not see: the page is taken as dead.
-    (first,) = ranks.look()
+    (first,) = ranks.poll()
     assert [row.device_ns for row in first.steps] == [30, 60, 60, 60], "a dead rank's steps wait for nothing"
     forge.step()
     forge.settle(5)
-    (second,) = ranks.look()
+    (second,) = ranks.poll()
     assert [(row.number, row.device_ns) for row in second.steps] == [(5, 90)]
     for report in (first, second):
         schema.check(report)
@@ -51,10 +51,10 @@ def test_steps_wait_while_the_rank_lives(forge, ranks, monkeypatch):
     for _ in range(4):
         forge.step()
     forge.settle(2)
-    (first,) = ranks.look()
+    (first,) = ranks.poll()
     assert [row.number for row in first.steps] == [1, 2] and first.live.steps_done == 4
     forge.settle(4)
-    (second,) = ranks.look()
+    (second,) = ranks.poll()
     assert [row.number for row in second.steps] == [3, 4]
     schema.check(second)
     loader = second.phases.index("loader")
@@ -65,7 +65,7 @@ def test_there_is_a_series_for_each_clock(forge, ranks):
     for _ in range(4):
         forge.step(10**9, 2 * 10**9, device=(1, 9))
     forge.settle(4)
-    ranks.look()
+    ranks.poll()
     families = Families("node")
     ranks.collect(families)
     found = clocks(families)
@@ -78,7 +78,7 @@ def test_there_is_a_series_for_each_clock(forge, ranks):
 def test_a_rank_without_one_has_the_hosts_alone(forge, ranks):
     forge.words[reader.page.W_DEVICE_STATE] = 0
     forge.step()
-    ranks.look()
+    ranks.poll()
     families = Families("node")
     ranks.collect(families)
     assert {clock for _, clock in clocks(families)} == {"host"}

@@ -17,10 +17,10 @@ def errors(ranks) -> dict:
 def test_next_report_has_fields_declared_late(tree, ranks):
     rank = Rank(tree / "pages")
     rank.step({"forward": MS})
-    (before,) = ranks.look()
+    (before,) = ranks.poll()
     declare(rank, flops_per_step=1e12, device="H200", device_uuid="GPU-9", world_size=32, dtype="bf16")
     rank.step({"forward": MS})
-    (after,) = ranks.look()
+    (after,) = ranks.poll()
     schema.check(after)
     assert before.identity.flops_per_step is None
     late = {
@@ -32,27 +32,27 @@ def test_next_report_has_fields_declared_late(tree, ranks):
     }
     assert after.identity == replace(before.identity, **late)
     assert [row.number for row in after.steps] == [2]
-    (again,) = ranks.look()
+    (again,) = ranks.poll()
     assert again.identity == after.identity
     assert "H200" in str(collected(ranks))
 
 
 def test_scrape_between_polls_has_late_fields(tree, ranks):
     rank = Rank(tree / "pages")
-    ranks.look()
+    ranks.poll()
     declare(rank, device="H200")
     assert "H200" in str(collected(ranks))
-    (report,) = ranks.look()
+    (report,) = ranks.poll()
     assert report.identity.device == "H200"
 
 
 def test_page_with_another_identity_is_rejected_until_repaired(tree, ranks):
     rank = Rank(tree / "pages")
     rank.step({"forward": MS})
-    ranks.look()
+    ranks.poll()
     declare(rank, host="n9")
     rank.step({"forward": MS})
-    assert ranks.look() == [] and "identity" in str(errors(ranks))
+    assert ranks.poll() == [] and "identity" in str(errors(ranks))
     declare(rank, host="n0", dtype="bf16")
-    (report,) = ranks.look()
+    (report,) = ranks.poll()
     assert report.identity.dtype == "bf16" and [row.number for row in report.steps] == [2]

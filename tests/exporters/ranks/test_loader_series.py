@@ -33,7 +33,7 @@ def with_loader(rank: Rank, place: int = 1 << 32 | 1 << 16 | 1) -> Rank:
 
 def exposed(ranks) -> dict:
     families = Families("node")
-    ranks.look()
+    ranks.poll()
     ranks.collect(families)
     return {key: value for key, value in samples(families).items() if key[0].startswith("goodput_loader")}
 
@@ -89,7 +89,7 @@ def test_the_report_brings_it_to_the_account(tree, ranks):
     """Page, report, wire, store, account: the advice names what the wait was for."""
     rank = with_loader(Rank(tree / "pages"))
     rank.step({"loader": 200 * MS, "forward": 100 * MS})
-    report = ranks.look()[0]
+    report = ranks.poll()[0]
     assert report.live.loader["worker_dataset_ns"] == 600 * MS and "inside" not in report.live.loader
     body = schema.encode(schema.NodeReport("n0", 1, [report]))
     received = schema.decode(body).ranks[0]

@@ -62,7 +62,7 @@ def test_values_of_a_rank(tree, ranks, clock):
     rank.step({"loader": 2 * MS, "forward": 300 * MS}, samples=64)
     rank.enter("communication")
     rank.words[page.W_COST] = 1_500_000
-    ranks.look()
+    ranks.poll()
     clock.seconds = 3.802
     families = Families("node")
     ranks.collect(families)
@@ -97,7 +97,7 @@ def test_a_dead_rank_has_totals_and_no_ages(tree, ranks):
     rank = Rank(tree / "pages")
     rank.step({"forward": MS})
     (tree / "proc" / str(rank.identity["pid"]) / "stat").unlink()
-    ranks.look()
+    ranks.poll()
     families = Families("node")
     ranks.collect(families)
     found = samples(families)
@@ -108,7 +108,7 @@ def test_a_dead_rank_has_totals_and_no_ages(tree, ranks):
 def test_background_time_is_apart(tree, ranks):
     rank = Rank(tree / "pages")
     rank.words[page.W_BACKGROUND_TOTALS + 1] = 5 * MS
-    ranks.look()
+    ranks.poll()
     families = Families("node")
     ranks.collect(families)
     found = samples(families)
@@ -118,9 +118,9 @@ def test_background_time_is_apart(tree, ranks):
 
 def test_a_scrape_between_two_looks_is_fresh_and_takes_nothing_from_the_next_look(tree, ranks):
     rank = Rank(tree / "pages")
-    ranks.look()
+    ranks.poll()
     rank.step({"forward": MS})
     families = Families("node")
     ranks.collect(families)
     assert samples(families)["goodput_steps_total", ("0", "r1")] == 1
-    assert [len(report.steps) for report in ranks.look()] == [1]
+    assert [len(report.steps) for report in ranks.poll()] == [1]

@@ -1,4 +1,4 @@
-"""Following rank pages: what a look reports, liveness and death, hostile pages, removal."""
+"""Following rank pages: what a poll reports, liveness and death, hostile pages, removal."""
 
 import os
 import stat
@@ -21,7 +21,7 @@ def kill_fixture(tree) -> None:
     (tree / "proc" / str(PID) / "stat").unlink()
 
 
-# -- what a look reports
+# -- what a poll reports
 
 
 def test_a_look_reports_each_row_and_event_once(tree, ranks, clock):
@@ -30,7 +30,7 @@ def test_a_look_reports_each_row_and_event_once(tree, ranks, clock):
     rank.step({"loader": 10 * MS, "forward": 20 * MS}, samples=32)
     rank.event("checkpoint_begun", 0)
     clock.seconds = 1.0
-    (report,) = ranks.look()
+    (report,) = ranks.poll()
     schema.check(report)
     assert report.identity == schema.Identity(
         run="r1", rank=0, attempt=1, world_size=16, host="n0", pid=PID, start_ns=START_UNIX_NS,
@@ -50,20 +50,20 @@ def test_a_look_reports_each_row_and_event_once(tree, ranks, clock):
     assert report.live.now_ns == START_UNIX_NS + SECOND and report.live.last_ns == START_UNIX_NS + 80 * MS
 
     rank.step({"forward": 5 * MS})
-    (again,) = ranks.look()
+    (again,) = ranks.poll()
     assert [row.number for row in again.steps] == [2] and again.events == []
     assert again.sequence > report.sequence
-    (idle,) = ranks.look()
+    (idle,) = ranks.poll()
     assert idle.steps == [] and idle.live.totals == again.live.totals
 
 
 def test_a_phase_defined_later_widens_the_next_report(tree, ranks):
     rank = Rank(tree / "pages")
     rank.step({"forward": MS})
-    (before,) = ranks.look()
+    (before,) = ranks.poll()
     rank.define("tokenize", "loader")
     rank.step({"tokenize": 2 * MS})
-    (after,) = ranks.look()
+    (after,) = ranks.poll()
     assert after.phases == (*before.phases, "tokenize") and after.phase_states == {"tokenize": "loader"}
     assert after.steps[0].totals[-1] == 2 * MS
     schema.check(after)
@@ -72,9 +72,9 @@ def test_a_phase_defined_later_widens_the_next_report(tree, ranks):
 def test_a_ring_that_went_round_keeps_the_sums(tree, ranks):
     rank = Rank(tree / "pages")
     rank.step({"forward": MS})
-    (first,) = ranks.look()
+    (first,) = ranks.poll()
     rank.many(3000, {"forward": MS})
-    (second,) = ranks.look()
+    (second,) = ranks.poll()
     assert [row.number for row in second.steps] == list(range(3002 - page.STEP_RING, 3002))
     forward = second.phases.index("forward")
     assert second.steps[-1].totals[forward] - first.steps[-1].totals[forward] == 3000 * MS
@@ -84,28 +84,28 @@ def test_looks_come_sooner_when_a_ring_could_be_overrun(tree, ranks, clock):
     rank = Rank(tree / "pages")
     rank.step({"forward": MS})
     clock.seconds = 1.0
-    ranks.look()
+    ranks.poll()
     assert ranks.wait_seconds == 1.0  # one step a second: the interval
     rank.many(512, {"forward": MS})
     clock.seconds = 2.0
-    ranks.look()
+    ranks.poll()
     assert ranks.wait_seconds == pytest.approx(0.5)  # 512 a second: a quarter of 1024 after half a second
     rank.many(20_000, {"forward": MS})
     clock.seconds = 2.5
-    ranks.look()
+    ranks.poll()
     assert ranks.wait_seconds == pytest.approx(0.125)  # no more than the ring's 1024 can be seen to be new
     clock.seconds = 3.5
-    ranks.look()
+    ranks.poll()
     assert ranks.wait_seconds == 1.0
 
 
 def test_an_event_ring_that_went_round_is_counted(tree, ranks):
     rank = Rank(tree / "pages")
     rank.event("mark", 0, "first")
-    ranks.look()
+    ranks.poll()
     for number in range(page.EVENT_RING + 1):
         rank.event("mark", 0, str(number))
-    (report,) = ranks.look()
+    (report,) = ranks.poll()
     assert len(report.events) == page.EVENT_RING
     assert collected(ranks)["goodput_node_page_errors_total", ("overrun",)] == 1
 
@@ -114,14 +114,14 @@ def test_no_directory_is_no_data_until_it_appears(tree, settings, clock):
     (tree / "pages").rmdir()
     ranks = Ranks(settings)
     with pytest.raises(NoData):
-        ranks.look()
+        ranks.poll()
     families = Families("node")
     with pytest.raises(NoData):
         ranks.collect(families)
     assert samples(families)["goodput_node_pages", ("live",)] == 0
     (tree / "pages").mkdir()
     Rank(tree / "pages").step({"forward": MS})
-    assert [len(report.steps) for report in ranks.look()] == [1]
+    assert [len(report.steps) for report in ranks.poll()] == [1]
     ranks.close()
 
 
@@ -131,7 +131,7 @@ def test_totals_never_go_backwards_while_a_rank_writes_at_full_speed(tmp_path, p
     ranks = Ranks(Settings(directory=str(tmp_path)))
     totals, numbers, scraped = (0,) * len(page.PHASES), [0], {}
     for _ in range(60):
-        (report,) = ranks.look()
+        (report,) = ranks.poll()
         schema.check(report)
         assert all(new >= old for new, old in zip(report.live.totals, totals, strict=True))
         totals = report.live.totals
@@ -152,20 +152,20 @@ def test_totals_never_go_backwards_while_a_rank_writes_at_full_speed(tmp_path, p
 
 
 def test_a_killed_process_is_dead_within_one_look(tmp_path, processes):
-    """A real SIGKILL: the last rows are harvested, and the end lies between the last live look and the next."""
+    """A real SIGKILL: the last rows are harvested, and the end lies between the last live poll and the next."""
     process = processes(tmp_path)
     ranks = Ranks(Settings(directory=str(tmp_path)))
     process.do("step", {"forward": MS})
-    (alive,) = ranks.look()
+    (alive,) = ranks.poll()
     assert alive.live.alive and alive.live.ended == ""
     process.do("step", {"forward": 2 * MS})
     process.kill()
-    (dead,) = ranks.look()
+    (dead,) = ranks.poll()
     assert [row.number for row in dead.steps] == [2]
     assert not dead.live.alive and dead.live.ended == ""
     assert alive.live.now_ns <= dead.live.end_ns <= dead.live.now_ns
     assert dead.live.end_ns >= dead.live.last_ns
-    assert ranks.look() == []  # said once
+    assert ranks.poll() == []  # reported once
     assert collected(ranks)["goodput_rank_alive", ("0", "r1")] == 0
     ranks.close()
 
@@ -175,7 +175,7 @@ def test_a_rank_that_died_before_the_agent_came_ends_at_its_last_boundary(tree, 
     rank.step({"forward": 7 * MS})
     kill_fixture(tree)
     clock.seconds = 30.0
-    (report,) = ranks.look()
+    (report,) = ranks.poll()
     assert not report.live.alive and report.live.end_ns == START_UNIX_NS + 7 * MS
 
 
@@ -184,14 +184,14 @@ def test_a_recorded_end_is_taken_as_it_is(tree, ranks, clock):
     rank.step({"forward": 7 * MS})
     rank.end("finished")
     clock.seconds = 30.0
-    (report,) = ranks.look()
+    (report,) = ranks.poll()
     assert (report.live.alive, report.live.ended, report.live.end_ns) == (
         True,
         "finished",
         START_UNIX_NS + 7 * MS,
     )
     kill_fixture(tree)
-    (report,) = ranks.look()
+    (report,) = ranks.poll()
     assert (report.live.alive, report.live.end_ns) == (False, START_UNIX_NS + 7 * MS)
 
 
@@ -200,20 +200,20 @@ def test_a_page_that_moves_without_a_visible_process_is_alive(tree, ranks, clock
     rank = Rank(tree / "pages")
     kill_fixture(tree)
     rank.step({"forward": MS})
-    assert not ranks.look()[0].live.alive
+    assert not ranks.poll()[0].live.alive
     rank.step({"forward": MS})
-    (report,) = ranks.look()
+    (report,) = ranks.poll()
     assert report.live.alive and report.live.end_ns == 0
-    assert not ranks.look()[0].live.alive
+    assert not ranks.poll()[0].live.alive
 
 
 def test_a_page_whose_file_was_removed_is_followed_to_its_end(tree, ranks):
     rank = Rank(tree / "pages")
-    ranks.look()
+    ranks.poll()
     os.unlink(rank.path)
     os.rmdir(tree / "pages")
     rank.step({"forward": MS})
-    (report,) = ranks.look()
+    (report,) = ranks.poll()
     assert len(report.steps) == 1
 
 
@@ -224,7 +224,7 @@ def test_hostile_pages_are_counted_and_the_good_one_is_served(tree, ranks, caplo
     planted = plant_hostile(tree / "pages")
     Rank(tree / "pages", run="good").step({"forward": MS})
     for _ in range(2):
-        (report,) = ranks.look()
+        (report,) = ranks.poll()
         assert report.identity.run == "good"
         schema.encode(report)
     found = collected(ranks)
@@ -242,9 +242,9 @@ def test_hostile_pages_are_counted_and_the_good_one_is_served(tree, ranks, caplo
 def test_a_page_truncated_while_it_is_followed(tree, ranks):
     good, bad = Rank(tree / "pages", rank=1), Rank(tree / "pages", rank=2)
     good.step({"forward": MS})
-    assert len(ranks.look()) == 2
+    assert len(ranks.poll()) == 2
     os.truncate(bad.path, 4096)
-    (report,) = ranks.look()
+    (report,) = ranks.poll()
     assert report.identity.rank == 1
     found = collected(ranks)
     assert found["goodput_node_pages", ("rejected",)] == 1
@@ -257,7 +257,7 @@ def test_impossible_histogram_counts_cost_only_the_histogram(tree, ranks):
     rank.step({"forward": MS})
     for bin in range(3):
         rank.words[page.W_HISTOGRAMS + bin] = (1 << 64) - 1
-    ranks.look()
+    ranks.poll()
     found = collected(ranks)
     assert found["goodput_steps_total", ("0", "r1")] == 1
     assert found["goodput_node_page_errors_total", ("value",)] == 1
@@ -269,7 +269,7 @@ def test_pages_are_bounded(tree, clock):
     for rank in range(5):
         Rank(tree / "pages", rank=rank)
     ranks = Ranks(bounded)
-    assert len(ranks.look()) == 3 and len(ranks.look()) == 3
+    assert len(ranks.poll()) == 3 and len(ranks.poll()) == 3
     assert collected(ranks)["goodput_node_page_errors_total", ("excess",)] == 4
     ranks.close()
 
@@ -281,7 +281,7 @@ def test_of_two_attempts_both_are_reported_and_the_newest_is_shown(tree, ranks):
     old, new = Rank(tree / "pages", attempt=1), Rank(tree / "pages", attempt=2)
     old.many(9, {"forward": MS})
     new.step({"forward": MS})
-    assert sorted(report.identity.attempt for report in ranks.look()) == [1, 2]
+    assert sorted(report.identity.attempt for report in ranks.poll()) == [1, 2]
     found = collected(ranks)
     assert found["goodput_steps_total", ("0", "r1")] == 1
     assert next(labels for name, labels in found if name == "goodput_rank_info")[0] == "2"
@@ -290,11 +290,11 @@ def test_of_two_attempts_both_are_reported_and_the_newest_is_shown(tree, ranks):
 def test_a_page_replaced_under_its_name_is_a_new_process(tree, ranks):
     first = Rank(tree / "pages")
     first.many(5, {"forward": MS})
-    ranks.look()
+    ranks.poll()
     first.step({"forward": MS})
     second = Rank(tree / "pages", start_unix_ns=START_UNIX_NS + 1, start_mono_ns=START_MONO_NS + 1)
     second.step({"forward": MS})
-    reports = {report.identity.start_ns: report for report in ranks.look()}
+    reports = {report.identity.start_ns: report for report in ranks.poll()}
     assert [row.number for row in reports[START_UNIX_NS].steps] == [6]
     assert [row.number for row in reports[START_UNIX_NS + 1].steps] == [1]
     assert collected(ranks)["goodput_steps_total", ("0", "r1")] == 1
@@ -306,15 +306,15 @@ def test_a_page_replaced_under_its_name_is_a_new_process(tree, ranks):
 def test_a_dead_page_is_removed_after_the_grace_and_only_when_settled(tree, ranks, clock):
     rank = Rank(tree / "pages")
     rank.step({"forward": MS})
-    ranks.look()
+    ranks.poll()
     kill_fixture(tree)
-    (report,) = ranks.look()
+    (report,) = ranks.poll()
     key = rank_key(report.identity)
     clock.seconds = 59.0
-    ranks.look()
+    ranks.poll()
     assert ranks.sweep(lambda key: True) == [] and os.path.exists(rank.path)
     clock.seconds = 61.0
-    ranks.look()
+    ranks.poll()
     asked = []
     assert ranks.sweep(lambda key: asked.append(key)) == [] and os.path.exists(rank.path)
     assert asked == [key]
@@ -327,7 +327,7 @@ def test_a_dead_page_is_removed_after_the_grace_and_only_when_settled(tree, rank
 def test_a_page_that_is_never_acknowledged_is_removed_after_a_day(tree, ranks, clock):
     rank = Rank(tree / "pages")
     kill_fixture(tree)
-    ranks.look()
+    ranks.poll()
     clock.seconds = 86_399.0
     assert ranks.sweep(lambda key: False) == [] and os.path.exists(rank.path)
     clock.seconds = 86_400.0
@@ -337,9 +337,9 @@ def test_a_page_that_is_never_acknowledged_is_removed_after_a_day(tree, ranks, c
 def test_a_live_page_and_a_foreign_file_are_never_removed(tree, ranks, clock):
     rank = Rank(tree / "pages")
     (tree / "pages" / "other.page").write_bytes(b"somebody else's")
-    ranks.look()
+    ranks.poll()
     clock.seconds = 1e6
-    ranks.look()
+    ranks.poll()
     assert ranks.sweep(lambda key: True) == []
     assert os.path.exists(rank.path) and (tree / "pages" / "other.page").exists()
 
@@ -357,7 +357,7 @@ def test_stale_drafts_are_removed_and_young_or_locked_ones_are_not(tmp_path, pro
     (tmp_path / ".1.link.page").symlink_to("/etc/passwd")
     os.mkfifo(tmp_path / ".1.fifo.page")
     ranks = Ranks(Settings(directory=str(tmp_path), grace_seconds=60.0))
-    ranks.look()
+    ranks.poll()
     ranks.sweep(lambda key: True)
     left = sorted(name for name in os.listdir(tmp_path) if name.startswith("."))
     assert left == [".1.fifo.page", ".1.link.page", ".1.locked.page", ".1.young.page"]
@@ -393,7 +393,7 @@ def test_a_page_that_cannot_be_removed_is_retired_and_not_reported_again(tree, r
     rank = Rank(tree / "pages")
     rank.step({"forward": MS})
     kill_fixture(tree)
-    ranks.look()
+    ranks.poll()
     clock.seconds = 61.0
 
     def refuse(*_):
@@ -401,19 +401,19 @@ def test_a_page_that_cannot_be_removed_is_retired_and_not_reported_again(tree, r
 
     monkeypatch.setattr(os, "rename", refuse)
     assert len(ranks.sweep(lambda key: True)) == 1
-    assert ranks.look() == [] and ranks.sweep(lambda key: True) == []
+    assert ranks.poll() == [] and ranks.sweep(lambda key: True) == []
     assert not any(name == "goodput_steps_total" for name, _ in collected(ranks))
     monkeypatch.undo()
     os.unlink(rank.path)
-    ranks.look()
+    ranks.poll()
     Rank(tree / "pages").step({"forward": MS})
-    assert len(ranks.look()) == 1
+    assert len(ranks.poll()) == 1
 
 
 def test_files_of_the_directory_that_are_no_pages_are_left_alone(tree, ranks):
     (tree / "pages" / "notes.txt").write_text("x")
     (tree / "pages" / ".agent.lock").write_text("")
-    assert ranks.look() == []
+    assert ranks.poll() == []
     ranks.sweep(lambda key: True)
     assert stat.S_ISREG(os.stat(tree / "pages" / ".agent.lock").st_mode)
     assert collected(ranks)["goodput_node_pages", ("rejected",)] == 0

@@ -43,9 +43,9 @@ def test_metrics(server):
 
 def test_health(server, health):
     assert (get(server, "/healthz").status_code, get(server, "/healthz").text) == (200, "ok\n")
-    health.append("the last look was long ago")
+    health.append("the last poll was long ago")
     assert (get(server, "/healthz").status_code, get(server, "/healthz").text) == (
-        503, "the last look was long ago\n",
+        503, "the last poll was long ago\n",
     )  # fmt: skip
 
 

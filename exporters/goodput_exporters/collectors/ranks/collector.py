@@ -6,7 +6,7 @@ poll and logged once. At most `pages_max` pages are followed. A page is removed 
 period is over, and all of it was acknowledged (or `keep_seconds_max` has passed).
 Cost of a poll at 8 live ranks: about 0.5 ms, and 15 us for each new step.
 
-    ranks = Ranks(settings); reports = ranks.look(); removed = ranks.sweep(settled=lambda key: True)
+    ranks = Ranks(settings); reports = ranks.poll(); removed = ranks.sweep(settled=lambda key: True)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from goodput_exporters.system.ranks import RankKey, RankPhases, RankProcess
 log = logging.getLogger("goodput.node")
 
 WAIT_SECONDS_MIN = 0.1
-# Look again when a quarter of the step ring will have been written.
+# Poll again when a quarter of the step ring will have been written.
 RING_SHARE = 4
 ENTRIES_PER_PAGE_MAX = 4
 LOGGED_MAX = 4096
@@ -51,16 +51,16 @@ class Ranks:
         self._ranks: dict[tuple[str, int], Rank] = {}  # by file name and inode
         self._drafts: list[str] = []
         self._errors: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
-        self._rejected: set[str] = set()  # paths, in the last look
+        self._rejected: set[str] = set()  # paths, in the last poll
         self._logged: set[str] = set()
         self._missing, self._refused = settings.directory, False  # why there is no page directory
         self._sequence = 0
         self._looked_ns = settings.monotonic_ns()
         self._wait_seconds = settings.interval_seconds
 
-    # -- looking
+    # -- polling
 
-    def look(self) -> list[schema.RankReport]:
+    def poll(self) -> list[schema.RankReport]:
         """What is new in each page. Raises NoData where there is no page directory.
 
         Pages that were found before are followed even when the directory or their names are gone.
@@ -81,7 +81,7 @@ class Ranks:
 
     @property
     def wait_seconds(self) -> float:
-        """How long to wait for the next look: the interval, or less where a step ring would be overrun."""
+        """How long to wait for the next poll: the interval, or less where a step ring would be overrun."""
         return self._wait_seconds
 
     def sweep(self, settled: Callable[[RankKey], bool]) -> list[RankKey]:
@@ -138,7 +138,7 @@ class Ranks:
                 raise (CollectorError if self._refused else NoData)(self._missing)
 
     def _add_look(self, families, rank: Rank) -> None:
-        """A file that is no deep look is an error, and takes nothing from its page."""
+        """An invalid deep-look file counts as an error and does not affect its page."""
         try:
             add_look(families, rank, self._settings.unix_ns())
         except LookError as error:
@@ -163,7 +163,7 @@ class Ranks:
                 newest[of_rank] = rank
         return [newest[of_rank] for of_rank in sorted(newest)]
 
-    # -- parts of a look
+    # -- parts of a poll
 
     def _scan(self) -> None:
         """Follow the pages that are new, note the drafts, let go of what neither lives nor has a name."""
@@ -218,7 +218,7 @@ class Ranks:
         if rank.retired:
             return None
         before = rank.event_gaps
-        report = self._guarded(rank, lambda: rank.look(self._settings.monotonic_ns(), self._sequence))
+        report = self._guarded(rank, lambda: rank.poll(self._settings.monotonic_ns(), self._sequence))
         self._errors["overrun"] += rank.event_gaps - before
         return report
 
@@ -264,7 +264,7 @@ class Ranks:
         try:
             unlink_same(self._settings.directory, rank.name, at[1])
         except OSError as error:
-            # Closing it would mean following it again at the next look, as if it were new.
+            # Closing it would mean following it again at the next poll, as if it were new.
             rank.retired = True
             log.warning("cannot remove the page of a dead rank, %s: %s", rank.reader.path, error.strerror)
         else:
@@ -294,7 +294,7 @@ def unlink_same(directory: str, name: str, inode: int) -> None:
     """Remove directory/name if it is still this inode. Raises OSError where that is not allowed.
 
     Between a test and an unlink, a restarted rank could publish its page under the same name and lose it. So
-    the name is moved away first and looked at then; if it is another's page, it gets its name back.
+    the name is moved away first and read then; if it is another's page, it gets its name back.
     """
     path, aside = os.path.join(directory, name), os.path.join(directory, f".gone.{os.getpid()}.{name}")
     try:

@@ -1,8 +1,4 @@
-"""The series of a rank's last deep look, from the file beside its page.
-
-In: a Rank, and that file, read at each scrape. Out: values in a Families; nothing where there is no file. Cost: about
-50 us. It does not know how a step is traced; look.py holds what a file may say.
-"""
+"""The series of a rank's last deep look, from the file beside its page. Costs about 50 us per scrape."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from goodput_exporters.collectors.ranks.rank import Rank
 
 
 def add_look(families, rank: Rank, unix_ns: int) -> None:
-    """Add what the last look has found and what looks have cost. Raises look.LookError for a file that is none."""
+    """Add the last deep look's results and the cost of all. Raises LookError for an invalid file."""
     found = deep_look.read(rank.reader.path, os.fstat(rank.reader.fd).st_uid)
     if found is None:
         return
@@ -36,8 +32,8 @@ def add_look(families, rank: Rank, unix_ns: int) -> None:
 
 
 def remove_look(page_path: str) -> None:
-    """Remove the file beside a page that was removed, if there is one and it may be."""
+    """Remove the deep-look file of a removed page, if there is one."""
     try:
         os.unlink(deep_look.path_of(page_path))
     except OSError:
-        pass  # There is none; or it is another user's, and in nobody's way.
+        pass  # There is none, or it belongs to another user.

@@ -22,7 +22,7 @@ COMPUTE = ("forward", "backward", "optimizer")
 
 
 class Rank:
-    """One page over its life. `look` may raise PageError; the last good snapshot stays."""
+    """One page over its life. `poll` may raise PageError; the last good snapshot stays."""
 
     def __init__(self, name: str, reader: Reader, procfs: str):
         self.name = name
@@ -30,8 +30,8 @@ class Rank:
         self.snapshot: Snapshot | None = None
         self.alive = False
         self.last_step: StepRecord | None = None
-        self.new_steps = 0  # in the last look
-        self.event_gaps = 0  # looks that came after the event ring had gone round
+        self.new_steps = 0  # in the last poll
+        self.event_gaps = 0  # polls that came after the event ring had gone round
         self.dead_since_ns: int | None = None
         self.retired = False  # settled, but its file could not be removed
         self.histograms: tuple | None = None  # (what they were computed from, buckets); see rank_series.py
@@ -45,7 +45,7 @@ class Rank:
         self._events_seen = 0
         self._outside: tuple[int, ...] = ()
 
-    def look(self, now_ns: int, sequence: int) -> schema.RankReport | None:
+    def poll(self, now_ns: int, sequence: int) -> schema.RankReport | None:
         """Read the page at monotonic `now_ns`; None when it is dead and was reported so. Raises PageError."""
         alive = self.reader.alive(self._procfs)
         try:
@@ -105,7 +105,7 @@ class Rank:
             self.dead_since_ns = now_ns
 
     def refresh(self) -> None:
-        """Bring the snapshot's live part up to now, for a scrape between two looks. Raises PageError."""
+        """Bring the snapshot's live part up to now, for a scrape between two polls. Raises PageError."""
         if self.alive:
             snapshot = self.reader.snapshot(NS_MAX, NS_MAX)
             check_plausible(snapshot)
