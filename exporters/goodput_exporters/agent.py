@@ -16,6 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
 from goodput.metrics import Families
 from goodput.rank_page import page
@@ -31,6 +32,15 @@ from goodput_exporters.push.pusher import Pusher
 from goodput_exporters.push.stacks import Stacks
 from goodput_exporters.server.authentication import NodeAuthenticator
 from goodput_exporters.server.exposition_text import Writer
+
+if TYPE_CHECKING:
+    # Not imported at run time: `discover` replaces a collector that cannot be imported by one that fails.
+    from goodput_exporters.collectors.attribution.collector import Attribution
+    from goodput_exporters.collectors.gpu_phases.collector import GpuPhases
+    from goodput_exporters.collectors.gpus.collector import Gpus
+    from goodput_exporters.collectors.numa.collector import Numa
+    from goodput_exporters.collectors.ranks.collector import Ranks
+    from goodput_exporters.collectors.storage.collector import Storage
 
 log = logging.getLogger("goodput.node")
 
@@ -88,10 +98,12 @@ class Agent:
         self.failure: str | None = None
         self.authenticator = authenticator or NodeAuthenticator()
         self.runners = {kind.name: CollectorRunner(kind(self.settings)) for kind in discover()}
-        self.ranks = self.runners["ranks"].collector
-        self.gpus, self.phases = self.runners["gpus"].collector, self.runners["gpu_phases"].collector
-        self.runners["numa"].collector.ranks = self.ranks.processes
-        attribution = self.runners["attribution"].collector
+        collectors = {name: runner.collector for name, runner in self.runners.items()}
+        self.ranks, self.gpus = cast("Ranks", collectors["ranks"]), cast("Gpus", collectors["gpus"])
+        self.storage = cast("Storage", collectors["storage"])
+        self.phases = cast("GpuPhases", collectors["gpu_phases"])
+        cast("Numa", collectors["numa"]).ranks = self.ranks.processes
+        attribution = cast("Attribution", collectors["attribution"])
         attribution.ranks, attribution.gpus = self.ranks.processes, self.gpus.current
         self.phases.ranks = self.ranks.now
         self.events = EventQueue(unix_ns, is_sent=bool(aggregator))
@@ -134,8 +146,8 @@ class Agent:
             self.pusher.stop(flush_seconds)
         if self.stacks:
             self.stacks.stop()
-        for name in ("gpus", "storage", "ranks"):
-            self.runners[name].collector.close()
+        for collector in (self.gpus, self.storage, self.ranks):
+            collector.close()
         self._directory_lock.release()
 
     def __enter__(self) -> Agent:

@@ -119,11 +119,12 @@ def _is_agent(address: tuple[str, int]) -> bool:
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(address[0], address[0])
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    for kind, more in ((HTTPConnection, {}), (HTTPSConnection, {"context": context})):
-        connection, is_tls = kind(host, address[1], timeout=1.0, **more), False
+    plain = HTTPConnection(host, address[1], timeout=1.0)
+    for connection in (plain, HTTPSConnection(host, address[1], timeout=1.0, context=context)):
+        is_tls = False
         try:
             connection.connect()
-            is_tls = kind is HTTPSConnection
+            is_tls = connection is not plain
             connection.request("GET", "/healthz")
             return (connection.getresponse().getheader("Server") or "").split("/")[0].strip() == "goodput"
         except TimeoutError:

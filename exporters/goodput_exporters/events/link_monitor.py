@@ -114,13 +114,13 @@ class LinkMonitor:
         return LinkState(name, None if state is None else state == infiniband.ACTIVE, downs, "critical")
 
     def _compare(self, link: LinkState) -> None:
-        name, before, changes = link.name, self._up.get(link.name), self._changes.get(link.name)
+        name, before, flapped = link.name, self._up.get(link.name), False
         if link.changes is not None:
+            flapped = before is not None and link.changes > self._changes.get(name, link.changes)
             self._changes[name] = link.changes
         if link.up is None or (before is None and not link.up):
             return
         self._up[name] = link.up
-        flapped = before is not None and None not in (changes, link.changes) and link.changes > changes
         if before and not link.up:
             self._add_event("link_down", name, link.severity, "the link is down")
         elif before is False and link.up:

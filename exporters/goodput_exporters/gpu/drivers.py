@@ -46,6 +46,7 @@ class Driver(Protocol):
 
         What fails for one GPU or one reading is left out and named in `problems`.
         """
+        ...
 
     def close(self) -> None:
         """Release the library. Never called after a hang."""

@@ -72,9 +72,9 @@ class PciBus:
             del self._kinds[gone]
             self._numa.pop(gone, None)
         for address in addresses - self._kinds.keys():
-            kind = self._number(address, "class", parse_hex), self._number(address, "vendor", parse_hex)
-            if None not in kind:
-                self._kinds[address] = kind
+            kind, vendor = (self._number(address, file, parse_hex) for file in ("class", "vendor"))
+            if kind is not None and vendor is not None:
+                self._kinds[address] = kind, vendor
         on_processor = {
             slot_of(address) for address, (_, vendor) in self._kinds.items() if vendor == AMD_PROCESSOR
         }

@@ -150,15 +150,15 @@ class DriverSupervisor:
         self._expected_since_ns: int | None = None
         self._absent, self._settled = False, False
         self._counts = Counter({"samples": 0, "dropped": 0, "problems": 0})
-        self._restarts = Counter(dict.fromkeys((STUCK, DIED, GARBLED, MEMORY), 0))
-        self._past = Counter({"cpu": 0.0, "dropped": 0})  # of processes that have ended
+        self._restarts: Counter[str] = Counter(dict.fromkeys((STUCK, DIED, GARBLED, MEMORY), 0))
+        self._past_cpu_seconds = 0.0  # of processes that have ended
         self._problem = ""
         self._logged: set[str] = set()
         self._process: WorkerProcess | None = None
         self._unkillable: list[WorkerProcess] = []
         self._failures, self._absences = 0, 0  # in a row
         self._stopping = threading.Event()
-        self._wake_fds: tuple[int, int] | None = None
+        self._wake_fds = -1, -1  # of a pipe, while the thread runs
         self._started_ns = 0
         self._thread: threading.Thread | None = None
 
@@ -173,7 +173,7 @@ class DriverSupervisor:
         """Ask the thread to stop; returns at once."""
         self._stopping.set()
         with self._lock:
-            if self._wake_fds is not None:
+            if self._wake_fds[1] >= 0:
                 os.write(self._wake_fds[1], b"\0")
 
     def stop(self, seconds_max: float = STOP_SECONDS_MAX) -> None:
@@ -187,7 +187,7 @@ class DriverSupervisor:
             now_ns, process = time.monotonic_ns(), self._process
             age = None if self._received_ns is None else (now_ns - self._received_ns) / 1e9
             waited = bool(self._started_ns) and (now_ns - self._started_ns) / 1e9 > self._limit_seconds
-            dropped = self._past["dropped"] + (process.dropped if process else 0)
+            dropped = self._counts["dropped"] + (process.dropped if process else 0)
             return DriverStatus(
                 name=self.name,
                 limit_seconds=self._limit_seconds,
@@ -197,9 +197,9 @@ class DriverSupervisor:
                 settled=self._settled or waited,
                 up=age is not None and age <= self._limit_seconds,
                 age_seconds=age,
-                counts={**self._counts, "dropped": self._counts["dropped"] + dropped},
+                counts={**self._counts, "dropped": dropped},
                 restarts=dict(self._restarts),
-                cpu_seconds=self._past["cpu"] + (process.cpu_seconds if process else 0.0),
+                cpu_seconds=self._past_cpu_seconds + (process.cpu_seconds if process else 0.0),
                 memory_bytes=process.memory_bytes if process else 0,
                 unkillable=len(self._unkillable),
                 problem=self._problem,
@@ -224,7 +224,7 @@ class DriverSupervisor:
             with self._lock:
                 for fd in self._wake_fds:
                     os.close(fd)
-                self._wake_fds = None
+                self._wake_fds = -1, -1
 
     def _may_start(self) -> bool:
         alive = [process for process in self._unkillable if not process.wait()]
@@ -282,8 +282,8 @@ class DriverSupervisor:
         process.close()
         with self._lock:
             self._process = None
-            self._past["cpu"] += process.cpu_seconds
-            self._past["dropped"] += process.dropped
+            self._past_cpu_seconds += process.cpu_seconds
+            self._counts["dropped"] += process.dropped
             if not ended:
                 self._unkillable.append(process)
 

@@ -52,7 +52,10 @@ class WorkerProcess:
             cwd="/", env=_environment(), close_fds=True, start_new_session=True,
         )  # fmt: skip
         self.pid = self._popen.pid
-        self.out_fd, self._error_fd = self._popen.stdout.fileno(), self._popen.stderr.fileno()
+        stdin, stdout, stderr = self._popen.stdin, self._popen.stdout, self._popen.stderr
+        assert stdin and stdout and stderr  # Each is a pipe.
+        self._pipes = stdin, stdout, stderr
+        self.out_fd, self._error_fd = stdout.fileno(), stderr.fileno()
         os.set_blocking(self.out_fd, False)
         os.set_blocking(self._error_fd, False)
         self._buffer = bytearray()
@@ -133,8 +136,8 @@ class WorkerProcess:
                 os.kill(self.pid, number)
 
     def close(self) -> None:
-        for file in (self._popen.stdin, self._popen.stdout, self._popen.stderr):
-            file.close()
+        for pipe in self._pipes:
+            pipe.close()
 
 
 def worker_command(name: str, options: Options, interval_seconds: float, module: str = "") -> list[str]:

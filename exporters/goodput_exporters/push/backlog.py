@@ -35,8 +35,8 @@ class Batch(NamedTuple):
 class RankBacklog:
     """The backlog of one rank process. `latest` has its identity and current state, without rows."""
 
-    def __init__(self, rows_max: int, events_max: int):
-        self.latest: schema.RankReport | None = None
+    def __init__(self, first: schema.RankReport, rows_max: int, events_max: int):
+        self.latest = msgspec.structs.replace(first, steps=[], events=[])
         self.rows: list[schema.StepRow] = []
         self.events: list[schema.EventRow] = []
         self.stride = 1
@@ -54,7 +54,7 @@ class RankBacklog:
 
     def add(self, report: schema.RankReport) -> None:
         """Add a report; rows and events that were added before are skipped."""
-        if self.latest is None or report.sequence > self.latest.sequence:
+        if report.sequence > self.latest.sequence:
             self.latest = msgspec.structs.replace(report, steps=[], events=[])
         for event in report.events:
             if event.number > self._event_last:
@@ -137,7 +137,7 @@ class Backlog:
             if len(self._waiting) >= self._ranks_max:
                 self.ranks_refused += 1
                 return
-            self._waiting[key] = RankBacklog(*self._bounds)
+            self._waiting[key] = RankBacklog(report, *self._bounds)
         self._waiting[key].add(report)
 
     def pending(self, rows_max: int, ranks_max: int = RANKS_MAX) -> Batch:

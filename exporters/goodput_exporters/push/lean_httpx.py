@@ -4,7 +4,7 @@ import sys
 
 _MAIN = "httpx._main"
 # httpx handles an ImportError of this module, which None in sys.modules raises.
-_is_hidden = sys.modules.setdefault(_MAIN, None) is None
+_is_hidden = sys.modules.setdefault(_MAIN, None) is None  # pyright: ignore[reportArgumentType]
 try:
     import httpx
 finally:

@@ -131,9 +131,11 @@ class Stacks:
         if command is None:
             return FAILED, "py-spy: not installed on this node; pip install 'goodput-telemetry[stacks]'"
         call = [command, "dump", "--pid", str(pid), "--nonblocking"]
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         try:
-            child = subprocess.Popen(call, cwd="/", start_new_session=True, **pipes)
+            child = subprocess.Popen(
+                call, cwd="/", start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )  # fmt: skip
         except OSError as error:
             return FAILED, f"py-spy: cannot run: {error.strerror}"
         overdue = threading.Event()
@@ -180,6 +182,7 @@ def without_command(text: str) -> str:
 
 def _read(child: subprocess.Popen) -> bytes:
     """The child's output; beyond the bound it is read and dropped, so that the child can end."""
+    assert child.stdout is not None  # It was started with a pipe.
     kept = bytearray()
     while chunk := child.stdout.read(1 << 16):
         kept += chunk[: max(schema.STACK_CHARS_MAX - len(kept), 0)]

@@ -16,7 +16,7 @@ class NodeAuthenticator(Authenticator):
 
     def __init__(self, *arguments, **settings):
         super().__init__(*arguments, **settings)
-        self._denied = Counter(dict.fromkeys(REASONS, 0))
+        self._denied: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
 
     def denial(self, hosts: list[str], authorizations: list[str], is_on_loopback: bool) -> Denied | None:
         """Why the request with these headers is denied, None if it is not."""

@@ -66,7 +66,8 @@ class Server:
 
     @property
     def address(self) -> tuple[str, int]:
-        return self._server.server_address[:2]
+        host, port = self._server.server_address[:2]
+        return str(host), port
 
     @property
     def url(self) -> str:
@@ -153,9 +154,10 @@ class BoundedServer(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        # HTTPServer's own looks up this host's name, which can take many seconds.
+        # HTTPServer.server_bind resolves this host's name, which can take many seconds.
         socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = self.server_address[:2]
+        host, self.server_port = self.server_address[:2]
+        self.server_name = str(host)
 
     def get_request(self):
         """The TLS handshake happens at the first read: in the client's own thread and within its timeout."""
@@ -172,7 +174,7 @@ class BoundedServer(ThreadingHTTPServer):
         except Exception:
             log.exception("reloading tokens and certificates failed")
 
-    def process_request(self, request, client_address) -> None:
+    def process_request(self, request: socket.socket, client_address) -> None:
         with self._connections_lock:
             if len(self._connections) >= CONNECTIONS_MAX:
                 disconnect(self._connections.pop(next(iter(self._connections))))

@@ -151,7 +151,11 @@ class Processes:
             inner = self.status(pid).get("NSpid", "").split()[-1:]
             if inner and inner[0].isdecimal():
                 matching.setdefault((int(inner[0]), stat.start_ticks), []).append(pid)
-        found = {rank: matching.get((rank.pid, rank.start_ticks), []) for rank in missing}
+        found = {
+            rank: matching.get((rank.pid, rank.start_ticks), [])
+            for rank in missing
+            if rank.start_ticks is not None
+        }
         return {rank: pids[0] for rank, pids in found.items() if len(pids) == 1}
 
     def _pids(self) -> list[int]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from goodput.wire.identity import clean_text
 from goodput_exporters.collector import CollectorError, NoData, Settings
 from goodput_exporters.collectors.attribution.pods import Pods
-from goodput_exporters.gpu.sample import Gpu
+from goodput_exporters.gpu.merge import MergedGpu
 from goodput_exporters.system.processes import Processes
 from goodput_exporters.system.ranks import RankProcess
 
@@ -30,7 +30,7 @@ class Attribution:
     def __init__(self, settings: Settings, processes: Processes | None = None):
         self._processes = processes or Processes(settings.procfs, Pods(settings.container_logs))
         self.ranks: Callable[[], list[RankProcess]] = list
-        self.gpus: Callable[[], Iterable[Gpu]] = tuple
+        self.gpus: Callable[[], Iterable[MergedGpu]] = tuple
 
     def collect(self, families) -> None:
         ranks, gpus = self.ranks(), list(self.gpus())
@@ -50,7 +50,7 @@ class Attribution:
             labels = {**of_rank, "pid": str(pid), "host": rank.host, **owner._asdict()}
             families.add("goodput_rank_process_info", labels, 1)
 
-    def _add_gpu_processes(self, families, gpus: list[Gpu]) -> None:
+    def _add_gpu_processes(self, families, gpus: list[MergedGpu]) -> None:
         pairs = sorted({(_uuid(gpu.uuid), pid) for gpu in gpus for pid in gpu.pids or ()})
         shown = pairs[:GPU_PROCESSES_MAX]
         owners = {pid: self._processes.owner(pid) for pid in {pid for _, pid in shown}}
@@ -64,7 +64,9 @@ class Attribution:
             raise CollectorError(f"{len(pairs)} processes on GPUs; only {GPU_PROCESSES_MAX} are exposed")
 
 
-def _add_gpu_ranks(families, gpus: list[Gpu], ranks: list[RankProcess], pids: dict[RankProcess, int]) -> None:
+def _add_gpu_ranks(
+    families, gpus: list[MergedGpu], ranks: list[RankProcess], pids: dict[RankProcess, int]
+) -> None:
     """From the GPU that a rank declares, and from the driver's pids: a rank may use a GPU it did not declare."""
     uses = {(_uuid(rank.device_uuid), rank.run, rank.rank) for rank in ranks if rank.device_uuid}
     rank_of = {pid: rank for rank, pid in pids.items()}

@@ -66,7 +66,7 @@ class Ethernet:
                 if value is not None:
                     families.add(name, labels, value)
         if self._ethtool is not None:
-            self._add_ethtool(families, devices)
+            self._add_ethtool(self._ethtool, families, devices)
             files.problems += self._ethtool_problems
         files.raise_problems()
 
@@ -81,23 +81,23 @@ class Ethernet:
     def _has_hardware(self, name: str) -> bool:
         return os.path.exists(os.path.join(self._root, name, "device"))
 
-    def _add_ethtool(self, families, devices: list[str]) -> None:
+    def _add_ethtool(self, ethtool: Ethtool, families, devices: list[str]) -> None:
         now_ns, read_ns = self._monotonic_ns(), self._ethtool_read_ns
         if read_ns is None or not 0 <= now_ns - read_ns < ETHTOOL_SECONDS * 1e9:
             self._ethtool_read_ns = now_ns
-            self._read_ethtool(devices)
+            self._read_ethtool(ethtool, devices)
         for device in devices:
             for name, labels, value in self._ethtool_series.get(device, ()):
                 families.add(name, {"device": label(device), **labels}, value)
 
-    def _read_ethtool(self, devices: list[str]) -> None:
+    def _read_ethtool(self, ethtool: Ethtool, devices: list[str]) -> None:
         self._ethtool_series, self._ethtool_problems = {}, []
-        self._ethtool.keep(set(devices))
+        ethtool.keep(set(devices))
         for device in devices:
             if not (self._has_hardware(device) and self._is_in_our_namespace(device)):
                 continue
             try:
-                self._ethtool_series[device] = self._ethtool.read(device)
+                self._ethtool_series[device] = ethtool.read(device)
             except CollectorError as error:
                 self._ethtool_problems.append(str(error))
 

@@ -12,6 +12,7 @@ samples. Ranks that share a GPU share its time in equal parts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from goodput_exporters.collectors.gpu_phases.activity_model import ActivityModel
@@ -238,7 +239,7 @@ def _add(sums: dict[str, int], parts: dict[str, int]) -> None:
         sums[phase] = sums.get(phase, 0) + amount
 
 
-def apportion(amount: int, weights: list[float], caps: list[int] | None = None) -> list[int]:
+def apportion(amount: int, weights: Sequence[float], caps: list[int] | None = None) -> list[int]:
     """Split `amount` into integers in proportion to `weights`, each at most its cap.
 
     They sum to `amount`, or to all caps if those are less. What exceeds a cap goes to the others by weight, and to

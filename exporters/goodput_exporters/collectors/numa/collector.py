@@ -83,8 +83,8 @@ class Numa:
         now_ns = self._monotonic_ns()
         if self._devices_read_ns is None or (now_ns - self._devices_read_ns) / 1e9 >= DEVICES_SECONDS:
             self._devices_read_ns = now_ns
-            gpus = [(pci, "gpu", self._bus.numa_node(pci)) for pci in (self._bus.gpus() or [])[:DEVICES_MAX]]
-            self._devices = [gpu for gpu in gpus if gpu[2] is not None]
+            nodes = {pci: self._bus.numa_node(pci) for pci in (self._bus.gpus() or [])[:DEVICES_MAX]}
+            self._devices = [(pci, "gpu", node) for pci, node in nodes.items() if node is not None]
             self._devices += self._network_devices("net", "network", files)
             self._devices += self._network_devices("infiniband", "infiniband", files)
         return self._devices

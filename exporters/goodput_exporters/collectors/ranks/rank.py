@@ -9,6 +9,7 @@ in the reports from the next poll on. A poll without new steps costs about 40 us
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from goodput.rank_page.loader_words import figures
 from goodput.rank_page.page import NS_MAX, PageError
@@ -178,7 +179,7 @@ def check_plausible(snapshot: Snapshot) -> None:
         raise PageError("value", f"run {snapshot.identity['run']!r}: an event's time or step is out of range")
 
 
-def _identity(found: dict) -> schema.Identity:
+def _identity(found: dict[str, Any]) -> schema.Identity:
     return schema.Identity(
         run=found["run"],
         rank=found["rank"],
@@ -188,7 +189,7 @@ def _identity(found: dict) -> schema.Identity:
         pid=found["pid"],
         start_ns=found["start_unix_ns"],
         **{name: found[name] for name in ("device", "device_uuid", "devices", "group", "dtype")},
-        **{name: found.get(name) for name in (*PLACES, *RATES)},
+        **{name: found[name] for name in (*PLACES, *RATES) if name in found},
     )
 
 

@@ -21,7 +21,7 @@ from goodput.histograms.histogram import (
 )
 from goodput.rank_page.loader_words import parts_of, waits_of
 from goodput.rank_page.page import PageError
-from goodput.rank_page.reader import Snapshot
+from goodput.rank_page.reader import Reader, Snapshot
 from goodput_exporters.collectors.ranks.rank import Rank
 
 UNITS_PER_SECOND = 1 << 24  # fp16's smallest step is 2**-24
@@ -31,8 +31,10 @@ Buckets = list[tuple[str, int]]
 
 
 def add_rank(families, rank: Rank, now_ns: int) -> None:
-    """Add every series of this rank but its histograms. `now_ns` is monotonic."""
+    """Add every series of a rank that was read but its histograms. `now_ns` is monotonic."""
     snapshot = rank.snapshot
+    if snapshot is None:
+        return
     of_rank = {"run": rank.identity.run, "rank": str(rank.identity.rank)}
     families.add("goodput_rank_info", _info(rank, of_rank), 1)
     families.add("goodput_rank_alive", of_rank, float(rank.alive))
@@ -71,11 +73,13 @@ def _add_sampling(families, sampling: dict[str, int], of_rank: dict[str, str]) -
 
 def add_histograms(families, rank: Rank) -> None:
     """Add the step and phase histograms. Raises PageError where the page holds impossible counts."""
-    of_rank = {"run": rank.identity.run, "rank": str(rank.identity.rank)}
     snapshot = rank.snapshot
+    if snapshot is None:
+        return
+    of_rank = {"run": rank.identity.run, "rank": str(rank.identity.rank)}
     state = (snapshot.last_ns, snapshot.steps_done)
     if rank.histograms is None or rank.histograms[0] != state:
-        rank.histograms = state, read_histograms(rank)
+        rank.histograms = state, read_histograms(rank.reader, snapshot)
     for index, (buckets, sum_seconds) in rank.histograms[1].items():
         if index == 0:
             families.add_histogram("goodput_step_duration_seconds", of_rank, buckets, sum_seconds)
@@ -84,21 +88,21 @@ def add_histograms(families, rank: Rank) -> None:
             families.add_histogram("goodput_phase_duration_seconds", labels, buckets, sum_seconds)
 
 
-def read_histograms(rank: Rank) -> dict[int, tuple[Buckets, float]]:
+def read_histograms(reader: Reader, snapshot: Snapshot) -> dict[int, tuple[Buckets, float]]:
     """Buckets and sum in seconds for each histogram with a sample: 0 is step length, i phase index i.
 
     The page has no total of step lengths, so that sum is bin values times counts: within 0.05 % of the true
     one, and a sample of the overflow bin counts as its lower edge. A phase's sum is its total.
     """
     found = {}
-    for slot in range(len(rank.snapshot.phases)):
-        blocks = rank.reader.histogram_blocks(slot)
+    for slot in range(len(snapshot.phases)):
+        blocks = reader.histogram_blocks(slot)
         counts = bucket_counts(blocks)
         if not any(counts):
             continue
         if sum(counts) > COUNT_MAX:
-            raise PageError("value", f"{rank.reader.path}: histogram {slot} counts {sum(counts)} samples")
-        sum_seconds = rank.snapshot.host_totals[slot] / 1e9 if slot else sum_of_bins(blocks)
+            raise PageError("value", f"{reader.path}: histogram {slot} counts {sum(counts)} samples")
+        sum_seconds = snapshot.host_totals[slot] / 1e9 if slot else sum_of_bins(blocks)
         found[slot] = list(zip(_LE, accumulate(counts), strict=True)), sum_seconds
     return found
 

@@ -49,10 +49,12 @@ class _Worker:
     """A running probe process, its outstanding paths and its incomplete output line."""
 
     def __init__(self, process: subprocess.Popen, paths: list[str], started: float):
+        assert process.stdout is not None  # It was started with a pipe.
         self.process, self.paths, self.started = process, paths, started
+        self.stdout = process.stdout
         self.outstanding = set(paths)
         self.text = b""
-        self.fd = process.stdout.fileno()  # -1 once its output has ended
+        self.fd = self.stdout.fileno()  # -1 once its output has ended
         os.set_blocking(self.fd, False)
 
 
@@ -97,7 +99,7 @@ class FilesystemProbe:
         """Kill the running processes without waiting for them."""
         for worker in self._workers:
             worker.process.kill()
-            worker.process.stdout.close()
+            worker.stdout.close()
         self._workers.clear()
 
     def _due(self, paths: list[str]) -> list[str]:
@@ -143,7 +145,7 @@ class FilesystemProbe:
             return
         if not part:
             worker.fd = -1
-            worker.process.stdout.close()
+            worker.stdout.close()
             try:
                 worker.process.wait(END_SECONDS_MAX)
             except subprocess.TimeoutExpired:

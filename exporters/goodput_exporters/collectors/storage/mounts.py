@@ -72,18 +72,18 @@ def parse_mountinfo(text: str) -> list[Mount]:
 def parse_mountstats(text: str) -> dict[str, NfsMount]:
     """The NFS mounts by mount point; of two at one point, the upper one. Raises ParseError."""
     found = {}
-    path, read, written, operations, counting = None, (), (), {}, False
+    path, sizes, operations, counting = None, None, {}, False
     for line in (*text.splitlines(), "device"):
         words = line.split()
         first = words[0] if words else ""
         if first == "device":
-            if path is not None and read:
-                found[path] = NfsMount(read, written, operations)
-            path, read, written, operations, counting = _nfs_mount_point(line), (), (), {}, False
+            if path is not None and sizes is not None:
+                found[path] = NfsMount(*sizes, operations)
+            path, sizes, operations, counting = _nfs_mount_point(line), None, {}, False
         elif path is None or not words:
             continue
         elif first == "bytes:":
-            read, written = _nfs_bytes(words[1:])
+            sizes = _nfs_bytes(words[1:])
         elif line.strip() == "per-op statistics":
             counting = True
         elif counting and first.endswith(":"):
@@ -117,8 +117,11 @@ def _nfs_calls(words: list[str]) -> Calls:
     if len(words) < 8:
         raise ParseError(f"{len(words)} call counts, expected 8")
     numbers = [parse_count(word) for word in words[:9]]
-    seconds = [number / 1000 for number in numbers[5:8]]
-    return Calls(*numbers[:3], *seconds, numbers[8] if len(numbers) > 8 else None)
+    completed, transmissions, timeouts, _, _, queue_ms, response_ms, total_ms = numbers[:8]
+    errors = numbers[8] if len(numbers) > 8 else None
+    return Calls(
+        completed, transmissions, timeouts, queue_ms / 1000, response_ms / 1000, total_ms / 1000, errors
+    )
 
 
 def _unescape(escaped: str) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -40,7 +41,7 @@ class Amd:
     def __init__(
         self,
         options: Options,
-        smi=None,
+        smi: Any = None,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
         unix_ns: Callable[[], int] = time.time_ns,
     ):
@@ -185,5 +186,6 @@ def _no_gpu(sysfs: str) -> str:
 
 
 def _number(value: object, most: float = 2.0**63) -> float | None:
-    known = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < most
-    return value if known else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if 0 <= value < most else None

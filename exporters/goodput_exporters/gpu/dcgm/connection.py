@@ -16,7 +16,9 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -71,9 +73,9 @@ class Connection:
             modules.dcgm_fields.DCGM_FE_GPU_I,
         )
         self._system = handle.GetSystem()
-        self._group = None
+        self._group: Any = None
         self._watches: dict[str, object] = {}
-        self._history = None
+        self._history: Any = None
         self._refused_ns: int | None = None
 
     def watch(self) -> None:
@@ -124,7 +126,9 @@ class Connection:
         for group, entities in found.items():
             for number, series in entities.items():
                 device = self.devices.get((int(group), int(number)))
-                for at, values in series.items() if device else ():
+                if device is None:
+                    continue
+                for at, values in series.items():
                     last = values[-1]
                     # DCGM keeps old values: a field whose newest value is blank has none now.
                     device.values[int(at)] = last.value
@@ -136,8 +140,8 @@ class Connection:
     def find_lost(self, problems: list[str]) -> None:
         for (group, number), device in self.devices.items():
             if group == self._gpu_group:
-                ask = self._system.discovery.GetGpuStatus
-                status = self._call(lambda ask=ask, number=number: ask(number), f"GPU {number}", problems)
+                read = partial(self._system.discovery.GetGpuStatus, number)
+                status = self._call(read, f"GPU {number}", problems)
                 device.lost = getattr(status, "value", status) in _STATUS_LOST
 
     def xids(self, problems: list[str]) -> list[tuple[Device, int, object]]:
@@ -146,10 +150,8 @@ class Connection:
         if watch is None:
             return []
 
-        def ask():
-            return self._group.samples.GetAllSinceLastCall_v2(self._history, watch)
-
-        history = self._call(ask, "xid", problems)
+        read = partial(self._group.samples.GetAllSinceLastCall_v2, self._history, watch)
+        history = self._call(read, "xid", problems)
         if history is None:
             return []
         self._history = history

@@ -67,7 +67,7 @@ class Dcgm:
     def open(self) -> None:
         self._modules = load_bindings(self._environ)
         self._opened_us = self._unix_ns() // 1000
-        self._connect()
+        self._connect(self._modules)
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -77,19 +77,19 @@ class Dcgm:
     def sample(self, full: bool) -> Sample:
         if self._modules is None:
             raise CollectorError("dcgm: sample() called before open()")
-        if self._connection is None:
-            self._connect()
+        connection = self._connection or self._connect(self._modules)
         try:
-            if full and self._connection.has_changed():
+            if full and connection.has_changed():
                 self.close()
-                self._connect()
-            return self._read(self._connection, full)
+                connection = self._connect(self._modules)
+            return self._read(connection, full)
         except self._modules.dcgm_structs.DCGMError as error:
             self.close()
             raise CollectorError(f"DCGM: {error_text(error)}") from None
 
-    def _connect(self) -> None:
-        self._connection = connect(self._modules, self._environ, self._interval_seconds, self._monotonic_ns)
+    def _connect(self, modules: SimpleNamespace) -> Connection:
+        self._connection = connect(modules, self._environ, self._interval_seconds, self._monotonic_ns)
+        return self._connection
 
     def _read(self, connection: Connection, full: bool) -> Sample:
         connection.retry_profiling()

@@ -168,6 +168,8 @@ class PageParser:
         name, source = self._source(head + brace)
         value = value_of(tail)
         field = fields.field_of_name(name, value)
+        if field is None:
+            return
         whole = source._replace(instance="", profile="")
         # With MIG the exporter repeats the whole GPU's values for each instance.
         values = _values_of(devices, source if field.instance else whole)
@@ -193,9 +195,8 @@ def _values_of(devices: Devices, source: Source) -> dict[int, float]:
         raise LineError(f"more than {GPUS_MAX} GPUs and instances")
     if known != source:
         # Not every line has every label: combine all lines of a GPU; where they differ, the first wins.
-        source = (
-            source if known is None else Source(*(old or new for old, new in zip(known, source, strict=True)))
-        )
+        if known is not None:
+            source = Source._make(old or new for old, new in zip(known, source, strict=True))
         devices[key] = (source, values)
     return values
 
@@ -263,7 +264,7 @@ def fetch(url: str, seconds_max: float = SECONDS_MAX) -> bytes:
         answer = _exchange(
             secure, host, port or (443 if secure else 80), path, time.monotonic() + seconds_max
         )
-        response = http.client.HTTPResponse(_ResponseSocket(answer))
+        response = http.client.HTTPResponse(_ResponseSocket(answer))  # pyright: ignore[reportArgumentType]
         response.begin()
         if response.status != 200:
             hint = "; redirects are not followed" if 300 <= response.status < 400 else ""

@@ -172,7 +172,7 @@ def is_blank(raw: object, double: bool) -> bool:
 
 def number_of(field: Field, raw: object) -> float | None:
     """A field's raw value, None where it is blank or impossible."""
-    if is_blank(raw, field.double):
+    if not isinstance(raw, int | float) or is_blank(raw, field.double):
         return None
     return None if raw < 0 and not field.key.startswith("temperature/") else raw
 
@@ -232,17 +232,17 @@ class SmCycles:
         self._before: dict[object, tuple[float, float]] = {}
 
     def ratio(self, device: object, values: Mapping[int, object]) -> float | None:
-        now = tuple(
+        elapsed, active = (
             number_of(FIELDS[number], values.get(number)) for number in (SM_CYCLES_ELAPSED, SM_CYCLES_ACTIVE)
         )
-        if None in now:
+        if elapsed is None or active is None:
             self._before.pop(device, None)
             return None
         before = self._before.get(device)
-        self._before[device] = now
-        if before is None or now[0] <= before[0] or not 0 <= now[1] - before[1] <= now[0] - before[0]:
+        self._before[device] = elapsed, active
+        if before is None or elapsed <= before[0] or not 0 <= active - before[1] <= elapsed - before[0]:
             return None
-        return (now[1] - before[1]) / (now[0] - before[0])
+        return (active - before[1]) / (elapsed - before[0])
 
     def keep(self, devices) -> None:
         """Drop other devices."""

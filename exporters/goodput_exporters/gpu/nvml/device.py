@@ -117,8 +117,9 @@ class Device:
     def read_gpm(self, request, now_ns: int, problems: list[str]) -> dict[str, float]:
         """The readings between the last two GPM samples."""
         readings: dict[str, float] = {}
-        if self.has_gpm_window():
-            query = Query("nvmlGpmMetricsGet", lambda nvml, device: self._gpm.read(request))
+        gpm = self._gpm
+        if gpm is not None and gpm.is_ready():
+            query = Query("nvmlGpmMetricsGet", lambda nvml, device: gpm.read(request))
             self._keep(readings, self._run(query, now_ns, problems) or {}, problems)
         return readings
 
@@ -174,7 +175,10 @@ class Device:
         if code in (*_UNSUPPORTED, _INVALID_ARGUMENT):
             self._field_retry_ns[field.number] = now_ns + RETRY_SECONDS * 1_000_000_000
         else:
-            self._handle_error(Query(f"field {field.key}", query_fields), code, now_ns, problems)
+            query = Query(
+                f"field {field.key}", lambda nvml, device: query_fields(nvml, device.handle, (field,))
+            )
+            self._handle_error(query, code, now_ns, problems)
 
     def _take_gpm(self) -> None:
         nvml = self.nvml

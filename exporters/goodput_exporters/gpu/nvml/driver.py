@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -39,7 +40,7 @@ class Nvml:
 
     def __init__(self, options: Options, monotonic_ns=time.monotonic_ns, unix_ns=time.time_ns):
         self._monotonic_ns, self._unix_ns = monotonic_ns, unix_ns
-        self._nvml = None
+        self._nvml: Any = None
         self._inventory = Inventory()
         self._lost: set[str] = set()  # as the last event reported
         self._unreached: set[str] = set()  # in this sample
@@ -62,17 +63,17 @@ class Nvml:
             import pynvml
         except ImportError as error:
             raise NoData(f"nvidia-ml-py is not installed: {error}") from None
-        self._nvml = pynvml
-        self._xids = XidMonitor(pynvml)
-        self._request = metrics_request(pynvml)
+        self._nvml = nvml = cast("Any", pynvml)  # It defines its errors' attributes at run time.
+        self._xids = XidMonitor(nvml)
+        self._request = metrics_request(nvml)
         try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
+            nvml.nvmlInit()
+        except nvml.NVMLError as error:
             absent = error.value in (_LIBRARY_NOT_FOUND, _DRIVER_NOT_LOADED, _GPU_NOT_FOUND)
             raise (NoData if absent else CollectorError)(f"nvmlInit: {error}") from None
         try:
             self._list_devices()
-        except pynvml.NVMLError as error:
+        except nvml.NVMLError as error:
             self.close()
             raise CollectorError(f"nvmlDeviceGetCount: {error}") from None
         if not self._inventory.count:

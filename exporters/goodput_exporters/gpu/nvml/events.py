@@ -133,7 +133,7 @@ class ErrorCounters:
         before = self._before.setdefault(uuid, {})
         events = []
         for keys, kind, severity, description in _ERROR_COUNTERS:
-            key = next((key for key in keys if key in before or key in readings), None)
+            key = next((key for key in keys if key in before or key in readings), "")
             now, last = readings.get(key), before.get(key)
             if now is not None and last is not None and now > last:
                 text = f"{now - last:.0f} {description}, {now:.0f} in all"
