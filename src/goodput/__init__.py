@@ -155,7 +155,7 @@ def step(index: int | None = None, samples: int = 0):
 def _by_hand() -> None:
     """Steps marked by hand switch off the step detection of goodput.auto."""
     if _session.automatic is not None:
-        _session.automatic.by_hand()
+        _session.automatic.use_manual_steps()
 
 
 def checkpoint(step: int | None = None, wait: bool = True):

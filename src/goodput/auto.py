@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import goodput
 from goodput.sdk.automatic.frameworks import apply_all
-from goodput.sdk.automatic.import_hook import Watch
+from goodput.sdk.automatic.import_hook import ImportHook
 from goodput.sdk.automatic.step_detection import Automatic
 from goodput.sdk.recorder.recorder import State
 
-_watch = Watch()
+_import_hook = ImportHook()
 _auto: Automatic | None = None
 
 
@@ -25,14 +25,14 @@ def install() -> None:
     if _auto is not None or goodput._session.recorder.state == State.DISABLED:
         return
     _auto = goodput._session.automatic = Automatic(goodput._session, goodput.phase)
-    apply_all(_auto, _watch)
-    _watch.install()
+    apply_all(_auto, _import_hook)
+    _import_hook.install()
 
 
 def remove() -> None:
     """Restore every patched attribute. What was measured so far is kept."""
     global _auto
-    _watch.remove()
+    _import_hook.remove()
     if _auto is not None:
         _auto.remove()
         _auto = goodput._session.automatic = None

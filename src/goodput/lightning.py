@@ -18,7 +18,7 @@ import sys
 
 import goodput
 from goodput import auto
-from goodput.sdk.automatic.trainer_progress import Training, full_precision, hook, training
+from goodput.sdk.automatic.trainer_progress import TrainerProgress, callback, full_precision, progress_of
 
 NAMES = ("lightning.pytorch", "pytorch_lightning")
 DTYPES = {"64-true": "fp64", "16-mixed": "fp16", "16-true": "fp16", "bf16-mixed": "bf16", "bf16-true": "bf16"}
@@ -46,24 +46,24 @@ class GoodputCallback(*_bases()):
     def session(self):
         return goodput._session
 
-    def _training(self) -> Training:
+    def _progress(self) -> TrainerProgress:
         auto.install()
-        return training(self.session.automatic)
+        return progress_of(self.session.automatic)
 
-    @hook
+    @callback
     def setup(self, trainer, pl_module, stage=None):
-        now = self._training()
+        now = self._progress()
         if trainer.world_size > 1:
             self.session.set_rank(trainer.global_rank, trainer.world_size)
-        now.auto.is_rank()
+        now.auto.allow_start()
 
     # -- training
 
-    @hook
+    @callback
     def on_train_start(self, trainer, pl_module):
-        now = self._training()
+        now = self._progress()
         optimizers = len(trainer.optimizers)
-        now.begins(trainer.global_step // max(optimizers, 1), compared=optimizers == 1)
+        now.begin(trainer.global_step // max(optimizers, 1), compared=optimizers == 1)
         batches = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
         self.session.declare(microbatches=batches)
         precision = str(trainer.precision)
@@ -71,37 +71,37 @@ class GoodputCallback(*_bases()):
         if dtype is not None:
             self.session.declare(dtype=dtype)
 
-    @hook
+    @callback
     def on_train_epoch_start(self, trainer, pl_module):
-        self._training().renews()
+        self._progress().epoch_begins()
 
-    @hook
+    @callback
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        now = self.session.automatic.training
+        now = self.session.automatic.progress
         if now.steps is not None:
-            now.stepped(trainer.global_step)
+            now.steps_done(trainer.global_step)
 
-    @hook
+    @callback
     def on_train_end(self, trainer, pl_module):
-        self._training().ends()
+        self._progress().end()
 
-    @hook
+    @callback
     def on_exception(self, trainer, pl_module, exception):
-        self._training().breaks(exception)
+        self._progress().abort(exception)
 
     # -- evaluation
 
-    @hook
+    @callback
     def on_validation_start(self, trainer, pl_module):
-        self._training().hold()
+        self._progress().begin_evaluation()
 
-    @hook
+    @callback
     def on_validation_end(self, trainer, pl_module):
-        self._training().release()
+        self._progress().end_evaluation()
 
     on_sanity_check_start = on_test_start = on_predict_start = on_validation_start
     on_test_end = on_predict_end = on_validation_end
 
-    @hook
+    @callback
     def on_sanity_check_end(self, trainer, pl_module):
-        self._training().release()
+        self._progress().end_evaluation()

@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 
 import goodput
 from goodput import auto
-from goodput.sdk.automatic.trainer_progress import Training, full_precision, hook, training
+from goodput.sdk.automatic.trainer_progress import TrainerProgress, callback, full_precision, progress_of
 from goodput.sdk.automatic.transformer_sizes import Sizes, sizes_of
 
 
@@ -32,18 +32,18 @@ class GoodputCallback(TrainerCallback):
     def session(self):
         return goodput._session
 
-    def _training(self) -> Training:
+    def _progress(self) -> TrainerProgress:
         auto.install()
-        return training(self.session.automatic)
+        return progress_of(self.session.automatic)
 
-    @hook
+    @callback
     def on_init_end(self, args, state, control, model=None, **kwargs):
         # Before FSDP cuts the parameters into pieces.
         self._sizes = sizes_of(model)
 
-    @hook
+    @callback
     def on_train_begin(self, args, state, control, model=None, **kwargs):
-        self._training().begins(state.global_step)
+        self._progress().begin(state.global_step)
         self._from = state.global_step, state.total_flos
         self._sizes = self._sizes or sizes_of(model)
         self.session.declare(microbatches=args.gradient_accumulation_steps)
@@ -51,20 +51,20 @@ class GoodputCallback(TrainerCallback):
         if dtype is not None:
             self.session.declare(dtype=dtype)
 
-    @hook
+    @callback
     def on_epoch_begin(self, args, state, control, **kwargs):
-        self._training().renews()
+        self._progress().epoch_begins()
 
-    @hook
+    @callback
     def on_step_end(self, args, state, control, **kwargs):
-        self.session.automatic.training.stepped(state.global_step)
+        self.session.automatic.progress.steps_done(state.global_step)
 
-    @hook
+    @callback
     def on_train_end(self, args, state, control, **kwargs):
         self._declare_flops(args, state)
-        self._training().ends()
+        self._progress().end()
 
-    @hook
+    @callback
     def on_log(self, args, state, control, **kwargs):
         self._declare_flops(args, state)
 

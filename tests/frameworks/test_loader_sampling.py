@@ -23,7 +23,7 @@ def test_quick_loader_is_sampled(trainer):
     recorder, looks = trainer.session.recorder, 0
     recorder.iterator = trainer.auto.loaders.change(iterator) or trainer.auto.loaders._current
     for _ in range(500):
-        looks += recorder.passes == 0
+        looks += recorder.skips_left == 0
         with trainer.auto.loader:
             next(iterator)
         assert type(iterator._dataset_fetcher) is kind
@@ -47,28 +47,28 @@ def test_short_epochs_are_sampled_evenly(trainer, monkeypatch):
         iterator = iter(loader)
         recorder.iterator = trainer.auto.loaders.change(iterator) or trainer.auto.loaders._current
         for at in range(12):
-            looked += [at] * (recorder.passes == 0)
+            looked += [at] * (recorder.skips_left == 0)
             with trainer.auto.loader:
                 next(iterator)
     assert len(looked) == 12 and sorted(looked) == list(range(12))
-    assert recorder.passes == 0 < recorder.passed_ns
+    assert recorder.skips_left == 0 < recorder.skipped_ns
     # Another loader's first batch is looked at.
     trainer.auto.loaders.change(iter(DataLoader(range(3))))
-    assert recorder.looking and recorder.passes == recorder.passed_ns == 0
+    assert recorder.sampling and recorder.skips_left == recorder.skipped_ns == 0
 
 
 def test_nested_fetch_is_not_counted(trainer):
-    other, found = iter(DataLoader(range(3))), loader_stats.Loads(trainer.session.recorder)
+    other, found = iter(DataLoader(range(3))), loader_stats.LoaderStats(trainer.session.recorder)
     recorder = trainer.session.recorder
     trainer.auto.loaders.change(other)
-    recorder.iterator, recorder.passes = trainer.auto.loaders._current, 5
+    recorder.iterator, recorder.skips_left = trainer.auto.loaders._current, 5
     found.passed(trainer, 7)
-    assert (recorder.passes, recorder.passed_ns) == (5, 0)
+    assert (recorder.skips_left, recorder.skipped_ns) == (5, 0)
     found.passed(other, 9)
-    assert (recorder.passes, recorder.passed_ns) == (4, 9)
+    assert (recorder.skips_left, recorder.skipped_ns) == (4, 9)
     # What was slow and not looked at has no reason, and the next one is looked at.
     found.passed(other, loader_stats.QUICK_NS)
-    assert (recorder.passes, recorder.passed_ns) == (0, 9)
+    assert (recorder.skips_left, recorder.skipped_ns) == (0, 9)
     words = trainer.snapshot().loader
     assert (words["batches"], words["wait_ns"]) == (3, 7 + 9 + loader_stats.QUICK_NS)
 

@@ -49,7 +49,7 @@ class Machine:
         self.look = DeepLook(self.auto, self.torch(), every_ns, environ, clock_ns=lambda: self.now_ns)
         self.auto.deep_look = self.look
         self.auto.after_step.append(self.look.after_step)
-        self.auto.now_and_then.append(self.look.now_and_then)
+        self.auto.periodic.append(self.look.poll)
         self.optimizer = Optimizer()
         monkeypatch.setattr(deep_look, "perf_counter_ns", lambda: self.spent_ns)
 
@@ -105,7 +105,7 @@ class Machine:
     def steps(self, count: int) -> None:
         for _ in range(count):
             self.auto.open_step()
-            self.auto.stepped(self.optimizer)
+            self.auto.optimizer_stepped(self.optimizer)
 
     def round(self) -> None:
         """Up to where it is looked whether a look is due, and the step after it."""
@@ -225,7 +225,7 @@ def test_a_step_is_traced_while_phases_are_off(machine):
     before = one.snapshot().totals
     while "start" not in one.calls:
         one.steps(1)
-    assert one.session.recorder.plain is False
+    assert one.session.recorder.routine is False
     one.steps(1)
     assert "stop" in one.calls
     assert sum(one.snapshot().totals[1:]) == sum(before[1:])
@@ -283,12 +283,12 @@ def test_a_trace_that_is_broken_is_a_failure_that_says_why(machine, monkeypatch)
 def test_without_the_setting_nothing_is_touched(directory):
     session = Session({"GOODPUT_DIR": str(directory)})
     auto = Automatic(session, functools.partial(session.phases.define, state=None))
-    before = len(auto.now_and_then), len(auto.after_step)
+    before = len(auto.periodic), len(auto.after_step)
     for setting in ("", " ", "0"):
         session.environ["GOODPUT_DEEP_LOOK"] = setting
         patch.apply(None, auto)
     assert auto.deep_look is None
-    assert (len(auto.now_and_then), len(auto.after_step)) == before
+    assert (len(auto.periodic), len(auto.after_step)) == before
 
 
 def test_a_disk_without_room_takes_no_trace(machine, monkeypatch):
@@ -324,7 +324,7 @@ def test_a_trace_is_kept_on_request_and_only_the_last(machine):
 
 def test_a_step_that_is_left_or_an_end_stops_the_profiler(machine):
     one = machine()
-    for turn, leave in enumerate((one.auto.end_deep_look, one.auto.leave_step, one.look.close), 1):
+    for turn, leave in enumerate((one.auto.cancel_deep_look, one.auto.leave_step, one.look.close), 1):
         one.now_ns = turn * 1000 * S
         one.round()
         assert one.enabled

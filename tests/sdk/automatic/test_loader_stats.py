@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from goodput.rank_page import page
 from goodput.rank_page.loader_words import LOADER, WORKER, loader_of
-from goodput.sdk.automatic.loader_stats import ENTRIES_MAX, Loads, ask, split
+from goodput.sdk.automatic.loader_stats import ENTRIES_MAX, LoaderStats, ask, split
 from goodput.sdk.automatic.loader_worker import PLACE, parts
 
 
@@ -116,7 +116,7 @@ class Iterator:
 
 @pytest.fixture
 def loads():
-    return Loads(SimpleNamespace(words=page.private_words()))
+    return LoaderStats(SimpleNamespace(words=page.private_words()))
 
 
 def take(loads, loader):

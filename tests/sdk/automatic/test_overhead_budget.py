@@ -6,7 +6,7 @@ import pytest
 from support.sdk.checks import check, inside
 
 from goodput.account.text import render
-from goodput.sdk.automatic.overhead_budget import CHECK_STEPS, DEFAULT_SHARE, MEASURES, share_of
+from goodput.sdk.automatic.overhead_budget import CHECK_STEPS, DEFAULT_SHARE, MEASURES, budget_share
 
 # A training loop as the patches see it, without a framework: `loop(steps)` spins `FORWARD` and `LOADER` ns a step.
 LOOP = """
@@ -60,7 +60,7 @@ TINY = "0.000001"  # a budget that no phases fit into
 )
 def test_the_setting_is_a_share_of_step_time(text, share, said):
     texts = []
-    assert share_of({"GOODPUT_BUDGET": text}, texts.append) == share
+    assert budget_share({"GOODPUT_BUDGET": text}, texts.append) == share
     assert bool(texts) is said and all("GOODPUT_BUDGET" in each for each in texts)
 
 
@@ -176,7 +176,7 @@ assert not recorder.phases_off and recorder.depth == 0
     assert not any(snapshot.drops.values()), snapshot.drops
 
 
-@pytest.mark.parametrize("end", ["auto.ends()", "auto.remove()", "auto.by_hand()"])
+@pytest.mark.parametrize("end", ["auto.end()", "auto.remove()", "auto.use_manual_steps()"])
 def test_phases_are_on_again_when_automatic_measuring_ends(sdk, end):
     """Also while one is open: what is left of it is charged, its length is not known."""
     extra = f"""

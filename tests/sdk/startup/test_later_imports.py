@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from goodput.sdk.automatic.import_hook import Watch
-from goodput.sdk.automatic.trainer_progress import hook
+from goodput.sdk.automatic.import_hook import ImportHook
+from goodput.sdk.automatic.trainer_progress import callback
 from goodput.sdk.recorder.recorder import State
 
 
@@ -25,10 +25,10 @@ def package(tmp_path, monkeypatch):
 @pytest.mark.parametrize("first", ["before", "after"])
 def test_a_part_is_told_when_it_comes_after_its_package(package, first):
     seen = []
-    watch = Watch()
+    watch = ImportHook()
     if first == "before":
         __import__(package)
-    watch.when("lazy_one.part", lambda module: seen.append(module.value))
+    watch.on_import("lazy_one.part", lambda module: seen.append(module.value))
     watch.install()
     try:
         __import__(package)
@@ -45,7 +45,7 @@ class Callback:
         recorder = SimpleNamespace(state=state)
         self.session = SimpleNamespace(recorder=recorder, warn=self.said.append)
 
-    @hook
+    @callback
     def on_step(self, value):
         self.value = value
         raise ValueError("planted")

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from goodput.sdk.recorder.user_signals import pass_on
+from goodput.sdk.recorder.user_signals import reraise_from_handler
 
 
 class Limit:
@@ -31,7 +31,7 @@ def test_what_a_handler_raised_is_raised_again(handler):
                 signal.raise_signal(signal.SIGUSR1)
                 sum(range(10**6))
             except Exception as error:
-                pass_on(error)
+                reraise_from_handler(error)
     finally:
         signal.signal(signal.SIGUSR1, old)
 
@@ -40,5 +40,5 @@ def test_other_exceptions_are_not():
     try:
         plain(1, None)
     except Exception as error:
-        pass_on(error)
-        pass_on(ValueError("without a traceback"))
+        reraise_from_handler(error)
+        reraise_from_handler(ValueError("without a traceback"))

@@ -40,7 +40,7 @@ class Trainer:
         self.auto = Automatic(self.session, lambda name: self.session.phases.define(name, None))
         loader_patch.apply(torch, self.auto)
         patch.apply(torch.utils.data, self.auto)
-        self.auto.by_hand()
+        self.auto.use_manual_steps()
 
     def train(self, loader, compute=0.0) -> list:
         batches = []

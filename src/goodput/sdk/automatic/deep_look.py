@@ -73,7 +73,7 @@ class DeepLook:
 
     # -- the schedule
 
-    def now_and_then(self) -> None:
+    def poll(self) -> None:
         """Take what the child has found; see to it that the next step is traced, if it is time."""
         self.collect()
         now = self.clock_ns()
@@ -87,8 +87,8 @@ class DeepLook:
             self._put_off()
             self.skipped += 1
             return self._write()
-        self.wanted = self.auto.unsettled = True
-        self.recorder.plain = False
+        self.wanted = self.auto.needs_after_step = True
+        self.recorder.routine = False
 
     def after_step(self) -> None:
         """A step has ended: begin the look that is due, or end the one that runs."""
@@ -98,7 +98,7 @@ class DeepLook:
             self.wanted = False
             self._between_steps(self._begin)
             if self.profile is not None:
-                self.auto.unsettled = True
+                self.auto.needs_after_step = True
 
     def _put_off(self) -> None:
         """The next look is after the setting's time, or when this one's cost is half of the budget, if that is later."""

@@ -1,13 +1,10 @@
-"""The root modules: those that the training loop itself calls. Only they are timed, so that a model of a thousand
-layers costs no more than one of three.
+"""Times calls of root modules, those that the training loop itself calls, as the phase `forward`.
 
-In: calls of torch modules. Out: the phase `forward` around the outermost ones. A module's call looks for its
-`_compiled_call_impl` first (torch/nn/modules/module.py, `_wrapped_call_impl`). A descriptor of that name on the class
-answers with the timed call for a root, by identity, and with what would be there for all others; so a module holds
-nothing of ours, however it is copied, pickled or scripted. Roots are found there, too, until a step was seen whole,
-and again after a backward pass without a forward pass.
-
-Under a compiler's tracing the call is the plain one. It does not know what a step is.
+torch/nn/modules/module.py (`_wrapped_call_impl`) looks up `_compiled_call_impl` at each call of a module. A descriptor of
+that name on torch.nn.Module returns the timed call for a root and the usual value for all other modules. So instances
+are unchanged when they are copied, pickled or scripted, and inner modules cost no more than the lookup. Roots are searched
+until one step has trained, and again after a backward pass without a forward pass. Under a compiler's tracing the
+original call runs.
 """
 
 from __future__ import annotations
@@ -20,17 +17,17 @@ from goodput.sdk.automatic.hooks import hook
 from goodput.sdk.automatic.step_detection import FORWARD
 from goodput.sdk.recorder.messages import short_repr
 from goodput.sdk.recorder.recorder import compiled
-from goodput.sdk.recorder.user_signals import pass_on
+from goodput.sdk.recorder.user_signals import reraise_from_handler
 
-ROOTS_MAX = 64  # also in _hooks.c
+ROOTS_MAX = 64
 SLOT = "_compiled_call_impl"
 
 
 class PythonSlot:
-    """The descriptor on torch.nn.Module. `look` is called with a module that is no root; it gives its call or None."""
+    """The descriptor on torch.nn.Module. `find(module)`, if set, returns the timed call of a module that is no root yet."""
 
-    def __init__(self):
-        self.look, self._roots = None, []
+    def __init__(self, roots_max: int):
+        self.find, self._roots, self._roots_max = None, [], roots_max
 
     def __get__(self, module, owner=None):
         if module is None:
@@ -38,8 +35,8 @@ class PythonSlot:
         for reference, call in self._roots:
             if reference() is module:
                 return call
-        if self.look is not None:
-            call = self.look(module)
+        if self.find is not None:
+            call = self.find(module)
             if call is not None:
                 return call
         return module.__dict__.get(SLOT)
@@ -54,9 +51,9 @@ class PythonSlot:
             raise AttributeError(SLOT) from None
 
     def add(self, module, call) -> bool:
-        """Make a module a root with this call; False where there is no room."""
+        """Make a module a root with this call; False if there are already `roots_max`."""
         self._roots = [root for root in self._roots if root[0]() is not None]
-        if len(self._roots) >= ROOTS_MAX:
+        if len(self._roots) >= self._roots_max:
             return False
         self._roots.append((weakref.ref(module), call))
         return True
@@ -65,7 +62,7 @@ class PythonSlot:
         return any(reference() is module for reference, _ in self._roots)
 
     def exchange(self, old, new) -> None:
-        """Put another call in the place of a root's."""
+        """Replace the call of a root."""
         self._roots = [(reference, new if call is old else call) for reference, call in self._roots]
 
 
@@ -75,118 +72,117 @@ else:
     Slot = PythonSlot
 
 
-class Roots:
-    """The roots of one process; `seen` says whether one was called to train."""
+class RootModules:
+    """The root modules of one process; `trained` says whether one was called with gradients on."""
 
     def __init__(self, auto, torch):
-        self.auto, self.torch, self.slot = auto, torch, Slot()
+        self.auto, self.slot = auto, Slot(ROOTS_MAX)
         self.is_compiling = torch.compiler.is_dynamo_compiling
         self.grad_is_on = torch.is_grad_enabled
-        self.seen = False
-        # Whether a compiler was met; until then roots have compiled calls, these ones'.
+        self.trained = False
+        # Until a compiler is used, roots have the compiled calls of these TimedForward objects.
         self._traceable, self._fast = not compiled, []
-        auto.before_compiler.append(self._meet_compiler)
-        # Called with (module, args, kwargs) at the first call of a root that trains.
+        auto.before_compiler.append(self._use_traceable_calls)
+        # Called with (module, args, kwargs) at the first training call of a root.
         self.first_call: list = []
 
-    def _meet_compiler(self) -> None:
+    def _use_traceable_calls(self) -> None:
         self._traceable = True
         for timed in [timed for timed in (reference() for reference in self._fast) if timed is not None]:
             self.slot.exchange(timed.fast, timed)
         self._fast.clear()
 
-    # -- finding them
-
     @property
-    def looking(self) -> bool:
-        return self.slot.look is not None
+    def searching(self) -> bool:
+        return self.slot.find is not None
 
-    def look(self) -> None:
-        """Take whichever module is called outermost for a root, until `settle`."""
-        self.slot.look = self._look
+    def start_search(self) -> None:
+        """Make every module that is called outermost a root, until `stop_search`."""
+        self.slot.find = self._find
 
-    def settle(self) -> None:
-        self.slot.look = None
+    def stop_search(self) -> None:
+        self.slot.find = None
 
-    def _look(self, module):
+    def restart_search(self) -> None:
+        self.trained = False
+        self.start_search()
+        self.auto.needs_after_step, self.auto.recorder.routine = True, False
+
+    def step_ended(self) -> None:
+        """Stop the search after the first step in which a root was called to train."""
+        if self.trained:
+            self.stop_search()
+        elif self.searching:
+            self.auto.needs_after_step = True
+
+    def _find(self, module):
+        """The timed call of a module, which becomes a root; None for one that does not."""
         recorder = self.auto.recorder
         if recorder.inside or self.is_compiling():
             return None
         if recorder.thread != get_ident() and not (
-            self.grad_is_on() and module.training and self.auto.opens_page()
+            self.grad_is_on() and module.training and self.auto.may_start()
         ):
             return None
         try:
-            timed = Timed(self, module)
+            timed = TimedForward(self, module)
             call = timed if self._traceable else timed.fast
             if self.slot.add(module, call):
                 if call is not timed:
                     self._fast.append(weakref.ref(timed))
                 return call
         except Exception as error:
-            pass_on(error)
+            reraise_from_handler(error)
             self.auto.session.warn(f"automatic: {type(module).__name__}: {type(error).__name__}")
-        self.settle()
+        self.stop_search()
         return None
 
-    def step_ended(self) -> None:
-        """A step in which a root was called to train shows that they are found."""
-        if self.seen:
-            self.settle()
-        elif self.looking:
-            self.auto.unsettled = True
-
-    def look_again(self) -> None:
-        self.seen = False
-        self.look()
-        self.auto.unsettled, self.auto.recorder.plain = True, False
-
-    def note(self, module, args, kwargs) -> None:
+    def report_first_call(self, module, args, kwargs) -> None:
         for function in self.first_call:
             try:
                 function(module, args, kwargs)
             except Exception as error:
-                pass_on(error)
+                reraise_from_handler(error)
                 self.auto.session.warn(f"automatic: {type(error).__name__}: {short_repr(error)}")
 
 
-class Timed:
-    """The timed call of a module. It holds the module weakly: deleting a model must free it at once."""
+class TimedForward:
+    """The timed call of a module. It holds the module weakly, so that deleting a model frees it at once."""
 
-    __slots__ = ("__weakref__", "auto", "fast", "first", "is_compiling", "me", "recorder", "roots")
+    __slots__ = ("__weakref__", "auto", "fast", "first", "is_compiling", "module", "recorder", "roots")
 
-    def __init__(self, roots: Roots, module):
+    def __init__(self, roots: RootModules, module):
         self.roots, self.auto, self.recorder = roots, roots.auto, roots.auto.recorder
-        self.me, self.first, self.is_compiling = weakref.ref(module), True, roots.is_compiling
+        self.module, self.first, self.is_compiling = weakref.ref(module), True, roots.is_compiling
         slow = self.any_call if compiled else None
         word = roots.auto.forward_word
-        self.fast = hook(hooks.FORWARD, roots.auto.forward, self.me, slow, roots.grad_is_on, word)
+        self.fast = hook(hooks.FORWARD, roots.auto.forward, self.module, slow, roots.grad_is_on, word)
 
     def __call__(self, *args, **kwargs):
         if self.is_compiling():
-            module = self.me()
+            module = self.module()
             return (module.__dict__.get(SLOT) or module._call_impl)(*args, **kwargs)
         return (self.fast or self.any_call)(*args, **kwargs)
 
     def any_call(self, *args, **kwargs):
-        module, recorder = self.me(), self.recorder
+        module, recorder = self.module(), self.recorder
         inner = module.__dict__.get(SLOT) or module._call_impl
         if recorder.inside or recorder.thread != get_ident():
             return inner(*args, **kwargs)
         auto, grad = self.auto, self.roots.grad_is_on()
         if recorder.evaluating:
             if not grad or not module.training:
-                return self._apart(inner, args, kwargs)
+                return self._evaluate(inner, args, kwargs)
             auto.stop_evaluation()
         elif not grad and not recorder.fetched and not recorder.trained:
             auto.start_evaluation()
             if recorder.evaluating:
-                return self._apart(inner, args, kwargs)
+                return self._evaluate(inner, args, kwargs)
         if grad:
-            recorder.trained = self.roots.seen = True
+            recorder.trained = self.roots.trained = True
             if self.first:
                 self.first = False
-                self.roots.note(module, args, kwargs)
+                self.roots.report_first_call(module, args, kwargs)
         if not recorder.step_start_ns:
             auto.open_step()
         if recorder.after == FORWARD:
@@ -198,8 +194,8 @@ class Timed:
             recorder.inside = False
             recorder.after = FORWARD
 
-    def _apart(self, inner, args, kwargs):
-        """A call in an evaluation: what it calls is no root either."""
+    def _evaluate(self, inner, args, kwargs):
+        """A call in an evaluation, untimed; modules called inside it are no roots either."""
         recorder = self.recorder
         recorder.inside = True
         try:

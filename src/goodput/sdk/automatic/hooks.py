@@ -1,11 +1,7 @@
-"""A hook for what every step calls: compiled for the common case where `_hooks.c` was, else the Python hook alone.
+"""Hooks in place of the functions that every step calls: compiled for the common case (recorder/_hooks.c), else Python.
 
-In: the function that is timed, and the Python hook, which knows every case. Out: what stands in the function's
-place. Both behave alike.
-
-A compiler that traces a step (Dynamo) can go through a Python function and not through a compiled hook. So each hook
-has a traceable twin, a Python function that calls it or, under tracing, the original; it takes the hook's place
-before a compiler traces for the first time. Most trainings never meet one and do not pay for the twin.
+Dynamo can trace a Python function and not a compiled hook. So each hook also has a traceable Python function, which
+calls the hook or, under tracing, the original; it replaces the hook before a compiler traces for the first time.
 
     replacement = hook(BACKWARD, phase, function, slow, test=grad_is_on, gap=word)
 """
@@ -22,9 +18,10 @@ from goodput.sdk.recorder.recorder import SAMPLES_MAX, compiled
 NEXT = "next"  # an iterator's __next__
 BACKWARD = "backward"
 BEFORE_STEP, AFTER_STEP = "before step", "after step"  # of an optimizer
-PLAIN = "plain"  # a function that is a phase wherever it is called, but not in an evaluation
+PLAIN = "plain"  # a function that is a phase wherever it is called, except in an evaluation
 FORWARD = "forward"  # a root module's call; `function` is the compiled one or a weak reference to the module
 ZERO_GRAD = "zero grad"
+BATCH_DEPTH_MAX = 4  # nested containers of a batch that are searched for its first tensor
 
 if compiled:
     from goodput.sdk.recorder._fast import Hook, set_constants
@@ -36,13 +33,14 @@ if compiled:
         check_steps=CHECK_STEPS,
         quick_ns=QUICK_NS,
         samples_max=SAMPLES_MAX,
+        batch_depth_max=BATCH_DEPTH_MAX,
     )
 
 
 def hook(kind: int, phase, function, slow, test=None, gap: int = -1):
-    """What to put in the place of `function`; `test()` says, without an argument, whether the case is common.
+    """The replacement of `function`. The case is common only if `test()` returns true.
 
-    `gap` is the word that the time before the phase may go to, -1 for none.
+    `slow` is the Python hook. `gap` is the word that the time before the phase may be charged to, -1 for none.
     """
     if not compiled:
         return slow
@@ -50,7 +48,7 @@ def hook(kind: int, phase, function, slow, test=None, gap: int = -1):
     return made if kind == FORWARD else functools.update_wrapper(made, function)
 
 
-def stand_in(auto, owner, name: str, fast, traceable) -> None:
-    """Put a hook in the place of `owner.name`, until a compiler comes: then its traceable twin."""
+def install_hook(auto, owner, name: str, fast, traceable) -> None:
+    """Replace `owner.name` by `fast`, and by `traceable` before a compiler traces for the first time."""
     auto.patches.replace(owner, name, fast)
     auto.before_compiler.append(lambda: auto.patches.exchange(owner, name, fast, traceable))

@@ -1,10 +1,9 @@
-"""Do something once a module has been imported, now or later, without importing it.
+"""Calls functions after a module has been imported, without importing it.
 
-In: module names and functions. Out: each function is called with its module, right after the import that brought
-it. A module inside a package waits until the package itself is whole, since it may use all of it. The import sees
-nothing of this: neither its loader nor its errors change.
+A function for a submodule is called when its top-level package is completely imported, since it may use all of it. The
+import's own loader and errors do not change.
 
-    watch = Watch(); watch.when("torch.optim", patch_optim); watch.install(); ...; watch.remove()
+    hook = ImportHook(); hook.on_import("torch.optim", patch_optim); hook.install(); ...; hook.remove()
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ from __future__ import annotations
 import sys
 
 
-class Watch:
-    """A finder that finds nothing itself and looks over the shoulder of those that do."""
+class ImportHook:
+    """A finder on sys.meta_path that delegates to the other finders and wraps `exec_module` of the loader they return."""
 
     def __init__(self):
         self._waiting: dict[str, list] = {}
-        self._looking: set[str] = set()
+        self._searching: set[str] = set()
 
-    def when(self, name: str, function) -> None:
+    def on_import(self, name: str, function) -> None:
         """Call `function(module)` when the module of this name has been imported; at once if it has been."""
-        if is_whole(name):
+        if is_imported(name):
             function(sys.modules[name])
         else:
             self._waiting.setdefault(name, []).append(function)
@@ -37,23 +36,26 @@ class Watch:
             sys.meta_path.remove(self)
 
     def find_spec(self, name, path=None, target=None):
-        """As importlib.abc.MetaPathFinder: the spec that the next finders give, its loader looked after."""
-        if name not in self._waiting or name in self._looking:
+        """As importlib.abc.MetaPathFinder."""
+        if name not in self._waiting or name in self._searching:
             return None
-        self._looking.add(name)
+        self._searching.add(name)
         try:
-            spec = _found(self, name, path, target)
-            if spec is not None and spec.loader is not None:
-                self._follow(spec.loader, name)
-            return spec
+            for finder in list(sys.meta_path):
+                spec = finder.find_spec(name, path, target) if hasattr(finder, "find_spec") else None
+                if spec is not None:
+                    if spec.loader is not None:
+                        self._wrap(spec.loader, name)
+                    return spec
+            return None
         finally:
-            self._looking.discard(name)
+            self._searching.discard(name)
 
-    def _follow(self, loader, name: str) -> None:
-        """Call what waits for the module after this loader has executed it."""
+    def _wrap(self, loader, name: str) -> None:
+        """Call the waiting functions after this loader has executed the module."""
         execute = getattr(loader, "exec_module", None)
         if execute is None:
-            return  # A loader of the old kind, by load_module: nothing waits for what it brings.
+            return  # A legacy loader with load_module: unsupported, its modules stay unpatched.
 
         def exec_module(module):
             try:
@@ -66,14 +68,14 @@ class Watch:
         try:
             loader.exec_module = exec_module
         except Exception:
-            pass  # A loader that takes no attributes (a frozen module): nothing waits for such a one.
+            pass  # A loader without attributes, as that of frozen modules: they are not patched either.
 
     def _imported(self, name: str) -> None:
         package = name.partition(".")[0]
         done = [name] if name != package else [n for n in self._waiting if n.partition(".")[0] == package]
         for each in done:
-            # The last act of a module's own import is this one, though it is still marked as at it.
-            if (each == name or is_whole(each)) and (name == package or is_whole(package)):
+            # `name` itself is still marked as initializing: this call is the end of its import.
+            if (each == name or is_imported(each)) and (name == package or is_imported(package)):
                 module = sys.modules.get(each)
                 for function in self._waiting.pop(each, []) if module is not None else ():
                     function(module)
@@ -81,16 +83,7 @@ class Watch:
             self.remove()
 
 
-def _found(watch: Watch, name: str, path, target):
-    for finder in list(sys.meta_path):
-        if finder is not watch and hasattr(finder, "find_spec"):
-            spec = finder.find_spec(name, path, target)
-            if spec is not None:
-                return spec
-    return None
-
-
-def is_whole(name: str) -> bool:
-    """Whether a module was imported to its end, as far as its spec says."""
+def is_imported(name: str) -> bool:
+    """Whether a module's import has finished, according to its spec."""
     module = sys.modules.get(name)
     return module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False)

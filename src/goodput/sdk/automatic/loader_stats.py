@@ -60,7 +60,7 @@ class Entry:
         return iterator is not None and not getattr(iterator, "_shutdown", False)
 
 
-class Watched:
+class IteratorStats:
     """What is kept for one iterator. `at` is its first slot's word, `floor_ns` the end of its last epoch."""
 
     __slots__ = ("at", "entry", "floor_ns", "granted", "last_ns", "workers")
@@ -71,7 +71,7 @@ class Watched:
         self.floor_ns = self.last_ns = 0
 
 
-class Loads:
+class LoaderStats:
     """The loaders of one process."""
 
     def __init__(self, recorder):
@@ -116,14 +116,14 @@ class Loads:
         inode = (found.st_dev, found.st_ino)
         return Place(self.recorder.words, path, inode, at, entry.granted, entry.number, perf_counter_ns())
 
-    def made(self, loader, entry: Entry, began_ns: int) -> Watched:
+    def made(self, loader, entry: Entry, began_ns: int) -> IteratorStats:
         """The iterator is there."""
         words = self.recorder.words
         words[W["starts"]] += 1
         words[W["start_ns"]] += max(perf_counter_ns() - began_ns, 0)
         if self.main is None or entry is self.main:
             self._lead(entry, loader)
-        return Watched(entry, loader.num_workers)
+        return IteratorStats(entry, loader.num_workers)
 
     def _lead(self, entry: Entry, loader) -> None:
         """This is the loader that was waited for most."""
@@ -164,7 +164,7 @@ class Loads:
 
     # -- batches
 
-    def arrived(self, iterator, watched: Watched, asked: tuple, now_ns: int) -> None:
+    def arrived(self, iterator, watched: IteratorStats, asked: tuple, now_ns: int) -> None:
         """A batch of an iterator with workers has come. `asked` is what `ask` said before."""
         index, task, ready, began_ns = asked
         words = self.recorder.words
@@ -196,25 +196,25 @@ class Loads:
         # An iterator's first tasks wait for the processes to start.
         words[_STARTUP if index < watched.workers and not watched.floor_ns else _QUEUE] += early
 
-    def look_at(self, watched: Watched | None) -> None:
+    def look_at(self, watched: IteratorStats | None) -> None:
         """Another iterator is asked for training's batches from now on. One without workers is looked at here.
 
         The next one of the same loader goes on where the last one stopped: an epoch may be short.
         """
         recorder, entry = self.recorder, None if watched is None or watched.workers else watched.entry
         if entry is None or self.looked is None or not entry.is_of(self.looked):
-            recorder.passes = recorder.passed_ns = 0
-        recorder.looking, self.looked = entry is not None, entry
+            recorder.skips_left = recorder.skipped_ns = 0
+        recorder.sampling, self.looked = entry is not None, entry
 
     def passed(self, iterator, ns: int) -> None:
         """A batch came in `ns` that was not looked at."""
         recorder = self.recorder
-        if recorder.passes > 0 and recorder.iterator is not None and recorder.iterator() is iterator:
-            recorder.passes -= 1
+        if recorder.skips_left > 0 and recorder.iterator is not None and recorder.iterator() is iterator:
+            recorder.skips_left -= 1
             if ns < QUICK_NS:
-                recorder.passed_ns += ns
+                recorder.skipped_ns += ns
             else:
-                recorder.passes = 0  # Why it was slow is not known. The next one is looked at.
+                recorder.skips_left = 0  # Why it was slow is not known. The next one is looked at.
         words = self.recorder.words
         words[_BATCHES] += 1
         words[_INSIDE] += 1
@@ -225,7 +225,9 @@ class Loads:
         if self.recorder.words is not None:
             self.recorder.words[_WAIT] += ns
 
-    def arrived_here(self, iterator, watched: Watched, began: tuple, marked: tuple, now_ns: int) -> None:
+    def arrived_here(
+        self, iterator, watched: IteratorStats, began: tuple, marked: tuple, now_ns: int
+    ) -> None:
         """A batch of a loader without workers was made; moments are (wall, CPU of this thread).
 
         After a quick one some of the same loader are not looked at: their reasons are taken to be those of the next one
@@ -235,10 +237,12 @@ class Loads:
         words, entry, took_ns = recorder.words, watched.entry, max(now_ns - began[0], 1)
         stands_ns = took_ns
         # Only an iterator that is known to be training's is not looked at.
-        if recorder.looking and recorder.iterator is not None and recorder.iterator() is iterator:
-            passed_ns, recorder.passed_ns = recorder.passed_ns, 0
-            recorder.passes = MANY_SKIPS if took_ns < VERY_QUICK_NS else SKIPS if took_ns < QUICK_NS else 0
-            if recorder.passes:
+        if recorder.sampling and recorder.iterator is not None and recorder.iterator() is iterator:
+            passed_ns, recorder.skipped_ns = recorder.skipped_ns, 0
+            recorder.skips_left = (
+                MANY_SKIPS if took_ns < VERY_QUICK_NS else SKIPS if took_ns < QUICK_NS else 0
+            )
+            if recorder.skips_left:
                 stands_ns += passed_ns
         dataset_ns = (marked[0] - began[0]) * stands_ns // took_ns
         decode_ns = (marked[1] - began[1]) * stands_ns // took_ns
@@ -255,7 +259,7 @@ class Loads:
             self._lead(entry, entry.loader())
 
 
-def ask(iterator, watched: Watched) -> tuple:
+def ask(iterator, watched: IteratorStats) -> tuple:
     """Before a batch is asked for: its index, its task, batches that lie ready, and the time.
 
     Ready are those that came before their turn, those that a worker has put on the queue, and those pinned.

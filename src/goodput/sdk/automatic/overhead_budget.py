@@ -23,7 +23,7 @@ LENGTHS = 15  # steps whose median length counts
 RETURN_SHARE = 0.5  # of the budget, into which what comes back must fit
 
 
-def share_of(environ, say) -> float:
+def budget_share(environ, say) -> float:
     """`GOODPUT_BUDGET` as a share of step time: 0.02 or 2%."""
     text = environ.get("GOODPUT_BUDGET", "").strip()
     if not text:

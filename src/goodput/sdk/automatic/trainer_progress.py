@@ -1,14 +1,11 @@
-"""One training as a framework's trainer tells it: where it goes on from, how many steps it has done, how it ends.
+"""What the trainer of a framework reports of a training: its first step, its step count, evaluations and its end.
 
-In: what the trainer's callbacks are told (goodput/lightning.py, goodput/transformers.py). Out: the index of the next
-step, and evaluation from its true begin to its true end, on the Automatic of this process. A process may train
-several times. One that goes on from a checkpoint goes back over steps of this process only if the training before it
-was broken off: the work of one that ended was kept, and a training that follows it is another.
+Used by the callbacks in goodput/lightning.py and goodput/transformers.py, about 1 us a call. A process may train
+several times. A training that resumes from a checkpoint goes back over recorded steps only if the training before it
+was aborted; the work of one that ended is kept.
 
-Steps are bounded where the optimizer steps (step_detection.py). If that turns out to be more or less often than the
-trainer counts, as with an optimizer that steps part by part, the trainer's count bounds them from then on.
-
-A call costs about 1 us and never waits.
+Steps end where the optimizer steps (step_detection.py). If their number differs from the trainer's count, as with an
+optimizer that steps part by part, the trainer's count bounds them from then on.
 """
 
 from __future__ import annotations
@@ -17,70 +14,73 @@ import functools
 import sys
 from time import perf_counter_ns
 
+from goodput.sdk.automatic.step_detection import dead_reference
 from goodput.sdk.recorder.recorder import SAMPLES_MAX, State
 
 
-class Training:
+class TrainerProgress:
     """The trainings of one process, one after the other.
 
-    running   whether one has begun and not ended
-    done      steps that the trainer has counted
-    steps     steps that were recorded by then, None where the two are not to be compared
-    counts    whether the trainer's count bounds the steps
+    running     whether one has begun and not ended
+    done        steps that the trainer has counted
+    steps       steps recorded at that count, None if the two are not compared
+    counts      whether the trainer's count bounds the steps
+    evaluating  whether `begin_evaluation` has opened an evaluation
+    own         start of a step that was begun here, else 0; `resumes` if one follows the evaluation
     """
 
     def __init__(self, auto):
         self.auto, self.session, self.recorder = auto, auto.session, auto.recorder
         self.running, self.done, self.steps, self.counts = False, 0, None, False
-        self.holding = self.again = False
-        self.own = 0  # start of a step that was begun here
+        self.evaluating = self.resumes = False
+        self.own = 0
 
     # -- begin and end
 
-    def begins(self, done: int, compared: bool = True) -> None:
-        """The trainer is about to take step number `done` (from 0); it restored the work of those before."""
-        if not self.auto.is_here():
+    def begin(self, done: int, compared: bool = True) -> None:
+        """The trainer starts with step index `done`; it has restored the work of the steps before."""
+        if not self.auto.on_step_thread():
             return
-        broken_off, self.running = self.running, True
-        self.release()
-        self.auto.end_deep_look()
+        was_aborted, self.running = self.running, True
+        self.end_evaluation()
+        self.auto.cancel_deep_look()
         if self.counts:
             self.counts, self.auto.stepping = False, True
-        # The optimizer that steps first bounds the steps; that of an earlier training may still be there.
-        self.recorder.anchor = _nobody
-        self._go_on_after(done - 1, broken_off)
+        # That of an earlier training may still be alive.
+        self.recorder.anchor = dead_reference
+        self._resume_after(done - 1, was_aborted)
         self.done, self.steps = done, self.recorder.steps if compared else None
-        self.renews()
+        self.epoch_begins()
 
-    def renews(self) -> None:
-        """An epoch begins: its loader may be another than before."""
+    def epoch_begins(self) -> None:
+        """The loader of an epoch may be another than before."""
         if self.auto.loaders is not None:
             self.auto.loaders.forget()
 
-    def _go_on_after(self, step: int, broken_off: bool) -> None:
+    def _resume_after(self, step: int, was_aborted: bool) -> None:
         recorder = self.recorder
         if recorder.step_next == step + 1:
             return
         if not recorder.steps and recorder.began and recorder.is_running(recorder.began):
             recorder.renumber(step)
-        elif not recorder.steps or recorder.step_next <= step or (broken_off and step >= 0):
+        elif not recorder.steps or recorder.step_next <= step or (was_aborted and step >= 0):
             self.session.resume(step)
             recorder.began = self.own = 0
 
-    def ends(self) -> None:
-        """It is over and its work is kept: what follows is in no step."""
+    def end(self) -> None:
+        """The training is over and its work is kept; what follows is in no step."""
         self.running = False
         self._leave_step()
 
-    def breaks(self, error: BaseException) -> None:
-        """It was broken off by this; what is caught outside may begin another one."""
-        self.release()
+    def abort(self, error: BaseException) -> None:
+        """The training raised this error."""
+        self.end_evaluation()
         self.session.mark(f"training broken off: {type(error).__name__}")
 
     # -- steps
 
-    def stepped(self, done: int) -> None:
-        """The trainer has done so many steps."""
+    def steps_done(self, done: int) -> None:
+        """The trainer has counted `done` steps."""
         if done == self.done or self.steps is None:
             return
         new, self.done = done - self.done, done
@@ -88,7 +88,7 @@ class Training:
             self._end_step()
         elif self.auto.stepping and self.recorder.steps - self.steps != new:
             self.counts = True
-            self.auto.by_hand()
+            self.auto.use_manual_steps()
             self._end_step()
         self.steps = self.recorder.steps
 
@@ -109,66 +109,62 @@ class Training:
 
     # -- evaluation
 
-    def hold(self) -> None:
-        """It evaluates until `release`, whatever is called meanwhile."""
+    def begin_evaluation(self) -> None:
+        """Everything until `end_evaluation` is evaluation."""
         recorder = self.recorder
-        if self.holding or recorder.inside or not self.auto.is_here():
+        if self.evaluating or recorder.inside or not self.auto.on_step_thread():
             return
-        self.again = bool(self.own)
+        self.resumes = bool(self.own)
         if self.own:
             self._leave_step()
         self.auto.start_evaluation()
         if recorder.evaluating:
-            self.holding = recorder.inside = True
+            self.evaluating = recorder.inside = True
 
-    def release(self) -> None:
-        if self.holding:
-            self.holding = self.recorder.inside = False
+    def end_evaluation(self) -> None:
+        if self.evaluating:
+            self.evaluating = self.recorder.inside = False
             self.auto.stop_evaluation()
-            if self.again:
+            if self.resumes:
                 self._end_step()
 
 
-def _nobody() -> None:
-    """A reference to what is gone."""
-
-
-def training(auto) -> Training:
-    """That of this process."""
-    if auto.training is None:
-        auto.training = Training(auto)
-    return auto.training
+def progress_of(auto) -> TrainerProgress:
+    """That of this process, created at the first call."""
+    if auto.progress is None:
+        auto.progress = TrainerProgress(auto)
+    return auto.progress
 
 
 def full_precision() -> str | None:
-    """The dtype of matrix products of fp32 tensors: PyTorch may be set to round them to TF32 on NVIDIA devices."""
+    """The dtype of matrix products of fp32 tensors: TF32 if PyTorch is set to it on NVIDIA devices, None if unknown."""
     torch = sys.modules["torch"]
     try:
         rounds = torch.get_float32_matmul_precision() != "highest"
-    except RuntimeError:  # It was set through both of the interfaces that there are.
+    except RuntimeError:  # It was set through both of PyTorch's interfaces.
         return None
     return "tf32" if rounds and torch.version.cuda and torch.cuda.is_initialized() else "fp32"
 
 
-def evaluates(auto, function):
-    """`function`, all of which is evaluation."""
+def as_evaluation(auto, function):
+    """Wrap a function whose whole call is evaluation."""
 
     @functools.wraps(function)
     def call(*args, **kwargs):
-        held = training(auto)
-        if held.holding:
+        progress = progress_of(auto)
+        if progress.evaluating:
             return function(*args, **kwargs)
-        held.hold()
+        progress.begin_evaluation()
         try:
             return function(*args, **kwargs)
         finally:
-            held.release()
+            progress.end_evaluation()
 
     return call
 
 
-def hook(function):
-    """A callback's method: nothing is done where goodput is disabled, and nothing raised into the trainer."""
+def callback(function):
+    """Wrap a callback's method: it does nothing if goodput is disabled, and its exceptions become warnings."""
 
     @functools.wraps(function)
     def call(self, *args, **kwargs):

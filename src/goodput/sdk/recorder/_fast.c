@@ -1,30 +1,28 @@
-/* The hot path of the SDK in C: the clock of a rank's step thread, and a phase's enter and exit.
+/* The hot path of the SDK: the clock of the step thread, and enter and exit of a phase.
  *
- * The same two types as step_clock.py, which is used where this was not compiled; the same tests run on both.
- * Words are the mapped rank page; every store is one aligned 64-bit store, so that a reader or a SIGKILL
- * between two of them finds a readable page. Nothing here raises into the user's `with`, except what the
- * Python methods for the rare cases (another thread, not started) would.
- */
+ * The same two types as step_clock.py, which replaces this where it could not be compiled; the same tests run on both.
+ * Words are the mapped rank page. Each store is one aligned 64-bit store, so the page is readable at any moment, also
+ * after SIGKILL. Nothing here raises into the user's `with`. */
 #include <string.h>
 
 #include "_fast.h"
 
-/* Seconds rounded to IEEE binary16, half to even; its 15 low bits are the bin. Without a call of the C library's, whose
- * code would have to be fetched anew at every boundary. */
+/* The histogram bin: seconds rounded to IEEE binary16, half to even, of which the 15 low bits. No call into the C library,
+ * since its code would miss the instruction cache at every boundary. */
 static inline int half_bin(double seconds)
 {
     uint64_t bits, mantissa, left;
     int bin;
     if (seconds >= OVERFLOW_SECONDS)
         return OVERFLOW_BIN;
-    if (seconds < 6.103515625e-05) { /* 2^-14: below it the bins are 2^-24 wide. */
-        const double whole = 6755399441055744.0; /* 1.5 * 2^52: a double of that size has no fraction. */
+    if (seconds < 6.103515625e-05) { /* 2^-14: subnormal, bins are 2^-24 wide. */
+        const double whole = 6755399441055744.0; /* 1.5 * 2^52: adding it rounds to an integer. */
         double rounded = (seconds > 0 ? seconds * 16777216.0 : 0) + whole;
         return (int)(rounded - whole);
     }
     memcpy(&bits, &seconds, sizeof bits);
     mantissa = bits & 0xfffffffffffffULL;
-    left = mantissa & 0x3ffffffffffULL; /* The 42 bits that a binary16 has not. */
+    left = mantissa & 0x3ffffffffffULL; /* The 42 bits that binary16 drops. */
     bin = (((int)(bits >> 52) - 1023 + 15) << 10) + (int)(mantissa >> 42);
     return bin + (left > 0x20000000000ULL || (left == 0x20000000000ULL && (bin & 1)));
 }
@@ -76,8 +74,8 @@ void goodput_restore_error(PyObject *exception)
 #endif
 }
 
-/* Drop an exception of our own code. What a signal handler raised meanwhile, an interrupt or an exit, is raised again
- * where the user's code goes on. */
+/* Drop an exception of our own code. KeyboardInterrupt and SystemExit of a signal handler are raised again in the user's
+ * code, by a pending call. */
 void goodput_drop_error(void)
 {
     PyObject *exception;
@@ -90,10 +88,10 @@ void goodput_drop_error(void)
         Py_DECREF(exception);
 }
 
-/* Tell the device clock that a boundary was passed; it never raises into the user's code. */
-static void tell_device(Clock *clock, long long word)
+/* Report a boundary to the device clock; never raises. */
+static void notify_device(Clock *clock, long long word)
 {
-    PyObject *raised = goodput_take_error(); /* An exit may come with the body's exception set. */
+    PyObject *raised = goodput_take_error(); /* The body's exception may be set. */
     PyObject *device = Py_NewRef(clock->device);
     PyObject *argument = PyLong_FromLongLong(word);
     PyObject *result = argument ? PyObject_CallOneArg(device, argument) : NULL;
@@ -108,7 +106,6 @@ static void tell_device(Clock *clock, long long word)
     goodput_restore_error(raised);
 }
 
-/* The word that time is charged to now. */
 static inline long long charged_word(Clock *clock)
 {
     return clock->phases_off ? clock->word_totals : clock->current;
@@ -231,7 +228,7 @@ static PyObject *Clock_reset(Clock *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* A phase that is open below another was left: that other shall return to where this one would have. */
+/* Remove an outer open phase: the phase above it will return to the phase below it. */
 static PyObject *Clock_close_below(Clock *self, PyObject *argument)
 {
     long long total = PyLong_AsLongLong(argument);
@@ -253,7 +250,7 @@ static long long checked_word(Clock *self, PyObject *argument)
 {
     long long word = PyLong_AsLongLong(argument);
     if (!PyErr_Occurred() && (word < 0 || word >= self->words_count))
-        PyErr_SetString(PyExc_IndexError, "no such word");
+        PyErr_SetString(PyExc_IndexError, "word index out of range");
     return PyErr_Occurred() ? -1 : word;
 }
 
@@ -274,13 +271,13 @@ static PyObject *Clock_back(Clock *self, PyObject *argument)
 
 #define STEP_BIAS (1ULL << 63)
 
-/* Close the running step: its record in the ring, sealed last, and one count in the histogram of lengths. */
+/* Close the running step: write its record into the ring, the seal last, and count its length in the histogram. */
 static int close_step(Clock *self, long long now)
 {
     long long at, word, start = self->step_start_ns, number = self->steps + 1;
     at = self->ring + (number - 1) % self->ring_records * self->record_words;
     if (at + self->record_words > self->words_count || self->histograms + OVERFLOW_BIN >= self->words_count) {
-        PyErr_SetString(PyExc_IndexError, "no such word");
+        PyErr_SetString(PyExc_IndexError, "word index out of range");
         return -1;
     }
     if (now < self->last_ns)
@@ -327,7 +324,7 @@ static PyObject *Clock_close_step(Clock *self, PyObject *argument)
     return PyLong_FromLongLong(self->step_end_ns);
 }
 
-/* The time since `from` was our own. One reading of the clock in it is there for this measure alone. */
+/* Add the time since `from` to our own cost, less the clock reading made for this measurement only. */
 void goodput_count_own(Clock *self, long long from)
 {
     long long own = now_ns() - from - self->reading_ns;
@@ -335,7 +332,7 @@ void goodput_count_own(Clock *self, long long from)
 }
 
 /* Close the running step, and begin the next one where it ended. */
-int goodput_turn_step(Clock *self, long long samples)
+int goodput_next_step(Clock *self, long long samples)
 {
     self->step_samples = samples;
     if (close_step(self, now_ns()) < 0)
@@ -350,10 +347,10 @@ int goodput_turn_step(Clock *self, long long samples)
     return 0;
 }
 
-static PyObject *Clock_turn_step(Clock *self, PyObject *samples)
+static PyObject *Clock_next_step(Clock *self, PyObject *samples)
 {
     long long count = PyLong_AsLongLong(samples);
-    if ((count == -1 && PyErr_Occurred()) || goodput_turn_step(self, count) < 0)
+    if ((count == -1 && PyErr_Occurred()) || goodput_next_step(self, count) < 0)
         return NULL;
     return PyLong_FromLongLong(self->step_end_ns);
 }
@@ -365,45 +362,45 @@ static PyMemberDef Clock_members[] = {
     {"step_end_ns", Py_T_LONGLONG, offsetof(Clock, step_end_ns), 0, "end of the last completed step"},
     {"step_next", Py_T_LONGLONG, offsetof(Clock, step_next), 0, "index of the running or next step"},
     {"step_samples", Py_T_LONGLONG, offsetof(Clock, step_samples), 0, "samples of the running step"},
-    {"phase_cost_ns", Py_T_LONGLONG, offsetof(Clock, phase_cost_ns), 0, "what a phase costs"},
-    {"step_cost_ns", Py_T_LONGLONG, offsetof(Clock, step_cost_ns), 0, "what a step costs"},
-    {"columns", Py_T_LONGLONG, offsetof(Clock, columns), 0, "phases that may have time"},
-    {"thread", Py_T_LONGLONG, offsetof(Clock, thread), 0, "ident of the step thread, or a negative mark"},
+    {"phase_cost_ns", Py_T_LONGLONG, offsetof(Clock, phase_cost_ns), 0, "cost of a phase in ns"},
+    {"step_cost_ns", Py_T_LONGLONG, offsetof(Clock, step_cost_ns), 0, "cost of a step in ns"},
+    {"columns", Py_T_LONGLONG, offsetof(Clock, columns), 0, "phases in use"},
+    {"thread", Py_T_LONGLONG, offsetof(Clock, thread), 0, "ident of the step thread, 0 if none"},
     {"current", Py_T_LONGLONG, offsetof(Clock, current), 0, "word of the phase that time is charged to"},
     {"last_ns", Py_T_LONGLONG, offsetof(Clock, last_ns), 0, "monotonic ns up to which time is charged"},
     {"child_ns", Py_T_LONGLONG, offsetof(Clock, child_ns), 0, "ns of inner phases in the current one"},
     {"entries", Py_T_LONGLONG, offsetof(Clock, entries), 0, "phases completed"},
     {"began", Py_T_LONGLONG, offsetof(Clock, began), 0, "start of the step that was begun automatically, or 0"},
-    {"after", Py_T_LONGLONG, offsetof(Clock, after), 0, "what the last training call was"},
+    {"after", Py_T_LONGLONG, offsetof(Clock, after), 0, "the last training call of the step"},
     {"batch_samples", Py_T_LONGLONG, offsetof(Clock, batch_samples), 0, "samples fetched for the running step"},
-    {"optimizer_depth", Py_T_LONGLONG, offsetof(Clock, optimizer_depth), 0, "optimizers' steps that run"},
+    {"optimizer_depth", Py_T_LONGLONG, offsetof(Clock, optimizer_depth), 0, "nested optimizer steps that are running"},
     {"micro_batches", Py_T_LONGLONG, offsetof(Clock, micro_batches), 0, "backward passes"},
-    {"optimizer_steps", Py_T_LONGLONG, offsetof(Clock, optimizer_steps), 0, "optimizers' steps that were completed"},
-    {"own_ns", Py_T_LONGLONG, offsetof(Clock, own_ns), 0, "ns that boundaries and hooks took while `measuring`"},
-    {"reading_ns", Py_T_LONGLONG, offsetof(Clock, reading_ns), 0, "what a reading of the clock costs"},
+    {"optimizer_steps", Py_T_LONGLONG, offsetof(Clock, optimizer_steps), 0, "optimizer steps completed"},
+    {"own_ns", Py_T_LONGLONG, offsetof(Clock, own_ns), 0, "ns spent in boundaries and hooks while `measuring`"},
+    {"reading_ns", Py_T_LONGLONG, offsetof(Clock, reading_ns), 0, "cost of a clock reading"},
     {"extra_cost_ns", Py_T_LONGLONG, offsetof(Clock, extra_cost_ns), 0, "cost beyond that of phases and steps"},
-    {"phases_off", Py_T_BOOL, offsetof(Clock, phases_off), 0, "whether all time is charged to no phase"},
+    {"phases_off", Py_T_BOOL, offsetof(Clock, phases_off), 0, "whether phases are not measured"},
     {"measuring", Py_T_BOOL, offsetof(Clock, measuring), 0, "whether the cost of this step is measured"},
     {"reducers", Py_T_LONGLONG, offsetof(Clock, reducers), 0, "modules whose gradients are reduced in a backward pass"},
-    {"preparing", Py_T_BOOL, offsetof(Clock, preparing), 0, "whether an optimizer's step is none of training"},
+    {"preparing", Py_T_BOOL, offsetof(Clock, preparing), 0, "whether optimizer steps are not of the training"},
     {"inside", Py_T_BOOL, offsetof(Clock, inside), 0, "whether a forward or backward pass runs"},
-    {"evaluating", Py_T_BOOL, offsetof(Clock, evaluating), 0, "whether evaluation is held open"},
+    {"evaluating", Py_T_BOOL, offsetof(Clock, evaluating), 0, "whether the phase evaluation is open"},
     {"trained", Py_T_BOOL, offsetof(Clock, trained), 0, "whether the running step has trained"},
     {"fetched", Py_T_BOOL, offsetof(Clock, fetched), 0, "whether the running step has fetched a batch"},
-    {"counting", Py_T_BOOL, offsetof(Clock, counting), 0, "whether the iterator's samples are the step's"},
-    {"plain", Py_T_BOOL, offsetof(Clock, plain), 0, "whether nothing is to be settled at the step's end"},
-    {"unseen", Py_T_BOOL, offsetof(Clock, unseen), 0, "whether an optimizer may step without a hook"},
-    {"looking", Py_T_BOOL, offsetof(Clock, looking), 0, "whether batches of the iterator are looked at now and then"},
-    {"passes", Py_T_LONGLONG, offsetof(Clock, passes), 0, "its batches that may come before one is looked at"},
-    {"passed_ns", Py_T_LONGLONG, offsetof(Clock, passed_ns), 0, "what the quick ones of those that came took"},
+    {"counting", Py_T_BOOL, offsetof(Clock, counting), 0, "whether the iterator's batches count as samples"},
+    {"routine", Py_T_BOOL, offsetof(Clock, routine), 0, "whether the end of the step needs no Python code"},
+    {"unhooked_steps", Py_T_BOOL, offsetof(Clock, unhooked_steps), 0, "whether an optimizer may step without a hook"},
+    {"sampling", Py_T_BOOL, offsetof(Clock, sampling), 0, "whether only some batches of the iterator are measured"},
+    {"skips_left", Py_T_LONGLONG, offsetof(Clock, skips_left), 0, "batches to skip before one is measured"},
+    {"skipped_ns", Py_T_LONGLONG, offsetof(Clock, skipped_ns), 0, "ns that the skipped quick batches took"},
     {"word_batches", Py_T_LONGLONG, offsetof(Clock, word_batches), 0, "the word that counts batches"},
-    {"word_inside", Py_T_LONGLONG, offsetof(Clock, word_inside), 0, "the word that counts those the step thread makes"},
-    {"word_wait", Py_T_LONGLONG, offsetof(Clock, word_wait), 0, "the word of what was waited for them"},
-    {"fetching", Py_T_BOOL, offsetof(Clock, fetching), 0, "whether a batch is on its way"},
-    {"iterator", Py_T_OBJECT_EX, offsetof(Clock, iterator), 0, "weak reference to the training iterator asked last"},
+    {"word_inside", Py_T_LONGLONG, offsetof(Clock, word_inside), 0, "the word that counts batches made on the step thread"},
+    {"word_wait", Py_T_LONGLONG, offsetof(Clock, word_wait), 0, "the word of the time waited for batches"},
+    {"fetching", Py_T_BOOL, offsetof(Clock, fetching), 0, "whether a batch is being fetched"},
+    {"iterator", Py_T_OBJECT_EX, offsetof(Clock, iterator), 0, "weak reference to the training iterator used last"},
     {"anchor", Py_T_OBJECT_EX, offsetof(Clock, anchor), 0, "weak reference to the optimizer that bounds steps"},
-    {"optimizer", Py_T_OBJECT_EX, offsetof(Clock, optimizer), 0, "weak reference to the optimizer whose step runs"},
-    {"gap", Py_T_LONGLONG, offsetof(Clock, gap), 0, "word that the time before the next outermost phase may go to"},
+    {"optimizer", Py_T_OBJECT_EX, offsetof(Clock, optimizer), 0, "weak reference to the optimizer whose step is running"},
+    {"gap", Py_T_LONGLONG, offsetof(Clock, gap), 0, "word that the time before the next outermost phase may be charged to"},
     {"length", Py_T_LONGLONG, offsetof(Clock, length), 0, "ns that the last outermost phase took"},
     {"device", Py_T_OBJECT_EX, offsetof(Clock, device), 0, "called with the charged word at each boundary, or None"},
     {"raised", Py_T_BOOL, offsetof(Clock, raised), 0, "whether a phase's body raised"},
@@ -419,11 +416,11 @@ static PyGetSetDef Clock_getset[] = {
 
 static PyMethodDef Clock_methods[] = {
     {"close_step", (PyCFunction)Clock_close_step, METH_O, "Close the running step."},
-    {"turn_step", (PyCFunction)Clock_turn_step, METH_O, "Close the running step and begin the next."},
-    {"reset", (PyCFunction)Clock_reset, METH_NOARGS, "Forget the phases that are open."},
-    {"close_below", (PyCFunction)Clock_close_below, METH_O, "Close a phase that is open below others."},
-    {"is_backed", (PyCFunction)Clock_is_backed, METH_O, "Whether the memory of a word is known to be there."},
-    {"back", (PyCFunction)Clock_back, METH_O, "The memory of a word's block is there."},
+    {"next_step", (PyCFunction)Clock_next_step, METH_O, "Close the running step and begin the next."},
+    {"reset", (PyCFunction)Clock_reset, METH_NOARGS, "Forget open phases."},
+    {"close_below", (PyCFunction)Clock_close_below, METH_O, "Close an outer open phase."},
+    {"is_backed", (PyCFunction)Clock_is_backed, METH_O, "Whether the memory of a word is allocated."},
+    {"back", (PyCFunction)Clock_back, METH_O, "Note that the memory of a word's block is allocated."},
     {NULL},
 };
 
@@ -458,7 +455,7 @@ static int Phase_init(Phase *self, PyObject *args, PyObject *kwargs)
     return 0;
 }
 
-/* Without a tp_clear: hooks rely on the recorder, and a cycle through it is broken by the recorder's own. */
+/* No tp_clear: hooks use `recorder` without a check, and the recorder's own tp_clear breaks cycles. */
 static int Phase_traverse(Phase *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->recorder);
@@ -521,7 +518,7 @@ PyObject *goodput_enter(Phase *self)
     store(clock, clock->word_last, (uint64_t)now);
     store(clock, clock->word_phase, (uint64_t)self->index);
     if (clock->device != NULL && clock->device != Py_None)
-        tell_device(clock, charged);
+        notify_device(clock, charged);
     if (clock->measuring && clock->hook_ns == 0)
         goodput_count_own(clock, now);
     Py_INCREF(self);
@@ -558,8 +555,8 @@ PyObject *goodput_exit(Phase *self, int raised)
     store(clock, clock->word_last, (uint64_t)now);
     store(clock, clock->word_phase, (uint64_t)(frame.current - clock->word_totals));
     if (clock->device != NULL && clock->device != Py_None)
-        tell_device(clock, self->total);
-    if (frame.began_ns == 0) /* It was entered while phases were off: its length is not known. */
+        notify_device(clock, self->total);
+    if (frame.began_ns == 0) /* Entered while phases were off: the length is unknown. */
         Py_RETURN_NONE;
     if (!is_backed(clock, word))
         return PyObject_CallMethod((PyObject *)clock, "count_first", "L", word);
@@ -579,7 +576,7 @@ static PyObject *Phase_exit(Phase *self, PyObject *const *args, Py_ssize_t count
     return goodput_exit(self, count > 0 && args[0] != Py_None);
 }
 
-/* Call a function in the phase: its result and its exception are its own. */
+/* Call a function in the phase and pass its result or exception on. */
 static PyObject *Phase_run(Phase *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
     PyObject *raised, *result, *done;
@@ -613,7 +610,7 @@ PyObject *goodput_bin_of_ns(PyObject *module, PyObject *argument)
 }
 
 static PyMemberDef Phase_members[] = {
-    {"recorder", Py_T_OBJECT_EX, offsetof(Phase, recorder), Py_READONLY, "whose phase it is"},
+    {"recorder", Py_T_OBJECT_EX, offsetof(Phase, recorder), Py_READONLY, "its recorder"},
     {"name", Py_T_OBJECT_EX, offsetof(Phase, name), Py_READONLY, "its name"},
     {"index", Py_T_LONGLONG, offsetof(Phase, index), Py_READONLY, "its column in the page"},
     {"total", Py_T_LONGLONG, offsetof(Phase, total), Py_READONLY, "the word of its total"},

@@ -23,36 +23,36 @@ typedef struct {
     long long current, began_ns, child_ns;
 } Frame;
 
-/* What every hook reads comes first, so that it lies in few cache lines: between two hooks the model's own work has
- * taken the caches. */
+/* Fields that every hook reads come first and share few cache lines: between two hooks the model's work evicts them. */
 typedef struct {
     PyObject_HEAD
     long long thread, last_ns, current, child_ns, began;
     long long step_start_ns;
-    long long gap, length; /* What the next gap may be charged to, and how long the last outermost phase took. */
+    long long gap, length; /* Word that the next gap may be charged to, and the length of the last outermost phase. */
     uint64_t *words;
     Py_ssize_t words_count;
     long long word_last, word_phase, word_totals;
     Frame *stack;
     Py_ssize_t depth, room;
     PyObject *device; /* Called with the charged word at each boundary, or NULL. */
-    unsigned char *backed; /* One bit for each 1 << BLOCK_BITS words whose memory is known to be there. */
+    unsigned char *backed; /* One bit for each 1 << BLOCK_BITS words whose memory is allocated. */
     long long hook_ns;
-    /* What automatic instrumentation knows between its hooks: see automatic.Automatic. */
-    char inside, evaluating, trained, fetched, counting, plain, preparing, sampled, unseen;
-    char looking;  /* Whether a batch of the iterator is looked at, when `passes` of them have come. */
-    char fetching; /* Whether a batch is on its way: what is fetched meanwhile is part of it. */
+    /* State of automatic instrumentation: see automatic/step_detection.py. */
+    char inside, evaluating, trained, fetched, counting, routine, preparing, unhooked_steps;
+    char sampling; /* Whether only some batches of the iterator are measured. */
+    char fetching; /* Whether a batch is being fetched; a fetch inside it is part of it. */
     char measuring, raised;
-    char phases_off; /* Phases are entered and left, and all time is charged to none of them. */
+    char phases_off; /* Phases are entered and left, and all time is charged to the phase "none". */
     long long after, entries, batch_samples, optimizer_depth, reducers, micro_batches, optimizer_steps;
-    PyObject *iterator, *anchor, *optimizer; /* Weak references; the last to the one that steps. */
-    /* Batches that are not looked at: how many may come, what the quick ones of them took, and the words of all. */
-    long long passes, passed_ns, word_batches, word_inside, word_wait;
+    PyObject *iterator, *anchor, *optimizer; /* Weak references; `optimizer` is the one whose step is running. */
+    /* Batches of a sampled iterator: how many more to skip, the time of the skipped quick ones, and the words that count
+     * all batches. */
+    long long skips_left, skipped_ns, word_batches, word_inside, word_wait;
     long long steps, samples, step_end_ns, step_next, step_samples, phase_cost_ns, step_cost_ns;
-    /* Where a step's words lie, in the order of clock.Clock.layout. */
+    /* Positions of a step's words, in the order of step_clock.Clock.layout. */
     long long ring, ring_records, record_words, slots, word_outside, word_steps, word_samples, word_step_start,
         word_step_next, word_cost, histograms;
-    long long columns; /* Phases that may have time, of the slots that a record has. */
+    long long columns; /* Phases in use, of the slots of a record. */
     /* The cost of measuring: see automatic/overhead_budget.py. */
     long long own_ns, reading_ns, extra_cost_ns;
     PyObject *words_object;
@@ -74,8 +74,8 @@ static inline long long now_ns(void)
     return (long long)t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
-/* PyThread_get_thread_ident(), which is the thread pointer in the C libraries of Linux: without a call where that was
- * found to be so. */
+/* PyThread_get_thread_ident() is the thread pointer in Linux C libraries; where goodput_add_clock confirmed that, it is
+ * read without a call. */
 extern int goodput_ident_is_pointer;
 
 static inline long long thread_pointer(void)
@@ -98,10 +98,10 @@ extern PyTypeObject goodput_phase_type;
 
 PyObject *goodput_enter(Phase *phase);
 PyObject *goodput_exit(Phase *phase, int raised);
-int goodput_turn_step(Clock *clock, long long samples);
+int goodput_next_step(Clock *clock, long long samples);
 void goodput_count_own(Clock *clock, long long from);
 
-/* The raised exception, taken away (NULL where there is none), and put back. */
+/* Take the raised exception (NULL if none) and restore it. */
 PyObject *goodput_take_error(void);
 void goodput_restore_error(PyObject *exception);
 void goodput_drop_error(void);

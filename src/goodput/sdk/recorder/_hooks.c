@@ -1,50 +1,49 @@
-/* The hooks of automatic instrumentation that run in every step, for the common case of each.
+/* Compiled hooks of automatic instrumentation, for the calls that every step makes.
  *
- * A hook stands where a function stood. In the common case (the step thread, a step running, nothing unusual since
- * the last one) it does what the Python hook of automatic/frameworks/ would, and calls the function; in every other case it calls
- * that Python hook with the same arguments, which holds the rules. The same tests run with and without it.
+ * A hook replaces a function. In the common case (the step thread, a step running, nothing unusual since the last one)
+ * it does the same as the Python hook in automatic/frameworks/ and calls the function; otherwise it calls the Python hook,
+ * which handles every case. The same tests run with and without compiled hooks.
  */
 #include "_fast.h"
 
 typedef enum { NEXT, BACKWARD, BEFORE_STEP, AFTER_STEP, PLAIN, FORWARD, ZERO_GRAD, KINDS } Kind;
-/* The names that goodput.sdk.automatic.hooks gives them. */
+/* The names in goodput.sdk.automatic.hooks. */
 static const char *const kind_names[KINDS] = {"next", "backward", "before step", "after step", "plain", "forward", "zero grad"};
 
-/* Set once by goodput.sdk.automatic.hooks from the Python twins' own constants. */
+/* Set once by goodput.sdk.automatic.hooks, from the constants of the Python hooks. */
 static struct {
     long long nothing, after_forward, after_backward; /* values of Clock.after: step_detection */
     long long check_steps; /* overhead_budget: the Python hook sees at least every so many steps */
     long long quick_ns;    /* loader_stats */
     long long samples_max; /* recorder */
+    long long batch_depth_max; /* hooks: nested containers in a batch */
 } constants;
 
 PyObject *goodput_set_constants(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"nothing", "after_forward", "after_backward", "check_steps", "quick_ns", "samples_max", NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$LLLLLL", names, &constants.nothing, &constants.after_forward,
+    static char *names[] = {"nothing", "after_forward", "after_backward", "check_steps", "quick_ns", "samples_max", "batch_depth_max", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$LLLLLLL", names, &constants.nothing, &constants.after_forward,
                                      &constants.after_backward, &constants.check_steps, &constants.quick_ns,
-                                     &constants.samples_max))
+                                     &constants.samples_max, &constants.batch_depth_max))
         return NULL;
     Py_RETURN_NONE;
 }
-
-#define DEPTH_MAX 4
 
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     Kind kind;
     Phase *phase;
-    PyObject *function; /* What is timed. */
+    PyObject *function; /* The timed function, or a weak reference to the module. */
     PyObject *slow;     /* The Python hook. */
-    PyObject *test;     /* Called without arguments: the case is common only if the answer is true. Or NULL. */
-    long long gap;      /* Word that the time before the phase may go to, or -1. */
+    PyObject *test;     /* NULL, or called without arguments; the case is common only if it returns true. */
+    long long gap;      /* Word that the time before the phase may be charged to, or -1. */
     PyObject *dict, *weakrefs;
 } Hook;
 
 static PyObject *slot_name, *call_name, *shape_name; /* "_compiled_call_impl", "_call_impl", "shape" */
 
-/* What a weak reference refers to, as a new reference; NULL if it is gone or `reference` is none. */
+/* A new reference to the object of a weak reference; NULL if it is gone or `reference` is no weak reference. */
 static PyObject *referent_of(PyObject *reference)
 {
     PyObject *object = NULL;
@@ -84,12 +83,12 @@ static int is_common(Hook *self)
         return 0;
     if (self->kind != PLAIN && self->kind != ZERO_GRAD && (clock->inside || clock->began == 0 || clock->step_start_ns != clock->began))
         return 0;
-    if (clock->unseen && (self->kind == NEXT || self->kind == BACKWARD))
+    if (clock->unhooked_steps && (self->kind == NEXT || self->kind == BACKWARD))
         return 0;
     return self->test == NULL || is_true(self->test);
 }
 
-/* What a module was compiled to in place, a new reference or NULL: torch keeps it among the instance's attributes. */
+/* The module's own _compiled_call_impl, set by Module.compile, as a new reference or NULL. */
 static PyObject *own_slot(PyObject *module)
 {
     PyObject *dict = PyObject_GenericGetDict(module, NULL), *found;
@@ -111,7 +110,7 @@ static int is_measured(Clock *clock)
     return clock->measuring && this_thread() == clock->thread;
 }
 
-/* The hook's own time is interrupted by a call of what is not ours. */
+/* Call the user's or the framework's code; its time is not the hook's own cost. */
 static PyObject *call_theirs(Clock *clock, PyObject *function, PyObject *const *args, size_t flags, PyObject *names)
 {
     PyObject *result;
@@ -125,7 +124,7 @@ static PyObject *call_theirs(Clock *clock, PyObject *function, PyObject *const *
     return result;
 }
 
-/* Call what is timed. A root's call is found anew each time: the module is held weakly. */
+/* Call the timed function. That of a root module is looked up each time, since the module is held weakly. */
 static PyObject *call_timed(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
 {
     Clock *clock = self->phase->recorder;
@@ -148,7 +147,7 @@ static PyObject *call_timed(Hook *self, PyObject *const *args, size_t flags, PyO
     return result;
 }
 
-/* Enter, call, exit: the function's result and its exception are its own. */
+/* Enter the phase, call, exit; the function's result or exception is passed on. */
 static PyObject *timed(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
 {
     PyObject *raised, *result, *left;
@@ -168,13 +167,13 @@ static PyObject *timed(Hook *self, PyObject *const *args, size_t flags, PyObject
     return result;
 }
 
-/* The first dimension of the first tensor in a batch, 0 where there is none. */
+/* The first dimension of the first tensor in a batch, 0 if there is none, -1 on an error. */
 static long long samples_of(PyObject *batch)
 {
     PyObject *key, *shape, *first;
     long long count;
     Py_ssize_t at;
-    for (int depth = 0; depth < DEPTH_MAX && batch != NULL; depth++) {
+    for (long long depth = 0; depth < constants.batch_depth_max && batch != NULL; depth++) {
         if (PyTuple_Check(batch))
             batch = PyTuple_GET_SIZE(batch) ? PyTuple_GET_ITEM(batch, 0) : NULL;
         else if (PyList_Check(batch))
@@ -188,7 +187,7 @@ static long long samples_of(PyObject *batch)
     }
     if (batch == NULL)
         return 0;
-    Py_INCREF(batch); /* What it is asked may let go of it. */
+    Py_INCREF(batch); /* The attribute lookup may drop the last reference. */
     shape = PyObject_GetAttr(batch, shape_name);
     Py_DECREF(batch);
     if (shape == NULL) {
@@ -214,15 +213,15 @@ static void count_in(Clock *clock, long long word, long long number)
         clock->words[word] += (uint64_t)number;
 }
 
-/* What the phase has taken so far, 0 where that cannot be said. */
+/* The total of the phase so far, 0 without a page. */
 static long long total_of(Phase *phase)
 {
     Clock *clock = phase->recorder;
     return phase->total < clock->words_count ? (long long)clock->words[phase->total] : 0;
 }
 
-/* A batch that is not looked at came, or its making raised. The words of the page may have been exchanged meanwhile. */
-static void pass(Clock *clock, PyObject *iterator, long long ns, int came)
+/* Count a skipped batch, or a fetch that raised. The page may have been replaced meanwhile. */
+static void count_skipped(Clock *clock, PyObject *iterator, long long ns, int came)
 {
     if (came) {
         count_in(clock, clock->word_batches, 1);
@@ -231,12 +230,12 @@ static void pass(Clock *clock, PyObject *iterator, long long ns, int came)
     if (ns < 0)
         return;
     count_in(clock, clock->word_wait, ns);
-    if (clock->passes > 0 && refers_to(clock->iterator, iterator)) {
-        clock->passes--;
+    if (clock->skips_left > 0 && refers_to(clock->iterator, iterator)) {
+        clock->skips_left--;
         if (ns < constants.quick_ns)
-            clock->passed_ns += ns;
+            clock->skipped_ns += ns;
         else
-            clock->passes = 0; /* Why it was slow is not known. The next one is looked at. */
+            clock->skips_left = 0; /* A slow batch of unknown cause: measure the next one. */
     }
 }
 
@@ -245,16 +244,16 @@ static PyObject *next_batch(Hook *self, PyObject *const *args, size_t flags, PyO
     Clock *clock = self->phase->recorder;
     PyObject *batch;
     long long before = total_of(self->phase);
-    int looking = clock->looking;
+    int sampling = clock->sampling;
     clock->after = constants.nothing;
     clock->fetching = 1;
     batch = timed(self, args, flags, names);
     clock->fetching = 0;
-    if (looking && !clock->phases_off)
-        pass(clock, args[0], total_of(self->phase) - before, batch != NULL);
+    if (sampling && !clock->phases_off)
+        count_skipped(clock, args[0], total_of(self->phase) - before, batch != NULL);
     if (batch != NULL) {
         clock->fetched = 1;
-        /* Of several loaders in a step the first one's samples count. */
+        /* With several loaders in a step, the samples of the first count. */
         if (clock->counting || clock->batch_samples == 0) {
             long long samples = samples_of(batch);
             if (samples > 0 && clock->batch_samples < constants.samples_max)
@@ -328,23 +327,23 @@ static PyObject *after_step(Hook *self)
     clock->trained = clock->fetched = 0;
     clock->after = constants.nothing;
     clock->batch_samples = 0;
-    if (goodput_turn_step(clock, samples) < 0)
+    if (goodput_next_step(clock, samples) < 0)
         goodput_drop_error();
     clock->began = clock->step_start_ns;
     Py_RETURN_NONE;
 }
 
-static PyObject *answer(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
+static PyObject *dispatch(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
 {
     Clock *clock = self->phase->recorder;
     PyObject *first = PyVectorcall_NARGS(flags) > 0 ? args[0] : NULL;
     if (self->kind == NEXT && clock->fetching && this_thread() == clock->thread)
-        return call_timed(self, args, flags, names); /* To make another: it is part of that one. */
+        return call_timed(self, args, flags, names); /* A fetch inside a fetch. */
     if (is_common(self)) {
         switch (self->kind) {
         case NEXT:
             if (first != NULL && refers_to(clock->iterator, first) && clock->optimizer_depth == 0 &&
-                (!clock->looking || (clock->passes > 0 && clock->current != self->phase->total)))
+                (!clock->sampling || (clock->skips_left > 0 && clock->current != self->phase->total)))
                 return next_batch(self, args, flags, names);
             break;
         case BACKWARD:
@@ -356,13 +355,13 @@ static PyObject *answer(Hook *self, PyObject *const *args, size_t flags, PyObjec
                 return before_step(self, first);
             break;
         case AFTER_STEP:
-            if (first != NULL && clock->plain && (clock->steps + 1) % constants.check_steps != 0 &&
+            if (first != NULL && clock->routine && (clock->steps + 1) % constants.check_steps != 0 &&
                 clock->optimizer_depth == 1 && refers_to(clock->anchor, first) &&
                 (clock->device == NULL || clock->device == Py_None))
                 return after_step(self);
             break;
         case FORWARD:
-            if (clock->plain)
+            if (clock->routine)
                 return forward(self, args, flags, names);
             break;
         case PLAIN:
@@ -385,9 +384,9 @@ static PyObject *Hook_call(PyObject *callable, PyObject *const *args, size_t fla
     Clock *clock = self->phase->recorder;
     PyObject *result;
     if (!clock->measuring || clock->hook_ns || !is_measured(clock))
-        return answer(self, args, flags, names);
+        return dispatch(self, args, flags, names);
     clock->hook_ns = now_ns();
-    result = answer(self, args, flags, names);
+    result = dispatch(self, args, flags, names);
     if (clock->hook_ns)
         goodput_count_own(clock, clock->hook_ns);
     clock->hook_ns = 0;
@@ -405,7 +404,7 @@ static int Hook_init(Hook *self, PyObject *args, PyObject *kwargs)
     for (self->kind = 0; self->kind < KINDS && strcmp(kind, kind_names[self->kind]) != 0;)
         self->kind++;
     if (self->kind == KINDS) {
-        PyErr_Format(PyExc_ValueError, "no such kind of hook: %s", kind);
+        PyErr_Format(PyExc_ValueError, "unknown kind of hook: %s", kind);
         return -1;
     }
     Py_INCREF(phase);
@@ -452,7 +451,7 @@ static void Hook_dealloc(Hook *self)
     type->tp_free((PyObject *)self);
 }
 
-/* As a function: an attribute of a class, taken from an instance, is bound to it. */
+/* Bind to the instance, as a function does. */
 static PyObject *Hook_get(PyObject *self, PyObject *instance, PyObject *owner)
 {
     if (instance == NULL || instance == Py_None) {
@@ -462,14 +461,14 @@ static PyObject *Hook_get(PyObject *self, PyObject *instance, PyObject *owner)
     return PyMethod_New(self, instance);
 }
 
-/* Pickled and copied as the function is: by its name. */
+/* Pickle and copy by name, as a function. */
 static PyObject *Hook_reduce(PyObject *self, PyObject *unused)
 {
     return PyObject_GetAttrString(self, "__qualname__");
 }
 
 static PyMethodDef Hook_methods[] = {
-    {"__reduce__", Hook_reduce, METH_NOARGS, "By its name."},
+    {"__reduce__", Hook_reduce, METH_NOARGS, "Pickle by name."},
     {NULL},
 };
 
@@ -482,7 +481,7 @@ static PyTypeObject HookType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk.recorder._fast.Hook",
     .tp_basicsize = sizeof(Hook),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
-    .tp_doc = "A function timed in the common case, see goodput.sdk.automatic.hooks.",
+    .tp_doc = "See goodput.sdk.automatic.hooks.",
     .tp_new = PyType_GenericNew,
     .tp_init = (initproc)Hook_init,
     .tp_dealloc = (destructor)Hook_dealloc,
@@ -499,16 +498,17 @@ static PyTypeObject HookType = {
 
 /* ------------------------------------------------------------------------------------------- Slot */
 
-#define ROOTS_MAX 64
+/* The descriptor `_compiled_call_impl` on torch.nn.Module: see automatic/forward_timing.py. */
+typedef struct {
+    PyObject *reference; /* Weak, to the module. */
+    PyObject *call;
+} Root;
 
-/* Stands on torch.nn.Module as `_compiled_call_impl`, which is looked for at each call of a module: it answers with
- * the timed call for a root, by identity, and for any other module with what would be there without it. */
 typedef struct {
     PyObject_HEAD
-    PyObject *references[ROOTS_MAX]; /* Weak, to the roots. */
-    PyObject *calls[ROOTS_MAX];
-    Py_ssize_t count;
-    PyObject *look; /* Called with a module that is no root, while roots are looked for; answers with its call or None. */
+    Root *roots;
+    Py_ssize_t count, room;
+    PyObject *find; /* Called with a module that is no root, returns its timed call or None; None while roots are known. */
 } Slot;
 
 static PyObject *Slot_get(PyObject *object, PyObject *instance, PyObject *owner)
@@ -518,13 +518,13 @@ static PyObject *Slot_get(PyObject *object, PyObject *instance, PyObject *owner)
     if (instance == NULL || instance == Py_None)
         Py_RETURN_NONE;
     for (Py_ssize_t i = 0; i < self->count; i++) {
-        if (refers_to(self->references[i], instance)) {
-            Py_INCREF(self->calls[i]);
-            return self->calls[i];
+        if (refers_to(self->roots[i].reference, instance)) {
+            Py_INCREF(self->roots[i].call);
+            return self->roots[i].call;
         }
     }
-    if (self->look != NULL && self->look != Py_None) {
-        found = PyObject_CallOneArg(self->look, instance);
+    if (self->find != NULL && self->find != Py_None) {
+        found = PyObject_CallOneArg(self->find, instance);
         if (found == NULL)
             goodput_drop_error();
         else if (found != Py_None)
@@ -555,22 +555,22 @@ static PyObject *Slot_add(Slot *self, PyObject *args)
     Py_ssize_t at = 0;
     if (!PyArg_ParseTuple(args, "OO", &module, &call))
         return NULL;
-    /* The place of one that is gone, else a new one. */
+    /* Reuse the entry of a module that is gone. */
     while (at < self->count) {
-        PyObject *root = referent_of(self->references[at]);
+        PyObject *root = referent_of(self->roots[at].reference);
         Py_XDECREF(root);
         if (root == NULL)
             break;
         at++;
     }
-    if (at == ROOTS_MAX)
+    if (at == self->room)
         Py_RETURN_FALSE;
     reference = PyWeakref_NewRef(module, NULL);
     if (reference == NULL)
         return NULL;
-    Py_XSETREF(self->references[at], reference);
+    Py_XSETREF(self->roots[at].reference, reference);
     Py_INCREF(call);
-    Py_XSETREF(self->calls[at], call);
+    Py_XSETREF(self->roots[at].call, call);
     if (at == self->count)
         self->count++;
     Py_RETURN_TRUE;
@@ -582,9 +582,9 @@ static PyObject *Slot_exchange(Slot *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "OO", &old, &new))
         return NULL;
     for (Py_ssize_t i = 0; i < self->count; i++)
-        if (self->calls[i] == old) {
+        if (self->roots[i].call == old) {
             Py_INCREF(new);
-            Py_SETREF(self->calls[i], new);
+            Py_SETREF(self->roots[i].call, new);
         }
     Py_RETURN_NONE;
 }
@@ -592,7 +592,7 @@ static PyObject *Slot_exchange(Slot *self, PyObject *args)
 static PyObject *Slot_is_root(Slot *self, PyObject *module)
 {
     for (Py_ssize_t i = 0; i < self->count; i++)
-        if (refers_to(self->references[i], module))
+        if (refers_to(self->roots[i].reference, module))
             Py_RETURN_TRUE;
     Py_RETURN_FALSE;
 }
@@ -600,10 +600,10 @@ static PyObject *Slot_is_root(Slot *self, PyObject *module)
 static int Slot_traverse(Slot *self, visitproc visit, void *arg)
 {
     for (Py_ssize_t i = 0; i < self->count; i++) {
-        Py_VISIT(self->references[i]);
-        Py_VISIT(self->calls[i]);
+        Py_VISIT(self->roots[i].reference);
+        Py_VISIT(self->roots[i].call);
     }
-    Py_VISIT(self->look);
+    Py_VISIT(self->find);
     return 0;
 }
 
@@ -612,16 +612,29 @@ static int Slot_clear(Slot *self)
     Py_ssize_t count = self->count;
     self->count = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
-        Py_CLEAR(self->references[i]);
-        Py_CLEAR(self->calls[i]);
+        Py_CLEAR(self->roots[i].reference);
+        Py_CLEAR(self->roots[i].call);
     }
-    Py_CLEAR(self->look);
+    Py_CLEAR(self->find);
     return 0;
 }
 
 static int Slot_init(Slot *self, PyObject *args, PyObject *kwargs)
 {
-    Py_XSETREF(self->look, Py_NewRef(Py_None));
+    Py_ssize_t room;
+    if (!PyArg_ParseTuple(args, "n", &room))
+        return -1;
+    if (self->roots != NULL) {
+        PyErr_SetString(PyExc_TypeError, "Slot is already initialised");
+        return -1;
+    }
+    self->roots = PyMem_Calloc(room > 0 ? (size_t)room : 1, sizeof(Root));
+    if (self->roots == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    self->room = room;
+    Py_XSETREF(self->find, Py_NewRef(Py_None));
     return 0;
 }
 
@@ -630,17 +643,18 @@ static void Slot_dealloc(Slot *self)
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     Slot_clear(self);
+    PyMem_Free(self->roots);
     type->tp_free((PyObject *)self);
 }
 
 static PyMemberDef Slot_members[] = {
-    {"look", Py_T_OBJECT_EX, offsetof(Slot, look), 0, "called with a module that is no root, or None"},
+    {"find", Py_T_OBJECT_EX, offsetof(Slot, find), 0, "returns the timed call of a module that is no root, or None"},
     {NULL},
 };
 
 static PyMethodDef Slot_methods[] = {
-    {"add", (PyCFunction)Slot_add, METH_VARARGS, "Make a module a root with this call; False where there is no room."},
-    {"exchange", (PyCFunction)Slot_exchange, METH_VARARGS, "Put another call in the place of a root's."},
+    {"add", (PyCFunction)Slot_add, METH_VARARGS, "Make a module a root with this call; False if there is no room."},
+    {"exchange", (PyCFunction)Slot_exchange, METH_VARARGS, "Replace the call of a root."},
     {"is_root", (PyCFunction)Slot_is_root, METH_O, "Whether a module is a root."},
     {NULL},
 };
@@ -649,7 +663,7 @@ static PyTypeObject SlotType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk.recorder._fast.Slot",
     .tp_basicsize = sizeof(Slot),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_doc = "See goodput.sdk.automatic.forward_timing.Slot.",
+    .tp_doc = "See goodput.sdk.automatic.forward_timing.PythonSlot.",
     .tp_new = PyType_GenericNew,
     .tp_init = (initproc)Slot_init,
     .tp_traverse = (traverseproc)Slot_traverse,

@@ -14,7 +14,7 @@ from time import perf_counter_ns
 
 from goodput.sdk.recorder.messages import short_repr
 from goodput.sdk.recorder.phase import Phase
-from goodput.sdk.recorder.recorder import STEP_MAX, Recorder, whole
+from goodput.sdk.recorder.recorder import STEP_MAX, Recorder, checked_int
 
 
 class Checkpoint:
@@ -70,7 +70,7 @@ def checked_step(recorder: Recorder, step) -> int | None:
     """`step` if it is a step index, else None and counted. Default: the running step, else the last one."""
     if step is None:
         return recorder.step_next - (not recorder.step_start_ns) if recorder.is_recording else -1
-    index = whole(step, -1, STEP_MAX)
+    index = checked_int(step, -1, STEP_MAX)
     if index is None and recorder.is_recording:
         recorder.drop("checkpoint")
     return index

@@ -66,13 +66,13 @@ class Recorder(Clock):
         self.steps = self.samples = self.entries = 0
         self.step_start_ns = self.step_samples = self.step_next = 0
         self.raised = False
-        self.extra_cost_ns = self.micro_batches = self.passes = self.passed_ns = self.batch_samples = 0
+        self.extra_cost_ns = self.micro_batches = self.skips_left = self.skipped_ns = self.batch_samples = 0
         self.fetching = False
         self.background: deque = deque(maxlen=BACKGROUND_MAX)
         self.state, self.thread = State.RECORDING, get_ident()
         words[page.W_DEVICE_STATE], words[page.W_DEVICE_WHY] = bool(self.device_why), self.device_why
         if self.device is not None:
-            self.tell_device_of("open")
+            self.notify_device_of("open")
 
     @property
     def is_recording(self) -> bool:
@@ -151,7 +151,7 @@ class Recorder(Clock):
         if self.steps == 0:
             words[_OUTSIDE] = words[_TOTALS]
             if self.device is not None:
-                self.tell_device_of("begin")
+                self.notify_device_of("begin")
             return now_ns
         totals = [*words[_TOTALS]]
         record = page.W_STEP_RING + (self.steps - 1) % page.STEP_RING * page.STEP_WORDS
@@ -159,7 +159,7 @@ class Recorder(Clock):
             spent = totals[i] - words[record + page.R_TOTALS + i]
             words[page.W_OUTSIDE + i] = words[record + page.R_OUTSIDE + i] + spent
         if self.device is not None:
-            self.tell_device_of("begin")
+            self.notify_device_of("begin")
         return now_ns
 
     def begin_step(self, start_ns: int, step: int | None, samples: int) -> bool:
@@ -168,7 +168,7 @@ class Recorder(Clock):
         False if since then another began, or the page was closed or exchanged, or this thread lost the clock.
         """
         words = self.words
-        index = None if step is None else whole(step, 0, STEP_MAX)
+        index = None if step is None else checked_int(step, 0, STEP_MAX)
         if self.thread != get_ident() or self.step_start_ns or start_ns < self.step_end_ns:
             return False
         # An index that goes backwards or is no index: the count goes on from the last one.
@@ -198,7 +198,7 @@ class Recorder(Clock):
     def step_ended(self) -> None:
         """What else is to do at a step's end."""
         if self.device is not None:
-            self.tell_device_of("end")
+            self.notify_device_of("end")
         if self.background:
             self.drain_background()
 
@@ -212,7 +212,7 @@ class Recorder(Clock):
         self.words[page.W_STEP_NEXT] = self.step_next + page.STEP_BIAS
         self.event("resumed", perf_counter_ns(), step)
 
-    def tell_device_of(self, what: str) -> None:
+    def notify_device_of(self, what: str) -> None:
         """Tell the device clock more than boundaries: that a step may begin or has ended, or of another page."""
         try:
             getattr(self.device, what)(self.current)
@@ -226,7 +226,7 @@ class Recorder(Clock):
         if len(self.background) >= BACKGROUND_MAX:
             self.drop("background")
         self.background.append(record)
-        self.plain = False
+        self.routine = False
 
     def drain_background(self) -> None:
         """Enter what other threads queued: ("phase", index, ns) or ("event", kind, time, step, text)."""
@@ -266,7 +266,7 @@ class Recorder(Clock):
             return
         self.drain_background()
         if self.device is not None:
-            self.tell_device_of("finish")
+            self.notify_device_of("finish")
         self.charge(now_ns)
         words[page.W_END] = now_ns
         words[page.W_ENDED] = page.END_REASONS.index(reason)
@@ -279,7 +279,7 @@ class Recorder(Clock):
         self.set_state(state)
 
 
-def whole(value, least: int, below: int) -> int | None:
+def checked_int(value, least: int, below: int) -> int | None:
     """`value` as an integer in least .. below - 1, None if it is none; whatever its own methods raise."""
     try:
         number = None if isinstance(value, bool) else _index(value)

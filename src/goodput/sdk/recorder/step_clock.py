@@ -1,13 +1,11 @@
-"""The clock of the step thread and a phase's enter and exit, in Python: what `_fast.c` is where it compiled.
+"""The clock of the step thread and enter and exit of a phase, in Python: `_fast.c` where that was not compiled.
 
-In: a phase entered or left. Out: its time, exclusive of inner phases, in the words of a rank page. Nothing is
-allocated that survives. From enter to exit about 0.7 us here and 0.1 us compiled (bench/phase.py).
-`GOODPUT_PURE=1` chooses this module. It does not know steps, other threads or how a recorder starts: the rare
-cases are methods of phase.Phase.
+About 0.7 us from enter to exit here, 0.1 us compiled (bench/phase.py). `GOODPUT_PURE=1` selects this module. The rare
+cases (other threads, not started) are in phase.Phase.
 
-CPython runs signal handlers and lets other threads in at calls and backward jumps only. So a boundary makes its
-calls first, and then stores what it has to store without one: a handler that enters phases finds it undone or done.
-It may have moved the clock past the `now` of the boundary it interrupted, which then takes its `now`.
+CPython runs signal handlers and switches threads only at calls and backward jumps. So a boundary makes its calls
+first and then its stores, without a call in between: a handler that enters phases finds it either undone or done. The
+handler may have moved the clock past the `now` of the boundary it interrupted, which then uses the later time.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import struct
 from _thread import get_ident
 from time import perf_counter_ns
 
-from goodput.sdk.recorder.user_signals import pass_on
+from goodput.sdk.recorder.user_signals import reraise_from_handler
 
 _OVERFLOW_BIN = 31744
 _STEP_BIAS = 1 << 63
@@ -36,7 +34,7 @@ def bin_of_ns(nanoseconds: int) -> int:
 
 
 class Clock:
-    """Charges time to the current phase. Only the thread whose ident is `thread` moves it.
+    """Charges time to the current phase. Only the thread whose ident is `thread` advances it.
 
     words     the page as u64, or None
     current   word of the phase that time is charged to
@@ -44,12 +42,12 @@ class Clock:
     child_ns  ns of inner phases in the current one
     entries   phases completed
     raised    whether a phase's body raised
-    gap       word that the time before the next outermost phase goes to, if that time is not longer than `length`
-    length    ns that the last outermost phase took
-    columns   phases that may have time: the first so many are copied into a step's record
-    layout    words of a step: those of the ring, records in it, words of one, phases of one, and the words of the
-              part outside steps, steps, samples, the step's start, the next index, cost, and the lengths' histogram
-    device    called with the charged word at each boundary, or None; if it raises it is not called again
+    gap       word that the time before the next outermost phase is charged to, if it is not longer than `length`
+    length    ns of the last outermost phase
+    columns   phases in use, which are copied into a step's record
+    layout    of a step: word of the ring, its records, words and phases of a record, and the words of the totals
+              outside steps, steps, samples, the step's start, the next index, cost, and the histogram of lengths
+    device    called with the charged word at each boundary, or None; not called again after it raised
     """
 
     def __init__(self, word_last: int, word_phase: int, word_totals: int, layout: tuple[int, ...]):
@@ -64,16 +62,16 @@ class Clock:
         self.columns = layout[3]
         self.began = self.after = self.batch_samples = 0
         self.optimizer_depth = self.micro_batches = self.optimizer_steps = self.reducers = 0
-        self.inside = self.evaluating = self.trained = self.fetched = self.counting = self.plain = (
+        self.inside = self.evaluating = self.trained = self.fetched = self.counting = self.routine = (
             self.preparing
-        ) = self.unseen = self.looking = self.fetching = False
+        ) = self.unhooked_steps = self.sampling = self.fetching = False
         self.iterator = self.anchor = self.optimizer = None
-        self.passes = self.passed_ns = self.word_batches = self.word_inside = self.word_wait = 0
+        self.skips_left = self.skipped_ns = self.word_batches = self.word_inside = self.word_wait = 0
         # Cost of measuring: automatic/overhead_budget.py.
         self.own_ns = self.reading_ns = self.extra_cost_ns = 0
         self.measuring = self.phases_off = False
         self.current, self.gap, self.raised = word_totals, word_totals, False
-        # A phase's frame is (frame below, current, began_ns, child_ns): pushing and popping it is no call.
+        # A linked list of (frame below, current, began_ns, child_ns), since push and pop must not be calls.
         self.stack: tuple | None = None
 
     @property
@@ -86,19 +84,18 @@ class Clock:
 
     @property
     def charged(self) -> int:
-        """The word that time is charged to."""
         return self.word_totals if self.phases_off else self.current
 
     @property
     def depth(self) -> int:
-        """Phases that are open."""
+        """Number of open phases."""
         depth, frame = 0, self.stack
         while frame is not None:
             depth, frame = depth + 1, frame[0]
         return depth
 
     def reset(self) -> None:
-        """Forget the phases that are open."""
+        """Forget open phases."""
         self.stack = None
         self.current, self.gap, self.child_ns = self.word_totals, self.word_totals, 0
 
@@ -136,8 +133,8 @@ class Clock:
         self.count(histograms + bin_of_ns(now_ns - start))
         return now_ns
 
-    def turn_step(self, samples: int) -> int:
-        """Close the running step, which handled so many samples, and begin the next one where it ended."""
+    def next_step(self, samples: int) -> int:
+        """Close the running step, which handled `samples`, and begin the next one at its end."""
         self.step_samples = samples
         now_ns = self.close_step(perf_counter_ns())
         self.step_samples, self.step_start_ns = 0, now_ns
@@ -147,16 +144,16 @@ class Clock:
             self.measuring = False
         return now_ns
 
-    def tell_device(self, word: int) -> None:
-        """Tell the device clock that a boundary was passed."""
+    def notify_device(self, word: int) -> None:
+        """Report a boundary to the device clock."""
         try:
             self.device(word)
         except Exception as error:
-            pass_on(error)
+            reraise_from_handler(error)
             self.device = None
 
     def unwind(self, stack: tuple | None) -> None:
-        """Close the phases that were opened since the stack was this one, if they were: an interrupt came meanwhile."""
+        """Close the phases above `stack` that an interrupt has left open."""
         now = perf_counter_ns()
         words, last, frame = self._words, self.last_ns, self.stack
         if get_ident() != self.thread or words is None:
@@ -172,7 +169,7 @@ class Clock:
         words[self.word_phase] = 0 if self.phases_off else current - self.word_totals
 
     def close_below(self, total: int) -> None:
-        """Close a phase that is open below others; the one above it returns to where it would have."""
+        """Remove an outer open phase: the phase above it will return to the phase below it."""
         above, frame = [], self.stack
         while frame is not None and frame[0] is not None:
             if frame[1] == total:
@@ -186,11 +183,11 @@ class Clock:
             frame = frame[0]
 
     def is_backed(self, word: int) -> bool:
-        """Whether the memory of a word is known to be there."""
+        """Whether the memory of a word is allocated."""
         return word >> _BLOCK_BITS in self._backed
 
     def back(self, word: int) -> None:
-        """The memory of a word's block is there."""
+        """Note that the memory of a word's block is allocated."""
         self._backed.add(word >> _BLOCK_BITS)
 
 
@@ -228,16 +225,16 @@ class Phase:
             return self
         try:
             if clock.device is not None:
-                clock.tell_device(charged)
+                clock.notify_device(charged)
             if clock.measuring:
                 clock.own_ns += perf_counter_ns() - now - clock.reading_ns
-        except BaseException:  # An interrupt at one of these calls: the body will not run.
+        except BaseException:  # An interrupt in one of these calls: the body will not run.
             self.__exit__(None, None, None)
             raise
         return self
 
     def run(self, function, /, *args, **kwargs):
-        """Call a function in the phase. An interrupt that comes just as the phase is left does not leave it open."""
+        """Call a function in the phase, which is closed even if an interrupt arrives in its exit."""
         clock = self.recorder
         stack = clock.stack
         try:
@@ -276,8 +273,8 @@ class Phase:
             clock.length = length
         words[clock.word_phase] = current - clock.word_totals
         if clock.device is not None:
-            clock.tell_device(total)
-        if not began_ns:  # It was entered while phases were off: its length is not known.
+            clock.notify_device(total)
+        if not began_ns:  # Entered while phases were off: the length is unknown.
             return None
         try:
             _pack_half(_half, 0, own / 1e9)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 
 
-def pass_on(error: BaseException) -> None:
+def reraise_from_handler(error: BaseException) -> None:
     """Raise `error` again if its traceback goes through an installed signal handler.
 
         except Exception as error:
-            pass_on(error)
+            reraise_from_handler(error)
 
     KeyboardInterrupt and SystemExit need no such call, since our code catches `Exception` only.
     """

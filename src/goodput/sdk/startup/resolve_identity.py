@@ -11,7 +11,7 @@ import time
 
 from goodput.rank_page import page
 from goodput.sdk.recorder.messages import short_repr
-from goodput.sdk.recorder.recorder import whole
+from goodput.sdk.recorder.recorder import checked_int
 from goodput.wire.identity import BOUNDS, PLACES, RATES, check_identity, clean_text, from_environment
 
 # A process older than this when it is first measured was not started for the run (a notebook, a server).
@@ -69,7 +69,7 @@ def valid_rank(rank, world_size) -> dict:
     found = {}
     for name, value in (("rank", rank), ("world_size", world_size)):
         least, most = BOUNDS[name]
-        found[name] = whole(value, least, most + 1)
+        found[name] = checked_int(value, least, most + 1)
     return {} if None in found.values() else found
 
 
@@ -81,7 +81,7 @@ def contradicts(given: dict, identity: dict, path: str | None) -> bool:
         same_directory = given.get("directory") is None or path is None or _is_in(path, given["directory"])
     except Exception:
         return True
-    rank, attempt = (whole(given.get(name), 0, page.NS_MAX) for name in ("rank", "attempt"))
+    rank, attempt = (checked_int(given.get(name), 0, page.NS_MAX) for name in ("rank", "attempt"))
     same_rank = rank in (None, identity["rank"])
     # The page's attempt is higher where pages of earlier processes of this rank lie beside it.
     return not (same_run and same_directory and same_rank and (attempt or 0) <= identity["attempt"])
@@ -101,7 +101,7 @@ def _integer(given: dict, name: str, default, warn):
     if value is None:
         return default
     least, most = BOUNDS[name]
-    number = whole(value, least, most + 1)
+    number = checked_int(value, least, most + 1)
     if number is None:
         warn(f"start({name}={short_repr(value)}): want a whole number in {least}..{most}; using {default}")
         return default

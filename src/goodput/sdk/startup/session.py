@@ -19,7 +19,7 @@ from collections import deque
 
 from goodput.rank_page import page
 from goodput.sdk.recorder.messages import short_repr
-from goodput.sdk.recorder.recorder import SAMPLES_MAX, STEP_MAX, Recorder, State, whole
+from goodput.sdk.recorder.recorder import SAMPLES_MAX, STEP_MAX, Recorder, State, checked_int
 from goodput.sdk.startup.calibration import calibrate
 from goodput.sdk.startup.declared_fields import DeclaredFields
 from goodput.sdk.startup.exit_report import print_report
@@ -80,7 +80,7 @@ class Session:
         recorder = self.recorder
         if recorder.is_recording:
             if self.automatic is not None:
-                self.automatic.ends()
+                self.automatic.end()
             failed = type(reason) is str and reason == "failed"
             recorder.end(time.perf_counter_ns(), "failed" if failed else "finished")
             recorder.set_state(State.STOPPED)
@@ -90,14 +90,14 @@ class Session:
         recorder = self.recorder
         if not recorder.ready() and not recorder.adopt():
             return None
-        index = whole(step, -1, STEP_MAX)
+        index = checked_int(step, -1, STEP_MAX)
         if index is None:
             recorder.drop("step")
             return self.warn(
                 f"resumed({short_repr(step)}): want the index of the last step done, -1 for none"
             )
         if self.automatic is not None:
-            self.automatic.end_deep_look()
+            self.automatic.cancel_deep_look()
         if recorder.steps and index + 1 < recorder.step_next:
             attempt = dict(self.identity, attempt=self.identity["attempt"] + 1, **now())
             recorder.end(attempt["start_mono_ns"], "resumed")
@@ -148,7 +148,7 @@ class Session:
         given = {**given, "world_size": None} if other else given
         self.declared.declare(given, self.warn)
         self._publish()
-        world_size = whole(given.get("world_size"), 0, page.NS_MAX)
+        world_size = checked_int(given.get("world_size"), 0, page.NS_MAX)
         if other or world_size not in (None, self.identity["world_size"]):
             who = f"run {self.identity['run']!r}, rank {self.identity['rank']}"
             self.warn(
@@ -263,7 +263,7 @@ class Session:
         """The argument `samples=` as a count, 0 if it is none."""
         if type(value) is int and 0 <= value < SAMPLES_MAX:
             return value
-        number = whole(value, 0, SAMPLES_MAX)
+        number = checked_int(value, 0, SAMPLES_MAX)
         if number is None:
             self.warn(f"samples={short_repr(value)}: want a whole number from 0; taken as 0")
         return number or 0

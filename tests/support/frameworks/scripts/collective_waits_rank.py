@@ -252,7 +252,7 @@ def measured(models, act) -> dict:
     optimizer = torch.optim.SGD(
         [p for model in models for p in model.parameters()] or [torch.ones(1)], lr=0.01
     )
-    goodput.auto._auto.roots.look()
+    goodput.auto._auto.roots.start_search()
     for number in range(WARM + STEPS):
         if number == WARM:
             dist.barrier()

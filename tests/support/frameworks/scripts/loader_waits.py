@@ -7,7 +7,7 @@ import torch
 
 import goodput
 import goodput.auto
-from goodput.sdk.automatic.trainer_progress import training
+from goodput.sdk.automatic.trainer_progress import progress_of
 
 QUICK, SLOW, SLOW_SECONDS = 1500, 40, 0.02
 ROWS = [(torch.randn(4), torch.randn(1)) for _ in range(8)]
@@ -92,19 +92,19 @@ def another_optimizer():
 
 def trainer():
     """A trainer that counts its steps; it is broken off, and begins again."""
-    recorder, now = goodput._session.recorder, training(goodput._session.automatic)
+    recorder, now = goodput._session.recorder, progress_of(goodput._session.automatic)
     goodput.start(run="trainer")
     model, optimizer = trained()
-    now.begins(0)
+    now.begin(0)
     steps = settle(model, optimizer)
-    now.stepped(steps)
+    now.steps_done(steps)
     for _ in range(20):
         step(model, optimizer, ROWS[0])
         steps += 1
-        now.stepped(steps)
+        now.steps_done(steps)
     counts = now.counts
-    now.breaks(ValueError())
-    now.begins(0)
+    now.abort(ValueError())
+    now.begin(0)
     recorded = recorder.steps
     goodput.stop()
     return {"counts": counts, "recorded": recorded, "steps": steps}

@@ -18,7 +18,7 @@ import goodput.auto
 from goodput.sdk.automatic import checkpoint_detection
 from goodput.sdk.automatic.frameworks.torch import loader
 from goodput.sdk.automatic.frameworks.torch.optimizer import silent, steps_known
-from goodput.sdk.automatic.import_hook import Watch
+from goodput.sdk.automatic.import_hook import ImportHook
 from goodput.sdk.automatic.patch import Patches
 
 torch.set_num_threads(1)
@@ -136,8 +136,8 @@ class OldFinder:
 
 def imports():
     """A loader of the old kind brings its module; an odd entry of sys.modules does not end the sweep."""
-    watch = Watch()
-    watch.when("of_the_old_kind", lambda module: None)
+    watch = ImportHook()
+    watch.on_import("of_the_old_kind", lambda module: None)
     sys.meta_path.insert(0, OldFinder)
     watch.install()
     found["old"] = __import__("of_the_old_kind").__name__

@@ -23,10 +23,10 @@ def _names(package: str) -> list[str]:
     return [prefix + file[:-3] for file in files if file.endswith(".py") and file[0] != "_"]
 
 
-def apply_all(auto, watch) -> None:
+def apply_all(auto, import_hook) -> None:
     """Apply each patch when its module is imported; those of torch before those of its submodules, which use them."""
     for patch in sorted(found(), key=lambda patch: patch.MODULE):
-        watch.when(patch.MODULE, _safely(patch, auto))
+        import_hook.on_import(patch.MODULE, _safely(patch, auto))
 
 
 def _safely(patch, auto):
@@ -35,7 +35,7 @@ def _safely(patch, auto):
             patch.apply(module, auto)
         except Exception as error:
             # It may be the patch that detects a compiler.
-            auto.meet_compiler()
+            auto.before_compilation()
             name = patch.__name__.rpartition(".")[2]
             auto.session.warn(f"automatic: {name} is not measured here: {type(error).__name__}: {error}")
 

@@ -21,10 +21,10 @@ def as_checkpoint(auto, save, contents, done=commit):
     recorder = auto.recorder
 
     def saved(args, kwargs):
-        begun = quietly(lambda: checkpoint_detection.begin(auto, contents(*args, **kwargs)))
+        begun = warn_on_error(lambda: checkpoint_detection.begin(auto, contents(*args, **kwargs)))
         result = save(*args, **kwargs)
         if begun is not None:
-            quietly(done, begun, *args, **kwargs)
+            warn_on_error(done, begun, *args, **kwargs)
         return result
 
     @functools.wraps(save)
@@ -43,7 +43,7 @@ def as_restore(auto, load):
 
     @functools.wraps(load)
     def call(*args, **kwargs):
-        if not auto.is_here() or recorder.current == auto.restore.total:
+        if not auto.on_step_thread() or recorder.current == auto.restore.total:
             return load(*args, **kwargs)
         auto.leave_step()
         return auto.restore.run(load, *args, **kwargs)
@@ -51,7 +51,7 @@ def as_restore(auto, load):
     return call
 
 
-def quietly(function, *args, **kwargs):
+def warn_on_error(function, *args, **kwargs):
     """Call it; None if it raises."""
     try:
         return function(*args, **kwargs)

@@ -6,7 +6,7 @@ An evaluation lasts from the call to its return; a checkpoint is one, whatever f
 from __future__ import annotations
 
 from goodput.sdk.automatic.frameworks._checkpoint_calls import as_checkpoint, as_restore
-from goodput.sdk.automatic.trainer_progress import evaluates
+from goodput.sdk.automatic.trainer_progress import as_evaluation
 
 MODULE = "transformers.trainer"
 RELIES_ON = """transformers/trainer.py: Trainer.train calls evaluate, which calls evaluation_loop, as predict does;
@@ -17,7 +17,7 @@ _load_best_model read files."""
 def apply(module, auto) -> None:
     trainer = module.Trainer
     for name in ("evaluate", "predict", "evaluation_loop"):
-        auto.patches.replace(trainer, name, evaluates(auto, getattr(trainer, name)))
+        auto.patches.replace(trainer, name, as_evaluation(auto, getattr(trainer, name)))
     for name in ("_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_best_model"):
         auto.patches.replace(trainer, name, as_restore(auto, getattr(trainer, name)))
     save = as_checkpoint(auto, trainer._save_checkpoint, lambda self, model, *args, **kwargs: model)

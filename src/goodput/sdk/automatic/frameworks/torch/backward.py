@@ -12,7 +12,7 @@ from _thread import get_ident
 
 from goodput.sdk.automatic import hooks as kinds
 from goodput.sdk.automatic.frameworks.torch.communication import backward_runs_here
-from goodput.sdk.automatic.hooks import hook, stand_in
+from goodput.sdk.automatic.hooks import hook, install_hook
 from goodput.sdk.automatic.step_detection import BACKWARD, FORWARD, NOTHING
 
 MODULE = "torch"
@@ -30,18 +30,18 @@ def apply(torch, auto) -> None:
     def timed(function):
         @functools.wraps(function)
         def any_call(*args, **kwargs):
-            if not auto.opens_page() or recorder.inside:
+            if not auto.may_start() or recorder.inside:
                 if not recorder.reducers or not recorder.inside:
                     return function(*args, **kwargs)
                 return waits.run_inner(function, args, kwargs)
-            if recorder.unseen:
-                auto.unseen.look()
+            if recorder.unhooked_steps:
+                auto.compiled_optimizers.poll()
             if recorder.evaluating or not recorder.step_start_ns:
-                auto.trains()
+                auto.training_call()
             if recorder.after == FORWARD:
                 recorder.gap = auto.forward_word
             elif recorder.after == NOTHING:
-                auto.lost_sight()
+                auto.search_roots_again()
             recorder.trained = recorder.inside = True
             recorder.micro_batches += 1
             try:
@@ -60,7 +60,7 @@ def apply(torch, auto) -> None:
 
         return fast, call
 
-    stand_in(auto, torch.autograd, "backward", *timed(torch.autograd.backward))
+    install_hook(auto, torch.autograd, "backward", *timed(torch.autograd.backward))
     auto.patches.replace(torch.autograd, "grad", _timed_grad(torch.autograd.grad, auto, is_compiling))
 
 
@@ -141,7 +141,7 @@ class Wait:
             auto.communication.__enter__()
         elif auto.recorder.device is not None:
             # A thread of autograd, for which the step thread waits in the phase `backward`.
-            auto.tell_device(auto.backward.total)
+            auto.notify_device(auto.backward.total)
 
     def end(self) -> None:
         """The call is about to return, or has raised."""
@@ -153,4 +153,4 @@ class Wait:
         if auto.recorder.thread == self.entered:
             auto.communication.__exit__(None, None, None)
         else:
-            auto.tell_device(auto.communication.total)
+            auto.notify_device(auto.communication.total)

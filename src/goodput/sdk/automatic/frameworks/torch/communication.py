@@ -62,11 +62,11 @@ def timer(torch, auto):
             if recorder.device is None or auto.waiting == get_ident() or not in_backward():
                 return function(*args, **kwargs)
             before, auto.waiting = auto.waiting, get_ident()
-            auto.tell_device(recorder.current)
+            auto.notify_device(recorder.current)
             try:
                 return function(*args, **kwargs)
             finally:
-                auto.tell_device(word)
+                auto.notify_device(word)
                 auto.waiting = before
 
         return call
@@ -90,14 +90,14 @@ def _watch_groups(torch, auto) -> None:
         try:
             # If the launcher names the rank, the page is open while the ranks wait for each other.
             if not auto.removed and "rank" in from_environment(auto.session.environ):
-                auto.is_rank()
+                auto.allow_start()
         except Exception:
             pass
         result = init(*args, **kwargs)
         try:
             if not auto.removed:
                 auto.session.set_rank(module.get_rank(), module.get_world_size())
-                auto.is_rank()
+                auto.allow_start()
         except Exception:
             pass
         return result

@@ -22,17 +22,17 @@ def apply(dynamo, auto) -> None:
 
     def start(_arguments=None) -> None:
         nonlocal paused
-        auto.meet_compiler()
-        auto.end_deep_look()
+        auto.before_compilation()
+        auto.cancel_deep_look()
         auto.count("compilations", 1, add=True)
-        paused = roots.looking
-        roots.settle()
+        paused = roots.searching
+        roots.stop_search()
         auto.compile.__enter__()
 
     def end(_arguments=None) -> None:
         auto.compile.__exit__(None, None, None)
         if paused:
-            roots.look()
+            roots.start_search()
 
     for code in our_code():
         dynamo.eval_frame.skip_code(code)

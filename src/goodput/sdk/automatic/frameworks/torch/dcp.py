@@ -26,13 +26,13 @@ def apply(module, auto) -> None:
     def timed_load(state_dict, *args, **kwargs):
         if (
             auto.removed
-            or not auto.is_here()
+            or not auto.on_step_thread()
             or recorder.evaluating
             or recorder.current == auto.restore.total
         ):
             return load(state_dict, *args, **kwargs)
         result = auto.restore.run(load, state_dict, *args, **kwargs)
-        auto.go_on_after(checkpoint_detection.resumed_step(auto, state_dict))
+        auto.resume_after(checkpoint_detection.resumed_step(auto, state_dict))
         return result
 
     current, commit_when_done = Saves(auto), functools.partial(_commit_when_done, _watched(auto))

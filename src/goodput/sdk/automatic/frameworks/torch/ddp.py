@@ -26,7 +26,7 @@ def apply(module, auto) -> None:
         made(self, *args, **kwargs)
         if not auto.removed:
             auto.recorder.reducers += 1
-            auto.is_rank()
+            auto.allow_start()
 
     auto.patches.replace(kind, "__init__", __init__)
     auto.patches.replace(kind, "_sync_buffers", timed(kind._sync_buffers))

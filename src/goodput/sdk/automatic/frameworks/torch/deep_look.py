@@ -29,7 +29,7 @@ def apply(torch, auto) -> None:
     _give_way(torch.autograd.profiler, auto.patches, look)
     auto.deep_look = look
     auto.after_step.append(look.after_step)
-    auto.now_and_then.append(look.now_and_then)
+    auto.periodic.append(look.poll)
     auto.patches.undo(look.close)
     os.register_at_fork(before=look.leave, after_in_child=look.after_fork)
 

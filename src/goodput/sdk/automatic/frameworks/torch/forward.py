@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from goodput.sdk.automatic.forward_timing import SLOT, Roots
+from goodput.sdk.automatic.forward_timing import SLOT, RootModules
 
 MODULE = "torch"
 RELIES_ON = """torch/nn/modules/module.py: Module.__call__ is _wrapped_call_impl, which calls self._compiled_call_impl instead of
@@ -13,9 +13,8 @@ leaves it out."""
 def apply(torch, auto) -> None:
     if getattr(torch.nn.Module, SLOT) is not None or SLOT not in vars(torch.nn.Module):
         raise AttributeError(f"torch.nn.Module.{SLOT} is already set")
-    roots = auto.roots = Roots(auto, torch)
+    roots = auto.roots = RootModules(auto, torch)
     auto.patches.replace(torch.nn.Module, SLOT, roots.slot)
-    auto.patches.undo(roots.settle)
+    auto.patches.undo(roots.stop_search)
     auto.after_step.append(roots.step_ended)
-    auto.unknown_roots.append(roots.look_again)
-    roots.look()
+    roots.start_search()

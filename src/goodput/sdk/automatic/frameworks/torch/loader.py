@@ -12,15 +12,14 @@ import weakref
 from _thread import get_ident
 from operator import index
 
-from goodput.sdk.automatic.hooks import NEXT, hook
-from goodput.sdk.automatic.step_detection import NOTHING, quietly
-from goodput.sdk.recorder.user_signals import pass_on
+from goodput.sdk.automatic.hooks import BATCH_DEPTH_MAX, NEXT, hook
+from goodput.sdk.automatic.step_detection import NOTHING, dead_reference, warn_on_error
+from goodput.sdk.recorder.user_signals import reraise_from_handler
 
 MODULE = "torch"
 RELIES_ON = """torch/utils/data/dataloader.py: DataLoader.__iter__ returns an iterator whose class inherits
 _BaseDataLoaderIter.__next__."""
-DEPTH_MAX = 4
-ASKED_MAX = 16
+USED_MAX = 16
 ITERATORS_MAX = 64
 
 
@@ -42,10 +41,14 @@ def apply(torch, auto) -> None:
 
     @functools.wraps(advance)
     def any_next(self):
-        if recorder.inside or (recorder.thread != get_ident() and not auto.is_here()) or recorder.fetching:
+        if (
+            recorder.inside
+            or (recorder.thread != get_ident() and not auto.on_step_thread())
+            or recorder.fetching
+        ):
             return advance(self)  # A loader inside the dataset of another is part of that one's fetch.
-        if recorder.unseen:
-            auto.unseen.look()
+        if recorder.unhooked_steps:
+            auto.compiled_optimizers.poll()
         if not loaders.is_current(self):
             loaders.change(self)
         elif loaders.asked and loaders.asked[-1] is loaders._loader:
@@ -58,13 +61,13 @@ def apply(torch, auto) -> None:
             auto.start_evaluation()
             if recorder.evaluating:
                 return advance(self)
-        auto.forget_raised()
+        auto.close_failed_step()
         if not recorder.step_start_ns:
             auto.open_step()
         recorder.after = NOTHING
         try:
             recorder.fetching = True
-            batch = phase.run(auto.next_of, advance, self)
+            batch = phase.run(auto.fetch_batch, advance, self)
         finally:
             recorder.fetching = False
         recorder.fetched = True
@@ -90,7 +93,7 @@ class Loaders:
         # (iterator, its loader). Not a WeakKeyDictionary: an exception of a signal handler in its callback would be lost.
         self._of: list = []
         self._training: weakref.WeakSet = weakref.WeakSet()
-        self._current = self._counted = self._loader = _nothing
+        self._current = self._counted = self._loader = dead_reference
         self.asked: list = []
         self._may_train, self._grad_is_on = False, grad_is_on
 
@@ -106,7 +109,7 @@ class Loaders:
         self._of[:] = [each for each in self._of if each[0]() is not None][-ITERATORS_MAX:]
         self._of.append(pair)
 
-    @quietly
+    @warn_on_error
     def change(self, iterator) -> None:
         """A batch is requested from another iterator than the last one."""
         loader = next((of() for made, of in reversed(self._of) if made() is iterator), None)
@@ -118,7 +121,7 @@ class Loaders:
         recorder = self.recorder
         # The first batch of another loader may belong to an evaluation, until a step trains on it.
         self._may_train = not recorder.evaluating and self._grad_is_on()
-        if self._may_train and not known and len(self.asked) < ASKED_MAX:
+        if self._may_train and not known and len(self.asked) < USED_MAX:
             self.asked.append(self._loader)
         # With several loaders in a step, the samples of the first count.
         if not recorder.batch_samples:
@@ -126,8 +129,8 @@ class Loaders:
         recorder.counting = self._counted() is loader
         # The compiled hook knows training iterators alone.
         recorder.iterator = self._current if known else None
-        self.auto.look_at(iterator)
-        self.auto.unsettled, recorder.plain = True, False
+        self.auto.iterator_changed(iterator)
+        self.auto.needs_after_step, recorder.routine = True, False
 
     def step_ended(self) -> None:
         """Loaders used in a step that trained are for training."""
@@ -144,12 +147,8 @@ class Loaders:
         """Forget the loaders: a trainer begins to train or an epoch, maybe with others."""
         self._training.clear()
         self.asked.clear()
-        self._current = self._counted = self._loader = _nothing
-        self.recorder.iterator, self.recorder.looking = None, False
-
-
-def _nothing() -> None:
-    """A dead reference."""
+        self._current = self._counted = self._loader = dead_reference
+        self.recorder.iterator, self.recorder.sampling = None, False
 
 
 def sizer(torch):
@@ -160,7 +159,7 @@ def sizer(torch):
     tensor = torch.Tensor
 
     def first_dimension(batch) -> int:
-        for _ in range(DEPTH_MAX):
+        for _ in range(BATCH_DEPTH_MAX):
             if isinstance(batch, tensor):
                 return batch.shape[0] if batch.ndim else 1
             if isinstance(batch, (list, tuple)):
@@ -177,7 +176,7 @@ def sizer(torch):
         try:
             return max(index(first_dimension(batch)), 0)
         except Exception as error:
-            pass_on(error)
+            reraise_from_handler(error)
             return 0
 
     return size

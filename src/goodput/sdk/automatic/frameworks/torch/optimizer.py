@@ -9,9 +9,9 @@ import functools
 import sys
 from _thread import get_ident
 
-from goodput.sdk.automatic.hooks import AFTER_STEP, BEFORE_STEP, ZERO_GRAD, hook, stand_in
+from goodput.sdk.automatic.hooks import AFTER_STEP, BEFORE_STEP, ZERO_GRAD, hook, install_hook
 from goodput.sdk.automatic.step_detection import BACKWARD
-from goodput.sdk.recorder.user_signals import pass_on
+from goodput.sdk.recorder.user_signals import reraise_from_handler
 
 MODULE = "torch"
 RELIES_ON = """torch/optim/optimizer.py: register_optimizer_step_pre_hook and register_optimizer_step_post_hook, called
@@ -30,9 +30,9 @@ def apply(torch, auto) -> None:
 
     @silent
     def before_any(optimizer, args, kwargs) -> None:
-        if auto.opens_page() and not recorder.preparing:
+        if auto.may_start() and not recorder.preparing:
             if not recorder.steps and recorder.anchor() is None:
-                auto.go_on_after(steps_known(optimizer, torch))
+                auto.resume_after(steps_known(optimizer, torch))
             auto.optimizer_begins(optimizer)
 
     @silent
@@ -42,7 +42,7 @@ def apply(torch, auto) -> None:
 
     # Every optimizer step runs in a function with this code.
     code = torch.optim.Optimizer.profile_hook_step(_nothing).__code__
-    auto.in_a_step = functools.partial(is_inside, code)
+    auto.is_nested_step = functools.partial(is_inside, code)
     phase, word = auto.optimizer, auto.optimizer_word
     begin = hook(BEFORE_STEP, phase, before_any, before_any, gap=word)
     end = hook(AFTER_STEP, phase, after_any, after_any)
@@ -68,8 +68,8 @@ def apply(torch, auto) -> None:
     @functools.wraps(made)
     def __init__(self, *args, **kwargs):
         made(self, *args, **kwargs)
-        auto.unseen.note(self)
-        auto.expect_training()
+        auto.compiled_optimizers.add(self)
+        auto.optimizer_created()
 
     auto.patches.replace(torch.optim.Optimizer, "__init__", __init__)
     _watch_zero_grad(torch, auto)
@@ -91,7 +91,7 @@ def silent(function):
         try:
             function(optimizer, args, kwargs)
         except Exception as error:
-            pass_on(error)
+            reraise_from_handler(error)
 
     return call
 
@@ -125,7 +125,7 @@ def _watch_zero_grad(torch, auto) -> None:
             # A compiled step calls no hooks: if none was ever called, the gradients that are cleared were used.
             if not recorder.optimizer_steps and not recorder.inside and not recorder.optimizer_depth:
                 result = phase.run(zero, self, *args, **kwargs)
-                auto.stepped(self)
+                auto.optimizer_stepped(self)
                 return result
         return phase.run(zero, self, *args, **kwargs)
 
@@ -135,7 +135,7 @@ def _watch_zero_grad(torch, auto) -> None:
     def zero_grad(self, *args, **kwargs):
         return zero(self, *args, **kwargs) if is_compiling() else fast(self, *args, **kwargs)
 
-    stand_in(auto, torch.optim.Optimizer, "zero_grad", fast, zero_grad)
+    install_hook(auto, torch.optim.Optimizer, "zero_grad", fast, zero_grad)
 
 
 def _watch_scaler(torch, auto) -> None:
@@ -148,7 +148,7 @@ def _watch_scaler(torch, auto) -> None:
         result = scaled(self, optimizer, *args, **kwargs)
         if auto.recorder.optimizer_steps == before and auto.recorder.thread == get_ident():
             auto.skipped_steps += 1
-            auto.stepped(optimizer)
+            auto.optimizer_stepped(optimizer)
         return result
 
     auto.patches.replace(torch.amp.GradScaler, "step", step)
@@ -164,5 +164,5 @@ def steps_known(optimizer, torch):
             done = int(done.item()) if done.is_cpu and done.numel() == 1 else None
         return done - 1 if isinstance(done, int) and done > 0 else None
     except Exception as error:
-        pass_on(error)
+        reraise_from_handler(error)
         return None

@@ -23,14 +23,14 @@ def apply(torch, auto) -> None:
     @functools.wraps(load)
     def timed_load(*args, **kwargs):
         if (
-            not auto.is_here()
+            not auto.on_step_thread()
             or recorder.current == auto.restore.total
             or recorder.evaluating
             or recorder.trained
         ):
             return load(*args, **kwargs)
         loaded = auto.restore.run(load, *args, **kwargs)
-        auto.go_on_after(checkpoint_detection.resumed_step(auto, loaded))
+        auto.resume_after(checkpoint_detection.resumed_step(auto, loaded))
         return loaded
 
     timed_save = as_checkpoint(auto, module.save, lambda obj, *args, **kwargs: obj, commit)

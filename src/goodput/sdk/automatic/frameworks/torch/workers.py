@@ -11,9 +11,9 @@ import functools
 from _thread import get_ident
 from time import perf_counter_ns, thread_time_ns
 
-from goodput.sdk.automatic.loader_stats import Loads, ask
+from goodput.sdk.automatic.loader_stats import LoaderStats, ask
 from goodput.sdk.automatic.loader_worker import ARGUMENTS, NAME, Collate, Loop
-from goodput.sdk.recorder.user_signals import pass_on
+from goodput.sdk.recorder.user_signals import reraise_from_handler
 
 MODULE = "torch.utils.data"
 RELIES_ON = """torch/utils/data/dataloader.py: _MultiProcessingDataLoaderIter.__init__(loader) starts its workers with the
@@ -33,13 +33,13 @@ def apply(module, auto) -> None:
     names = upstream._worker_loop.__code__.co_varnames
     if any(names[at] != name for name, at in ARGUMENTS.items()):
         raise TypeError(f"_worker_loop has other arguments: {', '.join(names[:11])}")
-    loads, loop = Loads(auto.recorder), Loop(upstream._worker_loop)
+    loads, loop = LoaderStats(auto.recorder), Loop(upstream._worker_loop)
     auto.patches.replace(upstream, "_worker_loop", loop)
     _with_workers(dataloader._MultiProcessingDataLoaderIter, auto, loads, loop)
     _without_workers(dataloader._SingleProcessDataLoaderIter, module._utils.fetch, auto, loads)
 
 
-def _with_workers(kind, auto, loads: Loads, loop: Loop) -> None:
+def _with_workers(kind, auto, loads: LoaderStats, loop: Loop) -> None:
     make, advance, recorder, waits = kind.__init__, kind._next_data, auto.recorder, auto.loader.total
 
     @functools.wraps(make)
@@ -50,7 +50,7 @@ def _with_workers(kind, auto, loads: Loads, loop: Loop) -> None:
         try:
             loop.places[get_ident()] = loads.place(entry, auto.session.writer)
         except Exception as error:
-            pass_on(error)
+            reraise_from_handler(error)
         try:
             make(self, loader, *args, **kwargs)
         finally:
@@ -90,7 +90,7 @@ def _with_workers(kind, auto, loads: Loads, loop: Loop) -> None:
     auto.patches.replace(kind, "_next_data", _next_data)
 
 
-def _without_workers(kind, fetch, auto, loads: Loads) -> None:
+def _without_workers(kind, fetch, auto, loads: LoaderStats) -> None:
     make, recorder = kind.__init__, auto.recorder
     marks = Marks(loads, fetch._BaseDatasetFetcher)
 
@@ -107,7 +107,7 @@ def _without_workers(kind, fetch, auto, loads: Loads) -> None:
         # A loader inside the dataset of another is part of that one's fetch.
         if watched is None or watched.workers or loads.inside is not None or recorder.phases_off:
             return advance(iterator)
-        if recorder.passes > 0 and recorder.iterator is not None and recorder.iterator() is iterator:
+        if recorder.skips_left > 0 and recorder.iterator is not None and recorder.iterator() is iterator:
             began_ns = perf_counter_ns()
             try:
                 batch = advance(iterator)
@@ -137,8 +137,8 @@ def _without_workers(kind, fetch, auto, loads: Loads) -> None:
         return batch
 
     auto.patches.replace(kind, "__init__", __init__)
-    auto.next_of = next_of
-    auto.look_at = lambda iterator: loads.look_at(iterator.__dict__.get(WATCHED))
+    auto.fetch_batch = next_of
+    auto.iterator_changed = lambda iterator: loads.look_at(iterator.__dict__.get(WATCHED))
 
 
 class Marks(Collate):
@@ -148,7 +148,7 @@ class Marks(Collate):
     slow every batch, since the interpreter drops its caches of a class that changes.
     """
 
-    def __init__(self, loads: Loads, base: type):
+    def __init__(self, loads: LoaderStats, base: type):
         super().__init__(lambda fetcher: False, None)
         self.loads, self.base = loads, base
         self._made: dict[type, type] = {}
@@ -173,7 +173,7 @@ class Marks(Collate):
                 made = self._made[kind] = type(kind.__name__, (kind,), {**names, NAME: self})
             fetcher.__class__ = made
         except Exception as error:
-            pass_on(error)
+            reraise_from_handler(error)
 
     def leave(self, fetcher) -> None:
         """Give the fetcher its own class back."""
@@ -182,18 +182,20 @@ class Marks(Collate):
             try:
                 fetcher.__class__ = kind.__base__
             except Exception as error:
-                pass_on(error)
+                reraise_from_handler(error)
 
 
-def _begin(auto, loads: Loads, loader, iterator):
+def _begin(auto, loads: LoaderStats, loader, iterator):
     """The entry of an iterator that is being created; None if this is not the step thread."""
     try:
-        return loads.entry_of(loader, iterator) if auto.is_here() and not auto.recorder.fetching else None
+        return (
+            loads.entry_of(loader, iterator) if auto.on_step_thread() and not auto.recorder.fetching else None
+        )
     except Exception as error:
         return _report(auto, error)
 
 
-def _keep(auto, loads: Loads, iterator, loader, entry, began_ns: int) -> None:
+def _keep(auto, loads: LoaderStats, iterator, loader, entry, began_ns: int) -> None:
     try:
         setattr(iterator, WATCHED, loads.made(loader, entry, began_ns))
     except Exception as error:
@@ -201,12 +203,12 @@ def _keep(auto, loads: Loads, iterator, loader, entry, began_ns: int) -> None:
 
 
 def _give_up(auto, iterator, error: Exception) -> None:
-    pass_on(error)
+    reraise_from_handler(error)
     iterator.__dict__.pop(WATCHED, None)
-    auto.recorder.looking = False
+    auto.recorder.sampling = False
     _report(auto, error)
 
 
 def _report(auto, error: Exception) -> None:
-    pass_on(error)
+    reraise_from_handler(error)
     auto.session.warn(f"automatic: the loader is not measured: {type(error).__name__}: {error}")
