@@ -232,6 +232,26 @@ def test_the_exporters_rooms_import_only_lower_ones():
                 assert other in order[:at], f"{room} imports the higher room {other}"
 
 
+def test_no_modules_import_each_other_in_a_circle():
+    """Imports inside functions count too."""
+    below = {
+        name: {found for found, _ in imports(ast.parse(path.read_text())) if found in MODULES} - {name}
+        for name, path in MODULES.items()
+    }
+    # A package and its modules name each other without harm: the package of a module is always imported first.
+    below = {name: {to for to in names if not name.startswith(f"{to}.")} for name, names in below.items()}
+    while leaves := {name for name, names in below.items() if not names}:
+        below = {name: names - leaves for name, names in below.items() if name not in leaves}
+    assert not below, sorted(below)
+
+
+def test_every_room_is_in_the_architecture_page():
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    named = {room.split(".")[1] if room.startswith(("exporters.", "aggregator.")) else room for room in ROOMS}
+    hidden = {"__main__", "sdk", "gpu", "collector", "collector_runner", "directory_lock"}
+    assert [room for room in sorted(named - hidden) if f"`{room}`" not in text] == []
+
+
 def test_no_folder_holds_more_than_a_room_can():
     counts = Counter(path.parent for path in SOURCES)
     assert max(counts.values()) <= FILES_PER_FOLDER_MAX, counts.most_common(3)
