@@ -308,6 +308,8 @@ def _failures():
             query(one("goodput_driver_samples_dropped_total", "driver"), "samples of {{driver}} dropped"),
             query(one("goodput_driver_restarts_total", "driver, reason"), "{{driver}} replaced: {{reason}}"),
             query(one("goodput_node_rows_thinned_total", ""), "rows thinned"),
+            query(one("goodput_node_events_dropped_total", ""), "rank events dropped"),
+            query(one("goodput_node_reports_refused_total", ""), "rank reports refused"),
             query(one("goodput_health_events_dropped_total", ""), "health events dropped"),
             query(one("goodput_node_token_reload_errors_total", ""), "token file"),
             query(

@@ -34,6 +34,8 @@ QUIET = {
     "goodput_aggregator_clamped_total": "the clocks agree",
     "goodput_health_events_dropped_total": "few events wait",
     "goodput_node_rows_thinned_total": "the aggregator is there",
+    "goodput_node_events_dropped_total": "the same",
+    "goodput_node_reports_refused_total": "the same",
     "goodput_node_token_reload_errors_total": "the agents ask nobody for a token",
 }
 # The same, by chance.

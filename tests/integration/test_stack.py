@@ -120,6 +120,8 @@ QUIET = {
     "goodput_node_push_failures_total": "every push is taken",
     "goodput_node_collector_errors_total": "no collector fails",
     "goodput_node_rows_thinned_total": "the aggregator is there",
+    "goodput_node_events_dropped_total": "the same",
+    "goodput_node_reports_refused_total": "the same",
     "goodput_health_events_dropped_total": "nothing happens to the hardware",
     "goodput_node_token_reload_errors_total": "there is no file of tokens",
     "goodput_node_reload_failing": "the same",

@@ -119,7 +119,7 @@ class RankBacklog:
 
 
 class Backlog:
-    """All rank processes of the node; beyond `ranks_max` they are refused and counted."""
+    """All rank processes of the node; beyond `ranks_max` their reports are refused and counted."""
 
     def __init__(self, rows_max: int = ROWS_MAX, events_max: int = EVENTS_MAX, ranks_max: int = RANKS_MAX):
         if rows_max < 4 or events_max < 1 or ranks_max < 1:
@@ -128,14 +128,14 @@ class Backlog:
         self._ranks_max = ranks_max
         # Least recently sent first.
         self._waiting: dict[RankKey, RankBacklog] = {}
-        self.ranks_refused = 0
+        self.reports_refused = 0
         self._rows_thinned_before = self._events_dropped_before = 0
 
     def add(self, report: schema.RankReport) -> None:
         key = rank_key(report.identity)
         if key not in self._waiting:
             if len(self._waiting) >= self._ranks_max:
-                self.ranks_refused += 1
+                self.reports_refused += 1
                 return
             self._waiting[key] = RankBacklog(report, *self._bounds)
         self._waiting[key].add(report)

@@ -106,6 +106,8 @@ class Pusher:
         with self._lock:
             families.add("goodput_node_backlog_rows", {}, self._backlog.rows)
             families.add("goodput_node_rows_thinned_total", {}, self._backlog.rows_thinned)
+            families.add("goodput_node_events_dropped_total", {}, self._backlog.events_dropped)
+            families.add("goodput_node_reports_refused_total", {}, self._backlog.reports_refused)
         for outcome, count in self._outcomes.items():
             families.add("goodput_node_pushes_total", {"outcome": outcome}, count)
         for reason, count in self._failures.items():

@@ -20,6 +20,8 @@ def add(node) -> None:
     for outcome in ("accepted", "rejected", "unreachable"):
         node.counter("goodput_node_pushes_total", 0.2 * (outcome == "accepted"), outcome=outcome)
     node.counter("goodput_node_rows_thinned_total", 0)
+    node.counter("goodput_node_events_dropped_total", 0)
+    node.counter("goodput_node_reports_refused_total", 0)
     node.counter("goodput_node_token_reload_errors_total", 0)
     for file in ("tokens", "certificate"):
         node.gauge("goodput_node_reload_failing", 0, file=file)

@@ -18,6 +18,7 @@ DAY_SECONDS = 86_400.0
 COUNTED_BY_AGENT = {
     *("goodput_gpu_xid_errors_total", "goodput_node_cpu_seconds_total", "goodput_driver_restarts_total"),
     *("goodput_node_pushes_total", "goodput_node_push_failures_total", "goodput_node_rows_thinned_total"),
+    *("goodput_node_events_dropped_total", "goodput_node_reports_refused_total"),
     *("goodput_node_token_reload_errors_total", "goodput_health_events_dropped_total"),
     *("goodput_driver_cpu_seconds_total", "goodput_node_collector_errors_total"),
 }

@@ -210,7 +210,7 @@ def test_ranks_are_bounded_and_forgetting_keeps_the_counts():
     backlog = Backlog(rows_max=4, ranks_max=2)
     for rank in range(3):
         backlog.add(report([row(n, n - 1) for n in range(1, 11)], [event(1, "mark", 0)], rank=rank))
-    assert backlog.ranks_refused == 1 and len(backlog.pending(1000).reports) == 2
+    assert backlog.reports_refused == 1 and len(backlog.pending(1000).reports) == 2
     thinned = backlog.rows_thinned
     backlog.forget(rank_key(identity(0)))
     assert backlog.rows_thinned == thinned and backlog.events_dropped == 1

@@ -7,11 +7,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 import pytest
-from support.node.node_tree import samples
+from support.node.node_tree import collect
 from support.node.report_rows import report, row
-from support.node.series import collected as counts
 
-from goodput.metrics import Families
 from goodput.wire import schema
 from goodput_exporters.check import FAILED, _aggregator
 from goodput_exporters.push.client import ANSWER_BYTES_MAX
@@ -110,7 +108,7 @@ def test_answers_cannot_inject_log_or_labels(hostile, pusher, caplog, reason):
     known = reason if reason == "claim" else "other"
     (line,) = [record.getMessage() for record in caplog.records]
     assert f"({known})" in line and line.isprintable() and "all is well" in line and len(line) < 500
-    assert counts(pusher)["goodput_node_push_rejections_total", (known,)] == 1
+    assert collect(pusher)["goodput_node_push_rejections_total", (known,)] == 1
 
 
 def test_rejection_reasons_are_bounded(hostile, pusher, caplog):
@@ -118,7 +116,5 @@ def test_rejection_reasons_are_bounded(hostile, pusher, caplog):
         hostile.body = schema.encode(schema.Ack(0, [schema.Rejection("r1", 0, f"r{number}", "no")]))
         pusher.add([report([row(number, 0)], sequence=number)])
         assert pusher.push() == "accepted"
-    families = Families("node")
-    pusher.collect(families)
-    assert [key[1] for key in samples(families) if key[0].endswith("rejections_total")] == [("other",)]
+    assert [key[1] for key in collect(pusher) if key[0].endswith("rejections_total")] == [("other",)]
     assert len(caplog.records) == 1

@@ -7,11 +7,11 @@ import time
 
 import pytest
 from support.node.aggregator import Aggregator
-from support.node.node_tree import samples, wait_until
+from support.node.node_tree import collect, wait_until
 from support.node.report_rows import event, identity, report, row
 
-from goodput.metrics import Families
 from goodput.wire import schema
+from goodput_exporters.push.backlog import Backlog
 from goodput_exporters.push.credentials import Credentials, Unreachable, read_token
 from goodput_exporters.push.pusher import BACKOFF_SECONDS_MAX, BATCH_ROWS_MAX, ROW_BYTES_MAX, Pusher
 from goodput_exporters.system.ranks import rank_key
@@ -38,14 +38,8 @@ def pushers():
         pusher.stop(0.0)
 
 
-def counts(pusher) -> dict:
-    families = Families("node")
-    pusher.collect(families)
-    return samples(families)
-
-
 def outcome(pusher, name: str) -> float:
-    return counts(pusher)["goodput_node_pushes_total", (name,)]
+    return collect(pusher)["goodput_node_pushes_total", (name,)]
 
 
 def free_port() -> int:
@@ -56,6 +50,15 @@ def free_port() -> int:
 
 def rows(first: int, last: int) -> list[schema.StepRow]:
     return [row(number, number - 1) for number in range(first, last + 1)]
+
+
+def test_backlog_losses_are_series(pushers):
+    pusher = pushers(f"http://127.0.0.1:{free_port()}")
+    pusher._backlog = Backlog(events_max=2, ranks_max=1)
+    pusher.add([report(events=[event(number, "mark", 0) for number in range(1, 6)]), report(rank=1)])
+    found = collect(pusher)
+    assert found["goodput_node_events_dropped_total", ()] == 3
+    assert found["goodput_node_reports_refused_total", ()] == 1
 
 
 def test_acknowledged_rows_are_not_resent(aggregator, pushers):
@@ -70,7 +73,7 @@ def test_acknowledged_rows_are_not_resent(aggregator, pushers):
     assert path == "/api/v1/ingest" and headers["Content-Type"] == schema.CONTENT_TYPE
     assert "Authorization" not in headers
     assert aggregator.reports[0].node == "n0" and aggregator.reports[0].sent_ns > 0
-    assert outcome(pusher, "accepted") == 2 and counts(pusher)["goodput_node_backlog_rows", ()] == 0
+    assert outcome(pusher, "accepted") == 2 and collect(pusher)["goodput_node_backlog_rows", ()] == 0
 
 
 def test_down_then_up_loses_nothing(pushers):
@@ -79,7 +82,7 @@ def test_down_then_up_loses_nothing(pushers):
     pusher.add([report(rows(1, 2))])
     pusher.start()
     wait_until(lambda: outcome(pusher, "unreachable") >= 1)
-    assert counts(pusher)["goodput_node_backlog_rows", ()] == 2
+    assert collect(pusher)["goodput_node_backlog_rows", ()] == 2
     pusher.add([report(rows(3, 5), sequence=2)])
     server = Aggregator(port)
     try:
@@ -134,11 +137,11 @@ def test_a_slow_aggregator_delays_neither_offers_nor_scrapes(aggregator, pushers
     began = time.monotonic()
     for number in range(2, 50):
         pusher.add([report(rows(number, number), sequence=number)])
-        counts(pusher)
+        collect(pusher)
         pusher.is_acknowledged(rank_key(identity()))
     assert time.monotonic() - began < 2
     release.set()
-    wait_until(lambda: counts(pusher)["goodput_node_backlog_rows", ()] == 0)
+    wait_until(lambda: collect(pusher)["goodput_node_backlog_rows", ()] == 0)
     assert aggregator.rows() == {
         ("r1", 0, 1): list(range(1, 50))
     }  # each once: what was in flight is not repeated
@@ -163,7 +166,7 @@ def test_rejected_ranks_are_not_sent_again(aggregator, pushers, caplog):
         pusher.add([report(rows(number, number), sequence=number, rank=rank) for rank in (0, 1)])
         assert pusher.push() == "accepted"
     assert aggregator.rows() == {("r1", 0, 1): [1, 2, 3], ("r1", 1, 1): [1, 2, 3]}
-    found = counts(pusher)
+    found = collect(pusher)
     assert found["goodput_node_push_rejections_total", ("claim",)] == 3
     assert ("goodput_node_push_rejections_total", ("lie",)) not in found
     assert ["rank 1 of another world" in record.getMessage() for record in caplog.records] == [True]
@@ -181,7 +184,7 @@ def test_rejected_report_is_halved_to_the_bad_rank(aggregator, pushers, status):
     pusher.add([report(rows(1, 1), rank=rank) for rank in range(8)])
     pusher.push()
     assert aggregator.rows() == {("r1", rank, 1): [1] for rank in range(8) if rank != bad}
-    found = counts(pusher)
+    found = collect(pusher)
     assert found["goodput_node_push_rejections_total", (f"http_{status}",)] == 1
     assert found["goodput_node_backlog_rows", ()] == 0 and outcome(pusher, "rejected") >= 2
     pusher.add([report(rows(2, 2), sequence=2, rank=0)])
@@ -194,7 +197,7 @@ def test_413_splits_a_report(aggregator, pushers):
     pusher.add([report(rows(1, 500), rank=rank) for rank in range(2)])
     assert pusher.push() == "accepted"
     assert aggregator.rows() == {("r1", rank, 1): list(range(1, 501)) for rank in range(2)}
-    assert not any(name == "goodput_node_push_rejections_total" for name, _ in counts(pusher))
+    assert not any(name == "goodput_node_push_rejections_total" for name, _ in collect(pusher))
 
 
 def test_batches_stay_below_the_body_limit(aggregator, pushers):
@@ -292,7 +295,7 @@ def test_unencodable_rank_is_dropped(aggregator, pushers):
     pusher.add([report(rows(1, 3)), schema.msgspec.structs.replace(report(rows(1, 1)), identity=poison)])
     pusher.push()
     assert aggregator.rows() == {("r1", 0, 1): [1, 2, 3]}
-    assert counts(pusher)["goodput_node_backlog_rows", ()] == 0
+    assert collect(pusher)["goodput_node_backlog_rows", ()] == 0
 
 
 def test_idle_pusher_sends_probes(aggregator, pushers):

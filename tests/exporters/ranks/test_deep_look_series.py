@@ -5,12 +5,11 @@ import json
 import os
 
 from support.node.node_rank import Rank
-from support.node.node_tree import samples
+from support.node.node_tree import MS, samples
 
 from goodput.metrics import Families
 from goodput.rank_page import deep_look
 
-MS = 1_000_000
 SEEN = {
     "unix_ns": 0, "step": 3, "device": "CPU", "wall_ns": 10 * MS, "communication_ns": 3 * MS, "copy_ns": 0,
     "states_ns": {"compute": 4 * MS, "communication": MS, "copy": 0, "loader": 5 * MS, "host": 0, "idle": 0},

@@ -5,13 +5,13 @@ from __future__ import annotations
 from msgspec.structs import replace
 from support.node.late_pages import declare
 from support.node.node_rank import Rank
-from support.node.series import MS, collected
+from support.node.node_tree import MS, collect
 
 from goodput.wire import schema
 
 
 def errors(ranks) -> dict:
-    return {name: value for name, value in collected(ranks).items() if "page_errors" in str(name) and value}
+    return {name: value for name, value in collect(ranks).items() if "page_errors" in str(name) and value}
 
 
 def test_next_report_has_fields_declared_late(tree, ranks):
@@ -34,14 +34,14 @@ def test_next_report_has_fields_declared_late(tree, ranks):
     assert [row.number for row in after.steps] == [2]
     (again,) = ranks.poll()
     assert again.identity == after.identity
-    assert "H200" in str(collected(ranks))
+    assert "H200" in str(collect(ranks))
 
 
 def test_scrape_between_polls_has_late_fields(tree, ranks):
     rank = Rank(tree / "pages")
     ranks.poll()
     declare(rank, device="H200")
-    assert "H200" in str(collected(ranks))
+    assert "H200" in str(collect(ranks))
     (report,) = ranks.poll()
     assert report.identity.device == "H200"
 

@@ -1,7 +1,7 @@
 """What a page says of the data loader: as series of the agent, and in the report by which the account gives advice."""
 
 from support.node.node_rank import Rank
-from support.node.node_tree import samples
+from support.node.node_tree import MS, samples
 
 from goodput.account import compute
 from goodput.aggregator.ingest.store import Store
@@ -11,7 +11,6 @@ from goodput.rank_page import page
 from goodput.rank_page.loader_words import LOADER, WORKER
 from goodput.wire import schema
 
-MS = 1_000_000
 SAID = {
     "batches": 9, "ready": 4, "starved": 5, "starts": 2, "start_ns": 100 * MS, "left_out": 3, "wait_ns": 1000 * MS,
     "wait_storage_ns": 600 * MS, "wait_decode_ns": 100 * MS, "wait_queue_ns": 200 * MS, "workers": 2, "main": 1,

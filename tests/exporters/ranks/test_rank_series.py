@@ -8,14 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.node.node_rank import Rank
-from support.node.node_tree import samples
+from support.node.node_tree import MS, samples
 
 from goodput.histograms.histogram import BINS, LATENCY_BOUNDS, OCTAVE, SLOTS, value_of
 from goodput.metrics import Families
 from goodput.rank_page import page
 from goodput_exporters.collectors.ranks.rank_series import bucket_counts, sum_of_bins
-
-MS = 1_000_000
 
 
 def blocks_of(bins: dict[int, int]) -> list[tuple[int, memoryview]]:

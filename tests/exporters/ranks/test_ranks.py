@@ -6,8 +6,7 @@ import stat
 import pytest
 from support.node.hostile_pages import plant_hostile
 from support.node.node_rank import PID, SECOND, START_MONO_NS, START_UNIX_NS, Rank
-from support.node.node_tree import samples
-from support.node.series import MS, collected
+from support.node.node_tree import MS, collect, samples
 
 from goodput.metrics import Families
 from goodput.rank_page import page
@@ -107,7 +106,7 @@ def test_an_event_ring_that_went_round_is_counted(tree, ranks):
         rank.event("mark", 0, str(number))
     (report,) = ranks.poll()
     assert len(report.events) == page.EVENT_RING
-    assert collected(ranks)["goodput_node_page_errors_total", ("overrun",)] == 1
+    assert collect(ranks)["goodput_node_page_errors_total", ("overrun",)] == 1
 
 
 def test_no_directory_is_no_data_until_it_appears(tree, settings, clock):
@@ -139,7 +138,7 @@ def test_totals_never_go_backwards_while_a_rank_writes_at_full_speed(tmp_path, p
             assert row.number > numbers[-1]
             numbers.append(row.number)
             assert sum(row.totals) == 9000 * row.number
-        now = collected(ranks)
+        now = collect(ranks)
         for key, value in scraped.items():
             if key[0].endswith(("_total", "_bucket", "_sum", "_count")):
                 assert now[key] >= value, key
@@ -166,7 +165,7 @@ def test_a_killed_process_is_dead_within_one_look(tmp_path, processes):
     assert alive.live.now_ns <= dead.live.end_ns <= dead.live.now_ns
     assert dead.live.end_ns >= dead.live.last_ns
     assert ranks.poll() == []  # reported once
-    assert collected(ranks)["goodput_rank_alive", ("0", "r1")] == 0
+    assert collect(ranks)["goodput_rank_alive", ("0", "r1")] == 0
     ranks.close()
 
 
@@ -227,7 +226,7 @@ def test_hostile_pages_are_counted_and_the_good_one_is_served(tree, ranks, caplo
         (report,) = ranks.poll()
         assert report.identity.run == "good"
         schema.encode(report)
-    found = collected(ranks)
+    found = collect(ranks)
     for reason in set(planted.values()):
         count = sum(other == reason for other in planted.values())
         assert found["goodput_node_page_errors_total", (reason,)] == 2 * count, reason
@@ -246,7 +245,7 @@ def test_a_page_truncated_while_it_is_followed(tree, ranks):
     os.truncate(bad.path, 4096)
     (report,) = ranks.poll()
     assert report.identity.rank == 1
-    found = collected(ranks)
+    found = collect(ranks)
     assert found["goodput_node_pages", ("rejected",)] == 1
     assert found["goodput_node_page_errors_total", ("truncated",)] >= 1
     assert found["goodput_steps_total", ("1", "r1")] == 1
@@ -258,7 +257,7 @@ def test_impossible_histogram_counts_cost_only_the_histogram(tree, ranks):
     for bin in range(3):
         rank.words[page.W_HISTOGRAMS + bin] = (1 << 64) - 1
     ranks.poll()
-    found = collected(ranks)
+    found = collect(ranks)
     assert found["goodput_steps_total", ("0", "r1")] == 1
     assert found["goodput_node_page_errors_total", ("value",)] == 1
     assert not any(name == "goodput_step_duration_seconds_count" for name, _ in found)
@@ -270,7 +269,7 @@ def test_pages_are_bounded(tree, clock):
         Rank(tree / "pages", rank=rank)
     ranks = Ranks(bounded)
     assert len(ranks.poll()) == 3 and len(ranks.poll()) == 3
-    assert collected(ranks)["goodput_node_page_errors_total", ("excess",)] == 4
+    assert collect(ranks)["goodput_node_page_errors_total", ("excess",)] == 4
     ranks.close()
 
 
@@ -282,7 +281,7 @@ def test_of_two_attempts_both_are_reported_and_the_newest_is_shown(tree, ranks):
     old.many(9, {"forward": MS})
     new.step({"forward": MS})
     assert sorted(report.identity.attempt for report in ranks.poll()) == [1, 2]
-    found = collected(ranks)
+    found = collect(ranks)
     assert found["goodput_steps_total", ("0", "r1")] == 1
     assert next(labels for name, labels in found if name == "goodput_rank_info")[0] == "2"
 
@@ -297,7 +296,7 @@ def test_a_page_replaced_under_its_name_is_a_new_process(tree, ranks):
     reports = {report.identity.start_ns: report for report in ranks.poll()}
     assert [row.number for row in reports[START_UNIX_NS].steps] == [6]
     assert [row.number for row in reports[START_UNIX_NS + 1].steps] == [1]
-    assert collected(ranks)["goodput_steps_total", ("0", "r1")] == 1
+    assert collect(ranks)["goodput_steps_total", ("0", "r1")] == 1
 
 
 # -- removal
@@ -318,9 +317,9 @@ def test_a_dead_page_is_removed_after_the_grace_and_only_when_settled(tree, rank
     asked = []
     assert ranks.sweep(lambda key: asked.append(key)) == [] and os.path.exists(rank.path)
     assert asked == [key]
-    assert collected(ranks)["goodput_node_pages", ("dead",)] == 1
+    assert collect(ranks)["goodput_node_pages", ("dead",)] == 1
     assert ranks.sweep(lambda key: True) == [key] and not os.path.exists(rank.path)
-    assert collected(ranks)["goodput_node_pages", ("dead",)] == 0
+    assert collect(ranks)["goodput_node_pages", ("dead",)] == 0
     assert os.listdir(tree / "pages") == []
 
 
@@ -402,7 +401,7 @@ def test_a_page_that_cannot_be_removed_is_retired_and_not_reported_again(tree, r
     monkeypatch.setattr(os, "rename", refuse)
     assert len(ranks.sweep(lambda key: True)) == 1
     assert ranks.poll() == [] and ranks.sweep(lambda key: True) == []
-    assert not any(name == "goodput_steps_total" for name, _ in collected(ranks))
+    assert not any(name == "goodput_steps_total" for name, _ in collect(ranks))
     monkeypatch.undo()
     os.unlink(rank.path)
     ranks.poll()
@@ -416,4 +415,4 @@ def test_files_of_the_directory_that_are_no_pages_are_left_alone(tree, ranks):
     assert ranks.poll() == []
     ranks.sweep(lambda key: True)
     assert stat.S_ISREG(os.stat(tree / "pages" / ".agent.lock").st_mode)
-    assert collected(ranks)["goodput_node_pages", ("rejected",)] == 0
+    assert collect(ranks)["goodput_node_pages", ("rejected",)] == 0

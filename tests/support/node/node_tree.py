@@ -10,6 +10,7 @@ from support.node import node_rank
 from goodput.metrics import Families
 from goodput_exporters.collector import CollectorError
 
+MS = 1_000_000
 FILES = {
     "proc/stat": (
         "cpu  1000 20 300 40000 50 6 7 8 100 0\ncpu0 500 10 150 20000 25 3 4 4 50 0\n"
@@ -102,7 +103,7 @@ def samples(families) -> dict:
 
 
 def collect(collector, problem: str | None = None) -> dict:
-    """What a collector adds; with `problem`, it must complain of that and keep the rest."""
+    """What a collector adds; with `problem`, it must raise that CollectorError and keep the rest."""
     families = Families("node")
     if problem is None:
         collector.collect(families)
