@@ -307,10 +307,18 @@ def _failures():
             query(one("goodput_driver_problems_total", "driver"), "calls of {{driver}}"),
             query(one("goodput_driver_samples_dropped_total", "driver"), "samples of {{driver}} dropped"),
             query(one("goodput_driver_restarts_total", "driver, reason"), "{{driver}} replaced: {{reason}}"),
-            query(one("goodput_node_rows_thinned_total", ""), "rows thinned"),
-            query(one("goodput_node_events_dropped_total", ""), "rank events dropped"),
-            query(one("goodput_node_reports_refused_total", ""), "rank reports refused"),
-            query(one("goodput_health_events_dropped_total", ""), "health events dropped"),
+            query(
+                " or ".join(
+                    f'label_replace({one(series, "")}, "what", "{what}", "", "")'
+                    for what, series in {
+                        "rows thinned": "goodput_node_rows_thinned_total",
+                        "rank events dropped": "goodput_node_events_dropped_total",
+                        "rank reports refused": "goodput_node_reports_refused_total",
+                        "health events dropped": "goodput_health_events_dropped_total",
+                    }.items()
+                ),
+                "{{what}}",
+            ),
             query(one("goodput_node_token_reload_errors_total", ""), "token file"),
             query(
                 f"count by (file) (goodput_node_reload_failing{{{NODE}}} > 0)", "agents, unusable: {{file}}"

@@ -36,7 +36,8 @@ QUIET = {
     "goodput_node_rows_thinned_total": "the aggregator is there",
     "goodput_node_events_dropped_total": "the same",
     "goodput_node_reports_refused_total": "the same",
-    "goodput_node_token_reload_errors_total": "the agents ask nobody for a token",
+    "goodput_node_token_reload_errors_total": "the agents have no token file",
+    "goodput_node_reload_failing": "the same",
 }
 # The same, by chance.
 SOMETIMES = {
