@@ -282,3 +282,16 @@ def test_files_and_functions_stay_small(path):
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_module_says_what_it_is(path):
     assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no docstring"
+
+
+def test_tests_share_helpers_through_support_only():
+    """A test module that another one imports ties their names and fixtures together."""
+    tests = ROOT / "tests"
+    for path in tests.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            start = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            for name in (start.rstrip("."), *(start + alias.name for alias in node.names)):
+                found = tests.joinpath(*name.split(".")).with_suffix(".py")
+                assert name.startswith("support.") or not found.is_file(), f"{path} imports {name}"

@@ -7,9 +7,9 @@ import random
 from itertools import pairwise
 
 import pytest
-from aggregator.ledger.test_export import ordinary
 from support.account.account_history import ns
 from support.aggregator.ledgers import aggregator, take
+from support.aggregator.random_runs import ingested_run
 from support.aggregator.reports import body_of, rank_report
 
 from goodput.account import compute, document
@@ -19,26 +19,9 @@ from goodput.aggregator.accounts.history_worker import account_of
 from goodput.causes import explain
 
 
-def filled(ledger, seed: int):
-    """An ingest with a run of some ranks and attempts, and the moment of its last look."""
-    rng = random.Random(seed)
-    ranks, start, processes = rng.randrange(1, 4), 1000.0, []
-    for number in range(1, rng.randrange(2, 5)):
-        processes += [ordinary(rng, rank, number, start + rng.random(), ranks) for rank in range(ranks)]
-        start = max(one.now_ns for one in processes) / 1e9 + rng.random() * 5
-    ingest = aggregator(ledger)
-    for one in processes:
-        half = len(one.rows) // 2
-        for rows in (one.rows[:half], one.rows[half:]):
-            take(ingest, body_of(rank_report(one, rows=rows)))
-    for process in ingest._store.processes.values():
-        process.attempt.received_ns = 0
-    return ingest, max(one.now_ns for one in processes)
-
-
 @pytest.mark.parametrize("seed", range(25))
 def test_ledger_window_equals_window_of_all_rows(ledger, seed):
-    ingest, now_ns = filled(ledger, seed)
+    ingest, now_ns = ingested_run(ledger, seed)
     run, rng = ingest._store.runs["r1"], random.Random(seed)
     whole = compute(run, now_ns, stale_seconds=30.0, known_only=True)
     job = Job(ledger.url, without_rows(run), now_ns, whole.threshold_ns, 30.0, [])
@@ -64,7 +47,7 @@ def test_ledger_window_equals_window_of_all_rows(ledger, seed):
 @pytest.mark.parametrize("seed", range(10))
 def test_adjacent_windows_sum_to_the_whole(ledger, seed):
     """A step that crosses a border is shared in proportion, and compared among those for which it lies inside."""
-    ingest, now_ns = filled(ledger, seed)
+    ingest, now_ns = ingested_run(ledger, seed)
     run = ingest._store.runs["r1"]
     whole = compute(run, now_ns, stale_seconds=30.0, known_only=True)
     cuts = [whole.start_ns + i * (whole.end_ns - whole.start_ns) // 7 for i in range(8)]
@@ -85,7 +68,7 @@ def test_adjacent_windows_sum_to_the_whole(ledger, seed):
 
 
 def test_child_returns_documents_or_its_error(ledger, url):
-    ingest, now_ns = filled(ledger, 3)
+    ingest, now_ns = ingested_run(ledger, 3)
     run = ingest._store.runs["r1"]
     whole = compute(run, now_ns, stale_seconds=30.0, known_only=True)
     told = {"now_ns": now_ns, "threshold_ns": whole.threshold_ns, "stale_seconds": 30.0}

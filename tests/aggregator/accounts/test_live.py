@@ -6,38 +6,26 @@ import asyncio
 import random
 
 import pytest
-from aggregator.ledger.test_export import ordinary
 from support.account.account_history import Process, ns
+from support.aggregator.exports import STALE
 from support.aggregator.ledgers import NOW, aggregator
+from support.aggregator.live_accounts import account_or_refold
+from support.aggregator.random_runs import process_after, random_process
 from support.aggregator.reports import body_of, rank_report
 
 from goodput.account import compute
 from goodput.account.account import Engine
-from goodput.account.stall_threshold import StepLengths
 from goodput.aggregator.accounts import live
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.history import History
-from goodput.aggregator.accounts.live import IncrementalAccount, NeedsHistory
+from goodput.aggregator.accounts.live import IncrementalAccount
 from goodput.aggregator.ingest.store import Store
-
-STALE = 30.0
 
 
 def looks(one: Process, rng: random.Random) -> list[Process]:
     """A process as its agent saw it: at a few moments of its life, and at its end."""
-    found = []
-    for _ in range(rng.randrange(1, 6)):
-        count = rng.randrange(len(one.rows) + 1)
-        seen = Process(one.rank, one.number, one.start_ns / 1e9, user=one.user, **one.identity)
-        seen.rows = one.rows[:count]
-        if seen.rows:
-            row = seen.rows[-1]
-            seen.now_ns = seen.last_ns = row.end_ns
-            seen.totals = list(row.totals)
-        seen.events = [event for event in one.events if event.time_ns <= seen.now_ns]
-        seen.silent(after=rng.random() * 0.3)
-        seen.hardware = {name: value * count // max(len(one.rows), 1) for name, value in one.hardware.items()}
-        found.append(seen)
+    counts = [(rng.randrange(len(one.rows) + 1), rng.random() * 0.3) for _ in range(rng.randrange(1, 6))]
+    found = [process_after(one, *count) for count in counts]
     return [*sorted(found, key=lambda seen: seen.now_ns), one]
 
 
@@ -45,33 +33,12 @@ def story(rng: random.Random) -> list[tuple[int, Process]]:
     """(moment of arrival, process as it was seen) of a run; some ranks' agents are slow to push."""
     ranks, start, found = rng.randrange(1, 5), 1000.0, []
     for number in range(1, rng.randrange(2, 5)):
-        processes = [ordinary(rng, rank, number, start + rng.random(), ranks) for rank in range(ranks)]
+        processes = [random_process(rng, rank, number, start + rng.random(), ranks) for rank in range(ranks)]
         for one in processes:
             delay = rng.choice([0, 0, 0, 1, 20])
             found += [(seen.now_ns + ns(delay * rng.random()), seen) for seen in looks(one, rng)]
         start = max(one.now_ns for one in processes) / 1e9 + rng.random() * 5
     return sorted(found, key=lambda entry: entry[0])
-
-
-def account_of(folded: IncrementalAccount, whole, now_ns: int):
-    """The live account; where the ledger is needed, from all rows, as the history gives it."""
-    try:
-        return folded.account(now_ns), 0
-    except NeedsHistory as needs:
-        engine = Engine(folded.run, needs.facts)
-        lengths = StepLengths(int(60 * 1e8))
-        for key, attempt in whole.attempts.items():
-            engine.folds[key].final = False
-            before = 0
-            for row in attempt.ordered_rows():
-                if row.end_ns > needs.facts.bounds[key].to_ns:
-                    break
-                if before and row.number == before + 1:
-                    lengths.add(row.end_ns - row.start_ns)
-                before = row.number
-                engine.row(key, row)
-        folded.begin(engine, lengths)
-        return folded.account(now_ns), 1
 
 
 @pytest.mark.parametrize("rows_max", [200_000, 20])
@@ -88,7 +55,7 @@ def test_incremental_account_equals_full_per_push(seed, rows_max, monkeypatch):
             store.merge(rank_report(seen, rows=new), arrived_ns)
         folded = folded or IncrementalAccount(some.runs["r1"], stall_seconds=60.0, stale_seconds=STALE)
         want = compute(whole.runs["r1"], arrived_ns, stale_seconds=STALE, known_only=True)
-        found, again = account_of(folded, whole.runs["r1"], arrived_ns)
+        found, again = account_or_refold(folded, whole.runs["r1"], arrived_ns)
         anew += again
         if found.end_ns != want.end_ns:
             # A silent rank is back: what was known stays until as much is known again.
@@ -198,7 +165,7 @@ def test_repeated_steps_are_not_refolded_each_time(monkeypatch):
             for into in (store, whole):
                 into.merge(rank_report(one, rows=one.rows[-10:]), one.now_ns)
         folded = folded or IncrementalAccount(store.runs["r1"], stall_seconds=60.0, stale_seconds=STALE)
-        _, again = account_of(folded, whole.runs["r1"], ranks[0].now_ns)
+        _, again = account_or_refold(folded, whole.runs["r1"], ranks[0].now_ns)
         anew += again
     assert anew == 0
 

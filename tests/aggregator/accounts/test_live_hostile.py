@@ -7,66 +7,26 @@ history.folded, as from a ledger. Seeded, so that a failure is found again by it
 
 from __future__ import annotations
 
-import pickle
 import random
 
 import msgspec
 import pytest
 from support.account.account_history import PHASES, assert_closes, ns
+from support.aggregator.exports import STALE
+from support.aggregator.live_accounts import STALL, MemoryLedger, differing_fields, live_account
 
-from goodput.account import EndMark, compute, document, straggler
+from goodput.account import compute, document, straggler
 from goodput.account.states import STATES
 from goodput.aggregator.accounts import live
-from goodput.aggregator.accounts.history import Job, without_rows
-from goodput.aggregator.accounts.history_worker import folded
-from goodput.aggregator.accounts.live import IncrementalAccount, NeedsHistory
+from goodput.aggregator.accounts.live import IncrementalAccount
 from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ingest.store import ReportRefused, Store
-from goodput.aggregator.records import NewRecords
 from goodput.causes import explain
 from goodput.wire import schema
 
-STALE, STALL = 30.0, 60.0
 START = 1_700_000_000 * 10**9
 MOST = schema.TIME_NS_MAX - 1
 SEEDS = 100
-
-
-class Rows:
-    """What a ledger would hold: the rows and events that a store took, of every process."""
-
-    url = "in memory"
-
-    def __init__(self):
-        self.reports: dict[tuple, schema.RankReport] = {}
-        self.kept: dict[tuple, dict[int, schema.StepRow]] = {}
-        self.said: dict[tuple, dict[int, schema.EventRow]] = {}
-        self.over: dict[schema.StackRequest, EndMark] = {}
-
-    def append(self, merged: NewRecords) -> None:
-        identity = merged.report.identity
-        key = (identity.rank, identity.attempt)
-        before = self.reports.get(key)
-        if before is None or before.sequence < merged.report.sequence:
-            self.reports[key] = merged.report
-        self.kept.setdefault(key, {}).update((row.number, row) for row in merged.rows)
-        self.said.setdefault(key, {}).update((event.number, event) for event in merged.events)
-
-    def processes(self, _run: str) -> list[schema.RankReport]:
-        return sorted(self.reports.values(), key=lambda one: (one.identity.start_ns, one.identity.rank))
-
-    def ends(self, _run: str) -> dict[schema.StackRequest, EndMark]:
-        return self.over
-
-    def rows(self, identity: schema.Identity, start_ns: int | None = None, end_ns: int | None = None):
-        rows = self.kept[identity.rank, identity.attempt]
-        found = [rows[number] for number in sorted(rows)]
-        found = [row for row in found if start_ns is None or row.end_ns >= start_ns]
-        return iter([row for row in found if end_ns is None or row.start_ns <= end_ns])
-
-    def events(self, identity: schema.Identity) -> list[schema.EventRow]:
-        said = self.said[identity.rank, identity.attempt]
-        return [said[number] for number in sorted(said)]
 
 
 class Rank:
@@ -205,27 +165,9 @@ def story(rng: random.Random, again: bool) -> list[tuple[int, schema.RankReport]
     return found
 
 
-def looked_at(folding: IncrementalAccount, rows: Rows, now_ns: int):
-    """The live account; where it needs the ledger, what the history gives, through the same pipe."""
-    for _ in range(2):
-        try:
-            return folding.account(now_ns)
-        except NeedsHistory as needs:
-            # At first the threshold may be one that a late row changes; then all of the lengths are known.
-            job = Job("", without_rows(folding.run), 0, 0, 0.0, [], needs.facts, STALL)
-            job = pickle.loads(pickle.dumps(job))
-            read = pickle.loads(pickle.dumps(folded(rows, job, job.facts)))
-            folding.begin(*read, late=needs.late)
-    return folding.account(now_ns)
-
-
-def differences(found, want) -> list[str]:
-    return [name for name in want.__dataclass_fields__ if getattr(found, name) != getattr(want, name)]
-
-
 def play(pushes: list[tuple[int, schema.RankReport]]) -> int:
     """Push by push through both; returns how often the account stayed behind."""
-    some, whole, rows, folding, behind = Store(), Store(), Rows(), None, 0
+    some, whole, rows, folding, behind = Store(), Store(), MemoryLedger(), None, 0
     hangs = HangDetector(some, stall_seconds=STALL, stale_seconds=STALE, clock_ns=lambda: START)
     for arrived_ns, report in pushes:
         try:
@@ -236,13 +178,13 @@ def play(pushes: list[tuple[int, schema.RankReport]]) -> int:
         rows.append(merged)
         whole.merge(msgspec.structs.replace(report, steps=merged.rows), arrived_ns)
         folding = folding or IncrementalAccount(some.runs["r1"], stall_seconds=STALL, stale_seconds=STALE)
-        found = looked_at(folding, rows, arrived_ns)
+        found = live_account(folding, rows, arrived_ns)
         assert_closes(found, elastic=True)
         want = compute(whole.runs["r1"], arrived_ns, stale_seconds=STALE, known_only=True)
         if found.end_ns > want.end_ns and want.status == "running":
             behind += 1
         else:
-            assert differences(found, want) == []
+            assert differing_fields(found, want) == []
         shown = document(found, explain(found))
         assert msgspec.json.decode(msgspec.json.encode(shown)) == shown
         some.trends["r1"].document(found.end_ns, found.world_size)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
-from aggregator.accounts.test_live_wide import Both, Draws
 from msgspec.structs import replace
 from support.account.account_history import Process, ns, of_rank
+from support.aggregator.live_accounts import TwoStores
+from support.aggregator.random_reports import RandomReports
 from support.aggregator.reports import rank_report
 
 from goodput.account import FINAL_STATUSES, EndMark, straggler
@@ -17,14 +18,14 @@ from goodput.wire import schema
 SEEDS = 60
 
 
-def say(both: Both, reason: str, at_ns: int, slack_ns: int) -> None:
+def mark_ended(both: TwoStores, reason: str, at_ns: int, slack_ns: int) -> None:
     """Of every rank's newest process that has not finished, as ending.Ending does."""
     for one in list(both.some.newest["r1"].values()):
         attempt = one.attempt
         if attempt.ended != "finished":
             known_ns = max(attempt.seen_ns, attempt.last_ns, attempt.rows_end_ns, attempt.end_ns)
             over = EndMark(reason, at_ns, known_ns + slack_ns)
-            both.rows.over[schema.stack_request(one.identity)] = over
+            both.rows.end_marks[schema.stack_request(one.identity)] = over
             for store in (both.some, both.whole):
                 store.end(one.identity, over)
 
@@ -32,26 +33,26 @@ def say(both: Both, reason: str, at_ns: int, slack_ns: int) -> None:
 def play(seed: int, monkeypatch, path) -> set[str]:
     """The statuses that were seen."""
     rng = random.Random(1000 + seed)
-    draws, both, seen = Draws(rng), Both(), set()
+    draws, both, seen = RandomReports(rng), TwoStores(), set()
     monkeypatch.setattr(live, "ROWS_MAX", rng.choice([0, 5, 20, 200_000]))
     monkeypatch.setattr(live, "ROWS_KEPT", rng.choice([1, 2, 16]))
     monkeypatch.setattr(straggler, "SWEEP_ENTRIES", 4096 if draws.again else rng.choice([8, 64, 4096]))
     often, now_ns = rng.choice([0.02, 0.1, 0.3]), 0
     for now_ns, report in draws.story():
         both.push(report, now_ns)
-        both.look(now_ns)
+        both.compare(now_ns)
         if rng.random() < often:
             at_ns = rng.choice([0, 0, now_ns, now_ns - ns(50)])
-            say(both, rng.choice(FINAL_STATUSES), at_ns, ns(rng.choice([0, 0.1, 5, 60])))
-            both.look(now_ns)
+            mark_ended(both, rng.choice(FINAL_STATUSES), at_ns, ns(rng.choice([0, 0.1, 5, 60])))
+            both.compare(now_ns)
         seen.add(both.folding.last.status)
     if now_ns:
-        say(both, rng.choice(FINAL_STATUSES), 0, ns(60))
-        both.look(now_ns)
-        both.look(now_ns + ns(1000))
+        mark_ended(both, rng.choice(FINAL_STATUSES), 0, ns(60))
+        both.compare(now_ns)
+        both.compare(now_ns + ns(1000))
         seen.add(both.folding.last.status)
         if not draws.again:
-            both.at_last(now_ns + ns(1000), path)
+            both.compare_log_and_history(now_ns + ns(1000), path)
     return seen
 
 
@@ -70,27 +71,27 @@ def test_cancelled_run_with_trimmed_rows_continues(monkeypatch):
     """Its steps after the checkpoint are lost and then kept again, and each time the ledger is asked."""
     monkeypatch.setattr(live, "ROWS_MAX", 10)
     monkeypatch.setattr(live, "ROWS_KEPT", 2)
-    both, one = Both(), Process().steps(30, forward=1).saved().steps(20, forward=1)
+    both, one = TwoStores(), Process().steps(30, forward=1).saved().steps(20, forward=1)
     both.push(rank_report(one), one.now_ns)
-    assert both.look(one.now_ns) and of_rank(both.folding.last) == {"productive": 50}
-    say(both, "cancelled", 0, ns(60))
-    assert both.look(ns(200)) and both.folding.last.status == "cancelled"
+    assert both.compare(one.now_ns) and of_rank(both.folding.last) == {"productive": 50}
+    mark_ended(both, "cancelled", 0, ns(60))
+    assert both.compare(ns(200)) and both.folding.last.status == "cancelled"
     assert of_rank(both.folding.last) == {"productive": 30, "lost": 20}
     one.steps(70, forward=1)
     both.push(rank_report(one), one.now_ns)
-    assert both.look(one.now_ns) and both.folding.last.status == "running"
+    assert both.compare(one.now_ns) and both.folding.last.status == "running"
     assert of_rank(both.folding.last) == {"productive": 120}
 
 
 def test_late_steps_undo_the_mark_in_the_log(tmp_path):
     """Their report lost its way and the one after it, which it is older than, came first: no look tells of them."""
-    both, one = Both(), Process().steps(10, forward=1)
+    both, one = TwoStores(), Process().steps(10, forward=1)
     before = rank_report(one)
     both.push(replace(before, sequence=1 << 60), one.now_ns)
-    say(both, "cancelled", 0, ns(60))
-    assert both.look(ns(100)) and both.folding.last.status == "cancelled"
+    mark_ended(both, "cancelled", 0, ns(60))
+    assert both.compare(ns(100)) and both.folding.last.status == "cancelled"
     one.steps(70, forward=1)
     both.push(rank_report(one), one.now_ns)
     assert both.full(ns(1000)).status == "unobserved"
-    both.look(ns(1000))
-    both.at_last(ns(1000), tmp_path / "run.jsonl")
+    both.compare(ns(1000))
+    both.compare_log_and_history(ns(1000), tmp_path / "run.jsonl")

@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-from aggregator.accounts.test_history import filled
 from support.account.account_history import Process
 from support.aggregator.ledgers import aggregator, take
+from support.aggregator.random_runs import ingested_run
 from support.aggregator.reports import body_of, rank_report, story
 from support.aggregator.serve_process import serving
 from support.aggregator.shapes import assert_shape
@@ -87,7 +87,7 @@ def test_grid_has_equal_parts_of_whole_nanoseconds():
 
 @pytest.mark.parametrize("seed", range(12))
 def test_buckets_close_and_sum_to_the_account(ledger, seed):
-    ingest, now_ns = filled(ledger, seed)
+    ingest, now_ns = ingested_run(ledger, seed)
     job, whole = job_of(ingest, ledger, now_ns, points=17)
     found = timeline.timeline_of(ledger, job)
     assert_closes(found)
@@ -101,7 +101,7 @@ def test_buckets_close_and_sum_to_the_account(ledger, seed):
 @pytest.mark.parametrize("seed", range(6))
 def test_bucket_equals_account_of_its_window(ledger, seed):
     """But for `straggler`: in the account of a window steps are compared among those for which they lie in it."""
-    ingest, now_ns = filled(ledger, seed)
+    ingest, now_ns = ingested_run(ledger, seed)
     job, _ = job_of(ingest, ledger, now_ns, points=5)
     found = timeline.timeline_of(ledger, job)
     for i, window in enumerate(pairwise(found.grid.edges)):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 from support.account.account_history import Process, ns
 from support.aggregator.reports import body_of, node_report, rank_report, story
-from support.aggregator.serve_process import serving
+from support.aggregator.serve_process import push, samples, serving
 from support.aggregator.shapes import assert_shape
 
 from goodput.account import compute, document
@@ -35,29 +35,10 @@ def client(tmp_path):
         yield client
 
 
-def push(client, *ranks: schema.RankReport, **given) -> schema.Ack:
-    answer = client.post("/api/v1/ingest", content=body_of(*ranks, **given))
-    assert (answer.status_code, answer.headers["content-type"]) == (200, schema.CONTENT_TYPE), answer.text
-    return schema.decode_ack(answer.content)
-
-
 def tell(client, run: str = "r1", **given) -> None:
     """The whole story of a run."""
     for ranks in story(run, **given):
         assert push(client, *ranks).rejected == []
-
-
-def samples(client) -> dict[tuple, float]:
-    """(series, label values in the catalogue's order …) and value of everything on /metrics."""
-    answer = client.get("/metrics")
-    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    families = text_string_to_metric_families(answer.text)
-    found = [sample for family in families for sample in family.samples]
-    return {
-        (s.name, *(s.labels[name] for name in CATALOGUE[s.name].labels)): s.value
-        for s in found
-        if s.name in CATALOGUE
-    }
 
 
 def now() -> float:

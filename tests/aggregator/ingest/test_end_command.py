@@ -11,9 +11,9 @@ from threading import Thread
 
 import httpx
 import pytest
-from aggregator.ingest.test_serve_killed import Serve
 from support.account.account_history import Process
 from support.aggregator.reports import body_of, rank_report
+from support.aggregator.serve_command import ServeCommand
 from support.servers.servers import free_ports
 
 from goodput.access import token_file
@@ -35,7 +35,9 @@ class Site:
         for name, path in self.files.items():
             with open(path, "w") as out:
                 out.write(self.texts[name])
-        self.serve = Serve(folder, f"sqlite:///{folder}/ledger.db", "--tokens", str(folder / "tokens.json"))
+        self.serve = ServeCommand(
+            folder, f"sqlite:///{folder}/ledger.db", "--tokens", str(folder / "tokens.json")
+        )
         self.client = httpx.Client(base_url=self.serve.url.rstrip("/"), timeout=20, trust_env=False)
 
     def push(self, *ranks: Process, run: str) -> None:

@@ -10,14 +10,12 @@ from urllib.parse import quote
 
 import msgspec
 import pytest
-from aggregator.api.test_api import push, samples
-from aggregator.ledger.test_ledger_failures import read_only
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.account.account_history import Process, ns, run_of
-from support.aggregator.ledgers import NOW, aggregator, contents, take
-from support.aggregator.reports import body_of, rank_report
-from support.aggregator.serve_process import serving
+from support.aggregator.ledgers import NOW, aggregator, contents, read_only, take
+from support.aggregator.reports import body_of, health_event, rank_report
+from support.aggregator.serve_process import push, samples, serving
 from support.aggregator.shapes import assert_shape
 from support.browser import chromium, dom_of, needs_chromium
 
@@ -30,11 +28,6 @@ from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.wire import schema
 
 
-def event(number: int, seconds: float, *ranks: int, run: str = "r1", **given) -> schema.Health:
-    told = {"kind": "xid", "device": "GPU-5d", "severity": "warning", **given}
-    return schema.Health(number, time_ns=ns(seconds), hits=[(run, rank) for rank in ranks], **told)
-
-
 def kept(log: HealthLog) -> dict:
     return dict(log.all())
 
@@ -42,7 +35,7 @@ def kept(log: HealthLog) -> dict:
 # ---- What is kept
 
 events = st.builds(
-    lambda number, seconds, severity, ranks: event(number, seconds, *ranks, severity=severity),
+    lambda number, seconds, severity, ranks: health_event(number, seconds, *ranks, severity=severity),
     st.integers(0, 40),
     st.integers(1, 30),
     st.sampled_from(["info", "warning", "critical"]),
@@ -72,7 +65,8 @@ def test_node_bound_drops_oldest_info_first(monkeypatch, seed):
     monkeypatch.setattr(health_module, "NODE_WEIGHT_MAX", 10)
     rng, log = random.Random(seed), HealthLog()
     given_events = [
-        event(n, rng.random() * 9, severity=rng.choice(["info", "warning", "critical"])) for n in range(30)
+        health_event(n, rng.random() * 9, severity=rng.choice(["info", "warning", "critical"]))
+        for n in range(30)
     ]
     for one in given_events:
         log.add("n0", one)
@@ -91,7 +85,7 @@ def test_total_bound_counts_hit_processes(monkeypatch):
     monkeypatch.setattr(health_module, "WEIGHT_MAX", 40)
     log = HealthLog()
     for n in range(300):
-        log.add(f"n{n}", event(1, n, 0, 1, 2, severity="info", run=f"r{n}"))
+        log.add(f"n{n}", health_event(1, n, 0, 1, 2, severity="info", run=f"r{n}"))
     # Each weighs four.
     assert sorted(node for (node, _), _ in log.all()) == sorted(f"n{n}" for n in range(290, 300))
     assert log.of_run("r0") == [] and len(log.of_run("r299")) == 1
@@ -112,7 +106,8 @@ def test_dropped_events_leave_no_index_entries(monkeypatch, seed):
         severity = rng.choice(["info", "warning", "critical"])
         ranks = range(rng.randrange(4))
         log.add(
-            f"n{rng.randrange(5)}", event(rng.randrange(40), rng.randrange(99), *ranks, severity=severity)
+            f"n{rng.randrange(5)}",
+            health_event(rng.randrange(40), rng.randrange(99), *ranks, severity=severity),
         )
         weights = {key: 1 + len(one.hits) for key, one in log.all()}
         own = log._own
@@ -128,7 +123,7 @@ def test_flooding_node_stays_within_its_bound(monkeypatch):
     monkeypatch.setattr(health_module, "NODE_WEIGHT_MAX", 10)
     log = HealthLog()
     for n in range(2000):
-        log.add("n0", event(n, n, 0))
+        log.add("n0", health_event(n, n, 0))
     assert [e.number for _, e in sorted(log.all())] == list(range(1995, 2000))
     assert len(log._own._entries) == len(log._own._by_node["n0"]) == 5
 
@@ -149,16 +144,17 @@ def test_flooding_node_stays_within_its_bound(monkeypatch):
 def test_invalid_event_is_counted_and_rest_accepted(ledger, node, wrong):
     ingest = aggregator(ledger)
     report = rank_report(Process().steps(2, forward=1))
-    bad = event(1, 5, 0, **wrong)
+    bad = health_event(1, 5, 0, **wrong)
     (ack,) = take(
-        ingest, body_of(report, node=node, health=[bad, event(-1, 5), event(3, NOW / 1e9 + 90_000)])
+        ingest,
+        body_of(report, node=node, health=[bad, health_event(-1, 5), health_event(3, NOW / 1e9 + 90_000)]),
     )
     assert ack.accepted == 1 and len(ingest.health) == 0
     counts = ingest.health.counts
     assert counts["dropped", "malformed"] == (2 if node == "n0" else 3)
     assert counts["dropped", "time"] == (1 if node == "n0" else 0)
-    (ack,) = take(ingest, body_of(report, node="n0", health=[event(1, 5, 0)]))
-    assert len(ingest.health) == 1 and list(ledger.health(10)) == [("n0", event(1, 5, 0))]
+    (ack,) = take(ingest, body_of(report, node="n0", health=[health_event(1, 5, 0)]))
+    assert len(ingest.health) == 1 and list(ledger.health(10)) == [("n0", health_event(1, 5, 0))]
 
 
 @pytest.mark.parametrize(
@@ -175,7 +171,7 @@ def test_invalid_event_is_counted_and_rest_accepted(ledger, node, wrong):
     ],
 )
 def test_malformed_event_does_not_reject_the_report(ledger, wrong):
-    ingest, good = aggregator(ledger), event(2, 5, 0)
+    ingest, good = aggregator(ledger), health_event(2, 5, 0)
     report = {"node": "n0", "sent_ns": 1, "ranks": [rank_report(Process().steps(2, forward=1))]}
     (ack,) = take(ingest, msgspec.msgpack.encode({**report, "health": [wrong, good, wrong]}))
     assert ack.accepted == 1 and kept(ingest.health) == {("n0", 2): good}
@@ -189,7 +185,10 @@ def test_malformed_event_does_not_reject_the_report(ledger, wrong):
 
 def test_acknowledged_events_survive_a_restart(ledger, url, monkeypatch):
     ingest = aggregator(ledger)
-    told = [event(n, n, n % 2, name="GPU has fallen off the bus", code=79, text="é 🚀") for n in range(1, 6)]
+    told = [
+        health_event(n, n, n % 2, name="GPU has fallen off the bus", code=79, text="é 🚀")
+        for n in range(1, 6)
+    ]
     for one in told:
         (ack,) = take(ingest, body_of(node="n0", health=[one]))
         assert (ack.accepted, ack.rejected) == (0, [])
@@ -210,11 +209,11 @@ def test_acknowledged_events_survive_a_restart(ledger, url, monkeypatch):
 def test_ledger_reads_most_severe_events_per_node(ledger):
     ingest = aggregator(ledger)
     severities = ["info", "critical", "warning"]
-    many = [event(n, 100 - n, severity=severities[n % 3]) for n in range(30)]
+    many = [health_event(n, 100 - n, severity=severities[n % 3]) for n in range(30)]
     take(
         ingest,
         body_of(node="noisy", health=many),
-        body_of(node="calm", health=[event(7, 1, severity="info")]),
+        body_of(node="calm", health=[health_event(7, 1, severity="info")]),
     )
     found = list(ledger.health(12))
     assert [e.number for node, e in found if node == "noisy"] == sorted([*range(1, 30, 3), 2, 5])
@@ -225,10 +224,10 @@ def test_unwritten_events_go_with_the_next_push(ledger, url, monkeypatch):
     ingest = aggregator(ledger)
     mend = read_only(ledger, url)
     for number in range(1, 5):
-        (answer, again) = take(ingest, *[body_of(node="n0", health=[event(number, number)])] * 2)
+        (answer, again) = take(ingest, *[body_of(node="n0", health=[health_event(number, number)])] * 2)
         assert isinstance(answer, LedgerError) and isinstance(again, LedgerError)
     monkeypatch.setattr(health_module, "NODE_WEIGHT_MAX", 3)
-    take(ingest, body_of(node="n0", health=[event(5, 5)]))
+    take(ingest, body_of(node="n0", health=[health_event(5, 5)]))
     assert sorted(ingest._unwritten_health) == [("n0", n) for n in (3, 4, 5)], "bounded as memory is"
     mend()
     assert list(ledger.health(10)) == []
@@ -248,9 +247,9 @@ def test_events_during_a_failed_write_are_kept(ledger):
 
     async def together():
         ingest._ledger = Failing()
-        first = asyncio.create_task(ingest.accept(body_of(node="n0", health=[event(1, 1)])))
+        first = asyncio.create_task(ingest.accept(body_of(node="n0", health=[health_event(1, 1)])))
         await asyncio.to_thread(began.wait, 10)
-        second = asyncio.create_task(ingest.accept(body_of(node="n0", health=[event(2, 2)])))
+        second = asyncio.create_task(ingest.accept(body_of(node="n0", health=[health_event(2, 2)])))
         await asyncio.sleep(0)
         may_fail.set()
         answers = await asyncio.gather(first, second, return_exceptions=True)
@@ -287,18 +286,21 @@ RESTART = 2 * (5 + 3 + 2)
 @pytest.mark.parametrize(
     ("given", "want"),
     [
-        ([event(1, 1004, 0)], {1: RESTART}),
-        ([event(1, 1004, 0), event(2, 1006, 1)], {1: RESTART}),
-        ([event(1, 1004, 0), event(2, 1006, 1, severity="critical")], {2: RESTART}),
-        ([event(1, 1007, 0, severity="critical"), event(2, 1006, 1, severity="critical")], {2: RESTART}),
-        ([event(1, 1010 - 600, 0)], {1: RESTART}),
-        ([event(1, 1010 - 601, 0)], {}),
-        ([event(1, 1010 + 60, 0)], {1: RESTART}),
-        ([event(1, 1010 + 61, 0)], {}),
-        ([event(1, 1004, 2)], {}),
-        ([event(1, 1004)], {}),
-        ([event(1, 1004, 0, run="other")], {}),
-        ([event(1, 1005, 1, 0, 1)], {1: RESTART}),
+        ([health_event(1, 1004, 0)], {1: RESTART}),
+        ([health_event(1, 1004, 0), health_event(2, 1006, 1)], {1: RESTART}),
+        ([health_event(1, 1004, 0), health_event(2, 1006, 1, severity="critical")], {2: RESTART}),
+        (
+            [health_event(1, 1007, 0, severity="critical"), health_event(2, 1006, 1, severity="critical")],
+            {2: RESTART},
+        ),
+        ([health_event(1, 1010 - 600, 0)], {1: RESTART}),
+        ([health_event(1, 1010 - 601, 0)], {}),
+        ([health_event(1, 1010 + 60, 0)], {1: RESTART}),
+        ([health_event(1, 1010 + 61, 0)], {}),
+        ([health_event(1, 1004, 2)], {}),
+        ([health_event(1, 1004)], {}),
+        ([health_event(1, 1004, 0, run="other")], {}),
+        ([health_event(1, 1005, 1, 0, 1)], {1: RESTART}),
     ],
 )
 def test_restart_is_attributed_to_one_event(given, want):
@@ -308,7 +310,7 @@ def test_restart_is_attributed_to_one_event(given, want):
 
 
 def test_only_failures_with_a_restart_cost():
-    hit = event(1, 1004, 0, 1)
+    hit = health_event(1, 1004, 0, 1)
     for end, want in (("killed", {1: RESTART}), ("failed", {1: RESTART}), ("finished", {})):
         first, second = died_and_resumed(end=end)
         assert costs_of([*first, *second], hit) == want, end
@@ -321,8 +323,8 @@ def test_only_failures_with_a_restart_cost():
     # Of a rank that was not hit the failure does not count, the restart is of all ranks all the same.
     first, second = died_and_resumed()
     first[1].alive, first[1].ended, first[1].end_ns = True, "finished", first[1].now_ns
-    assert costs_of([*first, *second], event(1, 1004, 1)) == {}
-    assert costs_of([*first, *second], event(1, 1004, 0))[1] > 0
+    assert costs_of([*first, *second], health_event(1, 1004, 1)) == {}
+    assert costs_of([*first, *second], health_event(1, 1004, 0))[1] > 0
 
 
 def test_one_event_may_cost_several_restarts():
@@ -334,12 +336,12 @@ def test_one_event_may_cost_several_restarts():
     account = compute(run_of(*processes), ns(3000))
     assert len(account.restarts) == 2
     whole = sum(restart.gpu_ns() for restart in account.restarts) / 1e9
-    assert costs_of(processes, event(1, 1001, 0), event(2, 1012, 0)) == {1: whole}
-    found = costs_of(processes, event(1, 1001, 0), event(2, 1012, 0, severity="critical"))
+    assert costs_of(processes, health_event(1, 1001, 0), health_event(2, 1012, 0)) == {1: whole}
+    found = costs_of(processes, health_event(1, 1001, 0), health_event(2, 1012, 0, severity="critical"))
     assert found == {2: whole}, (
         "the critical one is first for both, as it is within a minute after the first end"
     )
-    late = [event(1, 1001, 0), event(2, 1012, 0)]
+    late = [health_event(1, 1001, 0), health_event(2, 1012, 0)]
     assert sum(costs_of(processes, *late).values()) == whole
 
 
@@ -357,8 +359,8 @@ def served(tmp_path):
             assert push(client, moved).accepted == 1
         at = client.base - 1000
         push(client, node="n0", health=[
-            event(1, at + 1004, 0, run="r/1", code=79, name="fallen", severity="critical", text="<b>off</b>"),
-            event(2, at + 1200, 0, run="r/1", kind="brand_new", severity="info"),
+            health_event(1, at + 1004, 0, run="r/1", code=79, name="fallen", severity="critical", text="<b>off</b>"),
+            health_event(2, at + 1200, 0, run="r/1", kind="brand_new", severity="info"),
         ])  # fmt: skip
         mixed = schema.Health(1, "link_flap", "mlx5_0", ns(at + 1007), hits=[("r/1", 1), ("other", 3)])
         push(client, node="n1", health=[mixed])
@@ -391,7 +393,7 @@ def test_run_events_are_newest_first_with_cost(served):
     (only,) = served.get("/api/v1/runs/r/1/health?severity=critical").json()["events"]
     assert only == found[2]
     # One that is told late, of an earlier moment, takes the restart over.
-    earlier = event(0, served.base + 2, 1, run="r/1", severity="critical")
+    earlier = health_event(0, served.base + 2, 1, run="r/1", severity="critical")
     push(served, node="n1", health=[earlier])
     found = served.get("/api/v1/runs/r/1/health").json()["events"]
     assert [(e["node"], e["number"], e["gpu_seconds"]) for e in found[2:]] == [
@@ -431,7 +433,7 @@ def test_series_count_events_with_bounded_kinds(served):
         key[1:]: value for key, value in found.items() if key[0] == "goodput_run_health_cost_gpu_seconds"
     }
     assert spent == {("r/1", "xid"): RESTART}
-    push(served, node="n0", health=[event(1, 7), event(9, 9, severity="?")])
+    push(served, node="n0", health=[health_event(1, 7), health_event(9, 9, severity="?")])
     found = samples(served)
     assert found["goodput_aggregator_health_dropped_total", "malformed"] == 1
     assert found["goodput_aggregator_health_events_total", "xid", "critical"] == 1
@@ -450,7 +452,7 @@ def test_answers_are_equal_after_a_restart(served, tmp_path):
 @needs_chromium
 def test_page_shows_events_and_critical_nodes(served):
     hostile = "<img src=x onerror=document.documentElement.dataset.ran=1>"
-    last = event(
+    last = health_event(
         5, served.base + 400, 1, 0, run="r/1", severity="critical", name=hostile, kind="ecc", device=hostile
     )
     push(served, node=hostile, health=[last])

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from aggregator.ingest.test_health_log import event
 from support.account.account_history import Process, ns
 from support.aggregator.ledgers import NOW, aggregator
-from support.aggregator.reports import body_of, rank_report
+from support.aggregator.reports import body_of, health_event, rank_report
 
 from goodput.access.tokens import EVERYTHING, Access
 from goodput.aggregator.accounts.health_costs import HealthCosts
@@ -32,10 +31,10 @@ def small(monkeypatch):
 def test_scoped_events_do_not_displace_fleet_events(small):
     log = HealthLog()
     for number in range(20):
-        assert log.add("n0", event(number, 1, severity="info"), NOW, AHEAD_NS_MAX)
+        assert log.add("n0", health_event(number, 1, severity="info"), NOW, AHEAD_NS_MAX)
     fleet = numbers(log)
     for number in range(200):
-        newest = event(number, NOW / 1e9 + 200, 0, severity="critical", run="a/x")
+        newest = health_event(number, NOW / 1e9 + 200, 0, severity="critical", run="a/x")
         for node in ("n0", f"other{number}"):
             log.add(node, newest, NOW, AHEAD_NS_MAX, is_scoped=True)
     assert [one for one in numbers(log) if not one[2]] == fleet
@@ -48,17 +47,19 @@ def test_scoped_events_do_not_displace_fleet_events(small):
 
 def test_fleet_events_do_not_displace_scoped_events(small):
     log = HealthLog()
-    assert log.add("n0", event(1, 1, 0, severity="info", run="a/x"), NOW, AHEAD_NS_MAX, is_scoped=True)
+    assert log.add("n0", health_event(1, 1, 0, severity="info", run="a/x"), NOW, AHEAD_NS_MAX, is_scoped=True)
     for number in range(100):
-        log.add("n0", event(number, 5, severity="critical"), NOW, AHEAD_NS_MAX)
+        log.add("n0", health_event(number, 5, severity="critical"), NOW, AHEAD_NS_MAX)
     assert ("n0", 1, True) in numbers(log) and sum(not one[2] for one in numbers(log)) == 40
 
 
 def test_scoped_numbers_do_not_shadow_node_numbers(small):
     log = HealthLog()
-    assert log.add("n0", event(7, 5, 0, run="a/x"), NOW, AHEAD_NS_MAX, is_scoped=True)
+    assert log.add("n0", health_event(7, 5, 0, run="a/x"), NOW, AHEAD_NS_MAX, is_scoped=True)
     before = log.revision()
-    assert log.add("n0", event(7, 5, severity="critical"), NOW, AHEAD_NS_MAX) and log.revision() > before
+    assert (
+        log.add("n0", health_event(7, 5, severity="critical"), NOW, AHEAD_NS_MAX) and log.revision() > before
+    )
     assert numbers(log) == [("n0", 7, False), ("n0", 7, True)]
 
 
@@ -66,12 +67,12 @@ def test_future_events_are_bounded_and_count_as_now(monkeypatch):
     monkeypatch.setattr(health_module, "NODE_WEIGHT_MAX", 2)
     log = HealthLog()
     assert ns(600) >= AHEAD_NS_MAX
-    assert not log.add("n0", event(1, (NOW + AHEAD_NS_MAX) / 1e9 + 1), NOW, AHEAD_NS_MAX)
+    assert not log.add("n0", health_event(1, (NOW + AHEAD_NS_MAX) / 1e9 + 1), NOW, AHEAD_NS_MAX)
     assert log.counts["dropped", "time"] == 1
-    assert log.add("n0", event(2, (NOW + AHEAD_NS_MAX) / 1e9), NOW, AHEAD_NS_MAX)
+    assert log.add("n0", health_event(2, (NOW + AHEAD_NS_MAX) / 1e9), NOW, AHEAD_NS_MAX)
     # They come later than it came, but before the time that it claims.
     for number, seconds in ((3, 10), (4, 20)):
-        assert log.add("n0", event(number, NOW / 1e9 + seconds), NOW + ns(seconds), AHEAD_NS_MAX)
+        assert log.add("n0", health_event(number, NOW / 1e9 + seconds), NOW + ns(seconds), AHEAD_NS_MAX)
     assert [number for _, number, _ in numbers(log)] == [3, 4]
 
 
@@ -83,9 +84,9 @@ def test_scope_of_events_survives_a_restart(ledger, monkeypatch):
         report = rank_report(Process().steps(2, forward=1), "a/x")
         asyncio.run(ingest.accept(body_of(report, node="n0", health=list(events)), access))
 
-    push(EVERYTHING, *(event(number, 1, severity="info") for number in range(5)))
-    push(TENANT, *(event(number, 900, 0, severity="critical", run="a/x") for number in range(30)))
-    push(TENANT, event(99, 900), event(98, 900, 0, run="b/x"))
+    push(EVERYTHING, *(health_event(number, 1, severity="info") for number in range(5)))
+    push(TENANT, *(health_event(number, 900, 0, severity="critical", run="a/x") for number in range(30)))
+    push(TENANT, health_event(99, 900), health_event(98, 900, 0, run="b/x"))
     assert ingest.health.counts["dropped", "scope"] == 2
     want = numbers(ingest.health)
     assert [one for one in want if not one[2]] == [("n0", number, False) for number in range(5)]
@@ -100,6 +101,6 @@ def test_scope_of_events_survives_a_restart(ledger, monkeypatch):
 
 def test_readers_see_the_agents_event_number(ledger):
     ingest = aggregator(ledger)
-    ingest.health.add("n0", event(7, 5, 0, run="a/x"), NOW, AHEAD_NS_MAX, is_scoped=True)
+    ingest.health.add("n0", health_event(7, 5, 0, run="a/x"), NOW, AHEAD_NS_MAX, is_scoped=True)
     (shown,) = HealthCosts(ingest.health, None)._events(ingest.health.all(), lambda _: False, limit=9)
     assert (shown.node, shown.number) == ("n0", 7)

@@ -6,10 +6,10 @@ import itertools
 import random
 
 import pytest
-from aggregator.accounts.test_live import STALE, account_of
-from aggregator.ledger.test_export import same
 from support.account.account_history import Process
+from support.aggregator.exports import STALE, assert_export_equals_live
 from support.aggregator.ledgers import NOW, account, aggregator, take
+from support.aggregator.live_accounts import account_or_refold
 from support.aggregator.reports import body_of, rank_report
 from support.node.node_rank import SECOND, Rank
 from support.node.node_tree import Clock, write_tree
@@ -53,7 +53,7 @@ def test_live_ledger_and_export_agree_per_push(ledger, tmp_path):
     for number, push in enumerate(pushes(LATE)):
         take(ingest, body_of(*push))
         now_ns = max(report.live.now_ns for report in push)
-        same(ledger, ingest, tmp_path, now_ns)
+        assert_export_equals_live(ledger, ingest, tmp_path, now_ns)
         factors = account(ingest, now_ns=now_ns)["factors"]
         assert (factors["mfu"] is not None) == (number >= 6)
     told = account(ingest)
@@ -87,7 +87,7 @@ def test_declared_fields_reach_the_export(ledger, tmp_path):
         (report,) = agent.poll()
         (ack,) = take(ingest, body_of(report))
         assert ack.accepted == 1
-        same(ledger, ingest, tmp_path, clock.unix_ns())
+        assert_export_equals_live(ledger, ingest, tmp_path, clock.unix_ns())
     agent.close()
     told = account(ingest, now_ns=clock.unix_ns())
     assert told["factors"]["mfu"] == pytest.approx(10 * 2e12 / (8e12 * 20))
@@ -137,7 +137,7 @@ def test_incremental_fold_equals_full_account(seed, rows_max, monkeypatch):
             store.merge(report, now_ns)
             whole.merge(report, now_ns)
         folded = folded or IncrementalAccount(store.runs["r1"], stall_seconds=60, stale_seconds=STALE)
-        found, again = account_of(folded, whole.runs["r1"], now_ns)
+        found, again = account_or_refold(folded, whole.runs["r1"], now_ns)
         anew += again
         want = compute(whole.runs["r1"], now_ns, stale_seconds=STALE, known_only=True)
         assert (found.ranks, found.straggler) == (want.ranks, want.straggler)

@@ -2,62 +2,22 @@
 
 from __future__ import annotations
 
-import queue
 import random
-import signal
 import subprocess
 import sys
 import threading
 
 import httpx
-import pytest
 from support.account.account_history import ns
 from support.aggregator.reports import body_of, story
+from support.aggregator.serve_command import START_SECONDS_MAX, ServeCommand
 
 from goodput.account import compute, document
 from goodput.aggregator.ingest.store import Store
 from goodput.causes import explain
 from goodput.wire import schema
 
-START_SECONDS_MAX = 30
 NODES, KILLS = 4, 3
-
-
-class Serve:
-    """The command as a user runs it, on a free port."""
-
-    def __init__(self, folder, ledger_url, *options):
-        command = [sys.executable, "-m", "goodput", "serve", "--listen", "127.0.0.1:0"]
-        command += ["--ledger", ledger_url, *options]
-        self.process = subprocess.Popen(
-            command,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        lines: queue.Queue = queue.Queue()
-        threading.Thread(target=lambda: lines.put(self.process.stdout.readline()), daemon=True).start()
-        try:
-            line = lines.get(timeout=START_SECONDS_MAX)
-        except queue.Empty:
-            line = ""
-        if "http://" not in line:
-            self.kill()
-            pytest.fail(f"goodput serve did not start: {line!r} {self.process.stderr.read()[-2000:]}")
-        self.url = line.split()[-1]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.kill()
-
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
-        self.process.stdout.close()
 
 
 class Agent(threading.Thread):
@@ -102,7 +62,7 @@ def test_a_killed_aggregator_loses_nothing(tmp_path, url):
     total = sum(map(len, bodies))
     left, restarts = bodies, []
     for kill in range(KILLS + 1):
-        with Serve(tmp_path, url) as served:
+        with ServeCommand(tmp_path, url) as served:
             acknowledged = threading.Semaphore(0)
             agents = [Agent(served.url, waiting, acknowledged) for waiting in left]
             if kill < KILLS:
@@ -129,7 +89,7 @@ def test_a_killed_aggregator_loses_nothing(tmp_path, url):
     assert sum(restarts) >= total
     # And once more over what is on disk alone.
     with (
-        Serve(tmp_path, url) as served,
+        ServeCommand(tmp_path, url) as served,
         httpx.Client(base_url=served.url, timeout=10, trust_env=False) as client,
     ):
         again = client.get("/api/v1/runs/killed%20run").json()

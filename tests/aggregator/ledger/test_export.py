@@ -9,106 +9,25 @@ import sys
 
 import pytest
 from support.account.account_history import Process, ns
+from support.aggregator.exports import assert_export_equals_live, live_document
 from support.aggregator.ledgers import NOW, aggregator, take
+from support.aggregator.random_runs import random_processes
 from support.aggregator.reports import body_of, rank_report, story
-
-from goodput.account import compute, document
-from goodput.causes import explain
-from goodput.runlog import replay
-from goodput.runlog.export import export
-
-STALE = 30.0
-
-
-def live(ingest, run: str, now_ns: int) -> dict:
-    """The account as the aggregator gives it at a moment."""
-    account = compute(ingest._store.runs[run], now_ns, stale_seconds=STALE, known_only=True)
-    for rank in account.ranks:
-        assert sum(rank.states) == rank.wall_ns
-    return _plain(account)
-
-
-def replayed(ledger, run: str, now_ns: int, path) -> dict:
-    path.write_bytes(b"".join(export(ledger, run, now_ns)))
-    (one,) = replay(str(path))
-    assert not one.problems.listed, one.problems.listed
-    return _plain(one.account)
-
-
-def _plain(account) -> dict:
-    """The document, and below it the integers that it is made from."""
-    states = {rank.rank: (rank.states, rank.kept_ns, rank.wall_ns) for rank in account.ranks}
-    return {
-        **document(account, explain(account)),
-        "ns": states,
-        "end_ns": account.end_ns,
-        "start_ns": account.start_ns,
-    }
-
-
-def same(ledger, ingest, tmp_path, now_ns: int, run: str = "r1") -> None:
-    # When a rank was last heard of the ledger does not know: as after a restart, its own last look counts.
-    for process in ingest._store.processes.values():
-        process.attempt.received_ns = 0
-    want, found = live(ingest, run, now_ns), replayed(ledger, run, now_ns, tmp_path / "run.jsonl")
-    assert {key: found[key] for key in want if found[key] != want[key]} == {}
-    assert found == want
 
 
 def test_a_restarted_run_at_every_push(ledger, tmp_path):
     ingest = aggregator(ledger)
     for push in story(ranks=3):
         take(ingest, body_of(*push))
-        same(ledger, ingest, tmp_path, max(report.live.now_ns for report in push))
+        assert_export_equals_live(ledger, ingest, tmp_path, max(report.live.now_ns for report in push))
     last = json.loads((tmp_path / "run.jsonl").read_bytes().splitlines()[-1])
     assert last["kind"] == "end", "a run that finished needs no moment of its own"
-
-
-def sampled(rng: random.Random) -> dict[str, int]:
-    """What samples of a GPU say: they saw most of the compute, or nearly nothing, or more than there was."""
-    covered = rng.choice([ns(20 * rng.random()), ns(rng.random() / 20), ns(250), 0])
-    idle = int(covered * 1.1 * rng.random())
-    return {"compute_ns": covered, "idle_ns": idle, "energy_mj": rng.randrange(10**6)}
-
-
-def ordinary(rng: random.Random, rank: int, number: int, start: float, ranks: int) -> Process:
-    """A rank's life with whatever may be in one; each part of a second is odd, so that nothing rounds away."""
-    user = {"augment": "loader", "odd": "startup", "thing": "nonsense"}
-    one = Process(
-        rank, number, start, user=user, world_size=ranks, devices=1 + rank % 2, group=f"g{rank // 2}"
-    )
-    some = lambda most=0.5: rng.random() * most  # noqa: E731
-    one.between(none=some(), restore=some(), augment=some())
-    if number > 1 and rng.random() < 0.6:
-        one.resumed(rng.randrange(-1, 12))
-    one.step_next = max(one.step_next, 0)
-    for _ in range(rng.randrange(0, 30)):
-        names = rng.sample(
-            ["none", "loader", "forward", "backward", "odd", "thing", "evaluation", "augment"], 4
-        )
-        parts = {name: some() for name in names}
-        one.step(**parts, communication=some(), samples=rng.randrange(40), device=rng.random() < 0.5)
-        if rng.random() < 0.3:
-            one.between(
-                **{name: some(3) for name in rng.sample(["none", "checkpoint", "forward", "loader"], 2)}
-            )
-        if rng.random() < 0.2:
-            one.saved(committed=rng.random() < 0.7)
-        if rng.random() < 0.03:
-            one.between(none=70 + some())
-    one.hardware = sampled(random.Random(one.start_ns + rank))
-    one.begun(**{name: some() for name in rng.sample(["forward", "loader", "communication", "none"], 2)})
-    end = rng.choice(["finished", "failed", "killed", "killed", "silent"])
-    return getattr(one, end)() if end in ("finished", "failed") else getattr(one, end)(after=some(40))
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_any_run(ledger, tmp_path, seed):
     rng = random.Random(seed)
-    ranks, start, processes = rng.randrange(1, 4), 1000.0, []
-    for number in range(1, rng.randrange(2, 5)):
-        processes += [ordinary(rng, rank, number, start + rng.random(), ranks) for rank in range(ranks)]
-        start = max(one.now_ns for one in processes) / 1e9 + rng.random() * 5
+    processes = random_processes(rng)
     ingest = aggregator(ledger)
     for one in processes:
         # Some rows were thinned out on the way, but for the newest.
@@ -120,7 +39,7 @@ def test_any_run(ledger, tmp_path, seed):
         (answer,) = take(ingest, body_of(rank_report(one, rows=rows)))
         assert not answer.rejected, answer
     for later in (0, ns(7), ns(1000)):
-        same(ledger, ingest, tmp_path, max(one.now_ns for one in processes) + later)
+        assert_export_equals_live(ledger, ingest, tmp_path, max(one.now_ns for one in processes) + later)
 
 
 def test_the_command(ledger, url, tmp_path):
@@ -141,7 +60,7 @@ def test_the_command(ledger, url, tmp_path):
     packed = str(tmp_path / "run.jsonl.gz")
     assert call("export", "r1", "--ledger", url, "--output", packed).returncode == 0
     shown = json.loads(call("replay", packed, "--json").stdout)
-    want = live(ingest, "r1", NOW)
+    want = live_document(ingest, "r1", NOW)
     assert {key: shown[key] for key in ("states", "factors", "restarts", "straggler", "ranks")} == {
         key: want[key] for key in ("states", "factors", "restarts", "straggler", "ranks")
     }

@@ -5,19 +5,22 @@ import asyncio
 import pytest
 import sqlalchemy as sql
 from support.account.account_history import Process
-from support.aggregator.ledgers import account, aggregator, bodies, contents, database, restored_equals, take
+from support.aggregator.ledgers import (
+    account,
+    aggregator,
+    bodies,
+    contents,
+    database,
+    on_connect,
+    read_only,
+    restored_equals,
+    take,
+)
 from support.aggregator.reports import body_of, rank_report, story
 
 from goodput.aggregator.ingest.ingest import GATHER_SECONDS
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.wire import schema
-
-
-def read_only(ledger, url):
-    """New connections may not write, as on a file system that was remounted, or a standby server."""
-    return on_connect(
-        ledger, sqlite="PRAGMA query_only=ON", postgresql="SET default_transaction_read_only=on"
-    )
 
 
 def locked(ledger, url):
@@ -45,24 +48,6 @@ def gone(ledger, url):
 
     rename("processes", "hidden")
     return lambda: rename("hidden", "processes")
-
-
-def on_connect(ledger, **statements):
-    """A statement for every new connection, by the database's name; returns what takes it back."""
-    statement = statements[ledger._engine.dialect.name]
-
-    def execute(connection, _record):
-        connection.execute(statement)
-        connection.commit()
-
-    sql.event.listen(ledger._engine, "connect", execute)
-    ledger._engine.dispose()
-
-    def mend():
-        sql.event.remove(ledger._engine, "connect", execute)
-        ledger._engine.dispose()
-
-    return mend
 
 
 @pytest.mark.parametrize("failure", [read_only, locked, gone])

@@ -72,3 +72,28 @@ def contents(url: str) -> dict:
 def restored_equals(ledger: Ledger, ingest: Ingest) -> bool:
     restored = aggregator(ledger)
     return account(restored) == account(ingest)
+
+
+def read_only(ledger, url):
+    """New connections may not write, as on a file system that was remounted, or a standby server."""
+    return on_connect(
+        ledger, sqlite="PRAGMA query_only=ON", postgresql="SET default_transaction_read_only=on"
+    )
+
+
+def on_connect(ledger, **statements):
+    """A statement for every new connection, by the database's name; returns what takes it back."""
+    statement = statements[ledger._engine.dialect.name]
+
+    def execute(connection, _record):
+        connection.execute(statement)
+        connection.commit()
+
+    sql.event.listen(ledger._engine, "connect", execute)
+    ledger._engine.dispose()
+
+    def mend():
+        sql.event.remove(ledger._engine, "connect", execute)
+        ledger._engine.dispose()
+
+    return mend

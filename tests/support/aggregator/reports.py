@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.account.account_history import Process
+from support.account.account_history import Process, ns
 
 from goodput.wire import schema
 
@@ -40,6 +40,11 @@ def rank_report(one: Process, run: str = "r1", *, rows=None, events=None, **give
 
 def node_report(*ranks: schema.RankReport, node: str = "n", health=()) -> schema.NodeReport:
     return schema.NodeReport(node=node, sent_ns=0, ranks=list(ranks), health=list(health))
+
+
+def health_event(number: int, seconds: float, *ranks: int, run: str = "r1", **given) -> schema.Health:
+    fields = {"kind": "xid", "device": "GPU-5d", "severity": "warning", **given}
+    return schema.Health(number, time_ns=ns(seconds), hits=[(run, rank) for rank in ranks], **fields)
 
 
 def body_of(*ranks: schema.RankReport, **given) -> bytes:

@@ -7,8 +7,12 @@ import time
 from contextlib import contextmanager
 
 import httpx
+from prometheus_client.parser import text_string_to_metric_families
+from support.aggregator.reports import body_of
 
 from goodput.cli.serve import listening_socket, server_of
+from goodput.metrics import CATALOGUE
+from goodput.wire import schema
 
 READY_SECONDS_MAX = 10
 
@@ -37,3 +41,22 @@ def serving(app):
         server.should_exit = True
         thread.join(READY_SECONDS_MAX)
         listener.close()
+
+
+def push(client, *ranks: schema.RankReport, **given) -> schema.Ack:
+    answer = client.post("/api/v1/ingest", content=body_of(*ranks, **given))
+    assert (answer.status_code, answer.headers["content-type"]) == (200, schema.CONTENT_TYPE), answer.text
+    return schema.decode_ack(answer.content)
+
+
+def samples(client) -> dict[tuple, float]:
+    """(series, label values in the catalogue's order …) and value of everything on /metrics."""
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    families = text_string_to_metric_families(answer.text)
+    found = [sample for family in families for sample in family.samples]
+    return {
+        (s.name, *(s.labels[name] for name in CATALOGUE[s.name].labels)): s.value
+        for s in found
+        if s.name in CATALOGUE
+    }

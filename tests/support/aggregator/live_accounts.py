@@ -1,0 +1,148 @@
+"""Live accounts compared with accounts over all rows, with an in-memory ledger."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, field
+
+from support.account.account_history import assert_closes
+from support.aggregator.exports import STALE, with_integers
+
+from goodput.account import Account, EndMark, compute
+from goodput.account.account import Engine
+from goodput.account.stall_threshold import StepLengths
+from goodput.aggregator.accounts.history import Job, without_rows
+from goodput.aggregator.accounts.history_worker import account_of, folded
+from goodput.aggregator.accounts.live import IncrementalAccount, NeedsHistory
+from goodput.aggregator.ingest.store import Store
+from goodput.aggregator.records import NewRecords
+from goodput.runlog import replay
+from goodput.runlog.export import export
+from goodput.wire import schema
+
+STALL = 60.0
+
+
+class MemoryLedger:
+    """The part of a Ledger's interface that accounts read, filled with what a store accepted."""
+
+    url = "in memory"
+
+    def __init__(self):
+        self.reports: dict[tuple, schema.RankReport] = {}
+        self.kept: dict[tuple, dict[int, schema.StepRow]] = {}
+        self.reported_events: dict[tuple, dict[int, schema.EventRow]] = {}
+        self.end_marks: dict[schema.StackRequest, EndMark] = {}
+
+    def append(self, merged: NewRecords) -> None:
+        identity = merged.report.identity
+        key = (identity.rank, identity.attempt)
+        before = self.reports.get(key)
+        if before is None or before.sequence < merged.report.sequence:
+            self.reports[key] = merged.report
+        self.kept.setdefault(key, {}).update((row.number, row) for row in merged.rows)
+        self.reported_events.setdefault(key, {}).update((event.number, event) for event in merged.events)
+
+    def processes(self, _run: str) -> list[schema.RankReport]:
+        return sorted(self.reports.values(), key=lambda one: (one.identity.start_ns, one.identity.rank))
+
+    def ends(self, _run: str) -> dict[schema.StackRequest, EndMark]:
+        return self.end_marks
+
+    def rows(self, identity: schema.Identity, start_ns: int | None = None, end_ns: int | None = None):
+        rows = self.kept[identity.rank, identity.attempt]
+        found = [rows[number] for number in sorted(rows)]
+        found = [row for row in found if start_ns is None or row.end_ns >= start_ns]
+        return iter([row for row in found if end_ns is None or row.start_ns <= end_ns])
+
+    def events(self, identity: schema.Identity) -> list[schema.EventRow]:
+        reported_events = self.reported_events[identity.rank, identity.attempt]
+        return [reported_events[number] for number in sorted(reported_events)]
+
+
+def live_account(folding: IncrementalAccount, rows: MemoryLedger, now_ns: int):
+    """The live account, folded again from `rows` where it needs the ledger, pickled as for the child process."""
+    for _ in range(2):
+        try:
+            return folding.account(now_ns)
+        except NeedsHistory as needs:
+            # A late row may change the threshold, so the second fold has all step lengths.
+            job = Job("", without_rows(folding.run), 0, 0, 0.0, [], needs.facts, STALL)
+            job = pickle.loads(pickle.dumps(job))
+            read = pickle.loads(pickle.dumps(folded(rows, job, job.facts)))
+            folding.begin(*read, late=needs.late)
+    return folding.account(now_ns)
+
+
+def differing_fields(found, expected) -> list[str]:
+    return [name for name in expected.__dataclass_fields__ if getattr(found, name) != getattr(expected, name)]
+
+
+def account_or_refold(folded: IncrementalAccount, whole, now_ns: int):
+    """The live account, folded again from all rows where it needs the ledger, and whether it was."""
+    try:
+        return folded.account(now_ns), 0
+    except NeedsHistory as needs:
+        engine = Engine(folded.run, needs.facts)
+        lengths = StepLengths(int(60 * 1e8))
+        for key, attempt in whole.attempts.items():
+            engine.folds[key].final = False
+            before = 0
+            for row in attempt.ordered_rows():
+                if row.end_ns > needs.facts.bounds[key].to_ns:
+                    break
+                if before and row.number == before + 1:
+                    lengths.add(row.end_ns - row.start_ns)
+                before = row.number
+                engine.row(key, row)
+        folded.begin(engine, lengths)
+        return folded.account(now_ns), 1
+
+
+@dataclass
+class TwoStores:
+    """A store that trims rows, with a ledger, and one that keeps all; every push goes to both."""
+
+    some: Store = field(default_factory=Store)
+    whole: Store = field(default_factory=Store)
+    rows: MemoryLedger = field(default_factory=MemoryLedger)
+    folding: IncrementalAccount | None = None
+
+    def push(self, report, now_ns: int) -> int:
+        """The number of new rows."""
+        merged = self.some.merge(report, now_ns)
+        self.rows.append(merged)
+        self.whole.merge(report, now_ns)
+        run = self.some.runs["r1"]
+        self.folding = self.folding or IncrementalAccount(run, stall_seconds=STALL, stale_seconds=STALE)
+        return len(merged.rows)
+
+    def full(self, now_ns: int) -> Account:
+        return compute(self.whole.runs["r1"], now_ns, stale_seconds=STALE, known_only=True)
+
+    def compare(self, now_ns: int) -> bool:
+        """Compare the accounts; False, without comparing, while a returned rank's backlog is incomplete."""
+        found, expected = live_account(self.folding, self.rows, now_ns), self.full(now_ns)
+        assert_closes(found, elastic=True)
+        if found.end_ns > expected.end_ns and expected.status == "running":
+            return False
+        assert differing_fields(found, expected) == []
+        return True
+
+    def compare_log_and_history(self, now_ns: int, path) -> None:
+        """Compare history and replay; both lack the time of reception, so each rank's own clock counts."""
+        for store in (self.some, self.whole):
+            for process in store.processes.values():
+                process.attempt.received_ns = 0
+        expected = self.full(now_ns)
+        path.write_bytes(b"".join(export(self.rows, "r1", now_ns)))
+        (one,) = replay(str(path))
+        found = with_integers(one.account)
+        assert {
+            name: found[name] for name, value in with_integers(expected).items() if found[name] != value
+        } == {}
+        job = Job("", without_rows(self.some.runs["r1"]), now_ns, expected.threshold_ns, STALE, [])
+        found = account_of(self.rows, job, (None, None))
+        assert found.straggler == expected.straggler
+        assert [rank.states for rank in found.ranks] == [rank.states for rank in expected.ranks]
+        assert found.restarts == expected.restarts
