@@ -1,8 +1,7 @@
-"""Whatever ranks report, a live account holds, and is that of all rows: at every push.
+"""Impossible but well-formed reports: the live account closes and equals that over all rows at every push.
 
-The reports pass schema.check and say nothing that an honest rank would: totals go back, attempts overlap, clocks
-jump, numbers are missing or huge, rows come late and again, the dead report. Rows are let go and had back through
-history.folded, as from a ledger. Seeded, so that a failure is found again by its number.
+Totals decrease, attempts overlap, clocks jump, numbers are missing or huge, rows come late and twice, ended
+processes report. Trimmed rows are read back as from a ledger. Cases are seeded.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ SEEDS = 100
 
 
 class Rank:
-    """One process that makes things up. `wild` is how often it does, of 1."""
+    """A process that reports impossible values with probability `wild`."""
 
     def __init__(
         self, rng: random.Random, rank: int, attempt: int, start_ns: int, world: int, wild: float, again: bool
@@ -143,9 +142,9 @@ class Rank:
 
 
 def story(rng: random.Random, again: bool) -> list[tuple[int, schema.RankReport]]:
-    """(moment of arrival, report), in that order but for a clock of ours that is set back now and then.
+    """(time of arrival, report) in order; the aggregator's clock is set back now and then.
 
-    `again` says whether ranks may do steps again, and end them before those before, within one attempt.
+    `again`: ranks may repeat steps, and end them before earlier ones, within one attempt.
     """
     wild, ranks, found, at_ns, going = rng.choice([0.02, 0.1, 0.5]), rng.randrange(1, 4), [], START, []
     for _ in range(rng.randrange(5, 25)):
@@ -166,7 +165,7 @@ def story(rng: random.Random, again: bool) -> list[tuple[int, schema.RankReport]
 
 
 def play(pushes: list[tuple[int, schema.RankReport]]) -> int:
-    """Push by push through both; returns how often the account stayed behind."""
+    """Compare both accounts at every push; returns how often the live one waited for a backlog."""
     some, whole, rows, folding, behind = Store(), Store(), MemoryLedger(), None, 0
     hangs = HangDetector(some, stall_seconds=STALL, stale_seconds=STALE, clock_ns=lambda: START)
     for arrived_ns, report in pushes:
@@ -209,7 +208,7 @@ def test_hostile_reports_keep_accounts_equal(part, monkeypatch):
 
 
 def test_run_that_starts_ahead_has_an_account():
-    """By more than what is stale: its end is its beginning, and none is fresh then."""
+    """By more than the stale time: the account is empty, from the start to the start."""
     store = Store()
     one = Rank(random.Random(1), 0, 1, START + ns(100), 1, wild=0, again=False)
     store.merge(one.report(), START)

@@ -1,4 +1,4 @@
-"""End marks on random runs (test_live_wide): live and full account, history and replay agree."""
+"""End marks on random runs: live and full account, history and replay agree."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ SEEDS = 60
 
 
 def mark_ended(both: TwoStores, reason: str, at_ns: int, slack_ns: int) -> None:
-    """Of every rank's newest process that has not finished, as ending.Ending does."""
+    """Mark every rank's newest unfinished process as ended, as RunEnder does."""
     for one in list(both.some.newest["r1"].values()):
         attempt = one.attempt
         if attempt.ended != "finished":
             known_ns = max(attempt.seen_ns, attempt.last_ns, attempt.rows_end_ns, attempt.end_ns)
-            over = EndMark(reason, at_ns, known_ns + slack_ns)
-            both.rows.end_marks[schema.stack_request(one.identity)] = over
+            mark = EndMark(reason, at_ns, known_ns + slack_ns)
+            both.rows.end_marks[schema.stack_request(one.identity)] = mark
             for store in (both.some, both.whole):
-                store.end(one.identity, over)
+                store.end(one.identity, mark)
 
 
 def play(seed: int, monkeypatch, path) -> set[str]:
-    """The statuses that were seen."""
+    """Compare the accounts of one random run at every push; returns the statuses that occurred."""
     rng = random.Random(1000 + seed)
     draws, both, seen = RandomReports(rng), TwoStores(), set()
     monkeypatch.setattr(live, "ROWS_MAX", rng.choice([0, 5, 20, 200_000]))
@@ -68,7 +68,7 @@ def test_end_marks_agree_in_all_accounts(part, monkeypatch, tmp_path):
 
 
 def test_cancelled_run_with_trimmed_rows_continues(monkeypatch):
-    """Its steps after the checkpoint are lost and then kept again, and each time the ledger is asked."""
+    """Steps after the checkpoint are lost and then kept again; both times the fold needs the ledger."""
     monkeypatch.setattr(live, "ROWS_MAX", 10)
     monkeypatch.setattr(live, "ROWS_KEPT", 2)
     both, one = TwoStores(), Process().steps(30, forward=1).saved().steps(20, forward=1)
@@ -84,7 +84,7 @@ def test_cancelled_run_with_trimmed_rows_continues(monkeypatch):
 
 
 def test_late_steps_undo_the_mark_in_the_log(tmp_path):
-    """Their report lost its way and the one after it, which it is older than, came first: no look tells of them."""
+    """Their report is delayed and outdated by a newer one that arrives first."""
     both, one = TwoStores(), Process().steps(10, forward=1)
     before = rank_report(one)
     both.push(replace(before, sequence=1 << 60), one.now_ns)

@@ -1,8 +1,8 @@
-"""The live account of runs in which much happens, and happens out of order, is that of all rows: at every push.
+"""The live account of irregular runs equals the account over all rows at every push.
 
-Ranks come late and leave, worlds change, attempts overlap, steps are skipped, done again or take no time; reports
-come in any order, with rows thinned and missing that come later. At the end the history and the replay of the
-exported log say the same. What a random case has shown is below it in its smallest form.
+Ranks join late and leave, worlds change, attempts overlap, steps are skipped, repeated or take no time; reports
+arrive in any order with rows missing. History and the replayed export agree at the end. The other tests here are
+minimal forms of what the random cases found.
 """
 
 from __future__ import annotations

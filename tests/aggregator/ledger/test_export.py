@@ -21,7 +21,7 @@ def test_a_restarted_run_at_every_push(ledger, tmp_path):
         take(ingest, body_of(*push))
         assert_export_equals_live(ledger, ingest, tmp_path, max(report.live.now_ns for report in push))
     last = json.loads((tmp_path / "run.jsonl").read_bytes().splitlines()[-1])
-    assert last["kind"] == "end", "a run that finished needs no moment of its own"
+    assert last["kind"] == "end", "a finished run needs no time of export"
 
 
 @pytest.mark.parametrize("seed", range(40))
