@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 from goodput.sdk.automatic import loader_stats  # noqa: E402
 from goodput.sdk.automatic.frameworks.torch import workers as patch  # noqa: E402
-from goodput.sdk.automatic.loader_worker import Loop  # noqa: E402
+from goodput.sdk.automatic.loader_worker import MeasuredLoop  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.alone]
 
@@ -109,7 +109,7 @@ def read_clock_75_times(_iterator) -> None:
 def test_cost_per_batch_on_the_step_thread(trainer):
     """Measuring a batch costs about 2 us, less than a control of about 6 us in the same run."""
     plain, loads = Instant._next_data, loader_stats.LoaderStats(trainer.session.recorder)
-    loop, loader = Loop(), DataLoader(data.Planted(4), num_workers=2)
+    loop, loader = MeasuredLoop(), DataLoader(data.Planted(4), num_workers=2)
     results = torch.multiprocessing.get_context("fork").Queue()
     patch._with_workers(Instant, trainer.auto, loads, loop)
 

@@ -16,43 +16,42 @@ pytestmark = pytest.mark.torch
 
 
 def test_quick_loader_is_sampled(trainer):
-    """All batches are counted; the waits of those that were looked at stand for the others."""
+    """All batches are counted; the reasons of the measured ones stand for the skipped ones."""
     kind = upstream_fetch._MapDatasetFetcher
     before, loader = dict(vars(kind)), DataLoader(range(1000), batch_size=2)
     iterator = iter(loader)
-    recorder, looks = trainer.session.recorder, 0
+    recorder, measured = trainer.session.recorder, 0
     recorder.iterator = trainer.auto.loaders.change(iterator) or trainer.auto.loaders._current
     for _ in range(500):
-        looks += recorder.skips_left == 0
+        measured += recorder.skips_left == 0
         with trainer.auto.loader:
             next(iterator)
         assert type(iterator._dataset_fetcher) is kind
     assert list(iterator) == [] and dict(vars(kind)) == before
     found = trainer.snapshot().loader
     assert found["batches"] == found["inside"] == 500
-    assert 8 <= looks <= 40  # One in 61, or one in 17 where the machine is slow.
+    assert 8 <= measured <= 40  # One in 61, or one in 17 where the machine is slow.
     assert 0 < found["wait_ns"] <= trainer.snapshot().totals[page.PHASES.index("loader")]
     reasons = sum(found[f"wait_{why}_ns"] for why in ("storage", "decode", "collate"))
-    assert (
-        0.5 * found["wait_ns"] < reasons <= found["wait_ns"]
-    )  # Those of the last ones were not looked at any more.
+    # The last skipped batches have no reasons.
+    assert 0.5 * found["wait_ns"] < reasons <= found["wait_ns"]
 
 
 def test_short_epochs_are_sampled_evenly(trainer, monkeypatch):
-    """Whatever comes every so many batches, or is first in its epoch, is looked at no more often than the others."""
+    """The first or every n-th batch of an epoch is measured no more often than the others."""
     monkeypatch.setattr(loader_stats, "VERY_QUICK_NS", 1 << 60)
     monkeypatch.setattr(loader_stats, "QUICK_NS", 1 << 60)
-    loader, recorder, looked = DataLoader(range(12)), trainer.session.recorder, []
+    loader, recorder, measured = DataLoader(range(12)), trainer.session.recorder, []
     for _ in range(61):
         iterator = iter(loader)
         recorder.iterator = trainer.auto.loaders.change(iterator) or trainer.auto.loaders._current
         for at in range(12):
-            looked += [at] * (recorder.skips_left == 0)
+            measured += [at] * (recorder.skips_left == 0)
             with trainer.auto.loader:
                 next(iterator)
-    assert len(looked) == 12 and sorted(looked) == list(range(12))
+    assert len(measured) == 12 and sorted(measured) == list(range(12))
     assert recorder.skips_left == 0 < recorder.skipped_ns
-    # Another loader's first batch is looked at.
+    # The first batch of another loader is measured.
     trainer.auto.loaders.change(iter(DataLoader(range(3))))
     assert recorder.sampling and recorder.skips_left == recorder.skipped_ns == 0
 
@@ -62,33 +61,33 @@ def test_nested_fetch_is_not_counted(trainer):
     recorder = trainer.session.recorder
     trainer.auto.loaders.change(other)
     recorder.iterator, recorder.skips_left = trainer.auto.loaders._current, 5
-    found.passed(trainer, 7)
+    found.batch_skipped(trainer, 7)
     assert (recorder.skips_left, recorder.skipped_ns) == (5, 0)
-    found.passed(other, 9)
+    found.batch_skipped(other, 9)
     assert (recorder.skips_left, recorder.skipped_ns) == (4, 9)
-    # What was slow and not looked at has no reason, and the next one is looked at.
-    found.passed(other, loader_stats.QUICK_NS)
+    # A slow skipped batch has no reason, and the next one is measured.
+    found.batch_skipped(other, loader_stats.QUICK_NS)
     assert (recorder.skips_left, recorder.skipped_ns) == (0, 9)
     words = trainer.snapshot().loader
     assert (words["batches"], words["wait_ns"]) == (3, 7 + 9 + loader_stats.QUICK_NS)
 
 
 def test_repeated_fetch_keeps_other_training_loaders(trainer):
-    """The hook in C does not ask: where only the Python hook did, it hung on the moment what an evaluation was."""
+    """The compiled hook does not update this list, so the Python hook must not depend on each fetch."""
     loaders, first, second = trainer.auto.loaders, DataLoader(range(4)), DataLoader(range(4))
     one, other = iter(first), iter(second)
     next(one)
     loaders.step_ended()
     next(other)
-    assert [ref() for ref in loaders.asked] == [second]
+    assert [ref() for ref in loaders.used] == [second]
     next(one), next(one)
-    assert [ref() for ref in loaders.asked] == [second]
-    next(other), next(other)  # Asked anew, and again: it is taken off once.
-    assert [ref() for ref in loaders.asked] == [second]
+    assert [ref() for ref in loaders.used] == [second]
+    next(other), next(other)  # Used again twice: removed once.
+    assert [ref() for ref in loaders.used] == [second]
 
 
 class Odd:
-    """A fetcher of the user's, that does not say what it is."""
+    """A user's fetcher whose __class__ raises."""
 
     __class__ = property(lambda self: 1 / 0)
 

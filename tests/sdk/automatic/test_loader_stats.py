@@ -1,4 +1,4 @@
-"""A wait for a batch split by reason, a fetch split by resource, and who gets which slot: numbers worked by hand."""
+"""Waits divided by reason, fetches divided by resource, and the assignment of worker slots: hand-worked numbers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from goodput.rank_page import page
 from goodput.rank_page.loader_words import LOADER, WORKER, loader_of
-from goodput.sdk.automatic.loader_stats import ENTRIES_MAX, LoaderStats, ask, split
-from goodput.sdk.automatic.loader_worker import PLACE, parts
+from goodput.sdk.automatic.loader_stats import ENTRIES_MAX, LoaderStats, before_request, split
+from goodput.sdk.automatic.loader_worker import OWNER, parts
 
 
 def record(done, dataset, cpu=0, delay=0, collate=0):
@@ -27,18 +27,18 @@ def record(done, dataset, cpu=0, delay=0, collate=0):
         # (began, now), the batch, (storage, decode, collate, cpus, early, queue)
         ((100, 200), record(200, 100), (100, 0, 0, 0, 0, 0)),
         ((100, 200), record(200, 60, cpu=30, delay=15, collate=40), (15, 30, 40, 15, 0, 0)),
-        # It was half done when it was asked for: its end is charged, so collating first.
+        # Half made at the request: its end is charged, collating first.
         ((150, 200), record(200, 60, cpu=30, collate=40), (5, 5, 40, 0, 0, 0)),
-        # 10 under way, but the worker was at it for as long as the wait.
+        # 10 in transfer, but the worker made it for as long as the wait.
         ((100, 200), record(190, 100, cpu=100), (0, 100, 0, 0, 0, 0)),
-        # Made in 20, 50 under way: 30 before the worker was at it.
+        # Made in 20, 50 in transfer: 30 before the worker began.
         ((100, 200), record(150, 20), (20, 0, 0, 0, 30, 50)),
-        # Done before it was asked for: all of it is the queue's.
+        # Ready before the request: all is `queue`.
         ((100, 200), record(100, 90), (0, 0, 0, 0, 0, 100)),
         ((100, 200), record(7, 90, cpu=3), (0, 0, 0, 0, 0, 100)),
     ],
 )
-def test_a_wait_is_split_by_its_batch(waited, of, found):
+def test_wait_is_split_by_batch_record(waited, of, found):
     assert split(*waited, of) == found
 
 
@@ -48,7 +48,7 @@ def test_a_wait_is_split_by_its_batch(waited, of, found):
     st.integers(0, 3000),
     st.lists(st.integers(0, 2000), min_size=4, max_size=4),
 )
-def test_the_parts_add_up_to_the_wait(began, wait, done, times):
+def test_reasons_sum_to_wait(began, wait, done, times):
     found = split(began, began + wait, record(done, *times))
     assert sum(found) == wait and min(found) >= 0
 
@@ -57,22 +57,22 @@ def test_the_parts_add_up_to_the_wait(began, wait, done, times):
     ("before", "after", "found"),
     [
         ((0, 0, 0, 0), (100, 30, 30, 20), (100, 30, 20)),
-        # Clocks of a coarse grain: never more than the wall time.
+        # Coarse clocks: never more than the wall time.
         ((0, 0, 0, 0), (100, 110, 110, 50), (100, 100, 0)),
         ((0, 0, 0, 0), (100, 60, 60, 70), (100, 60, 40)),
-        # The queue's own thread has sent the last batch for 20 of the 70 blocked: still blocked.
+        # The queue's feeder thread used 20 of the 70 blocked: still blocked.
         ((0, 0, 0, 0), (100, 30, 50, 0), (100, 30, 0)),
-        # Threads of the decoder's own have worked meanwhile, on four cores.
+        # The decoder's own threads ran on four cores.
         ((0, 0, 0, 0), (100, 30, 310, 0), (100, 100, 0)),
         ((50, 5, 5, 5), (50, 5, 5, 5), (0, 0, 0)),
     ],
 )
-def test_a_fetch_is_split_by_what_the_worker_did(before, after, found):
+def test_fetch_is_split_by_resource(before, after, found):
     assert parts(before, after) == found
 
 
 class Results:
-    """A multiprocessing queue as `ask` sees it."""
+    """A multiprocessing queue as `before_request` sees it."""
 
     def __init__(self, size):
         self.size = size
@@ -84,7 +84,7 @@ class Results:
 
 
 @pytest.mark.parametrize(("put", "pinned", "ready"), [(0, None, 1), (2, None, 3), (None, None, 1), (1, 3, 5)])
-def test_ready_is_what_came_early_was_put_or_pinned(put, pinned, ready):
+def test_ready_batches_are_counted(put, pinned, ready):
     results, queue = Results(put), Queue()
     for batch in range(pinned or 0):
         queue.put(batch)
@@ -96,9 +96,9 @@ def test_ready_is_what_came_early_was_put_or_pinned(put, pinned, ready):
         _data_queue=results if pinned is None else queue,
     )
     watched = SimpleNamespace(floor_ns=0, last_ns=7)
-    assert ask(iterator, watched)[:3] == (3, (0,), ready) and watched.floor_ns == 0
+    assert before_request(iterator, watched)[:3] == (3, (0,), ready) and watched.floor_ns == 0
     iterator._rcvd_idx = 0
-    assert ask(iterator, watched)[1] is None and watched.floor_ns == 7
+    assert before_request(iterator, watched)[1] is None and watched.floor_ns == 7
 
 
 # ---- Slots
@@ -115,78 +115,76 @@ class Iterator:
 
 
 @pytest.fixture
-def loads():
+def stats():
     return LoaderStats(SimpleNamespace(words=page.private_words()))
 
 
-def take(loads, loader):
+def take(stats, loader):
     iterator = Iterator()
-    return iterator, loads.entry_of(loader, iterator)
+    return iterator, stats.entry_of(loader, iterator)
 
 
 def slots(entry):
     return entry.first, entry.granted
 
 
-def left_out(loads) -> int:
-    return loads.recorder.words[page.W_LOADER + LOADER.index("left_out")]
+def left_out(stats) -> int:
+    return stats.recorder.words[page.W_LOADER + LOADER.index("left_out")]
 
 
-def test_loaders_that_live_at_once_share_the_slots_and_the_rest_is_counted(loads):
+def test_concurrent_loaders_share_slots(stats):
     loaders = [Loader(n) for n in (40, 20, 8, 1)]
-    taken = [take(loads, loader) for loader in loaders]
+    taken = [take(stats, loader) for loader in loaders]
     assert [slots(entry) for _, entry in taken] == [(0, 40), (40, 20), (60, 4), (0, 0)]
-    assert left_out(loads) == 5 and loads.place(taken[3][1], None) is None
+    assert left_out(stats) == 5 and stats.slots(taken[3][1], None) is None
 
 
-def test_an_epoch_goes_on_in_the_slots_of_the_last_one(loads):
+def test_next_epoch_reuses_slots(stats):
     loader = Loader(3)
-    one, first = take(loads, loader)
-    both, second = take(loads, loader)
+    one, first = take(stats, loader)
+    both, second = take(stats, loader)
     assert slots(second) == (3, 3) and second.number != first.number
     one._shutdown = True
-    again, entry = take(loads, loader)
+    again, entry = take(stats, loader)
     assert entry is first
     del both
     gc.collect()
-    assert take(loads, loader)[1] is second and not again._shutdown
+    assert take(stats, loader)[1] is second and not again._shutdown
 
 
-def test_a_loader_made_anew_goes_on_and_another_one_starts_from_nothing(loads):
-    words, loader = loads.recorder.words, Loader(64)
-    iterator, entry = take(loads, loader)
-    at = page.W_WORKERS + page.WORKER_WORDS + PLACE
+def test_recreated_loader_reuses_slots(stats):
+    words, loader = stats.recorder.words, Loader(64)
+    iterator, entry = take(stats, loader)
+    at = page.W_WORKERS + page.WORKER_WORDS + OWNER
     words[at] = 77
     del loader
     iterator._shutdown = True
     again = Loader(64)
-    iterator, same = take(loads, again)
+    iterator, same = take(stats, again)
     assert same is entry and words[at] == 77
     iterator._shutdown = True
     other = Loader(2)
-    assert slots(take(loads, other)[1]) == (0, 2)
-    assert words[at] == 0 and left_out(loads) == 0
+    assert slots(take(stats, other)[1]) == (0, 2)
+    assert words[at] == 0 and left_out(stats) == 0
 
 
-def test_a_record_of_another_batch_or_of_the_epoch_before_gives_no_reason(loads):
-    words, loader = loads.recorder.words, Loader(2)
-    iterator, entry = take(loads, loader)
-    watched = loads.made(loader, entry, 0)
+def test_stale_worker_record_gives_no_reason(stats):
+    words, loader = stats.recorder.words, Loader(2)
+    iterator, entry = take(stats, loader)
+    watched = stats.iterator_created(loader, entry, 0)
     last = page.W_WORKERS + page.WORKER_WORDS + len(WORKER)
     reasons = slice(page.W_LOADER + LOADER.index("wait_storage_ns"), page.W_LOADER + LOADER.index("workers"))
 
     def after(began, now, ready=0, task=(1,), index=0) -> list[int]:
         """The reasons of this wait: storage, decode, collate, cpus, queue, startup."""
         words[reasons] = memoryview(array("Q", [0] * 6))
-        loads.arrived(iterator, watched, (index, task, ready, began), now)
+        stats.batch_received(iterator, watched, (index, task, ready, began), now)
         return words[reasons].tolist()
 
     words[last : last + 6] = memoryview(array("Q", [1, 200, 60, 10, 20, 20]))
     assert after(100, 210) == [30, 10, 20, 20, 10, 20]
     assert words[page.W_WORKERS + page.WORKER_WORDS + WORKER.index("waited_ns")] == 110
-    watched.floor_ns = (
-        150  # Not the first epoch: what came before the worker was at it is no start of a process.
-    )
+    watched.floor_ns = 150  # Not the first epoch: time before the worker began is no process start.
     assert after(100, 210) == [30, 10, 20, 20, 30, 0]
     watched.floor_ns = 200
     assert after(100, 210) == [0] * 6
@@ -199,35 +197,35 @@ def test_a_record_of_another_batch_or_of_the_epoch_before_gives_no_reason(loads)
     assert after(100, 210, task=(2,)) == after(100, 210, task=None) == after(100, 210, index=5) == [0] * 6
 
 
-def test_a_new_page_learns_what_the_loader_is(loads):
-    """A session that goes on in another page has iterators that were made before it."""
+def test_new_page_gets_loader_settings(stats):
+    """After a page is replaced, iterators created before it still report."""
     loader = Loader(4)
-    iterator, entry = take(loads, loader)
-    watched = loads.made(loader, entry, 0)
-    words = loads.recorder.words = page.private_words()
-    loads.arrived(iterator, watched, (0, None, 0, 0), 50)
+    iterator, entry = take(stats, loader)
+    watched = stats.iterator_created(loader, entry, 0)
+    words = stats.recorder.words = page.private_words()
+    stats.batch_received(iterator, watched, (0, None, 0, 0), 50)
     found = loader_of(words[page.W_LOADER : page.W_LOADER + len(LOADER)])
     assert (found["batches"], found["workers"], found["starts"]) == (1, 4, 0)
 
 
-def test_loaders_without_number_are_bounded(loads):
+def test_entries_are_bounded(stats):
     for size in range(3 * ENTRIES_MAX):
-        take(loads, Loader(0, size))
-    assert len(loads.entries) <= ENTRIES_MAX
+        take(stats, Loader(0, size))
+    assert len(stats.entries) <= ENTRIES_MAX
 
 
-def test_the_loader_waited_for_most_says_what_it_is(loads):
-    words, small, big = loads.recorder.words, Loader(1), Loader(4, batch_size=None)
+def test_page_has_settings_of_longest_waited_loader(stats):
+    words, small, big = stats.recorder.words, Loader(1), Loader(4, batch_size=None)
 
-    def said():
+    def settings():
         names = ("workers", "batch_size", "pinned", "main")
         return [words[page.W_LOADER + LOADER.index(name)] for name in names]
 
     keep = []
     for loader, now_ns in ((small, 50), (big, 90), (small, 110)):
-        iterator, entry = take(loads, loader)
+        iterator, entry = take(stats, loader)
         keep.append(iterator)
-        loads.arrived(iterator, loads.made(loader, entry, 0), (0, None, 0, 0), now_ns)
+        stats.batch_received(iterator, stats.iterator_created(loader, entry, 0), (0, None, 0, 0), now_ns)
         keep[-1]._shutdown = True
         expected = [1, 2, 1, 1] if loader is small else [4, 0, 1, 2]
-        assert said() == expected
+        assert settings() == expected

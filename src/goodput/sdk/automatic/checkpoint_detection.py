@@ -1,9 +1,9 @@
-"""Which saves are checkpoints, and which step they hold.
+"""Decides which saves are checkpoints and which step was restored.
 
-In: what a framework is asked to save or has loaded. Out: the phases `checkpoint` and `restore`, and for a checkpoint
-its two events. A save is a checkpoint of the run if it holds at least half as many numbers as the anchor optimizer
-trains, whichever way they were gathered; a save of anything else (metrics, a batch) is timed and promises nothing.
-It does not know PyTorch; it asks values for `numel`.
+A save is a checkpoint if the saved object holds at least half as many numbers (elements of tensors) as the anchor
+optimizer trains: see `begin`, which frameworks/_checkpoint_calls.py calls for each save. Any other save is timed in the
+phase `checkpoint` without events. The step of a loaded object comes from its entry named as in STEP_NAMES. Values are
+asked for `numel`; PyTorch is not imported.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from itertools import islice
 from goodput.rank_page import page
 from goodput.sdk.recorder.checkpoints import Checkpoint
 
-LOOKED_AT_MAX = 20_000
+VALUES_MAX = 20_000  # that are searched for tensors
 DEPTH_MAX = 6
-# Earlier attempts, the newest first, whose pages are read for what they saved.
-ATTEMPTS_READ_MAX = 8
-TURN = 64
-# A list longer than that which begins with so many plain values is taken for one without tensors.
-PLAIN_LOOKED_AT = 8
+ATTEMPTS_READ_MAX = 8  # earlier attempts whose pages are read
+CHUNK = 64  # values of one container that are searched before the next container's
+PLAIN_PREFIX = (
+    8  # a list longer than CHUNK that begins with so many plain values is taken for one without tensors
+)
 PLAIN = (bool, int, float, complex, str, bytes, bytearray, type(None))
-# Names under which training scripts keep how many steps were done.
+# Names under which training scripts save the number of completed steps.
 STEP_NAMES = ("global_step", "step", "steps", "iteration", "iter", "iter_num", "global_steps")
 
 
-def begin(auto, what) -> Checkpoint | None:
-    """A checkpoint that was begun, if `what` holds the trained parameters."""
+def begin(auto, saved) -> Checkpoint | None:
+    """Begin a checkpoint if `saved` holds the trained parameters, else return None."""
     recorder = auto.recorder
-    wanted = max(trained_numbers(auto) / 2, 1)
-    if not recorder.is_recording or numbers_in(what, wanted) < wanted:
+    enough = max(trained_numbers(auto) / 2, 1)
+    if not recorder.is_recording or numbers_in(saved, enough) < enough:
         return None
     running = recorder.step_start_ns and recorder.trained
     return Checkpoint(recorder, auto.checkpoint, recorder.step_next - (not running), wait=False)
 
 
 def is_on_disk(file) -> bool:
-    """Whether what is written there outlives the process when the call returns: no buffer in memory."""
+    """Whether `file` is a path or a file object that is no buffer in memory."""
     if isinstance(file, (str, os.PathLike)):
         return True
     try:
@@ -48,7 +48,7 @@ def is_on_disk(file) -> bool:
 
 
 def trained_numbers(auto) -> int:
-    """Numbers that the anchor optimizer trains, 0 before its first step."""
+    """Elements of the parameters of the anchor optimizer, 0 before its first step."""
     optimizer = auto.recorder.anchor()
     try:
         return sum(p.numel() for group in optimizer.param_groups for p in group["params"])
@@ -56,46 +56,45 @@ def trained_numbers(auto) -> int:
         return 0
 
 
-def numbers_in(what, wanted: float = float("inf")) -> int:
-    """Numbers in the tensors of nested dictionaries, lists and modules, until there are as many as `wanted`.
+def numbers_in(saved, enough: float = float("inf")) -> int:
+    """Elements of the tensors in nested dictionaries, lists and modules; stops when there are `enough`.
 
-    Breadth first, a few values of each in turn: nothing long is copied, and none hides the next. At most
-    LOOKED_AT_MAX values, DEPTH_MAX deep. What raises when it is asked counts nothing.
+    Breadth first and round-robin, CHUNK values of a container at a time, so that a long container is not copied and does
+    not hide the next one. At most VALUES_MAX values, DEPTH_MAX deep. Values that raise count 0.
     """
-    total, looked, todo = 0, 0, deque([(iter((what,)), 0)])
-    while todo and looked < LOOKED_AT_MAX:
+    total, count, todo = 0, 0, deque([(iter((saved,)), 0)])
+    while todo and count < VALUES_MAX:
         values, depth = todo.popleft()
-        turn = looked + TURN
-        for value in _quiet(islice(values, TURN)):
-            looked += 1
+        last = count + CHUNK
+        for value in _quiet(islice(values, CHUNK)):
+            count += 1
             try:
                 numel = None if isinstance(value, type) else getattr(value, "numel", None)
                 if numel is not None:
                     total += int(numel()) if callable(numel) else 0
-                    if total >= wanted:
+                    if total >= enough:
                         return total
                 elif depth < DEPTH_MAX:
                     todo.append((iter(_inside(value)), depth + 1))
             except Exception:
                 continue
-        if looked == turn:
+        if count == last:
             todo.append((values, depth))
     return total
 
 
 def _inside(value):
-    """The values in this one, not yet looked at."""
     if isinstance(value, (type, *PLAIN)):
         return ()
     if isinstance(value, dict):
         return dict.values(value)
     if isinstance(value, (list, tuple)):
-        is_plain = len(value) > TURN and all(isinstance(each, PLAIN) for each in value[:PLAIN_LOOKED_AT])
+        is_plain = len(value) > CHUNK and all(isinstance(each, PLAIN) for each in value[:PLAIN_PREFIX])
         return () if is_plain else value
     parameters = getattr(value, "parameters", None)
     if callable(parameters):
         return parameters()
-    # Not its state_dict(), which may copy everything, or wait for other ranks.
+    # Not state_dict(), which may copy everything or wait for other ranks.
     return getattr(value, "__dict__", {}).values()
 
 
@@ -107,10 +106,10 @@ def _quiet(values):
 
 
 def step_in(loaded) -> int | None:
-    """Index of the last step that a loaded dictionary says was done, None where it says none."""
+    """Index of the last completed step according to a loaded dictionary, None if it has no usable entry."""
     for name in STEP_NAMES:
         try:
-            # Anything may have been loaded: a `get` of its own may raise, and so may the question for its class.
+            # The loaded object may be of any class: its own `get` or `__class__` may raise.
             done = dict.get(loaded, name) if isinstance(loaded, dict) else None
             if isinstance(done, int) and not isinstance(done, bool) and done > 0:
                 return done - 1
@@ -120,10 +119,10 @@ def step_in(loaded) -> int | None:
 
 
 def resumed_step(auto, loaded) -> int | None:
-    """Index of the last step whose work was loaded, None where `loaded` does not say.
+    """Index of the last step whose work was loaded, None if `loaded` has no usable entry.
 
-    A script may keep how many steps were done, or the index of the last. What earlier attempts committed tells them
-    apart: a number that is the index of such a step, while the one before it is not, is an index.
+    Some scripts save the number of completed steps, others the index of the last. If the number is the step of a
+    checkpoint that an earlier attempt committed, and the number before it is not, it is an index.
     """
     last = step_in(loaded)
     if last is None:
@@ -136,8 +135,8 @@ def resumed_step(auto, loaded) -> int | None:
 
 
 def committed_steps(session) -> set[int]:
-    """Steps of the checkpoints that earlier attempts of this run and rank committed, as far as their pages still lie here."""
-    from goodput.rank_page.reader import Reader  # Here, since a training that loads nothing never needs it.
+    """Steps of the checkpoints that earlier attempts of this rank committed, from the pages that still exist."""
+    from goodput.rank_page.reader import Reader  # Slow to import, needed only after a load.
 
     identity, directory = session.identity, os.path.dirname(session.writer.path)
     steps: set[int] = set()

@@ -1,15 +1,11 @@
-"""In a worker process of PyTorch's DataLoader: how long each batch took to fetch and collate, and why.
+"""Measures in a DataLoader's worker process how long each batch took to fetch and collate, and why.
 
-In: the place that the trainer gave to this worker (a slot of its rank page), and the calls that torch's
-`_worker_loop` makes. Out: the words of that slot (rank_page.loader_words). The worker never starts a page of its own.
-
-How the parts are told apart: a task begins when `index_queue.get` returns it and ends when `data_queue.put` is
-called; collating begins when the fetcher looks its `collate_fn` up. So nothing of ours is on the stack while the
-user's code runs, and tracebacks are what they were. The dataset's part is split into CPU time of the worker's
-thread (decoding and transforms), time in which it could run but had no core (/proc/<pid>/task/<tid>/schedstat, second
-field, as in the kernel's sched-stats document) and the rest, in which it was blocked (storage, network, a lock).
-Where other threads of the process have worked for over half of what was blocked, that counts as CPU time too.
-About 10 us a batch. What the trainer waits for is loader_stats.py's.
+ResultQueue go into the worker's slot of the trainer's rank page (rank_page/loader_words.py); the worker has no page of its
+own. A task begins when `index_queue.get` returns it and ends when `data_queue.put` is called; collating begins when
+the fetcher looks up its `collate_fn`. So no frame of goodput is on the stack while user code runs. The dataset's time is
+divided into CPU time of the worker's thread (decoding, transforms), run-queue delay (/proc/thread-self/schedstat,
+second field; the kernel's sched-stats document) and blocked time (storage, network, locks). If other threads of the
+process used CPU for over half of the blocked time, that counts as CPU time too. About 10 us a batch.
 """
 
 from __future__ import annotations
@@ -27,12 +23,12 @@ from goodput.rank_page.loader_words import LAST
 
 # Positions in the arguments of torch's _worker_loop, which frameworks/torch/workers.py checks against its signature.
 ARGUMENTS = {"dataset": 1, "index_queue": 2, "data_queue": 3, "worker_id": 10}
-PLACE, STARTS, STARTUP, BATCHES, IDLE, DATASET, CPU, DELAY, COLLATE, WAITED = range(LAST)
+OWNER, STARTS, STARTUP, BATCHES, IDLE, DATASET, CPU, DELAY, COLLATE, WAITED = range(LAST)
 HELPED_RATIO_MIN = 0.5
 
 
-class Place(NamedTuple):
-    """Where the workers of one iterator write: `granted` slots from word `base` on. `words` does not travel."""
+class WorkerSlots(NamedTuple):
+    """The slots of an iterator's workers: `granted` from word `base` on. `words` is not pickled."""
 
     words: memoryview | None
     path: str
@@ -43,66 +39,68 @@ class Place(NamedTuple):
     made_ns: int
 
 
-class Loop:
-    """Stands where `_worker_loop` stood, and calls it with its two queues watched.
+class MeasuredLoop:
+    """Replaces `_worker_loop`: calls it with its two queues wrapped.
 
-    A forked worker finds its place under the thread that forked it, in the page it has inherited. For one that is
-    spawned the place is pickled, and the page is opened by its path; a lock on it is the trainer's in any case,
-    since another process's closing does not drop it.
+    A forked worker finds its slots under the id of the thread that forked it, in the inherited page. For a spawned one
+    the slots are pickled and the page is opened by path; the trainer keeps its lock on the page, since another process's
+    closing does not release it.
     """
 
-    def __init__(self, plain=None):
-        self.plain = plain
-        self.places: dict[int, Place] = {}
+    def __init__(self, original=None):
+        self.original = original
+        self.slots: dict[int, WorkerSlots] = {}
 
     def __reduce__(self):
-        place = self.places.get(get_ident())
-        return _arrive, (place and place._replace(words=None),)
+        slots = self.slots.get(get_ident())
+        return _unpickle, (slots and slots._replace(words=None),)
 
     def __call__(self, *args, **kwargs):
-        plain = self.plain or _upstream()
-        safely(_start_no_page)
+        original = self.original or _upstream()
+        ignore_errors(_start_no_page)
         try:
-            args = self._watched(args)
+            args = self._wrap_queues(args)
         except Exception:
-            pass  # The worker works unmeasured.
-        return plain(*args, **kwargs)
+            pass  # The worker runs unmeasured.
+        return original(*args, **kwargs)
 
-    def _watched(self, args: tuple) -> tuple:
-        place = self.places.get(get_ident())
-        self.places.clear()
+    def _wrap_queues(self, args: tuple) -> tuple:
+        slots = self.slots.get(get_ident())
+        self.slots.clear()
         worker = args[ARGUMENTS["worker_id"]]
-        if place is None or worker >= place.granted:
+        if slots is None or worker >= slots.granted:
             return args
-        words = place.words if place.words is not None else _open(place)
-        fetches = Fetches(words, place.base + worker * page.WORKER_WORDS, place, worker)
+        words = slots.words if slots.words is not None else _open(slots)
+        record = WorkerRecord(words, slots.base + worker * page.WORKER_WORDS, slots, worker)
         dataset, index_queue = args[ARGUMENTS["dataset"]], args[ARGUMENTS["index_queue"]]
         watched = list(args)
-        watched[ARGUMENTS["index_queue"]] = Tasks(index_queue, fetches)
-        watched[ARGUMENTS["data_queue"]] = Results(args[ARGUMENTS["data_queue"]], fetches)
+        watched[ARGUMENTS["index_queue"]] = TaskQueue(index_queue, record)
+        watched[ARGUMENTS["data_queue"]] = ResultQueue(args[ARGUMENTS["data_queue"]], record)
         fetch = import_module("torch.utils.data._utils.fetch")
-        # In this process alone, so it is never put back.
+        # In the worker process only, so it is never restored.
         setattr(
-            fetch._BaseDatasetFetcher, NAME, Collate(lambda fetcher: fetcher.dataset is dataset, fetches.mark)
+            fetch._BaseDatasetFetcher,
+            NAME,
+            CollateProbe(lambda fetcher: fetcher.dataset is dataset, record.mark),
         )
         return tuple(watched)
 
 
-def _arrive(place: Place | None) -> Loop:
-    loop = Loop()
-    if place is not None:
-        loop.places[get_ident()] = place
+def _unpickle(slots: WorkerSlots | None) -> MeasuredLoop:
+    loop = MeasuredLoop()
+    if slots is not None:
+        loop.slots[get_ident()] = slots
     return loop
 
 
 def _upstream():
-    """torch's own loop, also where this process has patches too because it imported the user's script."""
+    """torch's own loop; a spawned worker that imported the user's script has patches too."""
     found = import_module("torch.utils.data._utils.worker")._worker_loop
-    return found.plain if isinstance(found, Loop) else found
+    return found.original if isinstance(found, MeasuredLoop) else found
 
 
 def _start_no_page() -> None:
-    """A worker is no rank, whatever loops it runs."""
+    """Steps and phases in a worker must not start a page: it is no rank."""
     from goodput.sdk.recorder.recorder import State
 
     session = getattr(sys.modules.get("goodput"), "_session", None)
@@ -110,13 +108,13 @@ def _start_no_page() -> None:
         session.recorder.set_state(State.FORKED)
 
 
-def _open(place: Place) -> memoryview:
-    """The page's words up to its histograms. Raises OSError where it is gone or another's by now."""
-    fd = os.open(place.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+def _open(slots: WorkerSlots) -> memoryview:
+    """The page's words up to its histograms. Raises OSError if the page is gone or was replaced."""
+    fd = os.open(slots.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found = os.fstat(fd)
-        if (found.st_dev, found.st_ino) != place.inode:
-            raise OSError(f"{place.path} is another page by now")
+        if (found.st_dev, found.st_ino) != slots.inode:
+            raise OSError(f"{slots.path} was replaced by another page")
         return memoryview(mmap.mmap(fd, 8 * page.W_HISTOGRAMS)).cast("Q")
     finally:
         os.close(fd)
@@ -125,11 +123,11 @@ def _open(place: Place) -> memoryview:
 NAME = "collate_fn"
 
 
-class Collate:
-    """A fetcher's attribute `collate_fn`, as it was, that calls `mark` when one of `ours` looks it up."""
+class CollateProbe:
+    """A descriptor for a fetcher's `collate_fn`; calls `mark` at a lookup by a fetcher for which `is_ours` is true."""
 
-    def __init__(self, ours, mark):
-        self.ours, self.mark = ours, mark
+    def __init__(self, is_ours, mark):
+        self.is_ours, self.mark = is_ours, mark
 
     def __get__(self, fetcher, owner=None):
         if fetcher is None:
@@ -138,8 +136,8 @@ class Collate:
             found = fetcher.__dict__[NAME]
         except KeyError:
             raise AttributeError(f"{type(fetcher).__name__!r} object has no attribute {NAME!r}") from None
-        if self.ours(fetcher):
-            safely(self.mark)
+        if self.is_ours(fetcher):
+            ignore_errors(self.mark)
         return found
 
     def __set__(self, fetcher, value):
@@ -149,55 +147,55 @@ class Collate:
         del fetcher.__dict__[NAME]
 
 
-def safely(function, *args) -> None:
-    """Whatever goes wrong in measuring is no business of the worker's."""
+def ignore_errors(function, *args) -> None:
+    """Call the function; the worker goes on whatever it raises."""
     try:
         function(*args)
     except Exception:
         pass
 
 
-class Tasks:
-    """The index queue; a task that is taken begins a fetch."""
+class TaskQueue:
+    """Wraps the index queue: a task that is taken begins a fetch."""
 
-    def __init__(self, queue, fetches):
-        self._queue, self._fetches = queue, fetches
+    def __init__(self, queue, record):
+        self._queue, self._record = queue, record
 
     def get(self, *args, **kwargs):
         task = self._queue.get(*args, **kwargs)
         if type(task) is tuple:
-            safely(self._fetches.begin)
+            ignore_errors(self._record.begin)
         return task
 
     def __getattr__(self, name):
         return getattr(self._queue, name)
 
 
-class Results:
-    """The data queue; what is put there ends a fetch."""
+class ResultQueue:
+    """Wraps the data queue: a put ends a fetch."""
 
-    def __init__(self, queue, fetches):
-        self._queue, self._fetches = queue, fetches
+    def __init__(self, queue, record):
+        self._queue, self._record = queue, record
 
     def put(self, item, *args, **kwargs):
-        safely(self._fetches.end, item)
+        ignore_errors(self._record.end, item)
         self._queue.put(item, *args, **kwargs)
-        self._fetches.since_ns = perf_counter_ns()
+        self._record.since_ns = perf_counter_ns()
 
     def __getattr__(self, name):
         return getattr(self._queue, name)
 
 
-class Fetches:
-    """One worker's slot. Moments are (wall, CPU of this thread, CPU of the process, run-queue delay) in ns."""
+class WorkerRecord:
+    """Writes one worker's slot. Moments are (wall, CPU of this thread, CPU of the process, run-queue delay) in ns."""
 
-    def __init__(self, words: memoryview, at: int, place: Place, worker: int):
-        self.words, self.at, self.made_ns = words, at, place.made_ns
+    def __init__(self, words: memoryview, at: int, slots: WorkerSlots, worker: int):
+        self.words, self.at, self.made_ns = words, at, slots.made_ns
         self.began: tuple | None = None
         self.marked: tuple | None = None
         self.since_ns = 0
         self.schedstat = _schedstat()
-        words[at + PLACE] = place.number << 32 | worker << 16 | (self.schedstat >= 0)
+        words[at + OWNER] = slots.number << 32 | worker << 16 | (self.schedstat >= 0)
         words[at + LAST] = 0
         words[at + STARTS] += 1
 
@@ -212,7 +210,7 @@ class Fetches:
         self.began, self.marked = began, None
 
     def mark(self) -> None:
-        """The samples are there; what follows is collating. The last mark of a fetch counts."""
+        """The samples are fetched, collating follows. The last mark of a fetch counts."""
         if self.began is not None:
             self.marked = self._moment()
 
@@ -242,7 +240,7 @@ class Fetches:
 
 
 def parts(began: tuple, ended: tuple) -> tuple[int, int, int]:
-    """Wall time between two moments, and how much of it was CPU time and run-queue delay; together not more."""
+    """(wall, CPU time, run-queue delay) between two moments in ns; the last two are at most the first."""
     wall, cpu, process, delay = (after - before for before, after in zip(began, ended, strict=True))
     wall = max(wall, 0)
     cpu = min(max(cpu, 0), wall)
@@ -254,13 +252,13 @@ def parts(began: tuple, ended: tuple) -> tuple[int, int, int]:
 
 
 def _schedstat() -> int:
-    """A descriptor of this thread's scheduler statistics, -1 where the kernel keeps none."""
+    """A file descriptor of this thread's scheduler statistics, -1 if the kernel has none."""
     try:
         fd = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return -1
     try:
-        if int(os.pread(fd, 96, 0).split()[2]) > 0:  # Without CONFIG_SCHED_INFO all three are 0.
+        if int(os.pread(fd, 96, 0).split()[2]) > 0:  # All three are 0 without CONFIG_SCHED_INFO.
             return fd
     except (OSError, ValueError, IndexError):
         pass

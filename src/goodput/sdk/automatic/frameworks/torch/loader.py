@@ -51,8 +51,8 @@ def apply(torch, auto) -> None:
             auto.compiled_optimizers.poll()
         if not loaders.is_current(self):
             loaders.change(self)
-        elif loaders.asked and loaders.asked[-1] is loaders._loader:
-            loaders.asked.pop()  # Twice without another in between, as in an evaluation.
+        elif loaders.used and loaders.used[-1] is loaders._loader:
+            loaders.used.pop()  # Used twice in a row, as in an evaluation.
         if recorder.evaluating:
             if not loaders.trains or not grad_is_on():
                 return advance(self)
@@ -85,7 +85,7 @@ class Loaders:
     """Which loaders are for training, and whose samples are counted.
 
     trains  whether the last loader used is for training, or any may be
-    asked   other loaders used in this step, which may be for training too
+    used    other loaders used in this step, which may be for training too
     """
 
     def __init__(self, auto, grad_is_on):
@@ -94,7 +94,7 @@ class Loaders:
         self._of: list = []
         self._training: weakref.WeakSet = weakref.WeakSet()
         self._current = self._counted = self._loader = dead_reference
-        self.asked: list = []
+        self.used: list = []
         self._may_train, self._grad_is_on = False, grad_is_on
 
     def is_current(self, iterator) -> bool:
@@ -121,8 +121,8 @@ class Loaders:
         recorder = self.recorder
         # The first batch of another loader may belong to an evaluation, until a step trains on it.
         self._may_train = not recorder.evaluating and self._grad_is_on()
-        if self._may_train and not known and len(self.asked) < USED_MAX:
-            self.asked.append(self._loader)
+        if self._may_train and not known and len(self.used) < USED_MAX:
+            self.used.append(self._loader)
         # With several loaders in a step, the samples of the first count.
         if not recorder.batch_samples:
             self._counted = self._loader
@@ -134,8 +134,8 @@ class Loaders:
 
     def step_ended(self) -> None:
         """Loaders used in a step that trained are for training."""
-        self._training.update(loader for loader in (ref() for ref in self.asked) if loader is not None)
-        self.asked.clear()
+        self._training.update(loader for loader in (ref() for ref in self.used) if loader is not None)
+        self.used.clear()
         loader = self._loader()
         if loader is not None and (self.trains or self._may_train):
             self._training.add(loader)
@@ -146,7 +146,7 @@ class Loaders:
     def forget(self) -> None:
         """Forget the loaders: a trainer begins to train or an epoch, maybe with others."""
         self._training.clear()
-        self.asked.clear()
+        self.used.clear()
         self._current = self._counted = self._loader = dead_reference
         self.recorder.iterator, self.recorder.sampling = None, False
 

@@ -11,8 +11,8 @@ import functools
 from _thread import get_ident
 from time import perf_counter_ns, thread_time_ns
 
-from goodput.sdk.automatic.loader_stats import LoaderStats, ask
-from goodput.sdk.automatic.loader_worker import ARGUMENTS, NAME, Collate, Loop
+from goodput.sdk.automatic.loader_stats import LoaderStats, before_request
+from goodput.sdk.automatic.loader_worker import ARGUMENTS, NAME, CollateProbe, MeasuredLoop
 from goodput.sdk.recorder.user_signals import reraise_from_handler
 
 MODULE = "torch.utils.data"
@@ -33,29 +33,29 @@ def apply(module, auto) -> None:
     names = upstream._worker_loop.__code__.co_varnames
     if any(names[at] != name for name, at in ARGUMENTS.items()):
         raise TypeError(f"_worker_loop has other arguments: {', '.join(names[:11])}")
-    loads, loop = LoaderStats(auto.recorder), Loop(upstream._worker_loop)
+    stats, loop = LoaderStats(auto.recorder), MeasuredLoop(upstream._worker_loop)
     auto.patches.replace(upstream, "_worker_loop", loop)
-    _with_workers(dataloader._MultiProcessingDataLoaderIter, auto, loads, loop)
-    _without_workers(dataloader._SingleProcessDataLoaderIter, module._utils.fetch, auto, loads)
+    _with_workers(dataloader._MultiProcessingDataLoaderIter, auto, stats, loop)
+    _without_workers(dataloader._SingleProcessDataLoaderIter, module._utils.fetch, auto, stats)
 
 
-def _with_workers(kind, auto, loads: LoaderStats, loop: Loop) -> None:
+def _with_workers(kind, auto, stats: LoaderStats, loop: MeasuredLoop) -> None:
     make, advance, recorder, waits = kind.__init__, kind._next_data, auto.recorder, auto.loader.total
 
     @functools.wraps(make)
     def __init__(self, loader, *args, **kwargs):
-        began_ns, entry = perf_counter_ns(), _begin(auto, loads, loader, self)
+        began_ns, entry = perf_counter_ns(), _begin(auto, stats, loader, self)
         if entry is None:
             return make(self, loader, *args, **kwargs)
         try:
-            loop.places[get_ident()] = loads.place(entry, auto.session.writer)
+            loop.slots[get_ident()] = stats.slots(entry, auto.session.writer)
         except Exception as error:
             reraise_from_handler(error)
         try:
             make(self, loader, *args, **kwargs)
         finally:
-            loop.places.pop(get_ident(), None)
-        _keep(auto, loads, self, loader, entry, began_ns)
+            loop.slots.pop(get_ident(), None)
+        _keep(auto, stats, self, loader, entry, began_ns)
 
     @functools.wraps(advance)
     def _next_data(self):
@@ -71,17 +71,17 @@ def _with_workers(kind, auto, loads: LoaderStats, loop: Loop) -> None:
         if auto.loaders is not None and not auto.loaders.is_current(self):
             return advance(self)
         try:
-            asked = ask(self, watched)
+            request = before_request(self, watched)
         except Exception as error:
             _give_up(auto, self, error)
             return advance(self)
         try:
             data = advance(self)
         except BaseException:
-            loads.raised(perf_counter_ns() - asked[3])
+            stats.fetch_raised(perf_counter_ns() - request[3])
             raise
         try:
-            loads.arrived(self, watched, asked, perf_counter_ns())
+            stats.batch_received(self, watched, request, perf_counter_ns())
         except Exception as error:
             _give_up(auto, self, error)
         return data
@@ -90,72 +90,72 @@ def _with_workers(kind, auto, loads: LoaderStats, loop: Loop) -> None:
     auto.patches.replace(kind, "_next_data", _next_data)
 
 
-def _without_workers(kind, fetch, auto, loads: LoaderStats) -> None:
+def _without_workers(kind, fetch, auto, stats: LoaderStats) -> None:
     make, recorder = kind.__init__, auto.recorder
-    marks = Marks(loads, fetch._BaseDatasetFetcher)
+    probe = FetcherProbe(stats, fetch._BaseDatasetFetcher)
 
     @functools.wraps(make)
     def __init__(self, loader, *args, **kwargs):
-        began_ns, entry = perf_counter_ns(), _begin(auto, loads, loader, self)
+        began_ns, entry = perf_counter_ns(), _begin(auto, stats, loader, self)
         make(self, loader, *args, **kwargs)
         if entry is not None:
-            _keep(auto, loads, self, loader, entry, began_ns)
+            _keep(auto, stats, self, loader, entry, began_ns)
 
     def next_of(advance, iterator):
-        """advance(iterator), in the phase `loader`; what it waits for is looked at now and then."""
+        """advance(iterator), in the phase `loader`; what it waits for is sampled."""
         watched = iterator.__dict__.get(WATCHED)
         # A loader inside the dataset of another is part of that one's fetch.
-        if watched is None or watched.workers or loads.inside is not None or recorder.phases_off:
+        if watched is None or watched.workers or stats.inside is not None or recorder.phases_off:
             return advance(iterator)
         if recorder.skips_left > 0 and recorder.iterator is not None and recorder.iterator() is iterator:
             began_ns = perf_counter_ns()
             try:
                 batch = advance(iterator)
             except BaseException:
-                loads.raised(perf_counter_ns() - began_ns)
+                stats.fetch_raised(perf_counter_ns() - began_ns)
                 raise
-            loads.passed(iterator, perf_counter_ns() - began_ns)
+            stats.batch_skipped(iterator, perf_counter_ns() - began_ns)
             return batch
         began = None
         try:
-            loads.inside, loads.marked = getattr(iterator, "_dataset_fetcher", None), None
-            marks.watch(loads.inside)
+            stats.inside, stats.marked = getattr(iterator, "_dataset_fetcher", None), None
+            probe.watch(stats.inside)
             began = perf_counter_ns(), thread_time_ns()
             batch = advance(iterator)
         except BaseException:
             if began is not None:
-                loads.raised(perf_counter_ns() - began[0])
+                stats.fetch_raised(perf_counter_ns() - began[0])
             raise
         finally:
-            fetcher, loads.inside = loads.inside, None
-            marks.leave(fetcher)
+            fetcher, stats.inside = stats.inside, None
+            probe.leave(fetcher)
         now_ns = perf_counter_ns()
         try:
-            loads.arrived_here(iterator, watched, began, loads.marked or (now_ns, thread_time_ns()), now_ns)
+            stats.batch_made(iterator, watched, began, stats.marked or (now_ns, thread_time_ns()), now_ns)
         except Exception as error:
             _give_up(auto, iterator, error)
         return batch
 
     auto.patches.replace(kind, "__init__", __init__)
     auto.fetch_batch = next_of
-    auto.iterator_changed = lambda iterator: loads.look_at(iterator.__dict__.get(WATCHED))
+    auto.iterator_changed = lambda iterator: stats.select(iterator.__dict__.get(WATCHED))
 
 
-class Marks(Collate):
+class FetcherProbe(CollateProbe):
     """A descriptor for a fetcher's `collate_fn`; its lookup shows that the samples of the batch have been fetched.
 
     It lies on a subclass that the fetcher has during a fetch. Setting and deleting it on the fetcher's own class would
     slow every batch, since the interpreter drops its caches of a class that changes.
     """
 
-    def __init__(self, loads: LoaderStats, base: type):
+    def __init__(self, stats: LoaderStats, base: type):
         super().__init__(lambda fetcher: False, None)
-        self.loads, self.base = loads, base
+        self.stats, self.base = stats, base
         self._made: dict[type, type] = {}
 
     def __get__(self, fetcher, owner=None):
-        if fetcher is not None and fetcher is self.loads.inside:
-            self.loads.marked = perf_counter_ns(), thread_time_ns()
+        if fetcher is not None and fetcher is self.stats.inside:
+            self.stats.marked = perf_counter_ns(), thread_time_ns()
         return super().__get__(fetcher, owner)
 
     def watch(self, fetcher) -> None:
@@ -185,19 +185,19 @@ class Marks(Collate):
                 reraise_from_handler(error)
 
 
-def _begin(auto, loads: LoaderStats, loader, iterator):
+def _begin(auto, stats: LoaderStats, loader, iterator):
     """The entry of an iterator that is being created; None if this is not the step thread."""
     try:
         return (
-            loads.entry_of(loader, iterator) if auto.on_step_thread() and not auto.recorder.fetching else None
+            stats.entry_of(loader, iterator) if auto.on_step_thread() and not auto.recorder.fetching else None
         )
     except Exception as error:
         return _report(auto, error)
 
 
-def _keep(auto, loads: LoaderStats, iterator, loader, entry, began_ns: int) -> None:
+def _keep(auto, stats: LoaderStats, iterator, loader, entry, began_ns: int) -> None:
     try:
-        setattr(iterator, WATCHED, loads.made(loader, entry, began_ns))
+        setattr(iterator, WATCHED, stats.iterator_created(loader, entry, began_ns))
     except Exception as error:
         _report(auto, error)
 
