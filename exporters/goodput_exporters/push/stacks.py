@@ -30,7 +30,7 @@ TAKEN, FAILED, IGNORED = "taken", "failed", "ignored"
 
 
 class Stacks:
-    """`owns` tells whether a process is a living rank of this node, with the same pid and start time."""
+    """`owns` returns whether a process is a living rank of this node, with the same pid and start time."""
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ def test_missing_gpus_fail_the_check(tree):
 
 
 @pytest.mark.parametrize(
-    "kinds, wanted, status, words",
+    "kinds, expected, status, words",
     [
         ({"expected": 8, "seen": 8}, None, OK, "8 found, 8 expected"),
         ({"expected": 8, "seen": 7}, None, FAILED, "7 found, 8 expected"),
@@ -62,8 +62,8 @@ def test_missing_gpus_fail_the_check(tree):
         ({"expected": 0, "seen": 0}, 0, OK, "0 found, 0 expected"),
     ],
 )  # fmt: skip
-def test_gpus_seen_against_gpus_expected(kinds, wanted, status, words):
-    assert _counted(kinds, wanted, True) == ("GPUs", status, words)
+def test_gpus_seen_against_gpus_expected(kinds, expected, status, words):
+    assert _counted(kinds, expected, True) == ("GPUs", status, words)
 
 
 def test_gpus_missing_from_the_pci_bus(tree, monkeypatch):

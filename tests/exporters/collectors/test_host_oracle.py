@@ -12,7 +12,7 @@ import urllib.request
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.node.node_tree import samples
-from support.node.storage_tree import MOUNTINFO, MOUNTSTATS, Told
+from support.node.storage_tree import MOUNTINFO, MOUNTSTATS, ScriptedProbes
 from support.servers.servers import free_ports, wait_until
 
 from goodput.metrics import Families
@@ -107,11 +107,11 @@ def both(tmp_path_factory):
     )
     (root / "proc/self").symlink_to("42")
     settings, families = Settings(directory="", procfs=f"{root}/proc", sysfs=f"{root}/sys"), Families("node")
-    told = Told()
-    told.answers = dict.fromkeys(("/data", "/my scratch", "/bucket"), "error 5")
-    for collector in (Host(settings), Numa(settings), Storage(settings, FilesystemProbe(start=told))):
+    probes = ScriptedProbes()
+    probes.answers = dict.fromkeys(("/data", "/my scratch", "/bucket"), "error 5")
+    for collector in (Host(settings), Numa(settings), Storage(settings, FilesystemProbe(start=probes))):
         collector.collect(families)
-    told.end()
+    probes.end()
     return samples(families), scrape(root)
 
 

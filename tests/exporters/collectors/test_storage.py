@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.node.node_tree import collect, of, wait_until
-from support.node.storage_tree import LLITE_NEW, LLITE_OLD, MOUNTINFO, MOUNTSTATS, Told, Unkillable
+from support.node.storage_tree import LLITE_NEW, LLITE_OLD, MOUNTINFO, MOUNTSTATS, ScriptedProbes, Unkillable
 
 from goodput.metrics import Families
 from goodput_exporters.collector import NoData, ParseError, Settings
@@ -32,15 +32,15 @@ samples [bytes] [usecs] read_bytes error""".split()  # noqa: SIM905
 
 
 @pytest.fixture
-def told():
-    told = Told()
-    yield told
-    told.end()
+def probes():
+    probes = ScriptedProbes()
+    yield probes
+    probes.end()
 
 
 @pytest.fixture
 def clock():
-    """Seconds that pass only when told to."""
+    """Seconds that pass only when advanced."""
 
     class Clock:
         seconds = 0.0
@@ -58,9 +58,9 @@ def write(root, files: dict[str, str]) -> None:
         path.write_text(text)
 
 
-def storage_on(tmp_path, told=None, paths=(), **given) -> Storage:
+def storage_on(tmp_path, probes=None, paths=(), **given) -> Storage:
     settings = Settings(directory="", procfs=str(tmp_path / "proc"), sysfs=str(tmp_path / "sys"), paths=paths)
-    return Storage(settings, FilesystemProbe(start=told or Told(), **given))
+    return Storage(settings, FilesystemProbe(start=probes or ScriptedProbes(), **given))
 
 
 # -- parsers
@@ -131,17 +131,17 @@ def test_malformed_texts_raise(parse, text):
 
 
 def test_this_machines_own_file_systems(tmp_path):
-    asked = FilesystemProbe(first_wait_seconds=20.0)
+    probe = FilesystemProbe(first_wait_seconds=20.0)
     missing = str(tmp_path / "missing")
-    found = asked.poll([str(tmp_path), missing])
+    found = probe.poll([str(tmp_path), missing])
     here, device = os.statvfs(tmp_path), os.stat(tmp_path).st_dev
     answer = found[str(tmp_path)]
     assert found[missing] == ProbeFailure(2)
     assert (answer.size_bytes, answer.inodes) == (here.f_blocks * here.f_frsize, here.f_files)
     assert answer.available_bytes == pytest.approx(here.f_bavail * here.f_frsize, rel=0.2)
     assert answer.device == f"{os.major(device)}:{os.minor(device)}" and 0 < answer.seconds < 10
-    assert asked.problems == []
-    wait_until(lambda: asked.poll([missing]) and not asked._workers)  # It was waited for: no zombie.
+    assert probe.problems == []
+    wait_until(lambda: probe.poll([missing]) and not probe._workers)  # It was waited for: no zombie.
 
 
 def test_probe_worker_imports_only_stdlib():
@@ -150,18 +150,18 @@ def test_probe_worker_imports_only_stdlib():
     assert imported <= set(sys.stdlib_module_names)
 
 
-def test_hanging_path_delays_no_other(told, clock):
-    told.answers["/good"] = "0.5 10 100 50 7 3 0 9"
-    asked = FilesystemProbe(start=told, monotonic=clock, first_wait_seconds=0.1, wait_seconds=0.0)
-    found = wait_until(lambda: asked.poll(["/dead", "/good"]))
+def test_hanging_path_delays_no_other(probes, clock):
+    probes.answers["/good"] = "0.5 10 100 50 7 3 0 9"
+    probe = FilesystemProbe(start=probes, monotonic=clock, first_wait_seconds=0.1, wait_seconds=0.0)
+    found = wait_until(lambda: probe.poll(["/dead", "/good"]))
     assert found == {"/good": FilesystemUsage(0.5, 1000, 500, 7, 3, "0:9")}
     clock.seconds = 4.9
-    assert "/dead" not in asked.poll(["/dead", "/good"])
+    assert "/dead" not in probe.poll(["/dead", "/good"])
     clock.seconds = 5.0
     begun = time.monotonic()
-    assert asked.poll(["/dead", "/good"])["/dead"] == ProbeFailure(None)
+    assert probe.poll(["/dead", "/good"])["/dead"] == ProbeFailure(None)
     assert time.monotonic() - begun < 0.4  # One that is overdue is not waited for.
-    assert told.asked == [["/dead", "/good"]]
+    assert probes.started == [["/dead", "/good"]]
 
 
 def test_unkillable_probe_is_not_repeated(clock):
@@ -171,67 +171,67 @@ def test_unkillable_probe_is_not_repeated(clock):
         started.append((paths, Unkillable()))
         return started[-1][1]
 
-    asked = FilesystemProbe(start=start, monotonic=clock, first_wait_seconds=0.0, wait_seconds=0.0)
+    probe = FilesystemProbe(start=start, monotonic=clock, first_wait_seconds=0.0, wait_seconds=0.0)
     for clock.seconds in (0.0, 5.0, 10.0, 100.0, 1000.0):
-        found = asked.poll(["/dead"])
+        found = probe.poll(["/dead"])
     assert found == {"/dead": ProbeFailure(None)} and len(started) == 1 and started[0][1].kills >= 1
     started[0][1].end()
     clock.seconds = 1001.0
-    assert asked.poll(["/dead"]) == {"/dead": ProbeFailure(None)}  # Until it answers.
-    assert [paths for paths, _ in started] == [["/dead"], ["/dead"]] and asked.problems == []
+    assert probe.poll(["/dead"]) == {"/dead": ProbeFailure(None)}  # Until it answers.
+    assert [paths for paths, _ in started] == [["/dead"], ["/dead"]] and probe.problems == []
     started[1][1].end()
-    asked.close()
+    probe.close()
 
 
-def test_unkillable_probe_does_not_slow_later_polls(told, clock):
-    told.answers["/good"] = "0.5 10 100 50 7 3 0 9"
+def test_unkillable_probe_does_not_slow_later_polls(probes, clock):
+    probes.answers["/good"] = "0.5 10 100 50 7 3 0 9"
     dead = Unkillable()
-    asked = FilesystemProbe(
-        start=lambda paths: dead if paths == ["/dead"] else told(paths),
+    probe = FilesystemProbe(
+        start=lambda paths: dead if paths == ["/dead"] else probes(paths),
         monotonic=clock, first_wait_seconds=0.0, wait_seconds=5.0,
     )  # fmt: skip
-    asked.poll(["/dead"])
+    probe.poll(["/dead"])
     clock.seconds = 5.0
     begun = time.monotonic()
-    assert asked.poll(["/dead"]) == {"/dead": ProbeFailure(None)} and time.monotonic() - begun < 4.0
-    wait_until(lambda: "/good" in asked.poll(["/dead", "/good"]))
+    assert probe.poll(["/dead"]) == {"/dead": ProbeFailure(None)} and time.monotonic() - begun < 4.0
+    wait_until(lambda: "/good" in probe.poll(["/dead", "/good"]))
     clock.seconds = 15.0
     begun = time.monotonic()
-    assert len(asked.poll(["/dead", "/good"])) == 2 and len(told.asked) == 2
+    assert len(probe.poll(["/dead", "/good"])) == 2 and len(probes.started) == 2
     assert time.monotonic() - begun < 4.0
     dead.end()
 
 
 def test_result_of_dropped_path_is_discarded(clock):
     late = Unkillable()
-    asked = FilesystemProbe(start=lambda paths: late, monotonic=clock, first_wait_seconds=0.0)
-    assert asked.poll(["/data"]) == {}
+    probe = FilesystemProbe(start=lambda paths: late, monotonic=clock, first_wait_seconds=0.0)
+    assert probe.poll(["/data"]) == {}
     os.write(late.other_end, b"0 0.5 10 100 50 7 3 0 9\n")
-    assert asked.poll([]) == {} and asked._results == {}
+    assert probe.poll([]) == {} and probe._results == {}
     late.end()
 
 
-def test_failed_path_recovers(told, clock):
-    asked = FilesystemProbe(start=told, monotonic=clock, first_wait_seconds=0.0, wait_seconds=0.0)
+def test_failed_path_recovers(probes, clock):
+    probe = FilesystemProbe(start=probes, monotonic=clock, first_wait_seconds=0.0, wait_seconds=0.0)
     for clock.seconds in (0.0, 5.0):
-        found = asked.poll(["/data"])
+        found = probe.poll(["/data"])
     assert found == {"/data": ProbeFailure(None)}
-    told.processes[0].wait()  # Killed.
-    told.answers["/data"] = "0.5 10 100 50 7 3 0 9"
-    asked._wait = 20.0
+    probes.processes[0].wait()  # Killed.
+    probes.answers["/data"] = "0.5 10 100 50 7 3 0 9"
+    probe._wait = 20.0
     clock.seconds = 10.0
-    assert isinstance(asked.poll(["/data"])["/data"], FilesystemUsage)
+    assert isinstance(probe.poll(["/data"])["/data"], FilesystemUsage)
 
 
-def test_probes_are_rate_limited(told, clock):
-    told.answers["/data"] = "0.5 10 100 50 7 3 0 9"
-    asked = FilesystemProbe(
-        start=told, monotonic=clock, every_seconds=10.0, first_wait_seconds=20.0, wait_seconds=20.0
+def test_probes_are_rate_limited(probes, clock):
+    probes.answers["/data"] = "0.5 10 100 50 7 3 0 9"
+    probe = FilesystemProbe(
+        start=probes, monotonic=clock, every_seconds=10.0, first_wait_seconds=20.0, wait_seconds=20.0
     )
     for clock.seconds in (0.0, 1.0, 9.9, 10.0, 11.0):
-        assert asked.poll(["/data"])["/data"].inodes == 7
-    assert len(told.asked) == 2
-    assert asked.poll([]) == {} and asked._probed_at == {} and asked._results == {}
+        assert probe.poll(["/data"])["/data"].inodes == 7
+    assert len(probes.started) == 2
+    assert probe.poll([]) == {} and probe._probed_at == {} and probe._results == {}
 
 
 def test_dead_probe_is_a_problem_not_a_failure(clock):
@@ -240,31 +240,31 @@ def test_dead_probe_is_a_problem_not_a_failure(clock):
     def start(paths):
         return subprocess.Popen(["sh", "-c", "echo nonsense; exit 3"], stdout=subprocess.PIPE)
 
-    asked = FilesystemProbe(start=start, monotonic=clock, first_wait_seconds=20.0)
-    assert asked.poll(["/data"]) == {}
-    assert "nonsense" in asked.problems[0] and "status 3" in asked.problems[1]
+    probe = FilesystemProbe(start=start, monotonic=clock, first_wait_seconds=20.0)
+    assert probe.poll(["/data"]) == {}
+    assert "nonsense" in probe.problems[0] and "status 3" in probe.problems[1]
 
 
 def test_unstartable_probe_is_a_problem():
     def start(paths):
         raise OSError(12, "no memory")
 
-    asked = FilesystemProbe(start=start)
-    assert asked.poll(["/data"]) == {} and "no memory" in asked.problems[0]
+    probe = FilesystemProbe(start=start)
+    assert probe.poll(["/data"]) == {} and "no memory" in probe.problems[0]
 
 
 # -- the collector
 
 
-def test_a_tree(tmp_path, told):
+def test_a_tree(tmp_path, probes):
     write(tmp_path, {"proc/self/mountinfo": MOUNTINFO, "proc/self/mountstats": MOUNTSTATS})
-    told.answers = {
+    probes.answers = {
         "/data": "0.25 4096 1000 400 50 20 0 50",
         "/my scratch": "0.5 4096 2000 300 0 0 0 51",
         "/bucket": "0.5 4096 2000 300 0 0 0 99",  # Another file system lies at this path here.
         "/checkpoints": "0.125 4096 10 5 6 4 254 0",
     }
-    storage = storage_on(tmp_path, told, paths=("/checkpoints",), first_wait_seconds=20.0)
+    storage = storage_on(tmp_path, probes, paths=("/checkpoints",), first_wait_seconds=20.0)
     found = collect(storage)
     assert set(of(found, "goodput_filesystem_info")) == {
         ("nfs4", "/data", "server:/export/data"), ("lustre", "/my scratch", "10.0.0.2@o2ib:/scratch"),
@@ -295,34 +295,34 @@ def test_a_tree(tmp_path, told):
     assert "secret" not in str(found)
 
 
-def test_live_procfs_mounts_need_no_device_match(tmp_path, told):
+def test_live_procfs_mounts_need_no_device_match(tmp_path, probes):
     """There the list is that of the reader, /proc/self is a link, and a device number may differ (GPFS)."""
     write(tmp_path, {"proc/7/mountinfo": MOUNTINFO})
     (tmp_path / "proc/self").symlink_to("7")
-    told.answers = dict.fromkeys(("/data", "/my scratch", "/bucket"), "0.5 4096 2000 300 0 0 0 99")
-    found = collect(storage_on(tmp_path, told, first_wait_seconds=20.0))
+    probes.answers = dict.fromkeys(("/data", "/my scratch", "/bucket"), "0.5 4096 2000 300 0 0 0 99")
+    found = collect(storage_on(tmp_path, probes, first_wait_seconds=20.0))
     assert len(of(found, "goodput_filesystem_up")) == 3
 
 
-def test_unresponsive_file_system_is_down(tmp_path, told, clock, caplog):
+def test_unresponsive_file_system_is_down(tmp_path, probes, clock, caplog):
     write(tmp_path, {"proc/self/mountinfo": MOUNTINFO})
-    told.answers = {"/my scratch": "error 116", "/bucket": "error 13"}
-    storage = storage_on(tmp_path, told, ("/gone",), monotonic=clock, first_wait_seconds=0.1)
-    told.answers["/gone"] = "error 2"
+    probes.answers = {"/my scratch": "error 116", "/bucket": "error 13"}
+    storage = storage_on(tmp_path, probes, ("/gone",), monotonic=clock, first_wait_seconds=0.1)
+    probes.answers["/gone"] = "error 2"
     with caplog.at_level(logging.WARNING):
         wait_until(lambda: len(of(collect(storage), "goodput_filesystem_up")) == 2)
         clock.seconds = 5.0
         found = collect(storage)
-    # A stale handle is a failure; what this user may not see is none, and a path that was asked for must be there.
+    # A stale handle is a failure; what this user may not see is none, and a path that was configured must be there.
     assert of(found, "goodput_filesystem_up") == {("/data",): 0.0, ("/my scratch",): 0.0, ("/gone",): 0.0}
     assert of(found, "goodput_filesystem_size_bytes") == {}
     collect(storage)
     assert [record.message for record in caplog.records].count("file system /data: does not answer") == 1
 
 
-def test_unmounted_file_system_has_no_series(tmp_path, told, caplog):
-    storage = storage_on(tmp_path, told, first_wait_seconds=20.0)
-    told.answers = dict.fromkeys(("/data", "/my scratch", "/bucket"), "error 5")
+def test_unmounted_file_system_has_no_series(tmp_path, probes, caplog):
+    storage = storage_on(tmp_path, probes, first_wait_seconds=20.0)
+    probes.answers = dict.fromkeys(("/data", "/my scratch", "/bucket"), "error 5")
     with caplog.at_level(logging.WARNING):
         for text in (MOUNTINFO, "", MOUNTINFO):
             write(tmp_path, {"proc/self/mountinfo": text})
@@ -333,15 +333,15 @@ def test_unmounted_file_system_has_no_series(tmp_path, told, caplog):
     assert sum("/data: " in record.message for record in caplog.records) == 2
 
 
-def test_dead_mount_is_identified_by_mountinfo(tmp_path, told):
+def test_dead_mount_is_identified_by_mountinfo(tmp_path, probes):
     write(tmp_path, {"proc/self/mountinfo": MOUNTINFO})
-    told.answers = {"/data": "error 116", "/my scratch": "error 5", "/bucket": "error 5"}
-    found = collect(storage_on(tmp_path, told, ("/data",), first_wait_seconds=20.0))
+    probes.answers = {"/data": "error 116", "/my scratch": "error 5", "/bucket": "error 5"}
+    found = collect(storage_on(tmp_path, probes, ("/data",), first_wait_seconds=20.0))
     assert ("nfs4", "/data", "server:/export/data") in of(found, "goodput_filesystem_info")
-    assert of(found, "goodput_filesystem_up")[("/data",)] == 0 and len(told.asked[0]) == 3
+    assert of(found, "goodput_filesystem_up")[("/data",)] == 0 and len(probes.started[0]) == 3
 
 
-def test_mounts_of_pid_1_are_not_probed(tmp_path, told):
+def test_mounts_of_pid_1_are_not_probed(tmp_path, probes):
     write(
         tmp_path,
         {
@@ -350,36 +350,38 @@ def test_mounts_of_pid_1_are_not_probed(tmp_path, told):
             "proc/1/mountstats": MOUNTSTATS,
         },
     )
-    found = collect(storage_on(tmp_path, told))
-    assert told.asked == [] and len(of(found, "goodput_filesystem_info")) == 3
+    found = collect(storage_on(tmp_path, probes))
+    assert probes.started == [] and len(of(found, "goodput_filesystem_info")) == 3
     assert {labels[0] for labels in of(found, "goodput_nfs_operations_total")} == {"/data"}
 
 
-def test_shared_mounts_appear_once(tmp_path, told):
+def test_shared_mounts_appear_once(tmp_path, probes):
     for process in ("self", "1"):
         write(tmp_path, {f"proc/{process}/mountinfo": MOUNTINFO, f"proc/{process}/mountstats": MOUNTSTATS})
-    told.answers = dict.fromkeys(("/data", "/my scratch", "/bucket"), "error 5")
-    found = collect(storage_on(tmp_path, told))
+    probes.answers = dict.fromkeys(("/data", "/my scratch", "/bucket"), "error 5")
+    found = collect(storage_on(tmp_path, probes))
     assert len(of(found, "goodput_filesystem_info")) == 3
 
 
-def test_names_with_equal_labels_are_one_series(tmp_path, told):
+def test_names_with_equal_labels_are_one_series(tmp_path, probes):
     line = "1 2 0:{0} / {1} rw - nfs4 s:/{0} rw\n"
     long = "/" + "x" * 300
     names = ("/a\\001", "/a\\002", long + "1", long + "2")
     text = "".join(line.format(60 + at, name) for at, name in enumerate(names))
     write(tmp_path, {"proc/self/mountinfo": text})
-    told.answers = dict.fromkeys(("/a\x01", "/a\x02", "/a\x03", long + "1", long + "2"), "error 5")
-    found = collect(storage_on(tmp_path, told, ("/a\x03",)))  # samples() asserts that nothing is there twice.
+    probes.answers = dict.fromkeys(("/a\x01", "/a\x02", "/a\x03", long + "1", long + "2"), "error 5")
+    found = collect(
+        storage_on(tmp_path, probes, ("/a\x03",))
+    )  # samples() asserts that nothing is there twice.
     assert len(of(found, "goodput_filesystem_info")) == 1
 
 
-def test_mounts_are_bounded(tmp_path, told):
+def test_mounts_are_bounded(tmp_path, probes):
     text = "".join(f"1 2 0:{n} / /m{n} rw - nfs s:/{n} rw\n" for n in range(1, 2 * MOUNTS_MAX))
     write(tmp_path, {"proc/self/mountinfo": text})
-    told.answers = {f"/m{n}": "error 5" for n in range(1, 2 * MOUNTS_MAX)}
-    found = collect(storage_on(tmp_path, told), problem=f"{2 * MOUNTS_MAX - 1} file systems")
-    assert len(of(found, "goodput_filesystem_info")) == MOUNTS_MAX == len(told.asked[0])
+    probes.answers = {f"/m{n}": "error 5" for n in range(1, 2 * MOUNTS_MAX)}
+    found = collect(storage_on(tmp_path, probes), problem=f"{2 * MOUNTS_MAX - 1} file systems")
+    assert len(of(found, "goodput_filesystem_info")) == MOUNTS_MAX == len(probes.started[0])
 
 
 @pytest.mark.parametrize("root", ["sys/kernel/debug/lustre", "proc/fs/lustre", "sys/fs/lustre"])
@@ -404,7 +406,7 @@ def test_lustre(tmp_path, root):
     }  # fmt: skip
 
 
-def test_a_broken_file_costs_its_own_series_alone(tmp_path, told):
+def test_a_broken_file_costs_its_own_series_alone(tmp_path, probes):
     write(
         tmp_path,
         {
@@ -414,8 +416,8 @@ def test_a_broken_file_costs_its_own_series_alone(tmp_path, told):
             "proc/fs/lustre/llite/b-ffff88003b2d8000/stats": LLITE_OLD,
         },
     )
-    told.answers = dict.fromkeys(("/data", "/my scratch", "/bucket"), "error 5")
-    storage = storage_on(tmp_path, told, first_wait_seconds=20.0)
+    probes.answers = dict.fromkeys(("/data", "/my scratch", "/bucket"), "error 5")
+    storage = storage_on(tmp_path, probes, first_wait_seconds=20.0)
     found = collect(storage, problem=r"mountstats: .*llite/a-")
     assert len(of(found, "goodput_filesystem_up")) == 3
     assert ("read", "b") in of(found, "goodput_lustre_bytes_total")

@@ -35,14 +35,14 @@ def fakes(monkeypatch):
 
 
 def report(name: str, *samples: Sample, received_ns: int = 0, up: bool = True, **fields) -> DriverStatus:
-    """A driver that said these samples, at `received_ns`."""
-    heard = {sample.full: Received(sample, received_ns or sample.monotonic_ns) for sample in samples}
+    """A driver that sent these samples, at `received_ns`."""
+    received = {sample.full: Received(sample, received_ns or sample.monotonic_ns) for sample in samples}
     about = {
         "limit_seconds": 5.0, "absent": False, "settled": True, "up": up, "age_seconds": 0.5,
         "counts": {"samples": 1, "dropped": 2, "problems": 3}, "restarts": {"stuck": 1}, "cpu_seconds": 1.5,
         "memory_bytes": 10, "unkillable": 0, "problem": "",
     }  # fmt: skip
-    return DriverStatus(name, full=heard.get(True), fast=heard.get(False), **{**about, **fields})
+    return DriverStatus(name, full=received.get(True), fast=received.get(False), **{**about, **fields})
 
 
 def sample(*gpus: Gpu, full: bool = True, at: int = 0, **fields) -> Sample:
@@ -377,18 +377,18 @@ def test_only_selected_drivers_are_started(tmp_path, monkeypatch):
 
 
 def test_a_node_of_eight_gpus(tmp_path):
-    heard = []
+    received = []
     with running(tmp_path, {"nvml": "Normal", "amd": "Absent"}, gpus_on_bus=8) as gpus:
-        gpus.on_sample = heard.append
+        gpus.on_sample = received.append
         assert gpus.settle(20.0)
         families = scrape(gpus)
-        wait_until(lambda: heard, 5, "a sample to the listener")
+        wait_until(lambda: received, 5, "a sample to the listener")
     assert up(families) == {f"GPU-{at}": 1 for at in range(8)}
     assert kinds(families) == {"expected": 8, "seen": 8, "lost": 0, "unknown": 0}
     assert {labels[4] for labels in values(families, "goodput_gpu_info")} == {"0", "1"}
     assert values(families, "goodput_driver_up") == {("nvml",): 1}
     assert len(values(families, "goodput_gpu_activity_ratio")) == 80
-    assert heard[0].driver == "nvml" and len(heard[0].gpus) == 8
+    assert received[0].driver == "nvml" and len(received[0].gpus) == 8
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
@@ -488,17 +488,17 @@ class Replayed(Gpus):
     def __init__(self, tmp_path):
         self.now_ns = 0
         super().__init__(settings(tmp_path, 0), monotonic_ns=lambda: self.now_ns)
-        self.said: list[DriverStatus] = []
+        self.reported: list[DriverStatus] = []
 
     def statuses(self) -> list[DriverStatus]:
-        return self.said
+        return self.reported
 
 
 def test_missing_gpu_is_lost_or_unknown(tmp_path):
     gpus = Replayed(tmp_path)
 
-    def count(*said: DriverStatus, seconds: float) -> dict[str, float]:
-        gpus.now_ns, gpus.said = int(seconds * SECOND), list(said)
+    def count(*statuses: DriverStatus, seconds: float) -> dict[str, float]:
+        gpus.now_ns, gpus.reported = int(seconds * SECOND), list(statuses)
         return {kind: number for kind, number in kinds(scrape(gpus)).items() if kind != "expected"}
 
     def nvml(*names: int, at: int, lost: tuple[int, ...] = (), **fields) -> DriverStatus:
@@ -526,17 +526,17 @@ def test_missing_gpu_is_lost_or_unknown(tmp_path):
 
 def test_gone_gpu_is_forgotten_after_an_hour(tmp_path):
     gpus = Replayed(tmp_path)
-    gpus.said = [report("nvml", sample(gpu(1), gpu(2), at=0))]
+    gpus.reported = [report("nvml", sample(gpu(1), gpu(2), at=0))]
     gpus._xids.add_sample(xid_sample(79))
     assert up(scrape(gpus)) == {"GPU-1": 1, "GPU-2": 1}
     gpus.now_ns = 3599 * SECOND
-    gpus.said = [report("nvml", sample(gpu(2), at=gpus.now_ns))]
+    gpus.reported = [report("nvml", sample(gpu(2), at=gpus.now_ns))]
     families = scrape(gpus)
     assert up(families) == {"GPU-1": 0, "GPU-2": 1}
     assert values(families, "goodput_gpu_sample_age_seconds")["GPU-1",] == 3599
     assert len(values(families, "goodput_gpu_xid_errors_total")) == 1
     gpus.now_ns = 3601 * SECOND
-    gpus.said = [report("nvml", sample(gpu(2), at=gpus.now_ns))]
+    gpus.reported = [report("nvml", sample(gpu(2), at=gpus.now_ns))]
     assert up(scrape(gpus)) == {"GPU-2": 1} and gpus._xids.counts({"GPU-1"}) == {}
 
 
@@ -546,7 +546,7 @@ def test_gone_gpus_are_bounded(tmp_path, monkeypatch):
     gpus = Replayed(tmp_path)
     for at in range(60):
         gpus.now_ns = at * SECOND
-        gpus.said = [report("nvml", sample(Gpu(f"MIG-{at}", parent="GPU-1"), at=gpus.now_ns))]
+        gpus.reported = [report("nvml", sample(Gpu(f"MIG-{at}", parent="GPU-1"), at=gpus.now_ns))]
         shown = up(scrape(gpus))
         assert sum(shown.values()) == 1 and len(shown) <= 17
     assert len(shown) == 17 and "MIG-43" in shown and "MIG-42" not in shown
@@ -556,20 +556,20 @@ def test_gone_gpus_are_bounded(tmp_path, monkeypatch):
 def test_gpu_renamed_by_another_driver_is_not_lost(tmp_path):
     gpus = Replayed(tmp_path)
     old = report("zzz", sample(Gpu("0000:01:00.0", pci="0000:01:00.0")))
-    gpus.said = [old]
+    gpus.reported = [old]
     assert up(scrape(gpus)) == {"0000:01:00.0": 1}
-    gpus.said = [report("amd", sample(Gpu("0xabc", pci="0000:01:00.0"))), old]
+    gpus.reported = [report("amd", sample(Gpu("0xabc", pci="0000:01:00.0"))), old]
     assert up(scrape(gpus)) == {"0xabc": 1}
-    gpus.said = [old]
+    gpus.reported = [old]
     assert up(scrape(gpus)) == {"0000:01:00.0": 1}
 
 
 def test_mig_instances_are_parts_of_one_gpu(tmp_path):
     gpus = Replayed(tmp_path)
     parts = [Gpu(f"MIG-{at}", parent="GPU-1", pci="0000:01:00.0") for at in range(3)]
-    gpus.said = [report("nvml", sample(Gpu("GPU-1", pci="0000:01:00.0"), *parts))]
+    gpus.reported = [report("nvml", sample(Gpu("GPU-1", pci="0000:01:00.0"), *parts))]
     assert kinds(scrape(gpus)) == {"expected": 0, "seen": 1, "lost": 0, "unknown": 0}
-    gpus.said = [report("nvml", sample(Gpu("GPU-1", pci="0000:01:00.0"), *parts[:1]))]
+    gpus.reported = [report("nvml", sample(Gpu("GPU-1", pci="0000:01:00.0"), *parts[:1]))]
     families = scrape(gpus)
     assert (
         kinds(families) == {"expected": 0, "seen": 1, "lost": 0, "unknown": 0} and up(families)["MIG-2"] == 0
@@ -578,9 +578,9 @@ def test_mig_instances_are_parts_of_one_gpu(tmp_path):
 
 def test_seen_gpus_unknown_before_first_answer(tmp_path):
     gpus = Replayed(tmp_path)
-    gpus.said = [report("nvml", settled=False, age_seconds=None)]
+    gpus.reported = [report("nvml", settled=False, age_seconds=None)]
     assert kinds(scrape(gpus)) == {"expected": 0}
-    gpus.said = [report("nvml", absent=True)]
+    gpus.reported = [report("nvml", absent=True)]
     assert kinds(scrape(gpus)) == {"expected": 0, "seen": 0, "lost": 0, "unknown": 0}
 
 

@@ -61,7 +61,7 @@ def test_xid_with_another_handle_finds_its_gpu(driver, control, clock):
     control.xid(1, 31)
     assert [event.device for event in sampled(nvml, clock=clock).events] == [uuid(1)]
     control.xid(1, 31)
-    control.set("1.nvmlDeviceGetUUID", "!999")  # Nobody has to ask: the set is that GPU's.
+    control.set("1.nvmlDeviceGetUUID", "!999")  # No query is needed: the set is that GPU's.
     assert [event.device for event in sampled(nvml, clock=clock).events] == [uuid(1)]
 
 
@@ -108,9 +108,9 @@ def test_xid_and_loss_are_both_reported(driver, control, clock, full):
     sampled(nvml, clock=clock)
     control.lines["xid.1"], control.lines["xid.2"] = f"0 79 {0xFFFF_FFFF}", f"1 31 {0xFFFF_FFFF}"
     control.lose(0)
-    told = [(event.kind, event.device, event.code) for event in sampled(nvml, full, clock).events]
-    assert sorted(told) == [("lost", uuid(0), 0), ("xid", uuid(0), 79), ("xid", uuid(1), 31)]
-    assert told.index(("xid", uuid(0), 79)) < told.index(("lost", uuid(0), 0))
+    reported = [(event.kind, event.device, event.code) for event in sampled(nvml, full, clock).events]
+    assert sorted(reported) == [("lost", uuid(0), 0), ("xid", uuid(0), 79), ("xid", uuid(1), 31)]
+    assert reported.index(("xid", uuid(0), 79)) < reported.index(("lost", uuid(0), 0))
     lost = by_uuid(sampled(nvml, clock=clock))[uuid(0)]
     assert lost.lost and lost.readings == {}
 
@@ -125,8 +125,8 @@ def test_held_back_xid_is_reported_after_return(driver, control, clock):
     assert {(e.kind, e.code) for e in first.events} == {("lost", 0), ("xid", 31)} and first.problems == []
     assert sampled(nvml, clock=clock).problems == []
     control.find(0)
-    told = [(event.kind, event.device, event.code) for event in sampled(nvml, clock=clock).events]
-    assert sorted(told) == [("back", uuid(0), 0), ("xid", uuid(0), 79)]
+    reported = [(event.kind, event.device, event.code) for event in sampled(nvml, clock=clock).events]
+    assert sorted(reported) == [("back", uuid(0), 0), ("xid", uuid(0), 79)]
     assert sampled(nvml, clock=clock).events == []
 
 

@@ -1,4 +1,4 @@
-"""GPUs that are lost, come back, come and go, and MIG instances, as the NVML driver tells of them."""
+"""GPUs that are lost, come back, come and go, and MIG instances, as the NVML driver reports them."""
 
 from __future__ import annotations
 

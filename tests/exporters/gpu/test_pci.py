@@ -128,7 +128,7 @@ def test_a_huge_bus_is_bounded(bus, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "written, wanted",
+    "written, expected",
     [
         ("0000:3b:00.0", "0000:3b:00.0"),
         ("00000000:3B:00.0", "0000:3b:00.0"),
@@ -140,8 +140,8 @@ def test_a_huge_bus_is_bounded(bus, monkeypatch):
         ("0000:3b:00.0\n", ""),
     ],
 )
-def test_one_way_to_write_an_address(written, wanted):
-    assert normalize(written) == wanted
+def test_one_way_to_write_an_address(written, expected):
+    assert normalize(written) == expected
 
 
 def test_parsers():

@@ -50,7 +50,7 @@ def wait_for(child: DriverSupervisor, is_met, what: str, seconds: float = 20.0):
         report = child.status()
         return report if is_met(report) else None
 
-    return wait_until(seen, seconds, f"{what}; it said: {child.status().problem}", every_seconds=0.02)
+    return wait_until(seen, seconds, f"{what}; its problem: {child.status().problem}", every_seconds=0.02)
 
 
 def is_running(pid: int) -> bool:
@@ -65,15 +65,15 @@ def is_running(pid: int) -> bool:
 
 
 def test_driver_gives_samples_and_its_usage():
-    heard = []
-    with running("Normal", on_sample=heard.append) as child:
+    received = []
+    with running("Normal", on_sample=received.append) as child:
         report = wait_for(child, lambda report: report.counts["samples"] >= 8, "eight samples")
     assert report.up and report.settled and not report.absent
     assert report.full.sample.full and not report.fast.sample.full
     assert report.full.sample.gpus[7].readings["throttle/reason3"] == 1.0
     assert "throttle/reason3" not in report.fast.sample.gpus[7].readings
-    assert [sample.full for sample in heard[:8]] == [True] + [False] * 7
-    assert {sample.driver for sample in heard} == {"fake"}
+    assert [sample.full for sample in received[:8]] == [True] + [False] * 7
+    assert {sample.driver for sample in received} == {"fake"}
     assert 0.01 < report.cpu_seconds < 5
     assert 5 << 20 < report.memory_bytes < 64 << 20
     assert report.counts["problems"] == 0 and sum(report.restarts.values()) == 0

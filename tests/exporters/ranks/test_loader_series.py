@@ -11,7 +11,7 @@ from goodput.rank_page import page
 from goodput.rank_page.loader_words import LOADER, WORKER
 from goodput.wire import schema
 
-SAID = {
+FIGURES = {
     "batches": 9, "ready": 4, "starved": 5, "starts": 2, "start_ns": 100 * MS, "left_out": 3, "wait_ns": 1000 * MS,
     "wait_storage_ns": 600 * MS, "wait_decode_ns": 100 * MS, "wait_queue_ns": 200 * MS, "workers": 2, "main": 1,
 }  # fmt: skip
@@ -22,7 +22,7 @@ WORKED = {
 
 
 def with_loader(rank: Rank, place: int = 1 << 32 | 1 << 16 | 1) -> Rank:
-    for name, value in SAID.items():
+    for name, value in FIGURES.items():
         rank.words[page.W_LOADER + LOADER.index(name)] = value
     for slot in (0, 3):
         for name, value in {"place": place if slot else 1 << 32 | 1, **WORKED}.items():

@@ -1,4 +1,4 @@
-"""Mounts of a fixture tree, and file systems that answer as they are told."""
+"""Mounts of a fixture tree, and file systems that answer as scripted."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ LLITE_NEW = (
 )
 
 
-class Told:
-    """Starts processes that say of each path what `answers` has, and hang where it has nothing."""
+class ScriptedProbes:
+    """Starts processes that answer for each path from `answers`, and hang where it has none."""
 
     def __init__(self):
         self.answers: dict[str, str] = {}
-        self.asked: list[list[str]] = []
+        self.started: list[list[str]] = []
         self.processes: list[subprocess.Popen] = []
 
     def __call__(self, paths: list[str]) -> subprocess.Popen:
-        self.asked.append(paths)
+        self.started.append(paths)
         lines = [f"{at} {self.answers[path]}\n" for at, path in enumerate(paths) if path in self.answers]
         script = 'printf "%s" "$1"; test -z "$2" || exec sleep 600'
         hangs = "hangs" if len(lines) < len(paths) else ""
@@ -76,7 +76,7 @@ class Told:
 
 
 class Unkillable:
-    """A process in uninterruptible sleep: it says nothing, and is there whatever one does."""
+    """A process in uninterruptible sleep: it writes nothing and cannot be killed."""
 
     def __init__(self):
         fd, self.other_end = os.pipe()
