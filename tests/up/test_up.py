@@ -199,7 +199,7 @@ def test_a_killed_stack_leaves_no_process(tmp_path):
 
 def test_sigterm_ends_it(tmp_path):
     with Up(tmp_path, "--without-prometheus") as up:
-        servers.wait_until(lambda: "Ctrl-C ends it" in up.out.read_text(), SECONDS_MAX, "the table")
+        servers.wait_until(lambda: "Ctrl-C ends them" in up.out.read_text(), SECONDS_MAX, "the table")
         table = up.out.read_text()
         assert re.search(r"page and API +http://127\.0\.0\.1:\d+/\n", table)
         assert re.search(r"Prometheus +left out \(--without-prometheus\)\n", table)

@@ -26,6 +26,7 @@ def train(turns):
 def test_no_thread_no_socket_no_process_and_only_its_own_files(sdk):
     out = sdk(f"""
 {LOOP}
+sys.dont_write_bytecode = True  # in a fresh checkout the interpreter would write its caches
 seen = []
 sys.addaudithook(lambda name, arguments: seen.append((name, str(arguments))))
 threads = len(os.listdir("/proc/self/task"))

@@ -20,7 +20,7 @@ export const MEANINGS = {
   down: "no live process",
   queue: "waiting for the scheduler",
   unattributed: "inside an attempt, in no phase",
-  unobserved: "an expected rank that nobody reported",
+  unobserved: "an expected rank without a report",
 };
 export const FACTORS = {
   goodput: ["goodput", "share of all allocated GPU time that was useful work"],
