@@ -51,12 +51,12 @@ def advice(*ranks: dict[str, int], waits=(5,), **given) -> str:
         ),
         (
             {**told(queue=3), "ready": 250},
-            "bringing finished batches to the training process (2.5 batches lay ready",
+            "bringing finished batches to the training process (2.5 batches were ready",
         ),
         (told(queue=3), "a larger prefetch_factor than 2"),
         (
             {**told(queue=3), "worst_worker": 2, "worst_waited_ns": ns(2)},
-            "most is for worker 2: look at what it is given",
+            "worker 2 causes most of it: check the samples",
         ),
         (
             {**told(decode=1), "start_ns": ns(3)},
@@ -90,7 +90,7 @@ def test_ranks_are_summed_and_one_that_waits_alone_is_named():
     said = advice(told(decode=1), told(storage=3), waits=(5, 5))
     assert said.startswith("All ranks wait for their loaders: 75 % of the wait is workers blocked on storage")
     assert advice(told(), told(storage=3), {}, waits=(0.1, 5, 0.1)).startswith("Rank 1")
-    assert "look at that node's disk" in advice({}, {}, {}, waits=(0.1, 5, 0.1))
+    assert "check that node's disk" in advice({}, {}, {}, waits=(0.1, 5, 0.1))
 
 
 def test_cores_are_shared_by_the_ranks_of_a_host():

@@ -107,7 +107,7 @@ def test_what_follows_from_the_sums_has_a_line_each():
     # 5 s down, 1 s of startup, and 0.5 s of saving after the last step of the killed, for two GPUs.
     assert "restart 1: down 5.00 s, 0 steps lost" in text and "in all 13.00 GPU-seconds ($0.1300)" in flat
     advice = next(cause["advice"] for cause in found["causes"] if cause["state"] == "checkpoint")
-    assert "each 8.5 s, which is near the best interval for the failures seen, 6.6 s (estimate)" in advice
+    assert "interval of 8.5 s is near the best for the failures seen, 6.6 s (estimate)" in advice
 
 
 def test_one_checkpoint_has_no_interval():
@@ -143,9 +143,11 @@ def test_checkpoint_advice_says_which_way_to_go(save, every, word):
     advice = next(cause["advice"] for cause in found["causes"] if cause["state"] == "checkpoint")
     alive = 80 + 80 // every * save + 21
     best, now = duration((2 * save * alive) ** 0.5), duration(every + save)
-    said = f"for the failures seen {word} often is better, each {best} (estimate)."
-    near = f"now one is saved each {now}, which is near the best interval for the failures seen, {best} (estimate)."
-    assert advice.endswith(near if word == "near" else f"now one is saved each {now}, {said}"), advice
+    change = (
+        f", and {word} often: every {best} instead of every {now} is best for the failures seen (estimate)."
+    )
+    near = f"The interval of {now} is near the best for the failures seen, {best} (estimate)."
+    assert advice.endswith(near if word == "near" else change), advice
     shown = (2 * save * alive) ** 0.5 >= 10
     assert f"saving takes {duration(save)} each {now}" in text and shown == (save >= 0.5)
     assert (f"each {now}; the best interval for the failures seen is {best}" in text) == shown

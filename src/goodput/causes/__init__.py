@@ -1,9 +1,8 @@
-"""Why GPUs waited: one cause per file, each found by the folder it lies in.
+"""Why GPUs were not productive, and what to do about it: one cause per file, found by the folder it lies in.
 
-In: an Account. Out: the causes with time, largest first, each with its share of all GPU time, the gain that
-removing it could bring at most, 1 / (1 - share), its price and one line of advice. A cause is a module with
-`STATE`, a state of the account, and `advise(account) -> str`, and where that needs an account, `GENERAL`, what to say
-without one. It does not know where the account came from.
+A cause is a module with `STATE`, a state of the account, and `advise(account) -> str`. If `advise` needs an account,
+the module also has `GENERAL`, the advice without one. The gain is the largest speed-up that removing the cause can
+bring, 1 / (1 - share) by Amdahl's law.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+from types import ModuleType
 
 from goodput.account import figures
 from goodput.account.account import Account
@@ -19,8 +19,8 @@ from goodput.account.states import INDEX
 
 
 @functools.cache
-def advisers() -> dict[str, object]:
-    """The cause modules by the state they explain. The folder is looked at once; it is asked for at every scrape."""
+def advisers() -> dict[str, ModuleType]:
+    """The cause modules by state. Cached, since every scrape needs them."""
     modules = (
         importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)
     )
@@ -28,13 +28,13 @@ def advisers() -> dict[str, object]:
 
 
 def general() -> dict[str, str]:
-    """What to do about each state, in a line, where no account is at hand: on a dashboard."""
+    """One line of advice for each state without an account, for a dashboard."""
     found = advisers()
     return {state: getattr(one, "GENERAL", None) or one.advise(None) for state, one in found.items()}
 
 
 def explain(account: Account) -> list[Cause]:
-    """The causes of this account, as the document lists them."""
+    """The causes with time in this account, largest first."""
     gpu_ns, wall = account.gpu_ns(), account.wall_gpu_ns()
     dollars = figures.money(account)
     found: list[Cause] = []

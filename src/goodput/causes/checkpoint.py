@@ -1,25 +1,30 @@
-"""Saving checkpoints while the GPUs wait."""
+"""Saving checkpoints while GPUs wait."""
 
 from goodput.account.figures import checkpoints
 from goodput.account.text import duration
 
 STATE = "checkpoint"
-# The cost of saving is flat around the best interval: within this factor it is at most 6 % above the least.
+# The cost is flat around the best interval: within this factor it is at most 6 % above the minimum.
 NEAR_RATIO_MAX = 1.4
 _HEAD = "Save asynchronously (copy to host memory, write in the background)"
-GENERAL = f"{_HEAD} or less often; the best interval is sqrt(2 x save time x mean time between failures)."
+GENERAL = f"{_HEAD} or less often. The best interval is sqrt(2 x save time x mean time between failures)."
 
 
 def advise(account) -> str:
-    """Names the best interval where failures were seen; the formula is that of figures.checkpoints."""
+    """Give the best interval (figures.checkpoints) if failures were seen."""
     saving = checkpoints(account)
     best, interval = saving["best_interval_seconds"], saving["interval_seconds"]
     if best is None:
         return GENERAL
-    if not interval:  # Unknown, or all of them were committed in one instant.
-        return f"{_HEAD}; the best interval for the failures seen is {duration(best)} (estimate)."
-    now = f"now one is saved each {duration(interval)}"
+    if not interval:  # Unknown, or all were committed at the same time.
+        return f"{_HEAD}. The best interval for the failures seen is {duration(best)} (estimate)."
     if max(best / interval, interval / best) <= NEAR_RATIO_MAX:
-        return f"{_HEAD}; {now}, which is near the best interval for the failures seen, {duration(best)} (estimate)."
+        return (
+            f"{_HEAD}. The interval of {duration(interval)} is near the best for the failures seen, "
+            f"{duration(best)} (estimate)."
+        )
     often = "less" if best > interval else "more"
-    return f"{_HEAD}; {now}, for the failures seen {often} often is better, each {duration(best)} (estimate)."
+    return (
+        f"{_HEAD}, and {often} often: every {duration(best)} instead of every {duration(interval)} is best for the "
+        "failures seen (estimate)."
+    )

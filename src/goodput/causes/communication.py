@@ -1,4 +1,4 @@
-"""Collectives that every rank waited for, even the last to arrive."""
+"""Time in collectives that even the last rank to arrive waited for."""
 
 STATE = "communication"
 

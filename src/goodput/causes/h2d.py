@@ -1,4 +1,4 @@
-"""Copies to the device that the step waited for."""
+"""Copies to the device that steps wait for."""
 
 STATE = "h2d"
 

@@ -1,4 +1,4 @@
-"""The device idle inside compute because the host could not feed it."""
+"""The device is idle during compute because the host launches work too slowly."""
 
 from statistics import median
 
@@ -7,12 +7,11 @@ from goodput.account.text import on
 
 STATE = "launch"
 _LAUNCH, _PRODUCTIVE = INDEX[STATE], INDEX["productive"]
-# A rank whose compute is idle by so much more than the median of the others is the one to look at.
+# A rank stands out if this share of its compute, and this multiple of the others' median, is idle.
 ALONE_RATIO_MIN, ALONE_SHARE_MIN = 2, 0.1
 
 
 def advise(account) -> str:
-    """Says how much of compute was idle, which rank stands out, and what lets the host keep ahead of the device."""
     gpu_ns = account.gpu_ns()
     share = gpu_ns[_LAUNCH] / (gpu_ns[_LAUNCH] + gpu_ns[_PRODUCTIVE])
     head = f"{100 * share:.0f} % of compute time the GPU had nothing to run (estimate)"
@@ -26,7 +25,7 @@ GENERAL = (
 
 
 def _alone(account) -> str:
-    """What stands out is a node's doing: the code is the same on all ranks."""
+    """Name the rank that stands out. All ranks run the same code, so its node is the cause."""
     shares = sorted(
         (rank.states[_LAUNCH] / spent, rank.rank, rank.host)
         for rank in account.ranks
@@ -37,6 +36,6 @@ def _alone(account) -> str:
     if most < ALONE_SHARE_MIN or most < ALONE_RATIO_MIN * usual:
         return ""
     return (
-        f"rank {rank}{on(host)} in {100 * most:.0f} %, the others in {100 * usual:.0f} % (median); look at that "
+        f"rank {rank}{on(host)} in {100 * most:.0f} %, the others in {100 * usual:.0f} % (median). Check that "
         "node's CPU load and clock, and pin the rank to cores of its GPU's NUMA node."
     )

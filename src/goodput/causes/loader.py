@@ -6,18 +6,18 @@ from goodput.account.states import INDEX
 from goodput.account.text import on
 
 STATE = "loader"
-# A rank that waits for its loader this many times as long as the median of the others is the one to look at.
+# A rank stands out if it waits this many times as long as the median of the others.
 ALONE_RATIO_MIN = 2
-# Of batches that lay ready when one was asked for, on average: from here on making them is not what is slow.
+# With this many batches ready on average when one is requested, producing them is not the bottleneck.
 READY_MIN = 1.0
-# A worker that is waited for this many times its even part of the waits is the slow one.
+# A worker is slow if it causes this many times its even share of the waiting.
 WORST_RATIO_MIN = 2
 GENERAL = "More workers (num_workers, persistent_workers, prefetch_factor), cheaper decoding, or data on faster storage."
-ALONE = "look at that node's disk, CPU and network, or at the shard it reads."
+ALONE = "check that node's disk, CPU and network, or at the shard it reads."
 
 
 def advise(account) -> str:
-    """Says whether one rank waits or all do, and where the loader was looked into, what for and what to change."""
+    """Say whether one rank waits or all do, the main reason if the loader was measured, and what to change."""
     waits = sorted((rank.states[INDEX[STATE]], rank.rank, rank.host) for rank in account.ranks)
     most, rank, host = waits.pop()
     found = _inside(account.loader)
@@ -31,7 +31,7 @@ def advise(account) -> str:
 
 
 def _inside(loader) -> str | None:
-    """What the waits were for, in percent, and what to do; None where less than half of them is known."""
+    """The main reason for the waits and what to do; None if less than half of the waiting has a known reason."""
     leading = loader.leading()
     if leading is None:
         return None
@@ -82,11 +82,11 @@ def _queue(loader) -> str:
     ready = loader.ready / loader.batches if loader.batches else 0.0
     worst, seen = loader.figure("worst_waited_ns"), loader.figure("worker_seen")
     if seen > 1 and worst > WORST_RATIO_MIN * loader.figure("wait_ns") / seen:
-        slow = f"; most is for worker {loader.figure('worst_worker')}: look at what it is given"
+        slow = f"; worker {loader.figure('worst_worker')} causes most of it: check the samples that it reads"
     else:
         slow = ""
     if ready >= READY_MIN:
-        lay = f"{ready:.1f} batches lay ready on average"
+        lay = f"{ready:.1f} batches were ready on average"
         return (
             f"bringing finished batches to the training process ({lay}): smaller batches or types, "
             f"tensors instead of Python objects, pin_memory, fewer workers{slow}"
@@ -107,7 +107,7 @@ def _startup(loader) -> str:
 
 
 def _more(loader, bounded: bool) -> str:
-    """How many workers would keep up, and whether there are cores for them."""
+    """The number of workers that would keep up, and whether there are enough cores for them."""
     workers, enough, cores = loader.figure("workers"), loader.enough_workers(), loader.cores()
     busy = loader.busy()
     now = f"num_workers={workers}" + ("" if busy is None else f", {100 * busy:.0f} % busy")

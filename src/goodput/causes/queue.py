@@ -4,6 +4,4 @@ STATE = "queue"
 
 
 def advise(account) -> str:
-    return (
-        "Ask for a shape that fits the free nodes, or let the scheduler keep the allocation across restarts."
-    )
+    return "Request a job size that fits the free nodes, or let the scheduler keep the allocation across restarts."

@@ -5,6 +5,6 @@ STATE = "stall"
 
 def advise(account) -> str:
     return (
-        "Find who hung: ranks inside communication are waiting, the others are suspects. A "
-        "shorter collective timeout ends such a run earlier."
+        "Find the rank that hangs: ranks in communication wait for it, the others are suspects. Set a "
+        "shorter collective timeout to end such a run earlier."
     )

@@ -5,6 +5,6 @@ STATE = "startup"
 
 def advise(account) -> str:
     return (
-        "Shorten the way to the first step: import less, build the dataset index once and cache "
+        "Reach the first step sooner: import less, build the dataset index once and cache "
         "it, start the loader's workers early."
     )

@@ -4,17 +4,17 @@ from goodput.account.text import more_than_rank, on
 
 STATE = "straggler"
 GENERAL = (
-    "Waiting for one rank: look for throttling, a bad GPU or a slow disk on its node; for ranks in turn: uneven batches, "
-    "noisy neighbours, too few cores."
+    "If one rank is slow, check its node for throttling, a bad GPU or a slow disk; if ranks are slow in turn, look for "
+    "uneven batches, noisy neighbours or too few cores."
 )
 
 _BECAUSE = {
-    "loader": "its loader is slow: look at that node's disk, CPU and network, or at the shard it reads",
-    "h2d": "its copies to the device are slow: look at pinned memory and the PCIe link of that node",
-    "productive": "its computing is slow: look for throttling, a degraded GPU or uneven work on that node",
-    "checkpoint": "it alone saves checkpoints: save asynchronously or from all ranks",
-    "evaluation": "it alone evaluates: evaluate on all ranks or in a job of its own",
-    "unattributed": "it spends time in no phase: name that time with goodput.phase(...)",
+    "loader": "its loader is slow: check that node's disk, CPU and network, or at the shard it reads",
+    "h2d": "its copies to the device are slow: check pinned memory and the PCIe link of that node",
+    "productive": "its compute is slow: check that node for throttling, a degraded GPU or uneven work",
+    "checkpoint": "only this rank saves checkpoints: save asynchronously or from all ranks",
+    "evaluation": "only this rank evaluates: evaluate on all ranks or in a separate job",
+    "unattributed": "it spends time outside any phase: name that time with goodput.phase(...)",
 }
 
 
@@ -22,7 +22,7 @@ def advise(account) -> str:
     culprit = account.straggler.culprit()
     if culprit is None:
         return (
-            "No single rank is slow: ranks take turns at being last. Look for uneven batches, noisy neighbours "
+            "No single rank is slow: the slowest rank changes from step to step. Look for uneven batches, noisy neighbours "
             "or too few CPU cores per rank."
         )
     rank, state = culprit
@@ -35,7 +35,7 @@ def advise(account) -> str:
 
 
 def _more(account, share: float) -> str:
-    """The host, else the stage, if waiting for all of its ranks explains more."""
+    """The host, else the stage, if all of its ranks together explain more of the waiting."""
     hosts = {rank.host for rank in account.ranks}
     stages = {rank.stage for rank in account.ranks if rank.stage is not None}
     host = more_than_rank(share, account.straggler.host_shares(), len(hosts))

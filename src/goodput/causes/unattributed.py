@@ -1,11 +1,10 @@
-"""Inside an attempt but in no phase."""
+"""Time of an attempt outside any phase."""
 
 STATE = "unattributed"
 
 
 def advise(account) -> str:
     return (
-        "Name this time: if it is a loop that waits for a plain iterator or generator, write "
-        "`for batch in goodput.loader(iterable)`; put goodput.phase(name, state=...) around what else happens between "
-        "the phases."
+        "Name this time: for a loop over a plain iterator or generator, write "
+        "`for batch in goodput.loader(iterable)`; wrap other work between phases in goodput.phase(name, state=...)."
     )

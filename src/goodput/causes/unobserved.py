@@ -1,4 +1,4 @@
-"""Expected ranks that nobody reported."""
+"""Expected ranks without any report."""
 
 STATE = "unobserved"
 
