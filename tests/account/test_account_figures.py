@@ -119,7 +119,7 @@ def test_commits_in_one_instant_have_no_interval_to_advise_on():
     account = account_of(saved, Process(attempt=2, start=300).resumed(3).steps(1, forward=1).finished())
     assert figures.checkpoints(account)["interval_seconds"] == 0.0
     (advice,) = (cause["advice"] for cause in explain(account) if cause["state"] == "checkpoint")
-    assert "the best interval for the failures seen is" in advice
+    assert "The best interval for the failures seen is" in advice
 
 
 def test_a_checkpoint_that_is_told_twice_counts_once():

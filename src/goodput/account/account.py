@@ -111,15 +111,15 @@ class Account:
             return productive / kept if kept else None
         if factor == "goodput":
             return productive / wall if wall else None
-        flops = [r.hardware_flops if factor == "hfu" else r.flops for r in self.ranks]
-        peaks = [r.peak for r in self.ranks]
-        if None in flops or None in peaks:
-            return None
-        if factor == "compute_efficiency":
-            most = sum(rank.peak * rank.states[PRODUCTIVE] for rank in self.ranks)
-        else:
-            most = sum(rank.peak * rank.wall_ns for rank in self.ranks)
-        return sum(flops) * 1e9 / most if most else None
+        flops: float = 0
+        most: float = 0
+        for rank in self.ranks:
+            done = rank.hardware_flops if factor == "hfu" else rank.flops
+            if done is None or rank.peak is None:
+                return None
+            flops += done
+            most += rank.peak * (rank.states[PRODUCTIVE] if factor == "compute_efficiency" else rank.wall_ns)
+        return flops * 1e9 / most if most else None
 
     def gpu_hour_cost(self) -> float | None:
         """Mean price in dollars over the ranks that declare one."""
@@ -344,9 +344,9 @@ def _add_attempt(result: RankAccount, attempt: Attempt, fold: Fold, restarts: di
         result.metered = list(map(add, result.metered, states))
     for name in ("kept_steps", "lost_steps", "kept_ns", "saved_ns", "device_ns", "kept_samples"):
         setattr(result, name, getattr(result, name) + getattr(fold, name))
-    if result.flops is not None:
+    if result.flops is not None and attempt.flops_per_step is not None:
         result.flops += fold.work * attempt.flops_per_step
-    if result.hardware_flops is not None:
+    if result.hardware_flops is not None and attempt.hardware_flops_per_step is not None:
         result.hardware_flops += fold.work * attempt.hardware_flops_per_step
     rate = fold.throughput.rate()
     if rate is not None:
@@ -369,7 +369,7 @@ def _count_failures(account: Account, run: Run, facts: Facts) -> None:
     for number, attempts in numbers.items():
         saver = max(attempts, key=lambda a: (a.commits, -a.rank))
         account.commits += saver.commits
-        if saver.commits > 1:
+        if saver.commits > 1 and saver.first_commit_ns is not None:
             account.commit_pairs += saver.commits - 1
             account.commit_pairs_ns += saver.last_commit_ns - saver.first_commit_ns
         account.unfinished_commits |= any(a.begun and a.committed is None for a in attempts)

@@ -153,6 +153,8 @@ class Attempt:
     def _fill(self, number: int) -> None:
         """Remove a row's number from the holes."""
         at = self._hole(number)
+        if at is None:
+            return
         low, high = self.holes[at]
         parts = (low, number - 1), (number + 1, high)
         self.holes[at : at + 1] = [(first, last) for first, last in parts if first <= last]
@@ -197,25 +199,27 @@ class Attempt:
 
     def known_end_ns(self) -> int | None:
         """When the process ended, None while it may be alive."""
-        is_over = self.is_marked_ended()
+        mark = self.valid_end_mark()
         if self.ended or not self.alive:
             end_ns = max(self.end_ns or self.last_ns, self.start_ns)
-        elif is_over:
+        elif mark is not None:
             end_ns = self.beat_ns()
         else:
             return None
-        return max(end_ns, self.end_mark.at_ns) if is_over and not self.ended else end_ns
+        return end_ns if mark is None or self.ended else max(end_ns, mark.at_ns)
 
-    def is_marked_ended(self) -> bool:
-        """Whether it was said that its run is over, and it has shown no life since."""
+    def valid_end_mark(self) -> EndMark | None:
+        """Its end mark, unless it has shown life since."""
         if self.end_mark is None:
-            return False
+            return None
         seen_ns = self.seen_ns if self.alive and not self.ended else 0
-        return max(self.last_ns, self.rows_end_ns, self.end_ns, seen_ns) <= self.end_mark.until_ns
+        newest_ns = max(self.last_ns, self.rows_end_ns, self.end_ns, seen_ns)
+        return self.end_mark if newest_ns <= self.end_mark.until_ns else None
 
     def end_reason(self) -> str:
-        """How it ended: as it reported, else as its end mark says; "" if it was killed or still runs."""
-        return self.ended or (self.end_mark.reason if self.is_marked_ended() else "")
+        """How it ended: as it reported, else as its end mark has it; "" if it was killed or still runs."""
+        mark = self.valid_end_mark()
+        return self.ended or ("" if mark is None else mark.reason)
 
     def beat_ns(self) -> int:
         """The last moment at which the process is known to have been alive."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from goodput.account import figures
 from goodput.account.account import FACTORS, Account, RankAccount
-from goodput.account.document_types import AccountDocument, Cause, Rank, Restart, Straggler, Total
+from goodput.account.document_types import AccountDocument, Cause, Factors, Rank, Restart, Straggler, Total
 from goodput.account.states import INDEX, STATES
 
 
@@ -23,7 +23,7 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
         "world_size": account.world_size,
         "gpu_seconds": account.wall_gpu_ns() / 1e9,
         "states": _states(gpu_ns),
-        "factors": {factor: account.ratio(factor) for factor in FACTORS},
+        "factors": Factors(**{factor: account.ratio(factor) for factor in FACTORS}),
         "coverage": {
             "ranks": sum(rank.observed for rank in account.ranks) / len(account.ranks)
             if account.ranks

@@ -150,7 +150,7 @@ def _window(run: Run, by_rank, now_ns: int, stale_seconds: float | None) -> tupl
     stale = all(is_stale(a, now_ns, stale_seconds) for a in open_)
     finished = bool(last) and all(a.ended == "finished" for a in last)
     # The end mark of one process stands for all: none goes on, and there is no later attempt.
-    marked = [a.end_mark.reason for a in last if a.is_marked_ended()]
+    marked = [mark.reason for a in last if (mark := a.valid_end_mark()) is not None]
     if stale and (finished or marked):
         ends = [a.known_end_ns() or 0 for a in attempts]
         status = "finished" if finished else max(marked)

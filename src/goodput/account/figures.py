@@ -92,7 +92,7 @@ def pipeline(account: Account) -> Pipeline | None:
     Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters", 2021). None without stages.
     """
     staged = [rank for rank in account.ranks if rank.stage is not None and rank.observed]
-    stages = 1 + max((rank.stage for rank in staged), default=0)
+    stages = 1 + max((rank.stage or 0 for rank in staged), default=0)
     if stages < 2:
         return None
     kept = sum(rank.kept_ns * rank.devices for rank in staged)
@@ -145,15 +145,16 @@ def _energy(account: Account) -> tuple[Total | None, bool]:
         for i, ns in enumerate(rank.states):
             rest_ns = ns - rank.metered[i]
             power = shown if watts is None and i not in _GONE else watts
-            if rest_ns and power is None:
+            joules = totals[i]
+            if joules is None or (rest_ns and power is None):
                 totals[i] = None
-            if totals[i] is None:
                 continue
             if rank.metered[i]:
-                totals[i] += rank.energy_mj / 1e3 * (rank.metered[i] / metered_ns)
-            if rest_ns:
-                totals[i] += rest_ns * rank.devices / 1e9 * power
+                joules += rank.energy_mj / 1e3 * (rank.metered[i] / metered_ns)
+            if rest_ns and power is not None:
+                joules += rest_ns * rank.devices / 1e9 * power
                 estimated = True
+            totals[i] = joules
     known = sum(joules for joules in totals if joules is not None)
     return {"total": known, "states": dict(zip(STATES, totals, strict=True))}, estimated
 
@@ -174,12 +175,12 @@ def per_unit(account: Account, total: float | None) -> PerUnit | None:
     """Goodput per dollar or per joule: useful work for each unit of `total`; None without a total."""
     if not total:
         return None
-    flops = [rank.flops for rank in account.ranks]
+    flops = [rank.flops for rank in account.ranks if rank.flops is not None]
     samples = sum(rank.kept_samples for rank in account.ranks)
     return {
         "productive_gpu_seconds": account.gpu_ns()[_PRODUCTIVE] / 1e9 / total,
         "samples": samples / total if samples else None,
-        "flops": None if None in flops else sum(flops) / total,
+        "flops": sum(flops) / total if len(flops) == len(account.ranks) else None,
     }
 
 

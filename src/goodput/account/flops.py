@@ -185,9 +185,10 @@ def _reasons(world_size: int, microbatches: int, devices: int, device: str, dtyp
 def _slower_dtypes(device: str, dtype: str):
     """The peak taken for `dtype` while the products ran in a faster one."""
     taken = peaks.peak(device, dtype) if device and dtype else None
-    if taken is None:
+    known = peaks.find(device)
+    if taken is None or known is None:
         return
-    for faster, rate in peaks.find(device).peaks.items():
+    for faster, rate in known.peaks.items():
         # fp16 is as fast as bf16, and integers do not train.
         if rate > taken and faster not in ("fp16", "int8"):
             yield rate / taken, f"the peak is that of {dtype}, while the products ran in {faster}"

@@ -62,7 +62,8 @@ class Fold:
         other = copy(self)
         other.kept, other.rest = list(self.kept), list(self.rest)
         other.lost_by = {restart: list(cost) for restart, cost in self.lost_by.items()}
-        other.throughput, other._others = self.throughput.copy(), tuple(map(list, self._others))
+        lengths, work = self._others
+        other.throughput, other._others = self.throughput.copy(), (list(lengths), list(work))
         if self._first is not None:
             other._first = (*self._first[:4], list(self._first[4]), *self._first[5:])
         return other

@@ -179,11 +179,9 @@ def _checkpoint_lines(document: dict) -> list[str]:
         return []
     every, count = saving["interval_seconds"], saving["committed"]
     often = f", {count} committed" if every is None else f" each {duration(every)}"
-    best = saving["best_interval_seconds"]
-    is_sound = best is not None and (
-        wall >= BEST_INTERVAL_RUN_SECONDS_MIN or best >= BEST_INTERVAL_SECONDS_MIN
-    )
-    advice = f"; the best interval for the failures seen is {duration(best)} (estimate)" if is_sound else ""
+    best, advice = saving["best_interval_seconds"], ""
+    if best is not None and (wall >= BEST_INTERVAL_RUN_SECONDS_MIN or best >= BEST_INTERVAL_SECONDS_MIN):
+        advice = f"; the best interval for the failures seen is {duration(best)} (estimate)"
     return [f"  checkpoints: saving takes {duration(saving['save_seconds'])}{often}{advice}"]
 
 

@@ -84,8 +84,8 @@ def _process(
     end_ns = attempt.known_end_ns()
     kind, at_ns = ("beat", live.now_ns) if end_ns is None else ("end", end_ns)
     last: dict[str, Any] = {} if end_ns is None else {"reason": live.ended or "killed"}
-    if end_mark is not None and attempt.is_marked_ended():
-        last["over"] = end_mark.reason
+    if (mark := attempt.valid_end_mark()) is not None:
+        last["over"] = mark.reason
     if live.unmeasured:
         last["unmeasured_steps"] = live.unmeasured
     last |= {

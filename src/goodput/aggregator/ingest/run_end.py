@@ -97,8 +97,8 @@ class RunEnder:
 
 
 def _is_marked(process: Process, reason: str, at_ns: int) -> bool:
-    mark = process.attempt.end_mark
-    return mark is not None and process.attempt.is_marked_ended() and mark[:2] == (reason, at_ns)
+    mark = process.attempt.valid_end_mark()
+    return mark is not None and (mark.reason, mark.at_ns) == (reason, at_ns)
 
 
 def _until_ns(process: Process, now_ns: int) -> int:
