@@ -47,7 +47,7 @@ def test_the_example_of_the_definitions():
         ((EXAMPLE, "--start", "5", "--end", "4"), 2, "--start must not be after"),
         (("no-such-file",), 1, "no-such-file: No such file"),
         (("/",), 1, "/: Is a directory"),
-        ((EXAMPLE, "--run", "other"), 1, "no run 'other'; there is example"),
+        ((EXAMPLE, "--run", "other"), 1, "no run 'other'; the log has example"),
         (("/dev/null",), 1, "no attempt, step or beat of any rank in 0 lines"),
     ],
 )

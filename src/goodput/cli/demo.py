@@ -1,4 +1,4 @@
-"""`goodput demo`: a real training run on this machine, with trouble in it, and where its time went."""
+"""`goodput demo`: a real training run on this machine, with planted faults, and where its time went."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import sys
 def add_parser(subparsers) -> None:
     parser = subparsers.add_parser(
         "demo",
-        help="train a small model here, with planted trouble, and account for every second",
-        description="Train a small language model on a few processes, slow one rank's loader down, kill one rank in\n"
-        "the middle, start again from the checkpoint, and print where the time went. Needs no GPU and no server.",
+        help="train a small model with planted faults and account for every second",
+        description="Train a small language model on a few processes with a slow loader on one rank, kill one rank in\n"
+        "the middle, restart from the checkpoint, and print where the time went. Needs no GPU and no server.",
         epilog="example: goodput demo --ranks 4 --slow-rank 1 --loader-delay 0.03 --json demo.json",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -35,7 +35,7 @@ def add_parser(subparsers) -> None:
         type=float,
         default=0.02,
         metavar="SECONDS",
-        help="its delay per batch (default 0.02)",
+        help="delay of that loader per batch (default 0.02)",
     )
     parser.add_argument(
         "--kill-at",
@@ -48,9 +48,9 @@ def add_parser(subparsers) -> None:
         metavar="FILE",
         nargs="?",
         const="-",
-        help="write what was planted and measured (to standard output)",
+        help="write the planted faults and the account (default FILE: standard output)",
     )
-    parser.add_argument("--keep", action="store_true", help="leave the page up and print its address")
+    parser.add_argument("--keep", action="store_true", help="leave the server running and print its address")
     parser.set_defaults(call=call)
 
 
@@ -68,7 +68,7 @@ def call(arguments) -> int:
         print(f"goodput demo: --json {arguments.json}: {error.strerror}", file=sys.stderr)
         return 2
     demo = Demo(options)
-    signal.signal(signal.SIGTERM, demo.interrupt)  # So that what we started is ended.
+    signal.signal(signal.SIGTERM, demo.interrupt)  # Ends the child processes.
     try:
         outcome = demo.run()
     except DemoError as error:
@@ -79,7 +79,7 @@ def call(arguments) -> int:
 
 
 def _options(arguments):
-    """The demo's options, or ValueError saying which argument is wrong and what it may be."""
+    """The demo's options. Raises ValueError with the wrong argument and its range."""
     from goodput.demo.run import Options
 
     if not 2 <= arguments.ranks <= 16:
@@ -126,7 +126,7 @@ def _print(outcome, arguments) -> None:
     if outcome.address:
         where = sys.stderr if arguments.json == "-" else sys.stdout
         print(
-            f"  page: {outcome.address}/   (end it with: kill {outcome.server_pid}; its files: {outcome.folder})",
+            f"  page: {outcome.address}/   (stop it with: kill {outcome.server_pid}; its files: {outcome.folder})",
             file=where,
         )
 

@@ -1,8 +1,4 @@
-"""`goodput end`: tell the aggregator that a run is over, so that a cancelled one does not look like a dead one.
-
-In: the command line. Out: a POST to the aggregator, asked again while ranks are still seen alive; what was ended, as text
-or JSON. What it means is in aggregator/ending.py.
-"""
+"""`goodput end`: tell the aggregator that a run is over, so that a cancelled run does not count as down."""
 
 from __future__ import annotations
 
@@ -25,8 +21,8 @@ ALIVE = 409
 COUNTS = ("ended", "known", "already", "alive")
 EXAMPLE = """examples:
   goodput end my-run --aggregator https://goodput.internal:9471 --token-file FILE   after scancel
-  goodput end my-run --reason finished                    ended well, though its ranks did not say so
-  goodput end my-run --at 2026-05-01T08:30:00Z            they lived until then, though nobody saw it
+  goodput end my-run --reason finished                    succeeded, though its ranks did not report it
+  goodput end my-run --at 2026-05-01T08:30:00Z            ranks ran until then, though unobserved
 """
 
 
@@ -34,41 +30,41 @@ def add_parser(subparsers) -> None:
     parser = subparsers.add_parser(
         "end",
         help="tell the aggregator that a run is over",
-        description="Tell the aggregator that a run is over. Nobody else can tell a run that was cancelled from one that\n"
-        "died: without this it is down, and calls someone. Each rank ends when it was last seen alive. A new\n"
-        "attempt goes on as ever. While ranks are still seen alive it waits, then refuses.",
+        description="Tell the aggregator that a run is over. Without this a cancelled run counts as down and raises an\n"
+        "alert, like one that crashed. Each rank ends when it was last seen alive; a new attempt starts as\n"
+        "usual. While ranks are still alive the command waits, then fails.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("run", metavar="RUN", help="the run's name")
     add("--reason", choices=REASONS, default="cancelled",
-        help="finished: all its work counts; failed, cancelled: what its last checkpoint has (default: %(default)s)")  # fmt: skip
+        help="finished: all its work counts; failed, cancelled: work up to its last checkpoint counts (default: %(default)s)")  # fmt: skip
     add("--at", metavar="TIME", type=moment,
-        help="no rank ended before this, as in 2026-05-01T08:30:00Z or in unix seconds (default: when each was last "
+        help="earliest end of a rank, as 2026-05-01T08:30:00Z or unix seconds (default: when each was last "
         "seen alive)")  # fmt: skip
     add("--wait", metavar="SECONDS", type=seconds(0), default=60.0,
-        help="how long to wait for ranks that are still seen alive (default: %(default)s)")  # fmt: skip
+        help="how long to wait for ranks that are still alive (default: %(default)s)")  # fmt: skip
     add("--force", action="store_true",
-        help="end it though ranks are seen alive, as they are until their agent looks again; ranks that are still "
-        "alive a minute later go on")  # fmt: skip
+        help="end it though ranks are alive, as a rank counts until its agent's next check; ranks that are still "
+        "alive a minute later continue the run")  # fmt: skip
     add("--aggregator", metavar="URL", type=url, default=os.environ.get("GOODPUT_AGGREGATOR") or None,
-        help="whom to tell (default: $GOODPUT_AGGREGATOR)")  # fmt: skip
+        help="the aggregator's URL (default: $GOODPUT_AGGREGATOR)")  # fmt: skip
     for option, text in FILES.items():
         variable = variable_of(option)
         add(option, metavar="FILE", type=path, default=os.environ.get(variable) or None,
             help=f"{text.partition('; read again')[0]} (default: ${variable})")  # fmt: skip
-    add("--json", action="store_true", help="print the aggregator's answer")
+    add("--json", action="store_true", help="print the aggregator's response")
     parser.set_defaults(call=call)
 
 
 def moment(text: str) -> float:
-    """Unix seconds; a time without a zone is this machine's."""
+    """Unix seconds; a time without a zone is in this machine's zone."""
     try:
         found = float(text)
     except ValueError:
         try:
-            # Python 3.10 does not know Z.
+            # Python 3.10 does not parse Z.
             found = datetime.fromisoformat(re.sub("[Zz]$", "+00:00", text)).timestamp()
         except (ValueError, OverflowError, OSError):
             found = math.nan
@@ -79,13 +75,13 @@ def moment(text: str) -> float:
 
 def call(arguments) -> int:
     if not arguments.aggregator:
-        _complain("no aggregator: name one with --aggregator or GOODPUT_AGGREGATOR")
+        _complain("no aggregator: set --aggregator or GOODPUT_AGGREGATOR")
         return 2
     if bool(arguments.client_cert) != bool(arguments.client_key):
         _complain("--client-cert and --client-key go together")
         return 2
     if not 0 < len(arguments.run) <= 128 or not arguments.run.isprintable():
-        _complain("want a run's name, 1 to 128 printable characters")
+        _complain("RUN must be 1 to 128 printable characters")
         return 2
     with loading():
         from goodput_exporters.push.client import AggregatorClient
@@ -94,7 +90,7 @@ def call(arguments) -> int:
     url = arguments.aggregator.rstrip("/")
     with AggregatorClient(url, credentials) as client:
         if client.token_is_exposed:
-            _complain(f"the token is sent in clear text to {url}: use https, unless a proxy does")
+            _complain(f"the token is sent in clear text to {url}: use https, or a proxy with TLS")
         try:
             answer = _post(client, arguments)
         except Unreachable as error:
@@ -113,7 +109,7 @@ def call(arguments) -> int:
 
 
 def _post(client, arguments):
-    """Repeat the request until no rank is alive or the time to wait is over; the last answer."""
+    """Repeat the request while ranks are alive, up to --wait seconds; return the last response."""
     body = json.dumps({"reason": arguments.reason, "at": arguments.at, "force": arguments.force}).encode()
     path = f"/api/v1/runs/{quote(arguments.run, safe='')}/end"
     deadline, is_first = time.monotonic() + arguments.wait, True
@@ -127,16 +123,16 @@ def _post(client, arguments):
         time.sleep(AGAIN_SECONDS)
 
 
-def _decoded(said: bytes) -> dict | None:
+def _decoded(body: bytes) -> dict | None:
     try:
-        found = json.loads(said)
+        found = json.loads(body)
         return found if all(type(found[name]) is int for name in COUNTS) else None
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
 def _detail(answer) -> str:
-    """The API's error text, else the whole answer."""
+    """The API's error text, else the whole response."""
     from goodput_exporters.push.client import printable
 
     try:
@@ -149,9 +145,9 @@ def _detail(answer) -> str:
 def _text(arguments, found: dict) -> str:
     parts = [f"{found['ended']} rank{'s' * (found['ended'] != 1)} ended"]
     more = {
-        "known": "had told how they ended",
-        "already": "had been ended so before",
-        "alive": "were seen alive",
+        "known": "had reported their end",
+        "already": "were already ended this way",
+        "alive": "were still alive",
     }
     parts += [f"{found[name]} {words}" for name, words in more.items() if found[name]]
     return f"run {arguments.run} is over, {arguments.reason}: {', '.join(parts)}"

@@ -13,19 +13,19 @@ from contextlib import contextmanager
 def add_parser(subparsers) -> None:
     parser = subparsers.add_parser(
         "export",
-        help="write a run of the ledger as a run log, or its step times as histograms",
-        description="Write what the ledger has of a run as a run log: one JSON object per line.\n"
-        "`goodput replay` of it gives the account that the aggregator gives. The aggregator may go on meanwhile.\n"
+        help="write a run from the ledger as a run log, or its step times as histograms",
+        description="Write a run from the ledger as a run log: one JSON object per line. `goodput replay` computes the\n"
+        "aggregator's account from it. The aggregator may run meanwhile.\n"
         "With --hdr, write histograms of step and phase times by minute in hdrhistogram's log format instead.",
         epilog="examples: goodput export my-run --output my-run.jsonl.gz\n"
         "          goodput export my-run --hdr my-run.hlog",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("run", metavar="RUN", nargs="?", help="name of the run (default: list the names)")
     parser.add_argument(
-        "run", metavar="RUN", nargs="?", help="name of the run; without it, the names are listed"
-    )
-    parser.add_argument(
-        "--ledger", metavar="URL", help="SQLAlchemy URL (default: sqlite, goodput-ledger.db in this folder)"
+        "--ledger",
+        metavar="URL",
+        help="SQLAlchemy URL (default: SQLite file goodput-ledger.db in this folder)",
     )
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument(
@@ -94,7 +94,7 @@ def _export(ledger, arguments) -> None:
 
 @contextmanager
 def _replacing(path: str):
-    """A path to write to, which becomes `path` when it is complete and is removed otherwise."""
+    """A temporary path that replaces `path` on success and is removed on an error."""
     part = f"{path}.part"
     try:
         yield part

@@ -16,18 +16,18 @@ def add_parser(subparsers) -> None:
     parser = subparsers.add_parser(
         "replay",
         help="print the account of a run log",
-        description="Compute the account of a run log alone: one JSON object per line, plain or gzip.\n"
+        description="Compute the account of a run log: one JSON object per line, plain or gzip.\n"
         "Write one by hand, convert your own logs to it, or take one from `goodput export`.\n"
         "Problems with the file are printed on standard error, by line; the rest is still used.",
         epilog="example: goodput replay docs/example-run.jsonl --html account.html",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("file", metavar="FILE", help='the run log; "-" reads standard input')
-    parser.add_argument("--run", help="this run alone, where the log holds several")
+    parser.add_argument("--run", help="only this run, if the log has several")
     parser.add_argument(
-        "--start", type=float, metavar="SECONDS", help="account of the time from here, on the log's clock"
+        "--start", type=float, metavar="SECONDS", help="account from this time on, on the log's clock"
     )
-    parser.add_argument("--end", type=float, metavar="SECONDS", help="account of the time up to here")
+    parser.add_argument("--end", type=float, metavar="SECONDS", help="account up to this time")
     parser.add_argument(
         "--stall",
         "--stall-seconds",
@@ -35,7 +35,7 @@ def add_parser(subparsers) -> None:
         metavar="SECONDS",
         type=float,
         default=60.0,
-        help="a wait is no stall below this (default: %(default)g)",
+        help="shortest stall (default: %(default)g)",
     )
     parser.add_argument("--json", action="store_true", help="print account documents, one per line")
     add_html_option(parser)
@@ -53,12 +53,8 @@ def call(arguments) -> int:
     if error:
         print(f"goodput replay: {error}", file=sys.stderr)
         return 2
-    window = None
-    if arguments.start is not None or arguments.end is not None:
-        start_ns, end_ns = (
-            None if at is None else round(at * 1e9) for at in (arguments.start, arguments.end)
-        )
-        window = start_ns, end_ns
+    start_ns, end_ns = (None if at is None else round(at * 1e9) for at in (arguments.start, arguments.end))
+    window = None if start_ns is None and end_ns is None else (start_ns, end_ns)
     try:
         with _Progress() as progress:
             replayed = replay(
@@ -74,7 +70,7 @@ def call(arguments) -> int:
     if not accounts:
         names = ", ".join(one.account.run for one in replayed[:10])
         print(
-            f"goodput replay: no run {clean_text(arguments.run, 128)!r}; there is {clean_text(names, 300)}",
+            f"goodput replay: no run {clean_text(arguments.run, 128)!r}; the log has {clean_text(names, 300)}",
             file=sys.stderr,
         )
         return 1
@@ -89,7 +85,7 @@ def call(arguments) -> int:
 
 
 def _timelines(arguments, lines: int, accounts: list, documents: list) -> dict:
-    """The timeline of the run where there is one run and its log is short enough to be read once per bucket."""
+    """The timeline of the only run, if its log can be read once per bucket; empty otherwise."""
     from goodput.runlog import replay
     from goodput.web.timeline import timeline
 
@@ -104,7 +100,7 @@ def _timelines(arguments, lines: int, accounts: list, documents: list) -> dict:
 
 
 def _printable(value):
-    """The value without control characters in its texts: names come from the log, and a terminal would obey them."""
+    """The value without control characters in its texts: names come from the log, and a terminal interprets them."""
     from goodput.wire.identity import clean_text
 
     if isinstance(value, dict):

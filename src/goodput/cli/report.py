@@ -1,4 +1,4 @@
-"""`goodput report`: the account of the runs whose rank pages lie on this machine."""
+"""`goodput report`: the account of the runs on this machine, from their rank pages."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ def add_parser(subparsers) -> None:
         "report",
         help="print the account of the runs on this machine",
         description="Read the rank pages on this machine and print the account of each run.\n"
-        "Needs no agent and no aggregator. Only the last 1024 steps of a rank are known one by one.",
+        "Needs no agent and no aggregator. A page keeps only the last 1024 steps of its rank.",
         epilog="example: goodput report --run my-run --json",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--directory", help="where the pages lie (default: $GOODPUT_DIR or /dev/shm/goodput)")
-    parser.add_argument("--run", help="this run alone")
+    parser.add_argument(
+        "--directory", help="folder of the rank pages (default: $GOODPUT_DIR or /dev/shm/goodput)"
+    )
+    parser.add_argument("--run", help="only this run")
     parser.add_argument(
         "--stall",
         type=float,
         default=60.0,
         metavar="SECONDS",
-        help="least length of a stall (default %(default)s)",
+        help="shortest stall (default %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print account documents, one per line")
     add_html_option(parser)
@@ -58,14 +60,14 @@ def call(arguments) -> int:
         print(f"goodput report: {directory}: {error.strerror}", file=sys.stderr)
         return 1
     for text in errors + refused:
-        # A file's name may hold anything, also what a terminal obeys.
+        # A file's name may have control characters.
         print(f"goodput report: skipped {clean_text(text, 500)}", file=sys.stderr)
     chosen = [run for run in runs if arguments.run in (None, run.name)]
     documents, timelines = [], {}
     for run in chosen:
         account_of = partial(compute, run, time.time_ns(), stall_seconds=arguments.stall)
         account = account_of()
-        found = document(account, explain(account))
+        found = dict(document(account, explain(account)))
         documents.append(found)
         if arguments.html:
             rows = sum(len(attempt.rows) for attempt in run.attempts.values())
@@ -84,7 +86,7 @@ def call(arguments) -> int:
 
 
 def _deep_looks(looks: list[dict]) -> list[str]:
-    """The newest look, and how many other ranks have one."""
+    """The newest deep look, and how many other ranks have one."""
     from goodput.rank_page.deep_look import lines
 
     if not looks:

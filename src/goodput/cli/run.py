@@ -26,7 +26,7 @@ def add_parser(subparsers) -> None:
         "--name", metavar="RUN", help="name of the run (default: the launcher's job, else the script)"
     )
     parser.add_argument(
-        "--directory", help="where rank pages lie (default: $GOODPUT_DIR or /dev/shm/goodput)"
+        "--directory", help="folder of the rank pages (default: $GOODPUT_DIR or /dev/shm/goodput)"
     )
     parser.add_argument("--quiet", action="store_true", help="print no account at the end")
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module, as in python -m")

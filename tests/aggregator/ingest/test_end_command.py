@@ -96,7 +96,7 @@ def test_repeated_end_is_reported_and_json_printed(site, call):
     site.push(failed.failed(), killed.killed(), run="twice")
     at = str(time.time() - 10)
     done = call("twice", "--reason", "failed", "--at", at)
-    assert done == (0, "run twice is over, failed: 1 rank ended, 1 had told how they ended\n", "")
+    assert done == (0, "run twice is over, failed: 1 rank ended, 1 had reported their end\n", "")
     status, out, _ = call("twice", "--reason", "failed", "--at", at, "--json")
     want = {"run": "twice", "reason": "failed", "ended": 0, "known": 0, "alive": 0, "already": 2}
     assert (status, json.loads(out)) == (0, want)
@@ -121,7 +121,7 @@ def test_end_waits_for_live_ranks_then_refuses(site, call, monkeypatch):
 def test_by_force_it_does_not_wait(site, call):
     site.push(*[one.silent(after=79) for one in pair()], run="forced")
     status, out, _ = call("forced", "--force")
-    assert (status, out) == (0, "run forced is over, cancelled: 2 ranks ended, 2 were seen alive\n")
+    assert (status, out) == (0, "run forced is over, cancelled: 2 ranks ended, 2 were still alive\n")
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,8 @@ def test_by_force_it_does_not_wait(site, call):
         (("r", "--aggregator", "goodput.internal"), 2, r"expected a URL such as http"),
         (("r", "--wait", "-1"), 2, r"expected 0 to 86400 seconds"),
         (("r", "--client-cert", "a.pem"), 2, r"--client-cert and --client-key go together"),
-        (("",), 2, r"want a run's name"),
-        (("a\nb",), 2, r"want a run's name"),
+        (("",), 2, r"RUN must be 1 to 128"),
+        (("a\nb",), 2, r"RUN must be 1 to 128"),
         ((), 2, r"required: RUN"),
     ],
 )
@@ -164,7 +164,7 @@ def test_end_without_an_aggregator_is_a_usage_error(call, monkeypatch):
     status, _, said = call("r")
     assert (
         status == 2
-        and said == "goodput end: no aggregator: name one with --aggregator or GOODPUT_AGGREGATOR\n"
+        and said == "goodput end: no aggregator: set --aggregator or GOODPUT_AGGREGATOR\n"
     )
 
 
