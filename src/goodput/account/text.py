@@ -43,7 +43,7 @@ def tenths(parts: list[float]) -> list[int]:
     return rounded
 
 
-def state_rows(document: dict) -> list[tuple[str, float, str, str]]:
+def state_rows(document: Mapping[str, Any]) -> list[tuple[str, float, str, str]]:
     """(state, GPU-seconds, percent, meaning) of the states that have time; the percents sum to 100.0."""
     states = [(state, document["states"][state]) for state in STATES]
     shares = tenths([seconds for _, seconds in states])
@@ -109,7 +109,7 @@ def render(document: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _marked(document: dict, state: str) -> str:
+def _marked(document: Mapping[str, Any], state: str) -> str:
     return " (an estimate)" if document["basis"].get(state) == "estimated" else ""
 
 
@@ -122,7 +122,7 @@ def wrap(line: str) -> str:
     )
 
 
-def _factor_lines(document: dict) -> list[str]:
+def _factor_lines(document: Mapping[str, Any]) -> list[str]:
     f, steps = document["factors"], document["steps"]
     hfu = "" if f["hfu"] is None else f"; HFU {percent(f['hfu'])}, which counts recomputation"
     chain = f" = goodput x compute efficiency {percent(f['compute_efficiency'])}"
@@ -150,7 +150,7 @@ def _clock(coverage: dict) -> str:
     return f"{clock}; phases measured in {percent(measured)} of steps, off in the others (GOODPUT_BUDGET)"
 
 
-def _figure_lines(document: dict) -> list[str]:
+def _figure_lines(document: Mapping[str, Any]) -> list[str]:
     """Throughput, pipeline, checkpoints and money, where known."""
     lines = []
     rate = document["throughput"]
@@ -173,7 +173,7 @@ def _figure_lines(document: dict) -> list[str]:
 _BASES = {"given": "given", "best shown": "the best that the run has shown"}
 
 
-def _checkpoint_lines(document: dict) -> list[str]:
+def _checkpoint_lines(document: Mapping[str, Any]) -> list[str]:
     saving, wall = document["checkpoints"], document["end"] - document["start"]
     if saving["save_seconds"] is None:
         return []
@@ -185,7 +185,7 @@ def _checkpoint_lines(document: dict) -> list[str]:
     return [f"  checkpoints: saving takes {duration(saving['save_seconds'])}{often}{advice}"]
 
 
-def _money_lines(document: dict) -> list[str]:
+def _money_lines(document: Mapping[str, Any]) -> list[str]:
     cost, energy = document["cost"], document["energy"]
     parts = []
     if cost is not None:
@@ -197,7 +197,7 @@ def _money_lines(document: dict) -> list[str]:
     return [f"  {'; '.join(parts)}"] if parts else []
 
 
-def _straggler_lines(document: dict) -> list[str]:
+def _straggler_lines(document: Mapping[str, Any]) -> list[str]:
     straggler = document["straggler"]
     if straggler["culprit"] is None:
         return []
@@ -215,7 +215,7 @@ def on(host: str) -> str:
     return f" on {host}" if host else ""
 
 
-def _more_places(document: dict, share: float) -> str:
+def _more_places(document: Mapping[str, Any], share: float) -> str:
     """The host and the stage that explain more than the rank does."""
     straggler, stages = document["straggler"], (document["pipeline"] or {"stages": 1})["stages"]
     hosts = len({rank["host"] for rank in document["ranks"]})
@@ -226,7 +226,7 @@ def _more_places(document: dict, share: float) -> str:
     return f" ({', '.join(parts)})" if parts else ""
 
 
-def _restart_lines(document: dict) -> list[str]:
+def _restart_lines(document: Mapping[str, Any]) -> list[str]:
     lines, restarts = [], document["restarts"]
     for restart in restarts:
         down, point = restart["down_seconds"], restart["resume_step"]
@@ -247,7 +247,7 @@ def _spent(restarts: list[dict]) -> str:
     return f"{sum(restart['gpu_seconds'] for restart in restarts):.2f} GPU-seconds{money}"
 
 
-def _cause_lines(document: dict) -> list[str]:
+def _cause_lines(document: Mapping[str, Any]) -> list[str]:
     if not document["causes"]:
         return []
     cause, shown = document["causes"][0], {state: share for state, _, share, _ in state_rows(document)}

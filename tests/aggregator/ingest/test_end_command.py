@@ -162,10 +162,7 @@ def test_end_command_errors_are_one_line(site, call, arguments, status, says):
 def test_end_without_an_aggregator_is_a_usage_error(call, monkeypatch):
     monkeypatch.delenv("GOODPUT_AGGREGATOR")
     status, _, said = call("r")
-    assert (
-        status == 2
-        and said == "goodput end: no aggregator: set --aggregator or GOODPUT_AGGREGATOR\n"
-    )
+    assert status == 2 and said == "goodput end: no aggregator: set --aggregator or GOODPUT_AGGREGATOR\n"
 
 
 def test_the_help_has_an_example(call):
