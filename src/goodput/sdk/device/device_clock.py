@@ -1,18 +1,18 @@
-"""The device clock: how a step's time divides into phases as the device saw it.
+"""The device clock: divides a step's time into phases as the device saw it.
 
-In: each boundary that the recorder passes, as the word that the host's time before it was charged to, and each end
-of a step. One event is recorded on the compute stream for it. Out: some steps later, when the events have completed,
-the cumulative totals of the page's device ring (page.py), each step of which is as long as the host says and divided
-as the device says. A wait that the device never felt, since work was still queued, comes out as zero.
+At each phase boundary an event is recorded on the compute stream. Some steps later, when the events have completed, the
+step's totals are written to the page's device ring: the step is as long as on the host clock and divided as the device
+measured. A wait that the device did not feel, because work was still queued, comes out as zero.
 
-Guarantee: nothing waits, nothing synchronises, nothing is raised. A step whose device times are not whole (no room,
-not sampled, a graph captured in it, another stream or device at its ends, events that did not complete for 64 steps)
-has the host's division, and none is without a record. What goes wrong once ends the clock. Within a step times
-are differences to the event that began it, so that roundings cancel. Memory: 1024 events and 40 KiB, for good; an
-event of PyTorch's has about 100 bytes. It does not know the device: a backend does (device_torch.py, or a test's).
+Nothing waits, synchronises or raises. A step that the device cannot divide completely (ring full, not sampled, graph
+capture, another stream or device at its bounds, events not complete after PENDING steps) is divided as the host
+measured, so every step has a record. An error ends the clock. Times within a step are differences to the event that
+began it, so that rounding errors cancel. Memory: 1024 events of about 100 bytes each in PyTorch, and 40 KiB.
+
+The backend (torch_events.py, or a test's) has these methods:
 
     new_event() -> event          record(event)                 query(event) -> whether it has completed
-    bind() -> whether there is a device in use                  elapsed_ns(event, later event) -> int
+    bind() -> whether a device is in use                        elapsed_ns(event, later event) -> int
     may_record() -> False on another stream or device and while a graph is captured      capturing() -> bool
 """
 
@@ -30,18 +30,19 @@ BIND_STEPS = 16  # steps without a device after which there is none
 ADOPT_STEPS = 16  # steps on another stream after which that is the compute stream
 RESOLVED_MAX = 4  # steps resolved at one boundary
 _HOST, _ACTIVE, _GAVE_UP = (page.DEVICE_STATES.index(state) for state in ("host", "active", "gave up"))
-# One in so many boundaries is timed, and at one in so many old steps are looked for.
-_TIMED, _LOOKED = 16, 8
+# One in _TIMED boundaries is timed; at one in _RESOLVED completed steps are resolved.
+_TIMED, _RESOLVED = 16, 8
 
 
 class DeviceClock:
-    """The device clock of one recorder. `every` is set by whoever keeps the budget: one in so many steps is on it.
+    """The device clock of one recorder; it measures one in `every` steps.
 
-    Events lie in a ring of slots, each of which is recorded anew when the ring comes round: `head` is the next
-    position, from `tail` on they are needed, those from `kept` on belong to no step that has ended. `begun` is
-    the position of the event that began the running step, -1 where there is none. Steps up to `done` are in the
-    page, those up to `ended` have ended; where such a step's events begin and end is in `begins` and `ends`. Of the
-    oldest step that is not in the page, `weights` are taken up to the position `at`, as differences to `anchor`.
+    events   ring of events, reused: `head` is the next position, those from `tail` on are still needed, those from
+             `kept` on belong to no step that has ended
+    begun    position of the event that began the running step, -1 for none
+    done     steps up to this one are in the page
+    ended    steps up to this one have ended; `begins` and `ends` have the positions of their events
+    weights  device ns per phase of the oldest step not in the page, up to position `at`, as differences to `anchor`
     """
 
     def __init__(self, recorder, backend):
@@ -56,12 +57,12 @@ class DeviceClock:
         self._open(0)
 
     def attach(self) -> None:
-        """Be the recorder's device clock from now on."""
+        """Become the recorder's device clock."""
         self._open(0)
         self.recorder.device = self
 
     def __call__(self, word: int) -> None:
-        """A boundary: the host's time since the last one was charged to the page's word `word`."""
+        """A boundary: the host charged the time since the last one to the page's word `word`."""
         if self._busy or not self._on:
             return
         self._busy = True
@@ -73,7 +74,7 @@ class DeviceClock:
                 self.cost_ns += _TIMED * (perf_counter_ns() - began)
             else:
                 self._put(word)
-            if not tick % _LOOKED and (self.done < self.ended or self.head - self.tail > EVENTS // 2):
+            if not tick % _RESOLVED and (self.done < self.ended or self.head - self.tail > EVENTS // 2):
                 began = perf_counter_ns()
                 self._resolve()
                 self.cost_ns += perf_counter_ns() - began
@@ -83,30 +84,32 @@ class DeviceClock:
             self._busy = False
 
     def begin(self, word: int) -> None:
-        """A step may begin here: what was since the last one ended lay outside of steps."""
-        self._told(self._begin, word)
+        """A step may begin here: the time since the last one ended was outside steps."""
+        self._guarded(self._begin, word)
 
     def end(self, word: int) -> None:
         """A step has ended here, and its record is in the page."""
-        self._told(self._end, word)
+        self._guarded(self._end, word)
 
     def finish(self, word: int) -> None:
-        """The page is about to be closed: what has not completed by now has the host's division."""
-        self._told(self._finish, word)
+        """The page is about to be closed: steps that are not complete are divided as the host measured."""
+        self._guarded(self._finish, word)
 
     def open(self, word: int) -> None:
         """The recorder has begun a new page."""
-        self._told(self._open, word)
+        self._guarded(self._open, word)
 
-    # -- below here nothing is called while another call is running
+    # -- the methods below are never re-entered
 
-    def _told(self, what, word: int) -> None:
-        if self._busy:  # A signal handler's step in the middle of another's: it has the host's division.
+    def _guarded(self, what, word: int) -> None:
+        if self._busy:  # A step of a signal handler inside a call: it is divided as the host measured.
             return
         self._busy = True
         try:
             began = perf_counter_ns()
-            if self._words is not self.recorder.words:  # A new page was begun while the clock was put aside.
+            if (
+                self._words is not self.recorder.words
+            ):  # A new page was opened while the budget had parked the clock.
                 self._open(0)
             what(word)
             self.cost_ns += perf_counter_ns() - began
@@ -129,18 +132,18 @@ class DeviceClock:
         if self._bound:
             words[page.W_DEVICE_STATE], words[page.W_DEVICE_WHY] = _ACTIVE, 0
         else:
-            stand_in(self.recorder, "unused")
+            use_host_clock(self.recorder, "unused")
 
     def _put(self, word: int) -> bool:
-        """Record an event here. False where that cannot be; without room, the running step cannot be whole."""
+        """Record an event here; False if that is impossible. With a full ring the running step is given up."""
         backend = self.backend
         if not backend.may_record():
             if backend.capturing():
-                self._spoil()
+                self._abandon()
             return False
         head = self.head
         if head - self.tail >= EVENTS:
-            self._spoil()
+            self._abandon()
             return False
         slot = head % EVENTS
         event = self.events[slot]
@@ -151,7 +154,7 @@ class DeviceClock:
         self.head = head + 1
         return True
 
-    def _spoil(self) -> None:
+    def _abandon(self) -> None:
         self._roll_back()
         self.begun, self._on = -1, False
 
@@ -168,11 +171,11 @@ class DeviceClock:
         self._start(word)
 
     def _start(self, word: int) -> None:
-        """Begin the next step here, if it is to be on the clock."""
+        """Begin the next step here, if it is sampled."""
         self._on = self._is_next()
         if self._on:
             self._on = self._put(word)
-            self._note_place()
+            self._follow_stream()
         self.begun = self.head - 1 if self._on else -1
 
     def _is_next(self) -> bool:
@@ -184,12 +187,12 @@ class DeviceClock:
             if self.lacking >= BIND_STEPS:
                 self.recorder.device = None
             return
-        told = self.ended + 1 >= self.recorder.steps
+        complete = self.ended + 1 >= self.recorder.steps
         if self.ended + PENDING < self.recorder.steps:
-            self._leap(self.recorder.steps - 1)
-        while self.ended + 1 < self.recorder.steps:  # Their ends were not told.
+            self._skip_to(self.recorder.steps - 1)
+        while self.ended + 1 < self.recorder.steps:  # Steps whose ends were not reported.
             self._note(-1)
-        if told and self._on and self._put(word):
+        if complete and self._on and self._put(word):
             self._note(self.begun)
             self.begun, self._on = self.head - 1, self._is_next()
         else:
@@ -200,9 +203,9 @@ class DeviceClock:
         self.kept = self.head
         self._resolve()
 
-    def _leap(self, last: int) -> None:
-        """After a time in which nobody told of steps: all up to `last` have the host's division, in one record."""
-        # Of older ones the host's own records are gone.
+    def _skip_to(self, last: int) -> None:
+        """After steps that were not reported: one record, divided as the host measured, covers all up to `last`."""
+        # The host's records of older steps are overwritten.
         while self.done < self.ended and self.recorder.steps - self.done < page.STEP_RING:
             self._settle(None)
         self.done = self.ended = last - 1
@@ -210,14 +213,14 @@ class DeviceClock:
         self._settle(None)
 
     def _note(self, begun: int) -> None:
-        """The next step has ended; its events begin at `begun`, or it has the host's division."""
+        """The next step has ended; its events begin at `begun`, -1 to divide it as the host measured."""
         if self.ended - self.done >= PENDING:
             self._settle(None)
         self.ended += 1
         self.begins[self.ended % PENDING], self.ends[self.ended % PENDING] = begun, self.head - 1
 
-    def _note_place(self) -> None:
-        """After many steps that would have begun on another stream, that one is the compute stream."""
+    def _follow_stream(self) -> None:
+        """After ADOPT_STEPS steps that began on another stream, that one becomes the compute stream."""
         elsewhere = not self._on and self.head - self.tail < EVENTS and not self.backend.capturing()
         self.lacking = self.lacking + 1 if elsewhere else 0
         if self.lacking >= ADOPT_STEPS:
@@ -225,7 +228,7 @@ class DeviceClock:
             self.backend.bind()
 
     def _bind(self) -> bool:
-        """See whether the device is in use by now; its first stream and device are the clock's."""
+        """Whether the device is in use by now. The first stream and device found are the clock's."""
         self._bound = self.backend.bind()
         if self._bound:
             self._open(0)
@@ -234,13 +237,13 @@ class DeviceClock:
     # -- resolving
 
     def _resolve(self) -> None:
-        """Settle the oldest steps whose events have completed. Never waits."""
-        # A query would break a capture; and where ends were not told, the host's records may be others' by now.
+        """Write the oldest steps whose events have completed."""
+        # A query would break a graph capture. If step ends were not reported, the host's records may be overwritten.
         if self.backend.capturing() or self.ended != self.recorder.steps:
             return
         for _ in range(RESOLVED_MAX):
             if self.done >= self.ended:
-                self._relieve()
+                self._make_room()
                 return
             number = (self.done + 1) % PENDING
             begin, end = self.begins[number], self.ends[number]
@@ -249,7 +252,7 @@ class DeviceClock:
             self._settle(None if begin < 0 else self._take(begin, end))
 
     def _take(self, begin: int, end: int) -> list[int] | None:
-        """Device ns per phase of the oldest step from its beginning up to `end`, whose event has completed."""
+        """Device ns per phase of the oldest step up to position `end`, whose event has completed."""
         if self.anchor is None:
             self.anchor, self.at, self.before = self.events[begin % EVENTS], begin, 0
             self.weights = [0] * page.PHASE_SLOTS
@@ -263,27 +266,26 @@ class DeviceClock:
         self.at, self.before = end, before
         return self.weights if before else None
 
-    def _relieve(self) -> None:
-        """Take what has completed of a running step that has filled half of the ring, so that there is room again."""
+    def _make_room(self) -> None:
+        """Resolve the completed part of a running step that fills over half of the ring."""
         if self.begun < 0 or self.head - self.tail <= EVENTS // 2:
             return
         end = min(self.head - 1, max(self.at, self.begun) + EVENTS // 8)
         if self.backend.query(self.events[end % EVENTS]):
             self._take(self.begun, end)
             slot = self.begun % EVENTS
-            if self.events[slot] is self.anchor:  # It is needed until the step's end, so it leaves the ring.
+            if self.events[slot] is self.anchor:  # Needed until the step's end, so it must not be reused.
                 self.events[slot] = None
             self.tail = end
 
     def _release(self) -> None:
-        """The oldest step is done with."""
         self.anchor, self.at = None, -1
 
     def _settle(self, weights: list[int] | None) -> None:
-        """Enter the oldest step that has ended in the ring, divided by weights or as the host has it."""
+        """Write the oldest ended step to the page's ring, divided by weights or as the host measured."""
         words, number, used = self.recorder.words, self.done + 1, self.recorder.used
         before, self.host = self.host, _host(words, number)
-        inside, outside = _passed(before, self.host, used)
+        inside, outside = _spent(before, self.host, used)
         if weights is not None:
             length = sum(inside)
             inside = apportion(length, [weights[i] for i in used])
@@ -307,7 +309,7 @@ class DeviceClock:
     def _finish(self, _: int) -> None:
         if self._bound:
             if self.ended < self.recorder.steps:
-                self._leap(self.recorder.steps)
+                self._skip_to(self.recorder.steps)
             while self.done < self.ended:
                 before = self.done
                 self._resolve()
@@ -316,7 +318,7 @@ class DeviceClock:
         self._on = False
 
     def _give_up(self, error: Exception) -> None:
-        """Off for good: readers go on from the last record by the host's clock."""
+        """Stop for good: readers continue from the last record on the host's clock."""
         recorder = self.recorder
         recorder.device, self._on, self.error = None, False, f"{type(error).__name__}: {error}"
         recorder.words[page.W_DEVICE_STATE] = _GAVE_UP
@@ -324,8 +326,8 @@ class DeviceClock:
         recorder.drop("error")
 
 
-def stand_in(recorder, why: str) -> None:
-    """Say in this page and later ones that the host's clock stands in, and why (one of page.DEVICE_WHYS)."""
+def use_host_clock(recorder, why: str) -> None:
+    """Record in this page and later ones that there is only the host's clock, and why (one of page.DEVICE_WHYS)."""
     recorder.device_why = page.DEVICE_WHYS.index(why)
     if recorder.words is not None:
         recorder.words[page.W_DEVICE_STATE], recorder.words[page.W_DEVICE_WHY] = _HOST, recorder.device_why
@@ -336,13 +338,13 @@ def _step_at(number: int) -> int:
 
 
 def _host(words, number: int) -> list[int]:
-    """The host's totals at a step's end, and below them their part outside steps."""
+    """The host's totals at a step's end, followed by their part outside steps."""
     at = _step_at(number) + page.R_TOTALS
     return words[at : at + 2 * page.PHASE_SLOTS].tolist()
 
 
-def _passed(before: list[int], now: list[int], used: list[int]) -> tuple[list[int], list[int]]:
-    """ns of the used phases in steps, and between them."""
+def _spent(before: list[int], now: list[int], used: list[int]) -> tuple[list[int], list[int]]:
+    """ns of the used phases inside steps, and outside."""
     slots = page.PHASE_SLOTS
     outside = [now[slots + i] - before[slots + i] for i in used]
     return [now[i] - before[i] - out for i, out in zip(used, outside, strict=True)], outside

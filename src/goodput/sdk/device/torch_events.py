@@ -1,28 +1,27 @@
-"""The device clock's backend on PyTorch: CUDA events, and by the same API those of ROCm.
+"""The device clock's backend on PyTorch: CUDA events, and those of ROCm, which have the same API.
 
-In: the imported torch. Out: a DeviceClock (device.py), or None where PyTorch has no device with timed events (CPU,
-MPS): there the host's clock stands in, and the page says so. Nothing here creates a CUDA context or asks whether
-there is a device before the training has used one: that would break a process that forks later.
+Without timed events (CPU, MPS) there is no device clock, and the page says so. Nothing here creates a CUDA context or
+queries for a device before the training has used one, which would break a process that forks later.
 
-The calls, as of torch 2.13 (torch/cuda/streams.py, torch/csrc/cuda/Event.cpp), with what was found to be cheap:
-`_cuda_getCurrentRawStream` gives the stream as a number, where `current_stream()` makes an object; the event's own
-`record` takes the stream, where torch.cuda.Event's looks for it. An event's query is not a synchronisation, nor is
-`elapsed_time` of two that have completed. An event that is recorded while its stream is captured becomes a part of
-the graph, and a query from a capturing thread breaks the capture: neither is done then. Recording takes one
-launch; where the device's queue of launches is full it waits for room as any launch does.
+Calls as of torch 2.13 (torch/cuda/streams.py, torch/csrc/cuda/Event.cpp): `_cuda_getCurrentRawStream` returns the
+stream as a number, where `current_stream()` creates an object; the base class's `record` takes the stream, where
+torch.cuda.Event's looks it up. Neither an event's query nor `elapsed_time` of two completed events synchronises. An
+event recorded during stream capture becomes part of the graph, and a query from a capturing thread breaks the capture,
+so neither is done then. Recording is one launch; if the device's launch queue is full it blocks like any launch.
 """
 
 from __future__ import annotations
 
 import os
 
-from goodput.sdk.device.device_clock import DeviceClock, stand_in
-
-# An event that was captured or whose context is gone raises from `query`, and the clock ends.
+from goodput.sdk.device.device_clock import DeviceClock, use_host_clock
 
 
 class TorchEvents:
-    """Events on the stream and the device that were current when `bind` first found the device in use."""
+    """Events on the stream and device that were current when `bind` first found a device in use.
+
+    `query` raises for an event that was captured or whose context is gone, which ends the clock.
+    """
 
     def __init__(self, torch):
         inner, cuda = torch._C, torch.cuda
@@ -37,9 +36,9 @@ class TorchEvents:
         self.device, self.number, self.stream = -1, -1, None
 
     def bind(self) -> bool:
-        """Whether a device is in use. Its current stream is the compute stream from now on.
+        """Whether a device is in use. Its current stream becomes the compute stream.
 
-        The first device that was seen stays the one; False in a child that was forked after CUDA was in use.
+        The first device found stays the clock's. False in a child forked after CUDA was initialised.
         """
         cuda = self._cuda
         if not cuda.is_initialized() or self.capturing():
@@ -64,24 +63,24 @@ class TorchEvents:
         self._record(event, self.stream)
 
     def elapsed_ns(self, begin, end) -> int:
-        """Milliseconds as a float in PyTorch; a difference below 16 s is exact to 1 us, the device's own step."""
+        """PyTorch returns float milliseconds: below 16 s exact to 1 us, the device's own resolution."""
         return int(self._elapsed(begin, end) * 1e6 + 0.5)
 
 
 def device_clock(recorder, torch) -> DeviceClock | None:
-    """A device clock that the recorder has from now on; None where there can be none, which the page then says.
+    """Attach a device clock to the recorder; None, with the reason in the page, if there can be none.
 
-    It begins with the first step at whose start a device is in use, and lets go if none is for some steps.
+    It starts with the first step at whose begin a device is in use, and detaches after BIND_STEPS steps without one.
     """
     try:
         if not _has_events(torch):
-            stand_in(recorder, "no device")
+            use_host_clock(recorder, "no device")
             return None
         clock = DeviceClock(recorder, TorchEvents(torch))
         clock.attach()
         return clock
     except Exception:
-        stand_in(recorder, "error")
+        use_host_clock(recorder, "error")
         return None
 
 
@@ -94,7 +93,7 @@ def describe(torch) -> dict:
         number = cuda.current_device()
         found = {"device": str(cuda.get_device_name(number)), "devices": 1}
         uuid = getattr(cuda.get_device_properties(number), "uuid", None)
-        # ROCm has other identifiers under this name, and what CUDA says of a MIG slice is not what NVML says.
+        # ROCm has other identifiers under this name, and for a MIG slice CUDA's differ from NVML's.
         if (
             uuid is not None
             and not torch.version.hip
