@@ -34,8 +34,9 @@ def attempt_of(snapshot: Snapshot, now_mono_ns: int, alive: bool) -> Attempt:
         alive=alive,
         ended=snapshot.ended,
         end_ns=unix_ns(snapshot.end_ns if snapshot.ended else snapshot.last_ns),
-        **{name: identity.get(name) for name in DECLARED},
     )
+    for name in DECLARED:
+        setattr(attempt, name, identity.get(name))
     attempt.add_rows(
         Row(
             r.number,

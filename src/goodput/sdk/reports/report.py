@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from _thread import get_ident
 
+TYPE_CHECKING = False  # See step_clock.py.
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
 
 class Report:
     """The account of this process. `account` is {} where nothing is measured."""
 
-    def __init__(self, account: dict, notes: list[str]):
+    def __init__(self, account: Mapping[str, Any], notes: list[str]):
         self.account, self.notes = account, notes
 
     def __str__(self) -> str:

@@ -1,23 +1,18 @@
 """`goodput.window(seconds=60)`: the last minute of this process, for the training loop's own log.
 
-In: the step records of the session's page (page.py), read where they lie. Out: a Window: rates, goodput, and
-p50, p95, p99 of the step and of each phase.
-
-Guarantees. Sums are differences of cumulative records, so they are exact whatever was not seen, and a window's
-phases, "none" included, sum to its length to the nanosecond. Quantiles are those of the fp16 bins of histogram.py
-(error 2**-11) over the steps seen; `coverage` says how many of the window's steps those are. Nothing waits, raises or
-starts anything; while another thread is at it, a call returns the Window before.
-Cost: with eleven phases about 20 us a call and new step, 30 with `scalars()` (bench/window.py); a first call reads
-what the ring holds, which takes about 7 ms. goodput.histograms.windows costs seventy times as much, since it merges its
-histograms at each report; here each phase's bins are kept sorted, so that a step is one insertion and one removal.
-Memory: up to 0.5 MiB a window with eleven phases and 0.8 MiB with all 27, much less where it holds fewer than ROWS_MAX
-steps; WINDOWS_MAX windows, of which the one asked for least recently gives way. Nothing grows with steps: where more
-than ROWS_MAX would lie in a window, only every 2nd, 4th, ... is kept, the sums not concerned.
-
-It knows neither other ranks, nor steps that will be redone, nor stalls: that is the account's (account/).
-
     now = goodput.window(seconds=60)
     print(now.steps_per_second, now.goodput, now.phases["loader"].p99_seconds)
+
+Sums are differences of cumulative step records, so they are exact, and a window's phases, "none" included, sum to its
+length to the nanosecond. Quantiles are over the steps that were read, of which `coverage` is the share; their bins
+have an error of 2**-11 (histograms/histogram.py). Nothing blocks, raises or starts a thread: a call while another
+thread is in one returns the previous Window.
+
+With eleven phases a call and new step take about 20 us, 30 us with `scalars()`; the first call reads the whole ring in
+about 7 ms. Memory: up to 0.5 MiB per window with eleven phases and 0.8 MiB with all 27; beyond WINDOWS_MAX windows
+the least recently used one is dropped. Of more than ROWS_MAX steps only every 2nd, 4th, ... is kept for quantiles.
+
+Other ranks, redone steps and stalls are not considered: the account does (account/).
 """
 
 from __future__ import annotations
@@ -41,47 +36,59 @@ from goodput.sdk.reports.window_rows import (
     SAMPLES,
     WINDOWS_MAX,
     Feed,
+    Labels,
+    Record,
 )
 
 NANOSECONDS = 1_000_000_000
 SECONDS_DEFAULT = 60
 SECONDS_MAX = 1e9
+_NO_LABELS = Labels([])
 
 Spent = namedtuple("Spent", "p50_seconds p95_seconds p99_seconds seconds share")
-Spent.__doc__ = """What a phase, or the step, came to in a window.
+Spent.__doc__ = """Time of a phase, or of steps, in a window.
 
-Quantiles are per step, of the time inside it, a step without the phase being 0; None when no step was seen. `seconds`
-is all of the window's, for a phase also outside steps, and `share` is that ÷ the window's seconds.
+Quantiles are per step, of the time inside it, 0 for a step without the phase; None if no step was read. `seconds` is
+the sum over the window, for a phase also outside steps, and `share` is that ÷ the window's seconds.
 """
 
 
 class Window:
-    """Some last steps of this process. What is not known is None.
+    """The last steps of this process, by the host's clock. Unknown values are None.
 
-    It reaches from the end of a step, `asked_seconds` ago or the next before that, to the end of the last
-    step; it begins with the first step at the earliest. Times are those of the host's clock.
+    A window reaches from the last step end that is at least `asked_seconds` ago, or the begin of the first step, to
+    the end of the last step.
     """
 
     __slots__ = ("_bins", "_first", "_labels", "_last", "age_seconds", "asked_seconds", "seen")
 
-    def __init__(self, asked_seconds, labels=(), first=None, last=None, seen=0, bins=None, age_ns=None):
+    def __init__(
+        self,
+        asked_seconds,
+        labels=_NO_LABELS,
+        first=None,
+        last: Record | None = None,
+        seen=0,
+        bins=(),
+        age_ns=None,
+    ):
         self.asked_seconds, self.seen = asked_seconds, seen
         self.age_seconds = None if age_ns is None else age_ns / NANOSECONDS
         self._labels, self._first, self._last, self._bins = labels, first, last, bins
 
     @property
     def seconds(self) -> float:
-        """The time really covered; 0.0 for a window without steps."""
+        """The length of the window; 0.0 without steps."""
         return self._over(END_NS) / NANOSECONDS
 
     @property
     def steps(self) -> int:
-        """Steps that ended in it."""
+        """Steps that ended in the window."""
         return self._over(NUMBER)
 
     @property
     def coverage(self) -> float | None:
-        """The share of these steps that the quantiles are of; `seen` is their number."""
+        """The share of the steps that the quantiles cover; `seen` is their number."""
         return self.seen / self.steps if self.steps else None
 
     @property
@@ -91,41 +98,35 @@ class Window:
 
     @property
     def samples_per_second(self) -> float | None:
-        """Samples ÷ seconds; None where no step said how many it has."""
+        """Samples ÷ seconds; None if no step has a sample count."""
         return self._ratio(self._over(SAMPLES) * NANOSECONDS) if self._over(SAMPLES) else None
 
     @property
     def goodput(self) -> float | None:
-        """Productive phases inside steps ÷ the window, both of this process alone."""
+        """Time in productive phases inside steps ÷ the window, of this process alone."""
         return self._ratio(self._over(PRODUCTIVE_NS))
 
     @property
     def goodput_so_far(self) -> float | None:
-        """The same from the attempt's start to the end of its last step: start-up counts, redone work is unknown."""
-        wall_ns = sum(self._last.totals) if self._last else 0
-        return self._last.productive_ns / wall_ns if wall_ns else None
+        """Goodput from the attempt's start to its last step: startup counts as lost, redone work does not."""
+        last = self._last
+        return last.productive_ns / sum(last.totals) if last and any(last.totals) else None
 
     @property
     def step(self) -> Spent:
         """The steps' lengths."""
-        return Spent(
-            *self._quantiles()[0], self._over(INSIDE_NS) / NANOSECONDS, self._ratio(self._over(INSIDE_NS))
-        )
+        return self._spent(self._quantiles()[0], self._over(INSIDE_NS))
 
     @property
     def phases(self) -> dict[str, Spent]:
-        """Spent by the name of each phase that this process was ever in, "none" included; {} without steps."""
+        """Spent of each phase that this process was ever in, "none" included; {} without steps."""
         if self._first is None:
             return {}
-        return {
-            name: Spent(*quantiles, ns / NANOSECONDS, self._ratio(ns))
-            for name, quantiles, ns in zip(
-                self._labels.names, self._quantiles()[1:], self._sums(), strict=True
-            )
-        }
+        columns = zip(self._labels.names, self._quantiles()[1:], self._sums(), strict=True)
+        return {name: self._spent(quantiles, ns) for name, quantiles, ns in columns}
 
     def scalars(self, prefix: str = "goodput/") -> dict[str, float]:
-        """All of it as a flat dictionary of floats for a logger; what is unknown is left out."""
+        """All values as a flat dictionary of floats for a logger; unknown ones are left out."""
         found = {
             prefix + name: float(value)
             for name in _HEADS
@@ -134,7 +135,7 @@ class Window:
         if self._first is not None:
             keys, shares = self._labels.keys(prefix)
             wall_ns = self._over(END_NS)
-            found.update(zip(keys, self._flat(), strict=False))  # No values where no step was seen.
+            found.update(zip(keys, self._flat(), strict=False))  # Empty if no step was read.
             found.update(
                 zip(shares, [ns / wall_ns for ns in (self._over(INSIDE_NS), *self._sums())], strict=True)
             )
@@ -144,7 +145,6 @@ class Window:
         return f"<goodput.Window: {self}>"
 
     def __str__(self) -> str:
-        """One line."""
         if not self.steps:
             return f"no step ended in the last {self.asked_seconds:g} s"
         parts = [f"{self.seconds:.4g} s, {self.steps} steps, {self.steps_per_second:.4g} steps/s"]
@@ -159,23 +159,31 @@ class Window:
 
     def _over(self, field: int) -> int:
         """A cumulative field's growth over the window."""
-        return 0 if self._first is None else self._last[field] - self._first[field]
+        return 0 if self._first is None or self._last is None else self._last[field] - self._first[field]
 
     def _sums(self) -> tuple[int, ...]:
-        """Nanoseconds in the window of each phase."""
-        return tuple(map(sub, self._last.totals, self._first[FIELDS:]))
+        """Nanoseconds of each phase in the window."""
+        return (
+            ()
+            if self._first is None or self._last is None
+            else tuple(map(sub, self._last.totals, self._first[FIELDS:]))
+        )
+
+    def _spent(self, quantiles: tuple, ns: int) -> Spent:
+        p50, p95, p99 = quantiles
+        return Spent(p50, p95, p99, ns / NANOSECONDS, self._ratio(ns))
 
     def _ratio(self, number: int) -> float | None:
         return number / self._over(END_NS) if self._over(END_NS) else None
 
     def _flat(self) -> tuple[float, ...]:
-        """For each quantile the step's and each phase's; () where no step was seen."""
+        """For each quantile the value of the step and of each phase, in seconds; () if no step was read."""
         if not self.seen:
             return ()
         return Struct(f"={len(self._bins)}e").unpack(array("H", self._bins))
 
     def _quantiles(self) -> list[tuple]:
-        """The quantiles of the step and of each phase."""
+        """(p50, p95, p99) of the step and of each phase."""
         flat = self._flat()
         if not flat:
             return [(None,) * 3] * (1 if self._first is None else 1 + len(self._labels.names))
@@ -188,20 +196,22 @@ _ALWAYS = ("goodput_so_far", "age_seconds")
 
 
 class Windows:
-    """The windows of one session, and the lock that lets one call in at a time."""
+    """The windows of one session; one call at a time."""
 
     def __init__(self, session):
         self._session = session
         self.after_fork()
 
     def after_fork(self) -> None:
-        """In the child: the steps were the parent's, and so may be whoever held the lock."""
+        """In the child: the steps were the parent's, and one of its threads may have held the lock."""
         self._lock, self._feed, self._before = allocate_lock(), None, {}
 
     def window(self, seconds=SECONDS_DEFAULT) -> Window:
         """The Window of the last `seconds`; never raises."""
         asked = self._checked(seconds)
-        if not self._lock.acquire(False):  # Another thread is at it, or what this signal handler interrupted.
+        if not self._lock.acquire(
+            False
+        ):  # Held by another thread, or by the call that this signal handler interrupted.
             return self._before.get(asked) or Window(asked)
         try:
             return self._window(asked)
@@ -217,7 +227,7 @@ class Windows:
         if words is None or recorder.state == State.DISABLED:
             self._feed, self._before = None, {}
             return Window(asked)
-        # Taken away while it changes: what an exception or a KeyboardInterrupt cut short is not used again.
+        # Detached while it changes, so that one left half-changed by an exception is not used again.
         feed, self._feed = self._feed, None
         if feed is None or feed.words is not words or words[page.W_STEPS] < feed.number:
             feed, self._before = Feed(words, self._session), {}
@@ -230,20 +240,19 @@ class Windows:
         return found
 
     def _checked(self, seconds) -> float:
-        """`seconds` as a positive number, the default where it is none."""
+        """`seconds` if it is a positive number, else the default."""
         try:
             if not isinstance(seconds, (bool, str)) and seconds > 0:
                 return min(float(seconds), SECONDS_MAX)
         except Exception:
             pass
         self._session.warn(
-            f"window(seconds={short_repr(seconds)}): want a number above 0; taken as {SECONDS_DEFAULT}"
+            f"window(seconds={short_repr(seconds)}): want a number above 0; using {SECONDS_DEFAULT}"
         )
         return float(SECONDS_DEFAULT)
 
 
 def _window_of(asked: float, feed: Feed, rows, now_ns: int) -> Window:
-    """What the rows hold at this moment."""
     last = feed.last
     if last is None:
         return Window(asked)
@@ -251,5 +260,5 @@ def _window_of(asked: float, feed: Feed, rows, now_ns: int) -> Window:
     since_ns = now_ns - rows.length_ns
     first = rows.first(since_ns, len(last.totals))
     if first is None or first[NUMBER] == last.number or last.end_ns <= since_ns:
-        return Window(asked, feed.labels, None, last, 0, None, age_ns)
+        return Window(asked, feed.labels, last=last, age_ns=age_ns)
     return Window(asked, feed.labels, first, last, rows.seen, rows.quantiles(len(last.totals)), age_ns)

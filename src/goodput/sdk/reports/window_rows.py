@@ -1,14 +1,8 @@
-"""The steps behind `goodput.window()`: new records of the page, and of each window its rows and sorted bins.
+"""The steps behind `goodput.window()`: new records of this process's own page, and the rows and bins of each window.
 
-In: the step ring of the session's page, as words (page.py). Out: for a moment, the row with which a window begins,
-the newest record, and the bins at the quantiles.
-
-A row is a record's cumulative totals, so a window's sums are one subtraction. Each phase's bins are kept in
-ascending order, so that a step costs an insertion and a removal per phase and a quantile one look. Memory: a row of
-n phases has 44 + 12 n bytes, bins and sorted bins included; a window has ROWS_MAX rows and up to ROWS_STALE_MAX that
-were left behind.
-
-It does not know seconds, rates or names of loggers: window.py does. It trusts its own process's page.
+A row holds a record's cumulative totals, so a window's sums are one subtraction. Each phase's bins are kept sorted, so
+that a step costs one insertion and one removal per phase, and a quantile one index. Memory: a row of n phases takes
+44 + 12 n bytes, bins included; a window has ROWS_MAX rows and up to ROWS_STALE_MAX expired ones.
 """
 
 from __future__ import annotations
@@ -25,18 +19,18 @@ from goodput.rank_page import page
 
 WINDOWS_MAX = 4  # of different lengths
 ROWS_MAX = 2048  # steps of one window that are kept
-ROWS_STALE_MAX = 256  # rows left behind before the memory is moved together
-OVERFLOW_SECONDS = 65520.0  # what binary16 rounds to infinity, as in histogram.py
-# What account/states.py counts as productive of the built-in phases; its import takes 35 ms, too long for a loop.
+ROWS_STALE_MAX = 256  # expired rows before the arrays are compacted
+OVERFLOW_SECONDS = 65520.0  # the least number that binary16 rounds to infinity, as in histogram.py
+# The productive built-in phases of account/states.py, whose import takes 35 ms: too long for a training loop.
 PRODUCTIVE = ("forward", "backward", "optimizer")
 QUANTILES = (0.5, 0.95, 0.99)
 QUANTILE_FIELDS = ("p50_seconds", "p95_seconds", "p99_seconds")
 
 Record = namedtuple("Record", "number end_ns samples productive_ns inside_ns totals bins")
-Record.__doc__ = """A step: its number and end, and cumulative values then. `bins` are its own length's and its phases'.
+Record.__doc__ = """A step: its number, its end, and cumulative values at that time.
 
-`productive_ns` and `inside_ns` are of steps alone, `totals` per phase of all time. Without the record before it a
-step's `bins` are None.
+`productive_ns` and `inside_ns` cover steps only, `totals` all time per phase. `bins` are those of the step's own length
+and of its phases, None if the record before it was not read.
 """
 FIELDS = 5  # of a row, before the totals
 _TOTALS = slice(page.R_TOTALS, page.R_TOTALS + page.PHASE_SLOTS)
@@ -48,10 +42,11 @@ class Labels:
 
     def __init__(self, names: list[str]):
         self.names = names
-        self._prefix = self._keys = None
+        self._prefix: str | None = None
+        self._keys: tuple[list[str], list[str]] = [], []
 
     def keys(self, prefix: str) -> tuple[list[str], list[str]]:
-        """Keys of the quantiles and of the shares."""
+        """Keys of the quantiles, and of the shares."""
         if prefix != self._prefix:
             begins = [f"{prefix}step_", *(f"{prefix}{name}/" for name in self.names)]
             quantiles = [begin + field for field in QUANTILE_FIELDS for begin in begins]
@@ -61,19 +56,20 @@ class Labels:
 
 
 class Feed:
-    """New step records of one page, to the rows of each window. `used` are the phases with time so far."""
+    """Passes new step records of one page to the rows of each window. `used` are the phases with time so far."""
 
     def __init__(self, words, session, used=()):
         self.words, self.session = words, session
-        self.number, self.last, self.rows = 0, None, {}
+        self.number, self.rows = 0, {}
+        self.last: Record | None = None
         self.used: list[int] = []
         self._zeros, self._inside = -1, None
         self._widen(used or (0,))
 
     def advance(self, length_ns: int) -> Rows:
-        """Give what is new to all windows; returns the rows of the one of this length.
+        """Add new records to all windows; returns the rows of the window of this length.
 
-        Those of a new window begin with what the ring still holds.
+        A new window starts with the records that the ring still holds.
         """
         rows = self.rows.pop(length_ns, None)
         if rows is None:
@@ -82,7 +78,7 @@ class Feed:
                 rows.add(record)
             if len(self.rows) >= WINDOWS_MAX:
                 del self.rows[next(iter(self.rows))]
-        self.rows[length_ns] = rows  # Behind all others, so that the first is the least recently asked for.
+        self.rows[length_ns] = rows  # Last, so that the first is the least recently used.
         for record in self.read(self.words[page.W_STEPS]):
             for other in self.rows.values():
                 other.add(record)
@@ -102,11 +98,11 @@ class Feed:
                     yield self._start(words)
                 self.last = self._record(words)
                 yield self.last
-            else:  # Overtaken by the step thread while this one looked.
+            else:  # Overwritten by the step thread during the read.
                 self._inside = None
 
     def _start(self, words: list[int]) -> Record:
-        """The moment at which the first step began, as a record without a step."""
+        """The begin of the first step, as a record without a step."""
         self._widen_to(words)
         self._inside = (0,) * len(self.used)
         return Record(0, words[page.R_START], 0, 0, 0, self._outside_of(words), None)
@@ -129,7 +125,7 @@ class Feed:
         )
 
     def _widen_to(self, words: list[int]) -> None:
-        """Enter the phases that have time for the first time."""
+        """Add the phases that have time for the first time."""
         totals = words[_TOTALS]
         zeros = totals.count(0)
         if zeros != self._zeros:
@@ -153,15 +149,15 @@ class Feed:
 
 
 def _taker(places: list[int]):
-    """A function from a list to the tuple of what lies at these places."""
+    """A function from a list to the tuple of its items at these places."""
     return itemgetter(*places) if len(places) > 1 else lambda words: tuple(words[at] for at in places)
 
 
 class Rows:
     """The steps of one window: a row each, and per phase their bins in ascending order.
 
-    The row at `head` is where the window begins; its own step lies before, and its bins are not among the sorted.
-    The loops over phases are C's (`map`), which is a third of the cost of a call.
+    The window begins at the end of the row at `head`, whose bins are not among the sorted ones. Loops over phases use
+    `map`, which makes a call three times as fast.
     """
 
     def __init__(self, length_ns: int):
@@ -171,7 +167,7 @@ class Rows:
         self.rows, self.bins, self.sorted = array("Q"), array("H"), [array("H")]
 
     def add(self, record: Record) -> None:
-        """Keep a step, unless it is one of those left out or its own lengths are unknown."""
+        """Keep a step, unless it is thinned out or its lengths are unknown."""
         number, bins = record.number, record.bins
         if self.count - self.head > ROWS_MAX:
             self._thin()
@@ -193,7 +189,7 @@ class Rows:
         return self.count - self.head - 1
 
     def first(self, since_ns: int, width: int) -> array | None:
-        """The row with which a window since then begins, with this many totals; None without rows."""
+        """The row at which a window since then begins, padded to this many totals; None without rows."""
         if not self.count:
             return None
         self._expire(since_ns)
@@ -219,14 +215,14 @@ class Rows:
         return self.bins[at * (self.width + 1) : (at + 1) * (self.width + 1)]
 
     def _expire(self, since_ns: int) -> None:
-        """Begin with the newest row that ended by then."""
+        """Move `head` to the newest row that ended by then."""
         size = FIELDS + self.width
         while self.head + 1 < self.count and self.rows[(self.head + 1) * size + 1] <= since_ns:
             self.head += 1
             list(map(array.pop, self.sorted, map(bisect_left, self.sorted, self._bins(self.head))))
             kept = self.count - self.head
             if self.every > 1 and 4 * kept < ROWS_MAX and self._row(self.head)[0] >= self.halved_at:
-                # Steps have become longer. Once per window, as its older rows are still the fewer.
+                # Steps have become longer. Once per window, since its older rows are still thinned out.
                 self.every //= 2
                 self.halved_at = self._row(self.count - 1)[0]
         if self.head >= ROWS_STALE_MAX:
@@ -235,17 +231,17 @@ class Rows:
             self.count, self.head = self.count - self.head, 0
 
     def _thin(self) -> None:
-        """Keep every second of the steps that are kept now, from here on too."""
+        """Keep every second of the steps that are kept now, and of later ones."""
         self.every *= 2
         kept = [at for at in range(self.head + 1, self.count) if self._row(at)[0] % self.every == 0]
         self._keep([self.head, *kept[-ROWS_MAX // 2 :]], 0)
 
     def _widen(self, width: int) -> None:
-        """Give each row room for the phases that have come up."""
+        """Extend each row to this many phases."""
         self._keep(range(self.head, self.count), width - self.width)
 
     def _keep(self, places, more: int) -> None:
-        """Lay these rows out anew, each with `more` phases of which it has none."""
+        """Copy these rows into new arrays, each padded by `more` phases."""
         rows, bins, zeros = array("Q"), array("H"), (0,) * more
         for at in places:
             rows.extend(self._row(at))
