@@ -1,12 +1,8 @@
-"""Steps on the device clock: how a step's length is split, and how its records are joined with the host's.
+"""Merges step records of the host clock with those of the device clock.
 
-In: a step's length on the host's clock and its parts on the device's; or, for a reader, step records and the device
-records of a page (page.py) by number. Out: whole nanoseconds per phase. A step is as long as the host says and is
-divided as the device says, so what has been joined still sums to the rank's wall time, exactly.
-
-Guarantee of `join`: totals grow in every phase and each step's parts sum to its length, whatever the device records
-say; one that contradicts the host's is not used. What a look gave is never taken back. A step costs about 20 us.
-It does not know events, pages or who asks.
+A step is as long as the host measured and is divided into phases as the device measured, so the merged totals still
+sum to the rank's wall time, to the nanosecond. They grow in every phase whatever the device records hold: a record
+that contradicts the host's is ignored. A merged step is never revised later. About 20 us a step.
 """
 
 from __future__ import annotations
@@ -16,13 +12,14 @@ from typing import NamedTuple
 
 from goodput.rank_page.page import DEVICE_WAIT_STEPS
 
-SILENT_NS = 10 * 10**9  # after which a step of a rank that passes no boundary waits no longer
+# A rank that has passed no phase boundary for this long: its steps no longer wait for their device records.
+SILENT_NS = 10 * 10**9
 
 
 def apportion(length: int, weights) -> list[int]:
-    """`length` divided in proportion to `weights`, in whole parts that sum to it: the largest remainders round up.
+    """`length` divided in proportion to `weights`, as integers that sum to it (largest remainder method).
 
-    No part is above its weight while `length` is not above their sum. All zero where there is no weight.
+    No part exceeds its weight while `length` does not exceed their sum. All zero if the weights are.
     """
     total = sum(weights)
     if total <= 0:
@@ -36,11 +33,15 @@ def apportion(length: int, weights) -> list[int]:
     return parts
 
 
-class Known(NamedTuple):
-    """How far a reader has come: the last step given, and what was given for it.
+# What the device clock recorded at a step's end: cumulative ns per phase, and ns of steps divided by the device.
+DeviceTotals = tuple[tuple[int, ...], int]
 
-    `host` and `outside` are the host's totals of that step, `totals` and `device_ns` those that were given, and
-    `own` (totals, device ns) what the page's device clock says of it, None where it does not.
+
+class Known(NamedTuple):
+    """A reader's position: the last merged step.
+
+    `host` and `outside` are the host's totals of that step, `totals` and `device_ns` the merged ones, and `device`
+    the device clock's, None if there is no valid record.
     """
 
     number: int
@@ -48,93 +49,98 @@ class Known(NamedTuple):
     outside: tuple[int, ...]
     totals: tuple[int, ...]
     device_ns: int
-    own: tuple[tuple[int, ...], int] | None
+    device: DeviceTotals | None
 
-    def wide(self, width: int) -> Known:
-        """With zeros for phases that were defined since."""
+    def widened(self, width: int) -> Known:
+        """The same with zeros for phases that were defined since."""
         more = (0,) * (width - len(self.host))
         if not more:
             return self
-        own = self.own and (self.own[0] + more, self.own[1])
-        return Known(
-            self.number, self.host + more, self.outside + more, self.totals + more, self.device_ns, own
+        return self._replace(
+            host=self.host + more,
+            outside=self.outside + more,
+            totals=self.totals + more,
+            device=self.device and (self.device[0] + more, self.device[1]),
         )
 
 
-def nothing(width: int) -> Known:
-    """Before the first step."""
+def before_first(width: int) -> Known:
+    """The position before the first step."""
     zeros = (0,) * width
     return Known(0, zeros, zeros, zeros, 0, (zeros, 0))
 
 
-def waits_from(done: int, silent_ns: int) -> int:
-    """The first step that waits for its device record, of `done` steps of a rank that lives."""
+def first_waiting(done: int, silent_ns: int) -> int:
+    """The first of `done` steps of a live rank that still waits for its device record."""
     return done + 1 if silent_ns > SILENT_NS else max(done - DEVICE_WAIT_STEPS + 1, 1)
 
 
-def join(known: Known, records, found: dict, base: int, waits: int) -> list[tuple]:
-    """(record, totals, device ns, Known) of the steps after `known` whose split is settled, in order.
+def merge(known: Known, records, found: dict[int, DeviceTotals], base: int, waits: int) -> list[tuple]:
+    """(record, totals, device ns, Known) of the steps after `known` whose division is settled, in order.
 
-    `records` have number, totals and outside and ascend; `found` is (totals, device ns) of the device records by
-    number; up to step `base` the host's totals hold; steps from `waits` on that have no record end what is given.
+    `records` have number, totals and outside, in ascending order; `found` holds the device records by number. The
+    host's totals hold up to step `base`. The first step from `waits` on without a device record ends the list.
     """
     records = [record for record in records if record.number > known.number]
-    own = {
-        r.number: _checked(found.get(r.number), r.totals, r.outside) if r.number > base else (r.totals, 0)
+    device = {
+        r.number: _valid(found.get(r.number), r.totals, r.outside) if r.number > base else (r.totals, 0)
         for r in records
     }
-    if known.own is None:  # It came after all.
-        known = known._replace(own=_checked(found.get(known.number), known.host, known.outside))
-    ahead = [record for record in records if own[record.number] is not None]
+    if known.device is None:  # Its record may have arrived since.
+        known = known._replace(device=_valid(found.get(known.number), known.host, known.outside))
+    ahead = [(record, at_end) for record in records if (at_end := device[record.number]) is not None]
     ahead.reverse()  # The next one is the last.
-    given = []
+    merged = []
     for record in records:
-        while ahead and ahead[-1].number < record.number:
+        while ahead and ahead[-1][0].number < record.number:
             ahead.pop()
-        mine = own[record.number]
-        if mine is None and ahead and known.own is not None:
-            mine = _between(known, record, ahead[-1], own[ahead[-1].number])
-        if mine is None and record.number >= waits:
+        at_end = device[record.number]
+        if at_end is None and ahead and known.device is not None:
+            at_end = _interpolated(known, known.device, record, *ahead[-1])
+        if at_end is None and record.number >= waits:
             break
-        known = _follow(known, record, mine)
-        given.append((record, known.totals, known.device_ns, known))
-    return given
+        known = _advanced(known, record, at_end)
+        merged.append((record, known.totals, known.device_ns, known))
+    return merged
 
 
-def _checked(own: tuple | None, host, outside) -> tuple | None:
-    """What the device clock says of a step, if that can be beside what the host's says."""
-    if own is None or sum(own[0]) != sum(host):
+def _valid(device: DeviceTotals | None, host, outside) -> DeviceTotals | None:
+    """The device's totals, unless they contradict the host's."""
+    if device is None or sum(device[0]) != sum(host):
         return None
-    return own if all(map(int.__ge__, own[0], outside)) else None
+    return device if all(map(int.__ge__, device[0], outside)) else None
 
 
-def _follow(known: Known, record, own: tuple | None) -> Known:
-    """One step further: by the device's clock where it tells both ends of the way, else by the host's."""
+def _advanced(known: Known, record, device: DeviceTotals | None) -> Known:
+    """One step further: divided by the device if it knows both ends of the step, else by the host."""
     host = list(map(sub, record.totals, known.host))
     outside = list(map(sub, record.outside, known.outside))
     spent, device_ns = host, 0
-    if own is not None and known.own is not None:
-        device, device_ns = list(map(sub, own[0], known.own[0])), own[1] - known.own[1]
-        if all(map(int.__ge__, device, outside)) and 0 <= device_ns <= sum(host) - sum(outside):
-            spent = device
-        else:
-            device_ns = 0
+    if device is not None and known.device is not None:
+        by_device, ns = list(map(sub, device[0], known.device[0])), device[1] - known.device[1]
+        if all(map(int.__ge__, by_device, outside)) and 0 <= ns <= sum(host) - sum(outside):
+            spent, device_ns = by_device, ns
     totals = tuple(map(add, known.totals, spent))
-    return Known(record.number, record.totals, record.outside, totals, known.device_ns + device_ns, own)
+    return Known(record.number, record.totals, record.outside, totals, known.device_ns + device_ns, device)
 
 
-def _between(known: Known, record, ahead, own: tuple) -> tuple | None:
-    """What a step whose device record was overwritten had, in proportion to its length, of what `ahead` has."""
-    left = _inside(own[0], known.own[0], ahead.outside, known.outside)
+def _interpolated(
+    known: Known, device: DeviceTotals, record, ahead, at_ahead: DeviceTotals
+) -> DeviceTotals | None:
+    """Device totals of a step whose record was overwritten: its share, by length, of the time up to step `ahead`.
+
+    `device` are the device's totals at `known`, `at_ahead` those at `ahead`. None if they contradict the host's.
+    """
+    left = _inside(at_ahead[0], device[0], ahead.outside, known.outside)
     whole = sum(_inside(ahead.totals, known.host, ahead.outside, known.outside))
     length = sum(_inside(record.totals, known.host, record.outside, known.outside))
     if whole <= 0 or min(left) < 0 or sum(left) != whole or not 0 <= length <= whole:
         return None
     outside = map(sub, record.outside, known.outside)
-    totals = tuple(map(add, map(add, known.own[0], outside), apportion(length, left)))
-    return totals, known.own[1] + max(own[1] - known.own[1], 0) * length // whole
+    totals = tuple(map(add, map(add, device[0], outside), apportion(length, left)))
+    return totals, device[1] + max(at_ahead[1] - device[1], 0) * length // whole
 
 
 def _inside(totals, before, outside, outside_before) -> list[int]:
-    """What lies within steps of the time between two records."""
+    """Time per phase within steps, between two records."""
     return list(map(sub, map(sub, totals, before), map(sub, outside, outside_before)))

@@ -19,7 +19,7 @@ import stat
 from time import monotonic_ns
 
 from goodput.rank_page import page
-from goodput.rank_page.device_steps import Known, join, nothing, waits_from
+from goodput.rank_page.device_steps import Known, before_first, first_waiting, merge
 from goodput.rank_page.loader_words import LOADER, loader_of, workers_of
 from goodput.rank_page.page import PageError, owner_is_locking, process_start_ticks
 from goodput.rank_page.records import (
@@ -224,8 +224,8 @@ class Reader:
         at = page.W_LOADER - page.LIVE
         try:
             loader = loader_of(live[at : at + len(LOADER)])
-            words = self._words(page.W_WORKERS, page.WORKERS_MAX * page.WORKER_WORDS) if loader else None
-            return loader, workers_of(words) if loader else (), sampling_of(live)
+            words = self._words(page.W_WORKERS, page.WORKERS_MAX * page.WORKER_WORDS) if loader else ()
+            return loader, workers_of(words), sampling_of(live)
         except ValueError as error:
             raise PageError("value", f"{self.path}: {error}") from None
 
@@ -262,26 +262,26 @@ class Reader:
     def _on_device(
         self, live: memoryview, since: int, done: int, width: int, alive: bool | None
     ) -> tuple[list[StepRecord], Known]:
-        """The steps after `since` whose split is settled, and how far that goes."""
+        """The merged steps after `since`, and the reader's position after them."""
         at = lambda word: live[word - page.LIVE]  # noqa: E731
         newest, waits = min(at(page.W_DEVICE_DONE), done), done + 1
         comes = newest < done and not at(page.W_ENDED) and at(page.W_DEVICE_STATE) == _ACTIVE
         if comes and (self.alive() if alive is None else alive):
-            waits = waits_from(done, monotonic_ns() - at(page.W_LAST))
+            waits = first_waiting(done, monotonic_ns() - at(page.W_LAST))
         known = next((known for known in self._known if known.number == since), None)
         if since > done and self._known:
             known = self._known[-1]  # Without new steps the totals continue from the last snapshot.
             done = known.number
-        start = (known or nothing(width)).wide(width)
-        records = self._steps(start.number, done, width)
-        found = self._device_records(max(start.number, 1), newest, width) if records else {}
-        given = join(start, records, found, at(page.W_DEVICE_BASE), waits)
-        last = given[-1][3] if given else start
+        begin = (known or before_first(width)).widened(width)
+        records = self._steps(begin.number, done, width)
+        found = self._device_records(max(begin.number, 1), newest, width) if records else {}
+        merged = merge(begin, records, found, at(page.W_DEVICE_BASE), waits)
+        last = merged[-1][3] if merged else begin
         if known is not None or since == 0:
-            self._known = (start, last) if last is not start or known is None else self._known
+            self._known = (begin, last) if last is not begin or known is None else self._known
         steps = [
             StepRecord(r.number, r.step, r.start_ns, r.end_ns, r.samples, totals, r.outside, device_ns)
-            for r, totals, device_ns, _ in given
+            for r, totals, device_ns, _ in merged
             if r.number > since
         ]
         return steps, last

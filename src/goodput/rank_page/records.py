@@ -1,8 +1,4 @@
-"""The records in a rank page's rings: from words to values, each checked by itself.
-
-In: the words of one slot. Out: a record, or None where it is torn, overtaken by a newer one or nonsense. It reads
-no file and knows no ring's history.
-"""
+"""The records in a rank page's rings: from the words of one slot to a checked value."""
 
 from __future__ import annotations
 
@@ -16,8 +12,8 @@ from goodput.rank_page import page
 class StepRecord(NamedTuple):
     """A completed step: its number in the attempt, index, monotonic bounds and cumulative ns per phase.
 
-    Where there is a device clock, it is what divides a step's length into phases; `device_ns` is how much of all
-    steps' length it has divided so far.
+    A step's length is divided into phases by the device clock if there is one; `device_ns` is the length of all steps
+    that it has divided so far.
     """
 
     number: int
@@ -41,10 +37,10 @@ class EventRecord:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a page said at one moment. Times are the rank's monotonic ns, totals ns per phase index.
+    """A page's content at one moment. Times are the rank's monotonic ns, totals ns per phase index.
 
-    `totals` go on from the last of `steps`, on the device clock where there is one; `host_totals` are the host
-    clock's, and `device_totals` the device clock's at the last step that it is known of, both of which only grow.
+    `totals` continue from the last of `steps`, on the device clock if there is one. `host_totals` are the host
+    clock's; `device_totals` are the device clock's at the last step with a record. Both only grow.
     """
 
     identity: dict
@@ -68,19 +64,19 @@ class Snapshot:
     device_ns: int = 0
     device_state: str = ""  # one of page.DEVICE_STATES
     device_why: str = ""  # why it is not active
-    loader: dict[str, int] = field(default_factory=dict)  # page_loader.LOADER
+    loader: dict[str, int] = field(default_factory=dict)  # loader_words.LOADER
     sampling: dict[str, int] = field(default_factory=dict)  # page.SAMPLING
     workers: tuple[dict[str, int], ...] = ()
     steps: list[StepRecord] = field(default_factory=list)
     events: list[EventRecord] = field(default_factory=list)
 
     def unix_ns(self, mono_ns: int) -> int:
-        """A monotonic instant of this rank on its host's wall clock, anchored once at the start."""
+        """A monotonic time of this rank on its host's wall clock, anchored once at the start."""
         return self.identity["start_unix_ns"] + mono_ns - self.identity["start_mono_ns"]
 
 
 def ring_runs(first: int, last: int, ring: int) -> list[tuple[int, int]]:
-    """Slots of the records numbered first..last (from 1) as runs (slot, count); at most two."""
+    """Slots of the records numbered first..last (from 1), as at most two runs (slot, count)."""
     begin, count = (first - 1) % ring, last - first + 1
     if begin + count <= ring:
         return [(begin, count)]
@@ -88,7 +84,7 @@ def ring_runs(first: int, last: int, ring: int) -> list[tuple[int, int]]:
 
 
 def step_record(words: memoryview, width: int) -> StepRecord | None:
-    """A sealed and plausible record, else None (torn, overtaken, or nonsense)."""
+    """The record if it is sealed and plausible, None if it is torn, overwritten or out of range."""
     number = words[page.R_NUMBER]
     if number == 0 or number != words[page.R_SEAL]:
         return None
@@ -106,7 +102,7 @@ def step_record(words: memoryview, width: int) -> StepRecord | None:
 
 
 def device_record(words: memoryview, width: int) -> tuple[int, tuple[int, ...], int] | None:
-    """(number, totals, device ns) of a sealed and plausible record of the device clock, else None."""
+    """(number, totals, device ns) of a device record if it is sealed and plausible, else None."""
     number, device_ns = words[page.D_NUMBER], words[page.D_DEVICE_NS]
     totals = tuple(words[page.D_TOTALS : page.D_TOTALS + width])
     if number == 0 or number != words[page.D_SEAL] or max(*totals, device_ns) >= page.NS_MAX:
@@ -115,7 +111,7 @@ def device_record(words: memoryview, width: int) -> tuple[int, tuple[int, ...], 
 
 
 def sampling_of(live: memoryview) -> dict[str, int]:
-    """What the overhead budget has left out, and what makes up a step (page.SAMPLING). Raises ValueError."""
+    """The words of page.SAMPLING by name. Raises ValueError for a value out of range."""
     at = page.W_SAMPLING - page.LIVE
     found = dict(zip(page.SAMPLING, live[at : at + len(page.SAMPLING)], strict=True))
     if max(found.values()) >= page.NS_MAX:
