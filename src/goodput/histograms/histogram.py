@@ -117,7 +117,7 @@ class Histogram:
             return NotImplemented
         return self.sum_ns == other.sum_ns and self._counts == other._counts
 
-    __hash__ = None
+    __hash__ = None  # pyright: ignore[reportAssignmentType] -- how Python says that it is mutable
 
     def _values_at(self, ranks: list[int]) -> dict[int, float]:
         """The value at each of these ascending ranks within 1 .. count."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from itertools import islice
+from typing import Any
 
 from goodput.rank_page import page
 from goodput.sdk.recorder.checkpoints import Checkpoint
@@ -71,7 +72,7 @@ def numbers_in(saved, enough: float = float("inf")) -> int:
             try:
                 numel = None if isinstance(value, type) else getattr(value, "numel", None)
                 if numel is not None:
-                    total += int(numel()) if callable(numel) else 0
+                    total += int(numel()) if callable(numel) else 0  # pyright: ignore[reportArgumentType] -- may raise
                     if total >= enough:
                         return total
                 elif depth < DEPTH_MAX:
@@ -83,7 +84,7 @@ def numbers_in(saved, enough: float = float("inf")) -> int:
     return total
 
 
-def _inside(value):
+def _inside(value) -> Any:
     if isinstance(value, (type, *PLAIN)):
         return ()
     if isinstance(value, dict):

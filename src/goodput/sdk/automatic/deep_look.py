@@ -22,6 +22,7 @@ import weakref
 from _thread import get_ident
 from statistics import median
 from time import monotonic_ns, perf_counter_ns, time_ns
+from typing import Any
 
 from goodput.rank_page import deep_look
 from goodput.sdk.automatic.deep_look_child import Analysis
@@ -65,7 +66,10 @@ class DeepLook:
         self.rank = environ.get("GOODPUT_DEEP_LOOK_RANK", "").strip() or "0"
         self.keep = environ.get("GOODPUT_DEEP_LOOK_KEEP", "") not in ("", "0")
         self.users: weakref.WeakSet = weakref.WeakSet()
-        self.profile = self.mark = self.analysis = self.seen = None
+        self.profile: Any = None
+        self.mark: Any = None
+        self.analysis: Analysis | None = None
+        self.seen: dict | None = None
         self.own = self.wanted = self.off = False
         self.thread = self.step = self.cost_ns = self.this_cost_ns = self.slowdown_ns = 0
         self.looks = self.skipped = self.failed = self.in_a_row = 0

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import weakref
 from _thread import get_ident
+from collections.abc import Callable
+from typing import Any
 
 from goodput.sdk.automatic import hooks
 from goodput.sdk.automatic.hooks import hook
@@ -27,7 +29,9 @@ class PythonSlot:
     """The descriptor on torch.nn.Module. `find(module)`, if set, returns the timed call of a module that is no root yet."""
 
     def __init__(self, roots_max: int):
-        self.find, self._roots, self._roots_max = None, [], roots_max
+        self.find: Callable | None = None
+        self._roots: list[tuple] = []
+        self._roots_max = roots_max
 
     def __get__(self, module, owner=None):
         if module is None:
@@ -153,7 +157,9 @@ class TimedForward:
 
     def __init__(self, roots: RootModules, module):
         self.roots, self.auto, self.recorder = roots, roots.auto, roots.auto.recorder
-        self.module, self.first, self.is_compiling = weakref.ref(module), True, roots.is_compiling
+        # Never dead when called: only the module itself looks this call up.
+        self.module: Callable[[], Any] = weakref.ref(module)
+        self.first, self.is_compiling = True, roots.is_compiling
         slow = self.any_call if compiled else None
         word = roots.auto.forward_word
         self.fast = hook(hooks.FORWARD, roots.auto.forward, self.module, slow, roots.grad_is_on, word)

@@ -37,7 +37,7 @@ if compiled:
     )
 
 
-def hook(kind: int, phase, function, slow, test=None, gap: int = -1):
+def hook(kind: str, phase, function, slow, test=None, gap: int = -1):
     """The replacement of `function`. The case is common only if `test()` returns true.
 
     `slow` is the Python hook. `gap` is the word that the time before the phase may be charged to, -1 for none.

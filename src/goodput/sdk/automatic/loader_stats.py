@@ -172,7 +172,12 @@ class LoaderStats:
         watched.last_ns = now_ns
         entry = watched.entry
         entry.waited_ns += waited_ns
-        if words is not self.main_words or (entry is not self.main and entry.waited_ns > self.main.waited_ns):
+        main = self.main
+        if (
+            words is not self.main_words
+            or main is None
+            or (entry is not main and entry.waited_ns > main.waited_ns)
+        ):
             self._set_main(entry, entry.loader())
         if task is None or iterator._rcvd_idx != index + 1 or len(task) == 2 or task[0] >= watched.granted:
             words[_QUEUE] += waited_ns if ready else 0
@@ -248,7 +253,12 @@ class LoaderStats:
         words[_STORAGE] += dataset_ns - decode_ns
         words[_COLLATE] += covered_ns - dataset_ns
         entry.waited_ns += covered_ns
-        if words is not self.main_words or (entry is not self.main and entry.waited_ns > self.main.waited_ns):
+        main = self.main
+        if (
+            words is not self.main_words
+            or main is None
+            or (entry is not main and entry.waited_ns > main.waited_ns)
+        ):
             self._set_main(entry, entry.loader())
 
 

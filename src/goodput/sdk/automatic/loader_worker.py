@@ -14,9 +14,10 @@ import mmap
 import os
 import sys
 from _thread import get_ident
+from collections.abc import Callable
 from importlib import import_module
 from time import perf_counter_ns, process_time_ns, thread_time_ns
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from goodput.rank_page import page
 from goodput.rank_page.loader_words import LAST
@@ -47,9 +48,9 @@ class MeasuredLoop:
     closing does not release it.
     """
 
-    def __init__(self, original=None):
+    def __init__(self, original: Callable | None = None):
         self.original = original
-        self.slots: dict[int, WorkerSlots] = {}
+        self.slots: dict[int, WorkerSlots | None] = {}
 
     def __reduce__(self):
         slots = self.slots.get(get_ident())
@@ -93,7 +94,7 @@ def _unpickle(slots: WorkerSlots | None) -> MeasuredLoop:
     return loop
 
 
-def _upstream():
+def _upstream() -> Any:
     """torch's own loop; a spawned worker that imported the user's script has patches too."""
     found = import_module("torch.utils.data._utils.worker")._worker_loop
     return found.original if isinstance(found, MeasuredLoop) else found

@@ -61,10 +61,11 @@ class Automatic:
 
     def __init__(self, session, phase):
         self.session, self.recorder, self.patches = session, session.recorder, Patches()
-        for name in ("loader", "h2d", "forward", "backward", "optimizer", "communication"):
-            setattr(self, name, phase(name))
-        for name in ("checkpoint", "restore", "evaluation", "compile"):
-            setattr(self, name, phase(name))
+        self.loader, self.h2d, self.forward = phase("loader"), phase("h2d"), phase("forward")
+        self.backward, self.optimizer = phase("backward"), phase("optimizer")
+        self.communication = phase("communication")
+        self.checkpoint, self.restore = phase("checkpoint"), phase("restore")
+        self.evaluation, self.compile = phase("evaluation"), phase("compile")
         self.forward_word, self.optimizer_word = self.forward.total, self.optimizer.total
         self.stepping, self.skipped_steps = True, 0
         # An optimizer besides the anchor, its steps since the anchor's last one, and recorder.steps at that time.

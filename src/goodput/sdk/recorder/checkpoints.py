@@ -58,7 +58,7 @@ def begin(session, phase: Phase, step, wait) -> Checkpoint:
     index = checked_step(recorder, step)
     if index is None:
         session.warn(f"checkpoint({short_repr(step)}): want a step index; taken as the current one")
-        index = checked_step(recorder, None)
+        index = current_step(recorder)
     try:
         wait = bool(wait)
     except Exception:
@@ -66,10 +66,15 @@ def begin(session, phase: Phase, step, wait) -> Checkpoint:
     return Checkpoint(recorder, phase, index, wait)
 
 
+def current_step(recorder: Recorder) -> int:
+    """The running step, else the last one; -1 where there is none."""
+    return recorder.step_next - (not recorder.step_start_ns) if recorder.is_recording else -1
+
+
 def checked_step(recorder: Recorder, step) -> int | None:
-    """`step` if it is a step index, else None and counted. Default: the running step, else the last one."""
+    """`step` if it is a step index, else None and counted. None stands for the current step."""
     if step is None:
-        return recorder.step_next - (not recorder.step_start_ns) if recorder.is_recording else -1
+        return current_step(recorder)
     index = checked_int(step, -1, STEP_MAX)
     if index is None and recorder.is_recording:
         recorder.drop("checkpoint")

@@ -25,6 +25,8 @@ else:
 class Phase(_Phase):
     """A named phase of one recorder. Enter and exit never raise and never swallow the body's exception."""
 
+    recorder: Recorder
+
     def __init__(self, recorder: Recorder, name: str, index: int):
         # The first histogram is that of steps; "none" as a phase counts in that of background phases, which is free.
         histogram = page.W_HISTOGRAMS + (index or page.PHASE_SLOTS) * page.HISTOGRAM_WORDS
@@ -42,7 +44,7 @@ class Phase(_Phase):
 
         return timed
 
-    def _enter_elsewhere(self, now: int) -> Phase:
+    def _enter_elsewhere(self, now: int) -> _Phase:
         recorder = self.recorder
         if recorder.ready():
             return self.__enter__()

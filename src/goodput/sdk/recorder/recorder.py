@@ -19,6 +19,10 @@ from time import perf_counter_ns
 
 from goodput.rank_page import page
 
+TYPE_CHECKING = False  # See step_clock.py.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 compiled = not os.environ.get("GOODPUT_PURE")
 try:
     if compiled:
@@ -52,7 +56,8 @@ class Recorder(Clock):
         self.state = State.NOT_STARTED
         self.columns = len(page.PHASES)
         self.used: list[int] = [0]
-        self.starter, self.fd = None, -1
+        self.fd = -1
+        self.starter: Callable[[], None] | None = None
         self.device_why = 0  # why the host's clock stands in for the device's: see sdk/device/
 
     def open(self, words: memoryview, start_ns: int, fd: int = -1) -> None:

@@ -16,6 +16,11 @@ from time import perf_counter_ns
 
 from goodput.sdk.recorder.user_signals import reraise_from_handler
 
+TYPE_CHECKING = False  # `typing` is not imported: it takes longer than all of goodput.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
 _OVERFLOW_BIN = 31744
 _STEP_BIAS = 1 << 63
 _BLOCK_BITS = 10
@@ -50,6 +55,10 @@ class Clock:
     device    called with the charged word at each boundary, or None; not called again after it raised
     """
 
+    _words: Any
+    count: Callable[[int], None]  # this and the next one are of Recorder
+    count_first: Callable[[int], None]
+
     def __init__(self, word_last: int, word_phase: int, word_totals: int, layout: tuple[int, ...]):
         self.layout = layout
         self.steps = self.samples = self.step_start_ns = self.step_end_ns = 0
@@ -57,7 +66,8 @@ class Clock:
         self.word_last, self.word_phase, self.word_totals = word_last, word_phase, word_totals
         self._words, self._backed = None, set()
         self.thread = self.last_ns = self.child_ns = self.entries = 0
-        self.length, self.device = 0, None
+        self.length = 0
+        self.device: Any = None
         # State of automatic instrumentation between hooks: automatic/step_detection.py.
         self.columns = layout[3]
         self.began = self.after = self.batch_samples = 0
@@ -65,14 +75,16 @@ class Clock:
         self.inside = self.evaluating = self.trained = self.fetched = self.counting = self.routine = (
             self.preparing
         ) = self.unhooked_steps = self.sampling = self.fetching = False
-        self.iterator = self.anchor = self.optimizer = None
+        self.iterator: Any = None
+        self.anchor: Any = None
+        self.optimizer: Any = None
         self.skips_left = self.skipped_ns = self.word_batches = self.word_inside = self.word_wait = 0
         # Cost of measuring: automatic/overhead_budget.py.
         self.own_ns = self.reading_ns = self.extra_cost_ns = 0
         self.measuring = self.phases_off = False
         self.current, self.gap, self.raised = word_totals, word_totals, False
         # A linked list of (frame below, current, began_ns, child_ns), since push and pop must not be calls.
-        self.stack: tuple | None = None
+        self.stack: Any = None
 
     @property
     def words(self):
@@ -193,6 +205,10 @@ class Clock:
 
 class Phase:
     """A phase of one clock; `total` and `histogram` are its words."""
+
+    _enter_elsewhere: Callable[[int], Phase]  # these three are of phase.Phase
+    _exit_elsewhere: Callable[[int], None]
+    _exit_out_of_order: Callable[[], None]
 
     def __init__(self, recorder: Clock, name: str, index: int, total: int, histogram: int):
         self.recorder, self.name, self.index = recorder, name, index

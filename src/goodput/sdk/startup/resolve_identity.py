@@ -55,12 +55,14 @@ def resolve_identity(given: dict, environ, warn, fresh: bool, group_rank: dict |
 
 def valid_fields(given: dict, warn) -> dict:
     """The declared fields in `given` that are valid, as they stand in an identity."""
-    found = {
-        name: _text(given, name, TEXT_CHARACTERS_MAX, "", warn) or None for name in TEXTS if name in given
-    }
-    found.update({name: _rate(given, name, warn) for name in RATES if name in given})
     integers = (*PLACES, "devices", "world_size")
-    found.update({name: _integer(given, name, None, warn) for name in integers if name in given})
+    found = {
+        **{
+            name: _text(given, name, TEXT_CHARACTERS_MAX, "", warn) or None for name in TEXTS if name in given
+        },
+        **{name: _rate(given, name, warn) for name in RATES if name in given},
+        **{name: _integer(given, name, None, warn) for name in integers if name in given},
+    }
     return {name: value for name, value in found.items() if value is not None}
 
 

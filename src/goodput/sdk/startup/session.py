@@ -28,6 +28,10 @@ from goodput.sdk.startup.phase_table import PhaseTable
 from goodput.sdk.startup.resolve_identity import contradicts, now, resolve_identity, valid_rank
 from goodput.wire.identity import check_identity, clean_text
 
+TYPE_CHECKING = False  # `typing` is not imported: it takes longer than all of goodput.
+if TYPE_CHECKING:
+    from typing import Any
+
 CALLS_MAX = 64  # queued while one is being handled
 
 
@@ -43,7 +47,9 @@ class Session:
         self.identity: dict = {}
         self.writer: page.Writer | None = None
         self.errors = 0  # before there is a page to count them in
-        self.automatic = None  # goodput.sdk.automatic.step_detection.Automatic, once goodput.auto is imported
+        self.automatic: Any = (
+            None  # goodput.sdk.automatic.step_detection.Automatic, once goodput.auto is imported
+        )
         self._reset()
         if environ.get("GOODPUT_DISABLE", "") not in ("", "0"):
             self.recorder.set_state(State.DISABLED)
@@ -144,7 +150,7 @@ class Session:
 
     def _start_again(self, given: dict) -> None:
         """`start` while the page is open: take what may still change, and report what may not."""
-        other = contradicts(given, self.identity, self.writer.path)
+        other = contradicts(given, self.identity, self.writer and self.writer.path)
         given = {**given, "world_size": None} if other else given
         self.declared.declare(given, self.warn)
         self._publish()
@@ -199,7 +205,7 @@ class Session:
 
     def _open_next_attempt(self, identity: dict) -> None:
         """In the directory of the page before; open phases stay open."""
-        path = self.writer.path
+        path = self.writer and self.writer.path
         writer = (
             page.Writer(None, identity) if path is None else self._writer(identity, os.path.dirname(path))
         )

@@ -168,6 +168,8 @@ def sizer(torch):
                 batch = batch[0]
             elif hasattr(batch, "values") and hasattr(batch, "keys"):
                 batch = next(iter(batch.values()), None)
+                if batch is None:
+                    return 0
             else:
                 return 0
         return 0

@@ -159,7 +159,7 @@ def steps_known(optimizer, torch):
     try:
         state = next(iter(optimizer.state.values()), None)
         done = state.get("step") if isinstance(state, dict) else None
-        if isinstance(done, torch.Tensor):
+        if done is not None and isinstance(done, torch.Tensor):
             # Reading a number on a device would wait for the device.
             done = int(done.item()) if done.is_cpu and done.numel() == 1 else None
         return done - 1 if isinstance(done, int) and done > 0 else None
