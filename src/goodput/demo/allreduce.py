@@ -36,7 +36,7 @@ import socket
 import struct
 import time
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -56,8 +56,9 @@ class Ring:
         self.rank, self.world_size, self.timeout_seconds = rank, world_size, timeout_seconds
         self._directory = Path(directory)
         self._left_rank, self._right_rank = (rank - 1) % world_size, (rank + 1) % world_size
-        self._left: socket.socket | None = None
-        self._right: socket.socket | None = None
+        # Sockets to both neighbours; a single rank has none and exchanges nothing.
+        self._left: Any = None
+        self._right: Any = None
         self._lost: str | None = None
         self._scratch = np.empty(0)
         if world_size > 1:
@@ -113,8 +114,9 @@ class Ring:
     def _exchange(self, outgoing: np.ndarray, incoming: np.ndarray, deadline: float) -> None:
         """Send all of `outgoing` to the right and fill `incoming` from the left, both at once."""
         # An empty memoryview cannot be cast, and an empty part needs no message.
-        to_send = memoryview(outgoing).cast("B") if outgoing.size else b""
-        to_fill = memoryview(incoming).cast("B") if incoming.size else b""
+        to_send, to_fill = (
+            memoryview(part.data if part.size else b"").cast("B") for part in (outgoing, incoming)
+        )
         while to_send or to_fill:
             sent = self._send(to_send) if to_send else 0
             filled = self._receive(to_fill) if to_fill else 0

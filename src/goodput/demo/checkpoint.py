@@ -24,6 +24,7 @@ import struct
 import zipfile
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +47,8 @@ def save(directory: Path, step: int, model: Model, adam: Adam, keep: int = KEEP)
     directory.mkdir(parents=True, exist_ok=True)
     path, partial = directory / f"step-{step:08d}.npz", directory / "saving.partial"
     with partial.open("wb") as file:
-        np.savez(file, step=np.int64(step), parameters=model.parameters, **adam.state())
+        arrays: dict[str, Any] = {"step": np.int64(step), "parameters": model.parameters, **adam.state()}
+        np.savez(file, **arrays)
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)

@@ -91,8 +91,10 @@ class Demo:
             if account is None or account["status"] != "finished":
                 raise DemoError(f"the run did not finish in the account:\n{agent.tail()}\n{server.tail()}")
             keep = self.options.keep
-            left = (address, server.process.pid, self.folder) if keep else ()
-            return Outcome(self._planted(account), _without_live(account), *left)
+            outcome = Outcome(self._planted(account), _without_live(account))
+            if keep:
+                outcome.address, outcome.server_pid, outcome.folder = address, server.process.pid, self.folder
+            return outcome
         except ChildError as error:
             raise DemoError(str(error)) from error
         finally:
@@ -169,8 +171,8 @@ class Demo:
                 "GOODPUT_ATTEMPT": number,
             }
             command = ["-m", "goodput.demo.rank", job.to_json()]
-            environ = {name: str(value) for name, value in environ.items()}
-            ranks.append(self._child(f"rank-{number}-{rank}", command, **ONE_THREAD, **environ))
+            environ = {**ONE_THREAD, **{name: str(value) for name, value in environ.items()}}
+            ranks.append(self._child(f"rank-{number}-{rank}", command, False, **environ))
         self.attempts.append(ranks)
         if not wait_all(ranks, stop_at + 30.0, lambda: self._poll(view)):
             raise DemoError(f"training did not stop in time:\n{ranks[0].tail()}")

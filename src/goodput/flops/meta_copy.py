@@ -18,7 +18,7 @@ from collections import OrderedDict
 from typing import Any
 
 import torch
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedTensorMixin  # pyright: ignore[reportAttributeAccessIssue] - not in the stub
 from torch.nn.utils.parametrize import is_parametrized
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
@@ -135,7 +135,7 @@ def _state(module: torch.nn.Module, memo: dict) -> dict:
     # The __getstate__ of a parametrised module only raises.
     custom = getter not in (None, getattr(object, "__getstate__", None)) and not is_parametrized(module)
     copied = {}
-    for name, value in dict(getter(module) if custom else module.__dict__).items():
+    for name, value in dict(getter(module) if getter and custom else module.__dict__).items():
         if name.endswith("_hooks") or "_hooks_" in name:
             # Hooks are closures over live objects: reducers, profilers, recorders.
             copied[name] = OrderedDict()

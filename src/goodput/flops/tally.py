@@ -69,7 +69,7 @@ class Tally:
 def counting(tally: Tally):
     """Count the operators run in this context. Raises FlopCountError if PyTorch's counter has another total."""
     counter = FlopCounterMode(display=False, custom_mapping=_formulas(tally))
-    counter.mod_tracker = _NoModuleTracker()
+    counter.mod_tracker = _NoModuleTracker()  # pyright: ignore[reportAttributeAccessIssue] - duck-typed
     with _UncountedMode(tally, counter.flop_registry), counter:
         yield
     total = counter.get_total_flops()
@@ -84,10 +84,10 @@ def float32_names(types: tuple[str, ...]) -> tuple[str, str]:
     cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     if hasattr(cuda, "fp32_precision") and hasattr(cudnn, "conv"):
         # Reading the older switches raises once the newer ones were set.
-        on = cuda.fp32_precision == "tf32", cudnn.conv.fp32_precision == "tf32"
+        products, convolutions = cuda.fp32_precision == "tf32", cudnn.conv.fp32_precision == "tf32"
     else:
-        on = cuda.allow_tf32, cudnn.allow_tf32
-    return tuple("tf32" if switch else "fp32" for switch in on)
+        products, convolutions = cuda.allow_tf32, cudnn.allow_tf32
+    return "tf32" if products else "fp32", "tf32" if convolutions else "fp32"
 
 
 class _NoModuleTracker:

@@ -43,7 +43,7 @@ class Span:
 
 @dataclass
 class Row:
-    fields: tuple  # number, step, start_ns, end_ns, samples
+    fields: tuple[int, int, int, int, int]  # number, step, start_ns, end_ns, samples
     totals: list[list[int]]
     outside: list[list[int]]
     kept: bool
@@ -219,11 +219,11 @@ class SimulatedRun:
                 collective += fault.amount * base
             elif fault.kind == "hang":
                 own[fault.phase][where] += fault.end - now
-        alone = sum(own.values())
+        alone = sum(own.values(), np.zeros(ranks))
         own["communication"] = alone.max() - alone + collective
         parts = [(phase, np.rint(own[phase] * 1e9).astype(np.int64)) for phase in ORDER]
         # All ranks end together, to the nanosecond: the collective takes up what rounding left.
-        sums = sum(part for _, part in parts)
+        sums = sum((part for _, part in parts), np.zeros(ranks, np.int64))
         dict(parts)["communication"] += sums.max() - sums
         return Span(parts, is_step=True)
 

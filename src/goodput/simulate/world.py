@@ -46,7 +46,8 @@ class World:
     def current(self, now: float) -> Iterator[SimulatedRun]:
         """Runs that are not over, or not for long."""
         for run in self.runs:
-            if not (run.finished() and now - run.attempt.end_ns / 1e9 > FORGOTTEN_AFTER_SECONDS):
+            last = run.attempt
+            if not run.finished() or last is None or now - last.end_ns / 1e9 <= FORGOTTEN_AFTER_SECONDS:
                 yield run
 
     def reports(self, run: SimulatedRun, now: float) -> Iterator[tuple[Attempt, int, schema.RankReport]]:

@@ -49,7 +49,7 @@ def analyze_one(path, order: int = 0, progress: Callable[[float], None] | None =
     add_event = columns.add
     for event in reader:
         add_event(event)
-    if columns.first is None:
+    if not columns.used:
         why = "; ".join(f"{count} {what}" for what, (count, _) in columns.problems.items())
         raise TraceError(f"{path}: no usable event{f' (events {why})' if why else ''}")
     about = reader.about

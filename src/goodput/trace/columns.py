@@ -70,8 +70,7 @@ class Columns:
         self.names: list[str] = [OTHER_NAMES]
         self.problems: dict[str, list[int]] = {}
         self.events = self.used = 0
-        self.first: int | None = None
-        self.last: int | None = None
+        self.first, self.last = TIME_NS_MAX, -TIME_NS_MAX  # of all events; of none until `used`
         self._ids: dict[str, int] = {}
         self._roles: dict = {}
         self._thread_ids: dict[tuple, int] = {}
@@ -112,9 +111,7 @@ class Columns:
             name = "(no name)" if name is None else str(name)
         end = start + duration
         self.used += 1
-        if self.first is None:
-            self.first, self.last = start, end
-        elif start < self.first:
+        if start < self.first:
             self.first = start
         if end > self.last:
             self.last = end

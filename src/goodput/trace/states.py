@@ -72,7 +72,8 @@ def device_work(rows: DeviceEvents, launched: array) -> Work:
         i = bisect_left(starts, start)
         if i < len(starts) and starts[i] == start and (first[i] == NO_LAUNCH or at < first[i]):
             first[i] = at
-    return Work(*kinds, ran, first)
+    compute, communication, copy = kinds
+    return Work(compute, communication, copy, ran, first)
 
 
 def host_of(threads: Iterable[Thread]) -> Host:
@@ -114,8 +115,7 @@ def _spans(thread: Thread, kind: int) -> array:
 def split(work: Work, host: Host, steps: array) -> tuple[dict[str, array], dict[str, array]]:
     """(spans of each state, gaps by the launch of their end: `queued`, `late`, `unknown`), all inside `steps`."""
     both = merge(work.compute, work.communication)
-    gaps = dict(zip(("queued", "late", "unknown"), _gaps(work, subtract(steps, work.ran)), strict=True))
-    late, unknown = gaps["late"], gaps["unknown"]
+    queued, late, unknown = _gaps(work, subtract(steps, work.ran))
     waiting = merge(late, unknown)
     busy = intersect(waiting, host.busy)
     loader = intersect(waiting, host.loader)
@@ -128,9 +128,9 @@ def split(work: Work, host: Host, steps: array) -> tuple[dict[str, array], dict[
         "copy": intersect(subtract(work.copy, both), steps),
         "loader": loader,
         "host": at_host,
-        "idle": merge(gaps["queued"], subtract(subtract(waiting, at_host), loader)),
+        "idle": merge(queued, subtract(subtract(waiting, at_host), loader)),
     }
-    return states, gaps
+    return states, {"queued": queued, "late": late, "unknown": unknown}
 
 
 def _gaps(work: Work, idle: array) -> tuple[array, array, array]:

@@ -15,11 +15,13 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from stat import S_ISREG
+from typing import Any
 
 CHUNK_BYTES = 1 << 20
 VALUE_MAX = 1 << 24
 _NEAR = 64  # An error this close to the end of the buffer may only mean that more must be read.
-_scan = json.JSONDecoder(strict=False, parse_float=str, parse_constant=str).scan_once
+_decoder = json.JSONDecoder(strict=False, parse_float=str, parse_constant=str)
+_scan: Callable[[str, int], tuple[Any, int]] = _decoder.scan_once  # pyright: ignore[reportAttributeAccessIssue] - not in the stub
 _comma = re.compile(r"[ \t\r\n]*,[ \t\r\n]*").match
 _space = re.compile(r"[ \t\r\n]*").match
 _no_number = re.compile(r"[+-]?(inf(inity)?|nan(\([a-z]*\))?)(?=[\s,}\]])", re.IGNORECASE).match
@@ -136,7 +138,8 @@ class Reader:
     def _peek(self) -> str:
         """The next character that is not white space, "" at the end."""
         while True:
-            self._at = _space(self._text, self._at).end()
+            found = _space(self._text, self._at)
+            self._at = found.end() if found else self._at
             if self._at < len(self._text):
                 return self._text[self._at]
             if not self._more():

@@ -206,12 +206,11 @@ class Windows:
         """In the child: the steps were the parent's, and one of its threads may have held the lock."""
         self._lock, self._feed, self._before = allocate_lock(), None, {}
 
-    def window(self, seconds=SECONDS_DEFAULT) -> Window:
+    def window(self, seconds: float = SECONDS_DEFAULT) -> Window:
         """The Window of the last `seconds`; never raises."""
         asked = self._checked(seconds)
-        if not self._lock.acquire(
-            False
-        ):  # Held by another thread, or by the call that this signal handler interrupted.
+        # Held by another thread, or by the call that this signal handler interrupted.
+        if not self._lock.acquire(False):
             return self._before.get(asked) or Window(asked)
         try:
             return self._window(asked)
