@@ -37,11 +37,11 @@ class Event(NamedTuple):
 
 
 class EndMark(NamedTuple):
-    """What somebody said of a process: that its run is over, and why. See Attempt.is_over."""
+    """A declaration that a process's run has ended, and why; see Attempt.valid_end_mark."""
 
     reason: str  # "finished", "failed", "cancelled"
-    at_ns: int  # it ended then at the earliest; 0 for the last moment at which it was known to be alive
-    until_ns: int  # on its host's clock; life that it shows later says that it goes on
+    at_ns: int  # its earliest end; 0 for the last moment at which it was known to be alive
+    until_ns: int  # on its host's clock; activity after this makes the mark invalid
 
 
 SAVED_MAX = 4096

@@ -65,7 +65,7 @@ def find(device: str) -> Device | None:
 
 @lru_cache(maxsize=256)
 def _find(device: str) -> Device | None:
-    """An account asks for each rank at each look."""
+    """Cached, since an account looks up the device of every rank."""
     text = device.replace("(R)", "").replace("(TM)", "").replace("®", "").replace("™", "")
     text = _SEPARATORS.sub(" ", text.strip().lower())
     text = _VENDOR.sub("", text)

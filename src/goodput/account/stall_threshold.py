@@ -19,7 +19,7 @@ class StepLengths:
     """Step lengths of a run. Adding commutes."""
 
     def __init__(self, least_ns: int = 0):
-        """StepLengths of at most `least_ns` are counted but not kept."""
+        """Lengths of at most `least_ns` are counted but not kept: 1 / TIMES of the least threshold cannot raise it."""
         self.count = 0
         self._least_ns = least_ns
         self._bins: dict[int, list[int]] = {}  # [steps, sum of their ns]

@@ -26,7 +26,7 @@ def advise(account) -> str:
         return f"{head}: {found or ALONE}"
     head = "All ranks wait for their loaders" if waits else "The rank waits for its loader"
     if found is None:
-        return f"All ranks wait for their loaders: {GENERAL[0].lower()}{GENERAL[1:]}"
+        return f"{head}: {GENERAL[0].lower()}{GENERAL[1:]}"
     return f"{head}: {found}"
 
 
