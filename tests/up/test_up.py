@@ -202,7 +202,7 @@ def test_sigterm_ends_it(tmp_path):
         servers.wait_until(lambda: "Ctrl-C ends them" in up.out.read_text(), SECONDS_MAX, "the table")
         table = up.out.read_text()
         assert re.search(r"page and API +http://127\.0\.0\.1:\d+/\n", table)
-        assert re.search(r"Prometheus +left out \(--without-prometheus\)\n", table)
+        assert re.search(r"Prometheus +not started \(--without-prometheus\)\n", table)
         up.process.send_signal(signal.SIGTERM)
         assert up.ended(15) == 0
         assert up.out.read_text().endswith("goodput up: ended\n")
