@@ -13,7 +13,7 @@ READY_MIN = 1.0
 # A worker is slow if it causes this many times its even share of the waiting.
 WORST_RATIO_MIN = 2
 GENERAL = "More workers (num_workers, persistent_workers, prefetch_factor), cheaper decoding, or data on faster storage."
-ALONE = "check that node's disk, CPU and network, or at the shard it reads."
+ALONE = "check that node's disk, CPU and network, or the shard it reads."
 
 
 def advise(account) -> str:

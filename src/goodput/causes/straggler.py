@@ -9,7 +9,7 @@ GENERAL = (
 )
 
 _BECAUSE = {
-    "loader": "its loader is slow: check that node's disk, CPU and network, or at the shard it reads",
+    "loader": "its loader is slow: check that node's disk, CPU and network, or the shard it reads",
     "h2d": "its copies to the device are slow: check pinned memory and the PCIe link of that node",
     "productive": "its compute is slow: check that node for throttling, a degraded GPU or uneven work",
     "checkpoint": "only this rank saves checkpoints: save asynchronously or from all ranks",
