@@ -1,28 +1,29 @@
-"""GPU drivers: one folder each, with a class in `driver.py`. Each runs in a process of its own (supervisor.py).
+"""GPU drivers: a folder each, with a class in `driver.py`. Each runs in a process of its own (supervisor.py).
 
-A driver is a class with a `name`, built as `Class(options)`. A call into it may hang, crash or return nonsense; that
-costs only its own process. It imports its library in `open`.
+A call into a driver may hang, crash or return nonsense; that costs only its own process. A driver imports its library
+in `open`.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
-from dataclasses import dataclass
 from typing import Protocol
 
-import goodput_exporters.gpu as gpu
-from goodput_exporters.collector import CollectorError
+from msgspec import Struct
+
 from goodput_exporters.gpu.sample import Sample
 
-# Of two drivers that read the same value, the earlier here wins; drivers not listed come last.
-PRECEDENCE = ("dcgm", "nvml", "amd", "dcgm_endpoint")
-DRIVERS_MAX = 8
+# MODULE:CLASS by name. Of two drivers that read the same value, the earlier here wins.
+DRIVERS = {
+    "dcgm": "goodput_exporters.gpu.dcgm.driver:Dcgm",
+    "nvml": "goodput_exporters.gpu.nvml.driver:Nvml",
+    "amd": "goodput_exporters.gpu.amd.driver:Amd",
+    "dcgm_endpoint": "goodput_exporters.gpu.dcgm_endpoint.driver:DcgmEndpoint",
+}
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of a driver, from the command line of its process."""
+class Options(Struct, frozen=True):
+    """What a driver is built with."""
 
     sysfs: str = "/sys"
     procfs: str = "/proc"
@@ -31,7 +32,7 @@ class Options:
 
 
 class Driver(Protocol):
-    """A driver may also have a static method `absence(options)`, which the agent itself calls every few seconds.
+    """Built as `Class(options)`. May have a static method `absence(options)`, which the agent calls every few seconds.
 
     It returns why there is certainly nothing to sample, from files alone; "" where `open` has to find out.
     """
@@ -52,48 +53,22 @@ class Driver(Protocol):
         """Release the library. Never called after a hang."""
 
 
-def discover() -> list[str]:
-    """Names of the drivers in this folder, in order of precedence; one that cannot be imported is included."""
-    (here,) = gpu.__path__
-    names = [name for name in os.listdir(here) if os.path.exists(os.path.join(here, name, "driver.py"))]
-    return sorted(filter(_is_driver_module, names), key=precedence)[:DRIVERS_MAX]
-
-
 def precedence(name: str) -> tuple[int, str]:
-    return (PRECEDENCE.index(name) if name in PRECEDENCE else len(PRECEDENCE), name)
+    """A sort key; drivers that are not in DRIVERS come last."""
+    names = list(DRIVERS)
+    return (names.index(name) if name in names else len(names)), name
 
 
-def load(name: str, module_name: str = "") -> type:
-    """The driver's class; `module_name` may be a module elsewhere, as MODULE or MODULE:CLASS. Raises CollectorError."""
-    module_name, _, class_name = (module_name or f"{__package__}.{name}.driver").partition(":")
-    module = importlib.import_module(module_name)
-    for value in vars(module).values():
-        is_local = isinstance(value, type) and value.__module__ == module.__name__
-        if is_local and _is_driver(value) and class_name in ("", value.__name__):
-            return value
-    raise CollectorError(f"{module_name} has no driver class {class_name}")
+def load(path: str) -> type[Driver]:
+    """The class at MODULE:CLASS."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
-def absence(name: str, options: Options) -> str:
+def absence(path: str, options: Options) -> str:
     """Why a driver has certainly nothing to sample; "" where its process has to find out. Raises nothing."""
     try:
-        check = getattr(load(name), "absence", None)
+        check = getattr(load(path), "absence", None)
         return check(options) if check else ""
     except Exception:
         return ""
-
-
-def _is_driver(value: type) -> bool:
-    methods = ("open", "sample", "close")
-    has_name = isinstance(getattr(value, "name", None), str)
-    return has_name and all(callable(getattr(value, method, None)) for method in methods)
-
-
-def _is_driver_module(name: str) -> bool:
-    try:
-        load(name)
-    except CollectorError:
-        return False
-    except Exception:
-        return True
-    return True

@@ -10,6 +10,7 @@ missing is never 0.
 
 from __future__ import annotations
 
+import functools
 import sys
 
 import msgspec
@@ -135,60 +136,54 @@ def decode(body: bytes) -> Sample:
 
 def check(sample: Sample) -> None:
     """Raise SampleError where a sample is out of bounds or has a reading of an unknown family."""
-    bounds = ((sample.gpus, GPUS_MAX), (sample.events, EVENTS_MAX), (sample.problems, PROBLEMS_MAX))
-    for records, most in bounds:
-        if len(records) > most:
-            raise SampleError(f"{len(records)} {type(records[0]).__name__} records, at most {most} allowed")
-    for gpu in sample.gpus:
-        _check_gpu(gpu)
-
-
-def _check_gpu(gpu: Gpu) -> None:
-    if not gpu.uuid or len(gpu.readings) > READINGS_MAX or len(gpu.pids or ()) > PROCESSES_MAX:
-        raise SampleError(f"GPU {gpu.uuid[:64]!r}: no UUID, or too many readings or processes")
-    texts = (gpu.uuid, gpu.model, gpu.pci, gpu.driver_version, gpu.parent, gpu.profile)
-    if max(map(len, texts)) > TEXT_MAX:
-        raise SampleError(f"GPU {gpu.uuid[:64]!r}: a text of more than {TEXT_MAX} characters")
-    for key, value in gpu.readings.items():
-        _check_reading(gpu.uuid, key, value)
-
-
-def _check_reading(uuid: str, key: str, value: float) -> None:
-    if not abs(value) <= sys.float_info.max:
-        raise SampleError(f"GPU {uuid[:64]!r}: {key[:64]!r} is {value}")
-    series_of(key)
+    if valid_part(sample) is not sample:
+        raise SampleError(valid_part(sample).problems[0])
 
 
 def valid_part(sample: Sample) -> Sample:
-    """The sample without what `check` rejects; the first rejection becomes a problem. Raises SampleError."""
-    try:
-        check(sample)
+    """The sample itself if it is valid, else without what is not; the first error becomes its first problem."""
+    errors: list[str] = []
+    for records, most in (
+        (sample.gpus, GPUS_MAX),
+        (sample.events, EVENTS_MAX),
+        (sample.problems, PROBLEMS_MAX),
+    ):
+        if len(records) > most:
+            errors.append(f"{len(records)} {type(records[0]).__name__} records, at most {most} allowed")
+    gpus = [_valid_gpu(gpu, errors) for gpu in sample.gpus[:GPUS_MAX]]
+    if not errors:
         return sample
-    except SampleError as error:
-        problems = [str(error), *sample.problems][:PROBLEMS_MAX]
-    gpus = []
-    for gpu in sample.gpus:
-        readings = {
-            key: value for key, value in gpu.readings.items() if _passes(_check_reading, "", key, value)
-        }
-        readings = dict(list(readings.items())[:READINGS_MAX])
-        gpu = structs.replace(gpu, readings=readings, pids=gpu.pids and gpu.pids[:PROCESSES_MAX])
-        if _passes(_check_gpu, gpu):
-            gpus.append(gpu)
-    events = sample.events[-EVENTS_MAX:]
-    sample = structs.replace(sample, gpus=gpus[:GPUS_MAX], events=events, problems=problems)
-    check(sample)
-    return sample
+    return structs.replace(
+        sample,
+        gpus=[gpu for gpu in gpus if gpu is not None],
+        events=sample.events[-EVENTS_MAX:],
+        problems=[errors[0], *sample.problems][:PROBLEMS_MAX],
+    )
 
 
-def _passes(check, *arguments) -> bool:
-    try:
-        check(*arguments)
-    except SampleError:
-        return False
-    return True
+def _valid_gpu(gpu: Gpu, errors: list[str]) -> Gpu | None:
+    name = f"GPU {gpu.uuid[:64]!r}"
+    texts = (gpu.uuid, gpu.model, gpu.pci, gpu.driver_version, gpu.parent, gpu.profile)
+    if not gpu.uuid or max(map(len, texts)) > TEXT_MAX:
+        errors.append(f"{name}: no UUID, or a text of more than {TEXT_MAX} characters")
+        return None
+    readings = {}
+    for key, value in gpu.readings.items():
+        try:
+            series_of(key)
+            if not abs(value) <= sys.float_info.max:
+                raise SampleError(f"{key[:64]!r} is {value}")
+            readings[key] = value
+        except SampleError as error:
+            errors.append(f"{name}: {error}")
+    if len(gpu.readings) <= READINGS_MAX and len(gpu.pids or ()) <= PROCESSES_MAX:
+        return structs.replace(gpu, readings=readings) if len(readings) < len(gpu.readings) else gpu
+    errors.append(f"{name}: more than {READINGS_MAX} readings or {PROCESSES_MAX} processes")
+    readings = dict(list(readings.items())[:READINGS_MAX])
+    return structs.replace(gpu, readings=readings, pids=gpu.pids and gpu.pids[:PROCESSES_MAX])
 
 
+@functools.lru_cache(4096)
 def series_of(key: str) -> tuple[str, dict[str, str]]:
     """A reading's series and its labels besides `gpu`. Raises SampleError for a key of an unknown family."""
     family, *values = key.split("/")

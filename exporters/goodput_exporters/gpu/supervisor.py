@@ -17,15 +17,14 @@ import select
 import signal
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from msgspec import structs
 
 from goodput.wire.identity import clean_text
-from goodput_exporters.gpu.drivers import Options
+from goodput_exporters.gpu.drivers import DRIVERS, Options
 from goodput_exporters.gpu.sample import Sample, SampleError, decode
 from goodput_exporters.gpu.worker import ABSENT, FAILED, FULL_SECONDS, OPENED, SAMPLE
 from goodput_exporters.gpu.worker_process import (
@@ -79,7 +78,7 @@ class Received(NamedTuple):
     monotonic_ns: int  # when it arrived
 
 
-@dataclass(frozen=True)
+@dataclass
 class DriverStatus:
     """A driver at one moment.
 
@@ -92,18 +91,20 @@ class DriverStatus:
 
     name: str
     limit_seconds: float
-    full: Received | None
-    fast: Received | None
-    absent: bool
-    settled: bool
-    up: bool
-    age_seconds: float | None
-    counts: dict[str, int]  # samples, dropped, problems
-    restarts: dict[str, int]
-    cpu_seconds: float
-    memory_bytes: int
-    unkillable: int
-    problem: str
+    full: Received | None = None
+    fast: Received | None = None
+    absent: bool = False
+    settled: bool = False
+    up: bool = False
+    age_seconds: float | None = None
+    counts: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(("samples", "dropped", "problems"), 0)
+    )
+    restarts: dict[str, int] = field(default_factory=lambda: dict.fromkeys((STUCK, DIED, GARBLED, MEMORY), 0))
+    cpu_seconds: float = 0.0
+    memory_bytes: int = 0
+    unkillable: int = 0
+    problem: str = ""
     empty: bool = False
 
     def fresh(self, now_ns: int) -> list[Received]:
@@ -111,6 +112,11 @@ class DriverStatus:
         limits = ((self.fast, self.limit_seconds), (self.full, self.limit_seconds + FULL_SECONDS))
         received = [one for one, limit in limits if one and (now_ns - one.monotonic_ns) / 1e9 <= limit]
         return sorted(received, key=lambda one: -one.monotonic_ns) if self.up else []
+
+
+def doubled(seconds: float, seconds_max: float, times: int) -> float:
+    """The wait after the n-th failure in a row: doubled after each."""
+    return min(seconds_max, seconds * 2.0 ** min(times - 1, 32))
 
 
 class DriverSupervisor:
@@ -125,9 +131,8 @@ class DriverSupervisor:
     def __init__(
         self,
         name: str,
-        options: Options | None = None,
+        options: Options = Options(),
         *,
-        interval_seconds: float = 1.0,
         on_sample: Callable[[Sample], None] | None = None,
         trigger: Callable[[], object] = lambda: None,
         absence: Callable[[], str] = lambda: "",
@@ -137,22 +142,16 @@ class DriverSupervisor:
         kill: Callable[[WorkerProcess], None] = lambda process: process.send_signal(signal.SIGKILL),
     ):
         self.name = name
-        self._interval_seconds = interval_seconds
+        self._interval_seconds = options.interval_seconds
         self._limits = limits or Limits()
-        self._limit_seconds = self._limits.stuck_seconds(interval_seconds)
-        self._command = command or worker_command(name, options or Options(), interval_seconds, module)
+        self._limit_seconds = self._limits.stuck_seconds(options.interval_seconds)
+        self._command = command or worker_command(module or DRIVERS[name], options)
         self._on_sample, self._trigger, self._absence, self._kill = on_sample, trigger, absence, kill
         self._lock = threading.Lock()  # guards what `status` reads
-        self._full: Received | None = None
-        self._fast: Received | None = None
+        self._status = DriverStatus(name, self._limit_seconds)  # `cpu_seconds` of processes that have ended
         self._received_ns: int | None = None
         # When the last sample arrived, for counting those missed since; None where there was nothing to sample.
         self._expected_since_ns: int | None = None
-        self._absent, self._settled = False, False
-        self._counts = Counter({"samples": 0, "dropped": 0, "problems": 0})
-        self._restarts: Counter[str] = Counter(dict.fromkeys((STUCK, DIED, GARBLED, MEMORY), 0))
-        self._past_cpu_seconds = 0.0  # of processes that have ended
-        self._problem = ""
         self._logged: set[str] = set()
         self._process: WorkerProcess | None = None
         self._unkillable: list[WorkerProcess] = []
@@ -187,23 +186,21 @@ class DriverSupervisor:
             now_ns, process = time.monotonic_ns(), self._process
             age = None if self._received_ns is None else (now_ns - self._received_ns) / 1e9
             waited = bool(self._started_ns) and (now_ns - self._started_ns) / 1e9 > self._limit_seconds
-            dropped = self._counts["dropped"] + (process.dropped if process else 0)
-            return DriverStatus(
-                name=self.name,
-                limit_seconds=self._limit_seconds,
-                full=self._full,
-                fast=self._fast,
-                absent=self._absent and age is None,
-                settled=self._settled or waited,
+            known = self._status
+            return replace(
+                known,
+                absent=known.empty and age is None,
+                settled=known.settled or waited,
                 up=age is not None and age <= self._limit_seconds,
                 age_seconds=age,
-                counts={**self._counts, "dropped": dropped},
-                restarts=dict(self._restarts),
-                cpu_seconds=self._past_cpu_seconds + (process.cpu_seconds if process else 0.0),
+                counts={
+                    **known.counts,
+                    "dropped": known.counts["dropped"] + (process.dropped if process else 0),
+                },
+                restarts=dict(known.restarts),
+                cpu_seconds=known.cpu_seconds + (process.cpu_seconds if process else 0.0),
                 memory_bytes=process.memory_bytes if process else 0,
                 unkillable=len(self._unkillable),
-                problem=self._problem,
-                empty=self._absent,
             )
 
     # -- the supervisor's thread
@@ -219,7 +216,7 @@ class DriverSupervisor:
                         self._failures = self._absences = 0
                     self._wait_for_next(reason)
                 else:
-                    self._sleep(WAKE_SECONDS)
+                    self._stopping.wait(WAKE_SECONDS)
         finally:
             with self._lock:
                 for fd in self._wake_fds:
@@ -282,8 +279,8 @@ class DriverSupervisor:
         process.close()
         with self._lock:
             self._process = None
-            self._past_cpu_seconds += process.cpu_seconds
-            self._counts["dropped"] += process.dropped
+            self._status.cpu_seconds += process.cpu_seconds
+            self._status.counts["dropped"] += process.dropped
             if not ended:
                 self._unkillable.append(process)
 
@@ -291,10 +288,9 @@ class DriverSupervisor:
         status = "" if process is None or process.status is None else f" (exit status {process.status})"
         output = f": {process.lines[-1]}" if end.reason and process is not None and process.lines else ""
         with self._lock:
-            self._settled = True
-            self._absent = not end.reason
+            self._status.settled, self._status.empty = True, not end.reason
             if end.reason:
-                self._restarts[end.reason] += 1
+                self._status.restarts[end.reason] += 1
             else:
                 self._expected_since_ns = None
         text = f"{end.reason}, {end}{status}{output}" if end.reason else f"nothing to sample: {end}"
@@ -307,23 +303,16 @@ class DriverSupervisor:
             return
         if reason:
             self._failures += 1
-            seconds = limits.backoff_seconds * 2.0 ** min(self._failures - 1, 32)
-            self._sleep(min(limits.backoff_seconds_max, seconds))
+            self._stopping.wait(doubled(limits.backoff_seconds, limits.backoff_seconds_max, self._failures))
             return
         self._absences += 1
-        seconds = min(limits.absent_seconds_max, limits.absent_seconds * 2.0 ** min(self._absences - 1, 32))
+        seconds = doubled(limits.absent_seconds, limits.absent_seconds_max, self._absences)
         deadline, before = time.monotonic() + seconds, (self._trigger(), self._absence())
         while (left := deadline - time.monotonic()) > 0 and not self._stopping.is_set():
-            self._sleep(min(TRIGGER_SECONDS, left))
+            self._stopping.wait(min(TRIGGER_SECONDS, left))
             if (self._trigger(), self._absence()) != before:
                 self._absences = 0
                 return
-
-    def _sleep(self, seconds: float) -> None:
-        """Sleep until the time is over or the agent stops."""
-        poll = select.poll()
-        poll.register(self._wake_fds[0], select.POLLIN)
-        poll.poll(seconds * 1e3)
 
     def _handle(self, process: WorkerProcess, frame: Frame) -> None:
         """Raises WorkerEnded."""
@@ -353,15 +342,12 @@ class DriverSupervisor:
             now_ns = time.monotonic_ns()
             if not process.samples and self._expected_since_ns is not None:
                 missed = int((now_ns - self._expected_since_ns) / 1e9 / self._interval_seconds) - 1
-                self._counts["dropped"] += max(0, missed)
+                self._status.counts["dropped"] += max(0, missed)
             process.samples += 1
-            self._counts["samples"] += 1
+            self._status.counts["samples"] += 1
             self._expected_since_ns = self._received_ns = now_ns
-            self._absent, self._settled = False, True
-            if sample.full:
-                self._full = Received(sample, now_ns)
-            else:
-                self._fast = Received(sample, now_ns)
+            self._status.empty, self._status.settled = False, True
+            setattr(self._status, "full" if sample.full else "fast", Received(sample, now_ns))
         self._note_problems(sample.problems)
         if self._on_sample is not None:
             try:
@@ -372,7 +358,7 @@ class DriverSupervisor:
     def _note_problems(self, problems: list[str]) -> None:
         if problems:
             with self._lock:
-                self._counts["problems"] += len(problems)
+                self._status.counts["problems"] += len(problems)
             for problem in problems:
                 self._note(problem, logging.WARNING)
 
@@ -380,7 +366,7 @@ class DriverSupervisor:
         """Keep as the latest problem; each distinct one is logged once."""
         problem = clean_text(problem, PROBLEM_CHARS_MAX)
         with self._lock:
-            self._problem = problem
+            self._status.problem = problem
         if problem not in self._logged and len(self._logged) < PROBLEMS_LOGGED_MAX:
             self._logged.add(problem)
             log.log(level, "driver %s: %s", self.name, problem)

@@ -7,12 +7,11 @@ call into the driver hangs. It runs at a lower priority than trainers.
 Cost besides the driver's own, with 8 GPUs of 50 readings: 0.11 % of a core at 1 Hz, 0.8 % at 10 Hz, 17 MiB
 resident, and 0.09 s of CPU to start.
 
-    python -m goodput_exporters.gpu.worker nvml --interval 1.0 --sysfs /sys
+    python -m goodput_exporters.gpu.worker goodput_exporters.gpu.nvml.driver:Nvml '{"interval_seconds": 1.0}'
 """
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import math
 import os
@@ -22,7 +21,8 @@ import signal
 import struct
 import sys
 import time
-from dataclasses import fields
+
+import msgspec
 
 from goodput_exporters.collector import NoData
 from goodput_exporters.gpu.drivers import Driver, Options, load
@@ -32,7 +32,6 @@ MAGIC = b"gp"
 # Magic, kind, length of the body, then what the process has used: CPU seconds, resident bytes, samples dropped.
 HEADER = struct.Struct("!2scIdQQ")
 OPENED, SAMPLE, ABSENT, FAILED = b"o", b"s", b"n", b"f"
-INTERVAL_SECONDS_MIN, INTERVAL_SECONDS_MAX = 0.1, 60.0
 FULL_SECONDS = 5.0
 # After this many failed samples in a row the driver is opened again, in a new process.
 FAILURES_MAX = 5
@@ -72,19 +71,18 @@ class Pipe:
         return int(os.pread(self._statm_fd, 128, 0).split()[1]) * self._page_bytes
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run one driver until the parent ends it or is gone; returns the exit status."""
-    arguments = parse(argv)
-    options = Options(**{field.name: getattr(arguments, field.name) for field in fields(Options)})
+def main(path: str, options: bytes | str) -> int:
+    """Run the driver at MODULE:CLASS with JSON options until the parent is gone; returns the exit status."""
+    settings = msgspec.json.decode(options, type=Options)
     pipe = Pipe()
     lower_priority()
     end_with_parent()
     driver = None
     try:
-        driver = load(arguments.name, arguments.module)(options)
+        driver = load(path)(settings)
         driver.open()
         pipe.send(OPENED)
-        return run(driver, pipe, arguments.interval)
+        return run(driver, pipe, settings.interval_seconds)
     except NoData as reason:
         pipe.send_text(ABSENT, str(reason))
         return STATUS_ABSENT
@@ -94,24 +92,6 @@ def main(argv: list[str] | None = None) -> int:
     finally:
         if driver is not None:
             close(driver)
-
-
-def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="worker", description="Runs one GPU driver for the node agent.")
-    parser.add_argument("name", help="folder of the driver in goodput_exporters.gpu")
-    parser.add_argument("--interval", metavar="SECONDS", type=interval, default=1.0)
-    parser.add_argument("--module", default="", help="a driver elsewhere: MODULE or MODULE:CLASS")
-    for field in fields(Options):
-        flag = f"--{field.name.replace('_', '-')}"
-        parser.add_argument(flag, type=type(field.default), default=field.default, dest=field.name)
-    return parser.parse_args(argv)
-
-
-def interval(text: str) -> float:
-    seconds = float(text)
-    if not INTERVAL_SECONDS_MIN <= seconds <= INTERVAL_SECONDS_MAX:
-        raise ValueError(text)
-    return seconds
 
 
 def lower_priority() -> None:
@@ -186,7 +166,7 @@ def main_and_exit() -> None:
     """Run `main`, then exit without waiting for a library's threads and exit handlers."""
     status = STATUS_FAILED
     try:
-        status = main()
+        status = main(*sys.argv[1:])
     except SystemExit as exit_:
         status = exit_.code if isinstance(exit_.code, int) else STATUS_FAILED
     except OSError as error:

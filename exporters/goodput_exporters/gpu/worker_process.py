@@ -13,8 +13,9 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import NamedTuple
+
+import msgspec
 
 from goodput.wire.identity import clean_text
 from goodput_exporters.gpu.drivers import Options
@@ -140,12 +141,9 @@ class WorkerProcess:
             pipe.close()
 
 
-def worker_command(name: str, options: Options, interval_seconds: float, module: str = "") -> list[str]:
-    command = [sys.executable, "-m", "goodput_exporters.gpu.worker", name]
-    command += ["--interval", repr(float(interval_seconds)), "--module", module]
-    for field in fields(options):
-        command.append(f"--{field.name.replace('_', '-')}={getattr(options, field.name)}")
-    return command
+def worker_command(path: str, options: Options) -> list[str]:
+    """The command that runs the driver at MODULE:CLASS."""
+    return [sys.executable, "-m", "goodput_exporters.gpu.worker", path, msgspec.json.encode(options).decode()]
 
 
 def _environment() -> dict[str, str]:

@@ -14,12 +14,13 @@ from support.servers.servers import wait_until
 from goodput_exporters.collector import Settings
 from goodput_exporters.collectors.gpus.collector import Gpus
 from goodput_exporters.gpu import drivers
-from goodput_exporters.gpu.drivers import Options, absence
+from goodput_exporters.gpu.drivers import DRIVERS, Options, absence
 from goodput_exporters.gpu.nvml import driver as nvml_driver
 from goodput_exporters.gpu.nvml.driver import is_library_missing
 from goodput_exporters.gpu.supervisor import DriverSupervisor, Limits
 
 LIBRARY = "libnvidia-ml.so.1"
+AMD = DRIVERS["amd"]
 
 
 def nvml():
@@ -71,29 +72,30 @@ def test_each_driver_explains_absence(tmp_path, monkeypatch):
     monkeypatch.setattr(nvml(), "is_library_missing", lambda name, environ: name == LIBRARY)
     monkeypatch.setenv("GOODPUT_DCGM_BINDINGS", str(tmp_path))
     options = Options(sysfs=str(tmp_path / "sys"))
-    assert "libnvidia-ml.so.1" in absence("nvml", options)
-    assert absence("dcgm", options) == f"no pydcgm.py in {tmp_path}"
-    assert absence("amd", options) == f"{tmp_path}/sys/class/drm: no GPU of vendor 0x1002"
-    assert absence("dcgm_endpoint", options) == absence("nobody", options) == ""
+    why = {name: absence(path, options) for name, path in DRIVERS.items()}
+    assert "libnvidia-ml.so.1" in why["nvml"]
+    assert why["dcgm"] == f"no pydcgm.py in {tmp_path}"
+    assert why["amd"] == f"{tmp_path}/sys/class/drm: no GPU of vendor 0x1002"
+    assert why["dcgm_endpoint"] == absence("nobody", options) == ""
     monkeypatch.setattr(nvml(), "is_library_missing", lambda *_: False)
     (tmp_path / "pydcgm.py").touch()
-    assert absence("nvml", options) == absence("dcgm", options) == ""
+    assert absence(DRIVERS["nvml"], options) == absence(DRIVERS["dcgm"], options) == ""
 
 
 def test_unreadable_amd_card_starts_the_process(tmp_path, monkeypatch):
     options = Options(sysfs=str(tmp_path / "sys"))
     amd_tree.write_tree(tmp_path)
-    assert absence("amd", options) == ""
+    assert absence(AMD, options) == ""
     device = tmp_path / "sys/class/drm/card0/device"
     for name in ("card1", "card2"):
         shutil.rmtree(device.parent.parent / name)
     # What is left is of another vendor, or no card.
-    assert absence("amd", options) != ""
+    assert absence(AMD, options) != ""
     os.unlink(device / "vendor")
     (device / "vendor").mkdir()  # Cannot be read.
-    assert absence("amd", options) == ""
+    assert absence(AMD, options) == ""
     monkeypatch.setattr(drivers, "load", lambda name: 1 / 0)
-    assert absence("amd", options) == ""
+    assert absence(AMD, options) == ""
 
 
 def test_no_process_while_absent(tmp_path, monkeypatch):

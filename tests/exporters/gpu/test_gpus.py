@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from prometheus_client import generate_latest
@@ -260,33 +261,14 @@ def test_texts_of_a_sample_are_bounded():
 # -- finding drivers
 
 
-def test_drivers_are_found_in_precedence_order(tmp_path, monkeypatch):
-    def write(name: str, text: str) -> None:
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "driver.py").write_text(text)
-
-    text = "class D:\n    name = 'x'\n    def open(self): ...\n    def sample(self, full): ...\n    def close(self): ...\n"
-    for name in ("zulu", "nvml", "dcgm"):
-        write(name, text)
-    write("tables", "class Table:\n    name = 'x'\n")
-    write("broken", "import nothing_of_this_name\n")
-    (tmp_path / "helpers").mkdir()
-    monkeypatch.setattr(gpu_package, "__path__", [str(tmp_path)])
-    for name in ("zulu", "nvml", "dcgm", "tables", "broken"):
-        monkeypatch.delitem(__import__("sys").modules, f"goodput_exporters.gpu.{name}.driver", raising=False)
-    assert drivers.discover() == ["dcgm", "nvml", "broken", "zulu"]
-    monkeypatch.setattr(drivers, "DRIVERS_MAX", 2)
-    assert drivers.discover() == ["dcgm", "nvml"]
-    for name in ("zulu", "nvml", "dcgm", "tables"):
-        # Not by monkeypatch, which would put these back for the tests that come after.
-        __import__("sys").modules.pop(f"goodput_exporters.gpu.{name}.driver", None)
-
-
-def test_a_driver_may_be_named_by_its_class():
-    assert drivers.load("x", "support.node.fake_drivers:Hanging").__name__ == "Hanging"
-    assert drivers.load("x", "support.node.fake_drivers").__name__ == "Normal"
-    with pytest.raises(drivers.CollectorError, match="no driver class Nobody"):
-        drivers.load("x", "support.node.fake_drivers:Nobody")
+def test_every_driver_folder_is_listed():
+    """A driver's class has the name it is listed under; a package without `driver.py` is none."""
+    folders = {path.parent.name for path in Path(gpu_package.__path__[0]).glob("*/driver.py")}
+    assert set(drivers.DRIVERS) == folders and "nvidia" not in folders
+    assert {name: drivers.load(path).name for name, path in drivers.DRIVERS.items()} == {
+        name: name for name in folders
+    }
+    assert sorted(["zulu", "nvml", "dcgm"], key=drivers.precedence) == ["dcgm", "nvml", "zulu"]
 
 
 # -- the collector, with real processes
@@ -365,12 +347,13 @@ def test_gpus_expected_may_be_set(tmp_path):
     assert kinds(families) == {"expected": 8}
 
 
-def test_only_selected_drivers_are_started(tmp_path, monkeypatch):
-    found = ["dcgm", "nvml", "dcgm_endpoint"]
-    monkeypatch.setattr("goodput_exporters.collectors.gpus.collector.discover", lambda: found)
-    assert Gpus(settings(tmp_path))._driver_names() == ["dcgm", "nvml"]
-    assert Gpus(settings(tmp_path, dcgm_endpoint="http://127.0.0.1:9400/metrics"))._driver_names() == found
-    assert Gpus(settings(tmp_path, drivers=("nvml", "other")))._driver_names() == ["nvml"]
+def test_only_selected_drivers_are_started(tmp_path):
+    def names(**fields) -> list[str]:
+        return list(Gpus(settings(tmp_path, **fields))._drivers())
+
+    assert names() == ["dcgm", "nvml", "amd"]
+    assert names(dcgm_endpoint="http://127.0.0.1:9400/metrics") == ["dcgm", "nvml", "amd", "dcgm_endpoint"]
+    assert names(drivers=("nvml", "other")) == ["nvml"]
     gpus = Gpus(settings(tmp_path, drivers=()))
     gpus.start()
     assert gpus.statuses() == [] and gpus.settle(0)

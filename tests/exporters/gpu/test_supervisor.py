@@ -14,6 +14,8 @@ from support.paths import TESTS
 from support.servers.servers import wait_until
 
 from goodput_exporters.gpu import sample as gpu_sample
+from goodput_exporters.gpu import supervisor
+from goodput_exporters.gpu.drivers import Options
 from goodput_exporters.gpu.supervisor import DriverSupervisor, Limits
 from goodput_exporters.gpu.worker import HEADER, MAGIC, OPENED, SAMPLE
 
@@ -31,7 +33,8 @@ def fakes(monkeypatch):
 def running(name: str, **arguments):
     if "command" not in arguments:
         arguments["module"] = f"support.node.fake_drivers:{name}"
-    child = DriverSupervisor("fake", **{"interval_seconds": 0.1, "limits": QUICK, **arguments})
+    arguments.setdefault("limits", QUICK)
+    child = DriverSupervisor("fake", Options(interval_seconds=0.1), **arguments)
     child.start()
     try:
         yield child
@@ -104,7 +107,7 @@ def test_printed_output_does_not_corrupt_samples():
 
 
 def test_flooded_stderr_blocks_but_does_not_kill():
-    with running("Flooding", interval_seconds=0.1) as child:
+    with running("Flooding") as child:
         report = wait_for(child, lambda report: report.counts["samples"] >= 2, "two samples")
         assert sum(report.restarts.values()) == 0
         assert len(child._process.lines) <= 5
@@ -148,9 +151,8 @@ def test_crashing_driver_is_replaced(caplog):
 def test_restart_backoff_doubles(monkeypatch):
     limits = Limits(backoff_seconds=0.1, backoff_seconds_max=0.4)
     waits = []
-    monkeypatch.setattr(
-        DriverSupervisor, "_sleep", lambda self, seconds: waits.append(seconds) or time.sleep(0.001)
-    )
+    doubled = supervisor.doubled
+    monkeypatch.setattr(supervisor, "doubled", lambda *wait: waits.append(doubled(*wait)) or 0.001)
     with running("", command=["false"], limits=limits) as child:
         wait_for(child, lambda report: report.restarts["died"] >= 6, "six replacements")
     assert waits[:5] == [0.1, 0.2, 0.4, 0.4, 0.4]
@@ -330,8 +332,9 @@ def test_process_ignoring_stdin_end_is_killed():
 
 PARENT = """
 import sys, time
+from goodput_exporters.gpu.drivers import Options
 from goodput_exporters.gpu.supervisor import DriverSupervisor
-child = DriverSupervisor("fake", interval_seconds=0.1, module="support.node.fake_drivers:" + sys.argv[1])
+child = DriverSupervisor("fake", Options(interval_seconds=0.1), module="support.node.fake_drivers:" + sys.argv[1])
 child.start()
 while child.status().counts["samples"] < 3:
     time.sleep(0.02)

@@ -1,7 +1,6 @@
-"""GPU drivers that behave as badly as real ones, for the harness: each is run in a process of its own by a test.
+"""GPU drivers that misbehave as real ones do. Each runs in a process of its own, as support.node.fake_drivers:Name.
 
-Each is a driver as goodput_exporters.gpu.drivers says, loaded as `--module support.node.fake_drivers:Name`. Where one has to remember
-something from one process to the next, or the test has to tell it something, it reads the file $GOODPUT_FAKE.
+State that outlives a process, and commands from the test, are in the file $GOODPUT_FAKE.
 """
 
 from __future__ import annotations

@@ -17,12 +17,11 @@ from dataclasses import replace
 from goodput_exporters.collector import NoData, Settings
 from goodput_exporters.collectors.gpus.series import add_driver, add_gpu
 from goodput_exporters.collectors.gpus.xid_counter import XidCounter
-from goodput_exporters.gpu.drivers import DRIVERS_MAX, Options, absence, discover
+from goodput_exporters.gpu.drivers import DRIVERS, Options, absence
 from goodput_exporters.gpu.merge import MergedGpu, merge
 from goodput_exporters.gpu.pci import PciBus
 from goodput_exporters.gpu.sample import TEXT_MAX, Event, Sample
 from goodput_exporters.gpu.supervisor import STOP_SECONDS_MAX, DriverStatus, DriverSupervisor, Limits
-from goodput_exporters.gpu.worker import INTERVAL_SECONDS_MAX, INTERVAL_SECONDS_MIN
 
 GONE_SECONDS_MAX = 3600.0
 GONE_MAX = 256
@@ -34,7 +33,7 @@ _MODULES = ("nvidia", "amdgpu")
 class Gpus:
     """`on_sample` is called in the driver's thread.
 
-    `modules` replaces the drivers of this package, as in {"fake": "fake_drivers:Hanging"}.
+    `modules` replaces the drivers in gpu/drivers.py, as in {"fake": "fake_drivers:Hanging"}.
     """
 
     name = "gpus"
@@ -56,16 +55,13 @@ class Gpus:
         self._restarts: dict[str, int] = {}
         self._lock = threading.Lock()  # guards the following
         self._supervisors: list[DriverSupervisor] = []
-        self._known: dict[str, MergedGpu] = {}  # by UUID, the one that left first in front
+        self._known: list[MergedGpu] = []  # present or gone, without readings
 
     def start(self) -> None:
         """Start the drivers' processes; returns at once. A second call does nothing."""
         with self._lock:
             if not self._supervisors:
-                modules = (
-                    self._modules if self._modules is not None else dict.fromkeys(self._driver_names(), "")
-                )
-                self._supervisors = [self._supervisor(*item) for item in list(modules.items())[:DRIVERS_MAX]]
+                self._supervisors = [self._supervisor(*driver) for driver in self._drivers().items()]
                 for supervisor in self._supervisors:
                     supervisor.start()
 
@@ -106,14 +102,11 @@ class Gpus:
 
     def current(self) -> list[MergedGpu]:
         """The GPUs that drivers see now, and those they know as lost."""
-        return self._update(self.statuses())
+        return self._update(self.statuses())[0]
 
     def collect(self, families) -> None:
         statuses = self.statuses()
-        now = self._update(statuses)
-        with self._lock:
-            present = {gpu.uuid for gpu in now}
-            gone = [gpu for gpu in self._known.values() if gpu.uuid not in present]
+        now, gone = self._update(statuses)
         for gpu in sorted([*now, *gone], key=lambda gpu: gpu.uuid):
             up = gpu in now and not gpu.lost
             age_seconds = (self._monotonic_ns() - gpu.received_ns) / 1e9
@@ -126,23 +119,25 @@ class Gpus:
         if not expected and not now and not gone:
             raise NoData("no GPU on the PCI bus, and no driver knows one")
 
-    def _driver_names(self) -> list[str]:
-        selected = self._settings.drivers
-        names = [name for name in discover() if selected is None or name in selected]
+    def _drivers(self) -> dict[str, str]:
+        if self._modules is not None:
+            return self._modules
+        selected, endpoint = self._settings.drivers, self._settings.dcgm_endpoint
         # Do not start a process only to learn that no endpoint is configured.
-        return [name for name in names if name != "dcgm_endpoint" or self._settings.dcgm_endpoint]
+        names = [name for name in DRIVERS if name != "dcgm_endpoint" or endpoint]
+        return {name: DRIVERS[name] for name in names if selected is None or name in selected}
 
     def _supervisor(self, name: str, module: str) -> DriverSupervisor:
         settings = self._settings
-        interval_seconds = min(INTERVAL_SECONDS_MAX, max(INTERVAL_SECONDS_MIN, settings.gpu_interval_seconds))
-        options = Options(settings.sysfs, settings.procfs, settings.dcgm_endpoint, interval_seconds)
+        options = Options(
+            settings.sysfs, settings.procfs, settings.dcgm_endpoint, settings.gpu_interval_seconds
+        )
         return DriverSupervisor(
             name,
             options,
-            interval_seconds=interval_seconds,
             on_sample=self._handle_sample,
             trigger=self._loaded_modules,
-            absence=lambda: "" if module else absence(name, options),
+            absence=lambda: absence(module, options),
             limits=self._limits,
             module=module,
         )
@@ -155,29 +150,24 @@ class Gpus:
     def _loaded_modules(self) -> tuple[bool, ...]:
         return tuple(os.path.exists(os.path.join(self._settings.sysfs, "module", name)) for name in _MODULES)
 
-    def _update(self, statuses: list[DriverStatus]) -> list[MergedGpu]:
-        """Merge the present GPUs, and remember them for when they are gone."""
+    def _update(self, statuses: list[DriverStatus]) -> tuple[list[MergedGpu], list[MergedGpu]]:
+        """(GPUs that drivers see now, GPUs that are gone)."""
         now_ns = self._monotonic_ns()
         now = merge(statuses, now_ns)
-        with self._lock:
-            self._remember(statuses, now, now_ns)
-        return now
-
-    def _remember(self, statuses: list[DriverStatus], now: list[MergedGpu], now_ns: int) -> None:
         names = {name for gpu in now for name in gpu.names}
-        self._known = {uuid: gpu for uuid, gpu in self._known.items() if not names & gpu.names}
         # Only a driver that answers can say that a GPU is lost; while its drivers hang, that is unknown.
         answering = {status.name for status in statuses if status.empty or status.fresh(now_ns)}
-        for gpu in self._known.values():
-            gpu.lost = gpu.lost or not answering.isdisjoint(gpu.known_by)
-        too_old_ns = now_ns - int(GONE_SECONDS_MAX * 1e9)
-        kept = sorted(self._known.values(), key=lambda gpu: gpu.received_ns)[-GONE_MAX:]
-        kept = {gpu.uuid: gpu for gpu in kept if gpu.received_ns > too_old_ns}
-        for uuid in self._known.keys() - kept.keys():
-            self._xids.forget(self._known[uuid].names)
-        self._known = kept
-        for gpu in now:
-            self._known[gpu.uuid] = replace(gpu, readings={}, pids=None, false_zero=None)
+        with self._lock:
+            missing = [gpu for gpu in self._known if not names & gpu.names]
+            for gpu in missing:
+                gpu.lost = gpu.lost or not answering.isdisjoint(gpu.known_by)
+            missing.sort(key=lambda gpu: gpu.received_ns, reverse=True)
+            too_old_ns = now_ns - int(GONE_SECONDS_MAX * 1e9)
+            gone = [gpu for gpu in missing[:GONE_MAX] if gpu.received_ns > too_old_ns]
+            for gpu in missing[len(gone) :]:
+                self._xids.forget(gpu.names)
+            self._known = [*gone, *(replace(gpu, readings={}, pids=None, false_zero=None) for gpu in now)]
+        return now, gone
 
     def _add_counts(
         self, families, statuses: list[DriverStatus], now: list[MergedGpu], gone: list[MergedGpu]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 
 from goodput_exporters.gpu.merge import MergedGpu
 from goodput_exporters.gpu.sample import series_of
 from goodput_exporters.gpu.supervisor import DriverStatus
-
-_series_of = functools.lru_cache(4096)(series_of)
 
 
 def add_gpu(
@@ -22,7 +19,7 @@ def add_gpu(
     families.add("goodput_gpu_up", {"gpu": gpu.uuid}, float(up))
     families.add("goodput_gpu_sample_age_seconds", {"gpu": gpu.uuid}, max(0.0, age_seconds))
     for key, value in sorted(gpu.readings.items()):
-        name, labels = _series_of(key)
+        name, labels = series_of(key)
         if value >= 0 or not name.endswith("_total"):
             families.add(name, {"gpu": gpu.uuid, **labels}, value)
     for (number, kind), count in sorted(xids.items()):
