@@ -55,9 +55,7 @@ class PciBus:
     def numa_node(self, address: str) -> int | None:
         """The NUMA node of a device, None where unknown."""
         address = normalize(address)
-        if not address:
-            return None
-        if address not in self._numa and len(self._numa) < NUMA_NODES_KEPT_MAX:
+        if address and address not in self._numa and len(self._numa) < NUMA_NODES_KEPT_MAX:
             self._numa[address] = self._number(address, "numa_node", parse_node)
         return self._numa.get(address)
 
@@ -76,24 +74,22 @@ class PciBus:
             if kind is not None and vendor is not None:
                 self._kinds[address] = kind, vendor
         on_processor = {
-            slot_of(address) for address, (_, vendor) in self._kinds.items() if vendor == AMD_PROCESSOR
+            _slot(address) for address, (_, vendor) in self._kinds.items() if vendor == AMD_PROCESSOR
         }
         return sorted(
             address
-            for address, kind in self._kinds.items()
-            if is_gpu(*kind) and not (is_amd_vga(*kind) and slot_of(address) in on_processor)
-            if self._belongs_to_host(address)
+            for address, (kind, vendor) in self._kinds.items()
+            if is_gpu(kind, vendor)
+            and not (kind >> 8 == VGA and vendor == AMD and _slot(address) in on_processor)
+            and self._belongs_to_host(address)
         )
 
     def _belongs_to_host(self, address: str) -> bool:
         device = os.path.join(self._root, address)
         try:
-            driver = os.path.basename(os.readlink(os.path.join(device, "driver")))
+            return os.path.basename(os.readlink(os.path.join(device, "driver"))) != "vfio-pci"
         except OSError:
-            driver = ""
-        if driver == "vfio-pci":
-            return False
-        return bool(driver) or not os.path.lexists(os.path.join(device, "physfn"))
+            return not os.path.lexists(os.path.join(device, "physfn"))
 
     def _number(self, address: str, file: str, parse: Callable[[str], int | None]) -> int | None:
         return CounterFiles().read(os.path.join(self._root, address, file), parse, 64)
@@ -104,11 +100,7 @@ def is_gpu(device_class: int, vendor: int) -> bool:
     return (base == DISPLAY and vendor in (NVIDIA, AMD)) or (base == ACCELERATOR and vendor == AMD)
 
 
-def is_amd_vga(device_class: int, vendor: int) -> bool:
-    return device_class >> 8 == VGA and vendor == AMD
-
-
-def slot_of(address: str) -> str:
+def _slot(address: str) -> str:
     return address.rpartition(".")[0]
 
 

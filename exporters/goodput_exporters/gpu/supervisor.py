@@ -131,7 +131,7 @@ class DriverSupervisor:
     def __init__(
         self,
         name: str,
-        options: Options = Options(),
+        options: Options,
         *,
         on_sample: Callable[[Sample], None] | None = None,
         trigger: Callable[[], object] = lambda: None,

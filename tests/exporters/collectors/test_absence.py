@@ -103,7 +103,7 @@ def test_no_process_while_absent(tmp_path, monkeypatch):
     started, why = tmp_path / "started", ["no such library"]
     command = ["/bin/sh", "-c", f"touch {started}; sleep 60"]
     child = DriverSupervisor(
-        "fake", command=command, absence=lambda: why[0], limits=Limits(absent_seconds=0.05)
+        "fake", Options(), command=command, absence=lambda: why[0], limits=Limits(absent_seconds=0.05)
     )
     child.start()
     try:

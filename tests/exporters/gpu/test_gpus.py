@@ -583,7 +583,7 @@ def test_closing_ends_all_drivers_within_a_second(tmp_path):
 
 def test_driver_restart_event_is_reported_once(settings, monkeypatch):
     gpus = Gpus(settings, modules={})
-    report = DriverSupervisor("nvml").status()
+    report = DriverSupervisor("nvml", drivers.Options()).status()
     told = {"restarts": dict(report.restarts), "problem": "stuck, silent for 5 s"}
     monkeypatch.setattr(gpus, "statuses", lambda: [dataclasses.replace(report, **told)])
     assert gpus.restart_events() == []

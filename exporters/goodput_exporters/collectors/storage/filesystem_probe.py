@@ -25,7 +25,6 @@ from goodput_exporters.system.files import parse_count
 
 WORKER_FILE = os.path.join(os.path.dirname(__file__), "probe_worker.py")
 LINE_BYTES_MAX = 512
-END_SECONDS_MAX = 0.05
 
 
 class FilesystemUsage(NamedTuple):
@@ -54,8 +53,6 @@ class _Worker:
         self.stdout = process.stdout
         self.outstanding = set(paths)
         self.text = b""
-        self.fd = self.stdout.fileno()  # -1 once its output has ended
-        os.set_blocking(self.fd, False)
 
 
 class FilesystemProbe:
@@ -123,33 +120,22 @@ class FilesystemProbe:
         """Read results for this long, or until only overdue processes are left."""
         deadline = time.monotonic() + seconds
         while True:
-            open_workers = [worker for worker in self._workers if worker.fd >= 0]
             # An overdue process must not cost every poll the whole wait.
-            in_time = any(not self._is_overdue(worker) for worker in open_workers)
+            in_time = any(not self._is_overdue(worker) for worker in self._workers)
             left = max(0.0, deadline - time.monotonic()) if in_time else 0.0
             poll = select.poll()
-            for worker in open_workers:
-                poll.register(worker.fd, select.POLLIN)
-            ready = {fd for fd, _ in poll.poll(left * 1000)} if open_workers else set()
-            for worker in open_workers:
-                if worker.fd in ready:
-                    self._read_worker(worker)
-            self._reap()
+            for worker in self._workers:
+                poll.register(worker.stdout, select.POLLIN)
+            ready = {fd for fd, _ in poll.poll(left * 1000)}
+            for worker in [worker for worker in self._workers if worker.stdout.fileno() in ready]:
+                self._read_worker(worker)
             if not left:
                 return
 
     def _read_worker(self, worker: _Worker) -> None:
-        try:
-            part = os.read(worker.fd, 1 << 16)
-        except BlockingIOError:
-            return
+        part = os.read(worker.stdout.fileno(), 1 << 16)
         if not part:
-            worker.fd = -1
-            worker.stdout.close()
-            try:
-                worker.process.wait(END_SECONDS_MAX)
-            except subprocess.TimeoutExpired:
-                pass  # A later poll reaps it.
+            self._reap(worker)
             return
         *lines, worker.text = (worker.text + part).split(b"\n")
         worker.text = worker.text[-LINE_BYTES_MAX:]
@@ -164,14 +150,14 @@ class FilesystemProbe:
             if path in self._probed_at:
                 self._results[path] = result
 
-    def _reap(self) -> None:
-        for worker in list(self._workers):
-            if worker.fd >= 0 or worker.process.poll() is None:
-                continue
-            self._workers.remove(worker)
-            if worker.outstanding and not self._is_overdue(worker):
-                status, paths = worker.process.returncode, sorted(worker.outstanding)[:4]
-                self.problems.append(f"statvfs of {paths}: the process ended with status {status}")
+    def _reap(self, worker: _Worker) -> None:
+        """Take the status of a process whose output has ended: all its threads have exited, so this does not wait."""
+        worker.stdout.close()
+        status = worker.process.wait()
+        self._workers.remove(worker)
+        if worker.outstanding and not self._is_overdue(worker):
+            paths = sorted(worker.outstanding)[:4]
+            self.problems.append(f"statvfs of {paths}: the process ended with status {status}")
 
     def _fail_overdue(self) -> None:
         """Report overdue paths as failed and kill their process, which may not be able to end."""

@@ -24,13 +24,12 @@ from goodput_exporters.gpu.amd.sysfs import (
     Card,
     error_counts,
     find_cards,
-    may_have_card,
     pids_by_gpu,
-    read_number,
 )
 from goodput_exporters.gpu.drivers import Options
 from goodput_exporters.gpu.pci import normalize
 from goodput_exporters.gpu.sample import GPUS_MAX, PROBLEMS_MAX, TEXT_MAX, Event, Gpu, Sample
+from goodput_exporters.system.files import CounterFiles
 
 _ERRORS_SECONDS = 30.0
 
@@ -57,10 +56,14 @@ class Amd:
 
     @staticmethod
     def absence(options: Options) -> str:
-        return "" if may_have_card(options.sysfs) else _no_gpu(options.sysfs)
+        files = CounterFiles()
+        # Where a card cannot be read, the driver's process reports it.
+        return "" if find_cards(options.sysfs, files) or files.problems else _no_gpu(options.sysfs)
 
     def open(self) -> None:
-        self._cards = find_cards(self._sysfs, self._problems)
+        files = CounterFiles()
+        self._cards = find_cards(self._sysfs, files)
+        self._problems += files.problems
         if not self._cards:
             raise NoData(_no_gpu(self._sysfs))
         self._open_smi()
@@ -74,13 +77,14 @@ class Amd:
                 pass  # The process ends after this.
 
     def sample(self, full: bool) -> Sample:
-        problems, self._problems = self._problems, []
-        events = self._find_again(problems) if full else []
-        pids = pids_by_gpu(self._sysfs, self._procfs, problems) if full else None
+        files = CounterFiles()
+        events = self._find_again(files) if full else []
+        pids = pids_by_gpu(self._sysfs, self._procfs, files) if full else None
         if full and self._monotonic_ns() >= self._errors_due_ns:
             self._errors_due_ns = self._monotonic_ns() + int(_ERRORS_SECONDS * 1e9)
-            self._errors = {card.gpu.uuid: error_counts(card.root, problems) for card in self._cards}
-        gpus = [self._gpu(card, full, pids, problems) for card in self._cards]
+            self._errors = {card.gpu.uuid: error_counts(card.root, files) for card in self._cards}
+        gpus = [self._gpu(card, full, pids, files) for card in self._cards]
+        problems, self._problems = [*self._problems, *files.problems], []
         return Sample(
             driver=self.name,
             monotonic_ns=self._monotonic_ns(),
@@ -90,11 +94,11 @@ class Amd:
             problems=[text[:TEXT_MAX] for text in problems[:PROBLEMS_MAX]],
         )
 
-    def _gpu(self, card: Card, full: bool, pids_by_gpu, problems: list[str]) -> Gpu:
+    def _gpu(self, card: Card, full: bool, pids_by_gpu, files: CounterFiles) -> Gpu:
         readings: dict[str, float] = {}
         for file in card.files:
             if (file.fast or full) and file.key not in readings:
-                value = read_number(file, problems)
+                value = files.read(file.path, file.parse)
                 if value is not None:
                     readings[file.key] = value
         self._complete(card, readings)
@@ -107,11 +111,10 @@ class Amd:
                 readings["processes"] = float(len(pids))
         return replace(card.gpu, readings=readings, pids=pids)
 
-    def _find_again(self, problems: list[str]) -> list[Event]:
+    def _find_again(self, files: CounterFiles) -> list[Event]:
         """List the GPUs again; one that is gone stays in the samples as lost."""
         before = {card.gpu.uuid: card.gpu for card in self._cards} | self._lost
-        known = {card.root: card for card in self._cards}
-        found = find_cards(self._sysfs, problems, known)
+        found = find_cards(self._sysfs, files, {card.root: card for card in self._cards})
         self._cards = [card._replace(gpu=self._with_model(card.gpu)) for card in found]
         now = {card.gpu.uuid for card in self._cards}
         events = [self._event("back", uuid, "info") for uuid in now & set(self._lost)]
@@ -171,10 +174,8 @@ class Amd:
                 watts = _number(answer.get(key), 10_000)
                 if watts is not None:
                     readings.setdefault("power", float(watts))
-        for key, name in (
-            ("activity/utilization", "gfx_activity"),
-            ("activity/memory_controller", "umc_activity"),
-        ):
+        for unit, name in (("utilization", "gfx_activity"), ("memory_controller", "umc_activity")):
+            key = f"activity/{unit}"
             if key not in readings:
                 percent = _number(self._query(card.gpu, "amdsmi_get_gpu_activity").get(name), PERCENT_MAX)
                 if percent is not None:

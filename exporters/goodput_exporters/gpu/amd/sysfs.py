@@ -7,15 +7,16 @@ of amdgpu (power, thermal, RAS), of hwmon's units and of KFD's topology.
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from goodput_exporters.collector import CollectorError, ParseError
+from goodput_exporters.collector import ParseError
 from goodput_exporters.gpu.pci import normalize
 from goodput_exporters.gpu.sample import GPUS_MAX, PROCESSES_MAX, TEXT_MAX, Gpu
-from goodput_exporters.system.files import parse_count, read_text
+from goodput_exporters.system.files import CounterFiles, parse_count
 
 VENDOR = "0x1002"
 # A busy GPU may report a little more than 100 %; 65535 means not supported.
@@ -24,7 +25,7 @@ _CARD = re.compile(r"card\d+")
 _PIDS_SCANNED_MAX = 4096
 _SENSORS_MAX = 64
 # PCIe generation by transfer rate (GT/s per lane).
-_GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
+_GENERATIONS = {2.5: 1.0, 5.0: 2.0, 8.0: 3.0, 16.0: 4.0, 32.0: 5.0, 64.0: 6.0}
 
 
 class File(NamedTuple):
@@ -44,72 +45,42 @@ class Card(NamedTuple):
     files: tuple[File, ...]
 
 
-def may_have_card(sysfs: str) -> bool:
-    """Whether there may be an AMD GPU. The kernel caches the vendor id, so no device is woken. 20 us per card."""
-    root = os.path.join(sysfs, "class/drm")
-    try:
-        names = [name for name in os.listdir(root) if _CARD.fullmatch(name)]
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True  # The driver's process will report the error.
-    for name in names[: 4 * GPUS_MAX]:
-        try:
-            vendor = read_text(os.path.join(root, name, "device/vendor"), 64)
-        except CollectorError:
-            return True
-        if vendor is not None and vendor.strip().lower() == VENDOR:
-            return True
-    return False
-
-
-def find_cards(sysfs: str, problems: list[str], known: dict[str, Card] | None = None) -> list[Card]:
+def find_cards(sysfs: str, files: CounterFiles, known: dict[str, Card] | None = None) -> list[Card]:
     """The AMD GPUs in class/drm, by card number; those in `known` (by folder) are reused."""
     root = os.path.join(sysfs, "class/drm")
     try:
         names = [name for name in os.listdir(root) if _CARD.fullmatch(name)]
     except OSError:
         return []
+    version = _text(f"{sysfs}/module/amdgpu/version", files)
     cards: dict[str, Card] = {}
     for name in sorted(names, key=lambda name: int(name[4:])):
         device = os.path.join(root, name, "device")
-        if (
-            len(cards) >= GPUS_MAX
-            or (_text(os.path.join(device, "vendor"), problems) or "").lower() != VENDOR
-        ):
-            continue
-        card = (known or {}).get(device)
-        if card is None:
-            card = _card(
-                device, len(cards), _text(os.path.join(sysfs, "module/amdgpu/version"), problems), problems
-            )
-        cards.setdefault(card.gpu.uuid, card)
+        # The kernel caches the vendor id, so reading it wakes no device.
+        if len(cards) < GPUS_MAX and _text(f"{device}/vendor", files).lower() == VENDOR:
+            card = (known or {}).get(device) or _card(device, len(cards), version, files)
+            cards.setdefault(card.gpu.uuid, card)
     return list(cards.values())
 
 
-def _card(device: str, index: int, driver_version: str | None, problems: list[str]) -> Card:
-    texts = {
-        name: _text(os.path.join(device, name), problems) or ""
-        for name in ("unique_id", "product_name", "device")
-    }
-    slot = re.search(
-        r"^PCI_SLOT_NAME=(\S+)$", _text(os.path.join(device, "uevent"), problems) or "", re.MULTILINE
-    )
-    pci = normalize(slot[1]) if slot else normalize(os.path.basename(os.path.realpath(device)))
+def _card(device: str, index: int, driver_version: str, files: CounterFiles) -> Card:
+    slot = re.search(r"^PCI_SLOT_NAME=(\S+)$", _text(f"{device}/uevent", files), re.MULTILINE)
+    pci = normalize(slot[1] if slot else os.path.basename(os.path.realpath(device)))
+    unique = _text(f"{device}/unique_id", files).lower().removeprefix("0x")
     # In a virtual machine the id may be all zeros.
-    unique = texts["unique_id"].lower().removeprefix("0x")
     unique = unique if re.fullmatch(r"[0-9a-f]{1,32}", unique) and unique.strip("0") else ""
+    model = _text(f"{device}/product_name", files) or f"AMD {_text(f'{device}/device', files)}".strip()
     gpu = Gpu(
         uuid=unique or pci or os.path.basename(os.path.dirname(device)),
         index=index,
-        model=(texts["product_name"] or (f"AMD {texts['device']}" if texts["device"] else "AMD"))[:TEXT_MAX],
+        model=model[:TEXT_MAX],
         pci=pci,
-        driver_version=(driver_version or "")[:TEXT_MAX],
+        driver_version=driver_version[:TEXT_MAX],
     )
-    return Card(gpu, device, tuple(_files(device, problems)))
+    return Card(gpu, device, tuple(_files(device, files)))
 
 
-def _files(device: str, problems: list[str]):
+def _files(device: str, files: CounterFiles):
     """Yield the files of one GPU. Of several for one key, the first with a value is used."""
     yield File("activity/utilization", f"{device}/gpu_busy_percent", parse_percent, fast=True)
     yield File("activity/memory_controller", f"{device}/mem_busy_percent", parse_percent, fast=True)
@@ -117,7 +88,7 @@ def _files(device: str, problems: list[str]):
     yield File("memory/total", f"{device}/mem_info_vram_total", parse_whole)
     hwmon = _hwmon(device)
     if hwmon is not None:
-        yield from _sensors(hwmon, problems)
+        yield from _sensors(hwmon, files)
     yield File("clock/sm", f"{device}/pp_dpm_sclk", parse_dpm)
     yield File("clock/memory", f"{device}/pp_dpm_mclk", parse_dpm)
     yield File("pcie_replays", f"{device}/pcie_replay_count", parse_whole)
@@ -127,27 +98,19 @@ def _files(device: str, problems: list[str]):
 
 
 def _hwmon(device: str) -> str | None:
-    try:
-        names = sorted(name for name in os.listdir(f"{device}/hwmon") if name.startswith("hwmon"))
-    except OSError:
-        return None
-    return f"{device}/hwmon/{names[0]}" if names else None
+    return min(glob.iglob(f"{glob.escape(device)}/hwmon/hwmon*"), default=None)
 
 
-def _sensors(hwmon: str, problems: list[str]):
+def _sensors(hwmon: str, files: CounterFiles):
     # Which of the two powers exists depends on the chip; where both do, the average is smoother.
     yield File("power", f"{hwmon}/power1_average", parse_micro, fast=True)
     yield File("power", f"{hwmon}/power1_input", parse_micro, fast=True)
     yield File("energy", f"{hwmon}/energy1_input", parse_micro, fast=True)
     yield File("power_limit", f"{hwmon}/power1_cap", parse_micro)
-    try:
-        names = sorted(os.listdir(hwmon))
-    except OSError as error:
-        problems.append(f"{hwmon}: {error.strerror}")
-        return
     labels = {}
-    for name in [name for name in names if re.fullmatch(r"(temp|freq)\d+_input", name)][:_SENSORS_MAX]:
-        label = _text(f"{hwmon}/{name.replace('_input', '_label')}", problems)
+    names = [name for name in files.names(hwmon) if re.fullmatch(r"(temp|freq)\d+_input", name)]
+    for name in names[:_SENSORS_MAX]:
+        label = _text(f"{hwmon}/{name.replace('_input', '_label')}", files)
         labels.setdefault((name[:4], label), f"{hwmon}/{name}")
     # MI300 has no edge sensor: its core temperature is the junction's.
     for kind, label, key, parse in (
@@ -162,45 +125,22 @@ def _sensors(hwmon: str, problems: list[str]):
             yield File(key, labels[kind, label], parse)
 
 
-def _text(path: str, problems: list[str]) -> str | None:
-    """A file's text without the space around it; None where it is absent or, with a problem, cannot be read."""
-    try:
-        text = read_text(path)
-    except CollectorError as error:
-        problems.append(str(error))
-        return None
-    return None if text is None else text.strip()
+def _text(path: str, files: CounterFiles) -> str:
+    """A file's text without the space around it; "" where it is absent or cannot be read."""
+    return files.read(path, str.strip) or ""
 
 
-def read_number(file: File, problems: list[str]) -> float | None:
-    text = _text(file.path, problems)
-    if text is None:
-        return None
-    try:
-        return file.parse(text)
-    except ParseError as error:
-        problems.append(f"{file.path}: {error}")
-        return None
-
-
-def error_counts(device: str, problems: list[str]) -> dict[str, float]:
+def error_counts(device: str, files: CounterFiles) -> dict[str, float]:
     """Errors of all blocks together (memory, caches, engines, links), from ras/*_err_count."""
-    try:
-        names = sorted(name for name in os.listdir(f"{device}/ras") if name.endswith("_err_count"))
-    except OSError:
-        return {}
     counts: dict[str, float] = {}
-    for name in names[:_SENSORS_MAX]:
-        text = _text(f"{device}/ras/{name}", problems)
-        try:
-            for key, count in parse_errors(text).items() if text else ():
-                counts[key] = counts.get(key, 0.0) + count
-        except ParseError as error:
-            problems.append(f"{device}/ras/{name}: {error}")
+    for path in sorted(glob.iglob(f"{glob.escape(device)}/ras/*_err_count"))[:_SENSORS_MAX]:
+        errors = files.read(path, lambda text: parse_errors(text) if text.strip() else {})
+        for key, count in (errors or {}).items():
+            counts[key] = counts.get(key, 0.0) + count
     return counts
 
 
-def pids_by_gpu(sysfs: str, procfs: str, problems: list[str]) -> dict[str, list[int]] | None:
+def pids_by_gpu(sysfs: str, procfs: str, files: CounterFiles) -> dict[str, list[int]] | None:
     """Pids of the processes with memory on a GPU, by PCI address; None without KFD."""
     kfd = os.path.join(sysfs, "class/kfd/kfd")
     try:
@@ -210,22 +150,21 @@ def pids_by_gpu(sysfs: str, procfs: str, problems: list[str]) -> dict[str, list[
         return None
     numbers = {}
     for node in nodes:
-        number = _text(f"{kfd}/topology/nodes/{node}/gpu_id", problems)
+        number = _text(f"{kfd}/topology/nodes/{node}/gpu_id", files)
         if number and number != "0":  # 0 is a CPU.
-            pci = parse_location(_text(f"{kfd}/topology/nodes/{node}/properties", problems) or "")
-            numbers[number] = pci
+            numbers[number] = parse_location(_text(f"{kfd}/topology/nodes/{node}/properties", files))
     found: dict[str, list[int]] = {pci: [] for pci in numbers.values()}
     for pid in pids[:_PIDS_SCANNED_MAX]:
         # KFD lists pids of the initial namespace: one that is not in our procfs cannot be identified.
         if os.path.exists(os.path.join(procfs, str(pid))):
             for number, pci in numbers.items():
-                held = read_number(File("", f"{kfd}/proc/{pid}/vram_{number}", parse_whole), problems)
+                held = files.read(f"{kfd}/proc/{pid}/vram_{number}", parse_count)
                 if held and len(found[pci]) < PROCESSES_MAX:
                     found[pci].append(pid)
     return found
 
 
-# Parsers of stripped texts. Each raises ParseError.
+# Parsers. Each raises ParseError.
 
 
 def parse_whole(text: str) -> float | None:
@@ -245,6 +184,7 @@ def parse_micro(text: str) -> float | None:
 
 def parse_milli(text: str) -> float | None:
     """Degrees Celsius from thousandths (hwmon); they may be below zero."""
+    text = text.strip()
     return -parse_count(text[1:]) / 1000 if text.startswith("-") else parse_count(text) / 1000
 
 
@@ -264,11 +204,10 @@ def parse_generation(text: str) -> float | None:
     """PCIe generation from a rate such as `32.0 GT/s PCIe`; None where unknown."""
     if text.startswith("Unknown"):
         return None
-    rate = re.fullmatch(r"([0-9]{1,4}(?:\.[0-9])?)\s*GT/s(?: PCIe)?", text)
+    rate = re.fullmatch(r"([0-9]{1,4}(?:\.[0-9])?)\s*GT/s(?: PCIe)?\s*", text)
     if rate is None:
         raise ParseError(f"{text[:40]!r} is not a link speed")
-    generation = _GENERATIONS.get(float(rate[1]))
-    return None if generation is None else float(generation)
+    return _GENERATIONS.get(float(rate[1]))
 
 
 def parse_lanes(text: str) -> float | None:
