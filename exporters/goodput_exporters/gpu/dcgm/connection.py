@@ -11,6 +11,7 @@ the host engine is gone; other refusals are problems.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -68,10 +69,8 @@ class Connection:
         self.problems: list[str] = []
         self._modules, self._handle, self._interval_seconds = modules, handle, interval_seconds
         self._structs, self._monotonic_ns = modules.dcgm_structs, monotonic_ns
-        self._gpu_group, self._instance_group = (
-            modules.dcgm_fields.DCGM_FE_GPU,
-            modules.dcgm_fields.DCGM_FE_GPU_I,
-        )
+        self._gpu_group = modules.dcgm_fields.DCGM_FE_GPU
+        self._instance_group = modules.dcgm_fields.DCGM_FE_GPU_I
         self._system = handle.GetSystem()
         self._group: Any = None
         self._watches: dict[str, object] = {}
@@ -96,10 +95,8 @@ class Connection:
 
     def close(self) -> None:
         """Disconnect: DCGM then drops the groups and watches of this connection."""
-        try:
+        with contextlib.suppress(Exception):  # The connection or the host engine may be gone.
             self._handle.Shutdown()
-        except Exception:
-            pass  # The connection or the host engine is already gone.
 
     def is_instance(self, device: Device) -> bool:
         return device.entity[0] == self._instance_group
@@ -107,10 +104,8 @@ class Connection:
     def has_changed(self) -> bool:
         """Whether MIG was reconfigured, or a GPU came or went: watched groups cannot be changed."""
         gpus = self._system.discovery.GetEntityGroupEntities(self._gpu_group, True)
-        now = {(self._gpu_group, int(number)) for number in gpus} | {
-            entity for entity, *_ in self._instances()
-        }
-        return now != set(self.devices)
+        now = {(self._gpu_group, int(number)) for number in gpus}
+        return now.union(entity for entity, *_ in self._instances()) != set(self.devices)
 
     def retry_profiling(self) -> None:
         if self._refused_ns is not None and self._monotonic_ns() - self._refused_ns > _RETRY_SECONDS * 1e9:
@@ -149,7 +144,6 @@ class Connection:
         watch = self._watches.get("xid")
         if watch is None:
             return []
-
         read = partial(self._group.samples.GetAllSinceLastCall_v2, self._history, watch)
         history = self._call(read, "xid", problems)
         if history is None:
@@ -157,8 +151,8 @@ class Connection:
         self._history = history
         found = []
         for (group, number), device in self.devices.items():
-            values = history.values.get(group, {}).get(number, {}).get(fields.XID, ())
             if group == self._gpu_group:
+                values = history.values.get(group, {}).get(number, {}).get(fields.XID, ())
                 recorded = [values[at] for at in range(len(values))]
                 found += [(device, int(value.ts), value.value) for value in recorded if not value.isBlank]
         history.EmptyValues()
@@ -172,22 +166,18 @@ class Connection:
     def _start_profiling(self) -> None:
         self._refused_ns = None
         for what, numbers in (("profiling", fields.PROFILING), ("totals", fields.TOTALS)):
-            try:
-                self._start(what, numbers, self._interval_seconds)
-            except self._structs.DCGMError as error:
-                if error.value == self._structs.DCGM_ST_CONNECTION_NOT_VALID:
-                    raise
+            start = partial(self._start, what, numbers, self._interval_seconds)
+            if not self._call(start, f"{what} fields refused", self.problems):
                 self._refused_ns = self._monotonic_ns()
-                self.problems.append(f"DCGM: {what} fields refused: {error_text(error)}"[:TEXT_MAX])
 
-    def _start(self, what: str, numbers, seconds: float) -> None:
+    def _start(self, what: str, numbers, seconds: float) -> bool:
         """Watch the fields that this DCGM version knows; an unknown field would fail the whole group."""
         known = [number for number in numbers if self._system.fields.GetFieldById(number)]
-        if what in self._watches or not known:
-            return
-        group = self._modules.pydcgm.DcgmFieldGroup(self._handle, self._unique_name(), known)
-        self._group.samples.WatchFields(group, int(seconds * 1e6), _KEEP_SECONDS, 0)
-        self._watches[what] = group
+        if known and what not in self._watches:
+            group = self._modules.pydcgm.DcgmFieldGroup(self._handle, self._unique_name(), known)
+            self._group.samples.WatchFields(group, int(seconds * 1e6), _KEEP_SECONDS, 0)
+            self._watches[what] = group
+        return True
 
     def _call(self, function, what: str, problems: list[str]):
         """The function's result; None, and a problem, where DCGM refuses this call."""
@@ -201,19 +191,15 @@ class Connection:
 
     def _instances(self) -> list[tuple[tuple[int, int], int, int]]:
         """(entity, its GPU's number, its number in the GPU) of each GPU instance."""
-        try:
-            tree = self._modules.dcgm_agent.dcgmGetGpuInstanceHierarchy(self._handle.handle)
-        except self._structs.DCGMError as error:
-            if error.value == self._structs.DCGM_ST_CONNECTION_NOT_VALID:
-                raise
+        read = partial(self._modules.dcgm_agent.dcgmGetGpuInstanceHierarchy, self._handle.handle)
+        tree = self._call(read, "", [])
+        if tree is None:
             return []  # no MIG support
         found = []
         for at in range(min(tree.count, GPUS_MAX)):
             node = tree.entityList[at]
-            if (
-                node.entity.entityGroupId == self._instance_group
-                and node.parent.entityGroupId == self._gpu_group
-            ):
+            groups = node.entity.entityGroupId, node.parent.entityGroupId
+            if groups == (self._instance_group, self._gpu_group):
                 entity = (self._instance_group, int(node.entity.entityId))
                 found.append((entity, int(node.parent.entityId), int(node.info.nvmlInstanceId)))
         return found
@@ -243,10 +229,10 @@ def find_bindings(environ: Mapping[str, str]) -> str:
     """The first folder that has the bindings. Raises NoData."""
     configured = environ.get("GOODPUT_DCGM_BINDINGS", "")
     folders = [configured] if configured else list(BINDINGS)
-    folder = next((folder for folder in folders if os.path.isfile(os.path.join(folder, "pydcgm.py"))), None)
-    if folder is None:
-        raise NoData(f"no pydcgm.py in {', '.join(folders)}")
-    return folder
+    for folder in folders:
+        if os.path.isfile(os.path.join(folder, "pydcgm.py")):
+            return folder
+    raise NoData(f"no pydcgm.py in {', '.join(folders)}")
 
 
 def load_bindings(environ: Mapping[str, str]) -> SimpleNamespace:
@@ -277,21 +263,16 @@ def connect(
         if error.value == structs.DCGM_ST_LIBRARY_NOT_FOUND:
             raise NoData(f"DCGM: {error_text(error)}") from None
         where = next(iter(address.values()), "embedded host engine")
-        advice = (
-            "start nv-hostengine, or set GOODPUT_DCGM_EMBEDDED=1"
-            if address
-            else "is another host engine already running?"
-        )
+        advice = "is another host engine already running?"
+        if address:
+            advice = "start nv-hostengine, or set GOODPUT_DCGM_EMBEDDED=1"
         raise CollectorError(f"DCGM: {where}: {error_text(error)}; {advice}") from None
+    connection = Connection(modules, handle, interval_seconds, monotonic_ns)
     try:
-        connection = Connection(modules, handle, interval_seconds, monotonic_ns)
         connection.watch()
         return connection
     except BaseException as error:
-        try:
-            handle.Shutdown()
-        except Exception:
-            pass  # The original error is raised below.
+        connection.close()
         if isinstance(error, structs.DCGMError):
             raise CollectorError(f"DCGM: {error_text(error)}") from None
         raise

@@ -135,9 +135,7 @@ class Dcgm:
     def _gpu(self, connection: Connection, device: Device, full: bool) -> Gpu:
         instance = connection.is_instance(device)
         readings = fields.readings_of(device.values, instance)
-        share = self._cycles.ratio(device.entity, device.values)
-        if share is not None:
-            readings.setdefault("activity/sm", share)
+        self._cycles.add_activity(device.entity, device.values, readings)
         if full:
             if instance:
                 device.profile = text_of(device.values.get(fields.NAME)) or device.profile

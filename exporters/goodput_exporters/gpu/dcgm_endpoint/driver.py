@@ -19,6 +19,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -111,9 +112,7 @@ class DcgmEndpoint:
 
     def _gpu(self, source: Source, values: dict[int, float]) -> Gpu:
         readings = fields.readings_of(values, bool(source.instance))
-        share = self._cycles.ratio((source.uuid, source.instance), values)
-        if share is not None:
-            readings.setdefault("activity/sm", share)
+        self._cycles.add_activity((source.uuid, source.instance), values, readings)
         uuid = fields.instance_uuid(source.uuid, source.instance) if source.instance else source.uuid
         return Gpu(
             uuid=uuid,
@@ -264,7 +263,9 @@ def fetch(url: str, seconds_max: float = SECONDS_MAX) -> bytes:
         answer = _exchange(
             secure, host, port or (443 if secure else 80), path, time.monotonic() + seconds_max
         )
-        response = http.client.HTTPResponse(_ResponseSocket(answer))  # pyright: ignore[reportArgumentType]
+        # HTTPResponse uses nothing else of a socket.
+        complete = SimpleNamespace(makefile=lambda mode: io.BytesIO(answer))
+        response = http.client.HTTPResponse(complete)  # pyright: ignore[reportArgumentType]
         response.begin()
         if response.status != 200:
             hint = "; redirects are not followed" if 300 <= response.status < 400 else ""
@@ -301,13 +302,3 @@ def _left(end: float) -> float:
     if left <= 0:
         raise TimeoutError
     return left
-
-
-class _ResponseSocket:
-    """The part of a socket that http.client uses, over a complete response."""
-
-    def __init__(self, answer: bytes):
-        self._answer = answer
-
-    def makefile(self, mode: str) -> io.BytesIO:
-        return io.BytesIO(self._answer)

@@ -199,13 +199,15 @@ def readings_of(values: Mapping[int, object], instance: bool = False) -> dict[st
         value = number_of(field, values[number])
         if value is None or (number == _ENERGY_JOULES and "energy" in found):
             continue
-        if field.key:
+        if number == EVENT_REASONS:
+            found.update(throttle_readings(int(value)))
+        elif number == RECOVERY_ACTION:
+            found[recovery_key(value)] = 1.0
+        elif field.key:
             multiply, divide = field.scale
             reading = value * multiply / divide
             if reading <= _ACTIVITY_MAX or not field.key.startswith("activity/"):
                 found[field.key] = reading
-        else:
-            found.update(_decode(number, int(value)))
     if "pages_retired/pending" in found:
         found["pages_retired/pending"] = min(1.0, found["pages_retired/pending"])
     if "link_rate/nvlink/transmit" in found and "link_rate/nvlink/receive" in found:
@@ -213,36 +215,25 @@ def readings_of(values: Mapping[int, object], instance: bool = False) -> dict[st
     return found
 
 
-def _decode(number: int, value: int) -> dict[str, float]:
-    """Readings of the fields whose value is a bit set or an enumeration."""
-    if number == EVENT_REASONS:
-        return throttle_readings(value)
-    if number == RECOVERY_ACTION:
-        return {recovery_key(value): 1.0}
-    return {}
-
-
 class SmCycles:
     """SM activity between two calls from cycle totals (1084, 1085), for a GPU without field 1002.
 
-    The first call for a device, and one after a reset, gives None.
+    The first call for a device, and one after a reset, gives none.
     """
 
     def __init__(self):
         self._before: dict[object, tuple[float, float]] = {}
 
-    def ratio(self, device: object, values: Mapping[int, object]) -> float | None:
-        elapsed, active = (
-            number_of(FIELDS[number], values.get(number)) for number in (SM_CYCLES_ELAPSED, SM_CYCLES_ACTIVE)
-        )
+    def add_activity(self, device: object, values: Mapping[int, object], readings: dict[str, float]) -> None:
+        """Add activity/sm to `readings` where they lack it."""
+        elapsed = number_of(FIELDS[SM_CYCLES_ELAPSED], values.get(SM_CYCLES_ELAPSED))
+        active = number_of(FIELDS[SM_CYCLES_ACTIVE], values.get(SM_CYCLES_ACTIVE))
+        before = self._before.pop(device, None)
         if elapsed is None or active is None:
-            self._before.pop(device, None)
-            return None
-        before = self._before.get(device)
+            return
         self._before[device] = elapsed, active
-        if before is None or elapsed <= before[0] or not 0 <= active - before[1] <= elapsed - before[0]:
-            return None
-        return (active - before[1]) / (elapsed - before[0])
+        if before is not None and elapsed > before[0] and 0 <= active - before[1] <= elapsed - before[0]:
+            readings.setdefault("activity/sm", (active - before[1]) / (elapsed - before[0]))
 
     def keep(self, devices) -> None:
         """Drop other devices."""

@@ -6,36 +6,18 @@ permission is reported once and treated the same. Any other error costs its read
 
 from __future__ import annotations
 
+from goodput_exporters.gpu.nvml import queries
 from goodput_exporters.gpu.nvml.gpm import Gpm
-from goodput_exporters.gpu.nvml.queries import (
-    COMPUTE,
-    FIELDS,
-    FUNCTION_NOT_FOUND,
-    GRAPHICS,
-    Field,
-    Query,
-    call,
-    is_plausible,
-    query_fields,
-    reading_of,
-)
+from goodput_exporters.gpu.nvml.queries import FIELDS, Query, query_fields
 from goodput_exporters.gpu.sample import PROCESSES_MAX, Gpu
 
 RETRY_SECONDS = 3600
-_UNINITIALIZED, _INVALID_ARGUMENT, _NOT_SUPPORTED, NO_PERMISSION, _DRIVER_NOT_LOADED, _NO_DATA = (
-    1,
-    2,
-    3,
-    4,
-    9,
-    21,
+_UNSUPPORTED = (
+    *(queries.NOT_SUPPORTED, queries.FUNCTION_NOT_FOUND, queries.STRUCT_VERSION, queries.REMOVED),
 )
-# Not supported, no such function, struct version unknown to the driver, removed.
-_UNSUPPORTED = (_NOT_SUPPORTED, FUNCTION_NOT_FOUND, 25, 26)
-# The GPU is lost (fell off the bus), or needs a reset.
-LOST = (15, 16)
+LOST = (queries.LOST, queries.RESET_REQUIRED)
 # The library is not open, or the kernel driver was unloaded.
-LIBRARY_CLOSED = (_UNINITIALIZED, _DRIVER_NOT_LOADED)
+LIBRARY_CLOSED = (queries.UNINITIALIZED, queries.DRIVER_NOT_LOADED)
 
 
 class LostError(Exception):
@@ -58,9 +40,7 @@ class Device:
         self.instances: dict[str, Device] = {}
         self.is_mig = False
         self._gpm: Gpm | None = None
-        self._round = 0
-        self._retry_ns: dict[str, int] = {}
-        self._field_retry_ns: dict[int, int] = {}
+        self._retry_ns: dict[str, int] = {}  # by the name of a query or field
 
     @property
     def uuid(self) -> str:
@@ -76,7 +56,6 @@ class Device:
     def forget_unsupported(self) -> None:
         """Retry every query, as after a change of the MIG mode."""
         self._retry_ns.clear()
-        self._field_retry_ns.clear()
 
     def read(self, queries: tuple[Query, ...], now_ns: int, problems: list[str]) -> dict[str, float]:
         readings: dict[str, float] = {}
@@ -86,42 +65,46 @@ class Device:
 
     def read_fields(self, now_ns: int, problems: list[str]) -> dict[str, float]:
         """The readings of nvmlDeviceGetFieldValues."""
-        fields = tuple(field for field in FIELDS if now_ns >= self._field_retry_ns.get(field.number, now_ns))
+        fields = tuple(
+            field for field in FIELDS if now_ns >= self._retry_ns.get(f"field {field.key}", now_ns)
+        )
         query = Query(
             "nvmlDeviceGetFieldValues", lambda nvml, device: query_fields(nvml, device.handle, fields)
         )
         readings: dict[str, float] = {}
         for field, error, value in self._run(query, now_ns, problems) or ():
             if error:
-                self._handle_field_error(field, error, now_ns, problems)
+                # Drivers return "invalid argument" for a field number that is newer than they are.
+                code = queries.NOT_SUPPORTED if error == queries.INVALID_ARGUMENT else error
+                self._handle_error(f"field {field.key}", code, now_ns, problems)
             elif value is not None:
-                self._keep(readings, dict([reading_of(field, value)]), problems)
+                self._keep(readings, dict([queries.reading_of(field, value)]), problems)
         return readings
 
     def pids(self, now_ns: int, problems: list[str]) -> tuple[list[int] | None, int | None]:
         """(processes on the GPU, number of compute processes); None where the driver does not know."""
-        compute = self._run(COMPUTE, now_ns, problems)
-        graphics = self._run(GRAPHICS, now_ns, problems)
+        compute = self._run(queries.COMPUTE, now_ns, problems)
+        graphics = self._run(queries.GRAPHICS, now_ns, problems)
         if compute is None:
             return None, None
         return sorted({*compute, *(graphics or ())})[:PROCESSES_MAX], len(set(compute))
 
     def take_gpm(self, round_number: int, now_ns: int, problems: list[str]) -> None:
         """Take a GPM sample where the device supports GPM."""
-        self._round = round_number
-        self._run(_TAKE_GPM, now_ns, problems)
+        query = Query("nvmlGpmSampleGet", lambda nvml, device: self._take_gpm(round_number))
+        self._run(query, now_ns, problems)
 
     def has_gpm_window(self) -> bool:
         return self._gpm is not None and self._gpm.is_ready()
 
     def read_gpm(self, request, now_ns: int, problems: list[str]) -> dict[str, float]:
         """The readings between the last two GPM samples."""
-        readings: dict[str, float] = {}
         gpm = self._gpm
-        if gpm is not None and gpm.is_ready():
-            query = Query("nvmlGpmMetricsGet", lambda nvml, device: gpm.read(request))
-            self._keep(readings, self._run(query, now_ns, problems) or {}, problems)
-        return readings
+        if gpm is None or not gpm.is_ready():
+            return {}
+        return self.read(
+            (Query("nvmlGpmMetricsGet", lambda nvml, device: gpm.read(request)),), now_ns, problems
+        )
 
     def close_gpm(self) -> None:
         if self._gpm is not None:
@@ -131,7 +114,7 @@ class Device:
     def _keep(self, readings: dict[str, float], found: dict[str, float], problems: list[str]) -> None:
         """Add the plausible values to the readings."""
         for key, value in found.items():
-            if not is_plausible(key, value):
+            if not queries.is_plausible(key, value):
                 problems.append(f"{self.uuid}: {key} is {value}")
             else:
                 # GPM's percentages are sometimes a little above 100.
@@ -144,7 +127,7 @@ class Device:
                 try:
                     return query.run(self.nvml, self)
                 except self.nvml.NVMLError as error:
-                    if not self._handle_error(query, error.value, now_ns, problems):
+                    if not self._handle_error(query.name, error.value, now_ns, problems, query.fallback):
                         return None
                 except Exception as error:
                     # An untested version of the binding, or an answer that it cannot decode.
@@ -153,40 +136,27 @@ class Device:
             query = query.fallback
         return None
 
-    def _handle_error(self, query: Query, code: int, now_ns: int, problems: list[str]) -> bool:
-        """True where the query's fallback may be used."""
-        text = f"{query.name}: {self.nvml.NVMLError(code)}"
+    def _handle_error(
+        self, name: str, code: int, now_ns: int, problems: list[str], fallback: Query | None = None
+    ) -> bool:
+        """True where the fallback may be used."""
+        text = f"{name}: {self.nvml.NVMLError(code)}"
         if code in LOST:
             raise LostError(text)
         if code in LIBRARY_CLOSED:
             raise LibraryClosedError(text)
-        is_unsupported = code in _UNSUPPORTED
-        if is_unsupported or code == NO_PERMISSION:
-            self._retry_ns[query.name] = now_ns + RETRY_SECONDS * 1_000_000_000
-        if code == NO_PERMISSION and query.fallback is not None:
+        if code in _UNSUPPORTED or code == queries.NO_PERMISSION:
+            self._retry_ns[name] = now_ns + RETRY_SECONDS * 1_000_000_000
+        if code == queries.NO_PERMISSION and fallback is not None:
             # The older form of a call needs the same permission.
-            self._retry_ns[query.fallback.name] = self._retry_ns[query.name]
-        if not is_unsupported and code != _NO_DATA:
+            self._retry_ns[fallback.name] = self._retry_ns[name]
+        if code not in (*_UNSUPPORTED, queries.NO_DATA):
             problems.append(f"{self.uuid}: {text}")
-        return is_unsupported
+        return code in _UNSUPPORTED
 
-    def _handle_field_error(self, field: Field, code: int, now_ns: int, problems: list[str]) -> None:
-        # Drivers return "invalid argument" for a field number that is newer than they are.
-        if code in (*_UNSUPPORTED, _INVALID_ARGUMENT):
-            self._field_retry_ns[field.number] = now_ns + RETRY_SECONDS * 1_000_000_000
-        else:
-            query = Query(
-                f"field {field.key}", lambda nvml, device: query_fields(nvml, device.handle, (field,))
-            )
-            self._handle_error(query, code, now_ns, problems)
-
-    def _take_gpm(self) -> None:
-        nvml = self.nvml
+    def _take_gpm(self, round_number: int) -> None:
         if self._gpm is None:
-            if not call(nvml, "nvmlGpmQueryDeviceSupport", self._gpu_handle).isSupportedDevice:
-                raise nvml.NVMLError(_NOT_SUPPORTED)
-            self._gpm = Gpm(nvml, self._gpu_handle, self._gpu_instance)
-        self._gpm.take(self._round)
-
-
-_TAKE_GPM = Query("nvmlGpmSampleGet", lambda nvml, device: device._take_gpm())
+            if not queries.call(self.nvml, "nvmlGpmQueryDeviceSupport", self._gpu_handle).isSupportedDevice:
+                raise self.nvml.NVMLError(queries.NOT_SUPPORTED)
+            self._gpm = Gpm(self.nvml, self._gpu_handle, self._gpu_instance)
+        self._gpm.take(round_number)

@@ -10,6 +10,7 @@ CPU besides the library's own, with 8 GPUs: 0.5 ms for a fast sample, 3 ms for a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping
@@ -23,7 +24,14 @@ from goodput_exporters.gpu.nvml.device import LIBRARY_CLOSED, LOST, Device, Libr
 from goodput_exporters.gpu.nvml.events import ErrorCounters, XidMonitor
 from goodput_exporters.gpu.nvml.gpm import metrics_request
 from goodput_exporters.gpu.nvml.inventory import Inventory, list_devices, update_instances
-from goodput_exporters.gpu.nvml.queries import FAST, FULL, MIG_FAST, MIG_FULL
+from goodput_exporters.gpu.nvml.queries import (
+    DRIVER_NOT_LOADED,
+    FAST,
+    FULL,
+    GPU_NOT_FOUND,
+    LIBRARY_NOT_FOUND,
+    MIG,
+)
 from goodput_exporters.gpu.sample import EVENTS_MAX, GPUS_MAX, PROBLEMS_MAX, TEXT_MAX, Event, Gpu, Sample
 
 REOPEN_SECONDS, REOPEN_SECONDS_MAX = 60, 3600
@@ -32,7 +40,6 @@ GONE_MAX = 64
 LIBRARY = "libnvidia-ml.so.1"
 LOADER_CACHE, LOADER_CACHE_BYTES_MAX = "/etc/ld.so.cache", 8 << 20
 LIBRARY_FOLDERS = ("/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/lib/wsl/lib")
-_DRIVER_NOT_LOADED, _LIBRARY_NOT_FOUND, _GPU_NOT_FOUND = 9, 12, 28
 
 
 class Nvml:
@@ -69,7 +76,7 @@ class Nvml:
         try:
             nvml.nvmlInit()
         except nvml.NVMLError as error:
-            absent = error.value in (_LIBRARY_NOT_FOUND, _DRIVER_NOT_LOADED, _GPU_NOT_FOUND)
+            absent = error.value in (LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED, GPU_NOT_FOUND)
             raise (NoData if absent else CollectorError)(f"nvmlInit: {error}") from None
         try:
             self._list_devices()
@@ -88,10 +95,8 @@ class Nvml:
         for device in self._inventory.devices:
             device.close()
         self._inventory = Inventory()
-        try:
+        with contextlib.suppress(self._nvml.NVMLError):
             self._nvml.nvmlShutdown()
-        except self._nvml.NVMLError:
-            pass
 
     def sample(self, full: bool) -> Sample:
         """Raises CollectorError where the library or the kernel driver is gone; the driver must then be reopened."""
@@ -210,7 +215,7 @@ class Nvml:
                 readings, pids = self._read_device(device, FULL if full else FAST, full, now_ns)
                 gpus = []
                 for each in device.instances.values():
-                    found, found_pids = self._read_device(each, MIG_FULL if full else MIG_FAST, full, now_ns)
+                    found, found_pids = self._read_device(each, MIG, full, now_ns)
                     gpus.append(replace(each.identity, readings=found, pids=found_pids))
                 if full:
                     readings.update(device.read_fields(now_ns, self._problems))
@@ -250,7 +255,7 @@ class Nvml:
 
 
 def _bounded(problems: list[str]) -> list[str]:
-    """As many as a sample may have; the last one says how many were left out."""
+    """As many as a sample may have; the last one counts those left out."""
     kept = [text[:TEXT_MAX] for text in problems[:PROBLEMS_MAX]]
     if len(problems) > PROBLEMS_MAX:
         kept[-1] = f"and {len(problems) - PROBLEMS_MAX + 1} more"

@@ -5,10 +5,12 @@ XIDs of one kind that arrive in one poll become one event with a count. The firs
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 
 from goodput_exporters.gpu.nvidia.xid import lookup
 from goodput_exporters.gpu.nvml.device import LOST
+from goodput_exporters.gpu.nvml.queries import FUNCTION_NOT_FOUND, NOT_SUPPORTED, TIMEOUT
 from goodput_exporters.gpu.sample import Event
 
 # Per GPU and poll; the rest stays in the library until the next poll.
@@ -16,7 +18,6 @@ XIDS_POLLED_MAX = 1024
 EVENTS_POLLED_MAX = 64
 THROTTLE_QUIET_SECONDS = 60
 _XID_EVENTS = 0x8  # nvmlEventTypeXidCriticalError
-_NOT_SUPPORTED, _TIMEOUT, _FUNCTION_NOT_FOUND = 3, 10, 13
 # The GPU instance id of an event that belongs to no MIG instance.
 _NO_INSTANCE = 0xFFFF_FFFF
 
@@ -51,7 +52,7 @@ class XidMonitor:
                     data = self._nvml.nvmlEventSetWait_v2(event_set, 0)
                 except self._nvml.NVMLError as error:
                     # A timeout means that the set is empty; a lost GPU is reported elsewhere.
-                    if error.value not in (_TIMEOUT, *LOST):
+                    if error.value not in (TIMEOUT, *LOST):
                         self._give_up(uuid, f"{uuid}: nvmlEventSetWait_v2", error, problems)
                     break
                 polled += 1
@@ -69,10 +70,8 @@ class XidMonitor:
         """Stop watching a GPU."""
         event_set = self._sets.pop(uuid, None)
         if event_set is not None:
-            try:
+            with contextlib.suppress(self._nvml.NVMLError):
                 self._nvml.nvmlEventSetFree(event_set)
-            except self._nvml.NVMLError:
-                pass
 
     def close(self) -> None:
         for uuid in list(self._sets):
@@ -90,7 +89,7 @@ class XidMonitor:
     def _give_up(self, uuid: str, where: str, error, problems: list[str]) -> None:
         """Go on without a set for this GPU: for good where it is unsupported, else until the next `watch`."""
         self.forget(uuid)
-        if error.value in (_NOT_SUPPORTED, _FUNCTION_NOT_FOUND):
+        if error.value in (NOT_SUPPORTED, FUNCTION_NOT_FOUND):
             self._sets[uuid] = None
         else:
             self.is_incomplete = True

@@ -8,6 +8,8 @@ samples, which `close` frees.
 
 from __future__ import annotations
 
+import contextlib
+
 from goodput_exporters.gpu.nvml.queries import MIB, PERCENT
 
 # NVML_GPM_METRIC_*: (key, factor to base units).
@@ -79,7 +81,5 @@ class Gpm:
 
     def close(self) -> None:
         for sample in (self._older, self._newer):
-            try:
+            with contextlib.suppress(self._nvml.NVMLError):
                 self._nvml.nvmlGpmSampleFree(sample)
-            except self._nvml.NVMLError:
-                pass

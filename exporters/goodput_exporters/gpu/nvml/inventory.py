@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from goodput_exporters.gpu.nvml.device import NO_PERMISSION, Device
-from goodput_exporters.gpu.nvml.queries import call
+from msgspec.structs import replace
+
+from goodput_exporters.gpu.nvml.device import Device
+from goodput_exporters.gpu.nvml.queries import NO_PERMISSION, call
 from goodput_exporters.gpu.sample import GPUS_MAX, Gpu
 
 # NVML has at most 7 instances per GPU today.
@@ -73,16 +75,13 @@ def update_instances(device: Device) -> None:
 
 
 def _instance(device: Device, handle, uuid: str, index: int) -> Device:
-    nvml, gpu = device.nvml, device.identity
-    identity = Gpu(
-        uuid=uuid,
-        index=index,
-        model=gpu.model,
-        pci=gpu.pci,
-        driver_version=gpu.driver_version,
-        parent=gpu.uuid,
-        profile=profile_of(_text(nvml, "nvmlDeviceGetName", handle), _attributes(nvml, handle)),
-    )
+    nvml = device.nvml
+    try:
+        attributes = call(nvml, "nvmlDeviceGetAttributes_v2", handle)
+    except nvml.NVMLError:
+        attributes = None
+    profile = profile_of(_text(nvml, "nvmlDeviceGetName", handle), attributes)
+    identity = replace(device.identity, uuid=uuid, index=index, parent=device.uuid, profile=profile)
     return Device(nvml, handle, identity, nvml.nvmlDeviceGetGpuInstanceId(handle), device.handle)
 
 
@@ -98,13 +97,6 @@ def profile_of(name: str, attributes) -> str:
     compute, slices = attributes.computeInstanceSliceCount, attributes.gpuInstanceSliceCount
     gigabytes = -(-attributes.memorySizeMB // 1024)
     return ("" if compute == slices else f"{compute}c.") + f"{slices}g.{gigabytes}gb"
-
-
-def _attributes(nvml, handle):
-    try:
-        return call(nvml, "nvmlDeviceGetAttributes_v2", handle)
-    except nvml.NVMLError:
-        return None
 
 
 def _text(nvml, function: str, handle) -> str:

@@ -24,7 +24,9 @@ MILLI = 1e-3
 MEGA = 1e6
 PERCENT = 0.01
 # NVML's error codes (nvmlReturn_t), which are part of its ABI.
-FUNCTION_NOT_FOUND = 13
+UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 1, 2, 3, 4
+DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 9, 10, 12, 13
+LOST, RESET_REQUIRED, NO_DATA, STRUCT_VERSION, REMOVED, GPU_NOT_FOUND = 15, 16, 21, 25, 26, 28
 # An nvmlFieldValue_t's scope for "all links together" (nvml.h, NVLink throughput counters).
 _ALL_LINKS = 0xFFFF_FFFF
 
@@ -71,10 +73,6 @@ def _memory(nvml, device) -> dict[str, float]:
 def _memory_v1(nvml, device) -> dict[str, float]:
     memory = nvml.nvmlDeviceGetMemoryInfo(device.handle)
     return {f"memory/{kind}": getattr(memory, kind) for kind in ("total", "used", "free")}
-
-
-def _only_used(read: Callable) -> Callable:
-    return lambda nvml, device: {"memory/used": read(nvml, device)["memory/used"]}
 
 
 def _reasons(function: str, nvml, device) -> dict[str, float]:
@@ -184,38 +182,30 @@ def _pids(function: str, nvml, device) -> list[int]:
 
 
 def _processes(kind: str) -> Query:
-    names = [f"nvmlDeviceGet{kind}RunningProcesses_v{version}" for version in (3, 2)]
-    older = Query(names[1], partial(_pids, names[1]))
-    return Query(names[0], partial(_pids, names[0]), older)
+    new, old = (f"nvmlDeviceGet{kind}RunningProcesses_v{version}" for version in (3, 2))
+    return Query(new, partial(_pids, new), Query(old, partial(_pids, old)))
 
 
 COMPUTE, GRAPHICS = _processes("Compute"), _processes("Graphics")
 
-_V1, _V2 = "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"
-MEMORY = Query(_V2, _memory, Query(_V1, _memory_v1))
-MEMORY_USED = Query(_V2, _only_used(_memory), Query(_V1, _only_used(_memory_v1)))
+MEMORY = Query("nvmlDeviceGetMemoryInfo_v2", _memory, Query("nvmlDeviceGetMemoryInfo", _memory_v1))
+_TEMPERATURE_V = _number("temperature/core", "nvmlDeviceGetTemperatureV", 1.0, 0)
 _NOW, _BEFORE_535 = "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
 
-_QUICK = (
+FAST = (
     Query("nvmlDeviceGetUtilizationRates", _utilization),
     # mW; averaged over the last second on Ampere (except GA100) and later, which is why phases use the energy.
     _number("power", "nvmlDeviceGetPowerUsage", MILLI),
     _number("energy", "nvmlDeviceGetTotalEnergyConsumption", MILLI),  # mJ since the driver was loaded
-)
-FAST = (*_QUICK, MEMORY_USED)
-FULL = (
-    *_QUICK,
     MEMORY,
+)
+FULL = (
+    *FAST,
     _number("power_limit", "nvmlDeviceGetEnforcedPowerLimit", MILLI),  # mW
     _number("clock/sm", "nvmlDeviceGetClockInfo", MEGA, 1),  # MHz; NVML_CLOCK_SM
     _number("clock/memory", "nvmlDeviceGetClockInfo", MEGA, 2),  # MHz; NVML_CLOCK_MEM
-    _number(
-        "temperature/core",
-        "nvmlDeviceGetTemperature",  # degrees Celsius
-        1.0,
-        0,
-        fallback=_number("temperature/core", "nvmlDeviceGetTemperatureV", 1.0, 0),
-    ),
+    # Degrees Celsius.
+    _number("temperature/core", "nvmlDeviceGetTemperature", 1.0, 0, fallback=_TEMPERATURE_V),
     Query(_NOW, partial(_reasons, _NOW), Query(_BEFORE_535, partial(_reasons, _BEFORE_535))),
     *(_throttle(reason) for reason in _POLICIES),
     _number("pcie_generation/current", "nvmlDeviceGetCurrPcieLinkGeneration", 1.0),
@@ -224,8 +214,7 @@ FULL = (
     _number("pcie_lanes/max", "nvmlDeviceGetMaxPcieLinkWidth", 1.0),
 )
 # A MIG instance has only its own memory and processes; everything else is the whole GPU's.
-MIG_FAST = (MEMORY_USED,)
-MIG_FULL = (MEMORY,)
+MIG = (MEMORY,)
 
 
 def is_plausible(key: str, value: float) -> bool:
