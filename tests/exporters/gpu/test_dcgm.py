@@ -179,16 +179,22 @@ def test_instance_reports_only_its_own_fields():
 
 def test_sm_activity_from_totals_of_cycles():
     cycles = fields.SmCycles()
-    assert cycles.ratio("a", {1084: 1000, 1085: 100}) is None
-    assert cycles.ratio("a", {1084: 3000, 1085: 600}) == 0.25
-    assert cycles.ratio("a", {1084: 3000, 1085: 600}) is None  # The same measurement again.
-    assert cycles.ratio("a", {1084: 10, 1085: 5}) is None  # Reset.
-    assert cycles.ratio("a", {1084: 20, 1085: 5}) == 0.0
-    assert cycles.ratio("a", {1084: 30}) is None
-    assert cycles.ratio("a", {1084: 40, 1085: 6}) is None
-    assert cycles.ratio("a", {1084: 50, 1085: 60}) is None  # More active than elapsed.
+
+    def ratio(device: str, values: dict) -> float | None:
+        readings = {}
+        cycles.add_activity(device, values, readings)
+        return readings.get("activity/sm")
+
+    assert ratio("a", {1084: 1000, 1085: 100}) is None
+    assert ratio("a", {1084: 3000, 1085: 600}) == 0.25
+    assert ratio("a", {1084: 3000, 1085: 600}) is None  # The same measurement again.
+    assert ratio("a", {1084: 10, 1085: 5}) is None  # Reset.
+    assert ratio("a", {1084: 20, 1085: 5}) == 0.0
+    assert ratio("a", {1084: 30}) is None
+    assert ratio("a", {1084: 40, 1085: 6}) is None
+    assert ratio("a", {1084: 50, 1085: 60}) is None  # More active than elapsed.
     cycles.keep({"b"})
-    assert cycles.ratio("a", {1084: 60, 1085: 60}) is None
+    assert ratio("a", {1084: 60, 1085: 60}) is None
 
 
 @given(

@@ -1,6 +1,6 @@
 """NVIDIA GPUs through NVML: nvidia-ml-py and the driver's libnvidia-ml.so.1. Needs neither DCGM nor root.
 
-A fast sample has activity, power, energy and used memory; a full one everything in queries.py. XIDs are polled in
+A fast sample has activity, power, energy and memory; a full one everything in queries.py. XIDs are polled in
 both. The GPM samples of all devices are taken first, one after the other, so that `window_ns` (the time since the
 last sample's) is the same for all activity; only `utilization` and `memory_controller` average over the driver's own
 period. A GPU that the driver cannot reach is `lost`. While one is lost, or the number of GPUs has changed, a full

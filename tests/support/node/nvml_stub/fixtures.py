@@ -90,7 +90,8 @@ EXPECTED_GPM = {
     "link_rate/nvlink/receive": 314_572_800.0,
     "link_rate/nvlink/transmit": 419_954_688.0,
 }
-FAST = {"activity/utilization", "activity/memory_controller", "power", "energy", "memory/used", *EXPECTED_GPM}
+FAST = {"activity/utilization", "activity/memory_controller", "power", "energy", *EXPECTED_GPM}
+FAST |= {f"memory/{kind}" for kind in ("total", "used", "free", "reserved")}
 
 
 @pytest.fixture(scope="module")
