@@ -1,8 +1,8 @@
 """Why GPUs were not productive, and what to do about it: one cause per file, found by the folder it lies in.
 
-A cause is a module with `STATE`, a state of the account, and `advise(account) -> str`. If `advise` needs an account,
-the module also has `GENERAL`, the advice without one. The gain is the largest speed-up that removing the cause can
-bring, 1 / (1 - share) by Amdahl's law.
+A cause is a module with `STATE`, a state of the account, and `ADVICE`, one line; `advise(account) -> str`, where there is
+one, gives advice that depends on the account. The gain is the largest speed-up that removing the cause can bring,
+1 / (1 - share) by Amdahl's law.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ def advisers() -> dict[str, ModuleType]:
 
 
 def general() -> dict[str, str]:
-    """One line of advice for each state without an account, for a dashboard."""
-    found = advisers()
-    return {state: getattr(one, "GENERAL", None) or one.advise(None) for state, one in found.items()}
+    """One line of advice for each state, for a dashboard."""
+    return {state: module.ADVICE for state, module in advisers().items()}
 
 
 def explain(account: Account) -> list[Cause]:
@@ -50,7 +49,7 @@ def explain(account: Account) -> list[Cause]:
                 "gpu_seconds": ns / 1e9,
                 "gain": 1 / (1 - share) if share < 1 else None,
                 "cost": None if dollars is None else dollars["states"][state],
-                "advice": module.advise(account),
+                "advice": module.advise(account) if hasattr(module, "advise") else module.ADVICE,
             }
         )
     return sorted(found, key=lambda cause: -cause["gpu_seconds"])

@@ -7,7 +7,7 @@ STATE = "checkpoint"
 # The cost is flat around the best interval: within this factor it is at most 6 % above the minimum.
 NEAR_RATIO_MAX = 1.4
 _HEAD = "Save asynchronously (copy to host memory, write in the background)"
-GENERAL = f"{_HEAD} or less often. The best interval is sqrt(2 x save time x mean time between failures)."
+ADVICE = f"{_HEAD} or less often. The best interval is sqrt(2 x save time x mean time between failures)."
 
 
 def advise(account) -> str:
@@ -15,7 +15,7 @@ def advise(account) -> str:
     saving = checkpoints(account)
     best, interval = saving["best_interval_seconds"], saving["interval_seconds"]
     if best is None:
-        return GENERAL
+        return ADVICE
     if not interval:  # Unknown, or all were committed at the same time.
         return f"{_HEAD}. The best interval for the failures seen is {duration(best)} (estimate)."
     if max(best / interval, interval / best) <= NEAR_RATIO_MAX:

@@ -1,10 +1,7 @@
 """Time in collectives that even the last rank to arrive waited for."""
 
 STATE = "communication"
-
-
-def advise(account) -> str:
-    return (
-        "Overlap gradient reduction with the backward pass (larger or earlier buckets), reduce in "
-        "bf16, or give each GPU more work per step."
-    )
+ADVICE = (
+    "Overlap gradient reduction with the backward pass (larger or earlier buckets), reduce in bf16, or give "
+    "each GPU more work per step."
+)

@@ -1,10 +1,7 @@
 """Compilation and the first step's extra work."""
 
 STATE = "compile"
-
-
-def advise(account) -> str:
-    return (
-        "Keep the compile cache on storage that survives restarts and avoid shapes that change, "
-        "so that restarts do not compile again."
-    )
+ADVICE = (
+    "Keep the compile cache on storage that survives restarts and avoid shapes that change, so that restarts "
+    "do not compile again."
+)

@@ -15,10 +15,10 @@ def advise(account) -> str:
     gpu_ns = account.gpu_ns()
     share = gpu_ns[_LAUNCH] / (gpu_ns[_LAUNCH] + gpu_ns[_PRODUCTIVE])
     head = f"{100 * share:.0f} % of compute time the GPU had nothing to run (estimate)"
-    return f"{head}: {_alone(account) or GENERAL[0].lower() + GENERAL[1:]}"
+    return f"{head}: {_alone(account) or ADVICE[0].lower() + ADVICE[1:]}"
 
 
-GENERAL = (
+ADVICE = (
     "Use CUDA graphs, torch.compile, a larger batch, fewer tiny kernels; no .item() or synchronize() in the loop; "
     "pin each rank to cores of its GPU's NUMA node."
 )

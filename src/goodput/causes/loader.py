@@ -12,7 +12,7 @@ ALONE_RATIO_MIN = 2
 READY_MIN = 1.0
 # A worker is slow if it causes this many times its even share of the waiting.
 WORST_RATIO_MIN = 2
-GENERAL = "More workers (num_workers, persistent_workers, prefetch_factor), cheaper decoding, or data on faster storage."
+ADVICE = "More workers (num_workers, persistent_workers, prefetch_factor), cheaper decoding, or data on faster storage."
 ALONE = "check that node's disk, CPU and network, or the shard it reads."
 
 
@@ -26,7 +26,7 @@ def advise(account) -> str:
         return f"{head}: {found or ALONE}"
     head = "All ranks wait for their loaders" if waits else "The rank waits for its loader"
     if found is None:
-        return f"{head}: {GENERAL[0].lower()}{GENERAL[1:]}"
+        return f"{head}: {ADVICE[0].lower()}{ADVICE[1:]}"
     return f"{head}: {found}"
 
 
@@ -36,7 +36,7 @@ def _inside(loader) -> str | None:
     if leading is None:
         return None
     reason, part = leading
-    return f"{100 * part:.0f} % of the wait is {_ADVICE[reason](loader)}."
+    return f"{100 * part:.0f} % of the wait is {_BY_REASON[reason](loader)}."
 
 
 def _storage(loader) -> str:
@@ -123,7 +123,7 @@ def _cores(loader) -> str:
     return "" if cores is None else f", {cores} cores for each rank{on(loader.host)}"
 
 
-_ADVICE = {
+_BY_REASON = {
     "storage": _storage,
     "decode": _decode,
     "collate": _collate,

@@ -4,7 +4,7 @@ from goodput.account.figures import checkpoints
 from goodput.account.text import duration
 
 STATE = "lost"
-GENERAL = "Save checkpoints more often (they are cheap if asynchronous), and find what ended the run."
+ADVICE = "Save checkpoints more often (they are cheap if asynchronous), and find what ended the run."
 
 
 def advise(account) -> str:

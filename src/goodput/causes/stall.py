@@ -1,10 +1,7 @@
 """No step progress for a long time."""
 
 STATE = "stall"
-
-
-def advise(account) -> str:
-    return (
-        "Find the rank that hangs: ranks in communication wait for it, the others are suspects. Set a "
-        "shorter collective timeout to end such a run earlier."
-    )
+ADVICE = (
+    "Find the rank that hangs: ranks in communication wait for it, the others are suspects. Set a shorter "
+    "collective timeout to end such a run earlier."
+)

@@ -1,10 +1,7 @@
 """From the start of the processes to the first step."""
 
 STATE = "startup"
-
-
-def advise(account) -> str:
-    return (
-        "Reach the first step sooner: import less, build the dataset index once and cache "
-        "it, start the loader's workers early."
-    )
+ADVICE = (
+    "Reach the first step sooner: import less, build the dataset index once and cache it, start the loader's "
+    "workers early."
+)

@@ -3,7 +3,7 @@
 from goodput.account.text import more_than_rank, on
 
 STATE = "straggler"
-GENERAL = (
+ADVICE = (
     "If one rank is slow, check its node for throttling, a bad GPU or a slow disk; if ranks are slow in turn, look for "
     "uneven batches, noisy neighbours or too few cores."
 )
