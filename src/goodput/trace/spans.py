@@ -1,7 +1,7 @@
 """Set operations on time spans, in exact integer arithmetic and one pass over both sides.
 
-A set is a flat `array("q")` of start, end, start, end, ...: sorted, disjoint, non-empty, half-open spans in
-nanoseconds, 16 bytes a span.
+A set is a flat `array("q")` of start, end, start, end, ...: sorted, non-empty, half-open spans in nanoseconds that neither
+overlap nor touch, 16 bytes a span.
 
     subtract(array("q", [0, 10]), array("q", [4, 6]))   # array("q", [0, 4, 6, 10])"""
 
@@ -10,8 +10,10 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 
 PENDING_MAX = 1 << 14  # Sorting temporarily takes 150 bytes a span.
+_NEVER = 1 << 63  # later than any time
 
 
 class Gathered:
@@ -64,66 +66,40 @@ def flatten(pairs: Sequence[int]) -> array:
 
 def merge(a: array, b: array) -> array:
     """a ∪ b."""
-    if not a or not b:
-        return a or b
-    out, i, j = array("q"), 0, 0
-    while i < len(a) or j < len(b):
-        if j >= len(b) or (i < len(a) and a[i] <= b[j]):
-            start, end = a[i], a[i + 1]
-            i += 2
-        else:
-            start, end = b[j], b[j + 1]
-            j += 2
-        if out and start <= out[-1]:
-            if end > out[-1]:
-                out[-1] = end
-        else:
-            out.append(start)
-            out.append(end)
-    return out
+    return _combine(a, b, (0, 1, 1, 1)) if a and b else a or b
 
 
 def union(sets: Iterable[array]) -> array:
     """The union of all sets."""
-    out = array("q")
-    for spans in sets:
-        out = merge(out, spans)
-    return out
+    return reduce(merge, sets, array("q"))
 
 
 def subtract(a: array, b: array) -> array:
     """a \\ b."""
-    out, j, count = array("q"), 0, len(b)
-    for i in range(0, len(a), 2):
-        start, end = a[i], a[i + 1]
-        while j < count and b[j + 1] <= start:
-            j += 2
-        while j < count and b[j] < end:
-            if b[j] > start:
-                out.append(start)
-                out.append(b[j])
-            start = b[j + 1]
-            if start >= end:
-                break
-            j += 2
-        if start < end:
-            out.append(start)
-            out.append(end)
-    return out
+    return _combine(a, b, (0, 1, 0, 0)) if a and b else a
 
 
 def intersect(a: array, b: array) -> array:
     """a ∩ b."""
+    return _combine(a, b, (0, 0, 0, 1)) if a and b else array("q")
+
+
+def _combine(a: array, b: array, kept: tuple[int, int, int, int]) -> array:
+    """The times for which `kept` is 1, by whether they are in neither set, in a only, in b only, or in both."""
     out, i, j = array("q"), 0, 0
-    while i < len(a) and j < len(b):
-        start, end = max(a[i], b[j]), min(a[i + 1], b[j + 1])
-        if start < end:
-            out.append(start)
-            out.append(end)
-        if a[i + 1] < b[j + 1]:
-            i += 2
-        else:
-            j += 2
+    last_a, last_b = len(a), len(b)
+    next_a, next_b = a[0], b[0]
+    while i < last_a or j < last_b:
+        at = min(next_a, next_b)
+        # At an odd index the next boundary is an end, so the time from here on is inside.
+        if next_a == at:
+            i += 1
+            next_a = a[i] if i < last_a else _NEVER
+        if next_b == at:
+            j += 1
+            next_b = b[j] if j < last_b else _NEVER
+        if kept[(i & 1) + 2 * (j & 1)] != len(out) & 1:
+            out.append(at)
     return out
 
 
