@@ -9,16 +9,15 @@ at hand; `Engine` takes rows one by one. Cost: about 10 us per step and rank.
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import add
 
 from goodput.account.attempts import Attempt, Row, Run
 from goodput.account.facts import Facts, Key, gather
 from goodput.account.fold import PRODUCTIVE, Fold
-from goodput.account.hardware import energy_mj, is_cut, is_sampled, states_of
+from goodput.account.hardware import energy_mj, is_cut, states_of
 from goodput.account.loader_summary import LoaderSummary, summarize_loaders
 from goodput.account.peaks import peak
-from goodput.account.rank_account import RankAccount
 from goodput.account.stall_threshold import StepLengths
 from goodput.account.states import INDEX, vector
 from goodput.account.straggler import Groups, Straggler, sum_stragglers
@@ -26,9 +25,47 @@ from goodput.account.straggler import Groups, Straggler, sum_stragglers
 _DOWN, _QUEUE, _UNOBSERVED = INDEX["down"], INDEX["queue"], INDEX["unobserved"]
 _BEGINNING = tuple(INDEX[state] for state in ("startup", "restore", "compile"))
 
+_DECLARED_KEPT = (
+    *("host", "dtype", "stage", "devices", "microbatches"),
+    *("gpu_hour_cost", "gpu_power_watts", "ideal_samples_per_second"),
+)
 # Ends of an attempt that are no failure; being killed is one.
 NO_FAILURE = ("finished", "resumed", "cancelled")
 FACTORS = ("availability", "step_efficiency", "goodput", "compute_efficiency", "mfu", "hfu")
+
+
+@dataclass(slots=True)
+class RankAccount:
+    """One expected rank: its sums and declared fields. `states` is in ns of wall time, not yet weighed by `devices`.
+
+    An unreported rank takes about 300 bytes.
+    """
+
+    rank: int
+    wall_ns: int = 0
+    host: str = ""
+    stage: int | None = None
+    devices: int = 1
+    states: list[int] = field(default_factory=vector)
+    kept_steps: int = 0
+    lost_steps: int = 0
+    kept_ns: int = 0
+    saved_ns: int = 0  # spent in saving checkpoints, kept or lost
+    device_ns: int = 0  # length of steps that the device clock divided into phases, kept or lost
+    kept_samples: float = 0.0
+    flops: float | None = None
+    hardware_flops: float | None = None
+    peak: float | None = None
+    ideal_samples_per_second: float | None = None
+    best_samples_per_second: float | None = None
+    microbatches: int | None = None
+    dtype: str = ""
+    gpu_hour_cost: float | None = None
+    gpu_power_watts: float | None = None
+    observed: bool = False
+    sampled: bool = False  # samples say how much of its compute the device was idle
+    energy_mj: int = 0  # measured, by all its devices
+    metered: list[int] = field(default_factory=vector)  # the part of `states` that this energy covers
 
 
 @dataclass
@@ -132,10 +169,7 @@ class Engine:
 
     def __init__(self, run: Run, facts: Facts):
         self.run, self.facts = run, facts
-        self.folds: dict[Key, Fold] = {}
-        for key, attempt in run.attempts.items():
-            judged = (facts.bounds[key], facts.limits[key], facts.threshold_ns, _blame(attempt, facts))
-            self.folds[key] = Fold(attempt, *judged)
+        self.folds = {key: Fold(attempt, *facts.judged(key)) for key, attempt in run.attempts.items()}
         self.groups = Groups(self.folds)
 
     def copy(self) -> Engine:
@@ -147,10 +181,7 @@ class Engine:
 
     def follow(self, facts: Facts) -> bool:
         """Continue under newer facts of the same run; False if folded steps would differ under them."""
-        judged = {
-            key: (facts.bounds[key], facts.limits[key], facts.threshold_ns, _blame(attempt, facts))
-            for key, attempt in self.run.attempts.items()
-        }
+        judged = {key: facts.judged(key) for key in self.run.attempts}
         if self.groups.late or not all(fold.fits(*judged[key]) for key, fold in self.folds.items()):
             return False
         for key, attempt in self.run.attempts.items():
@@ -168,19 +199,9 @@ class Engine:
         if compared is not None:
             self.groups.add(key, row.step, self.folds[key].last_count, compared)
 
-    def add(
-        self,
-        key: Key,
-        step: int,
-        end_ns: int,
-        gap: list[int],
-        inside: list[int],
-        samples=0,
-        count=1,
-        device_ns=0,
-    ) -> None:
-        """Take a step, or `count` up to `step`, as vectors of ns per state; see Fold.add."""
-        compared = self.folds[key].add(step, count, end_ns, gap, inside, samples, device_ns)
+    def add(self, key: Key, step: int, count: int, *recorded) -> None:
+        """Take `count` steps up to `step` as vectors of ns per state; see Fold.add."""
+        compared = self.folds[key].add(step, count, *recorded)
         if compared is not None:
             self.groups.add(key, step, count, compared)
 
@@ -193,7 +214,10 @@ class Engine:
                 self.groups.add(key, first[0], first[1], first[2:], first=True)
         self.groups.flush()
         straggler = sum_stragglers(self.groups)
-        restarts = {n: Restart(n, 0, facts.points[n]) for n in facts.restarts}
+        restarts = {
+            n: Restart(n, min(a.start_ns for a in run.attempts.values() if a.attempt == n), facts.points[n])
+            for n in facts.restarts
+        }
         typical = _typical(run)
         ranks, unseen = [], {}
         for rank, spans in sorted(facts.spans.items()):
@@ -203,9 +227,8 @@ class Engine:
                 if not ranks[-1].observed:
                     unseen[tuple(spans)] = ranks[-1]
             else:
-                ranks.append(like.for_rank(rank))
-        for number, restart in restarts.items():
-            restart.time_ns = min(a.start_ns for a in run.attempts.values() if a.attempt == number)
+                # The sums are shared and no longer change, so a world of 262 144 ranks costs little.
+                ranks.append(replace(like, rank=rank))
         result = Account(
             run=run.name,
             start_ns=facts.start_ns,
@@ -259,11 +282,6 @@ def compute(
     return engine.finish()
 
 
-def _blame(attempt: Attempt, facts: Facts) -> list[tuple[int | None, int]]:
-    """(resume step, number) of the restarts after an attempt."""
-    return [(facts.points[n], n) for n in facts.restarts if n > attempt.attempt]
-
-
 def _rank_account(engine: Engine, rank: int, spans, restarts, typical) -> RankAccount:
     """Place the rank's attempts one after the other in the times in which it is expected."""
     facts = engine.facts
@@ -301,16 +319,7 @@ def _describe(result: RankAccount, attempts: list[Attempt], typical: tuple[int, 
         result.flops = result.hardware_flops = 0.0
         return
     newest = attempts[-1]
-    for name in (
-        "host",
-        "dtype",
-        "stage",
-        "devices",
-        "gpu_hour_cost",
-        "gpu_power_watts",
-        "microbatches",
-        "ideal_samples_per_second",
-    ):
+    for name in _DECLARED_KEPT:
         setattr(result, name, getattr(newest, name))
     result.peak = peak_of(newest)
     result.flops = None if any(a.flops_per_step is None for a in attempts) else 0.0
@@ -337,7 +346,7 @@ def _add_attempt(result: RankAccount, attempt: Attempt, fold: Fold, restarts: di
     """Add an attempt's sums to its rank's."""
     states = states_of(attempt, fold)
     result.states = list(map(add, result.states, states))
-    result.sampled |= is_sampled(attempt)
+    result.sampled |= attempt.hardware.get("compute_ns", 0) > 0
     energy = energy_mj(attempt, sum(states))
     if energy is not None:
         result.energy_mj += energy

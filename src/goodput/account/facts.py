@@ -47,6 +47,11 @@ class Facts:
     restarts: list[int] = field(default_factory=list)  # attempt numbers after the first
     overlaps: int = 0  # attempts that began before the run did, or before the rank's last one was over
 
+    def judged(self, key: Key) -> tuple[Bound, int, int, list[tuple[int | None, int]]]:
+        """What an attempt's steps are judged by, as Fold takes it."""
+        blame = [(self.points[number], number) for number in self.restarts if number > key[1]]
+        return self.bounds[key], self.limits[key], self.threshold_ns, blame
+
 
 def gather(
     run: Run,

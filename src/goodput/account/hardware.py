@@ -16,11 +16,6 @@ from goodput.account.states import INDEX
 _PRODUCTIVE, _LAUNCH = INDEX["productive"], INDEX["launch"]
 
 
-def is_sampled(attempt: Attempt) -> bool:
-    """Whether samples cover some of this attempt's compute."""
-    return attempt.hardware.get("compute_ns", 0) > 0
-
-
 def is_cut(attempt: Attempt) -> bool:
     """Whether the samples contradict themselves: more idle time than compute."""
     return attempt.hardware.get("idle_ns", 0) > attempt.hardware.get("compute_ns", 0)

@@ -218,7 +218,7 @@ class _Feed:
         walk.end_ns, walk.last_step = end_ns, step
         if line.device_ns > length + ROUNDING_NS:
             self.problems.note(number, f"its device_seconds exceed its {length / 1e9:.6f} s")
-        engine.add(place, step, end_ns, gap, inside, line.samples, line.count, line.device_ns)
+        engine.add(place, step, line.count, end_ns, gap, inside, line.samples, line.device_ns)
 
     def _rewind(self, fold: Fold, walk: _Walk, began_ns: int, step: int) -> None:
         """Steps that the attempt itself repeats later are lost, and no restart is charged for them."""
