@@ -72,17 +72,22 @@ def throughput(account: Account) -> Throughput:
 
 
 def _ideal(account: Account, name: str, shown: bool = False) -> float | None:
-    """Samples that all ranks could have done in their wall time; ranks without a rate have the others' mean.
+    """Samples that all ranks could have done in their wall time.
 
     With `shown` it is at least what each rank did: its last steps may be its fastest and too few for a stretch.
     """
-    declared = [getattr(rank, name) for rank in account.ranks if getattr(rank, name) is not None]
+    pairs = zip(_rates(account, name), account.ranks, strict=False)
+    ideals = [max(rate * rank.wall_ns / 1e9, rank.kept_samples * shown) for rate, rank in pairs]
+    return sum(ideals) if ideals else None
+
+
+def _rates(account: Account, name: str) -> list[float]:
+    """A declared rate of each rank, the others' mean for a rank without one; empty if no rank declares it."""
+    declared = [rate for rank in account.ranks if (rate := getattr(rank, name)) is not None]
     if not declared:
-        return None
+        return []
     usual = sum(declared) / len(declared)
-    rates = [usual if getattr(rank, name) is None else getattr(rank, name) for rank in account.ranks]
-    pairs = zip(rates, account.ranks, strict=True)
-    return sum(max(rate * rank.wall_ns / 1e9, rank.kept_samples * shown) for rate, rank in pairs)
+    return [usual if (rate := getattr(rank, name)) is None else rate for rank in account.ranks]
 
 
 def pipeline(account: Account) -> Pipeline | None:
@@ -122,26 +127,14 @@ def energy(account: Account) -> Total | None:
     the declared mean power. Without one, unmeasured time of a process has the mean power of the measured time, and time
     without a process (_GONE) is None: unknown.
     """
-    return _energy(account)[0]
-
-
-def energy_basis(account: Account) -> str:
-    """ "measured" if no part of `energy` is an estimate, else "estimated"."""
-    return "estimated" if _energy(account)[1] else "measured"
-
-
-def _energy(account: Account) -> tuple[Total | None, bool]:
-    """The value of `energy`, and whether a part of it is estimated."""
     if not any(rank.energy_mj for rank in account.ranks):
-        return _weighed(account, "gpu_power_watts", 1e9), True
-    declared = [rank.gpu_power_watts for rank in account.ranks if rank.gpu_power_watts is not None]
+        return _weighed(account, "gpu_power_watts", 1e9)
     lived_ns = sum(sum(rank.metered) * rank.devices for rank in account.ranks)
     shown = sum(rank.energy_mj for rank in account.ranks) * 1e6 / lived_ns if lived_ns else None
     totals: list[float | None] = [0.0] * len(STATES)
-    estimated = False
-    for rank in account.ranks:
+    declared = _rates(account, "gpu_power_watts") or [None] * len(account.ranks)
+    for rank, watts in zip(account.ranks, declared, strict=True):
         metered_ns = sum(rank.metered)
-        watts = rank.gpu_power_watts or (sum(declared) / len(declared) if declared else None)
         for i, ns in enumerate(rank.states):
             rest_ns = ns - rank.metered[i]
             power = shown if watts is None and i not in _GONE else watts
@@ -153,19 +146,28 @@ def _energy(account: Account) -> tuple[Total | None, bool]:
                 joules += rank.energy_mj / 1e3 * (rank.metered[i] / metered_ns)
             if rest_ns and power is not None:
                 joules += rest_ns * rank.devices / 1e9 * power
-                estimated = True
             totals[i] = joules
     known = sum(joules for joules in totals if joules is not None)
-    return {"total": known, "states": dict(zip(STATES, totals, strict=True))}, estimated
+    return {"total": known, "states": dict(zip(STATES, totals, strict=True))}
+
+
+def energy_basis(account: Account) -> str:
+    """ "measured" if no part of `energy` is an estimate, else "estimated"."""
+    measured = any(rank.energy_mj for rank in account.ranks)
+    declared = any(rank.gpu_power_watts is not None for rank in account.ranks)
+    rest = any(
+        ns > metered and (declared or i not in _GONE)
+        for rank in account.ranks
+        for i, (ns, metered) in enumerate(zip(rank.states, rank.metered, strict=True))
+    )
+    return "measured" if measured and not rest else "estimated"
 
 
 def _weighed(account: Account, name: str, per_ns: float) -> Total | None:
-    declared = [getattr(rank, name) for rank in account.ranks if getattr(rank, name) is not None]
-    if not declared:
+    rates, totals = _rates(account, name), [0.0] * len(STATES)
+    if not rates:
         return None
-    usual, totals = sum(declared) / len(declared), [0.0] * len(STATES)
-    for rank in account.ranks:
-        rate = usual if getattr(rank, name) is None else getattr(rank, name)
+    for rank, rate in zip(account.ranks, rates, strict=True):
         for i, ns in enumerate(rank.states):
             totals[i] += ns * rank.devices / per_ns * rate
     return {"total": sum(totals), "states": dict(zip(STATES, totals, strict=True))}
