@@ -30,17 +30,28 @@ def closes(account) -> bool:
 # What is added to BASE (8th line and on), what is said of it, and how many steps are kept.
 BAD_LINES = {
     "no such kind": (b'{"kind":"lunch","time":6}\n', "", 5),
+    "no such kind with other fields": (b'{"kind":"lunch","time":6,"rank":"first"}\n', "", 5),
+    "an attempt of no rank": (
+        b'{"kind":"attempt","time":6,"rank":"0","attempt":2}\n',
+        'line 8: `rank` is "0", want a whole number',
+        5,
+    ),
+    "a wrong size of the world": (
+        b'{"kind":"attempt","time":6,"attempt":2,"world_size":0}\n' + step(7, 5),
+        "line 8: `world_size` is 0, want a whole number >= 1; it is left out",
+        6,
+    ),
     "not an object": (b"[1,2]\n", "line 8: want an object", 5),
     "a number": (b"7\n", "line 8: want an object", 5),
     "no kind": (b"{}\n", "line 8: Object missing required field `kind`", 5),
     "a wrong type": (
         step(6, 5).replace(b'"step":5', b'"step":"5"'),
-        "line 8: want a whole number, found a text in `step`",
+        'line 8: `step` is "5", want a whole number',
         5,
     ),
     "a truth that is text": (
         b'{"kind":"checkpoint","time":6,"step":3,"committed":"yes"}\n',
-        "line 8: want true or false, found a text in `committed`",
+        'line 8: `committed` is "yes", want true or false',
         5,
     ),
     "not utf-8": (b'{"kind":"beat","time":6,"host":"\xe9t\xe9"}\n', "line 8: 'utf-8' codec", 5),
@@ -59,7 +70,7 @@ BAD_LINES = {
         5,
     ),
     "cut off": (step(6, 5)[:-20], "line 8: the line is cut off", 5),
-    "no time": (b'{"kind":"beat"}\n', "line 8: a beat needs `time`", 5),
+    "no time": (b'{"kind":"beat"}\n', "line 8: `time` is missing", 5),
     "no such time": (b'{"kind":"beat","time":1e400}\n', "line 8: `time` is 1e400: further", 5),
     "a time too long to write": (b'{"kind":"beat","time":1e999999999}\n', "line 8: `time` is 1e99", 5),
     "a time of 10 000 digits": (
@@ -69,8 +80,16 @@ BAD_LINES = {
     ),
     "a time that is none": (b'{"kind":"beat","time":NaN}\n', "line 8: JSON is malformed", 5),
     "a time that is text": (b'{"kind":"beat","time":"6"}\n', "line 8: `time` is", 5),
-    "a length too long": (step(6, 5).replace(b'"seconds":1', b'"seconds":1e400'), "line 8: Number out", 5),
-    "a negative length": (step(6, 5).replace(b'"seconds":1', b'"seconds":-1'), "is negative", 5),
+    "a length too long": (
+        step(6, 5).replace(b'"seconds":1', b'"seconds":1e400'),
+        "line 8: `seconds` is 1e400, Number out of range",
+        5,
+    ),
+    "a negative length": (
+        step(6, 5).replace(b'"seconds":1', b'"seconds":-1'),
+        "line 8: `seconds` is -1, want a number >= 0",
+        5,
+    ),
     "rank 10^30": (b'{"kind":"beat","time":6,"rank":1%s}\n' % (b"0" * 30), "line 8: `rank` is 1000", 5),
     "rank 16 million": (b'{"kind":"beat","time":6,"rank":16000000}\n', "line 8: `rank` is 16000000, want", 5),
     "a step of that rank": (step(6, 5).replace(b'"rank":0', b'"rank":16000000'), "line 8: ", 5),
