@@ -72,9 +72,7 @@ class Columns:
         self.events = self.used = 0
         self.first, self.last = TIME_NS_MAX, -TIME_NS_MAX  # of all events; of none until `used`
         self._ids: dict[str, int] = {}
-        self._roles: dict = {}
         self._thread_ids: dict[tuple, int] = {}
-        self._kinds: dict[tuple[int, str], int] = {}
 
     def add(self, event) -> None:
         self.events += 1
@@ -84,12 +82,8 @@ class Columns:
         if event.get("ph") != "X":
             self._check_phase(event.get("ph"))
             return
-        category = event.get("cat")
-        pid = event.get("pid")
-        try:
-            role = self._roles[category]
-        except (KeyError, TypeError):
-            role = self._role(category, pid)
+        category, pid = event.get("cat"), event.get("pid")
+        role = names.role(category, pid)
         if role == names.IGNORED:
             return
         if role == names.UNKNOWN:
@@ -140,10 +134,10 @@ class Columns:
         rows.ends.append(end)
         rows.correlations.append(_correlation(correlation))
         rows.names.append(self._name(name))
-        rows.kinds.append(self._kind(names.device_kind, role, name))
+        rows.kinds.append(_kind_of(names.device_kind, role, name))
 
     def _host(self, role, name, start, end, pid, tid, args) -> None:
-        kind = self._kind(names.host_kind, role, name)
+        kind = _kind_of(names.host_kind, role, name)
         place = self._thread(pid, tid)
         if place is None:
             self._problem(f"of more than {THREADS_MAX} threads")
@@ -190,21 +184,6 @@ class Columns:
             self.names.append(name)
         return found
 
-    def _kind(self, kind_of, role: int, name: str) -> int:
-        key = (role, name)
-        found = self._kinds.get(key)
-        if found is None:
-            found = kind_of(role, name)
-            if len(self._kinds) < NAMES_MAX and len(name) <= NAME_CHARACTERS_MAX:
-                self._kinds[key] = found
-        return found
-
-    def _role(self, category, pid) -> int:
-        found = names.role(category, pid)
-        if isinstance(category, str) and len(self._roles) < NAMES_MAX and len(category) <= 100:
-            self._roles[category] = found
-        return found
-
     def _thread(self, pid, tid) -> int | None:
         key = (
             pid if type(pid) is int else str(pid)[:100],
@@ -228,6 +207,11 @@ class Columns:
             why = "for further reasons"
         found = self.problems.setdefault(why, [0, self.events])
         found[0] += 1
+
+
+def _kind_of(classify, role: int, name: str) -> int:
+    """The kind of an event; results for very long names are not cached."""
+    return (classify if len(name) <= NAME_CHARACTERS_MAX else classify.__wrapped__)(role, name)
 
 
 def _correlation(value) -> int:

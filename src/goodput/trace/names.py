@@ -7,6 +7,7 @@ is ignored and counted."""
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 # Roles: who wrote the event.
 IGNORED, OPERATOR, RUNTIME, ANNOTATION, FRAME, KERNEL, COPY, UNKNOWN = range(8)
@@ -17,19 +18,21 @@ KINDS = ("compute", "communication", "copy")
 # is an annotation or a Python frame, which shows that the host was active but not what it did.
 LOADER, SYNC, CALL, BUSY, WEAK, WIRE, STEP = range(7)
 
-_ROLES = {
-    **dict.fromkeys(("kernel", "concurrent_kernel"), KERNEL),
-    **dict.fromkeys(("gpu_memcpy", "gpu_memset", "memcpy", "memset"), COPY),
-    **dict.fromkeys(("cpu_op", "operator", "cpu op"), OPERATOR),
-    **dict.fromkeys(("runtime", "driver"), RUNTIME),
-    **dict.fromkeys(("user_annotation", "annotation"), ANNOTATION),
-    **dict.fromkeys(("python_function", "python function"), FRAME),
-    **dict.fromkeys(
-        ("gpu_user_annotation", "trace", "overhead", "cuda_sync", "cuda_event", "fwdbwd", "ac2g"), IGNORED
+_CATEGORIES = {
+    KERNEL: ("kernel", "concurrent_kernel"),
+    COPY: ("gpu_memcpy", "gpu_memset", "memcpy", "memset"),
+    OPERATOR: ("cpu_op", "operator", "cpu op"),
+    RUNTIME: ("runtime", "driver"),
+    ANNOTATION: ("user_annotation", "annotation"),
+    FRAME: ("python_function", "python function"),
+    IGNORED: (
+        *("gpu_user_annotation", "trace", "overhead", "cuda_sync", "cuda_event", "fwdbwd", "ac2g"),
+        *("async_cpu_to_gpu", "cpu_instant_event", "external_correlation", "__metadata"),
+        *("gpu_pm_counter", "collective_comm"),
     ),
-    **dict.fromkeys(("async_cpu_to_gpu", "cpu_instant_event", "external_correlation", "__metadata"), IGNORED),
-    **dict.fromkeys(("gpu_pm_counter", "collective_comm"), IGNORED),
 }
+_ROLES = {category: role for role, categories in _CATEGORIES.items() for category in categories}
+CACHED_NAMES_MAX = 8192  # a trace has some hundred names, each thousands of times
 # Only before the first "<", "(" or space of the name; "small_reduce" is not "all_reduce".
 _COLLECTIVE = re.compile(
     r"^(void\s+)?(\w+::)*\w*?((?i:nccl|rccl|msccl|hccl|oneccl|nvshmem|deep_ep|userbuffers|cross_device_reduce)"
@@ -52,17 +55,17 @@ _MARKS = ("Optimizer.", "DistributedDataParallel.", "FullyShardedDataParallel.")
 
 def role(category, pid) -> int:
     """Who wrote an event of this category; without a category, by the name of the process."""
-    if category is None and isinstance(pid, str):
-        return {"CPU functions": OPERATOR, "CUDA functions": KERNEL}.get(pid, UNKNOWN)
     if not isinstance(category, str):
-        return UNKNOWN
+        by_process = {"CPU functions": OPERATOR, "CUDA functions": KERNEL}
+        return by_process.get(pid, UNKNOWN) if category is None and isinstance(pid, str) else UNKNOWN
+    found = _ROLES.get(category)
+    if found is not None:
+        return found
     lower = category.lower()
-    found = _ROLES.get(lower)
-    if found is None:
-        return RUNTIME if lower.endswith(("_runtime", "_driver")) else UNKNOWN
-    return found
+    return _ROLES.get(lower, RUNTIME if lower.endswith(("_runtime", "_driver")) else UNKNOWN)
 
 
+@lru_cache(CACHED_NAMES_MAX)
 def device_kind(which: int, name: str) -> int:
     """COMPUTE, COMMUNICATION or COPYING, for a KERNEL or COPY."""
     if which == COPY or _COPIES.match(name):
@@ -70,6 +73,7 @@ def device_kind(which: int, name: str) -> int:
     return COMMUNICATION if _COLLECTIVE.match(name) else COMPUTE
 
 
+@lru_cache(CACHED_NAMES_MAX)
 def host_kind(which: int, name: str) -> int:
     """The kind of an OPERATOR, RUNTIME, ANNOTATION or FRAME event."""
     if which == RUNTIME:
