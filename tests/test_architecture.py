@@ -18,7 +18,7 @@ ROOMS = {
     "access": [],
     "account": [],
     "child_processes": [],
-    "trace": [],
+    "trace": ["account"],
     "rank_page": ["wire"],
     "causes": ["account"],
     "flops": ["account"],

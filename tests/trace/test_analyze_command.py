@@ -10,7 +10,6 @@ import pytest
 from support.trace.trace_maker import copy, kernel, launch, loader, op, step, write
 
 from goodput.cli import main
-from goodput.trace.text import tenths
 
 
 def trace(path, rank=0, steps=3, **more):
@@ -157,12 +156,3 @@ def test_colour_only_on_a_terminal_that_allows_it(tmp_path, no_color, coloured):
     finally:
         os.close(ours)
     assert (b"\x1b[32m" in text) == coloured and "█".encode() in text
-
-
-@pytest.mark.parametrize("parts", [[1, 1, 1], [0, 0], [999, 1, 1], [2**60, 1, 3], [5]])
-def test_shares_sum_to_100_percent(parts):
-    assert sum(tenths(parts)) == (1000 if sum(parts) else 0)
-    assert all(
-        abs(share - 1000 * part / (sum(parts) or 1)) < 1
-        for share, part in zip(tenths(parts), parts, strict=True)
-    )

@@ -5,12 +5,11 @@ terminal: unprintable characters become "?"."""
 
 from __future__ import annotations
 
-import textwrap
-
+from goodput.account.text import tenths, wrap
 from goodput.trace.advice import duration
 from goodput.trace.states import STATES
 
-COLUMNS, ROWS_MAX, TOP_MAX, BAR_CELLS = 100, 20, 8, 72
+ROWS_MAX, TOP_MAX, BAR_CELLS = 20, 8, 72
 _CELLS = {"compute": "█", "communication": "▓", "copy": "▒", "loader": "◆", "host": "░", "idle": "·"}
 _COLOURS = {"compute": 32, "communication": 31, "copy": 35, "loader": 33, "host": 36, "idle": 90}
 _HEADS = ("compute", "comm", "copy", "loader", "host", "idle")
@@ -24,23 +23,11 @@ def render(document: dict, colour: bool = False) -> str:
     lines = _table_of_steps(*lanes[0]) if len(lanes) == 1 else _table_of_devices(document, lanes)
     lines += ["", *_bar(document["total"]["states_ns"], colour), ""]
     lines += [*_figures(document, lanes), "", *_tops([device for _, device in lanes]), *_cause(document)]
-    return "\n".join(_fold(clean(line)) if "\x1b" not in line else line for line in lines)
+    return "\n".join(wrap(clean(line)) if "\x1b" not in line else line for line in lines)
 
 
 def clean(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
-
-
-def tenths(parts: list[int]) -> list[int]:
-    """Shares in tenths of a percent that sum to 1000, by largest remainder."""
-    total = sum(parts)
-    if total <= 0:
-        return [0] * len(parts)
-    out = [1000 * part // total for part in parts]
-    order = sorted(range(len(parts)), key=lambda i: (-(1000 * parts[i] % total), i))
-    for i in order[: 1000 - sum(out)]:
-        out[i] += 1
-    return out
 
 
 def _table_of_steps(rank: dict, device: dict) -> list[str]:
@@ -185,17 +172,3 @@ def _steps(device: dict) -> str:
 
 def _short(name: str, most: int) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
-
-
-def _fold(line: str) -> str:
-    """Wrap a long line, with its continuation indented."""
-    if len(line) <= COLUMNS:
-        return line
-    return textwrap.fill(
-        line,
-        COLUMNS,
-        subsequent_indent="    ",
-        break_long_words=False,
-        break_on_hyphens=False,
-        drop_whitespace=True,
-    )
