@@ -14,10 +14,10 @@ KEPT = ("host", "device", "dtype")
 def complete_attempts(found: RunTrack) -> None:
     """Fill in the fields of attempts from earlier attempts of the rank and from the run's lines."""
     run_lines = sorted(found.run_lines, key=lambda line: line.time_ns)
-    ranks = 1 + max((rank for _, rank, _ in found.tracks), default=0)
-    first = min((number for *_, number in found.tracks), default=0)
+    ranks = 1 + max((rank for rank, _ in found.tracks), default=0)
+    first = min((number for _, number in found.tracks), default=0)
     rank_before: dict[int, Attempt] = {}
-    for (_, rank, number), track in sorted(found.tracks.items()):
+    for (rank, number), track in sorted(found.tracks.items()):
         attempt = track.attempt
         if attempt.seen_ns >= 0 and rank in rank_before:
             for name in LASTING:

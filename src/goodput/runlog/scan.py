@@ -22,7 +22,7 @@ from goodput.runlog.lines import (
     unknown_fields,
 )
 from goodput.runlog.source import Source
-from goodput.runlog.tracks import AttemptTrack, Key, Problems, RunTrack
+from goodput.runlog.tracks import AttemptTrack, Problems, RunTrack
 
 BEHIND_NS_MAX = 600 * 10**9
 RUNS_MAX = 1000
@@ -43,8 +43,7 @@ class Scan:
             self.problems.lines = number
             if number % 4096 == 0:
                 progress(source.position)
-            if number not in self.problems.dropped:
-                self._read(number, raw)
+            self._read(number, raw)
         self.problems.broken = source.broken
         for found in self.runs.values():
             for track in found.tracks.values():
@@ -56,25 +55,18 @@ class Scan:
     def disordered(self) -> bool:
         return any(t.disorder_ns for found in self.runs.values() for t in found.tracks.values())
 
-    def key_of(self, line: Line) -> Key:
-        """The attempt that a line belongs to: without a number, the newest of its rank."""
-        name = self._run_name(line)
-        number = line.attempt
-        if number is None:
-            number = self.runs[name].newest.get(line.rank, 1) if name in self.runs else 1
-        return name, line.rank, number
-
-    def follow(self, line: Line) -> None:
-        """Track the current run and attempts in a second pass, so that omitted fields mean the same as in the first."""
-        name = self._run_name(line)
-        if line.kind not in KINDS or name not in self.runs:
-            return
-        self._last_run = name
+    def track_of(self, line: Line) -> AttemptTrack | None:
+        """The attempt of a line in a second pass, in which omitted fields mean the same as in the first."""
+        found = self.runs.get(self._run_name(line))
+        if found is None or line.kind not in KINDS:
+            return None
+        self._last_run = found.run.name
         if line.kind == "attempt":
-            self.runs[name].newest[line.rank] = 1 if line.attempt is None else line.attempt
+            found.newest[line.rank] = 1 if line.attempt is None else line.attempt
+        return found.tracks.get((line.rank, found.number_of(line)))
 
     def rewind(self) -> None:
-        """Prepare for a second pass."""
+        """Start a second pass."""
         self._last_run = next(iter(self.runs), "")
         for found in self.runs.values():
             found.newest.clear()
@@ -113,7 +105,9 @@ class Scan:
         name = self._run_name(line)
         found = self.runs.get(name)
         if found is None and self._nameless:
-            found = self._name_run(name)
+            # The only run so far: the line with its name may come late.
+            ((_, found),) = self.runs.items()
+            found.run.name, self._nameless, self.runs = name, False, {name: found}
         if found is None:
             self._nameless = line.run is None
             if len(self.runs) >= RUNS_MAX:
@@ -121,14 +115,6 @@ class Scan:
                 return None
             found = self.runs[name] = RunTrack(Run(name), lengths=StepLengths(int(self._stall_seconds * 1e8)))
         self._last_run = name
-        return found
-
-    def _name_run(self, name: str) -> RunTrack:
-        """Name the only run so far: the line with its name may come late."""
-        ((_, found),) = self.runs.items()
-        found.run.name, self._nameless = name, False
-        found.tracks = {(name, *key[1:]): track for key, track in found.tracks.items()}
-        self.runs = {name: found}
         return found
 
     def _unordered(self, number: int, found: RunTrack, line: Line) -> None:
@@ -152,11 +138,10 @@ class Scan:
 
     def _begin(self, number: int, found: RunTrack, line: Line) -> None:
         n = 1 if line.attempt is None else line.attempt
-        key = (found.run.name, line.rank, n)
         found.newest[line.rank] = n
-        track = found.tracks.get(key)
+        track = found.tracks.get((line.rank, n))
         if track is None:
-            track = found.tracks[key] = AttemptTrack(_attempt(line.rank, n, line.time_ns), number)
+            track = _track(number, found, line.rank, n, line.time_ns)
         elif track.attempt.seen_ns < 0:
             same = track.attempt.start_ns == line.time_ns
             self.problems.repeated += same
@@ -176,13 +161,11 @@ class Scan:
 
     def _ordered(self, number: int, found: RunTrack, line: Line) -> None:
         """A line of an attempt's life; dropped if its time is implausible."""
-        name = found.run.name
-        n = found.newest.get(line.rank, 1) if line.attempt is None else line.attempt
-        track = found.tracks.get((name, line.rank, n))
+        n = found.number_of(line)
+        track = found.tracks.get((line.rank, n))
         if track is None:
             # Its attempt line is missing or late: it began at the latest with this line.
-            began_ns = line.time_ns - line.seconds_ns
-            track = found.tracks[name, line.rank, n] = AttemptTrack(_attempt(line.rank, n, began_ns), number)
+            track = _track(number, found, line.rank, n, line.time_ns - line.seconds_ns)
         time_ns = line.time_ns
         if track.high_ns is None:
             track.high_ns = time_ns
@@ -229,7 +212,7 @@ class Scan:
             attempt.start_ns = min(attempt.start_ns, time_ns - line.seconds_ns)
         attempt.last_ns = max(attempt.last_ns, time_ns)
         if line.kind == "step":
-            track.step(line, found.lengths)
+            track.step(line)
             if attempt.first_step is None or time_ns < attempt.first_number:
                 attempt.first_number, attempt.first_step = time_ns, line.step_number - line.count + 1
             last = max((attempt.rows_end_ns, attempt.end_step), (time_ns, line.step_number))
@@ -270,6 +253,8 @@ def _reason(raw: bytes, error: str) -> str:
     return f"the line is cut off: {error}" if "truncated" in error else error
 
 
-def _attempt(rank: int, number: int, start_ns: int) -> Attempt:
-    """An attempt without fields: `complete_attempts` fills in what no line has."""
-    return Attempt(rank, number, start_ns, world_size=0, devices=0, phase="")
+def _track(number: int, found: RunTrack, rank: int, n: int, start_ns: int) -> AttemptTrack:
+    """A new attempt without fields: `complete_attempts` fills in what no line has."""
+    attempt = Attempt(rank, n, start_ns, world_size=0, devices=0, phase="")
+    track = found.tracks[rank, n] = AttemptTrack(attempt, found.lengths, number)
+    return track

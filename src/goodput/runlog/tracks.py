@@ -12,7 +12,6 @@ from goodput.runlog.source import LogError
 
 PROBLEMS_MAX = 100
 DROPPED_MAX = 200_000
-Key = tuple[str, int, int]  # (run, rank, attempt)
 
 
 @dataclass
@@ -54,11 +53,12 @@ class Problems:
         }
 
 
-@dataclass
+@dataclass(eq=False)
 class AttemptTrack:
     """One attempt's lines in the order of the file."""
 
     attempt: Attempt
+    lengths: StepLengths  # of the run, correct if no lines are out of order
     number: int = 0  # of its first line
     end_number: int = 0  # of its last `end` line
     high_ns: int | None = None  # the latest time so far
@@ -71,7 +71,7 @@ class AttemptTrack:
     tail: dict[str, float] | None = None  # phases after the last step, from the last beat or end
     tail_ns: int = -1
 
-    def step(self, line: Line, lengths: StepLengths) -> None:
+    def step(self, line: Line) -> None:
         """Add the next step: its length, unless it is the first, and whether it repeats earlier steps."""
         time_ns, step, before_ns = line.time_ns, line.step_number, self.step_ns
         if before_ns is not None:
@@ -81,7 +81,7 @@ class AttemptTrack:
                     self.disorder_ns = max(self.disorder_ns, 1)
                 return
             if line.count == 1:
-                lengths.add(line.seconds_ns)
+                self.lengths.add(line.seconds_ns)
             if step <= self.last_step:
                 self.rewinds.append((time_ns - line.seconds_ns, step))
         self.step_ns, self.last_step = time_ns, step
@@ -92,10 +92,14 @@ class RunTrack:
     """One run of the log."""
 
     run: Run
-    tracks: dict[Key, AttemptTrack] = field(default_factory=dict)
+    tracks: dict[tuple[int, int], AttemptTrack] = field(default_factory=dict)  # by (rank, attempt)
     run_lines: list[Line] = field(default_factory=list)
     look_ns: int | None = None  # the time up to which the log goes, from its `look` lines
     high_ns: int = 0
     end_number: int = 0  # of the line with the run's end
     newest: dict[int, int] = field(default_factory=dict)  # rank -> the attempt that began last
-    lengths: StepLengths = field(default_factory=StepLengths)  # correct if no lines are out of order
+    lengths: StepLengths = field(default_factory=StepLengths)
+
+    def number_of(self, line: Line) -> int:
+        """The attempt that a line belongs to: without a number, the newest of its rank."""
+        return self.newest.get(line.rank, 1) if line.attempt is None else line.attempt
