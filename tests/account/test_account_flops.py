@@ -159,8 +159,8 @@ def test_recomputation_given_as_model_flops():
 
 
 def test_what_no_usual_slip_explains_says_so():
-    assert "no single usual slip" in too_high(1e6, world_size=8)
-    assert "no single usual slip" in too_high(math.inf)
+    assert "no single usual mistake" in too_high(1e6, world_size=8)
+    assert "no single usual mistake" in too_high(math.inf)
 
 
 def test_compute_efficiency_by_the_hosts_clock_is_no_efficiency():

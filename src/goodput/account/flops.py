@@ -1,22 +1,17 @@
-"""FLOPs of a training step by formula, and what is wrong when a utilisation comes out above 100 %.
+"""FLOPs of a training step by formula, and the likely mistake when a utilisation comes out above 100 %.
 
-In: a transformer's sizes, or a utilisation and what is known of the run. Out: model and hardware FLOPs per step, for
-`flops_per_step` and `hardware_flops_per_step` of `goodput.start`; or a text, None when nothing is wrong.
-
-A multiply-add is two FLOPs. Per token, with N parameters in matrix products, L layers, H query heads of Q numbers
-each and T tokens of context:
+A multiply-add is two FLOPs. Per token, with N parameters in matrix products, L layers, H query heads of size Q and T
+tokens of context:
 
     forward      2 N + 4 L H Q T          half the second term if causal products are counted as causal
     training     6 N + 12 L H Q T         the backward pass is twice the forward one
     recompute    + what of the forward runs again: all of it ("full"), or 4 L H Q T ("selective")
 
-Sources: 6 N is Kaplan et al., "Scaling Laws for Neural Language Models" (2020), section 2.1; the attention term and
-MFU without recomputation are Chowdhery et al., "PaLM" (2022), appendix B; full and selective recomputation are
-Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022).
-
-Guarantee: exact for dense decoders up to what is not a matrix product (norms, softmax, activations: about 1 %).
-The number of key and value heads (GQA, MQA) does not matter: N holds their weights, and every query head still meets
-every key. Does not know: how the model was built, or what it does besides; `goodput.flops` counts a model itself.
+6 N is from Kaplan et al., "Scaling Laws for Neural Language Models" (2020), section 2.1; the attention term and MFU
+without recomputation from Chowdhery et al., "PaLM" (2022), appendix B; recomputation from Korthikanti et al., "Reducing
+Activation Recomputation in Large Transformer Models" (2022). Exact for dense decoders but for what is no matrix product
+(norms, softmax, activations: about 1 %), whatever the number of key and value heads (GQA, MQA): N has their weights, and
+every query head still meets every key. `goodput.flops` counts a model itself.
 
     transformer(params=124e6, tokens=8192, microbatches=4, layers=12, heads=12, head_dim=64, context=1024)
 """
@@ -31,7 +26,7 @@ from goodput.account import peaks
 RECOMPUTE = ("none", "selective", "full")
 # A data sheet's peak is at the vendor's boost clock; devices may run some per cent above it.
 CLOCK_RATIO_MAX = 1.1
-# Training jobs run at these utilisations; a slip that explains one outside is not likely.
+# Training jobs run at these utilisations; a mistake that leaves one outside is not likely.
 LIKELY_MIN, LIKELY_MAX, TYPICAL = 0.05, 0.98, 0.4
 OTHERS_MAX = 2
 
@@ -128,12 +123,10 @@ def too_high(
     dtype: str = "",
     device_clock: float | None = None,
 ) -> str | None:
-    """What to tell the user when `utilisation`, a ratio, is above 1, with the likely reason; None when it is not.
+    """An error text with the likely reason if `utilisation`, a ratio, is above 1, else None.
 
-    `name` is what it is called: MFU, HFU or compute efficiency. The others are what is known of a rank: ranks of the
-    run, microbatches per step, devices it drives, their name, the dtype it gave, and the share (0..1) of its time
-    that is on the device's clock. A slip by a factor is named if the utilisation without it would be one that
-    training reaches; the most usual of those comes first, others after it.
+    `name` is MFU, HFU or compute efficiency; `device_clock` is the share (0..1) of time on the device's clock. A mistake
+    by a factor is named if training reaches the utilisation without it; the most usual one comes first.
     """
     if utilisation is None or utilisation <= 1 or math.isnan(utilisation):
         return None
@@ -147,23 +140,23 @@ def too_high(
     likely = [(utilisation / factor, text) for factor, text in reasons]
     likely = [pair for pair in likely if LIKELY_MIN <= pair[0] <= LIKELY_MAX]
     likely.sort(key=lambda pair: abs(math.log(pair[0] / TYPICAL)))
-    said = [f"{text} (without that, {100 * rest:.3g} %)" for rest, text in likely]
+    texts = [f"{text} (without that, {100 * rest:.3g} %)" for rest, text in likely]
     if utilisation <= CLOCK_RATIO_MAX:
-        said.insert(
-            0,
-            "peak_flops_per_second is a little low: measured too low, or the clock is above the data sheet's",
+        low = (
+            "peak_flops_per_second is a little low: measured too low, or the clock is above the data sheet's"
         )
-    if not said:
+        texts.insert(0, low)
+    if not texts:
         return (
             head
-            + "no single usual slip explains it; check flops_per_step and peak_flops_per_second, both per rank."
+            + "no single usual mistake explains it; check flops_per_step and peak_flops_per_second, both per rank."
         )
-    others = "; or ".join(said[1 : 1 + OTHERS_MAX])
-    return head + f"most likely {said[0]}" + (f"; or {others}." if others else ".")
+    others = "; or ".join(texts[1 : 1 + OTHERS_MAX])
+    return head + f"most likely {texts[0]}" + (f"; or {others}." if others else ".")
 
 
 def _reasons(world_size: int, microbatches: int, devices: int, device: str, dtype: str):
-    """(factor by which it makes the utilisation too high, text) of each usual slip."""
+    """(factor by which it makes the utilisation too high, text) of each usual mistake."""
     if world_size > 1:
         yield world_size, f"flops_per_step is that of all {world_size} ranks and must be one rank's"
     if microbatches > 1:
@@ -183,7 +176,7 @@ def _reasons(world_size: int, microbatches: int, devices: int, device: str, dtyp
 
 
 def _slower_dtypes(device: str, dtype: str):
-    """The peak taken for `dtype` while the products ran in a faster one."""
+    """Mistakes where the products ran in a faster dtype than `dtype`."""
     taken = peaks.peak(device, dtype) if device and dtype else None
     known = peaks.find(device)
     if taken is None or known is None:
