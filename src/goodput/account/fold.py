@@ -63,7 +63,7 @@ class Fold:
         other.kept, other.rest = list(self.kept), list(self.rest)
         other.lost_by = {restart: list(cost) for restart, cost in self.lost_by.items()}
         lengths, work = self._others
-        other.throughput, other._others = self.throughput.copy(), (list(lengths), list(work))
+        other.throughput, other._others = copy(self.throughput), (list(lengths), list(work))
         if self._first is not None:
             other._first = (*self._first[:4], list(self._first[4]), *self._first[5:])
         return other
@@ -97,12 +97,12 @@ class Fold:
         self.bound, self.limit, self.threshold_ns, self.blame = bound, limit, threshold_ns, blame
         # Phases may change their state before the first step; later there may only be more of them.
         self.to_state = [state_of(name, self.attempt.phase_states) for name in self.attempt.phases]
-        self.totals, self.outside = (_padded(t, len(self.to_state)) for t in (self.totals, self.outside))
+        self.totals, self.outside = (padded(t, len(self.to_state)) for t in (self.totals, self.outside))
 
     def begin(self, row: Row) -> None:
         """Start after this row, the last one before the bound."""
         width = len(self.to_state)
-        self.totals, self.outside = _padded(row.totals, width), _padded(row.outside, width)
+        self.totals, self.outside = padded(row.totals, width), padded(row.outside, width)
         self.number, self._last_samples, self._last_device_ns = row.number, row.samples, row.device_ns
         self.last_end_ns, self.steps = max(row.end_ns, self.last_end_ns), 1
         self.compute_ns = sum(
@@ -113,7 +113,7 @@ class Fold:
         """Fold a row of cumulative totals; returns what `add` returns."""
         spent = row.end_ns - self.last_end_ns
         width = len(self.to_state)
-        totals, outside = _padded(row.totals, width), _padded(row.outside, width)
+        totals, outside = padded(row.totals, width), padded(row.outside, width)
         gap, inside = vector(), vector()
         if outside == self.outside:
             for state, ns in zip(self.to_state, map(sub, totals, self.totals), strict=True):
@@ -293,7 +293,7 @@ class Fold:
         began, length = self.last_end_ns, end_ns - self.last_end_ns
         tail = vector() if named is None else list(named)
         if named is None:
-            known = _padded(attempt.totals, len(self.to_state))
+            known = padded(attempt.totals, len(self.to_state))
             for state, total, last in zip(self.to_state, known, self.totals, strict=True):
                 tail[state] += max(total - last, 0)
         left = length - sum(tail)
@@ -354,7 +354,7 @@ def share(states: list[int], part_ns: int, whole_ns: int) -> list[int]:
     return scaled
 
 
-def _padded(values: tuple[int, ...], width: int) -> tuple[int, ...]:
+def padded(values: tuple[int, ...], width: int) -> tuple[int, ...]:
     """Pad with zeros: rows from before further user phases were defined have fewer columns."""
     return values if len(values) == width else tuple(values[:width]) + (0,) * (width - len(values))
 

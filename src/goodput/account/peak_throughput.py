@@ -11,7 +11,7 @@ STRETCH_STEPS = 32
 
 
 class PeakThroughput:
-    """Feed `add` in order; `rate` may be asked at any time."""
+    """Feed `add` in order; `rate` may be read at any time."""
 
     __slots__ = ("best", "last_ns", "last_samples", "ns", "samples", "steps")
 
@@ -19,12 +19,6 @@ class PeakThroughput:
         self.best: tuple[float, float] | None = None  # (samples, ns) of the fastest stretch
         self.last_samples = self.last_ns = 0.0  # of the newest complete stretch
         self.steps, self.samples, self.ns = 0, 0, 0  # of the stretch that is not yet complete
-
-    def copy(self) -> PeakThroughput:
-        other = PeakThroughput()
-        for name in self.__slots__:
-            setattr(other, name, getattr(self, name))
-        return other
 
     def add(self, count: int, samples: float, ns: int) -> None:
         """`count` steps that had `samples` and took `ns` together."""

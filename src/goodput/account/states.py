@@ -4,45 +4,7 @@ Their order is that of tables and pictures: useful work, waits inside a step, ti
 time that is unknown.
 """
 
-STATES = (
-    "productive",
-    "loader",
-    "h2d",
-    "communication",
-    "straggler",
-    "launch",
-    "checkpoint",
-    "evaluation",
-    "compile",
-    "startup",
-    "restore",
-    "stall",
-    "lost",
-    "down",
-    "queue",
-    "unattributed",
-    "unobserved",
-)
-INDEX = {state: i for i, state in enumerate(STATES)}
-
-PHASE_STATES = {
-    "none": "unattributed",
-    "loader": "loader",
-    "h2d": "h2d",
-    "forward": "productive",
-    "backward": "productive",
-    "optimizer": "productive",
-    "communication": "communication",
-    "checkpoint": "checkpoint",
-    "restore": "restore",
-    "evaluation": "evaluation",
-    "compile": "compile",
-}
-# States that a user's phase may map to; the account alone decides the others.
-USER_STATES = (*sorted(set(PHASE_STATES.values())), "startup")
-# Time in these states is planned, so it is no stall.
-PLANNED = ("checkpoint", "evaluation", "restore", "compile")
-# One line for each state, for tables.
+# Each state with one line for tables.
 MEANINGS = {
     "productive": "compute phases of kept steps",
     "loader": "waiting for the data loader",
@@ -62,6 +24,26 @@ MEANINGS = {
     "unattributed": "inside an attempt, in no phase",
     "unobserved": "an expected rank without a report",
 }
+STATES = tuple(MEANINGS)
+INDEX = {state: i for i, state in enumerate(STATES)}
+
+PHASE_STATES = {
+    "none": "unattributed",
+    "loader": "loader",
+    "h2d": "h2d",
+    "forward": "productive",
+    "backward": "productive",
+    "optimizer": "productive",
+    "communication": "communication",
+    "checkpoint": "checkpoint",
+    "restore": "restore",
+    "evaluation": "evaluation",
+    "compile": "compile",
+}
+# States that a user's phase may map to; the account alone decides the others.
+USER_STATES = (*sorted(set(PHASE_STATES.values())), "startup")
+# Time in these states is planned, so it is no stall.
+PLANNED = ("checkpoint", "evaluation", "restore", "compile")
 
 
 def vector() -> list[int]:

@@ -118,16 +118,11 @@ def _backward_roots(torch: Any, output: Any) -> list:
 def _autocast(torch: Any, types: tuple[str, ...], dtype: Any):
     if dtype is None:
         return contextlib.nullcontext()
-    names = {
-        "bf16": torch.bfloat16,
-        "bfloat16": torch.bfloat16,
-        "fp16": torch.float16,
-        "float16": torch.float16,
-    }
-    found = names.get(str(dtype).replace("torch.", ""))
-    if found is None:
+    names = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16", "float16": "float16"}
+    name = names.get(str(dtype).replace("torch.", ""))
+    if name is None:
         raise FlopCountError(f"autocast={dtype!r} is not one of {', '.join(names)}")
-    return torch.autocast(types[0] if len(types) == 1 else "cpu", dtype=found)
+    return torch.autocast(types[0] if len(types) == 1 else "cpu", dtype=getattr(torch, name))
 
 
 @contextlib.contextmanager

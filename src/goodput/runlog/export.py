@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from goodput.account import DECLARED, Attempt, EndMark
-from goodput.account.fold import fit, state_of
+from goodput.account.fold import fit, padded, state_of
 from goodput.account.states import vector
 from goodput.runlog.lines import HARDWARE
 from goodput.wire.schema import EventRow, Identity, RankReport, StackRequest, StepRow, stack_request
@@ -77,7 +77,7 @@ def _process(
     yield from heapq.merge(steps.lines(rows), (line for line in saved if line), key=lambda entry: entry[0])
     tail = [
         max(total - before, 0)
-        for total, before in zip(live.totals, _wide(steps.totals, len(live.totals)), strict=True)
+        for total, before in zip(live.totals, padded(steps.totals, len(live.totals)), strict=True)
     ]
     phases = {name: _seconds(ns) for name, ns in zip(report.phases, tail, strict=False) if ns}
     attempt = _attempt(report, steps.row_end_ns, end_mark)
@@ -126,7 +126,7 @@ class _Steps:
 
     def _row(self, row: StepRow) -> Iterator[tuple[int, bytes]]:
         width = len(self._phases)
-        totals, outside = _wide(row.totals, width), _wide(row.outside, width)
+        totals, outside = padded(row.totals, width), padded(row.outside, width)
         gap = list(map(sub, outside, self._outside))
         inside = [total - between for total, between in zip(map(sub, totals, self.totals), gap, strict=True)]
         self.row_end_ns = max(row.end_ns, self.row_end_ns)
@@ -197,7 +197,3 @@ def _decimal(value: int, digits: int) -> Raw:
     whole, part = divmod(abs(value), 10**digits)
     text = f"{'-' * (value < 0)}{whole}.{part:0{digits}d}".rstrip("0")
     return Raw((text + "0" if text.endswith(".") else text).encode())
-
-
-def _wide(values: tuple[int, ...], width: int) -> tuple[int, ...]:
-    return tuple(values[:width]) + (0,) * (width - len(values))
