@@ -7,6 +7,7 @@ in `open`.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Protocol
 
 from msgspec import Struct
@@ -59,7 +60,7 @@ def precedence(name: str) -> tuple[int, str]:
     return (names.index(name) if name in names else len(names)), name
 
 
-def load(path: str) -> type[Driver]:
+def load(path: str) -> Callable[[Options], Driver]:
     """The class at MODULE:CLASS."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)

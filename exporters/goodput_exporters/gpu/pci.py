@@ -26,6 +26,7 @@ from collections.abc import Callable
 
 from goodput_exporters.collector import ParseError
 from goodput_exporters.system.files import CounterFiles, parse_count
+from goodput_exporters.system.interval import Interval
 
 LIST_SECONDS = 10.0
 DEVICES_MAX = 16_384
@@ -38,17 +39,14 @@ _ADDRESS = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
 class PciBus:
     def __init__(self, sysfs: str = "/sys", monotonic_ns: Callable[[], int] = time.monotonic_ns):
         self._root = os.path.join(sysfs, "bus/pci/devices")
-        self._monotonic_ns = monotonic_ns
-        self._listed_ns: int | None = None
+        self._interval = Interval(LIST_SECONDS, monotonic_ns)
         self._kinds: dict[str, tuple[int, int]] = {}  # class and vendor, by address
         self._gpus: list[str] | None = None
         self._numa: dict[str, int | None] = {}
 
     def gpus(self) -> list[str] | None:
         """Addresses of this node's GPUs, None where no PCI bus is visible."""
-        now_ns = self._monotonic_ns()
-        if self._listed_ns is None or (now_ns - self._listed_ns) / 1e9 >= LIST_SECONDS:
-            self._listed_ns = now_ns
+        if self._interval.is_due():
             self._gpus = self._list()
         return self._gpus
 

@@ -21,9 +21,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from goodput.wire.identity import clean_text
-from goodput_exporters.collector import CollectorError, ParseError
+from goodput_exporters.collector import ParseError
 from goodput_exporters.system.cgroup import parse_cgroup
-from goodput_exporters.system.files import CounterFiles, parse_count, read_text
+from goodput_exporters.system.files import CounterFiles, parse_count
 from goodput_exporters.system.ranks import RankProcess
 
 CACHED_MAX = 1024
@@ -124,10 +124,7 @@ class Processes:
         return owner
 
     def _read(self, pid: int, name: str) -> str:
-        try:
-            return read_text(f"{self._procfs}/{pid}/{name}", ENVIRONMENT_BYTES_MAX) or ""
-        except CollectorError:
-            return ""
+        return CounterFiles().read(f"{self._procfs}/{pid}/{name}", str, ENVIRONMENT_BYTES_MAX) or ""
 
     def _has_start_time(self, pid: int, rank: RankProcess) -> bool:
         stat = self.stat(pid)

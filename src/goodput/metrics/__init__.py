@@ -26,8 +26,10 @@ class Families:
         # By series: label values in the catalogue's order, then a value, or buckets and their sum.
         self.rows: dict[str, list[tuple]] = {}
 
-    def add(self, name: str, labels: Mapping[str, str], value: float) -> None:
-        """Add one value. Raises KeyError for an undeclared series or label set."""
+    def add(self, name: str, labels: Mapping[str, str], value: float | None) -> None:
+        """Add one value; None, an unknown one, adds nothing. Raises KeyError for an undeclared series or label set."""
+        if value is None:
+            return
         values = self._values(name, labels)
         try:
             self.rows[name].append((values, value))

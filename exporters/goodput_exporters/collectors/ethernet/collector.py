@@ -23,6 +23,7 @@ from goodput_exporters.system.files import (
     parse_count,
     parse_protocol,
 )
+from goodput_exporters.system.interval import Interval
 
 DEVICES_MAX = 64
 ETHTOOL_SECONDS = 10.0
@@ -45,26 +46,22 @@ class Ethernet:
     def __init__(self, settings: Settings, ethtool: Ethtool | None = None):
         self._root = os.path.join(settings.sysfs, "class/net")
         self._netstat = os.path.join(settings.procfs, "net/netstat")
-        self._monotonic_ns = settings.monotonic_ns
         # A recorded tree's interfaces are not this kernel's.
         self._ethtool = ethtool or (Ethtool() if os.path.realpath(settings.sysfs) == "/sys" else None)
-        self._ethtool_read_ns: int | None = None
+        self._ethtool_interval = Interval(ETHTOOL_SECONDS, settings.monotonic_ns)
         self._ethtool_series: dict[str, list[tuple[str, dict, float]]] = {}
         self._ethtool_problems: list[str] = []
 
     def collect(self, families) -> None:
         files = CounterFiles()
         tcp = files.read(self._netstat, parse_tcp_timeouts, _NETSTAT_BYTES_MAX)
-        if tcp is not None:
-            families.add("goodput_network_tcp_timeouts_total", {}, tcp)
+        families.add("goodput_network_tcp_timeouts_total", {}, tcp)
         devices = self._devices()
         families.add("goodput_network_devices_left_out", {}, max(0, len(devices) - DEVICES_MAX))
         devices = devices[:DEVICES_MAX]
         for device in devices:
             for name, labels, path, parse in _sources(os.path.join(self._root, device), label(device)):
-                value = files.read(path, parse)
-                if value is not None:
-                    families.add(name, labels, value)
+                families.add(name, labels, files.read(path, parse))
         if self._ethtool is not None:
             self._add_ethtool(self._ethtool, families, devices)
             files.problems += self._ethtool_problems
@@ -82,9 +79,7 @@ class Ethernet:
         return os.path.exists(os.path.join(self._root, name, "device"))
 
     def _add_ethtool(self, ethtool: Ethtool, families, devices: list[str]) -> None:
-        now_ns, read_ns = self._monotonic_ns(), self._ethtool_read_ns
-        if read_ns is None or not 0 <= now_ns - read_ns < ETHTOOL_SECONDS * 1e9:
-            self._ethtool_read_ns = now_ns
+        if self._ethtool_interval.is_due():
             self._read_ethtool(ethtool, devices)
         for device in devices:
             for name, labels, value in self._ethtool_series.get(device, ()):

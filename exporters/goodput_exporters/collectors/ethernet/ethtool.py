@@ -152,19 +152,14 @@ class Ethtool:
 
     def read(self, device: str) -> list[tuple[str, dict, float]]:
         """(series, labels besides device, value) of the known statistics. Raises CollectorError."""
-        block, values = self._fetch(device)
+        block, values = self.fetch(device)
         kept = self._plans.get(device)
         if kept is None or kept[0] != block:
             kept = self._plans[device] = block, select_statistics(parse_names(block))
         return [(series, labels, values[index] * factor) for index, series, labels, factor in kept[1]]
 
-    def statistics(self, device: str) -> dict[str, int]:
-        """All of a driver's statistics by name. Raises CollectorError."""
-        block, values = self._fetch(device)
-        return dict(zip(parse_names(block), values, strict=True))
-
-    def _fetch(self, device: str) -> tuple[bytes, tuple[int, ...]]:
-        """The block of names and the values; both empty where the driver has none."""
+    def fetch(self, device: str) -> tuple[bytes, tuple[int, ...]]:
+        """The block of names and the values; both empty where the driver has none. Raises CollectorError."""
         name = os.fsencode(device)
         if len(name) > _INTERFACE_BYTES_MAX:
             return b"", ()

@@ -98,8 +98,7 @@ class Host:
             self._cpu_seconds[mode] = seconds
             families.add("goodput_host_cpu_seconds_total", {"mode": mode}, seconds)
         families.add("goodput_host_cpus", {}, stat.cpus)
-        if stat.blocked is not None:
-            families.add("goodput_host_processes_blocked", {}, stat.blocked)
+        families.add("goodput_host_processes_blocked", {}, stat.blocked)
         load = self._read("loadavg", parse_loadavg)
         if load is not None and stat.cpus:
             families.add("goodput_host_load1_ratio", {}, load / stat.cpus)
@@ -147,8 +146,7 @@ class Host:
 
     def _tcp(self, families) -> bool:
         segments = self._read("net/snmp", parse_tcp_retransmits)
-        if segments is not None:
-            families.add("goodput_host_tcp_retransmits_total", {}, segments)
+        families.add("goodput_host_tcp_retransmits_total", {}, segments)
         return segments is not None
 
 

@@ -12,24 +12,20 @@ Saturation of a port is its traffic over its line rate:
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from goodput_exporters.collector import CollectorError, NoData, ParseError, Settings
+from goodput_exporters.collector import NoData, Settings
 from goodput_exporters.system import infiniband as tables
-from goodput_exporters.system.files import (
-    COUNTER_BYTES_MAX,
-    CounterFiles,
-    clean,
-    label,
-    list_names,
-    natural_key,
-    read_text,
-)
+from goodput_exporters.system.files import CounterFiles, clean, label, list_names, natural_key
+from goodput_exporters.system.interval import Interval
 
 DEVICES_MAX = 64
 PORTS_MAX = 128
 SLOW_SECONDS = 5.0
 INFO_SECONDS = 30.0
+_PORT = re.compile(r"[0-9]{1,5}")
 
 
 class InfiniBand:
@@ -49,10 +45,9 @@ class InfiniBand:
         for device in devices[:DEVICES_MAX]:
             for number in self._port_numbers(device, files)[: PORTS_MAX - len(self._ports)]:
                 key = device, number
-                self._ports[key] = known.get(key) or _Port(os.path.join(self._root, device), *key)
-        now_ns = self._monotonic_ns()
+                self._ports[key] = known.get(key) or _Port(self._root, *key, self._monotonic_ns)
         for port in self._ports.values():
-            port.collect(families, now_ns, files)
+            port.collect(families, files)
         files.raise_problems()
 
     def _devices(self) -> list[str]:
@@ -66,42 +61,38 @@ class InfiniBand:
         return devices
 
     def _port_numbers(self, device: str, files: CounterFiles) -> list[str]:
-        numbers = files.names(os.path.join(self._root, device, "ports"))
-        return [number for number in numbers if number.isascii() and number.isdigit() and len(number) <= 5]
+        return [name for name in files.names(f"{self._root}/{device}/ports") if _PORT.fullmatch(name)]
 
 
 @dataclass
 class _Reading:
     """Series read together, the problems met, and narrow counters by kind: whether they are saturated."""
 
-    taken_ns: int | None = None
-    series: list[tuple[str, dict, float]] = field(default_factory=list)
+    series: list[tuple[str, dict, float | None]] = field(default_factory=list)
     files: CounterFiles = field(default_factory=CounterFiles)
     saturated: dict[str, bool] = field(default_factory=dict)
-
-    def is_due(self, now_ns: int, seconds: float) -> bool:
-        return self.taken_ns is None or not 0 <= now_ns - self.taken_ns < seconds * 1e9
 
 
 class _Port:
     """One port: its last slow and static readings, and the files of its traffic counters."""
 
-    def __init__(self, device_path: str, device: str, number: str):
-        self._device_path = device_path
-        self._path = os.path.join(device_path, "ports", number)
+    def __init__(self, root: str, device: str, number: str, monotonic_ns: Callable[[], int]):
+        self._device_path = os.path.join(root, device)
+        self._path = f"{self._device_path}/ports/{number}"
         self._labels = {"device": label(device), "port": number}
-        self._slow, self._info = _Reading(), _Reading()
+        self._slow, self._slow_interval = _Reading(), Interval(SLOW_SECONDS, monotonic_ns)
+        self._info, self._info_interval = _Reading(), Interval(INFO_SECONDS, monotonic_ns)
         self._sources: dict[tuple[str, str], tuple[str, int]] = {}
         self._is_narrow = False  # traffic counters have 32 bits
 
-    def collect(self, families, now_ns: int, files: CounterFiles) -> None:
-        if self._info.is_due(now_ns, INFO_SECONDS):
-            self._info = _Reading(now_ns)
+    def collect(self, families, files: CounterFiles) -> None:
+        if self._info_interval.is_due():
+            self._info = _Reading()
             self._read_info(self._info)
-        if self._slow.is_due(now_ns, SLOW_SECONDS):
-            self._slow = _Reading(now_ns)
+        if self._slow_interval.is_due():
+            self._slow = _Reading()
             self._read_slow(self._slow)
-        fast = _Reading(now_ns)
+        fast = _Reading()
         self._read_fast(fast)
         saturated = {**self._slow.saturated, **fast.saturated}
         for reading in (self._info, fast, self._slow):
@@ -141,8 +132,7 @@ class _Port:
         if physical is not None:
             series.append(self._state("physical", tables.PHYSICAL_STATES, physical))
         rate = files.read(f"{self._path}/rate", tables.parse_rate)
-        if rate is not None:
-            series.append(("goodput_infiniband_rate_bytes_per_second", self._labels, rate))
+        series.append(("goodput_infiniband_rate_bytes_per_second", self._labels, rate))
         for name in tables.STANDARD_BITS:
             if name in standard:
                 self._read_standard(name, reading)
@@ -155,18 +145,14 @@ class _Port:
                 continue
             if name in standard and self._has_counter(f"{self._path}/counters/{name}"):
                 self._sources[key] = f"counters/{name}", factor
-                continue
-            other = next((other for other in alternatives if other in hardware), None)
-            if other is not None:
+            elif hardware.intersection(alternatives):
+                other = next(other for other in alternatives if other in hardware)
                 self._sources[key] = f"hw_counters/{other}", 1
 
     def _has_counter(self, path: str) -> bool:
         """Whether the device has this counter, even one that cannot be read now."""
-        try:
-            text = read_text(path, COUNTER_BYTES_MAX)
-            return text is not None and tables.parse_counter(text) is not None
-        except (CollectorError, ParseError):
-            return True
+        files = CounterFiles()
+        return files.read(path, tables.parse_counter) is not None or bool(files.problems)
 
     def _read_standard(self, name: str, reading: _Reading) -> None:
         value = reading.files.read(f"{self._path}/counters/{name}", tables.parse_counter)

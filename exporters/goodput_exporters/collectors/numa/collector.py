@@ -17,6 +17,7 @@ from goodput.wire.identity import clean_text
 from goodput_exporters.collector import NoData, ParseError, Settings
 from goodput_exporters.gpu.pci import PciBus, parse_node
 from goodput_exporters.system.files import CounterFiles, parse_count
+from goodput_exporters.system.interval import Interval
 from goodput_exporters.system.processes import Processes
 from goodput_exporters.system.ranks import RankProcess
 
@@ -41,12 +42,12 @@ class Numa:
     name = "numa"
 
     def __init__(self, settings: Settings, processes: Processes | None = None):
-        self._sysfs, self._monotonic_ns = settings.sysfs, settings.monotonic_ns
+        self._sysfs = settings.sysfs
         self._processes = processes or Processes(settings.procfs)
         self._bus = PciBus(settings.sysfs, settings.monotonic_ns)
         self.ranks: Callable[[], list[RankProcess]] = list
         self._devices: list[tuple[str, str, int]] = []
-        self._devices_read_ns: int | None = None
+        self._devices_interval = Interval(DEVICES_SECONDS, settings.monotonic_ns)
 
     def collect(self, families) -> None:
         files = CounterFiles()
@@ -64,7 +65,7 @@ class Numa:
     def _add_nodes(self, families, files: CounterFiles) -> dict[int, int]:
         """The processors of each node, as a bit mask, after adding the node's series."""
         root = os.path.join(self._sysfs, "devices/system/node")
-        numbers = sorted({int(match[1]) for name in _names(root) if (match := _NODE.fullmatch(name))})
+        numbers = sorted({int(match[1]) for name in files.names(root) if (match := _NODE.fullmatch(name))})
         nodes = {}
         for number in numbers[:NODES_MAX]:
             labels = {"node": str(number)}
@@ -80,9 +81,7 @@ class Numa:
 
     def _device_nodes(self, files: CounterFiles) -> list[tuple[str, str, int]]:
         """(device, kind, node) of each GPU and network device whose node is known."""
-        now_ns = self._monotonic_ns()
-        if self._devices_read_ns is None or (now_ns - self._devices_read_ns) / 1e9 >= DEVICES_SECONDS:
-            self._devices_read_ns = now_ns
+        if self._devices_interval.is_due():
             nodes = {pci: self._bus.numa_node(pci) for pci in (self._bus.gpus() or [])[:DEVICES_MAX]}
             self._devices = [(pci, "gpu", node) for pci, node in nodes.items() if node is not None]
             self._devices += self._network_devices("net", "network", files)
@@ -92,7 +91,7 @@ class Numa:
     def _network_devices(self, folder: str, kind: str, files: CounterFiles) -> list[tuple[str, str, int]]:
         root = os.path.join(self._sysfs, "class", folder)
         found: dict[str, int] = {}
-        for name in sorted(_names(root)):
+        for name in files.names(root):
             node = files.read(f"{root}/{name}/device/numa_node", parse_node)
             if node is not None and len(found) < DEVICES_MAX:
                 found[clean_text(name, 64)] = node
@@ -113,13 +112,6 @@ class Numa:
                 families.add("goodput_rank_cpus", {**labels, "node": str(node)}, (mask & cpus).bit_count())
             if stat.processor >= 0 and cpus >> min(stat.processor, CPUS_MAX) & 1:
                 families.add("goodput_rank_numa_node", labels, node)
-
-
-def _names(path: str) -> list[str]:
-    try:
-        return os.listdir(path)
-    except OSError:
-        return []
 
 
 def parse_cpus(text: str) -> int:

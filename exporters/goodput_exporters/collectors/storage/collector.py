@@ -15,7 +15,7 @@ import errno
 import logging
 import os
 
-from goodput_exporters.collector import CollectorError, NoData, Settings
+from goodput_exporters.collector import NoData, Settings
 from goodput_exporters.collectors.storage.filesystem_probe import (
     FilesystemProbe,
     FilesystemUsage,
@@ -29,7 +29,7 @@ from goodput_exporters.collectors.storage.mounts import (
     parse_mountinfo,
     parse_mountstats,
 )
-from goodput_exporters.system.files import CounterFiles, read_text
+from goodput_exporters.system.files import CounterFiles
 
 log = logging.getLogger("goodput.node")
 
@@ -54,16 +54,13 @@ class Storage:
         files = CounterFiles()
         mounts = self._read("self/mountinfo", parse_mountinfo, files) or []
         own = _remote(mounts)
-        others = [
-            mount
-            for mount in _remote(self._read("1/mountinfo", parse_mountinfo, files) or [])
-            if all(mount.device != at.device and label(mount.path) != label(at.path) for at in own)
-        ]
+        known = {mount.device for mount in own} | {label(mount.path) for mount in own}
+        others = _remote(self._read("1/mountinfo", parse_mountinfo, files) or [])
+        others = [mount for mount in others if known.isdisjoint((mount.device, label(mount.path)))]
         count = len(own) + len(others)
         if count > MOUNTS_MAX:
             files.problems.append(f"{count} file systems; only {MOUNTS_MAX} are monitored")
-        own = own[:MOUNTS_MAX]
-        others = others[: MOUNTS_MAX - len(own)]
+        own, others = own[:MOUNTS_MAX], others[: max(0, MOUNTS_MAX - len(own))]
         for mount in (*own, *others):
             if label(mount.path) not in self._paths:
                 _add_info(families, mount.path, mount)
@@ -82,13 +79,9 @@ class Storage:
         self._probe.close()
 
     def _read(self, name: str, parse, files: CounterFiles):
-        path = os.path.join(self._procfs, name)
-        if name.startswith("1/"):
-            try:
-                read_text(path, 1)
-            except CollectorError:
-                return None  # Only root may read these where procfs is mounted with hidepid.
-        return files.read(path, parse, FILE_BYTES_MAX)
+        # Only root may read the files of process 1 where procfs is mounted with hidepid: that is no problem.
+        files = CounterFiles() if name.startswith("1/") else files
+        return files.read(os.path.join(self._procfs, name), parse, FILE_BYTES_MAX)
 
     def _add_usage(self, families, own: list[Mount], mounts: list[Mount]) -> None:
         remote = {mount.path: mount for mount in own if label(mount.path) not in self._paths}
@@ -102,13 +95,14 @@ class Storage:
                 if not _is_hidden(result, is_configured):
                     self._add_up(families, path, result)
                 if is_configured:
-                    _add_last_info(families, path, [mount for mount in mounts if mount.path == path])
+                    for mount in [mount for mount in mounts if mount.path == path][-1:]:
+                        _add_info(families, path, mount)
             elif is_configured or is_live or result.device == remote[path].device:
                 self._add_up(families, path, result)
                 _add_sizes(families, path, result)
                 if is_configured:
                     same = [mount for mount in mounts if mount.device == result.device]
-                    _add_last_info(families, path, same or [Mount(result.device, path, "", "")])
+                    _add_info(families, path, same[-1] if same else Mount(result.device, path, "", ""))
 
     def _add_up(self, families, path: str, result: FilesystemUsage | ProbeFailure) -> None:
         up = isinstance(result, FilesystemUsage)
@@ -153,11 +147,6 @@ def _add_info(families, path: str, mount: Mount) -> None:
     families.add("goodput_filesystem_info", labels, 1)
 
 
-def _add_last_info(families, path: str, mounts: list[Mount]) -> None:
-    for mount in mounts[-1:]:
-        _add_info(families, path, mount)
-
-
 def _add_sizes(families, path: str, usage: FilesystemUsage) -> None:
     labels = {"mount": label(path)}
     families.add("goodput_filesystem_response_seconds", labels, usage.seconds)
@@ -181,8 +170,7 @@ def _add_nfs(families, path: str, mount: NfsMount) -> None:
         families.add("goodput_nfs_operations_total", labels, calls.completed)
         families.add("goodput_nfs_transmissions_total", labels, calls.transmissions)
         families.add("goodput_nfs_timeouts_total", labels, calls.timeouts)
-        if calls.errors is not None:
-            families.add("goodput_nfs_errors_total", labels, calls.errors)
+        families.add("goodput_nfs_errors_total", labels, calls.errors)
         for part in ("queue", "response", "total"):
             seconds = getattr(calls, f"{part}_seconds")
             families.add("goodput_nfs_operation_seconds_total", {**labels, "part": part}, seconds)

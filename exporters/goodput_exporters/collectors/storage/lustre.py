@@ -8,7 +8,6 @@ Format: lustre/llite/lproc_llite.c and lustre/obdclass/lprocfs_status.c of Lustr
 
 from __future__ import annotations
 
-import os
 import re
 from typing import NamedTuple
 
@@ -48,20 +47,14 @@ def read_lustre(procfs: str, sysfs: str, files: CounterFiles) -> dict[str, dict[
     for root in (f"{sysfs}/kernel/debug/lustre", f"{procfs}/fs/lustre", f"{sysfs}/fs/lustre"):
         found: dict[str, dict[str, Operation]] = {}
         problems = len(files.problems)
-        for name in _names(f"{root}/llite"):
+        # debugfs is only for root: that it cannot be listed is no problem.
+        for name in CounterFiles().names(f"{root}/llite")[:MOUNTS_MAX]:
             operations = files.read(f"{root}/llite/{name}/stats", parse_llite, FILE_BYTES_MAX)
             if operations is not None:
                 _add(found.setdefault(_ADDRESS.sub("", name), {}), operations)
         if found or len(files.problems) > problems:
             return found
     return {}
-
-
-def _names(path: str) -> list[str]:
-    try:
-        return sorted(os.listdir(path))[:MOUNTS_MAX]
-    except OSError:
-        return []  # absent, or only for root
 
 
 def _add(known: dict[str, Operation], more: dict[str, Operation]) -> None:

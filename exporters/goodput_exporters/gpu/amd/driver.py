@@ -30,6 +30,7 @@ from goodput_exporters.gpu.drivers import Options
 from goodput_exporters.gpu.pci import normalize
 from goodput_exporters.gpu.sample import GPUS_MAX, PROBLEMS_MAX, TEXT_MAX, Event, Gpu, Sample
 from goodput_exporters.system.files import CounterFiles
+from goodput_exporters.system.interval import Interval
 
 _ERRORS_SECONDS = 30.0
 
@@ -51,7 +52,7 @@ class Amd:
         self._cards: list[Card] = []
         self._lost: dict[str, Gpu] = {}
         self._errors: dict[str, dict[str, float]] = {}
-        self._errors_due_ns = 0
+        self._errors_interval = Interval(_ERRORS_SECONDS, monotonic_ns)
         self._problems: list[str] = []
 
     @staticmethod
@@ -80,8 +81,7 @@ class Amd:
         files = CounterFiles()
         events = self._find_again(files) if full else []
         pids = pids_by_gpu(self._sysfs, self._procfs, files) if full else None
-        if full and self._monotonic_ns() >= self._errors_due_ns:
-            self._errors_due_ns = self._monotonic_ns() + int(_ERRORS_SECONDS * 1e9)
+        if full and self._errors_interval.is_due():
             self._errors = {card.gpu.uuid: error_counts(card.root, files) for card in self._cards}
         gpus = [self._gpu(card, full, pids, files) for card in self._cards]
         problems, self._problems = [*self._problems, *files.problems], []
