@@ -139,11 +139,11 @@ def test_interrupted_it_leaves_nothing_running():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--ranks", "1"], "--ranks 1: want 2 to 16"),
-        (["--slow-rank", "9"], "--slow-rank 9: want a rank from 0 to 3"),
-        (["--loader-delay", "nan"], "--loader-delay nan: want 0 to 10 seconds"),
-        (["--kill-at", "soon"], "--kill-at soon: want a step from 0"),
-        (["--seconds", "-3"], "--seconds -3.0: want 2 to 600"),
+        (["--ranks", "1"], "--ranks: '1': expected 2 to 16"),
+        (["--slow-rank", "9"], "--slow-rank 9: expected a rank from 0 to 3"),
+        (["--loader-delay", "nan"], "--loader-delay: 'nan': expected 0 to 10 seconds"),
+        (["--kill-at", "soon"], "--kill-at: 'soon': expected a step from 0"),
+        (["--seconds", "-3"], "--seconds: '-3': expected 2 to 600"),
         (["--json", "/proc/no/such/file"], "--json /proc/no/such/file"),
     ],
 )

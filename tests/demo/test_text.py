@@ -38,21 +38,20 @@ def test_ids_follow_frequency_then_value():
     # c is there 3 times; a, b and the blank twice each, where the lower byte value goes first.
     assert vocabulary.encode(b"c a").tolist() == [1, 2, 3]
     assert vocabulary.encode(b"b!").tolist() == [UNKNOWN, UNKNOWN]
-    assert vocabulary.decode(vocabulary.encode(b"cab")) == b"ca?"
+    assert vocabulary.encode(b"cab").tolist() == [1, 3, UNKNOWN]
     assert vocabulary.size == 4
 
 
 @given(st.binary(max_size=300), st.integers(2, 256))
-def test_vocabulary_round_trip(text, size_max):
+def test_each_known_byte_has_its_own_id(text, size_max):
     vocabulary = Vocabulary(text, size_max)
     tokens = vocabulary.encode(text)
     assert vocabulary.size <= size_max
     assert len(tokens) == len(text) and (tokens < vocabulary.size).all()
-    back = vocabulary.decode(tokens)
-    for old, new, token in zip(text, back, tokens.tolist(), strict=True):
-        assert old == new or token == UNKNOWN
+    known = {(byte, token) for byte, token in zip(text, tokens.tolist(), strict=True) if token != UNKNOWN}
+    assert len(known) == len({token for _, token in known})
     if len(set(text)) < size_max:
-        assert back == text
+        assert UNKNOWN not in tokens
 
 
 def _batches(rank=0, world_size=1, batch=8, seed=5, length=1000) -> Batches:

@@ -5,10 +5,9 @@
     view.py         the live view on the terminal
     text.py         the standard library's own source files -> token ids -> a rank's batch of a step
     model.py        a batch -> loss and gradient, in one flat vector; Adam; the default sizes
-    allreduce.py    every rank's vector -> their mean, over TCP between the processes
-    checkpoint.py   parameters and optimizer state <-> files that survive a SIGKILL
+    allreduce.py    every rank's vector -> their mean, between the processes
+    checkpoint.py   parameters and optimizer state <-> a file that a SIGKILL leaves whole
     peak.py         the FLOP/s that one core of this machine attains
 
-Work, waiting, loss and recovery are real; the same seed gives the same run on the same machine. The files from text.py
-on know nothing of goodput.
+The same seed gives the same run on the same machine. The files from text.py on do not import goodput.
 """

@@ -1,53 +1,32 @@
-"""A ring all-reduce between the processes of one machine, over TCP on the loopback interface.
+"""An all-reduce (mean) between the processes of one machine, over Unix sockets.
 
-Comes in: every rank's vector. Goes out: their mean, in place, on every rank. Between them, files in a
-directory that the launcher made for this attempt: `rank-R.port` says where rank R listens, `rank-R.lost`
-which rank it found missing.
+Rank 0 receives every vector, adds them in order of rank and sends the mean back, so the result has the same bits on every
+rank and in every run. No call takes longer than `timeout_seconds`; a waiting rank sleeps in the kernel. When a process
+dies, every rank in `mean` gets an error that names it. Rank 0 moves 2 · (world_size - 1) vectors per call; a ring would
+spread that over the ranks, which pays off between machines only.
 
-Each rank sends to the rank on its right and receives from the one on its left: world_size - 1 hops add up
-one part of the vector per rank (reduce-scatter), as many again hand the finished parts round (all-gather).
-A rank sends and receives 2 · (world_size - 1) / world_size of the vector, whatever the number of ranks; see
-Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009).
-
-Guarantee: the result is the same bits on every rank, since each part is summed on one rank and copied. A
-rank that waits sleeps in the kernel. Sending never waits while there is something to receive, so vectors
-larger than the sockets' buffers do not lock up. No call takes longer than `timeout_seconds`. When a process
-dies, every rank that is in `mean`, or calls it next, gets a ConnectionError that names the dead rank: within
-30 ms, measured with six ranks on two cores. There, 0.67 MB take 0.2 ms with two ranks, 1 ms with four and
-1.5 ms with six, and each rank spends 0.2 to 0.5 ms of processor time.
-
-Does not know: what the numbers mean. A caller that wants a stop flag or a loss to travel along appends them
-to the vector. It can't tell a slow rank from a stopped one before the timeout, nor vectors of different
-lengths from each other: all ranks must pass the same length and type.
-
-    ring = Ring(rank=0, world_size=4, directory=directory, timeout_seconds=30)
-    ring.mean(model.message)
-    ring.close()
+    group = ProcessGroup(rank=0, world_size=4, directory=directory, timeout_seconds=30)
+    group.mean(model.message)
+    group.close()
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
-import secrets
 import select
 import socket
-import struct
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
-_HELLO = struct.Struct("!II16s")  # Rank, world size, and the secret from the listener's port file.
 
+class ProcessGroup:
+    """The connections of this rank. `directory` is private to one attempt: it has rank 0's socket and its last error.
 
-class Ring:
-    """This process's place in the ring: a socket to its right neighbour and one from its left neighbour.
-
-    Building one waits until both neighbours are there: TimeoutError after `timeout_seconds`. After an error
-    the ring is closed and stays so. With a world size of 1 there are no sockets, and the mean is the vector.
+    The constructor waits for the other ranks, and raises TimeoutError after `timeout_seconds`.
     """
 
     def __init__(self, rank: int, world_size: int, directory: Path, timeout_seconds: float) -> None:
@@ -55,184 +34,131 @@ class Ring:
             raise ValueError(f"rank {rank} of {world_size}")
         self.rank, self.world_size, self.timeout_seconds = rank, world_size, timeout_seconds
         self._directory = Path(directory)
-        self._left_rank, self._right_rank = (rank - 1) % world_size, (rank + 1) % world_size
-        # Sockets to both neighbours; a single rank has none and exchanges nothing.
-        self._left: Any = None
-        self._right: Any = None
-        self._lost: str | None = None
-        self._scratch = np.empty(0)
+        self._peers: dict[int, socket.socket] = {}  # Of rank 0 all other ranks, of these rank 0.
+        self._lost = ""
         if world_size > 1:
             try:
-                self._meet(time.monotonic() + timeout_seconds)
+                self._connect_all(time.monotonic() + timeout_seconds)
             except BaseException:
                 self.close()
                 raise
 
     def mean(self, vector: np.ndarray) -> None:
-        """Replace `vector` (n,), contiguous and of a floating type, by its mean over the ranks.
+        """Replace `vector` (n,), contiguous floats, by its mean over the ranks, which all pass the same n and type.
 
-        ConnectionError("rank R lost: …") when a process is gone, TimeoutError when a neighbour is silent for
-        `timeout_seconds`, TypeError for a vector of another kind. After an error its content is undefined,
-        and ranks may differ by one call: some may have had their mean just before the loss, others not.
+        Raises ConnectionError("rank R lost: …") when a process is gone, TimeoutError when one sends nothing for
+        `timeout_seconds`, TypeError for another kind of vector. After an error the group is closed and the vector's
+        content undefined.
         """
         if vector.ndim != 1 or not vector.flags.c_contiguous or vector.dtype.kind != "f":
             raise TypeError("mean takes one contiguous vector of floating-point numbers")
-        if self.world_size == 1:
+        if self.world_size == 1 or not vector.size:
             return
-        if self._left is None or self._right is None:
-            raise ConnectionError(self._lost or f"rank {self.rank} closed its ring")
+        if not self._peers:
+            raise ConnectionError(self._lost or f"rank {self.rank} has closed its process group")
         try:
-            self._reduce_and_gather(vector, time.monotonic() + self.timeout_seconds)
+            self._reduce(vector, time.monotonic() + self.timeout_seconds)
         except BaseException:
-            # Half a vector may be on its way, so the streams cannot be used again.
-            self.close()
+            self.close()  # Half a vector may be on its way.
             raise
 
     def close(self) -> None:
-        """Leave the ring; calling it twice is fine. The others' next `mean` reports this rank as lost."""
-        for end in (self._left, self._right):
-            if end is not None:
-                end.close()
-        self._left = self._right = None
+        """The next `mean` of the others reports this rank as lost."""
+        for peer in self._peers.values():
+            peer.close()
+        self._peers = {}
 
-    def _reduce_and_gather(self, vector: np.ndarray, deadline: float) -> None:
-        ranks, rank = self.world_size, self.rank
-        edges = [vector.size * part // ranks for part in range(ranks + 1)]
-        parts = [vector[start:end] for start, end in itertools.pairwise(edges)]
-        longest = max(part.size for part in parts)
-        if self._scratch.size < longest or self._scratch.dtype != vector.dtype:
-            self._scratch = np.empty(longest, vector.dtype)
-        for hop in range(ranks - 1):
-            part = parts[(rank - hop - 1) % ranks]
-            received = self._scratch[: part.size]
-            self._exchange(parts[(rank - hop) % ranks], received, deadline)
-            part += received
-        parts[(rank + 1) % ranks] /= ranks  # The part that has now been through every rank.
-        for hop in range(ranks - 1):
-            self._exchange(parts[(rank + 1 - hop) % ranks], parts[(rank - hop) % ranks], deadline)
+    def _reduce(self, vector: np.ndarray, deadline: float) -> None:
+        if self.rank > 0:
+            self._send(0, vector, deadline)
+            self._receive({0: vector}, deadline)
+            return
+        others = np.empty((self.world_size - 1, vector.size), vector.dtype)
+        self._receive(dict(enumerate(others, 1)), deadline)
+        for other in others:
+            vector += other
+        vector /= self.world_size
+        for rank in self._peers:
+            self._send(rank, vector, deadline)
 
-    def _exchange(self, outgoing: np.ndarray, incoming: np.ndarray, deadline: float) -> None:
-        """Send all of `outgoing` to the right and fill `incoming` from the left, both at once."""
-        # An empty memoryview cannot be cast, and an empty part needs no message.
-        to_send, to_fill = (
-            memoryview(part.data if part.size else b"").cast("B") for part in (outgoing, incoming)
-        )
-        while to_send or to_fill:
-            sent = self._send(to_send) if to_send else 0
-            filled = self._receive(to_fill) if to_fill else 0
-            to_send, to_fill = to_send[sent:], to_fill[filled:]
-            if not sent and not filled:
-                self._wait(bool(to_send), bool(to_fill), deadline)
-
-    def _send(self, data: memoryview) -> int:
-        """Hand the kernel as many bytes as it takes now, 0 when its buffer is full."""
+    def _send(self, rank: int, vector: np.ndarray, deadline: float) -> None:
+        self._peers[rank].settimeout(max(0.001, deadline - time.monotonic()))
         try:
-            return self._right.send(data)
-        except BlockingIOError:
-            return 0
-        except ConnectionError:
-            self._report_lost(self._right_rank)
-
-    def _receive(self, space: memoryview) -> int:
-        """Take the bytes that are there now, 0 when there are none."""
-        try:
-            count = self._left.recv_into(space)
-        except BlockingIOError:
-            return 0
-        except ConnectionError:
-            count = 0
-        return count or self._report_lost(self._left_rank)
-
-    def _wait(self, sending: bool, receiving: bool, deadline: float) -> None:
-        """Sleep until one of the sockets can go on."""
-        poll = select.poll()
-        # Only sockets with work left: a neighbour that has finished may close, and that is no loss.
-        if sending:
-            poll.register(self._right, select.POLLOUT)
-        if receiving:
-            poll.register(self._left, select.POLLIN)
-        remaining_seconds = deadline - time.monotonic()
-        if remaining_seconds <= 0 or not poll.poll(remaining_seconds * 1000):
-            silent = self._left_rank if receiving else self._right_rank
-            self._note(f"rank {silent} lost: silent for {self.timeout_seconds:g} s")
-            raise TimeoutError(self._lost)
-
-    def _report_lost(self, neighbour: int) -> NoReturn:
-        """Raise ConnectionError about `neighbour`, or about the rank that made the neighbour leave.
-
-        A rank writes its note before it closes its sockets, so a closed socket without a note is a death.
-        """
-        try:
-            reason = (self._directory / f"rank-{neighbour}.lost").read_text()
-        except OSError:
-            reason = f"rank {neighbour} lost: its connection was closed"
-        self._note(reason)
-        raise ConnectionError(reason)
-
-    def _note(self, reason: str) -> None:
-        self._lost = reason
-        # The launcher may have removed the directory already; the loss is still raised here.
-        with contextlib.suppress(OSError):
-            _write(self._directory / f"rank-{self.rank}.lost", reason)
-
-    def _meet(self, deadline: float) -> None:
-        """Publish this rank's port, connect to the right neighbour, accept the left one."""
-        (self._directory / f"rank-{self.rank}.lost").unlink(missing_ok=True)
-        secret = secrets.token_bytes(16)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = listener.getsockname()[1]
-            _write(self._directory / f"rank-{self.rank}.port", f"{port} {secret.hex()}")
-            # No rank waits for its accept here: the kernel completes connections to a listening socket.
-            self._right = self._connect(deadline)
-            self._left = self._accept(listener, secret, deadline)
-        for end in (self._left, self._right):
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            end.setblocking(False)
-
-    def _connect(self, deadline: float) -> socket.socket:
-        """A socket to the right neighbour, as soon as it listens where its port file says."""
-        path = self._directory / f"rank-{self._right_rank}.port"
-        while time.monotonic() < deadline:
-            try:
-                port, secret = path.read_text().split()
-                remaining_seconds = max(0.01, deadline - time.monotonic())
-                right = socket.create_connection(("127.0.0.1", int(port)), remaining_seconds)
-            except (FileNotFoundError, ConnectionError):
-                time.sleep(0.005)
-                continue
-            right.sendall(_HELLO.pack(self.rank, self.world_size, bytes.fromhex(secret)))
-            return right
-        raise TimeoutError(f"rank {self._right_rank} did not appear within {self.timeout_seconds:g} s")
-
-    def _accept(self, listener: socket.socket, secret: bytes, deadline: float) -> socket.socket:
-        """The left neighbour's socket. A stranger on the port cannot know the secret and is turned away."""
-        expected = _HELLO.pack(self._left_rank, self.world_size, secret)
-        try:
-            while True:
-                listener.settimeout(max(0.001, deadline - time.monotonic()))
-                left, _ = listener.accept()
-                left.settimeout(max(0.001, deadline - time.monotonic()))
-                if _read(left, len(expected)) == expected:
-                    return left
-                left.close()
+            self._peers[rank].sendall(vector.data)
         except TimeoutError:
-            message = f"rank {self._left_rank} did not appear within {self.timeout_seconds:g} s"
-            raise TimeoutError(message) from None
+            self._fail(TimeoutError, rank, f"silent for {self.timeout_seconds:g} s")
+        except ConnectionError:
+            self._fail(ConnectionError, rank, "its connection was closed")
 
+    def _receive(self, vectors: dict[int, np.ndarray], deadline: float) -> None:
+        """Fill the vectors, by rank, in whatever order they arrive: a death is noticed while others are awaited."""
+        missing = {self._peers[rank]: (rank, memoryview(v).cast("B")) for rank, v in vectors.items()}
+        while missing:
+            ready, _, _ = select.select(missing, [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                silent = min(rank for rank, _ in missing.values())
+                self._fail(TimeoutError, silent, f"silent for {self.timeout_seconds:g} s")
+            for peer in ready:
+                rank, space = missing.pop(peer)
+                try:
+                    count = peer.recv_into(space)
+                except ConnectionError:
+                    count = 0
+                if count == 0:
+                    self._fail(ConnectionError, rank, "its connection was closed")
+                if count < len(space):
+                    missing[peer] = rank, space[count:]
 
-def _read(end: socket.socket, length: int) -> bytes:
-    """`length` bytes and none beyond, since the first vector may follow at once; fewer if the peer leaves."""
-    data = b""
-    try:
-        while len(data) < length and (more := end.recv(length - len(data))):
-            data += more
-    except ConnectionError:
-        pass
-    return data
+    def _fail(self, kind: type[OSError], rank: int, what: str) -> NoReturn:
+        """Raise the error about a rank; rank 0 leaves it for the others, who notice only that rank 0 has closed."""
+        self._lost, note = f"rank {rank} lost: {what}", self._directory / "lost"
+        with contextlib.suppress(OSError):  # The launcher may have removed the directory.
+            if self.rank == 0:
+                note.write_text(self._lost)
+            else:
+                self._lost = note.read_text() or self._lost
+        raise kind(self._lost)
 
+    def _connect_all(self, deadline: float) -> None:
+        # A socket's path has at most 107 bytes; by way of a descriptor the directory's own may be longer.
+        folder = os.open(self._directory, os.O_PATH)
+        path = f"/proc/self/fd/{folder}/rank-0.socket"
+        try:
+            if self.rank == 0:
+                self._accept_all(path, deadline)
+            else:
+                self._connect(path, deadline)
+        finally:
+            os.close(folder)
 
-def _write(path: Path, text: str) -> None:
-    """Write a small file so that a reader sees all of it or none."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}")
-    partial.write_text(text)
-    partial.replace(path)
+    def _accept_all(self, path: str, deadline: float) -> None:
+        for stale in (Path(path), self._directory / "lost"):
+            stale.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            listener.listen(self.world_size)
+            while len(self._peers) < self.world_size - 1:
+                listener.settimeout(max(0.001, deadline - time.monotonic()))
+                try:
+                    peer, _ = listener.accept()
+                except TimeoutError:
+                    absent = min(set(range(1, self.world_size)) - set(self._peers))
+                    self._fail_to_meet(absent)
+                peer.settimeout(self.timeout_seconds)
+                self._peers[int.from_bytes(peer.recv(4), "little")] = peer
+
+    def _connect(self, path: str, deadline: float) -> None:
+        while True:
+            peer = self._peers[0] = socket.socket(socket.AF_UNIX)
+            try:
+                peer.connect(path)
+                break
+            except (FileNotFoundError, ConnectionRefusedError):  # It does not listen yet.
+                peer.close()
+                if time.monotonic() > deadline:
+                    self._fail_to_meet(0)
+                time.sleep(0.005)
+        peer.sendall(self.rank.to_bytes(4, "little"))
+
+    def _fail_to_meet(self, rank: int) -> NoReturn:
+        raise TimeoutError(f"rank {rank} did not appear within {self.timeout_seconds:g} s") from None

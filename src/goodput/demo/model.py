@@ -1,16 +1,7 @@
-"""A character language model in NumPy: predict the next character from a window of previous ones.
+"""A character language model in NumPy: embedding, tanh layers, softmax cross entropy, and Adam.
 
-Comes in: token ids, (batch, context) and the target id of each row. Goes out: the mean loss, and the
-gradient of every parameter in one flat vector, ready for an all-reduce and for Adam.
-
-    embedding of each token -> concatenated -> tanh layers -> logits -> softmax cross entropy
-
-Guarantee: parameters and gradient are each one contiguous vector, and the layers are views into it, so
-nothing is packed or unpacked. The same seed gives the same parameters. At the default sizes the vector is
-0.67 MB, and forward, backward and Adam together take 8 to 10 ms on one core that attains 115 GFLOP/s.
-
-Does not know: other ranks, files, clocks. BLAS must be held to one thread by whoever starts the process
-(see `peak.ONE_THREAD`), or ranks that share a machine fight for its cores.
+Parameters and gradient are one contiguous vector each, and the layers are views into it, so an all-reduce packs nothing.
+At the default sizes the vector has 0.67 MB, and forward, backward and Adam take 8 to 10 ms on a core of 115 GFLOP/s.
 
     model = Model(vocabulary=128, context=16, embedding=16, hidden=(256, 256), seed=0)
     adam = Adam(model.parameters.size)
@@ -20,19 +11,16 @@ Does not know: other ranks, files, clocks. BLAS must be held to one thread by wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The default run: 2 to 6 ranks on a machine with two cores or more.
-
-    The batch sets how long a step computes, the rest how long the all-reduce takes: 768 rows keep a core
-    busy for 8 to 10 ms, so that four ranks on two cores take 40 steps a second.
-    """
+    """The default run: four ranks on two cores take 40 steps a second."""
 
     vocabulary: int = 128  # distinct token ids
     context: int = 16  # previous characters that the model sees
@@ -43,15 +31,10 @@ class Sizes:
 
 
 class Model:
-    """The network, its parameters and their gradient.
+    """The network, with `parameters` (size,) that Adam updates and `gradient` (size,) that `backward` fills.
 
-    parameters  (size,)             what Adam updates in place
-    gradient    (size,)             what `backward` fills
-    message     (size + extras,)    the gradient and, behind it, numbers that travel in the same all-reduce
-    extras      (extras,)           those numbers, such as a loss or a stop flag, which are the caller's alone
-
-    `hidden` is the width of the tanh layer, or one width per layer. `dtype` is float32 for speed; float64
-    is there so that the gradient can be checked against finite differences.
+    `message` (size + extras,) is the gradient followed by `extras`, numbers of the caller's for the same all-reduce.
+    `hidden` is the width of each tanh layer. float64 is for the comparison with finite differences.
     """
 
     def __init__(
@@ -59,17 +42,14 @@ class Model:
         vocabulary: int,
         context: int,
         embedding: int,
-        hidden: int | Sequence[int],
+        hidden: Sequence[int],
         seed: int,
         *,
         extras: int = 0,
         dtype: type[np.floating] = np.float32,
     ) -> None:
-        widths = [hidden] if isinstance(hidden, int) else list(hidden)
-        if min([vocabulary, context, embedding, *widths]) < 1 or not widths or extras < 0:
-            raise ValueError("vocabulary, context, embedding and every hidden width must be at least 1")
         self.vocabulary, self.context, self.embedding = vocabulary, context, embedding
-        self.layers = list(zip([context * embedding, *widths], [*widths, vocabulary], strict=True))
+        self.layers = list(pairwise([context * embedding, *hidden, vocabulary]))
         size = vocabulary * embedding + sum(inputs * outputs + outputs for inputs, outputs in self.layers)
         self.parameters = np.zeros(size, dtype)
         self.message = np.zeros(size + extras, dtype)
@@ -77,7 +57,12 @@ class Model:
         self._table, self._weights, self._biases = self._views(self.parameters)
         self._table_gradient, self._weight_gradients, self._bias_gradients = self._views(self.gradient)
         self._cache: tuple[np.ndarray, np.ndarray, list[np.ndarray], np.ndarray] | None = None
-        self._initialise(np.random.default_rng(seed))
+        random = np.random.default_rng(seed)
+        self._table[:] = random.standard_normal(self._table.shape)
+        for weight in self._weights:
+            weight[:] = random.standard_normal(weight.shape) / np.sqrt(weight.shape[0])
+        # Small logits make the first guess nearly uniform, so that the loss starts at ln(vocabulary).
+        self._weights[-1] *= 0.1
 
     def _views(self, flat: np.ndarray) -> tuple[np.ndarray, list[np.ndarray], list[np.ndarray]]:
         """The embedding table (vocabulary, embedding), weights (inputs, outputs) and biases (outputs,)."""
@@ -90,18 +75,8 @@ class Model:
             biases.append(flat[start:end])
         return table, weights, biases
 
-    def _initialise(self, random: np.random.Generator) -> None:
-        self._table[:] = random.standard_normal(self._table.shape)
-        for weight in self._weights:
-            weight[:] = random.standard_normal(weight.shape) / np.sqrt(weight.shape[0])
-        # Small logits make the first guess nearly uniform, so that the loss starts at ln(vocabulary).
-        self._weights[-1] *= 0.1
-
     def forward(self, tokens: np.ndarray, targets: np.ndarray) -> float:
-        """Mean cross entropy, in nats per character, of `tokens` (batch, context) on `targets` (batch,).
-
-        Both hold ids below `vocabulary`, of any integer type. What `backward` needs is kept until it runs.
-        """
+        """Mean cross entropy, in nats per character, of `tokens` (batch, context) on `targets` (batch,)."""
         tokens, targets = np.asarray(tokens, np.intp), np.asarray(targets, np.intp)
         if tokens.ndim != 2 or tokens.shape[1] != self.context or targets.shape != tokens.shape[:1]:
             shapes = f"{tokens.shape} and {targets.shape}"
@@ -122,10 +97,7 @@ class Model:
         return float(np.mean(np.log(totals[:, 0]) - picked))
 
     def backward(self) -> np.ndarray:
-        """The gradient of the last `forward`'s loss: `self.gradient` (size,), overwritten by the next call.
-
-        RuntimeError without a `forward` before it: each forward pass is good for one backward pass.
-        """
+        """The gradient of the last `forward`'s loss: `self.gradient` (size,). Raises RuntimeError without a `forward`."""
         if self._cache is None:
             raise RuntimeError("backward needs a forward pass first")
         tokens, targets, values, delta = self._cache
@@ -140,33 +112,22 @@ class Model:
                 slope = np.square(values[layer], out=values[layer])
                 np.subtract(1, slope, out=slope)
                 delta *= slope
-        self._embedding_backward(tokens, delta)
-        return self.gradient
-
-    def _embedding_backward(self, tokens: np.ndarray, delta: np.ndarray) -> None:
         # bincount adds up all rows of a token in a fixed order; np.add.at takes four times as long.
         places = tokens[:, :, None] * self.embedding + np.arange(self.embedding)
         sums = np.bincount(places.ravel(), weights=delta.ravel(), minlength=self._table.size)
         self._table_gradient[:] = sums.reshape(self._table.shape)
+        return self.gradient
 
     def flops_per_step(self, batch: int) -> int:
-        """Model FLOPs of one rank's step on `batch` rows, by formula.
+        """Model FLOPs of one rank's step: 6 · batch · weights, of the matrix products alone.
 
-        Counted: each layer's matrix product forward, 2 · batch · inputs · outputs, and twice that backward
-        (one product for the weights' gradient, one for the inputs' gradient). Not counted: embedding
-        lookups, biases, tanh, softmax, Adam, the all-reduce. This is the 6 · parameters · rows of Kaplan
-        et al., "Scaling Laws for Neural Language Models" (2020), section 2.1, over the weight matrices.
+        Kaplan et al., "Scaling Laws for Neural Language Models" (2020), section 2.1: 2 forward, 4 backward.
         """
-        forward = sum(2 * batch * inputs * outputs for inputs, outputs in self.layers)
-        return 3 * forward
+        return 6 * batch * sum(inputs * outputs for inputs, outputs in self.layers)
 
 
 class Adam:
-    """Adam over one flat vector of `size` numbers: Kingma and Ba (2015), algorithm 1.
-
-    Its state is `first` and `second`, the running means (size,) of the gradient and of its square, and
-    `updates`, how many there were.
-    """
+    """Kingma and Ba (2015), algorithm 1. `first` and `second` (size,) are the moments of the gradient."""
 
     def __init__(
         self,
@@ -184,7 +145,7 @@ class Adam:
         self._scratch, self._change = np.empty(size, dtype), np.empty(size, dtype)
 
     def update(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
-        """Move `parameters` (size,) in place, against `gradient` (size,), which is left as it is."""
+        """Update `parameters` (size,) in place; `gradient` (size,) is not changed."""
         self.updates += 1
         scratch, change = self._scratch, self._change
         self.first *= self.beta1
@@ -201,11 +162,11 @@ class Adam:
         parameters -= change
 
     def state(self) -> dict[str, np.ndarray]:
-        """What a checkpoint keeps: `first` (size,), `second` (size,) and `updates` (), not copied."""
+        """`first`, `second` and `updates`, not copied."""
         return {"first": self.first, "second": self.second, "updates": np.array(self.updates, np.int64)}
 
-    def load(self, state: dict[str, np.ndarray]) -> None:
-        """Continue from `state`; other keys in it are ignored. ValueError when the sizes differ."""
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        """Continue from `state`; other keys are ignored. Raises ValueError when the sizes differ."""
         if state["first"].shape != self.first.shape or state["second"].shape != self.second.shape:
             raise ValueError(f"state of {state['first'].shape} does not fit {self.first.shape}")
         self.first[:], self.second[:] = state["first"], state["second"]

@@ -1,8 +1,7 @@
 """One rank of the demo's training run: a data-parallel loop with goodput as its only instrumentation.
 
-It takes a Job as JSON in the first argument; rank and world size come from the environment. It also keeps notes of its
-own: one line per completed step with the seconds that its loader slept, written by `os.write`, so that they survive a
-SIGKILL and do not depend on goodput.
+The first argument is a Job as JSON; rank and world size come from the environment. Independently of goodput the rank
+writes notes: per completed step one line with the seconds its loader slept, by `os.write`, which a SIGKILL cannot undo.
 """
 
 from __future__ import annotations
@@ -16,8 +15,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import goodput
+from goodput.demo import checkpoint
+from goodput.demo.allreduce import ProcessGroup
+from goodput.demo.model import Adam, Model, Sizes
+from goodput.demo.text import Batches, Vocabulary, read_standard_library
 
-RING_SECONDS_MAX = 30.0
+COLLECTIVE_SECONDS_MAX = 30.0
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,7 @@ class Job:
 
 def main() -> int:
     job = Job(**json.loads(sys.argv[1]))
-    attempt = int(os.environ["GOODPUT_ATTEMPT"])
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, world_size, attempt = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "GOODPUT_ATTEMPT"))
     notes = os.open(notes_path(job.directory, rank, attempt), os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     try:
         _train(job, rank, world_size, attempt, notes)
@@ -57,12 +59,7 @@ def notes_path(directory: str, rank: int, attempt: int) -> str:
 
 
 def _train(job: Job, rank: int, world_size: int, attempt: int, notes: int) -> None:
-    from goodput.demo import checkpoint
-    from goodput.demo.allreduce import Ring
-    from goodput.demo.model import Adam, Model, Sizes
-    from goodput.demo.text import Batches, Vocabulary, read_standard_library
-
-    sizes = Sizes()
+    sizes, folder = Sizes(), Path(job.directory)
     model = Model(sizes.vocabulary, sizes.context, sizes.embedding, sizes.hidden, sizes.seed, extras=1)
     adam = Adam(model.parameters.size)
     goodput.start(
@@ -74,17 +71,14 @@ def _train(job: Job, rank: int, world_size: int, attempt: int, notes: int) -> No
     text = read_standard_library()
     tokens = Vocabulary(text, sizes.vocabulary).encode(text)
     batches = Batches(tokens, rank, world_size, sizes.batch, sizes.context, sizes.seed)
-    folder = Path(job.directory) / "checkpoints"
     with goodput.phase("restore"):
-        found = checkpoint.latest(folder)
-        if found is not None:
-            checkpoint.restore(found[1], model, adam)
-    first = found[0] + 1 if found else 0
+        restored = checkpoint.restore(folder / "checkpoint.npz", model, adam)
+    first = 0 if restored is None else restored + 1
     if attempt > 1:
         goodput.resumed(first - 1)
-    meeting = Path(job.directory) / f"ring-{attempt}"
+    meeting = folder / f"group-{attempt}"
     meeting.mkdir(exist_ok=True)
-    ring = Ring(rank, world_size, meeting, RING_SECONDS_MAX)
+    group = ProcessGroup(rank, world_size, meeting, COLLECTIVE_SECONDS_MAX)
     loader = _Loader(batches, first, job.loader_delay_seconds)
     for tokens, targets in goodput.steps(loader, samples=sizes.batch):
         step = loader.step
@@ -94,26 +88,25 @@ def _train(job: Job, rank: int, world_size: int, attempt: int, notes: int) -> No
         with goodput.phase("backward"):
             model.backward()
         with goodput.phase("communication"):
-            # The stop flag travels with the gradient, so that all ranks stop after the same step.
-            model.extras[0] = float(
-                rank == 0 and time.time() >= job.stop_at and step - first + 1 >= job.steps_min
-            )
-            ring.mean(model.message)
+            # The stop flag is averaged with the gradient, so that all ranks stop after the same step.
+            is_over = time.time() >= job.stop_at and step - first + 1 >= job.steps_min
+            model.extras[0] = float(rank == 0 and is_over)
+            group.mean(model.message)
         with goodput.phase("optimizer"):
             adam.update(model.parameters, model.gradient)
         if rank == 0 and (step + 1) % job.checkpoint_every == 0:
             with goodput.checkpoint(step):
-                checkpoint.save(folder, step, model, adam)
+                checkpoint.save(folder / "checkpoint.npz", step, model, adam)
         os.write(notes, f"{step} {loader.slept_seconds:.9f}\n".encode())
         if model.extras[0] > 0:
             break
-    ring.close()
+    group.close()
 
 
 class _Loader:
-    """Batches from `first` on, each after a planted delay, whose measured length is kept."""
+    """Batches from step `first` on, each after a planted delay, whose measured length is kept."""
 
-    def __init__(self, batches, first: int, delay_seconds: float):
+    def __init__(self, batches: Batches, first: int, delay_seconds: float):
         self._batches, self._delay_seconds = batches, delay_seconds
         self.step, self.slept_seconds = first - 1, 0.0
 
@@ -131,8 +124,8 @@ class _Loader:
 
 def _maybe_die(job: Job, step: int, notes: int) -> None:
     """Send SIGKILL to this process in the middle of a step."""
-    by_time = job.kill_at_time is not None and time.time() >= job.kill_at_time
-    if by_time or step == job.kill_at_step:
+    is_time = job.kill_at_time is not None and time.time() >= job.kill_at_time
+    if is_time or step == job.kill_at_step:
         os.write(notes, f"killed {step} {time.time():.9f}\n".encode())
         os.kill(os.getpid(), signal.SIGKILL)
 

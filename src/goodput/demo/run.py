@@ -6,6 +6,7 @@ started again from its last checkpoint after a pause, as by a scheduler.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import subprocess
@@ -32,21 +33,23 @@ SETTLE_SECONDS_MAX = 10.0
 class Options:
     """The planted faults. `kill_at` is a step, "auto" (about the middle) or None."""
 
-    ranks: int = 4
-    seconds: float = 20.0
-    slow_rank: int | None = 2
-    loader_delay_seconds: float = 0.02
-    kill_at: int | str | None = "auto"
-    keep: bool = False
+    ranks: int
+    seconds: float
+    slow_rank: int | None
+    loader_delay_seconds: float
+    kill_at: int | str | None
+    keep: bool
 
 
 @dataclass
 class Outcome:
+    """The faults as they really happened, the account, and with `keep` the server that is left."""
+
     planted: dict
     account: dict
-    address: str | None = None
-    server_pid: int | None = None
-    folder: Path | None = None
+    address: str
+    server_pid: int
+    folder: Path
 
 
 class DemoError(Exception):
@@ -62,6 +65,8 @@ class Demo:
         memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self.pages = tempfile.mkdtemp(prefix="goodput-demo-", dir=memory)
         self.name = f"demo-{time.strftime('%H%M%S')}-{os.getpid()}"
+        # The rank after the slow one, so that the two faults stay separate.
+        self.killed_rank = ((options.slow_rank or 0) + 1) % options.ranks
         self.children: list[Child] = []
         self.attempts: list[list[Child]] = []
         self.interrupted = False
@@ -78,11 +83,11 @@ class Demo:
         """Raises DemoError when a part fails."""
         keep = False
         try:
-            server = self._child(
-                "serve", ["-m", "goodput", "serve", *self._serve_options()], self.options.keep
-            )
+            ledger = f"sqlite:///{self.folder / 'ledger.db'}"
+            server = self._goodput("serve", "--ledger", ledger, leave=self.options.keep)
             address = server.address(READY_SECONDS_MAX)
-            agent = self._child("node", ["-m", "goodput", "node", *self._node_options(address)])
+            intervals = ("--interval", "0.2", "--push-interval", "0.4")
+            agent = self._goodput("node", "--aggregator", address, *intervals)
             agent.address(READY_SECONDS_MAX)
             with View(address, self.name) as view:
                 self._train(view)
@@ -91,10 +96,8 @@ class Demo:
             if account is None or account["status"] != "finished":
                 raise DemoError(f"the run did not finish in the account:\n{agent.tail()}\n{server.tail()}")
             keep = self.options.keep
-            outcome = Outcome(self._planted(account), _without_live(account))
-            if keep:
-                outcome.address, outcome.server_pid, outcome.folder = address, server.process.pid, self.folder
-            return outcome
+            account = {name: part for name, part in account.items() if name not in ("live", "windows")}
+            return Outcome(self._planted(), account, address, server.process.pid, self.folder)
         except ChildError as error:
             raise DemoError(str(error)) from error
         finally:
@@ -105,54 +108,49 @@ class Demo:
             if not keep:
                 shutil.rmtree(self.folder, ignore_errors=True)
 
-    # -- processes
+    def _goodput(self, command: str, *arguments: str, leave: bool = False) -> Child:
+        """`goodput serve` or `goodput node` on a free port."""
+        return self._start(
+            command, ["-m", "goodput", command, "--listen", "127.0.0.1:0", *arguments], {}, leave
+        )
 
-    def _child(self, name: str, command: list[str], leave: bool = False, **environ: str) -> Child:
+    def _start(self, name: str, command: list[str], environ: dict[str, str], leave: bool = False) -> Child:
         environ = {"GOODPUT_DIR": self.pages, "GOODPUT_DISABLE": "", **environ}
-        child = Child(name, [sys.executable, *command], self.folder, environ, leave)
-        self.children.append(child)
-        return child
-
-    def _serve_options(self) -> list[str]:
-        return ["--listen", "127.0.0.1:0", "--ledger", f"sqlite:///{self.folder / 'ledger.db'}"]
-
-    def _node_options(self, address: str) -> list[str]:
-        return f"--listen 127.0.0.1:0 --aggregator {address} --interval 0.2 --push-interval 0.4".split()
+        self.children.append(Child(name, [sys.executable, *command], self.folder, environ, leave))
+        return self.children[-1]
 
     def _train(self, view: View) -> None:
         view.note("measuring the peak of one core by a matrix product")
         peak = _measured_peak()
         began = time.time()
-        kill = self.options.kill_at is not None
         view.note(f"training on {self.options.ranks} ranks")
-        self._attempt(view, peak, 1, began, kill)
-        if not kill or self._killed_step() is None:
-            self._expect_success()
-            return
-        view.note(f"rank {self._killed_rank()} was killed in step {self._killed_step()}; the run is down")
-        until = time.time() + RESTART_SECONDS
-        while time.time() < until:
-            self._poll(view)
-            time.sleep(0.05)
-        view.note("started again from the last checkpoint")
-        self._attempt(view, peak, 2, began, kill=False)
-        self._expect_success()
+        self._attempt(view, peak, began, kill=self.options.kill_at is not None)
+        killed_step = self._killed_step()
+        if killed_step is not None:
+            view.note(f"rank {self.killed_rank} was killed in step {killed_step}; the run is down")
+            until = time.time() + RESTART_SECONDS
+            while time.time() < until:
+                self._poll(view)
+                time.sleep(0.05)
+            view.note("started again from the last checkpoint")
+            self._attempt(view, peak, began, kill=False)
+        for child in self.attempts[-1]:
+            if child.poll() != 0:
+                raise DemoError(f"{child.name} failed with status {child.poll()}:\n{child.tail()}")
 
-    def _attempt(self, view: View, peak: float, number: int, began: float, kill: bool) -> None:
-        options, now = self.options, time.time()
+    def _attempt(self, view: View, peak: float, began: float, kill: bool) -> None:
+        """Start all ranks and wait for their end."""
+        options, number = self.options, len(self.attempts) + 1
         at_step = options.kill_at if kill and isinstance(options.kill_at, int) else None
         at_time = began + 0.45 * options.seconds if kill and options.kill_at == "auto" else None
-        # A late kill step prolongs the first attempt; the second one gets at least 0.3 of the time.
-        stop_at = (
-            began + options.seconds
-            if number == 1
-            else max(began + options.seconds, now + 0.3 * options.seconds)
-        )
-        if at_step is not None:
+        stop_at = began + options.seconds
+        if number > 1:
+            stop_at = max(stop_at, time.time() + 0.3 * options.seconds)
+        elif at_step is not None:  # A late step prolongs the attempt.
             stop_at = max(stop_at, began + RUN_SECONDS_MAX)
         ranks = []
         for rank in range(options.ranks):
-            victim = rank == self._killed_rank()
+            is_victim = rank == self.killed_rank
             job = Job(
                 run=self.name,
                 directory=str(self.folder),
@@ -160,8 +158,8 @@ class Demo:
                 checkpoint_every=CHECKPOINT_EVERY,
                 stop_at=stop_at,
                 steps_min=STEPS_MIN,
-                kill_at_step=at_step if victim else None,
-                kill_at_time=at_time if victim else None,
+                kill_at_step=at_step if is_victim else None,
+                kill_at_time=at_time if is_victim else None,
                 peak_flops_per_second=peak,
             )
             environ = {
@@ -170,9 +168,9 @@ class Demo:
                 "LOCAL_RANK": rank,
                 "GOODPUT_ATTEMPT": number,
             }
+            environ = ONE_THREAD | {name: str(value) for name, value in environ.items()}
             command = ["-m", "goodput.demo.rank", job.to_json()]
-            environ = {**ONE_THREAD, **{name: str(value) for name, value in environ.items()}}
-            ranks.append(self._child(f"rank-{number}-{rank}", command, False, **environ))
+            ranks.append(self._start(f"rank-{number}-{rank}", command, environ))
         self.attempts.append(ranks)
         if not wait_all(ranks, stop_at + 30.0, lambda: self._poll(view)):
             raise DemoError(f"training did not stop in time:\n{ranks[0].tail()}")
@@ -184,73 +182,53 @@ class Demo:
             raise SystemExit(143)
         view.refresh()
 
-    def _expect_success(self) -> None:
-        for child in self.attempts[-1]:
-            if child.poll() != 0:
-                raise DemoError(f"{child.name} failed with status {child.poll()}:\n{child.tail()}")
-
     # -- what really happened, from the ranks' own notes
-
-    def _killed_rank(self) -> int:
-        """The one after the slow rank, so that the two faults stay separate."""
-        return ((self.options.slow_rank or 0) + 1) % self.options.ranks
-
-    def _killed_step(self) -> int | None:
-        for words in self._notes(self._killed_rank(), 1):
-            if words[0] == "killed":
-                return int(words[1])
-        return None
 
     def _notes(self, rank: int, attempt: int) -> list[list[str]]:
         path = Path(notes_path(str(self.folder), rank, attempt))
         return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
-    def _steps(self, rank: int, attempt: int) -> list[tuple[int, float]]:
-        return [
-            (int(step), float(slept))
-            for step, slept in (w for w in self._notes(rank, attempt) if len(w) == 2)
-        ]
+    def _killed_step(self) -> int | None:
+        return next((int(line[1]) for line in self._notes(self.killed_rank, 1) if line[0] == "killed"), None)
 
-    def _planted(self, account: dict) -> dict:
+    def _steps(self, rank: int, attempt: int) -> list[tuple[int, float]]:
+        """(step, seconds that the loader slept) of each completed step."""
+        return [(int(line[0]), float(line[1])) for line in self._notes(rank, attempt) if line[0] != "killed"]
+
+    def _planted(self) -> dict:
         """The faults as they really happened: sleeps in steps that were not repeated, and the repeated steps."""
         slow, ranks = self.options.slow_rank, range(self.options.ranks)
         restarted = len(self.attempts) == 2
-        first = min((s for r in ranks for s, _ in self._steps(r, 2)), default=None) if restarted else None
-        kept = lambda attempt, step: attempt == len(self.attempts) or step < first  # noqa: E731
-        redone = [s for r in ranks for s, _ in self._steps(r, 1) if first is not None and s >= first]
+        # The step from which work was repeated.
+        first = min((step for rank in ranks for step, _ in self._steps(rank, 2)), default=math.inf)
         slept = 0.0
         if slow is not None:
-            for attempt in range(1, len(self.attempts) + 1):
-                slept += sum(sleep for step, sleep in self._steps(slow, attempt) if kept(attempt, step))
+            kept = [sleep for step, sleep in self._steps(slow, 1) if step < first]
+            slept = sum(kept) + sum(sleep for _, sleep in self._steps(slow, 2))
+        # From the end of each process to the start of its successor.
+        gaps = (
+            [after.started_at - before.ended_at for before, after in zip(*self.attempts, strict=False)]
+            if restarted
+            else []
+        )
         return {
             "ranks": self.options.ranks,
             "slow_rank": slow,
             "loader_delay_seconds": self.options.loader_delay_seconds if slow is not None else 0.0,
             "loader_seconds": slept,
-            "killed_rank": self._killed_rank() if restarted else None,
+            "killed_rank": self.killed_rank if restarted else None,
             "kill_at": self.options.kill_at,
             "kill_step": self._killed_step(),
-            "steps_redone": len(redone),
-            "down_seconds": self._down_seconds() if restarted else 0.0,
+            "steps_redone": sum(step >= first for rank in ranks for step, _ in self._steps(rank, 1)),
+            "down_seconds": sum(gaps) / len(gaps) if gaps else 0.0,
         }
-
-    def _down_seconds(self) -> float:
-        """Mean over ranks of the time from a process's end to its successor's start."""
-        pairs = zip(*self.attempts, strict=True)
-        gaps = [after.started_at - before.ended_at for before, after in pairs]
-        return sum(gaps) / len(gaps)
 
 
 def _measured_peak() -> float:
-    code = "from goodput.demo.peak import *; print(measured_peak_flops_per_second())"
-    environ = {**os.environ, **ONE_THREAD}
+    command = [sys.executable, "-m", "goodput.demo.peak"]
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60
+        command, env={**os.environ, **ONE_THREAD}, capture_output=True, text=True, timeout=60
     )
     if done.returncode:
         raise DemoError(f"cannot measure the peak:\n{done.stderr[-1000:]}")
     return float(done.stdout)
-
-
-def _without_live(document: dict) -> dict:
-    return {k: v for k, v in document.items() if k not in ("live", "windows")}

@@ -19,6 +19,7 @@ from goodput.account.text import percent
 
 REFRESH_SECONDS = 0.5
 LINE_SECONDS = 2.0
+BAR_CELLS = 72
 _COLOURS = {
     "productive": "green",
     "loader": "magenta",
@@ -76,13 +77,13 @@ class View:
     def fetch(self) -> dict | None:
         """The run's document, None if there is none yet."""
         try:
-            answer = self._client.get(self._url)
-            return answer.json() if answer.status_code == 200 else None
+            response = self._client.get(self._url)
+            return response.json() if response.status_code == 200 else None
         except (httpx.HTTPError, ValueError):
             return None
 
     def finished(self, seconds: float) -> dict | None:
-        """The run's document once the run has finished; after so many seconds the current one."""
+        """The run's document when the run has finished, or the current one after `seconds`."""
         deadline = time.monotonic() + seconds
         while True:
             document = self.fetch()
@@ -94,8 +95,9 @@ class View:
         table = Table(box=None, pad_edge=False)
         for column in ("rank", "step", "step time", "phase", "productive", "loader", "waiting", "lost"):
             table.add_column(column, justify="left" if column == "phase" else "right")
-        for rank, live in zip(document["ranks"], _live_of(document), strict=True):
-            states = rank["states"]
+        by_rank = {live["rank"]: live for live in document["live"]}
+        for rank in document["ranks"]:
+            states, live = rank["states"], by_rank.get(rank["rank"], {})
             seconds = live.get("step_seconds")
             table.add_row(
                 str(rank["rank"]),
@@ -107,12 +109,7 @@ class View:
                 f"{states['communication'] + states['straggler']:.1f} s",
                 f"{states['lost']:.1f} s",
             )
-        return Group(Text(f"\n{self._note}"), Text(_line(document)), _bar(document, 72), table)
-
-
-def _live_of(document: dict) -> list[dict]:
-    by_rank = {live["rank"]: live for live in document["live"]}
-    return [by_rank.get(rank["rank"], {}) for rank in document["ranks"]]
+        return Group(Text(f"\n{self._note}"), Text(_line(document)), _bar(document), table)
 
 
 def _line(document: dict) -> str:
@@ -126,15 +123,12 @@ def _line(document: dict) -> str:
     return f"{document['status']:<8} step {step:>5}  step time {length:>8}  goodput {goodput:>7}  leading cause {leading}"
 
 
-def _bar(document: dict, width: int) -> Text:
+def _bar(document: dict) -> Text:
     """The account as one line of blocks, and a legend of the states' colours."""
-    text, total = Text(), document["gpu_seconds"] or 1.0
-    shown = [(s, round(width * seconds / total)) for s, seconds in document["states"].items()]
-    for state, cells in shown:
-        text.append("\u2588" * cells, style=_COLOURS.get(state, "white"))
-    text.append("\n")
-    for state, cells in shown:
-        if cells:
-            text.append("\u25a0 ", style=_COLOURS.get(state, "white"))
-            text.append(f"{state}  ")
-    return text
+    bar, legend, total = Text(), Text("\n"), document["gpu_seconds"] or 1.0
+    for state, seconds in document["states"].items():
+        if cells := round(BAR_CELLS * seconds / total):
+            style = _COLOURS.get(state, "white")
+            bar.append("\u2588" * cells, style=style)
+            legend.append("\u25a0 ", style=style).append(f"{state}  ")
+    return bar + legend

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import goodput
-from goodput.demo.allreduce import Ring
+from goodput.demo.allreduce import ProcessGroup
 
 
 def wait_for_a_shard(sign: Path) -> None:
@@ -31,7 +31,7 @@ def batches(folder: Path, rank: int):
 def main() -> None:
     folder, rank, world_size = Path(sys.argv[1]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     goodput.start(device="test")
-    ring = Ring(rank, world_size, folder, 300.0)
+    group = ProcessGroup(rank, world_size, folder, 300.0)
     flag = np.zeros(1, np.float32)
     for _ in goodput.steps(batches(folder, rank)):
         with goodput.phase("forward"):
@@ -42,7 +42,7 @@ def main() -> None:
         with goodput.phase("communication"):
             while (folder / "deaf").exists():
                 time.sleep(0.05)
-            ring.mean(flag)
+            group.mean(flag)
 
 
 if __name__ == "__main__":

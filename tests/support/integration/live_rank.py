@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import goodput
-from goodput.demo.allreduce import Ring
+from goodput.demo.allreduce import ProcessGroup
 
 
 def batches(folder: Path, rank: int):
@@ -26,9 +26,9 @@ def main() -> None:
     folder = Path(sys.argv[1])
     rank, world_size, attempt = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "GOODPUT_ATTEMPT"))
     goodput.start(device="test", flops_per_step=1e9, peak_flops_per_second=1e12, gpu_hour_cost=2.0)
-    meeting = folder / f"ring-{attempt}"
+    meeting = folder / f"group-{attempt}"
     meeting.mkdir(exist_ok=True)
-    ring = Ring(rank, world_size, meeting, 60.0)
+    group = ProcessGroup(rank, world_size, meeting, 60.0)
     flag = np.zeros(1, np.float32)
     with goodput.phase("restore"):
         time.sleep(0.01)
@@ -44,7 +44,7 @@ def main() -> None:
         with goodput.phase("backward"):
             time.sleep(0.012)
         with goodput.phase("communication"):
-            ring.mean(flag)
+            group.mean(flag)
         with goodput.phase("optimizer"):
             time.sleep(0.003)
         if step % 40 == 39 and rank == 0:
