@@ -1,7 +1,7 @@
 """The command `goodput`: one file per command, found by the folder it lies in.
 
-A command module has `add_parser(subparsers)`, which sets `call`; `call(arguments)` returns the exit status: 0 success,
-1 the work failed, 2 a wrong call. Ctrl-C exits with 130, without a traceback.
+A command module has `add_parser(subparsers)`, which calls `add_command`; `call(arguments)` returns the exit status: 0
+success, 1 the work failed, 2 a wrong call. Ctrl-C exits with 130, without a traceback.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import math
 import os
 import pkgutil
 import signal
@@ -18,6 +19,8 @@ import threading
 from goodput import __version__
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+EXTRAS = {"demo": ("rich", "numpy"), "node": ("prometheus_client", "msgspec", "httpx")}
+SECONDS_MAX = 4e9  # some 127 years
 
 
 class Parser(argparse.ArgumentParser):
@@ -44,6 +47,73 @@ def parser() -> argparse.ArgumentParser:
     for found in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name):
         importlib.import_module(f"{__name__}.{found.name}").add_parser(subparsers)
     return top
+
+
+def add_command(subparsers, call, *, help: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    """A command's parser. The command has the name of the module that `call` is in."""
+    parser = subparsers.add_parser(
+        call.__module__.rpartition(".")[2],
+        help=help,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(call=call)
+    return parser
+
+
+def message(command: str, text: object) -> None:
+    """Print a message of a command on standard error."""
+    print(f"goodput {command}: {text}", file=sys.stderr)
+
+
+def fail(command: str, problem: object, status: int = 1) -> int:
+    """Print the problem and return the exit status."""
+    message(command, problem)
+    return status
+
+
+def number(kind: type[int] | type[float], minimum: float, maximum: float, unit: str = ""):
+    """An argparse type: a number within these bounds."""
+
+    def parse(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not minimum <= value <= maximum:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected {minimum:g} to {maximum:g}{unit}")
+        return value
+
+    return parse
+
+
+positive_seconds = number(float, 0.001, SECONDS_MAX, " seconds")
+
+
+def tune_garbage_collector(young_objects_max: int) -> None:
+    """For servers: a full collection walks every permanent object, and with thousands of connections takes 0.3 s.
+
+    Young objects are now collected after so many allocations (default 700), all of them a thousand times less often.
+    """
+    import gc
+
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(young_objects_max, 20, 50)
+
+
+def raise_file_limit(wanted: int) -> int:
+    """Raise the soft limit of open files (often 1024) to at most `wanted`, if the hard limit allows; returns it."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted if soft == resource.RLIM_INFINITY else soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
 
 
 @contextlib.contextmanager
@@ -80,16 +150,8 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except ModuleNotFoundError as error:
-        extra = {
-            "rich": "demo",
-            "numpy": "demo",
-            "prometheus_client": "node",
-            "msgspec": "node",
-            "httpx": "node",
-        }
         name = (error.name or "").split(".")[0]
-        print(
-            f"goodput: this command needs {name}: pip install 'goodput-telemetry[{extra.get(name, 'server')}]'",
-            file=sys.stderr,
-        )
+        extra = next((extra for extra, names in EXTRAS.items() if name in names), "server")
+        text = f"goodput: this command needs {name}: pip install 'goodput-telemetry[{extra}]'"
+        print(text, file=sys.stderr)
         return 1

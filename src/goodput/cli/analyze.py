@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
+
+from goodput.cli import add_command, message
 
 LARGE_BYTES = 16 << 20
 PROBLEMS_SHOWN = 10
 
 
 def add_parser(subparsers) -> None:
-    parser = subparsers.add_parser(
-        "analyze",
+    parser = add_command(
+        subparsers,
+        call,
         help="show where the time of traced steps went",
         description="Read traces of torch.profiler (Kineto; JSON or gzip), one file per rank, and split the time of\n"
         "each step on each device into computing, exposed communication, exposed copies, loader, host and idle.\n"
         "docs/analyze.md explains them. A file that cannot be read is reported on standard error with the place and\n"
         "the reason; the others are still used, and the exit status is 1.",
         epilog="example: goodput analyze rank0.json.gz rank1.json.gz --json",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("traces", metavar="TRACE", nargs="+", help="a trace: .json or .json.gz")
     parser.add_argument("--json", action="store_true", help="print one document, with every step")
-    parser.set_defaults(call=call)
 
 
 def call(arguments) -> int:
@@ -37,11 +37,11 @@ def call(arguments) -> int:
             found = _read(analyze_one, path, order)
         except TraceError as error:
             errors.append(clean(str(error))[:500])
-            print(f"goodput analyze: {errors[-1]}", file=sys.stderr)
+            message("analyze", errors[-1])
             continue
         ranks.append(found)
         for line in _problem_lines(found):
-            print(f"goodput analyze: {clean(line)[:300]}", file=sys.stderr)
+            message("analyze", clean(line)[:300])
     if not ranks and not arguments.json:
         return 1
     document = combine(ranks, errors)

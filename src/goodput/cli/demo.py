@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import signal
 import sys
 
+from goodput.cli import add_command, fail, number
+
 
 def add_parser(subparsers) -> None:
-    parser = subparsers.add_parser(
-        "demo",
+    parser = add_command(
+        subparsers,
+        call,
         help="train a small model with planted faults and account for every second",
         description="Train a small language model on a few processes with a slow loader on one rank, kill one rank in\n"
         "the middle, restart from the checkpoint, and print where the time went. Needs no GPU and no server.",
         epilog="example: goodput demo --ranks 4 --slow-rank 1 --loader-delay 0.03 --json demo.json",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--ranks", type=int, default=4, metavar="N", help="rank processes, 2 to 16 (default 4)"
+        "--ranks", type=number(int, 2, 16), default=4, metavar="N", help="rank processes, 2 to 16 (default 4)"
     )
     parser.add_argument(
-        "--seconds", type=float, default=20.0, metavar="S", help="length of training (default 20)"
+        "--seconds",
+        type=number(float, 2, 600, " seconds"),
+        default=20.0,
+        metavar="S",
+        help="length of training (default 20)",
     )
     parser.add_argument(
         "--slow-rank",
@@ -32,13 +37,14 @@ def add_parser(subparsers) -> None:
     )
     parser.add_argument(
         "--loader-delay",
-        type=float,
+        type=number(float, 0, 10, " seconds"),
         default=0.02,
         metavar="SECONDS",
         help="delay of that loader per batch (default 0.02)",
     )
     parser.add_argument(
         "--kill-at",
+        type=_step,
         default="auto",
         metavar="STEP",
         help='step in which a rank is killed, reached within 45 s or not at all, or "none" (default: middle)',
@@ -51,63 +57,53 @@ def add_parser(subparsers) -> None:
         help="write the planted faults and the account (default FILE: standard output)",
     )
     parser.add_argument("--keep", action="store_true", help="leave the server running and print its address")
-    parser.set_defaults(call=call)
 
 
 def call(arguments) -> int:
-    from goodput.demo.run import Demo, DemoError
+    from goodput.demo.run import Demo, DemoError, Options
 
     try:
-        options = _options(arguments)
+        slow_rank = _slow_rank(arguments.slow_rank, arguments.ranks)
         if arguments.json not in (None, "-"):
             open(arguments.json, "a").close()
     except ValueError as error:
-        print(f"goodput demo: {error}", file=sys.stderr)
-        return 2
+        return fail("demo", error, 2)
     except OSError as error:
-        print(f"goodput demo: --json {arguments.json}: {error.strerror}", file=sys.stderr)
-        return 2
+        return fail("demo", f"--json {arguments.json}: {error.strerror}", 2)
+    options = Options(
+        ranks=arguments.ranks,
+        seconds=arguments.seconds,
+        slow_rank=slow_rank,
+        loader_delay_seconds=arguments.loader_delay,
+        kill_at=arguments.kill_at,
+        keep=arguments.keep,
+    )
     demo = Demo(options)
     signal.signal(signal.SIGTERM, demo.interrupt)  # Ends the child processes.
     try:
         outcome = demo.run()
     except DemoError as error:
-        print(f"goodput demo: {error}", file=sys.stderr)
-        return 1
+        return fail("demo", error)
     _print(outcome, arguments)
     return 0
 
 
-def _options(arguments):
-    """The demo's options. Raises ValueError with the wrong argument and its range."""
-    from goodput.demo.run import Options
+def _slow_rank(text: str | None, ranks: int) -> int | None:
+    """Raises ValueError for anything but a rank, "none", or None for the default."""
+    if text == "none":
+        return None
+    rank = min(2, ranks - 1) if text is None else int(text) if text.isdigit() else ranks
+    if rank >= ranks:
+        raise ValueError(f'--slow-rank {text}: expected a rank from 0 to {ranks - 1}, or "none"')
+    return rank
 
-    if not 2 <= arguments.ranks <= 16:
-        raise ValueError(f"--ranks {arguments.ranks}: want 2 to 16")
-    if not 2 <= arguments.seconds <= 600:
-        raise ValueError(f"--seconds {arguments.seconds}: want 2 to 600")
-    if not 0 <= arguments.loader_delay <= 10 or math.isnan(arguments.loader_delay):
-        raise ValueError(f"--loader-delay {arguments.loader_delay}: want 0 to 10 seconds")
-    slow = min(2, arguments.ranks - 1) if arguments.slow_rank is None else arguments.slow_rank
-    if slow == "none":
-        slow = None
-    elif not str(slow).isdigit() or int(slow) >= arguments.ranks:
-        raise ValueError(f'--slow-rank {slow}: want a rank from 0 to {arguments.ranks - 1}, or "none"')
-    kill = arguments.kill_at
-    if kill == "none":
-        kill = None
-    elif kill != "auto":
-        if not kill.isdigit():
-            raise ValueError(f'--kill-at {kill}: want a step from 0, or "none"')
-        kill = int(kill)
-    return Options(
-        ranks=arguments.ranks,
-        seconds=arguments.seconds,
-        slow_rank=None if slow is None else int(slow),
-        loader_delay_seconds=arguments.loader_delay,
-        kill_at=kill,
-        keep=arguments.keep,
-    )
+
+def _step(text: str) -> int | str | None:
+    if text.isdigit():
+        return int(text)
+    if text not in ("auto", "none"):
+        raise argparse.ArgumentTypeError(f'{text!r}: expected a step from 0, or "none"')
+    return None if text == "none" else text
 
 
 def _print(outcome, arguments) -> None:
@@ -123,7 +119,7 @@ def _print(outcome, arguments) -> None:
         with open(arguments.json, "w") as file:
             file.write(found + "\n")
         print(f"  written to {arguments.json}")
-    if outcome.address:
+    if arguments.keep:
         where = sys.stderr if arguments.json == "-" else sys.stdout
         print(
             f"  page: {outcome.address}/   (stop it with: kill {outcome.server_pid}; its files: {outcome.folder})",

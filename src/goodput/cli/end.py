@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import re
 import sys
 import time
 from datetime import datetime
 from urllib.parse import quote
 
-from goodput.cli import loading
-from goodput.cli.node import FILES, path, seconds, url, variable_of
+from goodput.cli import add_command, fail, loading, message
+from goodput.cli.node import FILES, add_aggregator_options, attribute_of, seconds
 
 REASONS = ("finished", "failed", "cancelled")
 TIMEOUT_SECONDS, AGAIN_SECONDS = 20.0, 2.0
@@ -27,14 +26,14 @@ EXAMPLE = """examples:
 
 
 def add_parser(subparsers) -> None:
-    parser = subparsers.add_parser(
-        "end",
+    parser = add_command(
+        subparsers,
+        call,
         help="tell the aggregator that a run is over",
         description="Tell the aggregator that a run is over. Without this a cancelled run counts as down and raises an\n"
         "alert, like one that crashed. Each rank ends when it was last seen alive; a new attempt starts as\n"
         "usual. While ranks are still alive the command waits, then fails.",
         epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("run", metavar="RUN", help="the run's name")
@@ -48,14 +47,8 @@ def add_parser(subparsers) -> None:
     add("--force", action="store_true",
         help="end it though ranks are alive, as a rank counts until its agent's next check; ranks that are still "
         "alive a minute later continue the run")  # fmt: skip
-    add("--aggregator", metavar="URL", type=url, default=os.environ.get("GOODPUT_AGGREGATOR") or None,
-        help="the aggregator's URL (default: $GOODPUT_AGGREGATOR)")  # fmt: skip
-    for option, text in FILES.items():
-        variable = variable_of(option)
-        add(option, metavar="FILE", type=path, default=os.environ.get(variable) or None,
-            help=f"{text.partition('; read again')[0]} (default: ${variable})")  # fmt: skip
+    add_aggregator_options(add, "the aggregator's URL (default: $GOODPUT_AGGREGATOR)")
     add("--json", action="store_true", help="print the aggregator's response")
-    parser.set_defaults(call=call)
 
 
 def moment(text: str) -> float:
@@ -75,35 +68,29 @@ def moment(text: str) -> float:
 
 def call(arguments) -> int:
     if not arguments.aggregator:
-        _complain("no aggregator: set --aggregator or GOODPUT_AGGREGATOR")
-        return 2
+        return fail("end", "no aggregator: set --aggregator or GOODPUT_AGGREGATOR", 2)
     if bool(arguments.client_cert) != bool(arguments.client_key):
-        _complain("--client-cert and --client-key go together")
-        return 2
+        return fail("end", "--client-cert and --client-key go together", 2)
     if not 0 < len(arguments.run) <= 128 or not arguments.run.isprintable():
-        _complain("RUN must be 1 to 128 printable characters")
-        return 2
+        return fail("end", "RUN must be 1 to 128 printable characters", 2)
     with loading():
         from goodput_exporters.push.client import AggregatorClient
         from goodput_exporters.push.credentials import Credentials, Unreachable
-    credentials = Credentials(*(getattr(arguments, name[2:].replace("-", "_")) for name in FILES))
+    credentials = Credentials(*(getattr(arguments, attribute_of(option)) for option in FILES))
     url = arguments.aggregator.rstrip("/")
     with AggregatorClient(url, credentials) as client:
         if client.token_is_exposed:
-            _complain(f"the token is sent in clear text to {url}: use https, or a proxy with TLS")
+            message("end", f"the token is sent in clear text to {url}: use https, or a proxy with TLS")
         try:
             answer = _post(client, arguments)
         except Unreachable as error:
-            _complain(f"{url}: {client.explain(error)}")
-            return 1
+            return fail("end", f"{url}: {client.explain(error)}")
     if answer.status != 200:
         advice = "; --force ends it now" if answer.status == ALIVE else ""
-        _complain(f"{url}: HTTP {answer.status}: {_detail(answer)[:500]}{advice}")
-        return 1
+        return fail("end", f"{url}: HTTP {answer.status}: {_detail(answer)[:500]}{advice}")
     found = _decoded(answer.body)
     if found is None:
-        _complain(f"{url}: the server at this address is not an aggregator")
-        return 1
+        return fail("end", f"{url}: the server at this address is not an aggregator")
     print(json.dumps(found) if arguments.json else _text(arguments, found))
     return 0
 
@@ -151,7 +138,3 @@ def _text(arguments, found: dict) -> str:
     }
     parts += [f"{found[name]} {words}" for name, words in more.items() if found[name]]
     return f"run {arguments.run} is over, {arguments.reason}: {', '.join(parts)}"
-
-
-def _complain(text: str) -> None:
-    print(f"goodput end: {text}", file=sys.stderr)

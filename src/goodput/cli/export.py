@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import os
 import sys
 import time
 from contextlib import contextmanager
 
+from goodput.cli import add_command, fail
+
 
 def add_parser(subparsers) -> None:
-    parser = subparsers.add_parser(
-        "export",
+    parser = add_command(
+        subparsers,
+        call,
         help="write a run from the ledger as a run log, or its step times as histograms",
         description="Write a run from the ledger as a run log: one JSON object per line. `goodput replay` computes the\n"
         "aggregator's account from it. The aggregator may run meanwhile.\n"
         "With --hdr, write histograms of step and phase times by minute in hdrhistogram's log format instead.",
         epilog="examples: goodput export my-run --output my-run.jsonl.gz\n"
         "          goodput export my-run --hdr my-run.hlog",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("run", metavar="RUN", nargs="?", help="name of the run (default: list the names)")
     parser.add_argument(
@@ -36,7 +37,6 @@ def add_parser(subparsers) -> None:
     chosen.add_argument(
         "--hdr", metavar="FILE", help="histogram log to write, one tag for steps and for each phase"
     )
-    parser.set_defaults(call=call)
 
 
 def call(arguments) -> int:
@@ -47,8 +47,7 @@ def call(arguments) -> int:
         url = arguments.ledger or f"sqlite:///{os.path.abspath('goodput-ledger.db')}"
         ledger = Ledger(url, create=False)
     except LedgerError as error:
-        print(f"goodput export: {error}; name one with --ledger", file=sys.stderr)
-        return 1
+        return fail("export", f"{error}; name one with --ledger")
     try:
         names = ledger.runs()
         if arguments.run is None:
@@ -56,18 +55,16 @@ def call(arguments) -> int:
             return 0
         if arguments.run not in names:
             known = ", ".join(clean_text(name, 128) for name in names[-10:]) or "none"
-            text = f"no run {clean_text(arguments.run, 128)!r}; the last in this ledger: {known}"
-            print(f"goodput export: {text}", file=sys.stderr)
-            return 1
+            return fail(
+                "export", f"no run {clean_text(arguments.run, 128)!r}; the last in this ledger: {known}"
+            )
         _export(ledger, arguments)
     except (LedgerError, ImportError) as error:
-        print(f"goodput export: {error}", file=sys.stderr)
-        return 1
+        return fail("export", error)
     except BrokenPipeError:
         raise
     except OSError as error:
-        print(f"goodput export: {arguments.hdr or arguments.output}: {error.strerror}", file=sys.stderr)
-        return 1
+        return fail("export", f"{arguments.hdr or arguments.output}: {error.strerror}")
     finally:
         ledger.close()
     return 0

@@ -6,13 +6,12 @@ The agent itself is goodput_exporters, imported when the command runs.
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import sys
 from urllib.parse import urlsplit
 
 from goodput.access.options import add_options, listen_address
-from goodput.cli import loading
+from goodput.cli import add_command, fail, loading, message, number, raise_file_limit, tune_garbage_collector
 from goodput.rank_page import page
 
 SECONDS_MAX = 86_400.0
@@ -27,7 +26,7 @@ EXAMPLE = """examples:
 """
 # Secrets are passed as files: every user of the node can read command lines.
 FILES = {
-    "--token-file": "token of scope ingest for the aggregator; read again for each push",
+    "--token-file": "token of scope ingest for the aggregator, read again for each request",
     "--ca-file": "certificate authorities (PEM) to trust for an https aggregator, instead of the system's",
     "--client-cert": "this node's certificate (PEM, with its chain), if the aggregator requires one",
     "--client-key": "the key of --client-cert (PEM, not encrypted)",
@@ -35,24 +34,19 @@ FILES = {
 
 
 def add_parser(subparsers) -> None:
-    parser = subparsers.add_parser(
-        "node",
+    parser = add_command(
+        subparsers,
+        call,
         help="run the agent of this node",
         description="Read this node's rank pages and counters, serve them to Prometheus, push them to the aggregator.",
         epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--directory", type=path, default=page.default_directory(),
         help="folder of the rank pages (default: %(default)s)")  # fmt: skip
     add("--listen", metavar="ADDRESS:PORT", type=listen_address, default="127.0.0.1:9470",
         help="address to serve on; port 0 takes a free one (default: %(default)s)")  # fmt: skip
-    add("--aggregator", metavar="URL", type=url, default=os.environ.get("GOODPUT_AGGREGATOR") or None,
-        help="push reports to this aggregator (default: $GOODPUT_AGGREGATOR, else none)")  # fmt: skip
-    for option, text in FILES.items():
-        variable = variable_of(option)
-        add(option, metavar="FILE", type=path, default=os.environ.get(variable) or None,
-            help=f"{text} (default: ${variable})")  # fmt: skip
+    add_aggregator_options(add, "push reports to this aggregator (default: $GOODPUT_AGGREGATOR, else none)")
     add("--interval", metavar="SECONDS", type=seconds(0.01), default=1.0,
         help="time between reads of the rank pages (default: %(default)s)")  # fmt: skip
     add("--push-interval", metavar="SECONDS", type=seconds(0.01), default=5.0,
@@ -69,7 +63,7 @@ def add_parser(subparsers) -> None:
     add("--path", metavar="DIR", type=path, action="append", default=[],
         help="measure the file system of this directory (datasets, checkpoints); repeatable. Network file systems "
         "are always measured")  # fmt: skip
-    add("--gpus", metavar="N", type=gpu_count,
+    add("--gpus", metavar="N", type=number(int, 0, GPUS_MAX, " GPUs"),
         help="number of GPUs this node should have (default: those on the PCI bus)")  # fmt: skip
     add("--gpu-interval", metavar="SECONDS", type=seconds(0.1, 60), default=1.0,
         help="time between samples of the GPUs, 0.1 to 60 (default: %(default)s)")  # fmt: skip
@@ -82,7 +76,21 @@ def add_parser(subparsers) -> None:
         help="print what can be measured on this node, what not and why; exit status 1 if something failed")  # fmt: skip
     add("--json", action="store_true", help="with --check: print JSON")
     add_options(parser.add_argument_group("access to /metrics").add_argument)
-    parser.set_defaults(call=call)
+
+
+def add_aggregator_options(add, help: str) -> None:
+    """--aggregator, and the files that it is accessed with."""
+    texts = {option: f"{text} (default: ${variable_of(option)})" for option, text in FILES.items()}
+    for option, text in {"--aggregator": help, **texts}.items():
+        is_url = option == "--aggregator"
+        default = os.environ.get(variable_of(option)) or None
+        add(
+            option,
+            metavar="URL" if is_url else "FILE",
+            type=url if is_url else path,
+            default=default,
+            help=text,
+        )
 
 
 def path(text: str) -> str:
@@ -107,24 +115,7 @@ def url(text: str) -> str:
 
 
 def seconds(minimum: float, maximum: float = SECONDS_MAX):
-    """An argparse type: a number of seconds within these bounds."""
-
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not minimum <= value <= maximum:
-            raise argparse.ArgumentTypeError(f"{text!r}: expected {minimum:g} to {maximum:g} seconds")
-        return value
-
-    return parse
-
-
-def gpu_count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text[:6]) <= GPUS_MAX):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of GPUs from 0 to {GPUS_MAX}")
-    return int(text)
+    return number(float, minimum, maximum, " seconds")
 
 
 def gpu_drivers(arguments) -> tuple[str, ...] | None:
@@ -146,21 +137,19 @@ def call(arguments) -> int:
             from goodput_exporters.push.credentials import Credentials
             from goodput_exporters.push.stacks import find_py_spy
     except ImportError as error:
-        _print_error(f"{error}. The node agent needs: pip install 'goodput-telemetry[node]'")
-        return 1
+        return fail("node", f"{error}. The node agent needs: pip install 'goodput-telemetry[node]'")
     logging.basicConfig(level=logging.WARNING, format="goodput node: %(message)s", stream=sys.stderr)
     _warn_of_empty_variables(arguments)
-    credentials = Credentials(*(getattr(arguments, name[2:].replace("-", "_")) for name in FILES))
+    credentials = Credentials(*(getattr(arguments, attribute_of(option)) for option in FILES))
     is_running = not (arguments.once or arguments.check)
     try:
         _check_arguments(arguments, credentials)
         authenticator = authenticator_of(arguments) if is_running else None
     except ValueError as error:
-        _print_error(str(error))
-        return 2
+        return fail("node", error, 2)
     if arguments.py_spy and find_py_spy() is None:
-        _print_error(
-            "py-spy is not installed, so no stacks are sent: pip install 'goodput-telemetry[stacks]'"
+        message(
+            "node", "py-spy is not installed, so no stacks are sent: pip install 'goodput-telemetry[stacks]'"
         )
     agent = Agent(
         arguments.directory,
@@ -187,16 +176,20 @@ def call(arguments) -> int:
     return _run(agent, arguments)
 
 
+def attribute_of(option: str) -> str:
+    return option[2:].replace("-", "_")
+
+
 def variable_of(option: str) -> str:
-    return f"GOODPUT_{option.strip('-').replace('-', '_').upper()}"
+    return f"GOODPUT_{attribute_of(option).upper()}"
 
 
 def _warn_of_empty_variables(arguments) -> None:
     """An empty variable counts as unset, which may not be what the user meant."""
     for option in ("--aggregator", *FILES):
-        is_unset = getattr(arguments, option[2:].replace("-", "_")) is None
+        is_unset = getattr(arguments, attribute_of(option)) is None
         if is_unset and os.environ.get(variable_of(option)) == "":
-            _print_error(f"warning: {variable_of(option)} is empty and treated as unset")
+            message("node", f"warning: {variable_of(option)} is empty and treated as unset")
 
 
 def _check_arguments(arguments, credentials) -> None:
@@ -215,7 +208,7 @@ def _check_arguments(arguments, credentials) -> None:
         raise ValueError("--client-cert and --client-key go together")
     for name in filter(None, (credentials.token_file, credentials.client_key)):
         if problem := permission_problem(name):
-            _print_error(f"warning: {problem}")
+            message("node", f"warning: {problem}")
     try:
         credentials.headers()
         if (arguments.aggregator or "").startswith("https:"):
@@ -255,19 +248,18 @@ def _run(agent, arguments) -> int:
     from goodput_exporters.directory_lock import Refused
     from goodput_exporters.server.server import Server
 
-    _raise_file_limit()
+    raise_file_limit(8192)  # One descriptor per rank page.
     stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+    for one in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(one, lambda *_: stopping.set())
     try:
         server = Server(agent.exposition, agent.health, arguments.listen, agent.authenticator)
     except (OSError, OverflowError) as error:
-        _print_error(f"cannot listen on {arguments.listen[0]}:{arguments.listen[1]}: {error}")
-        return 1
+        return fail("node", f"cannot listen on {arguments.listen[0]}:{arguments.listen[1]}: {error}")
     try:
         agent.start()
         server.start()
-        _tune_garbage_collector()
+        tune_garbage_collector(10_000)
         target = f"pushes to {arguments.aggregator}" if arguments.aggregator else "pushes nowhere"
         print(f"goodput node: reads {arguments.directory}, serves {server.url}/metrics, {target}", flush=True)
         while not stopping.wait(0.5) and agent.failure is None:
@@ -277,30 +269,4 @@ def _run(agent, arguments) -> int:
     finally:
         server.stop()
         agent.stop()
-    if agent.failure:
-        _print_error(agent.failure)
-        return 1
-    return 0
-
-
-def _tune_garbage_collector() -> None:
-    """A scrape makes thousands of short-lived objects: keep collections from walking the permanent ones."""
-    import gc
-
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 50)
-
-
-def _raise_file_limit() -> None:
-    """One descriptor per rank page: raise the soft limit (often 1024) towards the hard one."""
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 8192 if hard == resource.RLIM_INFINITY else min(8192, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _print_error(text: str) -> None:
-    print(f"goodput node: {text}", file=sys.stderr)
+    return fail("node", agent.failure) if agent.failure else 0

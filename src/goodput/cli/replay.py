@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 
+from goodput.cli import SECONDS_MAX, add_command, fail, message, positive_seconds
 from goodput.web.option import add_html_option, write_html
 
 PROBLEMS_SHOWN = 20
-SECONDS_MAX = 4.6e9  # 146 years, as in the log itself
 
 
 def add_parser(subparsers) -> None:
-    parser = subparsers.add_parser(
-        "replay",
+    parser = add_command(
+        subparsers,
+        call,
         help="print the account of a run log",
         description="Compute the account of a run log: one JSON object per line, plain or gzip.\n"
         "Write one by hand, convert your own logs to it, or take one from `goodput export`.\n"
         "Problems with the file are printed on standard error, by line; the rest is still used.",
         epilog="example: goodput replay docs/example-run.jsonl --html account.html",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("file", metavar="FILE", help='the run log; "-" reads standard input')
     parser.add_argument("--run", help="only this run, if the log has several")
@@ -33,13 +32,12 @@ def add_parser(subparsers) -> None:
         "--stall-seconds",
         dest="stall_seconds",
         metavar="SECONDS",
-        type=float,
+        type=positive_seconds,
         default=60.0,
         help="shortest stall (default: %(default)g)",
     )
     parser.add_argument("--json", action="store_true", help="print account documents, one per line")
     add_html_option(parser)
-    parser.set_defaults(call=call)
 
 
 def call(arguments) -> int:
@@ -51,8 +49,7 @@ def call(arguments) -> int:
 
     error = _invalid(arguments)
     if error:
-        print(f"goodput replay: {error}", file=sys.stderr)
-        return 2
+        return fail("replay", error, 2)
     start_ns, end_ns = (None if at is None else round(at * 1e9) for at in (arguments.start, arguments.end))
     window = None if start_ns is None and end_ns is None else (start_ns, end_ns)
     try:
@@ -61,19 +58,16 @@ def call(arguments) -> int:
                 arguments.file, stall_seconds=arguments.stall_seconds, window=window, progress=progress.show
             )
     except LogError as error:
-        print(f"goodput replay: {clean_text(error, 500)}", file=sys.stderr)
-        return 1
+        return fail("replay", clean_text(error, 500))
     problems = replayed[0].problems
     for text in problem_lines(problems):
-        print(f"goodput replay: {clean_text(text, 300)}", file=sys.stderr)
+        message("replay", clean_text(text, 300))
     accounts = [one.account for one in replayed if arguments.run in (None, one.account.run)]
     if not accounts:
         names = ", ".join(one.account.run for one in replayed[:10])
-        print(
-            f"goodput replay: no run {clean_text(arguments.run, 128)!r}; the log has {clean_text(names, 300)}",
-            file=sys.stderr,
+        return fail(
+            "replay", f"no run {clean_text(arguments.run, 128)!r}; the log has {clean_text(names, 300)}"
         )
-        return 1
     log = problems.document()
     documents = [{**document(account, explain(account)), "log": log} for account in accounts]
     for found in documents:
@@ -112,8 +106,6 @@ def _printable(value):
 
 def _invalid(arguments) -> str:
     """What is wrong with the arguments, or ""."""
-    if not 0 < arguments.stall_seconds < SECONDS_MAX:
-        return "--stall-seconds must be above 0"
     for name in ("start", "end"):
         at = getattr(arguments, name)
         if at is not None and not abs(at) < SECONDS_MAX:

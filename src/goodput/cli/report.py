@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import math
-import sys
 import time
 from functools import partial
 
+from goodput.cli import add_command, fail, message, positive_seconds
 from goodput.web.option import add_html_option, write_html
 
 
 def add_parser(subparsers) -> None:
-    parser = subparsers.add_parser(
-        "report",
+    parser = add_command(
+        subparsers,
+        call,
         help="print the account of the runs on this machine",
         description="Read the rank pages on this machine and print the account of each run.\n"
         "Needs no agent and no aggregator. A page keeps only the last 1024 steps of its rank.",
         epilog="example: goodput report --run my-run --json",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--directory", help="folder of the rank pages (default: $GOODPUT_DIR or /dev/shm/goodput)"
@@ -27,14 +25,13 @@ def add_parser(subparsers) -> None:
     parser.add_argument("--run", help="only this run")
     parser.add_argument(
         "--stall",
-        type=float,
+        type=positive_seconds,
         default=60.0,
         metavar="SECONDS",
         help="shortest stall (default %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print account documents, one per line")
     add_html_option(parser)
-    parser.set_defaults(call=call)
 
 
 def call(arguments) -> int:
@@ -47,21 +44,15 @@ def call(arguments) -> int:
     from goodput.web.timeline import timeline
     from goodput.wire.identity import clean_text
 
-    if not 0 < arguments.stall < math.inf:
-        print(
-            f"goodput report: --stall {arguments.stall}: want a positive number of seconds", file=sys.stderr
-        )
-        return 2
     directory = arguments.directory or default_directory()
     try:
         runs, errors = runs_in(directory, time.perf_counter_ns())
         looks, refused = looks_in(directory)
     except OSError as error:
-        print(f"goodput report: {directory}: {error.strerror}", file=sys.stderr)
-        return 1
+        return fail("report", f"{directory}: {error.strerror}")
     for text in errors + refused:
         # A file's name may have control characters.
-        print(f"goodput report: skipped {clean_text(text, 500)}", file=sys.stderr)
+        message("report", f"skipped {clean_text(text, 500)}")
     chosen = [run for run in runs if arguments.run in (None, run.name)]
     documents, timelines = [], {}
     for run in chosen:
@@ -78,10 +69,7 @@ def call(arguments) -> int:
         else:
             print("\n".join([render(found), *_deep_looks(seen), ""]))
     if not chosen:
-        print(
-            f"goodput report: no run {arguments.run or ''} in {directory}".replace("  ", " "), file=sys.stderr
-        )
-        return 1
+        return fail("report", f"no run {arguments.run or ''} in {directory}".replace("  ", " "))
     return write_html("report", arguments.html, documents, timelines=timelines) if arguments.html else 0
 
 

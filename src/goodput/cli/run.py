@@ -10,17 +10,19 @@ import os
 import shutil
 import sys
 
+from goodput.cli import add_command, fail, message
+
 
 def add_parser(subparsers) -> None:
-    parser = subparsers.add_parser(
-        "run",
+    parser = add_command(
+        subparsers,
+        call,
         help="run a training script with automatic measurement",
         description="Run a Python script (or -m MODULE, or a launcher such as torchrun) with PyTorch measured\n"
         "automatically in every Python process that it starts. The command replaces this process (exec);\n"
         "when the training ends, rank 0 prints its account on standard error.",
         epilog="examples: goodput run train.py --epochs 3\n"
         "          goodput run --name my-run torchrun --nproc-per-node 2 train.py",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--name", metavar="RUN", help="name of the run (default: the launcher's job, else the script)"
@@ -32,27 +34,21 @@ def add_parser(subparsers) -> None:
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module, as in python -m")
     parser.add_argument("script", metavar="SCRIPT", help="a Python script, a module after -m, or a command")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
-    parser.set_defaults(call=call)
 
 
 def call(arguments) -> int:
     command = command_of(arguments.script, arguments.arguments, arguments.module)
     if command is None:
-        print(f"goodput run: {arguments.script}: no such script or command", file=sys.stderr)
-        return 2
+        return fail("run", f"{arguments.script}: no such script or command", 2)
     flag = isolating_flag(command)
     if flag:
-        print(
-            f"goodput run: {flag} makes Python ignore PYTHONPATH or site packages, so nothing is measured",
-            file=sys.stderr,
-        )
+        message("run", f"{flag} makes Python ignore PYTHONPATH or site packages, so nothing is measured")
     environ = environment(os.environ, arguments)
     sys.stdout.flush()
     try:
         os.execve(command[0], command, environ)
     except OSError as error:
-        print(f"goodput run: {command[0]}: {error.strerror}", file=sys.stderr)
-        return 2
+        return fail("run", f"{command[0]}: {error.strerror}", 2)
 
 
 def command_of(script: str, arguments: list[str], module: bool) -> list[str] | None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
-import math
 import os
 import socket
-import sys
 
 from goodput.access.options import add_options, listen_address
+from goodput.cli import add_command, fail, positive_seconds, raise_file_limit, tune_garbage_collector
 
 EXAMPLE = """examples:
   goodput serve --listen 127.0.0.1:9471 --ledger sqlite:////var/lib/goodput/ledger.db
@@ -17,13 +15,13 @@ EXAMPLE = """examples:
 
 
 def add_parser(subparsers) -> None:
-    parser = subparsers.add_parser(
-        "serve",
+    parser = add_command(
+        subparsers,
+        call,
         help="run the aggregator: accounts, API, page and series of all runs",
         description="Receive the reports of node agents and serve the account of every run:\n"
         "the page at /, the JSON API at /api/v1/runs, Prometheus series at /metrics.",
         epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--listen", type=listen_address, default="127.0.0.1:9471", metavar="ADDRESS:PORT",
@@ -37,17 +35,6 @@ def add_parser(subparsers) -> None:
     add_options(add)
     add("--allow-host", action="append", default=[], metavar="NAME",
         help="without tokens: also answer requests to this host name, not only to localhost; repeatable")  # fmt: skip
-    parser.set_defaults(call=call)
-
-
-def positive_seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a positive number of seconds")
-    return seconds
 
 
 def call(arguments) -> int:
@@ -59,7 +46,7 @@ def call(arguments) -> int:
     try:
         check_options(arguments, host)
     except Refused as refused:
-        return _fail(refused, 2)
+        return fail("serve", refused, 2)
 
     from goodput.aggregator.api.app import create_app
     from goodput.aggregator.http.authentication import RequestAuthenticator
@@ -73,37 +60,20 @@ def call(arguments) -> int:
         authenticator = RequestAuthenticator.from_options(arguments, **settings)
         listener = listening_socket(host, port)
     except ValueError as error:
-        return _fail(error)
+        return fail("serve", error)
     except OSError as error:
-        return _fail(f"cannot listen on {host}:{port}: {error.strerror}")
+        return fail("serve", f"cannot listen on {host}:{port}: {error.strerror}")
     times = {"stall_seconds": arguments.stall, "stale_seconds": arguments.stale}
     try:
         app = create_app(ledger, authenticator=authenticator, **times)
     except LedgerError as error:
-        return _fail(error)
+        return fail("serve", error)
     shown, scheme = f"[{host}]" if ":" in host else host, "https" if authenticator.certificate else "http"
     print(f"goodput serve: page and API on {scheme}://{shown}:{listener.getsockname()[1]}", flush=True)
     print(f"goodput serve: ledger {app.state.ledger_url}", flush=True)
-    _tune_garbage_collector()
+    tune_garbage_collector(5_000)
     server_of(app).run(sockets=[listener])
     return 0
-
-
-def _fail(problem: object, status: int = 1) -> int:
-    print(f"goodput serve: {problem}", file=sys.stderr)
-    return status
-
-
-def _tune_garbage_collector() -> None:
-    """With thousands of connections a full collection walks a million live objects, in pauses of a third of a second.
-
-    Now young objects are collected after 5 000 allocations (some 10 ms), all of them after 5 million.
-    """
-    import gc
-
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(5_000, 20, 50)
 
 
 def server_of(app):
@@ -117,7 +87,7 @@ def server_of(app):
     context = authenticator.ssl_context
     config = uvicorn.Config(
         app,
-        http=bounded_protocol(authenticator.metrics, _files_max()),
+        http=bounded_protocol(authenticator.metrics, _connections_max()),
         ws="none",
         # X-Forwarded-For can be sent by any client.
         proxy_headers=False,
@@ -133,16 +103,9 @@ def server_of(app):
     return uvicorn.Server(config)
 
 
-def _files_max() -> int:
-    """How many connections may be open beside other files. Raises the soft limit to the hard one, at most 65 536."""
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        soft = wanted
-    return 65_536 if soft == resource.RLIM_INFINITY else max(soft - 256, 64)
+def _connections_max() -> int:
+    """How many connections may be open beside other files."""
+    return max(raise_file_limit(65_536) - 256, 64)
 
 
 def listening_socket(host: str, port: int) -> socket.socket:

@@ -10,6 +10,8 @@ import stat
 import sys
 import time
 
+from goodput.cli import add_command, fail, message
+
 EXAMPLE = """examples:
   goodput token create --scope ingest --name nodes --file tokens.json --output ingest-token
   goodput token create --scope read --name prometheus --file tokens.json --output read-token
@@ -22,13 +24,13 @@ _UNITS = {"m": 60, "h": 3600, "d": 86_400}
 
 
 def add_parser(subparsers) -> None:
-    parser = subparsers.add_parser(
-        "token",
+    parser = add_command(
+        subparsers,
+        call,
         help="create, list and revoke access tokens",
         description="Maintain the token file of an aggregator or agent, which applies changes within a second. The file\n"
         "stores hashes only: a token is shown once. To rotate, create a second token, distribute it, revoke the first.",
         epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
     create = actions.add_parser("create", help="create a token and print it, once")
@@ -55,7 +57,6 @@ def add_parser(subparsers) -> None:
     revoke.add_argument("--all", action="store_true", help="with --name: every token of this name")
     for action in (create, listing, revoke):
         action.add_argument("--file", required=True, metavar="FILE", help="the token file")
-    parser.set_defaults(call=call)
 
 
 def duration(text: str) -> float:
@@ -72,11 +73,9 @@ def call(arguments) -> int:
     try:
         return action(arguments)
     except FileError as error:
-        _print_error(str(error))
-        return 1
+        return fail("token", error)
     except ValueError as error:
-        _print_error(str(error))
-        return 2
+        return fail("token", error, 2)
 
 
 def _create(arguments) -> int:
@@ -164,24 +163,21 @@ def _warn(path: str) -> None:
     from goodput.access.token_file import permission_problem
 
     if problem := permission_problem(path):
-        _print_error(f"warning: {problem}")
+        message("token", f"warning: {problem}")
 
 
 def _warn_of_output(created: str) -> None:
     """Tell a person at a terminal what was created; warn if standard output is a file that others can read."""
     if sys.stdout.isatty():
-        _print_error(created)
+        message("token", created)
         return
     try:
         mode = os.fstat(sys.stdout.fileno()).st_mode
     except (OSError, ValueError):
         return
     if stat.S_ISREG(mode) and mode & stat.S_IROTH:
-        _print_error(
+        message(
+            "token",
             f"warning: every user of this machine may read the output file (mode {stat.S_IMODE(mode):04o}); "
-            "chmod 600 it, or use --output FILE"
+            "chmod 600 it, or use --output FILE",
         )
-
-
-def _print_error(text: str) -> None:
-    print(f"goodput token: {text}", file=sys.stderr)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 
+from goodput.cli import add_command, fail
 from goodput.rank_page import page
 
 NAMES = {
@@ -21,14 +20,14 @@ NAMES = {
 
 
 def add_parser(subparsers) -> None:
-    parser = subparsers.add_parser(
-        "up",
+    parser = add_command(
+        subparsers,
+        call,
         help="run the whole stack on this machine; Ctrl-C ends it",
         description="Start the aggregator, this machine's agent, Prometheus with the shipped rules, Alertmanager and, if\n"
         "installed, Grafana with the shipped dashboards, all on loopback. Print their addresses when all are ready;\n"
         "Ctrl-C ends them all.",
         epilog="example: goodput up --data /var/tmp/goodput     then: goodput run train.py",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add(
@@ -47,7 +46,6 @@ def add_parser(subparsers) -> None:
     for name in ("prometheus", "alertmanager", "grafana"):
         add(f"--without-{name}", action="store_true", help=f"do not start {NAMES[name]}")
     add("--json", action="store_true", help="print the addresses as one line of JSON when all are ready")
-    parser.set_defaults(call=call)
 
 
 def default_data(environ=os.environ) -> str:
@@ -78,8 +76,7 @@ def call(arguments) -> int:
                 print(_as_json(stack) if arguments.json else _table(stack), flush=True)
             stack.watch()
     except UpError as error:
-        print(f"goodput up: {error}", file=sys.stderr)
-        return 1
+        return fail("up", error)
     if not arguments.json:
         print("goodput up: ended", flush=True)
     return 0

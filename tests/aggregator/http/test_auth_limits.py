@@ -184,7 +184,7 @@ def test_used_connections_stay_open(client):
 
 
 def test_connections_beyond_the_limit_get_503(tmp_path, monkeypatch):
-    monkeypatch.setattr(serve, "_files_max", lambda: 4)
+    monkeypatch.setattr(serve, "_connections_max", lambda: 4)
     with serving(create_app(f"sqlite:///{tmp_path}/ledger.db")) as client:
         assert client.get("/healthz").status_code == 200  # Its connection stays: one.
         held = [Wire(client) for _ in range(3)]
