@@ -14,7 +14,7 @@ const LABEL_PIXELS = 58;
 const ROW_PIXELS_MAX = 22;
 const ROW_PIXELS_MIN = 9;
 const HEIGHT = 420;
-const STEPS = [0.9, 1.02, 1.05, 1.1, 1.25, 1.5]; // Upper bounds of the colours --heat-0 to --heat-5; above is --heat-6.
+const STEPS = [0.9, 1.02, 1.05, 1.1, 1.25, 1.5]; // Upper bounds of the colours in the legend but the last.
 const QUANTILES = { p100: ["slowest", "slowest"], p90: ["p90", "90th percentile"], p50: ["median", "median"],
   p10: ["p10", "10th percentile"] };
 const view = { heat: null, run: null, row: 0, column: 0, name: null, key: "" };
@@ -69,9 +69,8 @@ function paint() {
   const high = rowPixels * view.rows.length;
   const density = Math.min(globalThis.devicePixelRatio || 1, 2);
   Object.assign(view, { wide, rowPixels });
-  const theme = getComputedStyle(document.documentElement);
-  const ink = theme.getPropertyValue("--ink").trim();
-  const scale = [...STEPS.keys(), STEPS.length].map((i) => theme.getPropertyValue(`--heat-${i}`).trim());
+  const ink = getComputedStyle(canvas).color;
+  const scale = [...document.querySelectorAll(".scale .swatch")].map((node) => getComputedStyle(node).backgroundColor);
   const key = JSON.stringify([wide, density, scale, ink, view.row, view.column, view.rows.map((row) => row.own)]);
   if (key === view.key) return;
   view.key = key;

@@ -44,10 +44,9 @@ export function followTimeline(run, window) {
   }
   Object.assign(state, { run, window });
   if (state.end !== run.end || state.data === null) {
-    const [mine, end] = [state, run.end];
-    mine.poll.request(`runs/${encodeURIComponent(run.run)}/timeline`, (data) => {
-      if (data) Object.assign(mine, { data, end });
-      if (mine === state) draw();
+    state.poll.request(`runs/${encodeURIComponent(run.run)}/timeline`, (data) => {
+      if (data) Object.assign(state, { data, end: run.end });
+      draw();
     });
   }
   draw();

@@ -9,7 +9,8 @@ export class Poll {
     Object.assign(this, { everyMs, timeoutMs, retryMs, retryMsMax, nextMs: 0, waitMs: 0, pending: null, error: "" });
   }
 
-  // Sends a request if one is due; `then` gets the answer, null after a failure (the reason is in `error`).
+  // Sends a request if one is due; `then` gets the answer, null after a failure (the reason is in `error`), and is not
+  // called after `stop`.
   async request(path, then) {
     if (this.pending || performance.now() < this.nextMs) return;
     const controller = (this.pending = new AbortController());

@@ -37,10 +37,9 @@ export function followHardwareEvents(run, view) {
   }
   Object.assign(state, { run, view });
   draw();
-  const mine = state;
-  mine.poll.request(`runs/${encodeURIComponent(run.run)}/health?limit=${EVENTS_MAX}`, (answer) => {
-    mine.events = answer?.events ?? mine.events;
-    if (mine === state) draw();
+  state.poll.request(`runs/${encodeURIComponent(run.run)}/health?limit=${EVENTS_MAX}`, (answer) => {
+    state.events = answer?.events ?? state.events;
+    draw();
   });
 }
 

@@ -39,10 +39,9 @@ export function followRecentWindows(run, marked) {
   Object.assign(state, { run, marked });
   draw();
   if (run.end - run.start <= SHORTEST_SECONDS || state.end === run.end) return;
-  const [mine, { end }] = [state, run];
-  mine.poll.request(`runs/${encodeURIComponent(run.run)}/rolling`, (answer) => {
-    if (answer) Object.assign(mine, { windows: answer.windows, end });
-    if (mine === state) draw();
+  state.poll.request(`runs/${encodeURIComponent(run.run)}/rolling`, (answer) => {
+    if (answer) Object.assign(state, { windows: answer.windows, end: run.end });
+    draw();
   });
 }
 

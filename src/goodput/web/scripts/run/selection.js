@@ -4,25 +4,24 @@ import { Poll } from "../data/poll.js";
 
 const EVERY_MS = 30_000;
 const TIMEOUT_MS = 130_000; // The account is read from the ledger; the aggregator gives up a little earlier.
-let current = { key: "", poll: null };
+let poll = new Poll(EVERY_MS, TIMEOUT_MS);
+let polled = "";
 
 // Call at each refresh of a run, and when the selection changes. Sets `view.part` to the account, `view.error` to what
 // went wrong, and calls `redraw`. A running run is polled again, since its work may still be lost.
 export function followSelection(view, redraw) {
   const { run, window } = view;
   const key = window === null ? "" : `${view.name} ${window.join(" ")}`;
-  if (key !== current.key) {
-    current.poll?.stop();
-    current = { key, poll: new Poll(EVERY_MS, TIMEOUT_MS) };
+  if (key !== polled) {
+    poll.stop();
+    [poll, polled] = [new Poll(EVERY_MS, TIMEOUT_MS), key];
     Object.assign(view, { part: null, error: "" });
   }
   if (window === null || (view.part !== null && run.status !== "running")) return;
-  const mine = current;
   const [start, end] = window;
-  mine.poll.request(`runs/${encodeURIComponent(view.name)}/account?start=${start}&end=${end}`, (part) => {
-    if (mine !== current) return;
+  poll.request(`runs/${encodeURIComponent(view.name)}/account?start=${start}&end=${end}`, (part) => {
     if (part) view.part = part;
-    view.error = mine.poll.error;
+    view.error = poll.error;
     redraw();
   });
 }
