@@ -8,7 +8,7 @@ rows are cumulative, so no time is lost. Cost: 40 us a step and 15 us a rank and
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,6 +71,14 @@ class Attempt:
         self.bucket_counts = np.zeros((ranks, 1 + len(HISTOGRAMS), len(LATENCY_BOUNDS) + 1), np.int64)
         self.starved_batches = np.zeros(ranks, np.int64)
 
+    def lengthen_step(self, rank: int, phase: str, length_ns: int) -> None:
+        """In the current step this rank spends so much longer in `phase`, and all others wait for it."""
+        assert self.span is not None and self.span.is_step
+        parts = dict(self.span.parts)
+        parts["communication"] += length_ns
+        parts["communication"][rank] -= length_ns
+        parts[phase][rank] += length_ns
+
     def event(self, kind: str) -> None:
         number = len(self.events) + 1
         self.events.append(schema.EventRow(number, kind, unix_ns(self.now_ns), self.step - 1))
@@ -79,16 +87,22 @@ class Attempt:
 class SimulatedRun:
     """`advance(seconds)` moves it on; `attempt` is its newest attempt, None before the first.
 
-    `unreported` has the attempts that still have something to push, the newest last.
+    `unreported` has the attempts that still have something to push, the newest last. `on_span` is called after each
+    step or other span of work. `committed_step` is the step after the checkpoint that the first attempt resumes from.
     """
 
-    def __init__(self, plan: RunPlan):
+    def __init__(
+        self,
+        plan: RunPlan,
+        committed_step: int = 0,
+        on_span: Callable[[Attempt, Span], None] | None = None,
+    ):
         self.plan, self.name = plan, plan.run
         self.attempt: Attempt | None = None
         self.unreported: list[Attempt] = []
         self._spans: Iterator[Span] = iter(())
         self._random = np.random.default_rng(plan.seed)
-        self._next = self._committed_step = 0
+        self._next, self._committed_step, self._on_span = 0, committed_step, on_span
 
     def advance(self, to: float) -> None:
         """Simulate up to `to`: attempts that are due begin, those that are over end."""
@@ -137,6 +151,8 @@ class SimulatedRun:
             self._committed_step = attempt.step
         if span.is_step:
             self._complete_step(attempt, span, began_ns, length_ns)
+        if self._on_span is not None:
+            self._on_span(attempt, span)
 
     def _complete_step(self, attempt: Attempt, span: Span, began_ns: int, length_ns: int) -> None:
         attempt.steps_done += 1

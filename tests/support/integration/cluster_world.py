@@ -1,17 +1,17 @@
-"""What is to be watched in a simulated cluster: 32 ranks on 4 nodes, and nodes on which things happen.
+"""A simulated cluster for the agents: 32 ranks on 4 nodes, and nodes on which hardware fails.
 
-    cluster_world.py make DIRECTORY              # the nodes' trees and GPUs, and ends
-    cluster_world.py train DIRECTORY ATTEMPT     # 32 rank pages, written by real time until killed
+    cluster_world.py make DIRECTORY              # the nodes' trees and GPUs, then exit
+    cluster_world.py train DIRECTORY ATTEMPT     # 32 rank pages, written in real time until killed
 
-In: a directory. Out: DIRECTORY/n0 to n3, each with sysfs, procfs, rank pages and the file that a stub of libnvidia-ml answers
-from. One process writes the pages of all ranks, as the SDK writes them, since 32 trainers would take the machine. Ranks wait
-for the slowest, save checkpoints, evaluate, resume; counters of the nodes grow, a link flaps, a port goes down, a GPU
-has XIDs. While DIRECTORY/hang exists, rank CULPRIT computes and the others wait for it; with DIRECTORY/stop they end.
-It needs the repository and tests/node in PYTHONPATH, and knows neither agents nor the aggregator.
+DIRECTORY gets n0 to n3, each with sysfs, procfs, rank pages and the file that a stub of libnvidia-ml answers from. The
+run is a goodput.simulate one; one process writes the pages of all its ranks, as the SDK would, since 32 trainers would
+overload the machine. Counters of the nodes grow, a link flaps, a port goes down, a GPU has XIDs. While DIRECTORY/hang
+exists, rank CULPRIT computes and the others wait for it.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -26,22 +26,26 @@ from support.node.storage_tree import LLITE_NEW
 
 from goodput.rank_page import deep_look, page
 from goodput.rank_page.loader_words import LOADER, WORKER
+from goodput.simulate.run import Attempt, SimulatedRun, Span
+from goodput.simulate.scenario import AttemptPlan, RunFault, RunPlan, Workload
 
 RUN = "cluster/run 1"
 NODES, GPUS = 4, 8
 RANKS = NODES * GPUS
-STEP_SECONDS = 0.4
-STRAGGLER, STARVED, CULPRIT, LOOKED_AT = 13, 21, 5, 0
-CHECKPOINT_EVERY, SAVED_AT, EVALUATED_AT = 8, 4, 5
-PAUSE_SECONDS = 1.5
+STRAGGLER, STARVED, CULPRIT, TRACED = 13, 21, 5, 0
+WORKLOAD = Workload(
+    step=0.3, samples=32, checkpoint=1.5, checkpoint_every=4.5, checkpoint_noise=0, evaluation=1.5, evaluation_every=5.5,
+    epoch_every=math.inf, hiccup_every=0,
+)  # fmt: skip
+FAULTS = [
+    RunFault("compute", 0, math.inf, amount=1.5, rank=STRAGGLER),
+    RunFault("loader", 0, math.inf, amount=0.2, rank=STARVED),
+]
 PID, TICKS = 5000, 777
-WEATHER_SECONDS = 1.0
-# Of the second attempt: when hardware begins to fail, when more of it does, and when the stuck driver goes on.
-TROUBLE_SECONDS, MORE_TROUBLE_SECONDS, RELIEF_SECONDS = 4.0, 9.0, 11.0
+UPDATE_SECONDS = 1.0  # between updates of the nodes
+# Of the second attempt: when hardware begins to fail, when more of it does, and when the stuck driver continues.
+FAILURE_SECONDS = (4.0, 9.0, 11.0)
 MS = 1_000_000
-# Shares of a step; communication takes what is left until the slowest rank is there.
-SHARES = {"loader": 0.04, "h2d": 0.02, "forward": 0.2, "backward": 0.36, "optimizer": 0.05}
-SLOW = {STRAGGLER: {"backward": 0.56}, STARVED: {"loader": 0.2}}
 IDENTITY = {
     "world_size": RANKS, "device": "NVIDIA H100 80GB HBM3", "microbatches": 8, "dtype": "bf16",
     "flops_per_step": 4e13, "hardware_flops_per_step": 5e13, "peak_flops_per_second": 9.89e14,
@@ -61,7 +65,7 @@ def host(node: int) -> str:
 
 
 class Node:
-    """A node's tree; what counts in it is a function of the seconds since it was made."""
+    """A node's tree; its counters are a function of the seconds since it was made."""
 
     def __init__(self, folder: Path, number: int):
         self.root, self.number = folder / host(number), number
@@ -82,10 +86,10 @@ class Node:
             "proc/self/mountinfo",
             f"27 1 254:0 / / rw - ext4 /dev/vda rw\n40 27 {mount} / {self.root} rw - nfs4 server:/data rw\n",
         )
-        self.change(0.0)
+        self.update(0.0)
 
-    def change(self, seconds: float) -> None:
-        """Write everything that counts."""
+    def update(self, seconds: float) -> None:
+        """Write all counters."""
         now = int(100 * seconds)
         self._host(now)
         self._links(now, seconds)
@@ -159,7 +163,7 @@ class Node:
                 "hw_counters/np_ecn_marked_roce_packets": now,
                 "hw_counters/np_cnp_sent": now,
                 "hw_counters/rp_cnp_handled": now,
-                "counters/local_link_integrity_errors": 15,  # of four bits: it can count no further
+                "counters/local_link_integrity_errors": 15,  # a counter of four bits at its maximum
             }.items():
                 self._file(f"{port}/{name}", f"{value}\n")
         if self.number == 3:
@@ -207,7 +211,7 @@ class Node:
 
 
 class Trainer(Rank):
-    """A rank that also has what the SDK writes of its own cost, the device clock, the loader and its workers."""
+    """A rank whose page also has the SDK's own cost, the device clock, the loader and its workers."""
 
     def __init__(self, folder: Path, rank: int, attempt: int, start_unix_ns: int, start_mono_ns: int):
         node, gpu = divmod(rank, GPUS)
@@ -226,26 +230,17 @@ class Trainer(Rank):
             self.words[page.W_DEVICE_EVERY] = 1
         self._sampling(phases_measured=1, budget_ppm=5000)
 
-    def train(self) -> None:
-        """One step, of all the time since the last one."""
+    def train(self, phases: dict[str, int], step: int) -> None:
         before = list(self.words[page.W_TOTALS : page.W_TOTALS + page.PHASE_SLOTS])
-        ns = max(time.monotonic_ns() - self.now_ns, MS)
-        shares = SHARES | SLOW.get(self.rank, {})
-        phases = {name: int(share * ns) for name, share in shares.items()}
-        phases["communication"] = int(0.95 * ns) - sum(phases.values())
-        phases["augment"] = ns // 50
-        phases["none"] = ns - sum(phases.values())
-        self.step(phases, samples=32)
+        ns = sum(phases.values())
+        augment_ns = phases["none"] // 2
+        phases = phases | {"augment": augment_ns, "none": phases["none"] - augment_ns}
+        self.step(phases, step, samples=WORKLOAD.samples)
         self._device(before, ns)
         self._others(ns)
 
-    def pause(self, phase: str) -> None:
-        """All the time since the last step, outside any step."""
-        self.outside({phase: max(time.monotonic_ns() - self.now_ns, 1)})
-        self.enter("none")
-
     def _device(self, before: list[int], ns: int) -> None:
-        """The step as the device felt it: what the host spent in the optimizer was backward there."""
+        """The step on the device's clock: half of what the host spent in the optimizer is backward there."""
         words = self.words
         spent = [words[page.W_TOTALS + i] - before[i] for i in range(page.PHASE_SLOTS)]
         backward, optimizer = self.names.index("backward"), self.names.index("optimizer")
@@ -278,12 +273,12 @@ class Trainer(Rank):
         words[page.W_BACKGROUND] = steps
         words[page.W_BACKGROUND_TOTALS + loader] += ns // 10
         waited = self.words[page.W_TOTALS + loader]
-        said = {
+        batches = {
             "batches": steps, "ready": 2 * steps, "starved": steps // 2, "starts": 1, "start_ns": 100 * MS, "left_out": 1,
             "wait_ns": waited, "wait_storage_ns": waited // 2, "wait_decode_ns": waited // 5,
             "wait_queue_ns": waited // 10, "workers": 2, "main": 1,
         }  # fmt: skip
-        for name, value in said.items():
+        for name, value in batches.items():
             words[page.W_LOADER + LOADER.index(name)] = value
         worked = {
             "starts": 1, "startup_ns": 10 * MS, "batches": steps // 2, "idle_ns": waited // 9, "dataset_ns": waited,
@@ -293,11 +288,11 @@ class Trainer(Rank):
             for name, value in {"place": 1 << 32 | slot << 16 | 1, **worked}.items():
                 words[page.W_WORKERS + slot * page.WORKER_WORDS + WORKER.index(name)] = value
 
-    def _sampling(self, **said: int) -> None:
-        for name, value in said.items():
+    def _sampling(self, **values: int) -> None:
+        for name, value in values.items():
             self.words[page.W_SAMPLING + page.SAMPLING.index(name)] = value
 
-    def look_deep(self) -> None:
+    def write_traced_step(self) -> None:
         ns = 400 * MS
         states = {
             "compute": ns // 2,
@@ -330,102 +325,87 @@ class World:
         if attempt == 1:
             (folder / "began").write_text(str(time.monotonic()))
         self.began = float((folder / "began").read_text())
-        self.started, self.changed = time.monotonic(), 0.0
+        self.updated, self.failures, self.events = 0.0, 0, 0
         for node in self.nodes:
             for gpu in range(GPUS):
                 add_process(
                     node.root, PID + gpu, TICKS + attempt, cpus="0-63", environ={"POD_NAME": "train-0"}
                 )
-        at = time.time_ns(), time.monotonic_ns()
-        self.ranks = [Trainer(folder, rank, attempt, *at) for rank in range(RANKS)]
-        self.strangers = [
-            Rank(
-                folder / "n0" / "pages",
-                run="stranger",
-                rank=0,
-                world_size=1,
-                host="n0",
-                pid=PID,
-                pid_start_ticks=TICKS + attempt,
-                attempt=attempt,
-                start_unix_ns=at[0],
-                start_mono_ns=at[1],
-            )
-        ]
-        self.step, self.told = 0, 0
-
-    def all(self, method: str, *arguments) -> None:
-        for rank in self.ranks:
-            getattr(rank, method)(*arguments)
-
-    def begin(self) -> None:
-        """Restore what an earlier attempt saved, then compile."""
-        self.sleep("restore", 0.5)
-        if self.attempt > 1:
-            self.step = int((self.folder / "checkpoint").read_text()) + 1
-            for rank in self.ranks:
-                rank.next = self.step
-                rank.event("resumed", self.step)
-        self.sleep("compile", PAUSE_SECONDS)
-
-    def sleep(self, phase: str, seconds: float) -> None:
-        self.all("enter", phase)
-        time.sleep(seconds)
-        self.all("pause", phase)
+        times = {"start_unix_ns": time.time_ns(), "start_mono_ns": time.monotonic_ns()}
+        self.started = times["start_mono_ns"] / 1e9
+        self.ranks = [Trainer(folder, rank, attempt, **times) for rank in range(RANKS)]
+        # Of another run, which no token of the agents may report.
+        self.stranger = Rank(
+            folder / "n0" / "pages", run="stranger", rank=0, world_size=1, host="n0", pid=PID,
+            pid_start_ticks=TICKS + attempt, attempt=attempt, **times,
+        )  # fmt: skip
+        places = [(host(rank // GPUS), rank % GPUS) for rank in range(RANKS)]
+        plan = AttemptPlan(0, math.inf, places, startup=0.2, restore=0.5, compile=1.0)
+        committed_step = int((folder / "checkpoint").read_text()) if attempt > 1 else 0
+        self.run = SimulatedRun(RunPlan(RUN, [plan], WORKLOAD, faults=FAULTS), committed_step, self.charge)
 
     def train(self) -> None:
-        due = time.monotonic()
-        while not (self.folder / "stop").exists():
-            self.weather()
-            self.all("enter", "forward")
-            due = max(due + STEP_SECONDS, time.monotonic())
-            time.sleep(max(0.0, due - time.monotonic()))
-            self.all("train")
-            self.ranks[LOOKED_AT].look_deep()
-            if self.step % CHECKPOINT_EVERY == SAVED_AT:
-                self.save()
-            if self.step % CHECKPOINT_EVERY == EVALUATED_AT:
-                self.sleep("evaluation", PAUSE_SECONDS)
-            self.step += 1
-            while (self.folder / "hang").exists():
-                self.hang()
+        while True:
+            self.run.advance(time.monotonic() - self.started)
+            attempt = self.run.attempt
+            self.write_events(attempt)
+            for rank, (phase, _, _) in zip(self.ranks, attempt.live, strict=True):
+                rank.enter(phase)
+            self.update_nodes()
+            if (self.folder / "hang").exists() and attempt.span.is_step:
+                self.hang(attempt)
+            time.sleep(0.1)
+
+    def charge(self, attempt: Attempt, span: Span) -> None:
+        """Write a step or another span of work into the pages."""
+        self.write_events(attempt, len(attempt.events) - bool(span.event))
         for rank in self.ranks:
-            rank.end("finished")
+            phases = {phase: int(by_rank[rank.rank]) for phase, by_rank in span.parts}
+            if span.is_step:
+                rank.train(phases, attempt.step - 1)
+            else:
+                rank.outside(phases)
+        self.write_events(attempt)
+        if span.event:
+            (self.folder / "checkpoint").write_text(str(attempt.step))
+        self.ranks[TRACED].write_traced_step()
 
-    def save(self) -> None:
-        self.all("event", "checkpoint_begun", self.step)
-        self.sleep("checkpoint", PAUSE_SECONDS)
-        self.all("event", "checkpoint_committed", self.step)
-        (self.folder / "checkpoint").write_text(str(self.step))
+    def write_events(self, attempt: Attempt, end: int | None = None) -> None:
+        for event in attempt.events[self.events : end]:
+            for rank in self.ranks:
+                rank.event(event.kind, event.step)
+        self.events = len(attempt.events[:end])
 
-    def hang(self) -> None:
+    def hang(self, attempt: Attempt) -> None:
+        began_ns = time.monotonic_ns()
         for rank in self.ranks:
             rank.enter("forward" if rank.rank == CULPRIT else "communication")
-        self.weather()
-        time.sleep(0.2)
+        while (self.folder / "hang").exists():
+            self.update_nodes()
+            time.sleep(0.2)
+        attempt.lengthen_step(CULPRIT, "forward", time.monotonic_ns() - began_ns)
 
-    def weather(self) -> None:
+    def update_nodes(self) -> None:
         seconds = time.monotonic() - self.began
-        if seconds - self.changed < WEATHER_SECONDS:
+        if seconds - self.updated < UPDATE_SECONDS:
             return
-        self.changed = seconds
-        for rank in self.strangers:
-            rank.beat()
-        self._trouble(time.monotonic() - self.started)
+        self.updated = seconds
+        self.stranger.beat()
+        self._fail_hardware(time.monotonic() - self.started)
         for node in self.nodes:
-            node.change(seconds)
+            node.update(seconds)
 
-    def _trouble(self, seconds: float) -> None:
-        """What the hardware does to the second attempt, in order, each once."""
-        due = (TROUBLE_SECONDS, MORE_TROUBLE_SECONDS, RELIEF_SECONDS)
-        if self.attempt < 2 or self.told == len(due) or seconds < due[self.told]:
+    def _fail_hardware(self, seconds: float) -> None:
+        """The failures of the second attempt, in order, each once."""
+        done = len(FAILURE_SECONDS)
+        if self.attempt < 2 or self.failures == done or seconds < FAILURE_SECONDS[self.failures]:
             return
-        self.told += 1
-        first = self.told == 1
+        self.failures += 1
         self.nodes[3].is_down = True
         (self.nodes[1].root / "proc" / "loadavg").write_text("nonsense\n")
-        self.nodes[2].is_stuck = self.told < len(due)
-        for gpu, number in ((2, 79), (3, 31), (3, 94)) if first else ((5, 48),) if self.told == 2 else ():
+        self.nodes[2].is_stuck = self.failures < done
+        xids = {1: ((2, 79), (3, 31), (3, 94)), 2: ((5, 48),)}
+        for gpu, number in xids.get(self.failures, ()):
             self.nodes[1].gpus.xid(gpu, number)
 
 
@@ -435,9 +415,7 @@ def main() -> None:
         for number in range(NODES):
             Node(folder, number).make()
         return
-    world = World(folder, int(sys.argv[3]))
-    world.begin()
-    world.train()
+    World(folder, int(sys.argv[3])).train()
 
 
 if __name__ == "__main__":
