@@ -49,10 +49,11 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def add_command(subparsers, call, *, help: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """A command's parser. The command has the name of the module that `call` is in."""
+def add_command(
+    subparsers, name: str, call, *, help: str, description: str, epilog: str
+) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
-        call.__module__.rpartition(".")[2],
+        name,
         help=help,
         description=description,
         epilog=epilog,

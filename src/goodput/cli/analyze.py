@@ -15,6 +15,7 @@ PROBLEMS_SHOWN = 10
 def add_parser(subparsers) -> None:
     parser = add_command(
         subparsers,
+        "analyze",
         call,
         help="show where the time of traced steps went",
         description="Read traces of torch.profiler (Kineto; JSON or gzip), one file per rank, and split the time of\n"

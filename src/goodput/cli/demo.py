@@ -13,6 +13,7 @@ from goodput.cli import add_command, fail, number
 def add_parser(subparsers) -> None:
     parser = add_command(
         subparsers,
+        "demo",
         call,
         help="train a small model with planted faults and account for every second",
         description="Train a small language model on a few processes with a slow loader on one rank, kill one rank in\n"

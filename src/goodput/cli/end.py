@@ -28,6 +28,7 @@ EXAMPLE = """examples:
 def add_parser(subparsers) -> None:
     parser = add_command(
         subparsers,
+        "end",
         call,
         help="tell the aggregator that a run is over",
         description="Tell the aggregator that a run is over. Without this a cancelled run counts as down and raises an\n"

@@ -14,6 +14,7 @@ from goodput.cli import add_command, fail
 def add_parser(subparsers) -> None:
     parser = add_command(
         subparsers,
+        "export",
         call,
         help="write a run from the ledger as a run log, or its step times as histograms",
         description="Write a run from the ledger as a run log: one JSON object per line. `goodput replay` computes the\n"

@@ -36,6 +36,7 @@ FILES = {
 def add_parser(subparsers) -> None:
     parser = add_command(
         subparsers,
+        "node",
         call,
         help="run the agent of this node",
         description="Read this node's rank pages and counters, serve them to Prometheus, push them to the aggregator.",

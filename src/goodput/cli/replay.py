@@ -14,6 +14,7 @@ PROBLEMS_SHOWN = 20
 def add_parser(subparsers) -> None:
     parser = add_command(
         subparsers,
+        "replay",
         call,
         help="print the account of a run log",
         description="Compute the account of a run log: one JSON object per line, plain or gzip.\n"

@@ -13,6 +13,7 @@ from goodput.web.option import add_html_option, write_html
 def add_parser(subparsers) -> None:
     parser = add_command(
         subparsers,
+        "report",
         call,
         help="print the account of the runs on this machine",
         description="Read the rank pages on this machine and print the account of each run.\n"

@@ -16,6 +16,7 @@ from goodput.cli import add_command, fail, message
 def add_parser(subparsers) -> None:
     parser = add_command(
         subparsers,
+        "run",
         call,
         help="run a training script with automatic measurement",
         description="Run a Python script (or -m MODULE, or a launcher such as torchrun) with PyTorch measured\n"

@@ -17,6 +17,7 @@ EXAMPLE = """examples:
 def add_parser(subparsers) -> None:
     parser = add_command(
         subparsers,
+        "serve",
         call,
         help="run the aggregator: accounts, API, page and series of all runs",
         description="Receive the reports of node agents and serve the account of every run:\n"

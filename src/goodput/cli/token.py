@@ -26,6 +26,7 @@ _UNITS = {"m": 60, "h": 3600, "d": 86_400}
 def add_parser(subparsers) -> None:
     parser = add_command(
         subparsers,
+        "token",
         call,
         help="create, list and revoke access tokens",
         description="Maintain the token file of an aggregator or agent, which applies changes within a second. The file\n"

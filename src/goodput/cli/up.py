@@ -22,6 +22,7 @@ NAMES = {
 def add_parser(subparsers) -> None:
     parser = add_command(
         subparsers,
+        "up",
         call,
         help="run the whole stack on this machine; Ctrl-C ends it",
         description="Start the aggregator, this machine's agent, Prometheus with the shipped rules, Alertmanager and, if\n"

@@ -92,7 +92,7 @@ class ProcessGroup:
 
     def _receive(self, vectors: dict[int, np.ndarray], deadline: float) -> None:
         """Fill the vectors, by rank, in whatever order they arrive: a death is noticed while others are awaited."""
-        missing = {self._peers[rank]: (rank, memoryview(v).cast("B")) for rank, v in vectors.items()}
+        missing = {self._peers[rank]: (rank, v.data.cast("B")) for rank, v in vectors.items()}
         while missing:
             ready, _, _ = select.select(missing, [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
