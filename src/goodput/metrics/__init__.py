@@ -1,21 +1,55 @@
-"""The catalogue of every series that goodput exposes, one file per subject: name, type, unit, labels, help.
+"""The catalogue of every series that goodput exposes, one table per subject: name, labels, help.
 
-The agent and the aggregator fill `Families`; dashboards and rules are checked against the same catalogue. Adding a
-value to an undeclared series or label set raises KeyError.
+    goodput_steps_total{run rank}: Steps completed by this rank process.
+
+A name that ends in `_total` is a counter; a line that begins with `histogram` is one; the others are gauges.
+Further lines of a series are indented. The agent and the aggregator fill `Families`; dashboards and rules are
+checked against the same catalogue.
 
     families = Families("node"); families.add("goodput_steps_total", {"run": "r1", "rank": "0"}, 42)
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from goodput.metrics import agent, aggregator, attribution, gpu, host, network, ranks, runs
-from goodput.metrics.metric import Metric
+
+_ENTRY = re.compile(r"(histogram )?(\w+)(?:\{([\w ]+)\})?: (.+)")
+
+
+class Metric(NamedTuple):
+    """The declaration of one series; `exposer` is node or aggregator."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help: str
+    exposer: str
+
+
+def _parse(exposer: str, table: str) -> Iterator[Metric]:
+    for entry in re.split(r"\n(?! )", table.strip()):
+        if not entry.startswith("#"):
+            found = _ENTRY.fullmatch(" ".join(entry.split()))
+            assert found, f"malformed series: {entry}"
+            kind = "histogram" if found[1] else "counter" if found[2].endswith("_total") else "gauge"
+            yield Metric(found[2], kind, tuple((found[3] or "").split()), found[4], exposer)
+
 
 # In the order of the exposition.
-_PARTS = (ranks, agent, host, network, gpu, attribution, runs, aggregator)
-CATALOGUE: dict[str, Metric] = {metric.name: metric for part in _PARTS for metric in part.SERIES}
+_TABLES = {
+    "node": (ranks, agent, host, network, gpu, attribution),
+    "aggregator": (runs, aggregator),
+}
+CATALOGUE: dict[str, Metric] = {
+    metric.name: metric
+    for exposer, tables in _TABLES.items()
+    for table in tables
+    for metric in _parse(exposer, table.SERIES)
+}
 
 
 class Families:
@@ -44,31 +78,24 @@ class Families:
 
     def __iter__(self) -> Iterator:
         """As prometheus_client's metric families."""
-        return iter([self._family(CATALOGUE[name]) for name in CATALOGUE if name in self.rows])
-
-    def _values(self, name: str, labels: Mapping[str, str]) -> tuple[str, ...]:
-        metric = CATALOGUE[name]
-        if metric.exposer != self._exposer or len(labels) != len(metric.labels):
-            raise self._undeclared(metric, labels)
-        try:
-            return tuple([labels[label] for label in metric.labels])
-        except KeyError:
-            raise self._undeclared(metric, labels) from None
-
-    def _undeclared(self, metric: Metric, labels: Mapping[str, str]) -> KeyError:
-        return KeyError(
-            f"{metric.name}: {self._exposer} exposes it with labels {sorted(labels)}, declared {metric}"
-        )
-
-    def _family(self, metric: Metric):
         from prometheus_client import core
 
-        kind = {
+        kinds = {
             "gauge": core.GaugeMetricFamily,
             "counter": core.CounterMetricFamily,
             "histogram": core.HistogramMetricFamily,
-        }[metric.kind]
-        family = kind(metric.name, metric.help, labels=metric.labels)
-        for values, *figures in self.rows[metric.name]:
-            family.add_metric(values, *figures)
-        return family
+        }
+        for metric in [metric for name, metric in CATALOGUE.items() if name in self.rows]:
+            family = kinds[metric.kind](metric.name, metric.help, labels=metric.labels)
+            for values, *figures in self.rows[metric.name]:
+                family.add_metric(values, *figures)
+            yield family
+
+    def _values(self, name: str, labels: Mapping[str, str]) -> tuple[str, ...]:
+        metric = CATALOGUE[name]
+        try:
+            if metric.exposer == self._exposer and len(labels) == len(metric.labels):
+                return tuple([labels[label] for label in metric.labels])
+        except KeyError:
+            pass
+        raise KeyError(f"{name}: {self._exposer} adds it with labels {sorted(labels)}, declared {metric}")

@@ -1,50 +1,42 @@
 """Series of the node agent about itself: rank pages, collectors, pushes, events and cost."""
 
-from __future__ import annotations
-
-from goodput.metrics.metric import declare
-
-SERIES = declare(
-    "node",
-    [
-        ("goodput_node_info", "gauge", "", "host version", "Always 1; the agent's host and version as labels."),
-        ("goodput_node_pages", "gauge", "", "state", "Rank pages in the directory by state: live, dead, rejected (malformed)."),
-        ("goodput_node_page_errors_total", "counter", "", "reason", "Failed reads of rank pages, by reason."),
-        ("goodput_node_collector_up", "gauge", "bool", "collector",
-         "1 if the collector's last run succeeded or found nothing to collect, 0 if it failed or is late."),
-        ("goodput_node_collector_seconds", "gauge", "seconds", "collector", "Duration of the collector's last run."),
-        ("goodput_node_collector_errors_total", "counter", "", "collector", "Failed runs of the collector."),
-        ("goodput_node_pushes_total", "counter", "", "outcome",
-         "Pushes to the aggregator by outcome: accepted, rejected, unreachable."),
-        ("goodput_node_push_failures_total", "counter", "", "reason",
-         "Failed pushes by reason: unauthorized (401, missing or unknown token), forbidden (403), token (unusable token "
-         "file), tls, connect, timeout, answer (not understood), http_4xx, http_5xx. The data is kept and sent later."),
-        ("goodput_node_requests_refused_total", "counter", "", "reason",
-         "Denied requests to the agent's own server by reason: the token is missing, malformed, unknown, expired or of the "
-         "wrong scope, or the Host header names another machine (host)."),
-        ("goodput_node_token_reload_errors_total", "counter", "", "",
-         "Changes of the agent's token or certificate file that could not be loaded."),
-        ("goodput_node_reload_failing", "gauge", "bool", "file",
-         "1 while the current tokens or certificate file cannot be loaded and the previous version is in use."),
-        ("goodput_node_push_rejections_total", "counter", "", "reason",
-         "Rank reports that the aggregator rejected, by reason; they are not sent again."),
-        ("goodput_node_backlog_rows", "gauge", "", "", "Step rows that the aggregator has not acknowledged."),
-        ("goodput_node_rows_thinned_total", "counter", "", "",
-         "Step rows merged into later ones to bound the backlog; resolution is lost, time is not."),
-        ("goodput_node_events_dropped_total", "counter", "", "",
-         "Events of ranks (marks, checkpoints, ...) dropped from the backlog before the aggregator acknowledged them."),
-        ("goodput_node_reports_refused_total", "counter", "", "",
-         "Reports of rank processes that were not queued because the backlog holds too many processes."),
-        ("goodput_node_stacks_total", "counter", "", "outcome",
-         "Stack dumps requested by the aggregator (--py-spy) by outcome: taken, failed, ignored (not a rank of this node)."),
-        ("goodput_health_events_total", "counter", "", "kind severity device",
-         "Hardware events of GPUs and links: xid, ecc, row_remap, page_retired, throttle, lost, back, link_down, "
-         "link_up, link_flap, retransmits, driver (its process was restarted); severity is info, warning, critical; device is "
-         "the GPU's uuid, the interface, the RDMA device/port, tcp, the driver, or other once the agent's limit of devices is reached."),
-        ("goodput_health_events_dropped_total", "counter", "", "", "Hardware events dropped before the aggregator acknowledged them."),
-        ("goodput_health_events_waiting", "gauge", "", "", "Hardware events that the aggregator has not acknowledged."),
-        ("goodput_node_scrape_seconds", "gauge", "seconds", "", "Duration of the previous scrape."),
-        ("goodput_node_cpu_seconds_total", "counter", "seconds", "", "CPU time used by the agent."),
-        ("goodput_node_memory_bytes", "gauge", "bytes", "", "Resident memory of the agent."),
-    ],
-)  # fmt: skip
+SERIES = """
+goodput_node_info{host version}: Always 1; the agent's host and version as labels.
+goodput_node_pages{state}: Rank pages in the directory by state: live, dead, rejected (malformed).
+goodput_node_page_errors_total{reason}: Failed reads of rank pages, by reason.
+goodput_node_collector_up{collector}: 1 if the collector's last run succeeded or found nothing to collect, 0
+    if it failed or is late.
+goodput_node_collector_seconds{collector}: Duration of the collector's last run.
+goodput_node_collector_errors_total{collector}: Failed runs of the collector.
+goodput_node_pushes_total{outcome}: Pushes to the aggregator by outcome: accepted, rejected, unreachable.
+goodput_node_push_failures_total{reason}: Failed pushes by reason: unauthorized (401, missing or unknown
+    token), forbidden (403), token (unusable token file), tls, connect, timeout, answer (not understood),
+    http_4xx, http_5xx. The data is kept and sent later.
+goodput_node_requests_refused_total{reason}: Denied requests to the agent's own server by reason: the token is
+    missing, malformed, unknown, expired or of the wrong scope, or the Host header names another machine
+    (host).
+goodput_node_token_reload_errors_total: Changes of the agent's token or certificate file that could not be
+    loaded.
+goodput_node_reload_failing{file}: 1 while the current tokens or certificate file cannot be loaded and the
+    previous version is in use.
+goodput_node_push_rejections_total{reason}: Rank reports that the aggregator rejected, by reason; they are not
+    sent again.
+goodput_node_backlog_rows: Step rows that the aggregator has not acknowledged.
+goodput_node_rows_thinned_total: Step rows merged into later ones to bound the backlog; resolution is lost,
+    time is not.
+goodput_node_events_dropped_total: Events of ranks (marks, checkpoints, ...) dropped from the backlog before
+    the aggregator acknowledged them.
+goodput_node_reports_refused_total: Reports of rank processes that were not queued because the backlog holds
+    too many processes.
+goodput_node_stacks_total{outcome}: Stack dumps requested by the aggregator (--py-spy) by outcome: taken,
+    failed, ignored (not a rank of this node).
+goodput_health_events_total{kind severity device}: Hardware events of GPUs and links: xid, ecc, row_remap,
+    page_retired, throttle, lost, back, link_down, link_up, link_flap, retransmits, driver (its process was
+    restarted); severity is info, warning, critical; device is the GPU's uuid, the interface, the RDMA
+    device/port, tcp, the driver, or other once the agent's limit of devices is reached.
+goodput_health_events_dropped_total: Hardware events dropped before the aggregator acknowledged them.
+goodput_health_events_waiting: Hardware events that the aggregator has not acknowledged.
+goodput_node_scrape_seconds: Duration of the previous scrape.
+goodput_node_cpu_seconds_total: CPU time used by the agent.
+goodput_node_memory_bytes: Resident memory of the agent.
+"""

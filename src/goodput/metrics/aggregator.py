@@ -1,48 +1,40 @@
 """Series of the aggregator about itself."""
 
-from __future__ import annotations
-
-from goodput.metrics.metric import declare
-
-SERIES = declare(
-    "aggregator",
-    [
-        ("goodput_aggregator_info", "gauge", "", "version", "Always 1; the aggregator's version as label."),
-        ("goodput_aggregator_reports_total", "counter", "", "outcome", "Node reports received, by outcome: accepted, malformed, failed (not stored)."),
-        ("goodput_aggregator_rank_rejections_total", "counter", "", "reason", "Rank reports rejected, by reason."),
-        ("goodput_aggregator_rows_total", "counter", "", "kind", "Step and event rows received: new, or repeated by a retried push."),
-        ("goodput_aggregator_clamped_total", "counter", "", "what",
-         "Values that contradicted others of the same rank and were reduced to fit."),
-        ("goodput_aggregator_stacks_total", "counter", "", "outcome",
-         "Stack dumps received from agents: accepted, ignored (not requested)."),
-        ("goodput_aggregator_health_events_total", "counter", "", "kind severity",
-         "Hardware events received, each counted once; unknown kinds as other."),
-        ("goodput_aggregator_health_dropped_total", "counter", "", "reason",
-         "Hardware events dropped: malformed, time (far in the future), full (memory limit; least severe first), scope (no "
-         "affected run is covered by the token)."),
-        ("goodput_aggregator_ingest_seconds_total", "counter", "seconds", "", "Time spent processing reports."),
-        ("goodput_aggregator_ledger_errors_total", "counter", "", "", "Failed writes to the ledger."),
-        ("goodput_aggregator_requests_total", "counter", "", "route code",
-         "Requests by route and status code; 499: the client disconnected before the answer."),
-        ("goodput_aggregator_request_seconds", "histogram", "seconds", "route",
-         "Request duration, from its headers to the end of the answer."),
-        ("goodput_aggregator_requests_refused_total", "counter", "", "reason",
-         "Requests refused by a limit: body (size), encoding, head (size), slow, busy, host, origin, throttled, sessions, malformed."),
-        ("goodput_aggregator_auth_failures_total", "counter", "", "reason",
-         "Requests denied because the token or session is missing, malformed, unknown, expired, over (session) or of the wrong scope."),
-        ("goodput_aggregator_tokens", "gauge", "", "scope", "Valid tokens by scope: ingest, read, metrics."),
-        ("goodput_aggregator_token_expiry_timestamp_seconds", "gauge", "seconds", "",
-         "Unix time at which the next valid token expires; absent if none does."),
-        ("goodput_aggregator_token_reload_errors_total", "counter", "", "",
-         "Changes of the token file that could not be loaded; the previous tokens stay valid."),
-        ("goodput_aggregator_tls_reload_errors_total", "counter", "", "",
-         "Changes of the certificate or key that could not be loaded; the previous one stays in use."),
-        ("goodput_aggregator_reload_failing", "gauge", "bool", "file",
-         "1 while the current tokens or certificate file cannot be loaded and the previous version is in use."),
-        ("goodput_aggregator_sessions", "gauge", "", "", "Signed-in browser sessions."),
-        ("goodput_aggregator_connections", "gauge", "", "", "Open connections."),
-        ("goodput_aggregator_runs", "gauge", "", "", "Runs in memory."),
-        ("goodput_aggregator_cpu_seconds_total", "counter", "seconds", "", "CPU time used by the aggregator."),
-        ("goodput_aggregator_memory_bytes", "gauge", "bytes", "", "Resident memory of the aggregator."),
-    ],
-)  # fmt: skip
+SERIES = """
+goodput_aggregator_info{version}: Always 1; the aggregator's version as label.
+goodput_aggregator_reports_total{outcome}: Node reports received, by outcome: accepted, malformed, failed (not
+    stored).
+goodput_aggregator_rank_rejections_total{reason}: Rank reports rejected, by reason.
+goodput_aggregator_rows_total{kind}: Step and event rows received: new, or repeated by a retried push.
+goodput_aggregator_clamped_total{what}: Values that contradicted others of the same rank and were reduced to
+    fit.
+goodput_aggregator_stacks_total{outcome}: Stack dumps received from agents: accepted, ignored (not requested).
+goodput_aggregator_health_events_total{kind severity}: Hardware events received, each counted once; unknown
+    kinds as other.
+goodput_aggregator_health_dropped_total{reason}: Hardware events dropped: malformed, time (far in the future),
+    full (memory limit; least severe first), scope (no affected run is covered by the token).
+goodput_aggregator_ingest_seconds_total: Time spent processing reports.
+goodput_aggregator_ledger_errors_total: Failed writes to the ledger.
+goodput_aggregator_requests_total{route code}: Requests by route and status code; 499: the client disconnected
+    before the answer.
+histogram goodput_aggregator_request_seconds{route}: Request duration, from its headers to the end of the
+    answer.
+goodput_aggregator_requests_refused_total{reason}: Requests refused by a limit: body (size), encoding, head
+    (size), slow, busy, host, origin, throttled, sessions, malformed.
+goodput_aggregator_auth_failures_total{reason}: Requests denied because the token or session is missing,
+    malformed, unknown, expired, over (session) or of the wrong scope.
+goodput_aggregator_tokens{scope}: Valid tokens by scope: ingest, read, metrics.
+goodput_aggregator_token_expiry_timestamp_seconds: Unix time at which the next valid token expires; absent if
+    none does.
+goodput_aggregator_token_reload_errors_total: Changes of the token file that could not be loaded; the previous
+    tokens stay valid.
+goodput_aggregator_tls_reload_errors_total: Changes of the certificate or key that could not be loaded; the
+    previous one stays in use.
+goodput_aggregator_reload_failing{file}: 1 while the current tokens or certificate file cannot be loaded and
+    the previous version is in use.
+goodput_aggregator_sessions: Signed-in browser sessions.
+goodput_aggregator_connections: Open connections.
+goodput_aggregator_runs: Runs in memory.
+goodput_aggregator_cpu_seconds_total: CPU time used by the aggregator.
+goodput_aggregator_memory_bytes: Resident memory of the aggregator.
+"""

@@ -1,21 +1,13 @@
 """Info series to join others with: the owners of processes, and the ranks on GPUs."""
 
-from __future__ import annotations
-
-from goodput.metrics.metric import declare
-
-SERIES = declare(
-    "node",
-    [
-        ("goodput_rank_process_known", "gauge", "bool", "run rank",
-         "1 if a living rank's process was found on this node, 0 if it is hidden or in another PID namespace."),
-        ("goodput_rank_process_info", "gauge", "",
-         "run rank pid host user comm container container_id pod namespace pod_uid slurm_job slurm_step cgroup",
-         "1 for each living rank's process, with its owner; a label that is unknown or does not apply is empty."),
-        ("goodput_gpu_process_info", "gauge", "",
-         "gpu pid user comm container container_id pod namespace pod_uid slurm_job slurm_step",
-         "1 for each process on a GPU, with its owner."),
-        ("goodput_gpu_rank_info", "gauge", "", "gpu run rank",
-         "1 for each GPU that a living rank uses, as declared by the rank or found in the driver's list of processes."),
-    ],
-)  # fmt: skip
+SERIES = """
+goodput_rank_process_known{run rank}: 1 if a living rank's process was found on this node, 0 if it is hidden
+    or in another PID namespace.
+goodput_rank_process_info{run rank pid host user comm container container_id pod namespace pod_uid slurm_job
+    slurm_step cgroup}: 1 for each living rank's process, with its owner; a label that is unknown or does not
+    apply is empty.
+goodput_gpu_process_info{gpu pid user comm container container_id pod namespace pod_uid slurm_job slurm_step}:
+    1 for each process on a GPU, with its owner.
+goodput_gpu_rank_info{gpu run rank}: 1 for each GPU that a living rank uses, as declared by the rank or found
+    in the driver's list of processes.
+"""

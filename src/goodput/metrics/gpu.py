@@ -3,78 +3,65 @@
 `gpu` is the UUID as the driver writes it, the same as `gpu_uuid` of goodput_rank_info.
 """
 
-from __future__ import annotations
-
-from goodput.metrics.metric import declare
-
-SERIES = declare(
-    "node",
-    [
-        ("goodput_gpu_info", "gauge", "", "gpu index model pci numa driver parent profile",
-         "1 for each GPU and each MIG instance; parent and profile are those of a MIG instance."),
-        ("goodput_gpu_up", "gauge", "bool", "gpu",
-         "1 while a driver reaches the GPU; 0 after it was reached once and is lost, or its driver does not answer."),
-        ("goodput_gpus", "gauge", "", "kind",
-         "GPUs of this node: expected (on the PCI bus, or as configured), seen (by a driver), lost (seen before, but a driver "
-         "that answers cannot reach it now), unknown (seen before, but its driver does not answer)."),
-        ("goodput_gpu_sample_age_seconds", "gauge", "seconds", "gpu", "Time since the GPU's last sample."),
-        ("goodput_gpu_activity_ratio", "gauge", "ratio", "gpu unit",
-         "Share of the last sample's time in which the unit was active: utilization (any kernel), engine, sm, "
-         "sm_occupancy, tensor, dram, fp64, fp32, fp16, memory_controller."),
-        ("goodput_gpu_false_zero", "gauge", "bool", "gpu",
-         "1 where the engine's activity reads 0 at full utilization: the profiling counters are invalid."),
-        ("goodput_gpu_link_bytes_total", "counter", "bytes", "gpu link direction",
-         "Bytes over the GPU's links (pcie, nvlink); direction is transmit or receive."),
-        ("goodput_gpu_link_bytes_per_second", "gauge", "bytes per second", "gpu link direction",
-         "Rate over the GPU's links, where the driver has a rate but no total; direction is transmit, receive, or both where "
-         "it has only their sum."),
-        ("goodput_gpu_clock_hertz", "gauge", "hertz", "gpu clock", "Clock of the GPU: sm, memory."),
-        ("goodput_gpu_temperature_celsius", "gauge", "degrees Celsius", "gpu sensor", "Temperature: core, memory, junction (the hottest spot)."),
-        ("goodput_gpu_power_watts", "gauge", "watts", "gpu", "Power drawn."),
-        ("goodput_gpu_power_limit_watts", "gauge", "watts", "gpu", "Enforced power limit."),
-        ("goodput_gpu_energy_joules_total", "counter", "joules", "gpu", "Energy used since the driver was loaded."),
-        ("goodput_gpu_memory_bytes", "gauge", "bytes", "gpu kind", "Memory of the GPU: total, used, free, reserved."),
-        ("goodput_gpu_throttled", "gauge", "bool", "gpu reason", "1 while clocks are throttled for this reason: idle, app_clocks, power, hw_slowdown, sync_boost, thermal, hw_thermal, "
-         "hw_power_brake, display_clocks."),
-        ("goodput_gpu_throttle_seconds_total", "counter", "seconds", "gpu reason",
-         "Time in which clocks were throttled: power, thermal, sync_boost, board_limit, low_utilization, reliability, "
-         "app_clocks, base_clocks and others that the driver counts."),
-        ("goodput_gpu_ecc_errors_total", "counter", "", "gpu kind scope",
-         "Memory errors: correctable, uncorrectable; volatile since the driver was loaded, aggregate over the GPU's life."),
-        ("goodput_gpu_rows_remapped", "gauge", "", "gpu kind",
-         "Remapped memory rows: correctable, uncorrectable; pending and failure are 1 or 0."),
-        ("goodput_gpu_pages_retired", "gauge", "", "gpu kind", "Retired memory pages: single_bit, double_bit; pending is 1 or 0."),
-        ("goodput_gpu_recovery_action", "gauge", "bool", "gpu action",
-         "1 for the recovery action that the driver recommends: none, gpu_reset, node_reboot, drain_p2p, drain_and_reset, "
-         "recover_imex_domain, bus_reset, system_reboot, unknown."),
-        ("goodput_gpu_xid_errors_total", "counter", "", "gpu xid class",
-         "XID errors since the agent started, by number and class."),
-        ("goodput_gpu_pcie_replays_total", "counter", "", "gpu", "PCIe packets retransmitted."),
-        ("goodput_gpu_pcie_generation", "gauge", "", "gpu kind", "PCIe generation of the link: current, max."),
-        ("goodput_gpu_pcie_lanes", "gauge", "", "gpu kind", "PCIe lanes of the link: current, max."),
-        ("goodput_gpu_nvlink_errors_total", "counter", "", "gpu kind",
-         "NVLink errors: crc_flit, crc_data, replay, recovery."),
-        ("goodput_gpu_processes", "gauge", "", "gpu", "Processes that compute on the GPU."),
-        ("goodput_gpu_activity_seconds_total", "counter", "seconds", "gpu phase unit",
-         "Time the unit was active, by the phase of the GPU's rank; phase none is outside any phase, idle is without a rank."),
-        ("goodput_gpu_phase_seconds_total", "counter", "seconds", "gpu phase",
-         "Time covered by samples, by the phase of the GPU's rank: the denominator for activity and energy."),
-        ("goodput_gpu_phase_energy_joules_total", "counter", "joules", "gpu phase",
-         "Energy used, by the phase of the GPU's rank."),
-        ("goodput_gpu_phase_mixed_seconds_total", "counter", "seconds", "gpu",
-         "Part of the covered time in which a sample spanned several phases, whose shares are estimated."),
-        # Worker processes of drivers
-        ("goodput_driver_up", "gauge", "bool", "driver",
-         "1 while the driver's process answers in time; absent without such a driver."),
-        ("goodput_driver_sample_age_seconds", "gauge", "seconds", "driver", "Time since the driver's last sample."),
-        ("goodput_driver_restarts_total", "counter", "", "driver reason",
-         "Times the driver's process was replaced: stuck, died, garbled (malformed output), memory (too large)."),
-        ("goodput_driver_samples_total", "counter", "", "driver", "Samples received."),
-        ("goodput_driver_samples_dropped_total", "counter", "", "driver", "Samples that were due but not taken or not read."),
-        ("goodput_driver_problems_total", "counter", "", "driver", "Failed driver calls."),
-        ("goodput_driver_cpu_seconds_total", "counter", "seconds", "driver", "CPU time of the driver's process."),
-        ("goodput_driver_processes_unkillable", "gauge", "", "driver",
-         "Killed processes of the driver that have not ended, such as in uninterruptible sleep."),
-        ("goodput_driver_memory_bytes", "gauge", "bytes", "driver", "Resident memory of the driver's process."),
-    ],
-)  # fmt: skip
+SERIES = """
+goodput_gpu_info{gpu index model pci numa driver parent profile}: 1 for each GPU and each MIG instance; parent
+    and profile are those of a MIG instance.
+goodput_gpu_up{gpu}: 1 while a driver reaches the GPU; 0 after it was reached once and is lost, or its driver
+    does not answer.
+goodput_gpus{kind}: GPUs of this node: expected (on the PCI bus, or as configured), seen (by a driver), lost
+    (seen before, but a driver that answers cannot reach it now), unknown (seen before, but its driver does
+    not answer).
+goodput_gpu_sample_age_seconds{gpu}: Time since the GPU's last sample.
+goodput_gpu_activity_ratio{gpu unit}: Share of the last sample's time in which the unit was active:
+    utilization (any kernel), engine, sm, sm_occupancy, tensor, dram, fp64, fp32, fp16, memory_controller.
+goodput_gpu_false_zero{gpu}: 1 where the engine's activity reads 0 at full utilization: the profiling counters
+    are invalid.
+goodput_gpu_link_bytes_total{gpu link direction}: Bytes over the GPU's links (pcie, nvlink); direction is
+    transmit or receive.
+goodput_gpu_link_bytes_per_second{gpu link direction}: Rate over the GPU's links, where the driver has a rate
+    but no total; direction is transmit, receive, or both where it has only their sum.
+goodput_gpu_clock_hertz{gpu clock}: Clock of the GPU: sm, memory.
+goodput_gpu_temperature_celsius{gpu sensor}: Temperature: core, memory, junction (the hottest spot).
+goodput_gpu_power_watts{gpu}: Power drawn.
+goodput_gpu_power_limit_watts{gpu}: Enforced power limit.
+goodput_gpu_energy_joules_total{gpu}: Energy used since the driver was loaded.
+goodput_gpu_memory_bytes{gpu kind}: Memory of the GPU: total, used, free, reserved.
+goodput_gpu_throttled{gpu reason}: 1 while clocks are throttled for this reason: idle, app_clocks, power,
+    hw_slowdown, sync_boost, thermal, hw_thermal, hw_power_brake, display_clocks.
+goodput_gpu_throttle_seconds_total{gpu reason}: Time in which clocks were throttled: power, thermal,
+    sync_boost, board_limit, low_utilization, reliability, app_clocks, base_clocks and others that the driver
+    counts.
+goodput_gpu_ecc_errors_total{gpu kind scope}: Memory errors: correctable, uncorrectable; volatile since the
+    driver was loaded, aggregate over the GPU's life.
+goodput_gpu_rows_remapped{gpu kind}: Remapped memory rows: correctable, uncorrectable; pending and failure are
+    1 or 0.
+goodput_gpu_pages_retired{gpu kind}: Retired memory pages: single_bit, double_bit; pending is 1 or 0.
+goodput_gpu_recovery_action{gpu action}: 1 for the recovery action that the driver recommends: none,
+    gpu_reset, node_reboot, drain_p2p, drain_and_reset, recover_imex_domain, bus_reset, system_reboot,
+    unknown.
+goodput_gpu_xid_errors_total{gpu xid class}: XID errors since the agent started, by number and class.
+goodput_gpu_pcie_replays_total{gpu}: PCIe packets retransmitted.
+goodput_gpu_pcie_generation{gpu kind}: PCIe generation of the link: current, max.
+goodput_gpu_pcie_lanes{gpu kind}: PCIe lanes of the link: current, max.
+goodput_gpu_nvlink_errors_total{gpu kind}: NVLink errors: crc_flit, crc_data, replay, recovery.
+goodput_gpu_processes{gpu}: Processes that compute on the GPU.
+goodput_gpu_activity_seconds_total{gpu phase unit}: Time the unit was active, by the phase of the GPU's rank;
+    phase none is outside any phase, idle is without a rank.
+goodput_gpu_phase_seconds_total{gpu phase}: Time covered by samples, by the phase of the GPU's rank: the
+    denominator for activity and energy.
+goodput_gpu_phase_energy_joules_total{gpu phase}: Energy used, by the phase of the GPU's rank.
+goodput_gpu_phase_mixed_seconds_total{gpu}: Part of the covered time in which a sample spanned several phases,
+    whose shares are estimated.
+# Worker processes of drivers
+goodput_driver_up{driver}: 1 while the driver's process answers in time; absent without such a driver.
+goodput_driver_sample_age_seconds{driver}: Time since the driver's last sample.
+goodput_driver_restarts_total{driver reason}: Times the driver's process was replaced: stuck, died, garbled
+    (malformed output), memory (too large).
+goodput_driver_samples_total{driver}: Samples received.
+goodput_driver_samples_dropped_total{driver}: Samples that were due but not taken or not read.
+goodput_driver_problems_total{driver}: Failed driver calls.
+goodput_driver_cpu_seconds_total{driver}: CPU time of the driver's process.
+goodput_driver_processes_unkillable{driver}: Killed processes of the driver that have not ended, such as in
+    uninterruptible sleep.
+goodput_driver_memory_bytes{driver}: Resident memory of the driver's process.
+"""

@@ -1,62 +1,55 @@
 """Series of a host: processors, memory, pressure, disks, TCP; file systems and their clients; NUMA nodes."""
 
-from __future__ import annotations
-
-from goodput.metrics.metric import declare
-
-SERIES = declare(
-    "node",
-    [
-        ("goodput_host_cpu_seconds_total", "counter", "seconds", "mode", "CPU time of the host by mode."),
-        ("goodput_host_cpus", "gauge", "", "", "Processors online."),
-        ("goodput_host_load1_ratio", "gauge", "", "", "One-minute load average per processor."),
-        ("goodput_host_processes_blocked", "gauge", "", "", "Tasks in uninterruptible sleep, mostly waiting for storage."),
-        ("goodput_host_memory_bytes", "gauge", "bytes", "kind",
-         "Host memory: total, available, cached, dirty, writeback, shared (/dev/shm and similar), swap_total, swap_free."),
-        ("goodput_host_swap_bytes_total", "counter", "bytes", "direction", "Memory swapped in and out."),
-        ("goodput_host_major_faults_total", "counter", "", "", "Page faults that had to read from storage."),
-        ("goodput_host_oom_kills_total", "counter", "", "", "Processes killed by the kernel for lack of memory."),
-        ("goodput_host_pressure_seconds_total", "counter", "seconds", "resource kind",
-         "Time in which some or all (full) tasks were stalled on cpu, memory or io (PSI)."),
-        ("goodput_host_disk_bytes_total", "counter", "bytes", "device direction", "Bytes read from and written to a disk."),
-        ("goodput_host_disk_operations_total", "counter", "", "device direction", "Reads and writes that a disk completed."),
-        ("goodput_host_disk_operation_seconds_total", "counter", "seconds", "device direction",
-         "Total duration of completed reads and writes; divided by goodput_host_disk_operations_total it is the mean latency."),
-        ("goodput_host_disk_in_flight", "gauge", "", "device", "Requests in flight."),
-        ("goodput_host_disk_busy_seconds_total", "counter", "seconds", "device", "Time in which the disk had requests in flight."),
-        ("goodput_host_tcp_retransmits_total", "counter", "", "", "TCP segments retransmitted."),
-        # File systems
-        ("goodput_filesystem_info", "gauge", "", "mount fstype source",
-         "1 for each monitored file system: network file systems, and those of configured paths."),
-        ("goodput_filesystem_up", "gauge", "bool", "mount", "1 if the file system answers, 0 if it fails or does not answer in time."),
-        ("goodput_filesystem_response_seconds", "gauge", "seconds", "mount", "Duration of the last statvfs call."),
-        ("goodput_filesystem_size_bytes", "gauge", "bytes", "mount", "Size of the file system."),
-        ("goodput_filesystem_available_bytes", "gauge", "bytes", "mount", "Space available to users other than root."),
-        ("goodput_filesystem_inodes", "gauge", "", "mount kind", "Inodes: total, free; absent where they are not limited."),
-        # Clients of NFS and Lustre
-        ("goodput_nfs_bytes_total", "counter", "bytes", "mount direction side",
-         "File bytes through NFS: side application is what programs read and wrote, server what crossed the network."),
-        ("goodput_nfs_operations_total", "counter", "", "mount operation", "NFS calls completed."),
-        ("goodput_nfs_transmissions_total", "counter", "", "mount operation",
-         "Transmissions of NFS calls; those above goodput_nfs_operations_total are retransmissions."),
-        ("goodput_nfs_timeouts_total", "counter", "", "mount operation", "Major timeouts of NFS calls."),
-        ("goodput_nfs_errors_total", "counter", "", "mount operation", "NFS calls that ended with an error."),
-        ("goodput_nfs_operation_seconds_total", "counter", "seconds", "mount operation part",
-         "Total duration of NFS calls: queue (before sending), response (until the reply), total."),
-        ("goodput_lustre_bytes_total", "counter", "bytes", "filesystem direction",
-         "Bytes that programs read from and wrote to Lustre, cached or not."),
-        ("goodput_lustre_operations_total", "counter", "", "filesystem operation", "Lustre operations by programs."),
-        ("goodput_lustre_operation_seconds_total", "counter", "seconds", "filesystem operation",
-         "Total duration of Lustre operations, where the client measures it."),
-        # NUMA
-        ("goodput_numa_memory_bytes", "gauge", "bytes", "node kind", "Memory of a NUMA node: total, free, file."),
-        ("goodput_numa_cpus", "gauge", "", "node", "Processors of a NUMA node."),
-        ("goodput_numa_pages_total", "counter", "", "node kind",
-         "Pages allocated: hit (as intended), miss (intended for another node), foreign (intended for this node, allocated elsewhere), "
-         "local and other (by a process running on this node, or on another)."),
-        ("goodput_numa_device_node", "gauge", "", "device kind",
-         "NUMA node of a GPU (kind gpu, by PCI address), a network interface (network) or a port's device (infiniband)."),
-        ("goodput_rank_numa_node", "gauge", "", "run rank", "NUMA node of the processor that last ran the rank's main thread."),
-        ("goodput_rank_cpus", "gauge", "", "run rank node", "Processors that the rank may run on, by NUMA node."),
-    ],
-)  # fmt: skip
+SERIES = """
+goodput_host_cpu_seconds_total{mode}: CPU time of the host by mode.
+goodput_host_cpus: Processors online.
+goodput_host_load1_ratio: One-minute load average per processor.
+goodput_host_processes_blocked: Tasks in uninterruptible sleep, mostly waiting for storage.
+goodput_host_memory_bytes{kind}: Host memory: total, available, cached, dirty, writeback, shared (/dev/shm and
+    similar), swap_total, swap_free.
+goodput_host_swap_bytes_total{direction}: Memory swapped in and out.
+goodput_host_major_faults_total: Page faults that had to read from storage.
+goodput_host_oom_kills_total: Processes killed by the kernel for lack of memory.
+goodput_host_pressure_seconds_total{resource kind}: Time in which some or all (full) tasks were stalled on
+    cpu, memory or io (PSI).
+goodput_host_disk_bytes_total{device direction}: Bytes read from and written to a disk.
+goodput_host_disk_operations_total{device direction}: Reads and writes that a disk completed.
+goodput_host_disk_operation_seconds_total{device direction}: Total duration of completed reads and writes;
+    divided by goodput_host_disk_operations_total it is the mean latency.
+goodput_host_disk_in_flight{device}: Requests in flight.
+goodput_host_disk_busy_seconds_total{device}: Time in which the disk had requests in flight.
+goodput_host_tcp_retransmits_total: TCP segments retransmitted.
+# File systems
+goodput_filesystem_info{mount fstype source}: 1 for each monitored file system: network file systems, and
+    those of configured paths.
+goodput_filesystem_up{mount}: 1 if the file system answers, 0 if it fails or does not answer in time.
+goodput_filesystem_response_seconds{mount}: Duration of the last statvfs call.
+goodput_filesystem_size_bytes{mount}: Size of the file system.
+goodput_filesystem_available_bytes{mount}: Space available to users other than root.
+goodput_filesystem_inodes{mount kind}: Inodes: total, free; absent where they are not limited.
+# Clients of NFS and Lustre
+goodput_nfs_bytes_total{mount direction side}: File bytes through NFS: side application is what programs read
+    and wrote, server what crossed the network.
+goodput_nfs_operations_total{mount operation}: NFS calls completed.
+goodput_nfs_transmissions_total{mount operation}: Transmissions of NFS calls; those above
+    goodput_nfs_operations_total are retransmissions.
+goodput_nfs_timeouts_total{mount operation}: Major timeouts of NFS calls.
+goodput_nfs_errors_total{mount operation}: NFS calls that ended with an error.
+goodput_nfs_operation_seconds_total{mount operation part}: Total duration of NFS calls: queue (before
+    sending), response (until the reply), total.
+goodput_lustre_bytes_total{filesystem direction}: Bytes that programs read from and wrote to Lustre, cached or
+    not.
+goodput_lustre_operations_total{filesystem operation}: Lustre operations by programs.
+goodput_lustre_operation_seconds_total{filesystem operation}: Total duration of Lustre operations, where the
+    client measures it.
+# NUMA
+goodput_numa_memory_bytes{node kind}: Memory of a NUMA node: total, free, file.
+goodput_numa_cpus{node}: Processors of a NUMA node.
+goodput_numa_pages_total{node kind}: Pages allocated: hit (as intended), miss (intended for another node),
+    foreign (intended for this node, allocated elsewhere), local and other (by a process running on this node,
+    or on another).
+goodput_numa_device_node{device kind}: NUMA node of a GPU (kind gpu, by PCI address), a network interface
+    (network) or a port's device (infiniband).
+goodput_rank_numa_node{run rank}: NUMA node of the processor that last ran the rank's main thread.
+goodput_rank_cpus{run rank node}: Processors that the rank may run on, by NUMA node.
+"""

@@ -1,70 +1,57 @@
 """Series of the aggregator about runs: the account and figures derived from it."""
 
-from __future__ import annotations
-
-from goodput.metrics.metric import declare
-
-SERIES = declare(
-    "aggregator",
-    [
-        ("goodput_run_info", "gauge", "", "run device status", "Always 1 for each run; status is running, down, unobserved, finished, failed or cancelled."),
-        ("goodput_gpu_seconds", "gauge", "seconds", "run state",
-         "The account: GPU-seconds of the run in each state since its start. A gauge, because work can become lost later."),
-        ("goodput_cost_dollars", "gauge", "dollars", "run state", "The account in dollars; absent without a price per GPU-hour."),
-        ("goodput_run_gpus", "gauge", "", "run", "GPUs currently allocated to the run, observed or not; absent once it is finished."),
-        ("goodput_availability_ratio", "gauge", "ratio", "run", "Availability: time in kept steps / allocated time."),
-        ("goodput_step_efficiency_ratio", "gauge", "ratio", "run", "Step efficiency: productive time / time in kept steps."),
-        ("goodput_goodput_ratio", "gauge", "ratio", "run", "Goodput: productive time / allocated time, since the run's start."),
-        ("goodput_compute_efficiency_ratio", "gauge", "ratio", "run",
-         "Model FLOPs of kept steps / (peak FLOP/s x productive time); absent when unknown."),
-        ("goodput_mfu_ratio", "gauge", "ratio", "run",
-         "Model FLOPs of kept steps / (peak FLOP/s x allocated time); absent when unknown."),
-        ("goodput_hfu_ratio", "gauge", "ratio", "run", "MFU with recomputed FLOPs included; absent when unknown."),
-        ("goodput_input_errors", "gauge", "", "run",
-         "Implausible inputs, such as FLOPs that give an MFU above 100 %."),
-        ("goodput_coverage_ratio", "gauge", "ratio", "run", "Observed GPU time / expected GPU time."),
-        ("goodput_ranks", "gauge", "", "run kind", "Ranks of the run: expected, observed (ever) and alive (now)."),
-        ("goodput_rank_last_report_age_seconds", "gauge", "seconds", "run",
-         "Age of the oldest last report among ranks that should be alive."),
-        ("goodput_steps", "gauge", "", "run kind", "Steps of all ranks: kept, and lost to restarts."),
-        ("goodput_run_samples", "gauge", "", "run kind", "Samples (or tokens) of kept steps, and of lost ones."),
-        ("goodput_throughput_goodput_ratio", "gauge", "ratio", "run",
-         "Kept samples / samples at the ideal rate (declared, or the best observed) in the same wall time; absent when unknown."),
-        ("goodput_pipeline_bubble_ratio", "gauge", "ratio", "run kind",
-         "Share of kept steps spent waiting for other pipeline stages: measured, and ideal (unavoidable)."),
-        ("goodput_checkpoint_save_seconds", "gauge", "seconds", "run", "Time to save one checkpoint; absent when unknown."),
-        ("goodput_checkpoint_best_interval_seconds", "gauge", "seconds", "run",
-         "Estimated optimal checkpoint interval, given the save time and observed failures; absent when unknown."),
-        ("goodput_checkpoint_age_seconds", "gauge", "seconds", "run",
-         "Time since the last committed checkpoint; absent if none was reported, and once the run is finished."),
-        ("goodput_checkpoint_interval_seconds", "gauge", "seconds", "run",
-         "Median time between the last 32 checkpoint commits; absent before the second."),
-        ("goodput_checkpoint_last_save_seconds", "gauge", "seconds", "run",
-         "Duration of the newest checkpoint, begin to commit of its slowest part; absent if its begin was not reported."),
-        ("goodput_energy_joules", "gauge", "joules", "run state",
-         "The account in joules, measured or estimated from mean GPU power; absent when unknown."),
-        ("goodput_restarts", "gauge", "", "run", "Restarts of the run."),
-        ("goodput_restart_timestamp_seconds", "gauge", "seconds", "run attempt",
-         "Unix time at which the attempt began, by its host's clock; newest 16 restarts."),
-        ("goodput_restart_lost_gpu_seconds", "gauge", "seconds", "run attempt",
-         "GPU-seconds of work lost to the restart and redone; newest 16."),
-        ("goodput_restart_down_seconds", "gauge", "seconds", "run attempt",
-         "Downtime before the restart, mean over GPUs; newest 16."),
-        ("goodput_progress_age_seconds", "gauge", "seconds", "run", "Time since any rank of the run completed a step."),
-        ("goodput_stall_threshold_seconds", "gauge", "seconds", "run", "A run without progress for longer than this is stalled."),
-        ("goodput_hang_seconds", "gauge", "seconds", "run",
-         "Time since any rank completed a step while the run hangs; 0 otherwise."),
-        ("goodput_hang_culprit_seconds", "gauge", "seconds", "run rank host phase",
-         "Time the rank that causes the hang has spent in its current phase; absent without a hang or a clear culprit."),
-        ("goodput_straggler_slowdown_ratio", "gauge", "ratio", "run",
-         "Step time / step time with each step's work spread evenly over its ranks."),
-        ("goodput_straggler_share_ratio", "gauge", "ratio", "run rank host",
-         "Share of straggler time spent waiting for this rank; largest 16."),
-        ("goodput_straggler_host_share_ratio", "gauge", "ratio", "run host",
-         "Share of straggler time spent waiting for ranks on this host; largest 16."),
-        ("goodput_run_health_events", "gauge", "", "run kind severity", "Hardware events that affected the run."),
-        ("goodput_run_health_cost_gpu_seconds", "gauge", "seconds", "run kind",
-         "GPU-seconds of restarts attributed to hardware events of this kind; absent if there are none."),
-        ("goodput_cause_gain_ratio", "gauge", "ratio", "run state", "Speed-up of the run if this cause were removed."),
-    ],
-)  # fmt: skip
+SERIES = """
+goodput_run_info{run device status}: Always 1 for each run; status is running, down, unobserved, finished,
+    failed or cancelled.
+goodput_gpu_seconds{run state}: The account: GPU-seconds of the run in each state since its start. A gauge,
+    because work can become lost later.
+goodput_cost_dollars{run state}: The account in dollars; absent without a price per GPU-hour.
+goodput_run_gpus{run}: GPUs currently allocated to the run, observed or not; absent once it is finished.
+goodput_availability_ratio{run}: Availability: time in kept steps / allocated time.
+goodput_step_efficiency_ratio{run}: Step efficiency: productive time / time in kept steps.
+goodput_goodput_ratio{run}: Goodput: productive time / allocated time, since the run's start.
+goodput_compute_efficiency_ratio{run}: Model FLOPs of kept steps / (peak FLOP/s x productive time); absent
+    when unknown.
+goodput_mfu_ratio{run}: Model FLOPs of kept steps / (peak FLOP/s x allocated time); absent when unknown.
+goodput_hfu_ratio{run}: MFU with recomputed FLOPs included; absent when unknown.
+goodput_input_errors{run}: Implausible inputs, such as FLOPs that give an MFU above 100 %.
+goodput_coverage_ratio{run}: Observed GPU time / expected GPU time.
+goodput_ranks{run kind}: Ranks of the run: expected, observed (ever) and alive (now).
+goodput_rank_last_report_age_seconds{run}: Age of the oldest last report among ranks that should be alive.
+goodput_steps{run kind}: Steps of all ranks: kept, and lost to restarts.
+goodput_run_samples{run kind}: Samples (or tokens) of kept steps, and of lost ones.
+goodput_throughput_goodput_ratio{run}: Kept samples / samples at the ideal rate (declared, or the best
+    observed) in the same wall time; absent when unknown.
+goodput_pipeline_bubble_ratio{run kind}: Share of kept steps spent waiting for other pipeline stages:
+    measured, and ideal (unavoidable).
+goodput_checkpoint_save_seconds{run}: Time to save one checkpoint; absent when unknown.
+goodput_checkpoint_best_interval_seconds{run}: Estimated optimal checkpoint interval, given the save time and
+    observed failures; absent when unknown.
+goodput_checkpoint_age_seconds{run}: Time since the last committed checkpoint; absent if none was reported,
+    and once the run is finished.
+goodput_checkpoint_interval_seconds{run}: Median time between the last 32 checkpoint commits; absent before
+    the second.
+goodput_checkpoint_last_save_seconds{run}: Duration of the newest checkpoint, begin to commit of its slowest
+    part; absent if its begin was not reported.
+goodput_energy_joules{run state}: The account in joules, measured or estimated from mean GPU power; absent
+    when unknown.
+goodput_restarts{run}: Restarts of the run.
+goodput_restart_timestamp_seconds{run attempt}: Unix time at which the attempt began, by its host's clock;
+    newest 16 restarts.
+goodput_restart_lost_gpu_seconds{run attempt}: GPU-seconds of work lost to the restart and redone; newest 16.
+goodput_restart_down_seconds{run attempt}: Downtime before the restart, mean over GPUs; newest 16.
+goodput_progress_age_seconds{run}: Time since any rank of the run completed a step.
+goodput_stall_threshold_seconds{run}: A run without progress for longer than this is stalled.
+goodput_hang_seconds{run}: Time since any rank completed a step while the run hangs; 0 otherwise.
+goodput_hang_culprit_seconds{run rank host phase}: Time the rank that causes the hang has spent in its current
+    phase; absent without a hang or a clear culprit.
+goodput_straggler_slowdown_ratio{run}: Step time / step time with each step's work spread evenly over its
+    ranks.
+goodput_straggler_share_ratio{run rank host}: Share of straggler time spent waiting for this rank; largest 16.
+goodput_straggler_host_share_ratio{run host}: Share of straggler time spent waiting for ranks on this host;
+    largest 16.
+goodput_run_health_events{run kind severity}: Hardware events that affected the run.
+goodput_run_health_cost_gpu_seconds{run kind}: GPU-seconds of restarts attributed to hardware events of this
+    kind; absent if there are none.
+goodput_cause_gain_ratio{run state}: Speed-up of the run if this cause were removed.
+"""
