@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from goodput import cli
-from goodput.access.token_cache import Denied, TokenCache
+from goodput.access.responses import Refusal
+from goodput.access.token_cache import TokenCache
 from goodput.access.tokens import TEXT
 
 
@@ -56,7 +57,7 @@ def test_revoking_by_name_and_by_id(token, tmp_path):
     assert (status, out) == (0, f"revoked {number} (ingest, a)\n")
     cache = TokenCache(tmp_path / "tokens.json")
     for text in texts[:3]:
-        with pytest.raises(Denied):
+        with pytest.raises(Refusal):
             cache.lookup(text.encode())
     assert cache.lookup(texts[3].encode()).name == "c"
     status, _, err = token("revoke", "--name", "nobody")

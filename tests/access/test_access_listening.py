@@ -10,7 +10,7 @@ from support.servers.certificates import Authority
 from support.servers.served import served
 
 from goodput.access.certificate import Certificate
-from goodput.access.listening import Refused, check_options, is_loopback
+from goodput.access.listening import OptionError, check_options, is_loopback
 from goodput.access.options import add_options
 
 
@@ -39,20 +39,20 @@ def test_elsewhere_it_takes_authentication_and_tls(host):
         check_options(options(*enough), host)
         check_options(options(*enough), host, only_metrics=True)
     for too_little in ((), TLS, PLAIN, PUBLIC, (*PLAIN, *PUBLIC), (*TLS, *PUBLIC)):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(OptionError) as refused:
             check_options(options(*too_little), host)
         for way in ("--tokens", "--client-ca", "proxy"):
             assert way in str(refused.value)
-    with pytest.raises(Refused, match="--insecure-http"):
+    with pytest.raises(OptionError, match="--insecure-http"):
         check_options(options(*TOKENS), host)
     check_options(options(*PUBLIC), host, only_metrics=True)
-    with pytest.raises(Refused, match="--metrics-public"):
+    with pytest.raises(OptionError, match="--metrics-public"):
         check_options(options(), host, only_metrics=True)
 
 
 def test_halves_of_tls_are_refused_everywhere():
     for half in (TLS[:2], TLS[2:], CA, (*TOKENS, *CA)):
-        with pytest.raises(Refused, match=r"go together|needs --tls-cert"):
+        with pytest.raises(OptionError, match=r"go together|needs --tls-cert"):
             check_options(options(*half), "127.0.0.1")
 
 
@@ -98,7 +98,7 @@ def test_certificates_that_cannot_be_used(tmp_path, authority):
         ((cert, key, str(nothing)), "--client-ca"),
         ((cert, key, str(tmp_path / "absent")), "--client-ca .*No such file"),
     ):
-        with pytest.raises(Refused, match=complaint):
+        with pytest.raises(OptionError, match=complaint):
             Certificate(*arguments)
 
 
@@ -109,7 +109,7 @@ def test_encrypted_key_is_refused(tmp_path, authority):
     locked = tmp_path / "locked.key"
     command = ["openssl", "ec", "-aes128", "-passout", "pass:x", "-in", str(key), "-out", str(locked)]
     subprocess.run(command, check=True, capture_output=True)
-    with pytest.raises(Refused, match="encrypted"):
+    with pytest.raises(OptionError, match="encrypted"):
         Certificate(str(cert), str(locked))
 
 

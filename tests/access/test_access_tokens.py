@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from support.servers.tokens import add, refusal
 
 from goodput.access import token_file
-from goodput.access.token_cache import Denied, TokenCache
+from goodput.access.responses import Refusal
+from goodput.access.token_cache import TokenCache
 from goodput.access.tokens import TEXT, TOKEN_CHARS_MAX, digest, make
 
 
@@ -121,7 +122,7 @@ def test_a_token_opens_until_it_expires(path):
     now[0] = 1000.0
     assert refusal(cache, text.encode()) == "expired" and cache.count_by_scope()["read"] == 0
     assert cache.next_expiry() is None
-    with pytest.raises(Denied):
+    with pytest.raises(Refusal):
         cache.refresh(access)
 
 
@@ -148,9 +149,9 @@ def test_token_file_reload_ignores_broken_files(path, caplog):
     assert (cache.errors, cache.is_failing) == (7, False)
     assert [r.getMessage() for r in caplog.records[7:]] == [f"{path}: usable again and in use"]
     assert cache.lookup(third.encode()) and refusal(cache, first.encode()) == "unknown"
-    with pytest.raises(Denied) as denied:
+    with pytest.raises(Refusal) as refused:
         cache.refresh(access)
-    assert denied.value.reason == "session"
+    assert refused.value.reason == "session"
     for text in (first, second, third):
         assert text not in caplog.text and text.rpartition("_")[2] not in caplog.text
 

@@ -5,34 +5,31 @@ from __future__ import annotations
 from collections import Counter
 
 from goodput.access.authentication import Authenticator
-from goodput.access.token_cache import Denied
+from goodput.access.responses import Refusal
 from goodput.metrics import Families
 
 REASONS = ("missing", "malformed", "unknown", "expired", "scope", "host")
 
 
 class NodeAuthenticator(Authenticator):
-    """The checks of the agent's server, with a counter of what they denied."""
+    """The checks of the agent's server, with a counter of what they refused."""
 
     def __init__(self, *arguments, **settings):
         super().__init__(*arguments, **settings)
-        self._denied: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
+        self._refused: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
 
-    def denial(self, hosts: list[str], authorizations: list[str], is_on_loopback: bool) -> Denied | None:
-        """Why the request with these headers is denied, None if it is not."""
+    def check_request(self, hosts: list[str], authorizations: list[str]) -> None:
+        """Raise Refusal, unless these headers of a request allow it to read all series."""
         try:
-            if is_on_loopback:
-                self.check_host(hosts)
+            self.check_host(hosts)
             values = [value.encode("latin-1", "replace") for value in authorizations]
-            access = self.authenticate(values, "metrics", "read") if self.tokens else None
-            if access and not access.is_of_all:
-                raise Denied(
-                    "scope", f"token {access.name} is limited to some runs; these series cover all runs"
-                )
-        except Denied as denied:
-            self._denied[denied.reason] += 1
-            return denied
-        return None
+            access = self.authenticate(values, "metrics", "read")
+            if not access.is_of_all:
+                text = f"token {access.name} is limited to some runs; these series cover all runs"
+                raise Refusal("scope", text)
+        except Refusal as refusal:
+            self._refused[refusal.reason] += 1
+            raise
 
     def collect(self, families: Families) -> None:
         files = self.reloaded_files
@@ -41,5 +38,5 @@ class NodeAuthenticator(Authenticator):
         for name in ("tokens", "certificate"):
             is_failing = name in files and files[name].is_failing
             families.add("goodput_node_reload_failing", {"file": name}, int(is_failing))
-        for reason, count in self._denied.items():
+        for reason, count in self._refused.items():
             families.add("goodput_node_requests_refused_total", {"reason": reason}, count)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from goodput.metrics import CATALOGUE, Families
-from goodput.metrics.metric import Metric
+from goodput.metrics import CATALOGUE, Families, Metric
 
 _ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from goodput.access.listening import is_loopback
+from goodput.access.responses import SECURITY_HEADERS, Refusal
 from goodput_exporters.server.authentication import NodeAuthenticator
 
 log = logging.getLogger("goodput.node")
@@ -24,15 +25,6 @@ CONNECTIONS_MAX = 32
 IDLE_SECONDS_MAX = 30.0
 TEXT = "text/plain; charset=utf-8"
 METRICS = "text/plain; version=0.0.4; charset=utf-8"
-SECURITY_HEADERS = (
-    ("X-Content-Type-Options", "nosniff"),
-    (
-        "Content-Security-Policy",
-        "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-    ),
-    ("Cache-Control", "no-store"),
-    ("Referrer-Policy", "no-referrer"),
-)
 INDEX = b"""<!doctype html><html lang="en"><head><title>goodput node</title></head><body>
 <h1>goodput node agent</h1>
 <ul><li><a href="/metrics">/metrics</a></li><li><a href="/healthz">/healthz</a></li></ul>
@@ -50,12 +42,12 @@ class Server:
         address: tuple[str, int] = ("127.0.0.1", 0),
         authenticator: NodeAuthenticator | None = None,
     ):
-        authenticator = authenticator or NodeAuthenticator()
+        # Other addresses than loopback have an authenticator, or serve public series.
+        authenticator = authenticator or NodeAuthenticator(any_host=not is_loopback(address[0]))
         attributes = {
             "exposition": staticmethod(exposition),
             "health": staticmethod(health),
             "authenticator": authenticator,
-            "is_on_loopback": is_loopback(address[0]),
         }
         server = BoundedServer6 if ":" in address[0] else BoundedServer
         self._server = server(address, type("NodeHandler", (Handler,), attributes))
@@ -93,42 +85,38 @@ class Handler(BaseHTTPRequestHandler):
     exposition: Callable[[], bytes]
     health: Callable[[], str | None]
     authenticator: NodeAuthenticator
-    is_on_loopback: bool
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        if path == "/healthz":
-            problem = self.health()
-            self._answer(503 if problem else 200, TEXT, f"{problem or 'ok'}\n".encode())
-        elif denied := self._denial():
-            self._answer(denied.status, TEXT, f"{denied}\n".encode())
-        elif path == "/metrics":
-            self._metrics()
-        elif path == "/":
-            self._answer(200, "text/html; charset=utf-8", INDEX)
-        else:
+        try:
+            if path == "/healthz":
+                problem = self.health()
+                return self._answer(503 if problem else 200, TEXT, f"{problem or 'ok'}\n".encode())
+            hosts, authorizations = (self.headers.get_all(name, []) for name in ("Host", "Authorization"))
+            self.authenticator.check_request(hosts, authorizations)
+            if path == "/metrics":
+                return self._answer_metrics()
+            if path == "/":
+                return self._answer(200, "text/html; charset=utf-8", INDEX)
             self._answer(404, TEXT, b"not found\n")
+        except Refusal as refusal:
+            self._answer(refusal.status, TEXT, f"{refusal}\n".encode())
 
     do_HEAD = do_GET
 
-    def _denial(self):
-        hosts, authorizations = (self.headers.get_all(name, []) for name in ("Host", "Authorization"))
-        return self.authenticator.denial(hosts, authorizations, self.is_on_loopback)
-
-    def _metrics(self) -> None:
+    def _answer_metrics(self) -> None:
         try:
             body = self.exposition()
         except Exception:
             log.exception("/metrics failed")
-            self._answer(500, TEXT, b"internal error; see the agent's log\n")
-            return
+            return self._answer(500, TEXT, b"internal error; see the agent's log\n")
         self._answer(200, METRICS, body)
 
     def _answer(self, status: int, content_type: str, body: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
-        for name, value in SECURITY_HEADERS:
+        for name, value in SECURITY_HEADERS.items():
             self.send_header(name, value)
         if status == 401:
             self.send_header("WWW-Authenticate", 'Bearer realm="goodput"')

@@ -12,7 +12,8 @@ import ssl
 
 from goodput.access.certificate import Certificate
 from goodput.access.listening import host_of, is_loopback
-from goodput.access.token_cache import Denied, TokenCache
+from goodput.access.responses import Refusal
+from goodput.access.token_cache import TokenCache
 from goodput.access.tokens import EVERYTHING, Access
 
 
@@ -53,35 +54,35 @@ class Authenticator:
             one.reload()
 
     def check_host(self, hosts: list[str]) -> None:
-        """Raise Denied("host") unless the Host headers name this machine, exactly once."""
+        """Raise Refusal("host") unless the Host headers name this machine, exactly once."""
         if self._any_host:
             return
         name = host_of(hosts[0]) if len(hosts) == 1 else ""
         if not (is_loopback(name) or name in self._hosts):
-            raise Denied(
+            raise Refusal(
                 "host",
                 "without tokens only requests to localhost or 127.0.0.1 are answered: have the proxy send "
                 "Host: localhost, or start with --tokens, --allow-host NAME (aggregator) or --metrics-public (agent)",
             )
 
     def authenticate(self, authorizations: list[bytes], *scopes: str) -> Access:
-        """The Access of the bearer token in the Authorization headers; one of `scopes` is required. Raises Denied."""
+        """The Access of the bearer token in the Authorization headers; one of `scopes` is required. Raises Refusal."""
         if self.tokens is None:
             return EVERYTHING
         if not authorizations:
             text = f"missing header Authorization: Bearer TOKEN, with a token of scope {scopes[0]}"
-            raise Denied("missing", text)
+            raise Refusal("missing", text)
         scheme, _, token = authorizations[0].partition(b" ")
         if len(authorizations) > 1 or scheme.lower() != b"bearer":
-            raise Denied("malformed", "malformed header: expected Authorization: Bearer TOKEN, once")
+            raise Refusal("malformed", "malformed header: expected Authorization: Bearer TOKEN, once")
         access = self.tokens.lookup(token.strip(b" "))
         require_scope(access, *scopes)
         return access
 
 
 def require_scope(access: Access, *scopes: str) -> None:
-    """Raise Denied("scope") unless the token has one of these scopes."""
+    """Raise Refusal("scope") unless the token has one of these scopes."""
     if not set(scopes).intersection(access.scopes):
-        raise Denied(
+        raise Refusal(
             "scope", f"token {access.name} has scope {access.scopes[0]}; this requires scope {scopes[0]}"
         )

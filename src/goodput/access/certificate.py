@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ssl
 
-from goodput.access.listening import Refused
+from goodput.access.listening import OptionError
 from goodput.access.reloading import ReloadedFiles
 
 
 class Certificate(ReloadedFiles):
-    """A server's TLS context; new connections use the files' content as of the last `reload`. Raises Refused."""
+    """A server's TLS context; new connections use the files' content as of the last `reload`. Raises OptionError."""
 
     def __init__(self, cert: str, key: str, client_ca: str | None = None):
         super().__init__(cert, key)
@@ -30,12 +30,12 @@ def _server_context(cert: str, key: str, client_ca: str | None) -> ssl.SSLContex
     try:
         context.load_cert_chain(cert, key, password=refuse_password)
     except (OSError, ValueError) as error:
-        raise Refused(f"--tls-cert {cert} with --tls-key {key}: {_describe(error)}") from None
+        raise OptionError(f"--tls-cert {cert} with --tls-key {key}: {_describe(error)}") from None
     if client_ca:
         try:
             context.load_verify_locations(cafile=client_ca)
         except (OSError, ValueError) as error:
-            raise Refused(f"--client-ca {client_ca}: {_describe(error)}") from None
+            raise OptionError(f"--client-ca {client_ca}: {_describe(error)}") from None
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 

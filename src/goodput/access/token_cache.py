@@ -2,7 +2,7 @@
 
 A lookup costs one microsecond and takes as long for an unknown id as for a known one.
 
-    tokens = TokenCache("tokens.json"); tokens.lookup(b"goodput_read_...")     # raises Denied
+    tokens = TokenCache("tokens.json"); tokens.lookup(b"goodput_read_...")     # raises Refusal
 """
 
 from __future__ import annotations
@@ -14,20 +14,8 @@ from collections.abc import Callable
 
 from goodput.access import token_file
 from goodput.access.reloading import ReloadedFiles
+from goodput.access.responses import Refusal
 from goodput.access.tokens import SCOPES, TEXT, TOKEN_CHARS_MAX, Access, Token, digest
-
-
-class Denied(Exception):
-    """Access is denied. `reason` is one word for a counter; the text contains no secret."""
-
-    def __init__(self, reason: str, text: str):
-        super().__init__(text)
-        self.reason = reason
-
-    @property
-    def status(self) -> int:
-        """The HTTP status: 403 for a known client, 421 for a foreign Host header, else 401."""
-        return {"scope": 403, "host": 421}.get(self.reason, 401)
 
 
 class TokenCache(ReloadedFiles):
@@ -43,25 +31,25 @@ class TokenCache(ReloadedFiles):
         self._warn_of_permissions()
 
     def lookup(self, text: bytes) -> Access:
-        """What a token permits. Raises Denied: malformed, unknown or expired."""
+        """What a token permits. Raises Refusal: malformed, unknown or expired."""
         if len(text) > TOKEN_CHARS_MAX or not (match := TEXT.fullmatch(text.decode("latin-1"))):
-            raise Denied("malformed", "malformed token: expected goodput_SCOPE_ID_SECRET")
+            raise Refusal("malformed", "malformed token: expected goodput_SCOPE_ID_SECRET")
         found = self._find(match[2], digest(text))
         if found is None:
             # The token may be newer than the last reload. A file known to be broken is not read for each wrong token.
             self.reload(retry_failed=False)
             found = self._find(match[2], digest(text))
         if found is None:
-            raise Denied("unknown", "unknown or revoked token")
+            raise Refusal("unknown", "unknown or revoked token")
         token, access = found
         self._check_expiry(token)
         return access
 
     def refresh(self, access: Access) -> Access:
-        """The current Access of the same token. Raises Denied: session (token revoked) or expired."""
+        """The current Access of the same token. Raises Refusal: session (token revoked) or expired."""
         token, current = self._tokens.get(access.token_id, (None, None))
         if token is None or current is None:
-            raise Denied("session", "the token of this session was revoked")
+            raise Refusal("session", "the token of this session was revoked")
         self._check_expiry(token)
         return current
 
@@ -84,7 +72,7 @@ class TokenCache(ReloadedFiles):
 
     def _check_expiry(self, token: Token) -> None:
         if token.expires is not None and self._clock() >= token.expires:
-            raise Denied("expired", f"token {token.name} has expired")
+            raise Refusal("expired", f"token {token.name} has expired")
 
     def _load(self) -> None:
         self._tokens = {token.id: (token, token.access()) for token in token_file.read(self._paths[0])}

@@ -41,13 +41,13 @@ def add_parser(subparsers) -> None:
 def call(arguments) -> int:
     import logging
 
-    from goodput.access.listening import Refused, check_options
+    from goodput.access.listening import OptionError, check_options
 
     host, port = arguments.listen[0] or "127.0.0.1", arguments.listen[1]
     try:
         check_options(arguments, host)
-    except Refused as refused:
-        return fail("serve", refused, 2)
+    except OptionError as error:
+        return fail("serve", error, 2)
 
     from goodput.aggregator.api.app import create_app
     from goodput.aggregator.http.authentication import RequestAuthenticator

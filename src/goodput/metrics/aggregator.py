@@ -21,7 +21,7 @@ histogram goodput_aggregator_request_seconds{route}: Request duration, from its 
     answer.
 goodput_aggregator_requests_refused_total{reason}: Requests refused by a limit: body (size), encoding, head
     (size), slow, busy, host, origin, throttled, sessions, malformed.
-goodput_aggregator_auth_failures_total{reason}: Requests denied because the token or session is missing,
+goodput_aggregator_auth_failures_total{reason}: Requests refused because the token or session is missing,
     malformed, unknown, expired, over (session) or of the wrong scope.
 goodput_aggregator_tokens{scope}: Valid tokens by scope: ingest, read, metrics.
 goodput_aggregator_token_expiry_timestamp_seconds: Unix time at which the next valid token expires; absent if

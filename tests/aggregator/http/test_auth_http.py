@@ -454,7 +454,7 @@ def test_the_memory_of_failures_is_bounded_and_ends():
 
 
 def test_sessions_are_bounded_by_token_and_in_all(tmp_path, monkeypatch):
-    from goodput.access.token_cache import Denied
+    from goodput.access.responses import Refusal
     from goodput.aggregator.http import sessions as module
 
     made = [make(f"n{number}", "read") for number in range(4)]
@@ -471,13 +471,13 @@ def test_sessions_are_bounded_by_token_and_in_all(tmp_path, monkeypatch):
     assert len(sessions) == 4 and sessions.access(first.encode()).name == "n0", "others are not pushed out"
     assert sessions.access(cookies[-1].encode()).name == "n1"
     for cookie in (cookies[0], "nonsense", ""):
-        with pytest.raises(Denied):
+        with pytest.raises(Refusal):
             sessions.access(cookie.encode())
     for access in accesses[2:]:
         sessions.begin(access), sessions.begin(access)
     assert len(sessions) == 6
     now[0] = limits.SESSION_SECONDS
-    with pytest.raises(Denied):
+    with pytest.raises(Refusal):
         sessions.access(cookies[-1].encode())
     assert len(sessions) == 0
 

@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from goodput.access import token_file
-from goodput.access.token_cache import Denied, TokenCache
+from goodput.access.responses import Refusal
+from goodput.access.token_cache import TokenCache
 from goodput.access.tokens import make
 from goodput.aggregator.api.app import create_app
 from goodput.aggregator.http import sessions as module
@@ -39,7 +40,7 @@ def test_session_limit_does_not_end_others_sessions(path):
     assert all(sessions.access(cookie.encode()).name == "team" for cookie in cookies)
     assert sessions.begin(other, "10.0.0.3"), "another token has its own"
     again = sessions.begin(team, "10.0.0.1")
-    with pytest.raises(Denied):
+    with pytest.raises(Refusal):
         sessions.access(cookies[0].encode())
     for cookie in (*cookies[1:], again):
         assert sessions.access(cookie.encode())

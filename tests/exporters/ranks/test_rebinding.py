@@ -1,6 +1,7 @@
 """By which names an agent on loopback may be asked: a page of the internet must not read it through a name of its own."""
 
 import socket
+from contextlib import nullcontext
 
 import pytest
 from support.node.refusals import refused
@@ -8,6 +9,7 @@ from support.servers.certificates import Authority
 
 from goodput.access import token_file
 from goodput.access.certificate import Certificate
+from goodput.access.responses import Refusal
 from goodput.access.token_cache import TokenCache
 from goodput.access.tokens import make
 from goodput_exporters.server.authentication import NodeAuthenticator
@@ -87,5 +89,6 @@ def test_the_command_says_which(words, is_any, tmp_path):
     authenticator = authenticator_of(
         parser.parse_args([word for one in words for word in given.get(one, [one])])
     )
-    assert (authenticator.denial(["evil.example"], [], True) is None) == is_any
+    with nullcontext() if is_any else pytest.raises(Refusal, match="only requests to localhost"):
+        authenticator.check_request(["evil.example"], [])
     assert isinstance(authenticator.certificate, Certificate) == (words in (("CA",), ("TLS",)))

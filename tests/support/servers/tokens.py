@@ -1,9 +1,10 @@
-"""Token files and denials."""
+"""Token files and refusals."""
 
 import pytest
 
 from goodput.access import token_file
-from goodput.access.token_cache import Denied, TokenCache
+from goodput.access.responses import Refusal
+from goodput.access.token_cache import TokenCache
 from goodput.access.tokens import make
 
 
@@ -15,6 +16,6 @@ def add(path, name: str = "one", scope: str = "read", **given) -> str:
 
 
 def refusal(cache: TokenCache, text: bytes) -> str:
-    with pytest.raises(Denied) as denied:
+    with pytest.raises(Refusal) as refused:
         cache.lookup(text)
-    return denied.value.reason
+    return refused.value.reason

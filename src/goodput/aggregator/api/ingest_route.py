@@ -6,6 +6,7 @@ Statuses: 400 malformed, 413 too large, 415 compressed, 503 not stored (push it 
 
 from __future__ import annotations
 
+from goodput.access.responses import Refusal
 from goodput.aggregator.http import limits
 from goodput.aggregator.http.headers import header_values
 from goodput.aggregator.http.request_metrics import RequestMetrics
@@ -16,14 +17,6 @@ from goodput.wire import schema
 PATH = "/api/v1/ingest"
 
 
-class BodyRefused(Exception):
-    """A request body that is not read to its end."""
-
-    def __init__(self, status: int, reason: str, text: str):
-        super().__init__(text)
-        self.status, self.reason = status, reason
-
-
 class IngestRoute:
     def __init__(self, ingest: Ingest, metrics: RequestMetrics):
         self._ingest, self._metrics = ingest, metrics
@@ -32,7 +25,7 @@ class IngestRoute:
     async def __call__(self, scope, receive, send) -> None:
         try:
             body = await self._body(scope["headers"], receive)
-        except BodyRefused as refused:
+        except Refusal as refused:
             self._metrics.refused[refused.reason] += 1
             if refused.reason == "body":
                 self._ingest.counts["report", "malformed"] += 1
@@ -48,10 +41,10 @@ class IngestRoute:
         await _send(send, 200, schema.encode(ack), schema.CONTENT_TYPE)
 
     async def _body(self, headers, receive) -> bytes | None:
-        """The whole body, None if the client disconnected. Raises BodyRefused."""
+        """The whole body, None if the client disconnected. Raises Refusal."""
         if header_values(headers, b"content-encoding"):
             # A compressed body could unpack to any size.
-            raise BodyRefused(415, "encoding", "send reports without Content-Encoding")
+            raise Refusal("encoding", "send reports without Content-Encoding")
         length = (header_values(headers, b"content-length") or [b"0"])[0]
         if len(length) > 15 or int(length) > schema.BODY_BYTES_MAX:
             raise _too_large()
@@ -63,7 +56,7 @@ class IngestRoute:
                     return None
                 part, more = message.get("body", b""), message.get("more_body", False)
                 if self._reading_bytes + len(part) > limits.BODIES_BYTES_MAX:
-                    raise BodyRefused(503, "busy", "too many reports at a time; push it again")
+                    raise Refusal("busy", "too many reports at a time; push it again")
                 self._reading_bytes += len(part)
                 body += part
                 if len(body) > schema.BODY_BYTES_MAX:
@@ -73,8 +66,8 @@ class IngestRoute:
         return bytes(body)
 
 
-def _too_large() -> BodyRefused:
-    return BodyRefused(413, "body", f"report too large: {schema.BODY_BYTES_MAX} bytes at most")
+def _too_large() -> Refusal:
+    return Refusal("body", f"report too large: {schema.BODY_BYTES_MAX} bytes at most")
 
 
 async def _send_error(send, status: int, error: Exception) -> None:

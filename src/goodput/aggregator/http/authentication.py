@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from starlette.types import Scope
 
 from goodput.access.authentication import Authenticator, require_scope
-from goodput.access.certificate import Certificate
-from goodput.access.token_cache import Denied, TokenCache
+from goodput.access.responses import Refusal
+from goodput.access.token_cache import TokenCache
 from goodput.access.tokens import Access
 from goodput.aggregator.http.headers import Headers, header_values
 from goodput.aggregator.http.limits import FAILING_ADDRESSES_MAX, FAILURES_PER_MINUTE_MAX
@@ -32,28 +32,18 @@ INGEST_ROUTES = frozenset(("ingest", "end"))
 PLAIN_COOKIE, SECURE_COOKIE = b"goodput-session", b"__Host-goodput-session"
 
 
-class Refusal(Exception):
-    """A refused request: the HTTP status, one word for the reason, and the text of the answer."""
-
-    def __init__(self, status: int, reason: str, text: str):
-        super().__init__(text)
-        self.status, self.reason = status, reason
-
-
 class RequestAuthenticator(Authenticator):
     """The checks of every request to the aggregator, with their counters in `metrics`."""
 
     def __init__(
         self,
         tokens: TokenCache | None = None,
-        certificate: Certificate | None = None,
-        *,
-        hosts: tuple[str, ...] = (),
-        any_host: bool = False,
+        *arguments,
         metrics_public: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        **settings,
     ):
-        super().__init__(tokens, certificate, hosts=hosts, any_host=any_host)
+        super().__init__(tokens, *arguments, **settings)
         self.metrics = RequestMetrics()
         self.sessions = Sessions(tokens) if tokens else None
         self._public_routes = PUBLIC_ROUTES | {"metrics"} if metrics_public else PUBLIC_ROUTES
@@ -62,70 +52,47 @@ class RequestAuthenticator(Authenticator):
     def check_request(self, scope: Scope, route: str) -> Access | None:
         """The client's Access, None on a public route. Raises Refusal."""
         headers: Headers = scope["headers"]
-        if route != "healthz":
-            self._check_host(headers)
-        if scope["method"] not in ("GET", "HEAD"):
-            self._check_origin(headers)
+        hosts = [value.decode("latin-1") for value in header_values(headers, b"host")]
+        try:
+            if route != "healthz":
+                self.check_host(hosts)
+            if scope["method"] not in ("GET", "HEAD"):
+                check_origin(headers, hosts)
+        except Refusal as refusal:
+            self.metrics.refused[refusal.reason] += 1
+            raise
         if route in self._public_routes:
             return None
         try:
             return self._access(headers, "ingest" if route in INGEST_ROUTES else "read", is_secure(scope))
-        except Denied as denied:
+        except Refusal as refusal:
             accepts_html = any(b"text/html" in value for value in header_values(headers, b"accept"))
             if route == "page" and scope["method"] == "GET" and accepts_html:
                 # A browser without a session goes to the sign-in page; that is not a failure.
-                raise Refusal(303, "login", "sign in") from None
-            raise self.refusal(scope, denied) from None
+                raise Refusal("login", "sign in") from None
+            raise self.count_failure(scope, refusal) from None
 
-    def refusal(self, scope: Scope, denied: Denied) -> Refusal:
-        """The counted refusal; 429 for an address that keeps sending wrong tokens."""
-        self.metrics.failures[denied.reason] += 1
+    def count_failure(self, scope: Scope, refusal: Refusal) -> Refusal:
+        """Count a failed authentication; the refusal to answer, 429 where an address keeps sending wrong tokens."""
+        self.metrics.failures[refusal.reason] += 1
         address = (scope.get("client") or ("",))[0]
-        is_guess = denied.reason in ("malformed", "unknown")
+        is_guess = refusal.reason in ("malformed", "unknown")
         failures = self._throttle.count((address, is_guess))
         if is_guess and failures > FAILURES_PER_MINUTE_MAX:
             self.metrics.refused["throttled"] += 1
-            return Refusal(
-                429, "throttled", "too many failed attempts from this address; try again in a minute"
-            )
+            return Refusal("throttled", "too many failed attempts from this address; try again in a minute")
         if failures == 1:
-            log.warning("refused %s: %s (further failures this minute are only counted)", address, denied)
-        return Refusal(denied.status, denied.reason, str(denied))
+            log.warning("refused %s: %s (further failures this minute are only counted)", address, refusal)
+        return refusal
 
     def _access(self, headers: Headers, scope: str, secure: bool) -> Access:
         authorizations = header_values(headers, b"authorization")
-        if (
-            self.sessions
-            and not authorizations
-            and scope == "read"
-            and (cookie := cookie_of(headers, secure))
-        ):
-            access = self.sessions.access(cookie)
-            require_scope(access, scope)
-            return access
-        return self.authenticate(authorizations, scope)
-
-    def _check_host(self, headers: Headers) -> None:
-        try:
-            self.check_host([value.decode("latin-1") for value in header_values(headers, b"host")])
-        except Denied as denied:
-            self.metrics.refused["host"] += 1
-            raise Refusal(denied.status, denied.reason, str(denied)) from None
-
-    def _check_origin(self, headers: Headers) -> None:
-        """Refuse requests from other sites' pages. Browsers send one of these headers; programs need not."""
-        sites, origins = header_values(headers, b"sec-fetch-site"), header_values(headers, b"origin")
-        if sites:
-            is_same = sites in ([b"same-origin"], [b"none"])
-        elif origins:
-            hosts = header_values(headers, b"host")
-            origin = urlsplit(origins[0].decode("latin-1")).netloc.lower()
-            is_same = len(origins) == len(hosts) == 1 and origin == hosts[0].decode("latin-1").lower()
-        else:
-            return
-        if not is_same:
-            self.metrics.refused["origin"] += 1
-            raise Refusal(403, "origin", "cross-site request: it came from another site's page")
+        cookie = cookie_of(headers, secure) if scope == "read" and not authorizations else None
+        if not (self.sessions and cookie):
+            return self.authenticate(authorizations, scope)
+        access = self.sessions.access(cookie)
+        require_scope(access, scope)
+        return access
 
 
 class Throttle:
@@ -146,6 +113,18 @@ class Throttle:
             entry = self._failures[key] = [now + 60.0, 0]
         entry[1] += 1
         return entry[1]
+
+
+def check_origin(headers: Headers, hosts: list[str]) -> None:
+    """Refuse requests from other sites' pages. Browsers send one of these headers; programs need not."""
+    sites, origins = header_values(headers, b"sec-fetch-site"), header_values(headers, b"origin")
+    if sites:
+        is_same = sites in ([b"same-origin"], [b"none"])
+    else:
+        names = [urlsplit(origin.decode("latin-1")).netloc.lower() for origin in origins]
+        is_same = not origins or (len(names) == 1 and names == [host.lower() for host in hosts])
+    if not is_same:
+        raise Refusal("origin", "cross-site request: it came from another site's page")
 
 
 def cookie_of(headers: Headers, secure: bool) -> bytes | None:

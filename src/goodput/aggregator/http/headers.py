@@ -5,16 +5,12 @@ The page shows names chosen by whoever can push, so browsers may run and load no
 
 from __future__ import annotations
 
+from goodput.access.responses import SECURITY_HEADERS
+
 Headers = list[tuple[bytes, bytes]]
 
 SECURITY: Headers = [
-    (b"x-content-type-options", b"nosniff"),
-    (
-        b"content-security-policy",
-        b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-    ),
-    (b"cache-control", b"no-store"),
-    (b"referrer-policy", b"no-referrer"),
+    *((name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()),
     (b"x-frame-options", b"DENY"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),

@@ -13,7 +13,8 @@ from urllib.parse import unquote
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from goodput.aggregator.http.authentication import Refusal, RequestAuthenticator
+from goodput.access.responses import Refusal
+from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.http.headers import with_security_headers
 from goodput.aggregator.http.limits import HEAD_BYTES_MAX, HEAD_TOO_LARGE
 
@@ -100,7 +101,7 @@ class RequestMiddleware:
         size = len(scope["raw_path"]) + len(scope["query_string"])
         if size + sum([len(name) + len(value) for name, value in scope["headers"]]) > HEAD_BYTES_MAX:
             self._authenticator.metrics.refused["head"] += 1
-            raise Refusal(431, "head", HEAD_TOO_LARGE.strip())
+            raise Refusal("head", HEAD_TOO_LARGE.strip())
 
 
 def _route_of(scope) -> str:

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from goodput.access.token_cache import Denied, TokenCache
+from goodput.access.responses import Refusal
+from goodput.access.token_cache import TokenCache
 from goodput.access.tokens import Access, digest
 from goodput.aggregator.http.limits import SESSION_SECONDS, SESSIONS_MAX, SESSIONS_PER_TOKEN_MAX
 
@@ -52,11 +53,11 @@ class Sessions:
         return cookie
 
     def access(self, cookie: bytes) -> Access:
-        """The session's current Access. Raises Denied: session (unknown, over, token revoked) or expired."""
+        """The session's current Access. Raises Refusal: session (unknown, ended, token revoked) or expired."""
         # Looked up by a hash of 256 random bits, so the time of a failed lookup reveals nothing.
         session = self._sessions.get(digest(cookie))
         if session is None or self._clock() >= session.end:
-            raise Denied("session", "the session has ended; sign in again")
+            raise Refusal("session", "the session has ended; sign in again")
         return self._tokens.refresh(session.access)
 
     def end(self, cookie: bytes) -> None:

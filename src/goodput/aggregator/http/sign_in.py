@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request, Response
 
 from goodput import web
 from goodput.access.authentication import require_scope
-from goodput.access.token_cache import Denied
+from goodput.access.responses import Refusal
 from goodput.aggregator.http.authentication import (
     PLAIN_COOKIE,
     SECURE_COOKIE,
@@ -63,8 +63,8 @@ def add_routes(app: FastAPI, authenticator: RequestAuthenticator) -> None:
             access = tokens.lookup(await _token(request))
             require_scope(access, "read")
             cookie = sessions.begin(access, request.client.host if request.client else "")
-        except Denied as denied:
-            refusal = authenticator.refusal(request.scope, denied)
+        except Refusal as error:
+            refusal = authenticator.count_failure(request.scope, error)
             return page(refusal.status, refusal.reason)
         except TooManySessions:
             authenticator.metrics.refused["sessions"] += 1
@@ -80,19 +80,19 @@ def add_routes(app: FastAPI, authenticator: RequestAuthenticator) -> None:
 
 
 async def _token(request: Request) -> bytes:
-    """The token entered into the form. Raises Denied."""
+    """The token entered into the form. Raises Refusal."""
     body = b""
     async for part in request.stream():
         body += part
         if len(body) > LOGIN_BYTES_MAX:
-            raise Denied("malformed", "the sign-in form is too large")
+            raise Refusal("malformed", "the sign-in form is too large")
     try:
         fields = parse_qs(body.decode("ascii"), max_num_fields=4)
     except ValueError:
-        raise Denied("malformed", "malformed sign-in form") from None
+        raise Refusal("malformed", "malformed sign-in form") from None
     token = fields.get("token", [""])[0].strip()
     if not token:
-        raise Denied("missing", "sign-in form without a token")
+        raise Refusal("missing", "sign-in form without a token")
     return token.encode("utf-8", "replace")
 
 
