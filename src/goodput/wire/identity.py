@@ -1,4 +1,4 @@
-"""The identity of a rank: its fields, their bounds, and what the launcher's environment says of them.
+"""The identity of a rank: its fields, their bounds, and their values from the launcher's environment.
 
 launched = from_environment(os.environ)    # {"run": "4711", "rank": 3, "world_size": 8, "attempt": 1, ...}
 """
@@ -7,35 +7,18 @@ from __future__ import annotations
 
 _NS_MAX = 1 << 62
 
-# Per field the variables that carry it, first match wins: our own, torchrun, Slurm, Open MPI, MPICH and Intel
-# MPI (PMI), MVAPICH, Kubernetes indexed jobs. A launcher's group is used whole where it names the rank, so a
-# torchrun inside a Slurm allocation is torchrun's.
-_LAUNCHERS = (
-    (
-        "goodput",
-        {"rank": "GOODPUT_RANK", "world_size": "GOODPUT_WORLD_SIZE", "local_rank": "GOODPUT_LOCAL_RANK"},
-    ),
-    ("torchrun", {"rank": "RANK", "world_size": "WORLD_SIZE", "local_rank": "LOCAL_RANK"}),
-    (
-        "openmpi",
-        {
-            "rank": "OMPI_COMM_WORLD_RANK",
-            "world_size": "OMPI_COMM_WORLD_SIZE",
-            "local_rank": "OMPI_COMM_WORLD_LOCAL_RANK",
-        },
-    ),
-    (
-        "mvapich",
-        {
-            "rank": "MV2_COMM_WORLD_RANK",
-            "world_size": "MV2_COMM_WORLD_SIZE",
-            "local_rank": "MV2_COMM_WORLD_LOCAL_RANK",
-        },
-    ),
-    ("pmi", {"rank": "PMI_RANK", "world_size": "PMI_SIZE", "local_rank": "MPI_LOCALRANKID"}),
-    ("slurm", {"rank": "SLURM_PROCID", "world_size": "SLURM_NTASKS", "local_rank": "SLURM_LOCALID"}),
-    ("kubernetes", {"rank": "JOB_COMPLETION_INDEX", "world_size": "JOB_COMPLETIONS"}),
-)
+# The variables of rank, world size and local rank: our own, torchrun, Open MPI, MVAPICH, MPICH and Intel MPI (PMI),
+# Slurm, Kubernetes indexed jobs. All are taken from the first launcher that sets the rank, so a torchrun inside a Slurm
+# allocation is torchrun's.
+_LAUNCHERS = {
+    "goodput": ("GOODPUT_RANK", "GOODPUT_WORLD_SIZE", "GOODPUT_LOCAL_RANK"),
+    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    "openmpi": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    "mvapich": ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK"),
+    "pmi": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    "slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    "kubernetes": ("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", ""),
+}
 _RUN_VARIABLES = ("GOODPUT_RUN", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "JOB_NAME", "PBS_JOBID", "LSB_JOBID")
 # Restart counters start at 0, attempts at 1.
 _RESTART_VARIABLES = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
@@ -47,16 +30,13 @@ def from_environment(environ) -> dict:
     A variable that is not a number in range is skipped; `ignored` lists one message for each.
     """
     found: dict = {"launcher": "none", "ignored": []}
-    for launcher, variables in _LAUNCHERS:
-        rank = _integer(environ, variables["rank"], "rank", found)
-        if rank is None:
-            continue
-        found["launcher"], found["rank"] = launcher, rank
-        for name in ("world_size", "local_rank"):
-            value = _integer(environ, variables.get(name, ""), name, found)
-            if value is not None:
-                found[name] = value
-        break
+    for launcher, (rank, *others) in _LAUNCHERS.items():
+        found["rank"] = _integer(environ, rank, "rank", found)
+        if found["rank"] is not None:
+            found["launcher"] = launcher
+            for variable, name in zip(others, ("world_size", "local_rank"), strict=True):
+                found[name] = _integer(environ, variable, name, found)
+            break
     name = next((name for name in _RUN_VARIABLES if environ.get(name)), "")
     run = environ.get(name)
     # torchrun without --rdzv-id names every run "none"; its port at least differs between jobs on a host.
@@ -64,10 +44,8 @@ def from_environment(environ) -> dict:
         run = f"torchrun-{environ.get('MASTER_PORT', '0')}"
     if run:
         found["run"] = clean_text(run, 128)
-    attempt = _attempt(environ, found)
-    if attempt is not None:
-        found["attempt"] = attempt
-    return found
+    found["attempt"] = _attempt(environ, found)
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def clean_text(text: object, most: int) -> str:
@@ -114,7 +92,7 @@ BOUNDS = {  # of all numbers that a launcher or a user can set
     "local_rank": (0, 1 << 16),
     "restarts": (0, (1 << 20) - 1),
 }
-_STRINGS = {"run": 128, "host": 255, "device": 128, "device_uuid": 128, "group": 64}
+_STRINGS = {"run": 128, "host": 255, "device": 128, "device_uuid": 128, "group": 64, "dtype": 64}
 # Declared fields: positive numbers, each None when unknown.
 RATES = (
     "flops_per_step",
@@ -127,23 +105,24 @@ RATES = (
 )
 # Declared fields: whole numbers within BOUNDS, each None when unknown.
 PLACES = ("stage", "tensor", "microbatches")
+_OPTIONAL_INTEGERS = {**{name: BOUNDS[name] for name in PLACES}, "pid_start_ticks": (0, _NS_MAX - 1)}
 
 
 def check_identity(identity: object) -> dict:
     """Validate an identity's fields; unknown ones are kept. Raises ValueError naming the field."""
     if not isinstance(identity, dict):
         raise ValueError("identity is not an object")
-    for name, (least, most) in _INTEGERS.items():
+    for name, (least, most) in {**_INTEGERS, **_OPTIONAL_INTEGERS}.items():
         value = identity.get(name)
+        if value is None and name in _OPTIONAL_INTEGERS:
+            continue
         if type(value) is not int or not least <= value <= most:
             raise ValueError(f"identity field {name} is {value!r}, want an integer in {least}..{most}")
+    identity.setdefault("dtype", "")
     for name, most in _STRINGS.items():
         value = identity.get(name)
         if not isinstance(value, str) or len(value) > most or not value.isprintable():
             raise ValueError(f"identity field {name} is not printable text of at most {most} characters")
-    dtype = identity.setdefault("dtype", "")
-    if not isinstance(dtype, str) or len(dtype) > 64 or not dtype.isprintable():
-        raise ValueError("identity field dtype is not printable text of at most 64 characters")
     if not identity["run"]:
         raise ValueError("identity field run is empty")
     for name in RATES:
@@ -152,13 +131,6 @@ def check_identity(identity: object) -> dict:
             raise ValueError(f"identity field {name} is {value!r}, want a positive number or null")
         if value is not None:
             identity[name] = float(value)  # JSON may hold it as an integer too large for the wire.
-    ticks = identity.get("pid_start_ticks")
-    if ticks is not None and (type(ticks) is not int or not 0 <= ticks < _NS_MAX):
-        raise ValueError("identity field pid_start_ticks is not an integer or null")
-    for name in PLACES:
-        value, (least, most) = identity.get(name), BOUNDS[name]
-        if value is not None and (type(value) is not int or not least <= value <= most):
-            raise ValueError(f"identity field {name} is not an integer in {least}..{most} or null")
     if identity["rank"] >= identity["world_size"]:
         raise ValueError(f"rank {identity['rank']} in a world of {identity['world_size']}")
     return identity

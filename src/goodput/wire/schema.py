@@ -16,31 +16,24 @@ from typing import Annotated
 import msgspec
 from msgspec import Struct
 
-from goodput.wire.identity import RATES
+from goodput.wire.identity import BOUNDS, PLACES, RATES
 
 VERSION = 1
 CONTENT_TYPE = "application/vnd.goodput.report+msgpack"
 BODY_BYTES_MAX = 32 << 20
-RANKS_MAX = 4096
-STEPS_MAX = 200_000
-EVENTS_MAX = 20_000
-PHASES_MAX = 27
-DROPS_MAX = 32
-LOADER_MAX = 64
-HARDWARE_MAX = 32
-HEALTH_MAX = 1024
-HITS_MAX = 256
+RANKS_MAX, HEALTH_MAX = 4096, 1024  # of one report
+STEPS_MAX, EVENTS_MAX, PHASES_MAX = 200_000, 20_000, 27  # of one rank
+DROPS_MAX, LOADER_MAX, HARDWARE_MAX = 32, 64, 32  # figures of one rank
+HITS_MAX = 256  # ranks of one health event
 # An account has an entry for every expected rank, so one report must not make the aggregator run out of memory.
 WORLD_SIZE_MAX = 1 << 18
 # Stacks requested in one Ack, sent in one report, and the length of one.
-STACK_REQUESTS_MAX = 16
-STACKS_MAX = 16
-STACK_CHARS_MAX = 1 << 16
+STACK_REQUESTS_MAX, STACKS_MAX, STACK_CHARS_MAX = 16, 16, 1 << 16
 TIME_NS_MAX = 1 << 62
 
 
 class SchemaError(ValueError):
-    """A report that cannot be used; the text says what and where."""
+    """A report that cannot be used; the text names the field and the rank."""
 
 
 # Records cannot be part of a reference cycle, so the garbage collector may skip them (gc=False). The aggregator holds
@@ -237,12 +230,16 @@ def encode(record: Struct) -> bytes:
 def decode(body: bytes) -> NodeReport:
     """A report from its bytes. Validates the envelope; `check` validates each rank report.
 
-    A malformed health event is replaced by one that `is_health` refuses.
+    A malformed health event is replaced by one that `is_health` rejects.
     """
     if len(body) > BODY_BYTES_MAX:
         raise SchemaError(f"report of {len(body)} bytes, {BODY_BYTES_MAX} at most")
     try:
-        report = _decode_report(body)
+        try:
+            report = _report_decoder.decode(body)
+        except msgspec.ValidationError:
+            loose = _loose_decoder.decode(body)
+            report = msgspec.structs.replace(loose, health=[_decode_health(raw) for raw in loose.health])
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise SchemaError(f"malformed report: {error}") from None
     if report.version != VERSION:
@@ -252,14 +249,6 @@ def decode(body: bytes) -> NodeReport:
     if len(report.health) > HEALTH_MAX:
         raise SchemaError(f"{len(report.health)} health events in one report, {HEALTH_MAX} at most")
     return report
-
-
-def _decode_report(body: bytes) -> NodeReport:
-    try:
-        return _report_decoder.decode(body)
-    except msgspec.ValidationError:
-        loose = _loose_decoder.decode(body)
-        return msgspec.structs.replace(loose, health=[_decode_health(raw) for raw in loose.health])
 
 
 def _decode_health(raw: msgspec.Raw) -> Health:
@@ -332,9 +321,9 @@ def _check_identity(identity: Identity, who: str) -> None:
         raise SchemaError(f"{who}: attempt {identity.attempt}, devices {identity.devices} out of range")
     if not _is_time(identity.start_ns) or not _is_time(identity.pid):
         raise SchemaError(f"{who}: start time {identity.start_ns} or pid {identity.pid} out of range")
-    for name, least in (("stage", 0), ("tensor", 0), ("microbatches", 1)):
+    for name in PLACES:
         value = getattr(identity, name)
-        if value is not None and not least <= value <= 1 << 24:
+        if value is not None and not BOUNDS[name][0] <= value <= 1 << 24:
             raise SchemaError(f"{who}: {name} {value} out of range")
     for name in ("host", "device", "device_uuid", "group", "dtype"):
         text = getattr(identity, name)
@@ -350,18 +339,13 @@ def _check_live(live: Live, phases: tuple[str, ...], who: str) -> None:
     numbers = (live.now_ns, live.last_ns, live.end_ns, live.steps_done, live.samples, live.cost_ns)
     if not all(map(_is_time, (*numbers, live.step_next + 1, *live.drops.values()))):
         raise SchemaError(f"{who}: a live time or count is negative or too large")
-    if len(live.drops) > DROPS_MAX or any(len(what) > 32 for what in live.drops):
-        raise SchemaError(
-            f"{who}: {len(live.drops)} kinds of drops, {DROPS_MAX} at most, or a name over 32 characters"
-        )
-    if len(live.loader) > LOADER_MAX or any(len(name) > 32 for name in live.loader):
-        raise SchemaError(
-            f"{who}: {len(live.loader)} loader figures, {LOADER_MAX} at most, or a name over 32 characters"
-        )
-    if len(live.hardware) > HARDWARE_MAX or any(len(name) > 32 for name in live.hardware):
-        raise SchemaError(
-            f"{who}: {len(live.hardware)} GPU figures, {HARDWARE_MAX} at most, or a name over 32 characters"
-        )
+    for figures, most, what in (
+        (live.drops, DROPS_MAX, "kinds of drops"),
+        (live.loader, LOADER_MAX, "loader figures"),
+        (live.hardware, HARDWARE_MAX, "GPU figures"),
+    ):
+        if len(figures) > most or any(len(name) > 32 for name in figures):
+            raise SchemaError(f"{who}: {len(figures)} {what}, {most} at most, or a name over 32 characters")
     if not all(map(_is_time, (live.unmeasured, *live.loader.values(), *live.hardware.values()))):
         raise SchemaError(f"{who}: a step count, loader figure or GPU figure is negative or too large")
     if live.phase not in phases or live.ended not in ("", "finished", "failed", "resumed"):
