@@ -106,7 +106,8 @@ ROOMS = {
         ),
         # The types of the collectors that it connects; it finds these by name too.
         "exporters.collectors.COLLECTOR",
-        *("exporters.events", "exporters.gpu", "exporters.push", "exporters.server", "metrics", "rank_page"),
+        *("exporters.events", "exporters.gpu", "exporters.push", "exporters.server", "goodput", "metrics"),
+        "rank_page",
     ],
     "simulate": ["histograms", "metrics", "wire"],
     "demo": ["account", "child_processes", "goodput"],

@@ -18,13 +18,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
+from goodput import __version__
 from goodput.metrics import Families
 from goodput.rank_page import page
 from goodput_exporters.collector import NoData, Settings
 from goodput_exporters.collector_runner import CollectorRunner, run_collectors
 from goodput_exporters.collectors import discover
-from goodput_exporters.directory_lock import DirectoryLock, Refused
-from goodput_exporters.events.event_queue import DRIVER, ETHERNET, GPU, RDMA, TCP, EventQueue
+from goodput_exporters.directory_lock import DirectoryInUse, DirectoryLock
+from goodput_exporters.events.event_queue import EventQueue
 from goodput_exporters.events.link_monitor import LinkMonitor
 from goodput_exporters.gpu.sample import Sample
 from goodput_exporters.push.credentials import NONE_NEEDED, Credentials
@@ -54,7 +55,7 @@ LINKS_SECONDS = 5.0
 
 
 class Agent:
-    """`start` raises directory_lock.Refused if another agent uses the directory. `failure`: why it stopped, or None."""
+    """Further keywords are fields of collector.Settings. `failure` is why it stopped, None while it runs."""
 
     def __init__(
         self,
@@ -63,38 +64,14 @@ class Agent:
         aggregator: str | None = None,
         credentials: Credentials = NONE_NEEDED,
         authenticator: NodeAuthenticator | None = None,
-        interval_seconds: float = 1.0,
         push_interval_seconds: float = 5.0,
-        grace_seconds: float = 60.0,
-        sysfs: str = "/sys",
-        procfs: str = "/proc",
         py_spy: bool = False,
-        gpus_expected: int | None = None,
-        gpu_interval_seconds: float = 1.0,
-        dcgm_endpoint: str = "",
-        drivers: tuple[str, ...] | None = None,
-        paths: tuple[str, ...] = (),
         node: str | None = None,
-        version: str | None = None,
-        monotonic_ns: Callable[[], int] = time.monotonic_ns,
-        unix_ns: Callable[[], int] = time.time_ns,
+        version: str = __version__,
+        **settings,
     ):
-        self.settings = Settings(
-            directory=directory or page.default_directory(),
-            sysfs=sysfs,
-            procfs=procfs,
-            interval_seconds=interval_seconds,
-            grace_seconds=grace_seconds,
-            gpus_expected=gpus_expected,
-            gpu_interval_seconds=gpu_interval_seconds,
-            dcgm_endpoint=dcgm_endpoint,
-            drivers=drivers,
-            paths=paths,
-            monotonic_ns=monotonic_ns,
-            unix_ns=unix_ns,
-        )
-        self.node = node or socket.gethostname()
-        self.version = version or _version()
+        self.settings = Settings(directory or page.default_directory(), **settings)
+        self.node, self.version = node or socket.gethostname(), version
         self.failure: str | None = None
         self.authenticator = authenticator or NodeAuthenticator()
         self.runners = {kind.name: CollectorRunner(kind(self.settings)) for kind in discover()}
@@ -102,19 +79,26 @@ class Agent:
         self.ranks, self.gpus = cast("Ranks", collectors["ranks"]), cast("Gpus", collectors["gpus"])
         self.storage = cast("Storage", collectors["storage"])
         self.phases = cast("GpuPhases", collectors["gpu_phases"])
+        self.phases.ranks = self.ranks.now
         cast("Numa", collectors["numa"]).ranks = self.ranks.processes
         attribution = cast("Attribution", collectors["attribution"])
         attribution.ranks, attribution.gpus = self.ranks.processes, self.gpus.current
-        self.phases.ranks = self.ranks.now
+        unix_ns = self.settings.unix_ns
         self.events = EventQueue(unix_ns, is_sent=bool(aggregator))
         self.links = LinkMonitor(self.settings)
         self.gpus.on_sample = self._receive
-        self.stacks = Stacks(self.ranks.owns, unix_ns=unix_ns) if aggregator and py_spy else None
-        self.pusher = None
+        self.stacks = self.pusher = None
         if aggregator:
-            arguments = {"credentials": credentials, "interval_seconds": push_interval_seconds}
-            arguments["stacks"], arguments["health"] = self.stacks, self.events
-            self.pusher = Pusher(aggregator, self.node, unix_ns=unix_ns, **arguments)
+            self.stacks = Stacks(self.ranks.owns, unix_ns=unix_ns) if py_spy else None
+            self.pusher = Pusher(
+                aggregator,
+                self.node,
+                credentials=credentials,
+                interval_seconds=push_interval_seconds,
+                stacks=self.stacks,
+                health=self.events,
+                unix_ns=unix_ns,
+            )
         self._directory_lock = DirectoryLock(self.settings.directory)
         self._scraping = threading.Lock()
         self._writer, self._text = Writer(), b""
@@ -126,7 +110,7 @@ class Agent:
     # -- lifecycle
 
     def start(self) -> None:
-        """Poll once and start the threads. Raises Refused if another agent uses the directory."""
+        """Poll once and start the threads. Raises DirectoryInUse if another agent uses the directory."""
         self._directory_lock.hold()
         self.poll()
         # So that the first scrape has an earlier result for late collectors.
@@ -200,25 +184,26 @@ class Agent:
         while not self._stopping.wait(self.ranks.wait_seconds):
             try:
                 self._directory_lock.hold()
-            except Refused as refusal:
-                self.failure = str(refusal)
+            except DirectoryInUse as error:
+                self.failure = str(error)
                 self._stopping.set()
                 return
             self.poll()
 
     def _safely(self, act: Callable):
+        """The result of `act`; None if it fails, which counts as a failure of the collector `ranks`."""
         try:
             return act()
         except NoData:
-            return None
+            pass
         except Exception as error:
             self.runners["ranks"].fail(f"poll failed: {error!r}")
-            return None
+        return None
 
     def _receive(self, sample: Sample) -> None:
         """Process a GPU driver's sample, in that driver's thread."""
         whole = [gpu.uuid for gpu in sample.gpus if not gpu.parent]
-        self.events.set_devices(f"gpu {sample.driver}", GPU, whole)
+        self.events.set_devices("gpu", whole, sample.driver)
         try:
             self.phases.add_sample(sample)
         finally:
@@ -232,18 +217,13 @@ class Agent:
         self._links_ns = now_ns
         try:
             events = [*self.links.poll(), *self.gpus.restart_events()]
-            self._set_event_devices()
+            drivers = [status.name for status in self.gpus.statuses() if not status.absent]
+            for kind, devices in {**self.links.devices(), "driver": drivers}.items():
+                self.events.set_devices(kind, devices)
             for event in events:
                 self.events.add(event, self.ranks.living())
         except Exception as error:
             self.runners["infiniband"].fail(f"polling links failed: {error!r}")
-
-    def _set_event_devices(self) -> None:
-        set_devices, devices = self.events.set_devices, self.links.devices()
-        set_devices("ethernet", ETHERNET, devices["ethernet"])
-        set_devices("rdma", RDMA, devices["rdma"])
-        set_devices("tcp", TCP, devices["tcp"])
-        set_devices("drivers", DRIVER, [status.name for status in self.gpus.statuses() if not status.absent])
 
     # -- the scrape
 
@@ -271,12 +251,9 @@ class Agent:
         families.add("goodput_node_info", {"host": self.node, "version": self.version}, 1)
         for runner in self.runners.values():
             runner.describe(families)
-        if self.pusher:
-            self.pusher.collect(families)
-        self.authenticator.collect(families)
-        if self.stacks:
-            self.stacks.collect(families)
-        self.events.collect(families)
+        for part in (self.pusher, self.authenticator, self.stacks, self.events):
+            if part:
+                part.collect(families)
         if self._scrape_seconds is not None:
             families.add("goodput_node_scrape_seconds", {}, self._scrape_seconds)
         families.add("goodput_node_cpu_seconds_total", {}, time.process_time())
@@ -293,12 +270,3 @@ def resident_bytes() -> int | None:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return None
-
-
-def _version() -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version("goodput-telemetry")
-    except metadata.PackageNotFoundError:
-        return "unknown"

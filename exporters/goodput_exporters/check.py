@@ -9,15 +9,16 @@ import os
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import NamedTuple
 
 from goodput.metrics import Families
 from goodput.wire import schema
 from goodput.wire.identity import clean_text
-from goodput_exporters.collector import CollectorError, NoData
+from goodput_exporters.collector import NoData
 from goodput_exporters.directory_lock import NAME as LOCK_NAME
-from goodput_exporters.directory_lock import DirectoryLock, Refused
+from goodput_exporters.directory_lock import DirectoryInUse, DirectoryLock
 from goodput_exporters.push.client import AggregatorClient
 from goodput_exporters.push.credentials import NONE_NEEDED, Credentials, Unreachable
 from goodput_exporters.push.pusher import PATH
@@ -47,14 +48,24 @@ def check(
     agent.gpus.start()
     try:
         agent.gpus.settle()
-        findings += _gpus(agent)
-        findings.append(_ranks(agent))
-        for name, runner in agent.runners.items():
-            if name not in ("ranks", "gpus"):
-                findings.append(_collector(name, runner.collector))
+        findings += map(_driver, agent.gpus.statuses())
+        findings += [_measure("GPUs", _gpus, agent), _measure("ranks", _ranks, agent)]
+        others = (runner.collector for name, runner in agent.runners.items() if name not in ("ranks", "gpus"))
+        findings += [_measure(collector.name, _series, collector) for collector in others]
     finally:
         agent.gpus.close()
     return findings
+
+
+def _measure(what: str, measure: Callable[..., tuple[str, str]], subject) -> Finding:
+    """The status and detail that `measure` returns, or why it failed."""
+    try:
+        status, detail = measure(subject)
+    except NoData as error:
+        status, detail = NONE, str(error)
+    except Exception as error:
+        status, detail = FAILED, str(error) or type(error).__name__
+    return Finding(what, status, clean_text(detail, DETAIL_MAX))
 
 
 def text(findings: list[Finding], colour: bool) -> str:
@@ -149,17 +160,14 @@ def _directory(directory: str) -> Finding:
     existed = os.path.exists(os.path.join(directory, LOCK_NAME))
     try:
         held = lock.hold()
-    except Refused as refusal:
-        return Finding("rank pages", FAILED, str(refusal))
+    except DirectoryInUse as error:
+        return Finding("rank pages", FAILED, str(error))
     finally:
         lock.release()
     if held and not existed:
         os.unlink(os.path.join(directory, LOCK_NAME))
-    if not held:
-        return Finding(
-            "rank pages", OK, f"{directory} is readable but not writable: pages of dead ranks are not removed"
-        )
-    return Finding("rank pages", OK, f"{directory} is readable and writable")
+    access = "and writable" if held else "but not writable: pages of dead ranks are not removed"
+    return Finding("rank pages", OK, f"{directory} is readable {access}")
 
 
 def _listen(address: tuple[str, int]) -> Finding:
@@ -183,83 +191,60 @@ def _aggregator(url: str, node: str, credentials: Credentials) -> Finding:
             return Finding("aggregator", FAILED, f"{url}: {client.explain(error)}")
         if answer.status != 200:
             return Finding("aggregator", FAILED, f"{url}: HTTP {answer.status}: {answer.text[:200]}")
-        warning = (
-            "; the token is sent in clear text: use https, unless a proxy does"
-            if client.token_is_exposed
-            else ""
-        )
+        warning = "; the token is sent in clear text: use https, unless a proxy does"
+        warning = warning if client.token_is_exposed else ""
         return Finding("aggregator", OK, f"{url}: accepts this node's reports{warning}")
 
 
-def _gpus(agent) -> list[Finding]:
-    findings, any_up = [], False
-    for report in agent.gpus.statuses():
-        if report.up:
-            any_up = True
-            seen = report.full.sample.gpus if report.full else []
-            models = ", ".join(sorted({gpu.model or "unnamed" for gpu in seen})) or "no GPU"
-            problem = f"; last problem: {report.problem}" if report.counts["problems"] else ""
-            lost = sum(gpu.lost for gpu in seen)
-            detail = f"{len(seen)} ({models})" + (f", {lost} lost" if lost else "") + problem
-            findings.append(
-                Finding(f"driver {report.name}", FAILED if lost else OK, clean_text(detail, DETAIL_MAX))
-            )
-        else:
-            why = (
-                report.problem.removeprefix("nothing to drive: ") or f"no answer within {TIMEOUT_SECONDS:g} s"
-            )
-            status = NONE if report.absent else FAILED
-            findings.append(Finding(f"driver {report.name}", status, clean_text(why, DETAIL_MAX)))
+def _driver(report) -> Finding:
+    what = f"driver {report.name}"
+    if not report.up:
+        why = report.problem.removeprefix("nothing to drive: ") or f"no answer within {TIMEOUT_SECONDS:g} s"
+        return Finding(what, NONE if report.absent else FAILED, clean_text(why, DETAIL_MAX))
+    seen = report.full.sample.gpus if report.full else []
+    models = ", ".join(sorted({gpu.model or "unnamed" for gpu in seen})) or "no GPU"
+    lost = sum(gpu.lost for gpu in seen)
+    detail = f"{len(seen)} ({models})" + (f", {lost} lost" if lost else "")
+    detail += f"; last problem: {report.problem}" if report.counts["problems"] else ""
+    return Finding(what, FAILED if lost else OK, clean_text(detail, DETAIL_MAX))
+
+
+def _gpus(agent) -> tuple[str, str]:
+    any_up = any(report.up for report in agent.gpus.statuses())
     families = Families("node")
-    try:
-        agent.gpus.collect(families)
-    except NoData as error:
-        return [*findings, Finding("GPUs", NONE, str(error))]
-    kinds = {s.labels["kind"]: int(s.value) for f in families for s in f.samples if s.name == "goodput_gpus"}
-    return [*findings, _counted(kinds, agent.settings.gpus_expected, any_up)]
+    agent.gpus.collect(families)
+    kinds = {labels[0]: int(count) for labels, count in families.rows.get("goodput_gpus", ())}
+    return _compare(kinds, agent.settings.gpus_expected, any_up)
 
 
-def _counted(kinds: dict[str, int], declared: int | None, any_up: bool) -> Finding:
+def _compare(kinds: dict[str, int], declared: int | None, any_up: bool) -> tuple[str, str]:
     """GPUs found against GPUs expected: `declared` with --gpus, else those on the PCI bus."""
     expected, seen = kinds.get("expected"), kinds.get("seen", 0)
     if seen and declared is None and not expected:
         why = "no PCI bus is visible" if expected is None else "the PCI bus shows none"
-        return Finding("GPUs", OK, f"{seen} found, expected unknown: {why} (declare the number with --gpus)")
+        return OK, f"{seen} found, expected unknown: {why} (declare the number with --gpus)"
     if expected is None:
-        return Finding("GPUs", NONE, "none found, expected unknown: no PCI bus is visible")
+        return NONE, "none found, expected unknown: no PCI bus is visible"
     detail = f"{seen} found, {expected} expected"
     if seen < expected:
-        if not any_up:
-            detail += ": no driver answers (is the NVIDIA or AMD library visible to this process?)"
-        return Finding("GPUs", FAILED, detail)
+        hint = "" if any_up else ": no driver answers (is the NVIDIA or AMD library visible to this process?)"
+        return FAILED, detail + hint
     if seen > expected and declared is not None:
-        return Finding("GPUs", FAILED, f"{detail}: more than --gpus declares; a lost GPU would go unnoticed")
+        return FAILED, f"{detail}: more than --gpus declares; a lost GPU would go unnoticed"
     if seen > expected:
-        return Finding("GPUs", OK, f"{detail}: more than the PCI bus shows (declare the number with --gpus)")
-    return Finding("GPUs", OK, detail)
+        detail += ": more than the PCI bus shows (declare the number with --gpus)"
+    return OK, detail
 
 
-def _ranks(agent) -> Finding:
-    try:
-        agent.ranks.poll()
-        ranks = agent.ranks.living()
-    except NoData as error:
-        return Finding("ranks", NONE, str(error))
-    except CollectorError as error:
-        return Finding("ranks", FAILED, clean_text(f"{error}", DETAIL_MAX))
+def _ranks(agent) -> tuple[str, str]:
+    agent.ranks.poll()
+    ranks = agent.ranks.living()
     runs = sorted({run for run, _ in ranks})
-    detail = f"{len(ranks)} alive" + (
-        f", of {', '.join(runs[:4])}" + (" …" if len(runs) > 4 else "") if runs else ""
-    )
-    return Finding("ranks", OK if ranks else NONE, clean_text(detail, DETAIL_MAX))
+    names = f", of {', '.join(runs[:4])}" + (" …" if len(runs) > 4 else "") if runs else ""
+    return OK if ranks else NONE, f"{len(ranks)} alive{names}"
 
 
-def _collector(name: str, collector) -> Finding:
+def _series(collector) -> tuple[str, str]:
     families = Families("node")
-    try:
-        collector.collect(families)
-    except NoData as error:
-        return Finding(name, NONE, clean_text(f"{error}", DETAIL_MAX))
-    except Exception as error:
-        return Finding(name, FAILED, clean_text(f"{error}" or type(error).__name__, DETAIL_MAX))
-    return Finding(name, OK, f"{sum(len(family.samples) for family in families)} series")
+    collector.collect(families)
+    return OK, f"{sum(map(len, families.rows.values()))} series"

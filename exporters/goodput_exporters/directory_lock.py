@@ -15,7 +15,7 @@ import os
 NAME = ".agent.lock"
 
 
-class Refused(Exception):
+class DirectoryInUse(Exception):
     """Another agent already uses the directory."""
 
 
@@ -27,7 +27,7 @@ class DirectoryLock:
     def hold(self) -> bool:
         """Acquire the lock or verify that it is held; False if that is impossible (missing or read-only directory).
 
-        Raises Refused if another agent holds it. Cheap enough for every poll.
+        Raises DirectoryInUse if another agent holds it. Cheap enough for every poll.
         """
         if self._fd >= 0:
             # A directory that was deleted and recreated has another lock file.
@@ -48,7 +48,9 @@ class DirectoryLock:
         except OSError as error:
             os.close(fd)
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                raise Refused(f"another agent already uses {self._directory} (it holds {path})") from None
+                raise DirectoryInUse(
+                    f"another agent already uses {self._directory} (it holds {path})"
+                ) from None
             return False
         self._fd = fd
         return True

@@ -5,7 +5,7 @@ At most WAITING_MAX wait; beyond that the oldest of the least severe is dropped 
 report the same event of a device within SAME_SECONDS one is used. At most COUNTED_MAX series of devices; further
 events are counted by kind, with device `other`.
 
-    queue = EventQueue(time.time_ns); queue.set_devices("nvml", GPU, ["GPU-1"])  # counted from 0 on
+    queue = EventQueue(time.time_ns); queue.set_devices("gpu", ["GPU-1"], "nvml")  # counted from 0 on
     queue.add(event, [("r1", 3)]); batch = queue.pending(); queue.acknowledge(batch)
 """
 
@@ -29,20 +29,21 @@ SAME_SECONDS = 30.0
 SAME_MAX = 1024
 COUNTED_MAX, DEVICES_MAX = 1024, 512
 OTHER = "other"
-SEVERITIES = ("info", "warning", "critical")
 TEXT_MAX = 255
 # (kind, severity) of the events that a device of each type may have. They are exposed as 0 from the start, so that
 # the first event is an increase.
-GPU = (
-    *(("xid", "warning"), ("xid", "critical"), ("lost", "critical"), ("ecc", "critical"), ("throttle", "warning")),
-    *(("row_remap", "warning"), ("row_remap", "critical"), ("page_retired", "warning")),
-)  # fmt: skip
-ETHERNET = (("link_down", "warning"), ("link_flap", "warning"))
-RDMA = (("link_down", "critical"), ("link_flap", "critical"), ("retransmits", "warning"))
-TCP = (("retransmits", "warning"),)
-DRIVER = (("driver", "warning"),)
+POSSIBLE = {
+    "gpu": (
+        *(("xid", "warning"), ("xid", "critical"), ("lost", "critical"), ("ecc", "critical")),
+        *(("throttle", "warning"), ("row_remap", "warning"), ("row_remap", "critical"), ("page_retired", "warning")),
+    ),
+    "ethernet": (("link_down", "warning"), ("link_flap", "warning")),
+    "rdma": (("link_down", "critical"), ("link_flap", "critical"), ("retransmits", "warning")),
+    "tcp": (("retransmits", "warning"),),
+    "driver": (("driver", "warning"),),
+}  # fmt: skip
 # Kinds that keep their name when events of unknown kinds have used up COUNTED_MAX.
-KINDS = {kind for kind, _ in (*GPU, *ETHERNET, *RDMA, *DRIVER)} | {"back", "link_up"}
+KINDS = {kind for pairs in POSSIBLE.values() for kind, _ in pairs} | {"back", "link_up"}
 
 
 class EventQueue:
@@ -61,17 +62,15 @@ class EventQueue:
         self._number = 0
         self._last: dict[tuple, tuple[int, str]] = {}  # last report of each event: when, and by which driver
         self._counts: Counter[tuple[str, str, str]] = Counter()  # kind, severity, device
-        # By source: the devices present, and the events they may have.
-        self._devices: dict[str, tuple[frozenset[str], tuple[tuple[str, str], ...]]] = {}
+        self._devices: dict[tuple[str, str], frozenset[str]] = {}  # present, by type and driver
         self._dropped = 0
 
-    def set_devices(self, source: str, possible: tuple[tuple[str, str], ...], devices: Iterable[str]) -> None:
-        """Replace the devices of a source; `possible` is GPU, ETHERNET, ..."""
+    def set_devices(self, kind: str, devices: Iterable[str], driver: str = "") -> None:
+        """Replace the devices of a type, a key of POSSIBLE; GPUs by the driver that reports them."""
         names = frozenset(devices)
-        before = self._devices.get(source)
-        if before is None or before[0] != names:
+        if self._devices.get((kind, driver)) != names:
             with self._lock:
-                self._devices[source] = names, possible
+                self._devices[kind, driver] = names
 
     def add(self, event: Event, ranks: list[tuple[str, int]], source: str = "") -> None:
         """Add an event that affects these ranks, (run, rank). `source` is the driver that reports it."""
@@ -85,7 +84,7 @@ class EventQueue:
         """Returns the line to log, if any."""
         kind = clean_text(event.kind, 32) or "unknown"
         device = clean_text(event.device, TEXT_MAX)
-        severity = event.severity if event.severity in SEVERITIES else "warning"
+        severity = event.severity if event.severity in schema.SEVERITIES else "warning"
         if self._is_duplicate((kind, device, event.code), source):
             return None
         self._number = max(self._number + 1, _bounded(self._unix_ns()))
@@ -108,7 +107,7 @@ class EventQueue:
     def _enqueue(self, health: schema.Health) -> None:
         self._waiting.append(health)
         if len(self._waiting) > WAITING_MAX:
-            least = min(self._waiting, key=lambda one: (SEVERITIES.index(one.severity), one.number))
+            least = min(self._waiting, key=lambda one: (schema.SEVERITIES.index(one.severity), one.number))
             self._waiting.remove(least)
             self._dropped += 1
 
@@ -127,9 +126,9 @@ class EventQueue:
         with self._lock:
             possible = {
                 (kind, severity, clean_text(device, TEXT_MAX)): 0
-                for names, possible in self._devices.values()
+                for (type_, _), names in self._devices.items()
                 for device in sorted(names)[:DEVICES_MAX]
-                for kind, severity in possible
+                for kind, severity in POSSIBLE[type_]
             }
             counts = possible | self._counts
             dropped, waiting = self._dropped, len(self._waiting)

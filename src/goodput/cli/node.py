@@ -246,7 +246,7 @@ def _run(agent, arguments) -> int:
     import signal
     import threading
 
-    from goodput_exporters.directory_lock import Refused
+    from goodput_exporters.directory_lock import DirectoryInUse
     from goodput_exporters.server.server import Server
 
     raise_file_limit(8192)  # One descriptor per rank page.
@@ -265,8 +265,8 @@ def _run(agent, arguments) -> int:
         print(f"goodput node: reads {arguments.directory}, serves {server.url}/metrics, {target}", flush=True)
         while not stopping.wait(0.5) and agent.failure is None:
             pass
-    except Refused as refusal:
-        agent.failure = str(refusal)
+    except DirectoryInUse as error:
+        agent.failure = str(error)
     finally:
         server.stop()
         agent.stop()

@@ -20,7 +20,7 @@ from support.paths import TESTS
 from goodput.rank_page import page
 from goodput_exporters.agent import COLLECT_SECONDS_MAX, Agent
 from goodput_exporters.collector_runner import CollectorRunner
-from goodput_exporters.directory_lock import NAME, Refused
+from goodput_exporters.directory_lock import NAME, DirectoryInUse
 
 MS = 1_000_000
 GOLDEN = str(TESTS / "exporters" / "golden" / "node_exposition.txt")
@@ -181,7 +181,7 @@ def test_a_directory_that_is_not_there_yet(tree, clock):
         Rank(tree / "pages").step({"forward": MS})
         wait_until(lambda: b'goodput_steps_total{rank="0",run="r1"} 1.0' in agent.exposition())
         wait_until(lambda: _is_locked(tree / "pages" / NAME))
-        with pytest.raises(Refused):
+        with pytest.raises(DirectoryInUse):
             agent_on(tree, clock).start()
 
 
@@ -189,7 +189,7 @@ def test_second_agent_is_refused(tree, clock):
     first = agent_on(tree, clock)
     first.start()
     second = agent_on(tree, clock)
-    with pytest.raises(Refused, match="another agent already uses"):
+    with pytest.raises(DirectoryInUse, match="another agent already uses"):
         second.start()
     assert second.once()  # looking alone is no conflict
     first.stop()
@@ -221,7 +221,7 @@ def test_a_directory_made_anew_is_locked_anew(tree, clock):
         shutil.rmtree(tree / "pages")
         (tree / "pages").mkdir()
         wait_until(lambda: _is_locked(tree / "pages" / NAME))
-        with pytest.raises(Refused):
+        with pytest.raises(DirectoryInUse):
             agent_on(tree, clock).start()
         assert agent.failure is None
 

@@ -13,7 +13,7 @@ from support.servers.certificates import Authority
 from goodput.access.certificate import Certificate
 from goodput.cli import main
 from goodput_exporters.agent import Agent
-from goodput_exporters.check import FAILED, NONE, OK, _counted, check, text
+from goodput_exporters.check import FAILED, NONE, OK, _compare, check, text
 from goodput_exporters.directory_lock import DirectoryLock
 from goodput_exporters.server.authentication import NodeAuthenticator
 from goodput_exporters.server.server import Server
@@ -63,7 +63,7 @@ def test_missing_gpus_fail_the_check(tree):
     ],
 )  # fmt: skip
 def test_gpus_seen_against_gpus_expected(kinds, expected, status, words):
-    assert _counted(kinds, expected, True) == ("GPUs", status, words)
+    assert _compare(kinds, expected, True) == (status, words)
 
 
 def test_gpus_missing_from_the_pci_bus(tree, monkeypatch):

@@ -23,9 +23,8 @@ from goodput_exporters.events.event_queue import (
     BATCH_MAX,
     COUNTED_MAX,
     DEVICES_MAX,
-    GPU,
     KINDS,
-    RDMA,
+    POSSIBLE,
     SAME_MAX,
     SAME_SECONDS,
     WAITING_MAX,
@@ -65,15 +64,15 @@ def totals(log: EventQueue) -> dict:
 def test_possible_events_are_exposed_as_zero(log):
     """Without a zero before it, the first event is no increase to Prometheus."""
     assert totals(log) == {}
-    log.set_devices("nvml", GPU, ["GPU-1", "GPU-2"])
-    log.set_devices("rdma", RDMA, ["mlx5_0/1"])
+    log.set_devices("gpu", ["GPU-1", "GPU-2"], "nvml")
+    log.set_devices("rdma", ["mlx5_0/1"])
     found = totals(log)
-    assert set(found.values()) == {0} and len(found) == 2 * len(GPU) + len(RDMA)
+    assert set(found.values()) == {0} and len(found) == 2 * len(POSSIBLE["gpu"]) + len(POSSIBLE["rdma"])
     assert {("GPU-2", "xid", "critical"), ("mlx5_0/1", "link_down", "critical")} <= found.keys()
     log.add(event(device="GPU-2", severity="critical"), [])
     assert totals(log) == {**found, ("GPU-2", "xid", "critical"): 1}
     # One that is gone has no zeros any more; what happened to it stays counted.
-    log.set_devices("nvml", GPU, ["GPU-1"])
+    log.set_devices("gpu", ["GPU-1"], "nvml")
     assert {labels for labels in totals(log) if labels[0] == "GPU-2"} == {("GPU-2", "xid", "critical")}
 
 
@@ -161,8 +160,8 @@ def test_memory_and_series_are_bounded(log):
     assert len(found) == COUNTED_MAX + 2 and found["other", "other", "warning"] == 2 * SAME_MAX - COUNTED_MAX
     # A kind that is ours keeps its name.
     assert found["other", "xid", "critical"] == 1 and "xid" in KINDS
-    log.set_devices("nvml", GPU, [f"new-{number}" for number in range(2 * DEVICES_MAX)])
-    assert len(totals(log)) == COUNTED_MAX + 2 + DEVICES_MAX * len(GPU)
+    log.set_devices("gpu", [f"new-{number}" for number in range(2 * DEVICES_MAX)], "nvml")
+    assert len(totals(log)) == COUNTED_MAX + 2 + DEVICES_MAX * len(POSSIBLE["gpu"])
 
 
 def test_texts_are_truncated(log):
