@@ -16,6 +16,7 @@ from support.account.run_logs import BASE, HEAD, step
 
 from goodput.account import document
 from goodput.runlog import LogError, replay
+from goodput.runlog.lines import parse, unknown_fields
 
 
 def found_in(path: Path, raw: bytes):
@@ -331,3 +332,12 @@ def test_a_line_of_2_mb_is_one_line(tmp_path):
     (found,) = found_in(tmp_path / "log", BASE + b"x" * 2_500_000 + b"\n" + step(6, 5) + b"broken\n")
     assert found.problems.lines == 10
     assert [number for number, _ in found.problems.listed] == [8, 10]
+
+
+def test_a_log_cannot_set_internal_fields():
+    """They are unknown fields, of whatever type, and leave the line's own values alone."""
+    internal = {"time_ns": 5, "seconds_ns": "x", "device_ns": 7, "step_number": [9], "warnings": {"w": 1}}
+    plain = {"kind": "step", "time": 2, "step": 3, "seconds": 1.0}
+    raw = json.dumps({**plain, **internal}).encode()
+    assert parse(raw) == parse(json.dumps(plain).encode())
+    assert unknown_fields(raw) == set(internal)

@@ -34,9 +34,11 @@ _Place = Annotated[int, Meta(ge=0, le=1 << 24)]
 _Seconds = Annotated[float, Meta(ge=0, lt=_SECONDS_MAX)]
 _Rate = Annotated[float, Meta(gt=0, lt=1e30)]
 _Name = Annotated[str, Meta(max_length=255)]
+_OWN_FIELDS = ("time_ns", "seconds_ns", "device_ns", "step_number", "warnings")
 
 
-class Line(msgspec.Struct):
+# Fields of our own have no name that a log uses, so that a log cannot set them.
+class Line(msgspec.Struct, rename=lambda name: f"internal {name}" if name in _OWN_FIELDS else name):
     """All fields of all kinds, with their bounds; the last five are set by `parse`."""
 
     kind: str
@@ -86,7 +88,7 @@ class Line(msgspec.Struct):
     warnings: list[str] | None = None  # optional fields that were left out, and why
 
 
-FIELDS = frozenset(Line.__struct_fields__[:-5])
+FIELDS = frozenset(Line.__struct_fields__) - {*_OWN_FIELDS}
 _decode = msgspec.json.Decoder(Line).decode
 _decode_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 # Cumulative GPU samples in a beat or an end: field, key of Attempt.hardware, digits after the point.
