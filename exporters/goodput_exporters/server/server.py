@@ -32,68 +32,22 @@ INDEX = b"""<!doctype html><html lang="en"><head><title>goodput node</title></he
 """
 
 
-class Server:
-    """Serves until `stop`. `address` is (host, port); with port 0 a free one is chosen, see `address` and `url`."""
-
-    def __init__(
-        self,
-        exposition: Callable[[], bytes],
-        health: Callable[[], str | None],
-        address: tuple[str, int] = ("127.0.0.1", 0),
-        authenticator: NodeAuthenticator | None = None,
-    ):
-        # Other addresses than loopback have an authenticator, or serve public series.
-        authenticator = authenticator or NodeAuthenticator(any_host=not is_loopback(address[0]))
-        attributes = {
-            "exposition": staticmethod(exposition),
-            "health": staticmethod(health),
-            "authenticator": authenticator,
-        }
-        server = BoundedServer6 if ":" in address[0] else BoundedServer
-        self._server = server(address, type("NodeHandler", (Handler,), attributes))
-        self._server.authenticator = authenticator
-        self._scheme = "https" if authenticator.ssl_context else "http"
-        serve = self._server.serve_forever
-        self._thread = threading.Thread(target=serve, args=(0.5,), name="http", daemon=True)
-
-    @property
-    def address(self) -> tuple[str, int]:
-        host, port = self._server.server_address[:2]
-        return str(host), port
-
-    @property
-    def url(self) -> str:
-        host, port = self.address
-        return f"{self._scheme}://[{host}]:{port}" if ":" in host else f"{self._scheme}://{host}:{port}"
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        if self._thread.is_alive():
-            self._server.shutdown()
-            self._thread.join(1.0)
-        self._server.server_close()
-
-
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "goodput", ""
     timeout = IDLE_SECONDS_MAX
     # Otherwise the body waits for the client's delayed acknowledgement of the headers.
     disable_nagle_algorithm = True
-    exposition: Callable[[], bytes]
-    health: Callable[[], str | None]
-    authenticator: NodeAuthenticator
+    server: Server
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         try:
             if path == "/healthz":
-                problem = self.health()
+                problem = self.server.health()
                 return self._answer(503 if problem else 200, TEXT, f"{problem or 'ok'}\n".encode())
             hosts, authorizations = (self.headers.get_all(name, []) for name in ("Host", "Authorization"))
-            self.authenticator.check_request(hosts, authorizations)
+            self.server.authenticator.check_request(hosts, authorizations)
             if path == "/metrics":
                 return self._answer_metrics()
             if path == "/":
@@ -106,7 +60,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer_metrics(self) -> None:
         try:
-            body = self.exposition()
+            body = self.server.exposition()
         except Exception:
             log.exception("/metrics failed")
             return self._answer(500, TEXT, b"internal error; see the agent's log\n")
@@ -128,41 +82,69 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-class BoundedServer(ThreadingHTTPServer):
-    """At most CONNECTIONS_MAX connections, TLS where the authenticator has a certificate."""
+class Server(ThreadingHTTPServer):
+    """Serves until `stop`. With port 0 a free one is chosen, see `address` and `url`."""
 
     daemon_threads = True
     block_on_close = False
     request_queue_size = 64
-    authenticator: NodeAuthenticator
 
-    def __init__(self, address: tuple[str, int], handler: type):
+    def __init__(
+        self,
+        exposition: Callable[[], bytes],
+        health: Callable[[], str | None],
+        address: tuple[str, int] = ("127.0.0.1", 0),
+        authenticator: NodeAuthenticator | None = None,
+    ):
+        self.exposition, self.health = exposition, health
+        # Other addresses than loopback have an authenticator, or serve public series.
+        self.authenticator = authenticator or NodeAuthenticator(any_host=not is_loopback(address[0]))
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._connections: dict[int, socket.socket] = {}  # oldest first
         self._connections_lock = threading.Lock()
-        super().__init__(address, handler)
+        super().__init__(address, Handler)
+        self._thread = threading.Thread(target=self.serve_forever, name="http", daemon=True)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self.server_address[:2]
+        return str(host), port
+
+    @property
+    def url(self) -> str:
+        (host, port), scheme = self.address, "https" if self.authenticator.ssl_context else "http"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self.shutdown()
+            self._thread.join(1.0)
+        self.server_close()
 
     def server_bind(self) -> None:
         # HTTPServer.server_bind resolves this host's name, which can take many seconds.
         socketserver.TCPServer.server_bind(self)
-        host, self.server_port = self.server_address[:2]
-        self.server_name = str(host)
+        self.server_name, self.server_port = self.address
 
     def get_request(self):
         """The TLS handshake happens at the first read: in the client's own thread and within its timeout."""
         request, client_address = super().get_request()
-        context = self.authenticator.ssl_context
-        if context:
+        if context := self.authenticator.ssl_context:
             request.settimeout(IDLE_SECONDS_MAX)
             request = context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
         return request, client_address
 
     def service_actions(self) -> None:
+        """Called by `serve_forever` every half second."""
         try:
             self.authenticator.reload()
         except Exception:
             log.exception("reloading tokens and certificates failed")
 
-    def process_request(self, request: socket.socket, client_address) -> None:
+    def process_request(self, request, client_address) -> None:
         with self._connections_lock:
             if len(self._connections) >= CONNECTIONS_MAX:
                 disconnect(self._connections.pop(next(iter(self._connections))))
@@ -183,10 +165,6 @@ class BoundedServer(ThreadingHTTPServer):
 
     def handle_error(self, request, client_address) -> None:
         pass  # The client disconnected.
-
-
-class BoundedServer6(BoundedServer):
-    address_family = socket.AF_INET6
 
 
 def disconnect(request: socket.socket) -> None:

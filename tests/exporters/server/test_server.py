@@ -86,7 +86,7 @@ def test_clients_that_hang_keep_nobody_out(server):
         assert get(server, "/metrics").status_code == 200
         assert time.monotonic() - began < 5
         assert hanging[0].recv(1) == b""  # cut off
-        wait_until(lambda: len(server._server._connections) <= CONNECTIONS_MAX)
+        wait_until(lambda: len(server._connections) <= CONNECTIONS_MAX)
     finally:
         for client in hanging:
             client.close()
