@@ -85,11 +85,7 @@ def test_revoking_by_name_and_by_id(token, tmp_path):
             "of scope metrics covers all runs",
         ),
         (("create", "--scope", "read", "--name", ""), 2, "empty value; is a variable unset?"),
-        (
-            ("create", "--scope", "read", "--name", "a", "--file", ""),
-            2,
-            "empty value; is a variable",
-        ),
+        (("create", "--scope", "read", "--name", "a", "--file", ""), 2, "empty value; is a variable"),
         (("create", "--scope", "read", "--name", "a", "--output", "/nowhere/token"), 1, "No such file"),
         (("create", "--scope", "read", "--name", "a", "--output", "/dev/null"), 1, "not a regular file"),
     ],

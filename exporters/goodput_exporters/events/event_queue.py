@@ -50,10 +50,7 @@ class EventQueue:
     """`is_sent` is False without an aggregator: events are then only counted and logged."""
 
     def __init__(
-        self,
-        unix_ns: Callable[[], int],
-        is_sent: bool = True,
-        formatter: RateLimitedFormatter | None = None,
+        self, unix_ns: Callable[[], int], is_sent: bool = True, formatter: RateLimitedFormatter | None = None
     ):
         self._unix_ns, self._is_sent = unix_ns, is_sent
         self._formatter = formatter or RateLimitedFormatter()

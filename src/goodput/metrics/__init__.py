@@ -40,10 +40,7 @@ def _parse(exposer: str, table: str) -> Iterator[Metric]:
 
 
 # In the order of the exposition.
-_TABLES = {
-    "node": (ranks, agent, host, network, gpu, attribution),
-    "aggregator": (runs, aggregator),
-}
+_TABLES = {"node": (ranks, agent, host, network, gpu, attribution), "aggregator": (runs, aggregator)}
 CATALOGUE: dict[str, Metric] = {
     metric.name: metric
     for exposer, tables in _TABLES.items()
