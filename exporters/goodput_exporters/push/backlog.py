@@ -35,17 +35,14 @@ class Batch(NamedTuple):
 class RankBacklog:
     """The backlog of one rank process. `latest` has its identity and current state, without rows."""
 
-    def __init__(self, first: schema.RankReport, rows_max: int, events_max: int):
+    def __init__(self, first: schema.RankReport, node: Backlog):
         self.latest = msgspec.structs.replace(first, steps=[], events=[])
         self.rows: list[schema.StepRow] = []
         self.events: list[schema.EventRow] = []
         self.stride = 1
         self.sequence_acknowledged = -1
-        self.rows_thinned = 0
-        self.events_dropped = 0
-        self._rows_max, self._events_max = rows_max, events_max
-        self._row_last = 0
-        self._event_last = 0
+        self._node = node  # with the bounds, and the counters of what they cost
+        self._row_last = self._event_last = 0
         self._checkpoint_steps: dict[int, None] = {}  # oldest first
 
     @property
@@ -86,36 +83,36 @@ class RankBacklog:
             return
         if self._row_last:
             # The first row includes those that the page's ring dropped before it was read.
-            self.rows_thinned += fresh[0].number - self._row_last - 1
+            self._node.rows_thinned += fresh[0].number - self._row_last - 1
         self._row_last = fresh[-1].number
         if self.stride == 1:
             self.rows += fresh
         else:
             self.rows = self.rows[:-1] + self._on_stride(self.rows[-1:] + fresh)
-        while len(self.rows) > self._rows_max and self.stride < STRIDE_MAX:
+        rows_max = self._node.rows_max
+        while len(self.rows) > rows_max and self.stride < STRIDE_MAX:
             self.stride *= 2
             self.rows = self._on_stride(self.rows)
-        if len(self.rows) > self._rows_max:
+        if len(self.rows) > rows_max:
             # All remaining rows claim to be checkpoint steps: only a malicious page does that.
-            self.rows_thinned += len(self.rows) - self._rows_max
-            self.rows = self.rows[-self._rows_max :]
+            self._node.rows_thinned += len(self.rows) - rows_max
+            self.rows = self.rows[-rows_max:]
 
     def _on_stride(self, rows: list[schema.StepRow]) -> list[schema.StepRow]:
         stride, named = self.stride, self._checkpoint_steps
         kept = [row for row in rows[:-1] if (row.step + 1) % stride == 0 or row.step in named]
-        self.rows_thinned += len(rows) - 1 - len(kept)
+        self._node.rows_thinned += len(rows) - 1 - len(kept)
         return [*kept, rows[-1]]
 
     def _bound_events(self) -> None:
-        excess = len(self.events) - self._events_max
+        excess = len(self.events) - self._node.events_max
         if excess > 0:
-            marks = [event.number for event in self.events if event.kind == "mark"][:excess]
-            others = [event.number for event in self.events if event.kind != "mark"][: excess - len(marks)]
-            dropped = {*marks, *others}
-            self.events = [event for event in self.events if event.number not in dropped]
-            self.events_dropped += excess
-        for step in list(self._checkpoint_steps)[: max(0, len(self._checkpoint_steps) - self._rows_max // 2)]:
-            del self._checkpoint_steps[step]
+            self.events = without(
+                self.events, sorted(self.events, key=lambda one: one.kind != "mark")[:excess]
+            )
+            self._node.events_dropped += excess
+        while len(self._checkpoint_steps) > self._node.rows_max // 2:
+            del self._checkpoint_steps[next(iter(self._checkpoint_steps))]
 
 
 class Backlog:
@@ -124,12 +121,10 @@ class Backlog:
     def __init__(self, rows_max: int = ROWS_MAX, events_max: int = EVENTS_MAX, ranks_max: int = RANKS_MAX):
         if rows_max < 4 or events_max < 1 or ranks_max < 1:
             raise ValueError("a backlog holds at least 4 rows, 1 event and 1 rank")
-        self._bounds = rows_max, events_max
-        self._ranks_max = ranks_max
-        # Least recently sent first.
-        self._waiting: dict[RankKey, RankBacklog] = {}
-        self.reports_refused = 0
-        self._rows_thinned_before = self._events_dropped_before = 0
+        self.rows_max, self.events_max, self._ranks_max = rows_max, events_max, ranks_max
+        self._waiting: dict[RankKey, RankBacklog] = {}  # least recently sent first
+        # Since the start: rows merged into later ones, events dropped unsent, reports of too many processes.
+        self.rows_thinned = self.events_dropped = self.reports_refused = 0
 
     def add(self, report: schema.RankReport) -> None:
         key = rank_key(report.identity)
@@ -137,7 +132,7 @@ class Backlog:
             if len(self._waiting) >= self._ranks_max:
                 self.reports_refused += 1
                 return
-            self._waiting[key] = RankBacklog(report, *self._bounds)
+            self._waiting[key] = RankBacklog(report, self)
         self._waiting[key].add(report)
 
     def pending(self, rows_max: int, ranks_max: int = RANKS_MAX) -> Batch:
@@ -178,23 +173,12 @@ class Backlog:
         """Drop a process whose page is gone; its unsent events count as dropped."""
         waiting = self._waiting.pop(key, None)
         if waiting is not None:
-            self._rows_thinned_before += waiting.rows_thinned
-            self._events_dropped_before += waiting.events_dropped + len(waiting.events)
+            self.events_dropped += len(waiting.events)
 
     @property
     def rows(self) -> int:
         """Step rows waiting."""
         return sum(len(waiting.rows) for waiting in self._waiting.values())
-
-    @property
-    def rows_thinned(self) -> int:
-        """Rows merged into later ones since the start."""
-        return self._rows_thinned_before + sum(w.rows_thinned for w in self._waiting.values())
-
-    @property
-    def events_dropped(self) -> int:
-        """Events dropped unsent since the start."""
-        return self._events_dropped_before + sum(w.events_dropped for w in self._waiting.values())
 
 
 def without(waiting: list, sent: list) -> list:

@@ -11,6 +11,7 @@ and its variables are not read. A dump takes about 0.3 s of one core.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -20,6 +21,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from goodput.wire import schema
 
@@ -59,17 +61,20 @@ class Stacks:
     def request(self, processes: list[schema.StackRequest]) -> None:
         """Queue dumps. Processes that are no rank of this node are counted; recently dumped ones are skipped."""
         for process in processes[: schema.STACK_REQUESTS_MAX]:
-            is_ours = self._owns(process)
+            is_ours, now = self._owns(process), self._monotonic()
             with self._changed:
+                is_recent = now - self._begun.get(process, -math.inf) < self._again_seconds
                 if not is_ours:
                     self._outcomes[IGNORED] += 1
-                elif not self._is_recent(process) and len(self._queue) < QUEUE_MAX and not self._stopping:
+                elif not is_recent and len(self._queue) < QUEUE_MAX and not self._stopping:
                     self._begun.pop(process, None)
-                    self._begun[process] = self._monotonic()
+                    self._begun[process] = now
                     while len(self._begun) > KNOWN_MAX:
                         del self._begun[next(iter(self._begun))]
                     self._queue.append(process)
-                    self._start()
+                    if self._thread is None:
+                        self._thread = threading.Thread(target=self._run, name="stacks", daemon=True)
+                        self._thread.start()
                     self._changed.notify()
 
     def pending(self) -> list[schema.Stack]:
@@ -98,15 +103,6 @@ class Stacks:
 
     # -- the thread
 
-    def _is_recent(self, process: schema.StackRequest) -> bool:
-        begun = self._begun.get(process)
-        return begun is not None and self._monotonic() - begun < self._again_seconds
-
-    def _start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="stacks", daemon=True)
-            self._thread.start()
-
     def _run(self) -> None:
         while True:
             with self._changed:
@@ -115,10 +111,8 @@ class Stacks:
                     return
                 process = self._queue.popleft()
             # Meanwhile it may have ended and its pid been reused.
-            if not self._owns(process):
-                outcome, text = FAILED, "py-spy: the process has ended"
-            else:
-                outcome, text = self._dump(process.pid)
+            is_ours = self._owns(process)
+            outcome, text = self._dump(process.pid) if is_ours else (FAILED, "py-spy: the process has ended")
             with self._changed:
                 self._outcomes[outcome] += 1
                 self._waiting[process] = schema.Stack(process, self._unix_ns(), text)
@@ -153,11 +147,12 @@ class Stacks:
             late.cancel()
             with self._changed:
                 self._child = None
-        if code and overdue.is_set():
+        text = printable(output)
+        if not code:
+            return TAKEN, without_command(text) or "py-spy: the process has no Python stack"
+        if overdue.is_set():
             return FAILED, f"py-spy: no stack within {self._seconds_max:g} s"
-        if code:
-            return FAILED, f"py-spy: {printable(output).strip()[:ERROR_CHARS_MAX] or f'exit status {code}'}"
-        return TAKEN, without_command(printable(output)) or "py-spy: the process has no Python stack"
+        return FAILED, f"py-spy: {text.strip()[:ERROR_CHARS_MAX] or f'exit status {code}'}"
 
 
 def find_py_spy() -> str | None:
@@ -194,7 +189,5 @@ def _kill(child: subprocess.Popen) -> None:
     """Kill the child and its descendants, unless it was reaped: then its pid may be reused."""
     if child.returncode is not None:
         return
-    try:
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass

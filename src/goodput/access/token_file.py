@@ -1,7 +1,7 @@
 """The token file: JSON with the SHA-256 of each token, mode 0600.
 
-It contains no secret. Whoever can write it can grant access; whoever can read it learns names and scopes.
-A change replaces the file atomically. Error texts name the file and entry, never the entry's content.
+It contains no secret: a writer of the file can grant access, a reader learns names and scopes. A change replaces the
+file atomically. Error texts name the file and entry, never the entry's content.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from goodput.access.tokens import ID, SHA256, Token, check
+from goodput.access.tokens import ID, SHA256, Token
 
 VERSION = 1
 BYTES_MAX = 4 << 20
@@ -177,34 +177,33 @@ def _entry(token: Token) -> dict:
 def _token(entry: object, where: str) -> Token:
     if not isinstance(entry, dict):
         raise FileError(f"{where}: not an object")
-
-    def field(name: str, is_valid: Callable[[object], bool], default: object = None) -> Any:
-        value = entry.get(name, default)
-        if not is_valid(value):
+    values = {**_DEFAULTS, **{name: entry[name] for name in _FIELDS if name in entry}}
+    for name, is_valid in _FIELDS.items():
+        if not is_valid(values.get(name)):
             raise FileError(f"{where}: {name} is missing or wrong")
-        return value
-
-    token_id = field("id", lambda value: isinstance(value, str) and bool(ID.fullmatch(value)))
-    name, scope = (field(key, lambda value: isinstance(value, str)) for key in ("name", "scope"))
-    runs = field("runs", _is_list_of_text, ["*"])
-    tenant = field("tenant", lambda value: value is None or isinstance(value, str))
-    created = field("created", _is_time, 0.0)
-    expires = field("expires", lambda value: value is None or _is_time(value))
-    sha256 = bytes.fromhex(field("sha256", _is_sha256))
+    values["runs"], values["sha256"] = tuple(values["runs"]), bytes.fromhex(values["sha256"])
     try:
-        check(name, scope, runs, tenant)
+        return Token(**values)
     except ValueError as error:
         raise FileError(f"{where}: {error}") from None
-    return Token(token_id, name, scope, sha256, tuple(runs), tenant, created, expires)
 
 
-def _is_list_of_text(value) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
 
-def _is_time(value) -> bool:
+def _is_time(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e11
 
 
-def _is_sha256(value) -> bool:
-    return isinstance(value, str) and bool(SHA256.fullmatch(value))
+_DEFAULTS = {"runs": ["*"], "tenant": None, "created": 0.0, "expires": None}
+_FIELDS: dict[str, Callable[[Any], bool]] = {
+    "id": lambda value: _is_text(value) and bool(ID.fullmatch(value)),
+    "name": _is_text,
+    "scope": _is_text,
+    "sha256": lambda value: _is_text(value) and bool(SHA256.fullmatch(value)),
+    "runs": lambda value: isinstance(value, list) and all(map(_is_text, value)),
+    "tenant": lambda value: value is None or _is_text(value),
+    "created": _is_time,
+    "expires": lambda value: value is None or _is_time(value),
+}

@@ -61,7 +61,7 @@ EVERYTHING = Access("everybody", ("ingest", "read"))
 
 @dataclass(frozen=True)
 class Token:
-    """What is stored of a token. `created` and `expires` are unix seconds; `expires` None is never."""
+    """What is stored of a token. Times are unix seconds; `expires` None is never. Raises ValueError for invalid fields."""
 
     id: str
     name: str
@@ -72,45 +72,33 @@ class Token:
     created: float = 0.0
     expires: float | None = None
 
+    def __post_init__(self):
+        for kind, value in (("name", self.name), ("tenant", self.tenant)):
+            if value is not None and not NAME.fullmatch(value):
+                raise ValueError(f"{kind} {value[:80]!r}: expected 1 to 64 letters, digits or . _ @ -")
+        if self.scope not in SCOPES:
+            raise ValueError(f"scope {self.scope[:80]!r}: expected ingest, read or metrics")
+        if self.scope == "metrics" and (self.runs != ALL or self.tenant is not None):
+            raise ValueError(
+                "a token of scope metrics covers all runs: an agent's series are of all runs on its node"
+            )
+        if not 1 <= len(self.runs) <= RUNS_MAX:
+            raise ValueError(f"{len(self.runs)} run patterns: expected 1 to {RUNS_MAX}")
+        for run in self.runs:
+            if not 0 < len(run) <= RUN_CHARS_MAX or not run.isprintable() or run.count("*") > STARS_MAX:
+                limits = f"1 to {RUN_CHARS_MAX} printable characters with at most {STARS_MAX} stars"
+                raise ValueError(f"run {run[:80]!r}: expected {limits}")
+
     def access(self) -> Access:
         prefix = f"{self.tenant}/" if self.tenant else ""
         return Access(self.name, (self.scope,), tuple(prefix + run for run in self.runs), self.id)
 
 
-def make(
-    name: str,
-    scope: str,
-    *,
-    runs: tuple[str, ...] = ALL,
-    tenant: str | None = None,
-    created: float = 0.0,
-    expires: float | None = None,
-) -> tuple[str, Token]:
+def make(name: str, scope: str, **fields) -> tuple[str, Token]:
     """A new token: its text, which cannot be recovered later, and what to store. Raises ValueError."""
-    check(name, scope, runs, tenant)
     token_id = secrets.token_hex(6)
     text = f"goodput_{scope}_{token_id}_{secrets.token_hex(32)}"
-    return text, Token(token_id, name, scope, digest(text.encode()), tuple(runs), tenant, created, expires)
-
-
-def check(name: str, scope: str, runs, tenant: str | None) -> None:
-    """Raise ValueError for invalid properties of a token."""
-    for kind, value in (("name", name), ("tenant", tenant)):
-        if value is not None and not NAME.fullmatch(value):
-            raise ValueError(f"{kind} {value[:80]!r}: expected 1 to 64 letters, digits or . _ @ -")
-    if scope not in SCOPES:
-        raise ValueError(f"scope {scope[:80]!r}: expected ingest, read or metrics")
-    if scope == "metrics" and (tuple(runs) != ALL or tenant is not None):
-        raise ValueError(
-            "a token of scope metrics covers all runs: an agent's series are of all runs on its node"
-        )
-    if not 1 <= len(runs) <= RUNS_MAX:
-        raise ValueError(f"{len(runs)} run patterns: expected 1 to {RUNS_MAX}")
-    for run in runs:
-        if not 0 < len(run) <= RUN_CHARS_MAX or not run.isprintable() or run.count("*") > STARS_MAX:
-            raise ValueError(
-                f"run {run[:80]!r}: expected 1 to {RUN_CHARS_MAX} printable characters with at most {STARS_MAX} stars"
-            )
+    return text, Token(token_id, name, scope, digest(text.encode()), **fields)
 
 
 def digest(text: bytes) -> bytes:
