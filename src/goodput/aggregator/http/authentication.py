@@ -29,7 +29,6 @@ log = logging.getLogger("goodput.aggregator")
 PUBLIC_ROUTES = frozenset(("healthz", "login"))
 # Routes that change an account; they require scope ingest.
 INGEST_ROUTES = frozenset(("ingest", "end"))
-PLAIN_COOKIE, SECURE_COOKIE = b"goodput-session", b"__Host-goodput-session"
 
 
 class RequestAuthenticator(Authenticator):
@@ -64,7 +63,7 @@ class RequestAuthenticator(Authenticator):
         if route in self._public_routes:
             return None
         try:
-            return self._access(headers, "ingest" if route in INGEST_ROUTES else "read", is_secure(scope))
+            return self._access(scope, "ingest" if route in INGEST_ROUTES else "read")
         except Refusal as refusal:
             accepts_html = any(b"text/html" in value for value in header_values(headers, b"accept"))
             if route == "page" and scope["method"] == "GET" and accepts_html:
@@ -85,9 +84,9 @@ class RequestAuthenticator(Authenticator):
             log.warning("refused %s: %s (further failures this minute are only counted)", address, refusal)
         return refusal
 
-    def _access(self, headers: Headers, scope: str, secure: bool) -> Access:
-        authorizations = header_values(headers, b"authorization")
-        cookie = cookie_of(headers, secure) if scope == "read" and not authorizations else None
+    def _access(self, request: Scope, scope: str) -> Access:
+        authorizations = header_values(request["headers"], b"authorization")
+        cookie = cookie_of(request) if scope == "read" and not authorizations else None
         if not (self.sessions and cookie):
             return self.authenticate(authorizations, scope)
         access = self.sessions.access(cookie)
@@ -127,10 +126,16 @@ def check_origin(headers: Headers, hosts: list[str]) -> None:
         raise Refusal("origin", "cross-site request: it came from another site's page")
 
 
-def cookie_of(headers: Headers, secure: bool) -> bytes | None:
-    """The session cookie. Browsers accept a `__Host-` cookie only over TLS, so nothing else can have set it."""
-    prefix = (SECURE_COOKIE if secure else PLAIN_COOKIE) + b"="
-    cookies = [part.strip() for value in header_values(headers, b"cookie") for part in value.split(b";")]
+def cookie_name(secure: bool) -> str:
+    """Browsers accept a `__Host-` cookie only over TLS, so nothing else can have set it."""
+    return "__Host-goodput-session" if secure else "goodput-session"
+
+
+def cookie_of(scope: Scope) -> bytes | None:
+    """The session cookie."""
+    prefix = f"{cookie_name(is_secure(scope))}=".encode()
+    values = header_values(scope["headers"], b"cookie")
+    cookies = [part.strip() for value in values for part in value.split(b";")]
     return next((cookie[len(prefix) :] for cookie in cookies if cookie.startswith(prefix)), None)
 
 

@@ -13,25 +13,19 @@ import asyncio
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from goodput.aggregator.http import limits
 from goodput.aggregator.http.headers import SECURITY
-from goodput.aggregator.http.limits import (
-    ANSWER_SECONDS_MAX,
-    CONNECTIONS_MAX,
-    HEAD_BYTES_MAX,
-    HEAD_TOO_LARGE,
-    IDLE_SECONDS_MAX,
-    PIPELINED_MAX,
-    REQUEST_SECONDS_MAX,
-)
 from goodput.aggregator.http.request_metrics import RequestMetrics
 
 _HEADERS = b"".join(name + b": " + value + b"\r\n" for name, value in SECURITY)
 
 
-def bounded_protocol(metrics: RequestMetrics, files_max: int = CONNECTIONS_MAX) -> type[HttpToolsProtocol]:
+def bounded_protocol(
+    metrics: RequestMetrics, files_max: int = limits.CONNECTIONS_MAX
+) -> type[HttpToolsProtocol]:
     """The protocol class for uvicorn.Config(http=...); refusals are counted in `metrics`."""
-    limits = {"metrics": metrics, "connections_max": min(files_max, CONNECTIONS_MAX)}
-    return type("Connection", (BoundedProtocol,), limits)
+    attributes = {"metrics": metrics, "connections_max": min(files_max, limits.CONNECTIONS_MAX)}
+    return type("Connection", (BoundedProtocol,), attributes)
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -44,7 +38,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_receiving, self._is_in_head = False, True
         # Bytes since the last part of a body, and requests begun in this read.
         self._non_body_bytes = self._begun = 0
-        self._set_timer(IDLE_SECONDS_MAX)
+        self._set_timer(limits.IDLE_SECONDS_MAX)
         self.metrics.connections += 1
         if self.metrics.connections > self.connections_max:
             self._refuse("busy", b"503 Service Unavailable", b"too many connections\n")
@@ -63,17 +57,17 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self._is_receiving:
             # Not in on_message_begin: a lone line end is no message yet.
             self._is_receiving = True
-            self._set_timer(REQUEST_SECONDS_MAX)
+            self._set_timer(limits.REQUEST_SECONDS_MAX)
         self._begun, self._non_body_bytes = 0, self._non_body_bytes + len(data)
         super().data_received(data)
         if self._transport.is_closing():
-            self.metrics.refused["busy" if self._begun > PIPELINED_MAX else "malformed"] += 1
-        elif self._non_body_bytes > HEAD_BYTES_MAX:
-            self._refuse("head", b"431 Request Header Fields Too Large", HEAD_TOO_LARGE.encode())
+            self.metrics.refused["busy" if self._begun > limits.PIPELINED_MAX else "malformed"] += 1
+        elif self._non_body_bytes > limits.HEAD_BYTES_MAX:
+            self._refuse("head", b"431 Request Header Fields Too Large", limits.HEAD_TOO_LARGE.encode())
 
     def on_message_begin(self) -> None:
         self._is_in_head, self._begun = True, self._begun + 1
-        if self._begun > PIPELINED_MAX:
+        if self._begun > limits.PIPELINED_MAX:
             raise ValueError("too many pipelined requests")
         super().on_message_begin()
 
@@ -93,7 +87,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._is_receiving, self._non_body_bytes = False, 0
         # uvicorn has no timer after an answer that was sent before the request's end.
-        self._set_timer(ANSWER_SECONDS_MAX)
+        self._set_timer(limits.ANSWER_SECONDS_MAX)
         super().on_message_complete()
 
     def _refuse(self, reason: str, status: bytes, text: bytes) -> None:

@@ -12,13 +12,7 @@ from fastapi import FastAPI, Request, Response
 from goodput import web
 from goodput.access.authentication import require_scope
 from goodput.access.responses import Refusal
-from goodput.aggregator.http.authentication import (
-    PLAIN_COOKIE,
-    SECURE_COOKIE,
-    RequestAuthenticator,
-    cookie_of,
-    is_secure,
-)
+from goodput.aggregator.http.authentication import RequestAuthenticator, cookie_name, cookie_of, is_secure
 from goodput.aggregator.http.headers import PAGE_POLICY
 from goodput.aggregator.http.limits import LOGIN_BYTES_MAX, SESSION_SECONDS
 from goodput.aggregator.http.sessions import TooManySessions
@@ -73,7 +67,7 @@ def add_routes(app: FastAPI, authenticator: RequestAuthenticator) -> None:
 
     @app.post("/logout", include_in_schema=False)
     async def sign_out(request: Request) -> Response:
-        cookie = cookie_of(request.scope["headers"], is_secure(request.scope))
+        cookie = cookie_of(request.scope)
         if cookie and sessions:
             sessions.end(cookie)
         return _with_cookie(_redirect("login" if tokens else "./"), request, "", 0)
@@ -102,6 +96,6 @@ def _redirect(location: str) -> Response:
 
 def _with_cookie(answer: Response, request: Request, value: str, seconds: int) -> Response:
     secure = is_secure(request.scope)
-    name = (SECURE_COOKIE if secure else PLAIN_COOKIE).decode()
+    name = cookie_name(secure)
     answer.set_cookie(name, value, max_age=seconds, httponly=True, samesite="strict", secure=secure)
     return answer
