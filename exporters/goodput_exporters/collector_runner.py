@@ -90,45 +90,33 @@ class CollectorRunner:
 def run_collectors(runners: Iterable[CollectorRunner], deadline_ns: int) -> list[Families]:
     """Run each collector that is not busy; returns their results by the deadline (time.monotonic_ns)."""
     runners = list(runners)
-    batch = _Batch([runner for runner in runners if runner.reserve()])
-    batch.wait(deadline_ns)
-    results = [runner.result(runner not in batch.returned) for runner in runners]
+    queue = deque(runner for runner in runners if runner.reserve())
+    count, returned, all_returned = len(queue), set(), threading.Event()
+
+    def work() -> None:
+        while (runner := _next(queue)) is not None:
+            runner.run()
+            returned.add(runner)
+            if len(returned) == count:
+                all_returned.set()
+
+    before = -1
+    try:
+        while len(returned) < count and (left_seconds := (deadline_ns - time.monotonic_ns()) / 1e9) > 0:
+            # At first, and whenever no collector has returned during the last wait.
+            if queue and before in (-1, len(returned)):
+                threading.Thread(target=work, name="collect", daemon=True).start()
+            before = len(returned)
+            all_returned.wait(min(STALL_SECONDS, left_seconds))
+    finally:
+        while (runner := _next(queue)) is not None:
+            runner.is_busy = False  # It was not started in time.
+    results = [runner.result(is_late=runner not in returned) for runner in runners]
     return [families for families in results if families is not None]
 
 
-class _Batch:
-    """Runs of reserved collectors, in threads that are added while a collector stalls."""
-
-    def __init__(self, runners: list[CollectorRunner]):
-        self._queue, self._count = deque(runners), len(runners)
-        self.returned: set[CollectorRunner] = set()
-        self._all_returned = threading.Event()
-
-    def wait(self, deadline_ns: int) -> None:
-        """Wait until all have returned, or the deadline; those not started by then are released."""
-        before = -1
-        try:
-            while len(self.returned) < self._count:
-                left_seconds = (deadline_ns - time.monotonic_ns()) / 1e9
-                if left_seconds <= 0:
-                    break
-                if self._queue and before in (-1, len(self.returned)):
-                    threading.Thread(target=self._work, name="collect", daemon=True).start()
-                before = len(self.returned)
-                self._all_returned.wait(min(STALL_SECONDS, left_seconds))
-        finally:
-            while (runner := self._next()) is not None:
-                runner.is_busy = False
-
-    def _work(self) -> None:
-        while (runner := self._next()) is not None:
-            runner.run()
-            self.returned.add(runner)
-            if len(self.returned) == self._count:
-                self._all_returned.set()
-
-    def _next(self) -> CollectorRunner | None:
-        try:
-            return self._queue.popleft()
-        except IndexError:
-            return None
+def _next(queue: deque[CollectorRunner]) -> CollectorRunner | None:
+    try:
+        return queue.popleft()
+    except IndexError:
+        return None

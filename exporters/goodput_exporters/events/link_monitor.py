@@ -57,9 +57,9 @@ class LinkMonitor:
         """The events since the last poll."""
         self._events, self._files = [], CounterFiles()
         now_ns = self._settings.monotonic_ns()
-        for kind, read in (("ethernet", self._read_interfaces), ("rdma", lambda: self._read_ports(now_ns))):
+        for kind, read in (("ethernet", self._read_interfaces), ("rdma", self._read_ports)):
             try:
-                states = read()
+                states = read(now_ns)
             except CollectorError:
                 continue  # A directory that cannot be listed does not mean that its devices are gone.
             for state in states:
@@ -79,7 +79,7 @@ class LinkMonitor:
         tcp = [TCP] if TCP in self._retransmits else []
         return {kind: list(names) for kind, names in self._present.items()} | {"tcp": tcp}
 
-    def _read_interfaces(self) -> list[LinkState]:
+    def _read_interfaces(self, _: int) -> list[LinkState]:
         paths = [os.path.join(self._net, name) for name in list_names(self._net) or ()]
         # Interfaces of containers, of which there may be hundreds, have no device.
         paths = [path for path in paths if os.path.exists(f"{path}/device")][:LINKS_MAX]
@@ -94,23 +94,21 @@ class LinkMonitor:
         return LinkState(label(os.path.basename(path)), None if up is None else up == 1, changes, "warning")
 
     def _read_ports(self, now_ns: int) -> list[LinkState]:
-        states: list[LinkState] = []
-        for device in list_names(self._rdma) or ():
-            for port in list_names(os.path.join(self._rdma, device, "ports")) or ():
-                if len(states) < LINKS_MAX:
-                    path = os.path.join(self._rdma, device, "ports", port)
-                    states.append(self._read_port(path, f"{label(device)}/{label(port)}"))
-                    names = _RETRANSMITS.intersection(self._files.names(f"{path}/hw_counters"))
-                    counts = {
-                        name: self._files.read(f"{path}/hw_counters/{name}", parse_count) for name in names
-                    }
-                    known = {name: count for name, count in counts.items() if count is not None}
-                    self._check_retransmits(states[-1].name, now_ns, known)
-        return states
+        ports = [
+            (f"{label(device)}/{label(port)}", os.path.join(self._rdma, device, "ports", port))
+            for device in list_names(self._rdma) or ()
+            for port in list_names(os.path.join(self._rdma, device, "ports")) or ()
+        ]
+        return [self._read_port(name, path, now_ns) for name, path in ports[:LINKS_MAX]]
 
-    def _read_port(self, path: str, name: str) -> LinkState:
+    def _read_port(self, name: str, path: str, now_ns: int) -> LinkState:
         downs = self._files.read(f"{path}/counters/link_downed", parse_count)
         state = self._files.read(f"{path}/state", infiniband.parse_state)
+        names = _RETRANSMITS.intersection(self._files.names(f"{path}/hw_counters"))
+        counts = {name: self._files.read(f"{path}/hw_counters/{name}", parse_count) for name in names}
+        self._check_retransmits(
+            name, now_ns, {key: count for key, count in counts.items() if count is not None}
+        )
         return LinkState(name, None if state is None else state == infiniband.ACTIVE, downs, "critical")
 
     def _compare(self, link: LinkState) -> None:
@@ -151,7 +149,6 @@ class LinkMonitor:
     def _check_retransmits(self, name: str, now_ns: int, counts: dict[str, int]) -> None:
         """`counts` are cumulative retransmits by counter; TCP's also include the segments sent."""
         since_ns, before = self._retransmits.setdefault(name, (now_ns, counts))
-        seconds = (now_ns - since_ns) / 1e9
         if now_ns - since_ns < WINDOW_NS:
             return
         self._retransmits[name] = now_ns, counts
@@ -159,9 +156,8 @@ class LinkMonitor:
         grown = {key: max(count - before[key], 0) for key, count in counts.items() if key in before}
         sent = grown.pop(SENT, None)
         retransmits = sum(grown.values())
-        rate = retransmits / seconds
-        is_over = rate > RDMA_PER_SECOND
-        text = f"{rate:.0f} retransmits a second"
+        rate = retransmits / ((now_ns - since_ns) / 1e9)
+        is_over, text = rate > RDMA_PER_SECOND, f"{rate:.0f} retransmits a second"
         if sent is not None:
             share = retransmits / max(sent, 1)
             is_over = rate > TCP_PER_SECOND and share > TCP_SHARE

@@ -73,16 +73,13 @@ class AggregatorClient:
         elif isinstance(cause, httpx.RemoteProtocolError | httpx.ReadError) and self._needs_tls():
             text += ": the server uses TLS; the address must begin with https://"
         elif "certificate is not valid for" in text:
-            names = self._certificate_names()
-            text += f": it is valid for {names}" if names else ""
+            if names := self._certificate_names():
+                text += f": it is valid for {names}"
         elif "CERTIFICATE_VERIFY_FAILED" in text and ("issuer" in text or "self" in text):
-            ca_file = self._credentials.ca_file
-            where = (
-                f"signed by an authority in --ca-file {ca_file}" if ca_file else "signed by a known authority"
-            )
-            text += f": its certificate is not {where}" + (
-                "" if ca_file else "; pass its authority with --ca-file"
-            )
+            authority, advice = "a known authority", "; pass its authority with --ca-file"
+            if ca_file := self._credentials.ca_file:
+                authority, advice = f"an authority in --ca-file {ca_file}", ""
+            text += f": its certificate is not signed by {authority}{advice}"
         return printable(text)
 
     def _connected(self) -> httpx.Client:

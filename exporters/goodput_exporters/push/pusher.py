@@ -43,11 +43,8 @@ UNUSABLE_STATUS = (400, 413, 415, 422)
 BACKOFF_SECONDS_MAX = 30.0
 LOGGED_MAX = 4096
 REASONS = frozenset((*schema.REJECTED_FOR, *(f"http_{status}" for status in UNUSABLE_STATUS)))
-FAILURES = (
-    *("unauthorized", "forbidden", "token", "tls", "connect", "timeout", "answer"),
-    *("http_4xx", "http_5xx"),
-)
 _STATUS_REASONS = {401: "unauthorized", 403: "forbidden"}
+FAILURES = (*_STATUS_REASONS.values(), "token", "tls", "connect", "timeout", "answer", "http_4xx", "http_5xx")
 
 
 class Pusher:
@@ -72,9 +69,9 @@ class Pusher:
         self._interval_seconds, self._timeout_seconds = interval_seconds, timeout_seconds
         self._unix_ns, self._chance = unix_ns, chance
         self._backlog, self._lock = backlog.Backlog(), threading.Lock()
-        self._outcomes = Counter({ACCEPTED: 0, REJECTED: 0, UNREACHABLE: 0})
+        self._outcomes = Counter(dict.fromkeys((ACCEPTED, REJECTED, UNREACHABLE), 0))
+        self._failures = Counter(dict.fromkeys(FAILURES, 0))
         self._rejections: Counter[str] = Counter()
-        self._failures: Counter[str] = Counter(dict.fromkeys(FAILURES, 0))
         self._logged: set[tuple] = set()
         self._refused_status = 0  # 401 or 403 while this node is refused
         self._stopping = threading.Event()
@@ -86,7 +83,6 @@ class Pusher:
     # -- called by the agent's other threads
 
     def add(self, reports: list[schema.RankReport]) -> None:
-        """Queue reports for the next push."""
         with self._lock:
             for report in reports:
                 self._backlog.add(report)
@@ -102,18 +98,18 @@ class Pusher:
             self._backlog.forget(key)
 
     def collect(self, families) -> None:
-        """Add the pusher's own series."""
         with self._lock:
             families.add("goodput_node_backlog_rows", {}, self._backlog.rows)
             families.add("goodput_node_rows_thinned_total", {}, self._backlog.rows_thinned)
             families.add("goodput_node_events_dropped_total", {}, self._backlog.events_dropped)
             families.add("goodput_node_reports_refused_total", {}, self._backlog.reports_refused)
-        for outcome, count in self._outcomes.items():
-            families.add("goodput_node_pushes_total", {"outcome": outcome}, count)
-        for reason, count in self._failures.items():
-            families.add("goodput_node_push_failures_total", {"reason": reason}, count)
-        for reason, count in sorted(self._rejections.items()):
-            families.add("goodput_node_push_rejections_total", {"reason": reason}, count)
+        for name, label, counts in (
+            ("goodput_node_pushes_total", "outcome", self._outcomes),
+            ("goodput_node_push_failures_total", "reason", self._failures),
+            ("goodput_node_push_rejections_total", "reason", self._rejections),
+        ):
+            for value, count in list(counts.items()):
+                families.add(name, {label: value}, count)
 
     # -- the thread
 
@@ -196,14 +192,12 @@ class Pusher:
             answer = self._post(body)
             ack = schema.decode_ack(answer.body) if answer.status == 200 else None
         except schema.SchemaError as error:
-            return self._count_unreachable(Unreachable(str(error)))
+            return self._count_unreachable(Unreachable(str(error))), 0
         except Unreachable as error:
-            return self._count_unreachable(error)
+            return self._count_unreachable(error), 0
         if ack is None:
             return self._count_refusal(answer.status, answer.text[:300]), answer.status
-        self._acknowledge(ack, reports, stacks)
-        if self._health:
-            self._health.acknowledge(health)
+        self._acknowledge(ack, reports, stacks, health)
         self._outcomes[ACCEPTED] += 1
         self._log_refused_token(0, "")
         return ACCEPTED, answer.status
@@ -216,13 +210,13 @@ class Pusher:
             raise Unreachable("no time left to send it before the agent ends")
         return self.client.post(PATH, body, schema.CONTENT_TYPE, seconds)
 
-    def _count_unreachable(self, error: Unreachable) -> tuple[str, int]:
+    def _count_unreachable(self, error: Unreachable) -> str:
         self._outcomes[UNREACHABLE] += 1
         self._failures[error.reason] += 1
         key = UNREACHABLE, str(error)
         if self._is_new(key):  # Explaining may take a second connection.
             self._log_once(key, "push to %s: %s", self.url, self.client.explain(error))
-        return UNREACHABLE, 0
+        return UNREACHABLE
 
     def _count_refusal(self, status: int, text: str) -> str:
         outcome = UNREACHABLE if status >= 500 else REJECTED
@@ -248,37 +242,33 @@ class Pusher:
             *(self.url, status, advice, text),
         )
 
-    def _acknowledge(
-        self, ack: schema.Ack, reports: list[schema.RankReport], stacks: list[schema.Stack]
-    ) -> None:
+    def _acknowledge(self, ack: schema.Ack, reports: list, stacks: list, health: list) -> None:
         with self._lock:
             self._backlog.acknowledge(reports)
+        if self._health:
+            self._health.acknowledge(health)
         if self._stacks:
             self._stacks.acknowledge(stacks)
             self._stacks.request(ack.wanted)
         sent = {(report.identity.run, report.identity.rank) for report in reports}
         for rejection in ack.rejected:
             if (rejection.run, rejection.rank) in sent:
-                reason = self._count_rejection(rejection.reason)
-                self._log_once(
-                    (rejection.run, rejection.rank, reason),
-                    "aggregator rejected run %s rank %d (%s): %s",
-                    *(rejection.run, rejection.rank, reason, printable(rejection.text[:300])),
-                )
+                self._count_rejection(rejection)
 
     def _drop(self, reports: list[schema.RankReport], reason: str) -> None:
         with self._lock:
             self._backlog.acknowledge(reports)
         for report in reports:
-            self._count_rejection(reason)
-            rank = report.identity.run, report.identity.rank
-            self._log_once((*rank, reason), "dropped a report of run %s rank %d: %s", *rank, reason)
+            run, rank = report.identity.run, report.identity.rank
+            self._count_rejection(schema.Rejection(run, rank, reason, "its report is dropped"))
 
-    def _count_rejection(self, reason: str) -> str:
-        """The reason as a label: unknown ones, which another machine chose, become `other`."""
-        reason = reason if reason in REASONS else "other"
+    def _count_rejection(self, rejection: schema.Rejection) -> None:
+        # Another machine chose the reason: unknown ones become `other`, so that it cannot create series.
+        reason = rejection.reason if rejection.reason in REASONS else "other"
         self._rejections[reason] += 1
-        return reason
+        key = rejection.run, rejection.rank, reason
+        text = printable(rejection.text[:300])
+        self._log_once(key, "aggregator rejected run %s rank %d (%s): %s", *key, text)
 
     def _log_once(self, key: tuple, text: str, *arguments) -> None:
         if self._is_new(key):

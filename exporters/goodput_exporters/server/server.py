@@ -144,7 +144,7 @@ class Server(ThreadingHTTPServer):
         except Exception:
             log.exception("reloading tokens and certificates failed")
 
-    def process_request(self, request, client_address) -> None:
+    def process_request(self, request: socket.socket, client_address) -> None:
         with self._connections_lock:
             if len(self._connections) >= CONNECTIONS_MAX:
                 disconnect(self._connections.pop(next(iter(self._connections))))
