@@ -16,7 +16,7 @@ from goodput.access.tokens import TEXT
 
 @pytest.fixture
 def token(tmp_path, capsys):
-    """Calls the command; (status, output, complaints)."""
+    """Calls the command; returns (status, output, errors)."""
 
     def call(*words: str):
         try:
@@ -29,7 +29,7 @@ def token(tmp_path, capsys):
     return call
 
 
-def test_a_token_is_shown_once(token, tmp_path):
+def test_token_is_shown_once(token, tmp_path):
     status, out, err = token("create", "--scope", "read", "--name", "ada", "--run", "a*", "--expires", "90d")
     assert (status, err) == (0, "") and TEXT.fullmatch(out.strip()) and out.count("\n") == 1
     assert stat.S_IMODE(os.stat(tmp_path / "tokens.json").st_mode) == 0o600
@@ -90,7 +90,7 @@ def test_revoking_by_name_and_by_id(token, tmp_path):
         (("create", "--scope", "read", "--name", "a", "--output", "/dev/null"), 1, "not a regular file"),
     ],
 )
-def test_wrong_calls_say_why_and_make_no_file(token, tmp_path, words, status, complaint):
+def test_invalid_calls_give_a_reason_and_no_file(token, tmp_path, words, status, complaint):
     found = token(*words)
     assert found[0] == status and complaint in found[2] and found[1] == "" and "Traceback" not in found[2]
     assert not list(tmp_path.iterdir())
@@ -102,7 +102,7 @@ def test_readable_file_gives_a_warning(token, tmp_path):
     assert "every user of this machine may read it" in token("list")[2]
 
 
-def test_a_broken_file_is_not_written_over(token, tmp_path):
+def test_broken_file_is_not_overwritten(token, tmp_path):
     (tmp_path / "tokens.json").write_text("{")
     status, out, err = token("create", "--scope", "read", "--name", "a")
     assert (status, out) == (1, "") and "not JSON" in err and (tmp_path / "tokens.json").read_text() == "{"

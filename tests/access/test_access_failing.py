@@ -25,7 +25,7 @@ def path(tmp_path):
     return tmp_path / "tokens.json"
 
 
-# ---- What fails for a moment
+# ---- Transient failures
 
 
 def test_revocation_survives_a_transient_read_failure(path, monkeypatch, caplog):
@@ -42,7 +42,7 @@ def test_revocation_survives_a_transient_read_failure(path, monkeypatch, caplog)
         for _ in range(3):
             cache.reload()
     assert cache.lookup(text.encode()) and cache.is_failing
-    assert cache.errors == 1 and len(caplog.records) == 1, "one failure is told of once"
+    assert cache.errors == 1 and len(caplog.records) == 1, "a repeated failure is logged once"
     assert "Too many open files" in caplog.text
     cache.reload()
     assert refusal(cache, text.encode()) == "unknown" and not cache.is_failing
@@ -56,7 +56,7 @@ def test_deleted_token_file_keeps_tokens_until_restored(path, caplog):
     cache.reload(), cache.reload()
     assert cache.is_failing and cache.errors == 1 and cache.lookup(text.encode())
     assert "No such file" in caplog.text and "stays in use" in caplog.text
-    # The very same, as of a volume that is mounted again.
+    # The same file, as when a volume is mounted again.
     os.rename(path.with_name("away"), path)
     cache._marks = (file_mark(path),)
     cache.reload()
@@ -74,7 +74,7 @@ def test_broken_file_is_not_reread_per_request(path, monkeypatch):
         assert refusal(cache, text[:-4].encode() + b"0000") in ("unknown",)
     assert len(reads) == 1
     cache.reload()
-    assert len(reads) == 2, "a look tries it again"
+    assert len(reads) == 2, "`reload` tries it again"
 
 
 def test_certificate_reload_retries_after_a_failure(tmp_path, monkeypatch, caplog):
@@ -114,7 +114,7 @@ def test_folder_flock_does_not_block_revocation(path):
     finally:
         os.close(folder)
     assert token_file.read(path) == [] and time.monotonic() - began < 2
-    assert os.listdir(path.parent) == ["tokens.json"], "the lock goes with who held it"
+    assert os.listdir(path.parent) == ["tokens.json"], "the holder deletes its lock"
 
 
 def test_held_lock_is_reported_after_a_timeout(path, monkeypatch):
@@ -137,7 +137,7 @@ def test_held_lock_is_reported_after_a_timeout(path, monkeypatch):
 
 
 def test_lock_deleted_by_its_holder_is_retaken(path, monkeypatch):
-    """Who waited for it would have it beside whoever made the next one."""
+    """A waiting process would hold the deleted file while another one creates and locks a new one."""
     real, removed = token_file.fcntl.flock, []
 
     def late(number, how):
@@ -169,16 +169,16 @@ def test_lock_refuses_symlinks_and_follows_token_file_links(path, tmp_path):
         )
 
 
-# ---- What is told of
+# ---- Warnings
 
 
 def test_foreign_owner_and_writable_folder_give_warnings(path, monkeypatch):
     add(path)
     assert token_file.permission_problem(path) is None
-    for mode, is_told in ((0o775, True), (0o702, True), (0o755, False), (0o1777, False)):
+    for mode, is_warned in ((0o775, True), (0o702, True), (0o755, False), (0o1777, False)):
         os.chmod(path.parent, mode)
-        assert bool(token_file.permission_problem(path)) == is_told, oct(mode)
-        assert not is_told or "may replace it" in token_file.permission_problem(path)
+        assert bool(token_file.permission_problem(path)) == is_warned, oct(mode)
+        assert not is_warned or "may replace it" in token_file.permission_problem(path)
     os.chmod(path.parent, 0o700)
     owner = os.stat(path).st_uid
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)

@@ -33,7 +33,7 @@ def test_loopback_needs_nothing(host):
 @pytest.mark.parametrize(
     "host", ["0.0.0.0", "::", "", "10.0.0.1", "head", "127.0.0.1.example.org", "::ffff:127.0.0.1"]
 )
-def test_elsewhere_it_takes_authentication_and_tls(host):
+def test_other_addresses_need_authentication_and_tls(host):
     assert not is_loopback(host)
     for enough in ((*TOKENS, *TLS), (*TLS, *CA), (*TOKENS, *TLS, *CA), (*TOKENS, *PLAIN)):
         check_options(options(*enough), host)
@@ -50,7 +50,7 @@ def test_elsewhere_it_takes_authentication_and_tls(host):
         check_options(options(), host, only_metrics=True)
 
 
-def test_halves_of_tls_are_refused_everywhere():
+def test_incomplete_tls_options_are_errors():
     for half in (TLS[:2], TLS[2:], CA, (*TOKENS, *CA)):
         with pytest.raises(OptionError, match=r"go together|needs --tls-cert"):
             check_options(options(*half), "127.0.0.1")
@@ -86,7 +86,7 @@ def test_certificate_is_replaced_only_by_a_valid_pair(tmp_path, authority, caplo
     assert not kept.is_failing and "every user of this machine may read it" in caplog.text
 
 
-def test_certificates_that_cannot_be_used(tmp_path, authority):
+def test_unusable_certificates_are_errors(tmp_path, authority):
     cert, key = map(str, authority.issue("one"))
     other = str(authority.issue("two")[1])
     nothing = tmp_path / "nothing"
@@ -102,7 +102,7 @@ def test_certificates_that_cannot_be_used(tmp_path, authority):
             Certificate(*arguments)
 
 
-def test_encrypted_key_is_refused(tmp_path, authority):
+def test_encrypted_key_is_an_error(tmp_path, authority):
     import subprocess
 
     cert, key = authority.issue("one")

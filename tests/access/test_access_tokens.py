@@ -47,7 +47,7 @@ def test_only_the_token_hash_is_stored(path):
         (("[ab]1",), None, ["a1", "b1"], ["c1", "[ab]1"]),
     ],
 )
-def test_which_runs_a_token_is_for(runs, tenant, may, may_not):
+def test_token_covers_matching_runs(runs, tenant, may, may_not):
     access = make("n", "read", runs=runs, tenant=tenant)[1].access()
     assert [run for run in may if not access.may(run)] == []
     assert [run for run in may_not if access.may(run)] == []
@@ -62,13 +62,13 @@ def test_which_runs_a_token_is_for(runs, tenant, may, may_not):
         {"scope": "metrics", "runs": ("a",)}, {"scope": "metrics", "tenant": "a"}, {"runs": ("x" * 129,)}, {"runs": ("*a*a*a*a*",)}, {"runs": ("a",) * 65},
     ],
 )  # fmt: skip
-def test_what_no_token_can_be(wrong):
+def test_invalid_token_fields_raise_value_error(wrong):
     arguments = {"name": "n", "scope": "read", **wrong}
     with pytest.raises(ValueError):
         make(arguments.pop("name"), arguments.pop("scope"), **arguments)
 
 
-def test_patterns_take_no_time_however_they_are_made():
+def test_pathological_patterns_match_in_bounded_time():
     access = make("n", "read", runs=("*a*a*a*b",))[1].access()
     began = time.perf_counter()
     assert not access.may("a" * 128)
@@ -109,11 +109,11 @@ def cache(tmp_path_factory):
 
 
 @given(body=st.binary(max_size=300))
-def test_arbitrary_bytes_are_denied(cache, body):
+def test_arbitrary_bytes_are_refused(cache, body):
     assert refusal(cache, body) in ("malformed", "unknown")
 
 
-def test_a_token_opens_until_it_expires(path):
+def test_expired_token_is_refused(path):
     text = add(path, expires=1000.0)
     now = [999.0]
     cache = TokenCache(path, clock=lambda: now[0])
@@ -137,7 +137,7 @@ def test_token_file_reload_ignores_broken_files(path, caplog):
         assert cache.lookup(first.encode()).name == "first"
     assert cache.errors == 6 and len(caplog.records) == 6
     cache.reload()
-    assert (cache.errors, cache.is_failing) == (6, True), "one file is told of once"
+    assert (cache.errors, cache.is_failing) == (6, True), "each broken file is logged once"
     os.unlink(path)
     cache.reload()
     cache.reload()
@@ -178,7 +178,7 @@ def test_token_file_mode(path):
     assert os.listdir(path.parent) == ["tokens.json"]
 
 
-def test_a_failure_leaves_the_file_as_it_was(path):
+def test_exception_leaves_the_file_unchanged(path):
     add(path)
     before = path.read_text()
     with pytest.raises(RuntimeError), token_file.changing(path) as tokens:
@@ -187,7 +187,7 @@ def test_a_failure_leaves_the_file_as_it_was(path):
     assert path.read_text() == before and os.listdir(path.parent) == ["tokens.json"]
 
 
-def test_changes_at_one_time_lose_nothing(path):
+def test_concurrent_changes_lose_nothing(path):
     threads = [threading.Thread(target=add, args=(path, f"n{number}")) for number in range(16)]
     for thread in threads:
         thread.start()
@@ -196,7 +196,7 @@ def test_changes_at_one_time_lose_nothing(path):
     assert {token.name for token in token_file.read(path)} == {f"n{number}" for number in range(16)}
 
 
-def test_a_token_survives_the_file(path):
+def test_token_round_trips_through_the_file(path):
     add(path, "n", "ingest", runs=("a*", "ü[bc]"), tenant="t", created=5.0, expires=7.5)
     (token,) = token_file.read(path)
     assert (token.name, token.scope, token.runs, token.tenant) == ("n", "ingest", ("a*", "ü[bc]"), "t")
@@ -216,15 +216,15 @@ def test_a_token_survives_the_file(path):
 def test_invalid_entries_are_named_without_content(path, change, complaint):
     add(path)
     document = json.loads(path.read_text())
-    digest_there = document["tokens"][0]["sha256"]
+    stored_digest = document["tokens"][0]["sha256"]
     document["tokens"][0] |= change
     path.write_text(json.dumps(document))
     with pytest.raises(token_file.FileError, match=r"tokens\.json") as error:
         token_file.read(path)
-    assert complaint in str(error.value) and digest_there not in str(error.value)
+    assert complaint in str(error.value) and stored_digest not in str(error.value)
 
 
-def test_other_files_that_cannot_be_used(path):
+def test_unusable_files_raise_file_error(path):
     with pytest.raises(token_file.FileError, match="No such file"):
         token_file.read(path)
     for content, complaint in (

@@ -74,7 +74,7 @@ def report_of(run: str, number: int = 0, **given):
 
 @pytest.fixture(autouse=True)
 def _forgiven(request):
-    """No failure of a test before is held against this one, and no cookie is left."""
+    """Resets the failure counts and cookies of earlier tests."""
     if "site" in request.fixturenames:
         found = request.getfixturevalue("site")
         found.authenticator._throttle = Throttle(time.monotonic)
@@ -112,7 +112,7 @@ def site(tmp_path_factory):
         yield found
 
 
-# ---- Which token opens what
+# ---- Scopes of tokens
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def site(tmp_path_factory):
         ("/%2e%2e/%2e%2e/etc/passwd", 403, 404, 401),
     ],
 )
-def test_each_token_opens_what_it_is_for(site, path, agent, reader, nobody):
+def test_each_scope_opens_its_routes(site, path, agent, reader, nobody):
     # A token for agents' series opens nothing here, not even pushing.
     metrics = 403 if agent == 405 else agent
     for name, status in (("agent", agent), ("reader", reader), ("metrics", metrics), (None, nobody)):
@@ -172,7 +172,7 @@ def test_each_token_opens_what_it_is_for(site, path, agent, reader, nobody):
         ("Bearer {old}", "expired"),
     ],
 )
-def test_headers_that_are_no_right_to_anything(site, value, reason):
+def test_malformed_authorization_is_refused(site, value, reason):
     if isinstance(value, str):
         value = value.replace("{token}", site.texts["reader"]).replace("{old}", site.texts["old"]).encode()
     before = site.failures(reason)
@@ -181,7 +181,7 @@ def test_headers_that_are_no_right_to_anything(site, value, reason):
     assert set(answer.json()) == {"detail"} and "\n" not in answer.json()["detail"]
 
 
-def test_two_authorizations_are_none(site):
+def test_two_authorization_headers_are_refused(site):
     both = [(b"Authorization", value.encode()) for value in site.bearer("reader").values()] * 2
     assert site.client.get("/api/v1/runs", headers=both).status_code == 401
 
@@ -204,7 +204,7 @@ def test_token_in_url_or_form_is_ignored(site):
     assert site.client.get("/api/v1/runs", headers={"Cookie": f"goodput-session={token}"}).status_code == 401
 
 
-# ---- Runs that a token is for
+# ---- Tokens limited to some runs
 
 
 def test_scoped_reader_sees_only_its_runs(site):
@@ -227,7 +227,7 @@ def test_scoped_reader_sees_only_its_runs(site):
 
 
 def test_every_run_route_checks_access(site):
-    """Also those that are added tomorrow."""
+    """The routes are read from the app, so new ones are checked too."""
     routes = [
         route.path
         for route in site.app.routes
@@ -239,7 +239,7 @@ def test_every_run_route_checks_access(site):
         assert site.get(path.replace("{run:run}", "plain"), "vision").json() == {"detail": "no run 'plain'"}
 
 
-def test_a_scoped_reader_scrapes_its_runs_alone(site):
+def test_scoped_reader_scrapes_only_its_runs(site):
     text = site.get("/metrics", "vision").text
     assert set(re.findall(r'run="([^"]*)"', text)) == {"vision/a", "vision/b"}
     assert "goodput_aggregator" not in text, "the aggregator's own series tell of everybody's runs"
@@ -288,7 +288,7 @@ def test_scoped_agent_pushes_only_its_runs(site):
     assert moved["goodput_aggregator_stacks_total", "ignored"] == 0, "it was not even looked at"
 
 
-def test_a_name_with_slashes_is_written_with_escapes(site):
+def test_run_name_with_escaped_slashes(site):
     assert site.get("/api/v1/runs/x%2Faccount").json()["run"] == "x/account"
     assert site.get("/api/v1/runs/x%2faccount/account").json()["run"] == "x/account"
     assert site.get("/api/v1/runs/x/account").status_code == 404, "the account of a run named x"
@@ -314,7 +314,7 @@ def sign_in(site, name: str, **headers) -> httpx.Response:
     return site.client.post("/login", data={"token": site.texts[name]}, headers=headers)
 
 
-def test_a_browser_signs_in_and_out(site):
+def test_session_from_sign_in_to_sign_out(site):
     site.client.cookies.clear()
     asked = site.get("/", None, accept="text/html,*/*")
     assert (asked.status_code, asked.headers["location"]) == (303, "login")
@@ -356,7 +356,7 @@ def test_failed_sign_in_explains_without_echo(site, token, status, words):
     assert "<script>" not in answer.text and site.texts.get(token, "\0") not in answer.text
 
 
-def test_what_is_no_form_is_refused(site):
+def test_malformed_form_is_refused(site):
     for body in (
         b"\xff\xfe",
         b"token",
@@ -397,7 +397,7 @@ def test_cookie_is_secure_behind_a_tls_proxy(site):
     assert site.get("/api/v1/runs", None, cookie=value).status_code == 401
 
 
-def test_a_revoked_token_ends_its_sessions(tmp_path):
+def test_revoked_token_ends_its_sessions(tmp_path):
     text, token = make("reader", "read")
     path = tmp_path / "tokens.json"
     with token_file.changing(path) as tokens:
@@ -420,7 +420,7 @@ def test_a_revoked_token_ends_its_sessions(tmp_path):
 # ---- Too many failures
 
 
-def test_wrong_tokens_are_throttled_valid_ones_are_not(site, monkeypatch, caplog):
+def test_only_wrong_tokens_are_throttled(site, monkeypatch, caplog):
     monkeypatch.setattr(site.authenticator, "_throttle", Throttle(lambda: 0.0))
     wrong = {"authorization": "Bearer goodput_read_000000000000_" + "0" * 64}
     before = site.refused("throttled")
@@ -442,7 +442,7 @@ def test_wrong_tokens_are_throttled_valid_ones_are_not(site, monkeypatch, caplog
         assert site.get("/api/v1/runs", None).status_code == 401
 
 
-def test_the_memory_of_failures_is_bounded_and_ends():
+def test_failure_counts_are_bounded_and_expire():
     now = [0.0]
     throttle = Throttle(lambda: now[0])
     for number in range(3 * limits.FAILING_ADDRESSES_MAX):
@@ -453,7 +453,7 @@ def test_the_memory_of_failures_is_bounded_and_ends():
     assert throttle.count("a") == 1
 
 
-def test_sessions_are_bounded_by_token_and_in_all(tmp_path, monkeypatch):
+def test_sessions_are_bounded_per_token_and_total(tmp_path, monkeypatch):
     from goodput.access.responses import Refusal
     from goodput.aggregator.http import sessions as module
 
@@ -468,7 +468,9 @@ def test_sessions_are_bounded_by_token_and_in_all(tmp_path, monkeypatch):
     accesses = [cache.lookup(text.encode()) for text, _ in made]
     first = sessions.begin(accesses[0])
     cookies = [sessions.begin(accesses[1]) for _ in range(5)]
-    assert len(sessions) == 4 and sessions.access(first.encode()).name == "n0", "others are not pushed out"
+    assert len(sessions) == 4 and sessions.access(first.encode()).name == "n0", (
+        "sessions of other tokens are kept"
+    )
     assert sessions.access(cookies[-1].encode()).name == "n1"
     for cookie in (cookies[0], "nonsense", ""):
         with pytest.raises(Refusal):
@@ -503,13 +505,13 @@ def open_site(tmp_path_factory):
      ("", 421), ("[::1", 200), ("evil.example/127.0.0.1", 421), ("127.0.0.1@evil.example", 421)],
 )  # fmt: skip
 def test_loopback_server_checks_the_host_header(open_site, host, status):
-    """Or a page of the internet whose name means 127.0.0.1 after a minute could read everything."""
+    """Otherwise a web page whose DNS name is rebound to 127.0.0.1 could read everything."""
     for path in ("/api/v1/runs", "/metrics", "/"):
         assert open_site.get(path, headers={"host": host}).status_code == status
     assert open_site.get("/healthz", headers={"host": host}).status_code == 200
 
 
-def test_on_loopback_no_other_sites_page_pushes(open_site):
+def test_loopback_refuses_cross_site_pushes(open_site):
     body = body_of(report_of("r1"))
     url = str(open_site.base_url)
     for headers, status in (
@@ -531,10 +533,10 @@ def test_sign_in_redirects_without_tokens(open_site):
     assert open_site.get("/api/v1/access").json()["session"] is False
 
 
-# ---- What every answer says
+# ---- Response headers
 
 
-def test_every_answer_tells_browsers_what_not_to_do(site):
+def test_every_response_has_security_headers(site):
     asked = [("GET", path) for path in ("/", "/login", "/scripts/main.js", "/metrics", "/healthz", "/nothing", "/api/v1/runs",
              "/api/v1/runs/nothing", "/api/v1/health?limit=x")]  # fmt: skip
     for method, path in [*asked, ("POST", "/api/v1/ingest"), ("DELETE", "/api/v1/runs"), ("POST", "/logout")]:
@@ -568,7 +570,7 @@ def test_internal_errors_keep_security_headers(tmp_path, monkeypatch):
         )
 
 
-# ---- What is counted
+# ---- Counters
 
 
 def test_requests_are_counted_by_fixed_routes(site):

@@ -22,7 +22,7 @@ from goodput.cli import serve
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
-    """Of a server whose times are short enough to be waited for."""
+    """A client of a server with short timeouts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connections, "REQUEST_SECONDS_MAX", 0.3)
         patch.setattr(connections, "IDLE_SECONDS_MAX", 0.3)
@@ -36,18 +36,18 @@ def client(tmp_path_factory):
 
 
 async def much() -> Response:
-    """More than the buffers between two sockets hold."""
+    """More than two sockets buffer."""
     return Response(bytes(64 << 20))
 
 
 async def later() -> Response:
-    """After more time than an answer may take to be read."""
+    """Answers after a client must have read it."""
     await asyncio.sleep(0.8)
     return Response("late")
 
 
 class Wire:
-    """A connection by hand."""
+    """A raw connection."""
 
     def __init__(self, client):
         address = client.base_url.host, client.base_url.port
@@ -91,7 +91,7 @@ def refused(client, reason: str) -> float:
 
 @contextmanager
 def refusing(client, reason: str, count: int = 1):
-    """So many refusals of this kind happen within, and are counted."""
+    """Checks that `count` requests are refused for this reason within the block."""
     before = refused(client, reason)
     yield
     assert refused(client, reason) == before + count
@@ -233,7 +233,7 @@ def test_compressed_reports_are_refused(client):
 
 
 def test_body_is_not_read_without_a_token(tmp_path):
-    """It is answered at once, and what it sends on is thrown away."""
+    """The answer is immediate, and the rest of the body is discarded."""
     path = tmp_path / "tokens.json"
     with token_file.changing(path) as tokens:
         tokens.append(make("one", "ingest")[1])
@@ -252,7 +252,7 @@ def test_body_is_not_read_without_a_token(tmp_path):
         assert client.get("/healthz").status_code == 200
 
 
-# ---- What follows a body
+# ---- Trailers and chunks
 
 CHUNKED = b"POST /api/v1/ingest HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"
 

@@ -47,10 +47,10 @@ def test_session_limit_does_not_end_others_sessions(path):
     sessions.end(cookies[1].encode())
     assert sessions.begin(team, "10.0.0.3")
     now[0] = module.SESSION_SECONDS
-    assert sessions.begin(team, "10.0.0.4"), "those that are over do not count"
+    assert sessions.begin(team, "10.0.0.4"), "expired sessions do not count"
 
 
-def test_too_many_sessions_answer(path):
+def test_too_many_sessions_give_429(path):
     texts = tokens_of(path, "team")
     authenticator = RequestAuthenticator(TokenCache(path))
     app = create_app(f"sqlite:///{path.parent}/ledger.db", authenticator=authenticator)

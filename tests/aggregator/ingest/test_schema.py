@@ -1,4 +1,4 @@
-"""Decoding and checking: bytes give a record or a SchemaError; invalid ranks are refused with a reason."""
+"""Decoding and checking: bytes give a record or a SchemaError; invalid ranks are rejected with a reason."""
 
 import copy
 import math
@@ -20,7 +20,7 @@ MOST = schema.TIME_NS_MAX
 
 
 def valid() -> schema.RankReport:
-    """A report with a bit of everything, of two phases so that a mutated byte often hits something that counts."""
+    """A report with a few records of each kind, so that a mutated byte often hits a checked field."""
     one = Process(user={"mine": "loader"}, flops_per_step=1e12, stage=2, group="dp0").between(none=1)
     return rank_report(one.steps(3, forward=1, mine=0.25, samples=8).saved().begun(forward=0.5))
 
@@ -29,20 +29,20 @@ BODY = body_of(valid(), rank_report(Process(1).step(forward=1).killed()))
 
 
 def use(body: bytes) -> list[str]:
-    """As the aggregator does it; the outcome for each rank. Anything but SchemaError and ReportRefused is a bug."""
+    """The outcome for each rank in the aggregator. Exceptions other than SchemaError and ReportRejected are bugs."""
     report = schema.decode(body)
     store, outcomes = Store(), []
     for rank in report.ranks:
         try:
             schema.check(rank)
             store.merge(rank, NOW)
-            outcomes.append("taken")
+            outcomes.append("accepted")
         except schema.SchemaError as error:
             outcomes.append(f"malformed: {error}")
         except ReportRefused as refused:
             outcomes.append(refused.reason)
     for run in store.runs.values():
-        # A wide world that nobody reports is slow to lay out, and nothing new.
+        # Unreported ranks of a large world are slow to compute and test nothing more.
         run.only_ranks = tuple({rank for rank, _ in run.attempts})
         assert_closes(compute(run, NOW, stale_seconds=30))
     return outcomes
@@ -51,7 +51,7 @@ def use(body: bytes) -> list[str]:
 # ---- Round trips
 
 
-def test_what_is_encoded_is_decoded():
+def test_reports_round_trip():
     for push in story():
         report = node_report(*push)
         assert schema.decode(schema.encode(report)) == report
@@ -59,15 +59,15 @@ def test_what_is_encoded_is_decoded():
             schema.check(rank)
     ack = schema.Ack(3, [schema.Rejection("r1", 2, "claim", "why")])
     assert schema.decode_ack(schema.encode(ack)) == ack
-    assert use(BODY) == ["taken", "taken"]
+    assert use(BODY) == ["accepted", "accepted"]
 
 
-def test_unknown_fields_are_passed_over():
+def test_unknown_fields_are_ignored():
     found = msgspec.to_builtins(msgspec.msgpack.decode(BODY))
     found["new"] = 1
     found["ranks"][0]["identity"]["new"] = {"a": [1]}
     found["ranks"][0]["live"]["new"] = None
-    assert use(msgspec.msgpack.encode(found)) == ["taken", "taken"]
+    assert use(msgspec.msgpack.encode(found)) == ["accepted", "accepted"]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_unknown_fields_are_passed_over():
         ),
     ],
 )
-def test_unusable_envelope_is_refused_with_reason(body, words):
+def test_unusable_envelope_is_rejected_with_reason(body, words):
     with pytest.raises(schema.SchemaError, match=words):
         schema.decode(body)
 
@@ -100,7 +100,7 @@ def test_oversized_body_is_not_decoded(monkeypatch):
         schema.decode(BODY)
 
 
-# ---- Impossible ranks
+# ---- Invalid ranks
 
 
 def with_identity(**fields):
@@ -124,7 +124,7 @@ def with_report(**fields):
 
 
 PHASES = valid().phases
-IMPOSSIBLE = {
+INVALID = {
     "no run": (with_identity(run=""), "run must be"),
     "long run": (with_identity(run="r" * 129), "run must be"),
     "run with a control character": (with_identity(run="a\nb"), "run must be"),
@@ -161,7 +161,7 @@ IMPOSSIBLE = {
     "unknown end": (with_live(ended="exploded"), "end reason 'exploded'"),
     "live totals too few": (with_live(totals=(1,)), "live totals do not match"),
     "negative live total": (with_live(totals=(-1,) * len(PHASES)), "live totals do not match"),
-    "look before time": (with_live(now_ns=-1), "live time or count"),
+    "read before time": (with_live(now_ns=-1), "live time or count"),
     "boundary after time": (with_live(last_ns=MOST), "live time or count"),
     "steps beyond 64 bits": (with_live(steps_done=2**64 - 1), "live time or count"),
     "next step -2": (with_live(step_next=-2), "live time or count"),
@@ -195,17 +195,17 @@ IMPOSSIBLE = {
 }
 
 
-@pytest.mark.parametrize("what", IMPOSSIBLE)
-def test_invalid_rank_is_refused_with_reason(what):
-    change, words = IMPOSSIBLE[what]
+@pytest.mark.parametrize("what", INVALID)
+def test_invalid_rank_is_rejected_with_reason(what):
+    change, words = INVALID[what]
     bad = change(valid())
     with pytest.raises(schema.SchemaError) as error:
         schema.check(bad)
     assert words in str(error.value)
     assert str(error.value).startswith(f"run {bad.identity.run[:64]!r} rank {bad.identity.rank}: ")
-    # Over the wire too, and the other rank of the report is taken.
+    # Also when encoded, and the report's other rank is accepted.
     outcomes = use(body_of(bad, rank_report(Process(1).step(forward=1))))
-    assert outcomes[0].startswith("malformed") and outcomes[1] == "taken"
+    assert outcomes[0].startswith("malformed") and outcomes[1] == "accepted"
 
 
 @pytest.mark.parametrize(
@@ -220,14 +220,14 @@ def test_invalid_rank_is_refused_with_reason(what):
         with_report(steps=[], events=[]),
     ],
 )
-def test_what_is_merely_odd_is_taken(change):
-    assert use(body_of(change(valid()))) == ["taken"]
+def test_unusual_reports_are_accepted(change):
+    assert use(body_of(change(valid()))) == ["accepted"]
 
 
 @pytest.mark.parametrize(
     ("field", "value"), [("rank", 1.5), ("run", b"bytes"), ("pid", 2**64), ("host", None)]
 )
-def test_wrong_field_type_refuses_the_report(field, value):
+def test_wrong_field_type_rejects_the_report(field, value):
     found = msgspec.msgpack.decode(BODY)
     try:
         found["ranks"][0]["identity"][field] = value
@@ -239,7 +239,7 @@ def test_wrong_field_type_refuses_the_report(field, value):
         schema.decode(body)
 
 
-# ---- Any bytes at all
+# ---- Arbitrary bytes
 
 
 @settings(max_examples=400)
@@ -301,7 +301,7 @@ def test_any_field_value_raises_only_schema_error(changes):
                 parent = parent[key]
             old = parent[path[-1]]
             others = ANY if any_type and pick % 4 == 0 else OTHERS[type(old)]
-            # A copy, or a later change would be in it for all examples that follow.
+            # A copy, since a later change must not alter the value for further examples.
             parent[path[-1]] = copy.deepcopy(others[pick % len(others)])
         except (TypeError, KeyError, IndexError):
             pass  # An earlier change took that branch away.

@@ -49,7 +49,7 @@ def masked(text: str) -> str:
 
 
 def test_golden_exposition(tree, clock):
-    """GOODPUT_GOLDEN=1 writes the file anew."""
+    """GOODPUT_GOLDEN=1 rewrites the file."""
     pages = write_two_ranks(tree / "pages")
     (tree / "pages" / "bad.page").write_bytes(b"nonsense" * 100)
     clock.seconds = 10.0
@@ -62,7 +62,7 @@ def test_golden_exposition(tree, clock):
         assert text == file.read()
 
 
-def test_promtool_finds_nothing_wrong(tree, clock):
+def test_promtool_accepts_the_exposition(tree, clock):
     if not shutil.which("promtool"):
         pytest.skip("promtool is not on PATH (Debian package prometheus)")
     write_two_ranks(tree / "pages")
@@ -77,7 +77,7 @@ def test_promtool_finds_nothing_wrong(tree, clock):
     assert checked.returncode == 0 and not complaints, complaints
 
 
-def test_labels_that_need_escaping_survive(tree, clock):
+def test_labels_are_escaped(tree, clock):
     from prometheus_client.parser import text_string_to_metric_families
 
     run = 'a"b\\c{},= é'
@@ -98,7 +98,7 @@ def test_once_changes_nothing(tree, clock):
     assert os.listdir(tree / "pages") == before == [os.path.basename(rank.path)]
 
 
-def test_a_family_of_two_collectors_is_written_once(tree, clock):
+def test_family_of_two_collectors_is_written_once(tree, clock):
     class Second:
         name = "second"
 
@@ -130,7 +130,7 @@ class Hanging:
 
 
 def test_scrape_serves_last_result_of_hanging_collectors(tree, clock):
-    """A quarter of a second is allowed for a busy machine; COLLECT_SECONDS_MAX is what is waited."""
+    """The scrape waits COLLECT_SECONDS_MAX; a quarter of a second is allowed for a busy machine."""
     agent, hanging = agent_on(tree, clock), Hanging()
     (tree / "proc" / "loadavg").unlink()
     agent.runners["hanging"] = CollectorRunner(hanging)
@@ -154,7 +154,7 @@ def test_scrape_serves_last_result_of_hanging_collectors(tree, clock):
         hanging.release.set()
 
 
-def test_scrapes_at_the_same_time_share_one_answer(tree, clock):
+def test_concurrent_scrapes_share_one_result(tree, clock):
     agent, hanging = agent_on(tree, clock), Hanging()
     hanging.runs = 1
     agent.runners["hanging"] = CollectorRunner(hanging)
@@ -172,7 +172,7 @@ def test_scrapes_at_the_same_time_share_one_answer(tree, clock):
     assert len(texts) == 5 and len(set(map(id, texts))) == 1 and hanging.runs == 2
 
 
-def test_a_directory_that_is_not_there_yet(tree, clock):
+def test_directory_created_after_the_start(tree, clock):
     (tree / "pages").rmdir()
     with agent_on(tree, clock, interval_seconds=0.01) as agent:
         assert b'goodput_node_pages{state="live"} 0.0' in agent.exposition()
@@ -212,11 +212,11 @@ def test_agent_losing_the_directory_lock_stops(tree, clock):
 
 
 def _is_locked(path) -> bool:
-    """Whether anybody holds a lock on the file, by the kernel's list: to try would be to hold it."""
+    """Whether the file is locked, by the kernel's list: trying to lock it would acquire the lock."""
     return path.exists() and f":{path.stat().st_ino} " in Path("/proc/locks").read_text()
 
 
-def test_a_directory_made_anew_is_locked_anew(tree, clock):
+def test_recreated_directory_is_locked_again(tree, clock):
     with agent_on(tree, clock, interval_seconds=0.01) as agent:
         shutil.rmtree(tree / "pages")
         (tree / "pages").mkdir()
@@ -233,8 +233,8 @@ def aggregator():
     server.close()
 
 
-def test_from_page_to_aggregator(tmp_path, aggregator, processes):
-    """Real processes, a real SIGKILL: every row arrives once, the death too, and the page goes after the grace."""
+def test_rows_reach_the_aggregator_exactly_once(tmp_path, aggregator, processes):
+    """Real processes, a real SIGKILL: every row arrives once, the death is reported, and the page is removed after the grace time."""
     ranks = [processes(tmp_path, rank=rank) for rank in range(2)]
     arguments = {"interval_seconds": 0.02, "push_interval_seconds": 0.05, "grace_seconds": 0.3}
     with Agent(str(tmp_path), aggregator=aggregator.url, node="n7", **arguments) as agent:
@@ -263,7 +263,7 @@ def test_from_page_to_aggregator(tmp_path, aggregator, processes):
         assert sequences == sorted(set(sequences))
 
 
-def test_a_dead_page_waits_for_the_aggregator(tree, clock, aggregator):
+def test_dead_page_is_kept_until_acknowledged(tree, clock, aggregator):
     refuse = threading.Event()
     refuse.set()
     aggregator.answer = lambda *_: (503, b"") if refuse.is_set() else None
@@ -292,7 +292,7 @@ def test_stop_polls_and_flushes(tree, clock, aggregator):
     assert aggregator.rows() == {("r1", 0, 1): [1, 2, 3]}
 
 
-def test_a_restarted_agent_repeats_and_its_reports_supersede(tree, clock, aggregator):
+def test_reports_of_a_restarted_agent_supersede(tree, clock, aggregator):
     Rank(tree / "pages").many(3, {"forward": MS})
     for seconds in (1.0, 2.0):
         clock.seconds = seconds

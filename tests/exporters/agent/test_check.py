@@ -31,7 +31,7 @@ def by_name(findings) -> dict:
     return found
 
 
-def test_a_node_without_gpus(tree):
+def test_node_without_gpus_passes(tree):
     before = sorted(os.listdir(tree / "pages"))
     found = by_name(check(agent(tree), ANYWHERE, None))
     assert {what for what, finding in found.items() if finding.status == FAILED} == set()
@@ -52,7 +52,7 @@ def test_missing_gpus_fail_the_check(tree):
         ({"expected": 8, "seen": 8}, None, OK, "8 found, 8 expected"),
         ({"expected": 8, "seen": 7}, None, FAILED, "7 found, 8 expected"),
         ({"expected": 8, "seen": 8}, 8, OK, "8 found, 8 expected"),
-        # The bus shows none, so it does not say how many there should be.
+        # An empty bus does not tell how many GPUs are expected.
         ({"expected": 0, "seen": 2}, None, OK, "2 found, expected unknown: the PCI bus shows none (declare the number with --gpus)"),
         ({"seen": 2}, None, OK, "2 found, expected unknown: no PCI bus is visible (declare the number with --gpus)"),
         ({"seen": 0}, None, NONE, "none found, expected unknown: no PCI bus is visible"),
@@ -62,12 +62,12 @@ def test_missing_gpus_fail_the_check(tree):
         ({"expected": 0, "seen": 0}, 0, OK, "0 found, 0 expected"),
     ],
 )  # fmt: skip
-def test_gpus_seen_against_gpus_expected(kinds, expected, status, words):
+def test_found_gpus_are_compared_with_expected(kinds, expected, status, words):
     assert _compare(kinds, expected, True) == (status, words)
 
 
 def test_gpus_missing_from_the_pci_bus(tree, monkeypatch):
-    """As in a virtual machine, or on a system on a chip."""
+    """For example in a virtual machine, or on a system on a chip."""
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
     (tree / "sys/bus/pci/devices").mkdir(parents=True, exist_ok=True)
     one = agent(tree)
@@ -100,7 +100,7 @@ def test_port_and_directory_in_use(tree):
 
 
 @pytest.mark.parametrize("secured", [False, True])
-def test_an_agent_that_runs_here_is_no_failure(tree, tmp_path, secured):
+def test_running_agent_of_this_node_passes(tree, tmp_path, secured):
     authenticator = NodeAuthenticator()
     if secured:
         authority = Authority(tmp_path)
@@ -124,14 +124,14 @@ def test_an_agent_that_runs_here_is_no_failure(tree, tmp_path, secured):
         OK,
         f"127.0.0.1:{server.address[1]}: in use by the running agent, pid {os.getpid()}",
     )
-    # The agent of another folder would be in the way.
+    # An agent of another folder is a conflict.
     lock.release()
     found = by_name(check(agent(tree), server.address, None))
     assert found["listen"].status == FAILED and found["rank pages"].status == OK
     server.stop()
 
 
-def test_an_aggregator_that_is_not_there(tree):
+def test_unreachable_aggregator_fails(tree):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     found = by_name(check(agent(tree), ANYWHERE, f"http://127.0.0.1:{port}"))
@@ -145,7 +145,7 @@ def test_unreadable_counter_file_is_named(tree):
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_the_command(tree, capsys, as_json):
+def test_command_prints_text_or_json(tree, capsys, as_json):
     where = ["--directory", str(tree / "pages"), "--sysfs", str(tree / "sys"), "--procfs", str(tree / "proc")]
     flags = ["--check", "--listen", "127.0.0.1:0", *(["--json"] if as_json else [])]
     assert main(["node", *where, *flags]) == 0
@@ -157,7 +157,7 @@ def test_the_command(tree, capsys, as_json):
     assert main(["node", *where, *flags, "--gpus", "4"]) == 1
 
 
-def test_colours_are_for_terminals():
+def test_colours_are_optional():
     from goodput_exporters.check import Finding
 
     findings = [Finding("a", OK, "b"), Finding("c", FAILED, "d")]
@@ -172,7 +172,7 @@ def test_page_directory_that_is_a_file_fails(tree):
     assert "Not a directory" in found["rank pages"].detail
 
 
-def test_places_that_are_not_there_are_failures(tree):
+def test_missing_paths_fail(tree):
     one = Agent(
         str(tree / "pages"), sysfs=str(tree / "x"), procfs=str(tree / "y"), drivers=(), paths=("/no/such",)
     )
@@ -184,7 +184,7 @@ def test_places_that_are_not_there_are_failures(tree):
 @pytest.mark.parametrize(
     "flags", [["--once", "--check"], ["--json"], ["--gpu-interval", "0.01"], ["--gpu-interval", "61"]]
 )
-def test_calls_that_contradict_themselves(tree, flags, capsys):
+def test_contradicting_options_exit_with_2(tree, flags, capsys):
     try:
         status = main(["node", "--directory", str(tree / "pages"), *flags])
     except SystemExit as error:

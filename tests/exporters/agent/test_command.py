@@ -101,14 +101,14 @@ def test_once_without_pages_or_roots(tmp_path):
         (["--path", "/data", "--path="], "argument --path: empty path"),
     ],
 )
-def test_wrong_calls_are_status_2_with_a_reason(arguments, complaint):
+def test_invalid_calls_exit_with_2_and_a_reason(arguments, complaint):
     shown = run("--once", *arguments)
     assert shown.returncode == 2 and complaint in shown.stderr and "Traceback" not in shown.stderr
 
 
 @pytest.mark.parametrize("command", ["node", "report", "serve", "up", "export", "replay"])
 def test_every_option_rejects_an_empty_value(command):
-    """By the program as it is installed; `call` of each command is not reached."""
+    """Runs the installed program; no command's `call` is reached."""
     from goodput.cli import parser
 
     options = [
@@ -166,21 +166,21 @@ def test_aggregator_variable_invalid_or_empty():
     assert run("--once", "--directory", "/nowhere", GOODPUT_AGGREGATOR="").returncode == 0
 
 
-def test_without_its_packages_it_says_what_to_install(tmp_path):
+def test_missing_packages_give_install_advice(tmp_path):
     (tmp_path / "msgspec.py").write_text("raise ImportError('No module named msgspec')\n")
     shown = run("--once", PYTHONPATH=f"{tmp_path}{os.pathsep}{PYTHONPATH}")
     assert shown.returncode == 1 and "pip install 'goodput-telemetry[node]'" in shown.stderr
     assert "Traceback" not in shown.stderr
 
 
-def test_an_address_in_use_is_status_1(tmp_path, start):
+def test_address_in_use_exits_with_1(tmp_path, start):
     first = start("--directory", str(tmp_path))
     address = url_of(first).split("/")[2]
     second = run("--directory", str(tmp_path / "other"), "--listen", address)
     assert second.returncode == 1 and f"cannot listen on {address}" in second.stderr
 
 
-def test_a_second_agent_on_the_directory_is_refused(tmp_path, start):
+def test_second_agent_on_the_directory_exits(tmp_path, start):
     first = start("--directory", str(tmp_path))
     url_of(first)
     second = run("--directory", str(tmp_path), "--listen", "127.0.0.1:0")

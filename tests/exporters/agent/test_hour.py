@@ -1,4 +1,4 @@
-"""An hour of a node's life in seconds, on clocks moved by hand: devices and ranks that come and go, and no aggregator.
+"""One simulated hour of a node in seconds: devices and ranks that come and go, and no aggregator.
 
 Everything is the agent's own but for the drivers' samples, which are handed over as a driver's process would hand them.
 """
@@ -36,7 +36,7 @@ GRACE_SECONDS = 60.0
 
 
 class Node:
-    """Devices, ranks and GPUs around one agent. `live(seconds)` lets time go on; chance decides what flaps."""
+    """Devices, ranks and GPUs around one agent. `live(seconds)` advances the clocks; devices flap at random."""
 
     def __init__(self, tree: Path, clock, aggregator: str, seed: int = 1):
         self.tree, self.clock, self.chance = tree, clock, random.Random(seed)
@@ -99,7 +99,7 @@ class Node:
         self.written[at] = rank.steps, rank.steps * 400 * MS
 
     def sample(self, full: bool, flap_share: float = 0.06) -> None:
-        """What a driver says now: each GPU flaps and some have an XID."""
+        """A driver's current sample: GPUs flap and some have an XID."""
         gpus, events = [], []
         for number in range(8):
             if self.chance.random() < flap_share:
@@ -145,7 +145,7 @@ class Node:
 
 
 def held() -> dict[str, int]:
-    """What this process holds; blocks are pieces of memory that Python has given out."""
+    """Resources held by this process; blocks are Python's allocated memory blocks."""
     gc.collect()
     return {
         "descriptors": len(os.listdir("/proc/self/fd")),
@@ -166,7 +166,7 @@ def aggregator():
 
 @pytest.fixture
 def tree(tmp_path):
-    """In memory where there is such a file system, as pages are: thousands of them would go to the disk."""
+    """On /dev/shm where it exists, since thousands of pages would be written to the disk."""
     root = Path(tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else tmp_path))
     write_tree(root)
     (root / "pages").mkdir()
@@ -175,7 +175,7 @@ def tree(tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def links_at_every_look(monkeypatch):
+def poll_links_every_time(monkeypatch):
     monkeypatch.setattr(agent_file, "LINKS_SECONDS", 0.0)
 
 

@@ -1,4 +1,4 @@
-"""Running a collector: it is timed, its failures are counted, its hanging costs only itself. And discovery."""
+"""Running collectors: durations, failures, hangs that affect one collector only; and discovery."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ from goodput_exporters.system.files import read_text
 
 
 class Scripted:
-    """Adds one value, then does what it is told."""
+    """Adds one value, then calls a function."""
 
     name = "scripted"
 
@@ -35,7 +35,7 @@ def raising(error):
 
 
 def scrape(runner: CollectorRunner, seconds: float = 5.0):
-    """What a scrape of this runner alone serves; None for nothing."""
+    """The result of a scrape of this runner alone; None without one."""
     found = run_collectors([runner], time.monotonic_ns() + int(seconds * 1e9))
     return found[0] if found else None
 
@@ -123,7 +123,7 @@ def test_hanging_collectors_cost_one_thread_each():
 
 
 def test_unstarted_collectors_run_next_time():
-    """With no time at all none is begun, or just the first."""
+    """With no time left at most the first is started."""
     runners = [CollectorRunner(Scripted()) for _ in range(3)]
     assert run_collectors(runners, time.monotonic_ns()) == []
     assert [described(runner) for runner in runners] == [(0, 1)] * 3

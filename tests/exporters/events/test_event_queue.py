@@ -1,4 +1,4 @@
-"""Health events wait for the aggregator, bounded, each once, and are always such as it takes."""
+"""The queue of health events: bounded, without duplicates, and always valid for the aggregator."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def series(log: EventQueue) -> dict:
 
 
 def totals(log: EventQueue) -> dict:
-    """Of each series (device, kind, severity), zeros too."""
+    """Count by (device, kind, severity), zeros included."""
     families = Families("node")
     log.collect(families)
     found = samples(families)
@@ -133,22 +133,22 @@ def test_numbers_grow_across_restarts_and_clock_steps(clock):
 
 
 def test_duplicate_of_another_driver_is_dropped(log, clock):
-    def tell(source: str, **given) -> int:
+    def report(source: str, **given) -> int:
         before = len(log.pending())
         log.add(event(**given), [], source)
         return len(log.pending()) - before
 
-    assert [tell("nvml", code=79), tell("dcgm", code=79)] == [1, 0]
-    assert [tell("nvml", code=79), tell("dcgm", code=79)] == [1, 0]  # It happened twice.
-    assert [tell("dcgm", code=48), tell("dcgm", device="GPU-2", code=79), tell("dcgm", kind="ecc")] == [
+    assert [report("nvml", code=79), report("dcgm", code=79)] == [1, 0]
+    assert [report("nvml", code=79), report("dcgm", code=79)] == [1, 0]  # It happened twice.
+    assert [report("dcgm", code=48), report("dcgm", device="GPU-2", code=79), report("dcgm", kind="ecc")] == [
         1,
         1,
         1,
     ]
     clock.seconds += SAME_SECONDS - 1
-    assert tell("dcgm", code=79) == 0
+    assert report("dcgm", code=79) == 0
     clock.seconds += 1
-    assert [tell("dcgm", code=79), tell("nvml", code=79)] == [1, 0]
+    assert [report("dcgm", code=79), report("nvml", code=79)] == [1, 0]
 
 
 def test_memory_and_series_are_bounded(log):

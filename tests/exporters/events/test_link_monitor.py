@@ -1,4 +1,4 @@
-"""Links that go down, come back, flap, vanish and retransmit, on a tree of sysfs that changes between polls."""
+"""Links that go down, come back, flap, vanish and retransmit, on a sysfs tree that changes between polls."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_link_down_between_polls_has_flapped(net):
 
 
 def test_administratively_down_interface_is_down(net):
-    """The kernel answers EINVAL to a read of `carrier` then; here the file is gone, which reads the same."""
+    """The kernel returns EINVAL for `carrier` then; here the file is missing, which has the same effect."""
     net.interface("eth0", operstate="down")
     assert net.poll() == []  # its carrier says otherwise
     (net.tree / "sys/class/net/eth0/carrier").unlink()

@@ -139,7 +139,7 @@ def test_state_without_rows_is_sent_once():
     assert not backlog.is_acknowledged(key)
     backlog.add(report(sequence=6, alive=False))
     backlog.acknowledge([sent])
-    assert not backlog.is_acknowledged(key)  # the death came after what was acknowledged
+    assert not backlog.is_acknowledged(key)  # the rank died after the acknowledged report
     (last,) = backlog.pending(100).reports
     assert last.sequence == 6 and not last.live.alive
     backlog.acknowledge([last])
@@ -175,9 +175,9 @@ def test_batch_has_one_process_per_rank():
     assert {batch.reports[0].identity.attempt, other.reports[0].identity.attempt} == {1, 2}
 
 
-def test_a_gap_in_the_numbers_counts_as_thinned():
+def test_gaps_in_row_numbers_count_as_thinned():
     backlog = Backlog()
-    backlog.add(report([row(500, 499)], sequence=1))  # what was before the agent is not counted
+    backlog.add(report([row(500, 499)], sequence=1))  # rows from before the agent's start are not counted
     backlog.add(report([row(510, 509)], sequence=2))
     assert backlog.rows_thinned == 9
 
@@ -198,7 +198,7 @@ def test_rows_all_claiming_checkpoints_are_bounded():
     assert backlog.rows == 8 and rows_of(backlog)[-1].number == 100 and backlog.rows_thinned == 92
 
 
-def test_after_an_acknowledged_outage_rows_are_whole_again():
+def test_thinning_ends_once_rows_are_acknowledged():
     backlog = Backlog(rows_max=8)
     backlog.add(report([row(n, n - 1) for n in range(1, 101)], sequence=1))
     backlog.acknowledge(backlog.pending(100).reports)
@@ -206,7 +206,7 @@ def test_after_an_acknowledged_outage_rows_are_whole_again():
     assert [one.number for one in rows_of(backlog)] == list(range(101, 108))
 
 
-def test_ranks_are_bounded_and_forgetting_keeps_the_counts():
+def test_forgetting_a_rank_keeps_its_counts():
     backlog = Backlog(rows_max=4, ranks_max=2)
     for rank in range(3):
         backlog.add(report([row(n, n - 1) for n in range(1, 11)], [event(1, "mark", 0)], rank=rank))
@@ -218,6 +218,6 @@ def test_ranks_are_bounded_and_forgetting_keeps_the_counts():
     backlog.forget(rank_key(identity(0)))
 
 
-def test_bounds_that_hold_nothing_are_refused():
+def test_too_small_bounds_raise_value_error():
     with pytest.raises(ValueError):
         Backlog(rows_max=3)

@@ -20,7 +20,7 @@ ACK = schema.encode(schema.Ack(1))
 
 
 class Hostile:
-    """Answers each POST with `status`, `headers` and `body`, and keeps the headers that came."""
+    """Answers each POST with `status`, `headers` and `body`, and keeps the request headers."""
 
     def __init__(self):
         outer = self

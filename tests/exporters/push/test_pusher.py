@@ -104,7 +104,7 @@ def test_server_errors_keep_everything(aggregator, pushers, status):
 
 
 @pytest.mark.parametrize("status", [302, 401, 403, 404, 429])
-def test_a_wrong_call_keeps_everything(aggregator, pushers, status, caplog):
+def test_client_errors_keep_everything(aggregator, pushers, status, caplog):
     """A rotated token or a wrong path must not cost data."""
     pusher = pushers(aggregator.url)
     pusher.add([report(rows(1, 2))])
@@ -118,7 +118,7 @@ def test_a_wrong_call_keeps_everything(aggregator, pushers, status, caplog):
 
 
 @pytest.mark.parametrize("answer", [b"", b"hello", schema.encode(identity()), b"\x93" * 200])
-def test_an_answer_that_is_no_acknowledgement_keeps_everything(aggregator, pushers, answer):
+def test_malformed_acknowledgement_keeps_everything(aggregator, pushers, answer):
     pusher = pushers(aggregator.url)
     pusher.add([report(rows(1, 2))])
     aggregator.answer = lambda *_: (200, answer)
@@ -127,7 +127,7 @@ def test_an_answer_that_is_no_acknowledgement_keeps_everything(aggregator, pushe
     assert pusher.push() == "accepted" and aggregator.rows()["r1", 0, 1] == [1, 2, 1, 2]
 
 
-def test_a_slow_aggregator_delays_neither_offers_nor_scrapes(aggregator, pushers):
+def test_slow_aggregator_delays_no_add_or_scrape(aggregator, pushers):
     release = threading.Event()
     aggregator.answer = lambda *_: release.wait(10) and None
     pusher = pushers(aggregator.url)
@@ -144,10 +144,10 @@ def test_a_slow_aggregator_delays_neither_offers_nor_scrapes(aggregator, pushers
     wait_until(lambda: collect(pusher)["goodput_node_backlog_rows", ()] == 0)
     assert aggregator.rows() == {
         ("r1", 0, 1): list(range(1, 50))
-    }  # each once: what was in flight is not repeated
+    }  # each once: rows in flight are not repeated
 
 
-def test_a_timeout_keeps_everything(aggregator, pushers):
+def test_timeout_keeps_everything(aggregator, pushers):
     release = threading.Event()
     aggregator.answer = lambda *_: release.wait(10) and None
     pusher = pushers(aggregator.url, timeout_seconds=0.1)
@@ -218,11 +218,11 @@ def test_batches_stay_below_the_body_limit(aggregator, pushers):
     assert max(length for _, _, length in aggregator.requests) < 5 << 20 < schema.BODY_BYTES_MAX
 
 
-def test_the_token_is_read_anew_for_each_push(aggregator, pushers, tmp_path):
+def test_token_file_is_read_for_each_push(aggregator, pushers, tmp_path):
     token = tmp_path / "token"
     pusher = pushers(aggregator.url, credentials=Credentials(str(token)))
     pusher.add([report(rows(1, 1))])
-    assert pusher.push() == "unreachable" and not aggregator.requests  # no token, no call
+    assert pusher.push() == "unreachable" and not aggregator.requests  # without a token nothing is sent
     for number, text in ((2, "first\n"), (3, "second")):
         token.write_text(text)
         pusher.add([report(rows(number, number), sequence=number)])
@@ -234,13 +234,13 @@ def test_the_token_is_read_anew_for_each_push(aggregator, pushers, tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b" \n", b"two words", b"line\nbreak", "ü".encode()])
-def test_a_file_that_holds_no_token(tmp_path, content):
+def test_malformed_token_file_raises_unreachable(tmp_path, content):
     (tmp_path / "token").write_bytes(content)
     with pytest.raises(Unreachable):
         read_token(str(tmp_path / "token"))
 
 
-def test_the_last_flush_sends_what_waits(aggregator, pushers):
+def test_stop_sends_queued_rows(aggregator, pushers):
     pusher = pushers(aggregator.url, interval_seconds=3600.0)
     pusher.start()
     pusher.add([report(rows(1, 4))])
@@ -248,7 +248,7 @@ def test_the_last_flush_sends_what_waits(aggregator, pushers):
     assert aggregator.rows() == {("r1", 0, 1): [1, 2, 3, 4]}
 
 
-def test_the_last_flush_is_bounded(aggregator, pushers):
+def test_stop_returns_within_flush_seconds(aggregator, pushers):
     release = threading.Event()
     aggregator.answer = lambda *_: release.wait(20) and None
     pusher = pushers(aggregator.url, interval_seconds=3600.0, timeout_seconds=20.0)
@@ -260,7 +260,7 @@ def test_the_last_flush_is_bounded(aggregator, pushers):
     release.set()
 
 
-def test_waits_grow_to_thirty_seconds_and_are_spread():
+def test_backoff_grows_to_thirty_seconds_with_jitter():
     for chance in (0.0, 0.5, 1.0):
         pusher = Pusher("http://127.0.0.1:1", "n0", interval_seconds=5.0, chance=lambda chance=chance: chance)
         waits = [pusher._wait_seconds(failures) for failures in range(1, 2000)]
@@ -305,7 +305,7 @@ def test_idle_pusher_sends_probes(aggregator, pushers):
     pusher.start()
     wait_until(lambda: len(aggregator.requests) >= 4)
     assert time.monotonic() - begun > 3 * 2 * 0.05
-    assert [(told.node, told.ranks) for told in aggregator.reports[:4]] == [("n0", [])] * 4
+    assert [(sent.node, sent.ranks) for sent in aggregator.reports[:4]] == [("n0", [])] * 4
     assert outcome(pusher, "accepted") >= 3
 
 
@@ -313,7 +313,7 @@ def test_no_probe_with_queued_reports(aggregator, pushers):
     pusher = pushers(aggregator.url)
     pusher.add([report(rows(1, 2))])
     assert pusher.push(probe=True) == "accepted"
-    assert [len(told.ranks) for told in aggregator.reports] == [1]
+    assert [len(sent.ranks) for sent in aggregator.reports] == [1]
 
 
 def test_lost_aggregator_is_detected_within_two_intervals(aggregator, pushers):
@@ -323,8 +323,8 @@ def test_lost_aggregator_is_detected_within_two_intervals(aggregator, pushers):
     wait_until(lambda: outcome(pusher, "accepted") >= 1)
     aggregator.answer, gone = lambda *_: 1 / 0, time.monotonic()
     wait_until(lambda: outcome(pusher, "unreachable") >= 1)
-    # Besides the two intervals, what a machine that is busy takes for a connection.
+    # On top of the two intervals: time for a connection on a busy machine.
     assert time.monotonic() - gone < 2 * interval + 0.5
-    # It is asked on, until it is back.
+    # Pushes continue until it is back.
     aggregator.answer, before = lambda *_: None, outcome(pusher, "accepted")
     wait_until(lambda: outcome(pusher, "accepted") > before)

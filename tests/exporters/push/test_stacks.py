@@ -56,16 +56,16 @@ def only(stacks: Stacks) -> schema.Stack:
     return stack
 
 
-# ---- What becomes of a call
+# ---- Dumps
 
 
-def test_a_stack_waits_until_it_has_arrived(made):
+def test_stack_is_pending_until_acknowledged(made):
     stacks = made('echo "Process 1: python t.py --token secret"; echo "$@"', unix_ns=lambda: 5)
     stacks.request([ONE])
     stack = only(stacks)
     assert stack == schema.Stack(ONE, 5, "Process 1\ndump --pid 4242 --nonblocking")
     assert schema.is_stack(stack)
-    assert stacks.pending() == [stack], "until it is settled"
+    assert stacks.pending() == [stack], "until it is acknowledged"
     stacks.acknowledge([schema.Stack(ONE, 5, "another")])
     stacks.acknowledge([stack])
     assert stacks.pending() == []
@@ -73,7 +73,7 @@ def test_a_stack_waits_until_it_has_arrived(made):
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "text"),
     [
         ("echo 'Error: Permission denied (os error 13)' >&2; exit 1", "py-spy: Error: Permission denied (os error 13)"),
         ("exit 3", "py-spy: exit status 3"),
@@ -81,10 +81,10 @@ def test_a_stack_waits_until_it_has_arrived(made):
         ("exit 0", "py-spy: the process has no Python stack"),
     ],
 )  # fmt: skip
-def test_what_goes_wrong_is_the_text(made, script, said):
+def test_py_spy_error_becomes_the_text(made, script, text):
     stacks = made(script)
     stacks.request([ONE])
-    assert only(stacks).text == said
+    assert only(stacks).text == text
 
 
 def test_missing_py_spy_gives_install_advice(monkeypatch):
@@ -95,7 +95,7 @@ def test_missing_py_spy_gives_install_advice(monkeypatch):
     stacks.stop()
 
 
-def test_a_command_that_cannot_run_is_said(tmp_path):
+def test_unrunnable_command_becomes_the_text(tmp_path):
     stacks = Stacks(lambda process: True, command=str(tmp_path / "nowhere"))
     stacks.request([ONE])
     assert only(stacks).text == "py-spy: cannot run: No such file or directory"
@@ -118,7 +118,7 @@ def _is_zombie(pid: int) -> bool:
         return True
 
 
-def test_nobody_waits_while_it_runs(made):
+def test_running_dump_blocks_no_caller(made):
     stacks = made("sleep 300", seconds_max=600)
     began = time.monotonic()
     stacks.request([ONE])
@@ -132,7 +132,7 @@ def test_nobody_waits_while_it_runs(made):
     assert stacks.pending()[0].text == "py-spy: exit status -9"
 
 
-def test_endless_and_unprintable_output_is_cut_and_cleaned(made):
+def test_endless_unprintable_output_is_truncated(made):
     stacks = made("yes 'frame\033[31m \t é' | head -c 1000000")
     stacks.request([ONE])
     stack = only(stacks)
@@ -142,10 +142,10 @@ def test_endless_and_unprintable_output_is_cut_and_cleaned(made):
 
 
 @pytest.mark.parametrize(
-    "said", [b"", b"\xff\xfe\x00", b"\t" * 70_000, "\u202eé\u2028".encode(), bytes(range(256))]
+    "output", [b"", b"\xff\xfe\x00", b"\t" * 70_000, "\u202eé\u2028".encode(), bytes(range(256))]
 )
-def test_any_bytes_become_printable_text(said):
-    stack = schema.Stack(ONE, 1, printable(said))
+def test_arbitrary_bytes_become_printable_text(output):
+    stack = schema.Stack(ONE, 1, printable(output))
     assert schema.is_stack(stack)
     report = schema.NodeReport("n0", 1, [], stacks=[stack])
     assert schema.decode(schema.encode(report)).stacks == [stack]
@@ -157,10 +157,10 @@ def test_command_line_is_removed():
     assert without_command("Process 12: x") == "Process 12" and without_command("other: x") == "other: x"
 
 
-# ---- Whom it believes
+# ---- Which processes are dumped, and how often
 
 
-def test_a_process_is_looked_into_once_a_minute(made, tmp_path):
+def test_process_is_dumped_at_most_once_a_minute(made, tmp_path):
     now = [0.0]
     stacks = made(f"echo one >> {tmp_path}/calls", monotonic=lambda: now[0])
     calls = lambda: (tmp_path / "calls").read_text().count("one")  # noqa: E731
@@ -172,11 +172,11 @@ def test_a_process_is_looked_into_once_a_minute(made, tmp_path):
     stacks.request([ONE])
     stacks.acknowledge([only(stacks)])
     stacks.request([replace(ONE, pid=5)])
-    assert only(stacks).of.pid == 5, "one after the other, so those before have been run"
+    assert only(stacks).of.pid == 5, "dumps run one after the other, so the earlier ones are done"
     assert calls() == 3
 
 
-def test_few_wait_and_few_are_remembered(made, monkeypatch):
+def test_queue_and_history_are_bounded(made, monkeypatch):
     blocked = made("sleep 300")
     blocked.request([replace(ONE, pid=pid) for pid in range(16)])
     assert len(blocked._queue) <= stacks_module.QUEUE_MAX
@@ -197,7 +197,7 @@ def test_long_output_is_truncated_while_read():
     assert len(printable("é".encode() * length).encode()) == schema.STACK_CHARS_MAX
 
 
-def test_who_is_not_ours_is_ignored_and_counted(made):
+def test_foreign_processes_are_ignored_and_counted(made):
     stacks = made("echo never", owns=lambda process: False)
     stacks.request([ONE] * 3)
     assert outcomes(stacks) == {"taken": 0, "failed": 0, "ignored": 3}
@@ -224,7 +224,7 @@ def test_only_living_ranks_of_this_node_are_dumped(tree, ranks):
     text = stat.read_text()
     assert "777" in text
     stat.write_text(text.replace("777", "778"))
-    assert not ranks.owns(ours), "the pid is another process's by now"
+    assert not ranks.owns(ours), "another process has this pid now"
     stat.unlink()
     assert not ranks.owns(ours)
     assert page
@@ -241,7 +241,7 @@ def test_no_stacks_without_py_spy_option(tree, clock):
     assert Agent(str(tree / "pages"), py_spy=True, **{**arguments, "aggregator": None}).stacks is None
 
 
-def test_the_command_says_what_it_needs():
+def test_py_spy_option_needs_an_aggregator():
     done = run("--py-spy")
     assert (done.returncode, "--py-spy needs --aggregator" in done.stderr) == (2, True)
     help_ = " ".join(run("--help").stdout.split())
@@ -274,10 +274,10 @@ def test_py_spy_shows_a_stuck_process(stuck):
     stacks = Stacks(lambda process: True)
     stacks.request([replace(ONE, pid=stuck.pid), replace(ONE, pid=2**22 + 5)])
     wait_until(lambda: len(stacks.pending()) == 2, seconds=30)
-    real, nobody = stacks.pending()
+    real, absent = stacks.pending()
     assert real.text.startswith(f"Process {stuck.pid}\n"), real.text
     assert "read_shard_that_never_comes" in real.text and "time.sleep" not in real.text.splitlines()[0]
-    assert nobody.text.startswith("py-spy: ") and "rror" in nobody.text
+    assert absent.text.startswith("py-spy: ") and "rror" in absent.text
     assert stuck.poll() is None
     stacks.stop()
 
@@ -309,11 +309,11 @@ def test_py_spy_without_permission(stuck, open_folder):
 
 
 def test_requested_stack_is_sent_with_next_push(tmp_path, processes):
-    """Old agents and old aggregators know neither field; a pid that is no rank's is not looked into."""
+    """Old agents and old aggregators know neither field; processes that are not ranks are not dumped."""
     if find_py_spy() is None:
         pytest.skip("py-spy is not installed (the extra `stacks`)")
     (tmp_path / "pages").mkdir()
-    aggregator, asked = Aggregator(), threading.Event()
+    aggregator, answered = Aggregator(), threading.Event()
 
     def answer(report, body):
         wanted = [schema.stack_request(rank.identity) for rank in report.ranks]
@@ -322,7 +322,7 @@ def test_requested_stack_is_sent_with_next_push(tmp_path, processes):
             replace(wanted[0], pid=1),
             replace(wanted[0], start_ns=0),
         ]
-        asked.set()
+        answered.set()
         return 200, schema.encode(schema.Ack(len(report.ranks), wanted=wanted))
 
     aggregator.answer = answer
@@ -331,10 +331,10 @@ def test_requested_stack_is_sent_with_next_push(tmp_path, processes):
     try:
         timing = {"interval_seconds": 0.05, "push_interval_seconds": 0.05}
         with Agent(str(tmp_path / "pages"), aggregator=aggregator.url, py_spy=True, **timing) as agent:
-            assert asked.wait(10)
-            brought = lambda: [stack for report in list(aggregator.reports) for stack in report.stacks]  # noqa: E731
-            wait_until(brought, seconds=30)
-            (stack,) = brought()
+            assert answered.wait(10)
+            received = lambda: [stack for report in list(aggregator.reports) for stack in report.stacks]  # noqa: E731
+            wait_until(received, seconds=30)
+            (stack,) = received()
             assert stack.of.pid == rank.pid and f"Process {rank.pid}" in stack.text
             assert "main (" in stack.text, stack.text
             wait_until(lambda: agent.stacks.pending() == [])

@@ -97,7 +97,7 @@ def test_tls_with_silent_and_plaintext_clients(tmp_path, serve):
     context = ssl.create_default_context(cafile=authority.cert)
     began = time.monotonic()
     answer = httpx.get(server.url + "/metrics", verify=context, trust_env=False)
-    assert answer.status_code == 200 and time.monotonic() - began < 5, "nobody is kept waiting by a handshake"
+    assert answer.status_code == 200 and time.monotonic() - began < 5, "a handshake delays no other client"
     assert b"goodput_host_cpus" not in plain.recv(4096)
     for one in [*silent, plain]:
         one.close()
@@ -175,7 +175,7 @@ def test_reload_failing_until_the_file_is_valid(tmp_path, tokens):
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory):
-    """An aggregator behind TLS, its authority, and another authority that has nothing to do with it."""
+    """An aggregator behind TLS, its authority, and an unrelated authority."""
     folder = tmp_path_factory.mktemp("secured")
     authority, other = Authority(folder), Authority(folder, "other")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

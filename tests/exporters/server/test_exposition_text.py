@@ -28,27 +28,27 @@ def oracle(families: Families) -> bytes:
 
 
 @given(st.floats())
-def test_numbers(value):
+def test_floats_are_formatted_as_in_go(value):
     assert number(value) == floatToGoString(value)
 
 
 @given(st.integers(-(2**70), 2**70))
-def test_whole_numbers(value):
+def test_integers_are_formatted_as_in_go(value):
     assert number(value) == floatToGoString(value)
 
 
 @settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_any_families(data):
+def test_arbitrary_families_match_prometheus_client(data):
     writer = Writer()
-    for _ in range(2):  # The second from what is known of the first.
+    for _ in range(2):  # The second time with the cache of the first.
         families = Families("node")
         for metric in data.draw(st.lists(st.sampled_from(OURS), max_size=4)):
             fill(families, metric, [data.draw(texts) for _ in metric.labels], data.draw(st.floats()))
         assert writer.write([families]) == oracle(families)
 
 
-def test_every_series_of_the_catalogue():
+def test_whole_catalogue_matches_prometheus_client():
     families, again = Families("node"), Families("node")
     for metric in OURS:
         fill(families, metric, [f'{label} "\\\n' for label in metric.labels], 1_234_567.5)
@@ -69,7 +69,7 @@ def test_family_of_two_collectors_is_written_once():
     assert Writer().write(parts) == oracle(whole)
 
 
-def test_nothing_is_kept_of_series_that_are_gone():
+def test_cache_forgets_series_that_are_gone():
     writer = Writer()
     for run in range(50):
         families = Families("node")
@@ -79,7 +79,7 @@ def test_nothing_is_kept_of_series_that_are_gone():
         assert len(writer._known) == 2
 
 
-def test_buckets_that_change_are_written_as_they_are():
+def test_changed_buckets_are_not_read_from_the_cache():
     writer = Writer()
     for buckets in (BUCKETS, [("1.0", 3), ("+Inf", 4)], [("5.0", 3), ("+Inf", 4)]):
         families = Families("node")

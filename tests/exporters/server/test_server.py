@@ -34,14 +34,14 @@ def test_port_zero_gives_the_real_port(server):
     assert host == "127.0.0.1" and port > 0 and server.url == f"http://127.0.0.1:{port}"
 
 
-def test_metrics(server):
+def test_metrics_returns_the_exposition(server):
     answer = get(server, "/metrics")
     assert answer.status_code == 200 and answer.content == b"goodput_host_cpus 4\n"
     assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert get(server, "/metrics?collect[]=host").status_code == 200
 
 
-def test_health(server, health):
+def test_healthz_returns_the_problem(server, health):
     assert (get(server, "/healthz").status_code, get(server, "/healthz").text) == (200, "ok\n")
     health.append("the last poll was long ago")
     assert (get(server, "/healthz").status_code, get(server, "/healthz").text) == (
@@ -49,7 +49,7 @@ def test_health(server, health):
     )  # fmt: skip
 
 
-def test_the_index_links_to_what_is_there(server):
+def test_index_links_to_all_paths(server):
     text = get(server, "/").text
     for path in ("/metrics", "/healthz"):
         assert f'href="{path}"' in text
@@ -74,8 +74,8 @@ def test_one_connection_serves_many_scrapes(server):
         assert {client.get(server.url + "/metrics").status_code for _ in range(50)} == {200}
 
 
-def test_clients_that_hang_keep_nobody_out(server):
-    """Twice as many silent connections as there may be: the oldest are cut off, a scrape still works."""
+def test_hanging_clients_do_not_block_scrapes(server):
+    """With twice the maximum of silent connections the oldest are disconnected and a scrape still works."""
     hanging = []
     try:
         for _ in range(2 * CONNECTIONS_MAX):
@@ -85,14 +85,14 @@ def test_clients_that_hang_keep_nobody_out(server):
         began = time.monotonic()
         assert get(server, "/metrics").status_code == 200
         assert time.monotonic() - began < 5
-        assert hanging[0].recv(1) == b""  # cut off
+        assert hanging[0].recv(1) == b""  # disconnected
         wait_until(lambda: len(server._connections) <= CONNECTIONS_MAX)
     finally:
         for client in hanging:
             client.close()
 
 
-def test_an_exposition_that_fails_is_an_answer_too():
+def test_failing_exposition_gives_500():
     def fail():
         raise RuntimeError("no")
 
@@ -120,12 +120,12 @@ def test_a_slow_scrape_does_not_block_health():
     server.stop()
 
 
-def test_an_address_in_use_is_an_error(server):
+def test_address_in_use_raises_os_error(server):
     with pytest.raises(OSError):
         Server(lambda: b"", lambda: None, server.address)
 
 
-def test_ipv6():
+def test_ipv6_address():
     try:
         server = Server(lambda: b"x 1\n", lambda: None, ("::1", 0))
     except OSError:

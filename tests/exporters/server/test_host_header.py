@@ -1,4 +1,4 @@
-"""By which names an agent on loopback may be asked: a page of the internet must not read it through a name of its own."""
+"""The Host header on loopback: a web page must not read the agent through a DNS name of its own."""
 
 import socket
 from contextlib import nullcontext
@@ -33,10 +33,10 @@ def serve():
 def status(server: Server, *lines: str, path: str = "/metrics") -> int:
     host, port = server.address
     head = "\r\n".join([f"GET {path} HTTP/1.1", *lines, "Connection: close", "", ""])
-    with socket.create_connection(("127.0.0.1" if host == "0.0.0.0" else host, port), 5) as asking:
-        asking.sendall(head.encode())
+    with socket.create_connection(("127.0.0.1" if host == "0.0.0.0" else host, port), 5) as client:
+        client.sendall(head.encode())
         answer = b""
-        while part := asking.recv(65536):
+        while part := client.recv(65536):
             answer += part
     assert (b"goodput_host_cpus" in answer) == (b" 200 " in answer[:20] and path == "/metrics")
     return int(answer.split()[1])
@@ -54,7 +54,7 @@ def test_host_header_must_name_this_machine(serve):
             assert status(server, f"Host: {host}", path=path) == 421, (host, path)
     assert status(server) == 421
     assert status(server, "Host: localhost", "Host: evil.example") == 421
-    assert status(server, "Host: evil.example", path="/healthz") == 200, "it tells of nothing"
+    assert status(server, "Host: evil.example", path="/healthz") == 200, "/healthz reveals nothing"
     assert refused(authenticator)["host"] == 4 * len(wrong) + 2
 
 
@@ -66,15 +66,13 @@ def test_any_host_is_accepted_with_tokens_or_public_metrics(serve, tmp_path):
     assert status(server, "Host: head", f"Authorization: Bearer {text}") == 200
     assert status(server, "Host: head") == 401
     assert status(serve(NodeAuthenticator(any_host=True)), "Host: head") == 200
-    assert status(serve(host="0.0.0.0"), "Host: head") == 200, (
-        "as --listen has it, it is no server of this machine alone"
-    )
+    assert status(serve(host="0.0.0.0"), "Host: head") == 200, "the address is not loopback"
 
 
 @pytest.mark.parametrize(
     ("words", "is_any"), [((), False), (("--metrics-public",), True), (("CA",), True), (("TLS",), False)]
 )
-def test_the_command_says_which(words, is_any, tmp_path):
+def test_command_options_select_the_host_check(words, is_any, tmp_path):
     import argparse
 
     from goodput.access.options import add_options
