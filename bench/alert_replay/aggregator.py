@@ -23,7 +23,7 @@ from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.ingest import Ingest
-from goodput.aggregator.ingest.store import ReportRefused, Store
+from goodput.aggregator.ingest.store import ReportRejected, Store
 from goodput.metrics import CATALOGUE
 from goodput.simulate.node import Key
 from goodput.simulate.scenario import EPOCH_SECONDS
@@ -116,8 +116,8 @@ class Aggregator:
         except schema.SchemaError:
             self.ingest.counts["rejection", "malformed"] += 1
             return False
-        except ReportRefused as refused:
-            self.ingest.counts["rejection", refused.reason] += 1
+        except ReportRejected as rejected:
+            self.ingest.counts["rejection", rejected.reason] += 1
             return False
         self.ingest.counts["report", "accepted"] += 1
         identity = merged.report.identity

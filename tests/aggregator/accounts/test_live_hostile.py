@@ -19,7 +19,7 @@ from goodput.account.states import STATES
 from goodput.aggregator.accounts import live
 from goodput.aggregator.accounts.live import IncrementalAccount
 from goodput.aggregator.ingest.hangs import HangDetector
-from goodput.aggregator.ingest.store import ReportRefused, Store
+from goodput.aggregator.ingest.store import ReportRejected, Store
 from goodput.causes import explain
 from goodput.wire import schema
 
@@ -172,7 +172,7 @@ def play(pushes: list[tuple[int, schema.RankReport]]) -> int:
         try:
             schema.check(report)
             merged = some.merge(report, arrived_ns)
-        except (schema.SchemaError, ReportRefused):
+        except (schema.SchemaError, ReportRejected):
             continue
         rows.append(merged)
         whole.merge(msgspec.structs.replace(report, steps=merged.rows), arrived_ns)

@@ -12,7 +12,7 @@ from support.account.account_history import Process, assert_closes, ns
 from support.aggregator.reports import body_of, node_report, rank_report, story
 
 from goodput.account import compute
-from goodput.aggregator.ingest.store import ReportRefused, Store
+from goodput.aggregator.ingest.store import ReportRejected, Store
 from goodput.wire import schema
 
 NOW = ns(2000)
@@ -39,8 +39,8 @@ def use(body: bytes) -> list[str]:
             outcomes.append("accepted")
         except schema.SchemaError as error:
             outcomes.append(f"malformed: {error}")
-        except ReportRefused as refused:
-            outcomes.append(refused.reason)
+        except ReportRejected as rejected:
+            outcomes.append(rejected.reason)
     for run in store.runs.values():
         # Unreported ranks of a large world are slow to compute and test nothing more.
         run.only_ranks = tuple({rank for rank, _ in run.attempts})

@@ -11,7 +11,7 @@ from support.aggregator.reports import rank_report, story
 
 from goodput.account import compute
 from goodput.aggregator.ingest import store as store_module
-from goodput.aggregator.ingest.store import ReportRefused, Store
+from goodput.aggregator.ingest.store import ReportRejected, Store
 from goodput.wire import schema
 
 NOW = ns(2000)
@@ -46,10 +46,10 @@ def test_two_live_processes_cannot_claim_a_rank():
     store, one = Store(), Process().steps(3, forward=1)
     store.merge(rank_report(one), NOW)
     other = rank_report(Process().steps(5, forward=1), host="elsewhere", pid=77)
-    with pytest.raises(ReportRefused) as refused:
+    with pytest.raises(ReportRejected) as rejected:
         store.merge(other, NOW + ns(29))
-    assert refused.value.reason == "claim"
-    text = str(refused.value)
+    assert rejected.value.reason == "claim"
+    text = str(rejected.value)
     assert all(word in text for word in ("'r1'", "rank 0", "attempt 1", "n0", "elsewhere", "77"))
     assert account(store).ranks[0].kept_steps == 3, "nothing of it was taken"
     store.merge(rank_report(one.step(forward=1)), NOW + ns(29))
@@ -79,7 +79,7 @@ def test_process_after_a_dead_one_gets_next_attempt(end):
 def test_declared_attempt_number_is_used():
     store = merged(rank_report(Process(attempt=4, start=9)), rank_report(Process(attempt=2)))
     assert sorted(store.runs["r1"].attempts) == [(0, 2), (0, 4)]
-    with pytest.raises(ReportRefused):
+    with pytest.raises(ReportRejected):
         store.merge(rank_report(Process(attempt=4, start=10), pid=1), NOW)
 
 
@@ -94,9 +94,9 @@ def test_ranks_and_runs_do_not_meet():
 def test_runs_are_bounded(monkeypatch):
     monkeypatch.setattr(store_module, "RUNS_MAX", 2)
     store = merged(rank_report(Process()), rank_report(Process(), run="r2"))
-    with pytest.raises(ReportRefused) as refused:
+    with pytest.raises(ReportRejected) as rejected:
         store.merge(rank_report(Process(), run="r3"), NOW)
-    assert refused.value.reason == "runs" and "r3" not in store.runs
+    assert rejected.value.reason == "runs" and "r3" not in store.runs
     store.merge(rank_report(Process(1), run="r2"), NOW)
 
 
@@ -104,9 +104,9 @@ def test_rank_processes_are_bounded(monkeypatch):
     monkeypatch.setattr(store_module, "PROCESSES_MAX", 2)
     store = merged(rank_report(Process()), rank_report(Process(1)))
     for report in (rank_report(Process(2)), rank_report(Process(), run="r2")):
-        with pytest.raises(ReportRefused) as refused:
+        with pytest.raises(ReportRejected) as rejected:
             store.merge(report, NOW)
-        assert refused.value.reason == "ranks"
+        assert rejected.value.reason == "ranks"
     assert list(store.runs) == ["r1"] and len(store.runs["r1"].attempts) == 2
     store.merge(rank_report(Process(1)), NOW)
 
@@ -135,14 +135,14 @@ def test_late_phase_state_is_used():
     assert compute(run, NOW).gpu_ns()[1] == ns(2)
 
 
-def test_other_phases_than_before_are_refused():
+def test_changed_phases_are_rejected():
     one = Process(user={"augment": "loader"}).step(forward=1)
     store = merged(rank_report(one))
     other = Process(user={"tokenize": "loader"}).step(forward=1).step(tokenize=1)
-    with pytest.raises(ReportRefused) as refused:
+    with pytest.raises(ReportRejected) as rejected:
         store.merge(rank_report(other), NOW)
-    assert refused.value.reason == "phases"
-    assert "augment" in str(refused.value) and "tokenize" in str(refused.value)
+    assert rejected.value.reason == "phases"
+    assert "augment" in str(rejected.value) and "tokenize" in str(rejected.value)
     assert len(store.runs["r1"].attempts[0, 1].rows) == 1
 
 
@@ -249,11 +249,11 @@ def test_merge_is_idempotent_and_recovers_lost_reports():
     assert account(merged(*thinned)) == account(want)
 
 
-def test_times_far_ahead_are_refused():
+def test_times_far_ahead_are_rejected():
     store = merged(rank_report(Process(0, 1, 1990, world_size=2).steps(3, forward=1)))
-    with pytest.raises(ReportRefused, match="days ahead; check the clock of n") as refused:
+    with pytest.raises(ReportRejected, match="days ahead; check the clock of n") as rejected:
         store.merge(rank_report(Process(1, 1, 1990 + 2 * 86_400, world_size=2).steps(1, forward=1)), NOW)
-    assert refused.value.reason == "time"
+    assert rejected.value.reason == "time"
     assert account(store).end_ns == NOW
 
 
@@ -303,9 +303,9 @@ def test_expected_ranks_of_all_runs_are_bounded(monkeypatch):
     monkeypatch.setattr(store_module, "EXPECTED_MAX", 10)
     store = merged(expecting(4, "a"), expecting(6, "b"))
     for one in (expecting(1, "c"), expecting(5, "a"), expecting(5, "a", rank=4)):
-        with pytest.raises(ReportRefused) as refused:
+        with pytest.raises(ReportRejected) as rejected:
             store.merge(one, NOW)
-        assert refused.value.reason == "ranks" and "world size" in str(refused.value)
+        assert rejected.value.reason == "ranks" and "world size" in str(rejected.value)
     assert store.runs.keys() == {"a", "b"} and len(account(store, "a").ranks) == 4
     # What is within goes on, and counts once.
     for one in (expecting(4, "a"), expecting(4, "a", rank=3), expecting(2, "b"), expecting(6, "b", rank=5)):
@@ -319,12 +319,12 @@ def test_growing_world_counts_its_growth(monkeypatch):
     assert store.expected == {"a": 7, "b": 3} and store.expected_sum == 10
 
 
-def test_what_was_refused_expects_nothing(monkeypatch):
+def test_rejected_reports_add_no_expected_ranks(monkeypatch):
     monkeypatch.setattr(store_module, "EXPECTED_MAX", 10)
     store = merged(expecting(4, "a"))
-    with pytest.raises(ReportRefused) as refused:
+    with pytest.raises(ReportRejected) as rejected:
         store.merge(rank_report(Process().steps(2, forward=1), "a", world_size=9, pid=77), NOW)
-    assert refused.value.reason == "claim"
+    assert rejected.value.reason == "claim"
     assert store.expected == {"a": 4} and store.expected_sum == 4
 
 

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from goodput.access.tokens import EVERYTHING, Access
 from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ingest.health_log import AHEAD_NS_MAX, NODE_WEIGHT_MAX, HealthLog
-from goodput.aggregator.ingest.store import ReportRefused, Store
+from goodput.aggregator.ingest.store import ReportRejected, Store
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.records import HealthKey, NewRecords, health_key
 from goodput.wire import schema
@@ -71,8 +71,8 @@ class Ingest:
                     self._store.merge(replace(process, steps=list(rows), events=events), 0)
                     self._store.end(identity, end_marks.get(schema.stack_request(identity)))
                     restored += 1
-                except ReportRefused as refused:
-                    log.warning("a process in the ledger was not restored: %s", refused)
+                except ReportRejected as rejected:
+                    log.warning("a process in the ledger was not restored: %s", rejected)
             if run in self._store.runs:
                 then(run)
         self._store.new = self._store.repeated = 0
@@ -144,8 +144,8 @@ class Ingest:
             return None
         except schema.SchemaError as error:
             return self._rejection(report.identity, "malformed", str(error))
-        except ReportRefused as refused:
-            return self._rejection(report.identity, refused.reason, str(refused))
+        except ReportRejected as rejected:
+            return self._rejection(report.identity, rejected.reason, str(rejected))
 
     def _rejection(self, identity: schema.Identity, reason: str, text: str) -> schema.Rejection:
         self.counts["rejection", reason] += 1

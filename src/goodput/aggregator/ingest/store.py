@@ -1,7 +1,7 @@
 """Runs in memory: their attempts and rows, merged from rank reports.
 
 Merging is keyed, so lost, repeated and reordered reports change nothing. A rank report that contradicts what is there is
-refused with a reason; the other ranks of its push are not affected.
+rejected with a reason; the other ranks of its push are not affected.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HARDWARE = ("compute_ns", "idle_ns", "energy_mj")
 AHEAD_NS_MAX = 86_400 * 10**9
 
 
-class ReportRefused(Exception):
+class ReportRejected(Exception):
     """A rank report that cannot be merged; `reason` is a label (schema.REJECTED_FOR)."""
 
     def __init__(self, reason: str, text: str):
@@ -67,7 +67,7 @@ class Store:
     repeated: int = 0
 
     def merge(self, report: schema.RankReport, now_ns: int) -> NewRecords:
-        """Merge a checked rank report received at `now_ns` (our unix ns; 0 skips checks of time). Raises ReportRefused."""
+        """Merge a checked rank report received at `now_ns` (our unix ns; 0 skips checks of time). Raises ReportRejected."""
         if now_ns:
             _check_times(report, now_ns)
         self._check_expected(report.identity)
@@ -120,7 +120,7 @@ class Store:
     def _check_expected(self, identity: schema.Identity) -> None:
         more = identity.world_size - self.expected.get(identity.run, 0)
         if self.expected_sum + more > EXPECTED_MAX:
-            raise ReportRefused(
+            raise ReportRejected(
                 "ranks",
                 f"run {identity.run!r}: world size {identity.world_size}; all runs together may have {EXPECTED_MAX} "
                 f"ranks and have {self.expected_sum}",
@@ -147,19 +147,19 @@ class Store:
     def _place(self, identity: schema.Identity, now_ns: int) -> Attempt:
         """The attempt of a new process, under its own attempt number or the next free one."""
         if len(self.processes) >= PROCESSES_MAX:
-            raise ReportRefused(
+            raise ReportRejected(
                 "ranks", f"run {identity.run!r}: the limit of {PROCESSES_MAX} rank processes is reached"
             )
         run = self.runs.get(identity.run)
         if run is None:
             if len(self.runs) >= RUNS_MAX:
-                raise ReportRefused("runs", f"run {identity.run!r}: the limit of {RUNS_MAX} runs is reached")
+                raise ReportRejected("runs", f"run {identity.run!r}: the limit of {RUNS_MAX} runs is reached")
             run = self.runs[identity.run] = Run(identity.run)
         number = identity.attempt
         holder = run.attempts.get((identity.rank, number))
         if holder is not None:
             if holder.known_end_ns() is None and now_ns - holder.received_ns < OWNED_SECONDS * 1e9:
-                raise ReportRefused(
+                raise ReportRejected(
                     "claim",
                     f"run {identity.run!r} rank {identity.rank} attempt {number} is already reported from "
                     f"{holder.host}; {identity.host} pid {identity.pid} claims it too",
@@ -177,7 +177,7 @@ def _check_times(report: schema.RankReport, now_ns: int) -> None:
         report.identity.start_ns, live.now_ns, live.last_ns, live.end_ns, *(row.end_ns for row in rows)
     )
     if latest_ns > now_ns + AHEAD_NS_MAX:
-        raise ReportRefused(
+        raise ReportRejected(
             "time",
             f"run {report.identity.run!r} rank {report.identity.rank}: reports a time "
             f"{(latest_ns - now_ns) / 8.64e13:.1f} days ahead; check the clock of {report.identity.host}",
@@ -213,7 +213,7 @@ def _extend_phases(attempt: Attempt, report: schema.RankReport) -> None:
     """Phases are only ever appended; a report may have more of them than the attempt, or fewer."""
     shared = min(len(attempt.phases), len(report.phases))
     if attempt.phases[:shared] != report.phases[:shared]:
-        raise ReportRefused(
+        raise ReportRejected(
             "phases",
             f"run {report.identity.run!r} rank {report.identity.rank}: phases {report.phases[:shared]} "
             f"contradict {attempt.phases[:shared]} reported before",
