@@ -11,7 +11,6 @@ ranks at 20 steps a second: 2 ms per poll, 2 ms per GPU sample, 15 ms per scrape
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import threading
 import time
@@ -141,10 +140,6 @@ class Agent:
     def __exit__(self, *_) -> None:
         self.stop()
 
-    def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the agent stops; False on timeout."""
-        return self._stopping.wait(seconds)
-
     def once(self) -> str:
         """Poll once and return one exposition; changes nothing on the node."""
         self._safely(self.ranks.poll)
@@ -234,19 +229,15 @@ class Agent:
             self._scraping.acquire()
         try:
             if is_alone or not self._text:
-                self._text = self._expose(seconds_max)
+                start_ns = time.monotonic_ns()
+                parts = run_collectors(self.runners.values(), start_ns + int(seconds_max * 1e9))
+                self._text = self._writer.write([*parts, self._own_series()])
+                self._scrape_seconds = (time.monotonic_ns() - start_ns) / 1e9
             return self._text
         finally:
             self._scraping.release()
 
-    def _expose(self, seconds_max: float) -> bytes:
-        start_ns = time.monotonic_ns()
-        parts = run_collectors(self.runners.values(), start_ns + int(seconds_max * 1e9))
-        text = self._writer.write([*parts, self._own()])
-        self._scrape_seconds = (time.monotonic_ns() - start_ns) / 1e9
-        return text
-
-    def _own(self) -> Families:
+    def _own_series(self) -> Families:
         families = Families("node")
         families.add("goodput_node_info", {"host": self.node, "version": self.version}, 1)
         for runner in self.runners.values():
@@ -256,17 +247,5 @@ class Agent:
                 part.collect(families)
         if self._scrape_seconds is not None:
             families.add("goodput_node_scrape_seconds", {}, self._scrape_seconds)
-        families.add("goodput_node_cpu_seconds_total", {}, time.process_time())
-        memory = resident_bytes()
-        if memory is not None:
-            families.add("goodput_node_memory_bytes", {}, memory)
+        families.add_process("goodput_node")
         return families
-
-
-def resident_bytes() -> int | None:
-    """Resident memory of this process."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return None

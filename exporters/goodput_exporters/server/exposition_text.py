@@ -30,7 +30,7 @@ class Writer:
             if name not in filled:
                 continue
             rows = [row for part in parts for row in part.rows.get(name, ())]
-            out.append(f"# HELP {name} {_help(metric.help)}\n# TYPE {name} {metric.kind}\n")
+            out.append(f"# HELP {name} {metric.help}\n# TYPE {name} {metric.kind}\n")
             if metric.kind == "histogram":
                 self._add_histograms(out, metric, rows, known)
             else:
@@ -76,13 +76,7 @@ _NAMED = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 
 
 def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
-    pairs = sorted(zip(names, values, strict=True))
-    return (
-        "{" + ",".join(f'{name}="{value.translate(_ESCAPED)}"' for name, value in pairs) + "}"
-        if pairs
-        else ""
-    )
-
-
-def _help(text: str) -> str:
-    return text.replace("\\", r"\\").replace("\n", r"\n")
+    pairs = [
+        f'{name}="{value.translate(_ESCAPED)}"' for name, value in sorted(zip(names, values, strict=True))
+    ]
+    return "{" + ",".join(pairs) + "}" if pairs else ""

@@ -11,7 +11,9 @@ checked against the same catalogue.
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -72,6 +74,16 @@ class Families:
     ) -> None:
         """Add one histogram: cumulative (le, count) pairs with +Inf last, and the sum of the observations."""
         self.rows.setdefault(name, []).append((self._values(name, labels), buckets, total))
+
+    def add_process(self, prefix: str) -> None:
+        """Add CPU time and resident memory of this process."""
+        self.add(f"{prefix}_cpu_seconds_total", {}, time.process_time())
+        try:
+            with open("/proc/self/statm", "rb") as file:
+                pages = int(file.read().split()[1])
+        except (OSError, ValueError, IndexError):
+            return
+        self.add(f"{prefix}_memory_bytes", {}, pages * os.sysconf("SC_PAGE_SIZE"))
 
     def __iter__(self) -> Iterator:
         """As prometheus_client's metric families."""

@@ -206,7 +206,7 @@ def test_agent_losing_the_directory_lock_stops(tree, clock):
     with open(tree / "elsewhere" / NAME, "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         (tree / "elsewhere").rename(tree / "pages")
-        assert agent.wait(10)
+        wait_until(lambda: agent.failure)
         assert "another agent already uses" in agent.failure and agent.health() == agent.failure
         agent.stop()
 

@@ -8,7 +8,6 @@ in between, concurrent scrapes share one text, and a costly text is served again
 from __future__ import annotations
 
 import asyncio
-import resource
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -193,9 +192,7 @@ class Exposition:
         families.add("goodput_aggregator_ingest_seconds_total", {}, self._ingest.seconds)
         families.add("goodput_aggregator_ledger_errors_total", {}, counts["ledger", "error"])
         families.add("goodput_aggregator_runs", {}, len(store.runs))
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        families.add("goodput_aggregator_cpu_seconds_total", {}, usage.ru_utime + usage.ru_stime)
-        families.add("goodput_aggregator_memory_bytes", {}, _resident_bytes())
+        families.add_process("goodput_aggregator")
 
 
 class _Scrape:
@@ -269,11 +266,3 @@ def _add_straggler(families: Families, account: Account) -> None:
         families.add("goodput_straggler_share_ratio", labels, share)
     for host, share in straggler.host_shares():
         families.add("goodput_straggler_host_share_ratio", {**run, "host": host}, share)
-
-
-def _resident_bytes() -> int:
-    try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * resource.getpagesize()
-    except (OSError, ValueError, IndexError):
-        return 0
