@@ -15,7 +15,7 @@ from goodput.access import token_file
 from goodput.access.token_cache import TokenCache
 from goodput.access.tokens import make
 from goodput.aggregator.api.app import create_app
-from goodput.aggregator.http import connections, limits
+from goodput.aggregator.http import limits
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.cli import serve
 
@@ -24,14 +24,15 @@ from goodput.cli import serve
 def client(tmp_path_factory):
     """A client of a server with short timeouts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connections, "REQUEST_SECONDS_MAX", 0.3)
-        patch.setattr(connections, "IDLE_SECONDS_MAX", 0.3)
-        patch.setattr(connections, "ANSWER_SECONDS_MAX", 2.0)
+        patch.setattr(limits, "REQUEST_SECONDS_MAX", 0.3)
+        patch.setattr(limits, "ANSWER_SECONDS_MAX", 2.0)
         patch.setattr(limits, "UNREAD_SECONDS_MAX", 0.3)
         app = create_app(f"sqlite:///{tmp_path_factory.mktemp('limits')}/ledger.db")
         app.add_api_route("/test/much", much)
         app.add_api_route("/test/later", later)
         with serving(app) as running:
+            # Not before: uvicorn's own timeout for idle connections stays long.
+            patch.setattr(limits, "IDLE_SECONDS_MAX", 0.3)
             yield running
 
 
@@ -347,7 +348,7 @@ def test_connection_answered_before_its_body_times_out(client):
 
 
 def test_request_timeout_replaces_the_idle_timeout(client, monkeypatch):
-    monkeypatch.setattr(connections, "IDLE_SECONDS_MAX", 300.0)
+    monkeypatch.setattr(limits, "IDLE_SECONDS_MAX", 300.0)
     with refusing(client, "slow"), Wire(client) as wire:
         assert refused(client, "slow") >= 0, "the server has taken the connection meanwhile"
         wire.send(b"GET /healthz HTTP/1.1\r\nHost:")
