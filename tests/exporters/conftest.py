@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.node import node_rank
+from support.node.aggregator import Aggregator
 from support.node.node_tree import Clock, write_tree
 
 from goodput_exporters.collector import Settings
@@ -32,6 +33,13 @@ def settings(tree, clock):
         monotonic_ns=clock.monotonic_ns,
         unix_ns=clock.unix_ns,
     )
+
+
+@pytest.fixture
+def aggregator():
+    server = Aggregator()
+    yield server
+    server.close()
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from support.node.agents import agent_on
-from support.node.aggregator import Aggregator
 from support.node.hostile_pages import plant_hostile
 from support.node.node_rank import PID, Rank
 from support.node.node_tree import wait_until
@@ -224,13 +223,6 @@ def test_recreated_directory_is_locked_again(tree, clock):
         with pytest.raises(DirectoryInUse):
             agent_on(tree, clock).start()
         assert agent.failure is None
-
-
-@pytest.fixture
-def aggregator():
-    server = Aggregator()
-    yield server
-    server.close()
 
 
 def test_rows_reach_the_aggregator_exactly_once(tmp_path, aggregator, processes):
