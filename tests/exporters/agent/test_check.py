@@ -22,7 +22,8 @@ ANYWHERE = ("127.0.0.1", 0)
 
 
 def agent(tree, **given) -> Agent:
-    return Agent(str(tree / "pages"), sysfs=str(tree / "sys"), procfs=str(tree / "proc"), drivers=(), **given)
+    roots = {"directory": str(tree / "pages"), "sysfs": str(tree / "sys"), "procfs": str(tree / "proc")}
+    return Agent(**{**roots, "drivers": (), **given})
 
 
 def by_name(findings) -> dict:
@@ -79,10 +80,7 @@ def test_gpus_missing_from_the_pci_bus(tree, monkeypatch):
 def test_drivers_present_and_absent(tree, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
     one = agent(tree, gpus_expected=2)
-    one.gpus._modules = {
-        "normal": "support.node.fake_drivers:Normal",
-        "absent": "support.node.fake_drivers:Absent",
-    }
+    one.gpus._modules = {name: f"support.node.fake_drivers:{name.title()}" for name in ("normal", "absent")}
     found = by_name(check(one, ANYWHERE, None))
     assert found["driver normal"].status == OK, found
     assert found["driver absent"].status == NONE
@@ -104,26 +102,16 @@ def test_running_agent_of_this_node_passes(tree, tmp_path, secured):
     authenticator = NodeAuthenticator()
     if secured:
         authority = Authority(tmp_path)
-        authenticator = NodeAuthenticator(
-            None, Certificate(*map(str, (*authority.issue("node"), authority.cert)))
-        )
-    lock, server = (
-        DirectoryLock(str(tree / "pages")),
-        Server(lambda: b"", lambda: "ill", authenticator=authenticator),
-    )
+        certificate = Certificate(*map(str, (*authority.issue("node"), authority.cert)))
+        authenticator = NodeAuthenticator(None, certificate)
+    lock = DirectoryLock(str(tree / "pages"))
+    server = Server(lambda: b"", lambda: "ill", authenticator=authenticator)
     assert lock.hold()
     server.start()
     found = by_name(check(agent(tree), server.address, None))
-    assert found["rank pages"] == (
-        "rank pages",
-        OK,
-        f"{tree}/pages: in use by the running agent, pid {os.getpid()}",
-    )
-    assert found["listen"] == (
-        "listen",
-        OK,
-        f"127.0.0.1:{server.address[1]}: in use by the running agent, pid {os.getpid()}",
-    )
+    here = f"in use by the running agent, pid {os.getpid()}"
+    assert found["rank pages"] == ("rank pages", OK, f"{tree}/pages: {here}")
+    assert found["listen"] == ("listen", OK, f"127.0.0.1:{server.address[1]}: {here}")
     # An agent of another folder is a conflict.
     lock.release()
     found = by_name(check(agent(tree), server.address, None))
@@ -166,16 +154,13 @@ def test_colours_are_optional():
 
 def test_page_directory_that_is_a_file_fails(tree):
     (tree / "file").write_text("")
-    one = Agent(str(tree / "file"), sysfs=str(tree / "sys"), procfs=str(tree / "proc"), drivers=())
-    found = by_name(check(one, ANYWHERE, None))
+    found = by_name(check(agent(tree, directory=str(tree / "file")), ANYWHERE, None))
     assert found["rank pages"].status == found["ranks"].status == FAILED
     assert "Not a directory" in found["rank pages"].detail
 
 
 def test_missing_paths_fail(tree):
-    one = Agent(
-        str(tree / "pages"), sysfs=str(tree / "x"), procfs=str(tree / "y"), drivers=(), paths=("/no/such",)
-    )
+    one = agent(tree, sysfs=str(tree / "x"), procfs=str(tree / "y"), paths=("/no/such",))
     found = by_name(check(one, ANYWHERE, None))
     assert {found[what].status for what in ("procfs", "sysfs", "path")} == {FAILED}
     assert "/no/such" in found["path"].detail

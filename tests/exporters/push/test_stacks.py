@@ -16,9 +16,8 @@ from msgspec.structs import replace
 from support.node.aggregator import Aggregator
 from support.node.node_command import run
 from support.node.node_rank import PID, Rank
-from support.node.node_tree import samples, wait_until
+from support.node.node_tree import collect, wait_until
 
-from goodput.metrics import Families
 from goodput.wire import schema
 from goodput_exporters.agent import Agent
 from goodput_exporters.push import stacks as stacks_module
@@ -45,9 +44,7 @@ def made(tmp_path):
 
 
 def outcomes(stacks: Stacks) -> dict:
-    families = Families("node")
-    stacks.collect(families)
-    return {name[1][0]: value for name, value in samples(families).items()}
+    return {name[1][0]: value for name, value in collect(stacks).items()}
 
 
 def only(stacks: Stacks) -> schema.Stack:

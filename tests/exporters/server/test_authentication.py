@@ -8,7 +8,7 @@ import time
 import httpx
 import pytest
 from support.node.aggregator import Aggregator
-from support.node.node_tree import samples
+from support.node.node_tree import collect
 from support.node.refusals import refused
 from support.servers.certificates import Authority
 
@@ -16,7 +16,6 @@ from goodput.access import token_file
 from goodput.access.certificate import Certificate
 from goodput.access.token_cache import TokenCache
 from goodput.access.tokens import make
-from goodput.metrics import Families
 from goodput_exporters.check import FAILED, OK, _aggregator
 from goodput_exporters.push.client import printable
 from goodput_exporters.push.credentials import Credentials, Unreachable
@@ -77,14 +76,8 @@ def test_metrics_access_by_scope(tmp_path, tokens, serve):
     assert httpx.get(f"{server.url}/metrics?token={tokens['read']}", trust_env=False).status_code == 401
     assert httpx.get(server.url + "/healthz", trust_env=False).status_code == 200
     assert httpx.get(server.url + "//metrics", trust_env=False).status_code == 401
-    assert refused(authenticator) == {
-        "missing": 3,
-        "malformed": 3,
-        "unknown": 0,
-        "expired": 2,
-        "scope": 4,
-        "host": 0,
-    }
+    counts = {"missing": 3, "malformed": 3, "unknown": 0, "expired": 2, "scope": 4, "host": 0}
+    assert refused(authenticator) == counts
 
 
 def test_tls_with_silent_and_plaintext_clients(tmp_path, serve):
@@ -132,10 +125,8 @@ def test_push_failure_reasons(tmp_path):
     ):
         pusher = Pusher(url, "n0", credentials=credentials, timeout_seconds=0.3)
         assert pusher.push(probe=True) == "unreachable"
-        families = Families("node")
-        pusher.collect(families)
         found = {
-            key[1][0]: value for key, value in samples(families).items() if key[0].endswith("failures_total")
+            key[1][0]: value for key, value in collect(pusher).items() if key[0].endswith("failures_total")
         }
         assert {name for name, count in found.items() if count} == {reason}
         pusher.stop(0.0)
@@ -161,9 +152,8 @@ def test_reload_failing_until_the_file_is_valid(tmp_path, tokens):
 
     def failing() -> dict[str, float]:
         authenticator.reload()
-        families = Families("node")
-        authenticator.collect(families)
-        return {key[1][0]: value for key, value in samples(families).items() if key[0].endswith("_failing")}
+        found = collect(authenticator)
+        return {labels[0]: value for (name, labels), value in found.items() if name.endswith("_failing")}
 
     assert failing() == {"tokens": 0, "certificate": 0}
     (tmp_path / "tokens.json").write_text("{")
@@ -190,11 +180,7 @@ def test_connection_errors_say_what_to_do(secured, caplog):
     aggregator, authority, other = secured
     tls, plain = f"https://127.0.0.1:{aggregator.port}", Aggregator()
     for url, ca_file, words in (
-        (
-            f"http://127.0.0.1:{aggregator.port}",
-            None,
-            "the server uses TLS; the address must begin with https://",
-        ),
+        (tls.replace("https", "http"), None, "the server uses TLS; the address must begin with https://"),
         (plain.url.replace("http", "https"), authority, "begin with http://?"),
         (tls, other, f"not signed by an authority in --ca-file {other}"),
         (tls, None, "pass its authority with --ca-file"),
@@ -228,11 +214,8 @@ def test_redirects_and_empty_answers_are_explained(caplog):
         aggregator.answer = lambda *_, status=status: (status, b"")
         aggregator.headers = more
         found = _aggregator(aggregator.url, "n0", Credentials())
-        assert (
-            found.status == FAILED
-            and f"HTTP {status}: {words}" in found.detail
-            and "token" not in found.detail
-        )
+        assert found.status == FAILED and f"HTTP {status}: {words}" in found.detail
+        assert "token" not in found.detail
         caplog.clear()
         pusher = Pusher(aggregator.url, "n0")
         pusher.push(probe=True)
