@@ -26,14 +26,14 @@ def account_of(*processes, now=100.0, **given):
 # ---- Around steps
 
 
-def test_startup_is_what_restore_and_compile_do_not_name():
+def test_startup_excludes_restore_and_compile():
     one = Process().between(none=2, loader=0.5, restore=3, forward=0.25, compile=1.5, checkpoint=0.5)
     account = account_of(one.step(forward=1).finished())
     # none 2 + loader 0.5 + forward 0.25 + checkpoint 0.5 before any step are the start's.
     assert of_rank(account) == {"startup": 3.25, "restore": 3.0, "compile": 1.5, "productive": 1.0}
 
 
-def test_an_attempt_without_steps_is_startup_alive_or_dead():
+def test_attempt_without_steps_is_startup():
     alive = Process().between(none=2, restore=3).begun(loader=1)
     assert of_rank(account_of(alive, now=10)) == {"startup": 7.0, "restore": 3.0}
     dead = Process().between(none=2, restore=3).killed(after=1)
@@ -57,7 +57,7 @@ def test_each_phase_of_a_step_has_its_state():
     }
 
 
-def test_between_steps_phases_keep_their_states_but_compute_is_nobodys():
+def test_compute_between_steps_is_unattributed():
     one = Process().step(forward=1).between(loader=0.5, evaluation=2, forward=0.75, none=0.25).step(forward=1)
     assert of_rank(account_of(one.finished())) == {
         "productive": 2.0,
@@ -67,7 +67,7 @@ def test_between_steps_phases_keep_their_states_but_compute_is_nobodys():
     }
 
 
-def test_user_phases_count_as_what_they_stand_for():
+def test_user_phases_map_to_their_states():
     user = {"augment": "loader", "ema": "productive", "hello": "startup", "odd": "down", "new": "warp"}
     one = Process(user=user).step(augment=0.5, ema=1, hello=0.25, odd=0.125, new=2)
     # A page may claim anything: nobody's phase can be down, and an unknown state explains nothing.
@@ -79,7 +79,7 @@ def test_user_phases_count_as_what_they_stand_for():
     }
 
 
-def test_states_that_a_phase_may_stand_for_are_the_pages():
+def test_user_states_match_the_rank_page():
     from goodput.rank_page import page
 
     assert set(USER_STATES) == set(page.USER_STATES)
@@ -89,24 +89,24 @@ def test_states_that_a_phase_may_stand_for_are_the_pages():
 # ---- The first step
 
 
-def test_the_first_steps_excess_over_the_median_of_the_others_is_compile():
+def test_first_step_excess_over_median_is_compile():
     one = Process().step(loader=0.5, forward=9).step(forward=1).step(forward=2).step(forward=3)
     # First 9.5 s, the others 1, 2, 3: median 2, excess 7.5; of compute there is 9 - 2 = 7 to explain it.
     assert of_rank(account_of(one.finished())) == {"loader": 0.5, "compile": 7.0, "productive": 8.0}
 
 
-def test_the_excess_of_an_even_number_of_steps_and_of_unnamed_time():
+def test_excess_takes_compute_before_unnamed_time():
     one = Process().step(none=5, forward=2).step(none=0.5, forward=2).step(none=0.5, forward=3)
     # 7 against the median of 2.5 and 3.5, 3: excess 4. Compute has 2 of it, unnamed time the rest.
     assert of_rank(account_of(one.finished())) == {"compile": 4.0, "productive": 5.0, "unattributed": 4.0}
 
 
-def test_a_first_step_that_waited_for_its_loader_is_the_loaders():
+def test_loader_wait_of_first_step_stays_loader():
     one = Process().step(loader=8, forward=1).step(loader=0.5, forward=1).step(loader=0.5, forward=1)
     assert of_rank(account_of(one.finished())) == {"loader": 9.0, "productive": 3.0}
 
 
-def test_a_single_step_or_a_short_first_one_has_no_excess():
+def test_single_or_short_first_step_has_no_excess():
     assert of_rank(account_of(Process().step(forward=9).finished())) == {"productive": 9.0}
     short = Process().step(forward=1).step(forward=2).step(forward=2)
     assert of_rank(account_of(short.finished())) == {"productive": 5.0}
@@ -118,7 +118,7 @@ def test_every_attempt_has_its_own_first_step():
     assert of_rank(account_of(first, again)) == {"productive": 6.0, "compile": 6.0}
 
 
-def test_a_long_compilation_in_no_phase_is_no_stall():
+def test_long_first_step_is_compile_not_stall():
     one = Process().step(none=90).steps(200, none=1)
     account = account_of(one.finished(), now=400)
     assert account.threshold_ns == ns(60), "one long step in 201 does not move the 99th percentile"
@@ -128,7 +128,7 @@ def test_a_long_compilation_in_no_phase_is_no_stall():
 # ---- Stalls
 
 
-def test_threshold_is_ten_times_the_99th_percentile_and_at_least_a_minute():
+def test_stall_threshold_is_ten_times_p99():
     def threshold_ns(lengths, least_seconds=60.0):
         found = StepLengths(int(least_seconds * 1e8))
         for length in lengths:
@@ -147,7 +147,7 @@ def test_threshold_is_ten_times_the_99th_percentile_and_at_least_a_minute():
     assert threshold_ns([ns(0.01)] * 100, least_seconds=0.5) == ns(0.5)
 
 
-def test_a_step_that_took_too_long_was_a_stall_but_for_what_was_planned():
+def test_long_step_is_stall_except_planned_phases():
     one = Process().steps(150, forward=1)
     one.step(loader=70, communication=20, forward=2, checkpoint=5, none=1).steps(49, forward=1)
     # 200 steps: the 99th percentile is 1 s, the threshold 60 s. All but saving stood still: 70 + 20 + 2 + 1.
@@ -158,7 +158,7 @@ def test_a_step_that_took_too_long_was_a_stall_but_for_what_was_planned():
     assert account.ratio("step_efficiency") == 199 / 204
 
 
-def test_a_gap_that_waited_too_long_was_a_stall():
+def test_long_gap_is_stall():
     one = Process().steps(150, forward=1).between(none=50, loader=20, evaluation=5).steps(50, forward=1)
     assert of_rank(account_of(one.finished(), now=400)) == {
         "productive": 200.0,
@@ -167,20 +167,20 @@ def test_a_gap_that_waited_too_long_was_a_stall():
     }
 
 
-def test_just_at_the_threshold_nothing_stalls():
+def test_wait_at_the_threshold_is_no_stall():
     one = Process().steps(150, forward=1).between(none=60).step(loader=59, forward=1).steps(49, forward=1)
     states = of_rank(account_of(one.finished(), now=400))
     assert states == {"productive": 200.0, "unattributed": 60.0, "loader": 59.0}
 
 
-def test_a_rank_that_was_frozen_in_compute_stalled_like_those_that_waited_for_it():
+def test_frozen_rank_and_its_waiters_stall():
     frozen = Process(0).steps(150, forward=1).step(forward=100).steps(49, forward=1)
     waiting = Process(1).steps(150, forward=1).step(forward=1, communication=99).steps(49, forward=1)
     account = account_of(frozen.finished(), waiting.finished(), now=400)
     assert of_rank(account, 0) == of_rank(account, 1) == {"productive": 199.0, "stall": 100.0}
 
 
-def test_a_hang_among_few_steps_does_not_raise_its_own_threshold():
+def test_hang_does_not_raise_its_own_threshold():
     ranks = [Process(r).steps(12, forward=4).step(forward=304).steps(12, forward=4) for r in range(2)]
     account = account_of(*[one.finished() for one in ranks], now=500)
     # 2 x 24 steps after the first: fewer than 100 per rank, so ten times the median of 4 s, at least 60 s.
@@ -191,7 +191,7 @@ def test_a_hang_among_few_steps_does_not_raise_its_own_threshold():
 
 
 @pytest.mark.parametrize("where", ["gap", "step", "tail"])
-def test_a_long_evaluation_is_planned_and_makes_no_stall_of_the_wait_beside_it(where):
+def test_long_evaluation_is_no_stall(where):
     one = Process().steps(200, forward=1)
     part = {"loader": 2, "evaluation": 300}
     if where == "gap":
@@ -205,7 +205,7 @@ def test_a_long_evaluation_is_planned_and_makes_no_stall_of_the_wait_beside_it(w
     assert "stall" not in states
 
 
-def test_a_hang_is_a_stall_while_it_lasts_and_when_it_was_killed():
+def test_hang_is_stall_while_running_and_killed():
     def hung():
         return Process().steps(10, forward=1).begun(loader=0.5, communication=0)
 
@@ -223,7 +223,7 @@ def test_a_hang_is_a_stall_while_it_lasts_and_when_it_was_killed():
 # ---- The tail
 
 
-def test_a_running_step_counts_for_now():
+def test_unfinished_step_of_running_attempt_counts():
     one = Process().steps(2, **BUSY).begun(loader=0.25, forward=0.5, backward=0)
     account = account_of(one, now=6.75)  # The look was at 5.75; it is taken to be in backward still.
     assert account.status == "running"
@@ -236,7 +236,7 @@ def test_a_running_step_counts_for_now():
     assert account.ratio("availability") == 1.0
 
 
-def test_death_in_a_step_loses_the_step_up_to_the_last_sign_of_life():
+def test_killed_attempt_loses_its_unfinished_step():
     one = Process().steps(3, forward=1).begun(loader=0.25, forward=0.5).killed(after=2)
     account = account_of(one, now=10)
     assert account.status == "down"
@@ -244,7 +244,7 @@ def test_death_in_a_step_loses_the_step_up_to_the_last_sign_of_life():
     assert (account.ranks[0].kept_steps, account.ranks[0].lost_steps) == (3, 0)
 
 
-def test_a_failure_loses_the_running_step_and_a_finish_does_not():
+def test_failure_loses_unfinished_step_finish_does_not():
     failed = Process().steps(3, forward=1).begun(forward=0.5, evaluation=0.5).failed()
     assert of_rank(account_of(failed, now=10)) == {"productive": 3.0, "lost": 1.0, "down": 6.0}
     finished = Process().steps(3, forward=1).between(forward=0.5, evaluation=0.5).finished()
@@ -253,7 +253,7 @@ def test_a_failure_loses_the_running_step_and_a_finish_does_not():
     assert of_rank(account) == {"productive": 3.0, "unattributed": 0.5, "evaluation": 0.5}
 
 
-def test_a_rank_that_finished_early_waits_for_the_run():
+def test_rank_that_finished_early_is_down():
     early, late = Process(0).steps(3, forward=1).finished(), Process(1).steps(5, forward=1).finished()
     account = account_of(early, late)
     assert of_rank(account, 0) == {"productive": 3.0, "down": 2.0}
@@ -264,7 +264,7 @@ def test_a_rank_that_finished_early_waits_for_the_run():
 
 
 @pytest.mark.parametrize("every", [2, 3, 5, 12])
-def test_states_are_the_same_from_every_kth_row(every):
+def test_every_kth_row_gives_the_same_states(every):
     user = {"augment": "loader"}
     one = Process(user=user).between(none=3, restore=1)
     for i in range(24):
@@ -287,7 +287,7 @@ def test_states_are_the_same_from_every_kth_row(every):
     assert (part.ranks[0].kept_steps, part.samples) == (whole.ranks[0].kept_steps, whole.samples) == (24, 192)
 
 
-def test_a_row_written_before_a_phase_was_defined_has_fewer_columns():
+def test_row_from_before_a_phase_has_fewer_columns():
     one = Process(user={"augment": "loader"})
     one.steps(2, forward=1)
     short = [row._replace(totals=row.totals[:11], outside=row.outside[:11]) for row in one.rows]
@@ -298,7 +298,7 @@ def test_a_row_written_before_a_phase_was_defined_has_fewer_columns():
     assert (of_rank(account), account.clamped) == ({"productive": 4.0, "loader": 1.0}, 0)
 
 
-def test_rows_that_contradict_each_other_are_cut_to_fit_and_counted():
+def test_contradictory_rows_are_cut_and_counted():
     one = Process().steps(3, forward=1).finished()
     too_much = list(one.rows[1].totals)
     too_much[3] += ns(50)

@@ -20,7 +20,7 @@ def share(run: Run, now: float, **given) -> float:
     return document(compute(run, ns(now), **given))["coverage"]["device_clock"]
 
 
-def test_by_hand():
+def test_device_clock_share_by_hand():
     one = Process().between(none=2)
     for device in (True, True, False, True):
         one.step(forward=1.5, loader=0.5, device=device)
@@ -31,27 +31,27 @@ def test_by_hand():
     assert share(run_of(one), 12, window=(ns(5), ns(8))) == pytest.approx(1 / 3)
 
 
-def test_ranks_weigh_by_their_devices_and_unseen_ones_do_not():
+def test_share_is_weighted_by_observed_devices():
     both = {"world_size": 3}
     one = Process(0, devices=3, **both).step(forward=4, device=True).finished()
     other = Process(1, devices=1, **both).step(forward=4).finished()
     assert share(run_of(one, other), 4) == 12 / 16
 
 
-def test_lost_steps_were_measured_all_the_same():
+def test_lost_steps_count_as_measured():
     first = Process(0).step(forward=1, device=True).step(forward=1, device=True).failed()
     second = Process(0, 2, start=2).resumed(0).step(forward=2).finished()
     assert share(run_of(first, second), 4) == 0.5
 
 
 @pytest.mark.parametrize("said", [-5, 10**15])
-def test_what_cannot_be_is_cut(said):
+def test_implausible_device_time_is_cut(said):
     one = Process().step(forward=1).step(forward=1).finished()
     one.rows[1] = one.rows[1]._replace(device_ns=said)
     assert share(run_of(one), 2) == (0.0 if said < 0 else 0.5)
 
 
-def test_rows_that_are_missing_lose_nothing():
+def test_missing_rows_lose_no_device_time():
     one = Process()
     for i in range(10):
         one.step(forward=1, device=i % 2 == 0)
@@ -60,7 +60,7 @@ def test_rows_that_are_missing_lose_nothing():
     assert share(Run("r", {(0, 1): attempt}), 10) == 0.5
 
 
-def test_a_fold_that_begins_after_a_row_counts_what_follows():
+def test_fold_after_begin_counts_later_rows():
     one = Process().step(forward=1, device=True).step(forward=1).step(forward=1, device=True).finished()
     run = run_of(one)
     engine = Engine(run, gather(run, ns(3), ns(60), None, False, None))
@@ -72,7 +72,7 @@ def test_a_fold_that_begins_after_a_row_counts_what_follows():
 
 
 @pytest.mark.parametrize(("device", "words"), [(True, "100.0 % on the device clock"), (False, "host clock")])
-def test_in_words(device, words):
+def test_text_names_the_device_clock_share(device, words):
     account = compute(run_of(Process().step(forward=1, device=device).finished()), ns(1))
     text = " ".join(render(document(account, explain(account))).split())
     assert f"time 100.0 % ({words})" in text

@@ -25,7 +25,7 @@ def account_of(*processes, now=1000.0, **given):
     return account
 
 
-def test_the_pipelines_bubble_by_hand():
+def test_pipeline_bubble_by_hand():
     # Four stages, 12 microbatches: (4 - 1) / (12 + 4 - 1) = 0.2 cannot be avoided. Each step is 10 s, of which
     # 3 s are waiting for other stages: 0.3, so 0.1 too much.
     ranks = [
@@ -47,7 +47,7 @@ def test_the_pipelines_bubble_by_hand():
     assert figures.pipeline(account_of(Process().steps(5, forward=3).finished())) is None
 
 
-def test_a_slow_stage_and_node_have_their_shares():
+def test_slow_stage_and_host_have_shares():
     # Own times 4, 4, 4 and 6 s: ranks 2 and 3 are stage 1 on node b; rank 3 is waited for 3 x 2 s a step.
     places = [("a", 0), ("a", 0), ("b", 1), ("b", 1)]
     ranks = [
@@ -63,7 +63,7 @@ def test_a_slow_stage_and_node_have_their_shares():
     assert (found["hosts"], found["stages"]) == ([{"host": "b", "share": 1.0}], [{"stage": 1, "share": 1.0}])
 
 
-def test_the_best_checkpoint_interval_by_hand():
+def test_best_checkpoint_interval_by_hand():
     def saving(one):
         for _ in range(4):
             one.steps(10, forward=5).between(checkpoint=2.5).saved()
@@ -96,7 +96,7 @@ def test_the_best_checkpoint_interval_by_hand():
     assert figures.checkpoints(account_of(begun))["unfinished"]
 
 
-def test_the_interval_of_checkpoints_is_from_commit_to_commit_of_one_attempt_by_hand():
+def test_checkpoint_interval_is_within_one_attempt():
     def at(one, *seconds):
         for number, second in enumerate(seconds):
             one.events.append(Event(len(one.events) + 1, "checkpoint_committed", ns(second), number))
@@ -112,7 +112,7 @@ def test_the_interval_of_checkpoints_is_from_commit_to_commit_of_one_attempt_by_
     assert figures.checkpoints(account_of(backwards.killed()))["interval_seconds"] == 35.0
 
 
-def test_commits_in_one_instant_have_no_interval_to_advise_on():
+def test_simultaneous_commits_have_no_interval():
     saved = (
         Process().steps(4, forward=5).between(checkpoint=2.5).saved(2).saved(3).steps(1, forward=5).killed()
     )
@@ -122,12 +122,12 @@ def test_commits_in_one_instant_have_no_interval_to_advise_on():
     assert "The best interval for the failures seen is" in advice
 
 
-def test_a_checkpoint_that_is_told_twice_counts_once():
+def test_checkpoint_reported_twice_counts_once():
     one = Process().steps(2, forward=1).saved(1).between(checkpoint=1).saved(1).finished()
     assert figures.checkpoints(account_of(one))["committed"] == 1
 
 
-def test_throughput_against_the_best_that_was_shown_and_against_an_ideal():
+def test_throughput_against_best_shown_and_ideal():
     # 64 steps at 10 samples a second, then 64 at 5: (640 + 640) samples in 64 + 128 s, of 1920 at the best pace.
     one = Process().steps(64, forward=1, samples=10).steps(64, forward=2, samples=10).finished()
     found = figures.throughput(account_of(one))
@@ -145,7 +145,7 @@ def test_throughput_against_the_best_that_was_shown_and_against_an_ideal():
     assert (nothing["goodput"], nothing["samples_per_second"], nothing["ideal_basis"]) == (None, None, None)
 
 
-def test_an_account_without_wall_time_has_no_throughput():
+def test_no_throughput_without_wall_time():
     """A window of no length holds a step without length and its samples, while the run shows a rate elsewhere."""
     instant, later = (
         Attempt(rank=1, attempt=n, start_ns=at, world_size=2) for n, at in ((1, 0), (2, 1 << 62))
@@ -173,7 +173,7 @@ def test_lost_samples_are_no_throughput():
     assert (found["samples"], found["samples_per_second"]) == (60.0, 3.0)
 
 
-def test_money_and_energy_by_state_close_and_goodput_is_per_dollar_and_per_joule():
+def test_money_and_energy_by_state_close():
     rates = {"gpu_hour_cost": 3.6, "gpu_power_watts": 500.0, "devices": 2, "flops_per_step": 6e12}
     one = Process(**rates).between(none=4).steps(8, loader=0.5, forward=1.5, samples=16).finished()
     account = account_of(one)
@@ -194,7 +194,7 @@ def test_money_and_energy_by_state_close_and_goodput_is_per_dollar_and_per_joule
     assert [found[name] for name in ("cost", "energy", "per_dollar", "per_joule")] == [None] * 4
 
 
-def test_what_a_restart_cost_by_hand():
+def test_restart_cost_by_hand():
     first = Process(gpu_hour_cost=3.6, devices=2).steps(10, forward=1).begun(forward=0.5).killed(after=0.5)
     second = Process(attempt=2, start=15, gpu_hour_cost=3.6, devices=2).resumed(6)
     second.between(none=2, restore=3).step(forward=3).steps(4, forward=1).finished()
@@ -206,7 +206,7 @@ def test_what_a_restart_cost_by_hand():
     assert found["cost"] == pytest.approx(30 * 0.001)
 
 
-def test_mfu_and_hfu_by_hand_with_the_peak_from_the_table():
+def test_mfu_and_hfu_with_a_listed_peak():
     # H100 SXM, bf16: 989.4 TFLOP/s dense. Ten steps of 1 s with 200 TFLOP and 250 with recomputation, in 20 s.
     rates = {
         "device": "NVIDIA H100 80GB HBM3",
@@ -228,7 +228,7 @@ def test_mfu_and_hfu_by_hand_with_the_peak_from_the_table():
     assert account_of(mixed).ratio("mfu") == pytest.approx(2e14 * (0.5 / 989.4e12 + 0.5 / 1978.9e12))
 
 
-def test_a_utilisation_above_one_is_an_input_error_with_its_likely_reason_and_no_figure():
+def test_mfu_above_one_is_an_input_error():
     rates = {"flops_per_step": 4e12, "peak_flops_per_second": 1e12}
     ranks = [Process(r, **rates).steps(10, forward=1).finished() for r in range(8)]
     account = account_of(*ranks)
@@ -241,7 +241,7 @@ def test_a_utilisation_above_one_is_an_input_error_with_its_likely_reason_and_no
     assert document(account_of(*fine))["errors"] == []
 
 
-def test_ratios_are_of_sums_one_long_step_and_a_thousand_short_ones():
+def test_ratios_are_ratios_of_sums():
     one = Process(flops_per_step=1e9, peak_flops_per_second=1e10)
     one.step(loader=900, forward=100).steps(1000, forward=0.001).finished()
     # The first step's excess cannot be compute: others have 0.001 s of it. 100 - 0.001 s are compile.
@@ -254,7 +254,7 @@ def test_ratios_are_of_sums_one_long_step_and_a_thousand_short_ones():
     )
 
 
-def test_the_worked_example_of_the_definitions_is_what_replay_says():
+def test_worked_example_equals_replay():
     """Every row of the page's table of figures, and of its table of states."""
     page = (DOCS / "definitions.md").read_text()
     (one,) = replay(str(DOCS / "example-run.jsonl"))

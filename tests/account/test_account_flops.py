@@ -32,12 +32,12 @@ def dense(params: int) -> int:
 FORWARD = LAYERS * (dense(LAYER_PARAMS) + attention()) + dense(HEAD_PARAMS)
 
 
-def test_forward_is_the_sum_of_its_products_and_backward_twice_that():
+def test_backward_is_twice_the_forward_products():
     assert transformer(**WHOLE, training=False) == (FORWARD, FORWARD)
     assert transformer(**WHOLE) == (3 * FORWARD, 3 * FORWARD)
 
 
-def test_it_is_six_n_and_twelve_l_h_q_t_per_token():
+def test_training_is_6n_plus_12lhqt_per_token():
     per_token = 6 * WHOLE["params"] + 12 * LAYERS * HEADS * HEAD_DIM * LENGTH
     assert transformer(**WHOLE).model == TOKENS * per_token
     assert transformer(params=WHOLE["params"], tokens=TOKENS).model == TOKENS * 6 * WHOLE["params"]
@@ -54,7 +54,7 @@ def test_causal_counts_half_of_the_attention():
     assert transformer(**WHOLE, causal=True).model == 3 * (FORWARD - LAYERS * attention() // 2)
 
 
-def test_full_recomputation_runs_the_forward_pass_again():
+def test_full_recomputation_repeats_the_forward_pass():
     assert transformer(**WHOLE, recompute="full") == (3 * FORWARD, 4 * FORWARD)
     blocks = transformer(**WHOLE, recompute="full", recomputed_params=LAYERS * LAYER_PARAMS)
     assert blocks == (3 * FORWARD, 4 * FORWARD - dense(HEAD_PARAMS))
@@ -64,25 +64,25 @@ def test_full_recomputation_runs_the_forward_pass_again():
     assert transformer(params=10, tokens=1, recompute="full") == (60, 80)
 
 
-def test_selective_recomputation_runs_the_attention_again():
+def test_selective_recomputation_repeats_the_attention():
     assert transformer(**WHOLE, recompute="selective") == (3 * FORWARD, 3 * FORWARD + LAYERS * attention())
     part = transformer(**WHOLE, recompute="selective", recomputed_layers=1)
     assert part == (3 * FORWARD, 3 * FORWARD + attention())
 
 
 @pytest.mark.parametrize("recompute", ["full", "selective"])
-def test_without_a_backward_pass_nothing_runs_again(recompute):
+def test_inference_recomputes_nothing(recompute):
     assert transformer(**WHOLE, training=False, recompute=recompute) == (FORWARD, FORWARD)
 
 
-def test_frozen_parameters_get_no_gradient_of_their_own():
+def test_frozen_parameters_have_no_gradient_products():
     found = transformer(**WHOLE, frozen_params=LAYERS * LAYER_PARAMS)
     assert found.model == 3 * FORWARD - LAYERS * dense(LAYER_PARAMS)
     assert transformer(**WHOLE, frozen_params=LAYER_PARAMS, training=False).model == FORWARD
 
 
 @given(st.integers(1, 64), st.integers(1, 16), st.sampled_from(["none", "selective", "full"]))
-def test_microbatches_multiply_and_ranks_that_share_divide(microbatches, ranks, recompute):
+def test_microbatches_multiply_and_parallel_ranks_divide(microbatches, ranks, recompute):
     one = transformer(**WHOLE, recompute=recompute)
     found = transformer(**WHOLE, recompute=recompute, microbatches=microbatches, model_parallel_ranks=ranks)
     assert found == pytest.approx([flops * microbatches / ranks for flops in one])
@@ -90,7 +90,7 @@ def test_microbatches_multiply_and_ranks_that_share_divide(microbatches, ranks, 
     assert transformer(**{**WHOLE, "tokens": TOKENS * microbatches}).model == 3 * FORWARD * microbatches
 
 
-def test_a_mixture_of_experts_counts_the_experts_a_token_meets():
+def test_mixture_of_experts_counts_active_experts():
     # 100 shared, 8 experts of 50, 2 of them per token.
     assert active_params(params=500, expert_params=50, experts=8, experts_per_token=2) == 200
     assert active_params(params=500, expert_params=50, experts=8, experts_per_token=8) == 500
@@ -106,12 +106,12 @@ def test_a_mixture_of_experts_counts_the_experts_a_token_meets():
     ],
     ids=str,
 )
-def test_numbers_that_cannot_be_are_refused(wrong):
+def test_impossible_sizes_are_rejected(wrong):
     with pytest.raises(ValueError):
         transformer(**{**WHOLE, **wrong})
 
 
-def test_experts_that_cannot_be_are_refused():
+def test_impossible_experts_are_rejected():
     with pytest.raises(ValueError):
         active_params(params=500, expert_params=50, experts=8, experts_per_token=9)
     with pytest.raises(ValueError):
@@ -122,7 +122,7 @@ def test_experts_that_cannot_be_are_refused():
 
 
 @pytest.mark.parametrize("fine", [None, 0.0, 0.5, 1.0, math.nan])
-def test_up_to_one_there_is_nothing_to_say(fine):
+def test_no_error_up_to_one(fine):
     assert too_high(fine, world_size=8) is None
 
 
@@ -140,12 +140,12 @@ def test_up_to_one_there_is_nothing_to_say(fine):
         (0.75 * 2, {}, "one of two dies or of a slower dtype"),
     ],
 )
-def test_the_likely_reason_comes_from_the_ratio(utilisation, known, said):
+def test_ratio_gives_the_likely_mistake(utilisation, known, said):
     text = too_high(utilisation, **known)
     assert (text is None) if said is None else (said in text and text.startswith("MFU of "))
 
 
-def test_the_most_likely_comes_first_with_what_would_be_left():
+def test_most_likely_mistake_comes_first():
     text = too_high(3.2, "HFU", world_size=8, microbatches=64)
     assert text == (
         "HFU of 320 % is above 100 %, so an input is wrong: most likely flops_per_step is that of all 8 ranks and "
@@ -158,12 +158,12 @@ def test_recomputation_given_as_model_flops():
     assert "belongs into hardware_flops_per_step" in too_high(1.2)
 
 
-def test_what_no_usual_slip_explains_says_so():
+def test_unexplained_ratio_has_no_reason():
     assert "no single usual mistake" in too_high(1e6, world_size=8)
     assert "no single usual mistake" in too_high(math.inf)
 
 
-def test_compute_efficiency_by_the_hosts_clock_is_no_efficiency():
+def test_host_clock_explains_high_compute_efficiency():
     text = too_high(2.0, "compute efficiency", world_size=4, device_clock=0.25)
     assert "75 % of the phases' time is the host's" in text
     assert "all 4 ranks" in too_high(2.0, "compute efficiency", world_size=4, device_clock=1.0)

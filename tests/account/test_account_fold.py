@@ -17,7 +17,7 @@ def folded(one: Process, threshold_ns: int = ns(60)) -> Engine:
     return engine
 
 
-def test_a_fold_of_many_long_steps_of_different_lengths_is_no_larger_than_one_of_few():
+def test_fold_memory_does_not_grow_with_steps():
     rng = random.Random(1)
 
     def size(steps: int) -> int:
@@ -30,7 +30,7 @@ def test_a_fold_of_many_long_steps_of_different_lengths_is_no_larger_than_one_of
     assert abs(size(6000) - size(600)) < 200
 
 
-def test_a_fold_fits_a_threshold_that_judges_its_waits_as_before():
+def test_fold_fits_thresholds_that_change_no_wait():
     one = Process().steps(5, forward=4).between(none=30).step(loader=20, forward=1)
     one.step(loader=100, forward=1).steps(3, forward=4)
     fold = folded(one).folds[0, 1]

@@ -45,7 +45,7 @@ def judged(*ranks: RankStatus, **given):
 # ---- Who is to blame
 
 
-def test_the_rank_in_the_loader_is_the_culprit_and_those_that_wait_are_victims():
+def test_rank_in_loader_is_the_culprit():
     found = judged(*waiting(0, 2, 3), rank(1, "loader", stuck=103))
     assert found.document() == {
         "since": 898.0,  # the last to move were the victims: 100 s before a look that came in 2 s ago
@@ -64,13 +64,13 @@ def test_the_rank_in_the_loader_is_the_culprit_and_those_that_wait_are_victims()
     }
 
 
-def test_a_users_phase_is_what_it_stands_for():
+def test_user_phase_counts_as_its_state():
     inside = [rank(n, "communication", phase="ring") for n in (0, 1)]
     found = judged(*inside, rank(2, "unattributed", phase="tokenize"))
     assert (found.culprit.rank, found.culprit.phase, found.victims) == (2, "tokenize", 2)
 
 
-def test_of_several_suspects_the_one_with_fewer_steps_then_the_one_that_stopped_first():
+def test_culprit_has_fewest_steps_then_stopped_first():
     found = judged(*waiting(0), rank(1, "loader", stuck=130), rank(2, "none", stuck=90, step=8))
     assert [one.rank for one in found.suspects] == [2, 1]
     assert found.reason.startswith("rank 2 on n2 is in no phase; 1 rank waits")
@@ -80,14 +80,14 @@ def test_of_several_suspects_the_one_with_fewer_steps_then_the_one_that_stopped_
     assert found is None, "what did not complete a first step yet may still be starting"
 
 
-def test_nobody_in_communication_blames_who_stopped_first():
+def test_without_waiting_ranks_the_first_stopped_is_culprit():
     """Collectives inside backward look like this: all are elsewhere."""
     found = judged(*(rank(n, "backward", stuck=100) for n in (0, 1, 3)), rank(2, "loader", stuck=104))
     assert (found.culprit.rank, found.victims) == (2, 0)
     assert found.reason == "rank 2 on n2 is in loader; no rank waits in communication, it stopped first"
 
 
-def test_a_dead_rank_is_the_culprit_before_all_others():
+def test_dead_rank_is_the_culprit():
     died = rank(3, "backward", stuck=1, heard=101, alive=False)
     found = judged(*waiting(0, 1), rank(2, "loader", stuck=150, step=2), died)
     assert (found.culprit.rank, found.culprit.kind, found.victims) == (3, "dead", 2)
@@ -97,7 +97,7 @@ def test_a_dead_rank_is_the_culprit_before_all_others():
     assert judged(died, died._replace(rank=4)) is None, "where nobody lives nobody hangs"
 
 
-def test_a_rank_that_had_died_while_others_still_completed_steps_explains_nothing():
+def test_rank_that_died_earlier_is_no_culprit():
     died = rank(3, "backward", stuck=1, heard=500, alive=False)
     found = judged(*waiting(0, 1), rank(2, "loader"), died)
     assert found.culprit.rank == 2
@@ -106,7 +106,7 @@ def test_a_rank_that_had_died_while_others_still_completed_steps_explains_nothin
     assert found.reason.endswith("; rank 3 on n3 was dead before the others stopped")
 
 
-def test_a_rank_whose_node_went_silent_with_the_hang_is_the_culprit():
+def test_silent_rank_is_the_culprit():
     found = judged(*waiting(0, 1), rank(2, "communication", stuck=1, heard=104))
     assert (found.culprit.rank, found.culprit.kind, found.culprit.seconds) == (2, "silent", 105.0)
     assert found.victims == 2 and "not reported any more, last seen in communication" in found.reason
@@ -115,12 +115,12 @@ def test_a_rank_whose_node_went_silent_with_the_hang_is_the_culprit():
     assert judged(rank(0, "communication", heard=40), rank(1, "loader", heard=40)) is None, "nobody can tell"
 
 
-def test_a_silent_rank_that_was_waiting_is_not_blamed_for_one_in_the_loader():
+def test_loader_is_blamed_before_a_silent_waiter():
     found = judged(*waiting(0), rank(1, "loader", stuck=103), rank(2, "communication", stuck=60, heard=40))
     assert [one.rank for one in found.suspects] == [1, 2]
 
 
-def test_a_rank_that_finished_early_is_the_culprit_when_all_others_wait():
+def test_finished_rank_is_culprit_if_others_wait():
     done = rank(1, "none", stuck=0, heard=101, ended="finished")
     found = judged(*waiting(0, 2), done)
     assert (found.culprit.rank, found.culprit.kind) == (1, "finished")
@@ -129,7 +129,7 @@ def test_a_rank_that_finished_early_is_the_culprit_when_all_others_wait():
     assert judged(*waiting(0, 2), done._replace(received_ns=NOW - ns(400))).culprit is None
 
 
-def test_all_in_communication_the_only_one_behind_waits_in_another_collective():
+def test_only_rank_behind_is_the_culprit():
     found = judged(*waiting(0, 1, 3), rank(2, "communication", step=8))
     assert (found.culprit.rank, found.culprit.kind, found.victims) == (2, "behind", 3)
     assert "has completed step 8 and the others more" in found.reason
@@ -137,7 +137,7 @@ def test_all_in_communication_the_only_one_behind_waits_in_another_collective():
     assert (found.culprit, found.suspects, found.victims) == (None, (), 4)
 
 
-def test_all_in_communication_at_the_same_step_is_undecided_and_says_so():
+def test_all_waiting_at_one_step_is_undecided():
     found = judged(*waiting(0, 1, 2), unseen=1)
     document = found.document()
     assert [document[name] for name in ("culprit", "host", "phase", "attempt", "step")] == [None] * 5
@@ -149,14 +149,14 @@ def test_all_in_communication_at_the_same_step_is_undecided_and_says_so():
 # ---- What is no hang
 
 
-def test_the_threshold_is_exact_and_one_rank_that_goes_on_is_enough():
+def test_progress_of_one_rank_is_no_hang():
     exact = rank(0, "loader", stuck=60)
     assert judged(exact) is None
     assert judged(exact._replace(last_progress_ns=exact.last_progress_ns - 1)) is not None
     assert judged(*waiting(0, 1, 2), rank(3, "loader", stuck=59)) is None
 
 
-def test_what_was_not_looked_at_is_not_guessed():
+def test_time_after_the_last_report_is_not_counted():
     """Its last look was before the threshold; that it came 20 s ago does not prove it stood still since."""
     assert judged(*waiting(0), rank(1, "loader", stuck=50, heard=20)) is None
 
@@ -169,7 +169,7 @@ def test_phases_without_a_step_are_no_progress():
 
 
 @pytest.mark.parametrize("state", ["checkpoint", "evaluation", "restore", "compile"])
-def test_a_planned_phase_is_excused_up_to_a_larger_bound(state):
+def test_planned_phase_has_a_larger_threshold(state):
     assert judged(*waiting(0, 1, stuck=1700), rank(2, state, stuck=1700)) is None
     found = judged(*waiting(0, 1, stuck=1801), rank(2, state, stuck=1801))
     assert (found.culprit.rank, found.culprit.phase) == (2, state)
@@ -178,7 +178,7 @@ def test_a_planned_phase_is_excused_up_to_a_larger_bound(state):
     assert judged(*waiting(0, 1, stuck=1801), silent._replace(received_ns=NOW - ns(1751))) is not None
 
 
-def test_after_a_planned_phase_the_clock_begins_anew():
+def test_planned_phase_restarts_the_wait():
     """Ten minutes of evaluation, whose own loader is not planned; then it stays in that loader."""
     seen_ns = rank(1, "loader").seen_ns
     inside = rank(1, "loader", stuck=600, planned_ns=ns(300))
@@ -187,7 +187,7 @@ def test_after_a_planned_phase_the_clock_begins_anew():
     assert (found.culprit.rank, found.seconds, found.culprit.seconds) == (1, 602.0, 63.0)
 
 
-def test_before_the_first_step_only_waiting_in_communication_is_a_hang():
+def test_before_first_step_only_communication_hangs():
     begun = {"step": None, "stuck": 600}
     assert judged(rank(0, "communication", **begun), rank(1, "forward", **begun)) is None
     assert judged(rank(0, "communication", **begun), rank(1, "none", **begun)) is None
@@ -196,11 +196,11 @@ def test_before_the_first_step_only_waiting_in_communication_is_a_hang():
     assert judged(rank(0, "communication", **long), rank(1, "forward", **long)).culprit.rank == 1
 
 
-def test_nobody_is_no_hang():
+def test_no_ranks_are_no_hang():
     assert judged() is None
 
 
-def test_a_long_list_of_suspects_is_cut():
+def test_suspects_in_the_document_are_bounded():
     found = judged(*(rank(n, "loader", stuck=100 + n) for n in range(40)))
     assert [one["rank"] for one in found.document()["suspects"]] == list(range(39, 23, -1))
     assert found.culprit.rank == 39
@@ -229,7 +229,7 @@ runs = st.lists(seen, max_size=8, unique_by=lambda one: one.rank)
 
 @given(runs, st.randoms(use_true_random=False))
 @settings(max_examples=300, deadline=None)
-def test_the_order_of_the_ranks_does_not_matter(ranks, chance: random.Random):
+def test_order_of_ranks_does_not_matter(ranks, chance: random.Random):
     mixed = list(ranks)
     chance.shuffle(mixed)
     assert verdict(mixed, NOW, MINUTE) == verdict(ranks, NOW, MINUTE)
@@ -237,7 +237,7 @@ def test_the_order_of_the_ranks_does_not_matter(ranks, chance: random.Random):
 
 @given(runs, st.integers(0, ns(7200)))
 @settings(max_examples=300, deadline=None)
-def test_a_hang_lasts_until_something_moves(ranks, passed_ns):
+def test_hang_lasts_until_a_rank_moves(ranks, passed_ns):
     """As long as those that were heard of are looked at again and nothing is new, it goes on and only ages."""
     before = verdict(ranks, NOW, MINUTE)
     if before is None:
@@ -254,7 +254,7 @@ def test_a_hang_lasts_until_something_moves(ranks, passed_ns):
 
 @given(runs)
 @settings(max_examples=300, deadline=None)
-def test_it_is_consistent(ranks):
+def test_verdict_is_consistent(ranks):
     found = verdict(ranks, NOW, MINUTE)
     loose = verdict(ranks, NOW, PLANNED_NS)
     assert found is not None or loose is None, "a larger threshold finds no more"

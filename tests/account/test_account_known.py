@@ -30,14 +30,14 @@ def seconds(rank, state: str) -> float:
     return rank.states[INDEX[state]] / SECOND
 
 
-def test_time_since_the_last_look_is_not_booked():
+def test_time_since_the_last_report_is_left_out():
     found = account(running(0, 8, seen=8), running(1, 8, seen=8), now=13)
     assert (found.status, found.end_ns) == ("running", 8 * SECOND)
     assert [seconds(rank, "loader") for rank in found.ranks] == [2, 2]
     assert found.ratio("goodput") == 0.75
 
 
-def test_it_ends_where_the_rank_known_least_was_looked_at():
+def test_account_ends_at_the_oldest_report():
     """Rank 0 is known up to 10 s, rank 1 up to 6.5 s: of rank 0's seventh step the first half counts."""
     found = account(running(0, 10, seen=10), running(1, 6, seen=6.5), now=11)
     assert found.end_ns == 6.5 * SECOND
@@ -48,13 +48,13 @@ def test_it_ends_where_the_rank_known_least_was_looked_at():
     assert (seconds(behind, "loader"), seconds(behind, "productive")) == (2.0, 4.5)
 
 
-def test_a_rank_that_is_silent_for_too_long_is_not_waited_for():
+def test_stale_rank_does_not_hold_the_end_back():
     found = account(running(0, 40, seen=40), running(1, 6, seen=6), now=40, stale_seconds=30)
     assert found.end_ns == 40 * SECOND
     assert seconds(found.ranks[1], "unobserved") == 34
 
 
-def test_a_steady_run_reads_the_same_whenever_it_is_asked():
+def test_steady_run_has_steady_ratios():
     ratios = {
         account(running(0, 12, seen=12), running(1, 12, seen=12), now=now).ratio("goodput")
         for now in range(12, 40)
@@ -63,7 +63,7 @@ def test_a_steady_run_reads_the_same_whenever_it_is_asked():
 
 
 @pytest.mark.parametrize("seen", [0.25, 3.0, 7.75, 8.0, 12.0])
-def test_states_close_wherever_it_ends(seen):
+def test_states_close_at_any_end(seen):
     steps = int(seen)
     found = account(running(0, 12, seen=12), running(1, steps, seen=seen), now=15)
     assert found.end_ns == round(seen * SECOND)
@@ -71,7 +71,7 @@ def test_states_close_wherever_it_ends(seen):
         assert min(rank.states) >= 0 and sum(rank.states) == found.end_ns
 
 
-def test_an_end_or_a_start_beyond_it_is_left_for_later():
+def test_later_ends_and_starts_are_left_out():
     dead = running(1, 9, seen=9)
     dead.alive, dead.end_ns = False, round(9.5 * SECOND)
     again = Attempt(1, 2, 11 * SECOND, world_size=2, phases=PHASES)

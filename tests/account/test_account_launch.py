@@ -30,7 +30,7 @@ def one(**given) -> Process:
     return process.between(checkpoint=2)
 
 
-def test_idle_compute_is_launch_by_hand():
+def test_idle_compute_is_launch():
     run = told(run_of(one().finished()), r0_1=(12, 3, 0))
     account = compute(run, ns(20))
     assert_closes(account)
@@ -41,7 +41,7 @@ def test_idle_compute_is_launch_by_hand():
     assert found["factors"]["step_efficiency"] == 9 / 16 and found["factors"]["goodput"] == 9 / 20
 
 
-def test_only_what_samples_covered_is_moved():
+def test_only_sampled_compute_becomes_launch():
     run = told(run_of(one().finished()), r0_1=(4, 2, 0))
     # Half of the 4 s that were covered was idle; of the other 8 s nobody knows, so 2 of 12 s go.
     assert of_rank(compute(run, ns(20)))["launch"] == 2
@@ -50,7 +50,7 @@ def test_only_what_samples_covered_is_moved():
     assert of_rank(compute(run, ns(20)))["launch"] == 3
 
 
-def test_unknown_is_not_a_measured_zero():
+def test_unsampled_launch_is_unknown():
     nothing = compute(run_of(one().finished()), ns(20))
     assert document(nothing)["basis"]["launch"] == "unknown"
     zero = compute(told(run_of(one().finished()), r0_1=(12, 0, 0)), ns(20))
@@ -58,7 +58,7 @@ def test_unknown_is_not_a_measured_zero():
     assert of_rank(zero) == of_rank(nothing)
 
 
-def test_lost_compute_and_compute_outside_steps_stay_what_they_are():
+def test_compute_outside_kept_steps_is_no_launch():
     """10 steps of 2 s, half compute; the last 4 are lost with the second of the death, and 1 s lay between steps."""
     first = Process().steps(5, loader=1, forward=1).between(forward=1).steps(5, loader=1, forward=1)
     second = Process(attempt=2, start=25).resumed(5).steps(3, forward=2).finished()
@@ -72,7 +72,7 @@ def test_lost_compute_and_compute_outside_steps_stay_what_they_are():
     assert account.restarts[0].lost_gpu_ns == ns(9)
 
 
-def test_each_attempt_has_its_own_share_and_devices_weigh():
+def test_each_attempt_has_its_own_idle_share():
     run = run_of(one(devices=2).finished(), one(rank=1).finished())
     account = compute(told(run, r0_1=(12, 6, 0)), ns(20))
     assert_closes(account)
@@ -80,7 +80,7 @@ def test_each_attempt_has_its_own_share_and_devices_weigh():
     assert document(account)["states"]["launch"] == 12 and document(account)["basis"]["launch"] == "estimated"
 
 
-def test_more_idle_than_compute_is_cut_and_counted():
+def test_idle_beyond_compute_is_cut_and_counted():
     run = told(run_of(one().finished()), r0_1=(6, 9, 0))
     account = compute(run, ns(20))
     assert_closes(account)
@@ -89,7 +89,7 @@ def test_more_idle_than_compute_is_cut_and_counted():
     assert alone.clamped == 1 and document(alone)["basis"]["launch"] == "unknown"
 
 
-def test_a_window_has_the_share_of_the_whole_attempt():
+def test_window_has_the_attempts_idle_share():
     """The first steps compute 1 s of 2, the later ones 2 s of 2; what crosses the edge counts in proportion."""
     process = Process().steps(5, loader=1, forward=1).steps(5, forward=2).finished()
     run = told(run_of(process), r0_1=(15, 3, 300))
@@ -114,7 +114,7 @@ def test_measured_energy_by_hand():
     assert document(account)["basis"]["energy"] == "measured"
 
 
-def test_energy_of_time_without_a_process_is_told_or_unknown():
+def test_energy_without_process_is_declared_or_unknown():
     def restarted(**given):
         first = Process(**given).steps(10, forward=1).killed()
         second = Process(attempt=2, start=15, **given).resumed(9).steps(10, forward=1).finished()
@@ -130,7 +130,7 @@ def test_energy_of_time_without_a_process_is_told_or_unknown():
     assert document(priced)["basis"]["energy"] == "estimated"
 
 
-def test_a_rank_that_was_not_metered_has_the_others_mean_power():
+def test_unmetered_rank_has_the_mean_power():
     run = run_of(one(devices=2).finished(), one(rank=1).finished())
     account = compute(told(run, r0_1=(0, 0, 8000)), ns(20))
     # 8 kJ in 20 s on two GPUs are 200 W each.
@@ -138,7 +138,7 @@ def test_a_rank_that_was_not_metered_has_the_others_mean_power():
     assert document(account)["basis"]["energy"] == "estimated"
 
 
-def test_energy_of_an_attempt_that_goes_on_ends_where_the_account_does():
+def test_energy_of_running_attempt_ends_with_the_account():
     ahead = one(rank=0).silent(after=5)
     run = told(run_of(ahead, one(rank=1)), r0_1=(0, 0, 2500), r1_1=(0, 0, 2000))
     account = compute(run, ns(25), known_only=True, stale_seconds=30)
@@ -147,7 +147,7 @@ def test_energy_of_an_attempt_that_goes_on_ends_where_the_account_does():
     assert figures.energy(account)["total"] == pytest.approx(2000 + 2500 * 20 / 25)
 
 
-def test_the_advice_has_the_number_and_names_a_rank_that_is_alone():
+def test_launch_advice_names_a_rank_that_stands_out():
     run = told(
         run_of(*(one(rank=r).finished() for r in range(4))), **{f"r{r}_1": (12, 3, 0) for r in range(4)}
     )
@@ -174,7 +174,7 @@ parts = st.dictionaries(
 
 @settings(max_examples=80)
 @given(st.data())
-def test_the_account_closes_for_any_hardware_figures(data):
+def test_account_closes_for_any_hardware_figures(data):
     processes, start = [], 0
     for attempt in (1, 2):
         for rank in range(2):

@@ -74,30 +74,30 @@ def advice(*ranks: dict[str, int], waits=(5,), **given) -> str:
         ({**told(storage=3), "workers": 0}, "reading in the training process itself (num_workers=0)"),
     ],
 )
-def test_the_advice_names_the_reason_and_what_to_change(figures, words):
+def test_advice_names_the_reason(figures, words):
     said = advice(figures)
     assert words in said and said.startswith("The rank waits for its loader: ") and said.endswith(".")
 
 
-def test_what_was_not_measured_is_not_guessed():
+def test_unmeasured_loader_has_general_advice():
     assert FALLBACK in advice({})
     # Less than half of the waits has a known reason.
     assert FALLBACK in advice({**told(storage=2), "wait_ns": ns(5)})
     assert "storage" in advice({**told(storage=3), "wait_ns": ns(5)})
 
 
-def test_ranks_are_summed_and_one_that_waits_alone_is_named():
+def test_rank_that_waits_alone_is_named():
     said = advice(told(decode=1), told(storage=3), waits=(5, 5))
     assert said.startswith("All ranks wait for their loaders: 75 % of the wait is workers blocked on storage")
     assert advice(told(), told(storage=3), {}, waits=(0.1, 5, 0.1)).startswith("Rank 1")
     assert "check that node's disk" in advice({}, {}, {}, waits=(0.1, 5, 0.1))
 
 
-def test_cores_are_shared_by_the_ranks_of_a_host():
+def test_ranks_of_a_host_share_its_cores():
     assert "8 cores for each rank" in advice(told(cpus=3), told(cpus=2), host="h")
 
 
-def test_no_number_of_workers_where_none_follows():
+def test_unknown_number_of_workers_is_none():
     found = summarize_loaders([type("A", (), {"loader": told(decode=60), "rank": 0, "host": ""})])
     assert (
         found.enough_workers() is None

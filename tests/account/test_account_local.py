@@ -60,7 +60,7 @@ def local(folder):
     return accounts, errors
 
 
-def test_ranks_that_finished_were_killed_and_go_on(train, tmp_path):
+def test_pages_of_finished_killed_and_running_ranks(train, tmp_path):
     assert train(1, "finished").returncode == 0
     assert train(3, "killed").returncode == -9
     alive = train(4, "alive")
@@ -82,7 +82,7 @@ def test_ranks_that_finished_were_killed_and_go_on(train, tmp_path):
     assert [(rank.kept_steps, rank.lost_steps) for rank in account.ranks] == [(4, 2), (4, 1), (4, 2)]
 
 
-def test_a_page_that_is_none_is_named_and_the_others_are_used(train, tmp_path):
+def test_invalid_page_is_named_and_skipped(train, tmp_path):
     train(0, "finished")
     (page,) = [path for path in tmp_path.iterdir() if path.suffix == ".page"]
     (tmp_path / "junk.page").write_bytes(b"junk" * 1000)
@@ -93,5 +93,5 @@ def test_a_page_that_is_none_is_named_and_the_others_are_used(train, tmp_path):
     assert len(errors) == 2 and "junk.page" in errors[0] and "short.page" in errors[1]
 
 
-def test_an_empty_folder_has_no_runs(tmp_path):
+def test_empty_folder_has_no_runs(tmp_path):
     assert local(tmp_path) == ([], [])

@@ -12,7 +12,7 @@ from goodput.account import compute, document
 from goodput.account.onset import FALSE_ALARM_STEPS, Onset, Stretch, hits
 
 
-def test_who_is_slow_in_a_step_by_hand():
+def test_hits_of_a_step_by_hand():
     # Median 10: over 10.5 and the largest.
     assert hits([10, 10, 12, 10]) == ([False, False, True, False], 0.25)
     assert hits([10, 10, 10.4, 10]) == ([False] * 4, 0.25), "largest, but not by 5 %"
@@ -24,7 +24,7 @@ def test_who_is_slow_in_a_step_by_hand():
     assert hits([0, 0]) == ([False, False], 0.5)
 
 
-def test_the_alarm_of_eight_ranks_comes_with_the_eleventh_hit_and_names_the_first():
+def test_eleventh_hit_of_eight_ranks_alarms():
     onset = Onset()
     for step in range(1000):
         onset.note(step, False, 1 / 8)
@@ -37,7 +37,7 @@ def test_the_alarm_of_eight_ranks_comes_with_the_eleventh_hit_and_names_the_firs
     assert onset.stretches == [Stretch(1000, None)]
 
 
-def test_a_rank_that_is_well_again_was_slow_until_then():
+def test_stretch_ends_when_the_rank_recovers():
     onset = Onset()
     for step in range(300):
         onset.note(step, 100 <= step < 200, 1 / 8)
@@ -55,7 +55,7 @@ def plain(sequence: list[bool], chance: float, alarm: float) -> int | None:
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 9])
-def test_the_sum_is_the_largest_over_all_stretches(ranks):
+def test_cumulative_sum_equals_brute_force(ranks):
     chance, rng = max(1, ranks // 8) / ranks, random.Random(ranks)
     alarms = 0
     for _ in range(60):
@@ -73,7 +73,7 @@ def test_the_sum_is_the_largest_over_all_stretches(ranks):
 
 @pytest.mark.parametrize("ranks", [2, 3, 8, 16])
 @pytest.mark.parametrize("spread", ["normal", "heavy"])
-def test_false_alarms_are_as_rare_as_the_bound_says(ranks, spread):
+def test_false_alarms_stay_within_the_bound(ranks, spread):
     """At an alarm that allows one in 200 steps of a rank, equal ranks raise fewer; at the real one none here."""
     rng, allowed, steps = random.Random(ranks), 200, 4000
     loose, real, alarms = [Onset() for _ in range(ranks)], [Onset() for _ in range(ranks)], 0
@@ -94,7 +94,7 @@ def test_false_alarms_are_as_rare_as_the_bound_says(ranks, spread):
     assert FALSE_ALARM_STEPS >= 10**6
 
 
-def test_a_rank_that_becomes_slow_in_a_run_is_named_with_its_step():
+def test_rank_that_becomes_slow_has_its_step():
     rng = random.Random(5)
     ranks = [Process(rank) for rank in range(4)]
     for step in range(600):
@@ -111,7 +111,7 @@ def test_a_rank_that_becomes_slow_in_a_run_is_named_with_its_step():
     assert onset == {"rank": 2, "attempt": 1, "first_step": found["since_step"], "last_step": None}
 
 
-def test_an_attempt_that_is_over_was_slow_to_its_end():
+def test_open_stretch_ends_with_its_attempt():
     def attempt(number, start, slow):
         ranks = [Process(rank, number, start) for rank in range(4)]
         for _ in range(60):

@@ -116,7 +116,7 @@ def spend(one: Process, parts) -> None:
 
 @settings(max_examples=120)
 @given(histories())
-def test_states_steps_and_restarts_are_the_oracles(history):
+def test_states_steps_and_restarts_equal_the_oracle(history):
     lives, now_ns = history
     want = oracle(lives, now_ns, round(LEAST_SECONDS * 1e9))
     run = run_of(*map(process_of, lives))
@@ -142,7 +142,7 @@ def test_states_steps_and_restarts_are_the_oracles(history):
 
 @settings(max_examples=50)
 @given(st.integers(2, 5), st.integers(1, 6), st.data())
-def test_slowdown_is_the_what_if_of_the_design(ranks, steps, data):
+def test_slowdown_equals_the_what_if_analysis(ranks, steps, data):
     """With one collective per step all ranks' steps are equally long, and what the excess says is what it cost."""
     lives = [Life(r, 1, 0, [], None, [], [], 0, "finished") for r in range(ranks)]
     for index in range(steps):

@@ -36,7 +36,7 @@ def said(reason: str = "cancelled", at: float = 0, until: float = 100) -> EndMar
 
 
 @pytest.mark.parametrize("reason", ["cancelled", "failed"])
-def test_a_killed_run_that_was_cancelled_stands_still(reason):
+def test_cancelled_run_stops_counting(reason):
     ranks = [one.killed(after=1) for one in pair()]
     assert account(*ranks).status == "down" and of_rank(account(*ranks))["down"] == LATER - 11.5
     found, later = (account(*ranks, over=said(reason), at=at) for at in (12, LATER))
@@ -45,7 +45,7 @@ def test_a_killed_run_that_was_cancelled_stands_still(reason):
     assert of_rank(found) == {"productive": 6, "lost": 5.5}
 
 
-def test_one_that_finished_keeps_its_steps():
+def test_run_marked_finished_keeps_its_steps():
     ranks = [one.killed(after=1) for one in pair()]
     found = account(*ranks, over=said("finished"))
     assert (found.status, found.failures) == ("finished", 0)
@@ -53,7 +53,7 @@ def test_one_that_finished_keeps_its_steps():
     assert of_rank(found) == {"productive": 10, "unattributed": 1.5}
 
 
-def test_one_that_was_silent_ends_when_it_was_last_seen_alive():
+def test_silent_run_ends_when_last_alive():
     ranks = [one.silent(after=3) for one in pair()]
     assert account(*ranks).status == "unobserved"
     found = account(*ranks, over=said())
@@ -61,19 +61,19 @@ def test_one_that_was_silent_ends_when_it_was_last_seen_alive():
 
 
 @pytest.mark.parametrize(("at", "end"), [(5, 11.5), (11.5, 11.5), (40, 40)])
-def test_nobody_ends_before_he_was_last_seen_alive(at, end):
+def test_end_is_not_before_the_last_life(at, end):
     ranks = [one.killed(after=1) for one in pair()]
     found = account(*ranks, over=said(at=at))
     assert found.end_ns == ns(end) and of_rank(found)["lost"] == end - 6
 
 
-def test_a_hang_that_was_cancelled_was_a_stall_until_its_end():
+def test_cancelled_hang_is_stall_until_its_end():
     ranks = [one.killed(after=3600) for one in pair()]
     found = account(*ranks, over=said(until=5000))
     assert found.end_ns == ns(3610.5) and of_rank(found)["stall"] == 3600.5
 
 
-def test_ranks_that_told_their_own_end_keep_it():
+def test_reported_ends_take_precedence():
     """One said that it failed, the other was killed: what was said of the run stands for both."""
     failed, killed = pair()
     failed.failed(), killed.killed(after=2)
@@ -86,7 +86,7 @@ def test_ranks_that_told_their_own_end_keep_it():
     assert account(*finished, over=said()).status == "finished", "they had finished"
 
 
-def test_a_rank_that_nobody_had_heard_of_does_not_undo_it():
+def test_late_first_report_keeps_the_end():
     """Its agent could not reach the aggregator; what it tells later is of the same attempt."""
     ranks = [one.killed(after=1) for one in pair()]
     assert account(*ranks, over=said(), said=1).status == "cancelled"
@@ -96,7 +96,7 @@ def test_a_rank_that_nobody_had_heard_of_does_not_undo_it():
 
 
 @pytest.mark.parametrize("life", ["alive", "killed", "step", "boundary"])
-def test_life_after_it_was_said_goes_on_as_if_nothing_had_been(life):
+def test_life_after_the_end_mark_cancels_it(life):
     ranks = pair()
     for one in ranks:
         if life == "alive":
@@ -114,7 +114,7 @@ def test_life_after_it_was_said_goes_on_as_if_nothing_had_been(life):
     assert account(*ranks, over=said(until=at), at=at).status == "cancelled"
 
 
-def test_a_new_attempt_goes_on_with_the_run():
+def test_new_attempt_continues_the_run():
     ranks = [one.killed(after=1) for one in pair()]
     again = [Process(rank, 2, 60, world_size=2).resumed(5).steps(4, forward=1) for rank in range(2)]
     found, want = (account(*ranks, *again, over=over, at=64) for over in (said(), None))
@@ -122,7 +122,7 @@ def test_a_new_attempt_goes_on_with_the_run():
     assert of_rank(found) == {"productive": 10, "lost": 5.5, "down": 48.5}
 
 
-def test_a_window_of_one_that_is_over_ends_with_it():
+def test_window_ends_with_the_run():
     ranks = [one.killed(after=1) for one in pair()]
     found = account(*ranks, over=said(), window=(ns(8), None))
     assert (found.start_ns, found.end_ns) == (ns(8), ns(11.5)) and of_rank(found) == {"lost": 3.5}

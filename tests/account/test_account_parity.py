@@ -44,7 +44,7 @@ class Generated:
     """A history drawn from a seed.
 
     An attempt resumes from a committed checkpoint, not always the newest, or from nothing. Not before the point from
-    which the last one resumed: that the peer cannot take back (test_work_credited_once_stays_credited_there).
+    which the last one resumed: that the peer cannot take back (test_peer_keeps_credit_for_redone_work).
     """
 
     def __init__(self, random: Random):
@@ -140,7 +140,7 @@ def test_availability_lost_and_pauses_agree(seed, tmp_path):
         assert account_of(lives, query_ms).ratio("availability") == pytest.approx(availability, abs=1e-6)
 
 
-def test_every_difference_that_is_mapped_occurs():
+def test_every_mapped_difference_occurs():
     """And restarts from checkpoints that are not the newest do, and several lives: the histories are not too tame."""
     drawn = [Generated(Random(number)) for number in range(8 * HISTORIES_PER_SEED)]
     reasons = {move[0] for one in drawn for move in moves(one.lives, one.query_ms)}
@@ -161,7 +161,7 @@ def test_every_difference_that_is_mapped_occurs():
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_where_definitions_meet_nothing_is_moved(seed, tmp_path):
+def test_equal_definitions_need_no_mapping(seed, tmp_path):
     """Steps of one length back to back, all startup recorded, a death in the middle of a step, a finish after one:
     availability is the peer's goodput, the first step's excess its program startup, and a disruption costs the same.
     """
@@ -222,7 +222,7 @@ def worked_example() -> list[Life]:
     ]
 
 
-def test_the_worked_example_of_the_definitions_page(tmp_path):
+def test_worked_example_of_the_definitions(tmp_path):
     lives = worked_example()
     answer = ask(lives, 94_000, tmp_path)
     assert answer["total"] == pytest.approx(94)
@@ -240,7 +240,7 @@ def test_the_worked_example_of_the_definitions_page(tmp_path):
     assert account_of(lives, 94_000).ratio("availability") == 45 / 94
 
 
-def test_the_example_run_is_the_worked_example():
+def test_example_run_is_the_worked_example():
     log = Path(__file__).parents[2] / "docs" / "example-run.jsonl"
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     told = [line for line in lines if line.get("rank") == 0 and line["kind"] == "step"]
@@ -259,7 +259,7 @@ def steps(first: int, last: int) -> list[Step]:
     return [Step(index, {"forward": 2_000}) for index in range(first, last + 1)]
 
 
-def test_work_credited_once_stays_credited_there(tmp_path):
+def test_peer_keeps_credit_for_redone_work(tmp_path):
     """A second restart from before the first one's resume point: the peer goes on counting what was then undone.
 
     Steps 0 to 7, again from 6 and dead in 7, then again from 2: of the first life only steps 0 and 1 were of use.
@@ -279,7 +279,7 @@ def test_work_credited_once_stays_credited_there(tmp_path):
     assert answer["productive"] == pytest.approx(12 + 2 + 4 + 14)
 
 
-def test_a_restart_at_a_checkpoint_is_no_disruption_there(tmp_path):
+def test_peer_counts_no_disruption_at_checkpoints(tmp_path):
     """Stopped on purpose right after saving, and gone on with a minute later: the peer calls the minute productive."""
     lives = [
         Life(0, [("tpu_init", 1_000)], steps(0, 3), end="finished", saved={3: True}),

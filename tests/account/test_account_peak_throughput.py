@@ -48,7 +48,7 @@ def by_steps(rows: list[tuple[int, int, int]]) -> Fraction | None:
     return max((samples / length for _, samples, length in sums), default=None)
 
 
-def test_a_row_of_several_steps_is_as_many_of_its_mean_length_by_hand():
+def test_row_of_several_steps_by_hand():
     # Ten of 2 s, and 22 of the 50 of 1 s: 320 samples in 42 s. Then 28 of 1 s and 4 of 0.5 s: 320 in 30 s.
     slow, many, fast = [(1, 10, 2)] * 10, (50, 500, 50), [(1, 10, 0.5)] * 4
     assert pace_of(*slow, many, *fast) == pytest.approx(320 / 30)
@@ -59,7 +59,7 @@ def test_a_row_of_several_steps_is_as_many_of_its_mean_length_by_hand():
     assert pace_of((16, 160, 16), (16, 320, 16)) == 480 / 32
 
 
-def test_the_last_steps_make_a_stretch_with_those_before_them():
+def test_last_steps_complete_a_stretch():
     # 32 of 2 s, then 8 of 0.1 s: the last 32 steps are these and 24 of 2 s.
     assert pace_of((32, 320, 64), *[(1, 10, 0.1)] * 8) == pytest.approx(320 / (48 + 0.8))
     assert pace_of(*[(1, 10, 0.5)] * 8) == 20.0, "fewer than a stretch say what they can"
@@ -67,13 +67,13 @@ def test_the_last_steps_make_a_stretch_with_those_before_them():
     assert pace_of() is None and pace_of((40, 400, 0)) is None
 
 
-def test_steps_without_length_go_with_those_that_follow():
+def test_steps_without_length_join_the_next():
     assert pace_of((40, 400, 0), (1, 10, 4), *[(1, 10, 2)] * 32) == 410 / 4
     assert pace_of((10, 100, 10), (22, 220, 0), (32, 320, 32)) == pytest.approx(330 / 11)
 
 
 @pytest.mark.parametrize("part", range(2))
-def test_rows_of_any_size_are_as_their_steps_one_by_one_and_never_slower_than_the_whole(part):
+def test_rows_of_any_size_equal_single_steps(part):
     for seed in range(part, 120, 2):
         dice = random.Random(seed)
         rows = [
@@ -99,7 +99,7 @@ def quick_then_slow() -> Process:
     return one.steps(999, forward=0.01, samples=10).steps(40, forward=1, samples=10).finished()
 
 
-def test_steps_at_rest_set_the_pace():
+def test_unmeasured_steps_count_for_throughput():
     picked = {1, *range(1000, 1041)}
     account, found = throughput_of(quick_then_slow(), picked=picked)
     wall = 1 + 9.99 + 40
@@ -117,7 +117,7 @@ def test_steps_at_rest_set_the_pace():
     ] == pytest.approx(10_000 / 10.99)
 
 
-def test_a_copy_that_goes_on_has_a_pace_of_its_own():
+def test_copy_of_an_engine_is_independent():
     one = quick_then_slow()
     run = run_of(one)
     rows = [row for row in one.rows if row.number in {1, 400, *range(1000, 1041)}]
@@ -134,7 +134,7 @@ def test_a_copy_that_goes_on_has_a_pace_of_its_own():
     assert engine.finish() == want
 
 
-def test_the_best_shown_is_never_below_what_was_done():
+def test_best_shown_is_at_least_the_mean():
     # The first step sets no pace, but it was done: 20 samples in 3 s, where the second step alone is 5 a second.
     found = throughput_of(Process().step(forward=1, samples=10).step(forward=2, samples=10).finished())[1]
     assert (found["ideal_samples_per_second"], found["goodput"]) == (pytest.approx(20 / 3), 1.0)
@@ -154,7 +154,7 @@ def test_the_best_shown_is_never_below_what_was_done():
         assert found["ideal_basis"] is None or found["samples"] == 0 or 0 < found["goodput"] <= 1, seed
 
 
-def test_an_ideal_that_was_given_and_is_beaten_is_a_wrong_input():
+def test_beaten_ideal_is_an_input_error():
     one = Process(ideal_samples_per_second=5.0).steps(8, forward=1, samples=10).finished()
     account, found = throughput_of(one)
     assert (found["goodput"], found["ideal_basis"], found["ideal_samples_per_second"]) == (None, "given", 5.0)

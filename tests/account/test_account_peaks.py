@@ -40,7 +40,7 @@ CHIPS = [
 @pytest.mark.parametrize(
     ("name", "dtype", "flops", "units", "gigahertz"), CHIPS, ids=lambda value: str(value)
 )
-def test_a_figure_is_units_times_clock(name, dtype, flops, units, gigahertz):
+def test_peak_is_units_times_clock(name, dtype, flops, units, gigahertz):
     assert peak(name, dtype) == pytest.approx(flops * units * gigahertz * 1e9, rel=0.015)
 
 
@@ -89,7 +89,7 @@ def test_rates_of_a_device_fit_together(device):
         ("TPU v6e", "TPU v6e"),
     ],
 )
-def test_names_as_the_runtimes_spell_them(name, known):
+def test_device_names_of_the_runtimes(name, known):
     assert find(name).name == known
 
 
@@ -136,11 +136,11 @@ def test_names_as_the_runtimes_spell_them(name, known):
         *("x" * 100_000, "NVIDIA H200\nNVIDIA H200", "NVIDIA B200, NVIDIA B200"),
     ],
 )
-def test_unknown_stays_unknown(name):
+def test_unlisted_devices_are_unknown(name):
     assert find(name) is None and peak(name, "bf16") is None
 
 
-def test_what_the_hardware_has_no_rate_for_is_unknown():
+def test_dtypes_without_a_rate_are_unknown():
     assert peak("Tesla T4", "bf16") is None and peak("Tesla V100-SXM2-16GB", "bfloat16") is None
     assert peak("NVIDIA A100-SXM4-80GB", "fp8") is None and peak("AMD Instinct MI250X", "tf32") is None
     assert peak("NVIDIA H200", "fp64") is None and peak("TPU v4", "fp32") is None
@@ -155,7 +155,7 @@ def test_what_the_hardware_has_no_rate_for_is_unknown():
         *(("torch.float8_e4m3fn", "fp8"), ("float8_e5m2", "fp8"), (" fp8 ", "fp8"), ("torch.int8", "int8")),
     ],
 )
-def test_dtypes_as_the_frameworks_spell_them(spelling, dtype):
+def test_dtype_names_of_the_frameworks(spelling, dtype):
     assert shares(spelling) == {dtype: 1.0}
 
 
@@ -184,7 +184,7 @@ def test_times_at_peak_add_up_over_shares():
         ("bf16=1," * 100, "at most"),
     ],
 )
-def test_wrong_dtypes_are_named_and_have_no_peak(text, said):
+def test_wrong_dtypes_have_no_peak(text, said):
     with pytest.raises(ValueError, match=said):
         shares(text)
     assert peak("NVIDIA H200", text) is None
@@ -196,12 +196,12 @@ def test_shares_may_be_off_by_rounding():
 
 
 @given(st.text(max_size=300) | st.none() | st.integers(), st.text(max_size=300) | st.none() | st.floats())
-def test_nothing_is_raised_whatever_comes(device, dtype):
+def test_peak_never_raises(device, dtype):
     assert peak(device, dtype) is None
 
 
 @given(st.sampled_from([row[0] for row in CHIPS]), st.floats(0, 1), st.data())
-def test_a_mixture_lies_between_its_parts(name, share, data):
+def test_mixture_lies_between_its_parts(name, share, data):
     rates = find(name).peaks
     one, two = data.draw(st.permutations(sorted(rates)))[:2]
     mixed = peak(name, f"{one}={share!r},{two}={1 - share!r}")

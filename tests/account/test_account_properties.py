@@ -103,14 +103,14 @@ def test_states_close_for_hostile_histories(run, now_ns, stale_seconds, stall_se
 
 @settings(max_examples=50)
 @given(runs(), number_ns)
-def test_the_order_in_which_attempts_came_changes_nothing(run, now_ns):
+def test_order_of_attempts_does_not_matter(run, now_ns):
     turned = Run(run.name, dict(reversed(run.attempts.items())), run.start_ns, run.end_ns)
     assert compute(turned, now_ns) == compute(run, now_ns)
 
 
 @settings(max_examples=50)
 @given(runs(), st.lists(number_ns, min_size=2, max_size=3))
-def test_computing_changes_nothing_in_the_run(run, moments):
+def test_compute_does_not_change_the_run(run, moments):
     first = [compute(run, now_ns) for now_ns in moments]
     assert [compute(run, now_ns) for now_ns in moments] == first
 
@@ -137,7 +137,7 @@ def honest_runs(draw):
 
 @settings(max_examples=50)
 @given(honest_runs())
-def test_the_chain_of_factors_multiplies(run):
+def test_factors_multiply_to_mfu(run):
     account = compute(run, ns(1000))
     assert_closes(account)
     ratios = {factor: account.ratio(factor) for factor in FACTORS}
@@ -152,7 +152,7 @@ def test_the_chain_of_factors_multiplies(run):
 
 @settings(max_examples=50)
 @given(honest_runs(), st.randoms(use_true_random=False))
-def test_rows_that_are_missing_in_between_cost_no_time_and_no_step(run, chance):
+def test_missing_rows_lose_no_time_or_step(run, chance):
     """The newest row stays, as it does at an agent; what is between may be lost in any pattern."""
     whole = compute(run, ns(1000))
     for attempt in run.attempts.values():

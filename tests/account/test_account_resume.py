@@ -32,7 +32,7 @@ def test_one_attempt_loses_nothing():
 
 
 @pytest.mark.parametrize("said", [True, False], ids=["said", "inferred"])
-def test_two_attempts(said):
+def test_second_attempt_loses_repeated_steps(said):
     first = Process().steps(6, loader=0.5, forward=1).saved(3).steps(2, loader=0.5, forward=1)
     first.begun(loader=0.25).killed(after=0.25)  # Dead at 12.5 s after steps 0..7.
     again = Process(attempt=2, start=15).between(none=1, restore=2)
@@ -55,14 +55,14 @@ def test_two_attempts(said):
     assert account.ratio("step_efficiency") == 10 / 15
 
 
-def test_what_was_said_goes_before_what_the_first_step_shows():
+def test_declared_resume_step_precedes_first_step():
     first = Process().steps(8, forward=1).killed()
     again = Process(attempt=2, start=8).resumed(2)
     again.step(5, forward=1).finished()  # Some steps were skipped, but the work of 3 and 4 was not restored.
     assert steps_of(account_of(first, again)) == [(3 + 1, 5)]
 
 
-def test_the_least_of_what_the_ranks_say_holds():
+def test_lowest_declared_resume_step_holds():
     first = [Process(r).steps(8, forward=1).killed() for r in (0, 1)]
     again = [
         Process(0, 2, start=8).resumed(5).steps(2, forward=1).finished(),
@@ -73,7 +73,7 @@ def test_the_least_of_what_the_ranks_say_holds():
     assert steps_of(account) == [(4 + 2, 4), (4 + 2, 4)]
 
 
-def test_a_rank_that_said_nothing_follows_those_that_did():
+def test_rank_without_resume_step_follows_the_others():
     first = [Process(r).steps(8, forward=1).killed() for r in (0, 1)]
     again = [
         Process(0, 2, start=8).resumed(5).step(forward=1).finished(),
@@ -82,7 +82,7 @@ def test_a_rank_that_said_nothing_follows_those_that_did():
     assert steps_of(account_of(*first, *again)) == [(7, 2), (7, 2)]
 
 
-def test_three_attempts_each_loss_is_charged_to_the_restart_that_caused_it():
+def test_loss_is_charged_to_its_restart():
     one = Process().steps(10, forward=1).begun(forward=0.5).killed()  # 0..9 and half of 10
     two = Process(attempt=2, start=12).resumed(6).steps(5, forward=1).killed(after=0.5)  # 7..11
     three = Process(attempt=3, start=20).resumed(4).steps(10, forward=1).finished()  # 5..14
@@ -93,28 +93,28 @@ def test_three_attempts_each_loss_is_charged_to_the_restart_that_caused_it():
     assert of_rank(account) == {"productive": 15.0, "lost": 11.0, "down": 4.0}
 
 
-def test_an_older_checkpoint_loses_more_than_the_newest_would():
+def test_resume_from_older_checkpoint_loses_more():
     one = Process().steps(4, forward=1).saved(3).steps(4, forward=1).saved(7).steps(2, forward=1).killed()
     two = Process(attempt=2, start=10).resumed(3).steps(6, forward=1).finished()
     account = account_of(one, two)
     assert (steps_of(account), account.restarts[0].resume_step) == ([(4 + 6, 6)], 3)
 
 
-def test_a_start_from_scratch_loses_everything():
+def test_start_from_scratch_loses_everything():
     one = Process().steps(5, forward=1).killed()
     two = Process(attempt=2, start=6).resumed(-1).steps(5, forward=1).finished()
     account = account_of(one, two)
     assert (steps_of(account), restarts_of(account)) == ([(5, 5)], [(2, -1, 1.0, 5, 5.0)])
 
 
-def test_nothing_is_lost_when_the_next_attempt_goes_on_where_the_last_ended():
+def test_resume_at_the_end_loses_nothing():
     one = Process().steps(5, forward=1).saved().finished()
     two = Process(attempt=2, start=6).resumed(4).steps(5, forward=1).finished()
     account = account_of(one, two)
     assert (steps_of(account), restarts_of(account)) == ([(10, 0)], [(2, 4, 1.0, 0, 0.0)])
 
 
-def test_an_attempt_that_has_no_step_yet_is_taken_to_resume_from_the_last_checkpoint():
+def test_attempt_without_steps_resumes_from_checkpoint():
     one = Process().steps(8, forward=1).saved(5).killed()
     two = Process(attempt=2, start=10).between(restore=1)
     account = account_of(one, two, now=14)
@@ -122,7 +122,7 @@ def test_an_attempt_that_has_no_step_yet_is_taken_to_resume_from_the_last_checkp
     assert of_rank(account) == {"productive": 6.0, "lost": 2.0, "down": 2.0, "startup": 3.0, "restore": 1.0}
 
 
-def test_a_process_that_resumes_within_itself_begins_a_new_attempt():
+def test_resume_within_a_process_is_an_attempt():
     one = Process().steps(6, forward=1).begun(forward=0.5)
     one._over("resumed")
     two = Process(attempt=2, start=6.5).resumed(2).steps(4, forward=1).finished()
@@ -133,23 +133,23 @@ def test_a_process_that_resumes_within_itself_begins_a_new_attempt():
 # ---- A run that is down
 
 
-def test_work_after_the_last_committed_checkpoint_of_a_run_that_is_down_is_lost_for_now():
+def test_down_run_provisionally_loses_uncommitted_steps():
     one = Process().steps(4, forward=1).saved(3).steps(3, forward=1).saved(committed=False).killed()
     account = account_of(one, now=20)
     assert (account.status, steps_of(account), restarts_of(account)) == ("down", [(4, 3)], [])
     assert of_rank(account) == {"productive": 4.0, "lost": 3.0, "down": 13.0}
 
 
-def test_a_checkpoint_that_was_never_committed_saves_nothing():
+def test_uncommitted_checkpoint_saves_nothing():
     one = Process().steps(4, forward=1).saved(committed=False).steps(3, forward=1).killed()
     assert steps_of(account_of(one, now=20)) == [(0, 7)]
 
 
-def test_where_no_checkpoint_was_ever_reported_nothing_is_declared_lost():
+def test_without_checkpoints_nothing_is_lost():
     assert steps_of(account_of(Process().steps(7, forward=1).killed(), now=20)) == [(7, 0)]
 
 
-def test_provisional_loss_ends_with_the_next_attempts_own_word():
+def test_next_resume_step_replaces_provisional_loss():
     def first():
         return Process().steps(4, forward=1).saved(3).steps(3, forward=1).killed()
 
@@ -158,20 +158,20 @@ def test_provisional_loss_ends_with_the_next_attempts_own_word():
     assert steps_of(account_of(first(), again, now=12)) == [(6 + 2, 1)], "a checkpoint that nobody reported"
 
 
-def test_a_running_or_finished_run_loses_nothing_for_now():
+def test_running_or_finished_run_loses_nothing():
     alive = Process().steps(4, forward=1).saved(1)
     assert steps_of(account_of(alive, now=5)) == [(4, 0)]
     assert steps_of(account_of(alive.finished())) == [(4, 0)]
 
 
-def test_one_rank_alive_means_the_run_is_not_down():
+def test_run_with_a_live_rank_is_not_down():
     dead = Process(0).steps(4, forward=1).saved(1).killed()
     alive = Process(1).steps(4, forward=1)
     account = account_of(dead, alive, now=5)
     assert (account.status, steps_of(account)) == ("running", [(4, 0), (4, 0)])
 
 
-def test_a_checkpoint_beyond_the_point_of_a_later_resume_was_passed_over():
+def test_checkpoint_beyond_a_resume_point_is_ignored():
     one = Process().steps(10, forward=1).saved(9).killed()
     two = Process(attempt=2, start=10).resumed(4).steps(3, forward=1).killed()
     # Whoever goes on next does not go on from step 9 of work that was abandoned at step 4.
@@ -187,14 +187,14 @@ def test_a_checkpoint_beyond_the_point_of_a_later_resume_was_passed_over():
 # ---- Ranks that take no part
 
 
-def test_a_rank_without_a_part_in_the_next_attempt_loses_what_it_did_after_the_resume_point():
+def test_rank_left_out_loses_later_steps():
     first = [Process(r).steps(6, forward=1).killed() for r in (0, 1)]
     again = Process(0, 2, start=8).resumed(2).steps(3, forward=1).finished()
     account = account_of(*first, again)
     assert steps_of(account) == [(3 + 3, 3), (3, 3)]
 
 
-def test_so_does_one_whose_end_nobody_saw():
+def test_rank_left_out_without_end_loses_steps():
     gone = Process(1).steps(6, forward=1).silent(after=0.5)  # Its node went down with it.
     first = Process(0).steps(6, forward=1).killed()
     again = Process(0, 2, start=8).resumed(2).steps(3, forward=1)
@@ -208,7 +208,7 @@ def test_so_does_one_whose_end_nobody_saw():
     }
 
 
-def test_a_rank_that_goes_on_while_another_starts_again_keeps_its_steps():
+def test_continuing_rank_keeps_its_steps():
     on = Process(1).steps(20, forward=1)
     first = Process(0).steps(6, forward=1).killed()
     again = Process(0, 2, start=8).resumed(2).steps(3, forward=1)
@@ -216,7 +216,7 @@ def test_a_rank_that_goes_on_while_another_starts_again_keeps_its_steps():
     assert steps_of(account) == [(3 + 3, 3), (20, 0)]
 
 
-def test_an_attempt_that_nobody_ended_ends_at_its_last_beat():
+def test_attempt_without_end_ends_at_last_beat():
     one = Process().steps(4, forward=1).begun(forward=0.25).silent(after=1)
     two = Process(attempt=2, start=10).resumed(3).steps(2, forward=1).finished()
     account = account_of(one, two)
@@ -225,7 +225,7 @@ def test_an_attempt_that_nobody_ended_ends_at_its_last_beat():
     assert of_rank(account) == {"productive": 6.0, "lost": 1.25, "down": 4.75}
 
 
-def test_a_run_whose_first_nodes_vanished_is_down_when_its_last_attempt_is():
+def test_run_is_down_with_its_last_attempt():
     one = Process().steps(4, forward=1).silent()
     two = Process(attempt=2, start=10).resumed(3).steps(2, forward=1).killed()
     account = account_of(one, two, now=20)
@@ -236,7 +236,7 @@ def test_a_run_whose_first_nodes_vanished_is_down_when_its_last_attempt_is():
 # ---- Rows that did not arrive
 
 
-def test_lost_steps_are_shared_out_where_single_rows_are_not_known():
+def test_thinned_rows_divide_lost_steps():
     one = Process().steps(12, loader=0.5, forward=1).killed()
     one.rows = one.rows[3::4]  # Rows of steps 3, 7, 11.
     two = Process(attempt=2, start=20).resumed(5).steps(8, loader=0.5, forward=1).finished()
@@ -247,7 +247,7 @@ def test_lost_steps_are_shared_out_where_single_rows_are_not_known():
     assert restarts_of(account) == [(2, 5, 2.0, 6, 9.0)]
 
 
-def test_a_share_of_odd_nanoseconds_is_exact():
+def test_share_of_odd_nanoseconds_is_exact():
     one = Process().steps(2, loader=1e-9, forward=2e-9).step(loader=1e-9, forward=3e-9).killed()
     one.rows = one.rows[2:]  # One row of three steps, 10 ns.
     two = Process(attempt=2, start=10e-9).resumed(1).step(forward=1e-9).finished()
@@ -257,7 +257,7 @@ def test_a_share_of_odd_nanoseconds_is_exact():
     assert (found["lost"], found["loader"], found["productive"]) == (3, 2, 5 + 1)
 
 
-def test_the_first_step_is_inferred_when_its_row_did_not_arrive():
+def test_first_step_is_inferred_without_its_row():
     one = Process().steps(6, forward=1).killed()
     two = Process(attempt=2, start=6).step(3, forward=1).steps(5, forward=1).finished()
     two.rows = two.rows[3:]  # The first row is step 6, the fourth of its attempt.

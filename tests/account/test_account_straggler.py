@@ -22,7 +22,7 @@ def in_step(*own, communication=0.5, steps=3, **identity):
     return ranks
 
 
-def test_communication_is_split_by_the_least_of_the_step():
+def test_excess_over_least_communication_is_straggler():
     account = account_of(*in_step(1.0, 2.0, 1.25))
     # All pay 0.5 s per step; ranks 0 and 2 wait 1 s and 0.75 s more for rank 1.
     assert of_rank(account, 0) == {"productive": 3.0, "communication": 1.5, "straggler": 3.0}
@@ -30,7 +30,7 @@ def test_communication_is_split_by_the_least_of_the_step():
     assert of_rank(account, 2) == {"productive": 3.75, "communication": 1.5, "straggler": 2.25}
 
 
-def test_slowdown_is_that_of_the_same_work_spread_evenly():
+def test_slowdown_is_against_evenly_spread_work():
     account = account_of(*in_step(1.0, 2.0, 1.25, 1.75))
     # A step takes 2.5 s; with a mean of 1.5 s of work it would take 2 s.
     assert account.straggler.slowdown() == 2.5 / 2.0
@@ -38,7 +38,7 @@ def test_slowdown_is_that_of_the_same_work_spread_evenly():
     assert account.straggler.culprit() == (1, "productive")
 
 
-def test_the_culprit_is_named_with_what_it_does_longer_than_the_median():
+def test_culprit_has_its_longest_excess_state():
     ranks = [Process(r) for r in range(3)]
     for r, one in enumerate(ranks):
         wait = 0.5 if r == 2 else 0.0
@@ -65,14 +65,14 @@ def test_shares_of_steps_with_different_culprits():
     assert account.straggler.culprit() == (0, "productive")
 
 
-def test_a_tie_is_shared_exactly():
+def test_tie_is_shared_exactly():
     account = account_of(*in_step(2.0, 2.0, 1.0, steps=1))
     assert account.straggler.caused_ns == {0: ns(0.5), 1: ns(0.5)}
     odd = [Process(r).step(forward=1, communication=1 + (r == 2) * 1e-9).finished() for r in range(3)]
     assert account_of(*odd).straggler.caused_ns == {0: 1}, "the odd nanosecond is not lost"
 
 
-def test_ranks_that_take_turns_have_no_culprit():
+def test_alternating_ranks_have_no_culprit():
     ranks = [Process(r) for r in range(4)]
     for step in range(8):
         for r, one in enumerate(ranks):
@@ -86,12 +86,12 @@ def test_ranks_that_take_turns_have_no_culprit():
     assert "the slowest rank changes" in advice
 
 
-def test_one_percent_above_the_median_is_not_slow_and_three_percent_is():
+def test_culprit_needs_two_percent_above_median():
     assert account_of(*in_step(1.0, 1.01, 1.0)).straggler.culprit() is None
     assert account_of(*in_step(1.0, 1.03, 1.0)).straggler.culprit() == (1, "productive")
 
 
-def test_ranks_that_wait_alike_or_alone_are_no_stragglers():
+def test_equal_or_single_ranks_have_no_straggler():
     even = account_of(*in_step(1.0, 1.0))
     assert even.gpu_ns()[INDEX["straggler"]] == 0
     assert (even.straggler.slowdown(), even.straggler.shares(), even.straggler.culprit()) == (1.0, [], None)
@@ -100,7 +100,7 @@ def test_ranks_that_wait_alike_or_alone_are_no_stragglers():
     assert alone.straggler.slowdown() is None
 
 
-def test_groups_are_compared_within_themselves():
+def test_groups_are_compared_separately():
     slow = in_step(3.0, 2.0, group="a")
     fast = [
         Process(r, group="b").steps(3, forward=0.5 * r, communication=0.5 + 0.5 * (3 - r)).finished()
@@ -112,7 +112,7 @@ def test_groups_are_compared_within_themselves():
     assert [of_rank(account, r).get("straggler", 0) for r in range(4)] == [0, 3.0, 1.5, 0]
 
 
-def test_a_culprit_is_slow_against_its_own_group():
+def test_culprit_is_slow_within_its_group():
     stages = (
         in_step(1.0, 1.5, group="a"),
         [Process(r, group="b").steps(3, forward=9).finished() for r in (2, 3)],
@@ -146,7 +146,7 @@ def test_lost_steps_make_no_stragglers():
 
 
 @pytest.mark.parametrize("every", [2, 3])
-def test_thinned_rows_are_compared_when_all_ranks_kept_the_same(every):
+def test_equally_thinned_rows_are_compared(every):
     whole = in_step(1.0, 2.0, steps=12)
     account = account_of(*whole)
     run = run_of(*whole)
@@ -164,7 +164,7 @@ def test_thinned_rows_are_compared_when_all_ranks_kept_the_same(every):
     assert mixed.straggler.slowdown() is None
 
 
-def test_a_phase_that_claims_to_be_straggler_time_is_no_excuse():
+def test_user_phase_cannot_be_straggler_time():
     ranks = [
         Process(r, user={"x": "straggler"}).step(forward=1, x=1, communication=1 + r).finished()
         for r in (0, 1)

@@ -19,7 +19,7 @@ def account_of(*processes, now=100.0, stale_seconds=None, elastic=False, **given
 # ---- Who was seen
 
 
-def test_a_rank_that_nobody_reported_is_unobserved_all_along():
+def test_unreported_rank_is_unobserved():
     one = Process(0, world_size=3).steps(4, forward=1).finished()
     account = account_of(one)
     assert account.world_size == 3
@@ -34,14 +34,14 @@ def test_a_rank_that_nobody_reported_is_unobserved_all_along():
     }
 
 
-def test_a_late_rank_is_unobserved_until_it_begins():
+def test_late_rank_is_unobserved_until_it_begins():
     account = account_of(
         Process(0).steps(4, forward=1).finished(), Process(1, start=1.5).step(forward=2).finished()
     )
     assert of_rank(account, 1) == {"unobserved": 1.5, "productive": 2.0, "down": 0.5}
 
 
-def test_a_rank_of_the_second_attempt_alone_was_not_down_before_it():
+def test_rank_of_second_attempt_was_not_down():
     first = Process(0, world_size=2).steps(2, forward=1).killed()
     again = [Process(r, 2, start=5, world_size=2).resumed(1).steps(2, forward=1).finished() for r in (0, 1)]
     account = account_of(first, *again)
@@ -52,7 +52,7 @@ def test_a_rank_of_the_second_attempt_alone_was_not_down_before_it():
     assert (restart["down_seconds"], restart["lost_gpu_seconds"]) == (1.5, 0.0)
 
 
-def test_a_stale_rank_is_unobserved_from_its_last_look_on():
+def test_stale_rank_is_unobserved_after_its_report():
     fresh = Process(0).steps(40, forward=1)
     stale = Process(1).steps(4, forward=1).begun(loader=0.5).silent(after=0.25)
     account = account_of(fresh, stale, now=40, stale_seconds=30)
@@ -64,13 +64,13 @@ def test_a_stale_rank_is_unobserved_from_its_last_look_on():
     assert almost == {"productive": 4.0, "loader": 30.0}, "a look of 29.25 s ago is not stale"
 
 
-def test_a_run_whose_ranks_are_all_stale_is_unobserved():
+def test_run_of_stale_ranks_is_unobserved():
     account = account_of(Process().steps(4, forward=1), now=50, stale_seconds=30)
     assert account.status == "unobserved"
     assert of_rank(account) == {"productive": 4.0, "unobserved": 46.0}
 
 
-def test_a_rank_whose_clock_is_ahead_does_not_make_time_for_the_others():
+def test_clock_ahead_adds_no_time_to_others():
     account = account_of(
         Process(0).steps(12, forward=1), Process(1).steps(8, forward=1).begun(forward=1), now=10
     )
@@ -78,7 +78,7 @@ def test_a_rank_whose_clock_is_ahead_does_not_make_time_for_the_others():
     assert of_rank(account, 1) == {"productive": 10.0, "unobserved": 2.0}
 
 
-def test_what_was_heard_counts_before_what_was_seen():
+def test_staleness_uses_the_receive_time():
     run = run_of(Process().steps(4, forward=1).begun(forward=1))
     run.attempts[0, 1].received_ns = ns(45)  # Its host's clock may be far from ours.
     account = compute(run, ns(50), stale_seconds=30)
@@ -88,12 +88,12 @@ def test_what_was_heard_counts_before_what_was_seen():
 # ---- Start, end and status
 
 
-def test_a_finished_run_ends_with_its_last_rank():
+def test_finished_run_ends_with_its_last_rank():
     account = account_of(Process(0).steps(4, forward=1).finished(), Process(1).steps(3, forward=1).finished())
     assert (account.status, account.start_ns, account.end_ns) == ("finished", 0, ns(4))
 
 
-def test_a_run_is_finished_though_a_node_of_an_earlier_attempt_vanished():
+def test_vanished_earlier_attempt_does_not_unfinish_run():
     lost = Process().steps(4, forward=1).silent()
     end = Process(attempt=2, start=10).resumed(3).steps(4, forward=1).finished()
     for now in (15, 1000):
@@ -107,21 +107,21 @@ def test_a_run_is_finished_though_a_node_of_an_earlier_attempt_vanished():
         assert (account.status, account.end_ns) == ("finished", ns(14))
 
 
-def test_a_given_start_and_end_bound_the_run():
+def test_given_start_and_end_bound_the_run():
     one = Process(start=5).steps(4, forward=1).finished()
     account = account_of(one, start_ns=ns(2), end_ns=ns(12))
     assert (account.status, account.start_ns, account.end_ns) == ("finished", ns(2), ns(12))
     assert of_rank(account) == {"unobserved": 3.0, "productive": 4.0, "down": 3.0}
 
 
-def test_a_rank_that_began_before_the_given_start_counts_from_there():
+def test_rank_begun_earlier_counts_from_given_start():
     one = Process(start=5).between(none=1).steps(4, forward=1).finished()
     account = account_of(one, start_ns=ns(7.5), end_ns=ns(12))
     assert of_rank(account) == {"productive": 2.5, "down": 2.0}
     assert account.clamped == 1
 
 
-def test_attempts_that_overlap_count_their_common_time_once():
+def test_overlapping_attempts_count_time_once():
     one = Process().steps(6, forward=1).finished()
     two = Process(attempt=2, start=4).between(none=1).steps(4, forward=1).finished()
     account = account_of(one, two)
@@ -130,7 +130,7 @@ def test_attempts_that_overlap_count_their_common_time_once():
     assert account.clamped == 1
 
 
-def test_a_run_of_nothing():
+def test_empty_run():
     account = compute(Run("r1"), ns(5))
     assert_closes(account)
     assert (account.end_ns - account.start_ns, account.ratio("goodput"), account.ratio("mfu")) == (
@@ -141,14 +141,14 @@ def test_a_run_of_nothing():
     assert document(account, explain(account))["coverage"]["time"] is None
 
 
-def test_expected_ranks_can_be_ones_own_alone():
+def test_only_given_ranks_are_expected():
     one = Process(5, world_size=8).steps(4, forward=1).finished()
     account = account_of(one, only_ranks=(5,))
     assert [rank.rank for rank in account.ranks] == [5]
     assert account.ratio("goodput") == 1.0
 
 
-def test_the_newest_attempt_says_how_many_ranks_are_expected():
+def test_newest_attempt_gives_the_world_size():
     first = [Process(r, world_size=3).steps(2, forward=1).killed() for r in range(3)]
     fewer = [Process(r, 2, start=2, world_size=2).resumed(1).step(forward=1).finished() for r in range(2)]
     account = account_of(*first, *fewer, elastic=True)
@@ -163,7 +163,7 @@ def test_the_newest_attempt_says_how_many_ranks_are_expected():
 # ---- Devices, factors and FLOPs
 
 
-def test_ranks_weigh_by_their_devices():
+def test_ranks_are_weighted_by_devices():
     eight = Process(0, devices=8).steps(3, loader=1, forward=3).killed()
     two = Process(1, devices=2).steps(4, loader=0, forward=3).killed()
     again = [
@@ -190,12 +190,12 @@ def test_ranks_weigh_by_their_devices():
     assert found["ranks"][0]["states"]["productive"] == 80.0 and found["ranks"][0]["devices"] == 8
 
 
-def test_a_rank_nobody_reported_is_taken_to_have_the_devices_of_the_others():
+def test_unreported_rank_has_the_others_devices():
     found = document(account_of(Process(0, devices=4, world_size=2).steps(2, forward=1).finished()))
     assert (found["gpu_seconds"], found["states"]["unobserved"]) == (16.0, 8.0)
 
 
-def test_the_factors_by_hand():
+def test_factors_by_hand():
     rates = {"flops_per_step": 3e12, "peak_flops_per_second": 4e12}
     one = Process(**rates).between(none=2).steps(3, loader=0.5, forward=1, communication=0.5)
     one.between(evaluation=4).step(loader=0.5, forward=1, communication=0.5).killed()  # 14 s
@@ -215,7 +215,7 @@ def test_the_factors_by_hand():
     assert document(account)["factors"]["hfu"] is None
 
 
-def test_flops_and_peaks_are_per_rank_and_an_unobserved_rank_adds_its_peak_alone():
+def test_unobserved_rank_adds_its_peak_only():
     rates = {"flops_per_step": 3e12, "peak_flops_per_second": 8e12, "devices": 2, "world_size": 2}
     account = account_of(Process(0, **rates).steps(4, forward=1).finished())
     # 4 × 3 TFLOP of 2 ranks × 8 TFLOP/s × 4 s; the compute of rank 0 took 4 s.
@@ -224,7 +224,7 @@ def test_flops_and_peaks_are_per_rank_and_an_unobserved_rank_adds_its_peak_alone
 
 
 @pytest.mark.parametrize("unknown", ["flops_per_step", "peak_flops_per_second"])
-def test_what_one_rank_does_not_know_is_unknown_for_the_run(unknown):
+def test_flops_unknown_to_one_rank_are_unknown(unknown):
     rates = {"flops_per_step": 3e12, "peak_flops_per_second": 8e12}
     known = Process(0, **rates).steps(4, forward=1).finished()
     other = Process(1, **{**rates, unknown: None}).steps(4, forward=1).finished()
@@ -235,7 +235,7 @@ def test_what_one_rank_does_not_know_is_unknown_for_the_run(unknown):
     assert document(account_of(missing))["factors"]["mfu"] is None
 
 
-def test_different_peaks_leave_the_peak_of_a_rank_nobody_saw_unknown():
+def test_different_peaks_leave_unreported_peak_unknown():
     ranks = [
         Process(r, flops_per_step=1e12, peak_flops_per_second=(1 + r) * 1e12).steps(2, forward=1).finished()
         for r in (0, 1)
@@ -253,7 +253,7 @@ def test_zero_is_measured_zero():
     assert (factors["step_efficiency"], factors["compute_efficiency"]) == (None, None)
 
 
-def test_the_device_is_that_of_the_first_rank_that_knows_it():
+def test_device_is_of_the_first_rank_with_one():
     ranks = [
         Process(r, device=device).steps(2, forward=1).finished() for r, device in enumerate(["", "a", "b"])
     ]
@@ -263,7 +263,7 @@ def test_the_device_is_that_of_the_first_rank_that_knows_it():
 # ---- Over time
 
 
-def test_the_last_progress_and_the_samples():
+def test_last_progress_and_samples():
     one = Process(0).steps(3, forward=1, samples=32).begun(forward=5)
     two = Process(1).steps(4, forward=1, samples=16).begun(forward=5)
     account = account_of(one, two, now=9)
@@ -274,7 +274,7 @@ def test_the_last_progress_and_the_samples():
 # ---- The document
 
 
-def test_the_document_is_plain_json_and_says_what_the_account_says():
+def test_document_is_plain_json_of_the_account():
     one = Process(0, gpu_hour_cost=2.0, world_size=2).between(none=1).steps(3, loader=1, forward=1).killed()
     account = account_of(one, now=12)
     found = json.loads(json.dumps(document(account, explain(account)), allow_nan=False))
@@ -291,13 +291,13 @@ def test_the_document_is_plain_json_and_says_what_the_account_says():
     assert first["cost"] == pytest.approx(12 / 3600 * 2)
 
 
-def test_a_cause_that_takes_everything_has_no_gain_and_one_without_price_no_cost():
+def test_cause_without_gain_or_cost():
     account = account_of(Process().between(none=4), now=4)
     (cause,) = explain(account)
     assert (cause["state"], cause["share"], cause["gain"], cause["cost"]) == ("startup", 1.0, None, None)
 
 
-def test_a_silent_rank_that_a_smaller_world_left_out_does_not_keep_the_run_open():
+def test_silent_rank_outside_world_ends_with_run():
     ranks = [Process(r, world_size=2).steps(5, forward=1).saved(3).silent() for r in range(2)]
     second = Process(0, 2, start=20, world_size=1).resumed(3).step(forward=1).steps(3, forward=1).failed()
     account = account_of(*ranks, second, now=30, elastic=True)

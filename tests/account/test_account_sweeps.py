@@ -45,7 +45,7 @@ def assert_same(found: list) -> None:
         assert one == found[0]
 
 
-def test_last_steps_that_take_no_time_are_still_to_come(monkeypatch):
+def test_last_steps_without_length_are_awaited(monkeypatch):
     """The rank's last row ends when the ones before it do: by its time alone it would be over too early."""
     one = Process(0).steps(20, forward=0.5, communication=0.25)
     two = Process(1).steps(17, forward=0.25, communication=0.5).step().step().step()
@@ -55,7 +55,7 @@ def test_last_steps_that_take_no_time_are_still_to_come(monkeypatch):
     assert found[0].ranks[0].states[straggler._STRAGGLER] == ns(0.25) * 3
 
 
-def test_a_first_row_that_stands_for_several_steps_is_waited_for(monkeypatch):
+def test_first_row_of_several_steps_is_awaited(monkeypatch):
     """It is held back under the index that it has, not that of the first step it stands for."""
     one, two = Process(0), Process(1)
     one.step_next, two.step_next = 4, 3
@@ -72,7 +72,7 @@ def test_a_first_row_that_stands_for_several_steps_is_waited_for(monkeypatch):
     assert found[0].straggler.waited_ns == ns(0.25) * (3 + 16)
 
 
-def test_a_rank_does_not_wait_for_itself(monkeypatch):
+def test_rank_does_not_wait_for_itself(monkeypatch):
     """It did its steps again while it was alone in its group; whoever joined did none of them."""
     one = Process(0).steps(10, forward=0.5, communication=0.25)
     one.step_next = 3
@@ -103,7 +103,7 @@ def history(rng: random.Random) -> list[Process]:
 
 
 @pytest.mark.parametrize("part", range(3))
-def test_any_run_has_one_account(part, monkeypatch):
+def test_order_of_ranks_gives_one_account(part, monkeypatch):
     for seed in range(part, 90, 3):
         rng = random.Random(seed)
         processes, thin = history(rng), rng.choice([0, 0, 0.5])

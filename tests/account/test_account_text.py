@@ -17,7 +17,7 @@ def text_of(*processes, now=100.0):
     return found, render(found)
 
 
-def test_tenths_round_each_part_and_the_first_as_it_reads_elsewhere():
+def test_tenths_round_each_part_by_itself():
     assert tenths([1, 1, 1]) == [333, 334, 333]
     assert tenths([0, 1, 1, 1]) == [0, 334, 333, 333]
     assert tenths([1005, 1005, 0, 7990]) == [101, 100, 0, 799]
@@ -28,14 +28,14 @@ def test_tenths_round_each_part_and_the_first_as_it_reads_elsewhere():
 
 @settings(max_examples=200)
 @given(st.lists(st.floats(0, 1e15), max_size=17))
-def test_tenths_sum_to_a_thousand_and_are_within_one_of_exact(parts):
+def test_tenths_sum_to_a_thousand(parts):
     rounded = tenths(parts)
     total = sum(parts)
     assert sum(rounded) == (1000 if total > 0 else 0)
     assert all(abs(r - 1000 * part / total) <= 1 for r, part in zip(rounded, parts, strict=True) if total > 0)
 
 
-def test_the_table_closes_and_fits_a_terminal():
+def test_table_closes_and_fits_a_terminal():
     ranks = [
         Process(r, world_size=3, flops_per_step=1e12, peak_flops_per_second=4e12)
         .between(none=2)
@@ -59,7 +59,7 @@ def test_the_table_closes_and_fits_a_terminal():
     )
 
 
-def test_what_follows_from_the_sums_has_a_line_each():
+def test_each_known_figure_has_a_line():
     """Two ranks of two stages: 12 steps of 2 s, a checkpoint after each fourth, killed, 5 s down, 8 more steps."""
     told = {"flops_per_step": 1e12, "hardware_flops_per_step": 1.5e12, "peak_flops_per_second": 2e12}
     told |= {
@@ -115,13 +115,13 @@ def test_one_checkpoint_has_no_interval():
     assert "checkpoints: saving takes 0.25 s, 1 committed\n" in text
 
 
-def test_what_is_unknown_has_no_line():
+def test_unknown_figures_have_no_line():
     text = text_of(Process().steps(5, forward=1).finished(), now=9)[1]
     for word in ("HFU", "throughput", "pipeline", "checkpoints", "cost", "energy", "wrong input", "restart"):
         assert word not in text, word
 
 
-def test_a_wrong_input_comes_before_the_table():
+def test_wrong_input_comes_before_the_table():
     told = {"flops_per_step": 4e12, "peak_flops_per_second": 1e12}
     lines = text_of(Process(**told).steps(5, forward=1).finished(), now=9)[1].splitlines()
     assert lines[2].startswith("  wrong input: MFU of 400 % is above 100 %")
@@ -133,7 +133,7 @@ def test_a_wrong_input_comes_before_the_table():
 @pytest.mark.parametrize(
     "save, every, word", [(0.02, 40, "more"), (4.0, 5, "less"), (0.5, 10, "near")], ids=str
 )
-def test_checkpoint_advice_says_which_way_to_go(save, every, word):
+def test_checkpoint_advice_gives_the_direction(save, every, word):
     """80 steps of 1 s, killed, 20 more: the time between failures is that and the saving."""
     one = Process()
     for _ in range(80 // every):
@@ -153,7 +153,7 @@ def test_checkpoint_advice_says_which_way_to_go(save, every, word):
     assert (f"each {now}; the best interval for the failures seen is {best}" in text) == shown
 
 
-def test_a_best_interval_below_ten_seconds_is_shown_of_a_long_run_only():
+def test_short_best_interval_needs_a_long_run():
     def text(pause):
         one = Process().steps(20, forward=1).between(checkpoint=0.02).saved().killed()
         two = Process(attempt=2, start=20 + pause).resumed(19).steps(20, forward=1).finished()
@@ -162,7 +162,7 @@ def test_a_best_interval_below_ten_seconds_is_shown_of_a_long_run_only():
     assert "best interval" not in text(500) and "best interval for the failures seen is 1.3 s" in text(570)
 
 
-def test_a_largest_cause_outside_the_steps_has_the_largest_inside_beside_it():
+def test_largest_cause_inside_steps_is_added():
     one = Process().between(none=20).steps(5, forward=1, loader=0.5).between(checkpoint=4).finished()
     found, text = text_of(one)
     said = " ".join(text[text.index("largest cause") :].split())
@@ -175,7 +175,7 @@ def test_a_largest_cause_outside_the_steps_has_the_largest_inside_beside_it():
     )
 
 
-def test_what_takes_almost_nothing_of_the_steps_or_is_the_largest_itself_has_one_line():
+def test_negligible_or_only_cause_has_one_line():
     small = text_of(Process().between(none=20).steps(5, forward=1, loader=0.01).finished())[1]
     inside = text_of(Process().between(none=2).steps(5, forward=1, loader=3, h2d=2).finished())[1]
     assert "largest cause: startup" in small and "largest cause: loader" in inside
@@ -192,7 +192,7 @@ def slow_host(ranks: int = 16) -> list[Process]:
     return [one.finished() for one in group]
 
 
-def test_a_host_that_explains_more_than_its_rank_is_named_and_since_when():
+def test_slow_host_and_since_step_are_named():
     found, text = text_of(*slow_host())
     flat, straggler = " ".join(text.split()), found["straggler"]
     assert (straggler["culprit"], straggler["hosts"][0]) == (4, {"host": "h1", "share": 1.0})
@@ -204,13 +204,13 @@ def test_a_host_that_explains_more_than_its_rank_is_named_and_since_when():
     assert len(advice) < 250
 
 
-def test_a_host_says_more_only_if_there_are_others_and_it_explains_more():
+def test_host_is_named_if_it_explains_more():
     assert more_than_rank(0.5, [("a", 0.9), ("b", 0.1)], 2) == ("a", 0.9)
     assert more_than_rank(0.5, [("a", 0.9)], 1) is None and more_than_rank(0.5, [], 2) is None
     assert more_than_rank(0.88, [("a", 0.9)], 2) is None
 
 
-def test_lengths_and_money_have_the_digits_that_matter():
+def test_durations_and_dollars_have_significant_digits():
     seconds = (
         0,
         0.013,
@@ -242,7 +242,7 @@ def test_lengths_and_money_have_the_digits_that_matter():
     ]
 
 
-def test_restarts_say_where_they_went_on():
+def test_restarts_have_their_resume_step():
     one = Process().steps(5, forward=1).killed()
     two = Process(attempt=2, start=7).resumed(2).step(forward=1).killed()
     three = Process(attempt=3, start=9).resumed(-1).step(forward=1).killed()
@@ -254,14 +254,14 @@ def test_restarts_say_where_they_went_on():
     assert "resumed at an unknown step" in unknown and "None" not in unknown
 
 
-def test_what_is_unknown_is_said():
+def test_unknown_factors_are_named():
     text = text_of(Process().between(none=3), now=3)[1]
     assert (
         "step efficiency unknown" in text and "MFU unknown: flops_per_step, and the peak or a device" in text
     )
 
 
-def test_every_idle_state_has_its_cause_and_only_useful_time_has_none():
+def test_every_idle_state_has_a_cause():
     assert set(advisers()) == set(STATES) - {"productive"}
     assert set(MEANINGS) == set(STATES)
 
@@ -279,7 +279,7 @@ def test_advice_is_one_line_for_every_state():
     assert weights == sorted(weights, reverse=True) and len(weights) == len(STATES) - 1
 
 
-def test_loader_advice_tells_one_rank_from_all():
+def test_loader_advice_for_one_rank_and_all():
     def advice(*waits):
         ranks = [Process(r).step(forward=1, loader=wait).finished() for r, wait in enumerate(waits)]
         return next(c["advice"] for c in text_of(*ranks)[0]["causes"] if c["state"] == "loader")
@@ -289,7 +289,7 @@ def test_loader_advice_tells_one_rank_from_all():
     assert "The rank waits for its loader" in advice(5)
 
 
-def test_lost_advice_counts():
+def test_lost_advice_has_the_counts():
     one = Process().steps(5, forward=1).killed()
     two = Process(attempt=2, start=7).resumed(2).step(forward=1).finished()
     advice = next(c["advice"] for c in text_of(one, two)[0]["causes"] if c["state"] == "lost")

@@ -20,7 +20,7 @@ def stories() -> dict[str, list]:
 
 
 @pytest.mark.parametrize("story", ["one", "more"])
-def test_each_is_as_if_it_were_the_only_one(story, monkeypatch):
+def test_unreported_rank_equals_one_computed_alone(story, monkeypatch):
     run = run_of(*stories()[story])
     together = compute(run, ns(1300), stale_seconds=30)
     own = account_module._rank_account
@@ -42,12 +42,12 @@ def test_each_is_as_if_it_were_the_only_one(story, monkeypatch):
     )
 
 
-def test_they_hold_their_sums_together():
+def test_unreported_ranks_share_their_sums():
     found = compute(run_of(*stories()["one"]), ns(1300), stale_seconds=30).ranks
     assert found[1].states is found[5].states and found[1].states is not found[0].states
 
 
-def test_those_of_other_times_do_not():
+def test_ranks_expected_at_other_times_do_not():
     """Rank 1 is of all three worlds, the others miss the second."""
     found = compute(run_of(*stories()["more"]), ns(1300), stale_seconds=30).ranks
     assert found[1].wall_ns > found[2].wall_ns and found[2].states is found[5].states is not found[1].states

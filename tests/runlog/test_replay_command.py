@@ -22,7 +22,7 @@ def call(*arguments, **more) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, timeout=60, **{"text": True, **more})
 
 
-def test_the_example_of_the_definitions():
+def test_example_of_the_definitions():
     done = call(EXAMPLE, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     (found,) = map(json.loads, done.stdout.splitlines())
@@ -51,7 +51,7 @@ def test_the_example_of_the_definitions():
         (("/dev/null",), 1, "no attempt, step or beat of any rank in 0 lines"),
     ],
 )
-def test_exit_status_and_what_is_said(arguments, status, says):
+def test_exit_status_and_messages(arguments, status, says):
     done = call(*arguments)
     assert done.returncode == status
     assert says in done.stderr and done.stdout == ""
@@ -93,7 +93,7 @@ def test_one_document_per_line_and_problems_on_standard_error(tmp_path):
     assert json.loads(only) == documents[1]
 
 
-def test_names_cannot_write_to_the_terminal(tmp_path):
+def test_names_have_no_control_characters(tmp_path):
     path = tmp_path / "log"
     evil = "\\u001b[31m\\u0007\\r\\nFAKE\\u202e\\u009b2J"
     line = f'{{"kind":"run","time":0,"run":"{evil}"}}\n{{"kind":"{evil}","{evil}":1}}\n'
@@ -142,7 +142,7 @@ def on_a_terminal(*arguments) -> tuple[str, str]:
     return out, seen.decode()
 
 
-def test_progress_on_a_terminal_alone(tmp_path):
+def test_progress_on_a_terminal_only(tmp_path):
     path = tmp_path / "log"
     beats = b"".join(b'{"kind":"beat","time":%d,"rank":0,"attempt":1}\n' % (6 + i) for i in range(30_000))
     path.write_bytes(BASE + beats)

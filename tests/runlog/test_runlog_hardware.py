@@ -28,7 +28,7 @@ END = {"kind": "end", "time": 16}
 SAID = {"gpu_compute_seconds": 6.0, "gpu_idle_seconds": 3.0, "gpu_joules": 4000.5}
 
 
-def test_the_newest_line_says_what_the_device_idled(tmp_path):
+def test_newest_line_has_the_device_samples(tmp_path):
     early = {"kind": "beat", "time": 4, "gpu_compute_seconds": 5, "gpu_idle_seconds": 5}
     found, problems, ignored = account_of(tmp_path / "log", early, END | SAID)
     # Of 12 s of compute 6 were looked at.

@@ -122,7 +122,7 @@ BAD_LINES = {
 
 
 @pytest.mark.parametrize("name", BAD_LINES)
-def test_a_bad_line_is_named_and_the_rest_is_used(tmp_path, name):
+def test_bad_line_is_reported_and_the_rest_used(tmp_path, name):
     from goodput.cli.replay import problem_lines
 
     raw, says, kept = BAD_LINES[name]
@@ -146,20 +146,20 @@ def test_a_bad_line_is_named_and_the_rest_is_used(tmp_path, name):
     ],
     ids=["byte order mark", "crlf", "blank lines", "no last newline", "gzip", "gzip in two parts"],
 )
-def test_what_is_no_fault_is_not_one(tmp_path, raw):
+def test_harmless_formats_are_accepted(tmp_path, raw):
     (found,) = found_in(tmp_path / "log", raw)
     assert found.problems.listed == [] and found.problems.broken == ""
     assert found.account.ranks[0].kept_steps == 5
     assert found.account.end_ns == 5 * 10**9
 
 
-def test_a_missing_run_line_is_said(tmp_path):
+def test_missing_run_line_is_reported(tmp_path):
     (found,) = found_in(tmp_path / "log", BASE.split(b"\n", 1)[1])
     assert found.account.run == "run" and found.account.ranks[0].kept_steps == 5
     assert found.problems.listed[0][0] == 1 and "no run line" in found.problems.listed[0][1]
 
 
-def test_a_gzip_that_is_cut_off_gives_what_there_is(tmp_path):
+def test_truncated_gzip_gives_its_readable_part(tmp_path):
     lines = HEAD + b"".join(step(i + 1, i) for i in range(20_000))
     (whole,) = found_in(tmp_path / "log", lines)
     packed = gzip.compress(lines)
@@ -186,12 +186,12 @@ def test_a_gzip_that_is_cut_off_gives_what_there_is(tmp_path):
         (b"hello\nworld\n", "line 1: JSON is malformed"),
     ],
 )
-def test_a_file_without_an_account_is_an_error(tmp_path, raw, says):
+def test_file_without_attempts_is_an_error(tmp_path, raw, says):
     with pytest.raises(LogError, match=says):
         found_in(tmp_path / "log", raw)
 
 
-def test_what_is_no_file(tmp_path, monkeypatch):
+def test_unreadable_file_is_an_error(tmp_path, monkeypatch):
     with pytest.raises(LogError, match="directory"):
         replay(str(tmp_path))
     with pytest.raises(LogError, match="No such file"):
@@ -205,7 +205,7 @@ def test_what_is_no_file(tmp_path, monkeypatch):
         replay(str(tmp_path / "log"))
 
 
-def test_a_pipe_is_read_like_a_file(tmp_path):
+def test_pipe_is_read_like_a_file(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_bytes, args=(BASE,))
@@ -215,7 +215,7 @@ def test_a_pipe_is_read_like_a_file(tmp_path):
     assert found.account.ranks[0].kept_steps == 5
 
 
-def test_several_runs_in_one_file_are_several_accounts(tmp_path):
+def test_several_runs_give_several_accounts(tmp_path):
     runs = [
         BASE.replace(b'"kind"', b'"run":"%s","kind"' % name).replace(b'"run":"r1"', b'"x":0')
         for name in (b"b", b"a")
@@ -228,7 +228,7 @@ def test_several_runs_in_one_file_are_several_accounts(tmp_path):
     assert one.account.ranks == two.account.ranks and one.account.ranks[0].kept_steps == 5
 
 
-def test_a_lost_attempt_line_takes_no_devices_away(tmp_path):
+def test_missing_attempt_line_keeps_the_devices(tmp_path):
     lines = [
         b'{"kind":"attempt","time":0,"rank":0,"attempt":1,"devices":8}',
         b'{"kind":"step","time":2,"rank":0,"attempt":1,"step":0,"seconds":1}',
@@ -238,7 +238,7 @@ def test_a_lost_attempt_line_takes_no_devices_away(tmp_path):
     assert found.account.wall_gpu_ns() == 8 * 5 * 10**9
 
 
-def test_a_submit_time_of_zero_is_one_and_not_that_of_a_restart(tmp_path):
+def test_submit_time_zero_is_valid(tmp_path):
     lines = [
         b'{"kind":"run","time":3,"submit_time":0}',
         b'{"kind":"attempt","time":3,"rank":0,"attempt":1}',
@@ -308,7 +308,7 @@ def files(draw):
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(raw=files(), packed=st.booleans(), window=st.none() | st.tuples(times, times))
-def test_states_sum_to_wall_time_whatever_the_file_holds(raw, packed, window):
+def test_states_sum_to_wall_time_for_any_file(raw, packed, window):
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "log"
         path.write_bytes(gzip.compress(raw) if packed else raw)
@@ -328,7 +328,7 @@ def test_states_sum_to_wall_time_whatever_the_file_holds(raw, packed, window):
         assert [document(a.account) for a in again] == [document(b.account) for b in runs]
 
 
-def test_a_line_of_2_mb_is_one_line(tmp_path):
+def test_oversized_line_counts_as_one(tmp_path):
     (found,) = found_in(tmp_path / "log", BASE + b"x" * 2_500_000 + b"\n" + step(6, 5) + b"broken\n")
     assert found.problems.lines == 10
     assert [number for number, _ in found.problems.listed] == [8, 10]

@@ -74,7 +74,7 @@ def assert_figures(found: Account, wanted: dict) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, LOGS, LOGS_PER_TEST))
-def test_generated_logs_have_the_account_of_the_words(tmp_path, first):
+def test_generated_logs_equal_the_oracle(tmp_path, first):
     unclear = 0
     for seed in range(first, first + LOGS_PER_TEST):
         lines = log(seed)
@@ -90,7 +90,7 @@ def test_generated_logs_have_the_account_of_the_words(tmp_path, first):
     assert unclear <= LOGS_PER_TEST // 5
 
 
-def test_the_logs_hold_everything_that_an_account_tells_apart():
+def test_generated_logs_cover_every_case():
     """Else agreement would mean little."""
     states, seen = (
         set(),
@@ -117,7 +117,7 @@ def test_the_logs_hold_everything_that_an_account_tells_apart():
 
 
 @pytest.mark.parametrize(("first", "then"), [(100, 600), (300, 400)])
-def test_the_first_step_is_held_against_the_next_512(tmp_path, first, then):
+def test_first_step_is_compared_with_next_512(tmp_path, first, then):
     """The median of fewer steps would be the first length, of all steps the second."""
     lines, at = ['{"kind":"attempt","time":0,"rank":0,"attempt":1}'], 0
     for step, ms in enumerate([100, *[16] * first, *[20] * then]):
@@ -129,7 +129,7 @@ def test_the_first_step_is_held_against_the_next_512(tmp_path, first, then):
     assert document(found)["states"]["compile"] == {100: 0.08, 300: 0.084}[first]
 
 
-def test_a_rank_beyond_the_world_is_expected_too(tmp_path):
+def test_rank_beyond_the_world_is_expected(tmp_path):
     lines = ['{"kind":"attempt","time":0,"rank":2,"attempt":1,"world_size":2}', '{"kind":"run_end","time":3}']
     found = replayed(tmp_path / "log", lines)
     assert_agrees(found, account("\n".join(lines), STALL_SECONDS))

@@ -46,7 +46,7 @@ def test_any_order_within_ten_minutes(tmp_path, seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_lines_that_are_there_twice(tmp_path, seed):
+def test_duplicate_lines_count_once(tmp_path, seed):
     lines, dice = log(seed), random.Random(seed)
     wanted = figures(tmp_path / "log", lines)
     assert figures(tmp_path / "log", [x for x in lines for _ in range(dice.choice([1, 1, 2, 3]))]) == wanted
@@ -55,7 +55,7 @@ def test_lines_that_are_there_twice(tmp_path, seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_ranks_may_come_one_after_the_other(tmp_path, seed):
+def test_ranks_may_follow_each_other(tmp_path, seed):
     lines = log(seed)
     wanted = figures(tmp_path / "log", lines)
     ranks = sorted(lines, key=lambda x: json.loads(x).get("rank", -1))
@@ -64,7 +64,7 @@ def test_ranks_may_come_one_after_the_other(tmp_path, seed):
     assert figures(tmp_path / "log", backwards) == wanted
 
 
-def test_reading_again_gives_the_same(tmp_path):
+def test_second_replay_gives_the_same(tmp_path):
     for seed in SEEDS:
         path = tmp_path / f"{seed}"
         assert figures(path, log(seed)) == figures_of(path)
@@ -73,7 +73,7 @@ def test_reading_again_gives_the_same(tmp_path):
         assert figures_of(packed) == figures_of(path)
 
 
-def test_a_long_file_shuffled_doubled_and_after_itself(tmp_path):
+def test_long_file_shuffled_and_doubled(tmp_path):
     lines, dice = long_log(100), random.Random(1)
     wanted = figures(tmp_path / "log", lines)
     assert '"lost": 16' in wanted
@@ -83,7 +83,7 @@ def test_a_long_file_shuffled_doubled_and_after_itself(tmp_path):
     assert figures(tmp_path / "log", lines + lines) == wanted
 
 
-def test_more_than_ten_minutes_late_is_left_out_and_said(tmp_path):
+def test_lines_ten_minutes_late_are_dropped(tmp_path):
     lines = long_log(20)
     late = next(i for i, x in enumerate(lines) if '"step": 3,' in x and '"rank": 0' in x)
     moved = lines[:late] + lines[late + 1 : late + 30] + [lines[late]] + lines[late + 30 :]
@@ -96,7 +96,7 @@ def test_more_than_ten_minutes_late_is_left_out_and_said(tmp_path):
     assert all(sum(rank.states) == rank.wall_ns for rank in found.account.ranks)
 
 
-def test_steps_of_no_length_in_any_order(tmp_path):
+def test_steps_without_length_in_any_order(tmp_path):
     steps = [one(10, 0, 1, i, 0, 0) for i in range(6)]
     head, end = ['{"kind":"attempt","time":0,"rank":0,"attempt":1}'], ['{"kind":"run_end","time":12}']
     wanted = figures(tmp_path / "log", head + steps + end)

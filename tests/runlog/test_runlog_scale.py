@@ -43,7 +43,7 @@ def steps(lengths_ns, productive: float = 1.0, rank: int = 0, begin_ns: int = 0)
     return lines
 
 
-def test_one_step_of_1000_seconds_and_a_thousand_of_a_millisecond(tmp_path):
+def test_one_long_step_and_a_thousand_short(tmp_path):
     head = ['{"kind":"run","time":0,"world_size":2}']
     head += [f'{{"kind":"attempt","time":0,"rank":{rank},"attempt":1}}' for rank in (0, 1)]
     # Both begin with a step that is as long as the next, so that nothing is taken for compilation.
@@ -108,7 +108,7 @@ def total(accounts) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("width", [1, 2, 7, 30, 90])
-def test_windows_between_steps_add_up_to_the_whole_state_by_state(tmp_path, width):
+def test_windows_between_steps_sum_to_the_whole(tmp_path, width):
     lines = long_log(40)
     path = write(tmp_path / "log", lines)
     (whole,) = replay(path)
@@ -129,7 +129,7 @@ def test_windows_between_steps_add_up_to_the_whole_state_by_state(tmp_path, widt
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_windows_anywhere_close_and_their_wall_times_add_up(tmp_path, seed):
+def test_windows_anywhere_close(tmp_path, seed):
     path = write(tmp_path / "log", log(seed))
     (whole,) = replay(path, stall_seconds=0.5)
     start, end = whole.account.start_ns, whole.account.end_ns
@@ -147,7 +147,7 @@ def test_windows_anywhere_close_and_their_wall_times_add_up(tmp_path, seed):
             assert abs(total(found)[0][i] - whole.account.ranks[0].states[i]) <= 17 * len(found), state
 
 
-def test_a_window_open_on_one_side_or_beyond_the_run(tmp_path):
+def test_window_with_open_or_distant_ends(tmp_path):
     path = write(tmp_path / "log", long_log(20))
     (whole,) = replay(path)
     (all_of_it,) = replay(path, window=(-(10**15), 10**15))

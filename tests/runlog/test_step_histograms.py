@@ -36,6 +36,6 @@ def test_long_run_has_longer_intervals():
     assert sum(histogram.count for *_, histogram in found) == minutes
 
 
-def test_a_users_phase_named_step_is_apart():
+def test_user_phase_named_step_is_separate():
     (phase, whole) = step_histograms([step(5.0, 2.0, {"step": 1.0})])
     assert (phase[2], phase[3].sum_ns, whole[2], whole[3].sum_ns) == ("phase_step", 10**9, "step", 2 * 10**9)
