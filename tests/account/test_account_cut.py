@@ -1,4 +1,4 @@
-"""One attempt's time into states: every second below is worked by hand from the history above it."""
+"""One attempt's time by state, with hand-worked seconds."""
 
 import pytest
 from support.account.account_history import Process, assert_closes, ns, of_rank, run_of
@@ -70,7 +70,7 @@ def test_compute_between_steps_is_unattributed():
 def test_user_phases_map_to_their_states():
     user = {"augment": "loader", "ema": "productive", "hello": "startup", "odd": "down", "new": "warp"}
     one = Process(user=user).step(augment=0.5, ema=1, hello=0.25, odd=0.125, new=2)
-    # A page may claim anything: nobody's phase can be down, and an unknown state explains nothing.
+    # A page may contain anything: a phase cannot map to `down`, and an unknown state is unattributed.
     assert of_rank(account_of(one.finished())) == {
         "loader": 0.5,
         "productive": 1.0,
@@ -91,7 +91,7 @@ def test_user_states_match_the_rank_page():
 
 def test_first_step_excess_over_median_is_compile():
     one = Process().step(loader=0.5, forward=9).step(forward=1).step(forward=2).step(forward=3)
-    # First 9.5 s, the others 1, 2, 3: median 2, excess 7.5; of compute there is 9 - 2 = 7 to explain it.
+    # First 9.5 s, the others 1, 2, 3: median 2, excess 7.5; of compute, 9 - 2 = 7 can explain it.
     assert of_rank(account_of(one.finished())) == {"loader": 0.5, "compile": 7.0, "productive": 8.0}
 
 
@@ -141,7 +141,7 @@ def test_stall_threshold_is_ten_times_p99():
         "the lower 99th percentile of 100 is the second largest"
     )
     assert threshold_ns([ns(1)] * 98 + [ns(7)] * 2) == ns(70)
-    assert threshold_ns([ns(1)] * 3 + [ns(50)]) == ns(60), "one long step among few is no measure"
+    assert threshold_ns([ns(1)] * 3 + [ns(50)]) == ns(60), "the median counts where steps are few"
     assert threshold_ns([ns(7), ns(50)]) == ns(70)
     assert threshold_ns([ns(1)] * 100, least_seconds=0.5) == ns(10)
     assert threshold_ns([ns(0.01)] * 100, least_seconds=0.5) == ns(0.5)
@@ -150,7 +150,7 @@ def test_stall_threshold_is_ten_times_p99():
 def test_long_step_is_stall_except_planned_phases():
     one = Process().steps(150, forward=1)
     one.step(loader=70, communication=20, forward=2, checkpoint=5, none=1).steps(49, forward=1)
-    # 200 steps: the 99th percentile is 1 s, the threshold 60 s. All but saving stood still: 70 + 20 + 2 + 1.
+    # 200 steps: the 99th percentile is 1 s, the threshold 60 s. All but the checkpoint is stall: 70 + 20 + 2 + 1.
     account = account_of(one.finished(), now=400)
     assert of_rank(account) == {"productive": 199.0, "checkpoint": 5.0, "stall": 93.0}
     # A stall is no time in a kept step: 297 s less 93 s.
@@ -225,7 +225,7 @@ def test_hang_is_stall_while_running_and_killed():
 
 def test_unfinished_step_of_running_attempt_counts():
     one = Process().steps(2, **BUSY).begun(loader=0.25, forward=0.5, backward=0)
-    account = account_of(one, now=6.75)  # The look was at 5.75; it is taken to be in backward still.
+    account = account_of(one, now=6.75)  # Last reported at 5.75 s; it counts as still in backward.
     assert account.status == "running"
     assert of_rank(account) == {
         "productive": 3.25 + 0.5 + 1.0,
@@ -279,7 +279,7 @@ def test_every_kth_row_gives_the_same_states(every):
     states = of_rank(whole)
     # Without the first step's row its excess over the others is not known.
     states["productive"] += states.pop("compile", 0.0)
-    # Between the steps that the first row of many stands for, time in no phase cannot be told from the start's.
+    # Between the steps that the first row of many stands for, unattributed time cannot be separated from startup.
     before = 0.25 * ((every - 1) // 6)
     states["startup"] += before
     states["unattributed"] -= before

@@ -1,4 +1,4 @@
-"""The share of time on the device clock: by hand, in windows, weighed by devices, and in words."""
+"""The share of time on the device clock: by hand, in windows, weighted by devices, and as text."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def test_lost_steps_count_as_measured():
     assert share(run_of(first, second), 4) == 0.5
 
 
-@pytest.mark.parametrize("said", [-5, 10**15])
-def test_implausible_device_time_is_cut(said):
+@pytest.mark.parametrize("cumulative_ns", [-5, 10**15])
+def test_implausible_device_time_is_cut(cumulative_ns):
     one = Process().step(forward=1).step(forward=1).finished()
-    one.rows[1] = one.rows[1]._replace(device_ns=said)
-    assert share(run_of(one), 2) == (0.0 if said < 0 else 0.5)
+    one.rows[1] = one.rows[1]._replace(device_ns=cumulative_ns)
+    assert share(run_of(one), 2) == (0.0 if cumulative_ns < 0 else 0.5)
 
 
 def test_missing_rows_lose_no_device_time():

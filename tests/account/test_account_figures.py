@@ -1,4 +1,4 @@
-"""Figures that follow from the sums, each worked by hand from the history above it."""
+"""Figures that follow from the sums, with hand-worked numbers."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_best_checkpoint_interval_by_hand():
         "committed": 12,
         "unfinished": False,
         "save_seconds": 2.5,
-        "interval_seconds": 52.5,  # not alive / 12: before the first save, and down, nobody saves
+        "interval_seconds": 52.5,  # not alive / 12: time before the first save and while down has no saves
         "failures": 2,
         "seconds_between_failures": alive / 2,
         "best_interval_seconds": pytest.approx(sqrt(2 * 2.5 * alive / 2)),
@@ -102,7 +102,7 @@ def test_checkpoint_interval_is_within_one_attempt():
             one.events.append(Event(len(one.events) + 1, "checkpoint_committed", ns(second), number))
         return one
 
-    # 30, 60, 100 s and, after a restart, 200, 230 s: (70 + 30) / 3. The rank that committed most says it.
+    # 30, 60, 100 s and, after a restart, 200, 230 s: (70 + 30) / 3. Taken from the rank that committed most.
     first, second = at(Process().steps(100, forward=1), 30, 60, 100).killed(), Process(attempt=2, start=150)
     second = at(second.resumed(99).steps(90, forward=1), 200, 230).finished()
     other = at(Process(1).steps(100, forward=1), 29, 90).killed()

@@ -127,7 +127,7 @@ def test_no_error_up_to_one(fine):
 
 
 @pytest.mark.parametrize(
-    ("utilisation", "known", "said"),
+    ("utilisation", "known", "reason"),
     [
         (0.4 * 8, {"world_size": 8}, "that of all 8 ranks"),
         (0.95 * 512, {"world_size": 512}, "that of all 512 ranks"),
@@ -140,9 +140,9 @@ def test_no_error_up_to_one(fine):
         (0.75 * 2, {}, "one of two dies or of a slower dtype"),
     ],
 )
-def test_ratio_gives_the_likely_mistake(utilisation, known, said):
+def test_ratio_gives_the_likely_mistake(utilisation, known, reason):
     text = too_high(utilisation, **known)
-    assert (text is None) if said is None else (said in text and text.startswith("MFU of "))
+    assert (text is None) if reason is None else (reason in text and text.startswith("MFU of "))
 
 
 def test_most_likely_mistake_comes_first():

@@ -1,4 +1,4 @@
-"""What an attempt's fold keeps does not grow with its steps, and what it holds fits as long as it is true."""
+"""An attempt's fold: its memory, and the thresholds under which its sums stay valid."""
 
 import pickle
 import random
@@ -26,7 +26,7 @@ def test_fold_memory_does_not_grow_with_steps():
             one.step(forward=2 + rng.random(), loader=rng.random()).between(evaluation=1 + rng.random())
         return len(pickle.dumps(folded(one).folds[0, 1].__dict__ | {"attempt": None}))
 
-    # From the 513th step on the median is settled and its lengths are let go.
+    # After 512 steps the median is fixed and the lengths are dropped.
     assert abs(size(6000) - size(600)) < 200
 
 
@@ -35,5 +35,5 @@ def test_fold_fits_thresholds_that_change_no_wait():
     one.step(loader=100, forward=1).steps(3, forward=4)
     fold = folded(one).folds[0, 1]
     fits = [fold.fits(fold.bound, fold.limit, ns(seconds), []) for seconds in (29, 30, 60, 100, 101, 300)]
-    # Of 30 s it was said that it is no stall, of 101 s that it is one; more than 101 s would make it none.
+    # The wait of 30 s is no stall and the one of 101 s is; a higher threshold would change that.
     assert fits == [False, True, True, True, False, False]

@@ -14,16 +14,16 @@ MINUTE = ns(60)
 
 
 def rank(
-    number: int, state: str, *, stuck: float = 100, step: int | None = 9, heard: float = 2, **given
+    number: int, state: str, *, stuck: float = 100, step: int | None = 9, age: float = 2, **given
 ) -> RankStatus:
-    """A rank that entered `state` `stuck` seconds before it was looked at, right after its step `step`.
+    """A rank that entered `state` `stuck` seconds before its last report, right after step `step`.
 
-    Its host's clock is a day and `number` hours ahead of ours; the look came in `heard` seconds ago.
+    Its host's clock is a day and `number` hours ahead of ours; the report arrived `age` seconds ago.
     """
     seen_ns = NOW + ns(86_400 + 3600 * number)
     fields = {
         "rank": number, "host": f"n{number}", "attempt": 1, "phase": state, "state": state,
-        "phase_since_ns": seen_ns - ns(stuck), "seen_ns": seen_ns, "received_ns": NOW - ns(heard),
+        "phase_since_ns": seen_ns - ns(stuck), "seen_ns": seen_ns, "received_ns": NOW - ns(age),
         "last_progress_ns": seen_ns - ns(stuck), "step": step,
     }  # fmt: skip
     return RankStatus(**{**fields, **given})
@@ -34,7 +34,7 @@ def waiting(*numbers: int, **given) -> list[RankStatus]:
 
 
 def later(one: RankStatus, passed_ns: int) -> RankStatus:
-    """The same rank, looked at again so much later, with nothing new."""
+    """The same rank, reported so much later, with nothing new."""
     return one._replace(seen_ns=one.seen_ns + passed_ns, received_ns=one.received_ns + passed_ns)
 
 
@@ -88,17 +88,17 @@ def test_without_waiting_ranks_the_first_stopped_is_culprit():
 
 
 def test_dead_rank_is_the_culprit():
-    died = rank(3, "backward", stuck=1, heard=101, alive=False)
+    died = rank(3, "backward", stuck=1, age=101, alive=False)
     found = judged(*waiting(0, 1), rank(2, "loader", stuck=150, step=2), died)
     assert (found.culprit.rank, found.culprit.kind, found.victims) == (3, "dead", 2)
     assert found.reason == "rank 3 on n3 is dead (killed), last in backward; 2 ranks wait in communication"
     failed = judged(*waiting(0), died._replace(ended="failed", alive=True))
     assert "dead (failed)" in failed.reason
-    assert judged(died, died._replace(rank=4)) is None, "where nobody lives nobody hangs"
+    assert judged(died, died._replace(rank=4)) is None, "without live ranks there is no hang"
 
 
 def test_rank_that_died_earlier_is_no_culprit():
-    died = rank(3, "backward", stuck=1, heard=500, alive=False)
+    died = rank(3, "backward", stuck=1, age=500, alive=False)
     found = judged(*waiting(0, 1), rank(2, "loader"), died)
     assert found.culprit.rank == 2
     found = judged(*waiting(0, 1), died)
@@ -107,21 +107,21 @@ def test_rank_that_died_earlier_is_no_culprit():
 
 
 def test_silent_rank_is_the_culprit():
-    found = judged(*waiting(0, 1), rank(2, "communication", stuck=1, heard=104))
+    found = judged(*waiting(0, 1), rank(2, "communication", stuck=1, age=104))
     assert (found.culprit.rank, found.culprit.kind, found.culprit.seconds) == (2, "silent", 105.0)
     assert found.victims == 2 and "not reported any more, last seen in communication" in found.reason
-    found = judged(*waiting(0, 1), rank(2, "communication", stuck=1, heard=400))
+    found = judged(*waiting(0, 1), rank(2, "communication", stuck=1, age=400))
     assert (found.culprit, found.suspects[0].kind) == (None, "silent before")
-    assert judged(rank(0, "communication", heard=40), rank(1, "loader", heard=40)) is None, "nobody can tell"
+    assert judged(rank(0, "communication", age=40), rank(1, "loader", age=40)) is None, "silent ranks only"
 
 
 def test_loader_is_blamed_before_a_silent_waiter():
-    found = judged(*waiting(0), rank(1, "loader", stuck=103), rank(2, "communication", stuck=60, heard=40))
+    found = judged(*waiting(0), rank(1, "loader", stuck=103), rank(2, "communication", stuck=60, age=40))
     assert [one.rank for one in found.suspects] == [1, 2]
 
 
 def test_finished_rank_is_culprit_if_others_wait():
-    done = rank(1, "none", stuck=0, heard=101, ended="finished")
+    done = rank(1, "none", stuck=0, age=101, ended="finished")
     found = judged(*waiting(0, 2), done)
     assert (found.culprit.rank, found.culprit.kind) == (1, "finished")
     assert found.reason == "rank 1 on n1 has finished after step 9; 2 ranks wait in communication"
@@ -158,7 +158,7 @@ def test_progress_of_one_rank_is_no_hang():
 
 def test_time_after_the_last_report_is_not_counted():
     """Its last look was before the threshold; that it came 20 s ago does not prove it stood still since."""
-    assert judged(*waiting(0), rank(1, "loader", stuck=50, heard=20)) is None
+    assert judged(*waiting(0), rank(1, "loader", stuck=50, age=20)) is None
 
 
 def test_phases_without_a_step_are_no_progress():
@@ -173,8 +173,8 @@ def test_planned_phase_has_a_larger_threshold(state):
     assert judged(*waiting(0, 1, stuck=1700), rank(2, state, stuck=1700)) is None
     found = judged(*waiting(0, 1, stuck=1801), rank(2, state, stuck=1801))
     assert (found.culprit.rank, found.culprit.phase) == (2, state)
-    silent = rank(2, state, stuck=50, heard=50)
-    assert judged(*waiting(0, 1), silent) is None, "nor is one that nobody sees any more"
+    silent = rank(2, state, stuck=50, age=50)
+    assert judged(*waiting(0, 1), silent) is None, "nor is one that is no longer reported"
     assert judged(*waiting(0, 1, stuck=1801), silent._replace(received_ns=NOW - ns(1751))) is not None
 
 
@@ -210,8 +210,8 @@ def test_suspects_in_the_document_are_bounded():
 
 seconds = st.integers(0, 4000)
 seen = st.builds(
-    lambda number, state, idle, inside, heard, step, planned, how: rank(
-        number, state, stuck=idle, step=step, heard=heard, planned_ns=ns(min(planned, idle)), **how
+    lambda number, state, idle, inside, age, step, planned, how: rank(
+        number, state, stuck=idle, step=step, age=age, planned_ns=ns(min(planned, idle)), **how
     )._replace(phase_since_ns=NOW + ns(86_400 + 3600 * number) - ns(min(inside, idle))),
     number=st.integers(0, 7),
     state=st.sampled_from(
@@ -219,7 +219,7 @@ seen = st.builds(
     ),
     idle=seconds,
     inside=seconds,
-    heard=st.sampled_from((0, 1, 5, 29, 31, 200, 3000)),
+    age=st.sampled_from((0, 1, 5, 29, 31, 200, 3000)),
     step=st.sampled_from((None, 8, 9, 9, 9)),
     planned=st.sampled_from((0, 0, 0, 100)),
     how=st.sampled_from(({}, {}, {}, {"alive": False}, {"ended": "failed"}, {"ended": "finished"})),
@@ -238,7 +238,7 @@ def test_order_of_ranks_does_not_matter(ranks, chance: random.Random):
 @given(runs, st.integers(0, ns(7200)))
 @settings(max_examples=300, deadline=None)
 def test_hang_lasts_until_a_rank_moves(ranks, passed_ns):
-    """As long as those that were heard of are looked at again and nothing is new, it goes on and only ages."""
+    """While the reporting ranks report nothing new, the hang lasts and only grows older."""
     before = verdict(ranks, NOW, MINUTE)
     if before is None:
         return

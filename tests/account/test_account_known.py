@@ -1,4 +1,4 @@
-"""The account of a run that goes on: it ends where knowledge ends, and guesses nothing beyond."""
+"""The account of a running run with `known_only`: it ends with the oldest report of a rank."""
 
 import pytest
 
@@ -10,7 +10,7 @@ PHASES = ("none", "loader", "forward")
 
 
 def running(rank: int, steps: int, seen: float, phase: str = "loader") -> Attempt:
-    """A live rank with steps of one second, a quarter of it loader, last looked at when `seen` seconds were over."""
+    """A live rank with steps of one second, a quarter of it loader, last reported `seen` seconds after the start."""
     attempt = Attempt(rank, 1, 0, world_size=2, phases=PHASES, phase=phase)
     for n in range(1, steps + 1):
         totals = (0, n * SECOND // 4, n * SECOND * 3 // 4)

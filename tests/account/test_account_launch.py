@@ -14,7 +14,7 @@ from goodput.causes import explain
 LAUNCH, PRODUCTIVE = INDEX["launch"], INDEX["productive"]
 
 
-def told(run, **by_rank):
+def sampled(run, **by_rank):
     """The run, with hardware figures in seconds and joules for `rank_attempt`."""
     for name, (compute_s, idle_s, joules) in by_rank.items():
         rank, attempt = map(int, name.strip("r").split("_"))
@@ -31,7 +31,7 @@ def one(**given) -> Process:
 
 
 def test_idle_compute_is_launch():
-    run = told(run_of(one().finished()), r0_1=(12, 3, 0))
+    run = sampled(run_of(one().finished()), r0_1=(12, 3, 0))
     account = compute(run, ns(20))
     assert_closes(account)
     # All 12 s of compute were covered and the device idled in 3 of them.
@@ -42,18 +42,18 @@ def test_idle_compute_is_launch():
 
 
 def test_only_sampled_compute_becomes_launch():
-    run = told(run_of(one().finished()), r0_1=(4, 2, 0))
-    # Half of the 4 s that were covered was idle; of the other 8 s nobody knows, so 2 of 12 s go.
+    run = sampled(run_of(one().finished()), r0_1=(4, 2, 0))
+    # Half of the 4 s that were covered was idle; the other 8 s are unknown, so 2 of 12 s go.
     assert of_rank(compute(run, ns(20)))["launch"] == 2
     # More was covered than the clock of the phases saw as compute: the share is of what was covered.
-    run = told(run_of(one().finished()), r0_1=(24, 6, 0))
+    run = sampled(run_of(one().finished()), r0_1=(24, 6, 0))
     assert of_rank(compute(run, ns(20)))["launch"] == 3
 
 
 def test_unsampled_launch_is_unknown():
     nothing = compute(run_of(one().finished()), ns(20))
     assert document(nothing)["basis"]["launch"] == "unknown"
-    zero = compute(told(run_of(one().finished()), r0_1=(12, 0, 0)), ns(20))
+    zero = compute(sampled(run_of(one().finished()), r0_1=(12, 0, 0)), ns(20))
     assert document(zero)["basis"]["launch"] == "estimated" and document(zero)["states"]["launch"] == 0
     assert of_rank(zero) == of_rank(nothing)
 
@@ -62,7 +62,7 @@ def test_compute_outside_kept_steps_is_no_launch():
     """10 steps of 2 s, half compute; the last 4 are lost with the second of the death, and 1 s lay between steps."""
     first = Process().steps(5, loader=1, forward=1).between(forward=1).steps(5, loader=1, forward=1)
     second = Process(attempt=2, start=25).resumed(5).steps(3, forward=2).finished()
-    run = told(run_of(first.begun(forward=1).killed(), second), r0_1=(12, 6, 0), r0_2=(6, 0, 0))
+    run = sampled(run_of(first.begun(forward=1).killed(), second), r0_1=(12, 6, 0), r0_2=(6, 0, 0))
     account = compute(run, ns(31))
     assert_closes(account)
     # Of 12 s of compute 6 are in kept steps, of which half was idle; the second attempt was measured and never idle.
@@ -74,25 +74,25 @@ def test_compute_outside_kept_steps_is_no_launch():
 
 def test_each_attempt_has_its_own_idle_share():
     run = run_of(one(devices=2).finished(), one(rank=1).finished())
-    account = compute(told(run, r0_1=(12, 6, 0)), ns(20))
+    account = compute(sampled(run, r0_1=(12, 6, 0)), ns(20))
     assert_closes(account)
     assert [of_rank(account, rank).get("launch") for rank in (0, 1)] == [6, None]
     assert document(account)["states"]["launch"] == 12 and document(account)["basis"]["launch"] == "estimated"
 
 
 def test_idle_beyond_compute_is_cut_and_counted():
-    run = told(run_of(one().finished()), r0_1=(6, 9, 0))
+    run = sampled(run_of(one().finished()), r0_1=(6, 9, 0))
     account = compute(run, ns(20))
     assert_closes(account)
     assert of_rank(account)["launch"] == 6 and account.clamped == 1
-    alone = compute(told(run_of(one().finished()), r0_1=(0, 9, 0)), ns(20))
+    alone = compute(sampled(run_of(one().finished()), r0_1=(0, 9, 0)), ns(20))
     assert alone.clamped == 1 and document(alone)["basis"]["launch"] == "unknown"
 
 
 def test_window_has_the_attempts_idle_share():
     """The first steps compute 1 s of 2, the later ones 2 s of 2; what crosses the edge counts in proportion."""
     process = Process().steps(5, loader=1, forward=1).steps(5, forward=2).finished()
-    run = told(run_of(process), r0_1=(15, 3, 300))
+    run = sampled(run_of(process), r0_1=(15, 3, 300))
     for window, productive in (((0, ns(10)), 5), ((ns(10), ns(20)), 10), ((ns(9), ns(12)), 2.5)):
         account = compute(run, ns(20), window=window)
         assert_closes(account)
@@ -104,7 +104,7 @@ def test_window_has_the_attempts_idle_share():
 
 def test_measured_energy_by_hand():
     run = run_of(one(devices=2).finished(), one(rank=1).finished())
-    account = compute(told(run, r0_1=(12, 3, 9000), r1_1=(12, 0, 5000)), ns(20))
+    account = compute(sampled(run, r0_1=(12, 3, 9000), r1_1=(12, 0, 5000)), ns(20))
     joules = figures.energy(account)
     # Each rank's energy over its own 20 s: 450 W of which 9 s were productive, 250 W of which 12 s were.
     assert joules["total"] == pytest.approx(14_000)
@@ -118,7 +118,7 @@ def test_energy_without_process_is_declared_or_unknown():
     def restarted(**given):
         first = Process(**given).steps(10, forward=1).killed()
         second = Process(attempt=2, start=15, **given).resumed(9).steps(10, forward=1).finished()
-        return told(run_of(first, second), r0_1=(0, 0, 4000), r0_2=(0, 0, 6000))
+        return sampled(run_of(first, second), r0_1=(0, 0, 4000), r0_2=(0, 0, 6000))
 
     plain = compute(restarted(), ns(25))
     joules = figures.energy(plain)
@@ -132,7 +132,7 @@ def test_energy_without_process_is_declared_or_unknown():
 
 def test_unmetered_rank_has_the_mean_power():
     run = run_of(one(devices=2).finished(), one(rank=1).finished())
-    account = compute(told(run, r0_1=(0, 0, 8000)), ns(20))
+    account = compute(sampled(run, r0_1=(0, 0, 8000)), ns(20))
     # 8 kJ in 20 s on two GPUs are 200 W each.
     assert figures.energy(account)["total"] == pytest.approx(8000 + 20 * 200)
     assert document(account)["basis"]["energy"] == "estimated"
@@ -140,15 +140,15 @@ def test_unmetered_rank_has_the_mean_power():
 
 def test_energy_of_running_attempt_ends_with_the_account():
     ahead = one(rank=0).silent(after=5)
-    run = told(run_of(ahead, one(rank=1)), r0_1=(0, 0, 2500), r1_1=(0, 0, 2000))
+    run = sampled(run_of(ahead, one(rank=1)), r0_1=(0, 0, 2500), r1_1=(0, 0, 2000))
     account = compute(run, ns(25), known_only=True, stale_seconds=30)
-    # Known are 20 s of both; rank 0 was looked at 25 s after its start.
+    # Known are 20 s of both; rank 0 reported 25 s after its start.
     assert account.end_ns == ns(20)
     assert figures.energy(account)["total"] == pytest.approx(2000 + 2500 * 20 / 25)
 
 
 def test_launch_advice_names_a_rank_that_stands_out():
-    run = told(
+    run = sampled(
         run_of(*(one(rank=r).finished() for r in range(4))), **{f"r{r}_1": (12, 3, 0) for r in range(4)}
     )
     (cause,) = [c for c in explain(compute(run, ns(20))) if c["state"] == "launch"]
@@ -158,7 +158,7 @@ def test_launch_advice_names_a_rank_that_stands_out():
     )
     for word in ("torch.compile", "larger batch", "tiny kernels", ".item()", "synchronize()", "NUMA"):
         assert word in cause["advice"]
-    told(run, **{f"r{r}_1": (12, 0.6, 0) for r in range(3)}, r3_1=(12, 9, 0))
+    sampled(run, **{f"r{r}_1": (12, 0.6, 0) for r in range(3)}, r3_1=(12, 9, 0))
     (cause,) = [c for c in explain(compute(run, ns(20))) if c["state"] == "launch"]
     assert "rank 3 on n3 in 75 %, the others in 5 % (median)" in cause["advice"] and "NUMA" in cause["advice"]
 

@@ -13,7 +13,7 @@ BASE = {"batches": 100, "starts": 1, "workers": 4, "prefetch": 2, "cpus": 16, "m
 FALLBACK = "more workers (num_workers, persistent_workers, prefetch_factor)"
 
 
-def told(**waits) -> dict[str, int]:
+def measured(**waits) -> dict[str, int]:
     """Figures of a rank that waited these seconds by reason, for workers that were busy 36 of 40 seconds."""
     given = {f"wait_{reason}_ns": ns(seconds) for reason, seconds in waits.items() if seconds}
     busy = {"worker_dataset_ns": ns(30), "worker_collate_ns": ns(6), "worker_idle_ns": ns(4)}
@@ -38,67 +38,70 @@ def advice(*ranks: dict[str, int], waits=(5,), **given) -> str:
     [
         # Workers were there for 10 s each and the steps waited 6 of them: 36 s of work in 4 s is 9 workers.
         (
-            told(storage=4, decode=2),
+            measured(storage=4, decode=2),
             "67 % of the wait is workers blocked on storage or network: put the data on faster",
         ),
-        (told(storage=4, decode=2), "(num_workers=4, 90 % busy; about 9 would keep up)"),
-        (told(decode=6), "100 % of the wait is decoding and transforms on the workers' CPUs"),
-        ({**told(decode=6), "cpus": 8}, "about 9 would keep up, but there are 8 cores for each rank on n0)"),
-        (told(collate=3, decode=2), "60 % of the wait is collate_fn, which puts samples together"),
+        (measured(storage=4, decode=2), "(num_workers=4, 90 % busy; about 9 would keep up)"),
+        (measured(decode=6), "100 % of the wait is decoding and transforms on the workers' CPUs"),
         (
-            told(cpus=3, decode=2),
+            {**measured(decode=6), "cpus": 8},
+            "about 9 would keep up, but there are 8 cores for each rank on n0)",
+        ),
+        (measured(collate=3, decode=2), "60 % of the wait is collate_fn, which puts samples together"),
+        (
+            measured(cpus=3, decode=2),
             "workers that had no free core (num_workers=4, 16 cores for each rank on n0)",
         ),
         (
-            {**told(queue=3), "ready": 250},
+            {**measured(queue=3), "ready": 250},
             "bringing finished batches to the training process (2.5 batches were ready",
         ),
-        (told(queue=3), "a larger prefetch_factor than 2"),
+        (measured(queue=3), "a larger prefetch_factor than 2"),
         (
-            {**told(queue=3), "worst_worker": 2, "worst_waited_ns": ns(2)},
+            {**measured(queue=3), "worst_worker": 2, "worst_waited_ns": ns(2)},
             "worker 2 causes most of it: check the samples",
         ),
         (
-            {**told(decode=1), "start_ns": ns(3)},
+            {**measured(decode=1), "start_ns": ns(3)},
             "75 % of the wait is starting workers (1 time on the rank that waited",
         ),
         (
-            {**told(startup=3), "starts": 9},
+            {**measured(startup=3), "starts": 9},
             "starting workers (9 times on the rank that waited most): persistent_workers",
         ),
-        ({**told(startup=3), "persistent": 1}, "one loader for the whole run"),
+        ({**measured(startup=3), "persistent": 1}, "one loader for the whole run"),
         (
-            {**told(decode=3), "workers": 0, "worker_seen": 0},
+            {**measured(decode=3), "workers": 0, "worker_seen": 0},
             "training process itself (num_workers=0, 16 cores for each",
         ),
-        ({**told(storage=3), "workers": 0}, "reading in the training process itself (num_workers=0)"),
+        ({**measured(storage=3), "workers": 0}, "reading in the training process itself (num_workers=0)"),
     ],
 )
 def test_advice_names_the_reason(figures, words):
-    said = advice(figures)
-    assert words in said and said.startswith("The rank waits for its loader: ") and said.endswith(".")
+    text = advice(figures)
+    assert words in text and text.startswith("The rank waits for its loader: ") and text.endswith(".")
 
 
 def test_unmeasured_loader_has_general_advice():
     assert FALLBACK in advice({})
     # Less than half of the waits has a known reason.
-    assert FALLBACK in advice({**told(storage=2), "wait_ns": ns(5)})
-    assert "storage" in advice({**told(storage=3), "wait_ns": ns(5)})
+    assert FALLBACK in advice({**measured(storage=2), "wait_ns": ns(5)})
+    assert "storage" in advice({**measured(storage=3), "wait_ns": ns(5)})
 
 
 def test_rank_that_waits_alone_is_named():
-    said = advice(told(decode=1), told(storage=3), waits=(5, 5))
-    assert said.startswith("All ranks wait for their loaders: 75 % of the wait is workers blocked on storage")
-    assert advice(told(), told(storage=3), {}, waits=(0.1, 5, 0.1)).startswith("Rank 1")
+    text = advice(measured(decode=1), measured(storage=3), waits=(5, 5))
+    assert text.startswith("All ranks wait for their loaders: 75 % of the wait is workers blocked on storage")
+    assert advice(measured(), measured(storage=3), {}, waits=(0.1, 5, 0.1)).startswith("Rank 1")
     assert "check that node's disk" in advice({}, {}, {}, waits=(0.1, 5, 0.1))
 
 
 def test_ranks_of_a_host_share_its_cores():
-    assert "8 cores for each rank" in advice(told(cpus=3), told(cpus=2), host="h")
+    assert "8 cores for each rank" in advice(measured(cpus=3), measured(cpus=2), host="h")
 
 
 def test_unknown_number_of_workers_is_none():
-    found = summarize_loaders([type("A", (), {"loader": told(decode=60), "rank": 0, "host": ""})])
+    found = summarize_loaders([type("A", (), {"loader": measured(decode=60), "rank": 0, "host": ""})])
     assert (
         found.enough_workers() is None
         and summarize_loaders([]).leading() is None

@@ -16,7 +16,7 @@ def test_hits_of_a_step_by_hand():
     # Median 10: over 10.5 and the largest.
     assert hits([10, 10, 12, 10]) == ([False, False, True, False], 0.25)
     assert hits([10, 10, 10.4, 10]) == ([False] * 4, 0.25), "largest, but not by 5 %"
-    assert hits([10, 12, 12, 10]) == ([False] * 4, 0.25), "of two alike nobody stands out"
+    assert hits([10, 12, 12, 10]) == ([False] * 4, 0.25), "of two equal ranks none stands out"
     # Two ranks: the median is the mean of both, 11; 12 is over 11.55.
     assert hits([10, 12]) == ([False, True], 0.5)
     # Of sixteen the two largest may be slow.

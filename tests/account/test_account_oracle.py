@@ -25,7 +25,7 @@ def parts(phases, length=usual_ms, most=4):
 def one_attempt(draw, number: int, start_ns: int, resume: int | None, ranks: list[int], last: bool):
     """The lives of one attempt. Ranks do the same steps; at the end some did one more."""
     first = 0 if resume is None else resume + 1
-    said = resume is not None and draw(st.booleans())
+    declared = resume is not None and draw(st.booleans())
     count = draw(st.integers(0, 7))
     # Enough like steps that one long one does not move the 99th percentile.
     bulk = [("forward", 10 * MS), ("communication", MS)] if count and draw(st.integers(0, 4)) == 0 else None
@@ -51,8 +51,8 @@ def one_attempt(draw, number: int, start_ns: int, resume: int | None, ranks: lis
             start_ns=start_ns + draw(st.integers(0, 20)) * MS,
             startup=draw(parts(PHASES, any_ms, 3)),
             # Some ranks say nothing, some restored less than the others.
-            said=max(-1, resume - draw(st.sampled_from([0, 0, 0, 1, 2])))
-            if said and draw(st.integers(0, 3))
+            declared=max(-1, resume - draw(st.sampled_from([0, 0, 0, 1, 2])))
+            if declared and draw(st.integers(0, 3))
             else None,
             steps=steps,
             tail=draw(parts(PHASES, any_ms, 3)),
@@ -86,8 +86,8 @@ def histories(draw):
 def process_of(life: Life) -> Process:
     """The same life as its page has it."""
     one = Process(life.rank, life.attempt, life.start_ns / 1e9, group=life.group, devices=life.devices)
-    if life.said is not None:
-        one.resumed(life.said)
+    if life.declared is not None:
+        one.resumed(life.declared)
     for phase, ns in life.startup:
         one.between(**{phase: ns / 1e9})
     for i, step in enumerate(life.steps):

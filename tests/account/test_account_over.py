@@ -1,4 +1,4 @@
-"""A run of which it was said that it is over: what its account is from then on, by hand-worked numbers."""
+"""The account of a run with an end mark, by hand-worked numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LATER = 10_000
 
 
 def pair() -> list[Process]:
-    """Two ranks: 10 steps of 1 s, a checkpoint after the sixth, 0.5 s into the next one; then nobody knows."""
+    """Two ranks: 10 steps of 1 s, a checkpoint after the sixth, 0.5 s into the next one."""
     ranks = [Process(rank, world_size=2) for rank in range(2)]
     for one in ranks:
         one.steps(6, forward=1).saved().steps(4, forward=1).begun(forward=0.5)
@@ -20,18 +20,18 @@ def pair() -> list[Process]:
 
 
 def account(
-    *ranks: Process, over: EndMark | None = None, at: float = LATER, said: int = 2, **given
+    *ranks: Process, over: EndMark | None = None, at: float = LATER, marked: int = 2, **given
 ) -> Account:
-    """At a moment, where of the first ranks (`said`) it was said that they are over."""
+    """The account at `at` seconds, with the end mark `over` on the first `marked` ranks."""
     run = run_of(*ranks)
-    for attempt in list(run.attempts.values())[:said]:
+    for attempt in list(run.attempts.values())[:marked]:
         attempt.end_mark = over
     found = compute(run, ns(at), stale_seconds=STALE, known_only=True, **given)
     assert_closes(found, elastic=True)
     return found
 
 
-def said(reason: str = "cancelled", at: float = 0, until: float = 100) -> EndMark:
+def mark(reason: str = "cancelled", at: float = 0, until: float = 100) -> EndMark:
     return EndMark(reason, ns(at), ns(until))
 
 
@@ -39,7 +39,7 @@ def said(reason: str = "cancelled", at: float = 0, until: float = 100) -> EndMar
 def test_cancelled_run_stops_counting(reason):
     ranks = [one.killed(after=1) for one in pair()]
     assert account(*ranks).status == "down" and of_rank(account(*ranks))["down"] == LATER - 11.5
-    found, later = (account(*ranks, over=said(reason), at=at) for at in (12, LATER))
+    found, later = (account(*ranks, over=mark(reason), at=at) for at in (12, LATER))
     assert found == later and found.end_ns == ns(11.5) and found.status == reason
     # Four steps after the checkpoint and the unfinished one are lost, as of any run that is down.
     assert of_rank(found) == {"productive": 6, "lost": 5.5}
@@ -47,52 +47,54 @@ def test_cancelled_run_stops_counting(reason):
 
 def test_run_marked_finished_keeps_its_steps():
     ranks = [one.killed(after=1) for one in pair()]
-    found = account(*ranks, over=said("finished"))
+    found = account(*ranks, over=mark("finished"))
     assert (found.status, found.failures) == ("finished", 0)
-    # The unfinished step is no work, and not lost either.
+    # The unfinished step is neither productive nor lost.
     assert of_rank(found) == {"productive": 10, "unattributed": 1.5}
 
 
 def test_silent_run_ends_when_last_alive():
     ranks = [one.silent(after=3) for one in pair()]
     assert account(*ranks).status == "unobserved"
-    found = account(*ranks, over=said())
+    found = account(*ranks, over=mark())
     assert (found.status, found.end_ns) == ("cancelled", ns(13.5)) and "unobserved" not in of_rank(found)
 
 
 @pytest.mark.parametrize(("at", "end"), [(5, 11.5), (11.5, 11.5), (40, 40)])
 def test_end_is_not_before_the_last_life(at, end):
     ranks = [one.killed(after=1) for one in pair()]
-    found = account(*ranks, over=said(at=at))
+    found = account(*ranks, over=mark(at=at))
     assert found.end_ns == ns(end) and of_rank(found)["lost"] == end - 6
 
 
 def test_cancelled_hang_is_stall_until_its_end():
     ranks = [one.killed(after=3600) for one in pair()]
-    found = account(*ranks, over=said(until=5000))
+    found = account(*ranks, over=mark(until=5000))
     assert found.end_ns == ns(3610.5) and of_rank(found)["stall"] == 3600.5
 
 
 def test_reported_ends_take_precedence():
-    """One said that it failed, the other was killed: what was said of the run stands for both."""
+    """One reported its failure, the other was killed: the end mark gives the status of the run."""
     failed, killed = pair()
     failed.failed(), killed.killed(after=2)
-    found = account(failed, killed, over=said(at=20))
+    found = account(failed, killed, over=mark(at=20))
     assert found.status == "cancelled" and found.failures == 1 and found.end_ns == ns(20)
     assert of_rank(found, 0)["down"] == 20 - 10.5 and "down" not in of_rank(found, 1)
-    assert account(*[one.killed() for one in pair()], over=said()).failures == 0, "to cancel is no failure"
-    assert account(*[one.killed() for one in pair()], over=said("failed")).failures == 1
+    assert account(*[one.killed() for one in pair()], over=mark()).failures == 0, (
+        "a cancelled run has not failed"
+    )
+    assert account(*[one.killed() for one in pair()], over=mark("failed")).failures == 1
     finished = [one.finished() for one in pair()]
-    assert account(*finished, over=said()).status == "finished", "they had finished"
+    assert account(*finished, over=mark()).status == "finished", "they had finished"
 
 
 def test_late_first_report_keeps_the_end():
-    """Its agent could not reach the aggregator; what it tells later is of the same attempt."""
+    """The agent of one rank could not reach the aggregator before; its first report is of the same attempt."""
     ranks = [one.killed(after=1) for one in pair()]
-    assert account(*ranks, over=said(), said=1).status == "cancelled"
+    assert account(*ranks, over=mark(), marked=1).status == "cancelled"
     alive = pair()[1].silent(after=5000)
-    found = account(ranks[0], alive, over=said(), said=1, at=alive.now_ns / 1e9)
-    assert found.status == "running", "that one lives"
+    found = account(ranks[0], alive, over=mark(), marked=1, at=alive.now_ns / 1e9)
+    assert found.status == "running", "the other rank is alive"
 
 
 @pytest.mark.parametrize("life", ["alive", "killed", "step", "boundary"])
@@ -104,25 +106,25 @@ def test_life_after_the_end_mark_cancels_it(life):
         elif life == "killed":
             one.killed(after=95)
         elif life == "step":
-            # Rows that come late, of one whose death nobody has told yet.
+            # Late rows of a rank whose death has not been reported.
             one.step(forward=95).last_ns = ns(10)
             one.now_ns, one.alive = ns(10), False
         else:
             one.begun(loader=95).killed().end_ns = 0
     at = ranks[0].rows[-1].end_ns / 1e9 if life == "step" else ranks[0].now_ns / 1e9
-    assert account(*ranks, over=said(), at=at) == account(*ranks, at=at)
-    assert account(*ranks, over=said(until=at), at=at).status == "cancelled"
+    assert account(*ranks, over=mark(), at=at) == account(*ranks, at=at)
+    assert account(*ranks, over=mark(until=at), at=at).status == "cancelled"
 
 
 def test_new_attempt_continues_the_run():
     ranks = [one.killed(after=1) for one in pair()]
     again = [Process(rank, 2, 60, world_size=2).resumed(5).steps(4, forward=1) for rank in range(2)]
-    found, want = (account(*ranks, *again, over=over, at=64) for over in (said(), None))
+    found, want = (account(*ranks, *again, over=over, at=64) for over in (mark(), None))
     assert found.status == "running" and of_rank(found) == of_rank(want)
     assert of_rank(found) == {"productive": 10, "lost": 5.5, "down": 48.5}
 
 
 def test_window_ends_with_the_run():
     ranks = [one.killed(after=1) for one in pair()]
-    found = account(*ranks, over=said(), window=(ns(8), None))
+    found = account(*ranks, over=mark(), window=(ns(8), None))
     assert (found.start_ns, found.end_ns) == (ns(8), ns(11.5)) and of_rank(found) == {"lost": 3.5}

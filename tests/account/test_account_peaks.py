@@ -170,7 +170,7 @@ def test_times_at_peak_add_up_over_shares():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("bf16=0.8,fp8=0.1", "sum to 0.9"),
         ("bf16=0.8,fp8=0.200002", "sum to 1"),
@@ -184,8 +184,8 @@ def test_times_at_peak_add_up_over_shares():
         ("bf16=1," * 100, "at most"),
     ],
 )
-def test_wrong_dtypes_have_no_peak(text, said):
-    with pytest.raises(ValueError, match=said):
+def test_wrong_dtypes_have_no_peak(text, message):
+    with pytest.raises(ValueError, match=message):
         shares(text)
     assert peak("NVIDIA H200", text) is None
 

@@ -31,12 +31,12 @@ def test_one_attempt_loses_nothing():
     assert of_rank(account) == {"productive": 10.0}
 
 
-@pytest.mark.parametrize("said", [True, False], ids=["said", "inferred"])
-def test_second_attempt_loses_repeated_steps(said):
+@pytest.mark.parametrize("declared", [True, False], ids=["declared", "inferred"])
+def test_second_attempt_loses_repeated_steps(declared):
     first = Process().steps(6, loader=0.5, forward=1).saved(3).steps(2, loader=0.5, forward=1)
     first.begun(loader=0.25).killed(after=0.25)  # Dead at 12.5 s after steps 0..7.
     again = Process(attempt=2, start=15).between(none=1, restore=2)
-    again = again.resumed(3) if said else again
+    again = again.resumed(3) if declared else again
     again.step(4, loader=0.5, forward=1).steps(5, loader=0.5, forward=1).finished()
     account = account_of(first, again)
     # Steps 4..7 of the first attempt are lost, 4 × 1.5 s, and 0.5 s of the step in which it died.

@@ -165,11 +165,11 @@ def test_short_best_interval_needs_a_long_run():
 def test_largest_cause_inside_steps_is_added():
     one = Process().between(none=20).steps(5, forward=1, loader=0.5).between(checkpoint=4).finished()
     found, text = text_of(one)
-    said = " ".join(text[text.index("largest cause") :].split())
+    cause = " ".join(text[text.index("largest cause") :].split())
     loader = next(cause for cause in found["causes"] if cause["state"] == "loader")
     assert [cause["state"] for cause in found["causes"]] == ["startup", "checkpoint", "loader"]
-    assert said.startswith("largest cause: startup, 63.5 % of all GPU time; without it")
-    assert said.endswith(
+    assert cause.startswith("largest cause: startup, 63.5 % of all GPU time; without it")
+    assert cause.endswith(
         f"advice: {found['causes'][0]['advice']} in the steps: loader, 7.9 % of all GPU time "
         f"advice: {loader['advice']}"
     )
@@ -231,9 +231,9 @@ def test_durations_and_dollars_have_significant_digits():
         1e6,
         1e7,
     )
-    said = ["0 ms", "13 ms", "99.4 ms", "0.10 s", "0.25 s", "0.99 s", "1.0 s"]
-    said += ["2.0 s", "9.9 s", "10 s", "42 s", "119 s", "2.5 min", "120 min", "2.0 h", "24 h"]
-    assert [duration(one) for one in seconds] == [*said, "12 d", "116 d"]
+    expected = ["0 ms", "13 ms", "99.4 ms", "0.10 s", "0.25 s", "0.99 s", "1.0 s"]
+    expected += ["2.0 s", "9.9 s", "10 s", "42 s", "119 s", "2.5 min", "120 min", "2.0 h", "24 h"]
+    assert [duration(one) for one in seconds] == [*expected, "12 d", "116 d"]
     assert [dollars(one) for one in (0, 0.0001, 0.0188, 1234.5)] == [
         "$0.000000",
         "$0.000100",

@@ -134,14 +134,14 @@ def test_autocast_inside_around_or_by_argument():
 
     with torch.autocast("cpu", dtype=torch.bfloat16):
         around = count(GPT(), tokens(), tokens())
-    asked = count(GPT(), tokens(), tokens(), autocast=torch.bfloat16)
+    by_argument = count(GPT(), tokens(), tokens(), autocast=torch.bfloat16)
     assert (
         around
-        == asked
+        == by_argument
         == count(Casting(), tokens(), tokens())
         == count(GPT(), tokens(), tokens(), autocast="bf16")
     )
-    assert asked.dtype == "bf16" and asked.model_flops == formula(GPT()).model
+    assert by_argument.dtype == "bf16" and by_argument.model_flops == formula(GPT()).model
     assert count(GPT().bfloat16(), tokens(), tokens()).dtype == "bf16"
     assert count(GPT(), tokens(), tokens(), autocast="fp16").dtype == "fp16"
     assert count(GPT().double(), tokens(), tokens(), autocast="bf16").dtype == "fp64"

@@ -229,7 +229,7 @@ def test_child_named_module_is_not_a_wrapper():
     assert count(Two(), torch.empty(2, 4)).model_flops == 2 * 2 * 16 * (2 + 3)
 
 
-# ---- What cannot be counted says so
+# ---- Models that cannot be counted
 
 
 class Deciding(nn.Linear):

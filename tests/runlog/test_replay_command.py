@@ -35,7 +35,7 @@ def test_example_of_the_definitions():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "says"),
+    ("arguments", "status", "message"),
     [
         ((), 2, "FILE"),
         ((EXAMPLE, "--no-such"), 2, "--no-such"),
@@ -51,10 +51,10 @@ def test_example_of_the_definitions():
         (("/dev/null",), 1, "no attempt, step or beat of any rank in 0 lines"),
     ],
 )
-def test_exit_status_and_messages(arguments, status, says):
+def test_exit_status_and_messages(arguments, status, message):
     done = call(*arguments)
     assert done.returncode == status
-    assert says in done.stderr and done.stdout == ""
+    assert message in done.stderr and done.stdout == ""
     assert "Traceback" not in done.stderr
 
 

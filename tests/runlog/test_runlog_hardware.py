@@ -1,4 +1,4 @@
-"""What a log says of samples of GPUs: in beats and ends, the newest counts, and a wrong figure costs itself alone."""
+"""GPU samples in a log's beats and ends: the newest line counts, and a wrong sample is left out of its line."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def account_of(path: Path, *last: dict, window=None):
 
 
 END = {"kind": "end", "time": 16}
-SAID = {"gpu_compute_seconds": 6.0, "gpu_idle_seconds": 3.0, "gpu_joules": 4000.5}
+SAMPLES = {"gpu_compute_seconds": 6.0, "gpu_idle_seconds": 3.0, "gpu_joules": 4000.5}
 
 
 def test_newest_line_has_the_device_samples(tmp_path):
     early = {"kind": "beat", "time": 4, "gpu_compute_seconds": 5, "gpu_idle_seconds": 5}
-    found, problems, ignored = account_of(tmp_path / "log", early, END | SAID)
-    # Of 12 s of compute 6 were looked at.
+    found, problems, ignored = account_of(tmp_path / "log", early, END | SAMPLES)
+    # Of 12 s of compute 6 were sampled.
     assert (found["states"]["productive"], found["states"]["launch"]) == (9, 3)
     assert (found["basis"]["launch"], found["basis"]["energy"]) == ("estimated", "measured")
     assert found["energy"]["total"] == pytest.approx(4000.5)
     assert (problems, dict(ignored)) == ([], {})
-    half, *_ = account_of(tmp_path / "log", END | SAID, window=(0, 8 * 10**9))
+    half, *_ = account_of(tmp_path / "log", END | SAMPLES, window=(0, 8 * 10**9))
     assert (half["states"]["productive"], half["states"]["launch"]) == (4.5, 1.5)
     assert half["energy"]["total"] == pytest.approx(4000.5 / 2)
     nothing, *_ = account_of(tmp_path / "log", END)
@@ -45,11 +45,11 @@ def test_newest_line_has_the_device_samples(tmp_path):
 
 @pytest.mark.parametrize(("wrong", "bound"), [(-1, ">= 0.0"), (1e300, "< 4611686018"), (-1e-9, ">= 0.0")])
 def test_wrong_sample_is_left_out_of_its_line(tmp_path, wrong, bound):
-    end = END | SAID | {"reason": "failed", "gpu_idle_seconds": wrong}
+    end = END | SAMPLES | {"reason": "failed", "gpu_idle_seconds": wrong}
     found, problems, _ = account_of(tmp_path / "log", end)
     (problem,) = problems
     assert problem.startswith("`gpu_idle_seconds` is ") and problem.endswith("; it is left out")
     assert f"want a number {bound}" in problem
     assert (found["status"], found["states"]["launch"]) == ("down", 0)
-    assert found["basis"]["launch"] == "estimated", "it was looked at"
+    assert found["basis"]["launch"] == "estimated", "the GPU was sampled"
     assert found["energy"]["total"] == pytest.approx(4000.5)

@@ -1,4 +1,4 @@
-"""Bad logs: the right account or a clear error, by line; whatever it is, states sum to wall time."""
+"""Invalid logs: the right account, or a clear error with its line; states always sum to wall time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def closes(account) -> bool:
     return all(sum(rank.states) == rank.wall_ns and min(rank.states) >= 0 for rank in account.ranks)
 
 
-# What is added to BASE (8th line and on), what is said of it, and how many steps are kept.
+# What is appended to BASE (from line 8 on), the message about it, and how many steps are kept.
 BAD_LINES = {
     "no such kind": (b'{"kind":"lunch","time":6}\n', "", 5),
     "no such kind with other fields": (b'{"kind":"lunch","time":6,"rank":"first"}\n', "", 5),
@@ -50,7 +50,7 @@ BAD_LINES = {
         'line 8: `step` is "5", want a whole number',
         5,
     ),
-    "a truth that is text": (
+    "a boolean that is text": (
         b'{"kind":"checkpoint","time":6,"step":3,"committed":"yes"}\n',
         'line 8: `committed` is "yes", want true or false',
         5,
@@ -79,7 +79,7 @@ BAD_LINES = {
         "line 8: `time` is 9999",
         5,
     ),
-    "a time that is none": (b'{"kind":"beat","time":NaN}\n', "line 8: JSON is malformed", 5),
+    "a time that is NaN": (b'{"kind":"beat","time":NaN}\n', "line 8: JSON is malformed", 5),
     "a time that is text": (b'{"kind":"beat","time":"6"}\n', "line 8: `time` is", 5),
     "a length too long": (
         step(6, 5).replace(b'"seconds":1', b'"seconds":1e400'),
@@ -125,12 +125,12 @@ BAD_LINES = {
 def test_bad_line_is_reported_and_the_rest_used(tmp_path, name):
     from goodput.cli.replay import problem_lines
 
-    raw, says, kept = BAD_LINES[name]
+    raw, message, kept = BAD_LINES[name]
     (found,) = found_in(tmp_path / "log", BASE + raw)
     assert sum(rank.kept_steps for rank in found.account.ranks) == kept
     assert closes(found.account)
-    assert says in "\n".join(problem_lines(found.problems)), found.problems.listed
-    if not says:
+    assert message in "\n".join(problem_lines(found.problems)), found.problems.listed
+    if not message:
         assert found.problems.ignored == {"kind 'lunch'": 1}
 
 
@@ -176,7 +176,7 @@ def test_truncated_gzip_gives_its_readable_part(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("raw", "says"),
+    ("raw", "message"),
     [
         (b"", "in 0 lines"),
         (b"\n\n", "in 2 lines"),
@@ -186,8 +186,8 @@ def test_truncated_gzip_gives_its_readable_part(tmp_path):
         (b"hello\nworld\n", "line 1: JSON is malformed"),
     ],
 )
-def test_file_without_attempts_is_an_error(tmp_path, raw, says):
-    with pytest.raises(LogError, match=says):
+def test_file_without_attempts_is_an_error(tmp_path, raw, message):
+    with pytest.raises(LogError, match=message):
         found_in(tmp_path / "log", raw)
 
 

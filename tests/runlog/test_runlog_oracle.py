@@ -24,12 +24,12 @@ def replayed(path: Path, lines: list[str], stall_seconds: float = STALL_SECONDS)
     return found.account
 
 
-def assert_agrees(found: Account, wanted: dict) -> None:
+def assert_agrees(found: Account, expected: dict) -> None:
     """Every number of the account is the oracle's; whole ns exactly."""
-    assert (found.start_ns, found.end_ns) == (wanted["start"], wanted["end"])
-    assert [rank.rank for rank in found.ranks] == list(wanted["ranks"])
+    assert (found.start_ns, found.end_ns) == (expected["start"], expected["end"])
+    assert [rank.rank for rank in found.ranks] == list(expected["ranks"])
     for rank in found.ranks:
-        theirs = wanted["ranks"][rank.rank]
+        theirs = expected["ranks"][rank.rank]
         assert sum(rank.states) == rank.wall_ns == theirs["wall"]
         mine = {state: ns for state, ns in zip(STATES, rank.states, strict=True) if ns}
         assert mine == {state: ns for state, ns in theirs["states"].items() if ns}, f"rank {rank.rank}"
@@ -38,34 +38,34 @@ def assert_agrees(found: Account, wanted: dict) -> None:
         assert rank.kept_samples == theirs["samples"]
     assert [(r.attempt, r.time_ns, r.resume_step, r.lost_steps, r.lost_gpu_ns) for r in found.restarts] == [
         (r["attempt"], r["time"], r["resume_step"], r["lost_steps"], r["lost_gpu_ns"])
-        for r in wanted["restarts"]
+        for r in expected["restarts"]
     ]
-    for ours, theirs in zip(found.restarts, wanted["restarts"], strict=True):
+    for ours, theirs in zip(found.restarts, expected["restarts"], strict=True):
         assert ours.down_gpu_ns == theirs["down"] * ours.devices
     assert (found.commits, found.failures, found.alive_ns) == (
-        wanted["commits"],
-        wanted["failures"],
-        wanted["alive"],
+        expected["commits"],
+        expected["failures"],
+        expected["alive"],
     )
-    assert_figures(found, wanted)
+    assert_figures(found, expected)
 
 
-def near(value, wanted) -> bool:
-    return value is wanted is None or value == pytest.approx(float(wanted), rel=1e-12, abs=1e-15)
+def near(value, expected) -> bool:
+    return value is expected is None or value == pytest.approx(float(expected), rel=1e-12, abs=1e-15)
 
 
-def assert_figures(found: Account, wanted: dict) -> None:
+def assert_figures(found: Account, expected: dict) -> None:
     for factor in ("availability", "step_efficiency", "goodput", "mfu", "compute_efficiency"):
-        assert near(found.raw_ratio(factor), wanted[factor]), factor
+        assert near(found.raw_ratio(factor), expected[factor]), factor
     straggler = found.straggler
-    assert near(straggler.slowdown(), wanted["slowdown"])
+    assert near(straggler.slowdown(), expected["slowdown"])
     for name, ours in (
         ("by", straggler.shares()),
         ("hosts", straggler.host_shares()),
         ("stages", straggler.stage_shares()),
     ):
         # The remainder of a tie that does not divide goes to somebody: a nanosecond a step.
-        theirs = {who: share for who, share in wanted[name].items() if share}
+        theirs = {who: share for who, share in expected[name].items() if share}
         assert {who: pytest.approx(float(share), abs=1e-5) for who, share in theirs.items()} == {
             **dict.fromkeys(theirs, 0.0),
             **dict(ours),
@@ -79,12 +79,12 @@ def test_generated_logs_equal_the_oracle(tmp_path, first):
     for seed in range(first, first + LOGS_PER_TEST):
         lines = log(seed)
         try:
-            wanted = account("\n".join(lines), STALL_SECONDS)
+            expected = account("\n".join(lines), STALL_SECONDS)
         except Unclear:
             unclear += 1
             continue
         try:
-            assert_agrees(replayed(tmp_path / "log", lines), wanted)
+            assert_agrees(replayed(tmp_path / "log", lines), expected)
         except AssertionError as error:
             raise AssertionError(f"log({seed})") from error
     assert unclear <= LOGS_PER_TEST // 5
@@ -98,19 +98,19 @@ def test_generated_logs_cover_every_case():
     )
     for seed in range(LOGS):
         lines = log(seed)
-        wanted = account("\n".join(lines), STALL_SECONDS)
-        for rank in wanted["ranks"].values():
+        expected = account("\n".join(lines), STALL_SECONDS)
+        for rank in expected["ranks"].values():
             states |= {state for state, ns in rank["states"].items() if ns}
-        lost = sum(rank["lost"] for rank in wanted["ranks"].values())
-        by_restarts = sum(restart["lost_steps"] for restart in wanted["restarts"])
+        lost = sum(rank["lost"] for rank in expected["ranks"].values())
+        by_restarts = sum(restart["lost_steps"] for restart in expected["restarts"])
         text = "".join(lines)
         seen["lost again"] += lost > by_restarts
-        seen["provisional"] += lost > by_restarts and wanted["failures"] > len(wanted["restarts"])
+        seen["provisional"] += lost > by_restarts and expected["failures"] > len(expected["restarts"])
         seen["begun only"] += '"committed":false' in text and '"committed":true' not in text
         seen["unseen"] += any(
-            rank["states"].get("unobserved") == rank["wall"] for rank in wanted["ranks"].values()
+            rank["states"].get("unobserved") == rank["wall"] for rank in expected["ranks"].values()
         )
-        seen["elastic"] += len({rank["wall"] for rank in wanted["ranks"].values()}) > 1
+        seen["elastic"] += len({rank["wall"] for rank in expected["ranks"].values()}) > 1
         seen["open"] += '"run_end"' not in text
     assert states == {*STATES} - {"launch"}
     assert min(seen.values()) >= 10, seen

@@ -1,4 +1,4 @@
-"""A run log says the same however its lines lie: shuffled within ten minutes, doubled, dealt out, read again."""
+"""The order of a log's lines does not matter: shuffled within ten minutes, duplicated, grouped by rank, read again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEEDS = range(60)
 
 
 def figures(path: Path, lines: list[str]) -> str:
-    """Everything the account says, to the nanosecond, as text."""
+    """The whole account, to the nanosecond, as text."""
     path.write_text("\n".join(lines) + "\n")
     return figures_of(path)
 
@@ -39,29 +39,29 @@ def ends(lines: list[str], minutes: float, dice: random.Random) -> list[str]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_any_order_within_ten_minutes(tmp_path, seed):
     lines, dice = log(seed), random.Random(seed)
-    wanted = figures(tmp_path / "log", lines)
-    assert figures(tmp_path / "log", ends(lines, 9.9, dice)) == wanted
+    expected = figures(tmp_path / "log", lines)
+    assert figures(tmp_path / "log", ends(lines, 9.9, dice)) == expected
     dice.shuffle(lines)
-    assert figures(tmp_path / "log", lines) == wanted
+    assert figures(tmp_path / "log", lines) == expected
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_duplicate_lines_count_once(tmp_path, seed):
     lines, dice = log(seed), random.Random(seed)
-    wanted = figures(tmp_path / "log", lines)
-    assert figures(tmp_path / "log", [x for x in lines for _ in range(dice.choice([1, 1, 2, 3]))]) == wanted
-    assert figures(tmp_path / "log", lines + lines) == wanted, "the file after itself"
-    assert figures(tmp_path / "log", ends(lines + lines, 5, dice)) == wanted
+    expected = figures(tmp_path / "log", lines)
+    assert figures(tmp_path / "log", [x for x in lines for _ in range(dice.choice([1, 1, 2, 3]))]) == expected
+    assert figures(tmp_path / "log", lines + lines) == expected, "the file after itself"
+    assert figures(tmp_path / "log", ends(lines + lines, 5, dice)) == expected
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_ranks_may_follow_each_other(tmp_path, seed):
     lines = log(seed)
-    wanted = figures(tmp_path / "log", lines)
+    expected = figures(tmp_path / "log", lines)
     ranks = sorted(lines, key=lambda x: json.loads(x).get("rank", -1))
-    assert figures(tmp_path / "log", ranks) == wanted
+    assert figures(tmp_path / "log", ranks) == expected
     backwards = sorted(lines, key=lambda x: -json.loads(x).get("rank", 99))
-    assert figures(tmp_path / "log", backwards) == wanted
+    assert figures(tmp_path / "log", backwards) == expected
 
 
 def test_second_replay_gives_the_same(tmp_path):
@@ -75,12 +75,12 @@ def test_second_replay_gives_the_same(tmp_path):
 
 def test_long_file_shuffled_and_doubled(tmp_path):
     lines, dice = long_log(100), random.Random(1)
-    wanted = figures(tmp_path / "log", lines)
-    assert '"lost": 16' in wanted
+    expected = figures(tmp_path / "log", lines)
+    assert '"lost": 16' in expected
     for _ in range(5):
-        assert figures(tmp_path / "log", ends(lines, 9.9, dice)) == wanted
-        assert figures(tmp_path / "log", ends(lines + lines, 9.9, dice)) == wanted
-    assert figures(tmp_path / "log", lines + lines) == wanted
+        assert figures(tmp_path / "log", ends(lines, 9.9, dice)) == expected
+        assert figures(tmp_path / "log", ends(lines + lines, 9.9, dice)) == expected
+    assert figures(tmp_path / "log", lines + lines) == expected
 
 
 def test_lines_ten_minutes_late_are_dropped(tmp_path):
@@ -99,7 +99,7 @@ def test_lines_ten_minutes_late_are_dropped(tmp_path):
 def test_steps_without_length_in_any_order(tmp_path):
     steps = [one(10, 0, 1, i, 0, 0) for i in range(6)]
     head, end = ['{"kind":"attempt","time":0,"rank":0,"attempt":1}'], ['{"kind":"run_end","time":12}']
-    wanted = figures(tmp_path / "log", head + steps + end)
-    assert '"kept": 6' in wanted
-    assert figures(tmp_path / "log", head + steps[::-1] + end) == wanted
-    assert figures(tmp_path / "log", head + steps + steps[::-1] + end) == wanted
+    expected = figures(tmp_path / "log", head + steps + end)
+    assert '"kept": 6' in expected
+    assert figures(tmp_path / "log", head + steps[::-1] + end) == expected
+    assert figures(tmp_path / "log", head + steps + steps[::-1] + end) == expected

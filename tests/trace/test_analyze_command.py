@@ -33,7 +33,7 @@ def test_one_trace_as_text(tmp_path, capsys):
     assert status == 0 and err == ""
     lines = out.splitlines()
     assert lines[1] == "rank 0 of 8, GPU 0, 3 steps by ProfilerStep"
-    # 1000 us: loader 250, host 100, compute 350-850, collective 800-950, and 50 in Python; in the last step nobody
+    # 1000 us: loader 250, host 100, compute 350-850, collective 800-950, and 50 in Python; in the last step no thread
     # knows what those are, since no work follows.
     rows = [line for line in lines if line.startswith("  ProfilerStep#")]
     assert len(rows) == 3

@@ -368,12 +368,12 @@ def test_the_leading_cause(tmp_path, events, state, words):
     assert cause["gain"] == pytest.approx(1 / (1 - cause["share"]))
 
 
-@pytest.mark.parametrize(("last", "said"), [(1, "25 µs"), (50, "17.3 µs")])
-def test_truncated_last_step_is_left_out_of_the_mean(tmp_path, last, said):
+@pytest.mark.parametrize(("last", "mean"), [(1, "25 µs"), (50, "17.3 µs")])
+def test_truncated_last_step_is_left_out_of_the_mean(tmp_path, last, mean):
     events = [step(0, 0, 200), loader(0, 25), kernel(25, 175), step(1, 200, 200), loader(200, 25)]
     events += [kernel(225, 175), step(2, 400, last), loader(400, min(last, 2))]
     document = analyze([write(tmp_path / "t.json", events)])
-    assert f"each step by {said}:" in document["cause"]["advice"]
+    assert f"each step by {mean}:" in document["cause"]["advice"]
     assert len(document["ranks"][0]["devices"][0]["steps"]) == 3
     assert document["total"]["wall_ns"] == 1000 * (400 + last)
 
@@ -383,7 +383,7 @@ def test_no_cause_below_the_threshold(tmp_path):
 
 
 def test_autograd_profiler_export(tmp_path):
-    """torch.autograd.profiler without Kineto: a bare list, no categories, the process says what it is."""
+    """torch.autograd.profiler without Kineto: a bare list, no categories, the process is named."""
     path = tmp_path / "t.json"
     path.write_text(
         '[{"name": "aten::mm", "ph": "X", "ts": 0.5, "dur": 9.5, "tid": 1, "pid": "CPU functions", "args": {}}, '

@@ -15,7 +15,7 @@ TIMES = {"start": st.integers(0, 60), "length": st.integers(0, 25)}
 
 @st.composite
 def gpu_traces(draw):
-    """Work on one or two devices, launched from two threads or by nobody known, and what threads do meanwhile."""
+    """Work on one or two devices, launched from two threads or an unknown one, and what threads do meanwhile."""
     events = []
     for number in range(1, 1 + draw(st.integers(1, 8))):
         what = draw(st.sampled_from(["compute", "compute", "communication", "copy"]))
@@ -122,5 +122,5 @@ def test_oracle_agrees_with_a_hand_worked_trace():
             ("op", event("cpu_op", "aten::mm", 0, 4)),
         ]
     )
-    wanted = {"compute": 10, "communication": 10, "copy": 0, "loader": 0, "host": 10, "idle": 0}
-    assert states(events) == {"GPU 0": [("whole trace", 30, wanted, 15, 5)]}
+    expected = {"compute": 10, "communication": 10, "copy": 0, "loader": 0, "host": 10, "idle": 0}
+    assert states(events) == {"GPU 0": [("whole trace", 30, expected, 15, 5)]}

@@ -1,4 +1,4 @@
-"""Memory and time do not grow beyond what `bench/analyze.py` says, on traces small enough for a test."""
+"""Memory and time do not grow beyond the bounds of `bench/analyze.py`, on traces small enough for a test."""
 
 from bench.analyze import BYTES_PER_EVENT, MEMORY_MIB, time_one, write
 

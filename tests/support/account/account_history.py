@@ -59,7 +59,7 @@ class Process:
     def step(
         self, index: int | None = None, samples: int = 0, device: bool = False, **parts: float
     ) -> Process:
-        """A completed step; `device` says that its phases are on a device's clock."""
+        """A completed step; with `device` its phases are on a device's clock."""
         self.step_next = self.step_next if index is None else index
         began_ns = self.now_ns
         self.begun(**parts)
@@ -109,7 +109,7 @@ class Process:
         return self
 
     def silent(self, after: float = 0) -> Process:
-        """Last looked at so long after its last boundary; nobody knows what became of it."""
+        """Last reported so long after its last boundary, without an end."""
         self.now_ns += ns(after)
         return self
 
@@ -146,7 +146,7 @@ class Process:
 
 
 def run_of(*processes: Process, **given) -> Run:
-    """A run of these processes. Unless a process says otherwise the world is the ranks that are here."""
+    """A run of these processes. Unless a process declares a world size it is the number of ranks here."""
     world = 1 + max(one.rank for one in processes)
     run = Run("r1", **given)
     for one in processes:
@@ -167,7 +167,7 @@ def of_rank(account: Account, rank: int = 0) -> dict[str, float]:
 def assert_closes(account: Account, elastic: bool = False) -> None:
     """Every rank's states are whole, not negative, and sum to its wall time exactly.
 
-    `elastic` says that a rank may be expected for a part of the run only.
+    with `elastic` a rank may be expected for a part of the run only.
     """
     wall_ns = account.end_ns - account.start_ns
     assert wall_ns >= 0

@@ -38,7 +38,7 @@ class Life:
     attempt: int
     start_ns: int
     startup: Parts
-    said: int | None
+    declared: int | None
     steps: list[Step]
     tail: Parts
     silence_ns: int  # in the last phase, from the last boundary to the end or the last look
@@ -55,7 +55,7 @@ class Life:
 
 @dataclass
 class Found:
-    """What the oracle says. `states` by rank, in ns of wall time."""
+    """The oracle's account. `states` by rank, in ns of wall time."""
 
     status: str
     end_ns: int
@@ -100,10 +100,10 @@ def resume_points(lives, numbers) -> dict[int, int | None]:
     points: dict[int, int | None] = {}
     for number in numbers:
         peers = [life for life in lives if life.attempt == number]
-        said = [life.said for life in peers if life.said is not None]
+        declared = [life.declared for life in peers if life.declared is not None]
         first = [life.steps[0].index - 1 for life in peers if life.steps]
-        if said:
-            points[number] = min(said)
+        if declared:
+            points[number] = min(declared)
         elif first:
             points[number] = min(first)
         else:
@@ -112,7 +112,7 @@ def resume_points(lives, numbers) -> dict[int, int | None]:
 
 
 def safe_point(lives, numbers, points, last: int) -> int | None:
-    """The last step whose work is on disk once attempt `last` is over; None when nobody ever saved."""
+    """The last step whose work is on disk once attempt `last` is over; None without any checkpoint."""
     tried, safe = False, -1
     for number in numbers:
         if number > last:

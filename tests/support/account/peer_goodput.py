@@ -49,9 +49,9 @@ class Life:
     steps: list[Step]
     open_ms: dict[str, int] = field(default_factory=dict)
     silence_ms: int = 0
-    # killed, failed, silent (nobody saw its end), finished (also: left on purpose, and started again) or alive
+    # killed, failed, silent (no end was reported), finished (also: left on purpose and restarted) or alive
     end: str = "killed"
-    resume: int | None = None  # said by the attempt, else told by its first step
+    resume: int | None = None  # declared by the attempt, else given by its first step
     saved: dict[int, bool] = field(default_factory=dict)  # step index: committed
 
     def named_ms(self) -> int:
@@ -330,7 +330,7 @@ def _last(lives: list[Life], life: Life, query_ms: int) -> list[Move]:
 
 
 def last_checkpoint(lives: list[Life]) -> int:
-    """The last step that a committed checkpoint of the work that stands holds; all when nobody reported any."""
+    """The last step that a committed checkpoint of the work that stands holds; all without a reported checkpoint."""
     last, known = -1, False
     for life in lives:
         if life.recorded():

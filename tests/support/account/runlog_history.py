@@ -54,7 +54,7 @@ def log(seed: int) -> list[str]:
 
 
 class History:
-    """A run as it goes on. `at` is the time up to which everything has happened."""
+    """A run as it proceeds; `at` is the time up to which it has been generated."""
 
     def __init__(self, dice: random.Random):
         self.dice, self.out = dice, []
@@ -70,7 +70,7 @@ class History:
         self.devices = [dice.choice([1, 1, 2, 8]) for _ in range(8)]
         self.slow = dice.choice([None, 0, 1])
         self.waits = dice.random() < 0.35
-        self.next, self.commits, self.told_world = 0, [], dice.random() < 0.7
+        self.next, self.commits, self.declares_world = 0, [], dice.random() < 0.7
 
     def ns(self, most: int) -> int:
         return self.dice.randrange(most // self.unit + 1) * self.unit
@@ -84,10 +84,10 @@ class History:
         for _ in range(count - 1):
             last = self.worlds[-1]
             self.worlds.append(dice.randint(1, 5) if self.elastic else last)
-        told = {"flops_per_step": 1e12, "peak_flops_per_second": 1e14} if dice.random() < 0.5 else {}
-        if not self.told_world and not self.elastic:
-            told["world_size"] = self.worlds[0] if dice.random() < 0.8 else None
-        run = dict(run="r1", **told)
+        declared = {"flops_per_step": 1e12, "peak_flops_per_second": 1e14} if dice.random() < 0.5 else {}
+        if not self.declares_world and not self.elastic:
+            declared["world_size"] = self.worlds[0] if dice.random() < 0.8 else None
+        run = dict(run="r1", **declared)
         if dice.random() < 0.7:
             run["time"] = Raw(self.base)
             self.at += self.ns(2 * SECOND) if dice.random() < 0.3 else 0
@@ -124,9 +124,9 @@ class History:
             start = began + (0 if rank == ranks[0] else self.ns(40 * MS))
             if rank and dice.random() < 0.05:
                 start += self.ns(2 * SECOND)
-            said = resume if resume is not None and dice.random() < 0.5 else None
+            resume_step = resume if resume is not None and dice.random() < 0.5 else None
             if rank == 0 or dice.random() < 0.93:
-                self.begin(number, rank, start, world, said, submit)
+                self.begin(number, rank, start, world, resume_step, submit)
             over = max(over, self.live(number, rank, start, plan, save, committed, bulk, last))
         self.commits += [step for step in dict.fromkeys(committed) if plan and step <= plan[-1]]
         self.at = over
@@ -141,7 +141,7 @@ class History:
                 step = max(self.next, step - self.dice.randint(1, 4))
         return plan + list(range(step, step + more)) if plan else plan
 
-    def begin(self, number: int, rank: int, start: int, world: int, said, submit) -> None:
+    def begin(self, number: int, rank: int, start: int, world: int, resume_step, submit) -> None:
         group = {"two": "ab"[rank // 2 % 2], "numbers": rank % 2}.get(self.groups)
         text = line(
             "attempt",
@@ -152,8 +152,8 @@ class History:
             devices=self.devices[rank],
             group=group,
             stage=rank % 2 if self.staged else None,
-            world_size=world if self.told_world or self.elastic else None,
-            resume_step=said,
+            world_size=world if self.declares_world or self.elastic else None,
+            resume_step=resume_step,
             submit_time=submit,
         )
         self.say(start, text)

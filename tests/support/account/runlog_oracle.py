@@ -5,7 +5,7 @@ dictionary of whole nanoseconds per rank and state, counts of steps, restarts, w
 fractions. Every step of every rank is kept in memory and every rule is a search over all of them.
 
 It knows no window, no bin, no order of lines: it sorts. Where the words leave the last nanosecond open (a median
-between two lengths) it rounds down. `Unclear` says that a length is so near the threshold of a stall that the
+between two lengths) it rounds down. `Unclear` means that a length is so near the threshold of a stall that the
 2^-11 of its half-precision bin decides.
 """
 
@@ -36,7 +36,7 @@ class Life:
     """One attempt of one rank: its lines, by time."""
 
     def __init__(self, rank: int, number: int):
-        self.rank, self.number, self.said, self.lines = rank, number, {}, []
+        self.rank, self.number, self.declared, self.lines = rank, number, {}, []
         self.start = self.end = 0
         self.reason = ""  # of its end line; "killed" where a later attempt shows that it died
 
@@ -84,30 +84,35 @@ def read_lives(lines, run) -> list[Life]:
             key = line.get("rank", 0), line["attempt"]
             life = lives.setdefault(key, Life(*key))
             if line["kind"] == "attempt":
-                life.said = line
+                life.declared = line
             elif line not in life.lines:
                 life.lines.append(line)
     for life in lives.values():
         life.lines.sort(key=lambda line: ns(line["time"]))
         began = [ns(x["time"]) - ns(x.get("seconds", 0)) for x in life.lines]
-        life.start = ns(life.said["time"]) if life.said else min(began)
+        life.start = ns(life.declared["time"]) if life.declared else min(began)
     for life in lives.values():
         if "submit_time" in run and life.number == min(number for _, number in lives):
-            # What is said of the run is said of its first start; a later one waits from its own submit time on.
-            life.said = {"submit_time": run["submit_time"], **life.said}
+            # The run's submit time is that of its first start; a later one has its own or none.
+            life.declared = {"submit_time": run["submit_time"], **life.declared}
     ordered = sorted(lives.values(), key=lambda life: (life.rank, life.number))
     for life, before in zip(ordered[1:], ordered, strict=False):
-        if life.rank == before.rank and "time" not in life.said:
-            # Nobody said what it was: what its rank was before.
-            life.said = {**{k: before.said[k] for k in LASTING if k in before.said}, **life.said}
+        if life.rank == before.rank and "time" not in life.declared:
+            # Without an attempt line it keeps the fields of its rank's attempt before.
+            life.declared = {
+                **{k: before.declared[k] for k in LASTING if k in before.declared},
+                **life.declared,
+            }
     return ordered
 
 
 def span_of_run(lines, run, lives):
-    """(start, end, lives that nobody ended, status)."""
+    """(start, end, lives without an end, status)."""
     start = ns(run["time"]) if "time" in run else min(life.start for life in lives)
     start = min([start, *(life.start for life in lives)])
-    start = min([start, *(ns(life.said["submit_time"]) for life in lives if "submit_time" in life.said)])
+    start = min(
+        [start, *(ns(life.declared["submit_time"]) for life in lives if "submit_time" in life.declared)]
+    )
     ends = [ns(line["time"]) for line in lines if line["kind"] == "run_end"]
     end = max(ends or [ns(line["time"]) for line in lines if line["kind"] != "run"])
     open_ = []
@@ -133,10 +138,10 @@ def settle_ends(lives, end: int) -> None:
         life.first = next((x["step"] for x in life.lines if x["kind"] == "step"), None)
 
 
-def saved(lives, **wanted):
+def saved(lives, **fields):
     for life in lives:
         for line in life.lines:
-            if line["kind"] == "checkpoint" and (not wanted or line.get("committed", True)):
+            if line["kind"] == "checkpoint" and (not fields or line.get("committed", True)):
                 yield life.number, line["step"]
 
 
@@ -153,9 +158,9 @@ def resume_points(lives) -> dict[int, int | None]:
     points = {}
     for number in sorted({life.number for life in lives}):
         own = [life for life in lives if life.number == number]
-        said = [life.said["resume_step"] for life in own if "resume_step" in life.said]
+        declared = [life.declared["resume_step"] for life in own if "resume_step" in life.declared]
         done = [life.first - 1 for life in own if life.first is not None]
-        points[number] = min(said or done) if said or done else last_commit(lives, points, number)
+        points[number] = min(declared or done) if declared or done else last_commit(lives, points, number)
     return points
 
 
@@ -279,7 +284,7 @@ def stragglers(lives) -> dict:
     for life in lives:
         for step in life.steps:
             if not step["lost"]:
-                groups[life.number, str(life.said.get("group", "")), step["index"]].append((life, step))
+                groups[life.number, str(life.declared.get("group", "")), step["index"]].append((life, step))
     for members in groups.values():
         if len(members) < 2:
             continue
@@ -295,9 +300,9 @@ def stragglers(lives) -> dict:
         for life in culprits if waited else []:
             part = Fraction(waited, len(culprits))
             waits["by"][life.rank] += part
-            waits["hosts"][life.said.get("host", "")] += part
-            if "stage" in life.said:
-                waits["stages"][life.said["stage"]] += part
+            waits["hosts"][life.declared.get("host", "")] += part
+            if "stage" in life.declared:
+                waits["stages"][life.declared["stage"]] += part
     return waits
 
 
@@ -311,8 +316,8 @@ def lay_ranks(lives, run, start: int, end: int) -> dict[int, dict]:
     seen = 1 + max(life.rank for life in lives)
     for number, later in zip(numbers, [*numbers[1:], None], strict=True):
         own = [life for life in lives if life.number == number]
-        told = [life.said.get("world_size") or run.get("world_size") or seen for life in own]
-        world = max(*told, *(1 + life.rank for life in own), 1)
+        worlds = [life.declared.get("world_size") or run.get("world_size") or seen for life in own]
+        world = max(*worlds, *(1 + life.rank for life in own), 1)
         begins = start if number == numbers[0] else min(life.start for life in own)
         over = end if later is None else min(life.start for life in lives if life.number == later)
         for rank in range(world):
@@ -323,12 +328,12 @@ def lay_ranks(lives, run, start: int, end: int) -> dict[int, dict]:
         mine = [life for life in lives if life.rank == rank]
         for life in [*mine, None]:
             until = end if life is None else life.start
-            said = {} if life is None else life.said
-            asked = max(at, ns(said["submit_time"])) if "submit_time" in said else until
-            states[before] += overlap(own, at, asked)
-            states["queue"] += overlap(own, asked, until)
+            declared = {} if life is None else life.declared
+            submitted = max(at, ns(declared["submit_time"])) if "submit_time" in declared else until
+            states[before] += overlap(own, at, submitted)
+            states["queue"] += overlap(own, submitted, until)
             if life is not None:
-                life.down = overlap(own, at, asked) if before == "down" else 0
+                life.down = overlap(own, at, submitted) if before == "down" else 0
                 for piece in life.pieces:
                     if overlap(own, piece["start"], piece["end"]) != piece["end"] - piece["start"]:
                         raise Unclear("a rank was alive when it was not expected")
@@ -338,13 +343,13 @@ def lay_ranks(lives, run, start: int, end: int) -> dict[int, dict]:
         ranks[rank] = {
             "wall": sum(b - a for a, b in own),
             "states": dict(states),
-            "devices": mine[-1].said.get("devices", 1) if mine else None,
+            "devices": mine[-1].declared.get("devices", 1) if mine else None,
             "kept": sum(not step["lost"] for life in mine for step in life.steps),
             "lost": sum(step["lost"] for life in mine for step in life.steps),
             "kept_ns": sum(in_kept_steps(step) for life in mine for step in life.steps),
             "samples": sum(s["samples"] for life in mine for s in life.steps if not s["lost"]),
         }
-    most = max(life.said.get("devices", 1) for life in lives)
+    most = max(life.declared.get("devices", 1) for life in lives)
     for rank in ranks.values():
         rank["devices"] = rank["devices"] or most
     return ranks
