@@ -173,7 +173,6 @@ class Engine:
         self.groups = Groups(self.folds)
 
     def copy(self) -> Engine:
-        """An independent copy."""
         other = copy(self)
         other.folds = {key: fold.copy() for key, fold in self.folds.items()}
         other.groups = self.groups.copy(other.folds)
@@ -214,10 +213,8 @@ class Engine:
                 self.groups.add(key, first[0], first[1], first[2:], first=True)
         self.groups.flush()
         straggler = sum_stragglers(self.groups)
-        restarts = {
-            n: Restart(n, min(a.start_ns for a in run.attempts.values() if a.attempt == n), facts.points[n])
-            for n in facts.restarts
-        }
+        starts = run.starts()
+        restarts = {n: Restart(n, starts[n], facts.points[n]) for n in facts.restarts}
         typical = _typical(run)
         ranks, unseen = [], {}
         for rank, spans in sorted(facts.spans.items()):
@@ -372,9 +369,9 @@ def _add_attempt(result: RankAccount, attempt: Attempt, fold: Fold, restarts: di
 def _count_failures(account: Account, run: Run, facts: Facts) -> None:
     """Checkpoints, failures and the time in which the run was alive, by attempt number."""
     numbers: dict[int, list[Attempt]] = {}
+    newest = run.newest()
     for attempt in run.attempts.values():
         numbers.setdefault(attempt.attempt, []).append(attempt)
-    newest = max(numbers, default=0)
     for number, attempts in numbers.items():
         saver = max(attempts, key=lambda a: (a.commits, -a.rank))
         account.commits += saver.commits

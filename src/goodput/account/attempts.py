@@ -113,7 +113,7 @@ class Attempt:
     last_commit_ns: int = 0
     saved: set[int] = field(
         default_factory=set
-    )  # steps of committed checkpoints, so that one reported twice counts once
+    )  # steps of committed checkpoints; a second report does not count
 
     def add_rows(self, rows) -> int:
         """Merge rows; returns how many were new."""
@@ -146,12 +146,10 @@ class Attempt:
         self.trimmed = known[-1]
 
     def _hole(self, number: int) -> int | None:
-        """Index of the hole that a number lies in."""
         at = bisect_right(self.holes, number, key=lambda hole: hole[0]) - 1
         return at if at >= 0 and number <= self.holes[at][1] else None
 
     def _fill(self, number: int) -> None:
-        """Remove a row's number from the holes."""
         at = self._hole(number)
         if at is None:
             return
@@ -177,9 +175,8 @@ class Attempt:
     def note_event(self, kind: str, step: int, time_ns: int) -> None:
         """Note what `facts` needs of an event; idempotent."""
         if kind == "resumed":
-            self.declared_resume_step = (
-                step if self.declared_resume_step is None else min(step, self.declared_resume_step)
-            )
+            declared = self.declared_resume_step
+            self.declared_resume_step = step if declared is None else min(step, declared)
         elif kind == "checkpoint_begun":
             self.begun = True
         elif kind == "checkpoint_committed":
@@ -189,9 +186,8 @@ class Attempt:
                 if len(self.saved) < SAVED_MAX:
                     self.saved.add(step)
             self.committed = step if self.committed is None else max(step, self.committed)
-            self.first_commit_ns = (
-                time_ns if self.first_commit_ns is None else min(time_ns, self.first_commit_ns)
-            )
+            first_ns = self.first_commit_ns
+            self.first_commit_ns = time_ns if first_ns is None else min(time_ns, first_ns)
             self.last_commit_ns = max(time_ns, self.last_commit_ns)
 
     def ordered_rows(self) -> list[Row]:
@@ -235,6 +231,17 @@ class Run:
     start_ns: int | None = None
     end_ns: int | None = None
     only_ranks: tuple[int, ...] | None = None  # expect only these ranks: the view of one process or host
+
+    def starts(self) -> dict[int, int]:
+        """When the first rank of each attempt number began."""
+        starts: dict[int, int] = {}
+        for (_, number), attempt in self.attempts.items():
+            starts[number] = min(attempt.start_ns, starts.get(number, attempt.start_ns))
+        return starts
+
+    def newest(self) -> int:
+        """The newest attempt number, 0 without attempts."""
+        return max((number for _, number in self.attempts), default=0)
 
     def stepping(self) -> int:
         """Number of ranks that have completed a step."""

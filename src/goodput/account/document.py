@@ -13,28 +13,26 @@ from goodput.account.states import INDEX, STATES
 
 def document(account: Account, causes: list[Cause] | None = None) -> AccountDocument:
     """The account as a JSON-ready dictionary."""
-    gpu_ns = account.gpu_ns()
-    dollars, joules = figures.money(account), figures.energy(account)
+    gpu_ns, wall = account.gpu_ns(), account.wall_gpu_ns()
+    dollars, joules, ranks = figures.money(account), figures.energy(account), account.ranks
     return {
         "run": account.run,
         "status": account.status,
         "start": account.start_ns / 1e9,
         "end": account.end_ns / 1e9,
         "world_size": account.world_size,
-        "gpu_seconds": account.wall_gpu_ns() / 1e9,
+        "gpu_seconds": wall / 1e9,
         "states": _states(gpu_ns),
         "factors": Factors(**{factor: account.ratio(factor) for factor in FACTORS}),
         "coverage": {
-            "ranks": sum(rank.observed for rank in account.ranks) / len(account.ranks)
-            if account.ranks
-            else None,
-            "time": _coverage(account, gpu_ns),
+            "ranks": sum(rank.observed for rank in ranks) / len(ranks) if ranks else None,
+            "time": 1 - gpu_ns[INDEX["unobserved"]] / wall if wall else None,
             "device_clock": account.device_share(),
             "phases": account.phases_share(),
         },
         "steps": {
-            "kept": sum(rank.kept_steps for rank in account.ranks),
-            "lost": sum(rank.lost_steps for rank in account.ranks),
+            "kept": sum(rank.kept_steps for rank in ranks),
+            "lost": sum(rank.lost_steps for rank in ranks),
         },
         "samples": account.samples,
         "stall_threshold_seconds": account.threshold_ns / 1e9,
@@ -51,7 +49,7 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
         "straggler": _straggler(account),
         "hang": None,
         "causes": causes or [],
-        "ranks": [_rank(rank) for rank in account.ranks],
+        "ranks": [_rank(rank) for rank in ranks],
     }
 
 
@@ -59,27 +57,19 @@ def _states(ns: list[int]) -> dict[str, float]:
     return {state: ns[i] / 1e9 for i, state in enumerate(STATES)}
 
 
-def _coverage(account: Account, gpu_ns: list[int]) -> float | None:
-    wall = account.wall_gpu_ns()
-    return 1 - gpu_ns[INDEX["unobserved"]] / wall if wall else None
-
-
 def _basis(account: Account, joules: Total | None) -> dict[str, str]:
     """Which figures are measured, estimated or unknown."""
     known = {factor: account.ratio(factor) is not None for factor in FACTORS}
+    # A run log may have `launch` as a phase, without samples.
+    launch = any(rank.sampled for rank in account.ranks) or account.gpu_ns()[INDEX["launch"]] > 0
     return {
         "states": "measured",
         "compile": "estimated",
-        "launch": "estimated" if _is_launch_known(account) else "unknown",
+        "launch": "estimated" if launch else "unknown",
         **{factor: "measured" if known[factor] else "unknown" for factor in FACTORS},
         "slowdown": "unknown" if account.straggler.slowdown() is None else "estimated",
         "energy": figures.energy_basis(account) if joules else "unknown",
     }
-
-
-def _is_launch_known(account: Account) -> bool:
-    """Samples of the GPU exist, or a run log has `launch` as a phase."""
-    return any(rank.sampled for rank in account.ranks) or account.gpu_ns()[INDEX["launch"]] > 0
 
 
 def _restart(restart, price: float | None) -> Restart:

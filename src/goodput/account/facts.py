@@ -119,10 +119,8 @@ def expected(run: Run, start_ns: int, end_ns: int) -> dict[int, list[tuple[int, 
     """
     if run.only_ranks is not None:
         return {rank: [(start_ns, end_ns)] for rank in run.only_ranks}
-    starts: dict[int, int] = {}
-    worlds: dict[int, int] = {}
+    starts, worlds = run.starts(), {}
     for (rank, number), attempt in run.attempts.items():
-        starts[number] = min(attempt.start_ns, starts.get(number, attempt.start_ns))
         worlds[number] = max(attempt.world_size, rank + 1, worlds.get(number, 1))
     if not worlds:
         return {0: [(start_ns, end_ns)]}
@@ -149,7 +147,7 @@ def _window(run: Run, by_rank, now_ns: int, stale_seconds: float | None) -> tupl
     start = run.start_ns if run.start_ns is not None else min((a.start_ns for a in attempts), default=now_ns)
     submitted = [int(a.submit_time * 1e9) for a in attempts if a.submit_time is not None]
     start = min([start, *(ns for ns in submitted if ns > start - SUBMIT_NS_MAX)])
-    newest = max((a.attempt for a in attempts), default=0)
+    newest = run.newest()
     last = [a for a in attempts if a.attempt == newest]
     open_ = _open(run, by_rank)
     stale = all(is_stale(a, now_ns, stale_seconds) for a in open_)
@@ -170,7 +168,7 @@ def _window(run: Run, by_rank, now_ns: int, stale_seconds: float | None) -> tupl
 
 def _open(run: Run, by_rank) -> list[Attempt]:
     """Attempts that may go on: the newest of each rank that the newest attempt's world still has."""
-    newest = max((number for _, number in run.attempts), default=0)
+    newest = run.newest()
     last = [a for a in run.attempts.values() if a.attempt == newest]
     world = max((max(a.world_size, a.rank + 1) for a in last), default=0)
     alone = run.only_ranks is not None

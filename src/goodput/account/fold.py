@@ -58,7 +58,6 @@ class Fold:
         self._usual: tuple[int, int] | None = None  # their medians, once there are enough
 
     def copy(self) -> Fold:
-        """An independent copy."""
         other = copy(self)
         other.kept, other.rest = list(self.kept), list(self.rest)
         other.lost_by = {restart: list(cost) for restart, cost in self.lost_by.items()}

@@ -18,16 +18,15 @@ def resume_points(run: Run) -> dict[int, int | None]:
     Ranks of one attempt resume together, so the lowest declared step holds.
     """
     declared: dict[int, list[int]] = {}
-    done: dict[int, list[int]] = {}
+    before: dict[int, list[int]] = {}
     for (_, number), attempt in run.attempts.items():
-        declared.setdefault(number, []).extend(
-            [] if attempt.declared_resume_step is None else [attempt.declared_resume_step]
-        )
+        if attempt.declared_resume_step is not None:
+            declared.setdefault(number, []).append(attempt.declared_resume_step)
         if attempt.first_step is not None:
-            done.setdefault(number, []).append(attempt.first_step - 1)
+            before.setdefault(number, []).append(attempt.first_step - 1)
     points: dict[int, int | None] = {}
-    for number in sorted(declared):
-        known = declared[number] or done.get(number)
+    for number in sorted({number for _, number in run.attempts}):
+        known = declared.get(number) or before.get(number)
         points[number] = min(known) if known else last_checkpoint(run, number, points)
     return points
 
@@ -59,12 +58,8 @@ def kept_until(run: Run, points: dict[int, int | None], down: bool) -> dict[tupl
 
     A rank that is not part of a later attempt also loses its steps up to that attempt's start.
     """
-    newest = max((number for _, number in run.attempts), default=0)
-    provisional = last_checkpoint(run, newest + 1, points) if down else None
-    starts: dict[int, int] = {}
-    for (_, number), attempt in run.attempts.items():
-        starts[number] = min(attempt.start_ns, starts.get(number, attempt.start_ns))
-    limits = {}
+    provisional = last_checkpoint(run, run.newest() + 1, points) if down else None
+    starts, limits = run.starts(), {}
     for (rank, number), attempt in run.attempts.items():
         limit = KEEP_ALL if provisional is None else provisional
         for later, point in points.items():
