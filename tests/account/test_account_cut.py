@@ -1,7 +1,7 @@
 """One attempt's time by state, with hand-worked seconds."""
 
 import pytest
-from support.account.account_history import Process, assert_closes, ns, of_rank, run_of
+from support.account.account_history import Process, account_of, assert_closes, ns, of_rank, run_of
 
 from goodput.account import compute
 from goodput.account.stall_threshold import StepLengths
@@ -15,12 +15,6 @@ BUSY = {
     "optimizer": 0.125,
     "communication": 0.5,
 }
-
-
-def account_of(*processes, now=100.0, **given):
-    account = compute(run_of(*processes), ns(now), **given)
-    assert_closes(account)
-    return account
 
 
 # ---- Around steps

@@ -8,7 +8,7 @@ from math import sqrt
 from pathlib import Path
 
 import pytest
-from support.account.account_history import Process, assert_closes, ns, run_of
+from support.account.account_history import Process, account_of, ns, run_of
 
 from goodput.account import Attempt, Event, Row, Run, compute, document, figures
 from goodput.account.text import render
@@ -17,12 +17,6 @@ from goodput.runlog import replay
 
 SECOND = 10**9
 DOCS = Path(__file__).parents[2] / "docs"
-
-
-def account_of(*processes, now=1000.0, **given):
-    account = compute(run_of(*processes, **given), ns(now))
-    assert_closes(account)
-    return account
 
 
 def test_pipeline_bubble_by_hand():

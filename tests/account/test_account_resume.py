@@ -1,16 +1,9 @@
 """Kept and lost over several attempts: every number is worked by hand from the history above it."""
 
 import pytest
-from support.account.account_history import Process, assert_closes, ns, of_rank, run_of
+from support.account.account_history import Process, account_of, ns, of_rank
 
-from goodput.account import compute
 from goodput.account.states import STATES
-
-
-def account_of(*processes, now=100.0, **given):
-    account = compute(run_of(*processes), ns(now), **given)
-    assert_closes(account)
-    return account
 
 
 def steps_of(account):

@@ -1,17 +1,11 @@
 """Who waited for whom: every number is worked by hand from the history above it."""
 
 import pytest
-from support.account.account_history import Process, assert_closes, ns, of_rank, run_of
+from support.account.account_history import Process, account_of, assert_closes, ns, of_rank, run_of
 
 from goodput.account import compute, document
 from goodput.account.states import INDEX
 from goodput.causes import explain
-
-
-def account_of(*processes, now=100.0):
-    account = compute(run_of(*processes), ns(now))
-    assert_closes(account)
-    return account
 
 
 def in_step(*own, communication=0.5, steps=3, **identity):

@@ -3,18 +3,11 @@
 import json
 
 import pytest
-from support.account.account_history import Process, assert_closes, ns, of_rank, run_of, seconds
+from support.account.account_history import Process, account_of, assert_closes, ns, of_rank, run_of, seconds
 
 from goodput.account import Run, compute, document
 from goodput.account.states import STATES
 from goodput.causes import explain
-
-
-def account_of(*processes, now=100.0, stale_seconds=None, elastic=False, **given):
-    account = compute(run_of(*processes, **given), ns(now), stale_seconds=stale_seconds)
-    assert_closes(account, elastic)
-    return account
-
 
 # ---- Who was seen
 
@@ -109,14 +102,14 @@ def test_vanished_earlier_attempt_does_not_unfinish_run():
 
 def test_given_start_and_end_bound_the_run():
     one = Process(start=5).steps(4, forward=1).finished()
-    account = account_of(one, start_ns=ns(2), end_ns=ns(12))
+    account = account_of(one, run={"start_ns": ns(2), "end_ns": ns(12)})
     assert (account.status, account.start_ns, account.end_ns) == ("finished", ns(2), ns(12))
     assert of_rank(account) == {"unobserved": 3.0, "productive": 4.0, "down": 3.0}
 
 
 def test_rank_begun_earlier_counts_from_given_start():
     one = Process(start=5).between(none=1).steps(4, forward=1).finished()
-    account = account_of(one, start_ns=ns(7.5), end_ns=ns(12))
+    account = account_of(one, run={"start_ns": ns(7.5), "end_ns": ns(12)})
     assert of_rank(account) == {"productive": 2.5, "down": 2.0}
     assert account.clamped == 1
 
@@ -143,7 +136,7 @@ def test_empty_run():
 
 def test_only_given_ranks_are_expected():
     one = Process(5, world_size=8).steps(4, forward=1).finished()
-    account = account_of(one, only_ranks=(5,))
+    account = account_of(one, run={"only_ranks": (5,)})
     assert [rank.rank for rank in account.ranks] == [5]
     assert account.ratio("goodput") == 1.0
 

@@ -1,30 +1,17 @@
-"""Rank processes as their pages would hold them, from seconds written down in a test.
+"""Rank processes as their pages would hold them, and their accounts, from seconds written down in a test.
 
-In: what a process did, call by call. Out: account.Attempt and account.Run objects, and an account's states in
-seconds. Whole nanoseconds throughout, so that sums can be compared exactly.
+Whole nanoseconds throughout, so that sums can be compared exactly.
 
     one = Process(rank=0).between(none=2, restore=1).step(loader=0.5, forward=1).killed(after=3)
-    account = compute(run_of(one), now_ns=ns(60))
+    account = account_of(one, now=60)
 """
 
 from __future__ import annotations
 
-from goodput.account import Account, Attempt, Event, Row, Run
-from goodput.account.states import STATES
+from goodput.account import Account, Attempt, Event, Row, Run, compute
+from goodput.account.states import PHASE_STATES, STATES
 
-PHASES = (
-    "none",
-    "loader",
-    "h2d",
-    "forward",
-    "backward",
-    "optimizer",
-    "communication",
-    "checkpoint",
-    "restore",
-    "evaluation",
-    "compile",
-)
+PHASES = tuple(PHASE_STATES)
 
 
 def ns(seconds: float) -> int:
@@ -153,6 +140,13 @@ def run_of(*processes: Process, **given) -> Run:
         one.identity.setdefault("world_size", world)
         run.attempts[one.rank, one.number] = one.attempt()
     return run
+
+
+def account_of(*processes: Process, now=1000.0, elastic=False, run: dict | None = None, **options) -> Account:
+    """The account at `now` seconds of a run of these processes, with the fields `run`; it is checked to close."""
+    account = compute(run_of(*processes, **run or {}), ns(now), **options)
+    assert_closes(account, elastic)
+    return account
 
 
 def seconds(states: list[int]) -> dict[str, float]:
