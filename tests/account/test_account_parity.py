@@ -132,10 +132,10 @@ def test_availability_lost_and_pauses_agree(seed, tmp_path):
     for history, answer in histories(seed, tmp_path):
         lives, query_ms = history.lives, history.query_ms
         mine, theirs = ours(lives, query_ms), mapped(answer, lives, query_ms)
-        told = (lives, moves(lives, query_ms), answer, mine, theirs)
-        assert mine["total"] == pytest.approx(answer["total"], abs=CLOSE), told
+        declared = (lives, moves(lives, query_ms), answer, mine, theirs)
+        assert mine["total"] == pytest.approx(answer["total"], abs=CLOSE), declared
         for figure in ("kept", "lost", "pause"):
-            assert mine[figure] == pytest.approx(theirs[figure], abs=CLOSE), (figure, told)
+            assert mine[figure] == pytest.approx(theirs[figure], abs=CLOSE), (figure, declared)
         availability = (theirs["kept"] - mine["compile"]) / answer["total"]
         assert account_of(lives, query_ms).ratio("availability") == pytest.approx(availability, abs=1e-6)
 
@@ -243,13 +243,13 @@ def test_worked_example_of_the_definitions(tmp_path):
 def test_example_run_is_the_worked_example():
     log = Path(__file__).parents[2] / "docs" / "example-run.jsonl"
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    told = [line for line in lines if line.get("rank") == 0 and line["kind"] == "step"]
+    declared = [line for line in lines if line.get("rank") == 0 and line["kind"] == "step"]
     done = [
         (number, step.index, (at + step.length_ms()) / 1e3, seconds_of(step.parts_ms))
         for number, life in enumerate(worked_example(), 1)
         for step, at in life.timed()
     ]
-    assert [(one["attempt"], one["step"], one["time"], one["phases"]) for one in told] == done
+    assert [(one["attempt"], one["step"], one["time"], one["phases"]) for one in declared] == done
     starts = [line["time"] for line in lines if line["kind"] == "attempt" and line["rank"] == 0]
     assert starts == [life.start_ms / 1e3 for life in worked_example()]
     assert {line["time"] for line in lines if line["kind"] in ("beat", "end")} == {48, 94}

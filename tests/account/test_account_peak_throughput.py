@@ -94,7 +94,7 @@ def test_rows_of_any_size_equal_single_steps(part):
 
 
 def quick_then_slow() -> Process:
-    """A first step of 1 s, 999 of 0.01 s that are told in one row, 40 of 1 s one by one; 10 samples each."""
+    """A first step of 1 s, 999 of 0.01 s that are declared in one row, 40 of 1 s one by one; 10 samples each."""
     one = Process().step(forward=1, samples=10)
     return one.steps(999, forward=0.01, samples=10).steps(40, forward=1, samples=10).finished()
 

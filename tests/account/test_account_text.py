@@ -61,8 +61,8 @@ def test_table_closes_and_fits_a_terminal():
 
 def test_each_known_figure_has_a_line():
     """Two ranks of two stages: 12 steps of 2 s, a checkpoint after each fourth, killed, 5 s down, 8 more steps."""
-    told = {"flops_per_step": 1e12, "hardware_flops_per_step": 1.5e12, "peak_flops_per_second": 2e12}
-    told |= {
+    declared = {"flops_per_step": 1e12, "hardware_flops_per_step": 1.5e12, "peak_flops_per_second": 2e12}
+    declared |= {
         "gpu_hour_cost": 36.0,
         "gpu_power_watts": 1000.0,
         "microbatches": 3,
@@ -78,9 +78,9 @@ def test_each_known_figure_has_a_line():
 
     pairs = [
         (
-            steps(Process(r, stage=r, **told), 12).killed(),
+            steps(Process(r, stage=r, **declared), 12).killed(),
             steps(
-                Process(r, attempt=2, start=30.5, stage=r, **told).between(none=1).resumed(11), 8
+                Process(r, attempt=2, start=30.5, stage=r, **declared).between(none=1).resumed(11), 8
             ).finished(),
         )
         for r in (0, 1)
@@ -122,8 +122,8 @@ def test_unknown_figures_have_no_line():
 
 
 def test_wrong_input_comes_before_the_table():
-    told = {"flops_per_step": 4e12, "peak_flops_per_second": 1e12}
-    lines = text_of(Process(**told).steps(5, forward=1).finished(), now=9)[1].splitlines()
+    declared = {"flops_per_step": 4e12, "peak_flops_per_second": 1e12}
+    lines = text_of(Process(**declared).steps(5, forward=1).finished(), now=9)[1].splitlines()
     assert lines[2].startswith("  wrong input: MFU of 400 % is above 100 %")
     table = next(i for i, line in enumerate(lines) if "GPU-seconds" in line and "percent" in line)
     assert table > 3 and lines[table - 1] == "" and "MFU unknown" in "".join(lines)

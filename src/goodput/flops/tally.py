@@ -152,10 +152,6 @@ def _matrix_vector(matrix, vector, **_) -> int:
     return 2 * matrix.numel()
 
 
-def _add_matrix_vector(bias, matrix, vector, **_) -> int:
-    return 2 * matrix.numel()
-
-
 def _grouped_product(left, right, *_, **__) -> int:
     """Grouped products along one dimension (mixtures of experts); rows beyond the last group are counted too."""
     one_side = left.dim() == 3 and right.dim() == 2
@@ -166,6 +162,6 @@ def _grouped_product(left, right, *_, **__) -> int:
 _OWN_FORMULAS = {
     torch.ops.aten.mv: _matrix_vector,
     torch.ops.aten.dot: _matrix_vector,
-    torch.ops.aten.addmv: _add_matrix_vector,
+    torch.ops.aten.addmv: lambda bias, matrix, vector, **_: _matrix_vector(matrix, vector),
     **({torch.ops.aten._grouped_mm: _grouped_product} if hasattr(torch.ops.aten, "_grouped_mm") else {}),
 }

@@ -74,7 +74,8 @@ def _process(
     yield identity.start_ns, _line("attempt", identity.start_ns, **place, **fields)
     steps = _Steps(report, place)
     saved = (_event(event, place) for event in sorted(events, key=lambda event: event.time_ns))
-    yield from heapq.merge(steps.lines(rows), (line for line in saved if line), key=lambda entry: entry[0])
+    stepped = (line for row in rows for line in steps.lines(row))
+    yield from heapq.merge(stepped, filter(None, saved), key=lambda entry: entry[0])
     tail = [
         max(total - before, 0)
         for total, before in zip(live.totals, padded(steps.totals, len(live.totals)), strict=True)
@@ -120,11 +121,7 @@ class _Steps:
         self._end_ns = report.identity.start_ns
         self.row_end_ns = 0
 
-    def lines(self, rows: Iterable[StepRow]) -> Iterator[tuple[int, bytes]]:
-        for row in rows:
-            yield from self._row(row)
-
-    def _row(self, row: StepRow) -> Iterator[tuple[int, bytes]]:
+    def lines(self, row: StepRow) -> Iterator[tuple[int, bytes]]:
         width = len(self._phases)
         totals, outside = padded(row.totals, width), padded(row.outside, width)
         gap = list(map(sub, outside, self._outside))

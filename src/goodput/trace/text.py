@@ -20,7 +20,7 @@ def render(document: dict, colour: bool = False) -> str:
     lanes = [(rank, device) for rank in document["ranks"] for device in rank["devices"]]
     if not lanes:
         return "nothing to analyze"
-    lines = _table_of_steps(*lanes[0]) if len(lanes) == 1 else _table_of_devices(document, lanes)
+    lines = _steps_of(*lanes[0]) if len(lanes) == 1 else _devices_of(document, lanes)
     lines += ["", *_bar(document["total"]["states_ns"], colour), ""]
     lines += [*_figures(document, lanes), "", *_tops([device for _, device in lanes]), *_cause(document)]
     return "\n".join(wrap(clean(line)) if "\x1b" not in line else line for line in lines)
@@ -30,38 +30,30 @@ def clean(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def _table_of_steps(rank: dict, device: dict) -> list[str]:
-    steps = device["steps"]
+def _steps_of(rank: dict, device: dict) -> list[str]:
+    """A row per step of the only device."""
     model = f" ({device['model']})" if device["model"] else ""
-    return [
-        rank["file"],
-        f"{_rank(rank)}, {device['device']}{model}, {_steps(device)}",
-        "",
-        _head("step"),
-        *[_row(_short(step["name"], 22), step) for step in steps[:ROWS_MAX]],
-        *([f"  … and {len(steps) - ROWS_MAX} more"] if len(steps) > ROWS_MAX else []),
-        _row("total", device["total"]),
-    ]
+    title = f"{_rank(rank)}, {device['device']}{model}, {_steps(device)}"
+    rows = [(step["name"], step) for step in device["steps"]]
+    return [rank["file"], title, "", *_table("step", rows, device["total"])]
 
 
-def _table_of_devices(document: dict, lanes: list[tuple[dict, dict]]) -> list[str]:
+def _devices_of(document: dict, lanes: list[tuple[dict, dict]]) -> list[str]:
+    """A row per device."""
     ranks = len(document["ranks"])
     sources = ", ".join(sorted({device["steps_from"] for _, device in lanes}))
+    title = f"{ranks} rank{'s' * (ranks != 1)}, {len(lanes)} devices, steps by {sources}"
+    rows = [(f"{rank['rank']}, {device['device']}", device["total"]) for rank, device in lanes]
+    return [title, "", *_table("rank, device", rows, document["total"])]
+
+
+def _table(first: str, rows: list[tuple[str, dict]], total: dict) -> list[str]:
     return [
-        f"{ranks} rank{'s' * (ranks != 1)}, {len(lanes)} devices, steps by {sources}",
-        "",
-        _head("rank, device"),
-        *[
-            _row(_short(f"{rank['rank']}, {device['device']}", 22), device["total"])
-            for rank, device in lanes[:ROWS_MAX]
-        ],
-        *([f"  … and {len(lanes) - ROWS_MAX} more"] if len(lanes) > ROWS_MAX else []),
-        _row("total", document["total"]),
+        f"  {first:<22}{'wall':>9}{''.join(f'{head:>9}' for head in _HEADS)}{'overlap':>10}",
+        *[_row(_short(name, 22), row) for name, row in rows[:ROWS_MAX]],
+        *[f"  … and {len(rows) - ROWS_MAX} more"] * (len(rows) > ROWS_MAX),
+        _row("total", total),
     ]
-
-
-def _head(first: str) -> str:
-    return f"  {first:<22}{'wall':>9}" + "".join(f"{head:>9}" for head in _HEADS) + f"{'overlap':>10}"
 
 
 def _row(name: str, row: dict) -> str:
