@@ -257,7 +257,6 @@ def compute(
     stale_seconds: float | None = None,
     known_only: bool = False,
     window: tuple[int | None, int | None] | None = None,
-    rows=Attempt.ordered_rows,
 ) -> Account:
     """The account of `run` at `now_ns` (unix ns).
 
@@ -266,15 +265,14 @@ def compute(
     `known_only` the account of a running run ends at the last moment up to which all its ranks were observed, so
     nothing is guessed; else each rank is taken to be still in its last phase. `window` (start_ns, end_ns) limits
     the account to a part of the run, either end None for the run's own; steps are still judged by the whole run.
-    `rows(attempt)` yields an attempt's rows in order and is called twice.
     """
     lengths = StepLengths(int(stall_seconds * 1e8))
     for attempt in run.attempts.values():
-        lengths.add_rows(rows(attempt))
+        lengths.add_rows(attempt.ordered_rows())
     threshold = lengths.threshold_ns(stall_seconds, run.stepping())
     engine = Engine(run, gather(run, now_ns, threshold, stale_seconds, known_only, window))
     for key, attempt in run.attempts.items():
-        for row in rows(attempt):
+        for row in attempt.ordered_rows():
             engine.row(key, row)
     return engine.finish()
 

@@ -1,7 +1,7 @@
 """The hang verdict: when no rank makes progress, which rank is where since when, and which one is the culprit.
 
 Progress is a completed step and nothing less: a rank that changes phases without completing one (a retry loop) hangs.
-Excused up to `planned_ns`: a rank in a planned phase (states.PLANNED); one that was in such a phase since its last step
+Excused up to PLANNED_NS: a rank in a planned phase (states.PLANNED); one that was in such a phase since its last step
 and still passes phase boundaries (an evaluation with its own loader); one before its first step, unless it waits in
 communication.
 
@@ -104,13 +104,7 @@ class Hang:
 
 
 def verdict(
-    ranks: Iterable[RankStatus],
-    now_ns: int,
-    threshold_ns: int,
-    *,
-    stale_ns: int = STALE_NS,
-    planned_ns: int = PLANNED_NS,
-    unseen: int = 0,
+    ranks: Iterable[RankStatus], now_ns: int, threshold_ns: int, *, stale_ns: int = STALE_NS, unseen: int = 0
 ) -> Hang | None:
     """The hang at `now_ns` (our clock); None if a rank makes progress or is excused, or if none reports.
 
@@ -119,9 +113,9 @@ def verdict(
     ranks = sorted(ranks, key=lambda one: one.rank)
     live = [one for one in ranks if one.alive and not one.ended]
     fresh = [one for one in live if now_ns - one.received_ns <= stale_ns]
-    if not fresh or not all(_is_stuck(one, threshold_ns, planned_ns) for one in fresh):
+    if not fresh or not all(_is_stuck(one, threshold_ns) for one in fresh):
         return None
-    if any(_is_excused(one, now_ns, planned_ns) for one in live if now_ns - one.received_ns > stale_ns):
+    if any(_is_excused(one, now_ns) for one in live if now_ns - one.received_ns > stale_ns):
         return None
     # No rank has completed a step since the last one that did.
     hung_ns = min(_idle_ns(one) + _age_ns(one, now_ns) for one in fresh)
@@ -149,10 +143,10 @@ def _idle_ns(one: RankStatus) -> int:
     return max(one.seen_ns - one.last_progress_ns, 0)
 
 
-def _is_stuck(one: RankStatus, threshold_ns: int, planned_ns: int) -> bool:
+def _is_stuck(one: RankStatus, threshold_ns: int) -> bool:
     """Whether it had been without progress for too long at its last report."""
     idle_ns, there_ns = _idle_ns(one), max(one.seen_ns - one.phase_since_ns, 0)
-    if idle_ns > max(planned_ns, threshold_ns):
+    if idle_ns > max(PLANNED_NS, threshold_ns):
         return True
     if one.state in PLANNED:
         return False
@@ -161,9 +155,9 @@ def _is_stuck(one: RankStatus, threshold_ns: int, planned_ns: int) -> bool:
     return (there_ns if one.planned_ns > 0 else idle_ns) > threshold_ns
 
 
-def _is_excused(one: RankStatus, now_ns: int, planned_ns: int) -> bool:
+def _is_excused(one: RankStatus, now_ns: int) -> bool:
     """Whether a silent rank was in a planned phase that may still go on."""
-    return one.state in PLANNED and _idle_ns(one) + _age_ns(one, now_ns) <= planned_ns
+    return one.state in PLANNED and _idle_ns(one) + _age_ns(one, now_ns) <= PLANNED_NS
 
 
 def _kind(one: RankStatus, age_ns: int, stale_ns: int, begun_ns: int) -> str | None:

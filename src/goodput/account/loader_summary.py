@@ -6,6 +6,7 @@ up (Little's law).
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from math import ceil
 
@@ -16,14 +17,14 @@ BESIDES_RATIO_MIN = 0.05
 
 @dataclass(frozen=True)
 class LoaderSummary:
-    """Sums in ns over all ranks; `most` has the figures of the rank that waited most, `host` its host."""
+    """Sums in ns over all ranks; `most` has the figures of the rank that waited most (0 if unknown), `host` its host."""
 
     wait_ns: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
     making_ns: int = 0
     batches: int = 0
     ready: int = 0
-    most: dict[str, int] = field(default_factory=dict)
+    most: Counter[str] = field(default_factory=Counter)
     host: str = ""
     ranks_on_host: int = 1
 
@@ -36,31 +37,27 @@ class LoaderSummary:
         reason = max(known, key=lambda name: known[name])
         return reason, known[reason] / total
 
-    def figure(self, name: str) -> int:
-        """A figure of the rank that waited most, 0 if it is unknown."""
-        return self.most.get(name, 0)
-
     def busy(self) -> float | None:
         """Part of the workers' time in which they fetched and collated; None without workers."""
-        busy_ns = self.figure("worker_dataset_ns") + self.figure("worker_collate_ns")
-        idle_ns = self.figure("worker_idle_ns")
+        busy_ns = self.most["worker_dataset_ns"] + self.most["worker_collate_ns"]
+        idle_ns = self.most["worker_idle_ns"]
         return busy_ns / (busy_ns + idle_ns) if busy_ns else None
 
     def enough_workers(self) -> int | None:
         """How many workers would keep up with steps that never wait, if they do not slow each other down."""
-        seen, busy = self.figure("worker_seen"), self.busy()
+        seen, busy = self.most["worker_seen"], self.busy()
         if not seen or busy is None:
             return None
-        busy_ns = self.figure("worker_dataset_ns") + self.figure("worker_collate_ns")
-        there_ns = (busy_ns + self.figure("worker_idle_ns")) / seen
-        besides_ns = there_ns - (self.figure("wait_ns") - self.figure("wait_startup_ns"))
+        busy_ns = self.most["worker_dataset_ns"] + self.most["worker_collate_ns"]
+        there_ns = (busy_ns + self.most["worker_idle_ns"]) / seen
+        besides_ns = there_ns - (self.most["wait_ns"] - self.most["wait_startup_ns"])
         if besides_ns < BESIDES_RATIO_MIN * there_ns:
             return None
         return ceil(busy_ns / besides_ns)
 
     def cores(self) -> int | None:
         """Cores for each rank of the host of the rank that waited most."""
-        cores = self.figure("cpus")
+        cores = self.most["cpus"]
         return max(cores // max(self.ranks_on_host, 1), 1) if cores else None
 
 
@@ -77,7 +74,7 @@ def summarize_loaders(attempts) -> LoaderSummary:
         making_ns=each("start_ns"),
         batches=each("batches"),
         ready=each("ready"),
-        most=most.loader,
+        most=Counter(most.loader),
         host=most.host,
         ranks_on_host=len({attempt.rank for attempt in reported if attempt.host == most.host}),
     )

@@ -40,7 +40,7 @@ def _inside(loader) -> str | None:
 
 
 def _storage(loader) -> str:
-    if not loader.figure("workers"):
+    if not loader.most["workers"]:
         return (
             "reading in the training process itself (num_workers=0), blocked on storage or network, or without a "
             "free core: use workers, which read ahead, or put the data on faster storage"
@@ -52,7 +52,7 @@ def _storage(loader) -> str:
 
 
 def _decode(loader) -> str:
-    if not loader.figure("workers"):
+    if not loader.most["workers"]:
         return (
             "decoding and transforms on the CPU of the training process itself (num_workers=0"
             f"{_cores(loader)}): use workers, or make decoding cheaper"
@@ -66,12 +66,12 @@ def _decode(loader) -> str:
 def _collate(loader) -> str:
     return (
         "collate_fn, which puts samples together into a batch: make it cheaper (one copy into one tensor, no Python "
-        "loop), or do part of it in the dataset" + ("" if loader.figure("workers") else "; and use workers")
+        "loop), or do part of it in the dataset" + ("" if loader.most["workers"] else "; and use workers")
     )
 
 
 def _cpus(loader) -> str:
-    now = f"num_workers={loader.figure('workers')}{_cores(loader)}"
+    now = f"num_workers={loader.most['workers']}{_cores(loader)}"
     return (
         f"workers that had no free core ({now}): give the job more CPUs, or run fewer workers and fewer "
         "threads in each"
@@ -80,9 +80,9 @@ def _cpus(loader) -> str:
 
 def _queue(loader) -> str:
     ready = loader.ready / loader.batches if loader.batches else 0.0
-    worst, seen = loader.figure("worst_waited_ns"), loader.figure("worker_seen")
-    if seen > 1 and worst > WORST_RATIO_MIN * loader.figure("wait_ns") / seen:
-        slow = f"; worker {loader.figure('worst_worker')} causes most of it: check the samples that it reads"
+    worst, seen = loader.most["worst_waited_ns"], loader.most["worker_seen"]
+    if seen > 1 and worst > WORST_RATIO_MIN * loader.most["wait_ns"] / seen:
+        slow = f"; worker {loader.most['worst_worker']} causes most of it: check the samples that it reads"
     else:
         slow = ""
     if ready >= READY_MIN:
@@ -95,20 +95,20 @@ def _queue(loader) -> str:
     lay = "" if idle is None else f" (workers were {100 * (1 - idle):.0f} % idle)"
     return (
         f"bringing batches to the training process, or workers without a task{lay}: a larger prefetch_factor than "
-        f"{loader.figure('prefetch')}, tensors instead of Python objects, smaller batches, pin_memory{slow}"
+        f"{loader.most['prefetch']}, tensors instead of Python objects, smaller batches, pin_memory{slow}"
     )
 
 
 def _startup(loader) -> str:
-    starts = loader.figure("starts")
-    keep = "one loader for the whole run" if loader.figure("persistent") else "persistent_workers=True"
+    starts = loader.most["starts"]
+    keep = "one loader for the whole run" if loader.most["persistent"] else "persistent_workers=True"
     times = f"{starts} time{'s' * (starts != 1)} on the rank that waited most"
     return f"starting workers ({times}): {keep}, fewer imports, or a lighter dataset to hand over"
 
 
 def _more(loader, bounded: bool) -> str:
     """The number of workers that would keep up, and whether there are enough cores for them."""
-    workers, enough, cores = loader.figure("workers"), loader.enough_workers(), loader.cores()
+    workers, enough, cores = loader.most["workers"], loader.enough_workers(), loader.cores()
     busy = loader.busy()
     now = f"num_workers={workers}" + ("" if busy is None else f", {100 * busy:.0f} % busy")
     if enough is None or enough <= workers:
