@@ -1,4 +1,4 @@
-"""What every board has around its panels: variables, links to the other boards, time and refresh.
+"""What every board has around its panels: layout, variables, links to the other boards, time range and refresh.
 
 Links to another board keep the time range and the data source; those at the top of a board keep every variable that
 both boards have.
@@ -6,14 +6,14 @@ both boards have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.models import dashboard as models
 
-from dashboards.panels import DATASOURCE, link
+from dashboards.panels import DATASOURCE
 
-# The boards from the whole down to the part, and the stack that watches them.
+# From the cluster down to one rank, and the stack that observes them.
 BOARDS = {
     "goodput-fleet": "Fleet",
     "goodput-run": "Run",
@@ -22,20 +22,23 @@ BOARDS = {
     "goodput-rank": "Rank",
     "goodput-stack": "The stack itself",
 }
-NODES = 'label_values({__name__=~"goodput_rank_info|goodput_node_info",run=~"$run"}, instance)'
 
 
 def build_board(
     uid: str,
     description: str,
+    panels: Sequence,
+    layout: Sequence[tuple[int, ...]],
     *,
-    variables: Sequence[builders.QueryVariable],
-    panels: Sequence[Callable],
+    variables: Sequence[builders.QueryVariable | builders.TextBoxVariable] = (),
+    annotations: Sequence[builders.AnnotationQuery] = (),
     time_from: str = "now-1h",
     refresh: str = "10s",
-    marks: Sequence[builders.AnnotationQuery] = (),
 ) -> builders.Dashboard:
-    """A board; the data source is its first variable."""
+    """A board whose panels fill a grid of 24 columns in their order.
+
+    `layout` has a row of panels each: its height and the width of each panel. The data source is the first variable.
+    """
     dashboard = (
         builders.Dashboard(f"goodput / {BOARDS[uid]}")
         .uid(uid)
@@ -50,54 +53,27 @@ def build_board(
     )
     for other, title in BOARDS.items():
         if other != uid:
-            dashboard.link(link(title, f"{other}"))
+            link = builders.DashboardLink(title).type(models.DashboardLinkType.LINK).url(f"/d/{other}")
+            dashboard.link(link.icon("dashboard").keep_time(True).include_vars(True))
     for variable in variables:
         dashboard.with_variable(variable)
-    for one in marks:
+    for one in annotations:
         dashboard.annotation(one)
-    # In the order of their places: the SDK takes (0, 0) for no place, and lets such a panel follow the one before.
-    for panel in sorted((panel() for panel in panels), key=_place):
-        dashboard.with_panel(panel)
+    for panel, place in zip(panels, _places(layout), strict=True):
+        dashboard.with_panel(panel.grid_pos(place))
     return dashboard
 
 
-def _place(panel) -> tuple[int, int]:
-    place = panel.build().grid_pos
-    return place.y, place.x
+def _places(layout: Sequence[tuple[int, ...]]) -> list[models.GridPos]:
+    places, y = [], 0
+    for height, *widths in layout:
+        for at, width in enumerate(widths):
+            places.append(models.GridPos(x=sum(widths[:at]), y=y, w=width, h=height))
+        y += height
+    return places
 
 
 # -- Variables
-
-
-def run_variable() -> builders.QueryVariable:
-    """The run that is shown; names that begin with a date sort newest first."""
-    variable = _query("run", "Run", "label_values(goodput_run_info, run)")
-    return variable.sort(models.VariableSort.ALPHABETICAL_DESC).include_all(False).multi(False)
-
-
-def optional_run_variable() -> builders.QueryVariable:
-    return _all(_query("run", "Run", "label_values(goodput_run_info, run)")).multi(False)
-
-
-def node_variable() -> builders.QueryVariable:
-    """The chosen run's nodes; with all runs, whose pattern matches an absent label too, every node.
-
-    "All" stands for the listed nodes, not for every existing one, so that a run's board shows its own.
-    """
-    return _all(_query("instance", "Node", NODES)).all_value("").multi(True)
-
-
-def agent_variable() -> builders.QueryVariable:
-    return _all(_query("instance", "Node", "label_values(goodput_node_info, instance)")).multi(True)
-
-
-def gpu_variable() -> builders.QueryVariable:
-    return _all(_query("gpu", "GPU", 'label_values(goodput_gpu_up{instance=~"$instance"}, gpu)')).multi(True)
-
-
-def rank_variable() -> builders.TextBoxVariable:
-    """A text box: a list of ten thousand ranks would be useless and slow."""
-    return builders.TextBoxVariable("rank").label("Rank").default_value("0")
 
 
 def _query(name: str, label: str, text: str) -> builders.QueryVariable:
@@ -112,25 +88,21 @@ def _query(name: str, label: str, text: str) -> builders.QueryVariable:
     )
 
 
-def _all(variable: builders.QueryVariable) -> builders.QueryVariable:
-    """With the option "All", which is chosen at first."""
+def _all(name: str, label: str, text: str) -> builders.QueryVariable:
+    """With the option "All", which is the default."""
     every = models.VariableOption(selected=True, text="All", value="$__all")
-    return variable.include_all(True).all_value(".*").current(every)
+    return _query(name, label, text).include_all(True).all_value(".*").current(every).multi(True)
 
 
-# -- Addresses
-
-
-def address(uid: str, values: Mapping[str, str]) -> str:
-    """The address of a board with these values for its variables, with the same time and data source.
-
-    A value names what Grafana inserts: "run" a variable of the current board, "label:rank" a label of the clicked line,
-    "field:rank" a column of the clicked row.
-    """
-    variables = "&".join(f"var-{name}=${{{_source(value)}:percentencode}}" for name, value in values.items())
-    return f"/d/{uid}?${{datasource:queryparam}}&{variables}&${{__url_time_range}}"
-
-
-def _source(value: str) -> str:
-    kind, _, name = value.rpartition(":")
-    return {"": name, "label": f"__field.labels.{name}", "field": f"__data.fields.{name}"}[kind]
+_RUNS = "label_values(goodput_run_info, run)"
+# Names that begin with a date sort newest first.
+RUN = _query("run", "Run", _RUNS).sort(models.VariableSort.ALPHABETICAL_DESC).include_all(False).multi(False)
+OPTIONAL_RUN = _all("run", "Run", _RUNS).multi(False)
+# The chosen run's nodes; with all runs, whose pattern matches an absent label too, every node. "All" stands for the
+# listed nodes, not for every existing one, so that a run's board shows its own.
+_NODES = 'label_values({__name__=~"goodput_rank_info|goodput_node_info",run=~"$run"}, instance)'
+NODE = _all("instance", "Node", _NODES).all_value("")
+AGENT = _all("instance", "Node", "label_values(goodput_node_info, instance)")
+GPU = _all("gpu", "GPU", 'label_values(goodput_gpu_up{instance=~"$instance"}, gpu)')
+# A text box: a list of ten thousand ranks would be useless and slow.
+RANK = builders.TextBoxVariable("rank").label("Rank").default_value("0")

@@ -1,7 +1,7 @@
-"""Write every board to dashboards/generated/<uid>.json, or check that what lies there is current.
+"""Write every board to dashboards/generated/<uid>.json, or check that these files are current.
 
-In: the modules of this package that have a `board()`. Out: one JSON file each, classic dashboard model, keys
-sorted, so that the same code gives the same bytes. Panels are numbered here, in the order of their places.
+A board is a module of this package that has a `BOARD`. Its file has Grafana's classic dashboard model with sorted keys,
+so that the same code gives the same bytes, and its panels are numbered in their order.
 
     python -m dashboards.generate            # write
     python -m dashboards.generate --check    # exit 1 and name the files that differ
@@ -25,11 +25,11 @@ def boards() -> dict[str, str]:
     texts = {}
     for module in sorted(pkgutil.iter_modules([str(Path(__file__).parent)])):
         with warnings.catch_warnings():
-            # The SDK prefers its next model, which Grafana before version 12 cannot load.
+            # The SDK prefers the newer model, which Grafana before version 12 cannot load.
             warnings.simplefilter("ignore", DeprecationWarning)
-            board = getattr(importlib.import_module(f"dashboards.{module.name}"), "board", None)
+            board = getattr(importlib.import_module(f"dashboards.{module.name}"), "BOARD", None)
         if board:
-            model = board().build()
+            model = board.build()
             texts[f"{model.uid}.json"] = _text(model)
     return texts
 
@@ -75,7 +75,6 @@ def main(arguments: list[str] | None = None) -> int:
 def _text(model) -> str:
     from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
-    model.panels.sort(key=lambda panel: (panel.grid_pos.y, panel.grid_pos.x))
     for number, panel in enumerate(model.panels, 1):
         panel.id_val = number
     return json.dumps(model, cls=JSONEncoder, indent=2, sort_keys=True, ensure_ascii=False) + "\n"

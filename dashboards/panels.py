@@ -1,12 +1,15 @@
-"""The kinds of panel that the boards are made of: a number, bars, lines, a stack, a table, a heat map, a waterfall.
+"""The kinds of panel that the boards are made of: numbers, bars, lines, areas, a table, a heat map, a waterfall.
 
-Every panel has a title, a description (what a bad value means and what to do about it), a place (x, y, width, height on
-a grid of 24 columns), a unit, a text for no data, queries, and thresholds, which may stay neutral.
+Every panel has a title, a description (what a bad value means and what to do about it), a unit, a text for no data,
+queries (legend: expression) and thresholds. Its place follows from the layout of its board. `overrides` are pairs of a
+series or column, or a /pattern/ of their names, and the settings by which it differs from its panel.
 
-    lines("Up", "0 is down", place=(0, 0, 8, 8), unit="bool", no_value="none", queries=[query("up", "up")])
+    lines("Up", "0: the target is down.", {"up": "up"}, unit="bool", no_value="none", overrides=[series("up", "short")])
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
 
 from grafana_foundation_sdk.builders import (
     barchart,
@@ -15,11 +18,11 @@ from grafana_foundation_sdk.builders import (
     prometheus,
     stat,
     statetimeline,
-    table,
     timeseries,
 )
 from grafana_foundation_sdk.builders import common as common_builders
 from grafana_foundation_sdk.builders import dashboard as dashboard_builders
+from grafana_foundation_sdk.builders import table as tables
 from grafana_foundation_sdk.models import common, dashboard
 from grafana_foundation_sdk.models import heatmap as heat
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
@@ -30,36 +33,25 @@ INTERVAL_MIN = "15s"
 
 GREEN, YELLOW, RED, NEUTRAL = "green", "semi-dark-yellow", "red", "text"
 BASE = "base"
+COLOUR_TEXT = {"custom.cellOptions": {"type": "color-text"}}
+GAUGE = {"custom.cellOptions": {"type": "gauge", "mode": "basic"}}
+OTHER_AXIS = {"custom.axisPlacement": "right", "custom.thresholdsStyle": {"mode": "off"}}
+
+Override = tuple[str, Mapping[str, object]]
+Steps = Sequence[tuple[float | None, str]]
 
 
-class Panels(list):
-    """The panels of a board: `@PANELS.add` above a function that builds one adds it."""
-
-    def add(self, build):
-        self.append(build)
-        return build
+class Instant(str):
+    """An expression that is evaluated once, at the end of the time range."""
 
 
-def query(expr: str, legend: str, instant: bool = False) -> prometheus.Dataquery:
-    """One query; `instant` for panels that show the present only."""
-    builder = prometheus.Dataquery().expr(expr).legend_format(legend).datasource(DATASOURCE)
-    return builder.instant() if instant else builder.range()
+# -- Kinds of panel
 
 
-def column(expr: str, name: str) -> prometheus.Dataquery:
-    """One query whose samples are the column `name` of a table; its labels are columns too."""
-    return query(expr, name, instant=True).format(PromQueryFormat.TABLE)
-
-
-def buckets(expr: str) -> prometheus.Dataquery:
-    """One query of a histogram's buckets, by `le`."""
-    return query(expr, "{{le}}").format(PromQueryFormat.HEATMAP)
-
-
-def numbers(
-    title, description, *, place, unit, no_value, queries, steps=(), trend=True, below=False
+def stats(
+    title, description, queries, *, unit, no_value, steps=(), overrides=(), trend=False, below=False
 ) -> stat.Panel:
-    """Big numbers, one per series, with their trend behind them; beside each other or, where asked for, `below`."""
+    """Big numbers, one per series; with their `trend` behind them, and beside or `below` each other."""
     panel = (
         stat.Panel()
         .color_mode(common.BigValueColorMode.VALUE)
@@ -69,11 +61,11 @@ def numbers(
         .wide_layout(below)
         .reduce_options(_last())
     )
-    return _finish(panel, title, description, place, unit, no_value, queries, steps)
+    return _finish(panel, title, description, _range_or_instant(queries), unit, no_value, steps, overrides)
 
 
-def bars(title, description, *, place, unit, no_value, queries, steps=()) -> bargauge.Panel:
-    """One horizontal bar per series, the largest first."""
+def bars(title, description, queries, *, unit, no_value, steps=(), overrides=()) -> bargauge.Panel:
+    """One horizontal bar per series, of the values at the end of the time range."""
     panel = (
         bargauge.Panel()
         .display_mode(common.BarGaugeDisplayMode.BASIC)
@@ -85,10 +77,11 @@ def bars(title, description, *, place, unit, no_value, queries, steps=()) -> bar
         .reduce_options(_last())
         .min(0)
     )
-    return _finish(panel, title, description, place, unit, no_value, queries, steps)
+    targets = [_target(legend, expr).instant() for legend, expr in queries.items()]
+    return _finish(panel, title, description, targets, unit, no_value, steps, overrides)
 
 
-def lines(title, description, *, place, unit, no_value, queries, steps=()) -> timeseries.Panel:
+def lines(title, description, queries, *, unit, no_value, steps=(), overrides=()) -> timeseries.Panel:
     """Lines over time, with the thresholds drawn where there are any."""
     style = common.GraphThresholdsStyleMode.DASHED if steps else common.GraphThresholdsStyleMode.OFF
     panel = (
@@ -97,98 +90,109 @@ def lines(title, description, *, place, unit, no_value, queries, steps=()) -> ti
         .fill_opacity(0)
         .min(0)
         .show_points(common.VisibilityMode.NEVER)
-        .legend(_legend(common.LegendPlacement.BOTTOM, []).display_mode(common.LegendDisplayMode.LIST))
+        .legend(_legend_list())
         .tooltip(_tooltip())
         .color_scheme(dashboard_builders.FieldColor().mode(dashboard.FieldColorModeId.PALETTE_CLASSIC))
         .thresholds_style(common_builders.GraphThresholdsStyleConfig().mode(style))
     )
-    return _finish(panel, title, description, place, unit, no_value, queries, steps)
+    if unit in ("short", "cps", "reqps"):
+        panel.axis_soft_max(1)  # Zero is a line at the bottom, not one on a scale to a hundred.
+    return _finish(panel, title, description, _range_or_instant(queries), unit, no_value, steps, overrides)
 
 
-def stack(title, description, *, place, unit, no_value, queries, percent=False) -> timeseries.Panel:
-    """Areas on top of each other, each as it is or, with `percent`, as its share of them all."""
-    mode = common.StackingMode.PERCENT if percent else common.StackingMode.NORMAL
+def areas(title, description, queries, *, unit, no_value, overrides=(), shares=False) -> timeseries.Panel:
+    """Areas on top of each other; with `shares` each as its share of their sum, in a panel wide enough for a table."""
+    mode = common.StackingMode.PERCENT if shares else common.StackingMode.NORMAL
     panel = (
-        lines(title, description, place=place, unit=unit, no_value=no_value, queries=queries)
+        lines(title, description, queries, unit=unit, no_value=no_value, overrides=overrides)
         .stacking(common_builders.StackingConfig().group("A").mode(mode))
         .fill_opacity(75)
         .line_width(0)
     )
-    if place[2] > 8:
-        legend = _legend(common.LegendPlacement.RIGHT, ["lastNotNull", "mean"])
+    if shares:
+        legend = common_builders.VizLegendOptions().show_legend(True).calcs(["lastNotNull", "mean"])
+        legend.display_mode(common.LegendDisplayMode.TABLE).placement(common.LegendPlacement.RIGHT)
         panel.legend(legend.sort_by("Mean").sort_desc(True))
-    if percent:
-        # Grafana draws 0 to 100 % by itself; with limits of ours, some versions draw nothing (grafana/grafana#95581).
+        # Grafana draws 0 to 100 % by itself; with explicit limits, some versions draw nothing (grafana/grafana#95581).
         panel.min(None)
     return panel
 
 
-def top_over_range(count: int, expr: str, by: str, choose: str = "topk") -> str:
-    """Of many lines the same few all along: those with the largest mean over the time shown, by these labels.
+def table(
+    title,
+    description,
+    columns,
+    *,
+    unit,
+    no_value,
+    first,
+    sort,
+    last=(),
+    hide=(),
+    steps=(),
+    overrides=(),
+    tall=False,
+) -> tables.Panel:
+    """A table: the samples of all `columns` (name: expression) with the same labels are one row.
 
-    topk() over time chooses anew at each moment, and would draw broken lines of any number of series.
+    `first` are the labels whose columns come before the values, and `last` those whose columns come after; `sort` is the
+    column by which rows are sorted, the largest first, or with a minus in front the smallest; `hide` leaves out labels
+    and columns; `tall` rows have room for two lines of text.
     """
-    return f"{expr} and on ({by}) {choose}({count}, avg_over_time(({expr})[$__range:$__interval] @ end()))"
-
-
-def rows(
-    title, description, *, place, unit, no_value, columns, first, sort, last=(), hide=(), steps=(), tall=False
-) -> table.Panel:
-    """A table: the samples of all `columns` with the same labels are one row.
-
-    `first` are the labels in the order of their columns, which come before the values, and `last` those that come after;
-    `sort` is the column by which rows are sorted, the largest first, or with a minus in front the smallest; `hide`
-    leaves columns out; `tall` rows have room for two lines of text.
-    """
-    names = [one.build().legend_format for one in columns]
-    values = {f"Value #{ref}": name for ref, name in zip("ABCDEFGH", names, strict=False)}
+    # Grafana's name for the values of each query.
+    values = {
+        f"Value #{_ref_id(at)}" if len(columns) > 1 else "Value": name for at, name in enumerate(columns)
+    }
+    hidden = [*hide, *(value for value, name in values.items() if name in hide)]
     order = {name: at for at, name in enumerate([*first, *values, *last])}
     organize = {
-        "excludeByName": dict.fromkeys(("Time", *hide), True),
-        "indexByName": order | ({"Value": len(first)} if len(names) == 1 else {}),
-        "renameByName": values | ({"Value": names[0]} if len(names) == 1 else {}),
+        "excludeByName": dict.fromkeys(("Time", *hidden), True),
+        "indexByName": order,
+        "renameByName": values,
     }
     panel = (
-        table.Panel()
+        tables.Panel()
         .show_header(True)
         .cell_height(common.TableCellHeight.LG if tall else common.TableCellHeight.SM)
         .min_width(60)
         .sort_by(
             [common_builders.TableSortByFieldState().display_name(sort.lstrip("-")).desc(sort[0] != "-")]
         )
-        .with_transformation(dashboard.DataTransformerConfig(id_val="merge", options={}))
-        .with_transformation(dashboard.DataTransformerConfig(id_val="organize", options=organize))
     )
-    _finish(panel, title, description, place, unit, no_value, columns, steps)
-    # A panel's unit and its words for no data would else be written into the cells of labels and into empty ones.
-    for kind, values in (("string", {"unit": "string", "noValue": "–"}), ("number", {"noValue": "–"})):
-        panel.override_by_field_type(
-            kind, [dashboard.DynamicConfigValue(id_val=key, value=value) for key, value in values.items()]
-        )
-    return panel
+    _transform(panel, merge={}, organize=organize)
+    # A panel's unit and its text for no data would else be written into the cells of labels and into empty ones.
+    for kind, settings in (("string", {"unit": "string", "noValue": "–"}), ("number", {"noValue": "–"})):
+        panel.override_by_field_type(kind, _settings(settings))
+    return _finish(panel, title, description, _table_targets(columns), unit, no_value, steps, overrides)
 
 
-def heat_map(title, description, *, place, unit, no_value, queries, scheme="Turbo") -> heatmap.Panel:
-    """A line of cells per series, or per bucket where the query is of buckets(); warm is much."""
-    colour = heatmap.HeatmapColorOptions().mode(heat.HeatmapColorMode.SCHEME).scheme(scheme).steps(64)
-    of_buckets = any(one.build().format_val == PromQueryFormat.HEATMAP for one in queries)
+def heat_map(title, description, queries, *, unit, no_value, buckets=False) -> heatmap.Panel:
+    """A line of cells per series, red for the largest values; or, of a histogram's `buckets` by `le`, one per bucket."""
+    colour = heatmap.HeatmapColorOptions().mode(heat.HeatmapColorMode.SCHEME).steps(64)
     panel = (
         heatmap.Panel()
         .calculate(False)
-        .color(colour.fill("dark-orange").scale(heat.HeatmapColorScale.LINEAR))
+        .color(
+            colour.scheme("Blues" if buckets else "Turbo")
+            .fill("dark-orange")
+            .scale(heat.HeatmapColorScale.LINEAR)
+        )
         .cell_gap(1)
         .show_value(common.VisibilityMode.NEVER)
         .show_legend()
         .filter_values(heatmap.FilterValueRange().le(1e-9))
-        .y_axis(heatmap.YAxisConfig().unit(unit if of_buckets else "none"))
-        .cell_values(heatmap.CellValues().unit("short" if of_buckets else unit))
+        .y_axis(heatmap.YAxisConfig().unit(unit if buckets else "none"))
+        .cell_values(heatmap.CellValues().unit("short" if buckets else unit))
         .rows_frame(heatmap.RowsHeatmapOptions().layout(common.HeatmapCellLayout.AUTO))
     )
-    return _finish(panel, title, description, place, unit, no_value, queries, ())
+    targets = _range_or_instant(queries)
+    if buckets:
+        targets = [one.format(PromQueryFormat.HEATMAP) for one in targets]
+    return _finish(panel, title, description, targets, unit, no_value)
 
 
-def states(title, description, *, place, no_value, queries, names) -> statetimeline.Panel:
-    """A band per series over time; `names` says for each number what it means and its colour."""
+def states(title, description, queries, *, no_value, meanings, overrides=()) -> statetimeline.Panel:
+    """A band per series over time; `meanings` has the (text, colour) of each number."""
     panel = (
         statetimeline.Panel()
         .merge_values(True)
@@ -196,26 +200,25 @@ def states(title, description, *, place, no_value, queries, names) -> statetimel
         .row_height(0.8)
         .line_width(0)
         .fill_opacity(80)
-        .mappings([_meanings({str(number): one for number, one in names.items()})])
-        .legend(_legend(common.LegendPlacement.BOTTOM, []).display_mode(common.LegendDisplayMode.LIST))
+        .mappings([_value_map(meanings)])
+        .legend(_legend_list())
         .tooltip(_tooltip())
     )
-    return _finish(panel, title, description, place, "short", no_value, queries, ())
+    targets = _range_or_instant(queries)
+    return _finish(panel, title, description, targets, "short", no_value, overrides=overrides)
 
 
-def waterfall(title, description, *, place, unit, no_value, bars_of, colours) -> barchart.Panel:
+def waterfall(title, description, bars_of, *, unit, no_value, series_colours) -> barchart.Panel:
     """Bars that begin where the one above ended.
 
-    `bars_of` are (name, series, base, length) from the top: the base is an expression for what the bar stands on, None
-    for the ground, and the length one for what is seen; both give one sample without labels. A bar without one is left
-    out. `colours` are those of the series.
+    `bars_of` are (name, series, base, length) from the top: the base is an expression for the bar's start, None for zero,
+    and the length one for what is visible; both give one sample without labels. A bar without a sample is left out.
     """
-    of_series = {BASE: []} | {series: [] for _, series, *_ in bars_of}
+    of_series: dict[str, list[str]] = {BASE: []} | {series: [] for _, series, *_ in bars_of}
     for order, (name, series, base, length) in enumerate(bars_of):
         of_series[series].append(_bar(order, name, length))
         if base is not None:
             of_series[BASE].append(_bar(order, name, base))
-    columns = [column(" or ".join(bars), series) for series, bars in of_series.items()]
     panel = (
         barchart.Panel()
         .x_field("step")
@@ -227,70 +230,33 @@ def waterfall(title, description, *, place, unit, no_value, bars_of, colours) ->
         .line_width(0)
         .fill_opacity(90)
         .min(0)
-        .legend(_legend(common.LegendPlacement.BOTTOM, []).display_mode(common.LegendDisplayMode.LIST))
+        .legend(_legend_list())
         .tooltip(_tooltip())
     )
-    values = {f"Value #{ref}": series for ref, series in zip("ABCDEFGH", of_series, strict=False)}
-    organize = {"excludeByName": {"Time": True, "order": True}, "indexByName": {}, "renameByName": values}
-    for name, options in (
-        ("merge", {}),
-        ("sortBy", {"fields": {}, "sort": [{"field": "order", "desc": False}]}),
-        ("organize", organize),
-    ):
-        panel.with_transformation(dashboard.DataTransformerConfig(id_val=name, options=options))
-    _finish(panel, title, description, place, unit, no_value, columns, ())
-    blank = dashboard.RangeMap(
-        options=dashboard.DashboardRangeMapOptions(
-            from_val=-1e9, to=1e9, result=dashboard.ValueMappingResult(text=" ")
-        )
+    values = {f"Value #{_ref_id(at)}": series for at, series in enumerate(of_series)}
+    _transform(
+        panel,
+        merge={},
+        sortBy={"fields": {}, "sort": [{"field": "order", "desc": False}]},
+        organize={"excludeByName": {"Time": True, "order": True}, "indexByName": {}, "renameByName": values},
     )
-    unseen = {
+    no_text = dashboard.DashboardRangeMapOptions(
+        from_val=-1e9, to=1e9, result=dashboard.ValueMappingResult(text=" ")
+    )
+    invisible = {
         "color": {"mode": "fixed", "fixedColor": "transparent"},
         "custom.fillOpacity": 0,
         "custom.hideFrom": {"legend": True, "tooltip": True, "viz": False},
-        "mappings": [blank],
+        "mappings": [dashboard.RangeMap(options=no_text)],
     }
-    colour_series(panel, colours)
-    return override(panel, BASE, unseen)
+    targets = _table_targets({series: " or ".join(found) for series, found in of_series.items()})
+    overrides = [*colours(series_colours), (BASE, invisible)]
+    return _finish(panel, title, description, targets, unit, no_value, overrides=overrides)
 
 
 def _bar(order: int, name: str, expr: str) -> str:
     """The expression's sample, which has no labels, with the name and the order of its bar."""
     return f'label_replace(label_replace({expr}, "order", "{order:02}", "", ""), "step", "{name}", "", "")'
-
-
-def override(panel, name: str, values: dict[str, object]):
-    """Give one series or column other settings, by their ids in Grafana's model; the panel comes back."""
-    return panel.override_by_name(
-        name, [dashboard.DynamicConfigValue(id_val=key, value=value) for key, value in values.items()]
-    )
-
-
-def value_texts(panel, name: str, texts: dict[str, str | tuple[str, str]], wrap: bool = False):
-    """Show texts, or (text, colour), in the place of a column's values; the panel comes back."""
-    values: dict[str, object] = {"mappings": [_meanings(texts)]}
-    if wrap:
-        # The second is what Grafana 12 and later ask.
-        values |= {"custom.cellOptions": {"type": "auto", "wrapText": True}, "custom.wrapText": True}
-    elif any(isinstance(text, tuple) for text in texts.values()):
-        values["custom.cellOptions"] = {"type": "color-background", "mode": "basic"}
-    return override(panel, name, values)
-
-
-def widths(panel, **pixels: int):
-    """How wide columns are, by name with _ for a space; the panel comes back."""
-    for name, width in pixels.items():
-        override(panel, name.replace("_", " "), {"custom.width": width})
-    return panel
-
-
-def link_to(panel, name: str, title: str, url: str):
-    """Make the cells of a column, or the series that match a /pattern/, a link; the panel comes back."""
-    value = dashboard.DynamicConfigValue(
-        id_val="links", value=[{"title": title, "url": url, "targetBlank": False}]
-    )
-    by = panel.override_by_regexp if name.startswith("/") else panel.override_by_name
-    return by(name, [value])
 
 
 def annotation(name: str, expr: str, title: str, colour: str) -> dashboard_builders.AnnotationQuery:
@@ -309,72 +275,96 @@ def annotation(name: str, expr: str, title: str, colour: str) -> dashboard_build
     )
 
 
-def _meanings(texts: dict[str, str | tuple[str, str]]) -> dashboard.ValueMap:
-    results = {}
-    for at, (value, text) in enumerate(texts.items()):
-        text, colour = (text, None) if isinstance(text, str) else text
-        results[value] = dashboard.ValueMappingResult(text=text, color=colour, index=at)
-    return dashboard.ValueMap(options=results)
+# -- Overrides: settings of one series or column
 
 
-def colour_series(panel, colours: dict[str, str]):
-    """Give series of these names the same colour wherever they appear; the panel comes back."""
-    for name, colour in colours.items():
-        value = {"mode": "fixed", "fixedColor": colour}
-        panel.override_by_name(name, [dashboard.DynamicConfigValue(id_val="color", value=value)])
-    return panel
-
-
-def series_options(
-    panel, name: str, *, unit: str, steps=(), axis_right: bool = False, axis_hidden: bool = False
-):
-    """Give one series another unit, and thresholds or an axis of its own; the panel comes back."""
-    values = {"unit": unit} | {"percentunit": {"decimals": 1}, "none": {"decimals": 0}}.get(unit, {})
+def series(name: str, unit: str, steps: Steps = (), axis: str = "") -> Override:
+    """A series or column with another unit, and its own thresholds or axis ("right", "hidden")."""
+    settings: dict[str, object] = {"unit": unit}
+    settings |= {"percentunit": {"decimals": 1}, "none": {"decimals": 0}}.get(unit, {})
     if steps:
-        values["thresholds"] = _thresholds(steps).build()
-    if axis_right:
-        values |= {"custom.axisPlacement": "right", "custom.thresholdsStyle": {"mode": "off"}}
-        if unit == "percentunit":
-            values["custom.axisSoftMax"] = 0.1  # All zero would else be drawn on a scale to 10 000 %.
-    if axis_hidden:
-        values |= {"custom.axisPlacement": "hidden", "custom.thresholdsStyle": {"mode": "off"}}
-    return panel.override_by_name(
-        name, [dashboard.DynamicConfigValue(id_val=key, value=value) for key, value in values.items()]
+        settings["thresholds"] = _thresholds(steps).build()
+    if axis:
+        settings |= OTHER_AXIS | {"custom.axisPlacement": axis}
+    if axis == "right" and unit == "percentunit":
+        settings["custom.axisSoftMax"] = 0.1  # All zero would else be drawn on a scale to 10 000 %.
+    return name, settings
+
+
+def colours(of: Mapping[str, str]) -> list[Override]:
+    """The same colours for series of these names wherever they appear."""
+    return [(name, {"color": {"mode": "fixed", "fixedColor": colour}}) for name, colour in of.items()]
+
+
+def widths(**pixels: int) -> list[Override]:
+    """How wide columns are, by name with _ for a space."""
+    return [(name.replace("_", " "), {"custom.width": width}) for name, width in pixels.items()]
+
+
+def texts(name: str, meanings: Mapping, wrap: bool = False) -> Override:
+    """Texts, or (text, colour), in the place of a column's values."""
+    settings: dict[str, object] = {"mappings": [_value_map(meanings)]}
+    if wrap:
+        # Grafana 12 and later read the second.
+        settings |= {"custom.cellOptions": {"type": "auto", "wrapText": True}, "custom.wrapText": True}
+    elif any(isinstance(text, tuple) for text in meanings.values()):
+        settings["custom.cellOptions"] = {"type": "color-background", "mode": "basic"}
+    return name, settings
+
+
+def link(name: str, title: str, board: str, **variables: str) -> Override:
+    """A link from a series or the cells of a column to another board, with the same time range and data source.
+
+    The value of a variable names what Grafana inserts: "run" a variable of the current board, "label:rank" a label of
+    the clicked line, "field:rank" a column of the clicked row.
+    """
+    kinds = {"": "{}", "label": "__field.labels.{}", "field": "__data.fields.{}"}
+    query = "&".join(
+        f"var-{variable}=${{{kinds[value.rpartition(':')[0]].format(value.rpartition(':')[2])}:percentencode}}"
+        for variable, value in variables.items()
     )
+    url = f"/d/{board}?${{datasource:queryparam}}&{query}&${{__url_time_range}}"
+    return name, {"links": [{"title": title, "url": url, "targetBlank": False}]}
 
 
-def matching_series_options(panel, pattern: str, *, unit: str):
-    """Give all series whose names match another unit, and the axis on the right; the panel comes back."""
-    values = {"unit": unit, "custom.axisPlacement": "right", "custom.thresholdsStyle": {"mode": "off"}}
-    return panel.override_by_regexp(
-        pattern, [dashboard.DynamicConfigValue(id_val=key, value=value) for key, value in values.items()]
-    )
+# -- What panels have in common
 
 
-def link(title: str, uid: str) -> dashboard_builders.DashboardLink:
-    """A link to another board at the top of one, which keeps the time range and the variables."""
-    return (
-        dashboard_builders.DashboardLink(title)
-        .type(dashboard.DashboardLinkType.LINK)
-        .url(f"/d/{uid}")
-        .icon("dashboard")
-        .keep_time(True)
-        .include_vars(True)
-    )
+def _target(legend: str, expr: str) -> prometheus.Dataquery:
+    return prometheus.Dataquery().expr(str(expr)).legend_format(legend).datasource(DATASOURCE)
 
 
-def _finish(panel, title, description, place, unit, no_value, queries, steps):
-    x, y, width, height = place
-    for ref, one in zip("ABCDEFGH", queries, strict=False):
-        panel.with_target(one.ref_id(ref))
+def _range_or_instant(queries: Mapping[str, str]) -> list[prometheus.Dataquery]:
+    targets = {legend: _target(legend, expr) for legend, expr in queries.items()}
+    return [
+        one.instant() if isinstance(queries[legend], Instant) else one.range()
+        for legend, one in targets.items()
+    ]
+
+
+def _table_targets(columns: Mapping[str, str]) -> list[prometheus.Dataquery]:
+    return [_target(name, expr).instant().format(PromQueryFormat.TABLE) for name, expr in columns.items()]
+
+
+def _ref_id(index: int) -> str:
+    """A, B, ..., Z, AA, AB, ...: the names that Grafana gives to the queries of a panel."""
+    before, letter = divmod(index, 26)
+    return (_ref_id(before - 1) if before else "") + chr(ord("A") + letter)
+
+
+def _finish(
+    panel, title, description, targets, unit, no_value, steps: Steps = (), overrides: Iterable[Override] = ()
+):
+    for at, target in enumerate(targets):
+        panel.with_target(target.ref_id(_ref_id(at)))
     if unit == "percentunit":
         panel.decimals(1)
-    elif unit in ("short", "cps", "reqps") and isinstance(panel, timeseries.Panel):
-        panel.axis_soft_max(1)  # Nothing is a line at the bottom, not one on a scale to a hundred.
+    for name, settings in overrides:
+        override = panel.override_by_regexp if name.startswith("/") else panel.override_by_name
+        override(name, _settings(settings))
     return (
         panel.title(title)
         .description(description)
-        .grid_pos(dashboard.GridPos(x=x, y=y, w=width, h=height))
         .datasource(DATASOURCE)
         .interval(INTERVAL_MIN)
         .unit(unit)
@@ -383,19 +373,37 @@ def _finish(panel, title, description, place, unit, no_value, queries, steps):
     )
 
 
-def _thresholds(steps) -> dashboard_builders.ThresholdsConfig:
+def _settings(values: Mapping[str, object]) -> list[dashboard.DynamicConfigValue]:
+    return [dashboard.DynamicConfigValue(id_val=key, value=value) for key, value in values.items()]
+
+
+def _transform(panel, **options: dict) -> None:
+    for name, one in options.items():
+        panel.with_transformation(dashboard.DataTransformerConfig(id_val=name, options=one))
+
+
+def _thresholds(steps: Steps) -> dashboard_builders.ThresholdsConfig:
     """(value, colour) ascending; the first value is None, for everything below the next."""
-    steps = [dashboard.Threshold(value=value, color=colour) for value, colour in steps or [(None, NEUTRAL)]]
-    return dashboard_builders.ThresholdsConfig().mode(dashboard.ThresholdsMode.ABSOLUTE).steps(steps)
+    found = [dashboard.Threshold(value=value, color=colour) for value, colour in steps or [(None, NEUTRAL)]]
+    return dashboard_builders.ThresholdsConfig().mode(dashboard.ThresholdsMode.ABSOLUTE).steps(found)
+
+
+def _value_map(meanings: Mapping) -> dashboard.ValueMap:
+    """The text or (text, colour) of each value."""
+    results = {}
+    for at, (value, meaning) in enumerate(meanings.items()):
+        text, colour = (meaning, None) if isinstance(meaning, str) else meaning
+        results[str(value)] = dashboard.ValueMappingResult(text=text, color=colour, index=at)
+    return dashboard.ValueMap(options=results)
 
 
 def _last() -> common_builders.ReduceDataOptions:
     return common_builders.ReduceDataOptions().calcs(["lastNotNull"]).values(False)
 
 
-def _legend(placement, calcs) -> common_builders.VizLegendOptions:
-    legend = common_builders.VizLegendOptions().show_legend(True).placement(placement).calcs(calcs)
-    return legend.display_mode(common.LegendDisplayMode.TABLE)
+def _legend_list() -> common_builders.VizLegendOptions:
+    legend = common_builders.VizLegendOptions().show_legend(True).placement(common.LegendPlacement.BOTTOM)
+    return legend.calcs([]).display_mode(common.LegendDisplayMode.LIST)
 
 
 def _tooltip() -> common_builders.VizTooltipOptions:

@@ -9,6 +9,7 @@ import sys
 import pytest
 import yaml
 from dashboards import generate
+from dashboards import panels as kinds
 from support.servers.servers import DASHBOARDS, REPOSITORY, RULES, expressions, series_of
 
 from goodput.account import FINAL_STATUSES
@@ -117,6 +118,31 @@ def test_check_finds_stale_file_and_write_repairs_it(tmp_path):
 
 def test_generation_is_deterministic():
     assert generate.boards() == generate.boards()
+
+
+@pytest.mark.parametrize("count, last", [(8, "H"), (9, "I"), (26, "Z"), (27, "AA"), (703, "AAA")])
+def test_panel_keeps_every_query(count, last):
+    """And a table or waterfall names the values of each, whatever their number."""
+    queries = {f"q{number}": f"x{number}" for number in range(count)}
+    common = {"unit": "short", "no_value": "none"}
+    built = [
+        kinds.lines("T", "D", queries, **common),
+        kinds.bars("T", "D", queries, **common),
+        kinds.table("T", "D", queries, first=[], sort="q0", hide=(f"q{count - 1}",), **common),
+    ]
+    for panel in (builder.build() for builder in built):
+        assert [target.expr for target in panel.targets] == list(queries.values())
+        references = [target.ref_id for target in panel.targets]
+        assert len(set(references)) == count and references[-1] == last
+    columns = panel.transformations[-1].options
+    assert columns["renameByName"] == {
+        f"Value #{ref}": name for ref, name in zip(references, queries, strict=True)
+    }
+    assert columns["excludeByName"].get(f"Value #{last}") is True
+    steps = [(name, name, None, expr) for name, expr in list(queries.items())[1:]]
+    waterfall = kinds.waterfall("T", "D", steps, series_colours={}, **common).build()
+    named = waterfall.transformations[-1].options["renameByName"]
+    assert len(waterfall.targets) == count and len(named) == count and named[f"Value #{last}"] == steps[-1][1]
 
 
 def test_the_boards_are_these():
