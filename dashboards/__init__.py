@@ -18,3 +18,8 @@ Alerts link to a panel by its number (viewPanel), which follows from its place; 
 
     python -m dashboards.generate --check
 """
+
+import warnings
+
+# The SDK prefers the newer model of a board, which Grafana before version 12 cannot load.
+warnings.filterwarnings("ignore", "Prefer using dashboardv2", DeprecationWarning)

@@ -62,11 +62,11 @@ def _unhealthy(kind: str) -> str:
 PANELS = [
     panels.stats(
         "Goodput",
-        "Productive GPU time over allocated GPU time of all runs: in the time shown, and in the last five"
-        " minutes. Low: the states beside say what took the time, the table below in which runs. Start "
-        "with the run that wastes most, not with the one whose ratio is worst.",
+        "Productive GPU time over allocated GPU time of all runs: in the time range, and in the last five "
+        "minutes. Low: the states beside show what took the time, the table below in which runs. Start with the "
+        "run that wastes most GPU time, not with the one whose ratio is lowest.",
         {
-            "in the time shown": Instant(_share("productive")),
+            "in the time range": Instant(_share("productive")),
             "last 5 minutes": "cluster:goodput:ratio_5m",
         },
         unit="percentunit",
@@ -75,19 +75,18 @@ PANELS = [
     ),
     panels.stats(
         "MFU",
-        "Model FLOPs over what the GPUs of the runs that tell their FLOPs could have done, in the last "
-        "five minutes, each run weighed by its GPUs. Low with high goodput: the kernels are slow (small "
-        "batches, wrong precision); profile a step of the largest run.",
+        "Model FLOPs over the peak of the GPUs in the last five minutes, of the runs that declare their FLOPs, "
+        "weighted by GPUs. Low with high goodput: the kernels are slow (small batches, wrong precision); profile "
+        "a step of the largest run.",
         {"last 5 minutes": "cluster:mfu:ratio_5m"},
         unit="percentunit",
-        no_value="unknown: no run tells its FLOPs",
+        no_value="unknown: no run declares its FLOPs",
         steps=MFU_STEPS,
     ),
     panels.stats(
         "GPUs",
-        "GPUs that runs have been allocated, that drivers see, and that were seen and are lost. Allocated"
-        " far below seen: nobody asks for the rest, or no agent runs where runs are. Lost above 0: the "
-        "table of nodes says where.",
+        "GPUs that are allocated to runs, that drivers see, and that were seen and are lost. Allocated far below "
+        "seen: free capacity, or runs on nodes without an agent. Lost above 0: the table of nodes shows where.",
         {"allocated": ALLOCATED, "seen": SEEN, "lost": 'sum(goodput_gpus{kind="lost"})'},
         unit="short",
         no_value="no run and no driver",
@@ -95,9 +94,8 @@ PANELS = [
     ),
     panels.stats(
         "Runs",
-        "Runs by status. Down: no rank lives, and the GPUs are paid for all the same; see why it was not "
-        "started again. Unobserved: nothing is heard of a run that has not ended; look at the agents of "
-        "its nodes.",
+        "Runs by status. Down: no rank is alive, while its GPUs stay allocated; find out why it was not "
+        "restarted. Unobserved: a run that has not ended sends no reports; check the agents of its nodes.",
         {status: _runs(status) for status in ("running", "down", "unobserved")},
         unit="short",
         no_value="no run",
@@ -105,9 +103,9 @@ PANELS = [
     ),
     panels.stats(
         "Telemetry coverage",
-        "Share of GPU time that was observed in the time shown, and of agents and aggregators that answer"
-        " Prometheus. Below 100 % every other figure is blind by as much: find the nodes without an agent"
-        " in The stack itself, and the ranks that do not load goodput in the runs below.",
+        "Share of GPU time that was observed in the time range, and of agents and aggregators that Prometheus "
+        "can scrape. Below 100 % every other figure lacks as much. The board 'The stack itself' lists targets "
+        "that are down; the runs below show their coverage: ranks there may not load goodput.",
         {
             "GPU time": Instant(f"1 - ({_share('unobserved')} or vector(0))"),
             "agents": AGENTS,
@@ -120,9 +118,9 @@ PANELS = [
     # Where the GPU-hours go. Recorded once a minute: a shorter interval would leave holes.
     panels.areas(
         "GPU-hours by state",
-        "Share of the GPU-hours of all runs in each state; the shares add up to 100 %. Dark blue is "
-        "useful. A lasting colour other than that is what to remove; a spike of 'lost' is a restart, "
-        "which books the steps since the last checkpoint at once. Grey is time nobody saw.",
+        "Share of the GPU-hours of all runs in each state; the shares add up to 100 %. Dark blue is productive. "
+        "Remove the largest other colour that lasts; a spike of 'lost' is a restart, which books the steps since "
+        "the last checkpoint at once. Grey is unobserved time.",
         {"{{state}}": _shares("$__interval")},
         unit="percentunit",
         no_value=NO_ACCOUNT,
@@ -131,10 +129,9 @@ PANELS = [
     ).interval("1m"),
     panels.bars(
         "GPU-hours in the time shown",
-        "How many GPU-hours went into each state; together they are what was allocated. What is not "
-        "productive, the largest first, is what was paid for and not used. A long bar of 'queue' or "
-        "'down' is the scheduler's, of 'loader' or 'communication' the training code's, of 'lost' the "
-        "checkpoints'.",
+        "GPU-hours in each state; their sum is what was allocated. All but 'productive' was paid for and not "
+        "used. Long 'queue' or 'down': the scheduler; 'loader' or 'communication': the training code; 'lost': "
+        "the checkpoint interval.",
         {"{{state}}": f"sort_desc(sum by (state) (sum_over_time({ALL}[$__range])) / 3600 > 0)"},
         unit="suffix: GPU h",
         no_value=NO_ACCOUNT,
@@ -142,9 +139,9 @@ PANELS = [
     ).decimals(1),
     panels.lines(
         "Goodput and MFU",
-        "Both over the last five minutes, and the three largest causes of idle time. Goodput falls and a "
-        "cause rises: that is it. MFU falls alone: the kernels got slower (another model, smaller "
-        "batches, GPUs throttled).",
+        "Both over the last five minutes, and the three largest causes of idle time. Goodput falls while a cause "
+        "rises: that is the cause. MFU falls alone: the kernels got slower (another model, smaller batches, "
+        "throttled GPUs).",
         {
             "goodput": "cluster:goodput:ratio_5m",
             "MFU": "cluster:mfu:ratio_5m",
@@ -156,20 +153,18 @@ PANELS = [
     ).max(1),
     panels.bars(
         "Cost of idle time by cause",
-        "What GPU time that was not productive has cost in the time shown, by cause. Compare the price of"
-        " a fix (faster storage, more frequent checkpoints, spare nodes) with its bar, extended to a "
-        "month.",
+        "Cost of the GPU time that was not productive in the time range, by cause. Compare the price of a fix "
+        "(faster storage, more frequent checkpoints, spare nodes) with its bar, extrapolated to a month.",
         {"{{state}}": f"topk(10, {COST} > 0)"},
         unit="currencyUSD",
-        no_value="unknown: no run tells the price of a GPU-hour",
+        no_value="unknown: no run declares the price of a GPU-hour",
         overrides=panels.colours(STATE_COLOURS),
     ),
     panels.lines(
         "Allocated against available GPUs",
-        "GPUs that drivers see, that runs have been allocated, and that a living rank uses. Used below "
-        "allocated: runs that are down or start. Allocated below seen: capacity that nobody has asked "
-        "for. Seen that drops: GPUs or nodes that went away. Allocated above seen: nodes without an agent"
-        " or a driver.",
+        "GPUs that drivers see, that are allocated to runs, and that a living rank uses. Used below allocated: "
+        "runs that are down or starting. Allocated below seen: free capacity. Seen falls: GPUs or nodes were "
+        "lost. Allocated above seen: nodes without an agent or a driver.",
         {
             "seen": SEEN,
             "allocated": ALLOCATED,
@@ -182,15 +177,14 @@ PANELS = [
     # Which runs.
     panels.table(
         "Runs ranked by waste",
-        "The twenty runs with most GPU-hours that were not productive in the time shown. Open the first "
-        "one: its board says why, which rank, and what to do. High waste with high goodput is merely a "
-        "large run; high waste with low goodput is where work pays. Coverage below 100 %: its figures are"
-        " blind by as much.",
+        "The twenty runs with most GPU-hours that were not productive in the time range. Open the first one: its "
+        "board shows why, which rank, and what to do. High waste with high goodput is a large run; high waste "
+        "with low goodput is where work pays. Coverage below 100 %: its figures lack as much.",
         {
             "wasted": f"{WASTEFUL} / 3600",
             "goodput": f"(1 - ({WASTE}) / ({RUN_SECONDS} > 0)) {AMONG}",
             "GPUs": f"max by (run) (goodput_run_gpus) {AMONG}",
-            "cost of it": f"sum_over_time(run:waste_dollars:change_1m[$__range]) {AMONG}",
+            "cost": f"sum_over_time(run:waste_dollars:change_1m[$__range]) {AMONG}",
             "status": f"{STATUS} {AMONG}",
             "restarts": f"max by (run) (goodput_restarts) {AMONG}",
             "MFU": f"max by (run) (goodput_mfu_ratio) {AMONG}",
@@ -208,16 +202,15 @@ PANELS = [
             series("wasted", "suffix: GPU h"),
             ("wasted", GAUGE | {"decimals": 1}),
             *panels.widths(run=200, wasted=160),
-            series("cost of it", "currencyUSD"),
+            series("cost", "currencyUSD"),
             panels.texts("status", STATUS_MEANINGS),
             panels.link("run", "Open the run", "goodput-run", run="field:run"),
         ],
     ),
     panels.states(
         "Status of these runs",
-        "The runs of the table over time. Dark red: down, its GPUs wait for a restart. Grey: nothing was "
-        "heard of it. Many runs that go down at one moment: the network, the storage or the power they "
-        "share.",
+        "The runs of the table over time. Dark red: down, its GPUs wait for a restart. Grey: unobserved, no "
+        "reports. Many runs that go down at one moment share a cause: network, storage or power.",
         # Chosen at the end of the time range, so that the same twenty runs are drawn all along.
         {"{{run}}": f"{STATUS} and on (run) {WASTEFUL.replace(']', '] @ end()')}"},
         no_value="no run in this time",
@@ -227,10 +220,9 @@ PANELS = [
     # Which nodes, and whether all is observed.
     panels.table(
         "Nodes with open health events",
-        "Nodes whose GPUs or links are not as they should be: GPUs that are lost or ask to be reset, "
-        "links that were up and are down, and events of the last hour. A GPU or a critical event: drain "
-        "the node; its run waits for it or will fail. A link: the run on it is slow. Warnings alone: look"
-        " when there are many.",
+        "Nodes with GPUs that are lost or request a reset, with links that were up and are down, or with health "
+        "events in the last hour. A GPU or a critical event: drain the node; its run waits for it or will fail. A "
+        "link: the run on it is slow. Only warnings: look when there are many.",
         {
             "critical": _unhealthy("critical"),
             "GPUs": _unhealthy("gpu"),
@@ -239,7 +231,7 @@ PANELS = [
             "node": f"group by (instance, host, run) (node:owner:info) and on (instance) {UNHEALTHY}",
         },
         unit="short",
-        no_value="every node is well",
+        no_value="every node is healthy",
         first=["host", "instance", "run"],
         sort="critical",
         hide=("node",),
@@ -253,25 +245,25 @@ PANELS = [
     ),
     panels.bars(
         "Lost to hardware",
-        "GPU-hours of restarts that are put down to an event of the hardware, by kind, in the runs that "
-        "are shown. One kind far ahead: talk to the vendor with the nodes of the table. None although "
-        "runs restart: the cause is the code or the scheduler; see the run's restarts.",
+        "GPU-hours of restarts that are attributed to a hardware event, by kind. One kind far ahead: contact the "
+        "vendor with the nodes of the table. None although runs restart: the cause is the code or the scheduler; "
+        "see the restarts of the run.",
         {
             "{{kind}}": "topk(8, sum by (kind) "
             "(max by (run, kind) (goodput_run_health_cost_gpu_seconds)) / 3600)"
         },
         unit="suffix: GPU h",
-        no_value="no restart is put down to hardware",
+        no_value="no restart is attributed to hardware",
         steps=[(None, YELLOW), (10, RED)],
     ),
     panels.lines(
         "Coverage over time",
-        "Share of GPU time that was observed in five minutes: of the five runs that are seen least, and "
-        "of agents that answer. A run below 100 %: ranks without goodput, or a node without an agent. "
-        "Agents below 100 %: nodes that are down, or agents that are.",
+        "Share of GPU time that was observed in five minutes, of the five runs with the lowest, and share of "
+        "agents that Prometheus can scrape. A run below 100 %: ranks without goodput, or a node without an agent. "
+        "Agents below 100 %: nodes or agents are down.",
         {
             "{{run}}": top_over_range(5, "run:coverage:ratio_5m", "run", "bottomk"),
-            "agents that answer": AGENTS,
+            "agents up": AGENTS,
         },
         unit="percentunit",
         no_value=NO_ACCOUNT,
@@ -280,7 +272,7 @@ PANELS = [
 
 BOARD = build_board(
     "goodput-fleet",
-    "Of all GPU-hours, how many were useful work, what took the others, and where is it worth to look?",
+    "How many GPU-hours were useful work, what took the others, and which run or node is worth a look first?",
     PANELS,
     [(4, 5, 4, 5, 5, 5), (9, 16, 8), (8, 8, 8, 8), (10, 16, 8), (8, 12, 6, 6)],
     time_from="now-6h",

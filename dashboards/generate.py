@@ -14,7 +14,6 @@ import importlib
 import json
 import pkgutil
 import sys
-import warnings
 from pathlib import Path
 
 GENERATED = Path(__file__).parent / "generated"
@@ -24,10 +23,7 @@ def boards() -> dict[str, str]:
     """File name and JSON text of every board."""
     texts = {}
     for module in sorted(pkgutil.iter_modules([str(Path(__file__).parent)])):
-        with warnings.catch_warnings():
-            # The SDK prefers the newer model, which Grafana before version 12 cannot load.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            board = getattr(importlib.import_module(f"dashboards.{module.name}"), "BOARD", None)
+        board = getattr(importlib.import_module(f"dashboards.{module.name}"), "BOARD", None)
         if board:
             model = board.build()
             texts[f"{model.uid}.json"] = _text(model)

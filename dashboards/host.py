@@ -72,20 +72,20 @@ PANELS = [
     # Processors and memory.
     panels.areas(
         "Processors",
-        "Processors of the chosen nodes by what they do, in cores; on the right the load of the busiest "
-        "node per processor, and tasks that are blocked. iowait or many blocked tasks: storage. system "
-        "high: copies, interrupts of the network. Load above 1: fewer loader workers or threads, or more "
-        "cores for each rank. steal: a neighbour on the same machine.",
+        "Time of the processors of the chosen nodes by mode, in cores; on the right the load per processor of the "
+        "busiest node, and blocked tasks. High iowait or many blocked tasks: storage. High system: copies or "
+        "network interrupts. Load above 1: fewer loader workers or threads, or more cores for each rank. steal: "
+        "another virtual machine on the same hardware.",
         {
             "{{mode}}": _rate("goodput_host_cpu_seconds_total", "mode"),
-            "on line": f"sum(goodput_host_cpus{{{NODE}}})",
+            "online": f"sum(goodput_host_cpus{{{NODE}}})",
             "load": f"max(goodput_host_load1_ratio{{{NODE}}})",
             "blocked": f"max(goodput_host_processes_blocked{{{NODE}}})",
         },
         unit="suffix: cores",
         no_value=NO_AGENT,
         overrides=[
-            ("on line", NOT_STACKED),
+            ("online", NOT_STACKED),
             *(
                 (name, NOT_STACKED | {"custom.axisPlacement": "right", "unit": "short"})
                 for name in ("load", "blocked")
@@ -94,39 +94,38 @@ PANELS = [
     ),
     panels.lines(
         "Memory",
-        "Memory of the nodes by kind, the least available of them, and swap in use. Available near zero: "
-        "the kernel drops the page cache, loaders read everything again, then processes are killed. "
-        "shared that grows: batches in /dev/shm that nobody takes. Dirty high: checkpoints are written "
-        "faster than the storage takes them.",
+        "Memory of the nodes by kind, the smallest available memory of a node, and swap in use. Available near "
+        "zero: the kernel drops the page cache, loaders read everything again, then processes are killed. shared "
+        "that grows: batches in /dev/shm that nobody takes. High dirty: checkpoints are written faster than the "
+        "storage takes them.",
         {
             "{{kind}}": f'sum by (kind) (goodput_host_memory_bytes{{{NODE},kind!~"swap_.*"}})',
-            "available, least node": f'min(goodput_host_memory_bytes{{{NODE},kind="available"}})',
+            "available, lowest node": f'min(goodput_host_memory_bytes{{{NODE},kind="available"}})',
         },
         unit="bytes",
         no_value=NO_AGENT,
     ),
     panels.lines(
         "Swap, faults, kills",
-        "Bytes swapped in a second, page faults that read from storage, and processes killed for want of "
-        "memory in the last hour. Any kill: a rank or a worker died of it; give the job more memory or "
-        "run fewer workers. Swapping: the same, soon. Faults high after a start are programs being "
-        "loaded; for long, the page cache has no room.",
+        "Bytes swapped and page major faults from storage, per second; processes killed for lack of memory in "
+        "the last hour. Any kill: a rank or a worker was killed; give the job more memory or run fewer workers. "
+        "Swapping: that comes next. Faults after a start are programs being loaded; lasting faults mean that the "
+        "page cache has no room.",
         {
             "swapped {{direction}}": _rate("goodput_host_swap_bytes_total", "direction"),
-            "faults that read": _rate("goodput_host_major_faults_total"),
-            "killed in an hour": f"sum(increase(goodput_host_oom_kills_total{{{NODE}}}[1h]))",
+            "major faults": _rate("goodput_host_major_faults_total"),
+            "killed in the last hour": f"sum(increase(goodput_host_oom_kills_total{{{NODE}}}[1h]))",
         },
         unit="short",
         no_value=NO_AGENT,
-        overrides=[series("killed in an hour", "none", ONE_IS_BAD, axis="right")],
+        overrides=[series("killed in the last hour", "none", ONE_IS_BAD, axis="right")],
     ),
     # Disks and file systems.
     panels.lines(
         "Disks",
-        "Bytes of all disks, and of the three slowest the mean time of a request and the requests in "
-        "flight (right). Latency far above its usual with many requests: the disk is full of work; larger"
-        " reads, fewer workers, or cache the data. Low rate and low latency while loaders wait: it is not"
-        " the disk.",
+        "Bytes of all disks, and of the three slowest the mean time of a request and the requests in flight "
+        "(right). High latency with many requests: the disk is saturated; larger reads, fewer workers, or cache "
+        "the data. Low rate and low latency while loaders wait: the disk is not the cause.",
         {
             "{{direction}}": _rate("goodput_host_disk_bytes_total", "direction"),
             "latency of {{device}} on {{instance}}": top_over_range(3, DISK_LATENCY, DEVICE),
@@ -140,14 +139,14 @@ PANELS = [
     ),
     panels.table(
         "File systems",
-        "The twenty fullest file systems that are watched, what they are, whether they answer and how "
-        "long that takes. Full: the next checkpoint fails. Out of inodes: many small files; the same. Not"
-        " answering: whatever touches it hangs, its server or the network first.",
+        "The twenty fullest file systems that are watched: type, source, whether they answer and how fast. Full, "
+        "or out of inodes (many small files): the next checkpoint fails. Not up: any access to it hangs; check "
+        "its server first, or the network.",
         {
             "full": FULL,
             "inodes used": f"1 - {INODES_FREE} / {INODES} and on ({MOUNT}) {FULL}",
             "free": f"{_mount('available_bytes')} and on ({MOUNT}) {FULL}",
-            "answers in": f"{_mount('response_seconds')} and on ({MOUNT}) {FULL}",
+            "response time": f"{_mount('response_seconds')} and on ({MOUNT}) {FULL}",
             "up": f"{_mount('up')} and on ({MOUNT}) {FULL}",
             "info": f"{FILESYSTEM_INFO} and on ({MOUNT}) {FULL}",
         },
@@ -159,7 +158,7 @@ PANELS = [
         steps=[(None, GREEN), (0.8, YELLOW), (0.95, RED)],
         overrides=[
             series("free", "bytes", [(None, "text")]),
-            series("answers in", "s", ONE_IS_BAD),
+            series("response time", "s", ONE_IS_BAD),
             series("up", "bool_yes_no", ONE_IS_GOOD),
             TO_NODE,
         ],
@@ -167,9 +166,9 @@ PANELS = [
     # Storage over the network.
     panels.lines(
         "NFS: bytes",
-        "Bytes of the three busiest mounts: what programs read and wrote (application), and what crossed "
-        "the network for it (server). Server far above application: small reads of large pieces, or "
-        "several programs that read the same. Application above server: the page cache works.",
+        "Bytes of the three busiest mounts: what programs read and wrote (application), and what the network "
+        "carried for it (server). Server far above application: small reads of large blocks, or several programs "
+        "that read the same data. Application above server: the page cache works.",
         {
             "{{mount}} {{direction}} ({{side}})": top_over_range(
                 6, _rate("goodput_nfs_bytes_total", "mount, direction, side"), "mount, direction, side"
@@ -180,28 +179,28 @@ PANELS = [
     ),
     panels.lines(
         "NFS: calls",
-        "Mean time of the four slowest kinds of call, in all and waiting to be sent; on the right, in a "
-        "second, calls, calls sent again, timeouts and errors. Waiting to be sent: too few slots or "
-        "connections (nconnect). Answers slow: the server. Sent again or timeouts: the network, or a "
-        "server that does not answer.",
+        "Mean time of the four slowest kinds of call, in total and queued before sending; on the right calls, "
+        "retransmissions, timeouts and errors per second. Long queue time: too few slots or connections "
+        "(nconnect). Long total time: the server. Retransmissions or timeouts: the network, or a server that does "
+        "not answer.",
         {
             **{f"{{{{operation}}}} {{{{mount}}}}: {part}": _nfs_latency(part) for part in ("total", "queue")},
             "calls": NFS_CALLS,
-            "sent again": f"{_rate('goodput_nfs_transmissions_total')} - {NFS_CALLS}",
+            "retransmitted": f"{_rate('goodput_nfs_transmissions_total')} - {NFS_CALLS}",
             "timeouts": _rate("goodput_nfs_timeouts_total"),
             "errors": _rate("goodput_nfs_errors_total"),
         },
         unit="s",
         no_value="no NFS here",
         overrides=[
-            series(name, "cps", axis="right") for name in ("calls", "sent again", "timeouts", "errors")
+            series(name, "cps", axis="right") for name in ("calls", "retransmitted", "timeouts", "errors")
         ],
     ),
     panels.lines(
         "Lustre",
-        "Bytes that programs read from and wrote to each file system; on the right the mean time of its "
-        "four slowest operations, and operations in a second. open or stat slow and many: small files; "
-        "pack them. read slow: a busy storage target; stripe large files over more of them.",
+        "Bytes that programs read from and wrote to each file system; on the right the mean time of the four "
+        "slowest operations, and operations per second. Many slow open or stat: small files; pack them. Slow "
+        "read: a busy storage target; stripe large files over more targets.",
         {
             "{{filesystem}} {{direction}}": _rate("goodput_lustre_bytes_total", "filesystem, direction"),
             "time of {{operation}} {{filesystem}}": top_over_range(4, LUSTRE_LATENCY, OPERATION),
@@ -214,10 +213,10 @@ PANELS = [
     # NUMA, and what runs on the node.
     panels.lines(
         "NUMA: free memory, misplaced pages",
-        "Free memory of each NUMA node, the least of the chosen hosts, and on the right the share of "
-        "pages that were not got where they were wanted. One node full while another is free: loaders and"
-        " ranks sit on one socket. Many misplaced pages: bind each rank to the node of its GPU (numactl, "
-        "or the launcher's option).",
+        "Smallest free memory of each NUMA node among the chosen hosts, and on the right the share of pages that "
+        "were allocated on another node than requested. One node full while another is free: loaders and ranks "
+        "run on one socket. Many misplaced pages: bind each rank to the node of its GPU (numactl, or the option "
+        "of the launcher).",
         {
             "free on node {{node}}": f'min by (node) (goodput_numa_memory_bytes{{{NODE},kind="free"}})',
             "misplaced on node {{node}}": f"{MISSES} / ({PAGES} > 0)",
@@ -228,9 +227,9 @@ PANELS = [
     ),
     panels.table(
         "Ranks and their processors",
-        "Forty ranks of the chosen nodes: the NUMA node they run on, that of their GPU, and how many "
-        "processors they may use. Two different nodes: every copy to the GPU crosses the sockets; bind "
-        "the rank. Few CPUs of the host's and a loader with many workers: the workers take turns.",
+        "Forty ranks of the chosen nodes: the NUMA node they run on, that of their GPU, and how many processors "
+        "they may use. Two different nodes: every copy to the GPU crosses the sockets; bind the rank. Few CPUs and "
+        "a loader with many workers: the workers share too few cores.",
         {
             "node": RANKS,
             "GPU's": f"max by (instance, run, rank) ({RANK_GPUS} * on (instance, gpu) group_left () {GPU_NUMA}) "
@@ -240,7 +239,7 @@ PANELS = [
             f"sum by (instance) (goodput_numa_cpus{{{NODE}}}) {OF_RANKS}",
         },
         unit="none",
-        no_value="no rank lives here",
+        no_value="no rank is alive here",
         first=["run", "rank", "instance"],
         sort="-rank",
         overrides=[
@@ -250,16 +249,16 @@ PANELS = [
     ),
     panels.table(
         "Processes on the GPUs",
-        "Processes on the GPUs of the chosen nodes, at most forty, with whose they are; and how many each"
-        " GPU has. A process that belongs to no rank: left behind by a run that has ended, or someone "
-        "else's; it takes memory and time from the rank. Find it by its pid on the node.",
+        "At most forty processes on the GPUs of the chosen nodes, with their owners, and how many each GPU has. A "
+        "process that belongs to no rank was left by a run that has ended, or is someone else's; it takes memory "
+        "and time from the rank. Find it by its pid on the node.",
         {
             "process": "topk(40, group by (gpu, instance, pid, user, comm, pod, slurm_job) "
             f"(goodput_gpu_process_info{{{NODE}}}))",
             "on this GPU": f"topk(40, max by (instance, gpu) (goodput_gpu_processes{{{NODE}}}) > 0)",
         },
         unit="none",
-        no_value="no process uses a GPU, or the driver does not tell",
+        no_value="no process uses a GPU, or the driver does not report it",
         first=["instance", "gpu", "pid", "user", "comm", "pod", "slurm_job"],
         sort="instance",
         hide=("process",),
@@ -268,10 +267,10 @@ PANELS = [
     # Links.
     panels.lines(
         "Network errors per second",
-        "Of the worst devices: packets dropped and errors by the hardware, marks of congestion, pause "
-        "frames, packets beyond a limit of the cloud, links that went down or up, TCP timers that ran "
-        "out; devices beyond the agent's bound. Zero is normal. Drops out_of_buffer: the host is too slow"
-        " for its NIC. Limits exceeded: a larger instance. Carrier changes: cable or switch.",
+        "Of the worst devices: drops and errors of the hardware, congestion marks, pause frames, packets beyond a "
+        "limit of the cloud provider, carrier changes; TCP timeouts, and devices beyond the bound of the agent. "
+        "Zero is normal. Drops out_of_buffer: the host is too slow for its NIC. Limits exceeded: a larger "
+        "instance. Carrier changes: cable or switch.",
         {
             "dropped {{device}}: {{kind}}": _worst("goodput_network_hardware_drops_total", "device, kind"),
             "errors {{device}}: {{kind}}": _worst("goodput_network_hardware_errors_total", "device, kind"),
@@ -282,21 +281,20 @@ PANELS = [
             "beyond {{device}}: {{kind}}": _worst("goodput_network_allowance_exceeded_total", "device, kind"),
             "carrier {{device}}": _worst("goodput_network_carrier_changes_total", "device"),
             "TCP timeouts": _rate("goodput_network_tcp_timeouts_total"),
-            "devices not read": f"sum(goodput_network_devices_left_out{{{NODE}}}) + "
+            "devices left out": f"sum(goodput_network_devices_left_out{{{NODE}}}) + "
             f"sum(goodput_infiniband_devices_left_out{{{NODE}}})",
         },
         unit="cps",
-        no_value="nothing has gone wrong",
+        no_value="no errors in this time",
     ),
     panels.lines(
         "RDMA traffic",
-        "Bytes by operation, and bytes sent again, of all ports; packets in a second (right). write and "
-        "send are what collectives use; read is storage. Sent again above a thousandth: loss on the way; "
-        "see which port in the table. Small packets at a high rate: small messages, which larger buckets "
-        "would join.",
+        "Bytes by operation and retransmitted bytes of all ports; packets per second (right). Collectives use "
+        "write and send, storage uses read. Retransmitted above a thousandth: packet loss; see which port in the "
+        "table. Small packets at a high rate: small messages; use larger buckets.",
         {
             "{{operation}}": _rate("goodput_infiniband_operation_bytes_total", "operation"),
-            "sent again": _rate("goodput_infiniband_retransmit_bytes_total"),
+            "retransmitted": _rate("goodput_infiniband_retransmit_bytes_total"),
             "packets {{direction}}": _rate("goodput_infiniband_packets_total", "direction"),
             "{{device}}/{{port}} on {{instance}}": top_over_range(
                 3, _rate("goodput_infiniband_bytes_total", DEVICE_PORT), DEVICE_PORT
@@ -308,9 +306,9 @@ PANELS = [
     ),
     panels.table(
         "Unhealthy RDMA ports",
-        "Ports that are not active, with the state they are in, and ports whose narrow counters stand at "
-        "their end, which say no more until they are cleared (perfquery -R). A port that was active and "
-        "is not: cable, transceiver, switch or subnet manager. ",
+        "Ports that are not active, with their state, and ports with saturated counters, which no longer count "
+        "until they are cleared (perfquery -R). A port that was active and is not: cable, transceiver, switch or "
+        "subnet manager.",
         {
             "not active": f"topk(20, max by ({DEVICE_PORT}, state) ({PORT_DOWN}))",
             "full counters": f"topk(20, max by ({DEVICE_PORT}) "
@@ -318,7 +316,7 @@ PANELS = [
             "full": f"topk(20, max by ({DEVICE_PORT}, kind) (goodput_infiniband_saturated{{{NODE}}}))",
         },
         unit="none",
-        no_value="every port is well",
+        no_value="every port is healthy",
         first=["device", "port", "instance", "state", "kind"],
         sort="-device",
         hide=("not active", "full"),

@@ -10,7 +10,7 @@ from dashboards.states import ONE_IS_BAD, ONE_IS_GOOD
 
 NODE = 'instance=~"$instance"'
 GPU = f'{NODE},gpu=~"$gpu"'
-NO_GPU = "no driver knows a GPU here"
+NO_GPU = "no driver reports a GPU here"
 NO_AGENT = "no node agent is scraped"
 ERRORS_STEPS = [(None, GREEN), (1, YELLOW), (10, RED)]
 
@@ -109,11 +109,10 @@ PANELS = [
     # What is broken.
     panels.stats(
         "GPUs of the chosen nodes",
-        "GPUs that should be there, that a driver sees, that were seen and are lost, or whose driver does"
-        " not answer; drivers is on while all of them answer. Lost above 0: the run on it has failed or "
-        "will; drain the node, reboot it, replace the GPU if it comes again. Seen below expected: the "
-        "driver is not loaded or refuses a GPU. Drivers off: one's process hangs, and what is shown below"
-        " is as old as the driver's last word.",
+        "GPUs that are expected, that a driver sees, that were seen and are lost, or whose driver does not answer; "
+        "drivers is on while all of them answer. Lost above 0: the run on it has failed or will; drain the node, "
+        "reboot it, replace the GPU if it happens again. Seen below expected: the driver is not loaded or refuses "
+        "a GPU. Drivers off: a driver process hangs, and the values below are its last ones.",
         {
             **{
                 kind: f'sum(goodput_gpus{{{NODE},kind="{kind}"}})'
@@ -127,22 +126,22 @@ PANELS = [
     ),
     panels.bars(
         "Health events of the last hour",
-        "What happened to GPUs and links, by kind, the eight most frequent. Critical ones (a GPU lost, an"
-        " uncorrectable error, an RDMA link down) need someone now. Many of one kind on one node: drain "
-        "it. When, to what, and whom each hit: /api/v1/health of the aggregator.",
+        "The eight most frequent events of GPUs and links, by kind. Critical ones (a lost GPU, an uncorrectable "
+        "error, an RDMA link down) need action now. Many of one kind on one node: drain it. /api/v1/health of the "
+        "aggregator lists time, device and affected ranks of each event.",
         {
             "{{kind}} ({{severity}})": f"topk(8, sum by (kind, severity) ({EVENTS}))",
         },
         unit="short",
-        no_value="nothing has happened since the agents started",
+        no_value="no events since the agents started",
         steps=ERRORS_STEPS,
     ),
     panels.bars(
         "GPU errors: memory, XIDs, PCIe",
-        "Errors in the hour before, and GPUs in a state that lasts. Any uncorrectable error: its data is "
-        "lost, reset the GPU. Rows waiting or failed: reset it when the run allows; failed means replace."
-        " XIDs: the alert says which and what to do. Fewer lanes or, under load, a lower generation than "
-        "the link could have: reseat the card. Correctable errors alone ask for nothing.",
+        "Errors in the last hour, and GPUs in a bad state. Any uncorrectable error: data was lost, reset the GPU. "
+        "Rows waiting or failed: reset it when the run allows; failed means replace it. XIDs: the alert explains "
+        "which and what to do. Fewer lanes or, under load, a lower generation than the link supports: reseat the "
+        "card. Correctable errors alone need no action.",
         {
             "uncorrectable errors": _increase("ecc_errors_total", ',kind="uncorrectable"'),
             "correctable errors": _increase("ecc_errors_total", ',kind="correctable"'),
@@ -150,7 +149,7 @@ PANELS = [
             "XIDs": f"sum({_gain('goodput_gpu_xid_errors_total', GPU)}) or vector(0)",
             "PCIe links with lanes missing": _below_maximum("lanes"),
             "PCIe links at a low generation": _below_maximum("generation"),
-            "GPUs that ask for a reset or reboot": f"count({RECOVERY} == 1) or vector(0)",
+            "GPUs that need a reset or reboot": f"count({RECOVERY} == 1) or vector(0)",
             "PCIe replays": _increase("pcie_replays_total"),
         },
         unit="short",
@@ -162,10 +161,10 @@ PANELS = [
     # How hard the GPUs work, and in which phase.
     panels.lines(
         "Activity of the GPUs",
-        "Share of the time in which each unit was active, mean over the GPUs. Utilization says only that "
-        "something ran. SM low while it is high: kernels are small or wait. DRAM high, tensor low: bound "
-        "by memory (fuse, larger batches). Tensor near zero in training: wrong precision. A unit missing:"
-        " see false zero among the alerts, or a GPU without such counters.",
+        "Share of the time in which each unit was active, mean over the GPUs. Utilization means only that some "
+        "kernel ran. Low SM with high utilization: kernels are small or wait. High DRAM, low tensor: bound by "
+        "memory (fuse, larger batches). Tensor near zero in training: wrong precision. A unit is missing: a false "
+        "zero (see the alerts), or a GPU without such counters.",
         {
             "{{unit}}": f"avg by (unit) (goodput_gpu_activity_ratio{{{GPU}}})",
             "GPUs with false zeros": f"sum(goodput_gpu_false_zero{{{GPU}}})",
@@ -176,10 +175,9 @@ PANELS = [
     ),
     panels.lines(
         "The ten least active GPUs",
-        "SM activity (utilization where there is none) of the GPUs that do least. One far below the "
-        "others while a run uses it: its rank waits for data or has died, or is the one the others do not"
-        " wait for. One above all: it is what the others wait for. All low together: see the phases "
-        "beside.",
+        "SM activity (utilization where there is none) of the least active GPUs. One far below the others in a "
+        "run: its rank waits for data, has died, or the others do not wait for it. One far above: the others wait "
+        "for it. All low: see the phases beside.",
         {
             "rank {{rank}}: {{gpu}} on {{instance}}": f"({LEAST_ACTIVE}) * on (instance, gpu) "
             f"group_left (run, rank) {OWNER}"
@@ -190,10 +188,10 @@ PANELS = [
     ),
     panels.lines(
         "Activity by phase",
-        "What the GPU did in each second that its rank spent in a phase: SM (engine where there is none) "
-        "and tensor. Forward and backward low: launch-bound or bound by memory. Loader or checkpoint at "
-        "zero is waiting that could be overlapped. Where one sample met several phases, as in steps much "
-        "shorter than a second, their shares are estimated.",
+        "Activity of the GPU per second that its rank spent in a phase: SM (engine where there is none) and "
+        "tensor. Low forward and backward: launch-bound or bound by memory. Loader or checkpoint at zero: waiting "
+        "that could be overlapped. Where one sample spans several phases, as in steps much shorter than a second, "
+        "their shares are estimated.",
         {
             "{{phase}}: SM": f"{_activity_by_phase('sm')} or {_activity_by_phase('engine')}",
             "{{phase}}: tensor": _activity_by_phase("tensor"),
@@ -205,35 +203,33 @@ PANELS = [
     # Power, and what limits it.
     panels.lines(
         "Power by phase",
-        "Mean power of a GPU while its rank is in each phase. A compute phase far below the power limit: "
-        "the GPU is not fed. Waiting phases (loader, communication) near the compute phases' level: "
-        "spinning kernels burn power for nothing. Multiply by the phase's hours for what waiting costs in"
-        " energy.",
+        "Mean power of a GPU while its rank is in each phase. A compute phase far below the power limit: the GPU "
+        "is starved. Waiting phases (loader, communication) near the level of compute: spinning kernels waste "
+        "power. Multiply by the hours of the phase for the energy that waiting costs.",
         {"{{phase}}": _by_phase("goodput_gpu_phase_energy_joules_total")},
         unit="watt",
-        no_value="no rank has used these GPUs, or the driver gives no power",
+        no_value="no rank has used these GPUs, or the driver reports no power",
     ),
     panels.lines(
         "Power and energy",
-        "Power of the ten GPUs that draw most, the lowest limit in force, and all of them together by "
-        "their energy counters (right). One GPU with less power than its peers in one run: it waits, or "
-        "is throttled. A limit below the others': someone or the rack set it; that GPU will be the "
-        "straggler.",
+        "Power of the ten GPUs that draw most, the lowest limit in force, and the sum of all by their energy "
+        "counters (right). One GPU with less power than its peers in a run: it waits, or is throttled. A limit "
+        "below the others: an operator or the rack set it; that GPU will be the straggler.",
         {
             "{{gpu}} on {{instance}}": top_over_range(10, POWER, "instance, gpu"),
             "lowest limit": f"min(goodput_gpu_power_limit_watts{{{GPU}}})",
-            "all together": rate_of("goodput_gpu_energy_joules_total", "", GPU),
+            "total": rate_of("goodput_gpu_energy_joules_total", "", GPU),
         },
         unit="watt",
         no_value=NO_GPU,
-        overrides=[series("all together", "watt", axis="right"), *panels.colours({"lowest limit": RED})],
+        overrides=[series("total", "watt", axis="right"), *panels.colours({"lowest limit": RED})],
     ),
     panels.lines(
         "Clock throttling by reason",
-        "Share of GPUs and time for which clocks were held down, by reason, the six leading ones; SM "
-        "clock on the right, mean and slowest GPU. Power alone is normal at full load. Thermal, "
-        "hw_thermal or hw_slowdown: fans, dust, a hot neighbour; hw_power_brake: the rack's supply. The "
-        "slowest far below the mean: all ranks wait for that GPU.",
+        "Share of GPUs and time with throttled clocks, the six leading reasons; SM clock on the right, mean and "
+        "slowest GPU. Power alone is normal at full load. Thermal, hw_thermal or hw_slowdown: fans, dust, a hot "
+        "neighbour; hw_power_brake: the power supply of the rack. The slowest far below the mean: all ranks wait "
+        "for that GPU.",
         {
             "{{reason}}": f"topk(6, avg by (reason) ({THROTTLED}))",
             "heat or hardware, worst GPU": f"max(gpu:throttled:ratio_5m{{{GPU}}})",
@@ -241,15 +237,15 @@ PANELS = [
             "slowest clock": f"min({CLOCK})",
         },
         unit="percentunit",
-        no_value="the driver gives no reasons",
+        no_value="the driver reports no reasons",
         overrides=[series(name, "hertz", axis="right") for name in ("mean clock", "slowest clock")],
     ),
     # Heat, memory, links.
     panels.lines(
         "Temperature: the ten hottest",
-        "Hottest sensor of each GPU: core, memory or junction. Most GPUs slow down between 83 and 95 "
-        "degrees, memory some ten later; the clocks beside show whether it has begun. One GPU far above "
-        "its neighbours: its fan, its heat sink or its place in the air flow.",
+        "Hottest sensor of each GPU: core, memory or junction. Most GPUs throttle between 83 and 95 degrees, "
+        "memory some ten later; the clocks beside show whether they do. One GPU far above its neighbours: its "
+        "fan, its heat sink or its position in the air flow.",
         {"{{gpu}} {{sensor}} on {{instance}}": top_over_range(10, TEMPERATURE, "instance, gpu, sensor")},
         unit="celsius",
         no_value=NO_GPU,
@@ -257,10 +253,9 @@ PANELS = [
     ),
     panels.lines(
         "GPU memory: the ten fullest",
-        "Share of each GPU's memory that is taken, caches of the framework included. Near 100 %: the next"
-        " larger batch or a fragmented cache ends in out-of-memory. Low: room for a larger batch. One GPU"
-        " unlike its peers: a process that was left behind (goodput_gpu_process_info names it) or an "
-        "uneven split of the model.",
+        "Share of each GPU's memory in use, caches of the framework included. Near 100 %: a larger batch or "
+        "fragmentation ends in out-of-memory. Low: room for a larger batch. One GPU unlike its peers: a leftover "
+        "process (goodput_gpu_process_info names it) or an uneven split of the model.",
         {
             "{{gpu}} on {{instance}}": top_over_range(
                 10, f"{_memory('used')} / {_memory('total')}", "instance, gpu"
@@ -272,26 +267,25 @@ PANELS = [
     ),
     panels.lines(
         "NVLink and PCIe",
-        "Bytes over the GPUs' links, all GPUs together; errors of NVLinks in a second on the right. "
-        "NVLink silent in a run of several GPUs: the collectives go over PCIe or the network "
-        "(NCCL_DEBUG=INFO says which way). PCIe high: offloading, or batches that are copied more than "
-        "once. Errors that grow: a link about to fail.",
+        "Bytes per second over the links of all GPUs; NVLink errors per second on the right. No NVLink traffic in "
+        "a run of several GPUs: the collectives use PCIe or the network (NCCL_DEBUG=INFO shows which). High PCIe: "
+        "offloading, or batches that are copied more than once. Errors that grow: a link about to fail.",
         {
             "{{link}} {{direction}}": f"{rate_of('goodput_gpu_link_bytes_total', 'link, direction', GPU)} "
             f"or {LINK_BYTES}",
             "NVLink errors": rate_of("goodput_gpu_nvlink_errors_total", "", GPU),
         },
         unit="Bps",
-        no_value="no driver gives the traffic of links",
+        no_value="no driver reports the traffic of links",
         overrides=[series("NVLink errors", "cps", axis="right")],
     ),
     # What the GPUs wait for.
     panels.lines(
         "Network utilisation: the busiest links",
-        "Traffic over the line rate of the eight fullest interfaces and RDMA ports. Near 100 % for long: "
-        "steps are bound by the network (overlap, compress, fewer bytes), or a data set is being copied "
-        "over the same link. One rail idle while the others work: it is down or left out. Links down: "
-        "ports and interfaces that were up within a day.",
+        "Traffic over the line rate of the eight busiest interfaces and RDMA ports. Near 100 % for long: steps are "
+        "bound by the network (overlap, compress, fewer bytes), or the link also carries a data set. One idle rail "
+        "while the others work: it is down or not configured. Links down: ports and interfaces that were up within "
+        "a day.",
         {
             "{{device}} {{direction}} on {{instance}}": _utilisation("network", INTERFACE, "speed"),
             "{{device}}/{{port}} {{direction}} on {{instance}}": _utilisation("infiniband", PORT, "rate"),
@@ -304,16 +298,16 @@ PANELS = [
     ),
     panels.lines(
         "Network errors per second",
-        "Errors, packets sent again, signs of congestion and TCP retransmits of all links; on the right "
-        "the share of time that peers had a link pause. Zero is normal. Errors: cable or transceiver (one"
-        " device: swap it). Sent again with congestion: too many senders for one switch; without: loss on"
-        " the way. Pauses: a slow receiver spreads.",
+        "Errors, retransmitted packets, congestion and TCP retransmits of all links; on the right the share of "
+        "time for which peers paused a link. Zero is normal. Errors: cable or transceiver (one device: swap it). "
+        "Retransmits with congestion: too many senders for one switch; without: packet loss. Pauses: a slow "
+        "receiver.",
         {
             "RDMA errors": rate_of("goodput_infiniband_errors_total", "", NODE),
-            "RDMA sent again": rate_of("goodput_infiniband_retransmits_total", "", NODE),
+            "RDMA retransmits": rate_of("goodput_infiniband_retransmits_total", "", NODE),
             "RDMA congestion": rate_of("goodput_infiniband_congestion_total", "", NODE),
             "RDMA ticks without credit": rate_of("goodput_infiniband_xmit_wait_ticks_total", "", NODE),
-            "TCP sent again": rate_of("goodput_host_tcp_retransmits_total", "", NODE),
+            "TCP retransmits": rate_of("goodput_host_tcp_retransmits_total", "", NODE),
             "interface errors": rate_of("goodput_network_errors_total", "", NODE),
             "interface drops": rate_of("goodput_network_drops_total", "", NODE),
             "paused, worst link": f"max({PAUSED}) or vector(0)",
@@ -327,23 +321,23 @@ PANELS = [
     ),
     panels.lines(
         "Pressure, disks, file systems",
-        "Share of time in which tasks waited for cpu, memory or io (worst node; full: nothing ran), how "
-        "busy the three busiest disks were, how full the three fullest file systems are, and how long the"
-        " slowest took to answer (right). io or a disk high: loaders read too much or too small. memory: "
-        "the page cache has no room. A file system down: whatever touches it hangs.",
+        "Share of time in which tasks waited for cpu, memory or io (worst node; full: nothing ran), busy time of "
+        "the three busiest disks, the three fullest file systems, and the slowest response of one (right). High io "
+        "or disk: loaders read too much or too small. memory: no room for the page cache. A file system down: any "
+        "access to it hangs.",
         {
             "waiting for {{resource}} ({{kind}})": "topk(6, max by (resource, kind) "
             f"(node_resource:pressure:ratio_5m{{{NODE}}}))",
             "{{device}} busy on {{instance}}": top_over_range(3, DISK_BUSY, "instance, device"),
             "{{mount}} full on {{instance}}": top_over_range(3, FULL, "instance, mount"),
             "file systems down": f"count(goodput_filesystem_up{{{NODE}}} == 0) or vector(0)",
-            "slowest answer": f"max(goodput_filesystem_response_seconds{{{NODE}}})",
+            "slowest response": f"max(goodput_filesystem_response_seconds{{{NODE}}})",
         },
         unit="percentunit",
         no_value=NO_AGENT,
         overrides=[
             series("file systems down", "none", axis="hidden"),
-            series("slowest answer", "s", axis="right"),
+            series("slowest response", "s", axis="right"),
         ],
     ),
 ]

@@ -9,7 +9,7 @@ from dashboards.promql import RATE
 from dashboards.states import ONE_IS_GOOD, STATE_COLOURS
 
 RANK = 'run="$run",rank="$rank"'
-NO_RANK = "no node agent knows this rank"
+NO_RANK = "no node agent has this rank"
 NO_LOADER = "no DataLoader is measured"
 # The compute phases share the colour of productive time, in shades.
 PHASE_COLOURS = {
@@ -88,10 +88,9 @@ PANELS = [
     # Identity and present state.
     panels.table(
         "Identity",
-        "Where the rank runs, on which GPU, in which group and pipeline stage, and whose process it is. "
-        "Two rows: an attempt that has ended beside the present one, for as long as its page is kept. No "
-        "row: the number in the box is not a rank of the run, or its node has no agent. Host and GPU lead"
-        " to the node's board.",
+        "Where the rank runs, on which GPU, in which group and pipeline stage, and its process. Two rows: an "
+        "attempt that has ended beside the present one, for as long as its page is kept. No row: the run has no "
+        "rank of this number, or its node has no agent. The links of host and GPU open the board of the node.",
         {
             "info": f"group by ({IDENTITY}) (goodput_rank_info{{{RANK}}})",
             "process": f"group by ({PROCESS}) (goodput_rank_process_info{{{RANK}}})",
@@ -112,10 +111,9 @@ PANELS = [
     ),
     panels.stats(
         "Now",
-        "Whether the process lives, its last step, and how long ago it gave a sign of life, and for how "
-        "long it has been in the phase it is in. Dead: its run waits, or has been started elsewhere. A "
-        "sign of life older than a step takes, in communication: it waits for another rank; in any other "
-        "phase: it is the one the others wait for.",
+        "Whether the process is alive, its last step, the age of its last sign of life, and how long it has been "
+        "in its phase. Dead: its run waits, or was restarted elsewhere. A sign of life older than a step, in "
+        "communication: it waits for another rank; in any other phase: the others wait for it.",
         {
             "alive": _max("goodput_rank_alive"),
             "step": _max("goodput_rank_step"),
@@ -136,25 +134,23 @@ PANELS = [
     # Phases on both clocks.
     _phases(
         "host",
-        "Of each second, what the step thread spent in each phase; 'none' is time in no phase. A phase "
-        "that grows: what the code waits for. Where there is a device, waiting that the GPU did not feel "
-        "is among it: compare with the device's clock beside before you mend anything. The gap to 100 % "
-        "is a phase that lasts longer than the window.",
+        "Time of the step thread in each phase, per second; 'none' is time in no phase. A phase that grows: the "
+        "code waits for it. With a device, some of this waiting did not delay the GPU: compare with the clock of "
+        "the device beside before you change anything. The gap to 100 % is a phase longer than the window.",
         NO_RANK,
     ),
     _phases(
         "device",
-        "The same as the GPU felt it: time between the phases' marks on its stream. Loader or h2d here is"
-        " waiting that cost GPU time; on the host's clock alone it was hidden. Communication here is "
-        "exposed: not overlapped with compute. Empty: no device, or the steps are measured by the host's "
-        "clock.",
-        "no device clock: the host's stands in for it",
+        "The same on the GPU: time between the marks of the phases on its stream. Loader or h2d here is waiting "
+        "that cost GPU time; on the host's clock alone it was hidden. Communication here is exposed: not "
+        "overlapped with compute. Empty: no device, or the steps are measured by the host's clock.",
+        "no device clock: the host's clock is used instead",
     ),
     panels.lines(
         "Phases against the group's median",
-        "Seconds in each second that the rank spends in a phase beyond the median of its group. Above "
-        "zero in loader, h2d or compute: that is why the others wait for it. Above zero in communication,"
-        " below in the rest: it waits for others. All near zero: this rank is like the others.",
+        "Seconds per second that the rank spends in a phase beyond the median of its group. Above zero in loader, "
+        "h2d or compute: that is why the others wait for it. Above zero in communication, below in the rest: it "
+        "waits for others. All near zero: this rank is like the others.",
         {"{{phase}} ({{clock}})": f"{PHASE_RATE} - on (phase, clock) {PHASE_MEDIAN}"},
         unit="percentunit",
         no_value="no group, or no step in the last minute",
@@ -162,10 +158,9 @@ PANELS = [
     # Steps.
     panels.heat_map(
         "Step time: distribution",
-        "How many steps took how long; buckets are two to a factor of ten. One narrow band is well. A "
-        "second band above: steps that stall now and then (checkpoint, loader, evaluation). A band that "
-        "climbs: it gets slower; see heat and clocks of its GPU. A wide band: work that differs from step"
-        " to step.",
+        "Number of steps by duration; two buckets to a factor of ten. One narrow band is normal. A second band "
+        "above: steps that stall now and then (checkpoint, loader, evaluation). A rising band: the rank gets "
+        "slower; see temperature and clocks of its GPU. A wide band: the work differs from step to step.",
         {"{{le}}": f"sum by (le) (increase(goodput_step_duration_seconds_bucket{{{RANK}}}[{RATE}]))"},
         unit="s",
         no_value="no step in this time",
@@ -173,9 +168,9 @@ PANELS = [
     ),
     panels.lines(
         "Step time against the group's median",
-        "A step of this rank and of the median of its group, whole and less the collectives (own). In "
-        "lock-step the whole ones are the same; own above the median's by more than a few percent: this "
-        "rank makes the others wait. Own below: it waits for them.",
+        "A step of this rank and of the median of its group, in full and without collectives (own). In lock-step "
+        "full steps are equal; own above the median by more than a few percent: this rank delays the others. Own "
+        "below: it waits for them.",
         {
             "step": _max("rank:step_seconds:mean_1m"),
             "step, median": f"max({_of_group('run_group:step_seconds:p50_1m')})",
@@ -192,10 +187,10 @@ PANELS = [
     ).min(None),
     panels.table(
         "Phase durations",
-        "How long each phase took in the last five minutes, and what threads beside the step loop spent "
-        "in it, which is not in the account. Percentiles are known to a factor of three, the mean is "
-        "exact. p99 far above p50: it stalls now and then. A mean above that of the run's table: this "
-        "rank's own trouble.",
+        "Duration of each phase in the last five minutes, and time that threads beside the step loop spent in it, "
+        "which is not in the account. The mean is exact, percentiles are known to a factor of three. p99 far "
+        "above p50: the phase stalls now and then. A mean above that of the run's table: the problem is this "
+        "rank's own.",
         {
             "mean": f"{PHASE_SUM} / ({PHASE_COUNT} > 0)",
             **promql.quantiles(PHASE_BUCKETS),
@@ -210,10 +205,10 @@ PANELS = [
     # The loader.
     panels.areas(
         "Loader waits by reason",
-        "Of each second, what the step thread waited for a batch, by what its worker did meanwhile. "
-        "storage: faster or nearer data. decode, collate: cheaper transforms or more workers. cpus: no "
-        "core was free, fewer threads or more CPUs. queue: batches lay ready and their way here is slow. "
-        "startup: keep workers (persistent_workers).",
+        "Time that the step thread waited for a batch, per second, by what the worker did meanwhile. storage: "
+        "faster or nearer data. decode, collate: cheaper transforms or more workers. cpus: no free core; fewer "
+        "threads or more CPUs. queue: the batch was ready and its transfer is slow. startup: keep workers "
+        "(persistent_workers).",
         {"{{reason}}": _rate("goodput_loader_wait_seconds_total", "reason")},
         unit="percentunit",
         no_value=NO_LOADER,
@@ -221,27 +216,26 @@ PANELS = [
     ),
     panels.lines(
         "Batches: ready, starved",
-        "Batches that lay ready when one was asked for (mean), workers, and on the right the share of "
-        "batches that were asked for while none lay ready. Ready near zero and starved near 100 %: the "
-        "workers cannot keep up. Ready high: the loader is not what is slow. Iterators made in a second "
-        "above zero: each start costs.",
+        "Mean number of batches that were ready at a request, workers, and on the right the share of requests "
+        "with no batch ready (starved). Ready near zero and starved near 100 %: the workers cannot keep up. Many "
+        "ready: the loader is not the cause. Iterators made more than once an epoch: each start costs time.",
         {
             "batches ready": f"{_rate('goodput_loader_ready_batches_total')} / {BATCHES}",
             "workers": _max("goodput_loader_workers"),
             "workers not measured": f"sum(goodput_loader_workers_unmeasured_total{{{RANK}}}) > 0",
             "starved": f"{_rate('goodput_loader_starved_batches_total')} / {BATCHES}",
-            "making iterators": _rate("goodput_loader_iterator_seconds_total"),
+            "creating iterators": _rate("goodput_loader_iterator_seconds_total"),
             "iterators per minute": f"{_rate('goodput_loader_iterators_total')} * 60",
         },
         unit="short",
         no_value=NO_LOADER,
-        overrides=[series(name, "percentunit", axis="right") for name in ("starved", "making iterators")],
+        overrides=[series(name, "percentunit", axis="right") for name in ("starved", "creating iterators")],
     ),
     panels.table(
         "Loader workers",
-        "The sixteen workers that were waited for most in the last five minutes: what part of their time "
-        "they read, compute or idle, and batches in a second. One waited for far more than its peers: its"
-        " shard or its files are slow. All busy: more workers. All idle while the rank waits: the queue.",
+        "The sixteen workers with the longest waits in the last five minutes: the share of their time spent "
+        "reading, computing or idle, and batches per second. One waited for far more than its peers: its shard "
+        "or its files are slow. All busy: more workers. All idle while the rank waits: the queue.",
         {
             "wait": WORKERS,
             "storage": _busy("storage"),
@@ -259,22 +253,21 @@ PANELS = [
     # Inside a step, and the cost of measuring.
     panels.bars(
         "The last traced step",
-        "Where the time of the last step went that was traced, where deep looks are on; the parts add up "
-        "to the step. Idle or host: the GPU had nothing to run (CUDA graphs, larger batches). "
-        "Communication or copy: exposed, not hidden behind compute. Its age is among the numbers of the "
-        "rank at the top; looks that fail are counted beside.",
+        "Where the time of the last traced step went, if deep looks are enabled; the parts add up to the step. "
+        "Idle or host: the GPU had nothing to run (CUDA graphs, larger batches). Communication or copy: exposed, "
+        "not overlapped with compute. Its age is among the numbers at the top; failed looks are counted beside.",
         {"{{kind}}": f"sort_desc(max by (kind) ({TRACED}))"},
         unit="s",
         no_value="no step has been traced (GOODPUT_DEEP_LOOK)",
     ),
     panels.lines(
         "Measurement overhead",
-        "Time of the SDK in this trainer by its own measure, over the rank's time, against its budget; on"
-        " the right, whether phases are measured. Above the budget for long: fewer phases of your own, or"
-        " tell the maintainers. A rank whose phases are off still counts and times every step.",
+        "Time of the SDK in this trainer by its own measure, over the rank's time, against its budget; on the "
+        "right, whether phases are measured. Above the budget for long: declare fewer phases, or report it as a "
+        "bug. A rank whose phases are off still counts and times every step.",
         {
             "cost": _rate("goodput_sdk_cost_seconds_total"),
-            "of it deep looks": _rate("goodput_deep_look_cost_seconds_total"),
+            "deep looks": _rate("goodput_deep_look_cost_seconds_total"),
             "budget": _max("goodput_sdk_budget_ratio"),
             "phases measured": f"min(goodput_sdk_phases_every{{{RANK}}})",
         },
@@ -287,10 +280,9 @@ PANELS = [
     ).decimals(3),
     panels.lines(
         "Counters of the framework and the SDK",
-        "In a minute: compilations, steps that mixed precision skipped, steps of which only the length "
-        "was measured, deep looks, records dropped; micro-batches per step on the right. Compilations in "
-        "mid-run: shapes change. Skipped steps in a row: the loss scale falls. Dropped records: goodput "
-        "was called wrongly; its log says how.",
+        "Per minute: compilations, steps that mixed precision skipped, steps without measured phases, deep looks, "
+        "dropped records; micro-batches per step on the right. Compilations in mid-run: shapes change. Skipped "
+        "steps in a row: the loss scale falls. Dropped records: goodput is called wrongly; its log explains how.",
         {
             "compilations": f"{_rate('goodput_compilations_total')} * 60",
             "skipped steps": f"{_rate('goodput_skipped_steps_total')} * 60",

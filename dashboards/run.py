@@ -71,10 +71,9 @@ PANELS = [
     # What became of the GPU time since the run's start: goodput = availability x step efficiency.
     panels.stats(
         "Goodput = availability × step efficiency; MFU = goodput × compute efficiency",
-        "Since the run's start. Availability low: restarts, lost steps, long startups, stalls. Step "
-        "efficiency low: steps wait for data, copies, collectives or a slow rank; the causes below say "
-        "for which. Compute efficiency low: the kernels are slow (small batches, wrong precision); "
-        "profile a step.",
+        "Since the run's start. Low availability: restarts, lost steps, long startups, stalls. Low step efficiency: "
+        "steps wait for data, copies, collectives or a slow rank; the causes below show which. Low compute "
+        "efficiency: the kernels are slow (small batches, wrong precision); profile a step.",
         {name: _max(series) for name, (series, _) in FACTORS.items()},
         unit="percentunit",
         no_value="no account yet",
@@ -83,10 +82,9 @@ PANELS = [
     ),
     panels.stats(
         "Ranks and telemetry coverage",
-        "Ranks that should be there and that live, GPUs allocated, the share of GPU time that was "
-        "observed, and inputs that cannot be right. Alive below expected: processes have died. Coverage "
-        "below 100 %: a node without an agent, or ranks without goodput; every figure is blind by as "
-        "much. Wrong inputs: check the FLOPs per step.",
+        "Ranks that are expected and that are alive, allocated GPUs, the share of GPU time that was observed, and "
+        "impossible inputs. Alive below expected: processes have died. Coverage below 100 %: a node without an "
+        "agent, or ranks without goodput; every figure lacks as much. Wrong inputs: check the FLOPs per step.",
         {
             "expected": _max("goodput_ranks", more=',kind="expected"'),
             "alive": _max("goodput_ranks", more=',kind="alive"'),
@@ -103,10 +101,9 @@ PANELS = [
     ),
     panels.waterfall(
         "From peak to useful work",
-        "What of the peak of all allocated GPUs is left after each step of the chain; what is left at the"
-        " end is MFU. The longest bar that goes is where to begin: outside of kept steps (restarts, "
-        "startups, stalls), waiting in steps (data, collectives, slow ranks), or slow kernels. The two "
-        "last need the FLOPs of a step.",
+        "What remains of the peak of all allocated GPUs after each step of the chain; the end is MFU. Begin with "
+        "the longest bar that is lost: outside of kept steps (restarts, startups, stalls), waiting in steps (data, "
+        "collectives, slow ranks), or slow kernels. The last two bars need the FLOPs of a step.",
         [
             ("peak", "left", None, f"{KEPT} * 0 + 1"),
             ("not in kept steps", "availability", KEPT, f"1 - {KEPT}"),
@@ -128,9 +125,9 @@ PANELS = [
     # Where the GPU time goes, over time and in total.
     panels.areas(
         "Where the GPU time goes",
-        "Share of GPU time in each state, over the interval of a pixel. Dark blue is useful. Right after "
-        "a restart 'lost' is large, because the steps since the last checkpoint are booked as lost at "
-        "that moment; the shares still add up to 100 %. A lasting other colour is the thing to remove.",
+        "Share of GPU time in each state, over the interval of a pixel. Dark blue is productive. Right after a "
+        "restart 'lost' is large, because the steps since the last checkpoint are booked as lost at that moment; "
+        "the shares still add up to 100 %. Remove the largest other colour that lasts.",
         {"{{state}}": SHARES},
         unit="percentunit",
         no_value="no account in this time",
@@ -139,9 +136,9 @@ PANELS = [
     ),
     panels.table(
         "Leading causes, and what to do",
-        "The five causes without which the run would gain most, by how much faster it would be without "
-        "each. Begin at the top. Below 2 % nothing is worth the work. `goodput report` and the "
-        "aggregator's page say the same with the ranks, workers and intervals of this run.",
+        "The five causes that cost the run most, and how much faster the run would be without each. Begin at the "
+        "top. Below 2 % none is worth the work. `goodput report` and the aggregator's page add the ranks, workers "
+        "and intervals of this run.",
         {
             "faster by": LEADING,
             "GPU hours": f"label_replace({SECONDS} / 3600 and on (state) {LEADING}, "
@@ -165,10 +162,9 @@ PANELS = [
     ),
     panels.table(
         "Account by state",
-        "GPU time since the run's start by state: hours, share, money and energy. What is not productive,"
-        " the largest first, was paid for and not used. 'unattributed' is time in no phase: name it with "
-        "goodput.phase(); 'unobserved' is time of ranks that nobody saw. Money and energy need a price "
-        "and a meter.",
+        "GPU time since the run's start by state: hours, share, cost and energy. All but 'productive' was paid for "
+        "and not used; begin with the largest. 'unattributed' is time in no phase: name it with goodput.phase(); "
+        "'unobserved' is time without telemetry. Cost and energy need a price and a power meter.",
         {
             "GPU hours": f"{SECONDS} / 3600 > 0",
             "share": f"{SECONDS} / on () group_left () sum({SECONDS}) > 0",
@@ -191,9 +187,9 @@ PANELS = [
     # Trends, and what the steps consist of.
     panels.lines(
         "MFU, goodput and idle causes",
-        "Over five minutes: goodput, MFU, the three largest causes of idle time; samples kept over those "
-        "of the ideal rate. A cause that rises as goodput falls is the reason. MFU that falls alone: "
-        "slower kernels. Throughput below goodput: steps got slower without waiting.",
+        "Over five minutes: goodput, MFU, the three largest causes of idle time; samples kept over those at the "
+        "ideal rate. A cause that rises as goodput falls is the reason. MFU falls alone: slower kernels. "
+        "Throughput below goodput: steps got slower without waiting.",
         {
             "goodput": f"run:goodput:ratio_5m{{{RUN}}}",
             "MFU": f"run:mfu:ratio_5m{{{RUN}}}",
@@ -206,10 +202,10 @@ PANELS = [
     ).max(1),
     panels.lines(
         "Step time, all ranks",
-        "Length of a step over the last minute, from the histograms of all ranks merged, and samples of "
-        "all ranks in a second (right). The mean is exact; percentiles are known to a factor of three, as"
-        " their buckets are (goodput report has them exactly). p99 far above p50: single steps stall. The"
-        " mean up with them: every step got slower.",
+        "Duration of a step over the last minute, from the merged histograms of all ranks, and samples per second "
+        "of all ranks (right). The mean is exact; percentiles are known to a factor of three, like their buckets "
+        "(goodput report has them exactly). p99 far above p50: single steps stall. The mean rises too: every step "
+        "got slower.",
         {
             **quantiles(f"run_le:step_seconds_bucket:rate_1m{{{RUN}}}"),
             "mean": f"run:step_seconds:mean_1m{{{RUN}}}",
@@ -224,10 +220,10 @@ PANELS = [
     ),
     panels.table(
         "Phases: percentiles and share of time",
-        "Length of each phase in the last five minutes, all ranks merged, and its share of a rank's time "
-        "on either clock; 'none' is time in no phase. Percentiles are known to a factor of three, as "
-        "their buckets are; the mean is exact. p99 far above p50: it stalls now and then (storage, "
-        "network). A large share of loader or communication: the GPU waits.",
+        "Duration of each phase in the last five minutes, all ranks merged, and its share of a rank's time on "
+        "either clock; 'none' is time in no phase. Percentiles are known to a factor of three, like their buckets; "
+        "the mean is exact. p99 far above p50: the phase stalls now and then (storage, network). A large share of "
+        "loader or communication: the GPU waits.",
         {
             "mean": _max("run_phase:phase_seconds:mean_5m", "phase"),
             **quantiles(f"run_phase_le:phase_seconds_bucket:rate_5m{{{RUN}}}"),
@@ -247,20 +243,18 @@ PANELS = [
     # Which rank.
     panels.heat_map(
         "Own step time by rank",
-        "What each step takes of a rank itself, collectives left out: in lock-step all steps are equally "
-        "long, and it is this that tells ranks apart. The forty ranks that take most; red is half as long"
-        " again as usual, or more. One warm line: that rank, see the table. Warm columns: all ranks at "
-        "once. Changing lines: uneven batches.",
+        "Duration of each rank's steps without collectives: in lock-step all full steps are equal, and only this "
+        "differs between ranks. The forty slowest ranks; red is 1.5 times the median or more. One red line: that "
+        "rank, see the table. Red columns: all ranks at once. Changing lines: uneven batches.",
         {"{{rank}}": SLOW_RANKS},
         unit="s",
         no_value="no step in this time",
     ),
     panels.table(
         "Stragglers and hang culprits",
-        "Ranks by the share of the waiting that they explain, with their node's share and how much more "
-        "time than the median they take; and the rank that a hang is blamed on. One far ahead: look at "
-        "its host (throttling, a slow NIC, a noisy neighbour) or take it out. Even shares: the work is "
-        "uneven, not a machine.",
+        "Ranks by the share of the waiting that they cause, with the share of their node and their extra time over "
+        "the median; and the rank that causes a hang. One far ahead: look at its host (throttling, a slow NIC, a "
+        "noisy neighbour) or remove it. Even shares: the work is uneven, not a machine.",
         {
             "share": f"({SLOWEST} * {NODE_OF_HOST} or on (rank) {SLOWEST})",
             "node's share": f"{SLOWEST} * 0 + on (host) group_left () "
@@ -287,10 +281,9 @@ PANELS = [
     # Progress, and what restarts cost.
     panels.lines(
         "Time since the last step",
-        "Time since any rank completed a step, the threshold from which it is a stall, and for how long "
-        "it hangs; steps of the median rank in a second (right). Above the threshold outside of a "
-        "checkpoint, an evaluation or a start: find the culprit above, save its stack, restart from the "
-        "last checkpoint.",
+        "Time since any rank completed a step, the stall threshold, and the duration of a hang; steps per second "
+        "of the median rank (right). Above the threshold outside of a checkpoint, an evaluation or a start: find "
+        "the culprit above, save its stack, restart from the last checkpoint.",
         {
             "since the last step": _max("goodput_progress_age_seconds"),
             "stall threshold": _max("goodput_stall_threshold_seconds"),
@@ -306,10 +299,9 @@ PANELS = [
     ),
     panels.lines(
         "Checkpoints",
-        "Age of the last committed checkpoint, the usual interval, the interval that would cost least "
-        "given the failures seen, and how long saving takes. Age far above the interval: saving fails, "
-        "and a restart now loses that much. Interval far from the best: save less or more often. Saving "
-        "that gets slower: the storage.",
+        "Age of the last committed checkpoint, the present interval, the interval with the least cost for the "
+        "observed failures, and how long saving takes. Age far above the interval: saving fails, and a restart now "
+        "loses that much. Interval far from the best: save less or more often. Saving slows down: the storage.",
         {
             "age": _max("goodput_checkpoint_age_seconds"),
             "interval": _max("goodput_checkpoint_interval_seconds"),
@@ -322,10 +314,9 @@ PANELS = [
     ),
     panels.table(
         "Work lost per restart",
-        "The newest restarts: when, how much GPU time of steps had to be done again, and how long no rank"
-        " lived. Much lost each time: save checkpoints more often. Long down: keep a spare node and a "
-        "warm image. Restarts in a row: read the log of the rank that ended first, and look for one host "
-        "in all of them.",
+        "The newest restarts: when, the GPU time of steps that were repeated, and how long no rank was alive. Much "
+        "lost each time: save checkpoints more often. Long down: keep a spare node and a warm image. Restarts in a "
+        "row: read the log of the rank that ended first, and look for one host in all of them.",
         {
             "when": f"{_max('goodput_restart_timestamp_seconds', 'attempt')} * 1000",
             "lost": f"{_max('goodput_restart_lost_gpu_seconds', 'attempt')} / 3600",
@@ -344,10 +335,10 @@ PANELS = [
     ),
     panels.stats(
         "Other counts of the run",
-        "How much longer steps are than with the same work spread evenly; the part of kept steps spent "
-        "waiting for other pipeline stages, and what of it cannot be avoided; restarts; steps and samples"
-        " lost; GPU-hours and events of the hardware. Slowdown above 1.05: see the stragglers. Bubble far"
-        " above the ideal: the stages are uneven.",
+        "Duration of steps over that with evenly spread work; the share of kept steps spent waiting for other "
+        "pipeline stages, and the unavoidable part of it; restarts; lost steps and samples; GPU-hours lost to "
+        "hardware, and its events. Slowdown above 1.05: see the stragglers. Bubble far above the ideal: the stages "
+        "are uneven.",
         {
             "slowdown": _max("goodput_straggler_slowdown_ratio"),
             "bubble": _max("goodput_pipeline_bubble_ratio", more=',kind="measured"'),

@@ -69,31 +69,31 @@ PANELS = [
     # What there is.
     panels.stats(
         "Availability of the stack",
-        "Aggregators and agents that answer Prometheus, as a share of those it knows, how many agents "
-        "there are, collectors and drivers' processes that fail, and versions. Below 100 %: nodes that "
-        "are down or unreachable, see the table. More than one version: an upgrade that is not finished.",
+        "Share of aggregators and agents that Prometheus can scrape, number of agents, failing collectors and "
+        "driver processes, and versions. Below 100 %: nodes that are down or unreachable; the targets page of "
+        "Prometheus lists them. More than one version: an upgrade that is not finished.",
         {
             "aggregators": 'avg(up{job="goodput-aggregator"})',
             "agents": 'avg(up{job="goodput-node"})',
-            "agents that answer": "count(goodput_node_info)",
+            "agents up": "count(goodput_node_info)",
             "collectors failing": f"count(goodput_node_collector_up{{{NODE}}} == 0) or vector(0)",
             "drivers failing": f"count(goodput_driver_up{{{NODE}}} == 0) or vector(0)",
             "versions": "count(count by (version) (goodput_node_info or goodput_aggregator_info))",
         },
         unit="percentunit",
-        no_value="Prometheus knows no target",
+        no_value="Prometheus has no targets",
         steps=COVERAGE_STEPS,
         overrides=[
-            series("agents that answer", "none", [(None, "text")]),
+            series("agents up", "none", [(None, "text")]),
             series("versions", "none", [(None, GREEN), (2, YELLOW)]),
             *(series(name, "none", ONE_IS_BAD) for name in ("collectors failing", "drivers failing")),
         ],
     ),
     panels.stats(
         "Aggregator state",
-        "Runs in memory, connections, browsers that are signed in, tokens in force and how long until the"
-        " next of them expires. Runs that only grow: names that change at each start. No token: it "
-        "listens on loopback alone. Soon to expire: make a new one and give it to the agents before.",
+        "Runs in memory, connections, signed-in browsers, valid tokens and the time until the next one expires. "
+        "Runs only grow: run names change at each start. No token: it listens on loopback alone. About to expire: "
+        "create a new token and distribute it to the agents first.",
         {
             "runs": "max(goodput_aggregator_runs)",
             "connections": "sum(goodput_aggregator_connections)",
@@ -108,9 +108,9 @@ PANELS = [
     # The aggregator: rate, errors, duration.
     panels.lines(
         "Aggregator: requests and reports",
-        "Requests by route, reports and rows taken in a second; rows that came again are repeats after a "
-        "lost answer. Reports that fall to zero: no agent reaches it. Repeats near the new ones: answers "
-        "are lost or too late; see the duration.",
+        "Requests by route, accepted reports and rows per second; repeated rows were sent again after a lost "
+        "response. Reports fall to zero: no agent reaches it. As many repeated as new rows: responses are lost or "
+        "too late; see the duration.",
         {
             "{{route}}": f"topk(6, {rate_of('goodput_aggregator_requests_total', 'route')})",
             "reports {{outcome}}": rate_of("goodput_aggregator_reports_total", "outcome"),
@@ -123,17 +123,17 @@ PANELS = [
     ),
     panels.lines(
         "Aggregator: errors per minute",
-        "What was refused or failed. ledger: nothing is acknowledged until it writes again, so free its "
-        "disk or database. no right: a wrong or expired token, see the agent. 5xx: the aggregator's log. "
-        "refused: a limit was met, by what is named. clamped: clocks that contradict each other. "
-        "unusable: 1 while the newest file cannot be used. Zero is normal.",
+        "Refused and failed requests. ledger: nothing is acknowledged until it writes again; free its disk or "
+        "database. not authorized: a wrong or expired token, see the agent. 5xx: read the aggregator's log. refused: the "
+        "named limit was reached. clamped: clocks contradict each other. invalid: 1 while the newest version of "
+        "the file is invalid. Zero is normal.",
         {
             "{{code}}": f"{HTTP_ERRORS} * 60 > 0",
-            "no right: {{reason}}": _refused("auth_failures", "reason"),
+            "not authorized: {{reason}}": _refused("auth_failures", "reason"),
             "refused: {{reason}}": _refused("requests_refused", "reason"),
             "rank rejected: {{reason}}": _refused("rank_rejections", "reason"),
             "{{what}}": AGGREGATOR_ERRORS,
-            "unusable: {{file}}": "max by (file) (goodput_aggregator_reload_failing) > 0",
+            "invalid: {{file}}": "max by (file) (goodput_aggregator_reload_failing) > 0",
             "clamped: {{what}}": _refused("clamped", "what"),
             "health dropped: {{reason}}": _refused("health_dropped", "reason"),
         },
@@ -142,13 +142,13 @@ PANELS = [
     ),
     panels.lines(
         "Aggregator: request duration",
-        "p99 by route and the median of all, from headers to answer, and the time to take one report. p99"
-        " of pushes near the agents' timeout (they send again): the ledger's disk, or one core for too "
-        "many ranks. Pages slow alone: long windows of the past.",
+        "p99 by route and the median of all requests, from headers to response, and the time to ingest one report. "
+        "p99 of pushes near the timeout of the agents (they retry): the ledger's disk, or one core for too many "
+        "ranks. Only pages are slow: queries over long history.",
         {
             "p99 {{route}}": f"topk(6, histogram_quantile(0.99, sum by (le, route) ({DURATIONS})))",
             "p50": f"histogram_quantile(0.5, sum by (le) ({DURATIONS}))",
-            "taking a report": INGEST,
+            "ingest of a report": INGEST,
         },
         unit="s",
         no_value="no request in this time",
@@ -157,9 +157,9 @@ PANELS = [
     # The agents: rate, errors, duration.
     panels.lines(
         "Agents: pushes and samples",
-        "Reports that agents sent in a second, by outcome; samples of drivers; stacks that were asked "
-        "for; events of the hardware. Unreachable: aggregator or network. Rejected: see the errors "
-        "beside. Samples below one a second for each driver: a driver that is slow or hangs.",
+        "Per second: pushed reports by outcome, samples of drivers, requested stacks, hardware events. "
+        "Unreachable: aggregator or network. Rejected: see the errors beside. Less than one sample per second for "
+        "each driver: a driver that is slow or hangs.",
         {
             "pushes {{outcome}}": rate_of("goodput_node_pushes_total", "outcome", NODE),
             "samples of {{driver}}": rate_of("goodput_driver_samples_total", "driver", NODE),
@@ -171,11 +171,10 @@ PANELS = [
     ),
     panels.lines(
         "Agents: errors per minute",
-        "What went wrong in all agents. push: the aggregator did not take it, by reason (unauthorized: "
-        "the token). page: a rank page that could not be read. collector, driver: the agent's log says "
-        "what. rows thinned: the aggregator was away for long; no time is lost. unusable: agents whose "
-        "newest file of tokens or certificate is no good. Zero is normal, but for pages of ranks that "
-        "just start.",
+        "Errors of all agents. push: the aggregator did not accept a report (unauthorized: the token). page: an "
+        "unreadable rank page. collector, driver: read the agent's log. rows thinned: the aggregator was away for "
+        "long; no time is lost. invalid: agents whose newest token file or certificate is invalid. Zero is "
+        "normal, except for pages of ranks that just start.",
         {
             "{{reason}}": AGENT_ERRORS,
             "collector {{collector}}": _failed("goodput_node_collector_errors_total", "collector"),
@@ -184,16 +183,16 @@ PANELS = [
             "{{driver}} replaced: {{reason}}": _failed("goodput_driver_restarts_total", "driver, reason"),
             "{{what}}": AGENT_DROPS,
             "token file": _failed("goodput_node_token_reload_errors_total"),
-            "agents, unusable: {{file}}": f"count by (file) (goodput_node_reload_failing{{{NODE}}} > 0)",
+            "agents, invalid: {{file}}": f"count by (file) (goodput_node_reload_failing{{{NODE}}} > 0)",
         },
         unit="short",
         no_value="no error in this time",
     ),
     panels.lines(
         "Agents: duration",
-        "How long the slowest agents take for a scrape and for a run of a collector, and the age of the "
-        "oldest samples of drivers and GPUs. Above the scrape's timeout nothing of that node is seen. A "
-        "slow collector: a file system or a driver that answers late. Old samples: the driver hangs.",
+        "Duration of the slowest scrapes and collector runs, and the age of the oldest samples of drivers and "
+        "GPUs. Above the scrape timeout all series of that node are missing. A slow collector: a file system or a "
+        "driver that responds late. Old samples: the driver hangs.",
         {
             "scrape of {{instance}}": top_over_range(
                 3, f"max by (instance) (goodput_node_scrape_seconds{{{NODE}}})", "instance"
@@ -210,8 +209,8 @@ PANELS = [
     # Cost and backlog.
     panels.lines(
         "Aggregator: cores and memory",
-        "What each aggregator takes. A whole core for long: it cannot keep up; give runs to a second one."
-        " Memory that only grows: runs that do not end; see the runs it holds.",
+        "CPU and memory of each aggregator. A whole core for long: it cannot keep up; move runs to a second one. "
+        "Memory only grows: runs that do not end; see the number of runs in memory.",
         {
             "CPU {{instance}}": rate_of("goodput_aggregator_cpu_seconds_total", "instance"),
             "memory": "sum(goodput_aggregator_memory_bytes)",
@@ -223,10 +222,9 @@ PANELS = [
     ),
     panels.lines(
         "Agents: cores and memory",
-        "The three agents that take most of a core, with their drivers' processes, the median of all, and"
-        " the largest memory of an agent and of a driver's process (right). Above 1 % of a core: many "
-        "GPUs or links sampled too often, or a driver that is slow. Memory that grows: the agent replaces"
-        " such a process itself.",
+        "CPU of the three busiest agents with their driver processes, the median of all, and the largest memory of "
+        "an agent and of a driver process (right). Above 1 % of a core: many GPUs or links sampled too often, or a "
+        "slow driver. Memory grows: the agent replaces such a process itself.",
         {
             "{{instance}}": top_over_range(3, f"node:agent_cpu:ratio_5m{{{NODE}}}", "instance"),
             "median": f"quantile(0.5, node:agent_cpu:ratio_5m{{{NODE}}})",
@@ -242,25 +240,23 @@ PANELS = [
     ),
     panels.lines(
         "Agents: backlog and stuck drivers",
-        "Step rows and health events that the aggregator has not acknowledged, all agents together and "
-        "the fullest one; drivers' processes that cannot be ended. Growing: pushes fail, see the errors. "
-        "Falling in steps: it has come back. The backlog is bounded: what does not fit is thinned, no "
-        "time is lost.",
+        "Step rows and health events that the aggregator has not acknowledged, in total and of the fullest agent; "
+        "driver processes that cannot be killed. Growing: pushes fail, see the errors. Falling in steps: the "
+        "aggregator is back. The backlog is bounded: rows beyond the bound are thinned, no time is lost.",
         {
             "rows": f"sum(goodput_node_backlog_rows{{{NODE}}})",
             "rows, fullest agent": f"max(goodput_node_backlog_rows{{{NODE}}})",
             "health events": f"sum(goodput_health_events_waiting{{{NODE}}})",
-            "processes that cannot be ended": f"sum(goodput_driver_processes_unkillable{{{NODE}}})",
+            "unkillable processes": f"sum(goodput_driver_processes_unkillable{{{NODE}}})",
         },
         unit="short",
         no_value=NO_AGENT,
     ),
     panels.lines(
         "Rank pages",
-        "Pages of ranks on all nodes: of living processes, of dead ones, and rejected; ranks whose "
-        "process was not found on its node (other PID namespace). Rejected: another version of goodput, "
-        "or a foreign file in the folder. Living below the ranks of your runs: ranks that do not load "
-        "goodput, or write into another folder than the agent reads.",
+        "Pages of ranks on all nodes: live, dead, and rejected; ranks whose process was not found on the node "
+        "(another PID namespace). Rejected: another version of goodput, or a foreign file in the folder. Fewer "
+        "live pages than ranks: ranks that do not load goodput, or write into another folder than the agent reads.",
         {
             "{{state}}": f"sum by (state) (goodput_node_pages{{{NODE}}})",
             "process not found": f"count(goodput_rank_process_known{{{NODE}}} == 0) or vector(0)",
@@ -274,9 +270,9 @@ PANELS = [
     # The trainers.
     panels.lines(
         "Trainers: measurement overhead",
-        "Time of the SDK over the time of its rank: median and worst of each run, the three worst runs, "
-        "against the smallest budget. Above it: the SDK measures fewer steps by phases, beside. Stays "
-        "above: too many phases of one's own in a step, or a deep look too often.",
+        "Time of the SDK over the time of its rank: the worst rank of the three worst runs and the median, against "
+        "the smallest budget. Above it: the SDK stops measuring phases, see beside. Stays above: too many declared "
+        "phases in a step, or deep looks too often.",
         {
             "worst of {{run}}": top_over_range(3, f"max by (run) ({SDK_COST})", "run"),
             "median": f"quantile(0.5, {SDK_COST})",
@@ -289,13 +285,12 @@ PANELS = [
     ).decimals(3),
     panels.lines(
         "Trainers: dropped and unmeasured",
-        "Records that the SDK dropped, steps of which only the length was measured, loader workers beyond"
-        " a page's room, in a minute; ranks whose phases are off (right). Dropped records: goodput is "
-        "called wrongly there. Unmeasured steps: measuring their phases would cost more than the budget, "
-        "so their time is unattributed.",
+        "Per minute: records that the SDK dropped, steps without measured phases; loader workers beyond the room "
+        "of a page, and ranks whose phases are off (right). Dropped records: goodput is called wrongly there. "
+        "Unmeasured steps: measuring their phases would exceed the budget, so their time is unattributed.",
         {
             "dropped {{what}}": f"{rate_of('goodput_sdk_dropped_total', 'what', RUN)} * 60 > 0",
-            "steps by length alone": f"{rate_of('goodput_sdk_unmeasured_steps_total', '', RUN)} * 60",
+            "steps without phases": f"{rate_of('goodput_sdk_unmeasured_steps_total', '', RUN)} * 60",
             "workers not measured": f"sum(goodput_loader_workers_unmeasured_total{{{RUN}}})",
             "ranks without phases": f"count(goodput_sdk_phases_every{{{RUN}}} == 0) or vector(0)",
         },
@@ -305,9 +300,9 @@ PANELS = [
     ),
     panels.table(
         "Ranks with the highest overhead",
-        "The ten ranks in which measuring costs most, with their host and what their budget allows. One "
-        "host for all of them: its CPUs are overloaded, see the pressure on its board. All ranks alike: "
-        "the run's own phases are many; see the run.",
+        "The ten ranks with the highest cost of measuring, with their host and budget. One host for all of them: "
+        "its CPUs are overloaded, see the pressure on its board. All ranks alike: the run declares many phases; "
+        "see the run.",
         {
             "cost": COSTLIEST,
             "budget": f"max by (run, rank) (goodput_sdk_budget_ratio{{{RUN}}}) and on (run, rank) {COSTLIEST}",
@@ -328,7 +323,7 @@ PANELS = [
 
 BOARD = build_board(
     "goodput-stack",
-    "Do aggregator and agents take all that comes, quickly and without loss, and what do they and the SDK cost?",
+    "Do the aggregator and the agents accept all reports quickly and without loss, and what do they and the SDK cost?",
     PANELS,
     [(4, 12, 12), (8, 8, 8, 8), (8, 8, 8, 8), (8, 6, 6, 6, 6), (8, 8, 8, 8)],
     variables=[board_builder.OPTIONAL_RUN, board_builder.AGENT],
