@@ -149,7 +149,7 @@ PANELS = [
             "XIDs": f"sum({_gain('goodput_gpu_xid_errors_total', GPU)}) or vector(0)",
             "PCIe links with lanes missing": _below_maximum("lanes"),
             "PCIe links at a low generation": _below_maximum("generation"),
-            "GPUs that need a reset or reboot": f"count({RECOVERY} == 1) or vector(0)",
+            "GPUs that need recovery": f"count({RECOVERY} == 1) or vector(0)",
             "PCIe replays": _increase("pcie_replays_total"),
         },
         unit="short",

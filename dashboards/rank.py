@@ -95,7 +95,7 @@ PANELS = [
             "info": f"group by ({IDENTITY}) (goodput_rank_info{{{RANK}}})",
             "process": f"group by ({PROCESS}) (goodput_rank_process_info{{{RANK}}})",
             "NUMA node": f"max by (instance) (goodput_rank_numa_node{{{RANK}}})",
-            "CPUs allowed": f"sum by (instance) (goodput_rank_cpus{{{RANK}}})",
+            "CPUs": f"sum by (instance) (goodput_rank_cpus{{{RANK}}})",
         },
         unit="short",
         no_value=NO_RANK,

@@ -153,7 +153,7 @@ PANELS = [
         steps=[(None, GREEN), (0.05, YELLOW), (0.2, RED)],
         overrides=[
             series("GPU hours", "suffix: GPU h"),
-            *panels.widths(GPU_hours=100, faster_by=85, state=115),
+            *panels.widths(GPU_hours=100, faster_by=95, state=115),
             ("GPU hours", {"decimals": 2}),
             ("faster by", COLOUR_TEXT | {"decimals": 1}),
             STATES,

@@ -306,7 +306,7 @@ PANELS = [
         {
             "cost": COSTLIEST,
             "budget": f"max by (run, rank) (goodput_sdk_budget_ratio{{{RUN}}}) and on (run, rank) {COSTLIEST}",
-            "phases measured": f"max by (run, rank) (goodput_sdk_phases_every{{{RUN}}}) "
+            "phases": f"max by (run, rank) (goodput_sdk_phases_every{{{RUN}}}) "
             f"and on (run, rank) {COSTLIEST}",
         },
         unit="percentunit",
@@ -314,7 +314,7 @@ PANELS = [
         first=["run", "rank", "host"],
         sort="cost",
         overrides=[
-            ("phases measured", {"unit": "bool_yes_no"}),
+            ("phases", {"unit": "bool_yes_no"}),
             panels.link("run", "Open the run", "goodput-run", run="field:run"),
             panels.link("rank", "Open the rank", "goodput-rank", run="field:run", rank="field:rank"),
         ],

@@ -1,8 +1,9 @@
-"""Takes pictures of boards: `python -m dashboards.render BOARD.json ... --prometheus URL --out DIRECTORY`.
+"""Draw goodput's boards from the data of a Prometheus into PNG files.
 
-In: generated boards, a Prometheus to ask, a time range and variables. Out: one PNG per board (or per panel with
---panel). Exit status 0, 1 when a picture could not be taken, 2 for a wrong call. What was asked is kept beside
-the pictures with --keep.
+    python -m dashboards.render dashboards/generated/goodput-run.json --prometheus http://127.0.0.1:9090 \\
+        --variable run=r1 --out pictures
+
+Exit status 0, 1 when a query or a picture failed, 2 for wrong arguments.
 """
 
 from __future__ import annotations
@@ -28,22 +29,18 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         range_ = range_of(options.start, options.end, time.time())
         chosen = chosen_of(options.variable)
-        documents = {
-            path: document_of(
-                json.loads(path.read_text()),
-                options.prometheus,
-                range_,
-                {name: values for name, values in chosen.items() if name in _names(path)},
-                theme=options.theme,
-                width=options.width,
-            )
-            for path in options.boards
-        }
+        documents = {path: _document(path, options, range_, chosen) for path in options.boards}
     except (OSError, ValueError) as problem:
         print(f"goodput render: {problem}", file=sys.stderr)
         return 2
     options.out.mkdir(parents=True, exist_ok=True)
-    return max(_picture(path, document, options) for path, document in documents.items())
+    status = 0
+    for path, document in documents.items():
+        if options.keep:
+            (options.out / f"{path.stem}.document.json").write_text(json.dumps(document, indent=1))
+        target = None if options.no_picture else options.out / f"{path.stem}.png"
+        status |= draw(path.name, document, target, options.panel)
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -60,20 +57,22 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--panel", type=int, action="append", default=[], metavar="ID")
     parser.add_argument("--out", type=Path, default=Path("."), metavar="DIRECTORY")
     parser.add_argument(
-        "--keep", action="store_true", help="keep what the page was given, as BOARD.document.json"
+        "--keep", action="store_true", help="also write BOARD.document.json, the page's input"
     )
-    parser.add_argument(
-        "--no-picture", action="store_true", help="only ask; with --keep for a look at the answers"
-    )
+    parser.add_argument("--no-picture", action="store_true", help="only run the queries")
     return parser
 
 
-def _names(path: Path) -> set[str]:
-    return {one["name"] for one in json.loads(path.read_text()).get("templating", {}).get("list", [])}
+def _document(path: Path, options: argparse.Namespace, range_: Range, chosen: dict[str, list[str]]) -> dict:
+    """The document of a board; variables that another board has are left out."""
+    board = json.loads(path.read_text())
+    names = {one["name"] for one in board.get("templating", {}).get("list", [])}
+    own = {name: values for name, values in chosen.items() if name in names}
+    return document_of(board, options.prometheus, range_, own, theme=options.theme, width=options.width)
 
 
 def chosen_of(pairs: list[str]) -> dict[str, list[str]]:
-    """name=value pairs as a dictionary; a name that comes again has several values."""
+    """name=value pairs as a dictionary; a repeated name has several values."""
     chosen: dict[str, list[str]] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -84,7 +83,7 @@ def chosen_of(pairs: list[str]) -> dict[str, list[str]]:
 
 
 def range_of(start: str, end: str, now_seconds: float) -> Range:
-    """now, now-15m or seconds since the epoch, each; the range must not be empty."""
+    """The range between two of: now, now-15m, seconds since the epoch; it must not be empty."""
 
     def moment(text: str) -> int:
         if text == "now":
@@ -101,22 +100,14 @@ def range_of(start: str, end: str, now_seconds: float) -> Range:
     return found
 
 
-def _picture(path: Path, document: dict, options: argparse.Namespace) -> int:
-    errors = [
-        answer["error"] for answers in document["answers"].values() for answer in answers if answer["error"]
-    ]
+def draw(name: str, document: dict, target: Path | None, panels: list[int]) -> int:
+    """Print the errors of a document's queries, and draw it into a PNG if there is a target; 1 if anything failed."""
+    errors = [answer["error"] for answers in document["answers"].values() for answer in answers]
+    errors = [error for error in errors if error]
     for error in errors:
-        print(f"{path.name}: {error}", file=sys.stderr)
-    if options.keep:
-        (options.out / f"{path.stem}.document.json").write_text(json.dumps(document, indent=1))
-    if options.no_picture:
+        print(f"{name}: {error}", file=sys.stderr)
+    if target is None:
         return 1 if errors else 0
-    target = options.out / f"{path.stem}.png"
-    return 1 if shoot(document, target, options.panel) or errors else 0
-
-
-def shoot(document: dict, target: Path, panels: list[int]) -> int:
-    """Draw a document into a PNG; the exit status of shoot.mjs, which says on stderr what is wrong."""
     if not (HERE / "dist" / "main.js").exists() or not (HERE / "node_modules").exists():
         print(f"the page is not built: run `npm ci && npm run build` in {HERE.name}/ first", file=sys.stderr)
         return 1
@@ -124,7 +115,8 @@ def shoot(document: dict, target: Path, panels: list[int]) -> int:
         file = Path(directory) / "document.json"
         file.write_text(json.dumps(document))
         command = ["node", str(HERE / "shoot.mjs"), str(file), str(target), *map(str, panels)]
-        return subprocess.run(command, timeout=SHOOT_SECONDS_MAX).returncode
+        failed = subprocess.run(command, timeout=SHOOT_SECONDS_MAX).returncode
+    return 1 if failed or errors else 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 /*
- * Bundles the page that draws a board: page/main.tsx in, dist/ out (main.js, main.css, fonts).
- *
- * Nothing is fetched; what it bundles lies in node_modules (`npm ci`). It knows nothing of boards.
+ * Bundles the page that draws a board: page/main.tsx and node_modules (`npm ci`) into dist/ (main.js, main.css).
  */
 import { build } from "esbuild";
 import { fileURLToPath } from "node:url";
@@ -19,7 +17,7 @@ await build({
   target: "chrome120",
   jsx: "automatic",
   mainFields: ["browser", "module", "main"],
-  // An editor of 10 MB and a module of Node's that no panel uses.
+  // An editor of 10 MB and a Node module, neither of which any panel uses.
   alias: { "monaco-editor": "./page/nothing.ts", stream: "./page/nothing.ts" },
   loader: { ".woff": "dataurl", ".woff2": "dataurl", ".svg": "dataurl" },
   define: { "process.env.NODE_ENV": '"production"', global: "window" },

@@ -1,18 +1,22 @@
 """One JSON document per board: the board, its variables, and Prometheus's answers to all its queries.
 
-In: a board's JSON, the address of a Prometheus, a time range, what was chosen for the variables. Out: the
-document that page/document.ts describes, which the page draws without asking anyone. Panels inside collapsed
-rows are left out, as Grafana leaves them undrawn. It knows no pixels but the board's width.
+page/document.ts has its types, and the page draws it without any other input.
 
     document = document_of(board, "http://127.0.0.1:9090", Range(from_ms, to_ms), {"run": ["r1"]})
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
-from dashboards.render.queries import Range, ask_panel, interval_ms, label_values, range_series, specials
+from dashboards.render.queries import (
+    Range,
+    builtin_variables,
+    label_values,
+    query_panel,
+    range_series,
+    step_ms,
+)
 from dashboards.render.variables import Variable, fill, resolve
 
 WIDTH_PIXELS = 1600
@@ -33,81 +37,42 @@ def document_of(
         board, lambda selector, label: label_values(prometheus, range_, selector, label), chosen or {}
     )
     answers = {
-        str(panel["id"]): ask_panel(
-            panel,
-            prometheus,
-            range_,
-            variables,
-            points_max=int(width * panel["gridPos"]["w"] / COLUMNS),
+        str(panel["id"]): query_panel(
+            panel, prometheus, range_, variables, int(width * panel["gridPos"]["w"] / COLUMNS)
         )
         for panel in board["panels"]
     }
+    annotations = board.get("annotations", {}).get("list") or []
     return {
         "board": board,
         "theme": theme,
         "width": width,
         "from": range_.from_ms,
         "to": range_.to_ms,
-        "variables": [_shown(one) for one in variables],
+        "variables": [{"name": one.name, "label": one.label, "text": one.text} for one in variables],
         "answers": answers,
         "marks": [
             mark
-            for one in _annotations(board)
-            for mark in marks_of(one, prometheus, range_, variables, width)
+            for one in annotations
+            if one.get("enable", True) and one.get("expr")
+            for mark in _marks(one, prometheus, range_, variables, width)
         ],
     }
 
 
-def _shown(one: Variable) -> dict:
-    return {
-        "name": one.name,
-        "label": one.label,
-        "text": one.text,
-        "value": ",".join(one.values),
-        "hidden": one.hidden,
-    }
-
-
-def _annotations(board: Mapping) -> list[Mapping]:
-    """The board's annotation queries that go to Prometheus and are switched on."""
-    listed = board.get("annotations", {}).get("list") or []
-    return [one for one in listed if one.get("enable", True) and _expression(one)]
-
-
-def _expression(annotation: Mapping) -> str:
-    return annotation.get("expr") or (annotation.get("target") or {}).get("expr") or ""
-
-
-def marks_of(
+def _marks(
     annotation: Mapping, prometheus: str, range_: Range, variables: Sequence[Variable], width: int
 ) -> list[dict]:
-    """Times at which an annotation's query has a value other than zero; neighbours are one stretch."""
-    target = annotation.get("target") or {}
-    step = interval_ms(range_, width, 15_000)
-    expr = fill(_expression(annotation), variables, specials(range_, step, 5000))
-    title = annotation.get("titleFormat") or target.get("titleFormat") or annotation["name"]
-    marks = []
+    """The time spans in which an annotation's query has a value other than zero, without gaps of more than a step."""
+    step = step_ms(range_, width, 15_000)
+    expr = fill(annotation["expr"], variables, builtin_variables(range_, step))
+    marks: list[dict] = []
     for series in range_series(prometheus, expr, range_, step):
-        text = re.sub(r"\{\{\s*(\w+)\s*\}\}", lambda m, s=series: s["metric"].get(m[1], ""), title)
-        for first, last in _stretches([t for t, value in series["values"] if float(value)], step / 1000):
-            marks.append(
-                {
-                    "name": annotation["name"],
-                    "colour": annotation.get("iconColor") or "red",
-                    "from": round(first * 1000),
-                    "to": round(last * 1000),
-                    "title": text,
-                }
-            )
-    return sorted(marks, key=lambda mark: (mark["from"], mark["name"]))
-
-
-def _stretches(times: Sequence[float], step_seconds: float) -> list[tuple[float, float]]:
-    """Ascending times as (first, last) of every unbroken row of steps."""
-    found: list[tuple[float, float]] = []
-    for time in times:
-        if found and time - found[-1][1] <= step_seconds * 1.001:
-            found[-1] = (found[-1][0], time)
-        else:
-            found.append((time, time))
-    return found
+        last = None
+        for ms in (round(seconds * 1000) for seconds, value in series["values"] if float(value)):
+            if last is not None and ms - last["to"] <= step:
+                last["to"] = ms
+            else:
+                last = {"colour": annotation["iconColor"], "from": ms, "to": ms}
+                marks.append(last)
+    return sorted(marks, key=lambda mark: mark["from"])

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from dashboards.render.__main__ import shoot
+from dashboards.render.__main__ import draw
 from dashboards.render.document import document_of
 from dashboards.render.history import history
 from dashboards.render.queries import Range
@@ -32,44 +32,26 @@ VIEWS: dict[str, tuple[int, dict[str, list[str]]]] = {
 }
 
 
-def view(board: str, url: str, theme: str = "dark", generated: Path = GENERATED) -> dict:
-    """The document of a board (its name without goodput-) as the documentation shows it."""
-    minutes, chosen = VIEWS.get(board, (60, {}))
-    range_ = Range((END_SECONDS - 60 * minutes) * 1000, END_SECONDS * 1000)
-    model = json.loads((generated / f"goodput-{board}.json").read_text())
-    return document_of(model, url, range_, chosen, theme=theme)
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m dashboards.render.pictures", description=__doc__.split("\n")[0]
     )
     parser.add_argument("out", type=Path, metavar="DIRECTORY")
-    parser.add_argument("--board", action="append", metavar="NAME", help="fleet, run, ...; all when left out")
-    parser.add_argument("--prometheus", metavar="URL", help="a Prometheus that holds the history already")
-    parser.add_argument("--theme", choices=("dark", "light"), default="dark")
+    parser.add_argument("--board", action="append", choices=VIEWS, help="all when left out")
     options = parser.parse_args(arguments)
-    boards = options.board or sorted(path.stem.removeprefix("goodput-") for path in GENERATED.glob("*.json"))
-    if options.prometheus:
-        return draw(boards, options.prometheus, options.out, options.theme)
+    options.out.mkdir(parents=True, exist_ok=True)
+    status = 0
     with (
         tempfile.TemporaryDirectory() as folder,
         history(Path(folder), seconds=LENGTH_SECONDS, end_seconds=END_SECONDS) as url,
     ):
-        return draw(boards, url, options.out, options.theme)
-
-
-def draw(boards: list[str], url: str, out: Path, theme: str) -> int:
-    out.mkdir(parents=True, exist_ok=True)
-    failed = 0
-    for board in boards:
-        document = view(board, url, theme)
-        for answers in document["answers"].values():
-            for answer in filter(lambda one: one["error"], answers):
-                print(f"{board}: {answer['error']}", file=sys.stderr)
-                failed = 1
-        failed |= shoot(document, out / f"board-{board}.png", [])
-    return failed
+        for board in options.board or VIEWS:
+            minutes, chosen = VIEWS[board]
+            range_ = Range((END_SECONDS - 60 * minutes) * 1000, END_SECONDS * 1000)
+            model = json.loads((GENERATED / f"goodput-{board}.json").read_text())
+            document = document_of(model, url, range_, chosen)
+            status |= draw(board, document, options.out / f"board-{board}.png", [])
+    return status
 
 
 if __name__ == "__main__":

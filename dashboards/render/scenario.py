@@ -1,4 +1,4 @@
-"""The simulated cluster that the documentation's pictures show: three runs in their last hours, and what goes wrong.
+"""The simulated cluster of the documentation's pictures: three runs in their last hours, and their faults.
 
     llama-70b    24 ranks on gpu-01 to gpu-03: checkpoints, evaluations, a lost GPU with a restart, a throttled GPU
     vit-22b      8 ranks on gpu-04: its data loader falls behind
@@ -31,7 +31,7 @@ LOST_GPU, THROTTLED_GPU, IDLE_LOST_GPU = gpu_uuid("gpu-02", 3), gpu_uuid("gpu-02
 
 
 def cluster(start: float, seconds: float) -> ScrapedScenario:
-    """The scenario from `start` to `start + seconds`, of which the last hour is the interesting one."""
+    """The scenario from `start` to `start + seconds`; its faults are in the last hour."""
     end = start + seconds
     lost_at, slow = max(end - 2580, start + 1500), (end - 1500, end - 720)
     return ScrapedScenario(
@@ -72,15 +72,15 @@ def _whisper(start: float, end: float) -> RunPlan:
 
 
 def _plan(run: str, attempts: list, workload: Workload, mfu: float, faults: list[RunFault]) -> RunPlan:
-    """`mfu` is that of a step without its loader and communication."""
+    """A plan whose steps, without loader and communication, have this MFU."""
     flops = mfu * PEAK_FLOPS_PER_SECOND * 0.88 * workload.step
     return RunPlan(run, attempts, workload, sum(run.encode()), faults, flops, PEAK_FLOPS_PER_SECOND)
 
 
 def _damage(start: float, end: float, lost_at: float, slow: tuple[float, float]) -> list[HardwareChange]:
-    """Lost GPUs, the throttled one, and a crowded network."""
+    """Lost GPUs, a throttled GPU, and a congested network."""
     lost, hot, port = {"gpu": LOST_GPU}, {"gpu": THROTTLED_GPU}, {"device": "mlx5_0", "port": "1"}
-    back, crowded = lost_at + 60, (end - 1500, end - 1100)
+    back, congested = lost_at + 60, (end - 1500, end - 1100)
     return [
         *_changes("gpu-06", start, end + 1, "set", {"goodput_gpu_up": 0}, gpu=IDLE_LOST_GPU),
         *_changes("gpu-06", start, end + 1, "set", {"goodput_gpus": 1}, kind="lost"),
@@ -111,13 +111,13 @@ def _damage(start: float, end: float, lost_at: float, slow: tuple[float, float])
         *_changes("gpu-02", *slow, "set", {"goodput_gpu_temperature_celsius": 86}, **hot, sensor="core"),
         *_changes("gpu-02", *slow, "set", {"goodput_gpu_clock_hertz": 1.38e9}, **hot, clock="sm"),
         *_changes("gpu-02", *slow, "set", {"goodput_gpu_power_watts": 540}, **hot),
-        *_changes("gpu-02", *crowded, "rate", {"goodput_infiniband_xmit_wait_ticks_total": 4e6}, **port),
-        *_changes("gpu-02", *crowded, "rate", {"goodput_infiniband_retransmits_total": 2.5}, **port),
+        *_changes("gpu-02", *congested, "rate", {"goodput_infiniband_xmit_wait_ticks_total": 4e6}, **port),
+        *_changes("gpu-02", *congested, "rate", {"goodput_infiniband_retransmits_total": 2.5}, **port),
     ]
 
 
 def _slow_storage(end: float) -> list[HardwareChange]:
-    """What the host of the run with the slow loader shows."""
+    """The host series of the run with the slow loader."""
     when, disk, lustre = (end - 1900, end + 1), {"device": "nvme0n1"}, {"filesystem": "data"}
     return [
         *_changes("gpu-04", *when, "rate", {"goodput_host_pressure_seconds_total": 0.35}, resource="io"),
@@ -136,7 +136,7 @@ def _slow_storage(end: float) -> list[HardwareChange]:
 
 
 def _changes(node: str, start: float, end: float, how: str, values: dict, **labels: str):
-    """Changes that have their time and labels in common; `values` is by series."""
+    """Changes at the same time with the same labels; `values` is by series."""
     for name, value in values.items():
         yield HardwareChange(node, name, tuple(labels.items()), start, end, how, value)
 

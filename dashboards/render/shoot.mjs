@@ -3,9 +3,9 @@
  *
  *     node shoot.mjs document.json board.png [panel-id ...]
  *
- * With ids of panels it writes board-ID.png of each instead of the whole board. The page is served on a free
- * port of 127.0.0.1; nothing else is asked of the network. Exit status 1 with the reason on stderr when the page
- * cannot be drawn within a minute; what the page's console says goes to stderr too.
+ * With panel ids it writes board-ID.png of each instead of the whole board. The page is served on a free port of
+ * 127.0.0.1 and uses no other network. Exit status 1 with the reason on stderr when the page cannot be drawn within a
+ * minute; errors and warnings of the page's console are printed to stderr too.
  */
 import { createServer } from "node:http";
 import { readFile, writeFile } from "node:fs/promises";
@@ -16,7 +16,7 @@ import UPNG from "upng-js";
 
 const here = path.dirname(fileURLToPath(import.meta.url));
 const ICONS = path.join(here, "node_modules/@grafana/ui/dist/public/img/icons");
-// Grafana's styles ask for the fonts by these names.
+// The font files that Grafana's styles request.
 const FONTS = {
   "/public/fonts/inter/Inter-Regular.woff2": "inter/files/inter-latin-400-normal.woff2",
   "/public/fonts/inter/Inter-Medium.woff2": "inter/files/inter-latin-500-normal.woff2",
@@ -49,14 +49,14 @@ function serve(documentPath) {
       const body = await readFile(file ?? "");
       response.setHeader("Content-Type", TYPES[path.extname(file)] ?? "application/octet-stream").end(body);
     } catch {
-      if (url !== "/favicon.ico") process.stderr.write(`page: there is no ${url}\n`);
+      if (url !== "/favicon.ico") process.stderr.write(`page: not found: ${url}\n`);
       response.writeHead(404).end();
     }
   });
   return new Promise((ready) => server.listen(0, "127.0.0.1", () => ready(server)));
 }
 
-/** Flat colours and thin lines: a palette of 256 tells them apart, at a third of the bytes. */
+/** With a palette of 256 colours, which flat areas and thin lines need no more of, at a third of the bytes. */
 async function save(element, target) {
   const picture = UPNG.decode(await element.screenshot());
   const bytes = UPNG.encode(UPNG.toRGBA8(picture), picture.width, picture.height, 256);
@@ -78,14 +78,8 @@ async function main([documentPath, target, ...ids]) {
   const server = await serve(documentPath);
   const browser = await puppeteer.launch({
     executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-    // The sandbox cannot be had by root, in a container for one; the page is our own.
-    args: [
-      "--no-sandbox",
-      "--disable-gpu",
-      "--hide-scrollbars",
-      "--disable-background-networking",
-      "--no-first-run",
-    ],
+    // Chromium's sandbox does not work as root, as in a container; the page is trusted.
+    args: ["--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-background-networking"],
   });
   try {
     const page = await browser.newPage();
@@ -97,9 +91,9 @@ async function main([documentPath, target, ...ids]) {
         process.stderr.write(`page: ${one.text()}\n`),
     );
     page.on("pageerror", (problem) => process.stderr.write(`page: ${problem.stack ?? problem}\n`));
-    // Taller than any board, so that every panel counts as visible.
+    // Taller than any board, so that every panel is visible and drawn.
     await page.setViewport({ width, height: 4000, deviceScaleFactor: Number(process.env.PIXELS ?? 1) });
-    // "Two hours ago" is meant from the end of what is shown.
+    // Relative times ("two hours ago") count from the end of the time range.
     await page.evaluateOnNewDocument((shift) => {
       const now = Date.now;
       Date.now = () => now() + shift;

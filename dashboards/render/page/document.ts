@@ -1,10 +1,8 @@
 /*
- * What the page is given: a board, and the answers of Prometheus to its panels' queries.
- *
- * dashboards/render/document.py writes it; the two files must agree.
+ * The page's input: a board, and Prometheus's answers to its panels' queries, as dashboards/render/document.py writes it.
  */
 
-/** One series of an answer as Prometheus's HTTP API gives it: [seconds, "value"] pairs. */
+/** One series as in Prometheus's HTTP API: [seconds, "value"] pairs. */
 export interface Series {
   metric: Record<string, string>;
   values: Array<[number, string]>;
@@ -16,27 +14,22 @@ export interface Answer {
   expr: string;
   legend: string;
   format: string;
-  instant: boolean;
   step_ms: number;
   error: string;
   series: Series[];
 }
 
-/** Times that an annotation query marks, in milliseconds. */
+/** A time span in which an annotation query has a value, in milliseconds. */
 export interface Mark {
-  name: string;
   colour: string;
   from: number;
   to: number;
-  title: string;
 }
 
 export interface Variable {
   name: string;
   label: string;
   text: string;
-  hidden: boolean;
-  value: string;
 }
 
 export interface BoardDocument {

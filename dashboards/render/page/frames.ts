@@ -1,9 +1,8 @@
 /*
- * Answers of Prometheus as Grafana's data frames, with a panel's transformations and field options applied.
+ * Prometheus's answers as Grafana's data frames, with a panel's transformations and field options applied.
  *
- * In: the answers of one panel and its JSON. Out: frames as a panel of Grafana gets them. The shapes are those
- * of Grafana's Prometheus data source: a frame per series (Time, Value with labels), one frame with a column
- * per label for format "table", buckets in ascending order, taken apart, for format "heatmap".
+ * The shapes are those of Grafana's Prometheus data source: a frame per series (Time, Value with labels), one frame with
+ * a column per label for format "table", one frame per bucket in ascending order for format "heatmap".
  */
 import {
   applyFieldOverrides,
@@ -27,30 +26,18 @@ standardTransformersRegistry.setInit(() =>
     .map((one: any) => ({ id: one.id, name: one.name, transformation: () => Promise.resolve(one) }) as any),
 );
 
-/** "rank {{rank}}" filled from labels; without a pattern the series as Prometheus writes it. */
-function legendOf(series: Series, answer: Answer): string | undefined {
-  if (answer.legend && answer.legend !== "__auto") {
-    return answer.legend.replace(/\{\{\s*(.+?)\s*\}\}/g, (_, label) => series.metric[label] ?? label);
-  }
-  const { __name__: name = "", ...labels } = series.metric;
-  const inside = Object.entries(labels).map(([label, value]) => `${label}="${value}"`);
-  if (answer.legend === "__auto" && inside.length === 1) {
-    return Object.values(labels)[0];
-  }
-  return inside.length ? `${name}{${inside.join(", ")}}` : name || "Value";
-}
-
 function seriesFrame(series: Series, answer: Answer): DataFrame {
   const { __name__: _, ...labels } = series.metric;
+  const name = answer.legend.replace(/\{\{\s*(.+?)\s*\}\}/g, (_, label) => series.metric[label] ?? label);
   return createDataFrame({
     refId: answer.refId,
-    name: legendOf(series, answer),
+    name,
     fields: [
       {
         name: "Time",
         type: FieldType.time,
         values: series.values.map(([seconds]) => seconds * 1000),
-        // Where a step is missing, a gap is drawn.
+        // A missing step is drawn as a gap.
         config: { interval: answer.step_ms },
       },
       {
@@ -58,7 +45,7 @@ function seriesFrame(series: Series, answer: Answer): DataFrame {
         type: FieldType.number,
         labels,
         values: series.values.map(([, value]) => Number(value)),
-        config: { displayNameFromDS: legendOf(series, answer) },
+        config: { displayNameFromDS: name },
       },
     ],
   });
@@ -85,7 +72,7 @@ function tableFrame(answer: Answer, several: boolean): DataFrame {
   });
 }
 
-/** Cumulative buckets, one frame per `le`, turned into counts per bucket, the lowest first. */
+/** One frame per bucket, the lowest first, with its own count instead of the cumulative one. */
 function bucketFrames(answer: Answer): DataFrame[] {
   const bound = (one: Series) => (one.metric.le === "+Inf" ? Infinity : Number(one.metric.le));
   const sorted = [...answer.series].sort((one, other) => bound(one) - bound(other));
@@ -97,7 +84,7 @@ function bucketFrames(answer: Answer): DataFrame[] {
       below.set(seconds, value);
       return [seconds, String(own)];
     });
-    return seriesFrame({ ...series, values }, { ...answer, legend: answer.legend || "{{le}}" });
+    return seriesFrame({ ...series, values }, answer);
   });
 }
 
@@ -114,40 +101,25 @@ export function framesOf(answers: Answer[]): DataFrame[] {
   });
 }
 
-export async function transformed(frames: DataFrame[], transformations: any[]): Promise<DataFrame[]> {
-  const known = (transformations ?? []).filter((one) => {
-    const there = standardTransformersRegistry.getIfExists(one.id);
-    if (!there) {
-      console.error(`transformation "${one.id}" is not in @grafana/data and was left out`);
-    }
-    return there && !one.disabled;
-  });
-  return known.length ? lastValueFrom(transformDataFrame(known, frames)) : frames;
+export async function transformed(frames: DataFrame[], transformations?: any[]): Promise<DataFrame[]> {
+  return transformations?.length ? lastValueFrom(transformDataFrame(transformations, frames)) : frames;
 }
 
-/** What a panel of Grafana assumes where its JSON is silent. */
+/** Grafana's defaults for options that are missing from a panel's JSON. */
 const CUSTOM: Record<string, any> = {
   timeseries: {
     drawStyle: "line",
     lineInterpolation: "linear",
-    lineWidth: 1,
-    fillOpacity: 0,
     gradientMode: "none",
-    showPoints: "auto",
     pointSize: 5,
     stacking: { mode: "none", group: "A" },
     axisPlacement: "auto",
     axisColorMode: "text",
-    thresholdsStyle: { mode: "off" },
     spanNulls: false,
     hideFrom: { viz: false, legend: false, tooltip: false },
   },
-  table: { align: "auto", cellOptions: { type: "auto" }, inspect: false },
-  "state-timeline": { lineWidth: 1, fillOpacity: 70, spanNulls: false },
-  "status-history": { lineWidth: 1, fillOpacity: 70 },
-  barchart: { lineWidth: 1, fillOpacity: 80, axisPlacement: "auto" },
+  table: { cellOptions: { type: "auto" } },
 };
-const PALETTE = new Set(["timeseries", "barchart", "piechart", "histogram"]);
 const STANDARD = [
   ...["displayName", "unit", "min", "max", "decimals", "color", "noValue", "thresholds", "mappings", "links"],
   ...["filterable", "fieldMinMax", "actions", "description"],
@@ -155,7 +127,7 @@ const STANDARD = [
 
 /** The options that a panel and its overrides use, each taken as it is. */
 function registryOf(defaults: any, overrides: any[]): FieldConfigOptionsRegistry {
-  const custom = new Set(Object.keys(defaults.custom ?? {}));
+  const custom = new Set(Object.keys(defaults.custom));
   for (const { id } of overrides.flatMap((one) => one.properties)) {
     if (id.startsWith("custom.")) {
       custom.add(id.slice("custom.".length));
@@ -166,12 +138,7 @@ function registryOf(defaults: any, overrides: any[]): FieldConfigOptionsRegistry
     path,
     isCustom,
     name: id,
-    process: (value: any, context: any) =>
-      id === "displayName" && value && context.replaceVariables
-        ? context.replaceVariables(value, context.field?.state?.scopedVars)
-        : id === "thresholds" && value
-          ? withoutNull(value)
-          : value,
+    process: (value: any) => (id === "thresholds" && value ? withoutNull(value) : value),
     shouldApply: () => true,
   });
   return new Registry(() => [
@@ -189,40 +156,30 @@ function withoutNull(thresholds: any): any {
 }
 
 export function fieldConfigOf(panel: any): any {
-  const given = panel.fieldConfig ?? { defaults: {}, overrides: [] };
-  const defaults = {
-    color: { mode: PALETTE.has(panel.type) ? "palette-classic" : "thresholds" },
-    ...given.defaults,
-    custom: { ...CUSTOM[panel.type], ...given.defaults?.custom },
-    thresholds: withoutNull(
-      given.defaults?.thresholds ?? {
-        mode: "absolute",
-        steps: [
-          { color: "green", value: null },
-          { color: "red", value: 80 },
-        ],
-      },
-    ),
+  const { defaults, overrides } = panel.fieldConfig;
+  const palette = ["timeseries", "barchart"].includes(panel.type);
+  return {
+    defaults: {
+      color: { mode: palette ? "palette-classic" : "thresholds" },
+      ...defaults,
+      custom: { ...CUSTOM[panel.type], ...defaults.custom },
+      thresholds: withoutNull(defaults.thresholds),
+    },
+    overrides: overrides ?? [],
   };
-  return { defaults, overrides: given.overrides ?? [] };
 }
 
-export function withOptions(
-  frames: DataFrame[],
-  panel: any,
-  theme: GrafanaTheme2,
-  replace: (text: string, scoped?: any) => string,
-): DataFrame[] {
+export function withOptions(frames: DataFrame[], panel: any, theme: GrafanaTheme2): DataFrame[] {
   const fieldConfig = fieldConfigOf(panel);
   const found = applyFieldOverrides({
     data: frames,
     fieldConfig,
     fieldConfigRegistry: registryOf(fieldConfig.defaults, fieldConfig.overrides),
-    replaceVariables: replace as any,
+    replaceVariables: (text) => text,
     theme,
     timeZone: "utc",
   });
-  // Tables and legends read the names that are kept here, not the columns' own.
+  // Tables and legends read the names from this cache, not the fields' own.
   cacheFieldDisplayNames(found);
   return found;
 }

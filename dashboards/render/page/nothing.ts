@@ -1,4 +1,4 @@
 /*
- * Stands in for modules that the bundled libraries name and no panel uses (build.mjs says which).
+ * Replaces modules that the bundled libraries import and no panel uses (build.mjs lists them).
  */
 export default {};

@@ -1,25 +1,17 @@
 /*
- * Bars by category (barchart), drawn here as SVG.
- *
- * Grafana's own code for this panel is not in its packages. What is: colours, texts and legend. Bars lie
- * horizontally, stacked or beside each other, the first category on top, with their values if the panel says so.
+ * Horizontal stacked bars by category (barchart), drawn here as SVG with the first category on top and the value in each
+ * bar. Grafana's own code for this panel is in no package; its colours, texts and legend are used.
  */
-import {
-  Field,
-  FieldType,
-  formattedValueToString,
-  getFieldDisplayName,
-  getFieldSeriesColor,
-} from "@grafana/data";
-import { useTheme2, VizLayout, VizLegend } from "@grafana/ui";
+import { DataFrame, Field, FieldType, formattedValueToString, GrafanaTheme2 } from "@grafana/data";
+import { getFieldDisplayName, getFieldSeriesColor } from "@grafana/data";
+import { VizLayout } from "@grafana/ui";
+import { legendOf } from "./legend";
 import { PanelProps } from "./props";
 
 interface Bar {
   row: number;
   from: number;
   to: number;
-  lane: number;
-  lanes: number;
   text: string;
   colour: string;
 }
@@ -33,99 +25,64 @@ function ticks(top: number, count: number): number[] {
 }
 
 export function BarChartPanel({ panel, frames, width, height, theme }: PanelProps) {
-  const options = panel.options ?? {};
   const frame = frames[0];
-  const names =
-    frame.fields.find((one) => getFieldDisplayName(one, frame, frames) === options.xField) ??
-    frame.fields.find((one) => one.type === FieldType.string);
-  const shown = frame.fields.filter(
-    (one) => one.type === FieldType.number && !one.config.custom?.hideFrom?.viz,
-  );
-  const stacked = (options.stacking ?? "none") !== "none";
-  const bars = barsOf(frame.length, shown, stacked, (field) => getFieldSeriesColor(field, theme).color);
-  const items = shown
+  const nameOf = (field: Field) => getFieldDisplayName(field, frame, frames);
+  const labels = frame.fields.find((one) => nameOf(one) === panel.options.xField)!.values;
+  const fields = frame.fields.filter((one) => one.type === FieldType.number);
+  const items = fields
     .filter((field) => !field.config.custom?.hideFrom?.legend)
-    .map((field) => ({
-      label: getFieldDisplayName(field, frame, frames),
-      color: getFieldSeriesColor(field, theme).color,
-      yAxis: 1,
-    }));
-  const placement = options.legend?.placement ?? "bottom";
-  const legend =
-    options.legend?.showLegend === false ? null : (
-      <VizLayout.Legend placement={placement}>
-        <VizLegend
-          placement={placement}
-          displayMode={options.legend?.displayMode ?? "list"}
-          items={items}
-          readonly
-        />
-      </VizLayout.Legend>
-    );
-  const labels = Array.from({ length: frame.length }, (_, row) => String(names?.values[row] ?? row));
+    .map((field) => ({ label: nameOf(field), color: getFieldSeriesColor(field, theme).color }));
+  const bars = stackedBars(frame, fields, theme);
   return (
-    <VizLayout width={width} height={height} legend={legend}>
+    <VizLayout width={width} height={height} legend={legendOf(panel.options, items)}>
       {(w, h) => (
         <Bars
-          bars={bars}
-          labels={labels}
+          {...{ bars, labels, theme }}
           width={w}
           height={h}
-          field={shown[shown.length - 1]}
-          values={options.showValue !== "never"}
-          options={options}
+          field={fields[fields.length - 1]}
+          thickness={panel.options.groupWidth * panel.options.barWidth}
         />
       )}
     </VizLayout>
   );
 }
 
-function barsOf(rows: number, fields: Field[], stacked: boolean, colourOf: (field: Field) => string): Bar[] {
+function stackedBars(frame: DataFrame, fields: Field[], theme: GrafanaTheme2): Bar[] {
   const bars: Bar[] = [];
-  for (let row = 0; row < rows; row++) {
+  for (let row = 0; row < frame.length; row++) {
     let from = 0;
-    fields.forEach((field, lane) => {
+    for (const field of fields) {
       const value = field.values[row];
-      if (!Number.isFinite(value)) {
-        return;
+      if (Number.isFinite(value)) {
+        const text = formattedValueToString(field.display!(value));
+        bars.push({ row, from, to: from + value, text, colour: getFieldSeriesColor(field, theme).color });
+        from += value;
       }
-      const to = stacked ? from + value : value;
-      const text = formattedValueToString(field.display!(value));
-      const place = stacked ? { from, to, lane: 0, lanes: 1 } : { from: 0, to, lane, lanes: fields.length };
-      bars.push({ row, ...place, text, colour: colourOf(field) });
-      from = to;
-    });
+    }
   }
   return bars;
 }
 
-function Bars({
-  bars,
-  labels,
-  width,
-  height,
-  field,
-  values,
-  options,
-}: {
+interface BarsProps {
   bars: Bar[];
   labels: string[];
+  theme: GrafanaTheme2;
   width: number;
   height: number;
-  field?: Field;
-  values: boolean;
-  options: any;
-}) {
-  const theme = useTheme2();
-  const left = Math.max(...labels.map((label) => label.length), 1) * 6.6 + 12;
+  /** Whose unit the axis has. */
+  field: Field;
+  /** Of a bar, as a share of its row. */
+  thickness: number;
+}
+
+function Bars({ bars, labels, theme, width, height, field, thickness }: BarsProps) {
+  const left = Math.max(...labels.map((label) => label.length)) * 6.6 + 12;
   const [right, bottom] = [44, 22];
-  const top = field?.config.max ?? Math.max(...bars.map((bar) => bar.to), 0);
+  const top = Math.max(...bars.map((bar) => bar.to));
   const x = (value: number) => left + (top ? value / top : 0) * (width - left - right);
-  const band = (height - bottom) / Math.max(labels.length, 1);
-  const thickness = band * (options.groupWidth ?? 0.7) * (options.barWidth ?? 0.97);
-  const marks = ticks(top, (width - left - right) / 80);
-  const format = (value: number) =>
-    field?.display ? formattedValueToString(field.display(value)) : String(value);
+  const band = (height - bottom) / labels.length;
+  const bold = band * thickness;
   return (
     <svg
       width={width}
@@ -134,17 +91,11 @@ function Bars({
       fontSize={12}
       fill={theme.colors.text.primary}
     >
-      {marks.map((mark) => (
-        <g key={mark}>
-          <line
-            x1={x(mark)}
-            x2={x(mark)}
-            y1={0}
-            y2={height - bottom}
-            stroke={theme.isDark ? "rgba(240,250,255,0.09)" : "rgba(0,10,23,0.09)"}
-          />
-          <text x={x(mark)} y={height - 6} textAnchor="middle">
-            {format(mark)}
+      {ticks(top, (width - left - right) / 80).map((tick) => (
+        <g key={tick}>
+          <line x1={x(tick)} x2={x(tick)} y2={height - bottom} stroke={theme.colors.border.weak} />
+          <text x={x(tick)} y={height - 6} textAnchor="middle">
+            {formattedValueToString(field.display!(tick))}
           </text>
         </g>
       ))}
@@ -153,30 +104,20 @@ function Bars({
           {label}
         </text>
       ))}
-      {bars.map((bar, index) => {
-        const y = band * bar.row + (band - thickness) / 2 + (thickness / bar.lanes) * bar.lane;
-        const [start, end] = [x(bar.from), x(bar.to)];
-        const fits = end - start > bar.text.length * 7 + 8;
-        const inside = theme.colors.getContrastText(
-          bar.colour === "transparent" ? theme.colors.background.primary : bar.colour,
-        );
+      {bars.map(({ row, from, to, text, colour }, index) => {
+        const [start, end, y] = [x(from), x(to), band * row + (band - bold) / 2];
+        const inside = end - start > text.length * 7 + 8;
         return (
           <g key={index}>
-            <rect
-              x={start}
-              y={y}
-              width={Math.max(0, end - start)}
-              height={thickness / bar.lanes - 1}
-              fill={bar.colour}
-            />
-            {values && bar.text.trim() && (
+            <rect x={start} y={y} width={end - start} height={bold - 1} fill={colour} />
+            {text.trim() && (
               <text
-                x={fits ? (start + end) / 2 : end + 4}
-                y={y + thickness / bar.lanes / 2 + 4}
-                textAnchor={fits ? "middle" : "start"}
-                fill={fits ? inside : undefined}
+                x={inside ? (start + end) / 2 : end + 4}
+                y={y + bold / 2 + 4}
+                textAnchor={inside ? "middle" : "start"}
+                fill={inside ? theme.colors.getContrastText(colour) : undefined}
               >
-                {bar.text}
+                {text}
               </text>
             )}
           </g>

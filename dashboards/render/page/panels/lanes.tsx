@@ -1,8 +1,6 @@
 /*
- * Rows over time: heatmap, state-timeline and status-history, drawn here on Grafana's axes.
- *
- * Grafana's own code for these panels is not in its packages. What is: the axes and scales (UPlotConfigBuilder),
- * the legends, and how a value becomes a colour and a text. Cells and bars are rectangles drawn in between.
+ * Rows over time: heatmap and state-timeline. Grafana's own code for these panels is in no package; its axes and scales
+ * (UPlotConfigBuilder), legends, and the colour and text of a value are used. Cells and bars are drawn here.
  */
 import {
   DataFrame,
@@ -13,10 +11,11 @@ import {
   getValueFormat,
 } from "@grafana/data";
 import { AxisPlacement, ScaleDirection, ScaleOrientation } from "@grafana/schema";
-import { UPlotChart, UPlotConfigBuilder, VizLayout, VizLegend } from "@grafana/ui";
+import { UPlotChart, UPlotConfigBuilder, VizLayout } from "@grafana/ui";
 import * as chromatic from "d3-scale-chromatic";
 import { useMemo } from "react";
 import type uPlot from "uplot";
+import { legendOf } from "./legend";
 import { PanelProps } from "./props";
 
 interface Lane {
@@ -39,7 +38,7 @@ function lanesOf(frames: DataFrame[]): Lane[] {
   });
 }
 
-/** Axes over time and names, the given lane lowest first, and a hook that draws between them. */
+/** Axes of time and lane names, the first lane at the bottom, and a hook that draws between them. */
 function configOf(
   names: string[],
   { range, theme }: PanelProps,
@@ -122,62 +121,35 @@ function rectangle(
   return [x0, y0, Math.max(0, x1 - x0), y1 - y0];
 }
 
-/** Grafana turns a scheme round in the dark theme, so that small values lie near the background. */
-const LIGHT_FIRST = new Set([
-  "Blues",
-  "Greens",
-  "Greys",
-  "Oranges",
-  "Purples",
-  "Reds",
-  "BuGn",
-  "BuPu",
-  "GnBu",
-  "OrRd",
-  "PuBu",
-  "PuBuGn",
-  "PuRd",
-  "RdPu",
-  "YlGn",
-  "YlGnBu",
-  "YlOrBr",
-  "YlOrRd",
-]);
-
-function schemeOf(options: any, dark: boolean): (share: number) => string {
-  const name = options.scheme ?? "Oranges";
-  const interpolate = (chromatic as any)[`interpolate${name}`] ?? chromatic.interpolateOranges;
-  const steps = Math.max(2, options.steps ?? 64);
-  const turned = (dark && LIGHT_FIRST.has(name)) !== !!options.reverse;
+/** A colour scheme; Grafana reverses one that begins light in the dark theme, so that small values are dark. */
+function schemeOf({ scheme, steps }: any, dark: boolean): (share: number) => string {
+  const interpolate = (chromatic as any)[`interpolate${scheme}`];
+  const reversed = dark && scheme === "Blues";
   return (share) => {
-    const quantized = Math.round(Math.min(1, Math.max(0, share)) * (steps - 1)) / (steps - 1);
-    return interpolate(turned ? 1 - quantized : quantized);
+    const quantized = Math.round(share * (steps - 1)) / (steps - 1);
+    return interpolate(reversed ? 1 - quantized : quantized);
   };
 }
 
 export function HeatmapPanel(props: PanelProps) {
   const { panel, frames, width, height, theme } = props;
-  const options = panel.options ?? {};
+  const options = panel.options;
   const lanes = useMemo(() => lanesOf(frames), [frames]);
-  const names = useMemo(() => lanes.map((lane) => withUnit(lane.name, options.yAxis?.unit)), [lanes]);
-  const hidden = options.filterValues?.le ?? 1e-9;
-  const shown = lanes.flatMap((lane) =>
-    (lane.field.values as number[]).filter((one) => Number.isFinite(one) && one > hidden),
-  );
-  const low = options.color?.min ?? shown.reduce((one, other) => Math.min(one, other), Infinity);
-  const high = options.color?.max ?? shown.reduce((one, other) => Math.max(one, other), -Infinity);
-  const colour = schemeOf(options.color ?? {}, theme.isDark);
-  const exponent = options.color?.scale === "linear" ? 1 : (options.color?.exponent ?? 0.5);
+  const names = useMemo(() => lanes.map((lane) => withUnit(lane.name, options.yAxis.unit)), [lanes]);
+  const visible = (value: number) => Number.isFinite(value) && value > options.filterValues.le;
+  const shown = lanes.flatMap((lane) => (lane.field.values as number[]).filter(visible));
+  const low = shown.reduce((one, other) => Math.min(one, other), Infinity);
+  const high = shown.reduce((one, other) => Math.max(one, other), -Infinity);
+  const colour = schemeOf(options.color, theme.isDark);
   const draw = useMemo(
     () => (plot: uPlot) => {
-      const gap = (options.cellGap ?? 1) * devicePixelRatio;
+      const gap = options.cellGap * devicePixelRatio;
       lanes.forEach((lane, row) =>
         lane.times.forEach((time, index) => {
           const value = lane.field.values[index];
-          if (Number.isFinite(value) && value > hidden) {
+          if (visible(value)) {
             const [x, y, w, h] = rectangle(plot, row, time - lane.step, time, 1);
-            const share = high > low ? (value - low) / (high - low) : 1;
-            plot.ctx.fillStyle = colour(share ** exponent);
+            plot.ctx.fillStyle = colour(high > low ? (value - low) / (high - low) : 1);
             plot.ctx.fillRect(x, y, Math.max(1, w - gap), Math.max(1, h - gap));
           }
         }),
@@ -185,23 +157,20 @@ export function HeatmapPanel(props: PanelProps) {
     },
     [lanes, low, high],
   );
-  const text = (value: number) =>
-    withUnit(String(value), options.cellValues?.unit ?? lanes[0]?.field.config.unit);
-  const legend = options.legend?.show === false || !shown.length ? 0 : 34;
+  const text = (value: number) => withUnit(String(value), options.cellValues.unit);
+  const scale = shown.length ? 34 : 0;
   return (
     <div style={{ width, height }}>
-      <Chart names={names} width={width} height={height - legend} props={props} draw={draw} />
-      {legend > 0 && (
-        <Scale low={text(low)} high={text(high)} colour={(share) => colour(share ** exponent)} />
-      )}
+      <Chart names={names} width={width} height={height - scale} props={props} draw={draw} />
+      {scale > 0 && <Scale low={text(low)} high={text(high)} colour={colour} />}
     </div>
   );
 }
 
-/** A number with its unit; what is no number stays as it is. */
-function withUnit(text: string, unit?: string): string {
+/** A number with its unit; any other text is unchanged. */
+function withUnit(text: string, unit: string): string {
   const value = Number(text);
-  return unit && Number.isFinite(value) ? formattedValueToString(getValueFormat(unit)(value)) : text;
+  return Number.isFinite(value) ? formattedValueToString(getValueFormat(unit)(value)) : text;
 }
 
 function Scale({ low, high, colour }: { low: string; high: string; colour: (share: number) => string }) {
@@ -219,24 +188,28 @@ function Scale({ low, high, colour }: { low: string; high: string; colour: (shar
   );
 }
 
-/** Stretches of equal text; with status-history every sample stays a box of its own. */
-function stretches(
-  lane: Lane,
-  merge: boolean,
-): Array<{ from: number; to: number; text: string; colour: string }> {
-  const found: Array<{ from: number; to: number; text: string; colour: string }> = [];
+interface State {
+  from: number;
+  to: number;
+  text: string;
+  colour: string;
+}
+
+/** Consecutive samples of the same text as one state. */
+function statesOf(lane: Lane): State[] {
+  const found: State[] = [];
   lane.times.forEach((time, index) => {
     const value = lane.field.values[index];
-    if (value === null || value === undefined || Number.isNaN(value)) {
+    if (!Number.isFinite(value)) {
       return;
     }
     const display = lane.field.display!(value);
     const [text, colour] = [formattedValueToString(display), display.color ?? "#808080"];
     const last = found[found.length - 1];
-    if (merge && last && last.text === text && last.colour === colour && time - last.to < lane.step * 1.5) {
+    if (last && last.text === text && time - last.to < lane.step * 1.5) {
       last.to = time + lane.step;
     } else {
-      if (merge && last && last.to > time) {
+      if (last && last.to > time) {
         last.to = time;
       }
       found.push({ from: time, to: time + lane.step, text, colour });
@@ -246,50 +219,29 @@ function stretches(
 }
 
 export function StatesPanel(props: PanelProps) {
-  const { panel, frames, width, height, theme } = props;
-  const options = panel.options ?? {};
-  const merge = panel.type === "state-timeline";
-  // The first series stands on top.
+  const { panel, frames, width, height } = props;
+  // The first series is at the top.
   const lanes = useMemo(() => lanesOf(frames).reverse(), [frames]);
   const names = useMemo(() => lanes.map((lane) => lane.name), [lanes]);
-  const rows = useMemo(() => lanes.map((lane) => stretches(lane, merge)), [lanes]);
+  const rows = useMemo(() => lanes.map(statesOf), [lanes]);
   const draw = useMemo(
     () => (plot: uPlot) => {
-      const { ctx } = plot;
-      ctx.font = `${12 * devicePixelRatio}px ${theme.typography.fontFamily}`;
-      ctx.textBaseline = "middle";
+      plot.ctx.globalAlpha = panel.fieldConfig.defaults.custom.fillOpacity / 100;
       rows.forEach((row, index) =>
-        row.forEach(({ from, to, text, colour }) => {
-          const [x, y, w, h] = rectangle(plot, index, from, to, options.rowHeight ?? 0.9);
-          ctx.fillStyle = colour;
-          ctx.globalAlpha = (lanes[index].field.config.custom?.fillOpacity ?? 70) / 100;
-          ctx.fillRect(x, y, w, h);
-          ctx.globalAlpha = 1;
-          if (
-            options.showValue !== "never" &&
-            ctx.measureText(text).width + 8 < w &&
-            h > 12 * devicePixelRatio
-          ) {
-            ctx.fillStyle = theme.colors.getContrastText(colour, theme.colors.contrastThreshold);
-            ctx.fillText(text, x + 4 * devicePixelRatio, y + h / 2);
-          }
+        row.forEach(({ from, to, colour }) => {
+          plot.ctx.fillStyle = colour;
+          plot.ctx.fillRect(...rectangle(plot, index, from, to, panel.options.rowHeight));
         }),
       );
+      plot.ctx.globalAlpha = 1;
     },
     [rows],
   );
-  const items = [...new Map(rows.flat().map((one) => [one.text, one.colour])).entries()];
-  const legend =
-    options.legend?.showLegend !== false && items.length ? (
-      <VizLayout.Legend placement={options.legend?.placement ?? "bottom"}>
-        <VizLegend
-          placement={options.legend?.placement ?? "bottom"}
-          displayMode={options.legend?.displayMode ?? "list"}
-          items={items.map(([label, color]) => ({ label, color, yAxis: 1 }))}
-          readonly
-        />
-      </VizLayout.Legend>
-    ) : null;
+  const colours = new Map(rows.flat().map((one) => [one.text, one.colour]));
+  const legend = legendOf(
+    panel.options,
+    [...colours].map(([label, color]) => ({ label, color })),
+  );
   return (
     <VizLayout width={width} height={height} legend={legend}>
       {(w, h) => <Chart names={names} width={w} height={h} props={props} draw={draw} />}

@@ -1,5 +1,5 @@
 /*
- * What every kind of panel is given to draw.
+ * The input of every kind of panel.
  */
 import { DataFrame, GrafanaTheme2, TimeRange } from "@grafana/data";
 import { Mark } from "../document";
@@ -12,5 +12,4 @@ export interface PanelProps {
   range: TimeRange;
   marks: Mark[];
   theme: GrafanaTheme2;
-  replace: (text: string, scoped?: any) => string;
 }

@@ -1,28 +1,26 @@
 /*
- * Tables, by @grafana/ui's TableNG, the one that Grafana's table panel draws with.
+ * Tables, by @grafana/ui's TableNG, which Grafana's table panel also uses.
  */
 import { TableNG } from "@grafana/ui/unstable";
 import { fieldConfigOf } from "../frames";
 import { PanelProps } from "./props";
 
 export function TablePanel({ panel, frames, width, height, range }: PanelProps) {
-  const options = panel.options ?? {};
-  // With several frames Grafana shows the first and a list to choose from below it.
   return (
     <TableNG
-      data={frames[options.frameIndex ?? 0] ?? frames[0]}
+      data={frames[0]}
       width={width}
       height={height}
-      noHeader={options.showHeader === false}
-      sortBy={options.sortBy}
-      cellHeight={options.cellHeight ?? "sm"}
-      enablePagination={options.enablePagination ?? false}
+      noHeader={false}
+      sortBy={panel.options.sortBy}
+      cellHeight={panel.options.cellHeight}
+      enablePagination={false}
       fieldConfig={fieldConfigOf(panel)}
       timeRange={range}
       structureRev={1}
       disableSanitizeHtml={false}
-      showTypeIcons={options.showTypeIcons ?? false}
-      // A picture has no rows to scroll to.
+      showTypeIcons={false}
+      // A picture is not scrolled.
       enableVirtualization={false}
     />
   );

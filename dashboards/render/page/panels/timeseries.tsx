@@ -1,10 +1,8 @@
 /*
- * Lines, areas and bars over time, by @grafana/ui's TimeSeries, with the board's marks drawn over them.
- *
- * The marks (annotations) are drawn here, since Grafana's own layer for them is not in its packages.
+ * Lines and areas over time, by @grafana/ui's TimeSeries, with the board's annotations drawn over them: Grafana's own
+ * layer for these is in no package.
  */
 import { colorManipulator } from "@grafana/data";
-import { LegendDisplayMode } from "@grafana/schema";
 import { TimeSeries } from "@grafana/ui";
 import type uPlot from "uplot";
 import { Mark } from "../document";
@@ -25,21 +23,14 @@ export function TimeseriesPanel({ panel, frames, width, height, range, marks, th
       height={height}
       timeRange={range}
       timeZone="utc"
-      legend={
-        panel.options?.legend ?? {
-          showLegend: true,
-          displayMode: LegendDisplayMode.List,
-          placement: "bottom",
-          calcs: [],
-        }
-      }
+      legend={panel.options.legend}
       renderers={[renderer]}
       options={panel.options}
     />
   );
 }
 
-/** A dashed line where something happened, a tinted area where it went on, as Grafana marks them. */
+/** A dashed line for a moment, a tinted area for a time span, as in Grafana. */
 function drawMarks(plot: uPlot, marks: Mark[], colourOf: (mark: Mark) => string) {
   const { ctx, bbox } = plot;
   const pixel = window.devicePixelRatio;
@@ -51,16 +42,17 @@ function drawMarks(plot: uPlot, marks: Mark[], colourOf: (mark: Mark) => string)
     const colour = colourOf(mark);
     const left = plot.valToPos(mark.from, "x", true);
     const right = plot.valToPos(mark.to, "x", true);
+    const wide = right - left > 2 * pixel;
     ctx.strokeStyle = ctx.fillStyle = colour;
     ctx.lineWidth = pixel;
     ctx.setLineDash([4 * pixel, 4 * pixel]);
-    for (const x of right - left > 2 * pixel ? [left, right] : [left]) {
+    for (const x of wide ? [left, right] : [left]) {
       ctx.beginPath();
       ctx.moveTo(x, bbox.top);
       ctx.lineTo(x, bbox.top + bbox.height);
       ctx.stroke();
     }
-    if (right - left > 2 * pixel) {
+    if (wide) {
       ctx.fillRect(left, bbox.top + bbox.height, right - left, 5 * pixel);
       ctx.fillStyle = colorManipulator.alpha(colour, 0.1);
       ctx.fillRect(left, bbox.top, right - left, bbox.height);

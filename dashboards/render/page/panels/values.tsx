@@ -1,29 +1,18 @@
 /*
  * Panels that show one number per series: stat (BigValue) and bargauge (BarGauge) of @grafana/ui.
  */
-import {
-  FieldDisplay,
-  getDisplayValueAlignmentFactors,
-  getFieldDisplayValues,
-  VizOrientation,
-} from "@grafana/data";
-import {
-  BarGaugeDisplayMode,
-  BarGaugeNamePlacement,
-  BarGaugeSizing,
-  BarGaugeValueMode,
-} from "@grafana/schema";
-import { BarGauge, BigValue, BigValueGraphMode, BigValueTextMode, VizRepeater } from "@grafana/ui";
+import { FieldDisplay, getDisplayValueAlignmentFactors, getFieldDisplayValues } from "@grafana/data";
+import { BarGauge, BigValue, BigValueGraphMode, VizRepeater } from "@grafana/ui";
 import { fieldConfigOf } from "../frames";
 import { PanelProps } from "./props";
 
-function valuesOf({ panel, frames, theme, replace }: PanelProps, sparkline: boolean): FieldDisplay[] {
+function valuesOf({ panel, frames, theme }: PanelProps): FieldDisplay[] {
   return getFieldDisplayValues({
     data: frames,
     fieldConfig: fieldConfigOf(panel),
-    reduceOptions: panel.options?.reduceOptions ?? { calcs: ["lastNotNull"], values: false },
-    replaceVariables: replace as any,
-    sparkline,
+    reduceOptions: panel.options.reduceOptions,
+    replaceVariables: (text) => text,
+    sparkline: panel.options.graphMode === BigValueGraphMode.Area,
     theme,
     timeZone: "utc",
   });
@@ -31,28 +20,26 @@ function valuesOf({ panel, frames, theme, replace }: PanelProps, sparkline: bool
 
 export function StatPanel(props: PanelProps) {
   const { panel, width, height, theme } = props;
-  const options = panel.options ?? {};
-  const wide = options.wideLayout ?? true;
+  const options = panel.options;
   return (
     <VizRepeater<FieldDisplay, any>
-      getValues={() => valuesOf(props, options.graphMode !== BigValueGraphMode.None)}
+      getValues={() => valuesOf(props)}
       getAlignmentFactors={getDisplayValueAlignmentFactors}
       renderValue={({ value, alignmentFactors, count, width, height }) => (
         <BigValue
           value={value.display}
           count={count}
           sparkline={value.sparkline && { ...value.sparkline, timeRange: props.range }}
-          colorMode={options.colorMode ?? "value"}
-          graphMode={options.graphMode ?? BigValueGraphMode.Area}
+          colorMode={options.colorMode}
+          graphMode={options.graphMode}
           justifyMode={options.justifyMode}
-          textMode={options.textMode ?? BigValueTextMode.Auto}
+          textMode={options.textMode}
           percentChangeColorMode={options.percentChangeColorMode}
           alignmentFactors={alignmentFactors}
-          text={options.text}
           width={width}
           height={height}
           theme={theme}
-          disableWideLayout={!wide}
+          disableWideLayout={!options.wideLayout}
         />
       )}
       width={width}
@@ -61,19 +48,17 @@ export function StatPanel(props: PanelProps) {
       itemSpacing={3}
       renderCounter={0}
       autoGrid
-      orientation={options.orientation ?? VizOrientation.Auto}
+      orientation={options.orientation}
     />
   );
 }
 
 export function BarGaugePanel(props: PanelProps) {
   const { panel, width, height, theme } = props;
-  const options = panel.options ?? {};
-  const manual = options.sizing === BarGaugeSizing.Manual;
-  const mode = options.displayMode ?? BarGaugeDisplayMode.Gradient;
+  const options = panel.options;
   return (
     <VizRepeater<FieldDisplay, any>
-      getValues={() => valuesOf(props, false)}
+      getValues={() => valuesOf(props)}
       getAlignmentFactors={getDisplayValueAlignmentFactors}
       renderValue={({ value, alignmentFactors, orientation, width, height, count }) => (
         <BarGauge
@@ -82,27 +67,26 @@ export function BarGaugePanel(props: PanelProps) {
           height={height}
           orientation={orientation}
           field={value.field}
-          text={options.text}
           display={value.view?.getFieldDisplayProcessor(value.colIndex!)}
           theme={theme}
-          itemSpacing={mode === BarGaugeDisplayMode.Lcd ? 2 : 10}
-          displayMode={mode}
+          itemSpacing={10}
+          displayMode={options.displayMode}
           alignmentFactors={count > 1 ? alignmentFactors : undefined}
-          showUnfilled={options.showUnfilled ?? true}
-          valueDisplayMode={options.valueMode ?? BarGaugeValueMode.Color}
-          namePlacement={options.namePlacement ?? BarGaugeNamePlacement.Auto}
+          showUnfilled={options.showUnfilled}
+          valueDisplayMode={options.valueMode}
+          namePlacement={options.namePlacement}
           isOverflow={false}
         />
       )}
       width={width}
       height={height}
-      minVizWidth={manual ? options.minVizWidth : 8}
-      minVizHeight={manual ? options.minVizHeight : 16}
-      maxVizHeight={manual ? options.maxVizHeight : 300}
+      minVizWidth={options.minVizWidth}
+      minVizHeight={options.minVizHeight}
+      maxVizHeight={options.maxVizHeight}
       source={props.frames}
       itemSpacing={10}
       renderCounter={0}
-      orientation={options.orientation ?? VizOrientation.Auto}
+      orientation={options.orientation}
     />
   );
 }
