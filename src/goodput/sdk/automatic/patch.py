@@ -1,15 +1,16 @@
-"""Attributes replaced in other people's modules, each remembered, all put back by one call.
+"""Replaces attributes of other people's modules and classes, and restores all of them with one call.
 
-In: an owner (a module or a class), a name and what shall stand there. Out: what stood there before. What was the
-owner's own is set back; what the owner had inherited is deleted again. It does not know what the patches are for.
+patches = Patches()
 
-    patches = Patches()
-    original = patches.replace(torch.autograd, "backward", timed)
-    patches.restore()
+@patches.wrap("train", torch.nn.Module)
+def train(self, mode=True): ...
+
+patches.restore()
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 
 _INHERITED = object()
@@ -22,10 +23,21 @@ class Patches:
         self._done: list[tuple] = []
         self._original_of: dict[int, tuple] = {}
 
+    def wrap(self, name: str, *owners):
+        """Decorator: give a function the name and signature of `owner.name`, and replace that on each owner."""
+
+        def decorate(function):
+            functools.update_wrapper(function, getattr(owners[0], name))
+            for owner in owners:
+                self.replace(owner, name, function)
+            return function
+
+        return decorate
+
     def replace(self, owner, name: str, new):
         """Set `owner.name`; returns what it was. Raises AttributeError where the owner has no such attribute."""
         original = getattr(owner, name)
-        # The raw entry: a staticmethod or a property must come back as what it was.
+        # The raw entry: a staticmethod or a property must be restored as such, an inherited attribute deleted.
         raw = vars(owner).get(name, _INHERITED)
         setattr(owner, name, new)
         self._done.append((owner, name, raw, vars(owner).get(name)))
@@ -45,7 +57,7 @@ class Patches:
         self._done.append((function, None, None, None))
 
     def restore(self) -> None:
-        """Put everything back, the last first. What somebody else has replaced since then stays theirs.
+        """Restore everything, the last first, except what somebody else has replaced since.
 
         A module that has imported a replacement by name gets the original, also in a table of its own.
         """
@@ -61,23 +73,18 @@ class Patches:
                 else:
                     setattr(owner, name, raw)
             except Exception:
-                continue  # An owner that went away or refuses; the others still go back.
+                continue  # An owner that is gone or refuses; the others are still restored.
         for module in list(sys.modules.values()):
             try:
-                self._sweep(getattr(module, "__dict__", None))
+                values = vars(module)
+                for table in (values, *(value for value in list(values.values()) if type(value) is dict)):
+                    self._replace_values(table)
             except Exception:
-                continue  # Something else in a module's place may raise whatever it is asked.
+                continue  # An object in place of a module may raise at any access.
         self._original_of.clear()
 
-    def _sweep(self, values) -> None:
-        if type(values) is dict:
-            self._put_back(values)
-            for value in list(values.values()):
-                if type(value) is dict:
-                    self._put_back(value)
-
-    def _put_back(self, values: dict) -> None:
-        for name, value in list(values.items()):
+    def _replace_values(self, table: dict) -> None:
+        for name, value in list(table.items()):
             ours, original = self._original_of.get(id(value), (None, None))
             if ours is not None:
-                values[name] = original
+                table[name] = original

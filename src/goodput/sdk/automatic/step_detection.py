@@ -73,7 +73,7 @@ class Automatic:
         self.recorder.anchor, self.recorder.optimizer_steps = dead_reference, 0
         self.progress = None  # trainer_progress.TrainerProgress, if the trainer of a framework runs
         self.loaders = None  # frameworks.torch.loader.Loaders
-        self.roots = None  # forward_timing.RootModules
+        self.roots = None  # frameworks.torch.forward.RootModules
         self.deep_look = None  # deep_look.DeepLook, if GOODPUT_DEEP_LOOK is set
         self.has_optimizer = False
         # Set by the patches: whether this is a loader's worker process, and whether an optimizer's step is inside another.
@@ -142,11 +142,15 @@ class Automatic:
     def leave_step(self) -> None:
         """Work other than training follows: drop the running step if it has not trained yet."""
         self.cancel_deep_look()
+        if not self.recorder.trained:
+            self._abandon_step()
+
+    def _abandon_step(self) -> None:
+        """Drop the running step if it was begun here."""
         recorder = self.recorder
-        if not recorder.trained:
-            if recorder.began and recorder.is_running(recorder.began):
-                recorder.abandon_step()
-            recorder.began = 0
+        if recorder.began and recorder.is_running(recorder.began):
+            recorder.abandon_step()
+        recorder.began = 0
 
     @warn_on_error
     def optimizer_stepped(self, optimizer) -> None:
@@ -175,17 +179,17 @@ class Automatic:
             recorder.began = 0
             return self.open_step()
         if self.before_first_step:
-            self._call_each(self.before_first_step)
+            self._attempt_each(self.before_first_step)
             self.before_first_step.clear()
         recorder.batch_samples = 0
         recorder.began = recorder.next_step(samples if samples < SAMPLES_MAX else 0)
         recorder.step_ended()
         if not 0 <= recorder.steps - self.last_check_step < CHECK_STEPS:
             self.last_check_step = recorder.steps
-            self._call_each(self.periodic)
+            self._attempt_each(self.periodic)
         if self.needs_after_step:
             self.needs_after_step = False
-            self._call_each(self.after_step)
+            self._attempt_each(self.after_step)
         recorder.routine = not self.needs_after_step
 
     @warn_on_error
@@ -205,13 +209,17 @@ class Automatic:
         self.count("micro_batches", self.recorder.micro_batches)
         self.count("skipped_steps", self.skipped_steps)
 
-    def _call_each(self, functions: list) -> None:
+    def attempt(self, function, *args):
+        """Call it; an exception becomes a warning, and the result None."""
+        try:
+            return function(*args)
+        except Exception as error:
+            reraise_from_handler(error)
+            self.session.warn(f"automatic: {type(error).__name__}: {short_repr(error)}")
+
+    def _attempt_each(self, functions: list) -> None:
         for function in functions:
-            try:
-                function()
-            except Exception as error:
-                reraise_from_handler(error)
-                self.session.warn(f"automatic: {type(error).__name__}: {short_repr(error)}")
+            self.attempt(function)
 
     @warn_on_error
     def resume_after(self, step) -> None:
@@ -229,17 +237,18 @@ class Automatic:
         """The user bounds steps from now on; stop detecting them."""
         if self.stepping:
             self.stepping = False
-            self.cancel_deep_look()
-            self.budget.switch_phases(True)
-            self.stop_evaluation()
-            recorder = self.recorder
-            if recorder.began and recorder.is_running(recorder.began):
-                recorder.abandon_step()
-            recorder.began, recorder.routine, self.needs_after_step = 0, False, True
+            self._stop_measuring()
+            self._abandon_step()
+            self.recorder.routine, self.needs_after_step = False, True
+
+    def _stop_measuring(self) -> None:
+        self.cancel_deep_look()
+        self.budget.switch_phases(True)
+        self.stop_evaluation()
 
     def before_compilation(self) -> None:
         """A compiler is about to trace: replace the compiled hooks by Python functions that it can trace."""
-        self._call_each(self.before_compiler)
+        self._attempt_each(self.before_compiler)
         self.before_compiler.clear()
 
     # -- training calls
@@ -336,33 +345,26 @@ class Automatic:
         self.cancel_deep_look()
         self.budget.switch_phases(True)
         if recorder.unhooked_steps:
-            self._call_each([self.compiled_optimizers.poll])
-        self._call_each([self._count_all])
+            self.attempt(self.compiled_optimizers.poll)
+        self.attempt(self._count_all)
         if self.deep_look is not None:
             self.deep_look.close()
         if self.progress is not None:
             self.progress.end_evaluation()
         self.stop_evaluation()
         recorder.evaluating = recorder.trained = recorder.fetched = False
-        recorder.began, recorder.anchor, self.needs_after_step, recorder.routine = (
-            0,
-            dead_reference,
-            True,
-            False,
-        )
+        recorder.began, recorder.anchor = 0, dead_reference
+        self.needs_after_step, recorder.routine = True, False
         if self.loaders is not None:
             self.loaders.forget()
 
     def remove(self) -> None:
         """Restore every replaced attribute, and drop the running step."""
         recorder = self.recorder
-        self.cancel_deep_look()
-        self.budget.switch_phases(True)
-        self.stop_evaluation()
+        self._stop_measuring()
         if recorder.thread == get_ident():
             self.close_failed_step()
-            if recorder.began and recorder.is_running(recorder.began):
-                recorder.abandon_step()
+            self._abandon_step()
         recorder.trained = recorder.fetched = recorder.routine = False
         recorder.began, recorder.after, recorder.iterator = 0, NOTHING, None
         self.removed = True

@@ -16,20 +16,20 @@ def as_checkpoint(auto, save, contents, done=commit):
     """Wrap `save` as one checkpoint of `contents(*args, **kwargs)`.
 
     The call is the phase `checkpoint` on the step thread; saves inside it are part of it. Where the contents hold the
-    trained parameters, `done(begun, *args, **kwargs)` commits the checkpoint after the call, unless that raised.
+    trained parameters, `done(begun, result, *args, **kwargs)` commits the checkpoint after the call, unless that raised.
     """
     recorder = auto.recorder
 
     def saved(args, kwargs):
-        begun = warn_on_error(lambda: checkpoint_detection.begin(auto, contents(*args, **kwargs)))
+        begun = auto.attempt(lambda: checkpoint_detection.begin(auto, contents(*args, **kwargs)))
         result = save(*args, **kwargs)
         if begun is not None:
-            warn_on_error(done, begun, *args, **kwargs)
+            auto.attempt(lambda: done(begun, result, *args, **kwargs))
         return result
 
     @functools.wraps(save)
     def call(*args, **kwargs):
-        if recorder.thread != get_ident() or recorder.current == auto.checkpoint.total:
+        if auto.removed or recorder.thread != get_ident() or recorder.current == auto.checkpoint.total:
             return save(*args, **kwargs)
         auto.leave_step()
         return auto.checkpoint.run(saved, args, kwargs)
@@ -49,11 +49,3 @@ def as_restore(auto, load):
         return auto.restore.run(load, *args, **kwargs)
 
     return call
-
-
-def warn_on_error(function, *args, **kwargs):
-    """Call it; None if it raises."""
-    try:
-        return function(*args, **kwargs)
-    except Exception:
-        return None

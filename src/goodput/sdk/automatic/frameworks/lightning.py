@@ -19,7 +19,7 @@ def apply(module, auto) -> None:
     auto.patches.replace(module.Trainer, "save_checkpoint", save)
 
 
-def commit_when_written(begun, trainer, *args, **kwargs) -> None:
+def commit_when_written(begun, result, trainer, *args, **kwargs) -> None:
     """Commit now, or after the write if the plugin gave that to its thread."""
     plugin = trainer.strategy.checkpoint_io
     for _ in range(PLUGINS_NESTED_MAX):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from _thread import get_ident
 
 from goodput.sdk.automatic.frameworks._checkpoint_calls import as_checkpoint
@@ -14,7 +13,7 @@ RELIES_ON = """safetensors/torch.py: save_file(tensors, filename, ...) has writt
 def apply(module, auto) -> None:
     recorder, load = auto.recorder, module.load_file
 
-    @functools.wraps(load)
+    @auto.patches.wrap("load_file", module)
     def load_file(*args, **kwargs):
         if recorder.thread != get_ident() or recorder.current == auto.restore.total or recorder.evaluating:
             return load(*args, **kwargs)
@@ -22,4 +21,3 @@ def apply(module, auto) -> None:
 
     save = as_checkpoint(auto, module.save_file, lambda tensors, *args, **kwargs: tensors)
     auto.patches.replace(module, "save_file", save)
-    auto.patches.replace(module, "load_file", load_file)

@@ -61,20 +61,14 @@ def apply(torch, auto) -> None:
         return fast, call
 
     install_hook(auto, torch.autograd, "backward", *timed(torch.autograd.backward))
-    auto.patches.replace(torch.autograd, "grad", _timed_grad(torch.autograd.grad, auto, is_compiling))
+    gradients = torch.autograd.grad
 
-
-def _timed_grad(function, auto, is_compiling):
-    """Gradients inside a loss are compute, but not the backward pass of a step."""
-    recorder, phase = auto.recorder, auto.backward
-
-    @functools.wraps(function)
+    @auto.patches.wrap("grad", torch.autograd)
     def grad(*args, **kwargs):
+        """Gradients inside a loss are compute, but not the backward pass of a step."""
         if is_compiling() or recorder.thread != get_ident() or recorder.inside or recorder.evaluating:
-            return function(*args, **kwargs)
-        return phase.run(function, *args, **kwargs)
-
-    return grad
+            return gradients(*args, **kwargs)
+        return phase.run(gradients, *args, **kwargs)
 
 
 class Waits:

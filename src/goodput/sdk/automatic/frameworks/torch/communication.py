@@ -75,32 +75,27 @@ def timer(torch, auto):
 
 
 def backward_runs_here(torch):
-    """A function that returns whether the calling thread runs a backward pass; False on versions that cannot tell."""
-    task = getattr(torch._C, "_current_graph_task_id", None)
-    return (lambda: False) if task is None else (lambda: task() != -1)
+    """A function that returns whether the calling thread runs a backward pass."""
+    task_id = torch._C._current_graph_task_id
+    return lambda: task_id() != -1
 
 
 def _watch_groups(torch, auto) -> None:
-    """Making the process group opens the rank page, with the group's rank and world size."""
+    """Open the rank page when the process group is created, with the group's rank and world size."""
     package, module = torch.distributed, torch.distributed.distributed_c10d
     init = module.init_process_group
 
-    @functools.wraps(init)
+    @auto.patches.wrap("init_process_group", module, package)
     def init_process_group(*args, **kwargs):
-        try:
-            # If the launcher names the rank, the page is open while the ranks wait for each other.
-            if not auto.removed and "rank" in from_environment(auto.session.environ):
-                auto.allow_start()
-        except Exception:
-            pass
+        if auto.removed:
+            return init(*args, **kwargs)
+        # If the launcher names the rank, the page is open while the ranks wait for each other.
+        if "rank" in from_environment(auto.session.environ):
+            auto.attempt(auto.allow_start)
         result = init(*args, **kwargs)
-        try:
-            if not auto.removed:
-                auto.session.set_rank(module.get_rank(), module.get_world_size())
-                auto.allow_start()
-        except Exception:
-            pass
+        auto.attempt(start_session)
         return result
 
-    auto.patches.replace(module, "init_process_group", init_process_group)
-    auto.patches.replace(package, "init_process_group", init_process_group)
+    def start_session() -> None:
+        auto.session.set_rank(module.get_rank(), module.get_world_size())
+        auto.allow_start()

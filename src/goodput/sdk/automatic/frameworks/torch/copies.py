@@ -6,7 +6,6 @@ torch's own, get torch's own and are not timed.
 
 from __future__ import annotations
 
-import functools
 import sys
 from _thread import get_ident
 
@@ -20,12 +19,27 @@ def apply(torch, auto) -> None:
     if not has_devices(torch):
         return
     mixin = sys.modules["torch.nn.parameter"].UninitializedTensorMixin
-    allowed = list(mixin._allowed_methods)
-    for name in ("to", "cuda"):
-        wrapper = Copy(torch, auto, name).wrap()
-        auto.patches.replace(torch.Tensor, name, wrapper)
-        allowed.append(wrapper)
-    auto.patches.replace(mixin, "_allowed_methods", allowed)
+    plain_types = (torch.Tensor, torch.nn.Parameter)
+
+    def any_target(args, kwargs) -> bool:
+        return True
+
+    def leaves_host(args, kwargs) -> bool:
+        """Whether the target of `to` is a device other than host memory."""
+        target = args[0] if args else kwargs.get("device", kwargs.get("other"))
+        if isinstance(target, torch.device):
+            return target.type != "cpu"
+        if isinstance(target, str):
+            return not target.startswith("cpu")
+        if type(target) in plain_types:
+            return not target.is_cpu
+        return isinstance(target, int) and not isinstance(target, bool)
+
+    timed = [
+        _wrap(torch, auto, plain_types, "to", leaves_host),
+        _wrap(torch, auto, plain_types, "cuda", any_target),
+    ]
+    auto.patches.replace(mixin, "_allowed_methods", [*mixin._allowed_methods, *timed])
 
 
 def has_devices(torch) -> bool:
@@ -34,61 +48,35 @@ def has_devices(torch) -> bool:
     return any(built) or torch.backends.mps.is_built()
 
 
-class Copy:
-    """The wrapper of one method of torch.Tensor."""
+def _wrap(torch, auto, plain_types: tuple, name: str, is_copy):
+    """Replace one method of torch.Tensor; `is_copy(args, kwargs)` is whether its target is a device."""
+    kind, original = torch.Tensor, getattr(torch.Tensor, name)
+    recorder, phase, is_compiling = auto.recorder, auto.h2d, torch.compiler.is_dynamo_compiling
+    mode_is_on = torch._C._is_torch_function_mode_enabled
 
-    def __init__(self, torch, auto, name: str):
-        self.torch, self.auto, self.name = torch, auto, name
-        self.original = getattr(torch.Tensor, name)
-        self.plain_types = (torch.Tensor, torch.nn.Parameter)
+    @auto.patches.wrap(name, kind)
+    def timed(self, *args, **kwargs):
+        if is_compiling():
+            return original(self, *args, **kwargs)
+        if type(self) not in plain_types:
+            return call_plainly(self, args, kwargs)
+        if recorder.thread != get_ident() or recorder.evaluating or not is_copy(args, kwargs):
+            return original(self, *args, **kwargs)
+        # A TorchFunctionMode would see the access to is_cpu.
+        if not mode_is_on() and not self.is_cpu:
+            return original(self, *args, **kwargs)
+        return phase.run(original, self, *args, **kwargs)
 
-    def wrap(self):
-        copy, auto, original = self, self.auto, self.original
-        recorder, phase, plain_types = auto.recorder, auto.h2d, self.plain_types
-        is_compiling, mode_is_on = self.torch.compiler.is_dynamo_compiling, _mode_check(self.torch)
-        any_target = self.name == "cuda"
-
-        @functools.wraps(original)
-        def wrapper(self, *args, **kwargs):
-            if is_compiling():
-                return original(self, *args, **kwargs)
-            if type(self) not in plain_types:
-                return copy.call_plainly(self, args, kwargs)
-            if recorder.thread != get_ident() or recorder.evaluating:
-                return original(self, *args, **kwargs)
-            if not any_target and not copy.leaves_host(args, kwargs):
-                return original(self, *args, **kwargs)
-            # A TorchFunctionMode would see the access to is_cpu.
-            if not mode_is_on() and not self.is_cpu:
-                return original(self, *args, **kwargs)
-            return phase.run(original, self, *args, **kwargs)
-
-        return wrapper
-
-    def leaves_host(self, args, kwargs) -> bool:
-        """Whether the target of `to` is a device other than host memory."""
-        target = args[0] if args else kwargs.get("device", kwargs.get("other"))
-        if isinstance(target, self.torch.device):
-            return target.type != "cpu"
-        if isinstance(target, str):
-            return not target.startswith("cpu")
-        if type(target) in self.plain_types:
-            return not target.is_cpu
-        return isinstance(target, int) and not isinstance(target, bool)
-
-    def call_plainly(self, tensor, args, kwargs):
+    def call_plainly(tensor, args, kwargs):
         """Call with torch's own method in place, for a class that may compare the function with it."""
-        kind = self.torch.Tensor
-        ours = vars(kind).get(self.name)
+        ours = vars(kind).get(name)
         if ours is None:
-            return self.original(tensor, *args, **kwargs)
-        delattr(kind, self.name)
+            return original(tensor, *args, **kwargs)
+        delattr(kind, name)
         try:
-            return self.original(tensor, *args, **kwargs)
+            return original(tensor, *args, **kwargs)
         finally:
-            if self.name not in vars(kind) and not self.auto.removed:
-                setattr(kind, self.name, ours)
+            if name not in vars(kind) and not auto.removed:
+                setattr(kind, name, ours)
 
-
-def _mode_check(torch):
-    return getattr(torch._C, "_is_torch_function_mode_enabled", lambda: False)
+    return timed

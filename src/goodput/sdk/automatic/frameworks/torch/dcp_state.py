@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 MODULE = "torch.distributed.checkpoint.state_dict"
 RELIES_ON = """torch/distributed/checkpoint/state_dict.py: _init_optim_state calls optimizer.step with a learning rate
 and gradients of zero, if the optimizer has no state; it is looked up by that name."""
@@ -12,12 +10,10 @@ and gradients of zero, if the optimizer has no state; it is looked up by that na
 def apply(module, auto) -> None:
     prepare = module._init_optim_state
 
-    @functools.wraps(prepare)
+    @auto.patches.wrap("_init_optim_state", module)
     def _init_optim_state(*args, **kwargs):
         before, auto.recorder.preparing = auto.recorder.preparing, True
         try:
             return prepare(*args, **kwargs)
         finally:
             auto.recorder.preparing = before
-
-    auto.patches.replace(module, "_init_optim_state", _init_optim_state)

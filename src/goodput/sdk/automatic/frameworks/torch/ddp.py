@@ -5,7 +5,6 @@ These are the broadcast of buffers and the agreement on buckets. The wait for gr
 
 from __future__ import annotations
 
-import functools
 import sys
 
 from goodput.sdk.automatic.frameworks.torch.communication import timer
@@ -21,13 +20,12 @@ def apply(module, auto) -> None:
     kind, reducer = module.DistributedDataParallel, module.dist.Reducer
     made = kind.__init__
 
-    @functools.wraps(made)
+    @auto.patches.wrap("__init__", kind)
     def __init__(self, *args, **kwargs):
         made(self, *args, **kwargs)
         if not auto.removed:
             auto.recorder.reducers += 1
             auto.allow_start()
 
-    auto.patches.replace(kind, "__init__", __init__)
     auto.patches.replace(kind, "_sync_buffers", timed(kind._sync_buffers))
     auto.patches.replace(reducer, "_rebuild_buckets", timed(reducer._rebuild_buckets))

@@ -6,7 +6,6 @@ the end of the process.
 
 from __future__ import annotations
 
-import functools
 import os
 
 MODULE = "torch"
@@ -36,30 +35,23 @@ def apply(torch, auto) -> None:
 
 def _give_way(module, patches, look) -> None:
     """Wrap the begin and end of the user's profilers."""
-    prepare, leave, starts = (
-        module.profile._prepare_trace,
-        module.profile.__exit__,
-        module._run_on_profiler_start,
-    )
+    prepare, leave = module.profile._prepare_trace, module.profile.__exit__
+    starts = module._run_on_profiler_start
 
-    @functools.wraps(prepare)
+    @patches.wrap("_prepare_trace", module.profile)
     def _prepare_trace(self, *args, **kwargs):
         if not look.own:
             look.leave()
             look.users.add(self)
         return prepare(self, *args, **kwargs)
 
-    @functools.wraps(leave)
+    @patches.wrap("__exit__", module.profile)
     def __exit__(self, *args, **kwargs):
         look.users.discard(self)
         return leave(self, *args, **kwargs)
 
-    @functools.wraps(starts)
+    @patches.wrap("_run_on_profiler_start", module)
     def _run_on_profiler_start():
         if not look.own:
             look.leave()
         return starts()
-
-    patches.replace(module.profile, "_prepare_trace", _prepare_trace)
-    patches.replace(module.profile, "__exit__", __exit__)
-    patches.replace(module, "_run_on_profiler_start", _run_on_profiler_start)

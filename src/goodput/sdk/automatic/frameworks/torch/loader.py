@@ -30,7 +30,7 @@ def apply(torch, auto) -> None:
     auto.is_worker = lambda: torch.utils.data.get_worker_info() is not None
     iterate, advance = module.DataLoader.__iter__, module._BaseDataLoaderIter.__next__
 
-    @functools.wraps(iterate)
+    @auto.patches.wrap("__iter__", module.DataLoader)
     def __iter__(self):
         if recorder.inside or recorder.evaluating or recorder.thread != get_ident():
             made = iterate(self)
@@ -76,7 +76,6 @@ def apply(torch, auto) -> None:
         return batch
 
     __next__ = hook(NEXT, phase, advance, any_next, test=grad_is_on)
-    auto.patches.replace(module.DataLoader, "__iter__", __iter__)
     auto.patches.replace(module._BaseDataLoaderIter, "__next__", __next__)
     auto.after_step.append(loaders.step_ended)
 

@@ -28,20 +28,18 @@ def apply(torch, auto) -> None:
     module, is_compiling = sys.modules["torch.optim.optimizer"], torch.compiler.is_dynamo_compiling
     recorder = auto.recorder
 
-    @silent
     def before_any(optimizer, args, kwargs) -> None:
         if auto.may_start() and not recorder.preparing:
             if not recorder.steps and recorder.anchor() is None:
                 auto.resume_after(steps_known(optimizer, torch))
             auto.optimizer_begins(optimizer)
 
-    @silent
     def after_any(optimizer, args, kwargs) -> None:
         if not recorder.preparing:
             auto.optimizer_ends(optimizer)
 
     # Every optimizer step runs in a function with this code.
-    code = torch.optim.Optimizer.profile_hook_step(_nothing).__code__
+    code = torch.optim.Optimizer.profile_hook_step(lambda: None).__code__
     auto.is_nested_step = functools.partial(is_inside, code)
     phase, word = auto.optimizer, auto.optimizer_word
     begin = hook(BEFORE_STEP, phase, before_any, before_any, gap=word)
@@ -65,13 +63,12 @@ def apply(torch, auto) -> None:
 
     made = torch.optim.Optimizer.__init__
 
-    @functools.wraps(made)
+    @auto.patches.wrap("__init__", torch.optim.Optimizer)
     def __init__(self, *args, **kwargs):
         made(self, *args, **kwargs)
         auto.compiled_optimizers.add(self)
         auto.optimizer_created()
 
-    auto.patches.replace(torch.optim.Optimizer, "__init__", __init__)
     _watch_zero_grad(torch, auto)
     _watch_scaler(torch, auto)
 
@@ -81,23 +78,6 @@ def _exchange(handle, function) -> None:
     hooks = handle.hooks_dict_ref()
     if hooks is not None and handle.id in hooks:
         hooks[handle.id] = function
-
-
-def silent(function):
-    """The function, with its exceptions kept out of the training."""
-
-    @functools.wraps(function)
-    def call(optimizer, args, kwargs) -> None:
-        try:
-            function(optimizer, args, kwargs)
-        except Exception as error:
-            reraise_from_handler(error)
-
-    return call
-
-
-def _nothing() -> None:
-    """A placeholder for an optimizer's step."""
 
 
 def is_inside(code) -> bool:
@@ -142,7 +122,7 @@ def _watch_scaler(torch, auto) -> None:
     """Wrap GradScaler.step: a step skipped for infinite gradients is a training step."""
     scaled = torch.amp.GradScaler.step
 
-    @functools.wraps(scaled)
+    @auto.patches.wrap("step", torch.amp.GradScaler)
     def step(self, optimizer, *args, **kwargs):
         before = auto.recorder.optimizer_steps
         result = scaled(self, optimizer, *args, **kwargs)
@@ -150,8 +130,6 @@ def _watch_scaler(torch, auto) -> None:
             auto.skipped_steps += 1
             auto.optimizer_stepped(optimizer)
         return result
-
-    auto.patches.replace(torch.amp.GradScaler, "step", step)
 
 
 def steps_known(optimizer, torch):

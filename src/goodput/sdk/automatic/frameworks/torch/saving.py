@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 from goodput.sdk.automatic import checkpoint_detection
 from goodput.sdk.automatic.frameworks._checkpoint_calls import as_checkpoint
 
@@ -16,11 +14,11 @@ def apply(torch, auto) -> None:
     module, recorder = torch.serialization, auto.recorder
     load = module.load
 
-    def commit(begun, obj, f, *args, **kwargs) -> None:
+    def commit(begun, result, obj, f, *args, **kwargs) -> None:
         if checkpoint_detection.is_on_disk(f):
             begun.commit()
 
-    @functools.wraps(load)
+    @auto.patches.wrap("load", module, torch)
     def timed_load(*args, **kwargs):
         if (
             not auto.on_step_thread()
@@ -33,7 +31,5 @@ def apply(torch, auto) -> None:
         auto.resume_after(checkpoint_detection.resumed_step(auto, loaded))
         return loaded
 
-    timed_save = as_checkpoint(auto, module.save, lambda obj, *args, **kwargs: obj, commit)
-    for name, timed in (("save", timed_save), ("load", timed_load)):
-        auto.patches.replace(module, name, timed)
-        auto.patches.replace(torch, name, timed)
+    save = as_checkpoint(auto, module.save, lambda obj, *args, **kwargs: obj, commit)
+    auto.patches.wrap("save", module, torch)(save)

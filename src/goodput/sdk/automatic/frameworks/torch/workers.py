@@ -7,7 +7,6 @@ step thread by the wrapper of `__next__` in loader.py. Batches, their order, see
 
 from __future__ import annotations
 
-import functools
 from _thread import get_ident
 from time import perf_counter_ns, thread_time_ns
 
@@ -25,7 +24,6 @@ torch/utils/data/_utils/worker.py: _worker_loop(dataset_kind, dataset, index_que
 takes a task as a tuple from index_queue.get and puts (index, data) on data_queue.
 torch/utils/data/_utils/fetch.py: fetchers keep `dataset` and look up `self.collate_fn` when the samples are fetched."""
 WATCHED = "_goodput_watched"
-KINDS_MAX = 16  # classes of fetchers with a cached subclass
 
 
 def apply(module, auto) -> None:
@@ -42,9 +40,9 @@ def apply(module, auto) -> None:
 def _with_workers(kind, auto, stats: LoaderStats, loop: MeasuredLoop) -> None:
     make, advance, recorder, waits = kind.__init__, kind._next_data, auto.recorder, auto.loader.total
 
-    @functools.wraps(make)
+    @auto.patches.wrap("__init__", kind)
     def __init__(self, loader, *args, **kwargs):
-        began_ns, entry = perf_counter_ns(), _begin(auto, stats, loader, self)
+        began_ns, entry = perf_counter_ns(), auto.attempt(_begin, auto, stats, loader, self)
         if entry is None:
             return make(self, loader, *args, **kwargs)
         try:
@@ -55,20 +53,15 @@ def _with_workers(kind, auto, stats: LoaderStats, loop: MeasuredLoop) -> None:
             make(self, loader, *args, **kwargs)
         finally:
             loop.slots.pop(get_ident(), None)
-        _keep(auto, stats, self, loader, entry, began_ns)
+        auto.attempt(_watch, stats, self, loader, entry, began_ns)
 
-    @functools.wraps(advance)
+    @auto.patches.wrap("_next_data", kind)
     def _next_data(self):
         watched = self.__dict__.get(WATCHED)
-        if (
-            watched is None
-            or recorder.phases_off
-            or recorder.current != waits
-            or recorder.thread != get_ident()
-        ):
+        if watched is None or recorder.phases_off or recorder.current != waits:
             return advance(self)
         # A loader inside the dataset of another is part of that one's fetch.
-        if auto.loaders is not None and not auto.loaders.is_current(self):
+        if recorder.thread != get_ident() or (auto.loaders and not auto.loaders.is_current(self)):
             return advance(self)
         try:
             request = before_request(self, watched)
@@ -86,20 +79,17 @@ def _with_workers(kind, auto, stats: LoaderStats, loop: MeasuredLoop) -> None:
             _give_up(auto, self, error)
         return data
 
-    auto.patches.replace(kind, "__init__", __init__)
-    auto.patches.replace(kind, "_next_data", _next_data)
-
 
 def _without_workers(kind, fetch, auto, stats: LoaderStats) -> None:
     make, recorder = kind.__init__, auto.recorder
-    probe = FetcherProbe(stats, fetch._BaseDatasetFetcher)
+    probe = FetcherProbe(stats, fetch)
 
-    @functools.wraps(make)
+    @auto.patches.wrap("__init__", kind)
     def __init__(self, loader, *args, **kwargs):
-        began_ns, entry = perf_counter_ns(), _begin(auto, stats, loader, self)
+        began_ns, entry = perf_counter_ns(), auto.attempt(_begin, auto, stats, loader, self)
         make(self, loader, *args, **kwargs)
         if entry is not None:
-            _keep(auto, stats, self, loader, entry, began_ns)
+            auto.attempt(_watch, stats, self, loader, entry, began_ns)
 
     def next_of(advance, iterator):
         """advance(iterator), in the phase `loader`; what it waits for is sampled."""
@@ -136,7 +126,6 @@ def _without_workers(kind, fetch, auto, stats: LoaderStats) -> None:
             _give_up(auto, iterator, error)
         return batch
 
-    auto.patches.replace(kind, "__init__", __init__)
     auto.fetch_batch = next_of
     auto.iterator_changed = lambda iterator: stats.select(iterator.__dict__.get(WATCHED))
 
@@ -148,10 +137,13 @@ class FetcherProbe(CollateProbe):
     slow every batch, since the interpreter drops its caches of a class that changes.
     """
 
-    def __init__(self, stats: LoaderStats, base: type):
+    def __init__(self, stats: LoaderStats, fetch):
         super().__init__(lambda fetcher: False, None)
-        self.stats, self.base = stats, base
-        self._made: dict[type, type] = {}
+        self.stats = stats
+        self._subclasses = {}
+        for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+            names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+            self._subclasses[kind] = type(kind.__name__, (kind,), {**names, NAME: self})
 
     def __get__(self, fetcher, owner=None):
         if fetcher is not None and fetcher is self.stats.inside:
@@ -159,56 +151,30 @@ class FetcherProbe(CollateProbe):
         return super().__get__(fetcher, owner)
 
     def watch(self, fetcher) -> None:
-        """Mark the fetcher's next fetch, if it is one of PyTorch's whose class has no `collate_fn`."""
-        kind = type(fetcher)
-        try:
-            # Not isinstance, which reads __class__ of a user's object.
-            if not issubclass(kind, self.base) or any(NAME in vars(each) for each in kind.__mro__):
-                return
-            made = self._made.get(kind)
-            if made is None:
-                if len(self._made) >= KINDS_MAX:
-                    self._made.clear()
-                names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
-                made = self._made[kind] = type(kind.__name__, (kind,), {**names, NAME: self})
-            fetcher.__class__ = made
-        except Exception as error:
-            reraise_from_handler(error)
+        """Mark the fetcher's next fetch, if it is one of PyTorch's."""
+        subclass = self._subclasses.get(type(fetcher))
+        if subclass is not None:
+            fetcher.__class__ = subclass
 
     def leave(self, fetcher) -> None:
         """Give the fetcher its own class back."""
         kind = type(fetcher)
         if vars(kind).get(NAME) is self:
-            try:
-                fetcher.__class__ = kind.__base__
-            except Exception as error:
-                reraise_from_handler(error)
+            fetcher.__class__ = kind.__base__
 
 
 def _begin(auto, stats: LoaderStats, loader, iterator):
     """The entry of an iterator that is being created; None if this is not the step thread."""
-    try:
-        return (
-            stats.entry_of(loader, iterator) if auto.on_step_thread() and not auto.recorder.fetching else None
-        )
-    except Exception as error:
-        return _report(auto, error)
+    if auto.on_step_thread() and not auto.recorder.fetching:
+        return stats.entry_of(loader, iterator)
 
 
-def _keep(auto, stats: LoaderStats, iterator, loader, entry, began_ns: int) -> None:
-    try:
-        setattr(iterator, WATCHED, stats.iterator_created(loader, entry, began_ns))
-    except Exception as error:
-        _report(auto, error)
+def _watch(stats: LoaderStats, iterator, loader, entry, began_ns: int) -> None:
+    setattr(iterator, WATCHED, stats.iterator_created(loader, entry, began_ns))
 
 
 def _give_up(auto, iterator, error: Exception) -> None:
     reraise_from_handler(error)
     iterator.__dict__.pop(WATCHED, None)
     auto.recorder.sampling = False
-    _report(auto, error)
-
-
-def _report(auto, error: Exception) -> None:
-    reraise_from_handler(error)
     auto.session.warn(f"automatic: the loader is not measured: {type(error).__name__}: {error}")
