@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from goodput.sdk.automatic.frameworks.torch import backward, communication, fsdp2
+from goodput.sdk.automatic.frameworks.torch import backward, communication, fsdp
 from goodput.sdk.automatic.step_detection import Automatic
 from goodput.sdk.startup.session import Session
 
@@ -162,6 +162,6 @@ def test_communication_begins_after_the_last_computation(clocked, own_thread):
 
 
 def test_waits_of_fsdp2_are_those_on_the_compute_stream():
-    assert ("FSDPParamGroup", "wait_for_unshard") in fsdp2.WAITS
+    assert ("FSDPParamGroup", "wait_for_unshard") in fsdp.FSDP2
     # What issues an all-gather on a side stream makes nothing wait.
-    assert all(name != "unshard" for _, name in fsdp2.WAITS)
+    assert all(name != "unshard" for _, name in fsdp.FSDP2)
