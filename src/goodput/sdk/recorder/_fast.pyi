@@ -1,4 +1,4 @@
-# The compiled classes have the interfaces of their Python twins: step_clock, and PythonSlot of forward_timing.
+# The compiled classes have the interfaces of their Python twins: step_clock, and PythonSlot of frameworks.torch.forward.
 from typing import Any
 
 from goodput.sdk.recorder.step_clock import Clock as Clock

@@ -498,7 +498,7 @@ static PyTypeObject HookType = {
 
 /* ------------------------------------------------------------------------------------------- Slot */
 
-/* The descriptor `_compiled_call_impl` on torch.nn.Module: see automatic/forward_timing.py. */
+/* The descriptor `_compiled_call_impl` on torch.nn.Module: see automatic/frameworks/torch/forward.py. */
 typedef struct {
     PyObject *reference; /* Weak, to the module. */
     PyObject *call;
@@ -663,7 +663,7 @@ static PyTypeObject SlotType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk.recorder._fast.Slot",
     .tp_basicsize = sizeof(Slot),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_doc = "See goodput.sdk.automatic.forward_timing.PythonSlot.",
+    .tp_doc = "See goodput.sdk.automatic.frameworks.torch.forward.PythonSlot.",
     .tp_new = PyType_GenericNew,
     .tp_init = (initproc)Slot_init,
     .tp_traverse = (traverseproc)Slot_traverse,

@@ -1,13 +1,32 @@
-"""Sets the call slot of `torch.nn.Module` to time the forward passes of root modules (see forward_timing.py)."""
+"""torch.nn.Module: times calls of root modules, those that the training loop itself calls, as the phase `forward`.
+
+A descriptor in the place of the class attribute `_compiled_call_impl`, which each call of a module looks up, returns the
+timed call for a root and the usual value for all other modules. So instances are unchanged when they are copied, pickled
+or scripted, and inner modules cost no more than the lookup. Roots are searched until one step has trained, and again
+after a backward pass without a forward pass. Under a compiler's tracing the original call runs.
+
+`Module.train` is wrapped too: an evaluation lasts from `eval()` of a root until the next call that trains.
+"""
 
 from __future__ import annotations
 
-from goodput.sdk.automatic.forward_timing import SLOT, RootModules
+import weakref
+from _thread import get_ident
+from collections.abc import Callable
+from typing import Any
+
+from goodput.sdk.automatic import hooks
+from goodput.sdk.automatic.hooks import hook
+from goodput.sdk.automatic.step_detection import FORWARD
+from goodput.sdk.recorder.recorder import compiled
+from goodput.sdk.recorder.user_signals import reraise_from_handler
 
 MODULE = "torch"
 RELIES_ON = """torch/nn/modules/module.py: Module.__call__ is _wrapped_call_impl, which calls self._compiled_call_impl instead of
 _call_impl if that is not None; the class attribute is None, Module.compile sets it on an instance, and __getstate__
-leaves it out."""
+leaves it out. Module.eval calls self.train(False)."""
+ROOTS_MAX = 64
+SLOT = "_compiled_call_impl"
 
 
 def apply(torch, auto) -> None:
@@ -18,3 +37,192 @@ def apply(torch, auto) -> None:
     auto.patches.undo(roots.stop_search)
     auto.after_step.append(roots.step_ended)
     roots.start_search()
+    set_mode, recorder = torch.nn.Module.train, auto.recorder
+
+    @auto.patches.wrap("train", torch.nn.Module)
+    def train(self, mode=True):
+        # Called for children, too, which are not roots.
+        if roots.slot.is_root(self) and recorder.thread == get_ident() and not recorder.inside:
+            if not mode and self.training and recorder.steps:
+                auto.start_evaluation()
+            elif mode and recorder.evaluating:
+                auto.stop_evaluation()
+        return set_mode(self, mode)
+
+
+class PythonSlot:
+    """The descriptor on torch.nn.Module. `find(module)`, if set, returns the timed call of a module that is no root yet."""
+
+    def __init__(self, roots_max: int):
+        self.find: Callable | None = None
+        self._roots: list[tuple] = []
+        self._roots_max = roots_max
+
+    def __get__(self, module, owner=None):
+        if module is None:
+            return None
+        for reference, call in self._roots:
+            if reference() is module:
+                return call
+        if self.find is not None:
+            call = self.find(module)
+            if call is not None:
+                return call
+        return module.__dict__.get(SLOT)
+
+    def __set__(self, module, value) -> None:
+        module.__dict__[SLOT] = value
+
+    def __delete__(self, module) -> None:
+        try:
+            del module.__dict__[SLOT]
+        except KeyError:
+            raise AttributeError(SLOT) from None
+
+    def add(self, module, call) -> bool:
+        """Make a module a root with this call; False if there are already `roots_max`."""
+        self._roots = [root for root in self._roots if root[0]() is not None]
+        if len(self._roots) >= self._roots_max:
+            return False
+        self._roots.append((weakref.ref(module), call))
+        return True
+
+    def is_root(self, module) -> bool:
+        return any(reference() is module for reference, _ in self._roots)
+
+    def exchange(self, old, new) -> None:
+        """Replace the call of a root."""
+        self._roots = [(reference, new if call is old else call) for reference, call in self._roots]
+
+
+if compiled:
+    from goodput.sdk.recorder._fast import Slot
+else:
+    Slot = PythonSlot
+
+
+class RootModules:
+    """The root modules of one process; `trained` says whether one was called with gradients on."""
+
+    def __init__(self, auto, torch):
+        self.auto, self.slot = auto, Slot(ROOTS_MAX)
+        self.is_compiling = torch.compiler.is_dynamo_compiling
+        self.grad_is_on = torch.is_grad_enabled
+        self.trained = False
+        # Until a compiler is used, roots have the compiled calls of these TimedForward objects.
+        self._traceable, self._fast = not compiled, []
+        auto.before_compiler.append(self._use_traceable_calls)
+        # Called with (module, args, kwargs) at the first training call of a root.
+        self.first_call: list = []
+
+    def _use_traceable_calls(self) -> None:
+        self._traceable = True
+        for timed in [timed for timed in (reference() for reference in self._fast) if timed is not None]:
+            self.slot.exchange(timed.fast, timed)
+        self._fast.clear()
+
+    @property
+    def searching(self) -> bool:
+        return self.slot.find is not None
+
+    def start_search(self) -> None:
+        """Make every module that is called outermost a root, until `stop_search`."""
+        self.slot.find = self._find
+
+    def stop_search(self) -> None:
+        self.slot.find = None
+
+    def restart_search(self) -> None:
+        self.trained = False
+        self.start_search()
+        self.auto.needs_after_step, self.auto.recorder.routine = True, False
+
+    def step_ended(self) -> None:
+        """Stop the search after the first step in which a root was called to train."""
+        if self.trained:
+            self.stop_search()
+        elif self.searching:
+            self.auto.needs_after_step = True
+
+    def _find(self, module):
+        """The timed call of a module, which becomes a root; None for one that does not."""
+        recorder = self.auto.recorder
+        if recorder.inside or self.is_compiling():
+            return None
+        if recorder.thread != get_ident() and not (
+            self.grad_is_on() and module.training and self.auto.may_start()
+        ):
+            return None
+        try:
+            timed = TimedForward(self, module)
+            call = timed if self._traceable else timed.fast
+            if self.slot.add(module, call):
+                if call is not timed:
+                    self._fast.append(weakref.ref(timed))
+                return call
+        except Exception as error:
+            reraise_from_handler(error)
+            self.auto.session.warn(f"automatic: {type(module).__name__}: {type(error).__name__}")
+        self.stop_search()
+        return None
+
+
+class TimedForward:
+    """The timed call of a module. It holds the module weakly, so that deleting a model frees it at once."""
+
+    __slots__ = ("__weakref__", "auto", "fast", "first", "is_compiling", "module", "recorder", "roots")
+
+    def __init__(self, roots: RootModules, module):
+        self.roots, self.auto, self.recorder = roots, roots.auto, roots.auto.recorder
+        # Never dead when called: only the module itself looks this call up.
+        self.module: Callable[[], Any] = weakref.ref(module)
+        self.first, self.is_compiling = True, roots.is_compiling
+        slow = self.any_call if compiled else None
+        word = roots.auto.forward_word
+        self.fast = hook(hooks.FORWARD, roots.auto.forward, self.module, slow, roots.grad_is_on, word)
+
+    def __call__(self, *args, **kwargs):
+        if self.is_compiling():
+            module = self.module()
+            return (module.__dict__.get(SLOT) or module._call_impl)(*args, **kwargs)
+        return (self.fast or self.any_call)(*args, **kwargs)
+
+    def any_call(self, *args, **kwargs):
+        module, recorder = self.module(), self.recorder
+        inner = module.__dict__.get(SLOT) or module._call_impl
+        if recorder.inside or recorder.thread != get_ident():
+            return inner(*args, **kwargs)
+        auto, grad = self.auto, self.roots.grad_is_on()
+        if recorder.evaluating:
+            if not grad or not module.training:
+                return self._evaluate(inner, args, kwargs)
+            auto.stop_evaluation()
+        elif not grad and not recorder.fetched and not recorder.trained:
+            auto.start_evaluation()
+            if recorder.evaluating:
+                return self._evaluate(inner, args, kwargs)
+        if grad:
+            recorder.trained = self.roots.trained = True
+            if self.first:
+                self.first = False
+                for function in self.roots.first_call:
+                    auto.attempt(function, module, args, kwargs)
+        if not recorder.step_start_ns:
+            auto.open_step()
+        if recorder.after == FORWARD:
+            recorder.gap = auto.forward_word
+        recorder.inside = True
+        try:
+            return auto.forward.run(inner, *args, **kwargs)
+        finally:
+            recorder.inside = False
+            recorder.after = FORWARD
+
+    def _evaluate(self, inner, args, kwargs):
+        """A call in an evaluation, untimed; modules called inside it are no roots either."""
+        recorder = self.recorder
+        recorder.inside = True
+        try:
+            return inner(*args, **kwargs)
+        finally:
+            recorder.inside = False
