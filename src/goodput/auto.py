@@ -13,6 +13,7 @@ import goodput
 from goodput.sdk.automatic.frameworks import apply_all
 from goodput.sdk.automatic.import_hook import ImportHook
 from goodput.sdk.automatic.step_detection import Automatic
+from goodput.sdk.automatic.trainer_progress import TrainerProgress, progress_of
 from goodput.sdk.recorder.recorder import State
 
 _import_hook = ImportHook()
@@ -27,6 +28,12 @@ def install() -> None:
     _auto = goodput._session.automatic = Automatic(goodput._session, goodput.phase)
     apply_all(_auto, _import_hook)
     _import_hook.install()
+
+
+def progress() -> TrainerProgress:
+    """What the callbacks of trainers report to, with the patches installed."""
+    install()
+    return progress_of(goodput._session.automatic)
 
 
 def remove() -> None:

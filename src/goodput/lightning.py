@@ -18,7 +18,7 @@ import sys
 
 import goodput
 from goodput import auto
-from goodput.sdk.automatic.trainer_progress import TrainerProgress, callback, full_precision, progress_of
+from goodput.sdk.automatic.trainer_progress import callback, full_precision
 
 NAMES = ("lightning.pytorch", "pytorch_lightning")
 DTYPES = {"64-true": "fp64", "16-mixed": "fp16", "16-true": "fp16", "bf16-mixed": "bf16", "bf16-true": "bf16"}
@@ -46,34 +46,27 @@ class GoodputCallback(*_bases()):
     def session(self):
         return goodput._session
 
-    def _progress(self) -> TrainerProgress:
-        auto.install()
-        return progress_of(self.session.automatic)
-
     @callback
     def setup(self, trainer, pl_module, stage=None):
-        now = self._progress()
         if trainer.world_size > 1:
             self.session.set_rank(trainer.global_rank, trainer.world_size)
-        now.auto.allow_start()
+        auto.progress().auto.allow_start()
 
     # -- training
 
     @callback
     def on_train_start(self, trainer, pl_module):
-        now = self._progress()
-        optimizers = len(trainer.optimizers)
-        now.begin(trainer.global_step // max(optimizers, 1), compared=optimizers == 1)
-        batches = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
-        self.session.declare(microbatches=batches)
-        precision = str(trainer.precision)
-        dtype = DTYPES.get(precision) or (full_precision() if precision == "32-true" else None)
-        if dtype is not None:
-            self.session.declare(dtype=dtype)
+        optimizers, precision = len(trainer.optimizers), str(trainer.precision)
+        auto.progress().begin(
+            trainer.global_step // max(optimizers, 1),
+            microbatches=trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1,
+            dtype=full_precision() if precision == "32-true" else DTYPES.get(precision),
+            compared=optimizers == 1,
+        )
 
     @callback
     def on_train_epoch_start(self, trainer, pl_module):
-        self._progress().epoch_begins()
+        auto.progress().epoch_begins()
 
     @callback
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
@@ -83,25 +76,25 @@ class GoodputCallback(*_bases()):
 
     @callback
     def on_train_end(self, trainer, pl_module):
-        self._progress().end()
+        auto.progress().end()
 
     @callback
     def on_exception(self, trainer, pl_module, exception):
-        self._progress().abort(exception)
+        auto.progress().abort(exception)
 
     # -- evaluation
 
     @callback
     def on_validation_start(self, trainer, pl_module):
-        self._progress().begin_evaluation()
+        auto.progress().begin_evaluation()
 
     @callback
     def on_validation_end(self, trainer, pl_module):
-        self._progress().end_evaluation()
+        auto.progress().end_evaluation()
 
     on_sanity_check_start = on_test_start = on_predict_start = on_validation_start
     on_test_end = on_predict_end = on_validation_end
 
     @callback
     def on_sanity_check_end(self, trainer, pl_module):
-        self._progress().end_evaluation()
+        auto.progress().end_evaluation()

@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 
 import goodput
 from goodput import auto
-from goodput.sdk.automatic.trainer_progress import TrainerProgress, callback, full_precision, progress_of
+from goodput.sdk.automatic.trainer_progress import DTYPES, callback, full_precision
 from goodput.sdk.automatic.transformer_sizes import Sizes, sizes_of
 
 
@@ -32,10 +32,6 @@ class GoodputCallback(TrainerCallback):
     def session(self):
         return goodput._session
 
-    def _progress(self) -> TrainerProgress:
-        auto.install()
-        return progress_of(self.session.automatic)
-
     @callback
     def on_init_end(self, args, state, control, model=None, **kwargs):
         # Before FSDP cuts the parameters into pieces.
@@ -43,17 +39,13 @@ class GoodputCallback(TrainerCallback):
 
     @callback
     def on_train_begin(self, args, state, control, model=None, **kwargs):
-        self._progress().begin(state.global_step)
+        auto.progress().begin(state.global_step, args.gradient_accumulation_steps, dtype_of(args, model))
         self._from = state.global_step, state.total_flos
         self._sizes = self._sizes or sizes_of(model)
-        self.session.declare(microbatches=args.gradient_accumulation_steps)
-        dtype = dtype_of(args, model)
-        if dtype is not None:
-            self.session.declare(dtype=dtype)
 
     @callback
     def on_epoch_begin(self, args, state, control, **kwargs):
-        self._progress().epoch_begins()
+        auto.progress().epoch_begins()
 
     @callback
     def on_step_end(self, args, state, control, **kwargs):
@@ -62,7 +54,7 @@ class GoodputCallback(TrainerCallback):
     @callback
     def on_train_end(self, args, state, control, **kwargs):
         self._declare_flops(args, state)
-        self._progress().end()
+        auto.progress().end()
 
     @callback
     def on_log(self, args, state, control, **kwargs):
@@ -82,16 +74,14 @@ class GoodputCallback(TrainerCallback):
 
 
 def dtype_of(args, model) -> str | None:
-    """What matrix products run in, None where it is not known."""
+    """The dtype of matrix products, None if unknown."""
     if args.bf16 or args.fp16:
         return "bf16" if args.bf16 else "fp16"
     name = str(getattr(model, "dtype", "")).removeprefix("torch.")
-    if name == "float32":
-        return full_precision()
-    return {"bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}.get(name)
+    return full_precision() if name == "float32" else DTYPES.get(name)
 
 
 def is_recomputed(args) -> bool:
-    return bool(
-        getattr(args, "gradient_checkpointing", False) or getattr(args, "activation_checkpointing", False)
-    )
+    # `activation_checkpointing` since transformers 5.
+    names = ("gradient_checkpointing", "activation_checkpointing")
+    return any(getattr(args, name, False) for name in names)

@@ -17,6 +17,9 @@ from time import perf_counter_ns
 from goodput.sdk.automatic.step_detection import dead_reference
 from goodput.sdk.recorder.recorder import SAMPLES_MAX, State
 
+# PyTorch's names of dtypes and those in the tables of peak FLOP/s.
+DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
+
 
 class TrainerProgress:
     """The trainings of one process, one after the other.
@@ -37,8 +40,12 @@ class TrainerProgress:
 
     # -- begin and end
 
-    def begin(self, done: int, compared: bool = True) -> None:
-        """The trainer starts with step index `done`; it has restored the work of the steps before."""
+    def begin(self, done: int, microbatches=None, dtype: str | None = None, compared: bool = True) -> None:
+        """The trainer starts with step index `done`; it has restored the work of the steps before.
+
+        `microbatches` is the number of batches per step. `compared` says whether the trainer counts steps as
+        step_detection.py does.
+        """
         if not self.auto.on_step_thread():
             return
         was_aborted, self.running = self.running, True
@@ -51,6 +58,7 @@ class TrainerProgress:
         self._resume_after(done - 1, was_aborted)
         self.done, self.steps = done, self.recorder.steps if compared else None
         self.epoch_begins()
+        self.session.declare(microbatches=microbatches, dtype=dtype)
 
     def epoch_begins(self) -> None:
         """The loader of an epoch may be another than before."""

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import weakref
 
+from goodput.sdk.automatic.trainer_progress import DTYPES
 from goodput.sdk.device.torch_events import describe, device_clock
 
 MODULE = "torch"
 RELIES_ON = """torch/amp/autocast_mode.py: torch.get_autocast_dtype and torch.is_autocast_enabled take a device type."""
-# The names in the tables of peak FLOP/s.
-DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
 
 
 def apply(torch, auto) -> None:
