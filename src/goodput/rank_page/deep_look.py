@@ -1,16 +1,8 @@
-"""What the last deep look of a rank has found: one small file beside its page, and its text.
+"""The result of a rank's last deep look: one small file beside its page, and its text.
 
-In: the document of goodput.trace, reduced by `seen_of` in the trainer; or a file, treated as hostile. Out: a dict, the
-file `<page>.look.json`, lines for people. The six states of the traced step sum to its wall time exactly, or the file
-is refused. A file has BYTES_MAX at most and is replaced as a whole. It does not know how a step is traced
-(sdk/deep_look.py) or cut into states (trace/).
-
-    {"version": 1, "run", "rank", "attempt", "unix_ns": of writing, "looks", "skipped", "failed", "why": last failure,
-     "cost_ns": of all looks, "every_ns": between two of them,
-     "seen": null or {"unix_ns", "step", "device", "wall_ns", "states_ns": {...}, "communication_ns",
-              "communication_hidden_ns", "copy_ns", "copy_hidden_ns", "kernel_ns", "gaps", "late_gaps", "late_gaps_ns",
-              "top": [{"name", "kind", "count", "ns"}], "cause": null or {"state", "gain", "advice"},
-              "cost_ns": of this look, "slowdown_ns": of the traced step, "analysis_ns": CPU time of the child process}}
+`result_of` reduces a document of goodput.trace in the trainer, `write` stores the file `<page>.look.json` and `read`
+checks it, since anybody may write where pages lie. LOOK is its format. The states of the traced step sum to its wall time
+exactly, or the file is refused.
 """
 
 from __future__ import annotations
@@ -22,28 +14,44 @@ import textwrap
 from time import monotonic_ns
 
 from goodput.rank_page import page
+from goodput.wire.identity import clean_text
 
 SUFFIX = ".look.json"
 BYTES_MAX = 64 << 10
 STATES = ("compute", "communication", "copy", "loader", "host", "idle")  # as trace.STATES
 TOP_MAX, NAME_CHARACTERS_MAX, ADVICE_CHARACTERS_MAX = 5, 120, 600
 COLUMNS = 100
-_COUNTS = ("looks", "skipped", "failed", "cost_ns", "every_ns", "unix_ns", "rank", "attempt")
 _TIMES = ("communication_ns", "communication_hidden_ns", "copy_ns", "copy_hidden_ns", "kernel_ns")
-_SEEN = (*("unix_ns", "step", "wall_ns", "gaps", "late_gaps", "late_gaps_ns"), *_TIMES)
-_COSTS = ("cost_ns", "slowdown_ns", "analysis_ns")
+_COUNTS = ("unix_ns", "step", "wall_ns", "gaps", "late_gaps", "late_gaps_ns")
+# int: a count or nanoseconds. A number: that many characters of text. A list: at most TOP_MAX such entries.
+RESULT = {
+    **dict.fromkeys((*_COUNTS, *_TIMES), int),
+    # Of this look; of the traced step by being traced; CPU time of the analysis.
+    **dict.fromkeys(("cost_ns", "slowdown_ns", "analysis_ns"), int),
+    "device": NAME_CHARACTERS_MAX,
+    "states_ns": dict.fromkeys(STATES, int),
+    "top": [{"name": NAME_CHARACTERS_MAX, "kind": NAME_CHARACTERS_MAX, "count": int, "ns": int}],
+}
+LOOK = {
+    "version": int,
+    "run": 128,
+    # `cost_ns` of all looks, `every_ns` between two of them, `unix_ns` of writing, `why` the last one failed.
+    **dict.fromkeys(("looks", "skipped", "failed", "cost_ns", "every_ns", "unix_ns", "rank", "attempt"), int),
+    "why": ADVICE_CHARACTERS_MAX,
+}
+CAUSE = {"state": NAME_CHARACTERS_MAX, "advice": ADVICE_CHARACTERS_MAX}
 
 
 class LookError(Exception):
-    """A file that is no deep look; the text says what and where."""
+    """An invalid file; the text says what is wrong and where."""
 
 
-def seen_of(document: dict) -> dict:
-    """What is kept of a document of goodput.trace. Raises ValueError where it has no step or says what is wrong."""
+def result_of(document: dict) -> dict:
+    """What is kept of a document of goodput.trace. Raises ValueError if it has an error or not exactly one step."""
     if document["errors"]:
         raise ValueError(str(document["errors"][0]))
     devices = [device for rank in document["ranks"] for device in rank["devices"]]
-    total, cause, gaps = document["total"], document["cause"], [device["gaps"] for device in devices]
+    total, gaps = document["total"], [device["gaps"] for device in devices]
     if not devices or not all(len(device["steps"]) == 1 for device in devices):
         raise ValueError("the trace does not hold one step")
     return {
@@ -54,7 +62,7 @@ def seen_of(document: dict) -> dict:
         "late_gaps": sum(one["late_count"] for one in gaps),
         "late_gaps_ns": sum(one["late_ns"] for one in gaps),
         "top": [row for device in devices for row in device["top"]],
-        "cause": cause,
+        "cause": document["cause"],
     }
 
 
@@ -68,7 +76,7 @@ def path_of(page_path: str) -> str:
 def write(page_path: str, look: dict) -> None:
     """Replace the file beside this page. Raises OSError."""
     directory, name = os.path.split(page_path)
-    # Such a name is that of a page's draft, which the agent sweeps if its process dies here.
+    # Named like a page's draft, which the agent removes if its process dies here.
     draft = os.path.join(directory, f".{os.getpid()}.{monotonic_ns():x}.look.{name}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
@@ -84,10 +92,7 @@ def write(page_path: str, look: dict) -> None:
 
 
 def read(page_path: str, owner: int | None = None) -> dict | None:
-    """The look beside this page, None where there is none. Raises LookError.
-
-    Anybody may write where pages lie, so with `owner` the file must be that user's.
-    """
+    """The look beside this page, None if there is none. With `owner` the file must be that user's. Raises LookError."""
     path = path_of(page_path)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -100,7 +105,7 @@ def read(page_path: str, owner: int | None = None) -> dict | None:
         if not stat.S_ISREG(found.st_mode) or found.st_size > BYTES_MAX:
             raise LookError(f"{path}: no file of at most {BYTES_MAX} bytes")
         if owner is not None and found.st_uid != owner:
-            raise LookError(f"{path}: of another user than the page")
+            raise LookError(f"{path}: owned by another user than the page")
         raw = file.read(BYTES_MAX + 1)
     try:
         return checked(json.loads(raw))
@@ -109,7 +114,7 @@ def read(page_path: str, owner: int | None = None) -> dict | None:
 
 
 def looks_in(directory: str) -> tuple[list[dict], list[str]]:
-    """The looks beside the pages of a directory, the newest attempt of each rank, and texts of what is wrong."""
+    """The looks beside the pages of a directory, the newest attempt of each rank, and the errors of invalid files."""
     newest: dict[tuple[str, int], dict] = {}
     errors = []
     for name in sorted(os.listdir(directory)):
@@ -134,58 +139,40 @@ def looks_in(directory: str) -> tuple[list[dict], list[str]]:
 
 
 def checked(look) -> dict:
-    """A look with what belongs in one and no more. Raises ValueError, KeyError or TypeError."""
-    if not isinstance(look, dict) or look["version"] != 1:
+    """A look with the entries of its format and no more. Raises ValueError, KeyError or TypeError."""
+    valid = _checked(look, LOOK)
+    if valid["version"] != 1:
         raise ValueError("not version 1 of a deep look")
-    seen = look["seen"]
-    return {
-        "version": 1,
-        "run": _text(look["run"], 128),
-        **{name: _count(look[name], name) for name in _COUNTS},
-        "why": _text(look["why"], ADVICE_CHARACTERS_MAX),
-        "seen": None if seen is None else checked_seen(seen),
-    }
+    result = look["seen"]
+    return {**valid, "seen": None if result is None else checked_result(result)}
 
 
-def checked_seen(seen: dict) -> dict:
-    states = {state: _count(seen["states_ns"][state], state) for state in STATES}
-    cause = seen["cause"]
-    if sum(states.values()) != seen["wall_ns"]:
-        raise ValueError(f"states of {sum(states.values())} ns in a step of {seen['wall_ns']} ns")
-    return {
-        **{name: _count(seen[name], name) for name in (*_SEEN, *_COSTS)},
-        "device": _text(seen["device"], NAME_CHARACTERS_MAX),
-        "states_ns": states,
-        "top": [_row(row) for row in seen["top"][:TOP_MAX]],
-        "cause": None if cause is None else _cause(cause),
-    }
+def checked_result(result) -> dict:
+    valid, cause = _checked(result, RESULT), result["cause"]
+    if sum(valid["states_ns"].values()) != valid["wall_ns"]:
+        raise ValueError(f"the states do not sum to the step's {valid['wall_ns']} ns")
+    if cause is not None:
+        gain = cause["gain"]
+        cause = {**_checked(cause, CAUSE), "gain": gain}
+        if cause["state"] not in STATES or not (gain is None or 1 <= gain < 1e18):
+            raise ValueError("an impossible cause")
+    return {**valid, "cause": cause}
 
 
-def _row(row: dict) -> dict:
-    return {
-        **{name: _text(row[name], NAME_CHARACTERS_MAX) for name in ("name", "kind")},
-        **{name: _count(row[name], name) for name in ("count", "ns")},
-    }
-
-
-def _cause(cause: dict) -> dict:
-    gain = cause["gain"]
-    if cause["state"] not in STATES or not (gain is None or 1 <= gain < 1e18):
-        raise ValueError("an impossible cause")
-    advice = _text(cause["advice"], ADVICE_CHARACTERS_MAX)
-    return {"state": cause["state"], "gain": gain, "advice": advice}
-
-
-def _count(value, name: str) -> int:
-    if type(value) is not int or not 0 <= value < page.NS_MAX:
-        raise ValueError(f"{name} is no count")
-    return value
-
-
-def _text(value, most: int) -> str:
+def _checked(value, form):
+    if isinstance(form, dict):
+        if not isinstance(value, dict):
+            raise ValueError("no object")
+        return {name: _checked(value[name], inner) for name, inner in form.items()}
+    if isinstance(form, list):
+        return [_checked(row, form[0]) for row in value[:TOP_MAX]]
+    if form is int:
+        if type(value) is not int or not 0 <= value < page.NS_MAX:
+            raise ValueError(f"{str(value)[:40]} is no count")
+        return value
     if not isinstance(value, str):
         raise ValueError("no text")
-    return "".join(c if c.isprintable() else "?" for c in value[:most])
+    return clean_text(value, form)
 
 
 # -- text
@@ -193,38 +180,35 @@ def _text(value, most: int) -> str:
 
 def lines(look: dict, now_unix_ns: int) -> list[str]:
     """A look for people, at most COLUMNS wide."""
-    seen, wrap = look["seen"], _wrap
-    said = [] if seen is None else [wrap(line) for line in _seen_lines(look, seen, now_unix_ns)]
+    result, count = look["seen"], look["looks"]
+    text = [] if result is None else _result_lines(look, result, now_unix_ns)
     others = ", ".join(f"{look[name]} {name}" for name in ("skipped", "failed") if look[name])
-    count = look["looks"]
-    said.append(
-        wrap(
-            f"  {count} deep look{'s' * (count != 1)} cost {duration(look['cost_ns'])} in all, at most one each "
-            f"{duration(look['every_ns'])}{f' ({others})' if others else ''}"
-            + (f"; last failure: {look['why']}" if look["why"] else "")
-        )
+    text.append(
+        f"  {count} deep look{'s' * (count != 1)} cost {duration(look['cost_ns'])} in all, at most one each "
+        f"{duration(look['every_ns'])}{f' ({others})' if others else ''}"
+        + (f"; last failure: {look['why']}" if look["why"] else "")
     )
-    return said
+    return [_wrap(line) for line in text]
 
 
-def _seen_lines(look: dict, seen: dict, now_unix_ns: int) -> list[str]:
-    wall, cause = seen["wall_ns"] or 1, seen["cause"]
-    parts = [f"{state} {100 * ns / wall:.1f} %" for state, ns in seen["states_ns"].items() if ns]
-    age = max(now_unix_ns - seen["unix_ns"], 0)
-    out = [
-        f"  deep look of rank {look['rank']} at step {seen['step']}, {duration(age)} ago: {duration(seen['wall_ns'])} "
-        f"({duration(seen['slowdown_ns'])} of it by being traced): {', '.join(parts)}"
+def _result_lines(look: dict, result: dict, now_unix_ns: int) -> list[str]:
+    wall, cause = result["wall_ns"] or 1, result["cause"]
+    parts = [f"{state} {100 * ns / wall:.1f} %" for state, ns in result["states_ns"].items() if ns]
+    age, length = duration(max(now_unix_ns - result["unix_ns"], 0)), duration(result["wall_ns"])
+    text = [
+        f"  deep look of rank {look['rank']} at step {result['step']}, {age} ago: {length} "
+        f"({duration(result['slowdown_ns'])} of it by being traced): {', '.join(parts)}"
     ]
     for name, what in (("communication", "communication"), ("copy", "copies")):
-        if seen[f"{name}_ns"]:
-            share = 100 * seen[f"{name}_hidden_ns"] / seen[f"{name}_ns"]
-            out.append(f"    {what} {duration(seen[f'{name}_ns'])}, {share:.0f} % hidden by computing")
-    top = [f"{row['name']} ({row['count']} times, {duration(row['ns'])})" for row in seen["top"][:3]]
+        if result[f"{name}_ns"]:
+            share = 100 * result[f"{name}_hidden_ns"] / result[f"{name}_ns"]
+            text.append(f"    {what} {duration(result[f'{name}_ns'])}, {share:.0f} % hidden by computing")
+    top = [f"{row['name']} ({row['count']} times, {duration(row['ns'])})" for row in result["top"][:3]]
     if top:
-        out.append(f"    longest: {', '.join(top)}")
+        text.append(f"    longest: {', '.join(top)}")
     if cause is not None:
-        out.append(f"    largest cause: {cause['state']}. {cause['advice']}")
-    return out
+        text.append(f"    largest cause: {cause['state']}. {cause['advice']}")
+    return text
 
 
 def duration(ns: float) -> str:

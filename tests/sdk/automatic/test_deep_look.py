@@ -16,9 +16,8 @@ from goodput.rank_page.reader import Reader
 from goodput.sdk.automatic import deep_look, deep_look_child
 from goodput.sdk.automatic.deep_look import DeepLook, interval_ns
 from goodput.sdk.automatic.frameworks.torch import deep_look as patch
-from goodput.sdk.automatic.overhead_budget import CHECK_STEPS
+from goodput.sdk.automatic.overhead_budget import CHECK_STEPS, last_lengths_ns
 from goodput.sdk.automatic.step_detection import Automatic
-from goodput.sdk.automatic.step_lengths import last_lengths_ns
 from goodput.sdk.startup.session import Session
 
 S = 10**9

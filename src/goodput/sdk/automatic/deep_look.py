@@ -1,16 +1,15 @@
-"""Deep looks: now and then one training step is traced by torch.profiler, and a child process reduces the trace.
+"""Deep looks: at times one training step is traced by torch.profiler, and a child process reduces the trace.
 
-In: `GOODPUT_DEEP_LOOK` (frameworks/torch/deep_look.py) and the ends of steps. Out: `document`, and the same as a file beside
-the page (rank_page/deep_look.py). Off by default, since stopping the profiler waits for the device: nothing else of the SDK does.
+On if `GOODPUT_DEEP_LOOK` is set (frameworks/torch/deep_look.py); stopping the profiler waits for the device, which nothing
+else of the SDK does. The result is `document`, also written beside the page (rank_page/deep_look.py).
 
-The profiler is started and stopped between two steps, in the phase `deep_look`, so the account shows that time as it
-is; the traced step is a step like any other, only longer. All of it counts as cost: start, stop, export, starting the
-child, reading its result, and what the traced step took beyond the median of the steps before it. The next look comes
-no earlier than when all that is half of the overhead budget, whatever the setting says. One rank looks, by default
-rank 0: the others wait for it in their collectives, which with looks of all ranks would add up.
+The profiler is started and stopped between two steps, in the phase `deep_look`. All of it counts as cost: start, stop,
+export, starting the child, reading its result, and what the traced step took beyond the median of the steps before it.
+The next look comes no earlier than when that is half of the overhead budget. One rank looks, by default rank 0, since the
+others wait for it in their collectives.
 
-A profiler of the user's always goes first. A step that is left (an evaluation, a checkpoint, a compilation, a fork)
-ends its look without a result, so the profiler never runs on. It does not know what a trace means.
+A profiler of the user has precedence. Where the traced step is interrupted (by an evaluation, a checkpoint, a
+compilation, a fork) the look ends without a result, so the profiler never runs on.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from typing import Any
 
 from goodput.rank_page import deep_look
 from goodput.sdk.automatic.deep_look_child import Analysis
-from goodput.sdk.automatic.step_lengths import last_lengths_ns
+from goodput.sdk.automatic.overhead_budget import last_lengths_ns
 from goodput.sdk.recorder.messages import short_repr
 
 TRACE_BYTES_MAX = 512 << 20  # also what must be free where it is written
@@ -35,8 +34,8 @@ NEIGHBOURS = 8
 EVERY_NS_MAX = 366 * 86400 * 10**9
 
 
-def interval_ns(text: str, say) -> int:
-    """`GOODPUT_DEEP_LOOK`: minutes, or a number with s, m or h. 0 is off, and so is what cannot be read."""
+def interval_ns(text: str, warn) -> int:
+    """`GOODPUT_DEEP_LOOK` in ns: minutes, or a number with s, m or h. 0 and invalid texts turn deep looks off."""
     text = text.strip()
     if not text:
         return 0
@@ -47,16 +46,18 @@ def interval_ns(text: str, say) -> int:
             return round(every_ns)
     except ValueError:
         pass
-    say(f"GOODPUT_DEEP_LOOK={text[:40]!r}: want minutes, or a time such as 30s or 1h; no deep looks")
+    warn(f"GOODPUT_DEEP_LOOK={text[:40]!r}: want minutes, or a time such as 30s or 1h; no deep looks")
     return 0
 
 
 class DeepLook:
-    """The looks of one process. All its methods are called on the step thread; none raises or waits for the child.
+    """The looks of one process. All methods are called on the step thread; none raises or waits for the child.
 
-    profile   the running profiler of ours, None between looks
-    users     the user's profilers that were prepared and are not done with
+    profile   our running profiler, None between looks
+    users     the user's profilers that are prepared and have not ended
     own       whether a profiler that starts now is ours
+    wanted    whether the next step is to be traced
+    off       whether too many looks failed
     """
 
     def __init__(self, auto, torch, every_ns: int, environ=os.environ, clock_ns=monotonic_ns):
@@ -65,6 +66,7 @@ class DeepLook:
         self.setting_ns = self.every_ns = every_ns
         self.rank = environ.get("GOODPUT_DEEP_LOOK_RANK", "").strip() or "0"
         self.keep = environ.get("GOODPUT_DEEP_LOOK_KEEP", "") not in ("", "0")
+        self.directory = environ.get("TMPDIR") or "/tmp"  # Not that of the pages, which is usually memory.
         self.users: weakref.WeakSet = weakref.WeakSet()
         self.profile: Any = None
         self.mark: Any = None
@@ -78,24 +80,26 @@ class DeepLook:
     # -- the schedule
 
     def poll(self) -> None:
-        """Take what the child has found; see to it that the next step is traced, if it is time."""
+        """Take the child's result; have the next step traced if a look is due."""
         self.collect()
         now = self.clock_ns()
         if self.due_ns is None:
             self.due_ns = now + self.every_ns
         if self.off or self.wanted or self.profile or self.analysis or now < self.due_ns:
-            return None
+            return
         if self.rank not in ("all", str(self.session.identity.get("rank"))):
-            return None
-        if self.users or self._profiler_is_on():
-            self._put_off()
+            return
+        autograd = self.torch.autograd
+        if self.users or autograd.profiler._is_profiler_enabled or autograd._profiler_enabled():
+            self._schedule()
             self.skipped += 1
-            return self._write()
+            self._write()
+            return
         self.wanted = self.auto.needs_after_step = True
         self.recorder.routine = False
 
     def after_step(self) -> None:
-        """A step has ended: begin the look that is due, or end the one that runs."""
+        """Begin the look that is due, or end the one that runs."""
         if self.profile is not None:
             self._between_steps(self._finish)
         elif self.wanted:
@@ -104,21 +108,16 @@ class DeepLook:
             if self.profile is not None:
                 self.auto.needs_after_step = True
 
-    def _put_off(self) -> None:
-        """The next look is after the setting's time, or when this one's cost is half of the budget, if that is later."""
+    def _schedule(self) -> None:
+        """The next look is due after the setting's time, or later if this one's cost is above half of the budget."""
         needed_ns = round(self.this_cost_ns / (self.auto.budget.share / 2))
         self.every_ns = max(self.setting_ns, min(needed_ns, EVERY_NS_MAX))
         self.due_ns = self.clock_ns() + self.every_ns
 
-    def _profiler_is_on(self) -> bool:
-        torch = self.torch
-        flag = getattr(torch.autograd.profiler, "_is_profiler_enabled", False)
-        return flag or torch.autograd._profiler_enabled()
-
     # -- one look
 
     def _between_steps(self, act) -> None:
-        """Do this in no step: the one that has just begun begins when it is done."""
+        """Call `act` outside of steps: the step that has just begun begins when it returns."""
         auto, recorder, began_ns = self.auto, self.recorder, perf_counter_ns()
         recorder.abandon_step()
         recorder.began = 0
@@ -127,25 +126,22 @@ class DeepLook:
                 act()
         except Exception as error:
             self._fail(error)
-        except BaseException:  # An interrupt is the user's; the profiler must not run on.
+        except BaseException:  # The user's interrupt passes; the profiler must not run on.
             self._drop()
             raise
         finally:
             auto.open_step()
             self._charge(perf_counter_ns() - began_ns)
             if self.profile is None:
-                self._put_off()
+                self._schedule()
                 if self.analysis is None:
                     self._write()
 
     def _begin(self) -> None:
         self.this_cost_ns = 0
-        directory = self._directory()
-        space = os.statvfs(directory)
+        space = os.statvfs(self.directory)
         if space.f_bavail * space.f_frsize < TRACE_BYTES_MAX:
-            raise OSError(f"{directory}: less than {TRACE_BYTES_MAX >> 20} MiB free for a trace")
-        if not os.access(directory, os.W_OK | os.X_OK):
-            raise OSError(f"{directory}: cannot be written")
+            raise OSError(f"{self.directory}: less than {TRACE_BYTES_MAX >> 20} MiB free for a trace")
         profiler = self.torch.profiler
         activities = [profiler.ProfilerActivity.CPU]
         if self.torch.cuda.is_initialized():
@@ -161,16 +157,16 @@ class DeepLook:
             self.own = False
 
     def _finish(self) -> None:
-        """The traced step has ended: stop, write the trace, and let a child read it."""
+        """The traced step has ended: stop the profiler, write the trace, and start its analysis."""
         length_ns, *before_ns = last_lengths_ns(self.recorder, 1 + NEIGHBOURS)
         self.slowdown_ns = max(length_ns - round(median(before_ns)), 0) if before_ns else 0
         self._charge(self.slowdown_ns)
         self.ended_unix_ns = time_ns()
         profile = self._stop()
-        fd, path = tempfile.mkstemp(prefix="goodput-", suffix=".trace.json", dir=self._directory())
+        fd, path = tempfile.mkstemp(prefix="goodput-", suffix=".trace.json", dir=self.directory)
         try:
             profile.export_chrome_trace(path)
-            # Kineto may have made the file anew.
+            # Kineto may have replaced the file.
             os.close(fd)
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             size = os.fstat(fd).st_size
@@ -179,7 +175,7 @@ class DeepLook:
             self.analysis = Analysis(fd, self.environ)
             if self.keep:
                 name = os.path.basename(self.session.writer.path or "goodput")
-                os.replace(path, os.path.join(os.path.dirname(path), f"{name}.trace.json"))
+                os.replace(path, os.path.join(self.directory, f"{name}.trace.json"))
         finally:
             os.close(fd)
             try:
@@ -188,42 +184,37 @@ class DeepLook:
                 pass  # Kept under another name.
 
     def _stop(self):
-        """Stop our profiler, which is no longer ours then. Raises what that raises."""
+        """Stop our profiler and return it. Raises what that raises."""
         profile, mark, self.profile, self.mark = self.profile, self.mark, None, None
         if self.thread != get_ident():
-            raise RuntimeError("the step loop went to another thread during a deep look")
+            raise RuntimeError("the step loop changed its thread during a deep look")
         try:
             if mark is not None:
                 mark.__exit__(None, None, None)
             profile.stop()
         except BaseException:
-            self._force_off()
+            # It was started or stopped in part: what runs of it must not go on.
+            autograd = self.torch.autograd
+            if autograd._profiler_enabled():
+                autograd._disable_profiler()
+            autograd.profiler._is_profiler_enabled = False
             raise
         return profile
 
-    def _force_off(self) -> None:
-        """Our profiler could not be started or stopped as a whole: what runs of it must not go on."""
-        autograd = self.torch.autograd
-        if autograd._profiler_enabled():
-            autograd._disable_profiler()
-        turn = getattr(autograd.profiler, "_set_is_profiler_enabled", None)
-        if turn is not None:
-            turn(False)
-
-    def leave(self) -> None:
-        """The traced step is left, or somebody needs the profiler, or the process forks or ends: no result."""
+    def cancel(self) -> None:
+        """End a running look without a result: its step is interrupted, or the process forks, ends or needs the profiler."""
         if self.profile is not None and self.thread == get_ident():
             began_ns = perf_counter_ns()
             try:
                 self.skipped += 1
                 self._drop()
                 self._charge(perf_counter_ns() - began_ns)
-                self._put_off()
+                self._schedule()
             except Exception as error:
                 self._fail(error)
 
     def _drop(self) -> None:
-        """Stop without a result, and without waiting for the device."""
+        """Stop without a result and without waiting for the device."""
         if self.profile is None:
             return
         inner = getattr(self.profile, "profiler", None)
@@ -232,7 +223,7 @@ class DeepLook:
         try:
             self._stop()
         except Exception:
-            pass  # It is off all the same.
+            pass  # It is off nevertheless.
 
     def _fail(self, error: Exception) -> None:
         self._drop()
@@ -245,20 +236,16 @@ class DeepLook:
             self.session.warn(f"deep look: {FAILURES_MAX} failed one after the other; there will be no more")
 
     def _charge(self, ns: int) -> None:
-        """Count a cost, which the budget is not to take for that of its own measure."""
+        """Count a cost, apart from the one that the budget measures."""
         self.cost_ns += ns
         self.this_cost_ns += ns
         self.recorder.extra_cost_ns += ns
         self.auto.budget.counted_ns += ns
 
-    def _directory(self) -> str:
-        """Not where the pages lie: that is most often memory."""
-        return self.environ.get("TMPDIR") or "/tmp"
-
-    # -- what was found
+    # -- results
 
     def collect(self) -> None:
-        """Take the child's result if it is done."""
+        """Take the child's result if it has ended."""
         if self.analysis is None or self.analysis.owner != os.getpid():
             return
         began_ns = perf_counter_ns()
@@ -267,23 +254,25 @@ class DeepLook:
             if done is None:
                 return
             self.analysis = None
-            self._take(*done)
+            raw, cpu_ns = done
+            result = {
+                **deep_look.result_of(json.loads(raw)),
+                "unix_ns": self.ended_unix_ns,
+                "step": self.step,
+                "cost_ns": self.this_cost_ns,
+                "slowdown_ns": self.slowdown_ns,
+                "analysis_ns": cpu_ns,
+            }
+            self.seen = deep_look.checked_result(result)
+            self.looks, self.in_a_row = self.looks + 1, 0
         except Exception as error:
             self.analysis = None
             self._fail(error)
         self._write()
         self._charge(perf_counter_ns() - began_ns)
 
-    def _take(self, raw: bytes, cpu_ns: int) -> None:
-        document = json.loads(raw)
-        costs = {"cost_ns": self.this_cost_ns, "slowdown_ns": self.slowdown_ns, "analysis_ns": cpu_ns}
-        when = {"unix_ns": self.ended_unix_ns, "step": self.step}
-        self.seen = deep_look.checked_seen({**deep_look.seen_of(document), **when, **costs})
-        self.looks += 1
-        self.in_a_row = 0
-
-    def is_due_or_done(self) -> bool:
-        """Whether there is anything to say of looks so far."""
+    def has_begun(self) -> bool:
+        """Whether there was any look so far."""
         return self.looks + self.skipped + self.failed > 0 or self.analysis is not None
 
     def document(self) -> dict:
@@ -305,22 +294,23 @@ class DeepLook:
         try:
             deep_look.write(path, self.document())
         except (OSError, ValueError) as error:
-            self.session.warn(f"deep look: cannot write what was found: {short_repr(error)}")
+            self.session.warn(f"deep look: cannot write the result: {short_repr(error)}")
 
     # -- the end, and other processes
 
     def close(self) -> None:
-        """What is measured ends: no profiler and no child stays."""
-        self.leave()
+        """The measurement ends: stop the profiler and the child."""
+        self.cancel()
         self.collect()
+        self._forget()
+
+    def after_fork(self) -> None:
+        """In the forked process, which has neither the profiler (see `cancel`) nor the analysis."""
+        self.profile = self.mark = self.due_ns = None
+        self._forget()
+
+    def _forget(self) -> None:
         self.wanted = False
         if self.analysis is not None:
             self.analysis.end()
             self.analysis = None
-
-    def after_fork(self) -> None:
-        """In the child, which has neither the profiler (see `leave`) nor the analysis."""
-        if self.analysis is not None:
-            self.analysis.end()
-        self.profile = self.mark = self.analysis = None
-        self.wanted, self.due_ns = False, None

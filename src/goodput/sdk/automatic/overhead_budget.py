@@ -13,7 +13,6 @@ from collections import deque
 from statistics import median
 
 from goodput.rank_page import page
-from goodput.sdk.automatic.step_lengths import last_lengths_ns
 
 DEFAULT_SHARE = 0.02
 SHARE_MIN = 1e-9  # Keeps divisions by the share finite.
@@ -23,7 +22,16 @@ LENGTHS = 15  # steps whose median length counts
 RETURN_SHARE = 0.5  # of the budget, into which what comes back must fit
 
 
-def budget_share(environ, say) -> float:
+def last_lengths_ns(recorder, count: int) -> list[int]:
+    """Lengths of up to `count` of the last steps in ns, the newest first; [0] before the first step."""
+    words, found = recorder.words, []
+    for number in range(recorder.steps, max(recorder.steps - min(count, page.STEP_RING), 0), -1):
+        at = page.W_STEP_RING + (number - 1) % page.STEP_RING * page.STEP_WORDS
+        found.append(words[at + page.R_END] - words[at + page.R_START])
+    return found or [0]
+
+
+def budget_share(environ, warn) -> float:
     """`GOODPUT_BUDGET` as a share of step time: 0.02 or 2%."""
     text = environ.get("GOODPUT_BUDGET", "").strip()
     if not text:
@@ -34,7 +42,7 @@ def budget_share(environ, say) -> float:
             return max(share, SHARE_MIN)
     except ValueError:
         pass
-    say(f"GOODPUT_BUDGET={text[:40]!r}: want a share such as 0.02 or 2%; using {DEFAULT_SHARE}")
+    warn(f"GOODPUT_BUDGET={text[:40]!r}: want a share such as 0.02 or 2%; using {DEFAULT_SHARE}")
     return DEFAULT_SHARE
 
 

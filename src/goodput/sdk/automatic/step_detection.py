@@ -194,9 +194,9 @@ class Automatic:
 
     @warn_on_error
     def cancel_deep_look(self) -> None:
-        """Stop a running deep look without a result: the traced step is no ordinary one."""
+        """End a running deep look without a result: the traced step is not an ordinary one."""
         if self.deep_look is not None:
-            self.deep_look.leave()
+            self.deep_look.cancel()
 
     def count(self, what: str, number: int, add: bool = False) -> None:
         """Set one of the page's SAMPLING words, or add to it."""

@@ -61,7 +61,7 @@ def _report(session) -> Report:
 def _deep_look(session) -> list[str]:
     """The result of the last traced step, if steps are traced."""
     deep = getattr(session.automatic, "deep_look", None)
-    if deep is None or not deep.is_due_or_done():
+    if deep is None or not deep.has_begun():
         return []
     import time
 

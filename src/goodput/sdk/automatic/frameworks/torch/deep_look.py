@@ -30,28 +30,28 @@ def apply(torch, auto) -> None:
     auto.after_step.append(look.after_step)
     auto.periodic.append(look.poll)
     auto.patches.undo(look.close)
-    os.register_at_fork(before=look.leave, after_in_child=look.after_fork)
+    os.register_at_fork(before=look.cancel, after_in_child=look.after_fork)
 
 
 def _give_way(module, patches, look) -> None:
     """Wrap the begin and end of the user's profilers."""
-    prepare, leave = module.profile._prepare_trace, module.profile.__exit__
+    prepare, end = module.profile._prepare_trace, module.profile.__exit__
     starts = module._run_on_profiler_start
 
     @patches.wrap("_prepare_trace", module.profile)
     def _prepare_trace(self, *args, **kwargs):
         if not look.own:
-            look.leave()
+            look.cancel()
             look.users.add(self)
         return prepare(self, *args, **kwargs)
 
     @patches.wrap("__exit__", module.profile)
     def __exit__(self, *args, **kwargs):
         look.users.discard(self)
-        return leave(self, *args, **kwargs)
+        return end(self, *args, **kwargs)
 
     @patches.wrap("_run_on_profiler_start", module)
     def _run_on_profiler_start():
         if not look.own:
-            look.leave()
+            look.cancel()
         return starts()
