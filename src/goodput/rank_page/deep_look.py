@@ -12,6 +12,7 @@ import os
 import stat
 import textwrap
 from time import monotonic_ns
+from typing import Any
 
 from goodput.rank_page import page
 from goodput.wire.identity import clean_text
@@ -159,7 +160,7 @@ def checked_result(result) -> dict:
     return {**valid, "cause": cause}
 
 
-def _checked(value, form):
+def _checked(value, form) -> Any:
     if isinstance(form, dict):
         if not isinstance(value, dict):
             raise ValueError("no object")

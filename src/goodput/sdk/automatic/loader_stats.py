@@ -22,13 +22,9 @@ from goodput.sdk.automatic.loader_worker import WAITED, WorkerSlots
 
 W = {name: page.W_LOADER + i for i, name in enumerate(LOADER)}
 _BATCHES, _READY, _STARVED, _INSIDE = W["batches"], W["ready"], W["starved"], W["inside"]
-_WAIT, _STORAGE, _DECODE, _COLLATE = (
-    W["wait_ns"],
-    W["wait_storage_ns"],
-    W["wait_decode_ns"],
-    W["wait_collate_ns"],
-)
-_CPUS, _QUEUE, _STARTUP = W["wait_cpus_ns"], W["wait_queue_ns"], W["wait_startup_ns"]
+_WAIT, _STORAGE, _DECODE = W["wait_ns"], W["wait_storage_ns"], W["wait_decode_ns"]
+_COLLATE, _CPUS, _QUEUE = W["wait_collate_ns"], W["wait_cpus_ns"], W["wait_queue_ns"]
+_STARTUP = W["wait_startup_ns"]
 ENTRIES_MAX = 64
 # Without workers, a quick batch is followed by so many skipped ones. One in 17 or 61 is measured, prime numbers, since
 # slow batches (the next file, say) are often a power of two apart.
@@ -87,9 +83,8 @@ class LoaderStats:
         workers = loader.num_workers
         shape = (workers, loader.batch_size, type(loader.dataset).__qualname__)
         idle = [entry for entry in self.entries if entry.shape == shape and not entry.is_busy()]
-        entry = next((e for e in idle if e.loader() is loader), None)
-        if entry is None:
-            entry = next((e for e in idle if e.loader() is None), None)
+        same = [entry for entry in idle if entry.loader() is loader]
+        entry = next(iter(same or [entry for entry in idle if entry.loader() is None]), None)
         if entry is None:
             self.numbers += 1
             entry = Entry(loader, shape, self.numbers)
@@ -109,9 +104,8 @@ class LoaderStats:
         path = writer.path or f"/proc/{os.getpid()}/fd/{writer.fd}"
         at = page.W_WORKERS + entry.first * page.WORKER_WORDS
         inode = (found.st_dev, found.st_ino)
-        return WorkerSlots(
-            self.recorder.words, path, inode, at, entry.granted, entry.number, perf_counter_ns()
-        )
+        words, now_ns = self.recorder.words, perf_counter_ns()
+        return WorkerSlots(words, path, inode, at, entry.granted, entry.number, now_ns)
 
     def iterator_created(self, loader, entry: Entry, began_ns: int) -> IteratorStats:
         words = self.recorder.words
@@ -125,19 +119,15 @@ class LoaderStats:
         """Write the settings of the main loader, the one waited for most, into the page."""
         if loader is None:
             return
-        self.main, words = entry, self.recorder.words
-        self.main_words = words
-        try:
-            cpus = len(os.sched_getaffinity(0))
-        except (AttributeError, OSError):
-            cpus = os.cpu_count() or 0
+        self.main = entry
+        words = self.main_words = self.recorder.words
         settings = {
             "workers": loader.num_workers,
             "prefetch": loader.prefetch_factor,
             "batch_size": loader.batch_size,
             "persistent": loader.persistent_workers,
             "pinned": loader.pin_memory,
-            "cpus": cpus,
+            "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
             "main": entry.number,
         }
         for name, value in settings.items():
@@ -170,15 +160,7 @@ class LoaderStats:
         words[_STARVED] += not ready
         words[_WAIT] += waited_ns
         watched.last_ns = now_ns
-        entry = watched.entry
-        entry.waited_ns += waited_ns
-        main = self.main
-        if (
-            words is not self.main_words
-            or main is None
-            or (entry is not main and entry.waited_ns > main.waited_ns)
-        ):
-            self._set_main(entry, entry.loader())
+        self._add_wait(watched.entry, waited_ns)
         if task is None or iterator._rcvd_idx != index + 1 or len(task) == 2 or task[0] >= watched.granted:
             words[_QUEUE] += waited_ns if ready else 0
             return
@@ -232,15 +214,14 @@ class LoaderStats:
         Its reasons also stand for the batches skipped before it, if it is a quick one as they were.
         """
         recorder = self.recorder
-        words, entry, took_ns = recorder.words, watched.entry, max(now_ns - began[0], 1)
+        words, took_ns = recorder.words, max(now_ns - began[0], 1)
         covered_ns = took_ns
         # Only batches of the training iterator are skipped.
         if recorder.sampling and recorder.iterator is not None and recorder.iterator() is iterator:
             skipped_ns, recorder.skipped_ns = recorder.skipped_ns, 0
-            recorder.skips_left = (
-                MANY_SKIPS if took_ns < VERY_QUICK_NS else SKIPS if took_ns < QUICK_NS else 0
-            )
-            if recorder.skips_left:
+            recorder.skips_left = 0
+            if took_ns < QUICK_NS:
+                recorder.skips_left = MANY_SKIPS if took_ns < VERY_QUICK_NS else SKIPS
                 covered_ns += skipped_ns
         dataset_ns = (marked[0] - began[0]) * covered_ns // took_ns
         decode_ns = (marked[1] - began[1]) * covered_ns // took_ns
@@ -252,13 +233,12 @@ class LoaderStats:
         words[_DECODE] += decode_ns
         words[_STORAGE] += dataset_ns - decode_ns
         words[_COLLATE] += covered_ns - dataset_ns
-        entry.waited_ns += covered_ns
+        self._add_wait(watched.entry, covered_ns)
+
+    def _add_wait(self, entry: Entry, ns: int) -> None:
+        entry.waited_ns += ns
         main = self.main
-        if (
-            words is not self.main_words
-            or main is None
-            or (entry is not main and entry.waited_ns > main.waited_ns)
-        ):
+        if main is None or entry.waited_ns > main.waited_ns or self.recorder.words is not self.main_words:
             self._set_main(entry, entry.loader())
 
 

@@ -1,7 +1,6 @@
 """Measures in a DataLoader's worker process how long each batch took to fetch and collate, and why.
 
-ResultQueue go into the worker's slot of the trainer's rank page (rank_page/loader_words.py); the worker has no page of its
-own. A task begins when `index_queue.get` returns it and ends when `data_queue.put` is called; collating begins when
+Times are written into the worker's slot of the trainer's rank page (rank_page/loader_words.py). A task begins when `index_queue.get` returns it and ends when `data_queue.put` is called; collating begins when
 the fetcher looks up its `collate_fn`. So no frame of goodput is on the stack while user code runs. The dataset's time is
 divided into CPU time of the worker's thread (decoding, transforms), run-queue delay (/proc/thread-self/schedstat,
 second field; the kernel's sched-stats document) and blocked time (storage, network, locks). If other threads of the
@@ -79,11 +78,8 @@ class MeasuredLoop:
         watched[ARGUMENTS["data_queue"]] = ResultQueue(args[ARGUMENTS["data_queue"]], record)
         fetch = import_module("torch.utils.data._utils.fetch")
         # In the worker process only, so it is never restored.
-        setattr(
-            fetch._BaseDatasetFetcher,
-            NAME,
-            CollateProbe(lambda fetcher: fetcher.dataset is dataset, record.mark),
-        )
+        probe = CollateProbe(lambda fetcher: fetcher.dataset is dataset, record.mark)
+        setattr(fetch._BaseDatasetFetcher, NAME, probe)
         return tuple(watched)
 
 
@@ -149,18 +145,25 @@ class CollateProbe:
 
 
 def ignore_errors(function, *args) -> None:
-    """Call the function; the worker goes on whatever it raises."""
+    """Call the function; the worker continues whatever it raises."""
     try:
         function(*args)
     except Exception:
         pass
 
 
-class TaskQueue:
-    """Wraps the index queue: a task that is taken begins a fetch."""
+class Queue:
+    """Wraps a queue of the worker."""
 
     def __init__(self, queue, record):
         self._queue, self._record = queue, record
+
+    def __getattr__(self, name):
+        return getattr(self._queue, name)
+
+
+class TaskQueue(Queue):
+    """The index queue: a task that is taken begins a fetch."""
 
     def get(self, *args, **kwargs):
         task = self._queue.get(*args, **kwargs)
@@ -168,23 +171,14 @@ class TaskQueue:
             ignore_errors(self._record.begin)
         return task
 
-    def __getattr__(self, name):
-        return getattr(self._queue, name)
 
-
-class ResultQueue:
-    """Wraps the data queue: a put ends a fetch."""
-
-    def __init__(self, queue, record):
-        self._queue, self._record = queue, record
+class ResultQueue(Queue):
+    """The data queue: a put ends a fetch."""
 
     def put(self, item, *args, **kwargs):
         ignore_errors(self._record.end, item)
         self._queue.put(item, *args, **kwargs)
         self._record.since_ns = perf_counter_ns()
-
-    def __getattr__(self, name):
-        return getattr(self._queue, name)
 
 
 class WorkerRecord:

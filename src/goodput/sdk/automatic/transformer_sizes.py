@@ -1,8 +1,8 @@
-"""Sizes of a model of Hugging Face transformers, and the FLOPs of a step that follow from them.
+"""Sizes of a model of Hugging Face transformers and the FLOPs of a step, by goodput.account.flops.transformer.
 
-In: a PreTrainedModel. Out: its layers, heads and parameters in matrix products, and by
-goodput.account.flops.transformer the FLOPs of so many tokens; None for encoder-decoders, for inputs that are no tokens
-and for quantised weights. It computes nothing on the model.
+Encoder-decoders, inputs other than tokens and quantised weights have no formula. Nothing is computed on the model.
+
+    sizes_of(model).flops(tokens=8 * 1024, length=1024, recomputed=False).model
 """
 
 from __future__ import annotations
@@ -11,35 +11,33 @@ import sys
 
 
 class Sizes:
-    """A model's sizes: `params` in matrix products, `counted_params` those that the Trainer counts."""
+    """`params` are those in matrix products, `counted_params` those that the Trainer counts."""
 
     def __init__(self, model):
         config, torch = model.config, sys.modules["torch"]
-        own = config.get_text_config() if hasattr(config, "get_text_config") else config
+        own = config.get_text_config()
         self.layers, self.heads = int(own.num_hidden_layers), int(own.num_attention_heads)
         self.head_dim = int(getattr(own, "head_dim", None) or own.hidden_size // self.heads)
         self.counted_params = model.num_parameters(exclude_embeddings=True)
         self.windows = _windows(own, self.layers)
-        tables = {
-            id(m.weight)
-            for m in model.modules()
-            if isinstance(m, torch.nn.Embedding) and m.weight is not None
-        }
-        head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-        self.head_params = 0 if head is None else _numbers(head.weight)
-        if head is not None:
+        tables = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
+        head = model.get_output_embeddings()
+        self.head_params = 0 if head is None else _elements(head.weight)
+        if (
+            head is not None
+        ):  # Its weights are used in a matrix product, also where they are those of an embedding.
             tables.discard(id(head.weight))
         matrices = [(n, p) for n, p in model.named_parameters() if p.ndim >= 2 and id(p) not in tables]
-        experts = sum(_numbers(p) for n, p in matrices if ".experts." in n)
+        experts = sum(_elements(p) for n, p in matrices if ".experts." in n)
         active = _active_experts(own)
-        self.params = sum(_numbers(p) for _, p in matrices) - experts * (1 - active)
+        self.params = sum(_elements(p) for _, p in matrices) - experts * (1 - active)
         self.frozen = sum(
-            _numbers(p) * (active if ".experts." in n else 1) for n, p in matrices if not p.requires_grad
+            _elements(p) * (active if ".experts." in n else 1) for n, p in matrices if not p.requires_grad
         )
         self.shared_by = int(getattr(model, "tp_size", None) or 1)
 
     def flops(self, tokens: float, length: float, recomputed: bool):
-        """FLOPs of a step with so many tokens, in sequences of this length."""
+        """FLOPs of a step with this number of tokens, in sequences of this length."""
         from goodput.account.flops import transformer
 
         context = sum(min(length, window) for window in self.windows) / len(self.windows)
@@ -58,7 +56,7 @@ class Sizes:
 
 
 def sizes_of(model) -> Sizes | None:
-    """The sizes of a model of tokens, None where they are not to be found."""
+    """The sizes of a model, None if it has no formula."""
     config = getattr(model, "config", None)
     if config is None or getattr(config, "is_encoder_decoder", False):
         return None
@@ -71,7 +69,7 @@ def sizes_of(model) -> Sizes | None:
 
 
 def _windows(config, layers: int) -> list[float]:
-    """How far each layer's attention reaches, in tokens; 0 for a layer without attention."""
+    """The attention window of each layer in tokens; 0 for a layer without attention."""
     window = getattr(config, "sliding_window", None) or getattr(config, "attention_chunk_size", None)
     reach = {"full_attention": float("inf"), "sliding_attention": window, "chunked_attention": window}
     kinds = getattr(config, "layer_types", None)
@@ -82,13 +80,13 @@ def _windows(config, layers: int) -> list[float]:
 
 
 def _active_experts(config) -> float:
-    """Share of the experts that a token meets."""
+    """Share of the experts that a token is routed to."""
     names = ("num_local_experts", "num_experts", "n_routed_experts")
     experts = next((getattr(config, name) for name in names if getattr(config, name, None)), None)
     chosen = getattr(config, "num_experts_per_tok", None)
     return chosen / experts if experts and chosen else 1.0
 
 
-def _numbers(parameter) -> int:
-    """Numbers of a parameter, also of one that DeepSpeed has cut into pieces."""
+def _elements(parameter) -> int:
+    """Elements of a parameter, also of one that DeepSpeed has partitioned."""
     return getattr(parameter, "ds_numel", None) or parameter.numel()
