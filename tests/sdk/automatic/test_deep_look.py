@@ -1,4 +1,4 @@
-"""When a deep look is taken and what it is charged to, with a profiler that does nothing but take time."""
+"""When a deep look is taken and what it costs, with a simulated profiler."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Optimizer:
 
 
 class Machine:
-    """A training of one rank and a torch in which the profiler takes `cost_ns` to stop, on clocks of its own."""
+    """A training of one rank on simulated clocks, with a torch whose profiler takes `cost_ns` to stop."""
 
     def __init__(self, directory, monkeypatch, every_ns=60 * S, **environ):
         self.now_ns, self.spent_ns, self.cost_ns = 0, 0, 0
@@ -106,12 +106,14 @@ class Machine:
             self.auto.open_step()
             self.auto.optimizer_stepped(self.optimizer)
 
-    def round(self) -> None:
-        """Up to where it is looked whether a look is due, and the step after it."""
+    def round(self, seconds=None) -> None:
+        """Steps until the next check whether a look is due, at this time."""
+        if seconds is not None:
+            self.now_ns = seconds * S
         self.steps(CHECK_STEPS - self.session.recorder.steps % CHECK_STEPS)
 
     def finish(self) -> None:
-        """Until the child is done."""
+        """Wait for the child's result."""
         os.waitid(os.P_PID, self.look.analysis.child.pid, os.WEXITED | os.WNOWAIT)
         self.look.collect()
 
@@ -138,23 +140,22 @@ def machine(directory, monkeypatch):
     ("text", "seconds"),
     [("10", 600), ("30s", 30), ("1h", 3600), ("0.001", 0.06), ("5m", 300), (" 2 ", 120), ("", 0), ("0", 0)],
 )
-def test_the_setting_is_minutes_or_a_time(text, seconds):
+def test_interval_is_minutes_or_has_a_unit(text, seconds):
     assert interval_ns(text, pytest.fail) == seconds * S
 
 
 @pytest.mark.parametrize("text", ["often", "-1", "nan", "inf", "1e300h", "s", "10 minutes"])
-def test_a_setting_that_is_no_time_is_said_and_off(text):
-    said = []
-    assert interval_ns(text, said.append) == 0
-    assert "GOODPUT_DEEP_LOOK" in said[0]
+def test_invalid_interval_warns_and_is_off(text):
+    warnings = []
+    assert interval_ns(text, warnings.append) == 0
+    assert "GOODPUT_DEEP_LOOK" in warnings[0]
 
 
-def test_one_step_is_traced_when_its_time_has_come(machine):
+def test_one_step_is_traced_when_due(machine):
     one = machine()
     one.round()
     assert one.calls == []
-    one.now_ns = 61 * S
-    one.round()
+    one.round(61)
     number = one.session.recorder.steps
     assert one.calls == ["profile ['cpu']", "start", f"ProfilerStep#{number}"]
     one.steps(1)
@@ -167,46 +168,43 @@ def test_one_step_is_traced_when_its_time_has_come(machine):
     assert one.look.looks == 1
 
 
-def test_the_next_look_waits_until_the_cost_is_half_of_the_budget(machine):
+def test_next_look_costs_at_most_half_the_budget(machine):
     one = machine()
-    one.cost_ns, one.now_ns = 2 * S, 61 * S
-    one.round()
+    one.cost_ns = 2 * S
+    one.round(61)
     one.steps(1)
     assert one.look.every_ns == pytest.approx(2 * S / 0.0025, rel=0.01)
     assert one.look.due_ns == pytest.approx(61 * S + 800 * S, rel=0.01)
     one.finish()
     one.cost_ns = 0
-    one.now_ns = 800 * S
-    one.round()
+    one.round(800)
     assert one.calls.count("start") == 1
-    one.now_ns = 862 * S
-    one.round()
+    one.round(862)
     assert one.calls.count("start") == 2
     one.steps(1)
     assert one.look.every_ns == 60 * S
 
 
-def test_its_cost_is_in_the_page_and_not_taken_for_the_budgets_own(machine):
+def test_cost_is_counted_apart_from_the_budgets(machine):
     one = machine()
     one.round()
     before, counted_ns = one.session.recorder.extra_cost_ns, one.auto.budget.counted_ns
-    one.cost_ns, one.now_ns = 2 * S, 61 * S
-    one.round()
+    one.cost_ns = 2 * S
+    one.round(61)
     one.steps(2)
     assert one.snapshot().cost_ns >= 2 * S
     assert one.look.cost_ns >= 2 * S
     assert one.auto.budget.counted_ns - counted_ns >= 2 * S
-    # Another judgement of the budget neither counts it again nor hides its own measure behind it.
+    # The budget's next check neither counts it again nor leaves out its own cost.
     one.finish()
     one.steps(3 * CHECK_STEPS)
     assert 2 * S <= one.session.recorder.extra_cost_ns - before < 2.2 * S
     assert one.auto.budget.counted_ns == pytest.approx(one.session.recorder.words[page.W_COST], abs=1e7)
 
 
-def test_the_profiler_runs_between_steps_in_a_phase_of_its_own(machine):
+def test_profiler_starts_and_stops_between_steps(machine):
     one = machine()
-    one.now_ns = 61 * S
-    one.round()
+    one.round(61)
     one.steps(2)
     found = one.snapshot()
     index = found.phases.index("deep_look")
@@ -230,32 +228,30 @@ def test_a_step_is_traced_while_phases_are_off(machine):
     assert sum(one.snapshot().totals[1:]) == sum(before[1:])
 
 
-def test_other_ranks_do_not_look_unless_they_are_told_to(machine):
+def test_only_the_configured_rank_looks(machine):
     one = machine(GOODPUT_DEEP_LOOK_RANK="1")
-    one.now_ns = 61 * S
-    one.round()
+    one.round(61)
     assert one.calls == []
     one.look.rank = "all"
     one.round()
     assert "start" in one.calls
 
 
-def test_a_profiler_that_runs_is_left_alone_and_counted(machine):
+def test_running_profiler_skips_the_look(machine):
     one = machine()
-    one.now_ns, one.enabled = 61 * S, True
-    one.round()
+    one.enabled = True
+    one.round(61)
     assert one.calls == []
     assert one.look.skipped == 1
     assert one.look.due_ns == 121 * S
 
 
 @pytest.mark.parametrize("what", ["start", "stop", "export"])
-def test_after_three_failures_in_a_row_there_are_no_more(machine, capsys, what):
+def test_three_failures_in_a_row_end_looks(machine, capsys, what):
     one = machine()
     one.raises = what
     for turn in range(1, 6):
-        one.now_ns = turn * 100 * S
-        one.round()
+        one.round(turn * 100)
         one.steps(1)
         assert not one.enabled
     assert one.look.failed == 3
@@ -266,11 +262,10 @@ def test_after_three_failures_in_a_row_there_are_no_more(machine, capsys, what):
     assert one.snapshot().steps[-1].number > 5 * CHECK_STEPS
 
 
-def test_a_trace_that_is_broken_is_a_failure_that_says_why(machine, monkeypatch):
+def test_unusable_trace_is_a_failure_with_reason(machine, monkeypatch):
     one = machine()
     monkeypatch.setattr(sys.modules[__name__], "EVENTS", [])
-    one.now_ns = 61 * S
-    one.round()
+    one.round(61)
     one.steps(1)
     one.finish()
     assert (one.look.looks, one.look.failed, one.look.seen) == (0, 1, None)
@@ -279,7 +274,7 @@ def test_a_trace_that_is_broken_is_a_failure_that_says_why(machine, monkeypatch)
         assert json.load(file)["failed"] == 1
 
 
-def test_without_the_setting_nothing_is_touched(directory):
+def test_nothing_is_patched_without_the_setting(directory):
     session = Session({"GOODPUT_DIR": str(directory)})
     auto = Automatic(session, functools.partial(session.phases.define, state=None))
     before = len(auto.periodic), len(auto.after_step)
@@ -290,19 +285,17 @@ def test_without_the_setting_nothing_is_touched(directory):
     assert (len(auto.periodic), len(auto.after_step)) == before
 
 
-def test_a_disk_without_room_takes_no_trace(machine, monkeypatch):
+def test_full_disk_fails_before_tracing(machine, monkeypatch):
     one = machine()
     monkeypatch.setattr(deep_look, "TRACE_BYTES_MAX", 1 << 62)
-    one.now_ns = 61 * S
-    one.round()
+    one.round(61)
     assert one.calls == []
     assert "MiB free" in one.look.why
 
 
-def test_a_trace_that_is_too_large_is_not_read(machine, monkeypatch):
+def test_large_trace_is_not_analysed(machine, monkeypatch):
     one = machine()
-    one.now_ns = 61 * S
-    one.round()
+    one.round(61)
     monkeypatch.setattr(deep_look, "TRACE_BYTES_MAX", 10)
     one.steps(1)
     assert one.look.analysis is None
@@ -310,22 +303,20 @@ def test_a_trace_that_is_too_large_is_not_read(machine, monkeypatch):
     assert [name for name in os.listdir(one.session.environ["TMPDIR"]) if "trace" in name] == []
 
 
-def test_a_trace_is_kept_on_request_and_only_the_last(machine):
+def test_last_trace_is_kept_on_request(machine):
     one = machine(GOODPUT_DEEP_LOOK_KEEP="1")
     for turn in (1, 2):
-        one.now_ns = turn * 1000 * S
-        one.round()
+        one.round(turn * 1000)
         one.steps(1)
         one.finish()
     kept = [name for name in os.listdir(one.session.environ["TMPDIR"]) if "trace" in name]
     assert kept == ["r.0.1.page.trace.json"]
 
 
-def test_a_step_that_is_left_or_an_end_stops_the_profiler(machine):
+def test_interrupted_step_stops_the_profiler(machine):
     one = machine()
     for turn, leave in enumerate((one.auto.cancel_deep_look, one.auto.leave_step, one.look.close), 1):
-        one.now_ns = turn * 1000 * S
-        one.round()
+        one.round(turn * 1000)
         assert one.enabled
         leave()
         assert not one.enabled
@@ -335,7 +326,7 @@ def test_a_step_that_is_left_or_an_end_stops_the_profiler(machine):
     assert one.look.failed == 0
 
 
-def test_an_interrupt_goes_on_to_the_user_and_leaves_no_profiler(machine, monkeypatch):
+def test_keyboard_interrupt_stops_the_profiler(machine, monkeypatch):
     one = machine()
     one.now_ns = 61 * S
 
@@ -352,7 +343,7 @@ def test_an_interrupt_goes_on_to_the_user_and_leaves_no_profiler(machine, monkey
     assert one.snapshot().steps[-1].number >= 3 * CHECK_STEPS
 
 
-def test_lengths_of_the_last_steps_come_newest_first(machine):
+def test_last_step_lengths_are_newest_first(machine):
     recorder = machine().session.recorder
     words, ring = recorder.words, page.W_STEP_RING
     for number in range(1, recorder.steps + 1):
@@ -369,55 +360,49 @@ def test_lengths_of_the_last_steps_come_newest_first(machine):
 # -- the child
 
 
-def test_the_child_knows_nothing_of_the_trainer(tmp_path, monkeypatch):
+def analysis(monkeypatch, program: str, environ=os.environ) -> deep_look_child.Analysis:
+    monkeypatch.setattr(deep_look_child, "command", lambda: [sys.executable, "-I", "-c", program])
+    with open("/dev/null") as file:
+        return deep_look_child.Analysis(file.fileno(), environ)
+
+
+def test_child_has_its_own_environment(monkeypatch):
     program = (
         "import os, json; print(json.dumps([dict(os.environ), os.getsid(0) == os.getpid(), os.nice(0)]))"
     )
-    monkeypatch.setattr(deep_look_child, "command", lambda: [sys.executable, "-I", "-c", program])
     environ = {**os.environ, "GOODPUT_AUTO": "1", "LOCAL_RANK": "3", "PYTHONPATH": "/x", "RANK": "3"}
-    with open("/dev/null") as file:
-        child = deep_look_child.Analysis(file.fileno(), environ)
+    child = analysis(monkeypatch, program, environ)
     os.waitid(os.P_PID, child.child.pid, os.WEXITED | os.WNOWAIT)
     raw, cpu_ns = child.poll()
     seen, own_session, nice = json.loads(raw)
     assert own_session
-    assert nice in (0, 19)  # 19 as soon as its parent has said so
+    assert nice in (0, 19)  # 19 once the parent has set it
     assert seen["GOODPUT_DISABLE"] == "1"
     assert not {"GOODPUT_AUTO", "LOCAL_RANK", "PYTHONPATH", "RANK"} & set(seen)
     assert cpu_ns > 0
     assert not os.path.exists(f"/proc/{child.child.pid}")
 
 
-def test_a_child_that_takes_too_long_is_killed_and_nobody_waits(monkeypatch):
-    monkeypatch.setattr(
-        deep_look_child, "command", lambda: [sys.executable, "-c", "import time; time.sleep(60)"]
-    )
-    with open("/dev/null") as file:
-        child = deep_look_child.Analysis(file.fileno())
+def test_slow_child_is_killed(monkeypatch):
+    child = analysis(monkeypatch, "import time; time.sleep(60)")
     assert child.poll() is None
     monkeypatch.setattr(deep_look_child, "SECONDS_MAX", 0)
     assert child.poll() is None
-    asked = os.WEXITED | os.WNOWAIT | os.WNOHANG
-    wait_until(lambda: os.waitid(os.P_PID, child.child.pid, asked), 20, "the child's death", 0.01)
+    flags = os.WEXITED | os.WNOWAIT | os.WNOHANG
+    wait_until(lambda: os.waitid(os.P_PID, child.child.pid, flags), 20, "the child's death", 0.01)
     with pytest.raises(ValueError, match="longer than"):
         child.poll()
     assert not os.path.exists(f"/proc/{child.child.pid}")
 
 
-def test_a_child_that_somebody_else_has_reaped_still_has_its_result(monkeypatch):
-    monkeypatch.setattr(deep_look_child, "command", lambda: [sys.executable, "-I", "-c", "print(5)"])
-    with open("/dev/null") as file:
-        child = deep_look_child.Analysis(file.fileno())
+def test_reaped_child_still_has_its_result(monkeypatch):
+    child = analysis(monkeypatch, "print(5)")
     os.waitpid(child.child.pid, 0)
     assert child.poll() == (b"5\n", 0)
 
 
-def test_an_ended_child_is_gone(monkeypatch):
-    monkeypatch.setattr(
-        deep_look_child, "command", lambda: [sys.executable, "-c", "import time; time.sleep(60)"]
-    )
-    with open("/dev/null") as file:
-        child = deep_look_child.Analysis(file.fileno())
+def test_end_kills_and_reaps_the_child(monkeypatch):
+    child = analysis(monkeypatch, "import time; time.sleep(60)")
     child.end()
     assert not os.path.exists(f"/proc/{child.child.pid}")
     child.end()

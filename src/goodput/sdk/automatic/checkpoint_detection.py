@@ -21,7 +21,7 @@ DEPTH_MAX = 6
 ATTEMPTS_READ_MAX = 8  # earlier attempts whose pages are read
 CHUNK = 64  # values of one container that are searched before the next container's
 PLAIN_PREFIX = (
-    8  # a list longer than CHUNK that begins with so many plain values is taken for one without tensors
+    8  # A list longer than CHUNK that begins with this many plain values is taken for one without tensors.
 )
 PLAIN = (bool, int, float, complex, str, bytes, bytearray, type(None))
 # Names under which training scripts save the number of completed steps.
@@ -50,9 +50,8 @@ def is_on_disk(file) -> bool:
 
 def trained_numbers(auto) -> int:
     """Elements of the parameters of the anchor optimizer, 0 before its first step."""
-    optimizer = auto.recorder.anchor()
     try:
-        return sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+        return sum(p.numel() for group in auto.recorder.anchor().param_groups for p in group["params"])
     except Exception:
         return 0
 
@@ -109,13 +108,10 @@ def _quiet(values):
 def step_in(loaded) -> int | None:
     """Index of the last completed step according to a loaded dictionary, None if it has no usable entry."""
     for name in STEP_NAMES:
-        try:
-            # The loaded object may be of any class: its own `get` or `__class__` may raise.
-            done = dict.get(loaded, name) if isinstance(loaded, dict) else None
-            if isinstance(done, int) and not isinstance(done, bool) and done > 0:
-                return done - 1
-        except Exception:
-            continue
+        # Not its own `get` or `__class__`, which may raise.
+        done = dict.get(loaded, name) if issubclass(type(loaded), dict) else None
+        if type(done) is int and done > 0:
+            return done - 1
     return None
 
 

@@ -37,6 +37,25 @@ def as_checkpoint(auto, save, contents, done=commit):
     return call
 
 
+def as_resuming_load(auto, load, contents):
+    """Wrap `load` as the phase `restore`, unless it is in an evaluation or in a step that has trained.
+
+    `contents(result, *args, **kwargs)` may hold the number of completed steps, which this attempt then continues.
+    """
+    recorder = auto.recorder
+
+    @functools.wraps(load)
+    def call(*args, **kwargs):
+        is_inside = auto.removed or not auto.on_step_thread() or recorder.current == auto.restore.total
+        if is_inside or recorder.evaluating or recorder.trained:
+            return load(*args, **kwargs)
+        result = auto.restore.run(load, *args, **kwargs)
+        auto.resume_after(checkpoint_detection.resumed_step(auto, contents(result, *args, **kwargs)))
+        return result
+
+    return call
+
+
 def as_restore(auto, load):
     """Wrap `load` as the phase `restore`; loads inside it are part of it."""
     recorder = auto.recorder

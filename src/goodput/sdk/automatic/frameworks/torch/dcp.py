@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from _thread import get_ident
 
-from goodput.sdk.automatic import checkpoint_detection
-from goodput.sdk.automatic.frameworks._checkpoint_calls import as_checkpoint
+from goodput.sdk.automatic.frameworks._checkpoint_calls import as_checkpoint, as_resuming_load
 from goodput.sdk.recorder.recorder import State
 
 MODULE = "torch.distributed.checkpoint"
@@ -21,28 +20,15 @@ _AsyncCheckpointProcess._checkpointing_subprocess, looked up by that name, which
 
 
 def apply(module, auto) -> None:
-    recorder, loader = auto.recorder, module.state_dict_loader
-    load = loader.load
-
-    @auto.patches.wrap("load", loader, module)
-    def timed_load(state_dict, *args, **kwargs):
-        if (
-            auto.removed
-            or not auto.on_step_thread()
-            or recorder.evaluating
-            or recorder.current == auto.restore.total
-        ):
-            return load(state_dict, *args, **kwargs)
-        result = auto.restore.run(load, state_dict, *args, **kwargs)
-        auto.resume_after(checkpoint_detection.resumed_step(auto, state_dict))
-        return result
-
+    loader = module.state_dict_loader
+    load = as_resuming_load(auto, loader.load, lambda _result, state_dict, *args, **kwargs: state_dict)
+    auto.patches.wrap("load", loader, module)(load)
     _wrap_saves(module, auto)
     process, name = module._async_process_executor._AsyncCheckpointProcess, "_checkpointing_subprocess"
     serve = getattr(process, name)
 
     def disabled(*args, **kwargs):
-        recorder.set_state(State.DISABLED)
+        auto.recorder.set_state(State.DISABLED)
         return serve(*args, **kwargs)
 
     auto.patches.replace(process, name, staticmethod(disabled))

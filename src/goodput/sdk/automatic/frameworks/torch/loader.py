@@ -20,7 +20,7 @@ MODULE = "torch"
 RELIES_ON = """torch/utils/data/dataloader.py: DataLoader.__iter__ returns an iterator whose class inherits
 _BaseDataLoaderIter.__next__."""
 USED_MAX = 16
-ITERATORS_MAX = 64
+LOADER = "_goodput_loader"  # attribute of an iterator: a weak reference to its loader
 
 
 def apply(torch, auto) -> None:
@@ -36,7 +36,10 @@ def apply(torch, auto) -> None:
             made = iterate(self)
         else:
             made = phase.run(iterate, self)
-        loaders.made(made, self)
+        try:
+            setattr(made, LOADER, weakref.ref(self))
+        except (AttributeError, TypeError):
+            pass  # An iterator of the user's that takes no attribute.
         return made
 
     @functools.wraps(advance)
@@ -89,8 +92,6 @@ class Loaders:
 
     def __init__(self, auto, grad_is_on):
         self.auto, self.recorder, self.trains, self.session = auto, auto.recorder, True, auto.session
-        # (iterator, its loader). Not a WeakKeyDictionary: an exception of a signal handler in its callback would be lost.
-        self._of: list = []
         self._training: weakref.WeakSet = weakref.WeakSet()
         self._current = self._counted = self._loader = dead_reference
         self.used: list = []
@@ -99,19 +100,10 @@ class Loaders:
     def is_current(self, iterator) -> bool:
         return self._current() is iterator
 
-    def made(self, iterator, loader) -> None:
-        """A loader returned an iterator, which may be that of the previous epoch."""
-        try:
-            pair = (weakref.ref(iterator), weakref.ref(loader))
-        except TypeError:
-            return
-        self._of[:] = [each for each in self._of if each[0]() is not None][-ITERATORS_MAX:]
-        self._of.append(pair)
-
     @warn_on_error
     def change(self, iterator) -> None:
         """A batch is requested from another iterator than the last one."""
-        loader = next((of() for made, of in reversed(self._of) if made() is iterator), None)
+        loader = iterator.__dict__.get(LOADER, dead_reference)()
         if loader is None:  # The loader was created for this loop alone, and is gone.
             loader = iterator
         self._current, self._loader = weakref.ref(iterator), weakref.ref(loader)
