@@ -65,9 +65,14 @@ def numbers_in(saved, enough: float = float("inf")) -> int:
     total, count, todo = 0, 0, deque([(iter((saved,)), 0)])
     while todo and count < VALUES_MAX:
         values, depth = todo.popleft()
-        last = count + CHUNK
-        for value in _quiet(islice(values, CHUNK)):
-            count += 1
+        try:
+            chunk = list(islice(values, CHUNK))
+        except Exception:
+            continue
+        if len(chunk) == CHUNK:
+            todo.append((values, depth))
+        count += len(chunk)
+        for value in chunk:
             try:
                 numel = None if isinstance(value, type) else getattr(value, "numel", None)
                 if numel is not None:
@@ -78,8 +83,6 @@ def numbers_in(saved, enough: float = float("inf")) -> int:
                     todo.append((iter(_inside(value)), depth + 1))
             except Exception:
                 continue
-        if count == last:
-            todo.append((values, depth))
     return total
 
 
@@ -96,13 +99,6 @@ def _inside(value) -> Any:
         return parameters()
     # Not state_dict(), which may copy everything or wait for other ranks.
     return getattr(value, "__dict__", {}).values()
-
-
-def _quiet(values):
-    try:
-        yield from values
-    except Exception:
-        return
 
 
 def step_in(loaded) -> int | None:

@@ -7,7 +7,6 @@ Dynamo's table of collectives to rewrite gets the wrapped ones, too.
 from __future__ import annotations
 
 import sys
-from types import FunctionType
 
 from goodput.sdk.automatic.frameworks.torch.communication import timer
 
@@ -20,14 +19,8 @@ torch.distributed carries."""
 
 def apply(module, auto) -> None:
     auto.patches.replace(module, "wait_tensor", timer(sys.modules["torch"], auto)(module.wait_tensor))
-    original_of = auto.collectives
-    for name, value in list(vars(module).items()):
-        # Imported by name after it was replaced: removing the patches would not restore it here.
-        original = original_of.get(value) if isinstance(value, FunctionType) else None
-        if original is not None:
-            setattr(module, name, original)
-    remaps = getattr(module, "traceable_collective_remaps", {})
-    for ours, theirs in original_of.items():
+    remaps = module.traceable_collective_remaps
+    for ours, theirs in auto.collectives.items():
         traced = remaps.get(theirs) or remaps.get(ours)
         if traced is not None:
             remaps[ours] = remaps[theirs] = traced

@@ -26,15 +26,16 @@ class Model:
 
     def __init__(self, torch, auto):
         self.torch, self.auto = torch, auto
-        self.module = self.tokens = self.call = self.seen = None
+        self.module = self.tokens = self.call = None
+        self.is_known = False
         self.counts = auto.session.environ.get("GOODPUT_COUNT_FLOPS", "") not in ("", "0")
 
     def first_call(self, module, args, kwargs) -> None:
         """The first training call of a root module."""
         parameter = next(iter(module.parameters()), None)
-        if parameter is None or self.seen is not None:
+        if parameter is None or self.is_known:
             return
-        self.seen, self.module = parameter.device.type, weakref.ref(module)
+        self.is_known, self.module = True, weakref.ref(module)
         self.tokens = tokens_of(args, kwargs)
         if self.counts:
             self.call = args, kwargs
