@@ -1,4 +1,4 @@
-"""The file of a deep look: what is written is read, and what no look can be is refused."""
+"""The file of a deep look: written, read, and refused where it is invalid."""
 
 import copy
 import json
@@ -33,11 +33,11 @@ def changed(path: str, value) -> dict:
     return made
 
 
-def test_the_states_are_those_of_a_trace():
+def test_states_are_those_of_a_trace():
     assert deep_look.STATES == STATES
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_written_look_is_read(tmp_path):
     at = str(tmp_path / "r.2.1.page")
     assert deep_look.read(at) is None
     deep_look.write(at, LOOK)
@@ -47,7 +47,7 @@ def test_what_is_written_is_read(tmp_path):
     assert os.listdir(tmp_path) == ["r.2.1.page.look.json"]
 
 
-def test_a_place_that_cannot_be_written_raises_and_leaves_no_draft(tmp_path):
+def test_failed_write_leaves_no_draft(tmp_path):
     with pytest.raises(OSError, match="No such file"):
         deep_look.write(str(tmp_path / "none" / "r.page"), LOOK)
     (tmp_path / "r.page.look.json").mkdir()
@@ -82,7 +82,7 @@ def test_a_place_that_cannot_be_written_raises_and_leaves_no_draft(tmp_path):
         ("seen.cause.gain", 0),
     ],
 )
-def test_what_no_look_can_be_is_refused(tmp_path, path, value):
+def test_invalid_look_is_refused(tmp_path, path, value):
     (tmp_path / "r.page.look.json").write_text(json.dumps(changed(path, value)))
     with pytest.raises(deep_look.LookError, match=r"r\.page\.look\.json"):
         deep_look.read(str(tmp_path / "r.page"))
@@ -91,13 +91,13 @@ def test_what_no_look_can_be_is_refused(tmp_path, path, value):
 @pytest.mark.parametrize(
     "raw", [b"", b"{", b"[]", b"5", b"\xff", b"[" * 30_000, b"1" * 10_000, b" " * (deep_look.BYTES_MAX + 1)]
 )
-def test_what_is_no_json_is_refused(tmp_path, raw):
+def test_invalid_json_is_refused(tmp_path, raw):
     (tmp_path / "r.page.look.json").write_bytes(raw)
     with pytest.raises(deep_look.LookError):
         deep_look.read(str(tmp_path / "r.page"))
 
 
-def test_only_a_file_of_the_pages_owner_is_read(tmp_path):
+def test_only_a_file_of_the_owner_is_read(tmp_path):
     at = str(tmp_path / "r.page")
     deep_look.write(at, LOOK)
     with pytest.raises(deep_look.LookError, match="another user"):
@@ -112,7 +112,7 @@ def test_only_a_file_of_the_pages_owner_is_read(tmp_path):
         deep_look.read(at)
 
 
-def test_a_long_or_strange_name_is_cut_and_harmless():
+def test_long_or_unprintable_name_is_cleaned():
     made = changed("seen.top", [{"name": "a\x1b[31m" + "x" * 500, "kind": "k", "count": 1, "ns": 1}] * 50)
     rows = deep_look.checked(made)["seen"]["top"]
     assert len(rows) == deep_look.TOP_MAX
@@ -121,7 +121,7 @@ def test_a_long_or_strange_name_is_cut_and_harmless():
     assert len(json.dumps(deep_look.checked(made))) < deep_look.BYTES_MAX
 
 
-def test_the_looks_of_a_directory_are_the_newest_of_each_rank(tmp_path):
+def test_looks_are_the_newest_of_each_rank(tmp_path):
     for attempt in (1, 2):
         at = tmp_path / f"r.2.{attempt}.page"
         at.touch()
@@ -135,7 +135,7 @@ def test_the_looks_of_a_directory_are_the_newest_of_each_rank(tmp_path):
     assert "r.3.1.page.look.json" in errors[0]
 
 
-def test_the_text_says_when_where_and_what_it_cost():
+def test_text_has_time_place_and_cost():
     text = "\n".join(deep_look.lines(LOOK, 5 + 90 * 10**9))
     assert "deep look of rank 2 at step 640, 90 s ago: 1 µs" in text
     assert "compute 50.0 %, communication 10.0 %, loader 35.0 %, host 5.0 %" in text.replace("\n      ", " ")

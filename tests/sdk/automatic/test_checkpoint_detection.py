@@ -1,4 +1,4 @@
-"""What a loaded checkpoint says of its step, read beside what earlier attempts committed; what outlives the process."""
+"""The step of a loaded checkpoint, with what earlier attempts committed; which files are on disk."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from goodput.sdk.startup.resolve_identity import resolve_identity
 
 
 def written(directory, attempt: int, committed=(), begun=(), rank: int = 0) -> page.Writer:
-    told = {"run": "r/1", "rank": rank, "world_size": 2}
-    identity = {**resolve_identity(told, {}, lambda text: None, fresh=True), "attempt": attempt}
+    declared = {"run": "r/1", "rank": rank, "world_size": 2}
+    identity = {**resolve_identity(declared, {}, lambda text: None, fresh=True), "attempt": attempt}
     writer = page.Writer(str(directory), identity)
     for kind, steps in (("checkpoint_begun", begun), ("checkpoint_committed", committed)):
         for step in steps:
@@ -33,7 +33,7 @@ def auto_of(directory, attempt: int):
 
 
 @pytest.mark.parametrize(
-    ("committed", "said", "last"),
+    ("committed", "number", "last"),
     [
         ([10, 20], 20, 20),  # the index of the last step
         ([10, 20], 10, 10),
@@ -43,12 +43,12 @@ def auto_of(directory, attempt: int):
         ([], 20, 19),
     ],
 )
-def test_a_number_that_was_committed_is_an_index_and_else_a_count(tmp_path, committed, said, last):
+def test_committed_number_is_an_index_else_a_count(tmp_path, committed, number, last):
     written(tmp_path, 1, committed)
-    assert checkpoint_detection.resumed_step(auto_of(tmp_path, 3), {"step": said}) == last
+    assert checkpoint_detection.resumed_step(auto_of(tmp_path, 3), {"step": number}) == last
 
 
-def test_only_commits_of_earlier_attempts_of_this_rank_count(tmp_path):
+def test_only_earlier_attempts_of_this_rank_count(tmp_path):
     written(tmp_path, 1, [4], begun=[20])
     written(tmp_path, 2, [20], rank=1)
     (tmp_path / page.file_name("r/1", 0, 2)).write_bytes(b"no page")
@@ -59,7 +59,7 @@ def test_only_commits_of_earlier_attempts_of_this_rank_count(tmp_path):
     assert checkpoint_detection.resumed_step(auto, {"epoch": 20}) is None
 
 
-def test_a_broken_page_hides_no_other_and_nothing_is_raised(tmp_path):
+def test_broken_page_hides_no_other(tmp_path):
     written(tmp_path, 1, [7])
     broken = written(tmp_path, 2, [9]).path
     with open(broken, "r+b") as file:
@@ -70,7 +70,7 @@ def test_a_broken_page_hides_no_other_and_nothing_is_raised(tmp_path):
 
 
 class Remote:
-    """A file of another system: it can be written, and has no descriptor."""
+    """A file of another system, writable and without a descriptor."""
 
     def write(self, data):
         return len(data)
@@ -87,12 +87,8 @@ class Hostile:
         raise RuntimeError(name)
 
 
-def test_only_buffers_in_memory_do_not_outlive_the_process(tmp_path):
+def test_buffers_in_memory_are_not_on_disk(tmp_path):
     with open(tmp_path / "a", "wb") as file:
         assert checkpoint_detection.is_on_disk(file)
-    assert (
-        checkpoint_detection.is_on_disk(tmp_path)
-        and checkpoint_detection.is_on_disk("a")
-        and checkpoint_detection.is_on_disk(Remote())
-    )
+    assert all(map(checkpoint_detection.is_on_disk, (tmp_path, "a", Remote())))
     assert not any(map(checkpoint_detection.is_on_disk, (io.BytesIO(), io.StringIO(), Hostile(), None)))

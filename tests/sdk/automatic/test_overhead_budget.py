@@ -1,4 +1,4 @@
-"""The overhead budget: phases go as a whole when they cost too much, and come back when steps are longer."""
+"""The overhead budget: all phases are off when they cost too much, and on again when steps are longer."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ TINY = "0.000001"  # a budget that no phases fit into
 
 
 @pytest.mark.parametrize(
-    ("text", "share", "said"),
+    ("text", "share", "warns"),
     [
-        ("", DEFAULT_SHARE, False),
+        ("", 0.02, False),
         ("0.01", 0.01, False),
         ("2%", 0.02, False),
         (" 1 ", 1.0, False),
@@ -58,17 +58,13 @@ TINY = "0.000001"  # a budget that no phases fit into
         ("150%", DEFAULT_SHARE, True),
     ],
 )
-def test_the_setting_is_a_share_of_step_time(text, share, said):
+def test_setting_is_a_share_of_step_time(text, share, warns):
     texts = []
     assert budget_share({"GOODPUT_BUDGET": text}, texts.append) == share
-    assert bool(texts) is said and all("GOODPUT_BUDGET" in each for each in texts)
+    assert bool(texts) is warns and all("GOODPUT_BUDGET" in each for each in texts)
 
 
-def test_the_default_budget_is_two_percent():
-    assert DEFAULT_SHARE == 0.02
-
-
-def test_phases_are_never_off_within_the_budget(sdk):
+def test_phases_stay_on_within_the_budget(sdk):
     extra = """
 off = 0
 for _ in range(1500):
@@ -83,7 +79,7 @@ tell([off, sampling()["phases_measured"]])
     assert "GOODPUT_BUDGET" not in outcome.errors
 
 
-def test_over_the_budget_no_phase_gets_time_and_the_account_closes(sdk):
+def test_over_the_budget_steps_have_no_phases(sdk):
     extra = """
 train_until_off()
 at_switch, before = recorder.steps, totals()
@@ -134,7 +130,7 @@ tell([totals()[forward] - before[forward], sampling()["phases_measured"]])
     assert 0 < snapshot.sampling["unmeasured_steps"] < snapshot.steps_done
 
 
-def test_the_switch_is_logged_once(sdk):
+def test_switch_is_logged_once(sdk):
     extra = """
 for _ in range(3):
     train_until_off()
@@ -146,7 +142,7 @@ for _ in range(3):
     assert not any(outcome.snapshot().drops.values()), "it is no error"
 
 
-def test_report_and_coverage_say_how_many_steps_had_phases(sdk):
+def test_report_and_coverage_count_unmeasured_steps(sdk):
     extra = """
 train_until_off()
 loop(960)
@@ -159,7 +155,7 @@ tell([str(report), report.account, recorder.steps])
     assert render(account).count("off in the others (GOODPUT_BUDGET)") == 1
 
 
-def test_a_phase_open_at_a_boundary_delays_the_switch(sdk):
+def test_open_phase_delays_the_switch(sdk):
     extra = """
 with goodput.phase("mine"):
     loop(700)
@@ -177,7 +173,7 @@ assert not recorder.phases_off and recorder.depth == 0
 
 
 @pytest.mark.parametrize("end", ["auto.end()", "auto.remove()", "auto.use_manual_steps()"])
-def test_phases_are_on_again_when_automatic_measuring_ends(sdk, end):
+def test_phases_return_when_automatic_measuring_ends(sdk, end):
     """Also while one is open: what is left of it is charged, its length is not known."""
     extra = f"""
 train_until_off()
@@ -199,7 +195,7 @@ tell([totals()[mine.index], sum(histogram)])
     check(outcome.snapshot())
 
 
-def test_phases_left_out_of_order_while_off_are_counted(sdk):
+def test_phases_exited_out_of_order_are_counted(sdk):
     extra = """
 train_until_off()
 auto.h2d.__exit__(None, None, None)
@@ -214,7 +210,7 @@ loop(10)
     assert snapshot.drops["phase"] == 2
 
 
-def test_the_device_clock_is_parked_before_phases(sdk):
+def test_device_clock_is_parked_before_phases(sdk):
     extra = """
 class DeviceClock:
     cost_ns = 0
@@ -235,7 +231,7 @@ assert recorder.device is clock and auto.budget.parked is None
     check(sdk(LOOP + extra, GOODPUT_BUDGET=TINY).snapshot())
 
 
-def test_the_cost_is_counted_and_only_grows(sdk):
+def test_cost_is_counted_and_only_grows(sdk):
     extra = """
 costs = []
 for _ in range(40):
@@ -249,7 +245,7 @@ tell(costs[-1] / recorder.steps)
     assert 100 < per_step_ns < 200_000
 
 
-def test_the_cost_of_a_hook_excludes_what_it_calls(sdk):
+def test_cost_of_a_hook_excludes_its_function(sdk):
     extra = """
 from goodput.sdk.automatic.hooks import PLAIN, hook
 from goodput.sdk.recorder.recorder import compiled
