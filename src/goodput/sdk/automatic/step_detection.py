@@ -47,6 +47,7 @@ class Automatic:
     """The automatic instrumentation of one process.
 
     stepping    whether steps are detected here; False once the user bounds them with goodput.step or goodput.steps
+    trainer_counts  whether steps end where the trainer of a framework counts one, not where the anchor has stepped
 
     On the recorder, where the compiled hooks read it:
     began       start of the step that was begun here, 0 if none is running
@@ -67,7 +68,7 @@ class Automatic:
         self.checkpoint, self.restore = phase("checkpoint"), phase("restore")
         self.evaluation, self.compile = phase("evaluation"), phase("compile")
         self.forward_word, self.optimizer_word = self.forward.total, self.optimizer.total
-        self.stepping, self.skipped_steps = True, 0
+        self.stepping, self.trainer_counts, self.skipped_steps = True, False, 0
         # An optimizer besides the anchor, its steps since the anchor's last one, and recorder.steps at that time.
         self.other, self.others, self.others_at = dead_reference, 0, 0
         self.recorder.anchor, self.recorder.optimizer_steps = dead_reference, 0
@@ -155,6 +156,8 @@ class Automatic:
     @warn_on_error
     def optimizer_stepped(self, optimizer) -> None:
         """An optimizer has stepped, or its step was skipped for infinite gradients: the anchor's ends the step."""
+        if self.trainer_counts:
+            return
         recorder = self.recorder
         anchor = recorder.anchor()
         if anchor is not optimizer:
@@ -166,9 +169,10 @@ class Automatic:
                 return
             recorder.anchor, self.needs_after_step = weakref.ref(optimizer), True
         if recorder.thread == get_ident() or recorder.adopt():
-            self._end_step()
+            self.end_step()
 
-    def _end_step(self) -> None:
+    def end_step(self) -> None:
+        """End the running step and begin the next one."""
         recorder = self.recorder
         # A signal handler may have interrupted open_step between begin_step and the assignment of `began`.
         began = recorder.step_start_ns if self.stepping else recorder.began
@@ -190,7 +194,7 @@ class Automatic:
         if self.needs_after_step:
             self.needs_after_step = False
             self._attempt_each(self.after_step)
-        recorder.routine = not self.needs_after_step
+        recorder.routine = not self.needs_after_step and not self.trainer_counts
 
     @warn_on_error
     def cancel_deep_look(self) -> None:
@@ -240,6 +244,13 @@ class Automatic:
             self._stop_measuring()
             self._abandon_step()
             self.recorder.routine, self.needs_after_step = False, True
+
+    def use_trainers_steps(self) -> None:
+        """The trainer of a framework calls `end_step` from now on."""
+        # Not routine, so that compiled hooks end no step either.
+        self.trainer_counts, self.recorder.routine = True, False
+        self._abandon_step()
+        self.open_step()
 
     def _stop_measuring(self) -> None:
         self.cancel_deep_look()

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import functools
 import sys
-from time import perf_counter_ns
+from _thread import get_ident
 
 from goodput.sdk.automatic.step_detection import dead_reference
-from goodput.sdk.recorder.recorder import SAMPLES_MAX, State
+from goodput.sdk.recorder.recorder import State
 
 # PyTorch's names of dtypes and those in the tables of peak FLOP/s.
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
@@ -27,16 +27,12 @@ class TrainerProgress:
     running     whether one has begun and not ended
     done        steps that the trainer has counted
     steps       steps recorded at that count, None if the two are not compared
-    counts      whether the trainer's count bounds the steps
     evaluating  whether `begin_evaluation` has opened an evaluation
-    own         start of a step that was begun here, else 0; `resumes` if one follows the evaluation
     """
 
     def __init__(self, auto):
         self.auto, self.session, self.recorder = auto, auto.session, auto.recorder
-        self.running, self.done, self.steps, self.counts = False, 0, None, False
-        self.evaluating = self.resumes = False
-        self.own = 0
+        self.running, self.done, self.steps, self.evaluating = False, 0, None, False
 
     # -- begin and end
 
@@ -51,8 +47,7 @@ class TrainerProgress:
         was_aborted, self.running = self.running, True
         self.end_evaluation()
         self.auto.cancel_deep_look()
-        if self.counts:
-            self.counts, self.auto.stepping = False, True
+        self.auto.trainer_counts = False
         # That of an earlier training may still be alive.
         self.recorder.anchor = dead_reference
         self._resume_after(done - 1, was_aborted)
@@ -73,12 +68,12 @@ class TrainerProgress:
             recorder.renumber(step)
         elif not recorder.steps or recorder.step_next <= step or (was_aborted and step >= 0):
             self.session.resume(step)
-            recorder.began = self.own = 0
+            recorder.began = 0
 
     def end(self) -> None:
         """The training is over and its work is kept; what follows is in no step."""
         self.running = False
-        self._leave_step()
+        self.auto.leave_step()
 
     def abort(self, error: BaseException) -> None:
         """The training raised this error."""
@@ -89,31 +84,14 @@ class TrainerProgress:
 
     def steps_done(self, done: int) -> None:
         """The trainer has counted `done` steps."""
-        if done == self.done or self.steps is None:
+        if done == self.done or self.steps is None or self.recorder.thread != get_ident():
             return
         new, self.done = done - self.done, done
-        if self.counts:
-            self._end_step()
+        if self.auto.trainer_counts:
+            self.auto.end_step()
         elif self.auto.stepping and self.recorder.steps - self.steps != new:
-            self.counts = True
-            self.auto.use_manual_steps()
-            self._end_step()
+            self.auto.use_trainers_steps()
         self.steps = self.recorder.steps
-
-    def _end_step(self) -> None:
-        recorder, now_ns = self.recorder, perf_counter_ns()
-        if self.own and recorder.is_running(self.own):
-            samples, recorder.batch_samples = recorder.batch_samples, 0
-            recorder.step_samples = samples if samples < SAMPLES_MAX else 0
-            now_ns = recorder.end_step(now_ns)
-        began = recorder.end_gap(now_ns)
-        self.own = began if recorder.begin_step(began, None, 0) else 0
-
-    def _leave_step(self) -> None:
-        self.auto.leave_step()
-        if self.own and self.recorder.is_running(self.own):
-            self.recorder.abandon_step()
-        self.own = 0
 
     # -- evaluation
 
@@ -122,9 +100,6 @@ class TrainerProgress:
         recorder = self.recorder
         if self.evaluating or recorder.inside or not self.auto.on_step_thread():
             return
-        self.resumes = bool(self.own)
-        if self.own:
-            self._leave_step()
         self.auto.start_evaluation()
         if recorder.evaluating:
             self.evaluating = recorder.inside = True
@@ -133,8 +108,6 @@ class TrainerProgress:
         if self.evaluating:
             self.evaluating = self.recorder.inside = False
             self.auto.stop_evaluation()
-            if self.resumes:
-                self._end_step()
 
 
 def progress_of(auto) -> TrainerProgress:

@@ -102,7 +102,7 @@ def trainer():
         step(model, optimizer, ROWS[0])
         steps += 1
         now.steps_done(steps)
-    counts = now.counts
+    counts = now.auto.trainer_counts
     now.abort(ValueError())
     now.begin(0)
     recorded = recorder.steps
