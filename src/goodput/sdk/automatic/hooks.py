@@ -48,7 +48,14 @@ def hook(kind: str, phase, function, slow, test=None, gap: int = -1):
     return made if kind == FORWARD else functools.update_wrapper(made, function)
 
 
-def install_hook(auto, owner, name: str, fast, traceable) -> None:
-    """Replace `owner.name` by `fast`, and by `traceable` before a compiler traces for the first time."""
+def install_hook(auto, torch, owner, name: str, kind: str, phase, slow, gap: int) -> None:
+    """Replace `owner.name` by a hook, and by a traceable function before a compiler traces for the first time."""
+    original, is_compiling = getattr(owner, name), torch.compiler.is_dynamo_compiling
+    fast = hook(kind, phase, original, functools.update_wrapper(slow, original), gap=gap)
+
+    @functools.wraps(original)
+    def traceable(*args, **kwargs):
+        return original(*args, **kwargs) if is_compiling() else fast(*args, **kwargs)
+
     auto.patches.replace(owner, name, fast)
     auto.before_compiler.append(lambda: auto.patches.exchange(owner, name, fast, traceable))

@@ -7,12 +7,11 @@ nothing has been waited for: the rest of the call is exposed communication.
 
 from __future__ import annotations
 
-import functools
 from _thread import get_ident
 
 from goodput.sdk.automatic import hooks as kinds
 from goodput.sdk.automatic.frameworks.torch.communication import backward_runs_here
-from goodput.sdk.automatic.hooks import hook, install_hook
+from goodput.sdk.automatic.hooks import install_hook
 from goodput.sdk.automatic.step_detection import BACKWARD, FORWARD, NOTHING
 
 MODULE = "torch"
@@ -27,40 +26,33 @@ def apply(torch, auto) -> None:
     is_compiling, phase, recorder = torch.compiler.is_dynamo_compiling, auto.backward, auto.recorder
     waits = Waits(torch, auto)
 
-    def timed(function):
-        @functools.wraps(function)
-        def any_call(*args, **kwargs):
-            if not auto.may_start() or recorder.inside:
-                if not recorder.reducers or not recorder.inside:
-                    return function(*args, **kwargs)
-                return waits.run_inner(function, args, kwargs)
-            if recorder.unhooked_steps:
-                auto.compiled_optimizers.poll()
-            if recorder.evaluating or not recorder.step_start_ns:
-                auto.training_call()
-            if recorder.after == FORWARD:
-                recorder.gap = auto.forward_word
-            elif recorder.after == NOTHING:
-                auto.search_roots_again()
-            recorder.trained = recorder.inside = True
-            recorder.micro_batches += 1
-            try:
-                if recorder.reducers:
-                    return phase.run(waits.run, function, args, kwargs)
-                return phase.run(function, *args, **kwargs)
-            finally:
-                recorder.inside = False
-                recorder.after = BACKWARD
+    function = torch.autograd.backward
 
-        fast = hook(kinds.BACKWARD, phase, function, any_call, gap=auto.forward_word)
+    def backward(*args, **kwargs):
+        if not auto.may_start() or recorder.inside:
+            if not recorder.reducers or not recorder.inside:
+                return function(*args, **kwargs)
+            return waits.run_inner(function, args, kwargs)
+        if recorder.unhooked_steps:
+            auto.compiled_optimizers.poll()
+        if recorder.evaluating or not recorder.step_start_ns:
+            auto.training_call()
+        if recorder.after == FORWARD:
+            recorder.gap = auto.forward_word
+        elif recorder.after == NOTHING:
+            auto.search_roots_again()
+        recorder.trained = recorder.inside = True
+        recorder.micro_batches += 1
+        try:
+            if recorder.reducers:
+                return phase.run(waits.run, function, args, kwargs)
+            return phase.run(function, *args, **kwargs)
+        finally:
+            recorder.inside = False
+            recorder.after = BACKWARD
 
-        @functools.wraps(function)
-        def call(*args, **kwargs):
-            return function(*args, **kwargs) if is_compiling() else fast(*args, **kwargs)
-
-        return fast, call
-
-    install_hook(auto, torch.autograd, "backward", *timed(torch.autograd.backward))
+    kind, word = kinds.BACKWARD, auto.forward_word
+    install_hook(auto, torch, torch.autograd, "backward", kind, phase, backward, word)
     gradients = torch.autograd.grad
 
     @auto.patches.wrap("grad", torch.autograd)

@@ -95,7 +95,6 @@ def is_inside(code) -> bool:
 
 def _watch_zero_grad(torch, auto) -> None:
     zero, phase, recorder = torch.optim.Optimizer.zero_grad, auto.optimizer, auto.recorder
-    is_compiling = torch.compiler.is_dynamo_compiling
 
     def any_zero(self, *args, **kwargs):
         if recorder.evaluating or recorder.thread != get_ident():
@@ -109,13 +108,8 @@ def _watch_zero_grad(torch, auto) -> None:
                 return result
         return phase.run(zero, self, *args, **kwargs)
 
-    fast = hook(ZERO_GRAD, phase, zero, functools.wraps(zero)(any_zero), gap=auto.optimizer_word)
-
-    @functools.wraps(zero)
-    def zero_grad(self, *args, **kwargs):
-        return zero(self, *args, **kwargs) if is_compiling() else fast(self, *args, **kwargs)
-
-    install_hook(auto, torch.optim.Optimizer, "zero_grad", fast, zero_grad)
+    owner, word = torch.optim.Optimizer, auto.optimizer_word
+    install_hook(auto, torch, owner, "zero_grad", ZERO_GRAD, phase, any_zero, word)
 
 
 def _watch_scaler(torch, auto) -> None:
