@@ -1,8 +1,8 @@
 """The patches: one file per part of a framework that is wrapped.
 
 `apply_all(auto)` applies each patch once its module is imported, now or later. A patch has `MODULE`, the module it
-waits for, `RELIES_ON`, the upstream behaviour it relies on, and `apply(module, auto)`. A patch that fails is reported
-once and leaves its framework unchanged; the others still apply.
+waits for (`ALIAS`, a second one), `RELIES_ON`, the upstream behaviour it relies on, and `apply(module, auto)`. A patch that
+fails is reported once and leaves its framework unchanged; the others still apply.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def _names(package: str) -> list[str]:
 def apply_all(auto, import_hook) -> None:
     """Apply each patch when its module is imported; those of torch before those of its submodules, which use them."""
     for patch in sorted(found(), key=lambda patch: patch.MODULE):
-        import_hook.on_import(patch.MODULE, _safely(patch, auto))
+        for name in filter(None, (patch.MODULE, getattr(patch, "ALIAS", None))):
+            import_hook.on_import(name, _safely(patch, auto))
 
 
 def _safely(patch, auto):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from goodput.sdk.automatic.frameworks._checkpoint_calls import as_checkpoint
 
-MODULE = "lightning.pytorch.trainer.trainer"
+MODULE, ALIAS = "lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer"
 RELIES_ON = """lightning/pytorch/trainer/trainer.py: Trainer.save_checkpoint has written when it returns, except with the plugin
 AsyncCheckpointIO of lightning/pytorch/plugins/io/async_plugin.py, which gives the write to `_executor`, a pool of one
 thread, and keeps an exception of that thread in `_error`."""
