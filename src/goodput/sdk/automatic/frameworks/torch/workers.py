@@ -33,12 +33,14 @@ def apply(module, auto) -> None:
         raise TypeError(f"_worker_loop has other arguments: {', '.join(names[:11])}")
     stats, loop = LoaderStats(auto.recorder), MeasuredLoop(upstream._worker_loop)
     auto.patches.replace(upstream, "_worker_loop", loop)
-    _with_workers(dataloader._MultiProcessingDataLoaderIter, auto, stats, loop)
-    _without_workers(dataloader._SingleProcessDataLoaderIter, module._utils.fetch, auto, stats)
+    for kind in (dataloader._MultiProcessingDataLoaderIter, dataloader._SingleProcessDataLoaderIter):
+        _watch_creation(kind, auto, stats, loop)
+    _with_workers(dataloader._MultiProcessingDataLoaderIter, auto, stats)
+    _without_workers(module._utils.fetch, auto, stats)
 
 
-def _with_workers(kind, auto, stats: LoaderStats, loop: MeasuredLoop) -> None:
-    make, advance, recorder, waits = kind.__init__, kind._next_data, auto.recorder, auto.loader.total
+def _watch_creation(kind, auto, stats: LoaderStats, loop: MeasuredLoop) -> None:
+    make = kind.__init__
 
     @auto.patches.wrap("__init__", kind)
     def __init__(self, loader, *args, **kwargs):
@@ -53,7 +55,11 @@ def _with_workers(kind, auto, stats: LoaderStats, loop: MeasuredLoop) -> None:
             make(self, loader, *args, **kwargs)
         finally:
             loop.slots.pop(get_ident(), None)
-        auto.attempt(_watch, stats, self, loader, entry, began_ns)
+        auto.attempt(lambda: setattr(self, WATCHED, stats.iterator_created(loader, entry, began_ns)))
+
+
+def _with_workers(kind, auto, stats: LoaderStats) -> None:
+    advance, recorder, waits = kind._next_data, auto.recorder, auto.loader.total
 
     @auto.patches.wrap("_next_data", kind)
     def _next_data(self):
@@ -80,16 +86,8 @@ def _with_workers(kind, auto, stats: LoaderStats, loop: MeasuredLoop) -> None:
         return data
 
 
-def _without_workers(kind, fetch, auto, stats: LoaderStats) -> None:
-    make, recorder = kind.__init__, auto.recorder
-    probe = FetcherProbe(stats, fetch)
-
-    @auto.patches.wrap("__init__", kind)
-    def __init__(self, loader, *args, **kwargs):
-        began_ns, entry = perf_counter_ns(), auto.attempt(_begin, auto, stats, loader, self)
-        make(self, loader, *args, **kwargs)
-        if entry is not None:
-            auto.attempt(_watch, stats, self, loader, entry, began_ns)
+def _without_workers(fetch, auto, stats: LoaderStats) -> None:
+    recorder, probe = auto.recorder, FetcherProbe(stats, fetch)
 
     def next_of(advance, iterator):
         """advance(iterator), in the phase `loader`; what it waits for is sampled."""
@@ -167,10 +165,6 @@ def _begin(auto, stats: LoaderStats, loader, iterator):
     """The entry of an iterator that is being created; None if this is not the step thread."""
     if auto.on_step_thread() and not auto.recorder.fetching:
         return stats.entry_of(loader, iterator)
-
-
-def _watch(stats: LoaderStats, iterator, loader, entry, began_ns: int) -> None:
-    setattr(iterator, WATCHED, stats.iterator_created(loader, entry, began_ns))
 
 
 def _give_up(auto, iterator, error: Exception) -> None:
