@@ -31,7 +31,11 @@ STEP_NAMES = ("global_step", "step", "steps", "iteration", "iter", "iter_num", "
 def begin(auto, saved) -> Checkpoint | None:
     """Begin a checkpoint if `saved` holds the trained parameters, else return None."""
     recorder = auto.recorder
-    enough = max(trained_numbers(auto) / 2, 1)
+    try:
+        trained = sum(p.numel() for group in recorder.anchor().param_groups for p in group["params"])
+    except Exception:
+        trained = 0  # There is no anchor before the first step.
+    enough = max(trained / 2, 1)
     if not recorder.is_recording or numbers_in(saved, enough) < enough:
         return None
     running = recorder.step_start_ns and recorder.trained
@@ -46,14 +50,6 @@ def is_on_disk(file) -> bool:
         return hasattr(file, "write") and not (hasattr(file, "getbuffer") or hasattr(file, "getvalue"))
     except Exception:
         return False
-
-
-def trained_numbers(auto) -> int:
-    """Elements of the parameters of the anchor optimizer, 0 before its first step."""
-    try:
-        return sum(p.numel() for group in auto.recorder.anchor().param_groups for p in group["params"])
-    except Exception:
-        return 0
 
 
 def numbers_in(saved, enough: float = float("inf")) -> int:

@@ -78,9 +78,10 @@ class Automatic:
         self.deep_look = None  # deep_look.DeepLook, if GOODPUT_DEEP_LOOK is set
         self.has_optimizer = False
         # Set by the patches: whether this is a loader's worker process, and whether an optimizer's step is inside another.
-        self.is_worker = self.is_nested_step = _never
+        self.is_worker = self.is_nested_step = lambda: False
         # Set by frameworks/torch/workers.py: fetch a batch and measure the wait; another training iterator is used.
-        self.fetch_batch, self.iterator_changed = _fetch, _ignore
+        self.fetch_batch = lambda advance, iterator: advance(iterator)
+        self.iterator_changed = lambda iterator: None
         self.waiting, self.removed = 0, False  # the thread beside the step thread that waits for other ranks
         self.collectives: dict = {}  # those that torch.distributed carries, each with what it replaced
         self.needs_after_step = True
@@ -384,15 +385,3 @@ class Automatic:
 
 def dead_reference() -> None:
     """Stands for a weak reference to an object that is gone."""
-
-
-def _never() -> bool:
-    return False
-
-
-def _fetch(advance, iterator):
-    return advance(iterator)
-
-
-def _ignore(iterator) -> None:
-    pass

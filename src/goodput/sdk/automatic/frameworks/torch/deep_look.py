@@ -24,17 +24,12 @@ def apply(torch, auto) -> None:
     every_ns = interval_ns(setting, auto.session.warn)
     if not every_ns:
         return
-    look = DeepLook(auto, torch, every_ns, auto.session.environ)
-    _give_way(torch.autograd.profiler, auto.patches, look)
-    auto.deep_look = look
+    look = auto.deep_look = DeepLook(auto, torch, every_ns, auto.session.environ)
     auto.after_step.append(look.after_step)
     auto.periodic.append(look.poll)
     auto.patches.undo(look.close)
     os.register_at_fork(before=look.cancel, after_in_child=look.after_fork)
-
-
-def _give_way(module, patches, look) -> None:
-    """Wrap the begin and end of the user's profilers."""
+    module, patches = torch.autograd.profiler, auto.patches
     prepare, end = module.profile._prepare_trace, module.profile.__exit__
     starts = module._run_on_profiler_start
 
