@@ -93,8 +93,4 @@ class GoodputCallback(*_bases()):
         auto.progress().end_evaluation()
 
     on_sanity_check_start = on_test_start = on_predict_start = on_validation_start
-    on_test_end = on_predict_end = on_validation_end
-
-    @callback
-    def on_sanity_check_end(self, trainer, pl_module):
-        auto.progress().end_evaluation()
+    on_sanity_check_end = on_test_end = on_predict_end = on_validation_end

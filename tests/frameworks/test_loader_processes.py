@@ -111,7 +111,8 @@ def test_cost_per_batch_on_the_step_thread(trainer):
     plain, loads = Instant._next_data, loader_stats.LoaderStats(trainer.session.recorder)
     loop, loader = MeasuredLoop(), DataLoader(data.Planted(4), num_workers=2)
     results = torch.multiprocessing.get_context("fork").Queue()
-    patch._with_workers(Instant, trainer.auto, loads, loop)
+    patch._watch_creation(Instant, trainer.auto, loads, loop)
+    patch._with_workers(Instant, trainer.auto, loads)
 
     def cpu_ns(iterator, advance) -> int:
         began = time.thread_time_ns()

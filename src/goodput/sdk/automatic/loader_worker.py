@@ -97,7 +97,7 @@ def _upstream() -> Any:
 
 
 def _start_no_page() -> None:
-    """Steps and phases in a worker must not start a page: it is no rank."""
+    """Nothing in a worker, which is no rank, may open a page."""
     from goodput.sdk.recorder.recorder import State
 
     session = getattr(sys.modules.get("goodput"), "_session", None)

@@ -77,8 +77,9 @@ class Automatic:
         self.roots = None  # frameworks.torch.forward.RootModules
         self.deep_look = None  # deep_look.DeepLook, if GOODPUT_DEEP_LOOK is set
         self.has_optimizer = False
-        # Set by the patches: whether this is a loader's worker process, and whether an optimizer's step is inside another.
-        self.is_worker = self.is_nested_step = lambda: False
+        self.is_nested_step = lambda: (
+            False
+        )  # Set by the patch: whether an optimizer's step is inside another.
         # Set by frameworks/torch/workers.py: fetch a batch and measure the wait; another training iterator is used.
         self.fetch_batch = lambda advance, iterator: advance(iterator)
         self.iterator_changed = lambda iterator: None
@@ -94,9 +95,8 @@ class Automatic:
         self.periodic: list = [self._count_all, self.budget.check]  # called after every CHECK_STEPS steps
 
     def on_step_thread(self) -> bool:
-        """Whether this is the step thread. Starts the session if it was not, except in a loader's worker."""
-        recorder = self.recorder
-        return recorder.thread == get_ident() or (not self.is_worker() and recorder.ready())
+        """Whether this is the step thread. Starts the session if it was not."""
+        return self.recorder.thread == get_ident() or self.recorder.ready()
 
     def allow_start(self) -> None:
         """This process is a rank, even if it was forked before its parent's session started: start it."""
@@ -104,7 +104,7 @@ class Automatic:
         self.on_step_thread()
 
     def _forget_fork(self) -> None:
-        if self.recorder.state == State.FORKED_EARLY and not self.is_worker():
+        if self.recorder.state == State.FORKED_EARLY:
             self.recorder.set_state(State.NOT_STARTED)
 
     def optimizer_created(self) -> None:

@@ -27,7 +27,6 @@ def apply(torch, auto) -> None:
     module, loaders = torch.utils.data.dataloader, Loaders(auto, torch.is_grad_enabled)
     recorder, phase = auto.recorder, auto.loader
     auto.loaders, grad_is_on, size = loaders, torch.is_grad_enabled, sizer(torch)
-    auto.is_worker = lambda: torch.utils.data.get_worker_info() is not None
     iterate, advance = module.DataLoader.__iter__, module._BaseDataLoaderIter.__next__
 
     @auto.patches.wrap("__iter__", module.DataLoader)
