@@ -24,11 +24,8 @@ ENDS = {"compiled": "traced", "pure": "analysis"}
 
 def test_upstream_profiler_and_removal(tmp_path):
     upstream = torch.autograd.profiler
-    names = (
-        (upstream.profile, "_prepare_trace"),
-        (upstream.profile, "__exit__"),
-        (upstream, "_run_on_profiler_start"),
-    )
+    names = [(upstream.profile, "_prepare_trace"), (upstream.profile, "__exit__")]
+    names.append((upstream, "_run_on_profiler_start"))
     before = [vars(owner)[name] for owner, name in names]
     assert "_prepare_trace()" in inspect.getsource(upstream.profile.__enter__)
     assert "self.profiler._prepare_trace()" in inspect.getsource(torch.profiler.profile.prepare_trace)

@@ -39,9 +39,8 @@ def test_each_rank_begins_and_commits_each_save_once(trained):
 
 def test_state_dict_is_called_once_per_save(trained):
     _, _, (first, second) = trained
-    assert [rank["state_dict_calls"] for rank in first] == [3, 3] and [
-        rank["state_dict_calls"] for rank in second
-    ] == [1, 1]
+    calls = [rank["state_dict_calls"] for rank in (*first, *second)]
+    assert calls == [3, 3, 1, 1]
 
 
 def test_second_attempt_resumes_from_the_loaded_step(trained):

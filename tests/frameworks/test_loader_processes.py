@@ -28,39 +28,32 @@ def test_every_start_method(trainer, context):
     batches = trainer.train(loader)
     assert torch.equal(torch.cat(batches)[:, 0], torch.arange(16.0))
     workers, found = trainer.snapshot().workers, trainer.snapshot().loader
-    assert [(w["loader"], w["worker"], w["batches"], w["starts"]) for w in workers] == [
-        (1, 0, 2, 1),
-        (1, 1, 2, 1),
-    ]
+    slots = [(w["loader"], w["worker"], w["batches"], w["starts"]) for w in workers]
+    assert slots == [(1, 0, 2, 1), (1, 1, 2, 1)]
     planted, delay = int(dataset.planted[data.ALL].sum()), sum(w["delay_ns"] for w in workers)
     assert planted <= sum(w["dataset_ns"] for w in workers) <= planted * 1.05 + delay
     if context != "fork":
         assert found["wait_startup_ns"] > found["wait_storage_ns"]
-        assert (
-            "starting workers (1 time" in trainer.advice() and "persistent_workers=True" in trainer.advice()
-        )
+        advice = trainer.advice()
+        assert "starting workers (1 time" in advice and "persistent_workers=True" in advice
     # The owner's lock is seen by other processes only.
     code = "import sys, goodput.rank_page.page as page; sys.exit(not page.is_locked(sys.argv[1]))"
-    assert (
-        subprocess.run([sys.executable, "-c", code, trainer.session.writer.path], timeout=30).returncode == 0
-    )
+    command = [sys.executable, "-c", code, trainer.session.writer.path]
+    assert subprocess.run(command, timeout=30).returncode == 0
     assert len(os.listdir(os.path.dirname(trainer.session.writer.path))) == 1
 
 
 @pytest.mark.parametrize("persistent", [True, False])
 def test_worker_slots_continue_over_epochs(trainer, persistent):
     loader = DataLoader(data.Planted(8), batch_size=2, num_workers=2, persistent_workers=persistent)
+    starts = 1 if persistent else 3
     for epoch in range(1, 4):
         trainer.train(loader)
         workers = trainer.snapshot().workers
         assert [w["batches"] for w in workers] == [2 * epoch, 2 * epoch]
         assert [w["starts"] for w in workers] == [1 if persistent else epoch] * 2
     found = trainer.snapshot().loader
-    assert (found["starts"], found["batches"], found["persistent"]) == (
-        1 if persistent else 3,
-        12,
-        persistent,
-    )
+    assert (found["starts"], found["batches"], found["persistent"]) == (starts, 12, persistent)
 
 
 def test_simultaneous_loaders_have_their_own_slots(trainer):

@@ -16,6 +16,8 @@ from torch.utils.data import dataloader as upstream  # noqa: E402
 from torch.utils.data._utils import fetch as upstream_fetch  # noqa: E402
 from torch.utils.data._utils import worker as upstream_worker  # noqa: E402
 
+from goodput.sdk.automatic.loader_worker import ARGUMENTS  # noqa: E402
+
 pytestmark = pytest.mark.torch
 
 
@@ -102,7 +104,7 @@ def test_restore_with_workers_alive(directory):
 
 
 def test_broken_page_does_not_stop_the_loop(trainer):
-    """The place cannot be given, then what `ask` reads is gone: the batches come all the same."""
+    """Worker slots cannot be opened, then the iterator's entry is missing: the batches still arrive."""
     fd, trainer.session.writer.fd = trainer.session.writer.fd, 10**6
     with trainer.auto.loader:
         assert len(list(DataLoader(data.Planted(8), batch_size=2, num_workers=1))) == 4
@@ -116,12 +118,7 @@ def test_broken_page_does_not_stop_the_loop(trainer):
 
 def test_upstream_worker_loop():
     names = list(inspect.signature(upstream_worker._worker_loop).parameters)
-    assert [names.index(name) for name in ("dataset", "index_queue", "data_queue", "worker_id")] == [
-        1,
-        2,
-        3,
-        10,
-    ]
+    assert {name: names.index(name) for name in ARGUMENTS} == ARGUMENTS
     source = inspect.getsource(upstream._MultiProcessingDataLoaderIter.__init__)
     assert "target=_utils.worker._worker_loop" in source
     loop = inspect.getsource(upstream_worker._worker_loop)

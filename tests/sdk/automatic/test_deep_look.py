@@ -131,9 +131,8 @@ def machine(directory, monkeypatch):
         return made[0]
 
     yield make
-    for one in made:
-        one.look.close()
-        one.session.stop("finished")
+    made[0].look.close()
+    made[0].session.stop("finished")
 
 
 @pytest.mark.parametrize(

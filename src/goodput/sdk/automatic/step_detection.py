@@ -354,13 +354,12 @@ class Automatic:
     def end(self) -> None:
         """The measurement ends. Forget the training, so that nothing carries over into the next one."""
         recorder = self.recorder
-        self.cancel_deep_look()
+        if self.deep_look is not None:
+            self.deep_look.close()
         self.budget.switch_phases(True)
         if recorder.unhooked_steps:
             self.attempt(self.compiled_optimizers.poll)
         self.attempt(self._count_all)
-        if self.deep_look is not None:
-            self.deep_look.close()
         if self.progress is not None:
             self.progress.end_evaluation()
         self.stop_evaluation()
