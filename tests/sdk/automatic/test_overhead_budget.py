@@ -247,14 +247,14 @@ tell(costs[-1] / recorder.steps)
 
 def test_cost_of_a_hook_excludes_its_function(sdk):
     extra = """
-from goodput.sdk.automatic.hooks import PLAIN, hook
+from goodput.sdk.automatic.hooks import ZERO_GRAD, hook
 from goodput.sdk.recorder.recorder import compiled
 OURS, THEIRS = 300, 20_000  # microseconds
 def theirs():
     spin(THEIRS)
 def slow():
     raise AssertionError("the case is common")
-timed = hook(PLAIN, auto.forward, theirs, slow, lambda: spin(OURS) or True)
+timed = hook(ZERO_GRAD, auto.forward, theirs, slow, lambda: spin(OURS) or True)
 if compiled:
     loop(3)
     auto.open_step()

@@ -18,7 +18,6 @@ from goodput.sdk.recorder.recorder import SAMPLES_MAX, compiled
 NEXT = "next"  # an iterator's __next__
 BACKWARD = "backward"
 BEFORE_STEP, AFTER_STEP = "before step", "after step"  # of an optimizer
-PLAIN = "plain"  # a function that is a phase wherever it is called, except in an evaluation
 FORWARD = "forward"  # a root module's call; `function` is the compiled one or a weak reference to the module
 ZERO_GRAD = "zero grad"
 BATCH_DEPTH_MAX = 4  # nested containers of a batch that are searched for its first tensor

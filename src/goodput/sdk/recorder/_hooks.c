@@ -6,9 +6,9 @@
  */
 #include "_fast.h"
 
-typedef enum { NEXT, BACKWARD, BEFORE_STEP, AFTER_STEP, PLAIN, FORWARD, ZERO_GRAD, KINDS } Kind;
+typedef enum { NEXT, BACKWARD, BEFORE_STEP, AFTER_STEP, FORWARD, ZERO_GRAD, KINDS } Kind;
 /* The names in goodput.sdk.automatic.hooks. */
-static const char *const kind_names[KINDS] = {"next", "backward", "before step", "after step", "plain", "forward", "zero grad"};
+static const char *const kind_names[KINDS] = {"next", "backward", "before step", "after step", "forward", "zero grad"};
 
 /* Set once by goodput.sdk.automatic.hooks, from the constants of the Python hooks. */
 static struct {
@@ -81,7 +81,7 @@ static int is_common(Hook *self)
     Clock *clock = self->phase->recorder;
     if (clock == NULL || this_thread() != clock->thread || clock->evaluating)
         return 0;
-    if (self->kind != PLAIN && self->kind != ZERO_GRAD && (clock->inside || clock->began == 0 || clock->step_start_ns != clock->began))
+    if (self->kind != ZERO_GRAD && (clock->inside || clock->began == 0 || clock->step_start_ns != clock->began))
         return 0;
     if (clock->unhooked_steps && (self->kind == NEXT || self->kind == BACKWARD))
         return 0;
@@ -364,8 +364,6 @@ static PyObject *dispatch(Hook *self, PyObject *const *args, size_t flags, PyObj
             if (clock->routine)
                 return forward(self, args, flags, names);
             break;
-        case PLAIN:
-            return timed(self, args, flags, names);
         case ZERO_GRAD:
             if (clock->after != constants.after_backward)
                 return timed(self, args, flags, names);
