@@ -42,9 +42,7 @@ def _bases() -> tuple:
 class GoodputCallback(*_bases()):
     """Measures one Trainer or several."""
 
-    @property
-    def session(self):
-        return goodput._session
+    session = property(lambda self: goodput._session)
 
     @callback
     def setup(self, trainer, pl_module, stage=None):

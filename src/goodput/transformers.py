@@ -28,9 +28,7 @@ class GoodputCallback(TrainerCallback):
         self._from = (0, 0.0)
         auto.install()
 
-    @property
-    def session(self):
-        return goodput._session
+    session = property(lambda self: goodput._session)
 
     @callback
     def on_init_end(self, args, state, control, model=None, **kwargs):

@@ -1,9 +1,10 @@
-"""Wraps the collectives of torch.distributed and `Work.wait` as the phase `communication`.
+"""Wraps the collectives of torch.distributed, `Work.wait` and waits of DistributedDataParallel as `communication`.
 
 A call with async_op=True returns at once; what the step waits for is `Work.wait`. On a thread of autograd, for which
 the step thread waits, only the boundaries of the device clock are recorded. Calls of other threads, such as those of a
-background checkpoint, are left alone, and so is a call inside another. The waits of DistributedDataParallel, FSDP and
-functional collectives have their own patches, made with `timer`.
+background checkpoint, are left alone, and so is a call inside another. DistributedDataParallel waits for its buffers and
+for agreement on buckets in forward passes, and for gradients at the end of backward passes (backward.py). FSDP and
+functional collectives have patches of their own, made with `timer`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from goodput.wire.identity import from_environment
 
 MODULE = "torch"
 RELIES_ON = """torch/distributed/distributed_c10d.py: the functions of NAMES, which are also attributes of torch.distributed; torch/csrc/distributed/c10d/init.cpp: the class Work with `wait`; torch/csrc/autograd/init.cpp:
-_current_graph_task_id() is -1 in a thread that runs no backward pass. Older versions lack some of the names."""
+_current_graph_task_id() is -1 in a thread that runs no backward pass. Older versions lack some of the names.
+torch/nn/parallel/distributed.py: DistributedDataParallel.__init__ creates the reducer; _pre_forward calls
+_sync_buffers, which waits for rank 0's buffers, and in the second pass Reducer._rebuild_buckets waits for rank 0's
+order of buckets (torch/csrc/distributed/c10d/reducer.cpp, sync_bucket_indices)."""
 NAMES = (
     *("all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "all_gather", "all_gather_coalesced"),
     *("all_gather_into_tensor", "all_gather_single", "_all_gather_base", "gather", "scatter"),
@@ -38,8 +42,18 @@ def apply(torch, auto) -> None:
             auto.patches.replace(module, name, call)
             if hasattr(package, name):
                 auto.patches.replace(package, name, call)
-    auto.patches.replace(module.Work, "wait", timed(module.Work.wait))
+    kind, reducer = torch.nn.parallel.DistributedDataParallel, package.Reducer
+    for owner, name in ((module.Work, "wait"), (kind, "_sync_buffers"), (reducer, "_rebuild_buckets")):
+        auto.patches.replace(owner, name, timed(getattr(owner, name)))
     _watch_groups(torch, auto)
+    make = kind.__init__
+
+    @auto.patches.wrap("__init__", kind)
+    def __init__(self, *args, **kwargs):
+        make(self, *args, **kwargs)
+        if not auto.removed:
+            auto.recorder.reducers += 1
+            auto.allow_start()
 
 
 def timer(torch, auto):
