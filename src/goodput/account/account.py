@@ -169,7 +169,7 @@ class Engine:
 
     def __init__(self, run: Run, facts: Facts):
         self.run, self.facts = run, facts
-        self.folds = {key: Fold(attempt, *facts.judged(key)) for key, attempt in run.attempts.items()}
+        self.folds = {key: Fold(attempt, *facts.criteria(key)) for key, attempt in run.attempts.items()}
         self.groups = Groups(self.folds)
 
     def copy(self) -> Engine:
@@ -180,14 +180,14 @@ class Engine:
 
     def follow(self, facts: Facts) -> bool:
         """Continue under newer facts of the same run; False if folded steps would differ under them."""
-        judged = {key: facts.judged(key) for key in self.run.attempts}
-        if self.groups.late or not all(fold.fits(*judged[key]) for key, fold in self.folds.items()):
+        criteria = {key: facts.criteria(key) for key in self.run.attempts}
+        if self.groups.late or not all(fold.fits(*criteria[key]) for key, fold in self.folds.items()):
             return False
         for key, attempt in self.run.attempts.items():
             if key not in self.folds:
-                self.folds[key] = Fold(attempt, *judged[key])
+                self.folds[key] = Fold(attempt, *criteria[key])
                 self.folds[key].final = False
-            self.folds[key].follow(*judged[key])
+            self.folds[key].follow(*criteria[key])
         self.facts = facts
         self.groups.find_members()
         return not self.groups.late
@@ -264,7 +264,7 @@ def compute(
     that long is `unobserved` from its last report on; without, a process last seen alive counts as alive. With
     `known_only` the account of a running run ends at the last moment up to which all its ranks were observed, so
     nothing is guessed; else each rank is taken to be still in its last phase. `window` (start_ns, end_ns) limits
-    the account to a part of the run, either end None for the run's own; steps are still judged by the whole run.
+    the account to a part of the run, either end None for the run's own; steps are still kept or lost by the whole run.
     """
     lengths = StepLengths(int(stall_seconds * 1e8))
     for attempt in run.attempts.values():

@@ -1,4 +1,4 @@
-"""What must be known of a whole run before one of its steps can be judged.
+"""What must be known of a whole run before one of its steps can be classified.
 
 Facts are the account's window and the run's status, when each rank is expected, where each attempt's time begins and
 ends, up to which step its work counts, and how long a wait is a stall. Cost: microseconds per attempt, none per row.
@@ -42,15 +42,15 @@ class Facts:
     limits: dict[Key, int]
     bounds: dict[Key, Bound]
     spans: dict[int, list[tuple[int, int]]]
-    window_ns: int  # where a window was asked to begin, -1 for the run's own start
+    window_ns: int  # where the requested window begins, -1 for the run's own start
     by_rank: dict[int, list[Attempt]]
     restarts: list[int] = field(default_factory=list)  # attempt numbers after the first
     overlaps: int = 0  # attempts that began before the run did, or before the rank's last one was over
 
-    def judged(self, key: Key) -> tuple[Bound, int, int, list[tuple[int | None, int]]]:
-        """What an attempt's steps are judged by, as Fold takes it."""
-        blame = [(self.points[number], number) for number in self.restarts if number > key[1]]
-        return self.bounds[key], self.limits[key], self.threshold_ns, blame
+    def criteria(self, key: Key) -> tuple[Bound, int, int, list[tuple[int | None, int]]]:
+        """What decides on an attempt's steps, in the order of Fold's parameters."""
+        restarts = [(self.points[number], number) for number in self.restarts if number > key[1]]
+        return self.bounds[key], self.limits[key], self.threshold_ns, restarts
 
 
 def gather(

@@ -30,10 +30,10 @@ OTHERS_MAX = 512
 class Fold:
     """The sums of one attempt. Feed `row` or `add` in order, then `finish` once."""
 
-    def __init__(self, attempt: Attempt, bound: Bound, limit: int, threshold_ns: int, blame=()):
-        """`limit` is the last step that counts; `blame` lists (resume step, restart) of later attempts, in order."""
+    def __init__(self, attempt: Attempt, bound: Bound, limit: int, threshold_ns: int, restarts=()):
+        """`limit` is the last step that counts; `restarts` lists (resume step, number) of later attempts, in order."""
         self.attempt, self.bound, self.limit, self.threshold_ns = attempt, bound, limit, threshold_ns
-        self.blame = blame
+        self.restarts = restarts
         self.to_state = [state_of(name, attempt.phase_states) for name in attempt.phases]
         self.number, self.last_end_ns, self.samples, self._last_samples = 0, attempt.start_ns, 0, 0
         self.compute_ns = 0  # all compute of the attempt, whatever its state
@@ -74,7 +74,7 @@ class Fold:
         step, count, end_ns, length = self._first[:4]
         return (step, count) if end_ns - bool(length) >= self.bound.from_ns else (-1, 0)
 
-    def fits(self, bound: Bound, limit: int, threshold_ns: int, blame) -> bool:
+    def fits(self, bound: Bound, limit: int, threshold_ns: int, restarts) -> bool:
         """Whether the folded sums would be the same under these facts."""
         mine = self.bound
         if not self.steps:
@@ -84,16 +84,16 @@ class Fold:
         if limit != self.limit and min(limit, self.limit) < self.top_step:
             return False
         # The first step is held back, so it may be lost without being counted yet.
-        if self.top_step > self.limit and list(blame) != list(self.blame):
+        if self.top_step > self.limit and list(restarts) != list(self.restarts):
             return False
         if not self.calm_ns <= threshold_ns < self.stall_ns:
             return False
         now = [state_of(name, self.attempt.phase_states) for name in self.attempt.phases]
         return now[: len(self.to_state)] == self.to_state
 
-    def follow(self, bound: Bound, limit: int, threshold_ns: int, blame) -> None:
+    def follow(self, bound: Bound, limit: int, threshold_ns: int, restarts) -> None:
         """Continue under these facts, for which `fits` holds."""
-        self.bound, self.limit, self.threshold_ns, self.blame = bound, limit, threshold_ns, blame
+        self.bound, self.limit, self.threshold_ns, self.restarts = bound, limit, threshold_ns, restarts
         # Phases may change their state before the first step; later there may only be more of them.
         self.to_state = [state_of(name, self.attempt.phase_states) for name in self.attempt.phases]
         self.totals, self.outside = (padded(t, len(self.to_state)) for t in (self.totals, self.outside))
@@ -144,7 +144,7 @@ class Fold:
         began, self.last_end_ns = self.last_end_ns, end_ns
         if step > self.top_step:
             self.top_step = step
-        # The first step is judged in `finish`, by the threshold then.
+        # The first step is settled in `finish`, by the threshold then.
         if count == 1 and self.steps and end_ns - began > self.calm_ns:
             self._note_wait(_unplanned(gap))
             self._note_wait(_unplanned(inside))
@@ -168,8 +168,8 @@ class Fold:
         if samples and (count > 1 or not first):
             self.throughput.add(count, samples, length)
         if first:
-            # Kept with what judges it, which a run log may change where steps are done again.
-            self._first = (step, count, end_ns, length, inside, samples, self.limit, self.blame)
+            # Kept with its limit and restarts, which a run log may change where steps are repeated.
+            self._first = (step, count, end_ns, length, inside, samples, self.limit, self.restarts)
             return None
         if count == 1 and self._usual is None:
             self._note_usual(length, inside[PRODUCTIVE] + inside[_UNATTRIBUTED])
@@ -183,12 +183,12 @@ class Fold:
         """
         result = None
         if self._first is not None:
-            step, count, end_ns, length, inside, samples, *judged = self._first
+            step, count, end_ns, length, inside, samples, *criteria = self._first
             if count == 1:
                 self._move_excess(length, inside)
-            last, (self.limit, self.blame) = (self.limit, self.blame), judged
+            last, (self.limit, self.restarts) = (self.limit, self.restarts), criteria
             compared = self._settle(step, count, end_ns, length, inside, samples)
-            self.limit, self.blame = last
+            self.limit, self.restarts = last
             result = None if compared is None else (step, count, *compared)
         end_ns = max(self.bound.end_ns, self.last_end_ns)
         self._tail(end_ns, tail)
@@ -235,7 +235,7 @@ class Fold:
         self.rest[_LOST] += lost
         steps = count - kept if counted else 0
         self.lost_steps += steps
-        for point, restart in self.blame:
+        for point, restart in self.restarts:
             if point is not None and point < step:
                 cost = self.lost_by.setdefault(restart, [0, 0])
                 cost[0] += steps
@@ -319,9 +319,8 @@ class Fold:
         counted = list(map(sub, self.rest, before))
         if unfinished:
             self.kept_ns += sum(counted)
-        restarts = [restart for _, restart in self.blame]
-        if counted[_LOST] and restarts:
-            self.lost_by.setdefault(restarts[0], [0, 0])[1] += counted[_LOST]
+        if counted[_LOST] and self.restarts:
+            self.lost_by.setdefault(self.restarts[0][1], [0, 0])[1] += counted[_LOST]
 
 
 def state_of(phase: str, user_states: dict[str, str]) -> int:

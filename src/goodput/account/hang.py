@@ -5,7 +5,7 @@ Excused up to PLANNED_NS: a rank in a planned phase (states.PLANNED); one that w
 and still passes phase boundaries (an evaluation with its own loader); one before its first step, unless it waits in
 communication.
 
-Ranks in communication are victims. Ranks elsewhere, dead, or last heard of when the others stopped are suspects; the
+Ranks in communication are victims. Ranks elsewhere, dead, or silent since the others stopped are suspects; the
 culprit is the suspect with the fewest steps, among those the one longest in its phase. If all ranks wait in communication,
 it is the only rank with fewer steps than the others, which waits in another collective; else there is none.
 

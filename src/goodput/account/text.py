@@ -19,7 +19,7 @@ MORE_SHARE_MIN = 0.05
 OUTSIDE_STEPS = {"startup", "compile", "down", "queue"}
 INSIDE_STEPS = {"loader", "h2d", "communication", "straggler", "launch", "unattributed"}
 INSIDE_SHARE_MIN = 0.01
-# For a run of a few seconds with a failure the formula gives an interval that nobody would use.
+# For a run of a few seconds with a failure the formula gives an unusably short interval.
 BEST_INTERVAL_RUN_SECONDS_MIN, BEST_INTERVAL_SECONDS_MIN = 600.0, 10.0
 
 

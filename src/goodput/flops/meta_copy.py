@@ -2,7 +2,7 @@
 
 Under MetaMode every tensor that a call meets is replaced by its meta copy, so a forward pass that reaches around the
 copied model (a closure over the live one, a target tensor in a loss, an explicit device) still runs on shapes alone.
-Tensors are asked for shape, strides, dtype and device, never for data. Autocast has no effect on the meta device, so
+Of a tensor only shape, strides, dtype and device are read, never data. Autocast has no effect on the meta device, so
 MetaMode casts the inputs of products itself.
 
     mode = MetaMode(device_types(model, (x,), {}))

@@ -146,7 +146,10 @@ class _Walk:
         self.phase_ns: int | None = None  # of the last `phase` lines, which are in `phases`: (phase, length)
         self.phases: set[tuple[str | None, int]] = set()
         self.rewinds = sorted(track.rewinds)
-        self.limit, self.blame = self.fold.limit, self.fold.blame  # the fold's own, outside repeated steps
+        self.limit, self.restarts = (
+            self.fold.limit,
+            self.fold.restarts,
+        )  # the fold's own, outside repeated steps
 
     def take(self, number: int, line: Line) -> None:
         if line.kind == "phase":
@@ -216,7 +219,7 @@ class _Walk:
             self.rewinds.pop(0)
         again = min((first - 1 for _, first in self.rewinds), default=KEEP_ALL)
         self.fold.limit = min(self.limit, again)
-        self.fold.blame = () if step > again else self.blame
+        self.fold.restarts = () if step > again else self.restarts
 
     def _state(self, phase: str) -> int:
         state = self.states.get(phase)

@@ -1,7 +1,6 @@
-"""The account by brute force: written from the words of the design, step by step, sharing nothing with the code.
+"""The account by brute force, written from docs/definitions.md and sharing no code with the account.
 
-In: the lives of rank processes as they truly were, second by second, not as rows. Out: per rank the nanoseconds of
-each state, kept and lost steps, and what each restart cost. Slow and simple; only whole, well-formed histories.
+It takes the lives of rank processes second by second, not as rows; only whole, well-formed histories.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The peer: Google's ml-goodput-measurement, run offline on the same history, and its words mapped to ours.
+"""The peer: Google's ml-goodput-measurement, run offline on the same history, with its terms mapped to ours.
 
-In: `Life` objects, one per start of a job with one rank, in whole milliseconds. Out: rank processes for the
-account (`processes`), the peer's log and what its calculator makes of it (`ask`), and that in our words (`mapped`).
-The peer is not patched but for its clock, which stands still at the time of the question. What its log cannot
-hold, or what it defines otherwise, is moved between figures in `moves`, here and nowhere else, each with its reason;
-nothing is left to a tolerance. Checked against ml-goodput-measurement 0.2.3. It knows nothing of several ranks.
+A `Life` is one start of a job with one rank, in whole milliseconds. `processes` makes rank processes of lives, `ask` the
+peer's log and its calculator's result, `mapped` that result in our terms. The peer is not patched except for its clock,
+which stands still at the time of the query. What its log cannot hold, or what it defines differently, is moved between
+figures in `moves`, each with its reason; there is no tolerance. Checked against ml-goodput-measurement 0.2.3, which has
+no notion of several ranks.
 
     answer = ask(lives, query_ms=90_000, cache_dir=tmp_path); mapped(answer, lives, 90_000)["lost"]
 """

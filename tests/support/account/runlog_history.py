@@ -1,8 +1,4 @@
-"""Run logs for tests, made from a seed: whole runs with restarts, rewinds, elastic worlds and everything that stands in them.
-
-In: a seed. Out: lines of text in the order of time, whose times do not contradict each other. Nothing here knows
-what an account is.
-"""
+"""Run logs generated from a seed: whole runs with restarts, rewinds and elastic worlds, as lines in order of time."""
 
 from __future__ import annotations
 

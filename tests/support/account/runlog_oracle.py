@@ -1,12 +1,9 @@
-"""The account of a run log by brute force, from the words of docs/definitions.md: slow, plain, sharing no code.
+"""The account of a run log by brute force, written from docs/definitions.md and sharing no code with the account.
 
-In: the lines of a log of one run, whose times do not contradict each other, and the least length of a stall. Out: a
-dictionary of whole nanoseconds per rank and state, counts of steps, restarts, who was waited for, and ratios as
-fractions. Every step of every rank is kept in memory and every rule is a search over all of them.
-
-It knows no window, no bin, no order of lines: it sorts. Where the words leave the last nanosecond open (a median
-between two lengths) it rounds down. `Unclear` means that a length is so near the threshold of a stall that the
-2^-11 of its half-precision bin decides.
+Every step of every rank is in memory, and every rule is a search over all of them. A log has one run and times that do not
+contradict each other; there are no windows and no bins. Where the definitions leave the last nanosecond open (a median
+between two lengths) it rounds down. `Unclear` means that a length is so near the stall threshold that the 2^-11 of its
+half-precision bin decides.
 """
 
 from __future__ import annotations
