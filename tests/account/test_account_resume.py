@@ -193,12 +193,7 @@ def test_rank_left_out_without_end_loses_steps():
     again = Process(0, 2, start=8).resumed(2).steps(3, forward=1)
     account = account_of(first, gone, again, now=50, stale_seconds=30)
     assert steps_of(account) == [(3 + 3, 3), (3, 3)]
-    assert of_rank(account, 1) == {
-        "productive": 3.0,
-        "unattributed": 0.5,
-        "lost": 3.0,
-        "unobserved": 43.5,
-    }
+    assert of_rank(account, 1) == {"productive": 3.0, "unattributed": 0.5, "lost": 3.0, "unobserved": 43.5}
 
 
 def test_continuing_rank_keeps_its_steps():

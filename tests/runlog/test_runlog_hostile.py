@@ -251,11 +251,7 @@ def test_submit_time_zero_is_valid(tmp_path):
     assert (found.account.start_ns, states["queue"], states["down"], states["startup"]) == (0, 3.0, 4.0, 3.0)
 
 
-times = st.one_of(
-    st.integers(0, 30),
-    st.floats(0, 30),
-    st.sampled_from([700, 1e5, 4e9, -5, 1e18, 0.1, 1e-9]),
-)
+times = st.one_of(st.integers(0, 30), st.floats(0, 30), st.sampled_from([700, 1e5, 4e9, -5, 1e18, 0.1, 1e-9]))
 small = st.integers(0, 3)
 phases = st.dictionaries(
     st.sampled_from(["forward", "communication", "loader", "checkpoint", "restore", "compile", "mine"]),

@@ -98,15 +98,13 @@ class PerUnit(TypedDict):
     flops: float | None
 
 
-class Share(TypedDict):
-    rank: int
-    host: str
-    share: float
-
-
 class HostShare(TypedDict):
     host: str
     share: float
+
+
+class Share(HostShare):
+    rank: int
 
 
 class StageShare(TypedDict):

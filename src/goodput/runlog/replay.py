@@ -57,7 +57,7 @@ def replay(
             raise LogError(
                 f"{source.name}: no attempt, step or beat of any rank in {scan.problems.lines} lines{''.join(why)}"
             )
-        if scan.disordered:
+        if any(track.disorder_ns for found in scan.runs.values() for track in found.tracks.values()):
             _measure(source, scan, stall_seconds)
         engines = {
             name: _engine(found, found.lengths.threshold_ns(stall_seconds, found.run.stepping()), window)

@@ -51,10 +51,6 @@ class Scan:
             note_contradictions(found, self.problems)
             complete_attempts(found)
 
-    @property
-    def disordered(self) -> bool:
-        return any(t.disorder_ns for found in self.runs.values() for t in found.tracks.values())
-
     def track_of(self, line: Line) -> AttemptTrack | None:
         """The attempt of a line in a second pass, in which omitted fields mean the same as in the first."""
         found = self.runs.get(self._run_name(line))

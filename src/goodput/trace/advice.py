@@ -88,13 +88,7 @@ def _idle(total: dict, devices: list[dict], waiting: dict | None) -> str:
     )
 
 
-_ADVICE = {
-    "communication": _communication,
-    "copy": _copy,
-    "loader": _loader,
-    "host": _host,
-    "idle": _idle,
-}
+_ADVICE = {"communication": _communication, "copy": _copy, "loader": _loader, "host": _host, "idle": _idle}
 
 
 def _top(devices: list[dict], kind: str) -> str:

@@ -160,7 +160,12 @@ class Columns:
             self.op_threads.append(place)
             if not thread.backward and name.startswith("autograd::engine::"):
                 thread.backward = True
-        elif role == names.RUNTIME and kind == names.BUSY and type(args) is dict and names.launches(name):
+        elif (
+            role == names.RUNTIME
+            and kind == names.BUSY
+            and type(args) is dict
+            and names.LAUNCHES.search(name)
+        ):
             correlation = _correlation(args.get("correlation"))
             if correlation >= 0:
                 self.launch_correlations.append(correlation)
@@ -185,10 +190,7 @@ class Columns:
         return found
 
     def _thread(self, pid, tid) -> int | None:
-        key = (
-            pid if type(pid) is int else str(pid)[:100],
-            tid if type(tid) is int else str(tid)[:100],
-        )
+        key = (pid if type(pid) is int else str(pid)[:100], tid if type(tid) is int else str(tid)[:100])
         found = self._thread_ids.get(key)
         if found is None and len(self.threads) < THREADS_MAX:
             found = self._thread_ids[key] = len(self.threads)

@@ -44,7 +44,8 @@ _COPIES = re.compile(
     r"^(__amd_rocclr_(copy|fill)|Copy(Host|Device)To(Host|Device)|FillBuffer|Memcpy|Memset)", re.IGNORECASE
 )
 _WAITS = re.compile(r"Synchronize|HostSynchronize|urEventWait|urQueueFinish")
-_LAUNCHES = re.compile(r"Launch|Memcpy|Memset|Enqueue|Append", re.IGNORECASE)
+# Runtime calls that launch device work.
+LAUNCHES = re.compile(r"Launch|Memcpy|Memset|Enqueue|Append", re.IGNORECASE)
 _WIRES = re.compile(r"^(gloo|mpi|ucc):")
 _CALLS = re.compile(r"^(c10d(_functional)?::|_c10d_functional::|record_param_comms|nccl:)")
 _LOADERS = re.compile(
@@ -89,8 +90,3 @@ def host_kind(which: int, name: str) -> int:
     if _CALLS.match(name):
         return CALL
     return WEAK if which == ANNOTATION or name.startswith(_MARKS) else BUSY
-
-
-def launches(name: str) -> bool:
-    """Whether this runtime call launches device work."""
-    return _LAUNCHES.search(name) is not None

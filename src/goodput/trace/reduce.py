@@ -10,16 +10,7 @@ from bisect import bisect_left, bisect_right
 from goodput.trace import names, tops
 from goodput.trace.columns import Columns, DeviceEvents
 from goodput.trace.spans import flatten, intersect, length, lengths_in, merge, subtract, union
-from goodput.trace.states import (
-    NO_LAUNCH,
-    STATES,
-    Host,
-    Work,
-    device_work,
-    host_of,
-    processor_work,
-    split,
-)
+from goodput.trace.states import NO_LAUNCH, STATES, Host, Work, device_work, host_of, processor_work, split
 from goodput.trace.steps import Window, bounds_of, on_device, windows
 
 PROBLEMS_LISTED_MAX = 20
