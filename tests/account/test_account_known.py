@@ -1,23 +1,23 @@
 """The account of a running run with `known_only`: it ends with the oldest report of a rank."""
 
 import pytest
+from support.account.account_history import Process
 
-from goodput.account import Attempt, Row, Run, compute
+from goodput.account import Attempt, Run, compute
 from goodput.account.states import INDEX
 
 SECOND = 1_000_000_000
-PHASES = ("none", "loader", "forward")
 
 
-def running(rank: int, steps: int, seen: float, phase: str = "loader") -> Attempt:
-    """A live rank with steps of one second, a quarter of it loader, last reported `seen` seconds after the start."""
-    attempt = Attempt(rank, 1, 0, world_size=2, phases=PHASES, phase=phase)
-    for n in range(1, steps + 1):
-        totals = (0, n * SECOND // 4, n * SECOND * 3 // 4)
-        attempt.add_rows([Row(n, n - 1, (n - 1) * SECOND, n * SECOND, 0, totals, (0, 0, 0))])
-    attempt.totals = attempt.rows[steps].totals if steps else (0, 0, 0)
-    attempt.last_ns = steps * SECOND
-    attempt.seen_ns = attempt.received_ns = round(seen * SECOND)
+def running(rank: int, steps: int, seen: float) -> Attempt:
+    """A live rank with steps of one second, a quarter of it loader, last reported in its loader at `seen` seconds."""
+    one = Process(rank, world_size=2).steps(steps, loader=0.25, forward=0.75).silent(seen - steps)
+    return received(one, phase="loader")
+
+
+def received(one: Process, phase: str) -> Attempt:
+    attempt = one.attempt()
+    attempt.phase, attempt.received_ns = phase, attempt.seen_ns
     return attempt
 
 
@@ -74,8 +74,7 @@ def test_states_close_at_any_end(seen):
 def test_later_ends_and_starts_are_left_out():
     dead = running(1, 9, seen=9)
     dead.alive, dead.end_ns = False, round(9.5 * SECOND)
-    again = Attempt(1, 2, 11 * SECOND, world_size=2, phases=PHASES)
-    again.seen_ns = again.received_ns = again.last_ns = 12 * SECOND
+    again = received(Process(1, 2, 11, world_size=2).between(none=1), phase="none")
     found = account(running(0, 8, seen=8), dead, again, now=12)
     assert found.end_ns == 8 * SECOND
     assert seconds(found.ranks[1], "down") == 0 and seconds(found.ranks[1], "productive") == 6
