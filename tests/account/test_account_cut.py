@@ -254,7 +254,7 @@ def test_rank_that_finished_early_is_down():
     assert of_rank(account, 1) == {"productive": 5.0}
 
 
-# ---- Rows that did not arrive
+# ---- Missing rows
 
 
 @pytest.mark.parametrize("every", [2, 3, 5, 12])

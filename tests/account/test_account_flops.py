@@ -1,4 +1,4 @@
-"""FLOPs by formula against sums worked out product by product, and the texts for what cannot be."""
+"""FLOPs by formula against sums over single products, and the errors for impossible utilisations."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The hang verdict: cases worked by hand, and that order and time do not change its mind."""
+"""The hang verdict: hand-worked cases, and properties under reordering and time."""
 
 import random
 
@@ -42,13 +42,13 @@ def judged(*ranks: RankStatus, **given):
     return verdict(ranks, NOW, MINUTE, **given)
 
 
-# ---- Who is to blame
+# ---- Suspects and culprit
 
 
 def test_rank_in_loader_is_the_culprit():
     found = judged(*waiting(0, 2, 3), rank(1, "loader", stuck=103))
     assert found.document() == {
-        "since": 898.0,  # the last to move were the victims: 100 s before a look that came in 2 s ago
+        "since": 898.0,  # the last to move were the victims: 100 s before a report that arrived 2 s ago
         "seconds": 102.0,
         "culprit": 1,
         "host": "n1",
@@ -81,7 +81,7 @@ def test_culprit_has_fewest_steps_then_stopped_first():
 
 
 def test_without_waiting_ranks_the_first_stopped_is_culprit():
-    """Collectives inside backward look like this: all are elsewhere."""
+    """The case of collectives inside backward: no rank is in a communication phase."""
     found = judged(*(rank(n, "backward", stuck=100) for n in (0, 1, 3)), rank(2, "loader", stuck=104))
     assert (found.culprit.rank, found.victims) == (2, 0)
     assert found.reason == "rank 2 on n2 is in loader; no rank waits in communication, it stopped first"
@@ -146,7 +146,7 @@ def test_all_waiting_at_one_step_is_undecided():
     assert judged(*waiting(0)).reason.startswith("undecided: 1 rank waits")
 
 
-# ---- What is no hang
+# ---- No hang
 
 
 def test_progress_of_one_rank_is_no_hang():
@@ -157,12 +157,12 @@ def test_progress_of_one_rank_is_no_hang():
 
 
 def test_time_after_the_last_report_is_not_counted():
-    """Its last look was before the threshold; that it came 20 s ago does not prove it stood still since."""
+    """Its last report was before the threshold; the 20 s since then do not count as standing still."""
     assert judged(*waiting(0), rank(1, "loader", stuck=50, age=20)) is None
 
 
 def test_phases_without_a_step_are_no_progress():
-    """A retry in user code passes boundary after boundary and completes nothing."""
+    """A retry loop in user code passes phase boundaries and completes no step."""
     busy = rank(1, "loader")
     busy = busy._replace(phase_since_ns=busy.seen_ns - ns(0.01))
     assert judged(*waiting(0), busy).culprit.rank == 1
@@ -179,7 +179,7 @@ def test_planned_phase_has_a_larger_threshold(state):
 
 
 def test_planned_phase_restarts_the_wait():
-    """Ten minutes of evaluation, whose own loader is not planned; then it stays in that loader."""
+    """Ten minutes of evaluation with a loader of its own; then the rank stays in that loader."""
     seen_ns = rank(1, "loader").seen_ns
     inside = rank(1, "loader", stuck=600, planned_ns=ns(300))
     assert judged(*waiting(0, stuck=600), inside._replace(phase_since_ns=seen_ns - ns(60))) is None

@@ -1,4 +1,4 @@
-"""What the waits for the loader were for: sums over ranks, workers that would keep up, and the advice in words."""
+"""Reasons of loader waits: sums over ranks, the number of workers that would keep up, the advice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a rank became slow: by hand, against a plain reading of the formula, and how often by mistake."""
+"""When a rank became slow: by hand, against a direct computation of the formula, and the rate of false alarms."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_open_stretch_ends_with_its_attempt():
     found = document(compute(run_of(*first, *[one.resumed(59).finished() for one in second]), 0))["straggler"]
     assert found["onsets"] == [{"rank": 2, "attempt": 1, "first_step": 1, "last_step": 59}]
     assert found["since_step"] is None
-    # Slow before and after: it is so since the first attempt.
+    # Slow before and after the restart: slow since the first attempt.
     second = [one.resumed(59).finished() for one in attempt(2, 200, slow=True)]
     first = [one.killed() for one in attempt(1, 0, slow=True)]
     found = document(compute(run_of(*first, *second), 0))["straggler"]

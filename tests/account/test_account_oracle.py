@@ -13,7 +13,7 @@ from goodput.account.states import STATES
 MS = 1_000_000
 LEAST_SECONDS = 0.5
 usual_ms = st.integers(0, 40)
-# Now and then a wait that is a stall, or something planned that is as long and is none.
+# Sometimes a stall, or a planned phase of the same length, which is none.
 any_ms = st.one_of(usual_ms, usual_ms, usual_ms, st.integers(0, 4000))
 
 
@@ -50,7 +50,7 @@ def one_attempt(draw, number: int, start_ns: int, resume: int | None, ranks: lis
             attempt=number,
             start_ns=start_ns + draw(st.integers(0, 20)) * MS,
             startup=draw(parts(PHASES, any_ms, 3)),
-            # Some ranks say nothing, some restored less than the others.
+            # Some ranks declare nothing, some resume from an earlier step than the others.
             declared=max(-1, resume - draw(st.sampled_from([0, 0, 0, 1, 2])))
             if declared and draw(st.integers(0, 3))
             else None,
@@ -84,7 +84,7 @@ def histories(draw):
 
 
 def process_of(life: Life) -> Process:
-    """The same life as its page has it."""
+    """The same life as its page records it."""
     one = Process(life.rank, life.attempt, life.start_ns / 1e9, group=life.group, devices=life.devices)
     if life.declared is not None:
         one.resumed(life.declared)
@@ -143,7 +143,7 @@ def test_states_steps_and_restarts_equal_the_oracle(history):
 @settings(max_examples=50)
 @given(st.integers(2, 5), st.integers(1, 6), st.data())
 def test_slowdown_equals_the_what_if_analysis(ranks, steps, data):
-    """With one collective per step all ranks' steps are equally long, and what the excess says is what it cost."""
+    """With one collective per step all ranks' steps are equally long, so the excess is the cost."""
     lives = [Life(r, 1, 0, [], None, [], [], 0, "finished") for r in range(ranks)]
     for index in range(steps):
         own = [

@@ -26,7 +26,7 @@ def account_of(lives, query_ms):
 
 
 def ours(lives, query_ms) -> dict[str, float]:
-    """The account's seconds in the words of `mapped`, and its parts."""
+    """The account's seconds in the terms of `mapped`, and its parts."""
     account = account_of(lives, query_ms)
     states = of_rank(account)
     total = (account.end_ns - account.start_ns) / 1e9

@@ -1,4 +1,4 @@
-"""The fastest stretch of steps that an attempt has shown, with rows of one step and of many."""
+"""The fastest stretch of an attempt's steps, with rows of one step and of many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peaks: figures against units × clock of the chip, names as the runtimes spell them, and unknown stays unknown."""
+"""Peaks: figures against units × clock of the chip, names of the runtimes, unlisted devices."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Whatever came in, each rank's states are whole, not negative, and sum to its wall time exactly.
+"""For any input, each rank's states are whole, not negative, and sum to its wall time exactly.
 
 The rows here need not be what any honest rank would write: totals go back, ends come before starts, attempts
 overlap, clocks jump, numbers are missing. They are of the types that a checked report has, nothing more.
@@ -94,7 +94,7 @@ def test_states_close_for_hostile_histories(run, now_ns, stale_seconds, stall_se
         ratio = account.ratio(factor)
         assert ratio is None or 0 <= ratio <= 1
     assert all(restart.down_gpu_ns >= 0 and restart.lost_gpu_ns >= 0 for restart in account.restarts)
-    # What follows the account must hold for it too, whatever it says.
+    # Document, text and causes must work for any account.
     found = document(account, explain(account))
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert state_rows(found) == [] or sum(round(10 * float(row[2])) for row in state_rows(found)) == 1000
@@ -117,7 +117,7 @@ def test_compute_does_not_change_the_run(run, moments):
 
 @st.composite
 def honest_runs(draw):
-    """What honest ranks would report, with the chain of factors known."""
+    """Well-formed reports with all factors known."""
     world, processes, start = draw(st.integers(1, 3)), [], 0.0
     seconds = st.integers(0, 30).map(lambda tenths: tenths / 8)
     part = st.dictionaries(st.sampled_from(PHASES), seconds, max_size=4)
@@ -153,7 +153,7 @@ def test_factors_multiply_to_mfu(run):
 @settings(max_examples=50)
 @given(honest_runs(), st.randoms(use_true_random=False))
 def test_missing_rows_lose_no_time_or_step(run, chance):
-    """The newest row stays, as it does at an agent; what is between may be lost in any pattern."""
+    """The newest row stays, as in an agent's backlog; any of the others may be missing."""
     whole = compute(run, ns(1000))
     for attempt in run.attempts.values():
         ordered = attempt.ordered_rows()

@@ -1,4 +1,4 @@
-"""Kept and lost over several attempts: every number is worked by hand from the history above it."""
+"""Kept and lost steps over several attempts, with hand-worked numbers."""
 
 import pytest
 from support.account.account_history import Process, account_of, ns, of_rank
@@ -167,7 +167,7 @@ def test_run_with_a_live_rank_is_not_down():
 def test_checkpoint_beyond_a_resume_point_is_ignored():
     one = Process().steps(10, forward=1).saved(9).killed()
     two = Process(attempt=2, start=10).resumed(4).steps(3, forward=1).killed()
-    # Whoever goes on next does not go on from step 9 of work that was abandoned at step 4.
+    # The next attempt cannot resume from step 9 of work that was abandoned at step 4.
     account = account_of(one, two, now=20)
     assert (account.status, steps_of(account)) == ("down", [(5, 5 + 3)])
     two.saved(6)
@@ -177,7 +177,7 @@ def test_checkpoint_beyond_a_resume_point_is_ignored():
     assert account.restarts[1].resume_step == 6
 
 
-# ---- Ranks that take no part
+# ---- Ranks without a part in an attempt
 
 
 def test_rank_left_out_loses_later_steps():
@@ -221,7 +221,7 @@ def test_run_is_down_with_its_last_attempt():
     assert of_rank(account) == {"productive": 6.0, "down": 6.0 + 8.0}
 
 
-# ---- Rows that did not arrive
+# ---- Missing rows
 
 
 def test_thinned_rows_divide_lost_steps():

@@ -1,4 +1,4 @@
-"""Who waited for whom: every number is worked by hand from the history above it."""
+"""Stragglers, with hand-worked numbers."""
 
 import pytest
 from support.account.account_history import Process, account_of, assert_closes, ns, of_rank, run_of
@@ -101,7 +101,7 @@ def test_groups_are_compared_separately():
         for r in (2, 3)
     ]
     account = account_of(*slow, *fast)
-    # Rank 1 waits 3 × 1 s for rank 0, rank 2 3 × 0.5 s for rank 3; between the groups nobody does.
+    # Rank 1 waits 3 × 1 s for rank 0, rank 2 3 × 0.5 s for rank 3; no rank waits for another group.
     assert account.straggler.caused_ns == {0: ns(3), 3: ns(1.5)}
     assert [of_rank(account, r).get("straggler", 0) for r in range(4)] == [0, 3.0, 1.5, 0]
 

@@ -1,4 +1,4 @@
-"""The whole run: ranks that came late or never, devices, the factors, the status, the document."""
+"""The whole run: late and unreported ranks, devices, factors, status, document."""
 
 import json
 
@@ -9,7 +9,7 @@ from goodput.account import Run, compute, document
 from goodput.account.states import STATES
 from goodput.causes import explain
 
-# ---- Who was seen
+# ---- Unobserved time
 
 
 def test_unreported_rank_is_unobserved():
@@ -92,7 +92,7 @@ def test_vanished_earlier_attempt_does_not_unfinish_run():
     for now in (15, 1000):
         account = account_of(lost, end, now=now, stale_seconds=30)
         assert (account.status, account.end_ns) == ("finished", ns(14))
-    # Rank 1 has no part in the world of the second attempt, and nobody saw its end: nobody waits for it.
+    # Rank 1 is not in the world of the second attempt and has no end: the run ends without it.
     gone = Process(1, world_size=1).steps(5, forward=1).silent()
     lost.identity["world_size"] = end.identity["world_size"] = 1
     for now in (20, 1000):

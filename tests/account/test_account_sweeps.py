@@ -1,4 +1,4 @@
-"""Who waited for whom does not depend on when steps are compared, nor on the order in which ranks are fed.
+"""Stragglers do not depend on when steps are compared, nor on the order in which ranks are fed.
 
 Steps are compared in sweeps, as soon as no rank can add to them; where the sweeps fall depends on what came when.
 """
@@ -46,7 +46,7 @@ def assert_same(found: list) -> None:
 
 
 def test_last_steps_without_length_are_awaited(monkeypatch):
-    """The rank's last row ends when the ones before it do: by its time alone it would be over too early."""
+    """The rank's last rows end at the same time: by time alone the rank would be finished too early."""
     one = Process(0).steps(20, forward=0.5, communication=0.25)
     two = Process(1).steps(17, forward=0.25, communication=0.5).step().step().step()
     found = accounts(monkeypatch, [one, two], range(1, 60))
@@ -56,7 +56,7 @@ def test_last_steps_without_length_are_awaited(monkeypatch):
 
 
 def test_first_row_of_several_steps_is_awaited(monkeypatch):
-    """It is held back under the index that it has, not that of the first step it stands for."""
+    """It is held back under its own index, not that of the first step it stands for."""
     one, two = Process(0), Process(1)
     one.step_next, two.step_next = 4, 3
     for process in (one, two):
@@ -73,7 +73,7 @@ def test_first_row_of_several_steps_is_awaited(monkeypatch):
 
 
 def test_rank_does_not_wait_for_itself(monkeypatch):
-    """It did its steps again while it was alone in its group; whoever joined did none of them."""
+    """It repeated its steps while alone in its group; a rank that joined later did none of them."""
     one = Process(0).steps(10, forward=0.5, communication=0.25)
     one.step_next = 3
     one.steps(5, forward=0.5, communication=0.125)

@@ -1,4 +1,4 @@
-"""The account for people: percents that close, one line per trouble, every cause with its advice."""
+"""The account as text: percentages that close, one line per finding, advice for every cause."""
 
 import pytest
 from hypothesis import given, settings

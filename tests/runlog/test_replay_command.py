@@ -1,4 +1,4 @@
-"""`goodput replay` as a person calls it: exit status, documents, what is on standard error, a terminal's progress."""
+"""`goodput replay`: exit status, documents, standard error, progress on a terminal."""
 
 from __future__ import annotations
 

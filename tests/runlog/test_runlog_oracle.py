@@ -1,4 +1,4 @@
-"""`replay` against a brute-force account that was written from the words alone, on generated logs, in whole ns."""
+"""`replay` against a brute-force account on generated logs, to the nanosecond."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def replayed(path: Path, lines: list[str], stall_seconds: float = STALL_SECONDS)
 
 
 def assert_agrees(found: Account, expected: dict) -> None:
-    """Every number of the account is the oracle's; whole ns exactly."""
+    """Every number of the account equals the oracle's, to the nanosecond."""
     assert (found.start_ns, found.end_ns) == (expected["start"], expected["end"])
     assert [rank.rank for rank in found.ranks] == list(expected["ranks"])
     for rank in found.ranks:
@@ -64,7 +64,7 @@ def assert_figures(found: Account, expected: dict) -> None:
         ("hosts", straggler.host_shares()),
         ("stages", straggler.stage_shares()),
     ):
-        # The remainder of a tie that does not divide goes to somebody: a nanosecond a step.
+        # The remainder of a tie that does not divide goes to one rank: a nanosecond a step.
         theirs = {who: share for who, share in expected[name].items() if share}
         assert {who: pytest.approx(float(share), abs=1e-5) for who, share in theirs.items()} == {
             **dict.fromkeys(theirs, 0.0),
@@ -91,7 +91,7 @@ def test_generated_logs_equal_the_oracle(tmp_path, first):
 
 
 def test_generated_logs_cover_every_case():
-    """Else agreement would mean little."""
+    """Otherwise agreement with the oracle would mean little."""
     states, seen = (
         set(),
         {"lost again": 0, "provisional": 0, "begun only": 0, "unseen": 0, "elastic": 0, "open": 0},

@@ -1,4 +1,4 @@
-"""Long and short steps, many steps, windows: sums, never means of ratios; memory that does not grow with lines."""
+"""Long and short steps, many steps, windows: ratios of sums, and memory that does not grow with lines."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_windows_anywhere_close(tmp_path, seed):
         assert all(sum(r.states) == r.wall_ns and min(r.states) >= 0 for r in account.ranks)
     assert sum(a.wall_gpu_ns() for a in found) == whole.account.wall_gpu_ns()
     if len(whole.account.ranks) == 1:
-        # What no step decides is the same however it is cut.
+        # States that do not depend on single steps are the same for any windows.
         for state in ("down", "queue", "unobserved", "startup", "restore"):
             i = INDEX[state]
             assert abs(total(found)[0][i] - whole.account.ranks[0].states[i]) <= 17 * len(found), state
