@@ -17,21 +17,18 @@ BESIDES_RATIO_MIN = 0.05
 
 @dataclass(frozen=True)
 class LoaderSummary:
-    """Sums in ns over all ranks; `most` has the figures of the rank that waited most (0 if unknown), `host` its host."""
+    """The loader figures that ranks report: `total` over all ranks, `most` of the rank that waited most, on `host`."""
 
-    wait_ns: int = 0
-    reasons: dict[str, int] = field(default_factory=dict)
-    making_ns: int = 0
-    batches: int = 0
-    ready: int = 0
+    total: Counter[str] = field(default_factory=Counter)
     most: Counter[str] = field(default_factory=Counter)
     host: str = ""
     ranks_on_host: int = 1
 
     def leading(self) -> tuple[str, float] | None:
         """The reason with the largest part of the waits and that part; None where less than half of them is known."""
-        known = {**self.reasons, "startup": self.reasons.get("startup", 0) + self.making_ns}
-        total = self.wait_ns + self.making_ns
+        known = {reason: self.total[f"wait_{reason}_ns"] for reason in REASONS}
+        known["startup"] += self.total["start_ns"]
+        total = self.total["wait_ns"] + self.total["start_ns"]
         if not total or sum(known.values()) * 2 < total:
             return None
         reason = max(known, key=lambda name: known[name])
@@ -66,15 +63,9 @@ def summarize_loaders(attempts) -> LoaderSummary:
     reported = [attempt for attempt in attempts if attempt.loader]
     if not reported:
         return LoaderSummary()
-    each = lambda name: sum(attempt.loader.get(name, 0) for attempt in reported)  # noqa: E731
+    total = Counter()
+    for attempt in reported:
+        total.update(attempt.loader)
     most = max(reported, key=lambda attempt: (attempt.loader.get("wait_ns", 0), -attempt.rank))
-    return LoaderSummary(
-        wait_ns=each("wait_ns"),
-        reasons={reason: each(f"wait_{reason}_ns") for reason in REASONS},
-        making_ns=each("start_ns"),
-        batches=each("batches"),
-        ready=each("ready"),
-        most=Counter(most.loader),
-        host=most.host,
-        ranks_on_host=len({attempt.rank for attempt in reported if attempt.host == most.host}),
-    )
+    ranks_on_host = len({attempt.rank for attempt in reported if attempt.host == most.host})
+    return LoaderSummary(total, Counter(most.loader), most.host, ranks_on_host)

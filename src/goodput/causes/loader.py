@@ -79,7 +79,7 @@ def _cpus(loader) -> str:
 
 
 def _queue(loader) -> str:
-    ready = loader.ready / loader.batches if loader.batches else 0.0
+    ready = loader.total["ready"] / loader.total["batches"] if loader.total["batches"] else 0.0
     worst, seen = loader.most["worst_waited_ns"], loader.most["worker_seen"]
     if seen > 1 and worst > WORST_RATIO_MIN * loader.most["wait_ns"] / seen:
         slow = f"; worker {loader.most['worst_worker']} causes most of it: check the samples that it reads"

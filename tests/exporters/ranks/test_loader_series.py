@@ -97,6 +97,6 @@ def test_the_report_brings_it_to_the_account(tree, ranks):
     store.merge(received, 0)
     (run,) = store.runs.values()
     account = compute(run, report.live.now_ns)
-    assert account.loader.reasons["storage"] == 600 * MS
+    assert account.loader.total["wait_storage_ns"] == 600 * MS
     advice = next(cause["advice"] for cause in explain(account) if cause["state"] == "loader")
     assert "55 % of the wait is workers blocked on storage or network" in advice
