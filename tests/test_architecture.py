@@ -12,18 +12,19 @@ SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "exporters").rglob("*.
 # Room -> rooms of this project that it may import, lowest first: a room may import only rooms above it in this table.
 # What stands after None may be imported inside functions only.
 ROOMS = {
+    "defaults": [],
     "wire": [],
     "histograms": [],
     "metrics": [],
     "access": [],
-    "account": [],
+    "account": ["defaults"],
     "child_processes": [],
     "trace": ["account"],
     "rank_page": ["wire"],
     "causes": ["account"],
     "flops": ["account"],
     "web": ["account", "wire"],
-    "runlog": ["account", "histograms", "wire"],
+    "runlog": ["account", "defaults", "histograms", "wire"],
     "sdk": [],
     "sdk.recorder": ["rank_page", "wire"],
     "sdk.device": ["rank_page"],
@@ -49,7 +50,7 @@ ROOMS = {
     ],
     "aggregator.accounts": [
         *("access", "account", "aggregator.ingest", "aggregator.ledger", "aggregator.records", "causes"),
-        "wire",
+        *("defaults", "wire"),
     ],
     "aggregator.http": ["access", "metrics", "web"],
     "aggregator.api": [
@@ -61,7 +62,7 @@ ROOMS = {
             "aggregator.ingest",
             "aggregator.ledger",
         ),
-        *("causes", "goodput", "metrics", "web", "wire"),
+        *("causes", "defaults", "goodput", "metrics", "web", "wire"),
     ],
     "exporters": [],
     "exporters.collector": [],
@@ -115,6 +116,7 @@ ROOMS = {
     "cli": [
         *(
             "access",
+            "defaults",
             "goodput",
             "rank_page",
             "web",
@@ -151,7 +153,17 @@ STANDARD = {
         "trace",
         "child_processes",
     ),
-    *("up", "access", "sdk", "sdk.recorder", "sdk.device", "sdk.startup", "sdk.automatic", "sdk.reports"),
+    *(
+        "up",
+        "access",
+        "defaults",
+        "sdk",
+        "sdk.recorder",
+        "sdk.device",
+        "sdk.startup",
+        "sdk.automatic",
+        "sdk.reports",
+    ),
 }
 FILES_PER_FOLDER_MAX = 22
 # hdrhistogram is an extra, imported where it is asked for.

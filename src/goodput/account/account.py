@@ -21,6 +21,7 @@ from goodput.account.peaks import peak
 from goodput.account.stall_threshold import StepLengths
 from goodput.account.states import INDEX, vector
 from goodput.account.straggler import Groups, Straggler, sum_stragglers
+from goodput.defaults import STALL_SECONDS
 
 _DOWN, _QUEUE, _UNOBSERVED = INDEX["down"], INDEX["queue"], INDEX["unobserved"]
 _BEGINNING = tuple(INDEX[state] for state in ("startup", "restore", "compile"))
@@ -253,7 +254,7 @@ def compute(
     run: Run,
     now_ns: int,
     *,
-    stall_seconds: float = 60.0,
+    stall_seconds: float = STALL_SECONDS,
     stale_seconds: float | None = None,
     known_only: bool = False,
     window: tuple[int | None, int | None] | None = None,

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import struct
 
+from goodput.defaults import STALL_SECONDS
+
 _PACK, _UNPACK = struct.Struct("<e").pack, struct.Struct("<H").unpack
 _SECONDS_MAX = 65_504.0
 TIMES = 10
@@ -58,7 +60,7 @@ class StepLengths:
                 return ns // steps
         return 0
 
-    def threshold_ns(self, least_seconds: float = 60.0, ranks: int = 1) -> int:
+    def threshold_ns(self, least_seconds: float = STALL_SECONDS, ranks: int = 1) -> int:
         """The threshold in ns, for steps of `ranks` ranks together."""
         usual = self.lower_ns(99 if self.count >= RESOLVED_STEPS * ranks else 50)
         return max(int(least_seconds * 1e9), TIMES * usual)

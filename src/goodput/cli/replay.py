@@ -6,6 +6,7 @@ import json
 import sys
 
 from goodput.cli import SECONDS_MAX, add_command, fail, message, positive_seconds
+from goodput.defaults import STALL_SECONDS
 from goodput.web.option import add_html_option, write_html
 
 PROBLEMS_SHOWN = 20
@@ -34,7 +35,7 @@ def add_parser(subparsers) -> None:
         dest="stall_seconds",
         metavar="SECONDS",
         type=positive_seconds,
-        default=60.0,
+        default=STALL_SECONDS,
         help="shortest stall (default: %(default)g)",
     )
     parser.add_argument("--json", action="store_true", help="print account documents, one per line")

@@ -7,6 +7,7 @@ import time
 from functools import partial
 
 from goodput.cli import add_command, fail, message, positive_seconds
+from goodput.defaults import STALL_SECONDS
 from goodput.web.option import add_html_option, write_html
 
 
@@ -27,7 +28,7 @@ def add_parser(subparsers) -> None:
     parser.add_argument(
         "--stall",
         type=positive_seconds,
-        default=60.0,
+        default=STALL_SECONDS,
         metavar="SECONDS",
         help="shortest stall (default %(default)s)",
     )

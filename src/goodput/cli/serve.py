@@ -7,6 +7,7 @@ import socket
 
 from goodput.access.options import add_options, listen_address
 from goodput.cli import add_command, fail, positive_seconds, raise_file_limit, tune_garbage_collector
+from goodput.defaults import STALE_SECONDS, STALL_SECONDS
 
 EXAMPLE = """examples:
   goodput serve --listen 127.0.0.1:9471 --ledger sqlite:////var/lib/goodput/ledger.db
@@ -29,9 +30,9 @@ def add_parser(subparsers) -> None:
         help="address to listen on (default: %(default)s)")  # fmt: skip
     add("--ledger", metavar="URL",
         help="SQLAlchemy URL of the database (default: SQLite, goodput-ledger.db in the current folder)")  # fmt: skip
-    add("--stall", "--stall-seconds", dest="stall", type=positive_seconds, default=60.0, metavar="SECONDS",
+    add("--stall", "--stall-seconds", dest="stall", type=positive_seconds, default=STALL_SECONDS, metavar="SECONDS",
         help="minimum length of a stall (default: %(default)s)")  # fmt: skip
-    add("--stale", type=positive_seconds, default=30.0, metavar="SECONDS",
+    add("--stale", type=positive_seconds, default=STALE_SECONDS, metavar="SECONDS",
         help="a rank without a report for this long is unobserved (default: %(default)s)")  # fmt: skip
     add_options(add)
     add("--allow-host", action="append", default=[], metavar="NAME",

@@ -17,6 +17,7 @@ from goodput.account.fold import fit, share, state_of
 from goodput.account.resume import KEEP_ALL
 from goodput.account.stall_threshold import StepLengths
 from goodput.account.states import INDEX, PHASE_STATES, vector
+from goodput.defaults import STALE_SECONDS, STALL_SECONDS
 from goodput.runlog.lines import TIME_NS_MAX, Line, LineError, parse
 from goodput.runlog.scan import Scan
 from goodput.runlog.source import LogError, Source
@@ -25,7 +26,6 @@ from goodput.runlog.tracks import AttemptTrack, Problems, RunTrack
 _UNATTRIBUTED = INDEX["unattributed"]
 # Times written with few digits overlap by as much as was rounded off.
 ROUNDING_NS = 1_000_000
-STALE_SECONDS = 30.0
 SHOWN = 3
 
 
@@ -38,7 +38,7 @@ class Replayed:
 def replay(
     path: str,
     *,
-    stall_seconds: float = 60.0,
+    stall_seconds: float = STALL_SECONDS,
     window: tuple[int | None, int | None] | None = None,
     progress: Callable[[float], None] = lambda _: None,
 ) -> list[Replayed]:

@@ -23,6 +23,7 @@ from goodput.account.facts import Facts
 from goodput.account.stall_threshold import StepLengths
 from goodput.aggregator.accounts.fair_queue import INTERNAL, FairQueue, QueueFull
 from goodput.aggregator.accounts.single_flight import SingleFlight
+from goodput.defaults import STALL_SECONDS
 
 SECONDS_MAX = 120.0
 # Pending requests: of everybody together, of one token, and of all requests without a token together.
@@ -50,7 +51,7 @@ class Job:
     stale_seconds: float
     windows: list[Window]
     facts: Facts | None = None
-    stall_seconds: float = 60.0
+    stall_seconds: float = STALL_SECONDS
     points: int = 0  # buckets of the timeline of windows[0]
     ranks: tuple[int, ...] = ()  # shown individually in it
 

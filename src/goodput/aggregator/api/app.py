@@ -29,6 +29,7 @@ from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.run_end import RunEnder
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger.ledger import Ledger
+from goodput.defaults import STALE_SECONDS, STALL_SECONDS
 
 log = logging.getLogger("goodput.aggregator")
 HANGS_EVERY_SECONDS, FILES_EVERY_SECONDS = 2.0, 1.0
@@ -37,8 +38,8 @@ HANGS_EVERY_SECONDS, FILES_EVERY_SECONDS = 2.0, 1.0
 def create_app(
     ledger_url: str,
     *,
-    stall_seconds: float = 60.0,
-    stale_seconds: float = 30.0,
+    stall_seconds: float = STALL_SECONDS,
+    stale_seconds: float = STALE_SECONDS,
     authenticator: RequestAuthenticator | None = None,
 ) -> FastAPI:
     """The aggregator as an ASGI app over the ledger at `ledger_url` (an SQLAlchemy URL).

@@ -1,0 +1,4 @@
+"""Defaults that the commands and what they call share. Importing this costs nothing, so that `--help` stays quick."""
+
+STALL_SECONDS = 60.0  # the shortest stall: see account/stall_threshold.py
+STALE_SECONDS = 30.0  # a rank without a report for this long is unobserved
