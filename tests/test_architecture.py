@@ -31,7 +31,7 @@ ROOMS = {
     "sdk.startup": ["rank_page", "sdk.recorder", "wire", None, "sdk.device"],
     "sdk.automatic": ["rank_page", "sdk.recorder", "sdk.startup", None, "account"],
     "sdk.frameworks": ["sdk.automatic", "sdk.device", "sdk.recorder", "sdk.startup", "wire", None, "flops"],
-    "sdk.reports": ["account", "rank_page", "sdk.recorder", "sdk.startup", None, "causes"],
+    "sdk.reports": ["account", "histograms", "rank_page", "sdk.recorder", "sdk.startup", None, "causes"],
     "goodput": ["sdk.recorder", "sdk.reports", "sdk.startup"],
     "auto": ["goodput", "sdk.automatic", "sdk.frameworks", "sdk.recorder"],
     "bootstrap": [None, "auto"],

@@ -346,17 +346,14 @@ def test_memory_is_bounded_and_nothing_of_a_step_survives(monkeypatch):
     tracemalloc.start()
     try:
         largest(800)
-        before = largest(3 * window_rows.ROWS_STALE_MAX)
-        after = largest(10 * window_rows.ROWS_STALE_MAX)
+        before = largest(768)
+        after = largest(2560)
     finally:
         tracemalloc.stop()
     assert after - before < 4096
     (rows,) = rank.windows._feed.rows.values()
-    kept = rows.count - rows.head
-    assert kept <= 129 and rows.count <= 129 + window_rows.ROWS_STALE_MAX
-    assert len(rows.rows) == rows.count * (window_rows.FIELDS + rows.width)
-    assert len(rows.bins) == rows.count * (rows.width + 1)
-    assert all(len(ordered) <= kept for ordered in rows.sorted)
+    assert len(rows.rows) <= 129
+    assert all(len(ordered) == rows.seen for ordered in rows.sorted)
 
 
 def test_a_window_kept_does_not_change(monkeypatch):

@@ -9,8 +9,8 @@ have an error of 2**-11 (histograms/histogram.py). Nothing blocks, raises or sta
 thread is in one returns the previous Window.
 
 With eleven phases a call and new step take about 20 us, 30 us with `scalars()`; the first call reads the whole ring in
-about 7 ms. Memory: up to 0.5 MiB per window with eleven phases and 0.8 MiB with all 27; beyond WINDOWS_MAX windows
-the least recently used one is dropped. Of more than ROWS_MAX steps only every 2nd, 4th, ... is kept for quantiles.
+about 7 ms. Memory: up to 1 MiB per window with eleven phases; beyond WINDOWS_MAX windows the least recently used one is
+dropped. Of more than ROWS_MAX steps only every 2nd, 4th, ... is kept for quantiles.
 
 Other ranks, redone steps and stalls are not considered: the account does (account/).
 """
@@ -20,30 +20,18 @@ from __future__ import annotations
 from _thread import allocate_lock
 from array import array
 from collections import namedtuple
-from operator import sub
+from functools import lru_cache
 from struct import Struct
 from time import perf_counter_ns
 
+from goodput.histograms.histogram import NANOSECONDS
 from goodput.rank_page import page
 from goodput.sdk.recorder.messages import short_repr
 from goodput.sdk.recorder.recorder import State
-from goodput.sdk.reports.window_rows import (
-    END_NS,
-    FIELDS,
-    INSIDE_NS,
-    NUMBER,
-    PRODUCTIVE_NS,
-    SAMPLES,
-    WINDOWS_MAX,
-    Feed,
-    Labels,
-    Record,
-)
+from goodput.sdk.reports.window_rows import WINDOWS_MAX, Feed, Record
 
-NANOSECONDS = 1_000_000_000
 SECONDS_DEFAULT = 60
 SECONDS_MAX = 1e9
-_NO_LABELS = Labels([])
 
 Spent = namedtuple("Spent", "p50_seconds p95_seconds p99_seconds seconds share")
 Spent.__doc__ = """Time of a phase, or of steps, in a window.
@@ -60,31 +48,32 @@ class Window:
     the end of the last step.
     """
 
-    __slots__ = ("_bins", "_first", "_labels", "_last", "age_seconds", "asked_seconds", "seen")
+    __slots__ = ("_bins", "_first", "_last", "_phases", "age_seconds", "asked_seconds", "seen")
 
     def __init__(
         self,
-        asked_seconds,
-        labels=_NO_LABELS,
-        first=None,
+        asked_seconds: float,
+        age_ns: int | None = None,
         last: Record | None = None,
-        seen=0,
+        first: Record | None = None,
+        phases: dict[str, int] | None = None,
+        seen: int = 0,
         bins=(),
-        age_ns=None,
     ):
+        """`phases` has the column of each phase; `bins` has those of the steps and of each phase, for each quantile."""
         self.asked_seconds, self.seen = asked_seconds, seen
         self.age_seconds = None if age_ns is None else age_ns / NANOSECONDS
-        self._labels, self._first, self._last, self._bins = labels, first, last, bins
+        self._first, self._last, self._phases, self._bins = first, last, phases or {}, bins
 
     @property
     def seconds(self) -> float:
         """The length of the window; 0.0 without steps."""
-        return self._over(END_NS) / NANOSECONDS
+        return self._growth("end_ns") / NANOSECONDS
 
     @property
     def steps(self) -> int:
         """Steps that ended in the window."""
-        return self._over(NUMBER)
+        return self._growth("number")
 
     @property
     def coverage(self) -> float | None:
@@ -99,12 +88,12 @@ class Window:
     @property
     def samples_per_second(self) -> float | None:
         """Samples ÷ seconds; None if no step has a sample count."""
-        return self._ratio(self._over(SAMPLES) * NANOSECONDS) if self._over(SAMPLES) else None
+        return self._ratio(self._growth("samples") * NANOSECONDS) if self._growth("samples") else None
 
     @property
     def goodput(self) -> float | None:
         """Time in productive phases inside steps ÷ the window, of this process alone."""
-        return self._ratio(self._over(PRODUCTIVE_NS))
+        return self._ratio(self._growth("productive_ns"))
 
     @property
     def goodput_so_far(self) -> float | None:
@@ -115,14 +104,12 @@ class Window:
     @property
     def step(self) -> Spent:
         """The steps' lengths."""
-        return self._spent(self._quantiles()[0], self._over(INSIDE_NS))
+        return self._spent(self._quantiles()[0], self._growth("inside_ns"))
 
     @property
     def phases(self) -> dict[str, Spent]:
         """Spent of each phase that this process was ever in, "none" included; {} without steps."""
-        if self._first is None:
-            return {}
-        columns = zip(self._labels.names, self._quantiles()[1:], self._sums(), strict=True)
+        columns = zip(self._phases, self._quantiles()[1:], self._sums(), strict=True)
         return {name: self._spent(quantiles, ns) for name, quantiles, ns in columns}
 
     def scalars(self, prefix: str = "goodput/") -> dict[str, float]:
@@ -133,12 +120,11 @@ class Window:
             if (value := getattr(self, name)) is not None and (self.steps or name in _ALWAYS)
         }
         if self._first is not None:
-            keys, shares = self._labels.keys(prefix)
-            wall_ns = self._over(END_NS)
-            found.update(zip(keys, self._flat(), strict=False))  # Empty if no step was read.
-            found.update(
-                zip(shares, [ns / wall_ns for ns in (self._over(INSIDE_NS), *self._sums())], strict=True)
-            )
+            quantiles, shares = _keys(prefix, tuple(self._phases))
+            found.update(zip(quantiles, self._flat(), strict=False))  # Empty if no step was read.
+            wall_ns = self._growth("end_ns")
+            spent_ns = (self._growth("inside_ns"), *self._sums())
+            found.update(zip(shares, [ns / wall_ns for ns in spent_ns], strict=True))
         return found
 
     def __repr__(self) -> str:
@@ -157,38 +143,41 @@ class Window:
         parts.append(", ".join(f"{name} {spent.share:.1%}" for name, spent in largest))
         return "; ".join(parts)
 
-    def _over(self, field: int) -> int:
+    def _growth(self, field: str) -> int:
         """A cumulative field's growth over the window."""
-        return 0 if self._first is None or self._last is None else self._last[field] - self._first[field]
+        return 0 if self._first is None else getattr(self._last, field) - getattr(self._first, field)
 
-    def _sums(self) -> tuple[int, ...]:
+    def _sums(self) -> list[int]:
         """Nanoseconds of each phase in the window."""
-        return (
-            ()
-            if self._first is None or self._last is None
-            else tuple(map(sub, self._last.totals, self._first[FIELDS:]))
-        )
+        if self._first is None or self._last is None:
+            return []
+        before, now = self._first.totals, self._last.totals
+        return [now[i] - (before[i] if i < len(before) else 0) for i in self._phases.values()]
 
     def _spent(self, quantiles: tuple, ns: int) -> Spent:
-        p50, p95, p99 = quantiles
-        return Spent(p50, p95, p99, ns / NANOSECONDS, self._ratio(ns))
+        return Spent(*quantiles, ns / NANOSECONDS, self._ratio(ns))
 
     def _ratio(self, number: int) -> float | None:
-        return number / self._over(END_NS) if self._over(END_NS) else None
+        wall_ns = self._growth("end_ns")
+        return number / wall_ns if wall_ns else None
 
     def _flat(self) -> tuple[float, ...]:
         """For each quantile the value of the step and of each phase, in seconds; () if no step was read."""
-        if not self.seen:
-            return ()
         return Struct(f"={len(self._bins)}e").unpack(array("H", self._bins))
 
     def _quantiles(self) -> list[tuple]:
         """(p50, p95, p99) of the step and of each phase."""
-        flat = self._flat()
-        if not flat:
-            return [(None,) * 3] * (1 if self._first is None else 1 + len(self._labels.names))
-        size = len(flat) // 3
+        size = 1 + len(self._phases)
+        flat = self._flat() or (None,) * (3 * size)
         return list(zip(flat[:size], flat[size : 2 * size], flat[2 * size :], strict=True))
+
+
+@lru_cache(maxsize=4)
+def _keys(prefix: str, phases: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Keys of the quantiles and of the shares in a logger."""
+    begins = [f"{prefix}step_", *(f"{prefix}{name}/" for name in phases)]
+    quantiles = [begin + field for field in Spent._fields[:3] for begin in begins]
+    return quantiles, [begin + "share" for begin in begins]
 
 
 _HEADS = ("goodput", "goodput_so_far", "steps_per_second", "samples_per_second", "coverage", "age_seconds")
@@ -257,7 +246,9 @@ def _window_of(asked: float, feed: Feed, rows, now_ns: int) -> Window:
         return Window(asked)
     age_ns = max(now_ns - last.end_ns, 0)
     since_ns = now_ns - rows.length_ns
-    first = rows.first(since_ns, len(last.totals))
-    if first is None or first[NUMBER] == last.number or last.end_ns <= since_ns:
-        return Window(asked, feed.labels, last=last, age_ns=age_ns)
-    return Window(asked, feed.labels, first, last, rows.seen, rows.quantiles(len(last.totals)), age_ns)
+    first = rows.first(since_ns)
+    if first is None or first.number == last.number or last.end_ns <= since_ns:
+        return Window(asked, age_ns, last)
+    used = {name: i for i, (name, ns) in enumerate(zip(feed.names, last.totals, strict=False)) if ns or not i}
+    bins = rows.quantiles([0, *(1 + i for i in used.values())])
+    return Window(asked, age_ns, last, first, used, rows.seen, bins)
