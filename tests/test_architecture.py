@@ -26,7 +26,7 @@ ROOMS = {
     "web": ["account", "wire"],
     "runlog": ["account", "defaults", "histograms", "wire"],
     "sdk": [],
-    "sdk.recorder": ["rank_page", "wire"],
+    "sdk.recorder": ["histograms", "rank_page", "wire"],
     "sdk.device": ["rank_page"],
     "sdk.startup": ["rank_page", "sdk.recorder", "wire", None, "sdk.device"],
     "sdk.automatic": ["rank_page", "sdk.recorder", "sdk.startup", None, "account"],

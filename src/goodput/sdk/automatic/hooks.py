@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 
 from goodput.sdk.automatic import step_detection
-from goodput.sdk.automatic.loader_stats import QUICK_NS
+from goodput.sdk.automatic.loader_stats import QUICK_NS, W
 from goodput.sdk.automatic.overhead_budget import CHECK_STEPS
 from goodput.sdk.recorder.recorder import SAMPLES_MAX, compiled
 
@@ -31,6 +31,9 @@ if compiled:
         after_backward=step_detection.BACKWARD,
         check_steps=CHECK_STEPS,
         quick_ns=QUICK_NS,
+        word_batches=W["batches"],
+        word_inside=W["inside"],
+        word_wait=W["wait_ns"],
         samples_max=SAMPLES_MAX,
         batch_depth_max=BATCH_DEPTH_MAX,
     )

@@ -67,7 +67,6 @@ class LoaderStats:
 
     def __init__(self, recorder):
         self.recorder = recorder
-        recorder.word_batches, recorder.word_inside, recorder.word_wait = _BATCHES, _INSIDE, _WAIT
         self.entries: list[Entry] = []
         self.numbers = 0
         self.main: Entry | None = None

@@ -7,6 +7,33 @@
 
 #include "_fast.h"
 
+#define OVERFLOW_BIN 31744
+#define OVERFLOW_SECONDS 65520.0
+#define BLOCK_BITS 10 /* An octave of a histogram. */
+
+/* Constants of goodput.rank_page.page, by name. */
+static long long word_last, word_phase, word_totals, word_outside, word_steps, word_samples, word_step_start,
+    word_step_next, word_cost, histograms, ring, ring_records, record_words, phase_slots;
+static const struct {
+    const char *name;
+    long long *value;
+} page_constants[] = {
+    {"W_LAST", &word_last},
+    {"W_PHASE", &word_phase},
+    {"W_TOTALS", &word_totals},
+    {"W_OUTSIDE", &word_outside},
+    {"W_STEPS", &word_steps},
+    {"W_SAMPLES", &word_samples},
+    {"W_STEP_START", &word_step_start},
+    {"W_STEP_NEXT", &word_step_next},
+    {"W_COST", &word_cost},
+    {"W_HISTOGRAMS", &histograms},
+    {"W_STEP_RING", &ring},
+    {"STEP_RING", &ring_records},
+    {"STEP_WORDS", &record_words},
+    {"PHASE_SLOTS", &phase_slots},
+};
+
 /* The histogram bin: seconds rounded to IEEE binary16, half to even, of which the 15 low bits. No call into the C library,
  * since its code would miss the instruction cache at every boundary. */
 static inline int half_bin(double seconds)
@@ -27,16 +54,6 @@ static inline int half_bin(double seconds)
     return bin + (left > 0x20000000000ULL || (left == 0x20000000000ULL && (bin & 1)));
 }
 
-static inline void store(Clock *clock, long long word, uint64_t value)
-{
-    __atomic_store_n(&clock->words[word], value, __ATOMIC_RELEASE);
-}
-
-static inline void add(Clock *clock, long long word, long long value)
-{
-    store(clock, word, clock->words[word] + (uint64_t)value);
-}
-
 static int raise_again(void *exception)
 {
     PyErr_SetObject((PyObject *)Py_TYPE((PyObject *)exception), (PyObject *)exception);
@@ -44,7 +61,8 @@ static int raise_again(void *exception)
     return -1;
 }
 
-PyObject *goodput_take_error(void)
+/* Take the raised exception (NULL if none) and restore it. */
+static PyObject *take_error(void)
 {
 #if PY_VERSION_HEX >= 0x030C0000
     return PyErr_GetRaisedException();
@@ -62,7 +80,7 @@ PyObject *goodput_take_error(void)
 #endif
 }
 
-void goodput_restore_error(PyObject *exception)
+static void restore_error(PyObject *exception)
 {
 #if PY_VERSION_HEX >= 0x030C0000
     PyErr_SetRaisedException(exception);
@@ -74,8 +92,7 @@ void goodput_restore_error(PyObject *exception)
 #endif
 }
 
-/* Drop an exception of our own code. KeyboardInterrupt and SystemExit of a signal handler are raised again in the user's
- * code, by a pending call. */
+/* KeyboardInterrupt and SystemExit of a signal handler are raised again in the user's code, by a pending call. */
 void goodput_drop_error(void)
 {
     PyObject *exception;
@@ -83,15 +100,78 @@ void goodput_drop_error(void)
         PyErr_Clear();
         return;
     }
-    exception = goodput_take_error();
+    exception = take_error();
     if (exception != NULL && Py_AddPendingCall(raise_again, exception) < 0)
         Py_DECREF(exception);
+}
+
+/* 0 for a call that returned `result`, -1 for one that raised. */
+static int returned(PyObject *result)
+{
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+/* ------------------------------------------------------------------------------------------- the page and the fields
+ * Each of these functions is the only one here to write its fields. */
+
+static inline void store(Clock *clock, long long word, uint64_t value)
+{
+    __atomic_store_n(&clock->words[word], value, __ATOMIC_RELEASE);
+}
+
+static inline void add(Clock *clock, long long word, long long value)
+{
+    store(clock, word, clock->words[word] + (uint64_t)value);
+}
+
+/* Charge the time since the last boundary to a word. */
+static inline void charge(Clock *clock, long long word, long long now)
+{
+    add(clock, word, now - clock->last_ns);
+    clock->last_ns = now;
+    store(clock, word_last, (uint64_t)now);
+}
+
+static inline void set_current(Clock *clock, long long current, long long child_ns)
+{
+    clock->current = current;
+    clock->child_ns = child_ns;
+}
+
+static inline void set_step_start(Clock *clock, long long start_ns)
+{
+    clock->step_start_ns = start_ns;
+    store(clock, word_step_start, (uint64_t)start_ns);
+}
+
+static inline long long charged_word(Clock *clock)
+{
+    return clock->phases_off ? word_totals : clock->current;
+}
+
+/* The word that the time before an outermost phase is charged to. */
+static inline long long take_gap(Clock *clock, long long now)
+{
+    long long gap = clock->gap;
+    clock->gap = word_totals;
+    if (gap != word_totals && clock->depth == 0 && now - clock->last_ns <= clock->length)
+        return gap;
+    return clock->current;
+}
+
+/* Count one in a histogram's bin. */
+static int count_bin(Clock *clock, long long word)
+{
+    if (!(clock->backed[word >> (BLOCK_BITS + 3)] >> ((word >> BLOCK_BITS) & 7) & 1))
+        return returned(PyObject_CallMethod((PyObject *)clock, "count_first", "L", word));
+    add(clock, word, 1);
+    return 0;
 }
 
 /* Report a boundary to the device clock; never raises. */
 static void notify_device(Clock *clock, long long word)
 {
-    PyObject *raised = goodput_take_error(); /* The body's exception may be set. */
     PyObject *device = Py_NewRef(clock->device);
     PyObject *argument = PyLong_FromLongLong(word);
     PyObject *result = argument ? PyObject_CallOneArg(device, argument) : NULL;
@@ -103,45 +183,50 @@ static void notify_device(Clock *clock, long long word)
     Py_XDECREF(result);
     Py_XDECREF(argument);
     Py_DECREF(device);
-    goodput_restore_error(raised);
 }
 
-static inline long long charged_word(Clock *clock)
+/* Add the time since `from` to our own cost, less the clock reading made for this measurement only. */
+static void count_own(Clock *clock, long long from)
 {
-    return clock->phases_off ? clock->word_totals : clock->current;
+    long long own = now_ns() - from - clock->reading_ns;
+    clock->own_ns += own > 0 ? own : 0;
 }
 
-static inline int is_backed(Clock *clock, long long word)
+void goodput_start_own(Clock *clock)
 {
-    return clock->backed[word >> (BLOCK_BITS + 3)] >> ((word >> BLOCK_BITS) & 7) & 1;
+    clock->hook_ns = now_ns();
+}
+
+void goodput_stop_own(Clock *clock, long long otherwise)
+{
+    long long from = clock->hook_ns ? clock->hook_ns : otherwise;
+    if (from)
+        count_own(clock, from);
+    clock->hook_ns = 0;
 }
 
 /* ------------------------------------------------------------------------------------------- Clock */
 
+static PyObject *Clock_reset(Clock *self, PyObject *unused)
+{
+    self->depth = 0;
+    self->gap = word_totals;
+    set_current(self, word_totals, 0);
+    Py_RETURN_NONE;
+}
+
 static int Clock_init(Clock *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"word_last", "word_phase", "word_totals", "layout", NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "LLL(LLLLLLLLLLL)", names, &self->word_last, &self->word_phase,
-                                     &self->word_totals, &self->ring, &self->ring_records, &self->record_words,
-                                     &self->slots, &self->word_outside, &self->word_steps, &self->word_samples,
-                                     &self->word_step_start, &self->word_step_next, &self->word_cost,
-                                     &self->histograms))
-        return -1;
-    self->current = self->gap = self->word_totals;
-    self->columns = self->slots;
-    Py_XSETREF(self->device, Py_NewRef(Py_None));
-    Py_XSETREF(self->iterator, Py_NewRef(Py_None));
-    Py_XSETREF(self->anchor, Py_NewRef(Py_None));
-    Py_XSETREF(self->optimizer, Py_NewRef(Py_None));
+    PyObject **references[] = {&self->device, &self->iterator, &self->anchor, &self->optimizer};
+    for (size_t i = 0; i < sizeof references / sizeof *references; i++)
+        Py_XSETREF(*references[i], Py_NewRef(Py_None));
+    Py_DECREF(Clock_reset(self, NULL));
     return 0;
 }
 
 static void release_words(Clock *self)
 {
-    if (self->words_object != NULL) {
-        PyBuffer_Release(&self->view);
-        Py_CLEAR(self->words_object);
-    }
+    PyBuffer_Release(&self->view);
     free(self->backed);
     self->words = NULL;
     self->backed = NULL;
@@ -150,7 +235,7 @@ static void release_words(Clock *self)
 
 static int Clock_traverse(Clock *self, visitproc visit, void *arg)
 {
-    Py_VISIT(self->words_object);
+    Py_VISIT(self->view.obj);
     Py_VISIT(self->device);
     Py_VISIT(self->iterator);
     Py_VISIT(self->anchor);
@@ -179,9 +264,7 @@ static void Clock_dealloc(Clock *self)
 
 static PyObject *Clock_get_words(Clock *self, void *closure)
 {
-    PyObject *words = self->words_object ? self->words_object : Py_None;
-    Py_INCREF(words);
-    return words;
+    return Py_NewRef(self->view.obj != NULL ? self->view.obj : Py_None);
 }
 
 static int Clock_set_words(Clock *self, PyObject *value, void *closure)
@@ -202,8 +285,6 @@ static int Clock_set_words(Clock *self, PyObject *value, void *closure)
     }
     release_words(self);
     self->backed = backed;
-    Py_INCREF(value);
-    self->words_object = value;
     self->view = view;
     self->words = view.buf;
     self->words_count = view.len / 8;
@@ -220,14 +301,6 @@ static PyObject *Clock_get_depth(Clock *self, void *closure)
     return PyLong_FromSsize_t(self->depth);
 }
 
-static PyObject *Clock_reset(Clock *self, PyObject *unused)
-{
-    self->depth = 0;
-    self->child_ns = 0;
-    self->current = self->gap = self->word_totals;
-    Py_RETURN_NONE;
-}
-
 /* Remove an outer open phase: the phase above it will return to the phase below it. */
 static PyObject *Clock_close_below(Clock *self, PyObject *argument)
 {
@@ -237,8 +310,7 @@ static PyObject *Clock_close_below(Clock *self, PyObject *argument)
     for (Py_ssize_t depth = self->depth - 1; depth > 0; depth--) {
         if (self->stack[depth].current == total) {
             self->stack[depth].current = self->stack[depth - 1].current;
-            for (Py_ssize_t i = depth - 1; i < self->depth - 1; i++)
-                self->stack[i] = self->stack[i + 1];
+            memmove(&self->stack[depth - 1], &self->stack[depth], (self->depth - depth) * sizeof(Frame));
             self->depth--;
             break;
         }
@@ -254,10 +326,12 @@ static long long checked_word(Clock *self, PyObject *argument)
     return PyErr_Occurred() ? -1 : word;
 }
 
-static PyObject *Clock_is_backed(Clock *self, PyObject *argument)
+static PyObject *Clock_count(Clock *self, PyObject *argument)
 {
     long long word = checked_word(self, argument);
-    return word < 0 ? NULL : PyBool_FromLong(is_backed(self, word));
+    if (word < 0 || count_bin(self, word) < 0)
+        return NULL;
+    Py_RETURN_NONE;
 }
 
 static PyObject *Clock_back(Clock *self, PyObject *argument)
@@ -274,46 +348,37 @@ static PyObject *Clock_back(Clock *self, PyObject *argument)
 /* Close the running step: write its record into the ring, the seal last, and count its length in the histogram. */
 static int close_step(Clock *self, long long now)
 {
-    long long at, word, start = self->step_start_ns, number = self->steps + 1;
-    at = self->ring + (number - 1) % self->ring_records * self->record_words;
-    if (at + self->record_words > self->words_count || self->histograms + OVERFLOW_BIN >= self->words_count) {
+    long long start = self->step_start_ns, number = self->steps + 1;
+    long long at = ring + (number - 1) % ring_records * record_words;
+    if (at + record_words > self->words_count || histograms + OVERFLOW_BIN >= self->words_count) {
         PyErr_SetString(PyExc_IndexError, "word index out of range");
         return -1;
     }
     if (now < self->last_ns)
         now = self->last_ns;
-    add(self, charged_word(self), now - self->last_ns);
-    self->last_ns = self->step_end_ns = now;
-    store(self, self->word_last, (uint64_t)now);
+    charge(self, charged_word(self), now);
+    self->step_end_ns = now;
     self->samples += self->step_samples;
-    store(self, at + self->record_words - 1, 0);
+    store(self, at + record_words - 1, 0);
     store(self, at + 1, (uint64_t)self->step_next + STEP_BIAS);
     store(self, at + 2, (uint64_t)start);
     store(self, at + 3, (uint64_t)now);
     store(self, at + 4, (uint64_t)self->samples);
-    for (long long i = 0; i < self->columns && i < self->slots; i++) {
-        store(self, at + 5 + i, self->words[self->word_totals + i]);
-        store(self, at + 5 + self->slots + i, self->words[self->word_outside + i]);
+    for (long long i = 0; i < self->columns && i < phase_slots; i++) {
+        store(self, at + 5 + i, self->words[word_totals + i]);
+        store(self, at + 5 + phase_slots + i, self->words[word_outside + i]);
     }
     store(self, at, (uint64_t)number);
-    store(self, at + self->record_words - 1, (uint64_t)number);
+    store(self, at + record_words - 1, (uint64_t)number);
     self->steps = number;
-    store(self, self->word_steps, (uint64_t)number);
-    store(self, self->word_samples, (uint64_t)self->samples);
-    self->step_start_ns = 0;
-    store(self, self->word_step_start, 0);
+    store(self, word_steps, (uint64_t)number);
+    store(self, word_samples, (uint64_t)self->samples);
+    set_step_start(self, 0);
     self->step_next++;
-    store(self, self->word_step_next, (uint64_t)self->step_next + STEP_BIAS);
-    store(self, self->word_cost, (uint64_t)(self->entries * self->phase_cost_ns + number * self->step_cost_ns + self->extra_cost_ns));
-    word = self->histograms + half_bin((double)(now - start) / 1e9);
-    if (!is_backed(self, word)) {
-        PyObject *counted = PyObject_CallMethod((PyObject *)self, "count_first", "L", word);
-        if (counted == NULL)
-            return -1;
-        Py_DECREF(counted);
-    } else
-        add(self, word, 1);
-    return 0;
+    store(self, word_step_next, (uint64_t)self->step_next + STEP_BIAS);
+    store(self, word_cost,
+          (uint64_t)(self->entries * self->phase_cost_ns + number * self->step_cost_ns + self->extra_cost_ns));
+    return count_bin(self, histograms + half_bin((double)(now - start) / 1e9));
 }
 
 static PyObject *Clock_close_step(Clock *self, PyObject *argument)
@@ -324,13 +389,6 @@ static PyObject *Clock_close_step(Clock *self, PyObject *argument)
     return PyLong_FromLongLong(self->step_end_ns);
 }
 
-/* Add the time since `from` to our own cost, less the clock reading made for this measurement only. */
-void goodput_count_own(Clock *self, long long from)
-{
-    long long own = now_ns() - from - self->reading_ns;
-    self->own_ns += own > 0 ? own : 0;
-}
-
 /* Close the running step, and begin the next one where it ended. */
 int goodput_next_step(Clock *self, long long samples)
 {
@@ -338,11 +396,10 @@ int goodput_next_step(Clock *self, long long samples)
     if (close_step(self, now_ns()) < 0)
         return -1;
     self->step_samples = 0;
-    self->step_start_ns = self->step_end_ns;
-    store(self, self->word_step_start, (uint64_t)self->step_start_ns);
+    set_step_start(self, self->step_end_ns);
     if (self->measuring) {
-        goodput_count_own(self, self->hook_ns ? self->hook_ns : self->step_end_ns);
-        self->hook_ns = self->measuring = 0;
+        goodput_stop_own(self, self->step_end_ns);
+        self->measuring = 0;
     }
     return 0;
 }
@@ -355,55 +412,56 @@ static PyObject *Clock_next_step(Clock *self, PyObject *samples)
     return PyLong_FromLongLong(self->step_end_ns);
 }
 
+#define NUMBER(field, doc) {#field, Py_T_LONGLONG, offsetof(Clock, field), 0, doc}
+#define FLAG(field, doc) {#field, Py_T_BOOL, offsetof(Clock, field), 0, doc}
+#define OBJECT(field, doc) {#field, Py_T_OBJECT_EX, offsetof(Clock, field), 0, doc}
+
 static PyMemberDef Clock_members[] = {
-    {"steps", Py_T_LONGLONG, offsetof(Clock, steps), 0, "steps completed"},
-    {"samples", Py_T_LONGLONG, offsetof(Clock, samples), 0, "samples of completed steps"},
-    {"step_start_ns", Py_T_LONGLONG, offsetof(Clock, step_start_ns), 0, "start of the running step, 0 between steps"},
-    {"step_end_ns", Py_T_LONGLONG, offsetof(Clock, step_end_ns), 0, "end of the last completed step"},
-    {"step_next", Py_T_LONGLONG, offsetof(Clock, step_next), 0, "index of the running or next step"},
-    {"step_samples", Py_T_LONGLONG, offsetof(Clock, step_samples), 0, "samples of the running step"},
-    {"phase_cost_ns", Py_T_LONGLONG, offsetof(Clock, phase_cost_ns), 0, "cost of a phase in ns"},
-    {"step_cost_ns", Py_T_LONGLONG, offsetof(Clock, step_cost_ns), 0, "cost of a step in ns"},
-    {"columns", Py_T_LONGLONG, offsetof(Clock, columns), 0, "phases in use"},
-    {"thread", Py_T_LONGLONG, offsetof(Clock, thread), 0, "ident of the step thread, 0 if none"},
-    {"current", Py_T_LONGLONG, offsetof(Clock, current), 0, "word of the phase that time is charged to"},
-    {"last_ns", Py_T_LONGLONG, offsetof(Clock, last_ns), 0, "monotonic ns up to which time is charged"},
-    {"child_ns", Py_T_LONGLONG, offsetof(Clock, child_ns), 0, "ns of inner phases in the current one"},
-    {"entries", Py_T_LONGLONG, offsetof(Clock, entries), 0, "phases completed"},
-    {"began", Py_T_LONGLONG, offsetof(Clock, began), 0, "start of the step that was begun automatically, or 0"},
-    {"after", Py_T_LONGLONG, offsetof(Clock, after), 0, "the last training call of the step"},
-    {"batch_samples", Py_T_LONGLONG, offsetof(Clock, batch_samples), 0, "samples fetched for the running step"},
-    {"optimizer_depth", Py_T_LONGLONG, offsetof(Clock, optimizer_depth), 0, "nested optimizer steps that are running"},
-    {"micro_batches", Py_T_LONGLONG, offsetof(Clock, micro_batches), 0, "backward passes"},
-    {"optimizer_steps", Py_T_LONGLONG, offsetof(Clock, optimizer_steps), 0, "optimizer steps completed"},
-    {"own_ns", Py_T_LONGLONG, offsetof(Clock, own_ns), 0, "ns spent in boundaries and hooks while `measuring`"},
-    {"reading_ns", Py_T_LONGLONG, offsetof(Clock, reading_ns), 0, "cost of a clock reading"},
-    {"extra_cost_ns", Py_T_LONGLONG, offsetof(Clock, extra_cost_ns), 0, "cost beyond that of phases and steps"},
-    {"phases_off", Py_T_BOOL, offsetof(Clock, phases_off), 0, "whether phases are not measured"},
-    {"measuring", Py_T_BOOL, offsetof(Clock, measuring), 0, "whether the cost of this step is measured"},
-    {"reducers", Py_T_LONGLONG, offsetof(Clock, reducers), 0, "modules whose gradients are reduced in a backward pass"},
-    {"preparing", Py_T_BOOL, offsetof(Clock, preparing), 0, "whether optimizer steps are not of the training"},
-    {"inside", Py_T_BOOL, offsetof(Clock, inside), 0, "whether a forward or backward pass runs"},
-    {"evaluating", Py_T_BOOL, offsetof(Clock, evaluating), 0, "whether the phase evaluation is open"},
-    {"trained", Py_T_BOOL, offsetof(Clock, trained), 0, "whether the running step has trained"},
-    {"fetched", Py_T_BOOL, offsetof(Clock, fetched), 0, "whether the running step has fetched a batch"},
-    {"counting", Py_T_BOOL, offsetof(Clock, counting), 0, "whether the iterator's batches count as samples"},
-    {"routine", Py_T_BOOL, offsetof(Clock, routine), 0, "whether the end of the step needs no Python code"},
-    {"unhooked_steps", Py_T_BOOL, offsetof(Clock, unhooked_steps), 0, "whether an optimizer may step without a hook"},
-    {"sampling", Py_T_BOOL, offsetof(Clock, sampling), 0, "whether only some batches of the iterator are measured"},
-    {"skips_left", Py_T_LONGLONG, offsetof(Clock, skips_left), 0, "batches to skip before one is measured"},
-    {"skipped_ns", Py_T_LONGLONG, offsetof(Clock, skipped_ns), 0, "ns that the skipped quick batches took"},
-    {"word_batches", Py_T_LONGLONG, offsetof(Clock, word_batches), 0, "the word that counts batches"},
-    {"word_inside", Py_T_LONGLONG, offsetof(Clock, word_inside), 0, "the word that counts batches made on the step thread"},
-    {"word_wait", Py_T_LONGLONG, offsetof(Clock, word_wait), 0, "the word of the time waited for batches"},
-    {"fetching", Py_T_BOOL, offsetof(Clock, fetching), 0, "whether a batch is being fetched"},
-    {"iterator", Py_T_OBJECT_EX, offsetof(Clock, iterator), 0, "weak reference to the training iterator used last"},
-    {"anchor", Py_T_OBJECT_EX, offsetof(Clock, anchor), 0, "weak reference to the optimizer that bounds steps"},
-    {"optimizer", Py_T_OBJECT_EX, offsetof(Clock, optimizer), 0, "weak reference to the optimizer whose step is running"},
-    {"gap", Py_T_LONGLONG, offsetof(Clock, gap), 0, "word that the time before the next outermost phase may be charged to"},
-    {"length", Py_T_LONGLONG, offsetof(Clock, length), 0, "ns that the last outermost phase took"},
-    {"device", Py_T_OBJECT_EX, offsetof(Clock, device), 0, "called with the charged word at each boundary, or None"},
-    {"raised", Py_T_BOOL, offsetof(Clock, raised), 0, "whether a phase's body raised"},
+    NUMBER(steps, "steps completed"),
+    NUMBER(samples, "samples of completed steps"),
+    NUMBER(step_start_ns, "start of the running step, 0 between steps"),
+    NUMBER(step_end_ns, "end of the last completed step"),
+    NUMBER(step_next, "index of the running or next step"),
+    NUMBER(step_samples, "samples of the running step"),
+    NUMBER(phase_cost_ns, "cost of a phase in ns"),
+    NUMBER(step_cost_ns, "cost of a step in ns"),
+    NUMBER(columns, "phases in use"),
+    NUMBER(thread, "ident of the step thread, 0 if none"),
+    NUMBER(current, "word of the phase that time is charged to"),
+    NUMBER(last_ns, "monotonic ns up to which time is charged"),
+    NUMBER(child_ns, "ns of inner phases in the current one"),
+    NUMBER(entries, "phases completed"),
+    NUMBER(began, "start of the step that was begun automatically, or 0"),
+    NUMBER(after, "the last training call of the step"),
+    NUMBER(batch_samples, "samples fetched for the running step"),
+    NUMBER(optimizer_depth, "nested optimizer steps that are running"),
+    NUMBER(micro_batches, "backward passes"),
+    NUMBER(optimizer_steps, "optimizer steps completed"),
+    NUMBER(own_ns, "ns spent in boundaries and hooks while `measuring`"),
+    NUMBER(reading_ns, "cost of a clock reading"),
+    NUMBER(extra_cost_ns, "cost beyond that of phases and steps"),
+    FLAG(phases_off, "whether phases are not measured"),
+    FLAG(measuring, "whether the cost of this step is measured"),
+    NUMBER(reducers, "modules whose gradients are reduced in a backward pass"),
+    FLAG(preparing, "whether optimizer steps are not of the training"),
+    FLAG(inside, "whether a forward or backward pass runs"),
+    FLAG(evaluating, "whether the phase evaluation is open"),
+    FLAG(trained, "whether the running step has trained"),
+    FLAG(fetched, "whether the running step has fetched a batch"),
+    FLAG(counting, "whether the iterator's batches count as samples"),
+    FLAG(routine, "whether the end of the step needs no Python code"),
+    FLAG(unhooked_steps, "whether an optimizer may step without a hook"),
+    FLAG(sampling, "whether only some batches of the iterator are measured"),
+    NUMBER(skips_left, "batches to skip before one is measured"),
+    NUMBER(skipped_ns, "ns that the skipped quick batches took"),
+    FLAG(fetching, "whether a batch is being fetched"),
+    OBJECT(iterator, "weak reference to the training iterator used last"),
+    OBJECT(anchor, "weak reference to the optimizer that bounds steps"),
+    OBJECT(optimizer, "weak reference to the optimizer whose step is running"),
+    NUMBER(gap, "word that the time before the next outermost phase may be charged to"),
+    NUMBER(length, "ns that the last outermost phase took"),
+    OBJECT(device, "called with the charged word at each boundary, or None"),
+    FLAG(raised, "whether a phase's body raised"),
     {NULL},
 };
 
@@ -419,12 +477,12 @@ static PyMethodDef Clock_methods[] = {
     {"next_step", (PyCFunction)Clock_next_step, METH_O, "Close the running step and begin the next."},
     {"reset", (PyCFunction)Clock_reset, METH_NOARGS, "Forget open phases."},
     {"close_below", (PyCFunction)Clock_close_below, METH_O, "Close an outer open phase."},
-    {"is_backed", (PyCFunction)Clock_is_backed, METH_O, "Whether the memory of a word is allocated."},
+    {"count", (PyCFunction)Clock_count, METH_O, "Count one in a histogram's bin."},
     {"back", (PyCFunction)Clock_back, METH_O, "Note that the memory of a word's block is allocated."},
     {NULL},
 };
 
-static PyTypeObject ClockType = {
+PyTypeObject goodput_clock_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk.recorder._fast.Clock",
     .tp_basicsize = sizeof(Clock),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
@@ -445,7 +503,7 @@ static int Phase_init(Phase *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"recorder", "name", "index", "total", "histogram", NULL};
     PyObject *recorder, *name;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OLLL", names, &ClockType, &recorder, &name, &self->index,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OLLL", names, &goodput_clock_type, &recorder, &name, &self->index,
                                      &self->total, &self->histogram))
         return -1;
     Py_INCREF(recorder);
@@ -490,113 +548,103 @@ static int make_room(Clock *clock)
     return 1;
 }
 
-PyObject *goodput_enter(Phase *self)
+int goodput_enter(Phase *self)
 {
     long long now = now_ns(), charged;
     Clock *clock = self->recorder;
     if (is_elsewhere(self))
-        return PyObject_CallMethod((PyObject *)self, "_enter_elsewhere", "L", now);
-    if (clock->depth == clock->room && !make_room(clock))
-        return PyErr_NoMemory();
+        return returned(PyObject_CallMethod((PyObject *)self, "_enter_elsewhere", "L", now));
+    if (clock->depth == clock->room && !make_room(clock)) {
+        PyErr_NoMemory();
+        return -1;
+    }
     if (clock->phases_off) {
         clock->stack[clock->depth++] = (Frame){clock->current, 0, clock->child_ns};
-        clock->current = self->total;
-        Py_INCREF(self);
-        return (PyObject *)self;
+        set_current(clock, self->total, clock->child_ns);
+        return 0;
     }
-    charged = clock->current;
-    if (clock->gap != clock->word_totals) {
-        if (clock->depth == 0 && now - clock->last_ns <= clock->length)
-            charged = clock->gap;
-        clock->gap = clock->word_totals;
-    }
-    add(clock, charged, now - clock->last_ns);
+    charged = take_gap(clock, now);
+    charge(clock, charged, now);
     clock->stack[clock->depth++] = (Frame){clock->current, now, clock->child_ns};
-    clock->child_ns = 0;
-    clock->current = self->total;
-    clock->last_ns = now;
-    store(clock, clock->word_last, (uint64_t)now);
-    store(clock, clock->word_phase, (uint64_t)self->index);
-    if (clock->device != NULL && clock->device != Py_None)
+    set_current(clock, self->total, 0);
+    store(clock, word_phase, (uint64_t)self->index);
+    if (has_device(clock))
         notify_device(clock, charged);
     if (clock->measuring && clock->hook_ns == 0)
-        goodput_count_own(clock, now);
-    Py_INCREF(self);
-    return (PyObject *)self;
+        count_own(clock, now);
+    return 0;
 }
 
-PyObject *goodput_exit(Phase *self, int raised)
+int goodput_exit(Phase *self, int raised)
 {
     long long now = now_ns();
     Clock *clock = self->recorder;
-    long long length, word;
+    long long length, own;
     Frame frame;
     if (is_elsewhere(self))
-        return PyObject_CallMethod((PyObject *)self, "_exit_elsewhere", "L", now);
+        return returned(PyObject_CallMethod((PyObject *)self, "_exit_elsewhere", "L", now));
     if (clock->current != self->total || clock->depth == 0)
-        return PyObject_CallMethod((PyObject *)self, "_exit_out_of_order", NULL);
+        return returned(PyObject_CallMethod((PyObject *)self, "_exit_out_of_order", NULL));
     if (raised)
         clock->raised = 1;
     frame = clock->stack[--clock->depth];
     if (clock->phases_off) {
-        clock->current = frame.current;
-        clock->child_ns = frame.child_ns;
-        Py_RETURN_NONE;
+        set_current(clock, frame.current, frame.child_ns);
+        return 0;
     }
-    add(clock, self->total, now - clock->last_ns);
-    length = now - (frame.began_ns ? frame.began_ns : now);
-    word = self->histogram + half_bin((double)(length - clock->child_ns) / 1e9);
-    clock->child_ns = frame.child_ns + length;
-    clock->current = frame.current;
-    clock->last_ns = now;
+    charge(clock, self->total, now);
+    length = frame.began_ns ? now - frame.began_ns : 0;
+    own = length - clock->child_ns;
+    set_current(clock, frame.current, frame.child_ns + length);
     clock->entries++;
     if (clock->depth == 0)
         clock->length = length;
-    store(clock, clock->word_last, (uint64_t)now);
-    store(clock, clock->word_phase, (uint64_t)(frame.current - clock->word_totals));
-    if (clock->device != NULL && clock->device != Py_None)
+    store(clock, word_phase, (uint64_t)(frame.current - word_totals));
+    if (has_device(clock))
         notify_device(clock, self->total);
-    if (frame.began_ns == 0) /* Entered while phases were off: the length is unknown. */
-        Py_RETURN_NONE;
-    if (!is_backed(clock, word))
-        return PyObject_CallMethod((PyObject *)clock, "count_first", "L", word);
-    add(clock, word, 1);
+    /* Entered while phases were off: the length is unknown. */
+    if (frame.began_ns && count_bin(clock, self->histogram + half_bin((double)own / 1e9)) < 0)
+        return -1;
     if (clock->measuring && clock->hook_ns == 0)
-        goodput_count_own(clock, now);
-    Py_RETURN_NONE;
+        count_own(clock, now);
+    return 0;
+}
+
+void goodput_exit_after(Phase *self, PyObject *result)
+{
+    PyObject *raised = take_error();
+    if (goodput_exit(self, result == NULL) < 0)
+        goodput_drop_error();
+    restore_error(raised);
 }
 
 static PyObject *Phase_enter(Phase *self, PyObject *unused)
 {
-    return goodput_enter(self);
+    return goodput_enter(self) < 0 ? NULL : Py_NewRef(self);
 }
 
 static PyObject *Phase_exit(Phase *self, PyObject *const *args, Py_ssize_t count)
 {
-    return goodput_exit(self, count > 0 && args[0] != Py_None);
+    if (goodput_exit(self, count > 0 && args[0] != Py_None) < 0)
+        return NULL;
+    Py_RETURN_NONE;
 }
 
 /* Call a function in the phase and pass its result or exception on. */
 static PyObject *Phase_run(Phase *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
-    PyObject *raised, *result, *done;
+    PyObject *result;
+    int entered;
     if (count < 1) {
         PyErr_SetString(PyExc_TypeError, "run() takes a function and its arguments");
         return NULL;
     }
-    done = goodput_enter(self);
-    if (done == NULL) {
+    entered = goodput_enter(self) == 0;
+    if (!entered)
         goodput_drop_error();
-        return PyObject_Vectorcall(args[0], args + 1, (size_t)(count - 1), names);
-    }
-    Py_DECREF(done);
     result = PyObject_Vectorcall(args[0], args + 1, (size_t)(count - 1), names);
-    raised = goodput_take_error();
-    done = goodput_exit(self, result == NULL);
-    if (done == NULL)
-        goodput_drop_error();
-    Py_XDECREF(done);
-    goodput_restore_error(raised);
+    if (entered)
+        goodput_exit_after(self, result);
     return result;
 }
 
@@ -638,14 +686,17 @@ PyTypeObject goodput_phase_type = {
     .tp_methods = Phase_methods,
 };
 
-int goodput_ident_is_pointer;
-
-int goodput_add_clock(PyObject *module)
+int goodput_init_clock(void)
 {
-    goodput_ident_is_pointer = (long long)PyThread_get_thread_ident() == thread_pointer();
-    if (PyType_Ready(&ClockType) < 0 || PyType_Ready(&goodput_phase_type) < 0)
+    PyObject *page = PyImport_ImportModule("goodput.rank_page.page");
+    if (page == NULL)
         return -1;
-    if (PyModule_AddObjectRef(module, "Clock", (PyObject *)&ClockType) < 0)
-        return -1;
-    return PyModule_AddObjectRef(module, "Phase", (PyObject *)&goodput_phase_type);
+    for (size_t i = 0; i < sizeof page_constants / sizeof *page_constants && !PyErr_Occurred(); i++) {
+        PyObject *value = PyObject_GetAttrString(page, page_constants[i].name);
+        if (value != NULL)
+            *page_constants[i].value = PyLong_AsLongLong(value);
+        Py_XDECREF(value);
+    }
+    Py_DECREF(page);
+    return PyErr_Occurred() ? -1 : 0;
 }

@@ -1,4 +1,4 @@
-/* The clock and its phases (_fast.c), for the hooks (_hooks.c) and the module (_module.c). */
+/* The clock and its phases (_fast.c), for the hooks (_hooks.c). */
 #ifndef GOODPUT_FAST_H
 #define GOODPUT_FAST_H
 
@@ -15,10 +15,6 @@
 #define Py_READONLY READONLY
 #endif
 
-#define OVERFLOW_BIN 31744
-#define OVERFLOW_SECONDS 65520.0
-#define BLOCK_BITS 10
-
 typedef struct {
     long long current, began_ns, child_ns;
 } Frame;
@@ -31,12 +27,11 @@ typedef struct {
     long long gap, length; /* Word that the next gap may be charged to, and the length of the last outermost phase. */
     uint64_t *words;
     Py_ssize_t words_count;
-    long long word_last, word_phase, word_totals;
     Frame *stack;
     Py_ssize_t depth, room;
-    PyObject *device; /* Called with the charged word at each boundary, or NULL. */
-    unsigned char *backed; /* One bit for each 1 << BLOCK_BITS words whose memory is allocated. */
-    long long hook_ns;
+    PyObject *device; /* Called with the charged word at each boundary, or None. */
+    unsigned char *backed; /* One bit for each block of words whose memory is allocated. */
+    long long hook_ns; /* Since when our own code runs, of a step whose cost is measured; 0 for no hook. */
     /* State of automatic instrumentation: see automatic/step_detection.py. */
     char inside, evaluating, trained, fetched, counting, routine, preparing, unhooked_steps;
     char sampling; /* Whether only some batches of the iterator are measured. */
@@ -45,17 +40,11 @@ typedef struct {
     char phases_off; /* Phases are entered and left, and all time is charged to the phase "none". */
     long long after, entries, batch_samples, optimizer_depth, reducers, micro_batches, optimizer_steps;
     PyObject *iterator, *anchor, *optimizer; /* Weak references; `optimizer` is the one whose step is running. */
-    /* Batches of a sampled iterator: how many more to skip, the time of the skipped quick ones, and the words that count
-     * all batches. */
-    long long skips_left, skipped_ns, word_batches, word_inside, word_wait;
+    long long skips_left, skipped_ns; /* Of a sampled iterator: batches still to skip, and the time of the quick ones. */
     long long steps, samples, step_end_ns, step_next, step_samples, phase_cost_ns, step_cost_ns;
-    /* Positions of a step's words, in the order of step_clock.Clock.layout. */
-    long long ring, ring_records, record_words, slots, word_outside, word_steps, word_samples, word_step_start,
-        word_step_next, word_cost, histograms;
-    long long columns; /* Phases in use, of the slots of a record. */
+    long long columns; /* Phases in use, of those that a record has room for. */
     /* The cost of measuring: see automatic/overhead_budget.py. */
     long long own_ns, reading_ns, extra_cost_ns;
-    PyObject *words_object;
     Py_buffer view;
 } Clock;
 
@@ -66,6 +55,8 @@ typedef struct {
     long long index, total, histogram;
 } Phase;
 
+extern PyTypeObject goodput_clock_type, goodput_phase_type;
+
 /* CLOCK_MONOTONIC. */
 static inline long long now_ns(void)
 {
@@ -74,42 +65,33 @@ static inline long long now_ns(void)
     return (long long)t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
-/* PyThread_get_thread_ident() is the thread pointer in Linux C libraries; where goodput_add_clock confirmed that, it is
- * read without a call. */
-extern int goodput_ident_is_pointer;
-
-static inline long long thread_pointer(void)
-{
-#if defined(__x86_64__) && defined(__linux__)
-    long long pointer;
-    __asm__("movq %%fs:0, %0" : "=r"(pointer));
-    return pointer;
-#else
-    return 0;
-#endif
-}
-
 static inline long long this_thread(void)
 {
-    return goodput_ident_is_pointer ? thread_pointer() : (long long)PyThread_get_thread_ident();
+    return (long long)PyThread_get_thread_ident();
 }
 
-extern PyTypeObject goodput_phase_type;
+static inline int has_device(Clock *clock)
+{
+    return clock->device != NULL && clock->device != Py_None;
+}
 
-PyObject *goodput_enter(Phase *phase);
-PyObject *goodput_exit(Phase *phase, int raised);
+/* 0, or -1 with an exception set. */
+int goodput_enter(Phase *phase);
+int goodput_exit(Phase *phase, int raised);
 int goodput_next_step(Clock *clock, long long samples);
-void goodput_count_own(Clock *clock, long long from);
 
-/* Take the raised exception (NULL if none) and restore it. */
-PyObject *goodput_take_error(void);
-void goodput_restore_error(PyObject *exception);
+/* Exit after a call in the phase that returned `result`; the call's exception, if any, stays set. */
+void goodput_exit_after(Phase *phase, PyObject *result);
+
+/* A hook's own code begins; and ends, where it had begun, else since `otherwise` if that is not 0. */
+void goodput_start_own(Clock *clock);
+void goodput_stop_own(Clock *clock, long long otherwise);
+
+/* Drop an exception of our own code. */
 void goodput_drop_error(void);
 
-/* The parts of the module. */
+/* Prepare the types and read the constants of the rank page. */
+int goodput_init_clock(void);
 PyObject *goodput_bin_of_ns(PyObject *module, PyObject *argument);
-int goodput_add_clock(PyObject *module);
-int goodput_add_hooks(PyObject *module);
-PyObject *goodput_set_constants(PyObject *module, PyObject *args, PyObject *kwargs);
 
 #endif

@@ -14,16 +14,19 @@ static const char *const kind_names[KINDS] = {"next", "backward", "before step",
 static struct {
     long long nothing, after_forward, after_backward; /* values of Clock.after: step_detection */
     long long check_steps; /* overhead_budget: the Python hook sees at least every so many steps */
-    long long quick_ns;    /* loader_stats */
-    long long samples_max; /* recorder */
+    long long quick_ns;    /* loader_stats, and the words of its counters of batches */
+    long long word_batches, word_inside, word_wait;
+    long long samples_max;     /* recorder */
     long long batch_depth_max; /* hooks: nested containers in a batch */
 } constants;
 
-PyObject *goodput_set_constants(PyObject *module, PyObject *args, PyObject *kwargs)
+static PyObject *set_constants(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"nothing", "after_forward", "after_backward", "check_steps", "quick_ns", "samples_max", "batch_depth_max", NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$LLLLLLL", names, &constants.nothing, &constants.after_forward,
+    static char *names[] = {"nothing", "after_forward", "after_backward", "check_steps", "quick_ns", "word_batches",
+                            "word_inside", "word_wait", "samples_max", "batch_depth_max", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$LLLLLLLLLL", names, &constants.nothing, &constants.after_forward,
                                      &constants.after_backward, &constants.check_steps, &constants.quick_ns,
+                                     &constants.word_batches, &constants.word_inside, &constants.word_wait,
                                      &constants.samples_max, &constants.batch_depth_max))
         return NULL;
     Py_RETURN_NONE;
@@ -116,11 +119,10 @@ static PyObject *call_theirs(Clock *clock, PyObject *function, PyObject *const *
     PyObject *result;
     if (clock->hook_ns == 0 || !is_measured(clock))
         return PyObject_Vectorcall(function, args, flags, names);
-    goodput_count_own(clock, clock->hook_ns);
-    clock->hook_ns = 0;
+    goodput_stop_own(clock, 0);
     result = PyObject_Vectorcall(function, args, flags, names);
     if (is_measured(clock))
-        clock->hook_ns = now_ns();
+        goodput_start_own(clock);
     return result;
 }
 
@@ -150,21 +152,21 @@ static PyObject *call_timed(Hook *self, PyObject *const *args, size_t flags, PyO
 /* Enter the phase, call, exit; the function's result or exception is passed on. */
 static PyObject *timed(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
 {
-    PyObject *raised, *result, *left;
-    PyObject *entered = goodput_enter(self->phase);
-    if (entered == NULL) {
+    PyObject *result;
+    int entered = goodput_enter(self->phase) == 0;
+    if (!entered)
         goodput_drop_error();
-        return call_timed(self, args, flags, names);
-    }
-    Py_DECREF(entered);
     result = call_timed(self, args, flags, names);
-    raised = goodput_take_error();
-    left = goodput_exit(self->phase, result == NULL);
-    if (left == NULL)
-        goodput_drop_error();
-    Py_XDECREF(left);
-    goodput_restore_error(raised);
+    if (entered)
+        goodput_exit_after(self->phase, result);
     return result;
+}
+
+/* The time before the next phase may belong to it. */
+static void claim_gap(Hook *self)
+{
+    if (self->gap >= 0)
+        self->phase->recorder->gap = self->gap;
 }
 
 /* The first dimension of the first tensor in a batch, 0 if there is none, -1 on an error. */
@@ -224,12 +226,12 @@ static long long total_of(Phase *phase)
 static void count_skipped(Clock *clock, PyObject *iterator, long long ns, int came)
 {
     if (came) {
-        count_in(clock, clock->word_batches, 1);
-        count_in(clock, clock->word_inside, 1);
+        count_in(clock, constants.word_batches, 1);
+        count_in(clock, constants.word_inside, 1);
     }
     if (ns < 0)
         return;
-    count_in(clock, clock->word_wait, ns);
+    count_in(clock, constants.word_wait, ns);
     if (clock->skips_left > 0 && refers_to(clock->iterator, iterator)) {
         clock->skips_left--;
         if (ns < constants.quick_ns)
@@ -263,37 +265,26 @@ static PyObject *next_batch(Hook *self, PyObject *const *args, size_t flags, PyO
     return batch;
 }
 
-static PyObject *backward(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
+/* A forward or backward pass. */
+static PyObject *pass(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
 {
     Clock *clock = self->phase->recorder;
     PyObject *result;
-    if (clock->after == constants.after_forward && self->gap >= 0)
-        clock->gap = self->gap;
+    int backward = self->kind == BACKWARD;
+    if (clock->after == constants.after_forward)
+        claim_gap(self);
     clock->trained = clock->inside = 1;
-    clock->micro_batches++;
+    clock->micro_batches += backward;
     result = timed(self, args, flags, names);
     clock->inside = 0;
-    clock->after = constants.after_backward;
-    return result;
-}
-
-static PyObject *forward(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
-{
-    Clock *clock = self->phase->recorder;
-    PyObject *result;
-    if (clock->after == constants.after_forward && self->gap >= 0)
-        clock->gap = self->gap;
-    clock->trained = clock->inside = 1;
-    result = timed(self, args, flags, names);
-    clock->inside = 0;
-    clock->after = constants.after_forward;
+    clock->after = backward ? constants.after_backward : constants.after_forward;
     return result;
 }
 
 static PyObject *before_step(Hook *self, PyObject *optimizer)
 {
     Clock *clock = self->phase->recorder;
-    PyObject *entered, *reference = clock->anchor;
+    PyObject *reference = clock->anchor;
     if (refers_to(reference, optimizer))
         Py_INCREF(reference);
     else if ((reference = PyWeakref_NewRef(optimizer, NULL)) == NULL) {
@@ -302,28 +293,23 @@ static PyObject *before_step(Hook *self, PyObject *optimizer)
     }
     clock->optimizer_depth = 1;
     Py_XSETREF(clock->optimizer, reference);
-    if (clock->after == constants.after_backward && self->gap >= 0)
-        clock->gap = self->gap;
+    if (clock->after == constants.after_backward)
+        claim_gap(self);
     clock->trained = 1;
-    entered = goodput_enter(self->phase);
-    if (entered == NULL)
+    if (goodput_enter(self->phase) < 0)
         goodput_drop_error();
-    Py_XDECREF(entered);
     Py_RETURN_NONE;
 }
 
 static PyObject *after_step(Hook *self)
 {
     Clock *clock = self->phase->recorder;
-    PyObject *done;
     long long samples = clock->batch_samples;
     clock->optimizer_steps++;
     clock->optimizer_depth = 0;
     Py_XSETREF(clock->optimizer, Py_NewRef(Py_None));
-    done = goodput_exit(self->phase, 0);
-    if (done == NULL)
+    if (goodput_exit(self->phase, 0) < 0)
         goodput_drop_error();
-    Py_XDECREF(done);
     clock->trained = clock->fetched = 0;
     clock->after = constants.nothing;
     clock->batch_samples = 0;
@@ -348,7 +334,7 @@ static PyObject *dispatch(Hook *self, PyObject *const *args, size_t flags, PyObj
             break;
         case BACKWARD:
             if (clock->reducers == 0 && clock->after != constants.nothing)
-                return backward(self, args, flags, names);
+                return pass(self, args, flags, names);
             break;
         case BEFORE_STEP:
             if (first != NULL && clock->optimizer_depth == 0 && clock->steps > 0 && !clock->preparing)
@@ -356,20 +342,19 @@ static PyObject *dispatch(Hook *self, PyObject *const *args, size_t flags, PyObj
             break;
         case AFTER_STEP:
             if (first != NULL && clock->routine && (clock->steps + 1) % constants.check_steps != 0 &&
-                clock->optimizer_depth == 1 && refers_to(clock->anchor, first) &&
-                (clock->device == NULL || clock->device == Py_None))
+                clock->optimizer_depth == 1 && refers_to(clock->anchor, first) && !has_device(clock))
                 return after_step(self);
             break;
         case FORWARD:
             if (clock->routine)
-                return forward(self, args, flags, names);
+                return pass(self, args, flags, names);
             break;
         case ZERO_GRAD:
-            if (clock->after != constants.after_backward)
-                return timed(self, args, flags, names);
-            if (clock->optimizer_steps == 0)
-                break;
-            clock->gap = self->gap;
+            if (clock->after == constants.after_backward) {
+                if (clock->optimizer_steps == 0)
+                    break;
+                claim_gap(self);
+            }
             return timed(self, args, flags, names);
         }
     }
@@ -383,11 +368,9 @@ static PyObject *Hook_call(PyObject *callable, PyObject *const *args, size_t fla
     PyObject *result;
     if (!clock->measuring || clock->hook_ns || !is_measured(clock))
         return dispatch(self, args, flags, names);
-    clock->hook_ns = now_ns();
+    goodput_start_own(clock);
     result = dispatch(self, args, flags, names);
-    if (clock->hook_ns)
-        goodput_count_own(clock, clock->hook_ns);
-    clock->hook_ns = 0;
+    goodput_stop_own(clock, 0);
     return result;
 }
 
@@ -496,16 +479,10 @@ static PyTypeObject HookType = {
 
 /* ------------------------------------------------------------------------------------------- Slot */
 
-/* The descriptor `_compiled_call_impl` on torch.nn.Module: see automatic/frameworks/torch/forward.py. */
-typedef struct {
-    PyObject *reference; /* Weak, to the module. */
-    PyObject *call;
-} Root;
-
+/* The descriptor `_compiled_call_impl` on torch.nn.Module: see automatic/frameworks/torch/forward.py, which fills the list. */
 typedef struct {
     PyObject_HEAD
-    Root *roots;
-    Py_ssize_t count, room;
+    PyObject *roots; /* A list of tuples: a weak reference to a module, and its timed call. */
     PyObject *find; /* Called with a module that is no root, returns its timed call or None; None while roots are known. */
 } Slot;
 
@@ -515,11 +492,10 @@ static PyObject *Slot_get(PyObject *object, PyObject *instance, PyObject *owner)
     PyObject *found;
     if (instance == NULL || instance == Py_None)
         Py_RETURN_NONE;
-    for (Py_ssize_t i = 0; i < self->count; i++) {
-        if (refers_to(self->roots[i].reference, instance)) {
-            Py_INCREF(self->roots[i].call);
-            return self->roots[i].call;
-        }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(self->roots); i++) {
+        PyObject *root = PyList_GET_ITEM(self->roots, i);
+        if (refers_to(PyTuple_GET_ITEM(root, 0), instance))
+            return Py_NewRef(PyTuple_GET_ITEM(root, 1));
     }
     if (self->find != NULL && self->find != Py_None) {
         found = PyObject_CallOneArg(self->find, instance);
@@ -547,143 +523,77 @@ static int Slot_set(PyObject *self, PyObject *instance, PyObject *value)
     return failed;
 }
 
-static PyObject *Slot_add(Slot *self, PyObject *args)
+static PyObject *Slot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *module, *call, *reference;
-    Py_ssize_t at = 0;
-    if (!PyArg_ParseTuple(args, "OO", &module, &call))
-        return NULL;
-    /* Reuse the entry of a module that is gone. */
-    while (at < self->count) {
-        PyObject *root = referent_of(self->roots[at].reference);
-        Py_XDECREF(root);
-        if (root == NULL)
-            break;
-        at++;
-    }
-    if (at == self->room)
-        Py_RETURN_FALSE;
-    reference = PyWeakref_NewRef(module, NULL);
-    if (reference == NULL)
-        return NULL;
-    Py_XSETREF(self->roots[at].reference, reference);
-    Py_INCREF(call);
-    Py_XSETREF(self->roots[at].call, call);
-    if (at == self->count)
-        self->count++;
-    Py_RETURN_TRUE;
+    Slot *self = (Slot *)type->tp_alloc(type, 0);
+    if (self != NULL && (self->roots = PyList_New(0)) == NULL)
+        Py_CLEAR(self);
+    return (PyObject *)self;
 }
 
-static PyObject *Slot_exchange(Slot *self, PyObject *args)
-{
-    PyObject *old, *new;
-    if (!PyArg_ParseTuple(args, "OO", &old, &new))
-        return NULL;
-    for (Py_ssize_t i = 0; i < self->count; i++)
-        if (self->roots[i].call == old) {
-            Py_INCREF(new);
-            Py_SETREF(self->roots[i].call, new);
-        }
-    Py_RETURN_NONE;
-}
-
-static PyObject *Slot_is_root(Slot *self, PyObject *module)
-{
-    for (Py_ssize_t i = 0; i < self->count; i++)
-        if (refers_to(self->roots[i].reference, module))
-            Py_RETURN_TRUE;
-    Py_RETURN_FALSE;
-}
-
+/* No tp_clear: `roots` is used without a check, and its own tp_clear breaks cycles. */
 static int Slot_traverse(Slot *self, visitproc visit, void *arg)
 {
-    for (Py_ssize_t i = 0; i < self->count; i++) {
-        Py_VISIT(self->roots[i].reference);
-        Py_VISIT(self->roots[i].call);
-    }
+    Py_VISIT(self->roots);
     Py_VISIT(self->find);
-    return 0;
-}
-
-static int Slot_clear(Slot *self)
-{
-    Py_ssize_t count = self->count;
-    self->count = 0;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        Py_CLEAR(self->roots[i].reference);
-        Py_CLEAR(self->roots[i].call);
-    }
-    Py_CLEAR(self->find);
-    return 0;
-}
-
-static int Slot_init(Slot *self, PyObject *args, PyObject *kwargs)
-{
-    Py_ssize_t room;
-    if (!PyArg_ParseTuple(args, "n", &room))
-        return -1;
-    if (self->roots != NULL) {
-        PyErr_SetString(PyExc_TypeError, "Slot is already initialised");
-        return -1;
-    }
-    self->roots = PyMem_Calloc(room > 0 ? (size_t)room : 1, sizeof(Root));
-    if (self->roots == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    self->room = room;
-    Py_XSETREF(self->find, Py_NewRef(Py_None));
     return 0;
 }
 
 static void Slot_dealloc(Slot *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    Slot_clear(self);
-    PyMem_Free(self->roots);
-    type->tp_free((PyObject *)self);
+    Py_CLEAR(self->roots);
+    Py_CLEAR(self->find);
+    Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
 static PyMemberDef Slot_members[] = {
+    {"roots", Py_T_OBJECT_EX, offsetof(Slot, roots), Py_READONLY, "tuples of a weak reference and a timed call"},
     {"find", Py_T_OBJECT_EX, offsetof(Slot, find), 0, "returns the timed call of a module that is no root, or None"},
-    {NULL},
-};
-
-static PyMethodDef Slot_methods[] = {
-    {"add", (PyCFunction)Slot_add, METH_VARARGS, "Make a module a root with this call; False if there is no room."},
-    {"exchange", (PyCFunction)Slot_exchange, METH_VARARGS, "Replace the call of a root."},
-    {"is_root", (PyCFunction)Slot_is_root, METH_O, "Whether a module is a root."},
     {NULL},
 };
 
 static PyTypeObject SlotType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk.recorder._fast.Slot",
     .tp_basicsize = sizeof(Slot),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .tp_doc = "See goodput.sdk.automatic.frameworks.torch.forward.PythonSlot.",
-    .tp_new = PyType_GenericNew,
-    .tp_init = (initproc)Slot_init,
+    .tp_new = Slot_new,
     .tp_traverse = (traverseproc)Slot_traverse,
-    .tp_clear = (inquiry)Slot_clear,
     .tp_dealloc = (destructor)Slot_dealloc,
     .tp_descr_get = Slot_get,
     .tp_descr_set = Slot_set,
     .tp_members = Slot_members,
-    .tp_methods = Slot_methods,
 };
 
-int goodput_add_hooks(PyObject *module)
+/* ------------------------------------------------------------------------------------------- the module */
+
+static PyMethodDef functions[] = {
+    {"bin_of_ns", goodput_bin_of_ns, METH_O, "The fp16 bin of a duration in ns, as histogram.bin_of_ns."},
+    {"set_constants", (PyCFunction)(void (*)(void))set_constants, METH_VARARGS | METH_KEYWORDS,
+     "Take the constants that the hooks share with their Python twins."},
+    {NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "goodput.sdk.recorder._fast",
+    .m_doc = "The hot path of the SDK, compiled; goodput.sdk.recorder.step_clock is the same in Python.",
+    .m_size = -1,
+    .m_methods = functions,
+};
+
+PyMODINIT_FUNC PyInit__fast(void)
 {
-    if (PyType_Ready(&HookType) < 0 || PyType_Ready(&SlotType) < 0)
-        return -1;
-    if (slot_name == NULL && (slot_name = PyUnicode_InternFromString("_compiled_call_impl")) == NULL)
-        return -1;
-    if (call_name == NULL && (call_name = PyUnicode_InternFromString("_call_impl")) == NULL)
-        return -1;
-    if (shape_name == NULL && (shape_name = PyUnicode_InternFromString("shape")) == NULL)
-        return -1;
-    if (PyModule_AddObjectRef(module, "Slot", (PyObject *)&SlotType) < 0)
-        return -1;
-    return PyModule_AddObjectRef(module, "Hook", (PyObject *)&HookType);
+    PyTypeObject *types[] = {&goodput_clock_type, &goodput_phase_type, &HookType, &SlotType};
+    PyObject *made = NULL;
+    slot_name = PyUnicode_InternFromString("_compiled_call_impl");
+    call_name = PyUnicode_InternFromString("_call_impl");
+    shape_name = PyUnicode_InternFromString("shape");
+    if (slot_name != NULL && call_name != NULL && shape_name != NULL && goodput_init_clock() == 0)
+        made = PyModule_Create(&module);
+    for (size_t i = 0; made != NULL && i < sizeof types / sizeof *types; i++)
+        if (PyModule_AddType(made, types[i]) < 0)
+            Py_CLEAR(made);
+    return made;
 }

@@ -17,6 +17,7 @@ from collections import deque
 from operator import index as _index
 from time import perf_counter_ns
 
+from goodput.histograms.histogram import OCTAVE, bin_of_ns
 from goodput.rank_page import page
 
 TYPE_CHECKING = False  # See step_clock.py.
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
 compiled = not os.environ.get("GOODPUT_PURE")
 try:
     if compiled:
-        from goodput.sdk.recorder._fast import Clock, bin_of_ns
+        from goodput.sdk.recorder._fast import Clock
 except ImportError:
     compiled = False
 if not compiled:
-    from goodput.sdk.recorder.step_clock import Clock, bin_of_ns
+    from goodput.sdk.recorder.step_clock import Clock
 
 BACKGROUND_MAX = 4096  # records of other threads that may wait for the step thread's next step
 STEP_MAX = 1 << 53  # of step indices, which JSON and the ledger can hold
@@ -52,7 +53,7 @@ class Recorder(Clock):
     """The state of one rank process. `words` is a page as u64; only the thread `thread` moves the clock."""
 
     def __init__(self):
-        super().__init__(page.W_LAST, page.W_PHASE, page.W_TOTALS, _LAYOUT)
+        super().__init__()
         self.state = State.NOT_STARTED
         self.columns = len(page.PHASES)
         self.used: list[int] = [0]
@@ -126,18 +127,11 @@ class Recorder(Clock):
 
     def count_first(self, word: int) -> None:
         """Count in a part of a histogram that was not used so far: give it its memory first."""
-        if self.fd < 0 or page.reserve(self.fd, 8 * (word & -_BLOCK_WORDS), 8 * _BLOCK_WORDS):
+        if self.fd < 0 or page.reserve(self.fd, 8 * (word & -OCTAVE), 8 * OCTAVE):
             self.back(word)
             self.words[word] += 1
         else:
             self.drop("error")
-
-    def count(self, word: int) -> None:
-        """Count one in a histogram's bin."""
-        if self.is_backed(word):
-            self.words[word] += 1
-        else:
-            self.count_first(word)
 
     # -- steps: each makes its stores without a call in between, as step_clock.py explains
 
@@ -293,10 +287,5 @@ def checked_int(value, least: int, below: int) -> int | None:
     return number if number is not None and least <= number < below else None
 
 
-_LAYOUT = (
-    *(page.W_STEP_RING, page.STEP_RING, page.STEP_WORDS, page.PHASE_SLOTS, page.W_OUTSIDE),
-    *(page.W_STEPS, page.W_SAMPLES, page.W_STEP_START, page.W_STEP_NEXT, page.W_COST, page.W_HISTOGRAMS),
-)
 _TOTALS = slice(page.W_TOTALS, page.W_TOTALS + page.PHASE_SLOTS)
 _OUTSIDE = slice(page.W_OUTSIDE, page.W_OUTSIDE + page.PHASE_SLOTS)
-_BLOCK_WORDS = 1024  # what step_clock.py and _fast.c keep one bit for: an octave of a histogram

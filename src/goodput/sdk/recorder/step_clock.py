@@ -14,6 +14,8 @@ import struct
 from _thread import get_ident
 from time import perf_counter_ns
 
+from goodput.histograms.histogram import OCTAVE, OVERFLOW, bin_of_ns
+from goodput.rank_page import page
 from goodput.sdk.recorder.user_signals import reraise_from_handler
 
 TYPE_CHECKING = False  # `typing` is not imported: it takes longer than all of goodput.
@@ -21,21 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-_OVERFLOW_BIN = 31744
-_STEP_BIAS = 1 << 63
-_BLOCK_BITS = 10
+_BLOCK_BITS = OCTAVE.bit_length() - 1
+_LAST, _PHASE, _TOTALS, _BIAS = page.W_LAST, page.W_PHASE, page.W_TOTALS, page.STEP_BIAS
 _pack_half = struct.Struct("<e").pack_into
 _half = bytearray(2)
 _half_bits = memoryview(_half).cast("H")
-
-
-def bin_of_ns(nanoseconds: int) -> int:
-    """The fp16 bin of a duration, as histogram.bin_of_ns."""
-    try:
-        _pack_half(_half, 0, nanoseconds / 1e9)
-    except OverflowError:
-        return _OVERFLOW_BIN
-    return _half_bits[0]
 
 
 class Clock:
@@ -50,26 +42,21 @@ class Clock:
     gap       word that the time before the next outermost phase is charged to, if it is not longer than `length`
     length    ns of the last outermost phase
     columns   phases in use, which are copied into a step's record
-    layout    of a step: word of the ring, its records, words and phases of a record, and the words of the totals
-              outside steps, steps, samples, the step's start, the next index, cost, and the histogram of lengths
     device    called with the charged word at each boundary, or None; not called again after it raised
     """
 
     _words: Any
-    count: Callable[[int], None]  # this and the next one are of Recorder
-    count_first: Callable[[int], None]
+    count_first: Callable[[int], None]  # of Recorder
 
-    def __init__(self, word_last: int, word_phase: int, word_totals: int, layout: tuple[int, ...]):
-        self.layout = layout
+    def __init__(self):
         self.steps = self.samples = self.step_start_ns = self.step_end_ns = 0
         self.step_next = self.step_samples = self.phase_cost_ns = self.step_cost_ns = 0
-        self.word_last, self.word_phase, self.word_totals = word_last, word_phase, word_totals
         self._words, self._backed = None, set()
         self.thread = self.last_ns = self.child_ns = self.entries = 0
         self.length = 0
         self.device: Any = None
         # State of automatic instrumentation between hooks: automatic/step_detection.py.
-        self.columns = layout[3]
+        self.columns = 0
         self.began = self.after = self.batch_samples = 0
         self.optimizer_depth = self.micro_batches = self.optimizer_steps = self.reducers = 0
         self.inside = self.evaluating = self.trained = self.fetched = self.counting = self.routine = (
@@ -78,11 +65,11 @@ class Clock:
         self.iterator: Any = None
         self.anchor: Any = None
         self.optimizer: Any = None
-        self.skips_left = self.skipped_ns = self.word_batches = self.word_inside = self.word_wait = 0
+        self.skips_left = self.skipped_ns = 0
         # Cost of measuring: automatic/overhead_budget.py.
         self.own_ns = self.reading_ns = self.extra_cost_ns = 0
         self.measuring = self.phases_off = False
-        self.current, self.gap, self.raised = word_totals, word_totals, False
+        self.current, self.gap, self.raised = _TOTALS, _TOTALS, False
         # A linked list of (frame below, current, began_ns, child_ns), since push and pop must not be calls.
         self.stack: Any = None
 
@@ -96,7 +83,7 @@ class Clock:
 
     @property
     def charged(self) -> int:
-        return self.word_totals if self.phases_off else self.current
+        return _TOTALS if self.phases_off else self.current
 
     @property
     def depth(self) -> int:
@@ -109,40 +96,43 @@ class Clock:
     def reset(self) -> None:
         """Forget open phases."""
         self.stack = None
-        self.current, self.gap, self.child_ns = self.word_totals, self.word_totals, 0
+        self.current, self.gap, self.child_ns = _TOTALS, _TOTALS, 0
 
     def close_step(self, now_ns: int) -> int:
         """Close the running step: its record in the ring, sealed last, and one count of its length.
 
         Returns the moment of its end, which is later where a signal handler has moved the clock past `now_ns`.
         """
-        ring, records, width, slots, outside, *places, histograms = self.layout
-        word_steps, word_samples, word_start, word_next, word_cost = places
-        words, number, start, totals = self._words, self.steps + 1, self.step_start_ns, self.word_totals
-        at = ring + (number - 1) % records * width
-        many = self.columns
-        all_totals, all_outside = slice(totals, totals + many), slice(outside, outside + many)
-        into_totals, into_outside = slice(at + 5, at + 5 + many), slice(at + 5 + slots, at + 5 + slots + many)
+        words, number, start, many = self._words, self.steps + 1, self.step_start_ns, self.columns
+        at = page.W_STEP_RING + (number - 1) % page.STEP_RING * page.STEP_WORDS
+        seal, totals, outside = at + page.R_SEAL, at + page.R_TOTALS, at + page.R_OUTSIDE
+        all_totals, all_outside = slice(_TOTALS, _TOTALS + many), slice(page.W_OUTSIDE, page.W_OUTSIDE + many)
+        into_totals, into_outside = slice(totals, totals + many), slice(outside, outside + many)
         last_ns = self.last_ns
         if now_ns < last_ns:
             now_ns = last_ns
-        words[self.word_totals if self.phases_off else self.current] += now_ns - last_ns
-        self.last_ns = self.step_end_ns = words[self.word_last] = now_ns
+        words[_TOTALS if self.phases_off else self.current] += now_ns - last_ns
+        self.last_ns = self.step_end_ns = words[_LAST] = now_ns
         self.samples += self.step_samples
-        words[at + width - 1] = 0
-        words[at + 1] = self.step_next + _STEP_BIAS
-        words[at + 2], words[at + 3], words[at + 4] = start, now_ns, self.samples
+        words[seal] = 0
+        words[at + page.R_STEP] = self.step_next + _BIAS
+        words[at + page.R_START], words[at + page.R_END], words[at + page.R_SAMPLES] = (
+            start,
+            now_ns,
+            self.samples,
+        )
         words[into_totals] = words[all_totals]
         words[into_outside] = words[all_outside]
-        words[at] = number
-        words[at + width - 1] = number
-        words[word_steps] = self.steps = number
-        words[word_samples] = self.samples
-        self.step_start_ns = words[word_start] = 0
+        words[at] = words[seal] = number
+        words[page.W_STEPS] = self.steps = number
+        words[page.W_SAMPLES] = self.samples
+        self.step_start_ns = words[page.W_STEP_START] = 0
         self.step_next += 1
-        words[word_next] = self.step_next + _STEP_BIAS
-        words[word_cost] = self.entries * self.phase_cost_ns + number * self.step_cost_ns + self.extra_cost_ns
-        self.count(histograms + bin_of_ns(now_ns - start))
+        words[page.W_STEP_NEXT] = self.step_next + _BIAS
+        words[page.W_COST] = (
+            self.entries * self.phase_cost_ns + number * self.step_cost_ns + self.extra_cost_ns
+        )
+        self.count(page.W_HISTOGRAMS + bin_of_ns(now_ns - start))
         return now_ns
 
     def next_step(self, samples: int) -> int:
@@ -150,7 +140,7 @@ class Clock:
         self.step_samples = samples
         now_ns = self.close_step(perf_counter_ns())
         self.step_samples, self.step_start_ns = 0, now_ns
-        self.words[self.layout[7]] = now_ns
+        self.words[page.W_STEP_START] = now_ns
         if self.measuring:
             self.own_ns += perf_counter_ns() - now_ns - self.reading_ns
             self.measuring = False
@@ -172,13 +162,13 @@ class Clock:
             return
         current, child_ns = self.current, self.child_ns
         if now > last:
-            words[self.word_totals if self.phases_off else current] += now - last
-            self.last_ns = words[self.word_last] = now
+            words[_TOTALS if self.phases_off else current] += now - last
+            self.last_ns = words[_LAST] = now
         while frame is not None and frame is not stack:
             frame, current, began_ns, child_ns = frame
             child_ns += now - began_ns if began_ns else 0
         self.stack, self.current, self.child_ns = frame, current, child_ns
-        words[self.word_phase] = 0 if self.phases_off else current - self.word_totals
+        words[_PHASE] = 0 if self.phases_off else current - _TOTALS
 
     def close_below(self, total: int) -> None:
         """Remove an outer open phase: the phase above it will return to the phase below it."""
@@ -194,9 +184,12 @@ class Clock:
             above.append(frame)
             frame = frame[0]
 
-    def is_backed(self, word: int) -> bool:
-        """Whether the memory of a word is allocated."""
-        return word >> _BLOCK_BITS in self._backed
+    def count(self, word: int) -> None:
+        """Count one in a histogram's bin."""
+        if word >> _BLOCK_BITS in self._backed:
+            self._words[word] += 1
+        else:
+            self.count_first(word)
 
     def back(self, word: int) -> None:
         """Note that the memory of a word's block is allocated."""
@@ -227,16 +220,16 @@ class Phase:
         if now < last:
             now = last
         charged = current
-        if clock.gap != clock.word_totals:
+        if clock.gap != _TOTALS:
             if clock.stack is None and now - last <= clock.length:
                 charged = clock.gap
-            clock.gap = clock.word_totals
+            clock.gap = _TOTALS
         words[charged] += now - last
         clock.stack = (clock.stack, current, now, clock.child_ns)
         clock.child_ns = 0
         clock.current = self.total
-        clock.last_ns = words[clock.word_last] = now
-        words[clock.word_phase] = self.index
+        clock.last_ns = words[_LAST] = now
+        words[_PHASE] = self.index
         if clock.device is None and not clock.measuring:
             return self
         try:
@@ -284,10 +277,10 @@ class Phase:
         clock.child_ns = child_ns + length
         clock.current = current
         clock.entries += 1
-        clock.last_ns = words[clock.word_last] = now
+        clock.last_ns = words[_LAST] = now
         if clock.stack is None:
             clock.length = length
-        words[clock.word_phase] = current - clock.word_totals
+        words[_PHASE] = current - _TOTALS
         if clock.device is not None:
             clock.notify_device(total)
         if not began_ns:  # Entered while phases were off: the length is unknown.
@@ -296,7 +289,7 @@ class Phase:
             _pack_half(_half, 0, own / 1e9)
             word = self.histogram + _half_bits[0]
         except OverflowError:
-            word = self.histogram + _OVERFLOW_BIN
+            word = self.histogram + OVERFLOW
         if word >> _BLOCK_BITS in clock._backed:
             words[word] += 1
             if clock.measuring:

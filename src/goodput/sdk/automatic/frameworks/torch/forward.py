@@ -51,17 +51,17 @@ def apply(torch, auto) -> None:
 
 
 class PythonSlot:
-    """The descriptor on torch.nn.Module. `find(module)`, if set, returns the timed call of a module that is no root yet."""
+    """The descriptor on torch.nn.Module, in Python: `_fast.Slot` is the same compiled."""
 
-    def __init__(self, roots_max: int):
-        self.find: Callable | None = None
-        self._roots: list[tuple] = []
-        self._roots_max = roots_max
+    find: Callable | None  # of Slot
+
+    def __init__(self):
+        self.roots: list[tuple] = []
 
     def __get__(self, module, owner=None):
         if module is None:
             return None
-        for reference, call in self._roots:
+        for reference, call in self.roots:
             if reference() is module:
                 return call
         if self.find is not None:
@@ -69,6 +69,23 @@ class PythonSlot:
             if call is not None:
                 return call
         return module.__dict__.get(SLOT)
+
+
+if compiled:
+    from goodput.sdk.recorder._fast import Slot as _Slot
+else:
+    _Slot = PythonSlot
+
+
+class Slot(_Slot):
+    """The roots: `roots` has a weak reference to each and its timed call.
+
+    `find(module)`, if set, returns the timed call of a module that is no root yet.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.find: Callable | None = None
 
     def __set__(self, module, value) -> None:
         module.__dict__[SLOT] = value
@@ -80,32 +97,26 @@ class PythonSlot:
             raise AttributeError(SLOT) from None
 
     def add(self, module, call) -> bool:
-        """Make a module a root with this call; False if there are already `roots_max`."""
-        self._roots = [root for root in self._roots if root[0]() is not None]
-        if len(self._roots) >= self._roots_max:
+        """Make a module a root with this call; False if there are already ROOTS_MAX."""
+        roots = [root for root in self.roots if root[0]() is not None]
+        if len(roots) >= ROOTS_MAX:
             return False
-        self._roots.append((weakref.ref(module), call))
+        self.roots[:] = [*roots, (weakref.ref(module), call)]
         return True
 
     def is_root(self, module) -> bool:
-        return any(reference() is module for reference, _ in self._roots)
+        return any(reference() is module for reference, _ in self.roots)
 
     def exchange(self, old, new) -> None:
         """Replace the call of a root."""
-        self._roots = [(reference, new if call is old else call) for reference, call in self._roots]
-
-
-if compiled:
-    from goodput.sdk.recorder._fast import Slot
-else:
-    Slot = PythonSlot
+        self.roots[:] = [(reference, new if call is old else call) for reference, call in self.roots]
 
 
 class RootModules:
     """The root modules of one process; `trained` says whether one was called with gradients on."""
 
     def __init__(self, auto, torch):
-        self.auto, self.slot = auto, Slot(ROOTS_MAX)
+        self.auto, self.slot = auto, Slot()
         self.is_compiling = torch.compiler.is_dynamo_compiling
         self.grad_is_on = torch.is_grad_enabled
         self.trained = False
