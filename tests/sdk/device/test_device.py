@@ -202,18 +202,6 @@ def hosts(trainer: Trainer) -> tuple[list[bool], object]:
     return found, snapshot
 
 
-def test_one_in_k_steps_is_sampled(simulated):
-    trainer = simulated(queue_max=50)
-    trainer.clock.every = 4
-    train(trainer, 40, loader=MS)
-    assert trainer.backend.recorded == 10 * 10, "begin, four phases twice, end; for one in four of 40 steps"
-    found, snapshot = hosts(trainer)
-    assert found == [bool((number + 1) % 4) for number in range(40)]
-    loader = [one.get("loader", 0) for one in splits(snapshot)]
-    assert loader[0] == MS and loader[-1] == 0
-    assert trainer.writer.words[page.W_DEVICE_EVERY] == 4
-
-
 def test_a_captured_step_is_left_alone(simulated):
     trainer = simulated(queue_max=50)
     train(trainer, 3)

@@ -227,7 +227,6 @@ class Trainer(Rank):
         self.define("augment", "loader")
         if self.has_device:
             self.words[page.W_DEVICE_STATE] = page.DEVICE_STATES.index("active")
-            self.words[page.W_DEVICE_EVERY] = 1
         self._sampling(phases_measured=1, budget_ppm=5000)
 
     def train(self, phases: dict[str, int], step: int) -> None:

@@ -4,7 +4,7 @@ At each phase boundary an event is recorded on the compute stream. Some steps la
 step's totals are written to the page's device ring: the step is as long as on the host clock and divided as the device
 measured. A wait that the device did not feel, because work was still queued, comes out as zero.
 
-Nothing waits, synchronises or raises. A step that the device cannot divide completely (ring full, not sampled, graph
+Nothing waits, synchronises or raises. A step that the device cannot divide completely (ring full, graph
 capture, another stream or device at its bounds, events not complete after PENDING steps) is divided as the host
 measured, so every step has a record. An error ends the clock. Times within a step are differences to the event that
 began it, so that rounding errors cancel. Memory: 1024 events of about 100 bytes each in PyTorch, and 40 KiB.
@@ -35,7 +35,7 @@ _TIMED, _RESOLVED = 16, 8
 
 
 class DeviceClock:
-    """The device clock of one recorder; it measures one in `every` steps.
+    """The device clock of one recorder.
 
     events   ring of events, reused: `head` is the next position, those from `tail` on are still needed, those from
              `kept` on belong to no step that has ended
@@ -47,7 +47,7 @@ class DeviceClock:
 
     def __init__(self, recorder, backend):
         self.recorder, self.backend = recorder, backend
-        self.every, self.cost_ns = 1, 0
+        self.cost_ns = 0
         self.events: list = [None] * EVENTS
         self.columns = bytearray(EVENTS)
         self.begins, self.ends = array("q", [-1]) * PENDING, array("q", [0]) * PENDING
@@ -107,9 +107,8 @@ class DeviceClock:
         self._busy = True
         try:
             began = perf_counter_ns()
-            if (
-                self._words is not self.recorder.words
-            ):  # A new page was opened while the budget had parked the clock.
+            # A new page was opened while the overhead budget had parked the clock.
+            if self._words is not self.recorder.words:
                 self._open(0)
             what(word)
             self.cost_ns += perf_counter_ns() - began
@@ -171,15 +170,10 @@ class DeviceClock:
         self._start(word)
 
     def _start(self, word: int) -> None:
-        """Begin the next step here, if it is sampled."""
-        self._on = self._is_next()
-        if self._on:
-            self._on = self._put(word)
-            self._follow_stream()
+        """Begin the next step here."""
+        self._on = self._put(word)
+        self._follow_stream()
         self.begun = self.head - 1 if self._on else -1
-
-    def _is_next(self) -> bool:
-        return not (self.recorder.steps + 1) % max(int(self.every), 1)
 
     def _end(self, word: int) -> None:
         if not self._bound and not self._bind():
@@ -194,7 +188,7 @@ class DeviceClock:
             self._note(-1)
         if complete and self._on and self._put(word):
             self._note(self.begun)
-            self.begun, self._on = self.head - 1, self._is_next()
+            self.begun = self.head - 1
         else:
             self._roll_back()
             self._start(word)
@@ -301,7 +295,7 @@ class DeviceClock:
         words[at + page.D_SEAL] = number
         words[page.W_DEVICE_DONE] = self.done = number
         words[page.W_DEVICE_STEPS] = self.steps
-        words[page.W_DEVICE_COST], words[page.W_DEVICE_EVERY] = self.cost_ns, max(int(self.every), 1)
+        words[page.W_DEVICE_COST] = self.cost_ns
         # The event that ends a step may begin the next one.
         self.tail = max(self.tail, self.ends[number % PENDING])
         self._release()

@@ -6,9 +6,9 @@
  */
 #include "_fast.h"
 
-typedef enum { NEXT, BACKWARD, BEFORE_STEP, AFTER_STEP, FORWARD, ZERO_GRAD, KINDS } Kind;
+typedef enum { NEXT, BACKWARD, BEFORE_STEP, AFTER_STEP, FORWARD, ZERO_GRAD } Kind;
 /* The names in goodput.sdk.automatic.hooks. */
-static const char *const kind_names[KINDS] = {"next", "backward", "before step", "after step", "forward", "zero grad"};
+static const char *const kind_names[] = {"next", "backward", "before step", "after step", "forward", "zero grad"};
 
 /* Set once by goodput.sdk.automatic.hooks, from the constants of the Python hooks. */
 static struct {
@@ -382,9 +382,9 @@ static int Hook_init(Hook *self, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sO!OOOL", names, &kind, &goodput_phase_type, &phase, &function,
                                      &slow, &test, &self->gap))
         return -1;
-    for (self->kind = 0; self->kind < KINDS && strcmp(kind, kind_names[self->kind]) != 0;)
+    for (self->kind = NEXT; self->kind <= ZERO_GRAD && strcmp(kind, kind_names[self->kind]) != 0;)
         self->kind++;
-    if (self->kind == KINDS) {
+    if (self->kind > ZERO_GRAD) {
         PyErr_Format(PyExc_ValueError, "unknown kind of hook: %s", kind);
         return -1;
     }

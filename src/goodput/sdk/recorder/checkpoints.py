@@ -1,6 +1,6 @@
 """`goodput.checkpoint(step)`: when a checkpoint was begun and when it was safe on disk.
 
-In: the user's call. Out: the `checkpoint` phase and two events in the page. Three uses:
+Three uses:
 
     with checkpoint(step): save(...)            # timed; committed when the body ends without an exception
     checkpoint(step)                            # already saved: committed now

@@ -1,9 +1,8 @@
-"""Steps: `for batch in steps(loader)` and `with step()`, which bound what is kept or lost.
+"""Steps of a training loop: `for batch in steps(loader)` and `with step()`.
 
-In: the user's loop. Out: gaps, begins and ends on the recorder. `steps` times the wait for the loader and makes
-steps that touch: one begins where the one before ended. `step` bounds what is inside its `with`. Inside an open
-step or phase both pass through, so an evaluation loop inside `phase("evaluation")` makes no training steps.
-A step whose body raised was not completed, and its time counts as outside steps.
+`steps` times the wait for each batch; each step begins where the one before ended. `step` covers the body of its
+`with`. Inside an open step or phase neither records a step, so an evaluation loop inside `phase("evaluation")` makes no
+training steps. A step whose body raised is not counted, and its time lies outside steps.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ from time import perf_counter_ns
 
 from goodput.sdk.recorder.phase import Phase
 from goodput.sdk.recorder.recorder import Recorder, State
+
+_EXHAUSTED = object()
 
 
 class Step:
@@ -36,7 +37,7 @@ class Step:
             return
         self._began = None
         if not recorder.is_running(began):
-            _count_lost(recorder)
+            _drop_step(recorder)
         elif kind is None:
             recorder.end_step(perf_counter_ns())
         else:
@@ -56,10 +57,9 @@ def steps(recorder: Recorder, loader: Phase, iterable, samples: int):
         while True:
             began = recorder.end_gap(began)
             with loader:
-                try:
-                    item = next(items)
-                except StopIteration:
-                    return
+                item = next(items, _EXHAUSTED)
+            if item is _EXHAUSTED:
+                return
             recorder.begin_step(began, None, samples)
             entries, recorder.raised = recorder.entries, False
             try:
@@ -72,7 +72,7 @@ def steps(recorder: Recorder, loader: Phase, iterable, samples: int):
             if recorder.is_running(began):
                 began = recorder.end_step(now)
             else:
-                _count_lost(recorder)
+                _drop_step(recorder)
                 began = now
     finally:
         if recorder.is_running(began):
@@ -83,30 +83,24 @@ def timed(session, loader: Phase, iterable):
     """Generator behind `goodput.loader`: the iterable's items. Only goodput.auto makes steps of them."""
     with loader:
         items = iter(iterable)
-    recorder = session.recorder
     while True:
         auto = session.automatic
-        if auto is not None:
-            if recorder.evaluating:
-                try:
-                    item = next(items)
-                except StopIteration:
-                    return
-                yield item
-                continue
-            auto.open_step()
-        with loader:
-            try:
-                item = next(items)
-            except StopIteration:
-                return
+        if auto is not None and session.recorder.evaluating:
+            item = next(items, _EXHAUSTED)
+        else:
+            if auto is not None:
+                auto.open_step()
+            with loader:
+                item = next(items, _EXHAUSTED)
+        if item is _EXHAUSTED:
+            return
         yield item
 
 
 def _leave(recorder: Recorder, worked: bool) -> None:
-    """The loop was left by `break` or an exception, which a generator cannot tell apart.
+    """End the last step of a loop that was left by `break` or an exception, which a generator cannot tell apart.
 
-    Its last step counts if a phase other than the loader's was completed in it and none of them raised.
+    The step counts if a phase other than the loader's was completed in it and none of them raised.
     """
     if worked and not recorder.raised:
         recorder.end_step(perf_counter_ns())
@@ -114,8 +108,8 @@ def _leave(recorder: Recorder, worked: bool) -> None:
         recorder.abandon_step()
 
 
-def _count_lost(recorder: Recorder) -> None:
-    """Count a step whose page was closed or whose index was reset while it ran."""
+def _drop_step(recorder: Recorder) -> None:
+    """Count a step as dropped: its page was closed or its index was reset while it ran."""
     if recorder.is_recording:
         recorder.drop("step")
 
