@@ -155,7 +155,8 @@ class Window:
         return [now[i] - (before[i] if i < len(before) else 0) for i in self._phases.values()]
 
     def _spent(self, quantiles: tuple, ns: int) -> Spent:
-        return Spent(*quantiles, ns / NANOSECONDS, self._ratio(ns))
+        p50, p95, p99 = quantiles
+        return Spent(p50, p95, p99, ns / NANOSECONDS, self._ratio(ns))
 
     def _ratio(self, number: int) -> float | None:
         wall_ns = self._growth("end_ns")
