@@ -342,11 +342,7 @@ def test_any_patches(forged, patches):
     read(forged.path)
 
 
-@settings(
-    max_examples=100,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=100, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=5000), whole=st.booleans())
 def test_any_file(tmp_path, data, whole):
     path = tmp_path / "any.page"

@@ -329,17 +329,14 @@ def write_user_phase(words: memoryview, index: int, name: bytes, state: bytes) -
     words[W_USER_PHASES] = index + 1
 
 
-def write_event(
-    words: memoryview, number: int | None, kind: str, time_ns: int, step: int, text: bytes
-) -> None:
-    """Append the event with this number (from 1), by default the next. Text is cut between two characters."""
+def write_event(words: memoryview, kind: str, time_ns: int, step: int, text: bytes) -> None:
+    """Append an event. Text is cut between two characters."""
     if len(text) > EVENT_TEXT_BYTES:
         text = text[:EVENT_TEXT_BYTES].decode("utf-8", "ignore").encode()
     padded = memoryview(text.ljust(EVENT_TEXT_BYTES, b"\0")).cast("Q")
     kind_index = EVENT_KINDS.index(kind)
-    # From here on no call, so that a signal handler's event comes before or after this one (sdk/clock.py).
-    if number is None:
-        number = words[W_EVENTS] + 1
+    # From here on no call, so that a signal handler's event comes before or after this one (step_clock.py).
+    number = words[W_EVENTS] + 1
     at = W_EVENT_RING + (number - 1) % EVENT_RING * EVENT_WORDS
     words[at + EVENT_WORDS - 1] = 0
     words[at + 1], words[at + 2], words[at + 3] = kind_index, time_ns, step + STEP_BIAS

@@ -18,7 +18,7 @@ def written(directory, attempt: int, committed=(), begun=(), rank: int = 0) -> p
     writer = page.Writer(str(directory), identity)
     for kind, steps in (("checkpoint_begun", begun), ("checkpoint_committed", committed)):
         for step in steps:
-            page.write_event(writer.words, None, kind, 5, step, b"")
+            page.write_event(writer.words, kind, 5, step, b"")
     writer.close()
     return writer
 

@@ -191,8 +191,7 @@ def test_the_step_context_counts_on_and_skips_forward(sdk):
 
 
 @pytest.mark.parametrize(
-    "index",
-    ["3", "-1", "True", "float('nan')", "'7'", "2 ** 62 - 1", "10 ** 5000", "2.0", "[1]", "object()"],
+    "index", ["3", "-1", "True", "float('nan')", "'7'", "2 ** 62 - 1", "10 ** 5000", "2.0", "[1]", "object()"]
 )
 def test_an_index_that_goes_back_or_is_none_is_counted_and_the_count_goes_on(sdk, index):
     out = sdk(f"""

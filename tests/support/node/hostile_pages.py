@@ -28,7 +28,7 @@ def plant_hostile(directory) -> dict[str, str]:
     ended = Rank(directory, run="ended")
     ended.words[page.W_END] = (1 << 64) - 1  # Would not fit a report.
     event = Rank(directory, run="event")
-    page.write_event(event.words, 1, "mark", (1 << 64) - 1, 0, b"")
+    page.write_event(event.words, "mark", (1 << 64) - 1, 0, b"")
     return {
         "random.page": "foreign", "empty.page": "truncated", "fifo.page": "foreign", "folder.page": "foreign",
         "link.page": "unreadable", "socket.page": "unreadable", os.path.basename(version.path): "version",

@@ -89,7 +89,7 @@ class Rank:
 
     def event(self, kind: str, step: int, text: str = "") -> None:
         self.events += 1
-        page.write_event(self.words, self.events, kind, self.now_ns, step, text.encode())
+        page.write_event(self.words, kind, self.now_ns, step, text.encode())
 
     def enter(self, name: str) -> None:
         self.words[page.W_PHASE] = self.names.index(name)

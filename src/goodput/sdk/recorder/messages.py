@@ -1,8 +1,27 @@
-"""Values of the user's in warnings."""
+"""Warnings on standard error: each text once, a bounded number of them, and never an exception."""
 
 from __future__ import annotations
 
+import sys
+
 from goodput.wire.identity import clean_text
+
+MESSAGES_MAX = 20
+MESSAGE_CHARACTERS_MAX = 400
+
+
+class Messages:
+    def __init__(self):
+        self.written: set[str] = set()
+
+    def write(self, text: str) -> None:
+        if text in self.written or len(self.written) >= MESSAGES_MAX:
+            return
+        self.written.add(text)
+        try:
+            sys.stderr.write(f"goodput: {text[:MESSAGE_CHARACTERS_MAX]}\n")
+        except Exception:
+            pass  # Standard error is closed, None or broken.
 
 
 def short_repr(value) -> str:

@@ -256,7 +256,7 @@ class Recorder(Clock):
         raw = text.encode("utf-8", "replace")
         if len(raw) > page.EVENT_TEXT_BYTES:
             self.drop("event")
-        page.write_event(self.words, None, kind, time_ns, step, raw)
+        page.write_event(self.words, kind, time_ns, step, raw)
 
     def end(self, now_ns: int, reason: str) -> None:
         """Close the page: the rank ended, it did not die. A later call changes nothing."""

@@ -18,12 +18,11 @@ from _thread import allocate_lock, get_ident
 from collections import deque
 
 from goodput.rank_page import page
-from goodput.sdk.recorder.messages import short_repr
+from goodput.sdk.recorder.messages import Messages, short_repr
 from goodput.sdk.recorder.recorder import SAMPLES_MAX, STEP_MAX, Recorder, State, checked_int
 from goodput.sdk.startup.calibration import calibrate
 from goodput.sdk.startup.declared_fields import DeclaredFields
 from goodput.sdk.startup.exit_report import print_report
-from goodput.sdk.startup.messages import Messages
 from goodput.sdk.startup.phase_table import PhaseTable
 from goodput.sdk.startup.resolve_identity import contradicts, now, resolve_identity, valid_rank
 from goodput.wire.identity import check_identity, clean_text
@@ -47,9 +46,7 @@ class Session:
         self.identity: dict = {}
         self.writer: page.Writer | None = None
         self.errors = 0  # before there is a page to count them in
-        self.automatic: Any = (
-            None  # goodput.sdk.automatic.step_detection.Automatic, once goodput.auto is imported
-        )
+        self.automatic: Any = None  # automatic.step_detection.Automatic, once goodput.auto is imported
         self._reset()
         if environ.get("GOODPUT_DISABLE", "") not in ("", "0"):
             self.recorder.set_state(State.DISABLED)
