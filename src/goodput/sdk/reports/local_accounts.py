@@ -38,8 +38,7 @@ def attempt_of(snapshot: Snapshot, now_mono_ns: int, alive: bool) -> Attempt:
     for name in DECLARED:
         setattr(attempt, name, identity.get(name))
     attempt.add_rows(
-        Row(r.number, r.step, unix_ns(r.start_ns), unix_ns(r.end_ns), *r[4:])
-        for r in snapshot.steps
+        Row(r.number, r.step, unix_ns(r.start_ns), unix_ns(r.end_ns), *r[4:]) for r in snapshot.steps
     )
     attempt.add_events(Event(e.number, e.kind, unix_ns(e.time_ns), e.step, e.text) for e in snapshot.events)
     return attempt
