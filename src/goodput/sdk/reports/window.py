@@ -9,7 +9,7 @@ have an error of 2**-11 (histograms/histogram.py). Nothing blocks, raises or sta
 thread is in one returns the previous Window.
 
 With eleven phases a call and new step take about 20 us, 30 us with `scalars()`; the first call reads the whole ring in
-about 7 ms. Memory: up to 1 MiB per window with eleven phases; beyond WINDOWS_MAX windows the least recently used one is
+about 7 ms. Memory: up to 1.5 MiB per window with eleven phases; beyond WINDOWS_MAX windows the least recently used one is
 dropped. Of more than ROWS_MAX steps only every 2nd, 4th, ... is kept for quantiles.
 
 Other ranks, redone steps and stalls are not considered: the account does (account/).
@@ -21,6 +21,8 @@ from _thread import allocate_lock
 from array import array
 from collections import namedtuple
 from functools import lru_cache
+from itertools import compress
+from operator import sub
 from struct import Struct
 from time import perf_counter_ns
 
@@ -48,7 +50,7 @@ class Window:
     the end of the last step.
     """
 
-    __slots__ = ("_bins", "_first", "_last", "_phases", "age_seconds", "asked_seconds", "seen")
+    __slots__ = ("_bins", "_first", "_last", "_names", "age_seconds", "asked_seconds", "seen")
 
     def __init__(
         self,
@@ -56,14 +58,14 @@ class Window:
         age_ns: int | None = None,
         last: Record | None = None,
         first: Record | None = None,
-        phases: dict[str, int] | None = None,
+        names: tuple[str, ...] = (),
         seen: int = 0,
         bins=(),
     ):
-        """`phases` has the column of each phase; `bins` has those of the steps and of each phase, for each quantile."""
+        """`bins` are, for each quantile, those of the steps and of the phases with these names."""
         self.asked_seconds, self.seen = asked_seconds, seen
         self.age_seconds = None if age_ns is None else age_ns / NANOSECONDS
-        self._first, self._last, self._phases, self._bins = first, last, phases or {}, bins
+        self._first, self._last, self._names, self._bins = first, last, names, bins
 
     @property
     def seconds(self) -> float:
@@ -109,8 +111,8 @@ class Window:
     @property
     def phases(self) -> dict[str, Spent]:
         """Spent of each phase that this process was ever in, "none" included; {} without steps."""
-        columns = zip(self._phases, self._quantiles()[1:], self._sums(), strict=True)
-        return {name: self._spent(quantiles, ns) for name, quantiles, ns in columns}
+        columns = zip(self._names, self._quantiles()[1:], self._sums(), strict=True)
+        return {name: self._spent(*column) for name, *column in compress(columns, self._is_used()[1:])}
 
     def scalars(self, prefix: str = "goodput/") -> dict[str, float]:
         """All values as a flat dictionary of floats for a logger; unknown ones are left out."""
@@ -120,11 +122,13 @@ class Window:
             if (value := getattr(self, name)) is not None and (self.steps or name in _ALWAYS)
         }
         if self._first is not None:
-            quantiles, shares = _keys(prefix, tuple(self._phases))
-            found.update(zip(quantiles, self._flat(), strict=False))  # Empty if no step was read.
-            wall_ns = self._growth("end_ns")
-            spent_ns = (self._growth("inside_ns"), *self._sums())
-            found.update(zip(shares, [ns / wall_ns for ns in spent_ns], strict=True))
+            quantiles, shares = _keys(prefix, self._names)
+            used, wall_ns = self._is_used(), self._growth("end_ns")
+            found.update(
+                compress(zip(quantiles, self._flat(), strict=False), used * 3)
+            )  # Empty if no step was read.
+            spent = [ns / wall_ns for ns in (self._growth("inside_ns"), *self._sums())]
+            found.update(compress(zip(shares, spent, strict=True), used))
         return found
 
     def __repr__(self) -> str:
@@ -152,7 +156,11 @@ class Window:
         if self._first is None or self._last is None:
             return []
         before, now = self._first.totals, self._last.totals
-        return [now[i] - (before[i] if i < len(before) else 0) for i in self._phases.values()]
+        return [*map(sub, now, before), *now[len(before) :]]
+
+    def _is_used(self) -> tuple[int, ...]:
+        """Whether the window has the step, "none" (both always) and each phase, which must have been entered."""
+        return () if self._last is None else (1, 1, *self._last.totals[1:])
 
     def _spent(self, quantiles: tuple, ns: int) -> Spent:
         p50, p95, p99 = quantiles
@@ -168,7 +176,7 @@ class Window:
 
     def _quantiles(self) -> list[tuple]:
         """(p50, p95, p99) of the step and of each phase."""
-        size = 1 + len(self._phases)
+        size = 1 + len(self._names)
         flat = self._flat() or (None,) * (3 * size)
         return list(zip(flat[:size], flat[size : 2 * size], flat[2 * size :], strict=True))
 
@@ -250,6 +258,5 @@ def _window_of(asked: float, feed: Feed, rows, now_ns: int) -> Window:
     first = rows.first(since_ns)
     if first is None or first.number == last.number or last.end_ns <= since_ns:
         return Window(asked, age_ns, last)
-    used = {name: i for i, (name, ns) in enumerate(zip(feed.names, last.totals, strict=False)) if ns or not i}
-    bins = rows.quantiles([0, *(1 + i for i in used.values())])
-    return Window(asked, age_ns, last, first, used, rows.seen, bins)
+    names = feed.names[: len(last.totals)]
+    return Window(asked, age_ns, last, first, names, rows.seen, rows.quantiles())

@@ -11,7 +11,7 @@ from array import array
 from bisect import bisect_left, insort
 from collections import deque, namedtuple
 from itertools import repeat
-from operator import sub, truediv
+from operator import getitem, itemgetter, sub, truediv
 from struct import Struct
 
 from goodput.histograms.histogram import OVERFLOW_SECONDS
@@ -38,7 +38,7 @@ class Feed:
         self.words, self.session = words, session
         self.number, self.rows = 0, {}
         self.last: Record | None = None
-        self.names: list[str] = []
+        self.names: tuple[str, ...] = ()
         self._inside: list[int] | None = None
 
     def advance(self, length_ns: int) -> Rows:
@@ -85,18 +85,18 @@ class Feed:
 
     def _record(self, words: list[int]) -> Record:
         totals, before = self._vector(words, page.R_TOTALS), self._inside
-        self._inside = inside = list(map(sub, totals, words[page.R_OUTSIDE :]))
+        self._inside = inside = list(map(sub, totals, self._vector(words, page.R_OUTSIDE)))
         bins, end_ns = None, words[page.R_END]
         if before is not None:
-            lengths = [end_ns - words[page.R_START], *map(sub, inside, before)]
-            bins = self._bins_of(list(map(truediv, lengths, repeat(1e9))))
-        productive_ns = sum(map(inside.__getitem__, self._productive))
+            length = (end_ns - words[page.R_START]) / 1e9
+            bins = self._bins_of([length, *map(truediv, map(sub, inside, before), repeat(1e9))])
+        productive_ns = sum(self._productive_of(inside))
         return Record(
             words[page.R_NUMBER], end_ns, words[page.R_SAMPLES], productive_ns, sum(inside), totals, bins
         )
 
-    def _vector(self, words: list[int], at: int) -> array:
-        return array("Q", words[at : at + len(self.names)])
+    def _vector(self, words: list[int], at: int) -> tuple[int, ...]:
+        return tuple(words[at : at + len(self.names)])
 
     def _bins_of(self, lengths: list[float]) -> array:
         try:
@@ -107,10 +107,10 @@ class Feed:
     def _widen(self, width: int) -> None:
         """The user has defined phases."""
         states = self.session.phases.states
-        self.names = [*page.PHASES, *states][:width]
-        self._productive = [
-            i for i, name in enumerate(self.names) if name in PRODUCTIVE or states.get(name) == "productive"
-        ]
+        self.names = (*page.PHASES, *states)[:width]
+        names = enumerate(self.names)
+        productive = [i for i, name in names if name in PRODUCTIVE or states.get(name) == "productive"]
+        self._productive_of = itemgetter(*productive)
         self._pack = Struct(f"={len(self.names) + 1}e").pack
         if self._inside is not None:
             self._inside += [0] * (len(self.names) - len(self._inside))
@@ -157,10 +157,12 @@ class Rows:
                 self.halved_at = rows[-1].number
         return rows[0] if rows else None
 
-    def quantiles(self, columns: list[int]) -> list[int]:
-        """For each of QUANTILES the bins of these columns of `sorted`, nearest rank as in histogram.py."""
-        ranks = [math.ceil(q * self.seen) - 1 for q in QUANTILES] if self.seen else ()
-        return [self.sorted[column][rank] for rank in ranks for column in columns]
+    def quantiles(self) -> list[int]:
+        """For each of QUANTILES the bin of the step and of each phase, nearest rank as in histogram.py."""
+        seen, found = self.seen, []
+        for q in QUANTILES if seen else ():
+            found += map(getitem, self.sorted, repeat(math.ceil(q * seen) - 1))
+        return found
 
     def _thin(self) -> None:
         """Keep every second of the steps that are kept now, and of later ones."""
