@@ -9,7 +9,7 @@ have an error of 2**-11 (histograms/histogram.py). Nothing blocks, raises or sta
 thread is in one returns the previous Window.
 
 With eleven phases a call and new step take about 20 us, 30 us with `scalars()`; the first call reads the whole ring in
-about 7 ms. Memory: up to 1.5 MiB per window with eleven phases; beyond WINDOWS_MAX windows the least recently used one is
+about 7 ms. Memory: up to 1 MiB per window with eleven phases; beyond WINDOWS_MAX windows the least recently used one is
 dropped. Of more than ROWS_MAX steps only every 2nd, 4th, ... is kept for quantiles.
 
 Other ranks, redone steps and stalls are not considered: the account does (account/).
