@@ -149,13 +149,13 @@ def test_bin_of_nanoseconds_named_values():
 
 
 @pytest.mark.parametrize("seconds", [-1e-12, -1, -math.inf, math.nan])
-def test_bin_of_refuses_what_is_no_duration(seconds):
+def test_bin_of_rejects_invalid_durations(seconds):
     with pytest.raises(ValueError, match="zero or more seconds"):
         bin_of(seconds)
 
 
 @pytest.mark.parametrize("bin", [-1, SLOTS])
-def test_value_of_rejects_what_is_no_bin(bin):
+def test_value_of_rejects_invalid_bins(bin):
     with pytest.raises(ValueError, match="a bin must be"):
         value_of(bin)
 
@@ -213,7 +213,7 @@ def test_quantiles_of_nothing_are_unknown():
 
 
 @pytest.mark.parametrize("q", [-0.01, 1.01, math.nan])
-def test_quantile_refuses_what_is_no_quantile(q):
+def test_invalid_quantile_is_rejected(q):
     with pytest.raises(ValueError, match=r"0 \.\. 1"):
         Histogram().quantiles([q])
 

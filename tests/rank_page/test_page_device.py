@@ -61,7 +61,7 @@ def loaders(snapshot) -> list[int]:
     return [now - then for now, then in zip(totals[1:], totals, strict=False)]
 
 
-def test_without_a_device_clock_the_host_tells(forge):
+def test_without_a_device_clock_the_host_clock_counts(forge):
     forge.words[page.W_DEVICE_STATE] = page.DEVICE_STATES.index("host")
     forge.words[page.W_DEVICE_WHY] = page.DEVICE_WHYS.index("no device")
     forge.step()
@@ -139,7 +139,7 @@ def test_steps_before_the_device_clock_are_the_hosts(forge):
         closed(snapshot)
 
 
-def test_what_the_ring_has_lost_is_divided_as_the_rest_was(forge):
+def test_overwritten_device_records_are_interpolated(forge):
     """1000 steps at once, of which the device ring holds the last 256."""
     rng = random.Random(1)
     for number in range(1, 1001):
@@ -159,7 +159,7 @@ def test_what_the_ring_has_lost_is_divided_as_the_rest_was(forge):
         assert row.device_ns == pytest.approx(forge.truth[number][1], rel=0.02)
 
 
-def test_a_reader_that_comes_when_both_rings_are_overtaken(forge):
+def test_reader_after_both_rings_are_overwritten(forge):
     for number in range(1, 3001):
         forge.step(device=(1, 5))
         forge.settle(number)
@@ -170,7 +170,7 @@ def test_a_reader_that_comes_when_both_rings_are_overtaken(forge):
     assert sum(snapshot.totals) == 3000 * 30 and snapshot.device_ns == 90_000
 
 
-def test_a_look_that_failed_is_done_again(forge):
+def test_failed_snapshot_is_repeated(forge):
     """The caller asks for the same steps again: it gets the same."""
     for _ in range(5):
         forge.step()
@@ -188,7 +188,7 @@ def test_a_look_that_failed_is_done_again(forge):
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_any_order_of_looks_closes(tmp_path_factory, data):
+def test_snapshots_in_any_order_sum_to_wall_time(tmp_path_factory, data):
     """Random steps, records late, missing or of the host's; whoever follows and whoever comes anew agree."""
     draw = data.draw
     forge = Forge(Rank(tmp_path_factory.mktemp("page")))
@@ -216,7 +216,7 @@ def test_any_order_of_looks_closes(tmp_path_factory, data):
     forge.rank.writer.close()
 
 
-def test_a_torn_record_is_none():
+def test_torn_device_record_is_ignored():
     words = memoryview(array("Q", [7, 30, *range(page.PHASE_SLOTS), 0, 0, 7]))
     assert device_record(words, 11) == (7, tuple(range(11)), 30)
     for at, value in ((page.D_SEAL, 6), (page.D_NUMBER, 8), (page.D_TOTALS + 10, 1 << 62), (1, 1 << 62)):
@@ -242,7 +242,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_record_that_contradicts_the_hosts_is_not_used(forge, what):
+def test_contradicting_device_record_is_ignored(forge, what):
     for _ in range(6):
         forge.step(between=5)
     forge.settle(6)
@@ -254,7 +254,7 @@ def test_a_record_that_contradicts_the_hosts_is_not_used(forge, what):
 
 
 @pytest.mark.parametrize("word", ["W_DEVICE_STATE", "W_DEVICE_WHY", "W_DEVICE_BASE", "W_DEVICE_DONE"])
-def test_live_words_of_anything(forge, word):
+def test_random_device_words(forge, word):
     for _ in range(6):
         forge.step()
     forge.settle(6)

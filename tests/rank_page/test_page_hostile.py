@@ -75,7 +75,7 @@ def test_the_good_page_is_good(forged):
     assert read(forged.path) == "good"
 
 
-def test_what_is_no_file(tmp_path, monkeypatch):
+def test_non_files_are_rejected(tmp_path, monkeypatch):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "link").symlink_to(tmp_path / "folder")
@@ -219,7 +219,7 @@ def wrong(**given) -> bytes:
         wrong(start_mono_ns=1.5), wrong(pid_start_ticks=-1), wrong(pid_start_ticks="x"), wrong(pid_start_ticks=1 << 62),
     ],
 )  # fmt: skip
-def test_identities_that_are_none(forged, blob):
+def test_invalid_identities_are_rejected(forged, blob):
     forged.word(page.W_IDENTITY_BYTES, len(blob))
     forged.put(page.IDENTITY_OFFSET, blob)
     assert read(forged.path) == "identity"
@@ -257,13 +257,13 @@ def record_word(number: int, word: int) -> int:
         (page.R_OUTSIDE + 3, 1 << 61), (page.R_OUTSIDE + len(page.PHASES), 1 << 63),
     ],
 )  # fmt: skip
-def test_a_record_that_cannot_be_is_left_out(forged, word, value):
+def test_implausible_record_is_left_out(forged, word, value):
     forged.word(record_word(10, word), value)
     assert steps_without(forged) == [10]
     assert read(forged.path) == "good"
 
 
-def test_a_record_sealed_with_the_number_of_another_is_left_out(forged):
+def test_record_with_another_number_is_left_out(forged):
     for word in (page.R_NUMBER, page.R_SEAL):
         forged.word(record_word(10, word), 12)
         forged.word(record_word(20, word), 20 + page.STEP_RING)

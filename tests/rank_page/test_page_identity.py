@@ -15,7 +15,7 @@ from goodput.rank_page.reader import Reader
 ROUNDS = 10_000
 
 
-def test_it_comes_with_the_next_snapshot_again_and_again(tmp_path):
+def test_changed_fields_come_with_the_next_snapshot(tmp_path):
     rank = Rank(tmp_path).train(3)
     told = json.loads(
         bytes(rank.words.cast("B")[page.IDENTITY_OFFSET :][: rank.words[page.W_IDENTITY_BYTES]])
@@ -32,7 +32,7 @@ def test_it_comes_with_the_next_snapshot_again_and_again(tmp_path):
                 assert late.identity == snapshot.identity
 
 
-def test_one_that_is_too_long_for_its_place_leaves_the_old_one(tmp_path):
+def test_oversized_identity_leaves_the_old_one(tmp_path):
     rank, told = Rank(tmp_path), identity()
     for _ in range(3):
         number = rank.words[page.W_REVISION]
@@ -46,7 +46,7 @@ def test_one_that_is_too_long_for_its_place_leaves_the_old_one(tmp_path):
             assert len(reader.identity["more"]) == room
 
 
-def test_a_reader_beside_the_writer_never_has_half_of_one(tmp_path):
+def test_concurrent_reader_never_sees_half_an_identity(tmp_path):
     """Every identity says one number in three places far from each other; all three agree in whatever was read."""
     rank = Rank(tmp_path)
     told = {name: value for name, value in identity().items() if name not in ("device", "group")}
@@ -99,7 +99,7 @@ class Tearing(Reader):
         return super()._read(offset, length)
 
 
-def test_a_torn_one_is_read_again_and_at_last_left_for_the_next_look(tmp_path):
+def test_torn_identity_is_left_for_the_next_snapshot(tmp_path):
     rank = Rank(tmp_path)
     told = rank_said(rank)
     # Of the same length, so that a text of the other revision would be read as good.
@@ -146,7 +146,7 @@ def test_changed_identity_or_invalid_field_is_rejected(tmp_path, field, value):
         (2 << 12) | 20, 5,
     ],
 )  # fmt: skip
-def test_a_revision_that_is_nonsense(tmp_path, revision):
+def test_invalid_revision_is_rejected(tmp_path, revision):
     head = Rank(tmp_path / "good").train(2).head()
     forged = Forgery(tmp_path / "forged.page", head)
     try:
@@ -163,7 +163,7 @@ def test_a_revision_that_is_nonsense(tmp_path, revision):
         forged.close()
 
 
-def test_the_text_is_there_before_its_revision(tmp_path):
+def test_identity_is_written_before_its_revision(tmp_path):
     rank = Rank(tmp_path)
     told = rank_said(rank)
     seen = []
@@ -183,7 +183,7 @@ def test_the_text_is_there_before_its_revision(tmp_path):
     assert seen == ["a", "b", "c"]
 
 
-def test_a_text_that_is_longer_than_its_place(tmp_path):
+def test_identity_longer_than_its_place_is_rejected(tmp_path):
     rank = Rank(tmp_path / "good")
     offset, most = page.IDENTITY_PLACES[1]
     forged = Forgery(tmp_path / "forged.page", rank.head())
@@ -200,7 +200,7 @@ def test_a_text_that_is_longer_than_its_place(tmp_path):
         forged.close()
 
 
-def test_the_second_place_lies_between_its_neighbours():
+def test_second_identity_place_overlaps_nothing():
     (first, first_bytes), (second, second_bytes) = page.IDENTITY_PLACES
     assert first + first_bytes <= 8 * page.LIVE
     assert second >= page.USER_OFFSET + page.USER_PHASES_MAX * page.USER_ENTRY_BYTES

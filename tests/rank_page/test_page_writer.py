@@ -97,7 +97,7 @@ def owner(tmp_path):
     kill()
 
 
-def test_the_page_of_a_live_process_is_claimed_and_counts_it(tmp_path, owner):
+def test_page_of_a_live_process_counts_the_claim(tmp_path, owner):
     with pytest.raises(page.Claimed) as claimed:
         page.Writer(str(tmp_path), identity())
     assert claimed.value.reason == "claim" and page.is_locked(claimed.value.path)
@@ -108,7 +108,7 @@ def test_the_page_of_a_live_process_is_claimed_and_counts_it(tmp_path, owner):
     assert os.listdir(tmp_path) == ["r.0.1.page"]
 
 
-def test_the_page_of_a_dead_process_is_passed_over_or_replaced(tmp_path, owner):
+def test_page_of_a_dead_process_is_replaced(tmp_path, owner):
     path = str(tmp_path / "r.0.1.page")
     with Reader(path) as reader:
         owner()

@@ -131,7 +131,7 @@ def test_copies_are_exposed_where_the_stream_does_them(simulated, copy):
 
 
 @pytest.mark.parametrize(("reduce", "exposed"), [(2 * MS, 2 * MS), (0, 0)])
-def test_a_wait_for_the_side_stream_is_communication(simulated, reduce, exposed):
+def test_wait_for_side_stream_is_communication(simulated, reduce, exposed):
     trainer = simulated(queue_max=60)
     train(trainer, 20, reduce=reduce)
     for one in checked(trainer, skip=5):
@@ -144,7 +144,7 @@ def test_a_collective_hidden_under_compute_costs_nothing(simulated):
     assert all("communication" not in one for one in checked(trainer, skip=5))
 
 
-def test_late_launches_are_the_phases_they_starve(simulated):
+def test_late_launches_are_charged_to_their_phase(simulated):
     trainer = simulated()
     train(trainer, 10, kernel=20 * US, launch=50 * US)
     for one in checked(trainer, skip=1):
@@ -175,7 +175,7 @@ def test_touching_steps_share_an_event(simulated):
     assert snapshot.device_ns == sum(lengths(snapshot))
 
 
-def test_time_between_steps_stays_the_hosts(simulated):
+def test_time_between_steps_keeps_the_host_clock(simulated):
     trainer = simulated()
     for _ in range(10):
         train(trainer, 1)
@@ -240,7 +240,7 @@ def test_boundaries_on_a_side_stream_are_merged(simulated):
     assert all(one["forward"] > 0 and "h2d" not in one for one in splits(snapshot)[1:])
 
 
-def test_another_stream_becomes_the_compute_stream_when_it_stays(simulated):
+def test_lasting_stream_change_is_followed(simulated):
     trainer = simulated(queue_max=50)
     train(trainer, 2)
     trainer.device.compute = trainer.device.stream = trainer.device.side
@@ -250,7 +250,7 @@ def test_another_stream_becomes_the_compute_stream_when_it_stays(simulated):
     assert sum(found) == device_module.ADOPT_STEPS + 1
 
 
-def test_another_device_is_not_ours(simulated):
+def test_work_on_another_device_is_ignored(simulated):
     trainer = simulated(queue_max=50)
     train(trainer, 2)
     trainer.device.device = 1
@@ -274,7 +274,7 @@ def test_too_many_boundaries_for_the_pool(simulated):
     assert trainer.backend.made <= device_module.EVENTS
 
 
-def test_a_step_with_more_boundaries_than_the_pool_has_events(simulated):
+def test_step_with_more_boundaries_than_events(simulated):
     """While the device keeps up: what has completed is taken before the step has ended."""
     trainer = simulated(queue_max=100)
     train(trainer, 3)
@@ -307,7 +307,7 @@ def test_a_long_step_that_is_abandoned(simulated):
     checked(trainer)
 
 
-def test_a_step_whose_events_fill_the_pool_while_none_completes(simulated):
+def test_step_fills_the_pool_before_any_event_completes(simulated):
     trainer = simulated()
     train(trainer, 2)
     trainer.device.host(100 * MS)
@@ -327,7 +327,7 @@ def test_a_step_whose_events_fill_the_pool_while_none_completes(simulated):
     assert found == [False, False, True, False, False, False] and snapshot.drops["error"] == 0
 
 
-def test_a_step_whose_end_came_in_the_middle_of_another_call(simulated):
+def test_step_end_inside_another_call(simulated):
     trainer = simulated(queue_max=50)
     train(trainer, 3)
     trainer.clock._busy = True  # As in a signal handler that came in the middle of a boundary.
@@ -339,7 +339,7 @@ def test_a_step_whose_end_came_in_the_middle_of_another_call(simulated):
 
 
 @pytest.mark.parametrize("steps", [10, 64, 65, 3000])
-def test_a_clock_that_was_parked_for_a_while(simulated, steps):
+def test_parked_clock_resumes(simulated, steps):
     """Whoever keeps the budget takes it from the recorder and gives it back."""
     trainer = simulated(queue_max=50)
     with Reader(trainer.writer.path) as follows:
@@ -368,7 +368,7 @@ def test_a_clock_that_was_parked_for_a_while(simulated, steps):
     assert clock.steps == (8 if steps > page.DEVICE_WAIT_STEPS - 2 else 9)
 
 
-def test_a_clock_that_was_parked_while_a_page_was_begun(simulated, directory):
+def test_parked_clock_resumes_on_a_new_page(simulated, directory):
     trainer = simulated(queue_max=50)
     train(trainer, 30)
     recorder = trainer.recorder
@@ -390,7 +390,7 @@ def test_a_clock_that_was_parked_while_a_page_was_begun(simulated, directory):
     assert snapshot.drops["error"] == 0 and clock.steps == 9 and len(snapshot.steps) == 13
 
 
-def test_a_clock_that_is_given_back_at_the_end(simulated):
+def test_parked_clock_restored_at_the_end(simulated):
     trainer = simulated(queue_max=50)
     train(trainer, 5)
     clock, trainer.recorder.device = trainer.recorder.device, None
@@ -405,7 +405,7 @@ def test_a_clock_that_is_given_back_at_the_end(simulated):
     assert snapshot.device_totals == snapshot.steps[-1].totals
 
 
-def test_a_device_far_behind_is_not_waited_for(simulated):
+def test_slow_device_is_not_waited_for(simulated):
     trainer = simulated()
     train(trainer, 300, kernels=2, kernel=50 * MS)  # The host is done before the device has done two steps.
     snapshot = look(trainer, alive=True)
@@ -430,7 +430,7 @@ def test_events_that_never_complete(simulated):
     assert trainer.backend.queried < 205 * 12
 
 
-def test_any_exception_ends_it_for_good(simulated):
+def test_any_exception_ends_the_clock(simulated):
     trainer = simulated(queue_max=50)
     trainer.backend.fail_at = 75
     train(trainer, 20, loader=MS)
@@ -526,7 +526,7 @@ def test_a_signal_handler_in_the_middle_of_a_boundary(simulated):
     assert not any(found) and trainer.recorder.device is not None
 
 
-def test_an_exception_that_is_none_of_ours_passes(simulated):
+def test_user_exception_passes_through(simulated):
     trainer = simulated()
     train(trainer, 1)
 

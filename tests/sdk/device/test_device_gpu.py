@@ -240,7 +240,7 @@ def test_its_own_cost(trainer, torch):
     assert with_ns - bare_ns < 200_000 and own_ns < 200_000
 
 
-def test_who_the_device_is(torch):
+def test_device_name_and_uuid(torch):
     from goodput.sdk.device.torch_events import describe
 
     found = describe(torch)

@@ -61,7 +61,7 @@ def test_a_killed_page_closes(sdk):
     assert found == pytest.approx(settled.device_ns / account.ranks[0].wall_ns)
 
 
-def test_an_ended_page_is_whole_and_the_report_says_the_clock(sdk):
+def test_ended_page_is_complete_and_report_names_the_clock(sdk):
     out = sdk(
         LOOP
         + """

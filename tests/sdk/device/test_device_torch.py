@@ -103,7 +103,7 @@ def state(recorder: Recorder) -> tuple[str, str]:
 @pytest.mark.parametrize(
     "fake", [Fake(), Fake(inner=False), Fake(cuda=None, hip="6.4")], ids=["cuda", "old", "rocm"]
 )
-def test_steps_on_it(recorder, fake):
+def test_steps_on_the_simulated_device(recorder, fake):
     clock = device_clock(recorder, fake)
     train(recorder, 5)
     assert state(recorder) == ("active", "") and recorder.words[page.W_DEVICE_STEPS] == 5
@@ -148,7 +148,7 @@ def test_without_a_device_the_host_stands_in(recorder, fake):
     assert state(recorder) == ("host", "no device")
 
 
-def test_who_the_device_is(monkeypatch):
+def test_device_name_and_uuid(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert describe(Fake()) == {"device": "NVIDIA H200", "device_uuid": "GPU-3a1f-00", "devices": 1}
     assert describe(Fake(uuid="GPU-3a1f"))["device_uuid"] == "GPU-3a1f"

@@ -17,7 +17,7 @@ from goodput.rank_page.reader import Reader
 LIVES = 550
 
 
-def test_a_thousand_kills(directory, pure):
+def test_page_survives_a_thousand_kills(directory, pure):
     directory.mkdir()
     done = subprocess.run(
         [sys.executable, "-S", os.path.abspath(crash.__file__), str(LIVES), "11"], capture_output=True, text=True,
@@ -71,7 +71,7 @@ os._exit(0)
 
 
 @pytest.mark.parametrize("before", [0, page.STEP_RING + 6])
-def test_after_each_single_store_the_page_can_be_read(directory, before):
+def test_page_is_readable_after_each_store(directory, before):
     """The stores of the Python implementation one by one, on a new page and where the ring has gone round.
 
     A rank that is killed at a store leaves what came before: whole, but for its last act.

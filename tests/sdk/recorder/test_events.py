@@ -57,7 +57,7 @@ def test_a_checkpoint_is_committed_when_it_is_safe(sdk, save, expected):
     assert events(check(sdk(save).snapshot())) == [(kind, 5) for kind in expected]
 
 
-def test_the_default_is_the_running_step_or_else_the_last_one(sdk):
+def test_checkpoint_step_defaults_to_the_current_one(sdk):
     snapshot = check(
         sdk("""
         goodput.checkpoint()
@@ -74,14 +74,14 @@ def test_the_default_is_the_running_step_or_else_the_last_one(sdk):
 @pytest.mark.parametrize(
     "step", ["'5'", "5.0", "True", "-2", "2 ** 60", "10 ** 5000", "float('nan')", "[]", "object()"]
 )
-def test_a_checkpoint_of_no_step_is_taken_as_the_current_one(sdk, step):
+def test_invalid_checkpoint_step_becomes_the_current_one(sdk, step):
     out = sdk(f"with goodput.step(7): pass\nwith goodput.checkpoint({step}): pass")
     snapshot = check(out.snapshot())
     assert events(snapshot) == [(BEGUN, 7), (COMMITTED, 7)] and snapshot.drops["checkpoint"] == 1
     assert len(out.said()) == 1 and "checkpoint(" in out.errors
 
 
-def test_a_commit_from_another_thread_is_entered_at_the_next_step(sdk):
+def test_commit_from_another_thread_waits_for_next_step(sdk):
     out = sdk("""
         with goodput.step(): pass
         saving = goodput.checkpoint(wait=False)
@@ -94,7 +94,7 @@ def test_a_commit_from_another_thread_is_entered_at_the_next_step(sdk):
     assert out.told == [1, 2] and events(check(out.snapshot())) == [(BEGUN, 0), (COMMITTED, 0)]
 
 
-def test_the_ring_keeps_the_last_events_and_the_numbers_go_on(sdk):
+def test_event_ring_keeps_the_last_events(sdk):
     snapshot = check(sdk("for i in range(1000): goodput.mark(str(i))").snapshot())
     assert [event.number for event in snapshot.events] == list(range(1000 - page.EVENT_RING + 1, 1001))
     assert [event.text for event in snapshot.events] == [str(i) for i in range(1000 - page.EVENT_RING, 1000)]
@@ -103,7 +103,7 @@ def test_the_ring_keeps_the_last_events_and_the_numbers_go_on(sdk):
 # -- resumed
 
 
-def test_resumed_forward_sets_the_next_index_and_makes_no_new_attempt(sdk):
+def test_resumed_forward_stays_in_the_attempt(sdk):
     snapshot = check(
         sdk("""
         goodput.resumed(99)
@@ -123,7 +123,7 @@ def test_resumed_before_any_step_may_go_back(sdk):
     assert [record.step for record in snapshot.steps] == [0]
 
 
-def test_resumed_backward_begins_a_new_attempt_that_joins_the_old_one(sdk):
+def test_resumed_backward_begins_a_new_attempt(sdk):
     out = sdk("""
         goodput.start(run="r", rank=2, world_size=4, device="H100", flops_per_step=1e9)
         for i in goodput.steps(range(10)):
@@ -168,14 +168,14 @@ def test_resumed_backward_inside_a_loop_over_steps(sdk):
 @pytest.mark.parametrize(
     "step", ["None", "'4'", "4.5", "-2", "2 ** 60", "True", "float('nan')", "10 ** 5000"]
 )
-def test_resumed_at_no_step_is_refused_and_said(sdk, step):
+def test_invalid_resumed_step_is_reported(sdk, step):
     out = sdk(f"with goodput.step(): pass\ngoodput.resumed({step})\nwith goodput.step(): pass")
     snapshot = check(out.snapshot())
     assert [record.step for record in snapshot.steps] == [0, 1] and snapshot.events == []
     assert snapshot.drops["step"] == 1 and len(out.said()) == 1
 
 
-def test_resumed_from_another_thread_after_the_first_step_is_refused(sdk):
+def test_resumed_from_another_thread_is_refused(sdk):
     out = sdk("""
         with goodput.step(): pass
         thread = threading.Thread(target=goodput.resumed, args=(70,))
@@ -214,7 +214,7 @@ def test_mark_keeps_up_to_64_bytes_of_printable_text(sdk, text, expected, cut):
     assert snapshot.drops["event"] == cut and not out.errors
 
 
-def test_a_mark_that_is_no_text_is_said(sdk):
+def test_mark_without_text_is_reported(sdk):
     out = sdk("""
         class Broken:
             def __str__(self): raise RuntimeError
@@ -224,7 +224,7 @@ def test_a_mark_that_is_no_text_is_said(sdk):
     assert [event.text for event in check(out.snapshot()).events] == ["on"] and len(out.said()) == 2
 
 
-def test_marks_of_other_threads_are_entered_at_the_next_step(sdk):
+def test_marks_of_other_threads_wait_for_next_step(sdk):
     out = sdk("""
         goodput.start()
         threads = [threading.Thread(target=goodput.mark, args=(f"thread {i}",)) for i in range(5)]

@@ -91,14 +91,14 @@ def play(puppets, program) -> list:
 
 @EXAMPLES
 @given(program=programs(leaves, "held"))
-def test_any_loop_is_exact_and_both_implementations_agree(puppets, program):
+def test_random_loops_are_exact_in_both_implementations(puppets, program):
     for snapshot in play(puppets, as_json(program)):
         assert snapshot.ended == "finished"
 
 
 @EXAMPLES
 @given(program=programs(st.one_of(leaves, misused, resumes), "held"))
-def test_any_misuse_is_exact_and_both_implementations_agree(puppets, program):
+def test_random_misuse_is_exact_in_both_implementations(puppets, program):
     play(puppets, as_json(program))
 
 
@@ -133,7 +133,7 @@ def test_phases_entered_and_left_in_any_order(puppets, moves):
 
 @EXAMPLES
 @given(program=programs(leaves))
-def test_the_steps_that_count_are_those_that_the_rules_say(puppets, program):
+def test_counted_steps_follow_the_rules(puppets, program):
     expected = Rules()
     expected.run(program)
     for snapshot in play(puppets, as_json(program)):
@@ -235,7 +235,7 @@ class Rules:
             self.in_step = False
 
 
-def test_a_boundary_whose_reading_is_older_than_the_last_one_takes_the_last(directory, pure):
+def test_boundary_uses_the_later_clock_reading(directory, pure):
     """A signal handler that came after the reading has moved the clock on; no total may go backwards for it."""
     code = """
         goodput.start(run="r")

@@ -30,7 +30,7 @@ tell(seen)
     assert 0.1e9 <= spent["loader"] < 0.2e9
 
 
-def test_inside_hand_made_steps_it_is_part_of_them(sdk):
+def test_loader_inside_manual_steps_is_part_of_them(sdk):
     outcome = sdk(
         WAITS
         + """
@@ -46,7 +46,7 @@ for _ in range(2):
 
 
 @pytest.mark.parametrize("evaluating", [False, True])
-def test_beside_automatic_instrumentation_a_fetch_opens_a_step_unless_it_evaluates(sdk, evaluating):
+def test_fetch_opens_an_automatic_step_except_in_evaluation(sdk, evaluating):
     outcome = sdk(
         WAITS
         + f"""
@@ -66,7 +66,7 @@ for item in goodput.loader(slow(2)):
     assert spent["loader" if evaluating else "evaluation"] < 0.02e9
 
 
-def test_what_the_iterable_raises_is_the_users_and_the_phase_is_left(sdk):
+def test_iterable_error_passes_and_phase_is_closed(sdk):
     outcome = sdk(
         """
 def broken():

@@ -17,7 +17,7 @@ def ns(snapshot, name: str) -> int:
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_every_built_in_phase_has_its_column_and_its_histogram(sdk, name):
+def test_built_in_phases_have_columns_and_histograms(sdk, name):
     out = sdk(f"with goodput.phase({name!r}): tell(snapshot().phase); spin(1000)")
     snapshot = check(out.snapshot())
     assert out.told == [name] and snapshot.phase == "none"
@@ -65,7 +65,7 @@ def test_an_exception_passes_through_and_the_phase_ends(sdk):
     assert check(out.snapshot()).drops["phase"] == 0
 
 
-def test_a_phase_of_ones_own_has_its_state_and_the_first_definition_holds(sdk):
+def test_first_definition_of_a_user_phase_holds(sdk):
     snapshot = check(
         sdk("""
         for _ in range(2):
@@ -80,7 +80,7 @@ def test_a_phase_of_ones_own_has_its_state_and_the_first_definition_holds(sdk):
     assert ns(snapshot, "tokenize") >= 600_000 and ns(snapshot, "späte Runde") >= 200_000
 
 
-def test_phases_of_ones_own_may_be_defined_before_the_start_and_survive_a_restart(sdk):
+def test_user_phases_survive_a_restart(sdk):
     first, second = map(
         check,
         sdk("""
@@ -97,7 +97,7 @@ def test_phases_of_ones_own_may_be_defined_before_the_start_and_survive_a_restar
     assert second.phases[len(page.PHASES) :] == ("mine", "late") and ns(second, "mine") >= 100_000
 
 
-def test_the_seventeenth_of_ones_own_is_no_phase(sdk):
+def test_seventeenth_user_phase_is_refused(sdk):
     out = sdk("""
         for i in range(20):
             with goodput.phase(f"p{i}"): spin(50)
@@ -128,7 +128,7 @@ def test_the_seventeenth_of_ones_own_is_no_phase(sdk):
         "'\\0'",
     ],
 )
-def test_a_bad_name_is_no_phase(sdk, name):
+def test_invalid_phase_name_is_refused(sdk, name):
     out = sdk(f"with goodput.phase({name}): spin(10)\nwith goodput.phase('x' * 31): spin(10)")
     snapshot = check(out.snapshot())
     assert snapshot.phases[len(page.PHASES) :] == ("x" * 31,)
@@ -143,7 +143,7 @@ def test_an_unknown_state_is_unattributed(sdk, state):
     assert check(out.snapshot()).phase_states == {"mine": "unattributed"} and len(out.said()) == 1
 
 
-def test_decorated_functions_keep_their_face_and_their_result(sdk):
+def test_decorated_functions_keep_metadata_and_result(sdk):
     out = sdk("""
         @goodput.phase("forward")
         def forward(a, *, b=2):
@@ -180,7 +180,7 @@ def test_recursion_five_hundred_deep(sdk):
     assert sum(out.count(page.PHASES.index(name)) for name in ("forward", "h2d")) + out.count(11) == 501
 
 
-def test_left_in_the_wrong_order(sdk):
+def test_phases_left_in_the_wrong_order(sdk):
     out = sdk("""
         a, b, c = map(goodput.phase, ("forward", "h2d", "optimizer"))
         phases = []
@@ -240,7 +240,7 @@ def test_a_phase_held_by_a_generator(sdk):
     assert ns(snapshot, "forward") >= 300_000
 
 
-def test_phases_of_other_threads_are_background_and_leave_the_account_alone(sdk):
+def test_phases_of_other_threads_are_background(sdk):
     out = sdk("""
         goodput.start()
         def other():
@@ -277,7 +277,7 @@ def test_background_phases_beyond_the_queue_are_counted_as_dropped(sdk):
     assert snapshot.background == 4096 and snapshot.drops["background"] == 5000 - 4096
 
 
-def test_the_step_loop_may_run_in_another_thread_than_the_start(sdk):
+def test_step_loop_in_another_thread_than_start(sdk):
     out = sdk("""
         goodput.start()
         done, over = threading.Event(), threading.Event()
@@ -298,7 +298,7 @@ def test_the_step_loop_may_run_in_another_thread_than_the_start(sdk):
     assert snapshot.background == 1 and snapshot.drops["phase"] == snapshot.drops["step"] == 1
 
 
-def test_when_the_thread_of_the_step_loop_is_gone_another_takes_over(sdk):
+def test_another_thread_replaces_a_dead_step_thread(sdk):
     """As where each epoch runs in a thread of its own. What the first left open does not stay open."""
     out = sdk("""
         def epoch():
@@ -317,7 +317,7 @@ def test_when_the_thread_of_the_step_loop_is_gone_another_takes_over(sdk):
     assert ns(snapshot, "evaluation") >= 100_000
 
 
-def test_threads_that_define_phases_at_once_get_one_column_each(sdk):
+def test_concurrent_phase_definitions_get_one_column_each(sdk):
     out = sdk("""
         sys.setswitchinterval(1e-6)
         goodput.start()
@@ -353,7 +353,7 @@ def test_only_one_thread_starts(sdk):
     assert snapshot.steps_done == 3 and not out.errors
 
 
-def test_an_interrupt_as_a_phase_is_left_does_not_leave_it_open(sdk):
+def test_interrupt_in_exit_does_not_leave_phase_open(sdk):
     """At whichever call of the interpreter the interrupt comes, from the one that enters to the one that has left."""
     out = sdk("""
         import signal, sys

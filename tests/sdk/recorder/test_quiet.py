@@ -23,7 +23,7 @@ def train(turns):
 """
 
 
-def test_no_thread_no_socket_no_process_and_only_its_own_files(sdk):
+def test_training_starts_no_thread_socket_or_process(sdk):
     out = sdk(f"""
 {LOOP}
 sys.dont_write_bytecode = True  # in a fresh checkout the interpreter would write its caches
@@ -53,7 +53,7 @@ tell([arguments for name, arguments in seen if name == "open" and "'w" in argume
     assert set(os_calls) <= {"os.chmod", "os.link", "os.listdir", "os.mkdir", "os.remove", "os.truncate"}
 
 
-def test_a_hundred_thousand_steps_leave_nothing_behind(sdk):
+def test_hundred_thousand_steps_leak_nothing(sdk):
     """Neither blocks of memory nor objects for the collector, nor more of the page than the ring and the bins."""
     out = sdk(f"""
 import gc
@@ -99,7 +99,7 @@ PACKAGES = {
 }
 
 
-def test_import_loads_the_standard_library_only_and_little_of_it(pure, directory):
+def test_import_loads_little_of_the_standard_library(pure, directory):
     loaded = imported("import goodput", pure, directory) - imported("", pure, directory)
     ours = {name for name in loaded if name.split(".")[0] == "goodput"}
     assert "goodput.sdk.startup.session" in ours and ("goodput.sdk.recorder._fast" in ours) is not pure
@@ -137,7 +137,7 @@ def test_a_training_loop_loads_nothing_heavy_either(pure, directory):
     }
 
 
-def test_the_two_implementations_are_chosen_by_the_environment(sdk, pure):
+def test_environment_selects_the_implementation(sdk, pure):
     assert sdk("from goodput.sdk.recorder import recorder\ntell(recorder.compiled)").told == [not pure]
 
 
@@ -203,7 +203,7 @@ tell([before.steps_done, before.drops["error"], after.steps_done, after.drops["e
 """
 
 
-def test_a_page_directory_that_fills_up_does_not_kill_the_training(pure, tmp_path):
+def test_full_page_directory_does_not_kill_training(pure, tmp_path):
     """A store into a hole of a full tmpfs is a SIGBUS: a loader that fills /dev/shm must not make us raise one."""
     done = in_small_tmpfs(FULL, 4096, pure, tmp_path)
     assert done.returncode == 0, (done.returncode, done.stderr)

@@ -14,7 +14,7 @@ def indices(snapshot) -> list[int]:
     return [record.step for record in snapshot.steps]
 
 
-def test_each_turn_of_the_loop_is_a_step_and_steps_touch(sdk):
+def test_each_iteration_is_a_step_and_steps_touch(sdk):
     snapshot = check(sdk("for x in goodput.steps([7, 8, 9], samples=5): work()").snapshot())
     assert indices(snapshot) == [0, 1, 2] and snapshot.samples == 15 and snapshot.step_next == 3
     for before, after in zip(snapshot.steps, snapshot.steps[1:], strict=False):
@@ -22,7 +22,7 @@ def test_each_turn_of_the_loop_is_a_step_and_steps_touch(sdk):
     assert snapshot.steps[0].samples == 5 and snapshot.ended == "finished" and snapshot.step_start_ns == 0
 
 
-def test_items_come_through_unchanged_and_the_value_of_a_generator_is_kept_apart(sdk):
+def test_items_come_through_unchanged(sdk):
     out = sdk("""
         def numbers():
             yield "a"
@@ -88,7 +88,7 @@ def test_break(sdk, body, counted):
 @pytest.mark.parametrize(
     "body", ["with goodput.phase('forward'): 1 / (2 - i)", "1 / (2 - i)", "work() if i < 2 else 1 / 0"]
 )
-def test_an_exception_in_the_body_ends_no_step_and_comes_through(sdk, body):
+def test_exception_in_the_body_completes_no_step(sdk, body):
     out = sdk(f"""
     try:
         for i in goodput.steps(range(5)):
@@ -103,7 +103,7 @@ def test_an_exception_in_the_body_ends_no_step_and_comes_through(sdk, body):
     assert again.start_ns > last.end_ns and sum(again.outside) > sum(last.outside)
 
 
-def test_an_exception_of_the_loader_comes_through_and_its_wait_is_outside(sdk):
+def test_loader_exception_passes_and_wait_is_outside(sdk):
     out = sdk("""
         def broken():
             yield 1
@@ -121,7 +121,7 @@ def test_an_exception_of_the_loader_comes_through_and_its_wait_is_outside(sdk):
     assert snapshot.steps[1].outside[LOADER] - snapshot.steps[0].outside[LOADER] >= 3_000_000
 
 
-def test_what_is_no_iterable_is_the_users_own_error(sdk):
+def test_non_iterable_raises_type_error(sdk):
     out = sdk("""
         for bad in (5, None, object()):
             try:
@@ -133,7 +133,7 @@ def test_what_is_no_iterable_is_the_users_own_error(sdk):
     assert out.told == ["TypeError"] * 3 and check(out.snapshot()).steps_done == 1
 
 
-def test_nested_steps_and_steps_inside_a_phase_are_no_steps(sdk):
+def test_nested_steps_are_not_counted(sdk):
     snapshot = check(
         sdk("""
         for i in goodput.steps(range(2)):
@@ -152,7 +152,7 @@ def test_nested_steps_and_steps_inside_a_phase_are_no_steps(sdk):
     assert snapshot.totals[page.PHASES.index("evaluation")] >= 300_000
 
 
-def test_a_generator_of_steps_may_be_left_and_taken_up_again(sdk):
+def test_steps_generator_can_be_continued(sdk):
     snapshot = check(
         sdk("""
         turns = goodput.steps(range(10))
@@ -193,7 +193,7 @@ def test_the_step_context_counts_on_and_skips_forward(sdk):
 @pytest.mark.parametrize(
     "index", ["3", "-1", "True", "float('nan')", "'7'", "2 ** 62 - 1", "10 ** 5000", "2.0", "[1]", "object()"]
 )
-def test_an_index_that_goes_back_or_is_none_is_counted_and_the_count_goes_on(sdk, index):
+def test_invalid_index_is_counted_as_dropped(sdk, index):
     out = sdk(f"""
         with goodput.step(4): pass
         with goodput.step({index}): pass
@@ -220,14 +220,14 @@ def test_an_index_may_be_any_whole_number_like_numpys(sdk):
 @pytest.mark.parametrize(
     "loop", ["for _ in goodput.steps(range(2), samples={}): pass", "with goodput.step(0, {}): pass"]
 )
-def test_samples_that_are_no_count_are_zero(sdk, samples, loop):
+def test_invalid_samples_become_zero(sdk, samples, loop):
     out = sdk(loop.format(samples) + "\nwith goodput.step(samples=3): pass")
     snapshot = check(out.snapshot())
     assert out.status == 0 and snapshot.samples == 3 and snapshot.drops["error"] == 1
     assert len(out.said()) == 1 and "samples=" in out.errors
 
 
-def test_a_step_that_is_open_when_the_page_is_exchanged_is_lost_and_counted(sdk):
+def test_step_open_across_pages_is_dropped(sdk):
     """Its beginning lies in another page: no record may be made of it."""
     out = sdk("""
         goodput.start(run="r")
@@ -250,7 +250,7 @@ def test_a_step_that_is_open_when_the_page_is_exchanged_is_lost_and_counted(sdk)
     assert second.drops["step"] == third.drops["step"] == 1
 
 
-def test_a_loop_that_goes_on_in_another_thread_counts_there_as_none(sdk):
+def test_loop_moved_to_another_thread_is_not_counted(sdk):
     snapshot = check(
         sdk("""
         turns = goodput.steps(range(6))
@@ -267,6 +267,6 @@ def test_a_loop_that_goes_on_in_another_thread_counts_there_as_none(sdk):
     assert snapshot.steps_done <= 2 and snapshot.drops["step"] >= 1
 
 
-def test_a_long_loop_keeps_the_last_steps_of_the_ring(sdk):
+def test_ring_keeps_the_last_steps(sdk):
     snapshot = check(sdk("for i in goodput.steps(range(3000)): pass").snapshot())
     assert [record.number for record in snapshot.steps] == list(range(3000 - page.STEP_RING + 1, 3001))

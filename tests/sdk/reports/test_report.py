@@ -55,7 +55,7 @@ def check_table(text: str) -> None:
         "goodput.resumed(3)\nfor i in goodput.steps(range(9)): work()\nask()", "goodput.stop('failed')",
     ],
 )  # fmt: skip
-def test_the_report_of_the_process_closes_at_any_moment(sdk, moment):
+def test_report_sums_to_wall_time_at_any_moment(sdk, moment):
     out = sdk(f"""
 def ask():
     report = goodput.report()
@@ -74,7 +74,7 @@ ask()
     assert out.told[-1][0]["steps"]["kept"] in (kept, kept + 1) and not out.errors
 
 
-def test_the_report_before_any_step_and_where_nothing_is_measured(sdk):
+def test_report_without_steps_or_measurement(sdk):
     out = sdk("""
         tell([goodput.report().account, str(goodput.report())])
         goodput.start(run="r")
@@ -87,7 +87,7 @@ def test_the_report_before_any_step_and_where_nothing_is_measured(sdk):
     assert out.told[1] == [True, {"kept": 0, "lost": 0}] and out.told[2] == "r"
 
 
-def test_the_report_says_what_was_refused(sdk):
+def test_report_lists_dropped_records(sdk):
     out = sdk("""
         goodput.phase("x" * 99)
         with goodput.step(): pass
@@ -97,7 +97,7 @@ def test_the_report_says_what_was_refused(sdk):
     assert "dropped: 1 phase, 2 error" in out.told[0]
 
 
-def test_the_report_from_other_threads_leaves_the_step_thread_alone(sdk):
+def test_report_from_other_threads_keeps_the_step_thread(sdk):
     out = sdk("""
         goodput.start(run="r")
         over, accounts = threading.Event(), []
@@ -121,7 +121,7 @@ def test_the_report_from_other_threads_leaves_the_step_thread_alone(sdk):
     assert snapshot.steps_done == 3001 and snapshot.drops["phase"] == 0
 
 
-def test_the_report_from_another_thread_does_not_enter_what_waits_for_the_step_thread(sdk):
+def test_report_from_another_thread_leaves_the_queue(sdk):
     out = sdk("""
         goodput.start(run="r")
         def other():
@@ -206,7 +206,7 @@ def test_hostile_pages_beside_good_ones_are_skipped_and_named(trained):
     assert all(line.isprintable() for line in lines)
 
 
-def test_a_page_that_lies_about_its_times_costs_no_account_its_sum(trained):
+def test_page_with_wrong_times_keeps_account_sums(trained):
     """Its numbers pass for numbers; what they add up to must still be the time."""
     path = trained / "r.1.1.page"
     content = bytearray(path.read_bytes())
@@ -234,7 +234,7 @@ def test_a_page_that_lies_about_its_times_costs_no_account_its_sum(trained):
         (["--directory"], 2, "expected one argument"),
     ],
 )
-def test_calls_that_give_nothing(tmp_path, arguments, status, said):
+def test_command_fails_without_matching_runs(tmp_path, arguments, status, said):
     done = command(tmp_path, *arguments)
     assert done.returncode == status and said in done.stderr and not done.stdout
     assert "Traceback" not in done.stderr
@@ -254,7 +254,7 @@ def test_help(tmp_path, arguments):
     assert done.returncode == 0 and ("example: goodput" in done.stdout or "goodput 0." in done.stdout)
 
 
-def test_a_reader_of_the_output_that_goes_away_is_no_error(trained):
+def test_closed_output_pipe_is_no_error(trained):
     """`goodput report | head -0`"""
     process = subprocess.Popen(
         [sys.executable, "-S", "-m", "goodput", "report"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -154,7 +154,7 @@ def one_step(rng, rank, names):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_windows_are_those_of_the_true_steps(monkeypatch, seed):
+def test_windows_match_brute_force(monkeypatch, seed):
     rng = random.Random(seed)
     rank = Rank(monkeypatch)
     for number in range(500):
@@ -185,7 +185,7 @@ def test_a_step_counts_where_it_ended_with_its_whole_length(monkeypatch):
     assert "no step ended in the last 60 s" in str(found)
 
 
-def test_time_outside_steps_is_in_the_sums_and_never_productive(monkeypatch):
+def test_time_outside_steps_is_never_productive(monkeypatch):
     rank = Rank(monkeypatch)
     rank.step([("forward", SECOND)])
     rank.step([("mine", SECOND)], outside=[("checkpoint", 2 * SECOND), ("forward", SECOND)])
@@ -215,7 +215,7 @@ def test_more_steps_than_the_ring_holds_between_two_calls(monkeypatch):
     check(rank, rank.window(seconds), seconds, known=fresh, seen=seen)  # Made now: it knows the ring alone.
 
 
-def test_a_window_goes_back_to_a_step_it_knows_when_it_begins_in_a_gap(monkeypatch):
+def test_window_beginning_in_a_gap_reaches_further_back(monkeypatch):
     rank = Rank(monkeypatch)
     for _ in range(10):
         rank.step([("forward", SECOND)])
@@ -230,7 +230,7 @@ def test_a_window_goes_back_to_a_step_it_knows_when_it_begins_in_a_gap(monkeypat
     check(rank, rank.window(100), 100)
 
 
-def test_a_torn_record_is_left_out_and_the_sums_stay(monkeypatch):
+def test_torn_record_is_left_out_of_quantiles(monkeypatch):
     rank = Rank(monkeypatch)
     for _ in range(20):
         rank.step([("forward", SECOND), ("loader", SECOND)])
@@ -241,7 +241,7 @@ def test_a_torn_record_is_left_out_and_the_sums_stay(monkeypatch):
     check(rank, found, 60, seen=set(range(1, 21)) - {10, 11})
 
 
-def test_a_fast_loop_is_thinned_and_the_sums_are_not(monkeypatch):
+def test_fast_loop_is_thinned_with_exact_sums(monkeypatch):
     rng = random.Random(2)
     rank = Rank(monkeypatch)
     monkeypatch.setattr(window_rows, "ROWS_MAX", 64)
@@ -260,7 +260,7 @@ def test_a_fast_loop_is_thinned_and_the_sums_are_not(monkeypatch):
     assert rows.every == 16
 
 
-def test_a_thinned_window_takes_every_step_again_when_they_grow_longer(monkeypatch):
+def test_thinning_ends_when_steps_grow_longer(monkeypatch):
     rank = Rank(monkeypatch)
     monkeypatch.setattr(window_rows, "ROWS_MAX", 64)
     for _ in range(2000):
@@ -294,7 +294,7 @@ def test_durations_beyond_the_last_bin_are_infinite(monkeypatch):
     check(rank, found, 1e6)
 
 
-def test_another_attempt_in_the_process_begins_a_new_window(monkeypatch):
+def test_new_attempt_begins_a_new_window(monkeypatch):
     rank = Rank(monkeypatch)
     for _ in range(30):
         rank.step([("forward", SECOND)])
@@ -306,7 +306,7 @@ def test_another_attempt_in_the_process_begins_a_new_window(monkeypatch):
     check(rank, rank.window(60), 60)
 
 
-def test_windows_of_different_lengths_share_the_records_and_are_few(monkeypatch):
+def test_windows_of_different_lengths_are_bounded(monkeypatch):
     rank = Rank(monkeypatch)
     lengths = [float(n) for n in range(1, window_rows.WINDOWS_MAX + 1)]
     for _ in range(30):
@@ -328,7 +328,7 @@ def test_windows_of_different_lengths_share_the_records_and_are_few(monkeypatch)
     assert rank.window(400).steps == rank.window(400).seen == len(rank.steps)
 
 
-def test_memory_is_bounded_and_nothing_of_a_step_survives(monkeypatch):
+def test_window_memory_is_bounded(monkeypatch):
     rank = Rank(monkeypatch)
     monkeypatch.setattr(window_rows, "ROWS_MAX", 128)
     names = rank.names[1:]
@@ -356,7 +356,7 @@ def test_memory_is_bounded_and_nothing_of_a_step_survives(monkeypatch):
     assert all(len(ordered) == rows.seen for ordered in rows.sorted)
 
 
-def test_a_window_kept_does_not_change(monkeypatch):
+def test_returned_window_does_not_change(monkeypatch):
     rank = Rank(monkeypatch)
     rank.step([("forward", SECOND)], samples=3)
     found = rank.window(60)
@@ -367,7 +367,7 @@ def test_a_window_kept_does_not_change(monkeypatch):
     assert (found.scalars(), found.phases, str(found)) == before
 
 
-def test_what_is_cut_short_is_begun_anew(monkeypatch):
+def test_interrupted_call_starts_over(monkeypatch):
     rank = Rank(monkeypatch)
     for _ in range(5):
         rank.step([("forward", SECOND)])
@@ -389,7 +389,7 @@ def test_what_is_cut_short_is_begun_anew(monkeypatch):
         check(rank, rank.window(60), 60)
 
 
-def test_while_another_thread_is_at_it_the_window_before_comes(monkeypatch):
+def test_concurrent_call_returns_the_previous_window(monkeypatch):
     rank = Rank(monkeypatch)
     rank.step([("forward", SECOND)])
     before = rank.window(60)
@@ -401,7 +401,7 @@ def test_while_another_thread_is_at_it_the_window_before_comes(monkeypatch):
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), "60", None, True, [], 1j])
-def test_seconds_that_are_no_length_are_sixty(monkeypatch, seconds):
+def test_invalid_seconds_become_sixty(monkeypatch, seconds):
     rank = Rank(monkeypatch)
     rank.step([("forward", SECOND)])
     found = rank.windows.window(seconds)
@@ -409,7 +409,7 @@ def test_seconds_that_are_no_length_are_sixty(monkeypatch, seconds):
     assert len(rank.said) == 1 and "want a number above 0" in rank.said[0]
 
 
-def test_an_endless_window_is_the_whole_attempt(monkeypatch):
+def test_infinite_window_is_the_whole_attempt(monkeypatch):
     rank = Rank(monkeypatch)
     for _ in range(20):
         rank.step([("forward", SECOND)])
@@ -425,7 +425,7 @@ def test_productive_phases_are_those_of_the_account():
 # -- in a process of its own
 
 
-def test_where_nothing_is_measured_there_is_an_empty_window(sdk):
+def test_window_is_empty_without_measurement(sdk):
     told = sdk(
         """
         def show(w):
@@ -451,7 +451,7 @@ def test_where_nothing_is_measured_there_is_an_empty_window(sdk):
     assert sdk("tell(goodput.window(5).scalars())", GOODPUT_DISABLE="1").told == [{}]
 
 
-def test_it_closes_in_a_real_loop_called_from_every_place(sdk):
+def test_window_sums_hold_in_a_real_loop(sdk):
     """Inside steps, outside, from another thread all the while, from a signal handler, after a fork with the lock held."""
     outcome = sdk(
         """
@@ -495,7 +495,7 @@ def test_it_closes_in_a_real_loop_called_from_every_place(sdk):
     assert outcome.said() == []
 
 
-def test_the_first_call_brings_in_no_other_room(sdk):
+def test_first_window_call_imports_nothing(sdk):
     told = sdk(
         """
         before = set(sys.modules)
@@ -507,7 +507,7 @@ def test_the_first_call_brings_in_no_other_room(sdk):
     assert told == [[], []]
 
 
-def test_what_the_page_about_loops_prints_is_there(monkeypatch):
+def test_documented_window_fields_exist(monkeypatch):
     """docs/in-the-loop.md names fields; each is one of a Window, a phase or the scalars."""
     text = (ROOT / "docs" / "in-the-loop.md").read_text()
     rank = Rank(monkeypatch)

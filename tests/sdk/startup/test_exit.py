@@ -145,7 +145,7 @@ with goodput.step(): pass
     assert snapshots[1].identity["start_mono_ns"] >= snapshots[0].identity["start_mono_ns"]
 
 
-def test_workers_that_the_loader_forks_first_do_not_take_the_rank(sdk):
+def test_forked_loader_workers_do_not_take_the_rank(sdk):
     """Nothing is started yet when a loader forks its workers, whose phases run before those of the rank."""
     out = sdk(f"""{CHILD}
 class Loader:
@@ -164,7 +164,7 @@ for i in goodput.steps(Loader()): work()
     assert snapshot.steps_done == 3 and not out.errors and snapshot.drops["claim"] == 0
 
 
-def test_a_launcher_that_forks_its_ranks_first_need_not_start_them(sdk):
+def test_ranks_forked_by_a_launcher_start_themselves(sdk):
     out = sdk(f"""{CHILD}
 def rank(number):
     os.environ["RANK"] = str(number)
@@ -285,7 +285,7 @@ def test_a_signal_handler_that_enters_phases_and_marks(sdk):
     )
 
 
-def test_an_interrupt_anywhere_leaves_a_session_that_goes_on(sdk):
+def test_interrupt_anywhere_leaves_a_working_session(sdk):
     """As in a notebook: the handler raises in the middle of whatever runs, and the next cell trains again."""
     out = sdk("""
         class Stop(Exception): pass

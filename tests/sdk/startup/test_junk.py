@@ -45,7 +45,7 @@ HOSTILE = """
         "goodput.start(); goodput.start(run=junk)", "goodput.start(); goodput.start(rank=junk)",
     ],
 )  # fmt: skip
-def test_each_call_with_an_object_that_raises_from_everything(sdk, call):
+def test_arguments_that_raise_from_every_method(sdk, call):
     out = sdk(f"""{HOSTILE}
     made = {call.replace("; ", chr(10) + "    made = ")}
     if hasattr(made, "__enter__"):

@@ -23,7 +23,7 @@ def package(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("first", ["before", "after"])
-def test_a_part_is_told_when_it_comes_after_its_package(package, first):
+def test_submodule_import_is_seen_after_its_package(package, first):
     seen = []
     watch = ImportHook()
     if first == "before":
@@ -51,7 +51,7 @@ class Callback:
         raise ValueError("planted")
 
 
-def test_a_callback_raises_nothing_and_returns_nothing():
+def test_import_callback_never_raises():
     callback = Callback(State.RECORDING)
     assert callback.on_step(7) is None and callback.value == 7
     assert len(callback.said) == 1 and "on_step: ValueError: planted" in callback.said[0]

@@ -86,7 +86,7 @@ def test_an_interrupt_reaches_the_script(place):
     assert run(place, path).stdout == "interrupted\n"
 
 
-def test_what_python_itself_has_is_as_without_us(place):
+def test_python_environment_is_unchanged(place):
     path = script(place, "import sys; print(sys.path, sys.argv, __name__, __file__, sys.flags.isolated)")
     plain = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, cwd=place, timeout=60)
     assert run(place, path).stdout == plain.stdout
@@ -100,7 +100,7 @@ def test_another_sitecustomize_still_runs(place):
     assert done.stdout == f"True {place / 'own' / 'sitecustomize.py'}\n"
 
 
-def test_a_sitecustomize_that_fails_fails_as_without_us(place):
+def test_failing_sitecustomize_fails_as_before(place):
     (place / "own").mkdir()
     script(place, "raise KeyError('own')", "own/sitecustomize.py")
     done = run(place, script(place, "print('on')"), PYTHONPATH=str(place / "own"))
@@ -125,7 +125,7 @@ CHILDREN = """
 """
 
 
-def test_children_are_measured_where_they_look_at_the_environment(place):
+def test_children_are_measured_through_the_environment(place):
     printed = run(place, script(place, CHILDREN)).stdout.splitlines()
     assert printed == ["spawn True", "True ", "-I False ", "-S False ", "-E False ", "-s True "]
 
@@ -159,7 +159,7 @@ def test_the_run_s_name_and_its_pages(place):
 
 
 @pytest.mark.parametrize("flags", [["-E"], ["-I"], ["-uS"], ["-W", "ignore", "-sE"]])
-def test_a_python_that_would_not_hear_us_is_said(place, flags):
+def test_python_flags_that_disable_goodput_are_reported(place, flags):
     (place / "quiet.py").write_text("print('ran')")
     done = run(place, sys.executable, *flags, "quiet.py")
     assert done.returncode == 0 and done.stdout == "ran\n"
@@ -169,6 +169,6 @@ def test_a_python_that_would_not_hear_us_is_said(place, flags):
 @pytest.mark.parametrize(
     "flags", [["-u"], ["-W", "Error::E"], ["-XI"], ["--check-hash-based-pycs", "default"]]
 )
-def test_other_flags_of_python_are_none_of_that(place, flags):
+def test_other_python_flags_are_accepted(place, flags):
     (place / "quiet.py").write_text("print('ran')")
     assert "measured" not in run(place, sys.executable, *flags, "quiet.py", "-E").stderr

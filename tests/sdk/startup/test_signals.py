@@ -23,7 +23,7 @@ def plain(number, frame):
 
 
 @pytest.mark.parametrize("handler", [plain, Limit().method, Limit(), functools.partial(plain)])
-def test_what_a_handler_raised_is_raised_again(handler):
+def test_exception_of_a_handler_is_raised_again(handler):
     old = signal.signal(signal.SIGUSR1, handler)
     try:
         with pytest.raises(TimeoutError, match="mine"):
@@ -36,7 +36,7 @@ def test_what_a_handler_raised_is_raised_again(handler):
         signal.signal(signal.SIGUSR1, old)
 
 
-def test_other_exceptions_are_not():
+def test_other_exceptions_are_not_raised_again():
     try:
         plain(1, None)
     except Exception as error:

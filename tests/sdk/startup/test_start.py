@@ -66,7 +66,7 @@ def test_the_launchers_environment(sdk, variables, launcher, expected):
         {"TORCHELASTIC_RESTART_COUNT": "9999999"}, {"GOODPUT_ATTEMPT": "0"}, {"RANK": "0", "LOCAL_RANK": "x"},
     ],
 )  # fmt: skip
-def test_a_variable_out_of_range_is_ignored_and_said(sdk, variables):
+def test_invalid_variable_is_ignored_and_reported(sdk, variables):
     out = sdk("goodput.start()" + STEPS, **variables)
     snapshot = check(out.snapshot())
     assert (snapshot.identity["rank"], snapshot.identity["attempt"], snapshot.steps_done) == (0, 1, 3)
@@ -99,7 +99,7 @@ def test_arguments_win_over_the_environment(sdk):
         ("peak_flops_per_second=10 ** 400", None),
     ],
 )  # fmt: skip
-def test_a_bad_argument_is_replaced_by_its_default_and_said(sdk, argument, default):
+def test_invalid_argument_becomes_its_default(sdk, argument, default):
     out = sdk(f"goodput.start(run='r', {argument})" + STEPS)
     snapshot = check(out.snapshot())
     assert snapshot.identity[argument.split("=")[0]] == default and snapshot.steps_done == 3
@@ -201,7 +201,7 @@ def test_the_first_call_starts(sdk, first):
 @pytest.mark.parametrize(
     "alone", ["pass", "goodput.stop()", "goodput.report()", "goodput.phase('h2d')", "goodput.steps([1])"]
 )
-def test_what_measures_nothing_starts_nothing(sdk, alone):
+def test_calls_that_measure_nothing_do_not_start(sdk, alone):
     assert sdk(alone).paths() == []
 
 
@@ -238,7 +238,7 @@ def test_a_restart_many_times_leaks_no_descriptor(sdk):
     assert out.told == [0] and len(out.paths()) == 51
 
 
-def test_attempts_are_counted_on_from_the_pages_of_dead_processes(directory, pure):
+def test_attempt_continues_from_pages_of_dead_processes(directory, pure):
     for attempt in (1, 2, 3):
         out = sdk_process.run("goodput.start(run='r', rank=1)\nos._exit(0)", directory, pure)
         assert len(out.paths()) == attempt
@@ -258,7 +258,7 @@ def test_attempts_are_counted_on_from_the_pages_of_dead_processes(directory, pur
 
 
 @pytest.mark.parametrize("value", ["1", "yes"])
-def test_disabled_creates_nothing_and_every_call_does_nothing(sdk, value):
+def test_disabled_process_creates_nothing(sdk, value):
     out = sdk(
         """
         goodput.start(run="r", rank="bad")
@@ -283,7 +283,7 @@ def test_disable_0_does_not_disable(sdk):
 
 
 @pytest.mark.parametrize("place", ["under a file", "/proc/nowhere", "a file", "a\udcffb\0c", "5"])
-def test_where_no_page_can_lie_training_goes_on_and_the_report_still_works(sdk, tmp_path, place):
+def test_report_works_without_a_writable_directory(sdk, tmp_path, place):
     (tmp_path / "file").write_text("")
     paths = {"under a file": str(tmp_path / "file" / "pages"), "a file": str(tmp_path / "file"), "5": 5}
     out = sdk(f"""
@@ -298,7 +298,7 @@ def test_where_no_page_can_lie_training_goes_on_and_the_report_still_works(sdk, 
     assert "only goodput.report() will see this process" in said
 
 
-def test_a_second_process_of_the_same_rank_says_so_and_trains_on(directory, pure):
+def test_second_process_of_a_rank_is_reported(directory, pure):
     first = subprocess.Popen(
         sdk_process.command("goodput.start(run='r', rank=1)\nwith goodput.step(): pass\ntell(1)\nsys.stdin.read()"),
         env=sdk_process.environment(directory, pure, {}), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -319,7 +319,7 @@ def test_a_second_process_of_the_same_rank_says_so_and_trains_on(directory, pure
     assert two.drops["claim"] == 0
 
 
-def test_what_lies_under_a_pages_name_is_never_written_to(tmp_path, directory, pure):
+def test_foreign_file_under_a_page_name_is_not_written(tmp_path, directory, pure):
     """A claim is counted in the other's page, which must be one: not where a link points to."""
     directory.mkdir()
     victim = tmp_path / "victim"
@@ -340,7 +340,7 @@ def test_what_lies_under_a_pages_name_is_never_written_to(tmp_path, directory, p
     assert victim.read_bytes() == b"\1" * page.FILE_BYTES
 
 
-def test_a_draft_that_a_killed_process_left_is_in_nobodys_way(directory, pure):
+def test_leftover_draft_does_not_block_a_new_page(directory, pure):
     directory.mkdir()
     code = f"""
         open(os.path.join({str(directory)!r}, f".{{os.getpid()}}.r.0.1.page"), "w").close()
@@ -366,7 +366,7 @@ def test_messages_are_bounded(sdk):
     assert check(out.snapshot()).drops["error"] == 100
 
 
-def test_nowhere_to_speak(sdk):
+def test_closed_standard_error(sdk):
     out = sdk("""
         sys.stderr = None
         goodput.phase(5)
