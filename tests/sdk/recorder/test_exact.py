@@ -15,7 +15,9 @@ from support.sdk.checks import check
 from support.sdk.puppet import Puppet
 
 from goodput.histograms import histogram
+from goodput.rank_page import page
 from goodput.rank_page.reader import Reader
+from goodput.sdk.recorder.recorder import Recorder
 
 NAMES = ("forward", "backward", "h2d", "optimizer", "evaluation", "mine", "other")
 EXAMPLES = settings(
@@ -265,7 +267,7 @@ def test_boundary_uses_the_later_clock_reading(directory, pure):
 
 EDGES = [
     0, 1, 29, 30, 59, 60, 61_035, 61_036, 999, 10**6, 10**9, 65_504 * 10**9, 65_519_999_999_999, 65_520 * 10**9 - 1,
-    65_520 * 10**9, 65_520 * 10**9 + 1, 2**62, 2**63 - 1, 2**63, 2**64, 10**30, 10**400,
+    65_520 * 10**9, 65_520 * 10**9 + 1, 2**62, 2**63 - 1,
 ]  # fmt: skip
 
 
@@ -278,8 +280,14 @@ def around_every_bin() -> list[int]:
     return found
 
 
-def test_compiled_bins_are_those_of_the_histogram():
-    compiled = pytest.importorskip("goodput.sdk.recorder._fast")
-    rng = random.Random(7)
+def test_step_lengths_are_counted_in_their_bins():
+    recorder, rng = Recorder(), random.Random(7)
+    recorder.open(page.private_words(), 0)
+    words = recorder.words
     values = [*EDGES, *around_every_bin(), *(rng.getrandbits(rng.randrange(1, 60)) for _ in range(20_000))]
-    assert [compiled.bin_of_ns(value) for value in values] == [histogram.bin_of_ns(value) for value in values]
+    for value in values:
+        word = page.W_HISTOGRAMS + histogram.bin_of_ns(value)
+        before, words[page.W_TOTALS] = words[word], 0
+        recorder.last_ns = recorder.step_start_ns = 0  # No run lasts 2**63 ns.
+        recorder.close_step(value)
+        assert words[word] == before + 1, value

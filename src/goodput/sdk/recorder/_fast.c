@@ -646,15 +646,6 @@ static PyObject *Phase_run(Phase *self, PyObject *const *args, Py_ssize_t count,
     return result;
 }
 
-PyObject *goodput_bin_of_ns(PyObject *module, PyObject *argument)
-{
-    int beyond;
-    long long ns = PyLong_AsLongLongAndOverflow(argument, &beyond);
-    if (ns == -1 && PyErr_Occurred())
-        return NULL;
-    return PyLong_FromLong(beyond > 0 ? OVERFLOW_BIN : half_bin((double)ns / 1e9));
-}
-
 static PyMemberDef Phase_members[] = {
     {"recorder", Py_T_OBJECT_EX, offsetof(Phase, recorder), Py_READONLY, "its recorder"},
     {"name", Py_T_OBJECT_EX, offsetof(Phase, name), Py_READONLY, "its name"},

@@ -92,6 +92,5 @@ void goodput_drop_error(void);
 
 /* Prepare the types and read the constants of the rank page. */
 int goodput_init_clock(void);
-PyObject *goodput_bin_of_ns(PyObject *module, PyObject *argument);
 
 #endif

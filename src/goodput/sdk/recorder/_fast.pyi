@@ -1,7 +1,6 @@
 # The compiled classes have the interfaces of their Python twins.
 from typing import Any
 
-from goodput.histograms.histogram import bin_of_ns as bin_of_ns
 from goodput.sdk.automatic.frameworks.torch.forward import PythonSlot
 from goodput.sdk.recorder.step_clock import Clock as Clock
 from goodput.sdk.recorder.step_clock import Phase as Phase

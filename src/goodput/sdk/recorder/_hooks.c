@@ -510,19 +510,6 @@ static PyObject *Slot_get(PyObject *object, PyObject *instance, PyObject *owner)
     return found != NULL ? found : Py_NewRef(Py_None);
 }
 
-static int Slot_set(PyObject *self, PyObject *instance, PyObject *value)
-{
-    PyObject *dict = PyObject_GenericGetDict(instance, NULL);
-    int failed;
-    if (dict == NULL)
-        return -1;
-    failed = value != NULL ? PyDict_SetItem(dict, slot_name, value) : PyDict_DelItem(dict, slot_name);
-    if (failed && value == NULL && PyErr_ExceptionMatches(PyExc_KeyError))
-        PyErr_SetObject(PyExc_AttributeError, slot_name);
-    Py_DECREF(dict);
-    return failed;
-}
-
 static PyObject *Slot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     Slot *self = (Slot *)type->tp_alloc(type, 0);
@@ -562,14 +549,12 @@ static PyTypeObject SlotType = {
     .tp_traverse = (traverseproc)Slot_traverse,
     .tp_dealloc = (destructor)Slot_dealloc,
     .tp_descr_get = Slot_get,
-    .tp_descr_set = Slot_set,
     .tp_members = Slot_members,
 };
 
 /* ------------------------------------------------------------------------------------------- the module */
 
 static PyMethodDef functions[] = {
-    {"bin_of_ns", goodput_bin_of_ns, METH_O, "The fp16 bin of a duration in ns, as histogram.bin_of_ns."},
     {"set_constants", (PyCFunction)(void (*)(void))set_constants, METH_VARARGS | METH_KEYWORDS,
      "Take the constants that the hooks share with their Python twins."},
     {NULL},

@@ -112,7 +112,8 @@ class Window:
     def phases(self) -> dict[str, Spent]:
         """Spent of each phase that this process was ever in, "none" included; {} without steps."""
         columns = zip(self._names, self._quantiles()[1:], self._sums(), strict=True)
-        return {name: self._spent(*column) for name, *column in compress(columns, self._is_used()[1:])}
+        used = compress(columns, self._is_used()[1:])
+        return {name: self._spent(quantiles, ns) for name, quantiles, ns in used}
 
     def scalars(self, prefix: str = "goodput/") -> dict[str, float]:
         """All values as a flat dictionary of floats for a logger; unknown ones are left out."""
