@@ -95,7 +95,8 @@ def imported(code: str, pure: bool, directory) -> set[str]:
 
 
 PACKAGES = {
-    f"goodput.{name}" for name in ("sdk", "sdk.startup", "sdk.recorder", "sdk.reports", "rank_page", "wire")
+    f"goodput.{name}"
+    for name in ("histograms", "sdk", "sdk.startup", "sdk.recorder", "sdk.reports", "rank_page", "wire")
 }
 
 
