@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 import yaml
 from dashboards import alert_links
-from support.dashboards.rules_pruned import alerts_asked, pruned, read, rule_files
+from support.dashboards.rules_pruned import alerts_in, pruned, read, rule_files
 from support.servers.servers import REPOSITORY, RULES, require, series_of
 
 from goodput.metrics import CATALOGUE
@@ -105,6 +105,15 @@ CLAUSES = {
             "GoodputPushFailing"
         ),
         "- goodput_aggregator_clamped_total offset 1h": "GoodputClocksContradict",
+        **{
+            f"or label_replace(\n    max by (instance) (increase({series}[15m])) > 0,\n"
+            f'    "what", "{what}", "", ""\n  )': "GoodputBacklogDropping"
+            for series, what in {
+                "goodput_health_events_dropped_total": "drops health events",
+                "goodput_node_events_dropped_total": "drops rank events",
+                "goodput_node_reports_refused_total": "refuses reports of ranks",
+            }.items()
+        },
     },
 }
 
@@ -165,7 +174,7 @@ def test_alertmanager_configuration_names_existing_alerts():
 
 
 @pytest.mark.parametrize("path", RULE_TESTS, ids=lambda path: path.stem)
-def test_rules_do_what_their_tests_say(path, tmp_path):
+def test_promtool_cases_pass(path, tmp_path):
     assert read(path)["rule_files"] == [f"../{name}" for name in FILES if f"../{name}" in path.read_text()]
     done = promtool("test", "rules", str(pruned(path, tmp_path)))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -180,7 +189,7 @@ def test_rules_do_what_their_tests_say(path, tmp_path):
     ],
 )
 def test_rule_tests_detect_a_removed_clause(file, clause, name, tmp_path):
-    """A clause that could be deleted unnoticed is either needless or untested."""
+    """A clause whose removal no test detects is redundant or untested."""
     changed = []
 
     def without(rule: dict) -> None:
@@ -195,14 +204,14 @@ def test_rule_tests_detect_a_removed_clause(file, clause, name, tmp_path):
 
 
 def seen_in_tests() -> dict[str, set[str]]:
-    """By alert: fires, resolves (fires, and later does not, in one case), is innocent (a case where it never fires).
+    """What the cases show of each alert: that it fires, resolves (later in the same case), and stays silent in a case.
 
-    Of hardware a moment before it fires is innocent enough: another GPU, port or file system is sound in each case.
+    For hardware alerts a moment before firing counts as silent: another GPU, port or file system is healthy in each case.
     """
     found: dict[str, set[str]] = {name: set() for name in ALERTS}
     for path in RULE_TESTS:
         for test in read(path)["tests"]:
-            for name in alerts_asked(test):
+            for name in alerts_in(test):
                 found[name] |= _seen(test, name)
     return found
 
@@ -218,12 +227,12 @@ def _seen(test: dict, name: str) -> set[str]:
             times[_minutes(case["eval_time"])] |= any(name in str(one) for one in case["exp_samples"] or [])
     fired = [at for at, fires in times.items() if fires]
     if not fired:
-        return {"is innocent"}
+        return {"stays silent"}
     seen = {"fires"}
     if any(at > min(fired) and not fires for at, fires in times.items()):
         seen.add("resolves")
     if ALERTS[name]["file"] == "alerts_hardware.yml" and min(times) < min(fired):
-        seen.add("is innocent")
+        seen.add("stays silent")
     return seen
 
 
@@ -233,14 +242,14 @@ def _minutes(text: str) -> float:
     )
 
 
-@pytest.mark.parametrize("what", ["fires", "resolves", "is innocent"])
+@pytest.mark.parametrize("what", ["fires", "resolves", "stays silent"])
 def test_every_alert_is_tested(what):
     assert [name for name, seen in seen_in_tests().items() if what not in seen] == []
 
 
 @pytest.mark.parametrize("name", ALERTS)
-def test_every_alert_says_how_wide_it_is(name):
-    """Of one GPU or rank, a node, a run, or all; what is compared by the inhibitions follows from it."""
+def test_every_alert_has_a_level(name):
+    """Rank (or GPU), node, run or cluster; the inhibitions compare by it."""
     labels, expr = ALERTS[name]["labels"], ALERTS[name]["expr"]
     allowed = {
         "alerts_runs.yml": {"run", "rank", "cluster"},
@@ -266,7 +275,7 @@ def test_xid_severities_match_the_agent():
 
 
 @pytest.mark.parametrize("name", ALERTS)
-def test_alert_says_what_to_do(name):
+def test_alert_has_annotations_and_links(name):
     rule = ALERTS[name]
     assert rule["labels"]["severity"] in ("info", "warning", "critical")
     assert set(rule["annotations"]) == {"summary", "description", "runbook_url", "dashboard_url"}
@@ -332,7 +341,7 @@ def test_every_runbook_has_an_alert():
 
 
 def base_of(names) -> set[str]:
-    """The series that these are made of, through the records."""
+    """The catalogue's series behind these, through recording rules."""
     found, todo = set(), list(names)
     while todo:
         name = todo.pop()
@@ -342,11 +351,11 @@ def base_of(names) -> set[str]:
     return found
 
 
-# By what an alert is joined or held back; a panel that shows only these does not show the alert.
+# Series that join or suppress an alert; a panel that shows only these does not show the alert.
 JOINED = base_of(
     ["gpu:owner:info", "node:owner:info", "run:planned_pause:bool", "run:expected_to_work:bool"]
 ) | {"goodput_rank_last_report_age_seconds"}
-# Of these the panel shows what follows: counters that are left out, an event, a GPU with damage.
+# Their panels show the effect: counters that are left out, an event, a damaged GPU.
 SHOWN_BY_EFFECT = {"GoodputTelemetryFalseZero", "GoodputNetworkLinkDown", "GoodputGpuNeedsRecovery"}
 PANELS = alert_links.panels()
 
@@ -369,7 +378,7 @@ def test_links_are_current(path):
 
 
 def test_objective_can_be_set_per_run(tmp_path):
-    """The commented lines, taken as they are."""
+    """With the commented lines of the file."""
     text = (RULES / "recording.yml").read_text()
     begin = text.index("      #   0.95 * group by (run)")
     lines = text[begin : text.index("      - record: run:goodput:objective")].splitlines()
