@@ -20,7 +20,7 @@ from goodput.rank_page.page import PHASES
 BOARDS = sorted(DASHBOARDS.glob("*.json"))
 MODELS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in BOARDS}
 PANEL_TYPES = {"stat", "bargauge", "timeseries", "table", "heatmap", "barchart", "state-timeline"}
-# The boards with their variables beside the data source, and what every query of a board has to choose by, if it can.
+# The variables of each board besides the data source, and the selector that every query of a board must have.
 VARIABLES = {
     "goodput-fleet": [],
     "goodput-run": ["run"],
@@ -50,7 +50,7 @@ RECORDED = ADDED | {
     "port",
     "clock",
 }
-# Series that alerts read to say whose something is, not what it is about.
+# Series that alerts read only to find the owner.
 JOINED = {
     "goodput_run_info",
     "goodput_node_info",
@@ -58,9 +58,8 @@ JOINED = {
     "goodput_rank_info",
     "goodput_gpu_rank_info",
 }
-# Series that nobody needs to see, each with the reason.
+# Series that no board or alert shows, each with the reason.
 UNSEEN = {}
-# Section 6 of the design, in its words.
 PARTS = {"storage", "decode", "collate", "cpus", "queue", "startup", "idle", "unknown", "none"}
 PARTS |= {"live", "dead", "rejected"}
 STATES = {
@@ -89,7 +88,7 @@ def data_links():
 
 
 def exposed_names() -> set[str]:
-    """What Prometheus stores: the catalogue's names, histograms by their parts, and the recording rules."""
+    """The names in Prometheus: the catalogue's, the parts of histograms, and the recording rules."""
     names = {"up"}
     for metric in CATALOGUE.values():
         parts = ("_bucket", "_sum", "_count") if metric.kind == "histogram" else ("",)
@@ -145,7 +144,7 @@ def test_panel_keeps_every_query(count, last):
     assert len(waterfall.targets) == count and len(named) == count and named[f"Value #{last}"] == steps[-1][1]
 
 
-def test_the_boards_are_these():
+def test_expected_boards_exist():
     assert set(MODELS) == set(VARIABLES)
     assert len({board["title"] for board in MODELS.values()}) == len(MODELS)
 
@@ -170,8 +169,8 @@ def test_board_is_whole(uid):
 
 @pytest.mark.parametrize("uid", MODELS)
 def test_variables_are_bounded_and_read_series_that_exist(uid):
-    """A list of runs, nodes or GPUs is long but not a plague; one of ranks would be."""
-    asked = set(VARIABLES[uid])
+    """Lists of runs, nodes or GPUs may be long; one of ranks would be too long."""
+    known = set(VARIABLES[uid])
     for variable in MODELS[uid]["templating"]["list"][1:]:
         if variable["name"] == "rank":
             assert variable["type"] == "textbox" and variable["query"] == "0"
@@ -180,9 +179,9 @@ def test_variables_are_bounded_and_read_series_that_exist(uid):
         text = variable["query"]["query"]
         assert re.search(r", (run|instance|gpu)\)$", text)
         assert set(re.findall(r"goodput_\w+", text)) <= set(CATALOGUE)
-        assert set(re.findall(r"\$(\w+)", text)) <= asked
+        assert set(re.findall(r"\$(\w+)", text)) <= known
         if variable.get("includeAll"):
-            # All nodes are those that are listed for the run; GPUs would be too many to list in a query.
+            # "All" nodes are those listed for the run; GPUs would be too many to list in a query.
             listed = variable["name"] == "instance" and uid in ("goodput-node", "goodput-host")
             assert (variable.get("allValue") or None) == (None if listed else ".*")
             assert variable["current"]["value"] == "$__all"
@@ -192,8 +191,8 @@ def test_variables_are_bounded_and_read_series_that_exist(uid):
 def test_node_board_variables_narrow_to_run_and_node():
     variables = {one["name"]: one for one in MODELS["goodput-node"]["templating"]["list"]}
     assert variables["instance"]["multi"] and variables["gpu"]["multi"]
-    asked = [variables[name]["query"]["query"] for name in ("instance", "gpu")]
-    assert "$run" in asked[0] and "$instance" in asked[1]
+    queries = [variables[name]["query"]["query"] for name in ("instance", "gpu")]
+    assert "$run" in queries[0] and "$instance" in queries[1]
 
 
 @pytest.mark.parametrize("uid", MODELS)
@@ -209,11 +208,11 @@ def test_panel_links_resolve():
     found = list(data_links())
     assert len(found) > 15
     for board, panel, url in found:
-        uid, _, asked = url.removeprefix("/d/").partition("?")
+        uid, _, query = url.removeprefix("/d/").partition("?")
         assert uid in MODELS, url
-        assert "${__url_time_range}" in asked and "${datasource:queryparam}" in asked
-        given = re.findall(r"var-(\w+)=\$\{([^}]*):percentencode\}", asked)
-        assert len(given) == asked.count("var-") > 0, url
+        assert "${__url_time_range}" in query and "${datasource:queryparam}" in query
+        given = re.findall(r"var-(\w+)=\$\{([^}]*):percentencode\}", query)
+        assert len(given) == query.count("var-") > 0, url
         assert {name for name, _ in given} <= set(VARIABLES[uid]), url
         for _, source in given:
             if source.startswith("__data.fields."):
@@ -237,11 +236,11 @@ def alerts():
 
 
 def test_links_of_alerts_resolve():
-    """To a panel, which shows what the alert is about: one of the series that it reads, or of what they are made of."""
+    """To a panel that shows one of the series that the alert reads, directly or through recording rules."""
     made_of = {e.name: series_of(e.text) for e in expressions() if e.kind == "record"}
 
     def roots(names):
-        """The catalogue's series that these are made of; a rule may read itself."""
+        """The catalogue's series behind these; a rule may read itself."""
         found, todo = set(), list(names)
         while todo:
             name = todo.pop()
@@ -254,15 +253,15 @@ def test_links_of_alerts_resolve():
     assert len(found) > 40
     for rule in found:
         url = rule["annotations"]["dashboard_url"]
-        uid, _, asked = url.partition("/d/")[2].partition("?")
+        uid, _, query = url.partition("/d/")[2].partition("?")
         assert uid in MODELS, url
-        given = re.findall(r"([\w-]+)=", re.sub(r"\{\{.*?\}\}", "", asked))
+        given = re.findall(r"([\w-]+)=", re.sub(r"\{\{.*?\}\}", "", query))
         assert {name.removeprefix("var-") for name in given} <= {*VARIABLES[uid], "viewPanel"}, url
         (number,) = re.findall(r"viewPanel=(\d+)", url)
         (panel,) = [one for one in MODELS[uid]["panels"] if one["id"] == int(number)]
         shown = set().union(*(series_of(target["expr"]) for target in panel["targets"]))
         about = roots(series_of(rule["expr"])) - JOINED
-        # What happens to GPUs and links is an event too, whatever it was read from.
+        # Faults of GPUs and links are also events.
         assert roots(shown) & {*about, "goodput_health_events_total"}, (rule["alert"], panel["title"])
 
 
@@ -293,7 +292,7 @@ def test_panels_fill_the_grid_without_overlap(path):
 def test_panel_has_title_description_and_unit(panel):
     assert panel["type"] in PANEL_TYPES
     assert 80 < len(panel["description"]) < 600
-    assert panel["description"].count(". ") >= 1, "what it is, and what to do"
+    assert panel["description"].count(". ") >= 1, "what it shows, and what to do"
     defaults = panel["fieldConfig"]["defaults"]
     assert defaults["unit"] and defaults["noValue"]
     steps = defaults["thresholds"]["steps"]
@@ -303,7 +302,7 @@ def test_panel_has_title_description_and_unit(panel):
 
 
 @pytest.mark.parametrize("panel", list(panels()))
-def test_panel_asks_the_data_source_variable(panel):
+def test_panel_queries_use_the_data_source_variable(panel):
     source = {"type": "prometheus", "uid": "${datasource}"}
     assert panel["datasource"] == source
     references = [target["refId"] for target in panel["targets"]]
@@ -319,13 +318,13 @@ def test_panel_asks_the_data_source_variable(panel):
 
 # Labels by which a cluster of ten thousand ranks has more than a screen's worth of series.
 MANY = {"rank", "instance", "host", "gpu", "run", "attempt", "worker", "pid", "mount"}
-# What bounds them: a choice of the largest or smallest, or the newest sixteen of the aggregator.
+# What bounds them: topk or bottomk, or the aggregator's limit of sixteen.
 BOUNDED = r"\b(topk|bottomk)\(|goodput_restart_\w+|goodput_hang_culprit_seconds|node_kind:open_health"
 
 
 @pytest.mark.parametrize("panel", list(panels()))
 def test_panel_has_a_bound_on_its_lines(panel):
-    """No query gives a line for each rank or node: it is merged, or the largest are chosen."""
+    """No query draws a line for each rank or node: they are aggregated, or the largest are chosen."""
     for target in panel["targets"]:
         expr = target["expr"]
         kept = set()
@@ -340,18 +339,18 @@ def test_panel_has_a_bound_on_its_lines(panel):
             shown -= {"instance"}
         if shown:
             assert re.search(BOUNDED, expr), expr
-            # Chosen once for the time shown: topk() over time chooses at each moment anew, and draws any number.
+            # Chosen once for the time range: topk() in a range query chooses anew at each moment, and draws any number.
             few = "goodput_aggregator_" in expr
             assert panel["type"] in ("table", "bargauge") or "@ end()" in expr or few, expr
         if panel["type"] != "table":
-            # What is not merged at all has every label.
+            # Without an aggregation a series has every label.
             assert re.search(
                 r"\b(sum|max|min|avg|count|group|quantile|topk|bottomk)\b|^(run|cluster|\()|histogram", expr
             ), expr
 
 
 def test_overrides_match_a_legend_or_a_column():
-    """An override by name that matches no series does nothing, silently."""
+    """Grafana silently ignores an override that matches no series."""
     for panel in every_panel():
         legends = {target["legendFormat"] for target in panel["targets"]}
         columns = set()
@@ -374,7 +373,7 @@ def test_overrides_match_a_legend_or_a_column():
 
 
 def test_columns_of_tables_come_from_their_queries():
-    """What is shown first, hidden or sorted by has to be there."""
+    """The first, hidden and sort columns exist."""
     for panel in every_panel():
         if panel["type"] != "table":
             continue
@@ -388,8 +387,8 @@ def test_columns_of_tables_come_from_their_queries():
         assert by["displayName"] in names | set(organize["indexByName"])
 
 
-def test_the_waterfall_closes():
-    """Each bar that goes stands on what is left after it, and what was left before is its top."""
+def test_waterfall_bars_join():
+    """Each lost bar ends where the bar above it ends, and begins where the one below ends."""
     (panel,) = [one for one in MODELS["goodput-run"]["panels"] if one["type"] == "barchart"]
     bars = {}
     for target in panel["targets"]:
@@ -421,13 +420,13 @@ def test_every_cause_has_its_advice_on_the_run_board():
     (panel,) = [one for one in MODELS["goodput-run"]["panels"] if one["title"].startswith("Leading causes")]
     (override,) = [o for o in panel["fieldConfig"]["overrides"] if o["matcher"]["options"] == "advice"]
     (mapping,) = next(one["value"] for one in override["properties"] if one["id"] == "mappings")
-    told = {state: result["text"] for state, result in mapping["options"].items()}
-    assert told == general()
-    assert set(told) == STATES - {"productive"}
-    assert all(len(text) > 40 and text.endswith(".") for text in told.values())
+    advice = {state: result["text"] for state, result in mapping["options"].items()}
+    assert advice == general()
+    assert set(advice) == STATES - {"productive"}
+    assert all(len(text) > 40 and text.endswith(".") for text in advice.values())
 
 
-def test_run_board_marks_what_happens():
+def test_run_board_has_its_annotations():
     marks = {one["name"]: one for one in MODELS["goodput-run"]["annotations"]["list"]}
     assert set(marks) == {"Restarts", "Checkpoints", "Stalls", "Hardware"}
     for one in marks.values():
@@ -444,7 +443,7 @@ def test_every_series_is_used_by_a_board_or_alert():
 
 
 def test_every_recording_rule_is_read():
-    """By a board, an alert or another rule; else it only costs."""
+    """By a board, an alert or another rule."""
     read = {}
     for expression in expressions():
         for name in series_of(expression.text):
@@ -469,9 +468,9 @@ def test_expressions_read_existing_series_and_labels(expression):
     assert names
     assert names <= exposed_names()
     for name, matchers in re.findall(r"([a-zA-Z_:][\w:]*)\s*\{([^}]*)\}", expression.text):
-        asked = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", matchers))
+        labels = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", matchers))
         metric = CATALOGUE.get(re.sub(r"_(bucket|sum|count)$", "", name)) or CATALOGUE.get(name)
-        assert asked <= (ADDED | set(metric.labels) if metric else RECORDED), f"{name}{{{matchers}}}"
+        assert labels <= (ADDED | set(metric.labels) if metric else RECORDED), f"{name}{{{matchers}}}"
 
 
 @pytest.mark.parametrize("expression", expressions(), ids=lambda e: f"{e.kind}-{e.name.replace(' ', '_')}")

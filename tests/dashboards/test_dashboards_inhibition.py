@@ -1,4 +1,4 @@
-"""Which alert silences which, in a real Alertmanager with the shipped configuration: the wider one the narrower, and no cause.
+"""Inhibition in a real Alertmanager with the shipped configuration: the wider alert inhibits the narrower, never its cause.
 
 The receivers are empty as they are shipped; only the waits are shorter.
 """
@@ -79,7 +79,7 @@ SCENARIOS = {
 
 
 class Shipped(Alertmanager):
-    """An Alertmanager with the configuration that is shipped, but for the time that a group waits."""
+    """An Alertmanager with the shipped configuration, except for a shorter group_wait."""
 
     def __init__(self, directory):
         super().__init__(directory, "http://127.0.0.1:1/")
@@ -91,18 +91,20 @@ class Shipped(Alertmanager):
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_wider_alert_inhibits_narrower_but_no_cause(scenario, tmp_path):
     require("prometheus-alertmanager")
-    told = {}
+    expected = {}
     for name, labels, silenced in SCENARIOS[scenario]:
         full = {"alertname": f"Goodput{name}", **LABELS[f"Goodput{name}"], **labels}
-        told[tuple(sorted(full.items()))] = silenced
+        expected[tuple(sorted(full.items()))] = silenced
     with Shipped(tmp_path) as alertmanager:
-        body = [{"labels": dict(labels)} for labels in told]
+        body = [{"labels": dict(labels)} for labels in expected]
         assert alertmanager.http.post("/api/v2/alerts", json=body).status_code == 200
 
         def inhibited():
             found = {tuple(sorted(one["labels"].items())): one["status"] for one in alertmanager.alerts()}
-            if set(found) != set(told) or any(status["state"] == "unprocessed" for status in found.values()):
+            if set(found) != set(expected) or any(
+                status["state"] == "unprocessed" for status in found.values()
+            ):
                 return None
             return {labels: bool(status["inhibitedBy"]) for labels, status in found.items()}
 
-        assert wait_until(inhibited, 30, "every alert to be routed") == told
+        assert wait_until(inhibited, 30, "every alert to be routed") == expected

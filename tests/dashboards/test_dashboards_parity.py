@@ -1,9 +1,9 @@
 """The ratio rules against the aggregator's own account of the same windows, over one simulated run.
 
 Two ranks of four GPUs step, save, evaluate, wait for each other, die twice, lose work and go on. Every twenty seconds the
-run is looked at and its series are scraped, both at one moment, so that what differs is arithmetic alone. promtool
-evaluates the shipped rules over these samples. In a real cluster a scrape sees an account that is up to a push and a
-scrape old (15 s of 300 as shipped, 5 %), and both agree to that.
+account is computed and its series are scraped at the same time, so that only the arithmetic differs. promtool evaluates
+the shipped rules over these samples. In a real cluster a scrape sees an account that is up to a push and a scrape old
+(15 s of 300 as shipped, 5 %), and both agree within that.
 """
 
 import subprocess
@@ -26,21 +26,21 @@ from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.store import Store
 
-# Who may see all runs, and not the aggregator itself.
+# A token that reads all runs, without the aggregator's own series.
 RUNS = SimpleNamespace(may=lambda run: True, is_of_all=False)
 EVERY, START, RANKS, STALE = 20, 1000, 2, 1e6
 SERIES = ("goodput_gpu_seconds", "goodput_availability_ratio", "goodput_mfu_ratio")
 PLANNED = ("queue", "startup", "restore", "compile", "checkpoint", "evaluation", "unobserved")
 DECLARED = {"world_size": RANKS, "devices": 4, "flops_per_step": 1e15, "peak_flops_per_second": 1e15}
 TOLERANCE = 1e-3
-# Seconds of the run at which rules and account are compared, by what its last five minutes hold.
+# Seconds of the run at which rules and account are compared, by the content of the last five minutes.
 QUIET = (200, 600, 900, 1200, 1560, 2700, 3600, 4200)
 WITHIN = (2080, 2100)  # a restart, and all the work that it lost
 BEYOND = (3000, 3120)  # a restart that lost work from before them
 
 
 class Simulation:
-    """The store, its clock, the samples of every scrape, and the accounts of the windows when they were asked for."""
+    """The store, its clock, the samples of every scrape, and the accounts of the compared windows."""
 
     def __init__(self):
         self.store, self.now = Store(), START
@@ -59,8 +59,8 @@ class Simulation:
         self.samples: list[dict[str, float]] = []
         self.accounts: dict[tuple[int, int], object] = {}
 
-    def look(self, *processes: Process, since: int) -> None:
-        """The processes report what is new, all are scraped, and windows that end now are asked for."""
+    def scrape(self, *processes: Process, since: int) -> None:
+        """The processes report new rows, the series are scraped, and the accounts of windows that end now are computed."""
         for one in processes:
             fresh = [row for row in one.rows if row.end_ns > ns(since)]
             self.store.merge(rank_report(one, rows=fresh, events=one.events), ns(self.now))
@@ -91,7 +91,7 @@ def life(simulation: Simulation, number: int, resume: int | None, until: int, ev
     committed = -1
     while True:
         since, simulation.now = simulation.now, simulation.now + EVERY
-        # A look finds every rank between two steps, whatever it does: all lengths divide the time between two looks.
+        # A scrape finds every rank between two steps: all durations divide the time between two scrapes.
         for one in ranks:
             while one.now_ns < ns(simulation.now):
                 second = round(one.now_ns / 1e9) - START
@@ -106,7 +106,7 @@ def life(simulation: Simulation, number: int, resume: int | None, until: int, ev
         if simulation.now - START >= until:
             for one in ranks:
                 one.killed()
-        simulation.look(*ranks, since=since)
+        simulation.scrape(*ranks, since=since)
         if simulation.now - START >= until:
             return committed
 
@@ -114,14 +114,14 @@ def life(simulation: Simulation, number: int, resume: int | None, until: int, ev
 def gap(simulation: Simulation, seconds: int) -> None:
     for _ in range(seconds // EVERY):
         simulation.now += EVERY
-        simulation.look(since=simulation.now)
+        simulation.scrape(since=simulation.now)
 
 
 @pytest.fixture(scope="module")
 def simulation():
     """Save every five minutes or so; one death that loses 110 s, and one that loses 600 s."""
     one = Simulation()
-    one.look(since=START)
+    one.scrape(since=START)
     saved = {second: {"checkpoint": 10} for second in range(300, 1801, 300)}
     committed = life(one, 1, None, 1920, {**saved, 1000: {"evaluation": 60}})
     gap(one, 40)
@@ -144,7 +144,7 @@ def evaluate(simulation, tmp_path_factory):
     ]
 
     def run(expected: list[tuple[int, str]]) -> str:
-        told = {
+        cases = {
             "rule_files": ["../recording.yml"],
             "evaluation_interval": f"{EVERY}s",
             "tests": [
@@ -159,7 +159,7 @@ def evaluate(simulation, tmp_path_factory):
             ],
         }
         path = folder / "parity.yml"
-        path.write_text(yaml.safe_dump(told, width=10_000))
+        path.write_text(yaml.safe_dump(cases, width=10_000))
         target = folder / "pruned"
         target.mkdir(exist_ok=True)
         done = subprocess.run(
@@ -174,7 +174,7 @@ def evaluate(simulation, tmp_path_factory):
 
 
 def figures(account) -> dict[str, float]:
-    """What the rules say, from an account."""
+    """The values that the rules should have, from an account."""
     gpu = dict(zip(STATES, account.gpu_ns(), strict=True))
     steady = sum(ns for state, ns in gpu.items() if state not in PLANNED)
     found = {
@@ -199,7 +199,7 @@ def close(name: str, window: str, value: float) -> str:
     return f"sum(abs({rule(name, window)} - {value!r}) <= bool {TOLERANCE})"
 
 
-def test_the_simulation_has_what_it_is_for(simulation):
+def test_simulation_has_every_state(simulation):
     whole = compute(simulation.store.runs["r1"], ns(simulation.now), stale_seconds=STALE, known_only=True)
     gpu = whole.gpu_ns()
     for state in (
@@ -217,25 +217,25 @@ def test_the_simulation_has_what_it_is_for(simulation):
 
 
 def test_rules_agree_with_account_without_earlier_lost_work(simulation, evaluate):
-    wanted = [
+    cases = [
         (at, close(name, "5m", value))
         for at in (*QUIET, *WITHIN)
         for name, value in figures(simulation.accounts[at, 300]).items()
     ]
     # An hour holds both restarts and all that they lost; before it has passed, it is the whole life.
-    wanted += [
+    cases += [
         (at, close(name, "1h", value))
         for at in (1200, 2700, 3600)
         for name, value in figures(simulation.accounts[at, 3600]).items()
         if "idle" not in name
     ]
-    assert len(wanted) > 100
-    assert evaluate(wanted) == ""
+    assert len(cases) > 100
+    assert evaluate(cases) == ""
 
 
 def test_rule_is_lower_with_earlier_lost_work(simulation, evaluate):
     """600 s were lost, most of them before the five minutes: the rule charges all of it to the window."""
-    wanted = []
+    cases = []
     for at in BEYOND:
         found = figures(simulation.accounts[at, 300])
         for name in (
@@ -244,12 +244,12 @@ def test_rule_is_lower_with_earlier_lost_work(simulation, evaluate):
             "run:availability:ratio",
             "run:mfu:ratio",
         ):
-            wanted.append((at, f"sum({rule(name, '5m')} <= bool {found[name] + TOLERANCE})"))
-            wanted.append((at, f"sum({rule(name, '5m')} < bool {found[name] - 0.01})"))
-        wanted.append(
+            cases.append((at, f"sum({rule(name, '5m')} <= bool {found[name] + TOLERANCE})"))
+            cases.append((at, f"sum({rule(name, '5m')} < bool {found[name] - 0.01})"))
+        cases.append(
             (at, f"sum({rule('run:goodput:ratio', '5m')} + on (run) sum by (run) (run:idle:share_5m))")
         )
-    assert evaluate(wanted) == ""
+    assert evaluate(cases) == ""
 
 
 def test_factors_of_a_window_multiply(evaluate):

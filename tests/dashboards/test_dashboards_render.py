@@ -36,15 +36,15 @@ def query(name: str, text: str, **given) -> dict:
 
 def resolved(*listed: dict, labels=None, **chosen):
     """Variables by name; `labels` are the values of each label."""
-    asked = []
+    requests = []
 
     def label_values(selector, label):
-        asked.append((selector, label))
+        requests.append((selector, label))
         return (labels or {}).get(label, [])
 
     chosen = {name: [value] if isinstance(value, str) else value for name, value in chosen.items()}
     found = variables.resolve(board(*listed), label_values, chosen)
-    return {one.name: one for one in found}, asked
+    return {one.name: one for one in found}, requests
 
 
 # ---- Variables
@@ -52,8 +52,10 @@ def resolved(*listed: dict, labels=None, **chosen):
 
 def test_variable_choice_precedence():
     run = query("run", "label_values(goodput_run_info, run)", sort=2)
-    found, asked = resolved(run, labels={"run": ["a", "c", "b", "c"]})
-    assert (found["run"].values, asked) == (("c",), [("goodput_run_info", "run")]), "sorted, the last first"
+    found, requests = resolved(run, labels={"run": ["a", "c", "b", "c"]})
+    assert (found["run"].values, requests) == (("c",), [("goodput_run_info", "run")]), (
+        "sorted, the last first"
+    )
     assert resolved(run, labels={"run": ["a"]}, run="x")[0]["run"].values == ("x",)
     assert resolved(run)[0]["run"].values == (), "nothing to choose from"
     assert resolved({"type": "textbox", "name": "rank", "query": "0"})[0]["rank"].values == ("0",)
@@ -64,8 +66,8 @@ def test_all_expands_to_the_boards_pattern():
         "instance", 'label_values({__name__=~"a|b",run=~"$run"}, instance)', includeAll=True, multi=True
     )
     run = query("run", "label_values(up, run)")
-    found, asked = resolved(run, node, labels={"run": ['r"1'], "instance": ["n10", "n9"]})
-    assert asked[1] == ('{__name__=~"a|b",run=~"r\\"1"}', "instance"), "those before it are filled in"
+    found, requests = resolved(run, node, labels={"run": ['r"1'], "instance": ["n10", "n9"]})
+    assert requests[1] == ('{__name__=~"a|b",run=~"r\\"1"}', "instance"), "those before it are filled in"
     node_found = found["instance"]
     assert (node_found.all, node_found.values, node_found.text) == (True, ("n9", "n10"), "All")
     assert variables.fill("$instance", [node_found], {}) == "(n9|n10)"
@@ -140,13 +142,13 @@ def test_rate_interval_covers_four_scrapes(step, rate):
 @pytest.fixture
 def prometheus():
     """A fake Prometheus that records requests and answers by query or path; (url, requests, answers)."""
-    asked, answers = [], {}
+    requests, answers = [], {}
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             url = urlsplit(self.path)
             given = {name: values[0] for name, values in parse_qs(url.query).items()}
-            asked.append((url.path, given))
+            requests.append((url.path, given))
             code, body = answers.get(
                 given.get("query", url.path), (200, {"resultType": "matrix", "result": []})
             )
@@ -161,7 +163,7 @@ def prometheus():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}", asked, answers
+    yield f"http://127.0.0.1:{server.server_address[1]}", requests, answers
     server.shutdown()
     server.server_close()
     thread.join()
@@ -174,7 +176,7 @@ def panel(*targets: dict, **given) -> dict:
 
 
 def test_panel_targets_become_queries(prometheus):
-    url, asked, answers = prometheus
+    url, requests, answers = prometheus
     one = {"metric": {"a": "b"}, "value": [1, "2"]}
     answers["now"] = (200, {"resultType": "vector", "result": [one]})
     answers["7"] = (200, {"resultType": "scalar", "result": [1, "7"]})
@@ -187,11 +189,11 @@ def test_panel_targets_become_queries(prometheus):
     ]
     run = [variables.Variable("run", ("r1",))]
     found = queries.query_panel(panel(*targets, interval="15s"), url, HOUR, run, points_max=800)
-    assert asked[0] == (
+    assert requests[0] == (
         "/api/v1/query_range",
         {"query": 'x{run="r1"}[20s]', "start": "1699999995.0", "end": "1700003595.0", "step": "15.0"},
     ), "at whole multiples of the step"
-    assert asked[1] == ("/api/v1/query", {"query": "now", "time": "1700003600.0"})
+    assert requests[1] == ("/api/v1/query", {"query": "now", "time": "1700003600.0"})
     assert [answer["refId"] for answer in found] == ["A", "B", "C", "E"]
     assert (found[0]["legend"], found[0]["step_ms"], found[0]["error"]) == ("{{a}}", 15_000, "")
     assert (found[1]["format"], found[1]["series"]) == (
@@ -208,7 +210,7 @@ def test_unreachable_prometheus_is_reported_in_the_answer():
 
 
 def test_annotations_are_non_zero_intervals(prometheus):
-    url, asked, answers = prometheus
+    url, requests, answers = prometheus
     start = HOUR.from_ms // 1000
     values = [[start + 15 * at, str(value)] for at, value in enumerate([0, 1, 1, 0, 1, 0])]
     answers["down == 1"] = (
@@ -224,7 +226,7 @@ def test_annotations_are_non_zero_intervals(prometheus):
     spans = [(one["from"] // 1000 - start, one["to"] // 1000 - start) for one in found["marks"]]
     assert spans == [(15, 30), (60, 60)]
     assert found["marks"][0]["colour"] == "blue"
-    assert len(asked) == 1, "a disabled annotation is not queried"
+    assert len(requests) == 1, "a disabled annotation is not queried"
 
 
 def test_document_has_everything_for_the_page(prometheus):
@@ -256,12 +258,12 @@ def test_document_has_everything_for_the_page(prometheus):
 
 @pytest.mark.parametrize("path", sorted(DASHBOARDS.glob("*.json")), ids=lambda path: path.stem)
 def test_every_board_is_queried_without_unfilled_variables(path, prometheus):
-    url, asked, answers = prometheus
+    url, requests, answers = prometheus
     for label in ("run", "instance", "gpu", "rank"):
         answers[f"/api/v1/label/{label}/values"] = (200, [f"{label}-1", f"{label}-2"])
     found = document.document_of(json.loads(path.read_text()), url, HOUR)
     assert set(found["answers"]) == {str(one["id"]) for one in found["board"]["panels"]}
-    texts = [given["query"] for _, given in asked if "query" in given]
+    texts = [given["query"] for _, given in requests if "query" in given]
     assert len(texts) > 10
     assert [text for text in texts if re.search(r"\$[{a-z_]", text)] == []
 

@@ -1,7 +1,7 @@
-"""The dashboards, rules and alerts in a real Prometheus and Alertmanager, on series that are made up here.
+"""The dashboards, rules and alerts in a real Prometheus and Alertmanager, on fake series.
 
-A fake agent and a fake aggregator serve catalogue series that advance with the clock, windows are shortened,
-and then every expression has to have a value, and a planted drop has to reach a webhook and to be taken back.
+A fake agent and a fake aggregator serve catalogue series that advance with the clock, and windows are shortened. Every
+expression must have a value, and the alert of a planted drop must reach a webhook and resolve.
 """
 
 import math
@@ -26,9 +26,9 @@ from support.servers.servers import (
 from goodput.histograms.histogram import LATENCY_BOUNDS
 from goodput.metrics import Families
 
-RUN = 'r "1" \\ ü'  # What Prometheus has to quote, an alert's query has to quote too.
+RUN = 'r "1" \\ ü'  # Characters that PromQL and an alert's query must quote.
 WINDOWS = {"1m": "6s", "2m": "4s", "5m": "8s", "1h": "60s"}
-# As above for all rules, in a cluster that is there for some seconds.
+# The same for all rules, in a cluster that exists for some seconds.
 SHORT = {
     "1m": "6s",
     "2m": "4s",
@@ -169,7 +169,7 @@ def stack(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory):
-    """Prometheus with the shipped rules and every series of the catalogue, of a cluster in which all is wrong."""
+    """Prometheus with the shipped rules and every series of the catalogue, of a cluster with every fault."""
     require("prometheus")
     # Its name is unique among the tests, so appending hides nothing.
     from support.dashboards import every_series
@@ -184,22 +184,24 @@ def everything(tmp_path_factory):
 
 def test_every_expression_has_a_value(everything):
     """Of every panel, annotation and recording rule of all boards."""
-    wanted = [one for one in expressions(run="r1", interval="8s") if one.kind != "alert"]
-    assert len(wanted) > 300
+    remaining = [one for one in expressions(run="r1", interval="8s") if one.kind != "alert"]
+    assert len(remaining) > 300
 
-    def nothing():
+    def without_value():
         """Expressions without a sample that is a number; the rates take a few scrapes."""
         found = {}
-        for one in wanted:
+        for one in remaining:
             samples = everything.query(shorten(one.text, SHORT))
             if not any(math.isfinite(sample.value) for sample in samples):
                 found[one.name] = one
-        wanted[:] = found.values()
+        remaining[:] = found.values()
         return list(found)
 
     left = []
     try:
-        wait_until(lambda: not left.__setitem__(slice(None), nothing()) and not left, 60, "every expression")
+        wait_until(
+            lambda: not left.__setitem__(slice(None), without_value()) and not left, 60, "every expression"
+        )
     except AssertionError:
         assert left == []
     assert {target["health"] for target in everything.targets()} == {"up"}
@@ -221,7 +223,7 @@ def test_account_panel_shows_shares_that_add_up(stack):
 
 def test_drop_alert_reaches_webhook_and_resolves(stack):
     run, prometheus, webhook = stack
-    # A level to fall from: with all windows full, there is more health behind it than the drop will last.
+    # A baseline to fall from: with all windows full, it lasts longer than the drop.
     prometheus.wait_for("run:steady_goodput:ratio_baseline > 0.79", 10)
     wait_until(lambda: run.seconds > 12, 15, "twelve healthy seconds")
     assert prometheus.alerts() == [] and webhook.alerts == []
@@ -236,7 +238,7 @@ def test_drop_alert_reaches_webhook_and_resolves(stack):
     assert {alert["labels"]["alertname"] for alert in webhook.alerts} == {"GoodputUtilisationDrop"}
 
 
-def test_server_that_cannot_start_says_why(tmp_path):
+def test_server_start_failure_has_a_reason(tmp_path):
     require("prometheus")
     config = tmp_path / "prometheus.yml"
     config.write_text("scrape_configs: nonsense\n")

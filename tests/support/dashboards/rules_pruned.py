@@ -1,7 +1,6 @@
-"""The shipped rules, cut down to those that a promtool test asks for, since promtool evaluates every rule at every step.
+"""The shipped rules, reduced to those that a promtool test needs, since promtool evaluates every rule at every step.
 
-In: a file of deploy/prometheus/tests. Out: a folder with that file and the rules it needs: its alerts, the records that
-it and they read, and the records that those read, in their groups and their order. It takes a tenth of the time.
+A test needs its alerts, the records that it and they read, and the records behind those. It takes a tenth of the time.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from support.servers.servers import RULES, series_of
 
 
 def rule_files() -> list[str]:
-    """Names of the rule files that the shipped configuration names."""
+    """Names of the rule files in the shipped configuration."""
     return yaml.safe_load((RULES / "prometheus.yml").read_text())["rule_files"]
 
 
@@ -23,8 +22,8 @@ def read(path: Path) -> dict:
     return yaml.safe_load(re.sub(r"(?m)^( +values: )([^\"'>|\n].*)$", r"\1'\2'", path.read_text()))
 
 
-def alerts_asked(test: dict) -> set[str]:
-    """Names of the alerts that one case of a test file asks for."""
+def alerts_in(test: dict) -> set[str]:
+    """Names of the alerts in one case of a test file."""
     named = {case["alertname"] for case in test.get("alert_rule_test", [])}
     for case in test.get("promql_expr_test", []):
         named |= set(re.findall(r'alertname=~?"([\w|]+)"', case["expr"]))
@@ -32,7 +31,7 @@ def alerts_asked(test: dict) -> set[str]:
 
 
 def reads(rule: dict) -> set[str]:
-    """Series that a rule reads, those that its annotations ask for among them."""
+    """Series that a rule and its annotations read."""
     quoted = re.findall(
         r'(?:printf|query) "((?:\\.|[^"\\])*)"', " ".join(rule.get("annotations", {}).values())
     )
@@ -43,12 +42,12 @@ def reads(rule: dict) -> set[str]:
 def pruned(path: Path, folder: Path, change=lambda rule: None, only: str | None = None) -> Path:
     """Write the test and the rules that it needs; returns the test's new path.
 
-    `change(rule)` may change a rule that stays. With `only` the cases that ask for that alert alone are kept.
+    `change(rule)` may change a rule that stays. With `only` the cases of that alert alone are kept.
     """
-    told = read(path)
+    document = read(path)
     if only is not None:
-        told["tests"] = [test for test in told["tests"] if only in alerts_asked(test)]
-        for test in told["tests"]:
+        document["tests"] = [test for test in document["tests"] if only in alerts_in(test)]
+        for test in document["tests"]:
             alerts, exprs = test.get("alert_rule_test", []), test.get("promql_expr_test", [])
             test["promql_expr_test"] = [case for case in exprs if f'"{only}"' in case["expr"]]
             # Labels and times are in both; annotations cost queries.
@@ -58,21 +57,22 @@ def pruned(path: Path, folder: Path, change=lambda rule: None, only: str | None 
                 if case["alertname"] == only and not (case.get("exp_alerts") and test["promql_expr_test"])
             ]
     groups = {
-        name: yaml.safe_load((RULES / name).read_text())["groups"] for name in map(_name, told["rule_files"])
+        name: yaml.safe_load((RULES / name).read_text())["groups"]
+        for name in map(_name, document["rule_files"])
     }
     rules = [rule for some in groups.values() for group in some for rule in group["rules"]]
-    wanted: set[str] = set()
-    for test in told["tests"]:
-        wanted |= alerts_asked(test)
+    needed: set[str] = set()
+    for test in document["tests"]:
+        needed |= alerts_in(test)
         for case in test.get("promql_expr_test", []):
-            wanted |= series_of(case["expr"]) | set(re.findall(r"\w+:\w+:\w+", str(case)))
+            needed |= series_of(case["expr"]) | set(re.findall(r"\w+:\w+:\w+", str(case)))
     kept, before = set(), -1
     while len(kept) > before:
         before = len(kept)
         for at, rule in enumerate(rules):
-            if at not in kept and rule.get("alert", rule.get("record")) in wanted:
+            if at not in kept and rule.get("alert", rule.get("record")) in needed:
                 kept.add(at)
-                wanted |= reads(rule)
+                needed |= reads(rule)
     stay = [id(rule) for at, rule in enumerate(rules) if at in kept]
     order = []
     for name, some in groups.items():
@@ -83,10 +83,10 @@ def pruned(path: Path, folder: Path, change=lambda rule: None, only: str | None 
         some[:] = [group for group in some if group["rules"]]
         order += [group["name"] for group in some]
         (folder / name).write_text(yaml.safe_dump({"groups": some}, width=10_000, sort_keys=False))
-    told["rule_files"] = list(groups)
-    told["group_eval_order"] = order
+    document["rule_files"] = list(groups)
+    document["group_eval_order"] = order
     target = folder / path.name
-    target.write_text(yaml.safe_dump(told, width=10_000, sort_keys=False))
+    target.write_text(yaml.safe_dump(document, width=10_000, sort_keys=False))
     return target
 
 
