@@ -1,8 +1,7 @@
 """Point each alert at the panel that shows it, by the panel's title.
 
-In: LINKS, the boards, the rule files of deploy/prometheus and their tests. Out: in those files the `dashboard_url` that
-follows a `runbook_url`, with the board and the number of the panel; numbers are given by a panel's place and move with
-it. The variables in an address are the rule's own and stay.
+Updates the `dashboard_url` that follows a `runbook_url` in the rule files of deploy/prometheus and their tests: the board
+and the number of the panel, which changes with its place. The variables in an address are kept.
 
     python -m dashboards.alert_links            # write
     python -m dashboards.alert_links --check    # exit 1 and name the files that differ
@@ -19,7 +18,7 @@ from pathlib import Path
 from dashboards.generate import GENERATED
 
 RULES = Path(__file__).parents[1] / "deploy" / "prometheus"
-# Rules have Grafana's address before it, from a label of Prometheus; tests set none.
+# In rules it follows Grafana's address, from an external label of Prometheus; tests set no such label.
 _LINK = re.compile(
     r"(runbooks/(\w+)\.md\n +dashboard_url: (?:'\{\{ \$externalLabels\.grafana \}\})?)/d/[\w-]+"
     r"(?:\?(\S(?:.*[^\s'])?))?(?='?\n)"
@@ -66,7 +65,7 @@ LINKS: dict[tuple[str, str], tuple[str, ...]] = {
 
 
 def panels(generated: Path = GENERATED) -> dict[str, tuple[str, dict]]:
-    """By alert: the board's uid and the panel. Raises KeyError for a panel that is not there."""
+    """The board's uid and the panel of each alert; KeyError for a title that no panel has."""
     boards = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in generated.glob("*.json")}
     found = {}
     for (uid, title), alerts in LINKS.items():
@@ -78,7 +77,7 @@ def panels(generated: Path = GENERATED) -> dict[str, tuple[str, dict]]:
 
 
 def linked(text: str, found: dict[str, tuple[str, dict]]) -> str:
-    """The text of a rule file, or of a test, with its links made new."""
+    """The text of a rule file or of a test with current links."""
 
     def replaced(match: re.Match) -> str:
         if match[2] not in found:

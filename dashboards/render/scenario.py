@@ -80,39 +80,29 @@ def _plan(run: str, attempts: list, workload: Workload, mfu: float, faults: list
 def _damage(start: float, end: float, lost_at: float, slow: tuple[float, float]) -> list[HardwareChange]:
     """Lost GPUs, a throttled GPU, and a congested network."""
     lost, hot, port = {"gpu": LOST_GPU}, {"gpu": THROTTLED_GPU}, {"device": "mlx5_0", "port": "1"}
+    xid = {"xid": "79", "class": "bus"}
     back, congested = lost_at + 60, (end - 1500, end - 1100)
     return [
-        *_changes("gpu-06", start, end + 1, "set", {"goodput_gpu_up": 0}, gpu=IDLE_LOST_GPU),
-        *_changes("gpu-06", start, end + 1, "set", {"goodput_gpus": 1}, kind="lost"),
-        *_changes("gpu-02", lost_at, back, "set", {"goodput_gpu_up": 0}, **lost),
-        *_changes("gpu-02", lost_at, back, "set", {"goodput_gpus": 1}, kind="lost"),
-        *_changes(
-            "gpu-02",
-            lost_at,
-            0,
-            "born",
-            {"goodput_gpu_xid_errors_total": 1},
-            **lost,
-            xid="79",
-            **{"class": "bus"},
-        ),
+        _change("gpu-06", start, end + 1, "set", "goodput_gpu_up", 0, gpu=IDLE_LOST_GPU),
+        _change("gpu-06", start, end + 1, "set", "goodput_gpus", 1, kind="lost"),
+        _change("gpu-02", lost_at, back, "set", "goodput_gpu_up", 0, **lost),
+        _change("gpu-02", lost_at, back, "set", "goodput_gpus", 1, kind="lost"),
+        _change("gpu-02", lost_at, 0, "born", "goodput_gpu_xid_errors_total", 1, **lost, **xid),
         *(
-            HardwareChange("gpu-02", "goodput_health_events_total", tuple(event.items()), at, 0, "born", 1)
+            _change("gpu-02", at, 0, "born", "goodput_health_events_total", 1, **event)
             for at, event in (
                 (lost_at, {"kind": "xid", "severity": "critical", "device": LOST_GPU}),
                 (lost_at, {"kind": "lost", "severity": "critical", "device": LOST_GPU}),
                 (slow[0], {"kind": "throttle", "severity": "warning", "device": THROTTLED_GPU}),
             )
         ),
-        *_changes("gpu-02", *slow, "set", {"goodput_gpu_throttled": 1}, **hot, reason="thermal"),
-        *_changes(
-            "gpu-02", *slow, "rate", {"goodput_gpu_throttle_seconds_total": 1}, **hot, reason="thermal"
-        ),
-        *_changes("gpu-02", *slow, "set", {"goodput_gpu_temperature_celsius": 86}, **hot, sensor="core"),
-        *_changes("gpu-02", *slow, "set", {"goodput_gpu_clock_hertz": 1.38e9}, **hot, clock="sm"),
-        *_changes("gpu-02", *slow, "set", {"goodput_gpu_power_watts": 540}, **hot),
-        *_changes("gpu-02", *congested, "rate", {"goodput_infiniband_xmit_wait_ticks_total": 4e6}, **port),
-        *_changes("gpu-02", *congested, "rate", {"goodput_infiniband_retransmits_total": 2.5}, **port),
+        _change("gpu-02", *slow, "set", "goodput_gpu_throttled", 1, **hot, reason="thermal"),
+        _change("gpu-02", *slow, "rate", "goodput_gpu_throttle_seconds_total", 1, **hot, reason="thermal"),
+        _change("gpu-02", *slow, "set", "goodput_gpu_temperature_celsius", 86, **hot, sensor="core"),
+        _change("gpu-02", *slow, "set", "goodput_gpu_clock_hertz", 1.38e9, **hot, clock="sm"),
+        _change("gpu-02", *slow, "set", "goodput_gpu_power_watts", 540, **hot),
+        _change("gpu-02", *congested, "rate", "goodput_infiniband_xmit_wait_ticks_total", 4e6, **port),
+        _change("gpu-02", *congested, "rate", "goodput_infiniband_retransmits_total", 2.5, **port),
     ]
 
 
@@ -120,25 +110,21 @@ def _slow_storage(end: float) -> list[HardwareChange]:
     """The host series of the run with the slow loader."""
     when, disk, lustre = (end - 1900, end + 1), {"device": "nvme0n1"}, {"filesystem": "data"}
     return [
-        *_changes("gpu-04", *when, "rate", {"goodput_host_pressure_seconds_total": 0.35}, resource="io"),
-        *_changes("gpu-04", *when, "rate", {"goodput_host_cpu_seconds_total": 25}, mode="iowait"),
-        *_changes("gpu-04", *when, "rate", {"goodput_host_cpu_seconds_total": -25}, mode="idle"),
-        *_changes("gpu-04", *when, "rate", {"goodput_host_disk_busy_seconds_total": 0.85}, **disk),
-        *_changes(
-            "gpu-04", *when, "rate", {"goodput_host_disk_bytes_total": 1.8e9}, **disk, direction="read"
-        ),
-        *_changes("gpu-04", *when, "rate", {"goodput_host_disk_operation_seconds_total": 30}, **disk),
-        *_changes("gpu-04", *when, "set", {"goodput_host_disk_in_flight": 60}, **disk),
-        *_changes("gpu-04", *when, "set", {"goodput_host_processes_blocked": 14}),
-        *_changes("gpu-04", *when, "set", {"goodput_filesystem_response_seconds": 0.08}, mount="/shared"),
-        *_changes("gpu-04", *when, "rate", {"goodput_lustre_operation_seconds_total": 26}, **lustre),
+        _change("gpu-04", *when, "rate", "goodput_host_pressure_seconds_total", 0.35, resource="io"),
+        _change("gpu-04", *when, "rate", "goodput_host_cpu_seconds_total", 25, mode="iowait"),
+        _change("gpu-04", *when, "rate", "goodput_host_cpu_seconds_total", -25, mode="idle"),
+        _change("gpu-04", *when, "rate", "goodput_host_disk_busy_seconds_total", 0.85, **disk),
+        _change("gpu-04", *when, "rate", "goodput_host_disk_bytes_total", 1.8e9, **disk, direction="read"),
+        _change("gpu-04", *when, "rate", "goodput_host_disk_operation_seconds_total", 30, **disk),
+        _change("gpu-04", *when, "set", "goodput_host_disk_in_flight", 60, **disk),
+        _change("gpu-04", *when, "set", "goodput_host_processes_blocked", 14),
+        _change("gpu-04", *when, "set", "goodput_filesystem_response_seconds", 0.08, mount="/shared"),
+        _change("gpu-04", *when, "rate", "goodput_lustre_operation_seconds_total", 26, **lustre),
     ]
 
 
-def _changes(node: str, start: float, end: float, how: str, values: dict, **labels: str):
-    """Changes at the same time with the same labels; `values` is by series."""
-    for name, value in values.items():
-        yield HardwareChange(node, name, tuple(labels.items()), start, end, how, value)
+def _change(node: str, start: float, end: float, how: str, series: str, value: float, **labels: str):
+    return HardwareChange(node, series, tuple(labels.items()), start, end, how, value)
 
 
 def _health_events(lost_at: float, slow_at: float) -> list[tuple[float, str, schema.Health]]:
