@@ -5,15 +5,7 @@ import time
 
 import pytest
 from support.paths import TESTS
-from support.servers.servers import (
-    HARDWARE,
-    Prometheus,
-    expressions,
-    render,
-    require,
-    shorten,
-    wait_until,
-)
+from support.servers.servers import HARDWARE, Prometheus, expressions, render, require, shorten, wait_until
 
 from goodput_exporters.agent import Agent
 from goodput_exporters.server.server import Server
@@ -43,7 +35,7 @@ def prometheus(tmp_path_factory):
         agent = Agent(
             str(folder / "pages"),
             sysfs=str(folder / "sys"), procfs=str(folder / "proc"), node="n0", paths=("/",), gpus_expected=2,
-            gpu_interval_seconds=0.5,
+            gpu_interval_seconds=0.5
         )  # fmt: skip
         agent.gpus._modules = {"two": "support.dashboards.hardware_driver:Two"}
         server = Server(agent.exposition, agent.health)

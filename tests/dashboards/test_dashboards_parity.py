@@ -238,17 +238,11 @@ def test_rule_is_lower_with_earlier_lost_work(simulation, evaluate):
     cases = []
     for at in BEYOND:
         found = figures(simulation.accounts[at, 300])
-        for name in (
-            "run:goodput:ratio",
-            "run:steady_goodput:ratio",
-            "run:availability:ratio",
-            "run:mfu:ratio",
-        ):
-            cases.append((at, f"sum({rule(name, '5m')} <= bool {found[name] + TOLERANCE})"))
-            cases.append((at, f"sum({rule(name, '5m')} < bool {found[name] - 0.01})"))
-        cases.append(
-            (at, f"sum({rule('run:goodput:ratio', '5m')} + on (run) sum by (run) (run:idle:share_5m))")
-        )
+        for name in ("goodput", "steady_goodput", "availability", "mfu"):
+            value = found[f"run:{name}:ratio"]
+            cases.append((at, f"sum(run:{name}:ratio_5m <= bool {value + TOLERANCE})"))
+            cases.append((at, f"sum(run:{name}:ratio_5m < bool {value - 0.01})"))
+        cases.append((at, "sum(run:goodput:ratio_5m + on (run) sum by (run) (run:idle:share_5m))"))
     assert evaluate(cases) == ""
 
 

@@ -291,17 +291,8 @@ def test_command_keeps_document_and_fails_on_query_error(tmp_path, prometheus, c
     answers["up"] = (200, {"resultType": "matrix", "result": []})
     file = tmp_path / "b.json"
     file.write_text(json.dumps(board(panels=[panel({"expr": "up"})])))
-    call = [
-        str(file),
-        "--prometheus",
-        url,
-        "--out",
-        str(tmp_path),
-        "--keep",
-        "--no-picture",
-        "--variable",
-        "x=1",
-    ]
+    where = ["--prometheus", url, "--out", str(tmp_path)]
+    call = [str(file), *where, "--keep", "--no-picture", "--variable", "x=1"]
     assert command.main(call) == 0, "a variable that this board does not have is another's"
     assert json.loads((tmp_path / "b.document.json").read_text())["answers"]["1"][0]["expr"] == "up"
     answers["up"] = (422, "too many samples")

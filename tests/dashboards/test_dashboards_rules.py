@@ -42,7 +42,7 @@ CLAUSES = {
         "unless on (run) goodput_rank_last_report_age_seconds > 60": "GoodputUtilisationDrop",
     },
     "utilisation_drop_hours_test.yml": {
-        "and on (run) max by (run) (changes(goodput_restarts[1h])) >= 2": "GoodputUtilisationDrop",
+        "and on (run) max by (run) (changes(goodput_restarts[1h])) >= 2": "GoodputUtilisationDrop"
     },
     "run_stalled_test.yml": {
         "and on (run) (goodput_rank_last_report_age_seconds <= 60 or goodput_rank_alive == 1)": "GoodputRunStalled",
