@@ -60,15 +60,13 @@ class Source:
         file = gzip.GzipFile(fileobj=self._file) if self.packed else self._file
         number = 0
         try:
-            while True:
-                raw = file.readline(LINE_BYTES_MAX)
-                if not raw:
-                    return
+            while raw := file.readline(LINE_BYTES_MAX):
                 number += 1
                 if number == 1 and raw.startswith(_BOM):
                     raw = raw[3:]
                 if len(raw) == LINE_BYTES_MAX and not raw.endswith(b"\n"):
-                    self._skip(file)
+                    while (rest := file.readline(LINE_BYTES_MAX)) and not rest.endswith(b"\n"):
+                        pass
                 if number % 1024 == 0:
                     self.position = self._file.tell()
                 yield number, raw
@@ -76,13 +74,6 @@ class Source:
             self.broken = f"the file cannot be read after line {number}: {error}"
         finally:
             self.position = self.size
-
-    @staticmethod
-    def _skip(file) -> None:
-        while True:
-            rest = file.readline(LINE_BYTES_MAX)
-            if not rest or rest.endswith(b"\n"):
-                return
 
 
 def _spool(stream: IO[bytes]) -> IO[bytes]:
