@@ -125,7 +125,9 @@ class Attempt:
                     self._fill(row.number)
                 self.late += row.number < self.top_number
                 self.top_number = max(row.number, self.top_number)
-                self.note_row(row.number, row.step, row.end_ns)
+                if self.first_step is None or row.number < self.first_number:
+                    self.first_number, self.first_step = row.number, row.step - row.number + 1
+                self.rows_end_ns = max(row.end_ns, self.rows_end_ns)
         return len(self.rows) - before
 
     def lacks(self, number: int) -> bool:
@@ -156,13 +158,6 @@ class Attempt:
         low, high = self.holes[at]
         parts = (low, number - 1), (number + 1, high)
         self.holes[at : at + 1] = [(first, last) for first, last in parts if first <= last]
-
-    def note_row(self, number: int, step: int, end_ns: int) -> None:
-        """Note what `facts` needs of a row; idempotent."""
-        if self.first_step is None or number < self.first_number:
-            self.first_number, self.first_step = number, step - number + 1
-        if end_ns > self.rows_end_ns:
-            self.rows_end_ns = end_ns
 
     def add_events(self, events) -> int:
         """Merge events; returns how many were new."""

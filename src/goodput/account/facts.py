@@ -66,7 +66,10 @@ def gather(
     start, end, status = _window(run, by_rank, now_ns, stale_seconds)
     until = None
     if known_only and status == "running" and run.end_ns is None:
-        end = until = _known_until(run, by_rank, start, end, stale_seconds)
+        # The last moment up to which every rank that still reports was observed. A run whose clock is ahead of ours ends
+        # where it begins.
+        fresh = [a.beat_ns() for a in _open(run, by_rank) if not is_stale(a, end, stale_seconds)]
+        end = until = max(start, min([end, *fresh]))
     ends = {}
     for attempts in by_rank.values():
         for attempt, later in zip(attempts, [*attempts[1:], None], strict=True):
@@ -175,14 +178,6 @@ def _open(run: Run, by_rank) -> list[Attempt]:
     return [
         own[-1] for rank, own in by_rank.items() if own[-1].known_end_ns() is None and (alone or rank < world)
     ]
-
-
-def _known_until(run: Run, by_rank, start_ns: int, now_ns: int, stale_seconds: float | None) -> int:
-    """The last moment up to which every rank that still reports was observed."""
-    open_ = _open(run, by_rank)
-    fresh = [a.beat_ns() for a in open_ if not is_stale(a, now_ns, stale_seconds)]
-    # A run whose clock is ahead of ours ends where it begins, and then no rank may be fresh.
-    return max(start_ns, min([now_ns, *fresh]))
 
 
 def is_stale(attempt: Attempt, now_ns: int, stale_seconds: float | None) -> bool:

@@ -115,7 +115,9 @@ def verdict(
     fresh = [one for one in live if now_ns - one.received_ns <= stale_ns]
     if not fresh or not all(_is_stuck(one, threshold_ns) for one in fresh):
         return None
-    if any(_is_excused(one, now_ns) for one in live if now_ns - one.received_ns > stale_ns):
+    silent = [one for one in live if now_ns - one.received_ns > stale_ns]
+    # A silent rank may still be in its planned phase.
+    if any(one.state in PLANNED and _idle_ns(one) + _age_ns(one, now_ns) <= PLANNED_NS for one in silent):
         return None
     # No rank has completed a step since the last one that did.
     hung_ns = min(_idle_ns(one) + _age_ns(one, now_ns) for one in fresh)
@@ -153,11 +155,6 @@ def _is_stuck(one: RankStatus, threshold_ns: int) -> bool:
     if one.step is None:
         return one.state == "communication" and there_ns > threshold_ns
     return (there_ns if one.planned_ns > 0 else idle_ns) > threshold_ns
-
-
-def _is_excused(one: RankStatus, now_ns: int) -> bool:
-    """Whether a silent rank was in a planned phase that may still go on."""
-    return one.state in PLANNED and _idle_ns(one) + _age_ns(one, now_ns) <= PLANNED_NS
 
 
 def _kind(one: RankStatus, age_ns: int, stale_ns: int, begun_ns: int) -> str | None:

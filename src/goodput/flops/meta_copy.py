@@ -82,7 +82,12 @@ class MetaMode(TorchFunctionMode):
         if kind is None:
             return values
         dtype = torch.get_autocast_dtype(kind)
-        return tree_map(lambda value: value.to(dtype) if _is_castable(value) else value, values)
+
+        def cast(value: Any) -> Any:
+            tensor = isinstance(value, torch.Tensor) and value.is_floating_point()
+            return value.to(dtype) if tensor and value.dtype != torch.float64 else value
+
+        return tree_map(cast, values)
 
 
 def copy_to_meta(plain: torch.nn.Module, mode: MetaMode) -> torch.nn.Module:
@@ -180,7 +185,3 @@ def _names_device(value: Any) -> bool:
     if isinstance(value, str):
         return value.split(":")[0] in _DEVICE_TYPES
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_castable(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype != torch.float64

@@ -79,8 +79,13 @@ class Columns:
         if type(event) is not dict:
             self._problem("not an object")
             return
-        if event.get("ph") != "X":
-            self._check_phase(event.get("ph"))
+        phase = event.get("ph")
+        if phase != "X":
+            # Flows, instants, counters and names have no duration and are ignored; B/E pairs would have one.
+            if phase is None:
+                self._problem("without `ph`")
+            elif phase in ("B", "E"):
+                self._problem("begin and end in two events (B, E), which PyTorch does not write")
             return
         category, pid = event.get("cat"), event.get("pid")
         role = names.role(category, pid)
@@ -196,13 +201,6 @@ class Columns:
             found = self._thread_ids[key] = len(self.threads)
             self.threads.append(Thread(*key))
         return found
-
-    def _check_phase(self, phase) -> None:
-        """Ignore flows, instants, counters and names, which have no duration; B/E pairs would have one."""
-        if phase is None:
-            self._problem("without `ph`")
-        elif phase in ("B", "E"):
-            self._problem("begin and end in two events (B, E), which PyTorch does not write")
 
     def _problem(self, why: str) -> None:
         if why not in self.problems and len(self.problems) >= REASONS_MAX:

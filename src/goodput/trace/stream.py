@@ -43,7 +43,9 @@ class Reader:
 
     def __iter__(self) -> Iterator[object]:
         try:
-            with open(self.path, "rb", opener=_without_blocking) as self._raw:
+            # Without waiting for the writer of a pipe.
+            opener = lambda path, flags: os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # noqa: E731
+            with open(self.path, "rb", opener=opener) as self._raw:
                 about = os.fstat(self._raw.fileno())
                 if not S_ISREG(about.st_mode):
                     raise TraceError(f"{self.path}: not a regular file")
@@ -171,7 +173,8 @@ class Reader:
                 raise self._error(f"a value of more than {VALUE_MAX >> 20} million characters")
             if not self._more():
                 rest = self._text[where:].strip()
-                if rest and not what.startswith("Unterminated") and not _is_literal_prefix(rest):
+                begun = rest == "-" or any(word.startswith(rest) for word in ("true", "false", "null"))
+                if not begun and not what.startswith("Unterminated"):
                     raise self._error(f"broken JSON: {what}", where)
                 raise self._error("the file ends in the middle", len(self._text))
 
@@ -216,16 +219,6 @@ class Reader:
         return TraceError(
             f"{self.path}: byte {self._bytes_dropped + _size(used)} (line {line}, column {column}): {what}"
         )
-
-
-def _without_blocking(path, flags: int) -> int:
-    """Open without waiting for the writer of a pipe."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
-def _is_literal_prefix(rest: str) -> bool:
-    """Whether this could be the beginning of true, false, null or a number."""
-    return rest == "-" or any(whole.startswith(rest) for whole in ("true", "false", "null"))
 
 
 def _size(text: str) -> int:
