@@ -37,17 +37,10 @@ class CollectorRunner:
         self.up = True
         self.errors = 0
         self.seconds = 0.0
-        self.is_busy = False  # from the reservation of a run to its end
+        self.is_busy = False  # from the moment a run is queued to its end
         self._families: Families | None = None
         self._collected_ns = 0
         self._logged: set[str] = set()
-
-    def reserve(self) -> bool:
-        """Reserve the next run; False while the last one has not returned."""
-        if self.is_busy:
-            return False
-        self.is_busy = True
-        return True
 
     def run(self) -> None:
         families, start_ns = Families("node"), time.monotonic_ns()
@@ -90,7 +83,9 @@ class CollectorRunner:
 def run_collectors(runners: Iterable[CollectorRunner], deadline_ns: int) -> list[Families]:
     """Run each collector that is not busy; returns their results by the deadline (time.monotonic_ns)."""
     runners = list(runners)
-    queue = deque(runner for runner in runners if runner.reserve())
+    queue = deque(runner for runner in runners if not runner.is_busy)
+    for runner in queue:
+        runner.is_busy = True
     count, returned, all_returned = len(queue), set(), threading.Event()
 
     def work() -> None:

@@ -61,11 +61,9 @@ def read_token(path: str) -> str:
     """The token in a file. Raises Unreachable, without the content."""
     try:
         with open(path, "rb") as file:
-            token = file.read(TOKEN_BYTES_MAX).strip().decode("ascii")
+            token = file.read(TOKEN_BYTES_MAX).strip().decode("ascii", "replace")
     except OSError as error:
         raise Unreachable(f"token file {path}: {error.strerror}", "token") from None
-    except UnicodeDecodeError:
-        raise Unreachable(f"token file {path}: its content is not a token", "token") from None
-    if not token or not token.isprintable() or " " in token:
-        raise Unreachable(f"token file {path}: empty, or more than one word", "token")
+    if not token.isascii() or not token.isprintable() or len(token.split()) != 1:
+        raise Unreachable(f"token file {path}: its content is not one ASCII word", "token")
     return token

@@ -103,13 +103,9 @@ class Pusher:
             families.add("goodput_node_rows_thinned_total", {}, self._backlog.rows_thinned)
             families.add("goodput_node_events_dropped_total", {}, self._backlog.events_dropped)
             families.add("goodput_node_reports_refused_total", {}, self._backlog.reports_refused)
-        for name, label, counts in (
-            ("goodput_node_pushes_total", "outcome", self._outcomes),
-            ("goodput_node_push_failures_total", "reason", self._failures),
-            ("goodput_node_push_rejections_total", "reason", self._rejections),
-        ):
-            for value, count in list(counts.items()):
-                families.add(name, {label: value}, count)
+        families.add_counts("goodput_node_pushes_total", "outcome", self._outcomes)
+        families.add_counts("goodput_node_push_failures_total", "reason", self._failures)
+        families.add_counts("goodput_node_push_rejections_total", "reason", self._rejections)
 
     # -- the thread
 

@@ -89,8 +89,7 @@ class Stacks:
                     del self._waiting[stack.of]
 
     def collect(self, families) -> None:
-        for outcome, count in self._outcomes.items():
-            families.add("goodput_node_stacks_total", {"outcome": outcome}, count)
+        families.add_counts("goodput_node_stacks_total", "outcome", self._outcomes)
 
     def stop(self) -> None:
         """Kill the child process, if there is one, without waiting for it."""

@@ -35,8 +35,6 @@ class NodeAuthenticator(Authenticator):
         files = self.reloaded_files
         errors = sum(one.errors for one in files.values())
         families.add("goodput_node_token_reload_errors_total", {}, errors)
-        for name in ("tokens", "certificate"):
-            is_failing = name in files and files[name].is_failing
-            families.add("goodput_node_reload_failing", {"file": name}, int(is_failing))
-        for reason, count in self._refused.items():
-            families.add("goodput_node_requests_refused_total", {"reason": reason}, count)
+        failing = {name: name in files and files[name].is_failing for name in ("tokens", "certificate")}
+        families.add_counts("goodput_node_reload_failing", "file", failing)
+        families.add_counts("goodput_node_requests_refused_total", "reason", self._refused)

@@ -75,6 +75,11 @@ class Families:
         """Add one histogram: cumulative (le, count) pairs with +Inf last, and the sum of the observations."""
         self.rows.setdefault(name, []).append((self._values(name, labels), buckets, total))
 
+    def add_counts(self, name: str, label: str, counts: Mapping[str, float]) -> None:
+        """Add one value for each key, the value of the only label."""
+        for key, count in list(counts.items()):
+            self.add(name, {label: key}, count)
+
     def add_process(self, prefix: str) -> None:
         """Add CPU time and resident memory of this process."""
         self.add(f"{prefix}_cpu_seconds_total", {}, time.process_time())

@@ -112,25 +112,31 @@ def check_identity(identity: object) -> dict:
     """Validate an identity's fields; unknown ones are kept. Raises ValueError naming the field."""
     if not isinstance(identity, dict):
         raise ValueError("identity is not an object")
-    for name, (least, most) in {**_INTEGERS, **_OPTIONAL_INTEGERS}.items():
-        value = identity.get(name)
+    identity.setdefault("dtype", "")
+    check_fields(identity.get, {**_INTEGERS, **_OPTIONAL_INTEGERS}, _STRINGS)
+    for name in RATES:
+        if identity.get(name) is not None:
+            identity[name] = float(identity[name])  # JSON may hold it as an integer too large for the wire.
+    return identity
+
+
+def check_fields(get, integers: dict[str, tuple[int, int]], texts: dict[str, int]) -> None:
+    """Raise ValueError for the first field, `get(name)`, out of its bounds: (least, most), or the most characters."""
+    for name, (least, most) in integers.items():
+        value = get(name)
         if value is None and name in _OPTIONAL_INTEGERS:
             continue
         if type(value) is not int or not least <= value <= most:
             raise ValueError(f"identity field {name} is {value!r}, want an integer in {least}..{most}")
-    identity.setdefault("dtype", "")
-    for name, most in _STRINGS.items():
-        value = identity.get(name)
+    for name, most in texts.items():
+        value = get(name)
         if not isinstance(value, str) or len(value) > most or not value.isprintable():
             raise ValueError(f"identity field {name} is not printable text of at most {most} characters")
-    if not identity["run"]:
+    if not get("run"):
         raise ValueError("identity field run is empty")
     for name in RATES:
-        value = identity.get(name)
-        if value is not None and not (type(value) in (int, float) and 0 < value < 1e30):
+        value = get(name)
+        if value is not None and not (type(value) in (int, float) and 0 < value < 1e30):  # A NaN fails too.
             raise ValueError(f"identity field {name} is {value!r}, want a positive number or null")
-        if value is not None:
-            identity[name] = float(value)  # JSON may hold it as an integer too large for the wire.
-    if identity["rank"] >= identity["world_size"]:
-        raise ValueError(f"rank {identity['rank']} in a world of {identity['world_size']}")
-    return identity
+    if get("rank") >= get("world_size"):
+        raise ValueError(f"rank {get('rank')} in a world of {get('world_size')}")

@@ -11,12 +11,13 @@ subtracted between hosts.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import msgspec
 from msgspec import Struct
 
-from goodput.wire.identity import BOUNDS, PLACES, RATES
+from goodput.wire.identity import BOUNDS, PLACES, check_fields
 
 VERSION = 1
 CONTENT_TYPE = "application/vnd.goodput.report+msgpack"
@@ -30,6 +31,12 @@ WORLD_SIZE_MAX = 1 << 18
 # Stacks requested in one Ack, sent in one report, and the length of one.
 STACK_REQUESTS_MAX, STACKS_MAX, STACK_CHARS_MAX = 16, 16, 1 << 16
 TIME_NS_MAX = 1 << 62
+_IDENTITY_INTEGERS = {
+    **{name: BOUNDS[name] for name in ("rank", "attempt", "devices", *PLACES)},
+    "world_size": (1, WORLD_SIZE_MAX),
+    **dict.fromkeys(("pid", "start_ns"), (0, TIME_NS_MAX - 1)),
+}
+_IDENTITY_TEXTS = {"run": 128, **dict.fromkeys(("host", "device", "device_uuid", "group", "dtype"), 255)}
 
 
 class SchemaError(ValueError):
@@ -268,7 +275,10 @@ def decode_ack(body: bytes) -> Ack:
 def check(report: RankReport) -> None:
     """Raise SchemaError if a rank's report is invalid; the other ranks of the push are unaffected."""
     who = f"run {report.identity.run[:64]!r} rank {report.identity.rank}"
-    _check_identity(report.identity, who)
+    try:
+        check_fields(partial(getattr, report.identity), _IDENTITY_INTEGERS, _IDENTITY_TEXTS)
+    except ValueError as error:
+        raise SchemaError(f"{who}: {error}") from None
     if not _is_time(report.sequence):
         raise SchemaError(f"{who}: sequence {report.sequence} out of range")
     width = len(report.phases)
@@ -310,29 +320,6 @@ def is_health(event: Health) -> bool:
 
 def _is_time(ns: int) -> bool:
     return 0 <= ns < TIME_NS_MAX
-
-
-def _check_identity(identity: Identity, who: str) -> None:
-    if not 0 < len(identity.run) <= 128 or not identity.run.isprintable():
-        raise SchemaError(f"{who}: run must be 1 to 128 printable characters")
-    if not 1 <= identity.world_size <= WORLD_SIZE_MAX or not 0 <= identity.rank < identity.world_size:
-        raise SchemaError(f"{who}: rank {identity.rank} of world size {identity.world_size}")
-    if not 1 <= identity.attempt <= 1 << 20 or not 1 <= identity.devices <= 1 << 16:
-        raise SchemaError(f"{who}: attempt {identity.attempt}, devices {identity.devices} out of range")
-    if not _is_time(identity.start_ns) or not _is_time(identity.pid):
-        raise SchemaError(f"{who}: start time {identity.start_ns} or pid {identity.pid} out of range")
-    for name in PLACES:
-        value = getattr(identity, name)
-        if value is not None and not BOUNDS[name][0] <= value <= 1 << 24:
-            raise SchemaError(f"{who}: {name} {value} out of range")
-    for name in ("host", "device", "device_uuid", "group", "dtype"):
-        text = getattr(identity, name)
-        if len(text) > 255 or not text.isprintable():
-            raise SchemaError(f"{who}: {name} is over 255 characters or not printable")
-    for name in RATES:
-        value = getattr(identity, name)
-        if value is not None and not 0 < value < 1e30:  # A NaN fails this too.
-            raise SchemaError(f"{who}: {name} is {value!r}, want a positive number or null")
 
 
 def _check_live(live: Live, phases: tuple[str, ...], who: str) -> None:

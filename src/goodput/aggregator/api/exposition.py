@@ -170,21 +170,17 @@ class Exposition:
     def _add_self(self, families: Families, clamped: int) -> None:
         store, counts = self._accounts.store, self._ingest.counts
         families.add("goodput_aggregator_info", {"version": __version__}, 1)
-        for outcome in ("accepted", "malformed", "failed"):
-            families.add("goodput_aggregator_reports_total", {"outcome": outcome}, counts["report", outcome])
-        for reason in schema.REJECTED_FOR:
-            families.add(
-                "goodput_aggregator_rank_rejections_total", {"reason": reason}, counts["rejection", reason]
-            )
-        families.add("goodput_aggregator_rows_total", {"kind": "new"}, store.new)
-        families.add("goodput_aggregator_rows_total", {"kind": "repeated"}, store.repeated)
+        reports = {outcome: counts["report", outcome] for outcome in ("accepted", "malformed", "failed")}
+        families.add_counts("goodput_aggregator_reports_total", "outcome", reports)
+        rejections = {reason: counts["rejection", reason] for reason in schema.REJECTED_FOR}
+        families.add_counts("goodput_aggregator_rank_rejections_total", "reason", rejections)
+        rows = {"new": store.new, "repeated": store.repeated}
+        families.add_counts("goodput_aggregator_rows_total", "kind", rows)
         families.add("goodput_aggregator_clamped_total", {"what": "row"}, clamped)
-        for outcome, count in self._accounts.hangs.counts.items():
-            families.add("goodput_aggregator_stacks_total", {"outcome": outcome}, count)
+        families.add_counts("goodput_aggregator_stacks_total", "outcome", self._accounts.hangs.counts)
         events = self._ingest.health.counts
-        for reason in ("malformed", "time", "full", "scope"):
-            labels = {"reason": reason}
-            families.add("goodput_aggregator_health_dropped_total", labels, events["dropped", reason])
+        dropped = {reason: events["dropped", reason] for reason in ("malformed", "time", "full", "scope")}
+        families.add_counts("goodput_aggregator_health_dropped_total", "reason", dropped)
         for (kind, severity), count in sorted(events.items()):
             if kind != "dropped":
                 labels = {"kind": kind, "severity": severity}
@@ -210,8 +206,7 @@ def _add_authentication(families: Families, authenticator: RequestAuthenticator)
         errors, is_failing = (files[name].errors, files[name].is_failing) if name in files else (0, False)
         families.add(f"goodput_aggregator_{series}_reload_errors_total", {}, errors)
         families.add("goodput_aggregator_reload_failing", {"file": name}, int(is_failing))
-    for scope, count in (tokens.count_by_scope() if tokens else {}).items():
-        families.add("goodput_aggregator_tokens", {"scope": scope}, count)
+    families.add_counts("goodput_aggregator_tokens", "scope", tokens.count_by_scope() if tokens else {})
     if tokens and (expiry := tokens.next_expiry()) is not None:
         families.add("goodput_aggregator_token_expiry_timestamp_seconds", {}, expiry)
 

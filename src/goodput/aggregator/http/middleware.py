@@ -22,18 +22,12 @@ log = logging.getLogger("goodput.aggregator")
 
 RUNS = "/api/v1/runs/"
 _ROUTES = {
-    "/api/v1/ingest": "ingest",
-    "/api/v1/runs": "runs",
-    "/api/v1/health": "health",
-    "/api/v1/access": "access",
+    **{f"/api/v1/{name}": name for name in ("ingest", "runs", "health", "access")},
     "/api/v1/openapi.json": "schema",
     "/metrics": "metrics",
     "/healthz": "healthz",
-    "/login": "login",
-    "/login.css": "login",
-    "/logout": "login",
-    # Browsers request it with the sign-in page.
-    "/favicon.ico": "login",
+    # Browsers request the icon with the sign-in page.
+    **dict.fromkeys(("/login", "/login.css", "/logout", "/favicon.ico"), "login"),
 }
 _JSON_ROUTES = frozenset(("runs", "run", "end", "health", "access", "schema"))
 _REFUSAL_HEADERS = {

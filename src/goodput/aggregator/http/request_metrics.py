@@ -13,16 +13,11 @@ from goodput.metrics import Families
 
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 ROUTES = (
-    *("ingest", "runs", "run", "end", "health", "access", "schema", "metrics", "healthz", "page", "login"),
-    "other",
-)
-REFUSALS = (
-    *("body", "encoding", "head", "slow", "busy", "host", "origin", "throttled", "sessions", "malformed"),
-)
-FAILURES = ("missing", "malformed", "unknown", "expired", "session", "scope")
-STATUSES = frozenset(
-    (200, 206, 303, 304, 400, 401, 403, 404, 405, 413, 415, 416, 421, 422, 429, 431, 499, 500, 503)
-)
+    "ingest", "runs", "run", "end", "health", "access", "schema", "metrics", "healthz", "page", "login", "other",
+)  # fmt: skip
+REFUSALS = "body", "encoding", "head", "slow", "busy", "host", "origin", "throttled", "sessions", "malformed"
+FAILURES = "missing", "malformed", "unknown", "expired", "session", "scope"
+STATUSES = {200, 206, 303, 304, 400, 401, 403, 404, 405, 413, 415, 416, 421, 422, 429, 431, 499, 500, 503}
 
 
 class RequestMetrics:
@@ -50,8 +45,6 @@ class RequestMetrics:
             if any(counts):
                 buckets = list(zip((*map(str, BOUNDS), "+Inf"), accumulate(counts), strict=True))
                 families.add_histogram(name, {"route": route}, buckets, self._seconds[route])
-        for reason, count in self.refused.items():
-            families.add("goodput_aggregator_requests_refused_total", {"reason": reason}, count)
-        for reason, count in self.failures.items():
-            families.add("goodput_aggregator_auth_failures_total", {"reason": reason}, count)
+        families.add_counts("goodput_aggregator_requests_refused_total", "reason", self.refused)
+        families.add_counts("goodput_aggregator_auth_failures_total", "reason", self.failures)
         families.add("goodput_aggregator_connections", {}, self.connections)

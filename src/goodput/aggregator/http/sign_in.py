@@ -8,6 +8,7 @@ from __future__ import annotations
 from urllib.parse import parse_qs
 
 from fastapi import FastAPI, Request, Response
+from fastapi.responses import RedirectResponse
 
 from goodput import web
 from goodput.access.authentication import require_scope
@@ -43,7 +44,7 @@ def add_routes(app: FastAPI, authenticator: RequestAuthenticator) -> None:
 
     @app.api_route("/login", methods=["GET", "HEAD"], include_in_schema=False)
     async def show() -> Response:
-        return page(200) if tokens else _redirect("./")
+        return page(200) if tokens else RedirectResponse("./", 303)
 
     @app.get("/login.css", include_in_schema=False)
     async def css() -> Response:
@@ -52,7 +53,7 @@ def add_routes(app: FastAPI, authenticator: RequestAuthenticator) -> None:
     @app.post("/login", include_in_schema=False)
     async def sign_in(request: Request) -> Response:
         if tokens is None or sessions is None:
-            return _redirect("./")
+            return RedirectResponse("./", 303)
         try:
             access = tokens.lookup(await _token(request))
             require_scope(access, "read")
@@ -63,14 +64,14 @@ def add_routes(app: FastAPI, authenticator: RequestAuthenticator) -> None:
         except TooManySessions:
             authenticator.metrics.refused["sessions"] += 1
             return page(429, "sessions")
-        return _with_cookie(_redirect("./"), request, cookie, int(SESSION_SECONDS))
+        return _with_cookie(RedirectResponse("./", 303), request, cookie, int(SESSION_SECONDS))
 
     @app.post("/logout", include_in_schema=False)
     async def sign_out(request: Request) -> Response:
         cookie = cookie_of(request.scope)
         if cookie and sessions:
             sessions.end(cookie)
-        return _with_cookie(_redirect("login" if tokens else "./"), request, "", 0)
+        return _with_cookie(RedirectResponse("login" if tokens else "./", 303), request, "", 0)
 
 
 async def _token(request: Request) -> bytes:
@@ -88,10 +89,6 @@ async def _token(request: Request) -> bytes:
     if not token:
         raise Refusal("missing", "sign-in form without a token")
     return token.encode("utf-8", "replace")
-
-
-def _redirect(location: str) -> Response:
-    return Response(status_code=303, headers={"Location": location})
 
 
 def _with_cookie(answer: Response, request: Request, value: str, seconds: int) -> Response:
