@@ -17,7 +17,7 @@ class NoData(Exception):
 
 
 class CollectorError(Exception):
-    """Something exists but could not be used; the text says what and where."""
+    """Something exists but could not be used; the text names it and its path."""
 
 
 class ParseError(ValueError):

@@ -1,7 +1,7 @@
 """Formats events as log lines with their meaning and the ranks they affect, within a rate limit.
 
 At most LINES_MAX lines at once, half of them reserved for critical events, refilled by one per SECONDS_PER_LINE. The
-next line says how many were omitted; they are still counted and pushed.
+next line has the number of omitted events; they are still counted and pushed.
 
     RateLimitedFormatter().format(event, [("r1", 3)])
     # 2026-01-02T03:04:05Z critical: xid 79 on GPU-5d…: GPU fell off the bus; reboot the node; affects r1 rank 3

@@ -158,5 +158,5 @@ def _bounded(value: int) -> int:
 
 
 def _is_valid_rank(run: str, rank: int) -> bool:
-    """Whether schema.is_health accepts it; otherwise the event, and the push with it, would be refused."""
+    """Whether schema.is_health accepts it; otherwise the aggregator would drop the event."""
     return len(run) <= TEXT_MAX and run.isprintable() and 0 <= rank < schema.WORLD_SIZE_MAX

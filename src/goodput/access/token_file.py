@@ -25,7 +25,7 @@ LOCK_SECONDS_MAX = 5.0
 
 
 class FileError(ValueError):
-    """A token file that cannot be used; the text says what is wrong and where."""
+    """A token file that cannot be used; the text names the file, the entry and the problem."""
 
 
 def read(path: str) -> list[Token]:

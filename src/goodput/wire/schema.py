@@ -89,9 +89,8 @@ class Live(Struct, frozen=True, gc=False):
     drops: dict[str, int] = {}
     unmeasured: int = 0  # steps of which only the length was measured
     loader: dict[str, int] = {}  # page_loader.FIGURES, cumulative, what is 0 left out
-    # What the rank's GPU did, by the samples that met this process; cumulative: compute_ns (covered by samples while the
-    # rank was in a compute phase), idle_ns (the part of it in which the GPU had nothing to run), energy_mj; and since_ns,
-    # the unix time from which on this agent has counted them.
+    # Cumulative activity of the rank's GPU: compute_ns (covered by samples while the rank was in a compute phase),
+    # idle_ns (the part of it in which the GPU was idle), energy_mj; since_ns: unix time of the agent's first sample.
     hardware: dict[str, int] = {}
 
 

@@ -1,6 +1,6 @@
 """Response headers that restrict what a browser does with an answer, and access to request headers.
 
-The page shows names chosen by whoever can push, so browsers may run and load nothing that is not ours.
+The page shows names from pushed reports, so browsers may run and load only this server's files.
 """
 
 from __future__ import annotations

@@ -12,11 +12,22 @@ from itertools import accumulate
 from goodput.metrics import Families
 
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-ROUTES = (
+ROUTES: tuple[str, ...] = (
     "ingest", "runs", "run", "end", "health", "access", "schema", "metrics", "healthz", "page", "login", "other",
 )  # fmt: skip
-REFUSALS = "body", "encoding", "head", "slow", "busy", "host", "origin", "throttled", "sessions", "malformed"
-FAILURES = "missing", "malformed", "unknown", "expired", "session", "scope"
+REFUSALS: tuple[str, ...] = (
+    "body",
+    "encoding",
+    "head",
+    "slow",
+    "busy",
+    "host",
+    "origin",
+    "throttled",
+    "sessions",
+    "malformed",
+)
+FAILURES: tuple[str, ...] = "missing", "malformed", "unknown", "expired", "session", "scope"
 STATUSES = {200, 206, 303, 304, 400, 401, 403, 404, 405, 413, 415, 416, 421, 422, 429, 431, 499, 500, 503}
 
 
