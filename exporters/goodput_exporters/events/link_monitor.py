@@ -49,7 +49,6 @@ class LinkMonitor:
         self._retransmitting: set[str] = set()
         # Severity by name at the last poll.
         self._present: dict[str, dict[str, str]] = {"ethernet": {}, "rdma": {}}
-        self._gone: dict[str, None] = {}  # names in `_up`, oldest first
         self._events: list[Event] = []
         self._files = CounterFiles()  # an unreadable file means unknown; its collector reports the problem
 
@@ -133,18 +132,15 @@ class LinkMonitor:
                 continue
             if self._up.get(name):
                 self._add_event("link_down", name, severity, "the device is gone")
-            if name in self._up:
-                self._up[name] = False
-                self._gone[name] = None
+            if self._up.pop(name, None) is not None:
+                self._up[name] = False  # Now the last: the oldest are forgotten first.
             self._changes.pop(name, None)
             self._retransmits.pop(name, None)
             self._retransmitting.discard(name)
-        for name in present:
-            self._gone.pop(name, None)
         self._present[kind] = present
-        while len(self._gone) > GONE_MAX:
-            oldest = next(iter(self._gone))
-            del self._gone[oldest], self._up[oldest]
+        gone = [name for name in self._up if not any(name in names for names in self._present.values())]
+        for name in gone[:-GONE_MAX]:
+            del self._up[name]
 
     def _check_retransmits(self, name: str, now_ns: int, counts: dict[str, int]) -> None:
         """`counts` are cumulative retransmits by counter; TCP's also include the segments sent."""
