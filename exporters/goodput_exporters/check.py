@@ -10,6 +10,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
+from contextlib import closing
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import NamedTuple
 
@@ -184,7 +185,7 @@ def _listen(address: tuple[str, int]) -> Finding:
 def _aggregator(url: str, node: str, credentials: Credentials) -> Finding:
     """Push an empty report as the agent would."""
     body = schema.encode(schema.NodeReport(node, time.time_ns(), []))
-    with AggregatorClient(url, credentials) as client:
+    with closing(AggregatorClient(url, credentials)) as client:
         try:
             answer = client.post(PATH, body, schema.CONTENT_TYPE, TIMEOUT_SECONDS)
         except Unreachable as error:

@@ -2,7 +2,8 @@
 
 An answer is read up to ANSWER_BYTES_MAX and never decompressed, whatever it claims.
 
-    with AggregatorClient("https://head:9471", credentials) as client: answer = client.post("/api/v1/ingest", body)
+    client = AggregatorClient("https://head:9471", credentials)
+    answer = client.post("/api/v1/ingest", body, schema.CONTENT_TYPE, seconds=5.0); client.close()
 """
 
 from __future__ import annotations
@@ -38,12 +39,6 @@ class AggregatorClient:
         self.token_is_exposed = bool(credentials.token_file) and is_remote
         self._client: httpx.Client | None = None
         self._mark: tuple | None = None  # of the certificate files the client was made with
-
-    def __enter__(self) -> AggregatorClient:
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
 
     def close(self) -> None:
         if self._client is not None:

@@ -23,7 +23,7 @@ class Writer:
         self._known: dict[tuple, str | list[str]] = {}
 
     def write(self, parts: Iterable[Families]) -> bytes:
-        parts, known = list(parts), {}
+        parts, before, known = list(parts), self._known, {}
         out: list[str] = []
         filled = set().union(*(part.rows for part in parts))
         for name, metric in CATALOGUE.items():
@@ -33,17 +33,13 @@ class Writer:
             out.append(f"# HELP {name} {metric.help}\n# TYPE {name} {metric.kind}\n")
             if metric.kind == "histogram":
                 self._add_histograms(out, metric, rows, known)
-            else:
-                self._add_values(out, metric, rows, known)
+                continue
+            for values, value in rows:
+                key = name, values
+                known[key] = head = before.get(key) or f"{name}{_labels(metric.labels, values)} "
+                out.append(f"{head}{number(value)}\n")
         self._known = known
         return "".join(out).encode()
-
-    def _add_values(self, out: list[str], metric: Metric, rows: list[tuple], known: dict) -> None:
-        name, before = metric.name, self._known
-        for values, value in rows:
-            key = name, values
-            known[key] = head = before.get(key) or f"{name}{_labels(metric.labels, values)} "
-            out.append(f"{head}{number(value)}\n")
 
     def _add_histograms(self, out: list[str], metric: Metric, rows: list[tuple], known: dict) -> None:
         for values, buckets, total in rows:

@@ -27,16 +27,15 @@ def _server_context(cert: str, key: str, client_ca: str | None) -> ssl.SSLContex
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    options = f"--tls-cert {cert} with --tls-key {key}"
     try:
         context.load_cert_chain(cert, key, password=refuse_password)
-    except (OSError, ValueError) as error:
-        raise OptionError(f"--tls-cert {cert} with --tls-key {key}: {_describe(error)}") from None
-    if client_ca:
-        try:
+        if client_ca:
+            options = f"--client-ca {client_ca}"
             context.load_verify_locations(cafile=client_ca)
-        except (OSError, ValueError) as error:
-            raise OptionError(f"--client-ca {client_ca}: {_describe(error)}") from None
-        context.verify_mode = ssl.CERT_REQUIRED
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ValueError) as error:
+        raise OptionError(f"{options}: {_describe(error)}") from None
     return context
 
 

@@ -17,8 +17,9 @@ import hashlib
 import re
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import translate
+from functools import cached_property
 
 SCOPES = ("ingest", "read", "metrics")
 TEXT = re.compile(r"goodput_(ingest|read|metrics)_([0-9a-f]{12})_[0-9a-f]{64}")
@@ -39,12 +40,10 @@ class Access:
     scopes: tuple[str, ...]
     runs: tuple[str, ...] = ALL
     token_id: str = ""
-    _matches: Callable | None = field(default=None, repr=False, compare=False)
 
-    def __post_init__(self):
-        if not self.is_of_all:
-            one_of = "|".join(translate(pattern) for pattern in self.runs)
-            object.__setattr__(self, "_matches", re.compile(one_of).match)
+    @cached_property
+    def _matches(self) -> Callable:
+        return re.compile("|".join(map(translate, self.runs))).match
 
     @property
     def is_of_all(self) -> bool:
@@ -53,7 +52,7 @@ class Access:
 
     def may(self, run: str) -> bool:
         """Whether this run is one of them."""
-        return self._matches is None or (len(run) <= RUN_CHARS_MAX and self._matches(run) is not None)
+        return self.is_of_all or (len(run) <= RUN_CHARS_MAX and self._matches(run) is not None)
 
 
 EVERYTHING = Access("everybody", ("ingest", "read"))

@@ -8,6 +8,7 @@ import math
 import re
 import sys
 import time
+from contextlib import closing
 from datetime import datetime
 from urllib.parse import quote
 
@@ -79,7 +80,7 @@ def call(arguments) -> int:
         from goodput_exporters.push.credentials import Credentials, Unreachable
     credentials = Credentials(*(getattr(arguments, attribute_of(option)) for option in FILES))
     url = arguments.aggregator.rstrip("/")
-    with AggregatorClient(url, credentials) as client:
+    with closing(AggregatorClient(url, credentials)) as client:
         if client.token_is_exposed:
             message("end", f"the token is sent in clear text to {url}: use https, or a proxy with TLS")
         try:

@@ -20,8 +20,11 @@ _LAUNCHERS = {
     "kubernetes": ("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", ""),
 }
 _RUN_VARIABLES = ("GOODPUT_RUN", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "JOB_NAME", "PBS_JOBID", "LSB_JOBID")
-# Restart counters start at 0, attempts at 1.
-_RESTART_VARIABLES = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+_ATTEMPT_VARIABLES = (  # and the value for the first attempt, which is 1
+    ("GOODPUT_ATTEMPT", "attempt", 1),
+    ("TORCHELASTIC_RESTART_COUNT", "restarts", 0),
+    ("SLURM_RESTART_COUNT", "restarts", 0),
+)
 
 
 def from_environment(environ) -> dict:
@@ -44,24 +47,17 @@ def from_environment(environ) -> dict:
         run = f"torchrun-{environ.get('MASTER_PORT', '0')}"
     if run:
         found["run"] = clean_text(run, 128)
-    found["attempt"] = _attempt(environ, found)
+    for name, field, first in _ATTEMPT_VARIABLES:
+        value = _integer(environ, name, field, found)
+        if value is not None:
+            found["attempt"] = value + 1 - first
+            break
     return {name: value for name, value in found.items() if value is not None}
 
 
 def clean_text(text: object, most: int) -> str:
     """`text` as printable text of at most `most` characters; what is not printable becomes "?"."""
     return "".join(c if c.isprintable() else "?" for c in str(text)[:most])
-
-
-def _attempt(environ, found: dict) -> int | None:
-    attempt = _integer(environ, "GOODPUT_ATTEMPT", "attempt", found)
-    if attempt is not None:
-        return attempt
-    for name in _RESTART_VARIABLES:
-        restarts = _integer(environ, name, "restarts", found)
-        if restarts is not None:
-            return restarts + 1
-    return None
 
 
 def _integer(environ, name: str, field: str, found: dict) -> int | None:
