@@ -65,8 +65,6 @@ def numbers_in(saved, enough: float = float("inf")) -> int:
             chunk = list(islice(values, CHUNK))
         except Exception:
             continue
-        if len(chunk) == CHUNK:
-            todo.append((values, depth))
         count += len(chunk)
         for value in chunk:
             try:
@@ -79,6 +77,8 @@ def numbers_in(saved, enough: float = float("inf")) -> int:
                     todo.append((iter(_inside(value)), depth + 1))
             except Exception:
                 continue
+        if len(chunk) == CHUNK:
+            todo.append((values, depth))
     return total
 
 

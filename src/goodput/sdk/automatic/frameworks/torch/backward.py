@@ -71,10 +71,15 @@ class Waits:
         self.in_backward = backward_runs_here(torch)
 
     def run(self, function, args, kwargs):
-        """Run a backward pass and measure its end."""
-        wait = self._watched(args, kwargs)
-        if wait is None:
-            return function(*args, **kwargs)
+        """Run a backward pass and measure its end, by hooks on its roots."""
+        wait, tensors = Wait(self), args[0] if args else kwargs.get("tensors")
+        tensors = tensors if isinstance(tensors, (tuple, list)) else (tensors,)
+        for tensor in tensors[:TENSORS_MAX]:
+            try:
+                if isinstance(tensor, self.tensor) and tensor.requires_grad:
+                    wait.handles.append(tensor.register_hook(wait.first_gradient))
+            except Exception:
+                continue
         try:
             return function(*args, **kwargs)
         finally:
@@ -88,19 +93,6 @@ class Waits:
         if self.auto.recorder.thread == get_ident() or self.in_backward():
             return self.run(function, args, kwargs)
         return function(*args, **kwargs)
-
-    def _watched(self, args, kwargs):
-        """A Wait hooked to the roots, before the first computation; None if no root takes a hook."""
-        tensors = args[0] if args else kwargs.get("tensors")
-        tensors = tensors if isinstance(tensors, (tuple, list)) else (tensors,)
-        wait = Wait(self)
-        for tensor in tensors[:TENSORS_MAX]:
-            try:
-                if isinstance(tensor, self.tensor) and tensor.requires_grad:
-                    wait.handles.append(tensor.register_hook(wait.first_gradient))
-            except Exception:
-                continue
-        return wait if wait.handles else None
 
 
 class Wait:

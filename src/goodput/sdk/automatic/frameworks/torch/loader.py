@@ -144,31 +144,23 @@ class Loaders:
 def sizer(torch):
     """A function that counts the samples of a batch: the first dimension of its first tensor, else 0.
 
-    A batch may be any object of the user; one that raises counts 0.
+    A batch may be any object of the user; one that is empty or raises counts 0.
     """
     tensor = torch.Tensor
 
-    def first_dimension(batch) -> int:
-        for _ in range(BATCH_DEPTH_MAX):
-            if isinstance(batch, tensor):
-                return batch.shape[0] if batch.ndim else 1
-            if isinstance(batch, (list, tuple)):
-                if len(batch) == 0:  # Not its truth value, which a user's class may refuse.
-                    return 0
-                batch = batch[0]
-            elif hasattr(batch, "values") and hasattr(batch, "keys"):
-                batch = next(iter(batch.values()), None)
-                if batch is None:
-                    return 0
-            else:
-                return 0
-        return 0
-
     def size(batch) -> int:
         try:
-            return max(index(first_dimension(batch)), 0)
+            for _ in range(BATCH_DEPTH_MAX):
+                if isinstance(batch, tensor):
+                    return max(index(batch.shape[0] if batch.ndim else 1), 0)
+                if isinstance(batch, (list, tuple)):
+                    batch = batch[0]
+                elif hasattr(batch, "values") and hasattr(batch, "keys"):
+                    batch = next(iter(batch.values()))
+                else:
+                    break
         except Exception as error:
             reraise_from_handler(error)
-            return 0
+        return 0
 
     return size
