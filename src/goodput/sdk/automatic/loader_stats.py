@@ -111,11 +111,12 @@ class LoaderStats:
         words[W["starts"]] += 1
         words[W["start_ns"]] += max(perf_counter_ns() - began_ns, 0)
         if self.main is None or entry is self.main:
-            self._set_main(entry, loader)
+            self._set_main(entry)
         return IteratorStats(entry, loader.num_workers)
 
-    def _set_main(self, entry: Entry, loader) -> None:
+    def _set_main(self, entry: Entry) -> None:
         """Write the settings of the main loader, the one waited for most, into the page."""
+        loader = entry.loader()
         if loader is None:
             return
         self.main = entry
@@ -238,7 +239,7 @@ class LoaderStats:
         entry.waited_ns += ns
         main = self.main
         if main is None or entry.waited_ns > main.waited_ns or self.recorder.words is not self.main_words:
-            self._set_main(entry, entry.loader())
+            self._set_main(entry)
 
 
 def before_request(iterator, watched: IteratorStats) -> tuple:

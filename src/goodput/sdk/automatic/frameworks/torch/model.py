@@ -88,14 +88,12 @@ def tokens_of(args, kwargs) -> tuple[int, int] | None:
 
 def transformer_flops(module, tokens: tuple[int, int] | None) -> tuple[float, float] | None:
     """(model, hardware) FLOPs of one forward and backward pass over these tokens; None if no formula applies."""
-    if tokens is None:
-        return None
     from goodput.sdk.automatic.transformer_sizes import sizes_of
 
     for wrapped in ("_orig_mod", "module", "_orig_mod"):
         module = getattr(module, wrapped, module)
     sizes = sizes_of(module)
-    if sizes is None:
+    if sizes is None or tokens is None:
         return None
     found = sizes.flops(*tokens, bool(getattr(module, "is_gradient_checkpointing", False)))
     return found.model, found.hardware
