@@ -85,7 +85,6 @@ class Histogram:
         self.sum_ns += nanoseconds
 
     def merge(self, other: "Histogram") -> None:
-        """Add every sample of another histogram."""
         counts = self._counts
         for bin, count in other._counts.items():
             counts[bin] = counts.get(bin, 0) + count

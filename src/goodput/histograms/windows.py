@@ -41,7 +41,6 @@ class Window:
 
     @property
     def complete(self) -> bool:
-        """Whether the whole window was observed."""
         return self.observed_ns == self.end_ns - self.start_ns
 
     @property

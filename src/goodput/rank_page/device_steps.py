@@ -65,7 +65,6 @@ class Known(NamedTuple):
 
 
 def before_first(width: int) -> Known:
-    """The position before the first step."""
     zeros = (0,) * width
     return Known(0, zeros, zeros, zeros, 0, (zeros, 0))
 

@@ -40,7 +40,7 @@ class Rank:
         self.words = self.writer.words
         self.now_ns = self.identity["start_mono_ns"]
         self.names = list(page.PHASES)
-        self.steps = self.samples = self.events = 0
+        self.steps = self.samples = 0
         self.next = 0
 
     def spend(self, phases: dict) -> None:
@@ -88,7 +88,6 @@ class Rank:
         self.names.append(name)
 
     def event(self, kind: str, step: int, text: str = "") -> None:
-        self.events += 1
         page.write_event(self.words, kind, self.now_ns, step, text.encode())
 
     def enter(self, name: str) -> None:

@@ -57,7 +57,6 @@ class DeviceClock:
         self._open(0)
 
     def attach(self) -> None:
-        """Become the recorder's device clock."""
         self._open(0)
         self.recorder.device = self
 
@@ -170,7 +169,6 @@ class DeviceClock:
         self._start(word)
 
     def _start(self, word: int) -> None:
-        """Begin the next step here."""
         self._on = self._put(word)
         self._follow_stream()
         self.begun = self.head - 1 if self._on else -1

@@ -109,7 +109,6 @@ class Recorder(Clock):
         return True
 
     def drop(self, what: str) -> None:
-        """Count something refused or lost."""
         self.words[page.W_DROPS + page.DROPS.index(what)] += 1
 
     def charge(self, now_ns: int) -> None:

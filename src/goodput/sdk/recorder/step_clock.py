@@ -87,14 +87,12 @@ class Clock:
 
     @property
     def depth(self) -> int:
-        """Number of open phases."""
         depth, frame = 0, self.stack
         while frame is not None:
             depth, frame = depth + 1, frame[0]
         return depth
 
     def reset(self) -> None:
-        """Forget open phases."""
         self.stack = None
         self.current, self.gap, self.child_ns = _TOTALS, _TOTALS, 0
 
@@ -147,7 +145,6 @@ class Clock:
         return now_ns
 
     def notify_device(self, word: int) -> None:
-        """Report a boundary to the device clock."""
         try:
             self.device(word)
         except Exception as error:
@@ -185,7 +182,6 @@ class Clock:
             frame = frame[0]
 
     def count(self, word: int) -> None:
-        """Count one in a histogram's bin."""
         if word >> _BLOCK_BITS in self._backed:
             self._words[word] += 1
         else:

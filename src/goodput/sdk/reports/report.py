@@ -59,7 +59,6 @@ def _report(session) -> Report:
 
 
 def _deep_look(session) -> list[str]:
-    """The result of the last traced step, if steps are traced."""
     deep = getattr(session.automatic, "deep_look", None)
     if deep is None or not deep.has_begun():
         return []

@@ -184,7 +184,6 @@ class Window:
 
 @lru_cache(maxsize=4)
 def _keys(prefix: str, phases: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """Keys of the quantiles and of the shares in a logger."""
     begins = [f"{prefix}step_", *(f"{prefix}{name}/" for name in phases)]
     quantiles = [begin + field for field in Spent._fields[:3] for begin in begins]
     return quantiles, [begin + "share" for begin in begins]

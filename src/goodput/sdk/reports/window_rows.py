@@ -142,7 +142,6 @@ class Rows:
 
     @property
     def seen(self) -> int:
-        """Steps whose lengths are kept."""
         return len(self.rows) - 1
 
     def first(self, since_ns: int) -> Record | None:

@@ -26,7 +26,6 @@ class DeclaredFields:
         self._by_user = {**valid_fields(fields, warn), **self._by_user}
 
     def detect(self, fields: dict, warn) -> None:
-        """Add what was found out."""
         self._detected = {**self._detected, **valid_fields(fields, warn)}
 
     def forget_user(self) -> None:
