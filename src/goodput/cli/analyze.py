@@ -56,7 +56,7 @@ def call(arguments) -> int:
 
 def _read(analyze_one, path: str, order: int) -> dict:
     """Analyze a file, with a progress bar on a terminal if it is large."""
-    from goodput.cli.replay import _Progress
+    from goodput.cli.replay import progress_bar
 
     try:
         large = os.path.getsize(path) >= LARGE_BYTES
@@ -64,8 +64,8 @@ def _read(analyze_one, path: str, order: int) -> dict:
         large = False
     if not large:
         return analyze_one(path, order)
-    with _Progress() as progress:
-        return analyze_one(path, order, progress.show)
+    with progress_bar() as progress:
+        return analyze_one(path, order, progress)
 
 
 def _problem_lines(rank: dict) -> list[str]:

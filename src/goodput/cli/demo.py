@@ -20,44 +20,20 @@ def add_parser(subparsers) -> None:
         "the middle, restart from the checkpoint, and print where the time went. Needs no GPU and no server.",
         epilog="example: goodput demo --ranks 4 --slow-rank 1 --loader-delay 0.03 --json demo.json",
     )
-    parser.add_argument(
-        "--ranks", type=number(int, 2, 16), default=4, metavar="N", help="rank processes, 2 to 16 (default 4)"
+    add = parser.add_argument
+    add(
+        "--ranks", metavar="N", type=number(int, 2, 16), default=4, help="rank processes, 2 to 16 (default 4)"
     )
-    parser.add_argument(
-        "--seconds",
-        type=number(float, 2, 600, " seconds"),
-        default=20.0,
-        metavar="S",
-        help="length of training (default 20)",
-    )
-    parser.add_argument(
-        "--slow-rank",
-        default=None,
-        metavar="R",
-        help='rank with a slow loader, or "none" (default 2, or the last)',
-    )
-    parser.add_argument(
-        "--loader-delay",
-        type=number(float, 0, 10, " seconds"),
-        default=0.02,
-        metavar="SECONDS",
-        help="delay of that loader per batch (default 0.02)",
-    )
-    parser.add_argument(
-        "--kill-at",
-        type=_step,
-        default="auto",
-        metavar="STEP",
-        help='step in which a rank is killed, reached within 45 s or not at all, or "none" (default: middle)',
-    )
-    parser.add_argument(
-        "--json",
-        metavar="FILE",
-        nargs="?",
-        const="-",
-        help="write the planted faults and the account (default FILE: standard output)",
-    )
-    parser.add_argument("--keep", action="store_true", help="leave the server running and print its address")
+    add("--seconds", metavar="S", type=number(float, 2, 600, " seconds"), default=20.0,
+        help="length of training (default 20)")  # fmt: skip
+    add("--slow-rank", metavar="R", help='rank with a slow loader, or "none" (default 2, or the last)')
+    add("--loader-delay", metavar="SECONDS", type=number(float, 0, 10, " seconds"), default=0.02,
+        help="delay of that loader per batch (default 0.02)")  # fmt: skip
+    add("--kill-at", metavar="STEP", type=_step, default="auto",
+        help='step in which a rank is killed, reached within 45 s or not at all, or "none" (default: middle)')  # fmt: skip
+    add("--json", metavar="FILE", nargs="?", const="-",
+        help="write the planted faults and the account (default FILE: standard output)")  # fmt: skip
+    add("--keep", action="store_true", help="leave the server running and print its address")
 
 
 def call(arguments) -> int:

@@ -24,20 +24,12 @@ def add_parser(subparsers) -> None:
         "          goodput export my-run --hdr my-run.hlog",
     )
     parser.add_argument("run", metavar="RUN", nargs="?", help="name of the run (default: list the names)")
-    parser.add_argument(
-        "--ledger",
-        metavar="URL",
-        help="SQLAlchemy URL (default: SQLite file goodput-ledger.db in this folder)",
-    )
-    chosen = parser.add_mutually_exclusive_group()
-    chosen.add_argument(
-        "--output",
-        metavar="FILE",
-        help="run log to write, compressed if it ends in .gz (default: standard output)",
-    )
-    chosen.add_argument(
-        "--hdr", metavar="FILE", help="histogram log to write, one tag for steps and for each phase"
-    )
+    parser.add_argument("--ledger", metavar="URL",
+        help="SQLAlchemy URL (default: SQLite file goodput-ledger.db in this folder)")  # fmt: skip
+    add = parser.add_mutually_exclusive_group().add_argument
+    add("--output", metavar="FILE",
+        help="run log to write, compressed if it ends in .gz (default: standard output)")  # fmt: skip
+    add("--hdr", metavar="FILE", help="histogram log to write, one tag for steps and for each phase")
 
 
 def call(arguments) -> int:

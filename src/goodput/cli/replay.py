@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import contextmanager
 
-from goodput.cli import SECONDS_MAX, add_command, fail, message, positive_seconds
-from goodput.defaults import STALL_SECONDS
-from goodput.web.option import add_html_option, write_html
+from goodput.cli import SECONDS_MAX, add_command, fail, message
+from goodput.cli.report import add_account_options, write_html
 
 PROBLEMS_SHOWN = 20
 
@@ -23,23 +23,11 @@ def add_parser(subparsers) -> None:
         "Problems with the file are printed on standard error, by line; the rest is still used.",
         epilog="example: goodput replay docs/example-run.jsonl --html account.html",
     )
-    parser.add_argument("file", metavar="FILE", help='the run log; "-" reads standard input')
-    parser.add_argument("--run", help="only this run, if the log has several")
-    parser.add_argument(
-        "--start", type=float, metavar="SECONDS", help="account from this time on, on the log's clock"
-    )
-    parser.add_argument("--end", type=float, metavar="SECONDS", help="account up to this time")
-    parser.add_argument(
-        "--stall",
-        "--stall-seconds",
-        dest="stall_seconds",
-        metavar="SECONDS",
-        type=positive_seconds,
-        default=STALL_SECONDS,
-        help="shortest stall (default: %(default)g)",
-    )
-    parser.add_argument("--json", action="store_true", help="print account documents, one per line")
-    add_html_option(parser)
+    add = parser.add_argument
+    add("file", metavar="FILE", help='the run log; "-" reads standard input')
+    add("--start", type=float, metavar="SECONDS", help="account from this time on, on the log's clock")
+    add("--end", type=float, metavar="SECONDS", help="account up to this time")
+    add_account_options(add)
 
 
 def call(arguments) -> int:
@@ -55,10 +43,8 @@ def call(arguments) -> int:
     start_ns, end_ns = (None if at is None else round(at * 1e9) for at in (arguments.start, arguments.end))
     window = None if start_ns is None and end_ns is None else (start_ns, end_ns)
     try:
-        with _Progress() as progress:
-            replayed = replay(
-                arguments.file, stall_seconds=arguments.stall_seconds, window=window, progress=progress.show
-            )
+        with progress_bar() as progress:
+            replayed = replay(arguments.file, stall_seconds=arguments.stall, window=window, progress=progress)
     except LogError as error:
         return fail("replay", clean_text(error, 500))
     problems = replayed[0].problems
@@ -77,7 +63,7 @@ def call(arguments) -> int:
     if not arguments.html:
         return 0
     timelines = _timelines(arguments, problems.lines, accounts, documents)
-    return write_html("replay", arguments.html, documents, log=log, timelines=timelines)
+    return write_html("replay", arguments.html, documents, timelines, log)
 
 
 def _timelines(arguments, lines: int, accounts: list, documents: list) -> dict:
@@ -89,7 +75,7 @@ def _timelines(arguments, lines: int, accounts: list, documents: list) -> dict:
         return {}
 
     def account_of(window):
-        replayed = replay(arguments.file, stall_seconds=arguments.stall_seconds, window=window)
+        replayed = replay(arguments.file, stall_seconds=arguments.stall, window=window)
         return next(one.account for one in replayed if one.account.run == accounts[0].run)
 
     return {accounts[0].run: timeline(accounts[0], documents[0], lines, account_of)}
@@ -134,35 +120,17 @@ def problem_lines(problems) -> list[str]:
     return lines
 
 
-class _Progress:
-    """A progress bar on standard error while the log is read, if that is a terminal and rich is installed."""
-
-    def __init__(self):
-        self._bar = None
-
-    def __enter__(self) -> _Progress:
-        if sys.stderr.isatty():
-            try:
-                from rich.console import Console
-                from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-            except ModuleNotFoundError:
-                return self
-            columns = (
-                TextColumn("reading"),
-                BarColumn(),
-                TextColumn("{task.percentage:>3.0f} %"),
-                TimeRemainingColumn(),
-            )
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._bar.add_task("reading", total=1.0)
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def show(self, done: float) -> None:
-        """`done` is the share that is read, 0 to 1."""
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=done)
+@contextmanager
+def progress_bar():
+    """A function of the share that is read, 0 to 1. It draws a bar if standard error is a terminal and rich is there."""
+    try:
+        if not sys.stderr.isatty():
+            raise ModuleNotFoundError
+        from rich.console import Console
+        from rich.progress import Progress
+    except ModuleNotFoundError:
+        yield lambda share: None
+        return
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading", total=1.0)
+        yield lambda share: bar.update(task, completed=share)

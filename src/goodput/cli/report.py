@@ -8,7 +8,6 @@ from functools import partial
 
 from goodput.cli import add_command, fail, message, positive_seconds
 from goodput.defaults import STALL_SECONDS
-from goodput.web.option import add_html_option, write_html
 
 
 def add_parser(subparsers) -> None:
@@ -24,16 +23,17 @@ def add_parser(subparsers) -> None:
     parser.add_argument(
         "--directory", help="folder of the rank pages (default: $GOODPUT_DIR or /dev/shm/goodput)"
     )
-    parser.add_argument("--run", help="only this run")
-    parser.add_argument(
-        "--stall",
-        type=positive_seconds,
-        default=STALL_SECONDS,
-        metavar="SECONDS",
-        help="shortest stall (default %(default)s)",
-    )
-    parser.add_argument("--json", action="store_true", help="print account documents, one per line")
-    add_html_option(parser)
+    add_account_options(parser.add_argument)
+
+
+def add_account_options(add) -> None:
+    """The options of `goodput report` and `goodput replay`."""
+    add("--run", help="only this run, if there are several")
+    add("--stall", "--stall-seconds", dest="stall", metavar="SECONDS", type=positive_seconds, default=STALL_SECONDS,
+        help="shortest stall (default: %(default)g)")  # fmt: skip
+    add("--json", action="store_true", help="print account documents, one per line")
+    add("--html", metavar="OUT",
+        help="write the interactive page with these accounts to one file, for a browser")  # fmt: skip
 
 
 def call(arguments) -> int:
@@ -72,7 +72,20 @@ def call(arguments) -> int:
             print("\n".join([render(found), *_deep_looks(seen), ""]))
     if not chosen:
         return fail("report", f"no run {arguments.run or ''} in {directory}".replace("  ", " "))
-    return write_html("report", arguments.html, documents, timelines=timelines) if arguments.html else 0
+    return write_html("report", arguments.html, documents, timelines) if arguments.html else 0
+
+
+def write_html(command: str, path: str, documents: list, timelines: dict, log: dict | None = None) -> int:
+    """Write the page with these accounts to `path`; returns the exit status."""
+    from goodput.web.single_file import render
+
+    text = render(documents, command=f"goodput {command}", log=log, timelines=timelines)
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        return fail(command, f"{path}: {error.strerror}")
+    return 0
 
 
 def _deep_looks(looks: list[dict]) -> list[str]:

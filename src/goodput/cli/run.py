@@ -25,16 +25,13 @@ def add_parser(subparsers) -> None:
         epilog="examples: goodput run train.py --epochs 3\n"
         "          goodput run --name my-run torchrun --nproc-per-node 2 train.py",
     )
-    parser.add_argument(
-        "--name", metavar="RUN", help="name of the run (default: the launcher's job, else the script)"
-    )
-    parser.add_argument(
-        "--directory", help="folder of the rank pages (default: $GOODPUT_DIR or /dev/shm/goodput)"
-    )
-    parser.add_argument("--quiet", action="store_true", help="print no account at the end")
-    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module, as in python -m")
-    parser.add_argument("script", metavar="SCRIPT", help="a Python script, a module after -m, or a command")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
+    add = parser.add_argument
+    add("--name", metavar="RUN", help="name of the run (default: the launcher's job, else the script)")
+    add("--directory", help="folder of the rank pages (default: $GOODPUT_DIR or /dev/shm/goodput)")
+    add("--quiet", action="store_true", help="print no account at the end")
+    add("-m", dest="module", action="store_true", help="SCRIPT is a module, as in python -m")
+    add("script", metavar="SCRIPT", help="a Python script, a module after -m, or a command")
+    add("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
 
 
 def call(arguments) -> int:

@@ -31,12 +31,8 @@ def add_parser(subparsers) -> None:
         epilog="example: goodput up --data /var/tmp/goodput     then: goodput run train.py",
     )
     add = parser.add_argument
-    add(
-        "--data",
-        metavar="DIR",
-        default=default_data(),
-        help="folder for ledger, series, configuration and logs (default: %(default)s)",
-    )
+    add("--data", metavar="DIR", default=default_data(),
+        help="folder for ledger, series, configuration and logs (default: %(default)s)")  # fmt: skip
     add(
         "--directory",
         default=page.default_directory(),
