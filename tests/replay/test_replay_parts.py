@@ -182,7 +182,7 @@ def test_hang_names_its_culprit():
 
 def _node() -> NodeSeries:
     times = np.arange(0, 601, 60.0)
-    return NodeSeries("n0", times, np.ones((2, len(times))), np.zeros(len(times)), seed=1)
+    return NodeSeries("n0", times, np.ones((2, len(times))), np.zeros(len(times)))
 
 
 def test_hardware_change_affects_only_its_series():

@@ -38,13 +38,12 @@ class NodeSeries:
         busy: np.ndarray,
         saving: np.ndarray,
         phases: np.ndarray | None = None,
-        seed: int | None = None,
     ):
         self.name, self.times, self.busy, self.saving, self.phases = name, times, busy, saving, phases
         self.steps = np.diff(times, prepend=times[0])
         self.traffic = busy.mean(axis=0) if len(busy) else np.zeros(len(times))
         self.day = np.sin(2 * np.pi * times / DAY_SECONDS)
-        self.random = np.random.default_rng(sum(name.encode()) if seed is None else seed)
+        self.random = np.random.default_rng(sum(name.encode()))
         self._gauges: dict[Key, np.ndarray] = {}
         self._rates: dict[Key, np.ndarray] = {}
         self._jumps: dict[Key, np.ndarray] = {}

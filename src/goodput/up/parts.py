@@ -6,6 +6,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -71,16 +72,9 @@ def choose_ports(names: list[str], free: bool) -> dict[str, int]:
 
     Another program may take it before the server binds it; the server then ends with an error.
     """
-    held: list[socket.socket] = []
-    ports: dict[str, int] = {}
-    try:
-        for name in names:
-            held.append(_bound(0 if free else PORTS[name]))
-            ports[name] = held[-1].getsockname()[1]
-    finally:
-        for one in held:
-            one.close()
-    return ports
+    with ExitStack() as held:
+        sockets = {name: held.enter_context(_bound(0 if free else PORTS[name])) for name in names}
+        return {name: one.getsockname()[1] for name, one in sockets.items()}
 
 
 def _bound(port: int) -> socket.socket:
@@ -101,14 +95,11 @@ def plan(options: Options) -> tuple[list[Part], dict[str, str]]:
     source = files.shipped()
     programs, absent = _programs(options)
     ports = choose_ports(["aggregator", "node", *programs], options.free_ports)
-    parts = [_aggregator(options, ports)]
-    if "alertmanager" in programs:
-        parts.append(_alertmanager(options, source, programs["alertmanager"], ports))
-    if "prometheus" in programs:
-        parts.append(_prometheus(options, source, programs["prometheus"], ports))
-    if "grafana" in programs:
-        parts.append(_grafana(options, source, programs["grafana"], ports))
-    return [*parts, _node(options, ports)], absent
+    builders = {"alertmanager": _alertmanager, "prometheus": _prometheus, "grafana": _grafana}
+    servers = [
+        build(options, source, programs[name], ports) for name, build in builders.items() if name in programs
+    ]
+    return [_aggregator(options, ports), *servers, _node(options, ports)], absent
 
 
 def _programs(options: Options) -> tuple[dict[str, str], dict[str, str]]:
