@@ -11,12 +11,12 @@ from support.servers.served import served
 
 from goodput.access.certificate import Certificate
 from goodput.access.listening import OptionError, check_options, is_loopback
-from goodput.access.options import add_options
+from goodput.access.options import add_access_options
 
 
 def options(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    add_options(parser.add_argument)
+    add_access_options(parser.add_argument)
     return parser.parse_args(words)
 
 

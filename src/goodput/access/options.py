@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 
-def add_options(add) -> None:
+def add_access_options(add) -> None:
     """Add the options for tokens and TLS with a parser's or group's `add_argument`."""
     add(
         "--tokens",

@@ -1,7 +1,7 @@
 """The command `goodput`: one file per command, found by the folder it lies in.
 
-A command module has `add_parser(subparsers)`, which calls `add_command`; `call(arguments)` returns the exit status: 0
-success, 1 the work failed, 2 a wrong call. Ctrl-C exits with 130, without a traceback.
+A command is a module with HELP, DESCRIPTION and EPILOG, `add_options(parser)`, and `call(arguments)`, which returns the
+exit status: 0 success, 1 the work failed, 2 a wrong call. Ctrl-C exits with 130, without a traceback.
 """
 
 from __future__ import annotations
@@ -45,22 +45,17 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"goodput {__version__}")
     subparsers = top.add_subparsers(metavar="COMMAND", required=True)
     for found in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name):
-        importlib.import_module(f"{__name__}.{found.name}").add_parser(subparsers)
+        command = importlib.import_module(f"{__name__}.{found.name}")
+        added = subparsers.add_parser(
+            found.name,
+            help=command.HELP,
+            description=command.DESCRIPTION,
+            epilog=command.EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        added.set_defaults(call=command.call)
+        command.add_options(added)
     return top
-
-
-def add_command(
-    subparsers, name: str, call, *, help: str, description: str, epilog: str
-) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        name,
-        help=help,
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.set_defaults(call=call)
-    return parser
 
 
 def message(command: str, text: object) -> None:

@@ -6,24 +6,20 @@ import json
 import os
 import sys
 
-from goodput.cli import add_command, message
+from goodput.cli import message
+
+HELP = "show where the time of traced steps went"
+DESCRIPTION = """Read traces of torch.profiler (Kineto; JSON or gzip), one file per rank, and split the time of
+each step on each device into computing, exposed communication, exposed copies, loader, host and idle.
+docs/analyze.md explains them. A file that cannot be read is reported on standard error with the place and
+the reason; the others are still used, and the exit status is 1."""
+EPILOG = "example: goodput analyze rank0.json.gz rank1.json.gz --json"
 
 LARGE_BYTES = 16 << 20
 PROBLEMS_SHOWN = 10
 
 
-def add_parser(subparsers) -> None:
-    parser = add_command(
-        subparsers,
-        "analyze",
-        call,
-        help="show where the time of traced steps went",
-        description="Read traces of torch.profiler (Kineto; JSON or gzip), one file per rank, and split the time of\n"
-        "each step on each device into computing, exposed communication, exposed copies, loader, host and idle.\n"
-        "docs/analyze.md explains them. A file that cannot be read is reported on standard error with the place and\n"
-        "the reason; the others are still used, and the exit status is 1.",
-        epilog="example: goodput analyze rank0.json.gz rank1.json.gz --json",
-    )
+def add_options(parser) -> None:
     parser.add_argument("traces", metavar="TRACE", nargs="+", help="a trace: .json or .json.gz")
     parser.add_argument("--json", action="store_true", help="print one document, with every step")
 

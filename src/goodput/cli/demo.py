@@ -7,19 +7,15 @@ import json
 import signal
 import sys
 
-from goodput.cli import add_command, fail, number
+from goodput.cli import fail, number
+
+HELP = "train a small model with planted faults and account for every second"
+DESCRIPTION = """Train a small language model on a few processes with a slow loader on one rank, kill one rank in
+the middle, restart from the checkpoint, and print where the time went. Needs no GPU and no server."""
+EPILOG = "example: goodput demo --ranks 4 --slow-rank 1 --loader-delay 0.03 --json demo.json"
 
 
-def add_parser(subparsers) -> None:
-    parser = add_command(
-        subparsers,
-        "demo",
-        call,
-        help="train a small model with planted faults and account for every second",
-        description="Train a small language model on a few processes with a slow loader on one rank, kill one rank in\n"
-        "the middle, restart from the checkpoint, and print where the time went. Needs no GPU and no server.",
-        epilog="example: goodput demo --ranks 4 --slow-rank 1 --loader-delay 0.03 --json demo.json",
-    )
+def add_options(parser) -> None:
     add = parser.add_argument
     add(
         "--ranks", metavar="N", type=number(int, 2, 16), default=4, help="rank processes, 2 to 16 (default 4)"

@@ -12,31 +12,26 @@ from contextlib import closing
 from datetime import datetime
 from urllib.parse import quote
 
-from goodput.cli import add_command, fail, loading, message
+from goodput.cli import fail, loading, message
 from goodput.cli.node import FILES, add_aggregator_options, attribute_of, seconds
 
-REASONS = ("finished", "failed", "cancelled")
-TIMEOUT_SECONDS, AGAIN_SECONDS = 20.0, 2.0
-ALIVE = 409
-COUNTS = ("ended", "known", "already", "alive")
-EXAMPLE = """examples:
+HELP = "tell the aggregator that a run is over"
+DESCRIPTION = """Tell the aggregator that a run is over. Without this a cancelled run counts as down and raises an
+alert, like one that crashed. Each rank ends when it was last seen alive; a new attempt starts as
+usual. While ranks are still alive the command waits, then fails."""
+EPILOG = """examples:
   goodput end my-run --aggregator https://goodput.internal:9471 --token-file FILE   after scancel
   goodput end my-run --reason finished                    succeeded, though its ranks did not report it
   goodput end my-run --at 2026-05-01T08:30:00Z            ranks ran until then, though unobserved
 """
 
+REASONS = ("finished", "failed", "cancelled")
+TIMEOUT_SECONDS, AGAIN_SECONDS = 20.0, 2.0
+ALIVE = 409
+COUNTS = ("ended", "known", "already", "alive")
 
-def add_parser(subparsers) -> None:
-    parser = add_command(
-        subparsers,
-        "end",
-        call,
-        help="tell the aggregator that a run is over",
-        description="Tell the aggregator that a run is over. Without this a cancelled run counts as down and raises an\n"
-        "alert, like one that crashed. Each rank ends when it was last seen alive; a new attempt starts as\n"
-        "usual. While ranks are still alive the command waits, then fails.",
-        epilog=EXAMPLE,
-    )
+
+def add_options(parser) -> None:
     add = parser.add_argument
     add("run", metavar="RUN", help="the run's name")
     add("--reason", choices=REASONS, default="cancelled",

@@ -8,21 +8,17 @@ import sys
 import time
 from contextlib import contextmanager
 
-from goodput.cli import add_command, fail
+from goodput.cli import fail
+
+HELP = "write a run from the ledger as a run log, or its step times as histograms"
+DESCRIPTION = """Write a run from the ledger as a run log: one JSON object per line. `goodput replay` computes the
+aggregator's account from it. The aggregator may run meanwhile.
+With --hdr, write histograms of step and phase times by minute in hdrhistogram's log format instead."""
+EPILOG = """examples: goodput export my-run --output my-run.jsonl.gz
+          goodput export my-run --hdr my-run.hlog"""
 
 
-def add_parser(subparsers) -> None:
-    parser = add_command(
-        subparsers,
-        "export",
-        call,
-        help="write a run from the ledger as a run log, or its step times as histograms",
-        description="Write a run from the ledger as a run log: one JSON object per line. `goodput replay` computes the\n"
-        "aggregator's account from it. The aggregator may run meanwhile.\n"
-        "With --hdr, write histograms of step and phase times by minute in hdrhistogram's log format instead.",
-        epilog="examples: goodput export my-run --output my-run.jsonl.gz\n"
-        "          goodput export my-run --hdr my-run.hlog",
-    )
+def add_options(parser) -> None:
     parser.add_argument("run", metavar="RUN", nargs="?", help="name of the run (default: list the names)")
     parser.add_argument("--ledger", metavar="URL",
         help="SQLAlchemy URL (default: SQLite file goodput-ledger.db in this folder)")  # fmt: skip

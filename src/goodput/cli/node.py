@@ -10,20 +10,24 @@ import os
 import sys
 from urllib.parse import urlsplit
 
-from goodput.access.options import add_options, listen_address
-from goodput.cli import add_command, fail, loading, message, number, raise_file_limit, tune_garbage_collector
+from goodput.access.options import add_access_options, listen_address
+from goodput.cli import fail, loading, message, number, raise_file_limit, tune_garbage_collector
 from goodput.rank_page import page
 
-SECONDS_MAX = 86_400.0
-GPUS_MAX = 256
-GPU_DRIVERS = ("nvml", "dcgm", "amd", "dcgm_endpoint")
-EXAMPLE = """examples:
+HELP = "run the agent of this node"
+DESCRIPTION = """Read this node's rank pages and counters, serve them to Prometheus, and push them to the
+aggregator."""
+EPILOG = """examples:
   goodput node                                             serve the series of this node and its ranks
   goodput node --aggregator https://goodput.internal:9471 --token-file FILE   and push reports
   goodput node --aggregator URL --py-spy                   and the stacks of ranks that hang
   goodput node --once                                      print one exposition and exit
   goodput node --check                                     print what can be measured on this node and why not
 """
+
+SECONDS_MAX = 86_400.0
+GPUS_MAX = 256
+GPU_DRIVERS = ("nvml", "dcgm", "amd", "dcgm_endpoint")
 # Secrets are passed as files: every user of the node can read command lines.
 FILES = {
     "--token-file": "token of scope ingest for the aggregator, read again for each request",
@@ -33,15 +37,7 @@ FILES = {
 }
 
 
-def add_parser(subparsers) -> None:
-    parser = add_command(
-        subparsers,
-        "node",
-        call,
-        help="run the agent of this node",
-        description="Read this node's rank pages and counters, serve them to Prometheus, push them to the aggregator.",
-        epilog=EXAMPLE,
-    )
+def add_options(parser) -> None:
     add = parser.add_argument
     add("--directory", type=path, default=page.default_directory(),
         help="folder of the rank pages (default: %(default)s)")  # fmt: skip
@@ -76,7 +72,7 @@ def add_parser(subparsers) -> None:
     add("--check", action="store_true",
         help="print what can be measured on this node, what not and why; exit status 1 if something failed")  # fmt: skip
     add("--json", action="store_true", help="with --check: print JSON")
-    add_options(parser.add_argument_group("access to /metrics").add_argument)
+    add_access_options(parser.add_argument_group("access to /metrics").add_argument)
 
 
 def add_aggregator_options(add, help: str) -> None:

@@ -6,23 +6,19 @@ import json
 import sys
 from contextlib import contextmanager
 
-from goodput.cli import SECONDS_MAX, add_command, fail, message
+from goodput.cli import SECONDS_MAX, fail, message
 from goodput.cli.report import add_account_options, write_html
+
+HELP = "print the account of a run log"
+DESCRIPTION = """Compute the account of a run log: one JSON object per line, plain or gzip.
+Write one by hand, convert your own logs to it, or take one from `goodput export`.
+Problems with the file are printed on standard error, by line; the rest is still used."""
+EPILOG = "example: goodput replay docs/example-run.jsonl --html account.html"
 
 PROBLEMS_SHOWN = 20
 
 
-def add_parser(subparsers) -> None:
-    parser = add_command(
-        subparsers,
-        "replay",
-        call,
-        help="print the account of a run log",
-        description="Compute the account of a run log: one JSON object per line, plain or gzip.\n"
-        "Write one by hand, convert your own logs to it, or take one from `goodput export`.\n"
-        "Problems with the file are printed on standard error, by line; the rest is still used.",
-        epilog="example: goodput replay docs/example-run.jsonl --html account.html",
-    )
+def add_options(parser) -> None:
     add = parser.add_argument
     add("file", metavar="FILE", help='the run log; "-" reads standard input')
     add("--start", type=float, metavar="SECONDS", help="account from this time on, on the log's clock")

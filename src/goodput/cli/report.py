@@ -6,20 +6,16 @@ import json
 import time
 from functools import partial
 
-from goodput.cli import add_command, fail, message, positive_seconds
+from goodput.cli import fail, message, positive_seconds
 from goodput.defaults import STALL_SECONDS
 
+HELP = "print the account of the runs on this machine"
+DESCRIPTION = """Read the rank pages on this machine and print the account of each run.
+Needs no agent and no aggregator. A page keeps only the last 1024 steps of its rank."""
+EPILOG = "example: goodput report --run my-run --json"
 
-def add_parser(subparsers) -> None:
-    parser = add_command(
-        subparsers,
-        "report",
-        call,
-        help="print the account of the runs on this machine",
-        description="Read the rank pages on this machine and print the account of each run.\n"
-        "Needs no agent and no aggregator. A page keeps only the last 1024 steps of its rank.",
-        epilog="example: goodput report --run my-run --json",
-    )
+
+def add_options(parser) -> None:
     parser.add_argument(
         "--directory", help="folder of the rank pages (default: $GOODPUT_DIR or /dev/shm/goodput)"
     )

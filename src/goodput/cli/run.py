@@ -10,21 +10,17 @@ import os
 import shutil
 import sys
 
-from goodput.cli import add_command, fail, message
+from goodput.cli import fail, message
+
+HELP = "run a training script with automatic measurement"
+DESCRIPTION = """Run a Python script (or -m MODULE, or a launcher such as torchrun) with PyTorch measured
+automatically in every Python process that it starts. The command replaces this process (exec);
+when the training ends, rank 0 prints its account on standard error."""
+EPILOG = """examples: goodput run train.py --epochs 3
+          goodput run --name my-run torchrun --nproc-per-node 2 train.py"""
 
 
-def add_parser(subparsers) -> None:
-    parser = add_command(
-        subparsers,
-        "run",
-        call,
-        help="run a training script with automatic measurement",
-        description="Run a Python script (or -m MODULE, or a launcher such as torchrun) with PyTorch measured\n"
-        "automatically in every Python process that it starts. The command replaces this process (exec);\n"
-        "when the training ends, rank 0 prints its account on standard error.",
-        epilog="examples: goodput run train.py --epochs 3\n"
-        "          goodput run --name my-run torchrun --nproc-per-node 2 train.py",
-    )
+def add_options(parser) -> None:
     add = parser.add_argument
     add("--name", metavar="RUN", help="name of the run (default: the launcher's job, else the script)")
     add("--directory", help="folder of the rank pages (default: $GOODPUT_DIR or /dev/shm/goodput)")

@@ -5,26 +5,20 @@ from __future__ import annotations
 import os
 import socket
 
-from goodput.access.options import add_options, listen_address
-from goodput.cli import add_command, fail, positive_seconds, raise_file_limit, tune_garbage_collector
+from goodput.access.options import add_access_options, listen_address
+from goodput.cli import fail, positive_seconds, raise_file_limit, tune_garbage_collector
 from goodput.defaults import STALE_SECONDS, STALL_SECONDS
 
-EXAMPLE = """examples:
+HELP = "run the aggregator: accounts, API, page and series of all runs"
+DESCRIPTION = """Receive the reports of node agents and serve the account of every run:
+the page at /, the JSON API at /api/v1/runs, Prometheus series at /metrics."""
+EPILOG = """examples:
   goodput serve --listen 127.0.0.1:9471 --ledger sqlite:////var/lib/goodput/ledger.db
   goodput serve --listen 0.0.0.0:9471 --tokens tokens.json --tls-cert cert.pem --tls-key key.pem
 """
 
 
-def add_parser(subparsers) -> None:
-    parser = add_command(
-        subparsers,
-        "serve",
-        call,
-        help="run the aggregator: accounts, API, page and series of all runs",
-        description="Receive the reports of node agents and serve the account of every run:\n"
-        "the page at /, the JSON API at /api/v1/runs, Prometheus series at /metrics.",
-        epilog=EXAMPLE,
-    )
+def add_options(parser) -> None:
     add = parser.add_argument
     add("--listen", type=listen_address, default="127.0.0.1:9471", metavar="ADDRESS:PORT",
         help="address to listen on (default: %(default)s)")  # fmt: skip
@@ -34,7 +28,7 @@ def add_parser(subparsers) -> None:
         help="minimum length of a stall (default: %(default)s)")  # fmt: skip
     add("--stale", type=positive_seconds, default=STALE_SECONDS, metavar="SECONDS",
         help="a rank without a report for this long is unobserved (default: %(default)s)")  # fmt: skip
-    add_options(add)
+    add_access_options(add)
     add("--allow-host", action="append", default=[], metavar="NAME",
         help="without tokens: also answer requests to this host name, not only to localhost; repeatable")  # fmt: skip
 

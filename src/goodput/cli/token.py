@@ -10,9 +10,12 @@ import stat
 import sys
 import time
 
-from goodput.cli import add_command, fail, message
+from goodput.cli import fail, message
 
-EXAMPLE = """examples:
+HELP = "create, list and revoke access tokens"
+DESCRIPTION = """Maintain the token file of an aggregator or agent, which applies changes within a second. The file
+stores hashes only: a token is shown once. To rotate, create a second token, distribute it, revoke the first."""
+EPILOG = """examples:
   goodput token create --scope ingest --name nodes --file tokens.json --output ingest-token
   goodput token create --scope read --name prometheus --file tokens.json --output read-token
   goodput token create --scope metrics --name prometheus --file node-tokens.json --output metrics-token
@@ -20,19 +23,11 @@ EXAMPLE = """examples:
   goodput token list --file tokens.json
   goodput token revoke --name vision-team --file tokens.json
 """
+
 _UNITS = {"m": 60, "h": 3600, "d": 86_400}
 
 
-def add_parser(subparsers) -> None:
-    parser = add_command(
-        subparsers,
-        "token",
-        call,
-        help="create, list and revoke access tokens",
-        description="Maintain the token file of an aggregator or agent, which applies changes within a second. The file\n"
-        "stores hashes only: a token is shown once. To rotate, create a second token, distribute it, revoke the first.",
-        epilog=EXAMPLE,
-    )
+def add_options(parser) -> None:
     actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
     create = actions.add_parser("create", help="create a token and print it, once")
     add = create.add_argument

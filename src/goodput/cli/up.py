@@ -7,8 +7,14 @@ import os
 import signal
 from pathlib import Path
 
-from goodput.cli import add_command, fail
+from goodput.cli import fail
 from goodput.rank_page import page
+
+HELP = "run the whole stack on this machine; Ctrl-C ends it"
+DESCRIPTION = """Start the aggregator, this machine's agent, Prometheus with the shipped rules, Alertmanager and, if
+installed, Grafana with the shipped dashboards, all on loopback. Print their addresses when all are ready;
+Ctrl-C ends them all."""
+EPILOG = "example: goodput up --data /var/tmp/goodput     then: goodput run train.py"
 
 NAMES = {
     "aggregator": "page and API",
@@ -19,17 +25,7 @@ NAMES = {
 }
 
 
-def add_parser(subparsers) -> None:
-    parser = add_command(
-        subparsers,
-        "up",
-        call,
-        help="run the whole stack on this machine; Ctrl-C ends it",
-        description="Start the aggregator, this machine's agent, Prometheus with the shipped rules, Alertmanager and, if\n"
-        "installed, Grafana with the shipped dashboards, all on loopback. Print their addresses when all are ready;\n"
-        "Ctrl-C ends them all.",
-        epilog="example: goodput up --data /var/tmp/goodput     then: goodput run train.py",
-    )
+def add_options(parser) -> None:
     add = parser.add_argument
     add("--data", metavar="DIR", default=default_data(),
         help="folder for ledger, series, configuration and logs (default: %(default)s)")  # fmt: skip

@@ -75,7 +75,7 @@ def test_any_host_is_accepted_with_tokens_or_public_metrics(serve, tmp_path):
 def test_command_options_select_the_host_check(words, is_any, tmp_path):
     import argparse
 
-    from goodput.access.options import add_options
+    from goodput.access.options import add_access_options
     from goodput.cli.node import authenticator_of
 
     authority = Authority(tmp_path)
@@ -83,7 +83,7 @@ def test_command_options_select_the_host_check(words, is_any, tmp_path):
     tls = ["--tls-cert", cert, "--tls-key", key]
     given = {"CA": [*tls, "--client-ca", str(authority.cert)], "TLS": tls}
     parser = argparse.ArgumentParser()
-    add_options(parser.add_argument)
+    add_access_options(parser.add_argument)
     authenticator = authenticator_of(
         parser.parse_args([word for one in words for word in given.get(one, [one])])
     )

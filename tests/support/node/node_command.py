@@ -10,9 +10,8 @@ CALL = """
 import argparse, sys
 from goodput.cli import node
 parser = argparse.ArgumentParser(prog="goodput")
-node.add_parser(parser.add_subparsers())
-arguments = parser.parse_args(sys.argv[1:])
-sys.exit(arguments.call(arguments))
+node.add_options(parser.add_subparsers().add_parser("node"))
+sys.exit(node.call(parser.parse_args(sys.argv[1:])))
 """
 
 
