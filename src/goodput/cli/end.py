@@ -86,7 +86,7 @@ def call(arguments) -> int:
         advice = "; --force ends it now" if answer.status == ALIVE else ""
         return fail("end", f"{url}: HTTP {answer.status}: {_detail(answer)[:500]}{advice}")
     found = _decoded(answer.body)
-    if found is None:
+    if not all(type(found.get(name)) is int for name in COUNTS):
         return fail("end", f"{url}: the server at this address is not an aggregator")
     print(json.dumps(found) if arguments.json else _text(arguments, found))
     return 0
@@ -107,22 +107,20 @@ def _post(client, arguments):
         time.sleep(AGAIN_SECONDS)
 
 
-def _decoded(body: bytes) -> dict | None:
+def _decoded(body: bytes) -> dict:
+    """The response's JSON object, empty if it is none."""
     try:
         found = json.loads(body)
-        return found if all(type(found[name]) is int for name in COUNTS) else None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _detail(answer) -> str:
     """The API's error text, else the whole response."""
     from goodput_exporters.push.client import printable
 
-    try:
-        detail = json.loads(answer.body)["detail"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        detail = None
+    detail = _decoded(answer.body).get("detail")
     return printable(detail) if isinstance(detail, str) else answer.text
 
 

@@ -76,18 +76,13 @@ def add_options(parser) -> None:
 
 
 def add_aggregator_options(add, help: str) -> None:
-    """--aggregator, and the files that it is accessed with."""
-    texts = {option: f"{text} (default: ${variable_of(option)})" for option, text in FILES.items()}
-    for option, text in {"--aggregator": help, **texts}.items():
-        is_url = option == "--aggregator"
-        default = os.environ.get(variable_of(option)) or None
-        add(
-            option,
-            metavar="URL" if is_url else "FILE",
-            type=url if is_url else path,
-            default=default,
-            help=text,
-        )
+    """--aggregator, and the files with the credentials for it."""
+    aggregator = os.environ.get("GOODPUT_AGGREGATOR") or None
+    add("--aggregator", metavar="URL", type=url, default=aggregator, help=help)
+    for option, text in FILES.items():
+        variable = variable_of(option)
+        add(option, metavar="FILE", type=path, default=os.environ.get(variable) or None,
+            help=f"{text} (default: ${variable})")  # fmt: skip
 
 
 def path(text: str) -> str:

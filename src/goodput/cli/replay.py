@@ -6,7 +6,7 @@ import json
 import sys
 from contextlib import contextmanager
 
-from goodput.cli import SECONDS_MAX, fail, message
+from goodput.cli import SECONDS_MAX, fail, message, number
 from goodput.cli.report import add_account_options, write_html
 
 HELP = "print the account of a run log"
@@ -16,13 +16,14 @@ Problems with the file are printed on standard error, by line; the rest is still
 EPILOG = "example: goodput replay docs/example-run.jsonl --html account.html"
 
 PROBLEMS_SHOWN = 20
+clock_time = number(float, -SECONDS_MAX, SECONDS_MAX, " seconds on the log's clock")
 
 
 def add_options(parser) -> None:
     add = parser.add_argument
     add("file", metavar="FILE", help='the run log; "-" reads standard input')
-    add("--start", type=float, metavar="SECONDS", help="account from this time on, on the log's clock")
-    add("--end", type=float, metavar="SECONDS", help="account up to this time")
+    add("--start", type=clock_time, metavar="SECONDS", help="account from this time on, on the log's clock")
+    add("--end", type=clock_time, metavar="SECONDS", help="account up to this time")
     add_account_options(add)
 
 
@@ -31,11 +32,11 @@ def call(arguments) -> int:
     from goodput.account.text import render
     from goodput.causes import explain
     from goodput.runlog import LogError, replay
+    from goodput.web.single_file import printable
     from goodput.wire.identity import clean_text
 
-    error = _invalid(arguments)
-    if error:
-        return fail("replay", error, 2)
+    if None not in (arguments.start, arguments.end) and arguments.start > arguments.end:
+        return fail("replay", "--start must not be after --end", 2)
     start_ns, end_ns = (None if at is None else round(at * 1e9) for at in (arguments.start, arguments.end))
     window = None if start_ns is None and end_ns is None else (start_ns, end_ns)
     try:
@@ -55,7 +56,7 @@ def call(arguments) -> int:
     log = problems.document()
     documents = [{**document(account, explain(account)), "log": log} for account in accounts]
     for found in documents:
-        print(json.dumps(found) if arguments.json else render(_printable(found)) + "\n")
+        print(json.dumps(found) if arguments.json else render(printable(found)) + "\n")
     if not arguments.html:
         return 0
     timelines = _timelines(arguments, problems.lines, accounts, documents)
@@ -75,28 +76,6 @@ def _timelines(arguments, lines: int, accounts: list, documents: list) -> dict:
         return next(one.account for one in replayed if one.account.run == accounts[0].run)
 
     return {accounts[0].run: timeline(accounts[0], documents[0], lines, account_of)}
-
-
-def _printable(value):
-    """The value without control characters in its texts: names come from the log, and a terminal interprets them."""
-    from goodput.wire.identity import clean_text
-
-    if isinstance(value, dict):
-        return {name: _printable(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_printable(inner) for inner in value]
-    return clean_text(value, 1000) if isinstance(value, str) else value
-
-
-def _invalid(arguments) -> str:
-    """What is wrong with the arguments, or ""."""
-    for name in ("start", "end"):
-        at = getattr(arguments, name)
-        if at is not None and not abs(at) < SECONDS_MAX:
-            return f"--{name} must be a time in seconds on the log's clock"
-    if None not in (arguments.start, arguments.end) and arguments.start > arguments.end:
-        return "--start must not be after --end"
-    return ""
 
 
 def problem_lines(problems) -> list[str]:

@@ -92,10 +92,7 @@ class SimulatedRun:
     """
 
     def __init__(
-        self,
-        plan: RunPlan,
-        committed_step: int = 0,
-        on_span: Callable[[Attempt, Span], None] | None = None,
+        self, plan: RunPlan, committed_step: int = 0, on_span: Callable[[Attempt, Span], None] | None = None
     ):
         self.plan, self.name = plan, plan.run
         self.attempt: Attempt | None = None

@@ -108,7 +108,7 @@ def _hash(text: str) -> str:
 
 def _inlined_json(data: dict) -> str:
     # Without "<" no text can end the element or begin a comment in it.
-    text = json.dumps(_clean(data), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    text = json.dumps(printable(data), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return f'<script type="application/json" id="data">{text}</script>'
 
 
@@ -136,15 +136,15 @@ def _goodput(rank: dict) -> tuple:
     return rank["states"]["productive"] / total if total else 0.0, rank["rank"]
 
 
-def _clean(value, key: str = ""):
-    """Printable texts of bounded length, finite numbers, and lists of bounded length (bounded before: ranks, restarts)."""
+def printable(value, key: str = ""):
+    """Printable texts and lists of bounded length, finite numbers. Ranks, restarts and runs are bounded before."""
     if isinstance(value, str):
         return clean_text(value, TEXT_LENGTH_MAX)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {clean_text(name, TEXT_LENGTH_MAX): _clean(inner, name) for name, inner in value.items()}
+        return {clean_text(name, TEXT_LENGTH_MAX): printable(inner, name) for name, inner in value.items()}
     if isinstance(value, list):
         bounded = value if key in ("ranks", "restarts", "runs") else value[:LIST_LENGTH_MAX]
-        return [_clean(inner) for inner in bounded]
+        return [printable(inner) for inner in bounded]
     return value
