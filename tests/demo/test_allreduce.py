@@ -96,7 +96,7 @@ def _work_means(group: ProcessGroup, say) -> None:
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 5])
-def test_mean_is_numpys_and_the_same_bits_on_every_rank(start, world_size):
+def test_mean_equals_numpy_with_equal_bits_everywhere(start, world_size):
     ranks = start(world_size, _work_means)
     for size, dtype in _CASES:
         results = [ranks.answer(rank) for rank in range(world_size)]

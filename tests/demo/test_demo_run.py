@@ -63,7 +63,7 @@ def test_states_of_each_rank_sum_to_wall_time(found):
     assert sum(account["states"].values()) == pytest.approx(account["gpu_seconds"], abs=1e-6)
 
 
-def test_the_planted_loader_time_is_found_within_five_percent(found):
+def test_planted_loader_time_is_within_five_percent(found):
     planted = found["planted"]
     slow = found["account"]["ranks"][planted["slow_rank"]]
     assert slow["states"]["loader"] == pytest.approx(planted["loader_seconds"], rel=0.05)

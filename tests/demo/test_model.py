@@ -52,7 +52,7 @@ def test_float32_gradient_agrees_with_float64():
     np.testing.assert_allclose(gradients[0], gradients[1], rtol=1e-4, atol=1e-6)
 
 
-def test_first_loss_is_close_to_that_of_a_uniform_guess():
+def test_first_loss_is_close_to_a_uniform_guess():
     assert _small().forward(*_rows(200)) == pytest.approx(np.log(11), abs=0.1)
 
 

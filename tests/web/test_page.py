@@ -59,7 +59,7 @@ def served(tmp_path_factory):
         ("/page.css", "text/css"),
     ],
 )
-def test_files_come_with_headers_that_let_nothing_else_run(served, path, kind):
+def test_files_have_a_strict_content_policy(served, path, kind):
     status, headers, body = get(served, path)
     assert status == 200 and body
     assert headers["Content-Type"].startswith(kind)
@@ -86,7 +86,7 @@ def test_other_names_are_not_found(served, path):
     assert get(served, path)[0] == 404
 
 
-def test_the_page_asks_nobody_else_and_has_no_inline_code():
+def test_page_has_no_foreign_requests_or_inline_code():
     html = (web.FOLDER / "page.html").read_text()
     others = {"page.html", "login.html", "login.css"}  # They have routes of their own.
     files = {
@@ -117,7 +117,7 @@ def test_every_state_has_its_colour_and_its_meaning():
 
 
 @needs_chromium
-def test_a_run_shows_what_the_api_says_and_closes_to_100(browser, served):
+def test_run_equals_the_api_and_sums_to_100_percent(browser, served):
     run = document(served, "llama-7b/pretrain")
     dom = dom_of(browser, f"{served}/#run=llama-7b%2Fpretrain")
     assert dom.text("run-head").split()[:2] == ["llama-7b/pretrain", "finished"]
@@ -132,7 +132,7 @@ def test_a_run_shows_what_the_api_says_and_closes_to_100(browser, served):
 
 
 @needs_chromium
-def test_a_run_shows_its_cause_its_slow_rank_its_restart_and_its_ranks(browser, served):
+def test_run_shows_cause_slow_rank_restart_and_ranks(browser, served):
     run = document(served, "llama-7b/pretrain")
     assert (run["straggler"]["culprit"], len(run["restarts"])) == (3, 1), "the generator plants these"
     dom = dom_of(browser, f"{served}/#run={quote('llama-7b/pretrain', safe='')}")
@@ -178,7 +178,7 @@ Thread 0x7F12 (active): "MainThread"
 
 
 @needs_chromium
-def test_a_hang_is_on_top_with_who_where_since_when_and_the_stack_as_text(browser, tmp_path):
+def test_hang_shows_culprit_duration_and_stack(browser, tmp_path):
     with serving(aggregator(tmp_path)) as url:
         reports = hung_run("hung", time.time_ns(), 200, device_uuid="GPU-1")
         assert push(url, reports).wanted == []
@@ -189,10 +189,10 @@ def test_a_hang_is_on_top_with_who_where_since_when_and_the_stack_as_text(browse
         dom = dom_of(browser, f"{url}/#run=hung", timezone_id="Asia/Kolkata")
         runs = dom_of(browser, f"{url}/#runs")
     assert (hang["culprit"], hang["host"], hang["phase"], hang["victims"]) == (2, "gpu-node-01", "loader", 3)
-    said = dom.text("hang")
-    assert said.startswith("Hangs: rank 2 on gpu-node-01 in loader for 3 min 2"), said
-    assert "No rank has completed a step for 3 min 2" in said and "3 ranks wait in communication." in said
-    assert "Stack of rank 2 at" in said and " ".join(STACK.split()) in said
+    shown = dom.text("hang")
+    assert shown.startswith("Hangs: rank 2 on gpu-node-01 in loader for 3 min 2"), shown
+    assert "No rank has completed a step for 3 min 2" in shown and "3 ranks wait in communication." in shown
+    assert "Stack of rank 2 at" in shown and " ".join(STACK.split()) in shown
     assert dom.text("run-head").split()[:2] == ["hung", "hangs"], "not running, in green, above it"
     (badge,) = [
         found for _, found in dom.tags if found.get("data-f") == "status" and "hangs" in found["class"]
@@ -201,7 +201,7 @@ def test_a_hang_is_on_top_with_who_where_since_when_and_the_stack_as_text(browse
     # Somebody elsewhere reads these times too.
     kolkata = datetime.timezone(datetime.timedelta(hours=5.5))
     since = datetime.datetime.fromtimestamp(hang["since"], kolkata).strftime("%Y-%m-%d %H:%M:%S UTC+05:30")
-    assert f"since {since}." in said and re.search(r"Stack of rank 2 at [-\d]+ [:\d]+ UTC\+05:30", said)
+    assert f"since {since}." in shown and re.search(r"Stack of rank 2 at [-\d]+ [:\d]+ UTC\+05:30", shown)
     assert re.search(r"Start *[-\d]+ [:\d]+ UTC\+05:30", dom.text("facts"))
     assert dom.text("zone") == "UTC+05:30"
     assert not any("data-ran" in found for _, found in dom.tags)
@@ -212,17 +212,17 @@ def test_a_hang_is_on_top_with_who_where_since_when_and_the_stack_as_text(browse
 
 
 @needs_chromium
-def test_a_hang_that_blames_nobody_says_so_and_a_run_that_goes_on_says_nothing(browser, served, tmp_path):
+def test_hang_without_culprit_and_no_hang(browser, served, tmp_path):
     assert dom_of(browser, f"{served}/#run=sft-small").text("hang") == ""
     with serving(aggregator(tmp_path)) as url:
         push(url, [report for report in hung_run("hung", time.time_ns(), 200) if report.identity.rank != 2])
-        said = dom_of(browser, f"{url}/#run=hung").text("hang")
-    assert said.startswith("Hangs, and no rank stands out")
-    assert "it may be the network" in said and "1 rank never reported" in said
+        shown = dom_of(browser, f"{url}/#run=hung").text("hang")
+    assert shown.startswith("Hangs, and no rank stands out")
+    assert "it may be the network" in shown and "1 rank never reported" in shown
 
 
 @needs_chromium
-def test_a_rank_nobody_reported_and_an_unknown_mfu_are_said(browser, served):
+def test_unreported_rank_and_unknown_mfu_are_shown(browser, served):
     dom = dom_of(browser, f"{served}/#run=sft-small")
     first = dom.table("rank-rows")[0]
     assert (first[0], first[5]) == ("3", "never seen no report yet")
@@ -231,7 +231,7 @@ def test_a_rank_nobody_reported_and_an_unknown_mfu_are_said(browser, served):
 
 
 @needs_chromium
-def test_without_runs_the_page_says_how_to_send_some(browser, tab, tmp_path):
+def test_empty_page_explains_how_to_send_runs(browser, tab, tmp_path):
     with serving(aggregator(tmp_path)) as url:
         empty = dom_of(browser, url).text("empty")
         page = tab(url)
@@ -245,25 +245,25 @@ def test_without_runs_the_page_says_how_to_send_some(browser, tab, tmp_path):
 
 
 @needs_chromium
-def test_the_only_run_is_opened_and_silence_is_admitted(browser, tmp_path):
+def test_only_run_is_opened_and_silence_is_shown(browser, tmp_path):
     """The aggregator answers three questions and then fails; what was seen stays, marked as old."""
-    asked = []
+    requests = []
 
     def failing(status, body):
-        asked.append(status)
-        return (status, body) if len(asked) <= 3 else (500, b"")
+        requests.append(status)
+        return (status, body) if len(requests) <= 3 else (500, b"")
 
     with serving(changed(aggregator(tmp_path), "/api/v1/runs", failing)) as url:
         push(url, attempt_reports("only one", 1, time.time_ns() - 60 * SECOND, range(10), ended="finished"))
         dom = dom_of(browser, url, seconds=20)
-    assert len(asked) > 5
+    assert len(requests) > 5
     assert "only one" in dom.text("run-head") and len(dom.table("rank-rows")) == 4
     assert "HTTP 500" in dom.text("silent-what") and "last update" in dom.text("silent-age")
     assert dom.text("age").startswith("last update")
 
 
 @needs_chromium
-def test_refresh_keeps_focus_and_scroll_and_hidden_tabs_are_quiet(tab, tmp_path):
+def test_refresh_keeps_focus_and_hidden_tabs_do_not_poll(tab, tmp_path):
     requests = []
 
     def advance(seconds):

@@ -28,17 +28,17 @@ HOSTILE_HOST = "<img src=x onerror=document.documentElement.dataset.ran=1>"
 
 def staged_run(run: str, start_ns: int, steps: int = 40, again: int = 30) -> list[schema.RankReport]:
     """Eight ranks on four hosts, a stage each, rank 3 slow; killed half a minute before its second attempt."""
-    told = {"flops_per_step": 4.0e14, "hardware_flops_per_step": 5.0e14, "peak_flops_per_second": 9.89e14}
-    told |= {
+    declared = {"flops_per_step": 4.0e14, "hardware_flops_per_step": 5.0e14, "peak_flops_per_second": 9.89e14}
+    declared |= {
         "gpu_hour_cost": 2.5,
         "gpu_power_watts": 500.0,
         "microbatches": 8,
         "ideal_samples_per_second": 40.0,
     }
-    first = attempt_reports(run, 1, start_ns, range(steps), ranks=8, slow=3, alive=False, **told)
+    first = attempt_reports(run, 1, start_ns, range(steps), ranks=8, slow=3, alive=False, **declared)
     again_ns = max(report.live.now_ns for report in first) + 31 * SECOND
     second = attempt_reports(
-        run, 2, again_ns, range(steps, steps + again), ranks=8, slow=3, ended="finished", **told
+        run, 2, again_ns, range(steps, steps + again), ranks=8, slow=3, ended="finished", **declared
     )
     return [_with_events(report, 15) for report in first + second]
 
@@ -68,32 +68,34 @@ def served(tmp_path_factory):
         yield url
 
 
-def test_figures_say_what_the_api_says_and_how_they_come_about(browser, served):
+def test_figures_equal_the_api_and_name_their_basis(browser, served):
     run = document(served, "staged")
     dom = dom_of(browser, f"{served}/#run=staged")
-    said = dom.text("figures")
+    shown = dom.text("figures")
     saving, rate, pipe = run["checkpoints"], run["throughput"], run["pipeline"]
     best = f"Best checkpoint interval{saving['best_interval_seconds']:.2f} s"
-    assert f"{best}Estimate, for the failures seen. Now one is saved each" in said
-    assert f"{saving['interval_seconds']:.1f} s and takes {saving['save_seconds']:.2f} s." in said
+    assert f"{best}Estimate, for the failures seen. Now one is saved each" in shown
+    assert f"{saving['interval_seconds']:.1f} s and takes {saving['save_seconds']:.2f} s." in shown
     assert (
         f"Throughput goodput{percent(rate['goodput'])}{rate['samples'] / 1e3:.3g}k kept samples, "
-        f"{rate['samples_per_second']:.3g} samples/s of 320" in said
+        f"{rate['samples_per_second']:.3g} samples/s of 320" in shown
     )
     assert (pipe["stages"], round(pipe["ideal_bubble"], 4)) == (4, 0.2727)
-    assert f"Pipeline bubble{percent(pipe['bubble'])}4 stages. 27.3 % cannot be avoided with 8" in said
+    assert f"Pipeline bubble{percent(pipe['bubble'])}4 stages. 27.3 % cannot be avoided with 8" in shown
     cost, per = run["cost"], run["per_dollar"]
     assert (
         f"Cost${cost['total']:.4f}${cost['states']['productive']:.4f} of it productive. For each dollar"
-        in said
+        in shown
     )
-    assert f"{per['productive_gpu_seconds']:.0f} productive GPU-seconds" in said
-    assert f"{per['samples'] / 1e3:.3g}k samples, {per['flops'] / 1e15:.0f} PFLOP." in said
-    assert f"Energy{run['energy']['total'] / 3.6e6:.3g} kWhEstimate. For each kWh" in said
+    assert f"{per['productive_gpu_seconds']:.0f} productive GPU-seconds" in shown
+    assert f"{per['samples'] / 1e3:.3g}k samples, {per['flops'] / 1e15:.0f} PFLOP." in shown
+    assert f"Energy{run['energy']['total'] / 3.6e6:.3g} kWhEstimate. For each kWh" in shown
     joule = run["per_joule"]
-    assert f"For each kWh {3.6e6 * joule['productive_gpu_seconds'] / 1e3:.3g}k productive GPU-seconds" in said
     assert (
-        f"{3.6e6 * joule['samples'] / 1e3:.3g}k samples, {3.6e6 * joule['flops'] / 1e18:.3g} EFLOP." in said
+        f"For each kWh {3.6e6 * joule['productive_gpu_seconds'] / 1e3:.3g}k productive GPU-seconds" in shown
+    )
+    assert (
+        f"{3.6e6 * joule['samples'] / 1e3:.3g}k samples, {3.6e6 * joule['flops'] / 1e18:.3g} EFLOP." in shown
     )
     assert f"; HFU {percent(run['factors']['hfu'])}" in dom.text("main")
     rows = {row[0]: row for row in dom.table("account-rows")}
@@ -101,22 +103,22 @@ def test_figures_say_what_the_api_says_and_how_they_come_about(browser, served):
     assert not dom.is_shown("errors") and dom.text("errors") == ""
 
 
-def test_what_was_not_told_is_unknown_and_how_to_tell_it(browser, served):
-    said = dom_of(browser, f"{served}/#run=wrong").text("figures")
-    assert "Best checkpoint intervalunknownNo checkpoint was committed." in said
-    assert "CostunknownNeeds gpu_hour_cost" in said and "EnergyunknownNeeds gpu_power_watts" in said
-    assert "Pipeline" not in said, "there are no stages"
+def test_undeclared_figures_are_unknown_with_a_hint(browser, served):
+    shown = dom_of(browser, f"{served}/#run=wrong").text("figures")
+    assert "Best checkpoint intervalunknownNo checkpoint was committed." in shown
+    assert "CostunknownNeeds gpu_hour_cost" in shown and "EnergyunknownNeeds gpu_power_watts" in shown
+    assert "Pipeline" not in shown, "there are no stages"
 
 
-def test_a_wrong_input_is_in_red_at_the_top_with_its_reason(browser, served):
+def test_wrong_input_is_shown_at_the_top(browser, served):
     (error,) = document(served, "wrong")["errors"]
     dom = dom_of(browser, f"{served}/#run=wrong")
     assert dom.text("errors") == f"Wrong input{error}" and "261.4 % is above 100 %" in error
     (section,) = [given for _, given in dom.tags if given.get("id") == "errors"]
     assert (section["class"], section["role"]) == ("notice bad errors", "alert")
-    said = dom.text("main")
-    assert said.index("Wrong input") < said.index("availability")
-    assert "MFUunknownabove 100 %, which cannot be" in said and "flops_per_step and peak" not in said
+    shown = dom.text("main")
+    assert shown.index("Wrong input") < shown.index("availability")
+    assert "MFUunknownabove 100 %, which cannot be" in shown and "flops_per_step and peak" not in shown
 
 
 def test_a_restart_says_what_it_cost_in_all(browser, served):
@@ -135,12 +137,12 @@ def test_a_restart_says_what_it_cost_in_all(browser, served):
     assert dom_of(browser, f"{served}/#run=wrong").text("restarts-sum") == "None."
 
 
-def test_the_slow_rank_says_since_when_and_what_its_host_and_stage_explain(browser, served):
+def test_slow_rank_shows_onset_host_and_stage(browser, served):
     straggler = document(served, "staged")["straggler"]
     assert straggler["since_step"] is not None and len(straggler["hosts"]) == len(straggler["stages"]) == 1
-    said = dom_of(browser, f"{served}/#run=staged").text("straggler")
-    assert f"the median of its group, since step {straggler['since_step']}." in said
-    assert "rank 3100.0 %" in said and "host gpu-node-01100.0 %" in said and "stage 1100.0 %" in said
+    shown = dom_of(browser, f"{served}/#run=staged").text("straggler")
+    assert f"the median of its group, since step {straggler['since_step']}." in shown
+    assert "rank 3100.0 %" in shown and "host gpu-node-01100.0 %" in shown and "stage 1100.0 %" in shown
 
 
 def test_hosts_that_are_code_are_text(browser, tmp_path):
@@ -166,10 +168,10 @@ def test_the_last_minutes_stand_beside_the_lifetime(browser, served):
     windows = {one["name"]: one for one in rolling(served, "six minutes")}
     assert 300 < windows["lifetime"]["seconds"] < 3600
     rows = dom.table("rolling-rows")
-    for row, name, said in zip(rows, ("5m", "lifetime"), ("last 5 min", "lifetime"), strict=True):
+    for row, name, shown in zip(rows, ("5m", "lifetime"), ("last 5 min", "lifetime"), strict=True):
         found = windows[name]
         names = ("goodput", "availability", "step_efficiency", "mfu")
-        assert row[0] == said and row[2:6] == [percent(found["factors"][one]) for one in names]
+        assert row[0] == shown and row[2:6] == [percent(found["factors"][one]) for one in names]
         assert row[6:] == [f"{found['gpu_seconds']:,.2f}", found["leading_cause"]]
     assert rows[0][2] != rows[1][2] and dom.text("rolling-note").startswith("Up to 20")
     bars = [
@@ -193,13 +195,13 @@ class Rolling:
     """
 
     def __init__(self, app, run: str, statuses: list[int], is_over: bool = False):
-        self.statuses, self.is_over, self.asked, self.polls = statuses, is_over, 0, 0
+        self.statuses, self.is_over, self.requests, self.polls = statuses, is_over, 0, 0
         inner = changed(app, f"/api/v1/runs/{run}/rolling", self.answer)
         self.app = changed(inner, f"/api/v1/runs/{run}", self.later)
 
     def answer(self, status: int, body: bytes) -> tuple[int, bytes]:
-        wanted = self.statuses[min(self.asked, len(self.statuses) - 1)]
-        self.asked += 1
+        wanted = self.statuses[min(self.requests, len(self.statuses) - 1)]
+        self.requests += 1
         return (status, body) if wanted == 200 else (wanted, b'{"detail": "busy"}')
 
     def later(self, status: int, body: bytes) -> tuple[int, bytes]:
@@ -225,7 +227,7 @@ def test_windows_are_asked_for_now_and_then(browser, tmp_path, statuses, is_over
     with serving(rolling.app) as url:
         push(url, attempt_reports("long", 1, time.time_ns() - 440 * SECOND, range(320)))
         dom = dom_of(browser, f"{url}/#run=long", seconds=75)
-    assert least <= rolling.asked <= most
+    assert least <= rolling.requests <= most
     rows = [row[0] for row in dom.table("rolling-rows")]
     if statuses[-1] == 200:
         assert rows == ["last 5 min", "lifetime"] and dom.text("rolling-note").startswith("Up to 20")

@@ -83,20 +83,20 @@ def account_of_part(url: str, start: float, end: float) -> dict:
 
 
 @needs_chromium
-def test_the_first_screen_says_why_the_gpus_wait_and_what_to_do(one, served):
+def test_first_screen_has_cause_and_advice(one, served):
     run = document(served, "team/one")
     cause = run["causes"][0]
-    said = text_of(one, "#cause")
-    assert said.startswith(
+    shown = text_of(one, "#cause")
+    assert shown.startswith(
         f"{100 * (1 - run['factors']['goodput']):.1f} % of the GPU time was not productive"
     )
-    assert f"{100 * cause['share']:.1f} % of all, went to {cause['state']}:" in said
-    assert f"What to do: {cause['advice']}" in said
+    assert f"{100 * cause['share']:.1f} % of all, went to {cause['state']}:" in shown
+    assert f"What to do: {cause['advice']}" in shown
     assert one.evaluate("document.querySelector('#cause').getBoundingClientRect().bottom") < HEIGHT / 2
 
 
 @needs_chromium
-def test_the_waterfall_steps_down_from_what_was_allocated_to_useful_work(one, served):
+def test_waterfall_goes_from_allocated_to_useful_work(one, served):
     run = document(served, "team/one")
     rows = one.evaluate(
         "import('./scripts/charts/waterfall.js').then((m) => import('./scripts/run/run.js').then((r) => m.chain(r.view.run)))"
@@ -139,7 +139,7 @@ def test_the_waterfall_steps_down_from_what_was_allocated_to_useful_work(one, se
 
 
 @needs_chromium
-def test_the_account_over_time_is_the_apis_and_each_bar_is_full(one, served):
+def test_timeline_equals_the_api_and_fills_each_bucket(one, served):
     found = msgspec.json.decode(get(served, "/api/v1/runs/team%2Fone/timeline")[2])
     there = {state for bucket in found["buckets"] for state in bucket["states"]}
     areas = "[...document.querySelectorAll('#timeline-picture [data-area]')].map((path) => path.dataset.area)"
@@ -159,7 +159,7 @@ def test_the_account_over_time_is_the_apis_and_each_bar_is_full(one, served):
 
 
 @needs_chromium
-def test_the_keyboard_selects_a_part_and_a_refresh_keeps_it(one, served):
+def test_keyboard_selection_survives_a_refresh(one, served):
     run = document(served, "team/one")
     one.evaluate("document.querySelector('#timeline-picture').focus()")
     press(one, "Home")
@@ -169,11 +169,11 @@ def test_the_keyboard_selects_a_part_and_a_refresh_keeps_it(one, served):
     press(one, "Shift+ArrowRight", 14)
     selected = one.evaluate("document.activeElement.ariaValueText")
     assert selected.startswith("Selected ") and "startup" not in selected
-    asked = (
+    requests = (
         "performance.getEntriesByType('resource').filter((e) => e.name.endsWith('/runs/team%2Fone')).length"
     )
-    before = one.evaluate(asked)
-    until(one, f"{asked} > {before}")
+    before = one.evaluate(requests)
+    until(one, f"{requests} > {before}")
     assert one.evaluate("document.activeElement.id") == "timeline-picture"
     assert one.evaluate("document.activeElement.ariaValueText") == selected
     press(one, "Enter")
@@ -196,7 +196,7 @@ def test_the_keyboard_selects_a_part_and_a_refresh_keeps_it(one, served):
 
 
 @needs_chromium
-def test_the_pointer_drags_a_part_and_its_address_can_be_sent(one, tab):
+def test_pointer_selects_a_part_with_its_address(one, tab):
     one.evaluate("document.querySelector('#timeline-picture').scrollIntoView({ block: 'center' })")
     box = one.evaluate("(({ x, y, width, height }) => [x, y, width, height])"
                   "(document.querySelector('#timeline-picture').getBoundingClientRect())")  # fmt: skip
@@ -235,7 +235,7 @@ def test_tab_reaches_everything_and_shows_where_it_is(one):
 
 
 @needs_chromium
-def test_whatever_takes_focus_has_a_name_for_those_who_do_not_see(one):
+def test_every_focusable_node_has_an_accessible_name(one):
     tree = one.context.new_cdp_session(one).send("Accessibility.getFullAXTree")["nodes"]
     roles = ("button", "link", "searchbox", "combobox", "slider", "DisclosureTriangle", "dialog", "image")
     named = [
@@ -248,7 +248,7 @@ def test_whatever_takes_focus_has_a_name_for_those_who_do_not_see(one):
 
 
 @needs_chromium
-def test_keys_lead_to_the_filter_the_help_and_past_the_top(one):
+def test_keys_focus_filter_help_and_content(one):
     press(one, "Tab")
     assert one.evaluate("document.activeElement.id") == "skip"
     press(one, "Enter")
@@ -280,7 +280,7 @@ SMALL = (
 
 @needs_chromium
 @pytest.mark.parametrize("address", ["#runs", "#run=team%2Fone", f"#run={HOSTILE}"])
-def test_a_phone_needs_no_scrolling_sideways_and_fingers_find_everything(tab, served, address):
+def test_phone_has_no_horizontal_scroll_and_large_targets(tab, served, address):
     page = tab(f"{served}/{address}", width=360, height=740)
     until(page, "document.querySelectorAll('#runs-rows tr').length > 0" if address == "#runs" else READY)
     if address != "#runs":
@@ -296,7 +296,7 @@ def test_a_phone_needs_no_scrolling_sideways_and_fingers_find_everything(tab, se
 
 
 @needs_chromium
-def test_the_dark_is_the_systems_or_ones_own_and_stays(tab, served):
+def test_theme_follows_system_or_the_stored_choice(tab, served):
     def is_dark(page):
         red = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0]")
         return int(red) < 60
@@ -351,7 +351,7 @@ def test_texts_have_the_contrast_of_wcag_aa(theme):
 
 @needs_chromium
 @pytest.mark.parametrize("dark", [False, True])
-def test_names_within_bars_can_be_read_on_their_colour(tab, served, dark):
+def test_names_in_bars_contrast_with_their_colour(tab, served, dark):
     """Of every state, whether or not this run has it, as the browser paints it."""
     page = tab(f"{served}/#runs", color_scheme="dark" if dark else "light")
     until(page, "document.querySelectorAll('#runs-rows tr').length > 0")
@@ -371,7 +371,7 @@ def test_names_within_bars_can_be_read_on_their_colour(tab, served, dark):
 
 
 @needs_chromium
-def test_a_thousand_ranks_are_one_canvas_and_the_slow_one_is_named(tab, served):
+def test_thousand_ranks_are_one_canvas_naming_the_slow_one(tab, served):
     page = tab(f"{served}/#run=big")
     until(page, READY, seconds=60)
     assert page.evaluate("document.querySelectorAll('*').length") < NODES_MAX
@@ -388,9 +388,9 @@ def test_a_thousand_ranks_are_one_canvas_and_the_slow_one_is_named(tab, served):
     assert text_of(page, "#heat-words").endswith("1100 ms of its own per step, 1.83× the median")
     for _ in range(59):
         press(page, "ArrowLeft")
-        if "1.00× the median" in (said := text_of(page, "#heat-words")):
+        if "1.00× the median" in (shown := text_of(page, "#heat-words")):
             break
-    assert "· 600.0 ms of its own per step" in said, "before it was slow"
+    assert "· 600.0 ms of its own per step" in shown, "before it was slow"
     assert page.evaluate("document.activeElement.id") == "heat-picture"
     press(page, "PageDown")
     assert "10th percentile of 936 other ranks" in text_of(page, "#heat-words")
@@ -479,7 +479,7 @@ def test_a_thousand_runs_are_sorted_filtered_and_addressed(tab, tmp_path):
 
 
 @needs_chromium
-def test_more_runs_than_are_listed_are_said_and_can_be_listed(tab, tmp_path):
+def test_unlisted_runs_are_counted_and_can_be_loaded(tab, tmp_path):
     with serving(changed(aggregator(tmp_path), "/api/v1/runs", thousand_runs(1500))) as url:
         push(url, finished_run("team/one", time.time_ns() - 1000 * SECOND))
         page = tab(f"{url}/#runs")
@@ -493,7 +493,7 @@ def test_more_runs_than_are_listed_are_said_and_can_be_listed(tab, tmp_path):
 
 
 @needs_chromium
-def test_who_is_not_let_in_is_told_to_sign_in(tab, tmp_path):
+def test_unauthenticated_page_offers_sign_in(tab, tmp_path):
     app = changed(aggregator(tmp_path), "/api/v1/", lambda _status, _body: (401, b"{}"))
     with serving(app) as url:
         page = tab(f"{url}/#runs")
@@ -515,7 +515,7 @@ def test_a_busy_aggregator_costs_the_timeline_alone(tab, tmp_path):
 
 
 @needs_chromium
-def test_names_and_hosts_that_are_code_are_text_in_every_picture(tab, served):
+def test_names_with_markup_are_text_in_every_chart(tab, served):
     page = tab(f"{served}/#run={HOSTILE}")
     until(page, READY)
     page.evaluate("document.querySelector('#timeline-details').open = true")

@@ -232,7 +232,7 @@ def test_slow_ranks_are_named_by_rank_host_and_stage(written, document):
 
 
 @needs_chromium
-def test_energy_pipeline_and_problems_of_the_log_are_shown(written, document):
+def test_energy_pipeline_and_log_problems_are_shown(written, document):
     joules = {state: 700 * seconds for state, seconds in document["states"].items()}
     document["energy"] = {"total": 700 * 188.0, "states": joules}
     document["pipeline"] = {"stages": 4, "microbatches": 16, "bubble": 0.25}
@@ -330,7 +330,7 @@ def test_several_runs_are_a_list_with_links(written, document):
 
 
 @needs_chromium
-def test_written_page_works_by_keyboard_and_pointer_without_requests(tab, example):
+def test_written_page_works_without_requests(tab, example):
     page = tab("about:blank")
     requests = []
     page.on("request", lambda request: requests.append(request.url))
@@ -448,7 +448,7 @@ def test_ten_thousand_ranks_open(tab, tmp_path, document):
     assert count.startswith(f"10,000 ranks; goodput {100 * min(ratios):.1f} % to {100 * max(ratios):.1f} %")
 
 
-def test_what_a_file_leaves_out_is_bounded_and_counted(document, monkeypatch):
+def test_left_out_parts_of_a_file_are_counted(document, monkeypatch):
     monkeypatch.setattr(single_file, "RUNS_MAX", 3)
     monkeypatch.setattr(single_file, "RANKS_MAX", 30)
     monkeypatch.setattr(single_file, "RESTARTS_MAX", 30)
