@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from goodput.demo.allreduce import ProcessGroup
-from goodput.demo.model import Adam, Model
+from goodput.demo.model import Adam, Model, Sizes
 from goodput.demo.peak import ONE_THREAD
 
 _WAIT_SECONDS = 20
@@ -146,7 +146,7 @@ def _train(model: Model, rows, average) -> tuple[np.ndarray, float]:
 
 
 def _small_model() -> Model:
-    return Model(20, 4, 5, (8,), seed=0, extras=1, dtype=np.float64)
+    return Model(Sizes(20, 4, 5, (8,)), extras=1, dtype=np.float64)
 
 
 def _work_train(group: ProcessGroup, say) -> None:

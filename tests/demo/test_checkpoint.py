@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from goodput.demo.checkpoint import restore, save
-from goodput.demo.model import Adam, Model
+from goodput.demo.model import Adam, Model, Sizes
 
 
 def _trained(updates: int, hidden=(5,)) -> tuple[Model, Adam]:
-    model = Model(vocabulary=9, context=2, embedding=3, hidden=hidden, seed=0)
+    model = Model(Sizes(vocabulary=9, context=2, embedding=3, hidden=hidden))
     adam = Adam(model.parameters.size)
     for step in range(updates):
         _train(model, adam, step)
@@ -96,8 +96,8 @@ _SAVE_FOREVER = """
 import sys
 from pathlib import Path
 from goodput.demo.checkpoint import save
-from goodput.demo.model import Adam, Model
-model = Model(vocabulary=9, context=2, embedding=3, hidden=(500,), seed=0)
+from goodput.demo.model import Adam, Model, Sizes
+model = Model(Sizes(vocabulary=9, context=2, embedding=3, hidden=(500,)))
 adam = Adam(model.parameters.size)
 for step in range(100_000):
     model.parameters[:] = step

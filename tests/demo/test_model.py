@@ -12,7 +12,7 @@ from goodput.demo.peak import measured_peak_flops_per_second
 
 
 def _small(hidden=(7, 6), seed: int = 1, **options) -> Model:
-    return Model(vocabulary=11, context=3, embedding=4, hidden=hidden, seed=seed, **options)
+    return Model(Sizes(vocabulary=11, context=3, embedding=4, hidden=hidden, seed=seed), **options)
 
 
 def _rows(batch: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -135,16 +135,16 @@ def test_wrong_shapes_are_refused():
 
 def test_flops_against_a_count_by_hand():
     # Layers 3·2 → 4 → 5 over 10 rows. Forward: 2·10·6·4 = 480 and 2·10·4·5 = 400. Backward is twice that.
-    model = Model(vocabulary=5, context=3, embedding=2, hidden=(4,), seed=0)
-    assert model.flops_per_step(10) == 880 + 2 * 880
+    model = Model(Sizes(vocabulary=5, context=3, embedding=2, hidden=(4,), batch=10))
+    assert model.flops_per_step() == 880 + 2 * 880
     # One more layer of 4 → 3 in between: 480 + 2·10·4·3 + 2·10·3·5 = 480 + 240 + 300.
-    model = Model(vocabulary=5, context=3, embedding=2, hidden=(4, 3), seed=0)
-    assert model.flops_per_step(10) == 3 * 1020
+    model = Model(Sizes(vocabulary=5, context=3, embedding=2, hidden=(4, 3), batch=10))
+    assert model.flops_per_step() == 3 * 1020
 
 
 def test_measured_peak_is_above_the_models_own_rate():
     sizes = Sizes()
-    model = Model(sizes.vocabulary, sizes.context, sizes.embedding, sizes.hidden, sizes.seed)
+    model = Model(sizes)
     random = np.random.default_rng(0)
     rows = random.integers(0, 128, (sizes.batch, sizes.context)), random.integers(0, 128, sizes.batch)
     seconds = []
@@ -154,12 +154,12 @@ def test_measured_peak_is_above_the_models_own_rate():
         model.backward()
         seconds.append(time.perf_counter() - start)
     # Half as much again, since the two measurements fall on different moments of a shared machine.
-    assert model.flops_per_step(sizes.batch) / min(seconds) < 1.5 * measured_peak_flops_per_second()
+    assert model.flops_per_step() / min(seconds) < 1.5 * measured_peak_flops_per_second()
 
 
 def test_default_sizes_stay_below_a_megabyte():
     sizes = Sizes()
-    model = Model(sizes.vocabulary, sizes.context, sizes.embedding, sizes.hidden, sizes.seed)
+    model = Model(sizes)
     # 128·16 of embedding, then 256·256 + 256 twice, then 256·128 + 128.
     assert model.parameters.size == 2048 + 2 * 65792 + 32896
     assert model.parameters.nbytes < 1_000_000

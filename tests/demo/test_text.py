@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goodput.demo.model import Adam, Model
+from goodput.demo.model import Adam, Model, Sizes
 from goodput.demo.text import UNKNOWN, Batches, Vocabulary, read_standard_library
 
 
@@ -115,7 +115,7 @@ def test_the_model_learns_from_the_real_text():
     text = read_standard_library(bytes_max=200_000)
     vocabulary = Vocabulary(text, 128)
     batches = Batches(vocabulary.encode(text), 0, 1, 64, 16, 0)
-    model = Model(128, 16, 8, (64,), seed=0)
+    model = Model(Sizes(128, 16, 8, (64,)))
     adam = Adam(model.parameters.size, learning_rate=3e-3)
     losses = []
     for step in range(50):

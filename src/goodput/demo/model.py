@@ -3,7 +3,7 @@
 Parameters and gradient are one contiguous vector each, and the layers are views into it, so an all-reduce packs nothing.
 At the default sizes the vector has 0.67 MB, and forward, backward and Adam take 8 to 10 ms on a core of 115 GFLOP/s.
 
-    model = Model(vocabulary=128, context=16, embedding=16, hidden=(256, 256), seed=0)
+    model = Model(Sizes(hidden=(256, 256)))
     adam = Adam(model.parameters.size)
     loss = model.forward(tokens, targets)
     adam.update(model.parameters, model.backward())
@@ -11,7 +11,7 @@ At the default sizes the vector has 0.67 MB, and forward, backward and Adam take
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -20,7 +20,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Sizes:
-    """The default run: four ranks on two cores take 40 steps a second."""
+    """Of the model and its batch. With the defaults four ranks on two cores take 40 steps a second."""
 
     vocabulary: int = 128  # distinct token ids
     context: int = 16  # previous characters that the model sees
@@ -34,30 +34,21 @@ class Model:
     """The network, with `parameters` (size,) that Adam updates and `gradient` (size,) that `backward` fills.
 
     `message` (size + extras,) is the gradient followed by `extras`, numbers of the caller's for the same all-reduce.
-    `hidden` is the width of each tanh layer. float64 is for the comparison with finite differences.
+    float64 is for the comparison with finite differences.
     """
 
-    def __init__(
-        self,
-        vocabulary: int,
-        context: int,
-        embedding: int,
-        hidden: Sequence[int],
-        seed: int,
-        *,
-        extras: int = 0,
-        dtype: type[np.floating] = np.float32,
-    ) -> None:
-        self.vocabulary, self.context, self.embedding = vocabulary, context, embedding
-        self.layers = list(pairwise([context * embedding, *hidden, vocabulary]))
-        size = vocabulary * embedding + sum(inputs * outputs + outputs for inputs, outputs in self.layers)
+    def __init__(self, sizes: Sizes, extras: int = 0, dtype: type[np.floating] = np.float32) -> None:
+        self.sizes = sizes
+        self.layers = list(pairwise([sizes.context * sizes.embedding, *sizes.hidden, sizes.vocabulary]))
+        size = sizes.vocabulary * sizes.embedding
+        size += sum(inputs * outputs + outputs for inputs, outputs in self.layers)
         self.parameters = np.zeros(size, dtype)
         self.message = np.zeros(size + extras, dtype)
         self.gradient, self.extras = self.message[:size], self.message[size:]
         self._table, self._weights, self._biases = self._views(self.parameters)
         self._table_gradient, self._weight_gradients, self._bias_gradients = self._views(self.gradient)
         self._cache: tuple[np.ndarray, np.ndarray, list[np.ndarray], np.ndarray] | None = None
-        random = np.random.default_rng(seed)
+        random = np.random.default_rng(sizes.seed)
         self._table[:] = random.standard_normal(self._table.shape)
         for weight in self._weights:
             weight[:] = random.standard_normal(weight.shape) / np.sqrt(weight.shape[0])
@@ -66,8 +57,9 @@ class Model:
 
     def _views(self, flat: np.ndarray) -> tuple[np.ndarray, list[np.ndarray], list[np.ndarray]]:
         """The embedding table (vocabulary, embedding), weights (inputs, outputs) and biases (outputs,)."""
-        end = self.vocabulary * self.embedding
-        table, weights, biases = flat[:end].reshape(self.vocabulary, self.embedding), [], []
+        shape = self.sizes.vocabulary, self.sizes.embedding
+        end = shape[0] * shape[1]
+        table, weights, biases = flat[:end].reshape(shape), [], []
         for inputs, outputs in self.layers:
             start, end = end, end + inputs * outputs
             weights.append(flat[start:end].reshape(inputs, outputs))
@@ -78,9 +70,9 @@ class Model:
     def forward(self, tokens: np.ndarray, targets: np.ndarray) -> float:
         """Mean cross entropy, in nats per character, of `tokens` (batch, context) on `targets` (batch,)."""
         tokens, targets = np.asarray(tokens, np.intp), np.asarray(targets, np.intp)
-        if tokens.ndim != 2 or tokens.shape[1] != self.context or targets.shape != tokens.shape[:1]:
+        if tokens.ndim != 2 or tokens.shape[1] != self.sizes.context or targets.shape != tokens.shape[:1]:
             shapes = f"{tokens.shape} and {targets.shape}"
-            raise ValueError(f"expected (batch, {self.context}) and (batch,), got {shapes}")
+            raise ValueError(f"expected (batch, {self.sizes.context}) and (batch,), got {shapes}")
         values = [self._table[tokens].reshape(len(tokens), -1)]  # The input of each layer.
         for weight, bias in zip(self._weights[:-1], self._biases[:-1], strict=True):
             value = values[-1] @ weight
@@ -113,17 +105,17 @@ class Model:
                 np.subtract(1, slope, out=slope)
                 delta *= slope
         # bincount adds up all rows of a token in a fixed order; np.add.at takes four times as long.
-        places = tokens[:, :, None] * self.embedding + np.arange(self.embedding)
+        places = tokens[:, :, None] * self.sizes.embedding + np.arange(self.sizes.embedding)
         sums = np.bincount(places.ravel(), weights=delta.ravel(), minlength=self._table.size)
         self._table_gradient[:] = sums.reshape(self._table.shape)
         return self.gradient
 
-    def flops_per_step(self, batch: int) -> int:
+    def flops_per_step(self) -> int:
         """Model FLOPs of one rank's step: 6 · batch · weights, of the matrix products alone.
 
         Kaplan et al., "Scaling Laws for Neural Language Models" (2020), section 2.1: 2 forward, 4 backward.
         """
-        return 6 * batch * sum(inputs * outputs for inputs, outputs in self.layers)
+        return 6 * self.sizes.batch * sum(inputs * outputs for inputs, outputs in self.layers)
 
 
 class Adam:

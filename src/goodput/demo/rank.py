@@ -60,12 +60,12 @@ def notes_path(directory: str, rank: int, attempt: int) -> str:
 
 def _train(job: Job, rank: int, world_size: int, attempt: int, notes: int) -> None:
     sizes, folder = Sizes(), Path(job.directory)
-    model = Model(sizes.vocabulary, sizes.context, sizes.embedding, sizes.hidden, sizes.seed, extras=1)
+    model = Model(sizes, extras=1)
     adam = Adam(model.parameters.size)
     goodput.start(
         run=job.run,
         device="one CPU core",
-        flops_per_step=model.flops_per_step(sizes.batch),
+        flops_per_step=model.flops_per_step(),
         peak_flops_per_second=job.peak_flops_per_second,
     )
     text = read_standard_library()
