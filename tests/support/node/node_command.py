@@ -10,7 +10,7 @@ CALL = """
 import argparse, sys
 from goodput.cli import node
 parser = argparse.ArgumentParser(prog="goodput")
-node.add_options(parser.add_subparsers().add_parser("node"))
+node.add_options(parser.add_subparsers().add_parser("node", epilog=node.EPILOG))
 sys.exit(node.call(parser.parse_args(sys.argv[1:])))
 """
 
