@@ -10,7 +10,8 @@ CALL = """
 import argparse, sys
 from goodput.cli import node
 parser = argparse.ArgumentParser(prog="goodput")
-node.add_options(parser.add_subparsers().add_parser("node", epilog=node.EPILOG))
+layout = {"epilog": node.EPILOG, "formatter_class": argparse.RawDescriptionHelpFormatter}
+node.add_options(parser.add_subparsers().add_parser("node", **layout))
 sys.exit(node.call(parser.parse_args(sys.argv[1:])))
 """
 
