@@ -7,7 +7,16 @@ import sqlite3
 import pytest
 from msgspec.structs import replace
 from support.account.account_history import Process, ns
-from support.aggregator.ledgers import NOW, account, aggregator, bodies, contents, database, take
+from support.aggregator.ledgers import (
+    NOW,
+    account,
+    aggregator,
+    bodies,
+    contents,
+    database,
+    stored_reports,
+    take,
+)
 from support.aggregator.reports import body_of, node_report, rank_report, story
 
 from goodput.account import compute
@@ -24,7 +33,7 @@ from goodput.wire import schema
 def test_reports_round_trip_as_merged(ledger):
     ingest = aggregator(ledger)
     take(ingest, *bodies(*story()))
-    found = list(ledger.reports())
+    found = list(stored_reports(ledger))
     assert [(r.identity.rank, r.identity.attempt) for r in found] == [(0, 1), (1, 1), (0, 2), (1, 2)]
     for report in found:
         schema.check(replace(report, steps=[]))
@@ -107,10 +116,10 @@ def test_only_newer_live_part_replaces(ledger):
     batch = [store.merge(new, NOW), store.merge(old, NOW)]
     ledger.append(batch[:1])
     ledger.append(batch[1:])
-    (found,) = ledger.reports()
+    (found,) = stored_reports(ledger)
     assert (found.live.ended, found.sequence, len(found.steps)) == ("finished", new.sequence, 2)
     ledger.append([store.merge(replace(old, sequence=new.sequence + 1), NOW)])
-    (found,) = ledger.reports()
+    (found,) = stored_reports(ledger)
     assert found.live.ended == ""
 
 
@@ -120,7 +129,7 @@ def test_mark_with_any_text_is_stored(ledger):
     report = rank_report(one)
     events = [schema.EventRow(i, "mark", ns(1), 0, text) for i, text in enumerate(texts, 1)]
     take(aggregator(ledger), schema.encode(node_report(replace(report, events=events))))
-    (found,) = ledger.reports()
+    (found,) = stored_reports(ledger)
     assert [event.text for event in found.events] == [text.replace("\0", "") for text in texts]
 
 
@@ -142,7 +151,7 @@ def test_every_valid_report_fits_the_ledger(ledger, url):
     # A clock of that time too: far ahead of the aggregator's own it would be refused.
     (ack,) = take(Ingest(Store(), ledger, clock_ns=lambda: most), schema.encode(node_report(extreme)))
     assert (ack.accepted, ack.rejected) == (1, [])
-    (found,) = ledger.reports()
+    (found,) = stored_reports(ledger)
     assert found == extreme
 
 
@@ -181,7 +190,7 @@ def test_damaged_row_is_a_ledger_error(ledger, url):
     with database(url) as connection:
         connection.exec_driver_sql("update chunks set rows = 'not MessagePack' where rank = 1")
     with pytest.raises(LedgerError, match=rf"ledger {re.escape(ledger.url)}: "):
-        list(ledger.reports())
+        list(stored_reports(ledger))
 
 
 def test_opening_twice_keeps_what_is_there(url, ledger):

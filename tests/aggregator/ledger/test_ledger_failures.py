@@ -14,6 +14,7 @@ from support.aggregator.ledgers import (
     on_connect,
     read_only,
     restored_equals,
+    stored_reports,
     take,
 )
 from support.aggregator.reports import body_of, rank_report, story
@@ -84,7 +85,7 @@ def test_full_disk_refuses_new_and_keeps_old(ledger, url):
     mend = on_connect(ledger, sqlite="PRAGMA max_page_count=1")  # No page more than there is.
     (error,) = take(ingest, body_of(rank_report(one.steps(2000, forward=1))))
     assert isinstance(error, LedgerError) and "full" in str(error)
-    (found,) = ledger.reports()
+    (found,) = stored_reports(ledger)
     assert (len(found.steps), found.live.steps_done) == (2, 2), "not a part of it was written"
     mend()
     take(ingest, body_of(rank_report(one.finished(), rows=[])))
@@ -103,7 +104,7 @@ def test_repeated_pushes_to_broken_ledger_stay_bounded(ledger):
     mend()
     take(ingest, body_of(rank_report(one.finished(), rows=[])))
     assert ingest._unwritten == []
-    (found,) = ledger.reports()
+    (found,) = stored_reports(ledger)
     assert ([row.number for row in found.steps], found.live.ended) == (list(range(1, 101)), "finished")
 
 
@@ -121,7 +122,7 @@ def test_whatever_stops_a_write_loses_nothing(ledger, error):
         await ingest.accept(pushes[2])
 
     asyncio.run(push())
-    assert [[row.number for row in found.steps] for found in ledger.reports()] == [[1, 2], [1, 2]]
+    assert [[row.number for row in found.steps] for found in stored_reports(ledger)] == [[1, 2], [1, 2]]
     assert restored_equals(ledger, ingest)
 
 
@@ -142,7 +143,7 @@ def test_concurrent_pushes_share_one_durable_transaction(ledger):
 
     async def push(body):
         ack = await ingest.accept(body)
-        found.append(len(list(ledger.reports())))
+        found.append(len(list(stored_reports(ledger))))
         return ack
 
     async def together():
@@ -151,7 +152,7 @@ def test_concurrent_pushes_share_one_durable_transaction(ledger):
     answers = asyncio.run(together())
     assert sum(ack.accepted for ack in answers) == 30
     assert batches == [30] and set(found) == {30}
-    assert sorted(report.identity.rank for report in ledger.reports()) == list(range(30))
+    assert sorted(report.identity.rank for report in stored_reports(ledger)) == list(range(30))
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])
@@ -211,7 +212,7 @@ def test_cancelled_push_does_not_cancel_others(ledger):
     gone, *others = asyncio.run(pushing())
     assert isinstance(gone, asyncio.CancelledError)
     assert [ack.accepted for ack in others] == [1, 1]
-    assert len(list(ledger.reports())) == 3, "what is merged is written"
+    assert len(list(stored_reports(ledger))) == 3, "what is merged is written"
 
 
 def test_write_to_a_deleted_file_fails(tmp_path):

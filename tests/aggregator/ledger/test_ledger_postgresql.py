@@ -10,7 +10,7 @@ import time
 import pytest
 import sqlalchemy as sql
 from support.account.account_history import Process, ns
-from support.aggregator.ledgers import aggregator, bodies, contents, restored_equals, take
+from support.aggregator.ledgers import aggregator, bodies, contents, restored_equals, stored_reports, take
 from support.aggregator.reports import body_of, rank_report, story
 from support.aggregator.serve_process import serving
 from support.servers.postgresql_server import PASSWORD
@@ -47,7 +47,7 @@ def push(client, body: bytes) -> int:
 
 def steps_in(url: str) -> list[int]:
     ledger = Ledger(url)
-    found = [len(report.steps) for report in ledger.reports()]
+    found = [len(report.steps) for report in stored_reports(ledger)]
     ledger.close()
     return found
 
@@ -155,7 +155,7 @@ def test_two_aggregators_can_write_the_same_rows(url, ledger):
             ]
             for write in writes:
                 write.result(30)
-    assert [len(report.steps) for report in ledger.reports()] == [3] * 60
+    assert [len(report.steps) for report in stored_reports(ledger)] == [3] * 60
     other.close()
 
 

@@ -129,34 +129,12 @@ def test_long_run_is_read_in_bounded_memory(ledger, monkeypatch):
     assert streamed < whole / 10, (streamed, whole)
 
 
-def test_restore_holds_one_process_at_a_time(ledger):
-    for rank in range(20):
-        append(ledger, one_of(200, rank=rank), one_of(200, rank=rank).steps)
-    tracemalloc.start()
-    ranks = [report.identity.rank for report in ledger.reports()]
-    streamed = tracemalloc.get_traced_memory()[1]
-    tracemalloc.clear_traces()
-    everything = list(ledger.reports())
-    whole = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert ranks == list(range(20)) and len(everything) == 20
-    assert streamed < whole / 3, (streamed, whole)
-
-
-def test_paging_returns_all_reports(ledger, monkeypatch):
-    for rank in range(7):
-        append(ledger, one_of(2, rank=rank), one_of(2, rank=rank).steps)
-    for page in (1, 2, 3, 7, 8):
-        monkeypatch.setattr(ledger_module, "PAGE_PROCESSES", page)
-        assert [report.identity.rank for report in ledger.reports()] == list(range(7))
-
-
 def test_slow_reader_does_not_block_the_writer(ledger, monkeypatch):
     monkeypatch.setattr(ledger_module, "PAGE_CHUNKS", 1)
     report = one_of(30)
     append(ledger, report, *(report.steps[at : at + 10] for at in (0, 10)))
-    rows, reports = ledger.rows(report.identity), ledger.reports()
-    assert next(rows).number == 1 and next(reports).identity == report.identity
+    rows = ledger.rows(report.identity)
+    assert next(rows).number == 1
     assert ledger._engine.pool.checkedout() == 0
     append(ledger, report, report.steps[20:])
     assert [row.number for row in rows] == list(range(2, 31)), "what came meanwhile too"
@@ -173,8 +151,8 @@ def test_rows_of_a_run_use_an_index(ledger, url, backend):
     sql.event.listen(ledger._engine, "before_cursor_execute", remember)
     identity = one_of(30).identity
     list(ledger.rows(identity)), list(ledger.rows(identity, ns(1), ns(500))), list(ledger.events(identity))
-    list(ledger.reports()), ledger.runs()
-    assert len(asked) == 8
+    ledger.runs()
+    assert len(asked) == 5
     with database(url) as connection:
         # On a handful of rows PostgreSQL would rather read the table; what it could do is what counts.
         if backend == "postgresql":

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import sqlalchemy as sql
+from msgspec.structs import replace
 from support.account.account_history import assert_closes, ns
 from support.aggregator.reports import body_of
 
@@ -67,6 +69,13 @@ def contents(url: str) -> dict:
             name: sorted(tuple(row) for row in connection.execute(sql.select(table)))
             for name, table in tables.tables.items()
         }
+
+
+def stored_reports(ledger: Ledger) -> Iterator[schema.RankReport]:
+    """Everything in the ledger as rank reports, one per process, oldest process first."""
+    found = [process for run in ledger.runs() for process in ledger.processes(run)]
+    for one in sorted(found, key=lambda one: (one.identity.start_ns, one.identity.rank, one.identity.run)):
+        yield replace(one, steps=list(ledger.rows(one.identity)), events=ledger.events(one.identity))
 
 
 def restored_equals(ledger: Ledger, ingest: Ingest) -> bool:

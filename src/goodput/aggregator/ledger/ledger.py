@@ -27,6 +27,7 @@ from sqlalchemy.sql.elements import KeyedColumnElement
 from goodput.account import EndMark
 from goodput.aggregator.ledger import migrations
 from goodput.aggregator.ledger.database import Database, LedgerError, insert
+from goodput.aggregator.ledger.migrations.versions import version_1, version_2, version_3, version_4
 from goodput.aggregator.records import SCOPED_OFFSET, HealthKey, NewRecords
 from goodput.wire import schema
 
@@ -34,77 +35,12 @@ __all__ = ["Ledger", "LedgerError"]
 
 CHUNK_ROWS_MAX = 512
 PAGE_CHUNKS = 16
-PAGE_PROCESSES = 64
 PAGE_EVENTS = 10_000
-_NO_EVENTS: Mapping[HealthKey, schema.Health] = {}
 WRITES_AT_ONCE = 500  # rows per statement
 
-_tables = sql.MetaData()
-_KEY = ("run", "rank", "host", "pid", "start_ns")
-
-
-def _key_columns() -> list[sql.Column]:
-    return [
-        sql.Column("run", sql.String(128), primary_key=True),
-        sql.Column("rank", sql.Integer, primary_key=True),
-        sql.Column("host", sql.String(255), primary_key=True),
-        sql.Column("pid", sql.BigInteger, primary_key=True),
-        sql.Column("start_ns", sql.BigInteger, primary_key=True),
-    ]
-
-
-# The tables as the migrations leave them; a test compares.
-_processes = sql.Table(
-    "processes",
-    _tables,
-    *_key_columns(),
-    sql.Column("sequence", sql.BigInteger, nullable=False),
-    # A schema.RankReport without steps and events: identity, phases and the last live part.
-    sql.Column("report", sql.LargeBinary, nullable=False),
-    sql.Index("processes_by_start", "start_ns", "rank", "run", "host", "pid"),
-)
-_chunks = sql.Table(
-    "chunks",
-    _tables,
-    *_key_columns(),
-    # Numbers of the first and last row; rows are sorted. The digest distinguishes chunks with other rows in between.
-    sql.Column("first", sql.BigInteger, primary_key=True),
-    sql.Column("last", sql.BigInteger, primary_key=True),
-    sql.Column("digest", sql.BigInteger, primary_key=True),
-    sql.Column("start_ns_first", sql.BigInteger, nullable=False),
-    sql.Column("end_ns_last", sql.BigInteger, nullable=False),
-    sql.Column("rows", sql.LargeBinary, nullable=False),
-    sql.Index("chunks_by_end", "run", "rank", "start_ns", "end_ns_last", "start_ns_first", "first"),
-)
-_events = sql.Table(
-    "events",
-    _tables,
-    *_key_columns(),
-    sql.Column("number", sql.BigInteger, primary_key=True),
-    sql.Column("kind", sql.String(32), nullable=False),
-    sql.Column("time_ns", sql.BigInteger, nullable=False),
-    sql.Column("step", sql.BigInteger, nullable=False),
-    sql.Column("text", sql.String(255), nullable=False),
-)
-_health = sql.Table(
-    "health",
-    _tables,
-    sql.Column("node", sql.String(255), primary_key=True),
-    sql.Column("number", sql.BigInteger, primary_key=True),
-    sql.Column("severity", sql.Integer, nullable=False),  # index in schema.SEVERITIES
-    sql.Column("time_ns", sql.BigInteger, nullable=False),
-    sql.Column("event", sql.LargeBinary, nullable=False),  # a schema.Health
-    sql.Index("health_by_severity", "node", "severity", "time_ns"),
-)
-_end_marks = sql.Table(
-    "ends",
-    _tables,
-    *_key_columns(),
-    sql.Column("reason", sql.String(32), nullable=False),
-    sql.Column("at_ns", sql.BigInteger, nullable=False),
-    sql.Column("until_ns", sql.BigInteger, nullable=False),
-    sql.Column("said_ns", sql.BigInteger, nullable=False),  # when it was set, on the aggregator's clock
-)
+_KEY = tuple(column.name for column in version_1.key_columns())
+_processes, _events, _chunks = version_1.processes, version_1.events, version_2.chunks
+_health, _end_marks = version_3.health, version_4.ends
 _BY_START = [_processes.c[name] for name in ("start_ns", "rank", "run", "host", "pid")]
 _BY_NUMBER = [_chunks.c[name] for name in ("first", "last", "digest")]
 _EVENT = [_events.c[name] for name in schema.EventRow.__struct_fields__]
@@ -139,7 +75,9 @@ class Ledger:
         self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         try:
             with self._errors():
-                if not self._is_current():
+                with self._database.inspecting().connect() as connection:
+                    is_current = migrations.is_current(connection)
+                if not is_current:
                     migrations.migrate(self._database.migrating())
                 with self._engine.connect():
                     pass  # A connection that fails should fail now.
@@ -166,7 +104,9 @@ class Ledger:
 
     # ---- Writing
 
-    def append(self, batch: list[NewRecords], health: Mapping[HealthKey, schema.Health] = _NO_EVENTS) -> None:
+    def append(
+        self, batch: list[NewRecords], health: Mapping[HealthKey, schema.Health] | None = None
+    ) -> None:
         """Write new records and health events in one transaction. Raises LedgerError; then nothing is written."""
         if self._same_file() != self._file:
             raise LedgerError(f"ledger {self.url}: its file was deleted or replaced; restart the aggregator")
@@ -185,7 +125,7 @@ class Ledger:
         with self._errors(), self._engine.begin() as connection:
             _put(connection, _chunks, chunks)
             _put(connection, _events, events)
-            _put(connection, _health, [_health_columns(key, event) for key, event in health.items()])
+            _put(connection, _health, [_health_columns(key, event) for key, event in (health or {}).items()])
             _put(connection, _processes, processes.values(), newest="sequence")
 
     def end(self, marks: list[tuple[schema.Identity, EndMark]], set_ns: int) -> None:
@@ -228,22 +168,14 @@ class Ledger:
         """
         with self._errors():
             for row in _in_order(self._chunks(_key(identity), start_ns, end_ns)):
-                if _touches(row, start_ns, end_ns):
+                if (start_ns is None or row.end_ns >= start_ns) and (
+                    end_ns is None or row.start_ns <= end_ns
+                ):
                     yield row
 
     def events(self, identity: schema.Identity) -> list[schema.EventRow]:
         """A process's events in ascending number."""
         return [schema.EventRow(*event) for event in self._fetch(_EVENTS_OF, _key(identity))]
-
-    def reports(self) -> Iterator[schema.RankReport]:
-        """Everything as rank reports, one per process, oldest process first. Holds one process's rows at a time."""
-        query = sql.select(_processes).order_by(*_BY_START)
-        with self._errors():
-            for found in self._pages(query, _BY_START, PAGE_PROCESSES):
-                report = _report_decoder.decode(found.report)
-                yield msgspec.structs.replace(
-                    report, steps=list(self.rows(report.identity)), events=self.events(report.identity)
-                )
 
     def health(self, per_node: int) -> Iterator[tuple[str, schema.Health]]:
         """(node, event) of each node's `per_node` most severe events, newest first within a severity.
@@ -299,10 +231,6 @@ class Ledger:
     def _fetch(self, query: sql.Select, key: dict | None = None) -> sql.Result:
         with self._errors(), self._reading.connect() as connection:
             return connection.execute(query, key).freeze()()
-
-    def _is_current(self) -> bool:
-        with self._database.inspecting().connect() as connection:
-            return migrations.is_current(connection)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -378,10 +306,6 @@ def _in_order(chunks: Iterator[tuple[int, list]]) -> Iterator[schema.StepRow]:
                 heapq.heappush(numbers, row.number)
     while numbers:
         yield waiting.pop(heapq.heappop(numbers))
-
-
-def _touches(row: schema.StepRow, start_ns: int | None, end_ns: int | None) -> bool:
-    return (start_ns is None or row.end_ns >= start_ns) and (end_ns is None or row.start_ns <= end_ns)
 
 
 def _key(identity: schema.Identity) -> dict:

@@ -2,8 +2,8 @@
 
 A new version is a new file in versions/ and a new HEAD; a published one is never changed. All pending revisions run in
 one transaction, so a failed migration leaves the ledger as it was, and of several programs that open an old ledger at
-once one migrates it and the others find it done (Database.migrating). Alembic is imported only where there is something
-to migrate: it takes 0.2 s.
+once one migrates it and the others find it done (Database.migrating). Each table is defined in the version that made
+it, also for the ledger. Alembic is imported only where there is something to migrate: it takes 0.2 s.
 """
 
 from __future__ import annotations

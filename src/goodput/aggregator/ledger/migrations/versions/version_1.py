@@ -1,12 +1,12 @@
 """Processes, their step rows in chunks as they were pushed, and their events.
 
-A version-1 program that was killed while it made the tables left some of them, hence `create_all`.
+A version-1 program that was killed while it made the tables left some of them, hence `create_all`. The ledger uses the
+tables as the last version that changed them defines them, without loading alembic.
 """
 
 from __future__ import annotations
 
 import sqlalchemy as sql
-from alembic import op
 
 revision, down_revision = "1", None
 
@@ -28,6 +28,7 @@ processes = sql.Table(
     tables,
     *key_columns(),
     sql.Column("sequence", sql.BigInteger, nullable=False),
+    # A schema.RankReport without steps and events: identity, phases and the last live part.
     sql.Column("report", sql.LargeBinary, nullable=False),
 )
 step_chunks = sql.Table(
@@ -51,4 +52,6 @@ events = sql.Table(
 
 
 def upgrade() -> None:
+    from alembic import op
+
     tables.create_all(op.get_bind())

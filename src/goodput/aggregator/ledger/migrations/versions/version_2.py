@@ -12,7 +12,6 @@ import hashlib
 
 import msgspec
 import sqlalchemy as sql
-from alembic import op
 
 from goodput.aggregator.ledger.database import insert
 from goodput.aggregator.ledger.migrations.versions import version_1
@@ -22,11 +21,11 @@ revision, down_revision = "2", "1"
 CHUNK_ROWS_MAX = 512
 PAGE_CHUNKS = 64
 
-tables = sql.MetaData()
 chunks = sql.Table(
     "chunks",
-    tables,
+    sql.MetaData(),
     *version_1.key_columns(),
+    # Numbers of the first and last row; rows are sorted.
     sql.Column("first", sql.BigInteger, primary_key=True),
     sql.Column("last", sql.BigInteger, primary_key=True),
     sql.Column("digest", sql.BigInteger, primary_key=True),
@@ -39,6 +38,8 @@ chunks = sql.Table(
 
 
 def upgrade() -> None:
+    from alembic import op
+
     connection = op.get_bind()
     chunks.create(connection)
     old, after = version_1.step_chunks, None
