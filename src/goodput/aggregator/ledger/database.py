@@ -7,15 +7,10 @@ this side after SILENT_SECONDS_MAX. Errors are LedgerError, whose text names the
 
 from __future__ import annotations
 
-import contextlib
-import math
-import os
-import socket
 import sqlite3
-import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Generator
 
 import sqlalchemy as sql
 from sqlalchemy import event, exc
@@ -25,7 +20,6 @@ CONNECT_SECONDS_MAX = 5
 LOCK_SECONDS_MAX = 5
 STATEMENT_SECONDS_MAX = 10
 SILENT_SECONDS_MAX = 15
-CHECK_SECONDS = 1.0
 # A connection that worked this recently is used without testing it first.
 FRESH_SECONDS = 1.0
 # Migrating a big ledger takes a while; other programs that open it wait.
@@ -43,13 +37,13 @@ class Database:
     """One database. `shown` is its URL without secrets."""
 
     def __init__(self, url: str):
-        self.shown, self._secrets, self._cut_at = "URL", (), -math.inf
+        self.shown, self._secrets = "URL", ()
         self._url = self._parsed(url)
         self.engine = self._create(self._query(STATEMENT_SECONDS_MAX, LOCK_SECONDS_MAX))
         if self.backend == "sqlite":
             event.listen(self.engine, "connect", _configure_sqlite)
         else:
-            _bound_silence(self.engine, self._note_cut)
+            _bound_silence(self.engine)
 
     @property
     def backend(self) -> str:
@@ -81,15 +75,10 @@ class Database:
         text = str(getattr(error, "orig", None) or error).split("\n")[0]
         if isinstance(error, ModuleNotFoundError) and error.name == "psycopg":
             text = "PostgreSQL needs psycopg: pip install 'goodput-telemetry[postgresql]'"
-        if time.monotonic() - self._cut_at < 1 and getattr(error, "connection_invalidated", False):
-            text = f"no answer for {SILENT_SECONDS_MAX} s, disconnected"
         for secret in self._secrets:
             text = text.replace(secret, "***")
         _clear_frames(error)
         return LedgerError(f"ledger {self.shown}: {text}")
-
-    def _note_cut(self) -> None:
-        self._cut_at = time.monotonic()
 
     def _parsed(self, text: str) -> sql.URL:
         try:
@@ -181,77 +170,54 @@ def _take_over_transactions(connection, _record) -> None:
     connection.execute("PRAGMA synchronous=FULL")
 
 
-class _SilenceWatchdog:
-    """Disconnects connections whose statement got no answer for SILENT_SECONDS_MAX.
-
-    A statement timeout is enforced by the server, which may be frozen, and psycopg has no read timeout. Shutting the
-    socket down ends the wait as a lost connection. One thread checks once a second while connections are in use; a
-    thread per use would cost more than the use.
-    """
-
-    def __init__(self, note_cut: Callable[[], None]):
-        self._note_cut = note_cut
-        self._lock = threading.Lock()
-        self._in_use: dict[int, tuple] = {}  # by id: (connection, when its last statement began)
-        self._thread: threading.Thread | None = None
-
-    def started(self, connection) -> None:
-        with self._lock:
-            self._in_use[id(connection)] = (connection, time.monotonic())
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, daemon=True)
-                self._thread.start()
-
-    def finished(self, connection) -> None:
-        self._in_use.pop(id(connection), None)
-
-    def _run(self) -> None:
-        idle = 0
-        while True:
-            time.sleep(CHECK_SECONDS)
-            with self._lock:
-                idle = 0 if self._in_use else idle + 1
-                if idle > 10:
-                    self._thread = None
-                    return
-                before = time.monotonic() - SILENT_SECONDS_MAX
-                late = [connection for connection, since in self._in_use.values() if since < before]
-            for connection in late:
-                self._cut(connection)
-
-    def _cut(self, connection) -> None:
-        self.finished(connection)
-        # Fails only if the connection was closed meanwhile.
-        with contextlib.suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as it:
-            self._note_cut()
-            it.shutdown(socket.SHUT_RDWR)
-
-
-def _bound_silence(engine: sql.Engine, note_cut: Callable[[], None]) -> None:
-    """Watch every connection in use; test one that was idle before using it."""
-    watchdog = _SilenceWatchdog(note_cut)
+def _bound_silence(engine: sql.Engine) -> None:
+    """Disconnect from a server that does not answer; test a connection that was idle before using it."""
+    connection_type = _bounded_connection(engine.dialect.loaded_dbapi)
 
     def checkout(connection, record, _proxy):
-        watchdog.started(connection)
         if time.monotonic() - record.info.get("used", -FRESH_SECONDS) < FRESH_SECONDS:
             return
         try:
             connection.execute("SELECT 1")
             connection.rollback()
         except Exception as error:
-            watchdog.finished(connection)
             raise exc.DisconnectionError(str(error)) from None
 
-    def checkin(connection, record):
+    def checkin(_connection, record):
         record.info["used"] = time.monotonic()
-        watchdog.finished(connection)
 
-    def statement_started(connection, *_):
-        if not connection.invalidated:
-            watchdog.started(connection.connection.dbapi_connection)
-
+    event.listen(
+        engine, "do_connect", lambda _dialect, _record, args, kwargs: connection_type.connect(*args, **kwargs)
+    )
     event.listen(engine, "checkout", checkout)
     event.listen(engine, "checkin", checkin)
-    event.listen(engine, "invalidate", lambda connection, *_: watchdog.finished(connection))
-    for moment in ("before_cursor_execute", "commit", "rollback"):
-        event.listen(engine, moment, statement_started)
+
+
+def _bounded_connection(psycopg) -> type:
+    """A connection that is closed when the server sends nothing for SILENT_SECONDS_MAX.
+
+    A statement timeout is enforced by the server, which may be frozen, and TCP's timeouts do not notice that: the
+    kernel of a frozen process still acknowledges what it is sent.
+    """
+
+    def bounded(connection, exchange: Generator):
+        """Psycopg sends an exchange 0 ten times a second while nothing arrives."""
+        heard = time.monotonic()
+        try:
+            wanted = next(exchange)
+            while True:
+                ready = yield wanted
+                if ready:
+                    heard = time.monotonic()
+                elif time.monotonic() - heard > SILENT_SECONDS_MAX:
+                    connection.pgconn.finish()
+                    raise psycopg.OperationalError(f"no answer for {SILENT_SECONDS_MAX} s, disconnected")
+                wanted = exchange.send(ready)
+        except StopIteration as done:
+            return done.value
+
+    class Connection(psycopg.Connection):
+        def wait(self, gen, *args, **kwargs):
+            return super().wait(bounded(self, gen), *args, **kwargs)
+
+    return Connection
