@@ -8,6 +8,7 @@ at hand; `Engine` takes rows one by one. Cost: about 10 us per step and rank.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
 from operator import add
@@ -168,10 +169,10 @@ class Account:
 class Engine:
     """Computes an account step by step: feed every attempt's steps in order, then call `finish` once."""
 
-    def __init__(self, run: Run, facts: Facts):
+    def __init__(self, run: Run, facts: Facts, fold_type=Fold, groups_type=Groups):
         self.run, self.facts = run, facts
-        self.folds = {key: Fold(attempt, *facts.criteria(key)) for key, attempt in run.attempts.items()}
-        self.groups = Groups(self.folds)
+        self.folds = {key: fold_type(attempt, *facts.criteria(key)) for key, attempt in run.attempts.items()}
+        self.groups = groups_type(self.folds)
 
     def copy(self) -> Engine:
         other = copy(self)
@@ -205,14 +206,18 @@ class Engine:
         if compared is not None:
             self.groups.add(key, step, count, compared)
 
-    def finish(self, tails: dict[Key, list[int]] | None = None) -> Account:
-        """The account. `tails` is the time after each last step by state, where no live totals have it."""
-        run, facts = self.run, self.facts
+    def settle(self, tails: dict[Key, list[int]] | None = None) -> None:
+        """Finish all folds and compare the steps that still wait; see `finish`."""
         for key, fold in self.folds.items():
             first = fold.finish(None if tails is None else tails.get(key, vector()))
             if first is not None:
                 self.groups.add(key, first[0], first[1], first[2:], first=True)
         self.groups.flush()
+
+    def finish(self, tails: dict[Key, list[int]] | None = None) -> Account:
+        """The account. `tails` is the time after each last step by state, where no live totals have it."""
+        run, facts = self.run, self.facts
+        self.settle(tails)
         straggler = sum_stragglers(self.groups)
         starts = run.starts()
         restarts = {n: Restart(n, starts[n], facts.points[n]) for n in facts.restarts}
@@ -278,32 +283,40 @@ def compute(
     return engine.finish()
 
 
+def gaps(facts: Facts, rank: int) -> Iterator[tuple[int, int, int, Attempt | None]]:
+    """(start_ns, end_ns, state, next attempt) of times in which a rank is expected but has no attempt.
+
+    It is unobserved or down, and queued once its next attempt was submitted.
+    """
+    attempts = facts.by_rank.get(rank, [])
+    at, state = facts.start_ns, _UNOBSERVED
+    for attempt in [*attempts, None]:
+        bound = None if attempt is None else facts.bounds[rank, attempt.attempt]
+        until = facts.end_ns if bound is None else bound.from_ns
+        submitted = attempt and attempt.submit_time
+        for a, b in facts.spans[rank]:
+            low, high = max(at, a), min(until, b)
+            queued = high if submitted is None else min(max(int(submitted * 1e9), low), high)
+            for start, end, what in ((low, queued, state), (queued, high, _QUEUE)):
+                if start < end:
+                    yield start, end, what, attempt
+        if attempt is None or bound is None:
+            return
+        at = max(at, bound.to_ns)
+        state = _DOWN if attempt.known_end_ns() is not None or attempt is not attempts[-1] else _UNOBSERVED
+
+
 def _rank_account(engine: Engine, rank: int, spans, restarts, typical) -> RankAccount:
     """Place the rank's attempts one after the other in the times in which it is expected."""
-    facts = engine.facts
-    attempts = facts.by_rank.get(rank, [])
+    attempts = engine.facts.by_rank.get(rank, [])
     result = RankAccount(rank, wall_ns=sum(end - start for start, end in spans))
     _describe(result, attempts, typical)
-    gaps, before = [], _UNOBSERVED
-    at = facts.start_ns
     for attempt in attempts:
-        bound = facts.bounds[rank, attempt.attempt]
-        gaps.append((at, bound.from_ns, before, attempt))
         _add_attempt(result, attempt, engine.folds[rank, attempt.attempt], restarts)
-        at = max(at, bound.to_ns)
-        before = _DOWN if attempt.known_end_ns() is not None or attempt is not attempts[-1] else _UNOBSERVED
-    gaps.append((at, facts.end_ns, before, None))
-    for start, end, state, attempt in gaps:
-        within = sum(max(0, min(end, b) - max(start, a)) for a, b in spans)
-        queued = 0
-        if attempt is not None and attempt.submit_time is not None:
-            submitted = int(attempt.submit_time * 1e9)
-            queued = sum(max(0, min(end, b) - max(start, a, submitted)) for a, b in spans)
-        result.states[state] += within - queued
-        result.states[_QUEUE] += queued
-        restart = restarts.get(attempt.attempt) if attempt is not None else None
-        if restart is not None and state == _DOWN:
-            restart.down_gpu_ns += (within - queued) * result.devices
+    for start, end, state, attempt in gaps(engine.facts, rank):
+        result.states[state] += end - start
+        if attempt is not None and attempt.attempt in restarts and state == _DOWN:
+            restarts[attempt.attempt].down_gpu_ns += (end - start) * result.devices
     return result
 
 

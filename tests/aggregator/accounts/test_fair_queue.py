@@ -9,7 +9,6 @@ from collections import Counter
 from contextlib import suppress
 
 import httpx
-import msgspec
 import pytest
 from support.account.account_history import Process
 from support.aggregator.reports import body_of, rank_report
@@ -20,7 +19,14 @@ from goodput.access.tokens import make
 from goodput.account import Run
 from goodput.aggregator.accounts import history as history_module
 from goodput.aggregator.accounts.fair_queue import INTERNAL, FairQueue, QueueFull
-from goodput.aggregator.accounts.history import ANONYMOUS_WAITING_MAX, WAITING_MAX, History, HistoryError
+from goodput.aggregator.accounts.history import (
+    ANONYMOUS,
+    ANONYMOUS_WAITING_MAX,
+    WAITING_MAX,
+    History,
+    HistoryError,
+)
+from goodput.aggregator.accounts.past import Past
 from goodput.aggregator.api.app import create_app
 from goodput.aggregator.http.authentication import RequestAuthenticator
 
@@ -30,78 +36,76 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-class Asking:
-    """FairQueue that are held until they are told to go on; `began` says who had one, in order."""
+class Jobs:
+    """Jobs that hold the slot of a FairQueue until `finish_one`; `started` has their names in order."""
 
     def __init__(self, waiting_max: int = 8):
-        self.turns, self.began, self.tasks = FairQueue(waiting_max), [], []
-        self._gates: list[asyncio.Event] = []
+        self.queue, self.started, self.tasks = FairQueue(waiting_max), [], []
+        self._holding: list[asyncio.Event] = []
 
-    async def ask(self, owner, name: str = "", most: int = 2) -> asyncio.Task:
-        async def one():
-            async with self.turns.slot(owner, most):
-                self.began.append(name or owner)
-                self._gates.append(gate := asyncio.Event())
-                assert len(self._gates) == 1, "one at a time"
+    async def submit(self, owner, *names: str, owner_max: int = 2) -> None:
+        async def job(name):
+            async with self.queue.slot(owner, owner_max):
+                self.started.append(name)
+                self._holding.append(done := asyncio.Event())
+                assert len(self._holding) == 1, "one at a time"
                 try:
-                    await gate.wait()
+                    await done.wait()
                 finally:
-                    self._gates.remove(gate)
+                    self._holding.remove(done)
 
-        self.tasks.append(asyncio.get_running_loop().create_task(one()))
+        for name in names or (owner,):
+            self.tasks.append(asyncio.get_running_loop().create_task(job(name)))
+            await settle()
+
+    async def finish_one(self) -> None:
+        for done in self._holding:
+            done.set()
         await settle()
-        return self.tasks[-1]
 
-    async def go_on(self) -> None:
-        self._gates[0].set()
-        await settle()
-
-    async def all(self) -> list:
-        while self._gates:
-            await self.go_on()
-        assert not self.turns._is_busy and not self.turns.waiting() and not self.turns._queues
-        return self.began
+    async def finish_all(self) -> list:
+        while self._holding:
+            await self.finish_one()
+        assert not self.queue._is_busy and not self.queue._queues
+        return self.started
 
 
 def test_slots_are_round_robin_after_internal_jobs():
     async def check():
-        asking = Asking()
-        for name in ("a1", "a2", "a3"):
-            await asking.ask("a", name)
-        await asking.ask("b", "b1"), await asking.ask("c", "c1"), await asking.ask("b", "b2")
-        await asking.ask(INTERNAL, "own1"), await asking.ask(INTERNAL, "own2")
-        assert await asking.all() == ["a1", "own1", "own2", "a2", "b1", "c1", "a3", "b2"]
+        jobs = Jobs()
+        await jobs.submit("a", "a1", "a2", "a3")
+        await jobs.submit("b", "b1"), await jobs.submit("c", "c1"), await jobs.submit("b", "b2")
+        await jobs.submit(INTERNAL, "internal 1", "internal 2")
+        assert await jobs.finish_all() == ["a1", "internal 1", "internal 2", "a2", "b1", "c1", "a3", "b2"]
 
     asyncio.run(check())
 
 
 def test_repeated_requests_queue_behind_other_owners():
     async def check():
-        asking = Asking()
-        await asking.ask("a", "a1"), await asking.ask("a", "a2"), await asking.ask("b", "b1")
-        await asking.go_on()
-        await asking.ask("a", "a3"), await asking.ask("a", "a4")
-        assert (await asking.all())[:3] == ["a1", "a2", "b1"]
+        jobs = Jobs()
+        await jobs.submit("a", "a1", "a2"), await jobs.submit("b", "b1")
+        await jobs.finish_one()
+        await jobs.submit("a", "a3", "a4")
+        assert (await jobs.finish_all())[:3] == ["a1", "a2", "b1"]
 
     asyncio.run(check())
 
 
 def test_pending_jobs_are_bounded_except_internal():
     async def check():
-        asking = Asking(waiting_max=3)
-        await asking.ask("a")
-        # What it needs itself takes nobody's place.
-        for _ in range(10):
-            await asking.ask(INTERNAL, "own")
-        await asking.ask("a"), await asking.ask("a")
+        jobs = Jobs(waiting_max=3)
+        await jobs.submit("a")
+        # Internal jobs take no place of the others'.
+        await jobs.submit(INTERNAL, *["internal"] * 10)
+        await jobs.submit("a", "a", "a", "a")
         with pytest.raises(QueueFull, match="too many pending history queries for this token"):
-            await asyncio.wait_for(await asking.ask("a"), 5)
-        await asking.ask("b")
+            await asyncio.wait_for(jobs.tasks[-1], 5)
+        await jobs.submit("b"), await jobs.submit("c")
         with pytest.raises(QueueFull, match="too many pending history queries;"):
-            await asyncio.wait_for(await asking.ask("c"), 5)
-        for _ in range(10):
-            await asking.ask(INTERNAL, "own")
-        assert Counter(await asking.all()) == {"a": 3, "b": 1, "own": 20}
+            await asyncio.wait_for(jobs.tasks[-1], 5)
+        await jobs.submit(INTERNAL, *["internal"] * 10)
+        assert Counter(await jobs.finish_all()) == {"a": 3, "b": 1, "internal": 20}
 
     asyncio.run(check())
 
@@ -109,95 +113,101 @@ def test_pending_jobs_are_bounded_except_internal():
 @pytest.mark.parametrize("seed", range(30))
 def test_cancelled_jobs_do_not_leak_the_slot(seed):
     async def check():
-        rng, asking = random.Random(seed), Asking(waiting_max=99)
+        rng, jobs = random.Random(seed), Jobs(waiting_max=99)
         for _ in range(80):
-            what = rng.random()
-            if what < 0.5:
-                await asking.ask(rng.choice(["a", "b", "c", INTERNAL]), "any", most=99)
-            elif what < 0.8:
-                if asking.tasks:
-                    rng.choice(asking.tasks).cancel()
-                # Not always at rest: it may be cancelled in the moment in which its turn comes.
+            action = rng.random()
+            if action < 0.5:
+                await jobs.submit(rng.choice(["a", "b", "c", INTERNAL]), "any", owner_max=99)
+            elif action < 0.8:
+                if jobs.tasks:
+                    rng.choice(jobs.tasks).cancel()
+                # Sometimes a job is cancelled in the iteration of the loop that grants it the slot.
                 if rng.random() < 0.5:
                     await settle()
-            elif asking._gates:
-                asking._gates[0].set()
+            elif jobs._holding:
+                jobs._holding[0].set()
                 if rng.random() < 0.5:
-                    rng.choice(asking.tasks).cancel()
+                    rng.choice(jobs.tasks).cancel()
                 await settle()
-        for task in asking.tasks:
+        for task in jobs.tasks:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
         await settle()
-        asking.began.clear()
-        await asking.ask("z")
-        assert await asking.all() == ["z"], "the turn is free, and no queue is left"
+        jobs.started.clear()
+        await jobs.submit("z")
+        assert await jobs.finish_all() == ["z"], "the slot is free, and no queue is left"
 
     asyncio.run(check())
 
 
 def test_slot_granted_to_a_cancelled_job_moves_on():
     async def check():
-        turns = FairQueue(8)
+        queue = FairQueue(8)
 
-        async def one():
-            async with turns.slot("b", 2):
+        async def job():
+            async with queue.slot("b", 2):
                 pass
 
-        async with turns.slot("a", 2):
-            gone, next_one = (asyncio.get_running_loop().create_task(one()) for _ in range(2))
+        async with queue.slot("a", 2):
+            cancelled, following = (asyncio.get_running_loop().create_task(job()) for _ in range(2))
             await settle()
-        gone.cancel()
+        cancelled.cancel()
         with suppress(asyncio.CancelledError):
-            await gone
-        await asyncio.wait_for(next_one, 5)
-        assert gone.cancelled() and not turns._is_busy
+            await cancelled
+        await asyncio.wait_for(following, 5)
+        assert cancelled.cancelled() and not queue._is_busy
 
     asyncio.run(check())
 
 
 # ---- For accounts of the past
 
-DECLARED = {"now_ns": 1, "threshold_ns": 1, "stale_seconds": 1.0}
-
 
 class Child:
-    """In the place of history._child: answers when `gate` is open, and keeps the jobs."""
+    """Stands in for history._child: answers once `gate` is set, and keeps the jobs' arguments."""
 
     def __init__(self, monkeypatch):
         self.jobs, self.gate = [], None
         monkeypatch.setattr(history_module, "_child", self)
 
-    async def __call__(self, body: bytes) -> bytes:
-        self.jobs.append(history_module.pickle.loads(body))
+    async def __call__(self, job: bytes) -> bytes:
+        _, _, arguments = history_module.pickle.loads(job)
+        self.jobs.append(arguments)
         self.gate = self.gate or asyncio.Event()
         await self.gate.wait()
-        if self.jobs[-1].facts is not None:
-            return history_module.pickle.dumps("folded")
-        return msgspec.json.encode([{"n": len(self.jobs)}])
+        return history_module.pickle.dumps([{"n": len(self.jobs)}])
+
+
+def past(run: str = "r1", now_ns: int = 1) -> Past:
+    return Past(Run(run), now_ns, 1, 1.0)
+
+
+def query(history: History, window, owner="a", **run) -> asyncio.Future:
+    return asyncio.ensure_future(history.documents(past(**run), [window], owner))
 
 
 def test_identical_concurrent_queries_share_one_child(monkeypatch):
     child = Child(monkeypatch)
 
     async def check():
-        history, run = History("sqlite://"), Run("r1")
-        more = [history.documents(run, [(0, 5)], owner=owner, **{**DECLARED, "now_ns": at})
-                for at, owner in enumerate("abcdefgh" * 20)]  # fmt: skip
-        asked = [asyncio.ensure_future(one) for one in more]
-        other = asyncio.ensure_future(history.documents(run, [(0, 6)], owner="a", **DECLARED))
-        another = asyncio.ensure_future(history.documents(Run("r2"), [(0, 5)], owner="a", **DECLARED))
+        history = History("sqlite://")
+        same = [query(history, (0, 5), owner, now_ns=at) for at, owner in enumerate("abcdefgh" * 20)]
+        other_window, other_run = query(history, (0, 6)), query(history, (0, 5), run="r2")
         await settle()
-        asked[0].cancel(), asked[3].cancel()
+        same[0].cancel(), same[3].cancel()
         await settle()
         child.gate.set()
-        found = await asyncio.gather(*asked, other, another, return_exceptions=True)
-        assert len(child.jobs) == 3 and {(job.run.name, job.windows[0][1]) for job in child.jobs} == {
-            ("r1", 5), ("r1", 6), ("r2", 5)}  # fmt: skip
+        found = await asyncio.gather(*same, other_window, other_run, return_exceptions=True)
+        assert len(child.jobs) == 3
+        assert {(of.run.name, window[1]) for of, (window,) in child.jobs} == {
+            ("r1", 5),
+            ("r1", 6),
+            ("r2", 5),
+        }
         assert [isinstance(one, asyncio.CancelledError) for one in found].count(True) == 2
         assert found[1][0] == found[-3][0] == [{"n": 1}] and not history._flights.tasks
-        await history.documents(run, [(0, 5)], **DECLARED)
+        await query(history, (0, 5))
         assert len(child.jobs) == 4
 
     asyncio.run(check())
@@ -209,18 +219,16 @@ def test_internal_jobs_are_never_refused(monkeypatch):
     async def check():
         history = History("sqlite://")
         for number in range(WAITING_MAX + 50):
-            task = asyncio.ensure_future(
-                history.documents(Run(f"r{number}"), [(0, 5)], owner=f"{number}", **DECLARED)
-            )
+            task = query(history, (0, 5), f"{number}", run=f"r{number}")
             task.add_done_callback(lambda done: done.exception())
         await settle()
         assert history._queue.waiting() == WAITING_MAX
-        own = asyncio.ensure_future(history.folded(Run("own"), "facts", 60.0))
+        internal = asyncio.ensure_future(history.run(INTERNAL, len, past("internal")))
         await settle()
-        assert not own.done() and history._queue.waiting() == WAITING_MAX + 1
+        assert not internal.done() and history._queue.waiting() == WAITING_MAX + 1
         child.gate.set()
-        assert await own == "folded"
-        assert [job.run.name for job in child.jobs][:2] == ["r0", "own"], "it came before all who waited"
+        assert (await internal)[0] == [{"n": 2}], "it came before all that waited"
+        assert [of.run.name for of, *_ in child.jobs][:2] == ["r0", "internal"]
         await asyncio.gather(*history._flights.tasks.values(), return_exceptions=True)
 
     asyncio.run(check())
@@ -231,13 +239,10 @@ def test_anonymous_clients_share_a_larger_bound(monkeypatch):
 
     async def check():
         history = History("sqlite://")
-        asked = [
-            asyncio.ensure_future(history.documents(Run("r"), [(0, n)], **DECLARED))
-            for n in range(ANONYMOUS_WAITING_MAX + 3)
-        ]
+        queries = [query(history, (0, n), ANONYMOUS) for n in range(ANONYMOUS_WAITING_MAX + 3)]
         await settle()
         child.gate.set()
-        found = await asyncio.gather(*asked, return_exceptions=True)
+        found = await asyncio.gather(*queries, return_exceptions=True)
         assert [type(one) for one in found].count(HistoryError) == 2
 
     asyncio.run(check())
@@ -262,16 +267,16 @@ def test_one_token_cannot_starve_others(tmp_path, monkeypatch, path):
             report = body_of(rank_report(Process().steps(3, forward=1)))
             await client.post("/api/v1/ingest", content=report, headers=bearer("i"))
 
-            def asks(name, n):
+            def get(name, n):
                 url = "/api/v1/runs/r1/" + path.format(n=n)
                 return asyncio.ensure_future(client.get(url, headers=bearer(name)))
 
-            hog = [asks("hog", n) for n in range(30)]
+            hog = [get("hog", n) for n in range(30)]
             until = time.monotonic() + 20
             while sum(one.done() for one in hog) < 27 and time.monotonic() < until:
                 await asyncio.sleep(0.01)
             assert sum(one.done() for one in hog) == 27, "one is answered and two wait"
-            other = [asks("other", 100 + n) for n in range(2)]
+            other = [get("other", 100 + n) for n in range(2)]
             rolling = asyncio.ensure_future(client.get("/api/v1/runs/r1/rolling", headers=bearer("other")))
             await asyncio.sleep(0.1)
             assert rolling.done() and rolling.result().status_code == 503, "two of its own wait already"
@@ -279,7 +284,8 @@ def test_one_token_cannot_starve_others(tmp_path, monkeypatch, path):
             child.gate.set()
             statuses = Counter(answer.status_code for answer in await asyncio.gather(*hog))
             assert statuses[503] == 27
-            assert [job.windows[0][0] // 10**9 >= 100 for job in child.jobs][:3].count(True) >= 1
+            windows = [of[0] if isinstance(of, list) else of for _, of, *_ in child.jobs]
+            assert any(start_ns // 10**9 >= 100 for start_ns, _ in windows[:3])
             await asyncio.gather(*other, return_exceptions=True)
 
     asyncio.run(check())

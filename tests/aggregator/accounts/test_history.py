@@ -14,8 +14,8 @@ from support.aggregator.reports import body_of, rank_report
 
 from goodput.account import compute, document
 from goodput.account.states import INDEX
-from goodput.aggregator.accounts.history import History, HistoryError, Job, without_rows
-from goodput.aggregator.accounts.history_worker import account_of
+from goodput.aggregator.accounts.history import History, HistoryError
+from goodput.aggregator.accounts.past import Past, account_of
 from goodput.causes import explain
 
 
@@ -24,8 +24,8 @@ def test_ledger_window_equals_window_of_all_rows(ledger, seed):
     ingest, now_ns = ingested_run(ledger, seed)
     run, rng = ingest._store.runs["r1"], random.Random(seed)
     whole = compute(run, now_ns, stale_seconds=30.0, known_only=True)
-    job = Job(ledger.url, without_rows(run), now_ns, whole.threshold_ns, 30.0, [])
-    assert not any(attempt.rows for attempt in job.run.attempts.values())
+    past = Past(run, now_ns, whole.threshold_ns, 30.0)
+    assert not any(attempt.rows for attempt in past.run.attempts.values())
     borders = sorted(rng.randrange(whole.start_ns - ns(5), whole.end_ns + ns(5)) for _ in range(5))
     for window in [
         (None, None),
@@ -34,7 +34,7 @@ def test_ledger_window_equals_window_of_all_rows(ledger, seed):
         (borders[2], None),
     ]:
         want = compute(run, now_ns, stale_seconds=30.0, known_only=True, window=window)
-        found = account_of(ledger, job, window)
+        found = account_of(ledger, past, window)
         assert [(r.states, r.kept_ns, r.wall_ns, r.kept_steps, r.lost_steps) for r in found.ranks] == [
             (r.states, r.kept_ns, r.wall_ns, r.kept_steps, r.lost_steps) for r in want.ranks
         ]
@@ -71,18 +71,18 @@ def test_child_returns_documents_or_its_error(ledger, url):
     ingest, now_ns = ingested_run(ledger, 3)
     run = ingest._store.runs["r1"]
     whole = compute(run, now_ns, stale_seconds=30.0, known_only=True)
-    told = {"now_ns": now_ns, "threshold_ns": whole.threshold_ns, "stale_seconds": 30.0}
+    past = Past(run, now_ns, whole.threshold_ns, 30.0)
 
-    async def ask(history, windows):
-        documents, took = await history.documents(run, windows, **told)
+    async def query(history, windows):
+        documents, took = await history.documents(past, windows)
         assert took > 0
         return documents
 
-    (found,) = asyncio.run(ask(History(url), [(None, None)]))
+    (found,) = asyncio.run(query(History(url), [(None, None)]))
     assert found == document(whole, explain(whole))
     wrong = History("sqlite:////nowhere/ledger.db")
     with pytest.raises(HistoryError, match=r"there is no ledger /nowhere/ledger\.db"):
-        asyncio.run(ask(wrong, [(None, None)]))
+        asyncio.run(query(wrong, [(None, None)]))
 
 
 def test_short_window_of_long_run_reads_little(ledger, monkeypatch):
@@ -99,8 +99,7 @@ def test_short_window_of_long_run_reads_little(ledger, monkeypatch):
     monkeypatch.setattr(
         type(ledger), "rows", lambda *a, **k: (read.append(row) or row for row in rows(*a, **k))
     )
-    job = Job(ledger.url, without_rows(run), one.now_ns, ns(60), 30.0, [])
     end_ns = one.now_ns - ns(300)
-    found = account_of(ledger, job, (end_ns - ns(60), end_ns))
+    found = account_of(ledger, Past(run, one.now_ns, ns(60), 30.0), (end_ns - ns(60), end_ns))
     assert found.ranks[0].states[INDEX["loader"]] == ns(20)
     assert len(read) < 400, "of 4000 rows"

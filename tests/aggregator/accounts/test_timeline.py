@@ -19,10 +19,10 @@ from support.aggregator.shapes import assert_shape
 from goodput.account import compute
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts import result_cache, timeline
-from goodput.aggregator.accounts.history import History, Job, without_rows
+from goodput.aggregator.accounts.history import History
+from goodput.aggregator.accounts.past import Past
 from goodput.aggregator.accounts.run_summaries import RunPage
-from goodput.aggregator.accounts.timeline import Grid, Sheet, merged
-from goodput.aggregator.accounts.timeline_cache import Timeline
+from goodput.aggregator.accounts.timeline import Grid, Sheet, Timeline, merged
 from goodput.aggregator.api.app import create_app
 
 
@@ -31,21 +31,12 @@ def backend():
     return "sqlite"
 
 
-def job_of(ingest, ledger, now_ns: int, points: int, window=(None, None), ranks=()) -> tuple:
-    """The job of a timeline of r1, and the run's account in the window."""
+def past_of(ingest, now_ns: int, window=(None, None)) -> tuple:
+    """r1 as the child process takes it, and the run's account in the window."""
     run = ingest._store.runs["r1"]
     whole = compute(run, now_ns, stale_seconds=30.0, known_only=True)
-    job = Job(
-        ledger.url,
-        without_rows(run),
-        now_ns,
-        whole.threshold_ns,
-        30.0,
-        [window],
-        points=points,
-        ranks=tuple(ranks),
-    )
-    return job, compute(run, now_ns, stale_seconds=30.0, known_only=True, window=window)
+    account = compute(run, now_ns, stale_seconds=30.0, known_only=True, window=window)
+    return Past(run, now_ns, whole.threshold_ns, 30.0), account
 
 
 def assert_closes(found) -> None:
@@ -88,8 +79,8 @@ def test_grid_has_equal_parts_of_whole_nanoseconds():
 @pytest.mark.parametrize("seed", range(12))
 def test_buckets_close_and_sum_to_the_account(ledger, seed):
     ingest, now_ns = ingested_run(ledger, seed)
-    job, whole = job_of(ingest, ledger, now_ns, points=17)
-    found = timeline.timeline_of(ledger, job)
+    past, whole = past_of(ingest, now_ns)
+    found = timeline.sums_of(ledger, past, (None, None), 17, [])
     assert_closes(found)
     assert sum(found.gpu_ns) == whole.wall_gpu_ns()
     sums = [sum(values) for values in zip(*found.cells, strict=True)]
@@ -102,18 +93,17 @@ def test_buckets_close_and_sum_to_the_account(ledger, seed):
 def test_bucket_equals_account_of_its_window(ledger, seed):
     """But for `straggler`: in the account of a window steps are compared among those for which they lie in it."""
     ingest, now_ns = ingested_run(ledger, seed)
-    job, _ = job_of(ingest, ledger, now_ns, points=5)
-    found = timeline.timeline_of(ledger, job)
+    past, _ = past_of(ingest, now_ns)
+    found = timeline.sums_of(ledger, past, (None, None), 5, [])
     for i, window in enumerate(pairwise(found.grid.edges)):
-        _, want = job_of(ingest, ledger, now_ns, points=5, window=window)
+        _, want = past_of(ingest, now_ns, window)
         for states in (mine := list(found.cells[i]), theirs := list(want.gpu_ns())):
             states[INDEX["communication"]] += states[INDEX["straggler"]]
             states[INDEX["straggler"]] = 0
         assert all(abs(a - b) <= 200 for a, b in zip(mine, theirs, strict=True))
     # And the timeline of a window is the timeline of the whole there.
     cut = (found.grid.edges[1], found.grid.edges[3])
-    job, _ = job_of(ingest, ledger, now_ns, points=2, window=cut)
-    assert timeline.timeline_of(ledger, job).gpu_ns == pytest.approx(found.gpu_ns[1:3], abs=10)
+    assert timeline.sums_of(ledger, past, cut, 2, []).gpu_ns == pytest.approx(found.gpu_ns[1:3], abs=10)
 
 
 def lock_step(ledger, ranks: int, steps: int, slow: int):
@@ -132,8 +122,8 @@ def lock_step(ledger, ranks: int, steps: int, slow: int):
 
 def test_heat_shows_when_a_rank_became_slow(ledger):
     ingest, now_ns = lock_step(ledger, ranks=4, steps=40, slow=2)
-    job, whole = job_of(ingest, ledger, now_ns, points=10)
-    found = msgspec.to_builtins(timeline.data(timeline.timeline_of(ledger, job), [2, 0, 1, 3]))
+    past, whole = past_of(ingest, now_ns)
+    found = msgspec.to_builtins(timeline.timeline_of(ledger, past, (None, None), 10, [2, 0, 1, 3]))
     (row,) = [one["own_seconds"] for one in found["heat"]["ranks"] if one["rank"] == 2]
     others = [one["own_seconds"] for one in found["heat"]["ranks"] if one["rank"] != 2]
     assert row[:3] == pytest.approx([0.625] * 3) and row[-4:] == pytest.approx([1.125] * 4)
@@ -156,15 +146,15 @@ def test_sampled_timeline_of_a_big_run_closes(ledger, monkeypatch, all_steps):
     ingest, now_ns = lock_step(ledger, ranks, steps, slow=7)
     # The slow rank alone and 16 that stand for the other 39, or of these only some rows.
     monkeypatch.setattr(timeline, "ROWS_MAX", 600 if all_steps else 100)
-    job, whole = job_of(ingest, ledger, now_ns, points=8, ranks=[7])
-    read = timeline.timeline_of(ledger, job)
-    assert (read.read_ranks, read.of_ranks, read.all_steps) == (17, 40, all_steps)
+    past, whole = past_of(ingest, now_ns)
+    read = timeline.sums_of(ledger, past, (None, None), 8, [7])
+    assert read.sampled == timeline.Sampled(17, 40, all_steps)
     assert_closes(read)
     assert sum(read.gpu_ns) == whole.wall_gpu_ns()
     sums = [sum(values) / 1e9 for values in zip(*read.cells, strict=True)]
     for state in ("productive", "loader", "straggler"):
         assert sums[INDEX[state]] == pytest.approx(whole.gpu_ns()[INDEX[state]] / 1e9, rel=0.05), state
-    found = msgspec.to_builtins(timeline.data(read, [7]))
+    found = msgspec.to_builtins(timeline.timeline_of(ledger, past, (None, None), 8, [7]))
     assert found["sampled"] == {"ranks": 17, "of": 40, "all_steps": all_steps}
     if all_steps:
         row = next(one for one in found["heat"]["ranks"] if one["rank"] == 7)
@@ -173,7 +163,7 @@ def test_sampled_timeline_of_a_big_run_closes(ledger, monkeypatch, all_steps):
 
 def test_heat_is_bounded_for_many_ranks():
     own = {rank: timeline.Own([rank * 10**6] * 60, [1] * 60) for rank in range(1000)}
-    found = msgspec.to_builtins(timeline.heat(own, list(range(999, -1, -1)), 0.0, 60.0))
+    found = msgspec.to_builtins(timeline.heat_of(own, list(range(999, -1, -1)), 0.0, 60.0))
     assert [one["rank"] for one in found["ranks"]] == list(range(999, 935, -1))
     assert found["others"]["ranks"] == 936 and found["others"]["p100"][0] == pytest.approx(0.935)
     assert found["median"][0] == pytest.approx(0.4995)
@@ -235,30 +225,30 @@ def test_timeline_of_unknown_or_empty_run(client):
 
 
 @pytest.fixture
-def made(monkeypatch):
-    """The runs whose timelines are made, as they are; making one takes no time, and none stays fresh by its age."""
-    asked, real = [], History.timeline
+def computed(monkeypatch):
+    """The runs whose timelines are computed, in order; computing takes no time, and none stays fresh by its age."""
+    computed, real = [], History.run
 
-    async def timeline(self, job, owner):
-        asked.append(job.run.name)
+    async def run(self, owner, function, past, *arguments):
+        computed.append(past.run.name)
         await asyncio.sleep(0.2)
-        return (await real(self, job, owner))[0], 0.0
+        return (await real(self, owner, function, past, *arguments))[0], 0.0
 
-    monkeypatch.setattr(History, "timeline", timeline)
+    monkeypatch.setattr(History, "run", run)
     monkeypatch.setattr(result_cache, "AGE_SECONDS", 0.0)
-    return asked
+    return computed
 
 
-def test_timeline_of_a_final_run_is_cached(client, made):
+def test_timeline_of_a_final_run_is_cached(client, computed):
     for run in ("r1", "r1", "empty", "empty", "r1"):
         assert client.get(f"/api/v1/runs/{run}/timeline?points=33").status_code == 200
-    assert made == ["r1", "empty", "empty"]
+    assert computed == ["r1", "empty", "empty"]
 
 
-def test_concurrent_timeline_requests_share_one_computation(client, made):
+def test_concurrent_timeline_requests_share_one_computation(client, computed):
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: client.get("/api/v1/runs/r1/timeline?points=34").json(), range(4)))
-    assert made == ["r1"] and all(answer == answers[0] for answer in answers)
+    assert computed == ["r1"] and all(answer == answers[0] for answer in answers)
 
 
 def test_run_list_is_paged_with_totals(client):

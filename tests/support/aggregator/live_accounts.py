@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from support.account.account_history import assert_closes
 from support.aggregator.exports import STALE, with_integers
@@ -11,9 +11,8 @@ from support.aggregator.exports import STALE, with_integers
 from goodput.account import Account, EndMark, compute
 from goodput.account.account import Engine
 from goodput.account.stall_threshold import StepLengths
-from goodput.aggregator.accounts.history import Job, without_rows
-from goodput.aggregator.accounts.history_worker import account_of, folded
 from goodput.aggregator.accounts.live import IncrementalAccount, NeedsHistory
+from goodput.aggregator.accounts.past import Past, account_of, folded, without_rows
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.records import NewRecords
 from goodput.runlog import replay
@@ -67,9 +66,8 @@ def live_account(folding: IncrementalAccount, rows: MemoryLedger, now_ns: int):
             return folding.account(now_ns)
         except NeedsHistory as needs:
             # A late row may change the threshold, so the second fold has all step lengths.
-            job = Job("", without_rows(folding.run), 0, 0, 0.0, [], needs.facts, STALL)
-            job = pickle.loads(pickle.dumps(job))
-            read = pickle.loads(pickle.dumps(folded(rows, job, job.facts)))
+            job = (without_rows(folding.run), replace(needs.facts, by_rank={}), STALL)
+            read = pickle.loads(pickle.dumps(folded(rows, *pickle.loads(pickle.dumps(job)))))
             folding.begin(*read, late=needs.late)
     return folding.account(now_ns)
 
@@ -141,8 +139,8 @@ class TwoStores:
         assert {
             name: found[name] for name, value in with_integers(expected).items() if found[name] != value
         } == {}
-        job = Job("", without_rows(self.some.runs["r1"]), now_ns, expected.threshold_ns, STALE, [])
-        found = account_of(self.rows, job, (None, None))
+        past = Past(self.some.runs["r1"], now_ns, expected.threshold_ns, STALE)
+        found = account_of(self.rows, past, (None, None))
         assert found.straggler == expected.straggler
         assert [rank.states for rank in found.ranks] == [rank.states for rank in expected.ranks]
         assert found.restarts == expected.restarts

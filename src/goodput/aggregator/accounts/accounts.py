@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import replace
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -15,8 +16,10 @@ from msgspec import Struct
 from goodput.account import FINAL_STATUSES, Account, document
 from goodput.account.document_types import AccountDocument, Factors, Steps
 from goodput.account.hang import Hang
-from goodput.aggregator.accounts.history import ANONYMOUS, History, Window
+from goodput.aggregator.accounts.fair_queue import INTERNAL
+from goodput.aggregator.accounts.history import ANONYMOUS, History
 from goodput.aggregator.accounts.live import IncrementalAccount, NeedsHistory
+from goodput.aggregator.accounts.past import Past, Window, folded, without_rows
 from goodput.aggregator.accounts.result_cache import ResultCache
 from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ingest.step_trends import StepWindows
@@ -140,7 +143,9 @@ class Accounts:
         async def fold() -> None:
             try:
                 began = time.perf_counter()
-                read = await self.history.folded(live.run, needs.facts, self.stall_seconds)
+                # What refers to the rows in memory stays here: they are read from the ledger.
+                run, facts = without_rows(live.run), replace(needs.facts, by_rank={})
+                read, _ = await self.history.run(INTERNAL, folded, run, facts, self.stall_seconds)
                 live.begin(*read, late=needs.late)
                 # A run that needs this repeatedly takes a tenth of a core at most.
                 await asyncio.sleep(min(10 * (time.perf_counter() - began), FOLD_AGAIN_SECONDS))
@@ -185,20 +190,19 @@ class Accounts:
 
     async def window(self, name: str, window: Window, owner: str = ANONYMOUS) -> AccountDocument:
         """The account document of a window, for the token with the id `owner`. Raises HistoryError."""
-        documents, _ = await self._history(name, [window], owner)
+        documents, _ = await self.history.documents(self.past(name), [window], owner)
         return documents[0]
 
     async def rolling(self, name: str, owner: str = ANONYMOUS) -> RollingWindows:
         """Short accounts of ROLLING and of the whole run. Raises HistoryError."""
         account = self.account(name)
-        windows: list[Window] = [
-            (account.end_ns - int(seconds * 1e9), account.end_ns) for _, seconds in ROLLING
-        ]
+        end_ns = account.end_ns
+        windows: list[Window] = [(end_ns - int(seconds * 1e9), end_ns) for _, seconds in ROLLING]
         recent = await self._rolling.get(
             name,
             self.store.revisions.get(name, 0),
             account.status in FINAL_STATUSES,
-            lambda: self._history(name, windows, owner),
+            lambda: self.history.documents(self.past(name), windows, owner),
         )
         names = [*ROLLING, ("lifetime", (account.end_ns - account.start_ns) / 1e9)]
         documents = [*recent, document(account, explain(account))]
@@ -207,18 +211,11 @@ class Accounts:
             [_rolling(*window, found) for window, found in zip(names, documents, strict=True)],
         )
 
-    async def _history(
-        self, name: str, windows: list[Window], owner: str
-    ) -> tuple[list[AccountDocument], float]:
+    def past(self, name: str) -> Past:
+        """A run as the functions that read the ledger take it."""
         account = self.account(name)
-        return await self.history.documents(
-            self.store.runs[name],
-            windows,
-            now_ns=account.end_ns if account.status == "running" else time.time_ns(),
-            threshold_ns=account.threshold_ns,
-            stale_seconds=self.stale_seconds,
-            owner=owner,
-        )
+        now_ns = account.end_ns if account.status == "running" else time.time_ns()
+        return Past(self.store.runs[name], now_ns, account.threshold_ns, self.stale_seconds)
 
     def _live(self, name: str, account: Account) -> list[LiveRank]:
         ranks = []

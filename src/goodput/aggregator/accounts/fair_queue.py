@@ -26,66 +26,63 @@ class FairQueue:
     def __init__(self, waiting_max: int):
         self._waiting_max = waiting_max
         self._is_busy = False
-        self._internal: deque[asyncio.Future] = deque()
-        # No queue is empty; the owner in front is next.
+        # No queue is empty; the owner in front is next, and INTERNAL is always in front.
         self._queues: OrderedDict[str | None, deque[asyncio.Future]] = OrderedDict()
 
     @asynccontextmanager
     async def slot(self, owner: str | None, owner_max: int = 0):
         """Hold the only slot for the length of the block. Raises QueueFull."""
-        await self._acquire(owner, owner_max)
+        if self._is_busy:
+            await self._wait(owner, owner_max)
+        self._is_busy = True
         try:
             yield
         finally:
             self._release()
 
     def waiting(self) -> int:
-        return len(self._internal) + sum(map(len, self._queues.values()))
+        return sum(map(len, self._queues.values()))
 
-    async def _acquire(self, owner: str | None, owner_max: int) -> None:
-        if not self._is_busy:
-            self._is_busy = True
-            return
+    async def _wait(self, owner: str | None, owner_max: int) -> None:
+        self._check_bounds(owner, owner_max)
         granted = asyncio.get_running_loop().create_future()
-        self._queue(owner, owner_max).append(granted)
+        self._put(owner, self._queues.get(owner, deque()))
+        self._queues[owner].append(granted)
         try:
             await granted
         except asyncio.CancelledError:
             if granted.done() and not granted.cancelled():
                 # Granted and cancelled in the same iteration of the loop: pass the slot on.
                 self._release()
-            else:
-                self._remove(owner, granted)
+            elif granted in self._queues.get(owner, ()):
+                self._queues[owner].remove(granted)
+                if not self._queues[owner]:
+                    del self._queues[owner]
             raise
 
-    def _queue(self, owner: str | None, owner_max: int) -> deque:
+    def _check_bounds(self, owner: str | None, owner_max: int) -> None:
         if owner is INTERNAL:
-            return self._internal
+            return
         if len(self._queues.get(owner, ())) >= owner_max:
             raise QueueFull(
                 f"too many pending history queries for this token; try again in {RETRY_SECONDS} s"
             )
-        if self.waiting() - len(self._internal) >= self._waiting_max:
+        if self.waiting() - len(self._queues.get(INTERNAL, ())) >= self._waiting_max:
             raise QueueFull(f"too many pending history queries; try again in {RETRY_SECONDS} s")
-        return self._queues.setdefault(owner, deque())
-
-    def _remove(self, owner: str | None, granted: asyncio.Future) -> None:
-        queue = self._internal if owner is INTERNAL else self._queues.get(owner, deque())
-        if granted in queue:
-            queue.remove(granted)
-        if owner is not INTERNAL and not queue:
-            self._queues.pop(owner, None)
 
     def _release(self) -> None:
-        while self._internal or self._queues:
-            if self._internal:
-                granted = self._internal.popleft()
-            else:
-                owner, queue = self._queues.popitem(last=False)
-                granted = queue.popleft()
-                if queue:
-                    self._queues[owner] = queue
+        while self._queues:
+            owner, queue = self._queues.popitem(last=False)
+            granted = queue.popleft()
+            if queue:
+                self._put(owner, queue)
             if not granted.done():
                 granted.set_result(None)
                 return
         self._is_busy = False
+
+    def _put(self, owner: str | None, queue: deque[asyncio.Future]) -> None:
+        """Put an owner's queue behind the others, if it does not have a place."""
+        self._queues[owner] = queue
+        if owner is INTERNAL:
+            self._queues.move_to_end(owner, last=False)

@@ -2,27 +2,30 @@
 
 One pass over the ledger's rows folds every step as the account does and spreads what it became over the buckets, so the
 buckets of a run sum to its account and the states of a bucket to its GPU time, to the nanosecond. Runs in the child
-process of history.py; a row costs about 40 us. Of a run with more than ROWS_MAX rows a sample is read: the ranks that
+process of History; a row costs about 40 us. Of a run with more than ROWS_MAX rows a sample is read: the ranks that
 deviate, each for itself, and evenly spaced others that are scaled to represent the rest; where even that is too much,
 only the rows at the buckets' edges, so that stalls in between are missed. `sampled` reports this.
 """
 
 from __future__ import annotations
 
-import heapq
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
 from operator import add, sub
 from statistics import quantiles
+from typing import NamedTuple, cast
 
 from msgspec import Struct
 
-from goodput.account.facts import Facts, Key, gather
+from goodput.account.account import Engine, gaps
+from goodput.account.facts import Facts, Key
 from goodput.account.fold import COMMUNICATION, PRODUCTIVE, STALL, Fold, share
 from goodput.account.states import INDEX, STATES, vector
 from goodput.account.straggler import Groups
-from goodput.aggregator.accounts.history import Job
-from goodput.aggregator.accounts.window_rows import rows_of
+from goodput.aggregator.accounts.past import Past, Window, feed, rows_of
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.wire import schema
 
@@ -33,7 +36,6 @@ ROWS_MAX = 100_000
 # The least number of representative ranks; with fewer, one rank would weigh too much.
 SPREAD_MIN = 16
 _STRAGGLER, _LAUNCH, _UNOBSERVED = INDEX["straggler"], INDEX["launch"], INDEX["unobserved"]
-_DOWN, _QUEUE = INDEX["down"], INDEX["queue"]
 _STALL_SPANS_MAX = 10_000
 STALLS_SHOWN = 50
 Span = tuple[int, int]  # unix ns
@@ -87,11 +89,28 @@ class Heat(Struct):
     others: HeatOthers | None
 
 
-class TimelineData(Struct):
-    """A timeline without its marks."""
+class Mark(Struct):
+    """A restart, a committed checkpoint (the last of its bucket) or a stall, which alone has an `end`.
 
+    `step` is that of the checkpoint, or the one a restart resumes from.
+    """
+
+    kind: str
+    time: float
+    end: float | None = None
+    step: int | None = None
+    attempt: int | None = None
+
+
+class Timeline(Struct):
+    """A run over time, in equal buckets. `sampled` is null where every row was read."""
+
+    run: str
+    status: str
+    start: float
+    end: float
     buckets: list[Bucket]
-    stalls: list[tuple[float, float]]
+    marks: list[Mark]
     sampled: Sampled | None
     heat: Heat | None
 
@@ -135,11 +154,6 @@ class Sheet:
     def lay(self, states: list[int], from_ns: int, to_ns: int, devices: int) -> None:
         """Spread states that fill a span over its buckets in proportion; each bucket gets exactly its overlap."""
         left, length = states, to_ns - from_ns
-        if states.count(0) == len(states) - 1:
-            (only,) = (i for i, ns in enumerate(states) if ns)
-            for bucket, ns in self.grid.parts(from_ns, to_ns):
-                self.cells[bucket][only] += ns * devices
-            return
         for bucket, ns in self.grid.parts(from_ns, to_ns):
             part = left if ns == length else share(left, ns, length)
             if ns != length:
@@ -169,17 +183,16 @@ class Own:
 
 
 @dataclass
-class Timeline:
+class TimelineSums:
     """`cells` is GPU-ns by bucket and state, `gpu_ns` what each bucket's sum to; `own` is by rank."""
 
+    facts: Facts
     grid: Grid
     gpu_ns: list[int]
     cells: list[list[int]]
     own: dict[int, Own]
     stalls: list[Span]
-    of_ranks: int = 0
-    read_ranks: int = 0
-    all_steps: bool = True
+    sampled: Sampled | None = None
 
 
 class TimedFold(Fold):
@@ -250,68 +263,81 @@ class TimedGroups(Groups):
                 fold.sheet.move(COMMUNICATION, _STRAGGLER, fold.straggler_ns - ns, *span, fold.devices)
 
 
-@dataclass
-class _Choice:
+class _Choice(NamedTuple):
     """The ranks that are read: individually (`alone`) or to represent others (`spread`)."""
 
     alone: set[int]
     spread: set[int]
     all_rows: bool = True
-    ranks: set[int] = field(init=False)
-
-    def __post_init__(self):
-        self.ranks = self.alone | self.spread
 
 
-def timeline_of(ledger: Ledger, job: Job) -> Timeline:
-    """The timeline of `job.run` (history.Job) in `job.windows[0]`."""
-    facts = gather(job.run, job.now_ns, job.threshold_ns, job.stale_seconds, True, job.windows[0])
-    grid = Grid(facts.start_ns, facts.end_ns, job.points)
-    if not grid.points:
-        return Timeline(grid, [], [], {}, [], len(facts.spans), len(facts.spans))
-    choice = _chosen(job, facts)
-    together = -(-grid.points // COLUMNS_MAX)
-    columns = Grid(facts.start_ns, facts.end_ns, -(-grid.points // together))
-    stalls: list[Span] = []
-    own = {rank: Own([0] * columns.points, [0] * columns.points) for rank in choice.ranks}
-    alone, spread = Sheet(grid), Sheet(grid)
-    folds = {}
-    for key, attempt in job.run.attempts.items():
-        if key[0] not in choice.ranks:
-            continue
-        blame = [(facts.points[n], n) for n in facts.restarts if n > attempt.attempt]
-        fold = folds[key] = TimedFold(
-            attempt, facts.bounds[key], facts.limits[key], facts.threshold_ns, blame
-        )
-        fold.sheet = alone if key[0] in choice.alone else spread
-        fold.columns, fold.own, fold.stalls = columns, own[key[0]], stalls
-        fold.devices = facts.by_rank[key[0]][-1].devices
-        if attempt.hardware.get("compute_ns") and attempt.hardware.get("idle_ns"):
-            fold.compute = [0] * grid.points
-    _fold_all(ledger, job, folds, None if choice.all_rows else grid.edges)
-    for rank in choice.ranks:
-        _lay_gaps(facts, rank, alone if rank in choice.alone else spread, job.run)
-    gpu_ns = _allocated(facts, grid, job.run)
-    cells = [
-        _closed(mine, others, whole)
-        for mine, others, whole in zip(alone.cells, spread.cells, gpu_ns, strict=True)
-    ]
+def timeline_of(ledger: Ledger, past: Past, window: Window, points: int, worst: Sequence[int]) -> Timeline:
+    """The timeline of a window in `points` buckets, with stalls as its only marks; `worst` are the ranks that deviate."""
+    found = sums_of(ledger, past, window, points, worst)
+    edges = [ns / 1e9 for ns in found.grid.edges] or [found.facts.start_ns / 1e9]
+    buckets = []
+    for (start, end), gpu_ns, cell in zip(pairwise(edges), found.gpu_ns, found.cells, strict=True):
+        states = {state: ns / 1e9 for state, ns in zip(STATES, cell, strict=True) if ns}
+        buckets.append(Bucket(start, end, gpu_ns / 1e9, states))
+    heat = heat_of(found.own, worst, edges[0], edges[-1])
+    for row in heat.ranks if heat else ():
+        row.host = found.facts.by_rank[row.rank][-1].host
     return Timeline(
-        grid, gpu_ns, cells, own, merged(stalls), len(facts.spans), len(choice.ranks), choice.all_rows
+        *(past.run.name, found.facts.status, edges[0], edges[-1], buckets),
+        marks=[Mark("stall", start / 1e9, end / 1e9) for start, end in found.stalls],
+        sampled=found.sampled,
+        heat=heat,
     )
 
 
-def _chosen(job: Job, facts: Facts) -> _Choice:
-    """All ranks if they have at most ROWS_MAX rows, else those of `job.ranks` and evenly spread others."""
+def sums_of(ledger: Ledger, past: Past, window: Window, points: int, worst: Sequence[int]) -> TimelineSums:
+    facts = past.facts(window)
+    grid = Grid(facts.start_ns, facts.end_ns, points)
+    if not grid.points:
+        return TimelineSums(facts, grid, [], [], {}, [])
+    alone, spread, all_rows = _chosen(past, facts, worst)
+    ranks = alone | spread
+    together = -(-grid.points // COLUMNS_MAX)
+    columns = Grid(facts.start_ns, facts.end_ns, -(-grid.points // together))
+    stalls: list[Span] = []
+    own = {rank: Own([0] * columns.points, [0] * columns.points) for rank in ranks}
+    sheets = [Sheet(grid), Sheet(grid)]  # of the ranks alone and spread
+    devices = _devices(past, facts)
+    chosen = {key: attempt for key, attempt in past.run.attempts.items() if key[0] in ranks}
+    engine = Engine(replace(past.run, attempts=chosen), facts, TimedFold, TimedGroups)
+    folds = cast("dict[Key, TimedFold]", engine.folds)
+    for (rank, _), fold in folds.items():
+        fold.sheet, fold.devices = sheets[rank in spread], devices[rank]
+        fold.columns, fold.own, fold.stalls = columns, own[rank], stalls
+        if fold.attempt.hardware.get("compute_ns") and fold.attempt.hardware.get("idle_ns"):
+            fold.compute = [0] * grid.points
+    feed(engine, ledger, rows_of if all_rows else partial(_rows_at, edges=grid.edges))
+    engine.settle()
+    for fold in folds.values():
+        _launch(fold)
+    for rank in ranks:
+        for start, end, state, _ in gaps(facts, rank):
+            states = vector()
+            states[state] = end - start
+            sheets[rank in spread].lay(states, start, end, devices[rank])
+    gpu_ns = _allocated(facts, grid, devices)
+    cells = list(map(_closed, sheets[0].cells, sheets[1].cells, gpu_ns))
+    whole = all_rows and len(ranks) == len(facts.spans)
+    sampled = None if whole else Sampled(len(ranks), len(facts.spans), all_rows)
+    return TimelineSums(facts, grid, gpu_ns, cells, own, merged(stalls), sampled)
+
+
+def _chosen(past: Past, facts: Facts, worst: Sequence[int]) -> _Choice:
+    """All ranks if they have at most ROWS_MAX rows, else `worst` and evenly spread others."""
     rows = dict.fromkeys(facts.spans, 0)
-    for (rank, _), attempt in job.run.attempts.items():
+    for (rank, _), attempt in past.run.attempts.items():
         bound = facts.bounds[rank, attempt.attempt]
         life = max(bound.end_ns - attempt.start_ns, 1)
         if rank in rows:
             rows[rank] += attempt.top_number * (bound.to_ns - bound.from_ns) // life
     if sum(rows.values()) <= ROWS_MAX:
         return _Choice(set(rows), set())
-    alone = {rank for rank in job.ranks if rank in rows}
+    alone = {rank for rank in worst if rank in rows}
     others = sorted(rows.keys() - alone)
     each = max(max(rows.values()), 1)
     fits = ROWS_MAX // each
@@ -320,31 +346,7 @@ def _chosen(job: Job, facts: Facts) -> _Choice:
     return _Choice(alone, spread, (len(alone) + many) * each <= 2 * ROWS_MAX)
 
 
-def _fold_all(ledger: Ledger, job: Job, folds: dict[Key, TimedFold], edges: list[int] | None) -> None:
-    """Fold all rows, or those at `edges`, in order of time."""
-    identities = {(p.identity.rank, p.identity.attempt): p.identity for p in ledger.processes(job.run.name)}
-    groups, rows = TimedGroups(folds), []
-    for key, fold in folds.items():
-        bound, identity = fold.bound, identities.get(key)
-        if identity is None or bound.to_ns <= bound.from_ns or fold.attempt.first_step is None:
-            fold.exhausted = True
-        elif edges is None:
-            rows.append(rows_of(ledger, identity, key, fold))
-        else:
-            rows.append(_rows_at(ledger, identity, key, fold, edges))
-    for _, key, row in heapq.merge(*rows, key=lambda entry: entry[0]):
-        compared = folds[key].row(row)
-        if compared is not None:
-            groups.add(key, row.step, folds[key].last_count, compared)
-    for key, fold in folds.items():
-        first = fold.finish(None)
-        if first is not None:
-            groups.add(key, first[0], first[1], first[2:], first=True)
-        _launch(fold)
-    groups.flush()
-
-
-def _rows_at(ledger: Ledger, identity: schema.Identity, key: Key, fold: Fold, edges: list[int]):
+def _rows_at(ledger: Ledger, identity: schema.Identity, key: Key, fold: Fold, *, edges: list[int]):
     """(end_ns, key, row) of an attempt's first row, of rows that touch an edge, and of its last ones."""
     for entry in rows_of(ledger, identity, key, fold):
         yield entry
@@ -375,45 +377,22 @@ def _launch(fold: TimedFold) -> None:
         cell[_LAUNCH] += moved
 
 
-def _lay_gaps(facts: Facts, rank: int, sheet: Sheet, run) -> None:
-    """Lay the time before, between and after a rank's attempts, as account.py does."""
-    attempts, spans = facts.by_rank.get(rank, []), facts.spans[rank]
-    devices = attempts[-1].devices if attempts else _devices(run)
-    gaps, at, before = [], facts.start_ns, _UNOBSERVED
-    for attempt in attempts:
-        bound = facts.bounds[rank, attempt.attempt]
-        submitted = None if attempt.submit_time is None else int(attempt.submit_time * 1e9)
-        gaps.append((at, bound.from_ns, before, submitted))
-        at = max(at, bound.to_ns)
-        before = _DOWN if attempt.known_end_ns() is not None or attempt is not attempts[-1] else _UNOBSERVED
-    gaps.append((at, facts.end_ns, before, None))
-    for start, end, state, submitted in gaps:
-        for a, b in spans:
-            low, high = max(start, a), min(end, b)
-            cut = high if submitted is None else min(max(submitted, low), high)
-            for from_ns, to_ns, what in ((low, cut, state), (cut, high, _QUEUE)):
-                if from_ns < to_ns:
-                    states = vector()
-                    states[what] = to_ns - from_ns
-                    sheet.lay(states, from_ns, to_ns, devices)
+def _devices(past: Past, facts: Facts) -> dict[int, int]:
+    """By expected rank; an unreported one is taken to have as many as the others."""
+    most = max((attempt.devices for attempt in past.run.attempts.values()), default=1)
+    return {rank: facts.by_rank[rank][-1].devices if rank in facts.by_rank else most for rank in facts.spans}
 
 
-def _devices(run) -> int:
-    return max((attempt.devices for attempt in run.attempts.values()), default=1)
-
-
-def _allocated(facts: Facts, grid: Grid, run) -> list[int]:
+def _allocated(facts: Facts, grid: Grid, devices: dict[int, int]) -> list[int]:
     """GPU-ns of all expected ranks, by bucket."""
     found = [0] * grid.points
-    alike: dict[tuple, int] = {}
+    alike: Counter[Span] = Counter()
     for rank, spans in facts.spans.items():
-        attempts = facts.by_rank.get(rank, [])
-        devices = attempts[-1].devices if attempts else _devices(run)
         for span in spans:
-            alike[span] = alike.get(span, 0) + devices
-    for span, devices in alike.items():
+            alike[span] += devices[rank]
+    for span, count in alike.items():
         for bucket, ns in grid.parts(*span):
-            found[bucket] += ns * devices
+            found[bucket] += ns * count
     return found
 
 
@@ -432,28 +411,7 @@ def _closed(alone: list[int], spread: list[int], whole: int) -> list[int]:
     return states
 
 
-def data(found: Timeline, worst: Sequence[int]) -> TimelineData:
-    """What the child process answers; `worst` are the ranks to be shown individually, worst first."""
-    edges = [ns / 1e9 for ns in found.grid.edges]
-    buckets = [
-        Bucket(
-            edges[i],
-            edges[i + 1],
-            gpu_ns / 1e9,
-            {s: ns / 1e9 for s, ns in zip(STATES, cell, strict=True) if ns},
-        )
-        for i, (gpu_ns, cell) in enumerate(zip(found.gpu_ns, found.cells, strict=True))
-    ]
-    whole = found.read_ranks == found.of_ranks and found.all_steps
-    return TimelineData(
-        buckets,
-        stalls=[(start / 1e9, end / 1e9) for start, end in found.stalls],
-        sampled=None if whole else Sampled(found.read_ranks, found.of_ranks, found.all_steps),
-        heat=heat(found.own, worst, edges[0], edges[-1]) if edges else None,
-    )
-
-
-def heat(own: dict[int, Own], worst: Sequence[int], start: float, end: float) -> Heat | None:
+def heat_of(own: dict[int, Own], worst: Sequence[int], start: float, end: float) -> Heat | None:
     """Own seconds per step by rank and column: the worst ranks individually, the others as quantiles.
 
     At most RANKS_SHOWN ranks, so the document is bounded whatever the size of the run.

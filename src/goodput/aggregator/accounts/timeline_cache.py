@@ -2,48 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from statistics import median
-
-import msgspec
-from msgspec import Struct
 
 from goodput.account import FINAL_STATUSES, Account, Run
 from goodput.account.states import INDEX
 from goodput.aggregator.accounts.accounts import Accounts
-from goodput.aggregator.accounts.history import ANONYMOUS, Job, Window, without_rows
+from goodput.aggregator.accounts.history import ANONYMOUS
+from goodput.aggregator.accounts.past import Window
 from goodput.aggregator.accounts.result_cache import ResultCache
-from goodput.aggregator.accounts.timeline import RANKS_SHOWN, Bucket, Heat, Sampled, TimelineData
+from goodput.aggregator.accounts.timeline import RANKS_SHOWN, Mark, Timeline, timeline_of
 
 RESTARTS_MARKED_MAX = 200
 # The states of a rank's own work, by which ranks are compared.
 _OWN = tuple(INDEX[state] for state in ("productive", "loader", "h2d", "launch", "unattributed"))
-
-
-class Mark(Struct):
-    """A restart, a committed checkpoint (the last of its bucket) or a stall, which alone has an `end`.
-
-    `step` is that of the checkpoint, or the one a restart resumes from.
-    """
-
-    kind: str
-    time: float
-    end: float | None = None
-    step: int | None = None
-    attempt: int | None = None
-
-
-class Timeline(Struct):
-    """A run over time, in equal buckets. `sampled` is null where every row was read."""
-
-    run: str
-    status: str
-    start: float
-    end: float
-    buckets: list[Bucket]
-    marks: list[Mark]
-    sampled: Sampled | None
-    heat: Heat | None
 
 
 class TimelineCache:
@@ -67,26 +38,14 @@ class TimelineCache:
         return timeline
 
     async def _compute(self, name: str, points: int, window: Window, owner: str) -> tuple[Timeline, float]:
-        accounts = self._accounts
-        account, run = accounts.account(name), accounts.store.runs[name]
-        job = Job(
-            "",
-            without_rows(run),
-            account.end_ns if account.status == "running" else time.time_ns(),
-            account.threshold_ns,
-            accounts.stale_seconds,
-            [window],
-            points=points,
-            ranks=tuple(ranks_by_excess(account)[:RANKS_SHOWN]),
+        account, run = self._accounts.account(name), self._accounts.store.runs[name]
+        worst = ranks_by_excess(account)[:RANKS_SHOWN]
+        timeline, took_seconds = await self._accounts.history.run(
+            *(owner, timeline_of, self._accounts.past(name), window, points, worst)
         )
-        encoded, took_seconds = await accounts.history.timeline(job, owner)
-        data = msgspec.json.decode(encoded, type=TimelineData)
-        buckets, hosts = data.buckets, {rank.rank: rank.host for rank in account.ranks}
-        for row in data.heat.ranks if data.heat else ():
-            row.host = hosts.get(row.rank, "")
-        start, end = (buckets[0].start, buckets[-1].end) if buckets else (account.start_ns / 1e9,) * 2
-        marks = _marks(run, account, buckets, data.stalls)
-        timeline = Timeline(name, account.status, start, end, buckets, marks, data.sampled, data.heat)
+        _add_marks(timeline, run, account)
+        if not timeline.buckets:
+            timeline.start = timeline.end = account.start_ns / 1e9
         return timeline, took_seconds
 
 
@@ -103,23 +62,22 @@ def ranks_by_excess(account: Account) -> list[int]:
     return sorted(own, key=lambda rank: (culprit is None or rank != culprit[0], -excess[rank], rank))
 
 
-def _marks(run: Run, account: Account, buckets: list[Bucket], stalls: list[tuple]) -> list[Mark]:
-    """Restarts, stalls and at most one committed checkpoint per bucket, oldest first."""
-    marks = [
+def _add_marks(timeline: Timeline, run: Run, account: Account) -> None:
+    """Add the restarts, and at most one committed checkpoint per bucket; oldest first."""
+    marks = timeline.marks + [
         Mark("restart", one.time_ns / 1e9, step=one.resume_step, attempt=one.attempt)
         for one in account.restarts[-RESTARTS_MARKED_MAX:]
     ]
-    marks += [Mark("stall", start, end) for start, end in stalls]
-    if buckets:
-        marks += _checkpoints(run, buckets)
-        start, end = buckets[0].start, buckets[-1].end
+    if timeline.buckets:
+        marks += _checkpoints(run, timeline)
+        start, end = timeline.start, timeline.end
         marks = [one for one in marks if one.time <= end and (one.end or one.time) >= start]
-    return sorted(marks, key=lambda one: one.time)
+    timeline.marks = sorted(marks, key=lambda one: one.time)
 
 
-def _checkpoints(run: Run, buckets: list[Bucket]) -> list[Mark]:
+def _checkpoints(run: Run, timeline: Timeline) -> list[Mark]:
     """As reported by the first rank of each attempt that committed any; the last one of each bucket."""
-    start, length = buckets[0].start, buckets[-1].end - buckets[0].start
+    start, length, count = timeline.start, timeline.end - timeline.start, len(timeline.buckets)
     first: dict[int, int] = {}
     for (rank, number), attempt in run.attempts.items():
         if attempt.commits:
@@ -130,7 +88,7 @@ def _checkpoints(run: Run, buckets: list[Bucket]) -> list[Mark]:
             if event.kind != "checkpoint_committed":
                 continue
             at = event.time_ns / 1e9
-            bucket = int((at - start) / length * len(buckets)) if length else 0
+            bucket = int((at - start) / length * count) if length else 0
             if bucket not in marks or marks[bucket].time < at:
                 marks[bucket] = Mark("checkpoint", at, step=event.step, attempt=number)
     return list(marks.values())

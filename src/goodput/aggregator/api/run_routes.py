@@ -9,8 +9,8 @@ from fastapi import FastAPI, Query, Request, Response
 from goodput.account.document_types import AccountDocument
 from goodput.aggregator.accounts.accounts import Accounts, RollingWindows, RunDocument
 from goodput.aggregator.accounts.run_summaries import RunPage, RunSummaries
-from goodput.aggregator.accounts.timeline import POINTS_MAX
-from goodput.aggregator.accounts.timeline_cache import Timeline, TimelineCache
+from goodput.aggregator.accounts.timeline import POINTS_MAX, Timeline
+from goodput.aggregator.accounts.timeline_cache import TimelineCache
 from goodput.aggregator.api.responses import (
     BUSY,
     NOT_FOUND,
