@@ -40,6 +40,16 @@ class _Cached(NamedTuple):
     until: float
 
 
+class _RunSeries:
+    """Adds series of one run. Unknown values (None) are absent."""
+
+    def __init__(self, families: Families, run: str):
+        self._families, self._run = families, run
+
+    def add(self, name: str, value: float | None, **labels: str) -> None:
+        self._families.add(name, {"run": self._run, **labels}, value)
+
+
 class Exposition:
     def __init__(
         self,
@@ -90,82 +100,52 @@ class Exposition:
             yield
             if account.status in FINAL_STATUSES and now_ns - account.end_ns > KEPT_SECONDS * 1e9:
                 continue
-            self._add_run(families, account, now_ns)
+            series = _RunSeries(families, name)
+            _add_account(series, account)
+            _add_figures(series, account)
+            _add_restarts(series, account)
+            _add_straggler(series, account)
+            self._add_health(series, name)
+            self._add_present(series, account, now_ns)
         if access.is_of_all:
             self._add_self(families, clamped)
             _add_authentication(families, self._authenticator)
 
-    def _add_run(self, families: Families, account: Account, now_ns: int) -> None:
-        run = {"run": account.run}
-        families.add("goodput_run_info", {**run, "device": account.device, "status": account.status}, 1)
-        gpu_ns = account.gpu_ns()
-        for state, ns in zip(STATES, gpu_ns, strict=True):
-            families.add("goodput_gpu_seconds", {**run, "state": state}, ns / 1e9)
-        for factor in FACTORS:
-            ratio = account.ratio(factor)
-            if ratio is not None:
-                families.add(f"goodput_{factor}_ratio", run, ratio)
-        wall = account.wall_gpu_ns()
-        families.add("goodput_coverage_ratio", run, 1 - gpu_ns[INDEX["unobserved"]] / wall if wall else 1)
-        families.add("goodput_steps", {**run, "kind": "kept"}, sum(r.kept_steps for r in account.ranks))
-        families.add("goodput_steps", {**run, "kind": "lost"}, sum(r.lost_steps for r in account.ranks))
-        families.add("goodput_restarts", run, len(account.restarts))
-        families.add("goodput_stall_threshold_seconds", run, account.threshold_ns / 1e9)
-        age_ns = max(now_ns - account.last_progress_ns, 0)
-        families.add(
-            "goodput_progress_age_seconds", run, 0 if account.status in FINAL_STATUSES else age_ns / 1e9
-        )
-        self._add_hang(families, account, now_ns)
-        self._add_ranks(families, account, now_ns)
-        self._add_health(families, run)
-        if account.status not in FINAL_STATUSES:
-            self._add_checkpoints(families, run, now_ns)
-            gpus = sum(rank.devices for rank in account.ranks if rank.rank < account.world_size)
-            families.add("goodput_run_gpus", run, gpus)
-        _add_restarts(families, account)
-        _add_figures(families, account)
-        _add_straggler(families, account)
-        for cause in explain(account):
-            if cause["gain"] is not None:
-                families.add("goodput_cause_gain_ratio", {**run, "state": cause["state"]}, cause["gain"])
-
-    def _add_hang(self, families: Families, account: Account, now_ns: int) -> None:
-        hang = self._accounts.hang(account.run, now_ns)
-        families.add("goodput_hang_seconds", {"run": account.run}, hang.seconds if hang else 0)
-        if hang and hang.culprit:
-            who = hang.culprit
-            labels = {"run": account.run, "rank": str(who.rank), "host": who.host, "phase": who.phase}
-            families.add("goodput_hang_culprit_seconds", labels, who.seconds)
-
-    def _add_ranks(self, families: Families, account: Account, now_ns: int) -> None:
-        run = {"run": account.run}
+    def _add_present(self, series: _RunSeries, account: Account, now_ns: int) -> None:
+        """What the run's ranks do now."""
         newest = [attempts[-1] for attempts in self._accounts.store.runs[account.run].by_rank().values()]
         alive = [attempt for attempt in newest if attempt.known_end_ns() is None]
-        families.add("goodput_ranks", {**run, "kind": "expected"}, account.world_size)
-        families.add("goodput_ranks", {**run, "kind": "observed"}, len(newest))
-        families.add("goodput_ranks", {**run, "kind": "alive"}, len(alive))
+        series.add("goodput_ranks", account.world_size, kind="expected")
+        series.add("goodput_ranks", len(newest), kind="observed")
+        series.add("goodput_ranks", len(alive), kind="alive")
         # After a restart of the aggregator only the rank's own clock is known, from the ledger, until its next push.
-        oldest = min((attempt.received_ns or attempt.seen_ns for attempt in alive), default=now_ns)
-        families.add("goodput_rank_last_report_age_seconds", run, max(now_ns - oldest, 0) / 1e9)
-
-    def _add_checkpoints(self, families: Families, run: dict[str, str], now_ns: int) -> None:
-        times = self._accounts.store.checkpoints.get(run["run"])
-        age = times.age_seconds(now_ns) if times else None
-        if times is None or age is None:
+        oldest_ns = min((attempt.received_ns or attempt.seen_ns for attempt in alive), default=now_ns)
+        series.add("goodput_rank_last_report_age_seconds", max(now_ns - oldest_ns, 0) / 1e9)
+        hang = self._accounts.hang(account.run, now_ns)
+        series.add("goodput_hang_seconds", hang.seconds if hang else 0)
+        if hang and (culprit := hang.culprit):
+            labels = {"rank": str(culprit.rank), "host": culprit.host, "phase": culprit.phase}
+            series.add("goodput_hang_culprit_seconds", culprit.seconds, **labels)
+        is_final = account.status in FINAL_STATUSES
+        age_seconds = 0 if is_final else max(now_ns - account.last_progress_ns, 0) / 1e9
+        series.add("goodput_progress_age_seconds", age_seconds)
+        if is_final:
             return
-        families.add("goodput_checkpoint_age_seconds", run, age)
-        interval = times.interval_seconds()
-        if interval is not None:
-            families.add("goodput_checkpoint_interval_seconds", run, interval)
-        if times.save_ns is not None:
-            families.add("goodput_checkpoint_last_save_seconds", run, times.save_ns / 1e9)
+        gpus = sum(rank.devices for rank in account.ranks if rank.rank < account.world_size)
+        series.add("goodput_run_gpus", gpus)
+        times = self._accounts.store.checkpoints.get(account.run)
+        if times is not None and times.newest is not None:
+            series.add("goodput_checkpoint_age_seconds", times.age_seconds(now_ns))
+            series.add("goodput_checkpoint_interval_seconds", times.interval_seconds())
+            save_seconds = None if times.save_ns is None else times.save_ns / 1e9
+            series.add("goodput_checkpoint_last_save_seconds", save_seconds)
 
-    def _add_health(self, families: Families, run: dict[str, str]) -> None:
-        events, spent_ns = self._health.counted(run["run"])
+    def _add_health(self, series: _RunSeries, run: str) -> None:
+        events, spent_ns = self._health.counted(run)
         for (kind, severity), count in sorted(events.items()):
-            families.add("goodput_run_health_events", {**run, "kind": kind, "severity": severity}, count)
+            series.add("goodput_run_health_events", count, kind=kind, severity=severity)
         for kind, ns in sorted(spent_ns.items()):
-            families.add("goodput_run_health_cost_gpu_seconds", {**run, "kind": kind}, ns / 1e9)
+            series.add("goodput_run_health_cost_gpu_seconds", ns / 1e9, kind=kind)
 
     def _add_self(self, families: Families, clamped: int) -> None:
         store, counts = self._accounts.store, self._ingest.counts
@@ -211,53 +191,56 @@ def _add_authentication(families: Families, authenticator: RequestAuthenticator)
         families.add("goodput_aggregator_token_expiry_timestamp_seconds", {}, expiry)
 
 
-def _add_figures(families: Families, account: Account) -> None:
-    """Figures derived from the account's sums; unknown ones are absent."""
-    run = {"run": account.run}
+def _add_account(series: _RunSeries, account: Account) -> None:
+    series.add("goodput_run_info", 1, device=account.device, status=account.status)
+    gpu_ns, wall_ns = account.gpu_ns(), account.wall_gpu_ns()
+    for state, ns in zip(STATES, gpu_ns, strict=True):
+        series.add("goodput_gpu_seconds", ns / 1e9, state=state)
+    for factor in FACTORS:
+        series.add(f"goodput_{factor}_ratio", account.ratio(factor))
+    series.add("goodput_coverage_ratio", 1 - gpu_ns[INDEX["unobserved"]] / wall_ns if wall_ns else 1)
+    series.add("goodput_steps", sum(rank.kept_steps for rank in account.ranks), kind="kept")
+    series.add("goodput_steps", sum(rank.lost_steps for rank in account.ranks), kind="lost")
+    series.add("goodput_restarts", len(account.restarts))
+    series.add("goodput_stall_threshold_seconds", account.threshold_ns / 1e9)
+    for cause in explain(account):
+        series.add("goodput_cause_gain_ratio", cause["gain"], state=cause["state"])
+
+
+def _add_figures(series: _RunSeries, account: Account) -> None:
+    """Figures derived from the account's sums."""
     kept = sum(rank.kept_samples for rank in account.ranks)
-    families.add("goodput_run_samples", {**run, "kind": "kept"}, kept)
-    families.add("goodput_run_samples", {**run, "kind": "lost"}, max(account.samples - kept, 0))
-    families.add("goodput_input_errors", run, len(figures.input_errors(account)))
+    series.add("goodput_run_samples", kept, kind="kept")
+    series.add("goodput_run_samples", max(account.samples - kept, 0), kind="lost")
+    series.add("goodput_input_errors", len(figures.input_errors(account)))
+    series.add("goodput_throughput_goodput_ratio", figures.throughput(account)["goodput"])
     saving, bubble = figures.checkpoints(account), figures.pipeline(account) or {}
-    single = {
-        "goodput_throughput_goodput_ratio": figures.throughput(account)["goodput"],
-        "goodput_checkpoint_save_seconds": saving["save_seconds"],
-        "goodput_checkpoint_best_interval_seconds": saving["best_interval_seconds"],
-    }
-    for name, value in single.items():
-        if value is not None:
-            families.add(name, run, value)
-    for kind, value in (("measured", bubble.get("bubble")), ("ideal", bubble.get("ideal_bubble"))):
-        if value is not None:
-            families.add("goodput_pipeline_bubble_ratio", {**run, "kind": kind}, value)
-    spent = {
-        "goodput_cost_dollars": figures.money(account),
-        "goodput_energy_joules": figures.energy(account),
-    }
-    for name, total in spent.items():
-        for state, value in (total or {"states": {}})["states"].items():
-            if value is not None:
-                families.add(name, {**run, "state": state}, value)
+    series.add("goodput_checkpoint_save_seconds", saving["save_seconds"])
+    series.add("goodput_checkpoint_best_interval_seconds", saving["best_interval_seconds"])
+    series.add("goodput_pipeline_bubble_ratio", bubble.get("bubble"), kind="measured")
+    series.add("goodput_pipeline_bubble_ratio", bubble.get("ideal_bubble"), kind="ideal")
+    for name, spent in (
+        ("goodput_cost_dollars", figures.money(account)),
+        ("goodput_energy_joules", figures.energy(account)),
+    ):
+        for state, value in (spent["states"] if spent else {}).items():
+            series.add(name, value, state=state)
 
 
-def _add_restarts(families: Families, account: Account) -> None:
+def _add_restarts(series: _RunSeries, account: Account) -> None:
     for restart in account.restarts[-RESTARTS_SHOWN:]:
-        labels = {"run": account.run, "attempt": str(restart.attempt)}
-        families.add("goodput_restart_timestamp_seconds", labels, restart.time_ns / 1e9)
-        families.add("goodput_restart_lost_gpu_seconds", labels, restart.lost_gpu_ns / 1e9)
+        attempt = str(restart.attempt)
+        series.add("goodput_restart_timestamp_seconds", restart.time_ns / 1e9, attempt=attempt)
+        series.add("goodput_restart_lost_gpu_seconds", restart.lost_gpu_ns / 1e9, attempt=attempt)
         if restart.devices:
             down_seconds = restart.down_gpu_ns / restart.devices / 1e9
-            families.add("goodput_restart_down_seconds", labels, down_seconds)
+            series.add("goodput_restart_down_seconds", down_seconds, attempt=attempt)
 
 
-def _add_straggler(families: Families, account: Account) -> None:
-    run, straggler = {"run": account.run}, account.straggler
-    slowdown = straggler.slowdown()
-    if slowdown is not None:
-        families.add("goodput_straggler_slowdown_ratio", run, slowdown)
+def _add_straggler(series: _RunSeries, account: Account) -> None:
+    series.add("goodput_straggler_slowdown_ratio", account.straggler.slowdown())
     hosts = {rank.rank: rank.host for rank in account.ranks}
-    for rank, share in straggler.shares():
-        labels = {**run, "rank": str(rank), "host": hosts.get(rank, "")}
-        families.add("goodput_straggler_share_ratio", labels, share)
-    for host, share in straggler.host_shares():
-        families.add("goodput_straggler_host_share_ratio", {**run, "host": host}, share)
+    for rank, share in account.straggler.shares():
+        series.add("goodput_straggler_share_ratio", share, rank=str(rank), host=hosts.get(rank, ""))
+    for host, share in account.straggler.host_shares():
+        series.add("goodput_straggler_host_share_ratio", share, host=host)
