@@ -114,23 +114,16 @@ class HealthCosts:
 
     def __init__(self, log: HealthLog, accounts: Accounts):
         self._log, self._accounts = log, accounts
-        self._cached: dict[str, tuple[tuple, dict[HealthKey, int]]] = {}  # by run: (inputs, costs)
 
     def costs(self, name: str) -> dict[HealthKey, int]:
         """GPU-ns by event of a run; empty for an unknown run."""
         run = self._accounts.store.runs.get(name)
         if run is None or not self._log.has_hit(name):
             return {}
-        account = self._accounts.account(name)
-        inputs = (self._accounts.store.revisions.get(name), account.end_ns, self._log.revision())
-        cached = self._cached.get(name)
-        if cached is None or cached[0] != inputs:
-            cached = self._cached[name] = (inputs, restart_costs(run, account, self._log.of_run(name)))
-        return cached[1]
+        return restart_costs(run, self._accounts.account(name), self._log.of_run(name))
 
     def of_run(self, name: str, **filters) -> RunHealthEvents:
-        """A run's events, with the ranks of this run that they hit. KeyError for an unknown run."""
-        self._accounts.store.runs[name]
+        """A run's events, with the ranks of this run that they hit."""
         return RunHealthEvents(name, self._events(self._log.of_run(name), name.__eq__, **filters))
 
     def all(self, run: str | None = None, access: Access = EVERYTHING, **filters) -> HealthEvents:

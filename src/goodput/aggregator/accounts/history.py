@@ -18,7 +18,7 @@ from goodput.account.document_types import AccountDocument
 from goodput.aggregator.accounts import past
 from goodput.aggregator.accounts.fair_queue import FairQueue, QueueFull
 from goodput.aggregator.accounts.past import Past, Window
-from goodput.aggregator.accounts.single_flight import SingleFlight
+from goodput.aggregator.accounts.result_cache import SingleFlight
 
 SECONDS_MAX = 120.0
 # Pending requests: of everybody together, of one token, and of all requests without a token together.

@@ -1,20 +1,39 @@
-"""A cache of costly results about runs: each costs at most a tenth of a core, however many clients poll it.
-
-A result of a final run serves until the run changes. Any other is computed again once it is older than AGE_SECONDS
-and than ten times what it took. Concurrent requests share one computation; RESULTS_MAX are kept, the last used.
-"""
+"""Single flight, and a cache of costly results about runs that uses it."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, NamedTuple
 
-from goodput.aggregator.accounts.single_flight import SingleFlight
-
 RESULTS_MAX = 64
 AGE_SECONDS = 10.0
+
+
+class SingleFlight:
+    """Concurrent requests for the same key share one computation.
+
+        document = await flights.run(("run", 60), lambda: compute("run", 60))
+
+    A caller that is cancelled does not cancel the computation. Nothing is cached once it is done.
+    """
+
+    def __init__(self):
+        self.tasks: dict[Hashable, asyncio.Task] = {}
+
+    async def run(self, key: Hashable, compute: Callable[[], Awaitable]):
+        """The result of `compute()`, or its exception; it is called only if none is under way for this key."""
+        if key not in self.tasks:
+            task = self.tasks[key] = asyncio.ensure_future(compute())
+            task.add_done_callback(lambda done: self._remove(key, done))
+        return await asyncio.shield(self.tasks[key])
+
+    def _remove(self, key: Hashable, done: asyncio.Task) -> None:
+        del self.tasks[key]
+        if not done.cancelled():
+            done.exception()  # Retrieved, or asyncio logs it when every caller was cancelled.
 
 
 class _Cached(NamedTuple):
@@ -30,6 +49,12 @@ class _Cached(NamedTuple):
 
 
 class ResultCache:
+    """Each result costs at most a tenth of a core, however many clients poll it.
+
+    A result of a final run serves until the run changes. Any other is computed again once it is older than AGE_SECONDS
+    and than ten times what it took. RESULTS_MAX are kept, the last used.
+    """
+
     def __init__(self):
         self._cached: OrderedDict[Hashable, _Cached] = OrderedDict()
         self._flights = SingleFlight()

@@ -9,18 +9,19 @@ from contextlib import asynccontextmanager
 
 import msgspec
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from goodput import __version__
 from goodput.access.tokens import EVERYTHING
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
-from goodput.aggregator.accounts.history import History
+from goodput.aggregator.accounts.history import History, HistoryError
 from goodput.aggregator.api import access_route, end_route, health_routes, ingest_route, run_routes
 from goodput.aggregator.api.exposition import Exposition
 from goodput.aggregator.api.ingest_route import IngestRoute
 from goodput.aggregator.api.page_routes import add_page
-from goodput.aggregator.api.responses import REFERENCE, access_of, run_not_found
+from goodput.aggregator.api.responses import REFERENCE, access_of
 from goodput.aggregator.http import sign_in
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.http.middleware import RequestMiddleware
@@ -28,7 +29,7 @@ from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.run_end import RunEnder
 from goodput.aggregator.ingest.store import Store
-from goodput.aggregator.ledger.ledger import Ledger
+from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.defaults import STALE_SECONDS, STALL_SECONDS
 
 log = logging.getLogger("goodput.aggregator")
@@ -79,7 +80,8 @@ def create_app(
         lifespan=lifespan,
         # A redirect would repeat the Host header of the request.
         redirect_slashes=False,
-        dependencies=[Depends(_check_run)],
+        dependencies=[Depends(_run_check(store))],
+        exception_handlers={HistoryError: _unavailable, LedgerError: _unavailable},
     )
     app.add_middleware(RequestMiddleware, authenticator=authenticator)
     app.state.ledger_url, app.state.authenticator = ledger.url, authenticator
@@ -143,16 +145,22 @@ async def _reload_files(authenticator: RequestAuthenticator) -> None:
             log.exception("reloading tokens and certificates failed")
 
 
-async def _check_run(request: Request) -> None:
-    """Before every route of one run: a run that the token may not see is answered as unknown."""
-    run = request.path_params.get("run")
-    access = access_of(request)
-    if run is None or access.may(run):
-        return
-    if "ingest" in access.scopes:
-        # The same whether the run exists or not.
-        raise HTTPException(403, f"token {access.name} is not for run {run[:64]!r}")
-    raise run_not_found(run)
+def _run_check(store: Store):
+    async def check(request: Request) -> None:
+        """Runs before every route of one run. A run that the token may not see is answered as unknown."""
+        run, access = request.path_params.get("run"), access_of(request)
+        if run is None or (access.may(run) and run in store.runs):
+            return
+        if "ingest" in access.scopes and not access.may(run):
+            # The same whether the run exists or not.
+            raise HTTPException(403, f"token {access.name} is not for run {run[:64]!r}")
+        raise HTTPException(404, f"no run {run!r}")
+
+    return check
+
+
+async def _unavailable(_request: Request, error: Exception) -> Response:
+    return JSONResponse({"detail": str(error)}, 503)
 
 
 def _add_operations(app: FastAPI, exposition: Exposition) -> None:

@@ -14,12 +14,10 @@ from goodput.aggregator.api.responses import (
     access_of,
     json_of,
     json_response,
-    run_not_found,
     unix_ns,
 )
 from goodput.aggregator.http.limits import END_BYTES_MAX
 from goodput.aggregator.ingest.run_end import AHEAD_SECONDS, EndResult, RanksAlive, RunEnder
-from goodput.aggregator.ledger.ledger import LedgerError
 
 
 class EndRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -55,17 +53,13 @@ def add_end_route(app: FastAPI, ender: RunEnder) -> None:
     async def end(request: Request, run: str) -> Response:
         """No time is counted from each rank's last sign of life on. A rank that reports life later, or a new
         attempt, continues the run."""
-        wanted = _decode(await _body(request))
+        body = _decode(await _body(request))
         try:
             result = await ender.end(
-                run, wanted.reason, at_ns=_at_ns(wanted), force=wanted.force, who=access_of(request).name
+                run, body.reason, at_ns=_at_ns(body.at), force=body.force, client=access_of(request).name
             )
-        except KeyError:
-            raise run_not_found(run) from None
         except RanksAlive as alive:
             raise HTTPException(409, str(alive)) from None
-        except LedgerError as error:
-            raise HTTPException(503, str(error)) from None
         return json_response(result)
 
 
@@ -88,10 +82,10 @@ def _decode(body: bytes) -> EndRequest:
         raise HTTPException(400, f"want a JSON object or an empty body: {error}") from None
 
 
-def _at_ns(wanted: EndRequest) -> int:
-    if wanted.at is None:
+def _at_ns(at: float | None) -> int:
+    if at is None:
         return 0
-    at_ns = unix_ns(wanted.at)
-    if wanted.at < 0 or wanted.at > time.time() + AHEAD_SECONDS:
-        raise HTTPException(422, f"at {wanted.at}: want unix seconds in the past")
+    at_ns = unix_ns(at)
+    if not 0 <= at <= time.time() + AHEAD_SECONDS:
+        raise HTTPException(422, f"at {at}: want unix seconds in the past")
     return at_ns

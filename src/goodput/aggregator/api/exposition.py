@@ -21,7 +21,7 @@ from goodput.account.account import FACTORS, Account
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
-from goodput.aggregator.accounts.single_flight import SingleFlight
+from goodput.aggregator.accounts.result_cache import SingleFlight
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.causes import explain

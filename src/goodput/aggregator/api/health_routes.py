@@ -12,7 +12,6 @@ from goodput.aggregator.api.responses import (
     access_of,
     json_of,
     json_response,
-    run_not_found,
     unix_ns,
 )
 
@@ -55,7 +54,4 @@ def add_health_routes(app: FastAPI, health: HealthCosts) -> None:
     ) -> Response:
         """`gpu_seconds` is the cost of the restarts that are attributed to an event; see the schema."""
         since_ns = 0 if since is None else unix_ns(since)
-        try:
-            return json_response(health.of_run(run, limit=limit, severity=severity, since_ns=since_ns))
-        except KeyError:
-            raise run_not_found(run) from None
+        return json_response(health.of_run(run, limit=limit, severity=severity, since_ns=since_ns))

@@ -1,17 +1,12 @@
-"""What the routes share: parsing of times, JSON responses of msgspec types, and HTTP errors."""
+"""What the routes share: parsing of times, and JSON responses of msgspec types."""
 
 from __future__ import annotations
-
-from collections.abc import Awaitable
-from typing import TypeVar
 
 import msgspec
 from fastapi import HTTPException, Request, Response
 
 from goodput.access.tokens import Access
-from goodput.aggregator.accounts.history import HistoryError
 
-T = TypeVar("T")
 REFERENCE = "#/components/schemas/{name}"
 NOT_FOUND = {404: {"description": "no such run"}}
 BUSY = {503: {"description": "busy"}}
@@ -46,17 +41,3 @@ def window_ns(start: float | None, end: float | None) -> tuple[int | None, int |
     if start_ns is not None and end_ns is not None and start_ns >= end_ns:
         raise HTTPException(422, f"start {start} is not before end {end}")
     return start_ns, end_ns
-
-
-def run_not_found(run: str) -> HTTPException:
-    return HTTPException(404, f"no run {run!r}")
-
-
-async def or_http_error(run: str, result: Awaitable[T]) -> T:
-    """The result of a query about a run; 404 for KeyError, 503 for HistoryError."""
-    try:
-        return await result
-    except KeyError:
-        raise run_not_found(run) from None
-    except HistoryError as error:
-        raise HTTPException(503, str(error)) from None

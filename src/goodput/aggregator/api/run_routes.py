@@ -17,8 +17,6 @@ from goodput.aggregator.api.responses import (
     access_of,
     json_of,
     json_response,
-    or_http_error,
-    run_not_found,
     window_ns,
 )
 
@@ -57,7 +55,7 @@ def add_run_routes(app: FastAPI, accounts: Accounts) -> None:
     ) -> Response:
         """Each bucket's states sum to its `gpu_seconds`. `start` and `end` are unix seconds, as for the account."""
         query = timelines.get(run, points, window_ns(start, end), access_of(request).token_id)
-        return json_response(await or_http_error(run, query))
+        return json_response(await query)
 
     @app.get(
         "/api/v1/runs/{run:run}/account",
@@ -69,7 +67,7 @@ def add_run_routes(app: FastAPI, accounts: Accounts) -> None:
     ) -> Response:
         """`start` and `end` are unix seconds, by default the run's own; time outside of the run is not counted."""
         query = accounts.window(run, window_ns(start, end), access_of(request).token_id)
-        return json_response(await or_http_error(run, query))
+        return json_response(await query)
 
     @app.get(
         "/api/v1/runs/{run:run}/rolling",
@@ -77,7 +75,7 @@ def add_run_routes(app: FastAPI, accounts: Accounts) -> None:
         summary="The last 5 minutes, hour and day of a run, and its lifetime, side by side",
     )
     async def rolling(request: Request, run: str) -> Response:
-        return json_response(await or_http_error(run, accounts.rolling(run, access_of(request).token_id)))
+        return json_response(await accounts.rolling(run, access_of(request).token_id))
 
     @app.get(
         "/api/v1/runs/{run:run}",
@@ -85,7 +83,4 @@ def add_run_routes(app: FastAPI, accounts: Accounts) -> None:
         summary="A run's account, factors, coverage and ranks",
     )
     async def run(run: str) -> Response:
-        try:
-            return json_response(accounts.document(run))
-        except KeyError:
-            raise run_not_found(run) from None
+        return json_response(accounts.document(run))

@@ -9,7 +9,7 @@ bounds to themselves, so that they cannot displace others.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import insort
 from collections import Counter
 
 from msgspec.structs import replace
@@ -36,10 +36,8 @@ class _BoundedEvents:
 
     def __init__(self, counts: Counter, share: int = 1):
         self.counts, self._share = counts, share
-        self.revision = 0  # grows with each event that is added or dropped
         self.events: dict[HealthKey, schema.Health] = {}
-        self._by_node: dict[str, list[Entry]] = {}  # sorted, as is the next
-        self._entries: list[Entry] = []
+        self._by_node: dict[str, list[Entry]] = {}  # sorted
         self._node_weight: Counter = Counter()
         self._weight = 0
         self.by_run: dict[str, set[HealthKey]] = {}
@@ -51,13 +49,12 @@ class _BoundedEvents:
         self.events[key] = event
         self._weigh(key, event, 1)
         insort(self._by_node.setdefault(key[0], []), (*importance, *key))
-        insort(self._entries, (*importance, *key))
         for run in {run for run, _ in event.hits}:
             self.by_run.setdefault(run, set()).add(key)
         while self._node_weight[key[0]] > NODE_WEIGHT_MAX // self._share:
             self._drop(self._by_node[key[0]][0])
         while self._weight > WEIGHT_MAX // self._share:
-            self._drop(self._entries[0])
+            self._drop(min(entries[0] for entries in self._by_node.values()))
         return key in self.events
 
     def of_run(self, run: str) -> list[tuple[HealthKey, schema.Health]]:
@@ -65,7 +62,6 @@ class _BoundedEvents:
 
     def _weigh(self, key: HealthKey, event: schema.Health, sign: int) -> None:
         weight = sign * (1 + len(event.hits))
-        self.revision += 1
         self._node_weight[key[0]] += weight
         self._weight += weight
 
@@ -74,10 +70,9 @@ class _BoundedEvents:
         event = self.events.pop(key)
         self.counts["dropped", "full"] += 1
         self._weigh(key, event, -1)
-        of_node = self._by_node[key[0]]
-        for entries in (of_node, self._entries):
-            del entries[bisect_left(entries, entry)]
-        if not of_node:
+        entries = self._by_node[key[0]]
+        entries.pop(0)
+        if not entries:
             del self._by_node[key[0]], self._node_weight[key[0]]
         for run in {run for run, _ in event.hits}:
             self.by_run[run].discard(key)
@@ -98,10 +93,6 @@ class HealthLog:
 
     def __contains__(self, key: HealthKey) -> bool:
         return any(key in part.events for part in self._parts)
-
-    def revision(self) -> int:
-        """Grows with each event that is added or dropped."""
-        return sum(part.revision for part in self._parts)
 
     def add(
         self, node: str, event: schema.Health, now_ns: int = 0, ahead_ns: int = 0, is_scoped: bool = False

@@ -65,11 +65,11 @@ class RunEnder:
         self._clock_ns = clock_ns
 
     async def end(
-        self, run: str, reason: str, *, at_ns: int = 0, force: bool = False, who: str = ""
+        self, run: str, reason: str, *, at_ns: int = 0, force: bool = False, client: str = ""
     ) -> EndResult:
         """Mark a run's processes as ended. Raises KeyError (unknown run), RanksAlive, LedgerError; then nothing changed.
 
-        `reason` is one of account.FINAL_STATUSES, `at_ns` the earliest time at which a rank ended, `who` is for the log.
+        `reason` is one of account.FINAL_STATUSES, `at_ns` the earliest time at which a rank ended, `client` is for the log.
         """
         now_ns = self._clock_ns()
         processes = list(self._store.newest[run].values())
@@ -87,7 +87,7 @@ class RunEnder:
         known, already = len(unmarked) - ended, len(processes) - len(unmarked)
         log.info(
             "run %r ended as %s by %s: %d ranks ended, %d had reported their end, %d were marked before, %d alive",
-            *(run, reason, who or "an anonymous client", ended, known, already, len(alive)),
+            *(run, reason, client or "an anonymous client", ended, known, already, len(alive)),
         )
         return EndResult(run, reason, ended, known, len(alive), already)
 

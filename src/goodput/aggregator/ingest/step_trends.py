@@ -6,8 +6,6 @@ several steps, so its length is unknown and it is left out.
 
 from __future__ import annotations
 
-import math
-
 from msgspec import Struct
 
 from goodput.histograms.windows import StepSpans, Window, burst
@@ -18,7 +16,7 @@ DISCRETE_SPANS, DISCRETE_WINDOWS = 8, 30  # 10 s each
 
 
 class StepSeconds(Struct):
-    """Quantiles of step time; null without steps, or where a step took over 18 hours."""
+    """Quantiles of step time; null without steps, or where a step took over 18 hours (infinite, in JSON null)."""
 
     p50: float | None
     p95: float | None
@@ -73,7 +71,6 @@ class Trend:
 
 def _step_window(window: Window, ranks: int) -> StepWindow:
     busy = window.busy_ratio
-    quantiles = {name: _finite(seconds) for name, seconds in window.step_seconds().items()}
     return StepWindow(
         start=window.start_ns / 1e9,
         end=window.end_ns / 1e9,
@@ -81,9 +78,5 @@ def _step_window(window: Window, ranks: int) -> StepWindow:
         steps_per_second=window.steps_per_second,
         samples_per_second=window.samples_per_second,
         busy_ratio=None if busy is None else busy / ranks,
-        step_seconds=StepSeconds(**quantiles),
+        step_seconds=StepSeconds(**window.step_seconds()),
     )
-
-
-def _finite(seconds: float | None) -> float | None:
-    return None if seconds is None or math.isinf(seconds) else seconds
