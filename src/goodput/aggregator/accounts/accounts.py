@@ -107,7 +107,7 @@ class Accounts:
         """The account of a run, at most `age_seconds` old while it runs."""
         run = self.store.runs[name]
         now_ns = time.time_ns() if now_ns is None else now_ns
-        revision = self.store.revisions.get(name, 0)
+        revision = self.store.revisions[name]
         cached = self._cached.get(name)
         if cached is not None and self._is_fresh(cached, revision, now_ns):
             return cached.account
@@ -160,7 +160,7 @@ class Accounts:
     def hang(self, name: str, now_ns: int | None = None) -> Hang | None:
         """The verdict on a run that hangs, None while it does not."""
         now_ns = time.time_ns() if now_ns is None else now_ns
-        revision = self.store.revisions.get(name, 0)
+        revision = self.store.revisions[name]
         if self._not_running.get(name) == revision or not self.hangs.may_hang(name, now_ns):
             self.hangs.clear(name)
             return None
@@ -200,7 +200,7 @@ class Accounts:
         windows: list[Window] = [(end_ns - int(seconds * 1e9), end_ns) for _, seconds in ROLLING]
         recent = await self._rolling.get(
             name,
-            self.store.revisions.get(name, 0),
+            self.store.revisions[name],
             account.status in FINAL_STATUSES,
             lambda: self.history.documents(self.past(name), windows, owner),
         )

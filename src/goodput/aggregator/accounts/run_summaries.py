@@ -93,7 +93,7 @@ class RunSummaries:
         return replace(summary, hang=summary.status == "running" and self._accounts.hang(name) is not None)
 
     def _summary(self, name: str) -> RunSummary:
-        revision, now = self._accounts.store.revisions.get(name, 0), self._clock()
+        revision, now = self._accounts.store.revisions[name], self._clock()
         cached = self._cached.get(name)
         if cached is not None and cached.revision == revision:
             status = cached.summary.status

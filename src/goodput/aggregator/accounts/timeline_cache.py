@@ -30,7 +30,7 @@ class TimelineCache:
         account = self._accounts.account(run)
         timeline = await self._cache.get(
             (run, points, window),
-            self._accounts.store.revisions.get(run, 0),
+            self._accounts.store.revisions[run],
             account.status in FINAL_STATUSES,
             lambda: self._compute(run, points, window, owner),
         )

@@ -6,6 +6,7 @@ rejected with a reason; the other ranks of its push are not affected.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -53,16 +54,15 @@ class Store:
 
     runs: dict[str, Run] = field(default_factory=dict)
     processes: dict[tuple, Process] = field(default_factory=dict)
-    revisions: dict[str, int] = field(default_factory=dict)  # by run; grows with every merge
-    trends: dict[str, Trend] = field(default_factory=dict)  # by run
-    newest: dict[str, dict[int, Process]] = field(default_factory=dict)  # by run and rank
-    progress_ns: dict[str, int] = field(
-        default_factory=dict
-    )  # by run: our unix ns of its last completed step
-    checkpoints: dict[str, CheckpointTimes] = field(default_factory=dict)  # by run that reported a checkpoint
-    expected: dict[str, int] = field(default_factory=dict)  # by run: its largest world size
+    # All by run:
+    revisions: Counter[str] = field(default_factory=Counter)  # grows with every merge
+    trends: dict[str, Trend] = field(default_factory=dict)
+    newest: dict[str, dict[int, Process]] = field(default_factory=dict)  # by rank
+    progress_ns: Counter[str] = field(default_factory=Counter)  # our unix ns of the last completed step
+    checkpoints: dict[str, CheckpointTimes] = field(default_factory=dict)  # if it reported one
+    expected: Counter[str] = field(default_factory=Counter)  # the largest world size
     expected_sum: int = 0
-    starts: dict[str, int] = field(default_factory=dict)  # by run: unix ns of its first process's start
+    starts: dict[str, int] = field(default_factory=dict)  # unix ns of the first process's start
     new: int = 0
     repeated: int = 0
 
@@ -79,10 +79,7 @@ class Store:
         events = [event for event in report.events if event.number not in attempt.events]
         attempt.add_rows(rows)
         run = report.identity.run
-        trend = self.trends.get(run)
-        if trend is None:
-            trend = self.trends[run] = Trend()
-        trend.add(attempt, rows)
+        self.trends.setdefault(run, Trend()).add(attempt, rows)
         attempt.add_events(events)
         if events:
             ahead_ns = report.live.now_ns - now_ns if now_ns else 0
@@ -94,7 +91,7 @@ class Store:
             process.last = max([*rows, *filter(None, [process.last])], key=lambda row: row.number)
             # Its age by the host's clock when the agent read it, by ours since: a late report is no new progress.
             since_ns = now_ns - max(report.live.now_ns - max(row.end_ns for row in rows), 0)
-            self.progress_ns[run] = max(since_ns, self.progress_ns.get(run, 0))
+            self.progress_ns[run] = max(since_ns, self.progress_ns[run])
         self.new += len(rows) + len(events)
         self.repeated += len(report.steps) + len(report.events) - len(rows) - len(events)
         attempt.received_ns = max(attempt.received_ns, now_ns)
@@ -106,7 +103,7 @@ class Store:
             _set_live(attempt, live)
             # The figures summed over restarts of the agent.
             live = replace(live, hardware=attempt.hardware)
-        self.revisions[run] = self.revisions.get(run, 0) + 1
+        self.revisions[run] += 1
         identity = report.identity
         if identity.attempt != attempt.attempt:
             identity = replace(identity, attempt=attempt.attempt)
@@ -115,10 +112,10 @@ class Store:
     def end(self, identity: schema.Identity, mark: EndMark | None) -> None:
         """Set the end mark of a process that is in the store."""
         self.processes[_key(identity)].attempt.end_mark = mark
-        self.revisions[identity.run] = self.revisions.get(identity.run, 0) + 1
+        self.revisions[identity.run] += 1
 
     def _check_expected(self, identity: schema.Identity) -> None:
-        more = identity.world_size - self.expected.get(identity.run, 0)
+        more = identity.world_size - self.expected[identity.run]
         if self.expected_sum + more > EXPECTED_MAX:
             raise ReportRejected(
                 "ranks",
@@ -127,10 +124,9 @@ class Store:
             )
 
     def _expect(self, identity: schema.Identity) -> None:
-        run, held = identity.run, self.expected.get(identity.run, 0)
-        if identity.world_size > held:
-            self.expected[run] = identity.world_size
-            self.expected_sum += identity.world_size - held
+        run = identity.run
+        self.expected_sum += max(identity.world_size - self.expected[run], 0)
+        self.expected[run] = max(identity.world_size, self.expected[run])
         self.starts[run] = min(identity.start_ns, self.starts.get(run, identity.start_ns))
 
     def _process(self, identity: schema.Identity, now_ns: int) -> Process:
@@ -194,8 +190,8 @@ def _key(identity: schema.Identity) -> tuple:
 
 
 def _attempt(identity: schema.Identity, number: int) -> Attempt:
-    told = {name: getattr(identity, name) for name in DECLARED}
-    return Attempt(identity.rank, number, identity.start_ns, **told)
+    declared = {name: getattr(identity, name) for name in DECLARED}
+    return Attempt(identity.rank, number, identity.start_ns, **declared)
 
 
 def _set_declared(attempt: Attempt, identity: schema.Identity) -> None:
@@ -229,10 +225,10 @@ def _set_live(attempt: Attempt, live: schema.Live) -> None:
     attempt.seen_ns, attempt.last_ns, attempt.phase = live.now_ns, live.last_ns, live.phase
     attempt.totals, attempt.alive, attempt.ended = live.totals, live.alive, live.ended
     attempt.end_ns, attempt.loader, attempt.unmeasured = live.end_ns, live.loader, live.unmeasured
-    attempt.hardware = joined(attempt.hardware, live.hardware)
+    attempt.hardware = _sum_hardware(attempt.hardware, live.hardware)
 
 
-def joined(held: dict[str, int], reported: dict[str, int]) -> dict[str, int]:
+def _sum_hardware(held: dict[str, int], reported: dict[str, int]) -> dict[str, int]:
     """A rank's GPU figures summed over restarts of the agent, each of which counts from its own start, `since_ns`.
 
     `said_...` in the result are the current agent's own figures, so that a sum restored from the ledger can go on.
@@ -240,11 +236,11 @@ def joined(held: dict[str, int], reported: dict[str, int]) -> dict[str, int]:
     if not reported or any(name.startswith("said_") for name in reported):
         return reported or held
     figures = [name for name in HARDWARE if name in held or name in reported]
-    same = held.get("since_ns") == reported.get("since_ns") and all(
+    is_same_agent = held.get("since_ns") == reported.get("since_ns") and all(
         reported.get(name, 0) >= held.get(f"said_{name}", 0) for name in figures
     )
-    found = {"since_ns": reported["since_ns"]} if "since_ns" in reported else {}
+    summed = {"since_ns": reported["since_ns"]} if "since_ns" in reported else {}
     for name in figures:
-        now = found[f"said_{name}"] = reported.get(name, 0)
-        found[name] = held.get(name, 0) - (held.get(f"said_{name}", 0) if same else 0) + now
-    return found
+        now = summed[f"said_{name}"] = reported.get(name, 0)
+        summed[name] = held.get(name, 0) + now - (held.get(f"said_{name}", 0) if is_same_agent else 0)
+    return summed
