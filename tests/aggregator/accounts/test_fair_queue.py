@@ -24,7 +24,6 @@ from goodput.aggregator.accounts.history import (
     ANONYMOUS_WAITING_MAX,
     WAITING_MAX,
     History,
-    HistoryError,
 )
 from goodput.aggregator.accounts.past import Past
 from goodput.aggregator.api.app import create_app
@@ -243,7 +242,7 @@ def test_anonymous_clients_share_a_larger_bound(monkeypatch):
         await settle()
         child.gate.set()
         found = await asyncio.gather(*queries, return_exceptions=True)
-        assert [type(one) for one in found].count(HistoryError) == 2
+        assert [type(one) for one in found].count(QueueFull) == 2
 
     asyncio.run(check())
 

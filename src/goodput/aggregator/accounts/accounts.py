@@ -189,12 +189,12 @@ class Accounts:
         }
 
     async def window(self, name: str, window: Window, owner: str = ANONYMOUS) -> AccountDocument:
-        """The account document of a window, for the token with the id `owner`. Raises HistoryError."""
+        """The account document of a window, for the token with the id `owner`. Raises HistoryError, QueueFull."""
         documents, _ = await self.history.documents(self.past(name), [window], owner)
         return documents[0]
 
     async def rolling(self, name: str, owner: str = ANONYMOUS) -> RollingWindows:
-        """Short accounts of ROLLING and of the whole run. Raises HistoryError."""
+        """Short accounts of ROLLING and of the whole run. Raises HistoryError, QueueFull."""
         account = self.account(name)
         end_ns = account.end_ns
         windows: list[Window] = [(end_ns - int(seconds * 1e9), end_ns) for _, seconds in ROLLING]

@@ -19,7 +19,7 @@ RETRY_SECONDS = 5
 
 
 class QueueFull(Exception):
-    """Too many jobs are pending; the text says whose."""
+    """Too many jobs are pending, of one owner or of all."""
 
 
 class FairQueue:

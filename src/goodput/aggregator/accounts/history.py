@@ -16,7 +16,7 @@ from typing import Any
 
 from goodput.account.document_types import AccountDocument
 from goodput.aggregator.accounts import past
-from goodput.aggregator.accounts.fair_queue import FairQueue, QueueFull
+from goodput.aggregator.accounts.fair_queue import FairQueue
 from goodput.aggregator.accounts.past import Past, Window
 from goodput.aggregator.accounts.result_cache import SingleFlight
 
@@ -27,7 +27,7 @@ ANONYMOUS = ""
 
 
 class HistoryError(Exception):
-    """A query of the past that failed; the text says why."""
+    """A query of the past that failed; the text has the reason."""
 
 
 class History:
@@ -41,22 +41,19 @@ class History:
     async def documents(
         self, of: Past, windows: list[Window], owner: str = ANONYMOUS
     ) -> tuple[list[AccountDocument], float]:
-        """The accounts of these windows. Raises HistoryError."""
+        """The accounts of these windows. Raises HistoryError, QueueFull."""
         return await self._flights.run(
             (of.run.name, tuple(windows)), lambda: self.run(owner, past.documents, of, windows)
         )
 
     async def run(self, owner: str | None, function: Callable, *arguments) -> tuple[Any, float]:
-        """`function(ledger, *arguments)`, all of which are pickled. Raises HistoryError."""
+        """`function(ledger, *arguments)`, all of which are pickled. Raises HistoryError, QueueFull."""
         # Through a pipe: the URL may hold a password, which a command line would show.
         job = pickle.dumps((self._url, function, arguments))
         owner_max = ANONYMOUS_WAITING_MAX if owner == ANONYMOUS else OWNER_WAITING_MAX
-        try:
-            async with self._queue.slot(owner, owner_max):
-                began = time.perf_counter()
-                return pickle.loads(await _child(job)), time.perf_counter() - began
-        except QueueFull as full:
-            raise HistoryError(str(full)) from None
+        async with self._queue.slot(owner, owner_max):
+            began = time.perf_counter()
+            return pickle.loads(await _child(job)), time.perf_counter() - began
 
 
 async def _child(job: bytes) -> bytes:

@@ -1,8 +1,8 @@
 """The list of runs, page by page, newest run first.
 
-A run's summary is cached until the run changes, and for AGE_SECONDS where its time goes on without reports. A page of
-a thousand cached runs takes milliseconds; computing one takes some milliseconds per thousand ranks, and other requests
-are served in between.
+A run's summary is cached until the run changes, and for AGE_SECONDS at most while a run without reports grows older. A
+page of a thousand cached runs takes milliseconds; computing one takes some milliseconds per thousand ranks, and other
+requests are served in between.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class _Cached(NamedTuple):
 class RunSummaries:
     """Summaries by run name."""
 
-    def __init__(self, accounts: Accounts, clock: Callable[[], float] = time.monotonic):
-        self._accounts, self._clock = accounts, clock
+    def __init__(self, accounts: Accounts):
+        self._accounts = accounts
         self._cached: dict[str, _Cached] = {}
 
     async def page(
@@ -73,8 +73,6 @@ class RunSummaries:
     ) -> RunPage:
         """`limit` runs from `offset` on, of those that the client `may` see and whose name contains `search`."""
         runs, search = self._accounts.store.runs, search.casefold()
-        for name in self._cached.keys() - runs.keys():
-            del self._cached[name]
         names = [name for name in filter(may, runs) if search in name.casefold()]
         starts = self._accounts.store.starts
         names.sort(key=lambda name: (-starts[name], name))
@@ -93,7 +91,7 @@ class RunSummaries:
         return replace(summary, hang=summary.status == "running" and self._accounts.hang(name) is not None)
 
     def _summary(self, name: str) -> RunSummary:
-        revision, now = self._accounts.store.revisions[name], self._clock()
+        revision, now = self._accounts.store.revisions[name], time.monotonic()
         cached = self._cached.get(name)
         if cached is not None and cached.revision == revision:
             status = cached.summary.status

@@ -254,9 +254,9 @@ class TimedGroups(Groups):
         if len(self.members[key[1], self.folds[key].attempt.group]) < 2:
             del self._when[key, step]
 
-    def _settle(self, step, members, *told):
+    def _settle(self, step, members, *rest):
         before = {member[0]: self.folds[member[0]].straggler_ns for member in members}
-        super()._settle(step, members, *told)
+        super()._settle(step, members, *rest)
         for key, ns in before.items():
             fold, span = self.folds[key], self._when.pop((key, step), None)
             if span is not None and span[0] < span[1] and fold.straggler_ns > ns:

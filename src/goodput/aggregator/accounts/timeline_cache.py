@@ -26,7 +26,7 @@ class TimelineCache:
     async def get(
         self, run: str, points: int, window: Window = (None, None), owner: str = ANONYMOUS
     ) -> Timeline:
-        """The timeline of a run, for the token with the id `owner`. Raises KeyError, HistoryError."""
+        """The timeline of a run, for the token with the id `owner`. Raises KeyError, HistoryError, QueueFull."""
         account = self._accounts.account(run)
         timeline = await self._cache.get(
             (run, points, window),

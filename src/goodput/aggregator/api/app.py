@@ -15,6 +15,7 @@ from starlette.routing import Route
 from goodput import __version__
 from goodput.access.tokens import EVERYTHING
 from goodput.aggregator.accounts.accounts import Accounts
+from goodput.aggregator.accounts.fair_queue import QueueFull
 from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.history import History, HistoryError
 from goodput.aggregator.api import access_route, end_route, health_routes, ingest_route, run_routes
@@ -81,7 +82,7 @@ def create_app(
         # A redirect would repeat the Host header of the request.
         redirect_slashes=False,
         dependencies=[Depends(_run_check(store))],
-        exception_handlers={HistoryError: _unavailable, LedgerError: _unavailable},
+        exception_handlers=dict.fromkeys((HistoryError, LedgerError, QueueFull), _unavailable),
     )
     app.add_middleware(RequestMiddleware, authenticator=authenticator)
     app.state.ledger_url, app.state.authenticator = ledger.url, authenticator

@@ -38,7 +38,7 @@ def add_run_routes(app: FastAPI, accounts: Accounts) -> None:
     async def runs(
         request: Request, limit: _Limit = RUNS_LISTED_MAX, offset: _Offset = 0, q: _Search = ""
     ) -> Response:
-        """`q` is a part of the name, in any case. `total` counts all matches; `truncated` says whether more follow."""
+        """`q` is a part of the name, in any case. `total` counts all matches; `truncated` is true if more follow."""
         return json_response(await summaries.page(limit, offset, q, access_of(request).may))
 
     @app.get(

@@ -1,8 +1,8 @@
 """Hang detection for the runs in the store, and the stacks of the processes that are blamed.
 
-The verdict is account.hang's, over the newest process of each rank. Agents are asked for the stacks of at most
-SUSPECTS_PER_HANG suspects in the answers to their pushes, until they send them, and again STACK_AGE_SECONDS later. The
-newest stack of each is kept while the hang lasts, STACKS_KEPT_MAX in all. A run with a recent step costs nothing.
+The verdict is account.hang's, over the newest process of each rank. The responses to pushes request the stacks of at
+most SUSPECTS_PER_HANG suspects until they arrive, and again STACK_AGE_SECONDS later. The newest stack of each is kept
+while the hang lasts, STACKS_KEPT_MAX in all. A run with a recent step costs nothing.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class HangDetector:
             return None
         alive = [one for one in found.suspects if one.kind in ("elsewhere", "behind")][:SUSPECTS_PER_HANG]
         self._requests[run] = [schema.stack_request(processes[one.rank].identity) for one in alive]
-        # Each evaluation computes it slightly differently; clients identify a hang by it.
+        # Clients identify a hang by its start, which each evaluation computes slightly differently.
         return replace(found, since_ns=self._since_ns.setdefault(run, found.since_ns))
 
     def clear(self, run: str) -> None:

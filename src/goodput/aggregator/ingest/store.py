@@ -1,7 +1,7 @@
 """Runs in memory: their attempts and rows, merged from rank reports.
 
-Merging is keyed, so lost, repeated and reordered reports change nothing. A rank report that contradicts what is there is
-rejected with a reason; the other ranks of its push are not affected.
+Merging is keyed, so lost, repeated and reordered reports change nothing. A rank report that contradicts earlier ones is
+rejected with a reason; the other ranks of its push are accepted.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def _set_live(attempt: Attempt, live: schema.Live) -> None:
 def _sum_hardware(held: dict[str, int], reported: dict[str, int]) -> dict[str, int]:
     """A rank's GPU figures summed over restarts of the agent, each of which counts from its own start, `since_ns`.
 
-    `said_...` in the result are the current agent's own figures, so that a sum restored from the ledger can go on.
+    `said_...` in the result are the current agent's own figures, so that a sum restored from the ledger can be continued.
     """
     if not reported or any(name.startswith("said_") for name in reported):
         return reported or held

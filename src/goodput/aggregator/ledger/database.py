@@ -30,7 +30,7 @@ _DRIVERS = {"sqlite": ("sqlite", "pysqlite"), "postgresql": ("postgresql", "psyc
 
 
 class LedgerError(Exception):
-    """The ledger cannot be opened, read or written; the text names it and says why."""
+    """The ledger cannot be opened, read or written; the text has its URL and the reason."""
 
 
 class Database:
@@ -202,14 +202,14 @@ def _bounded_connection(psycopg) -> type:
 
     def bounded(connection, exchange: Generator):
         """Psycopg sends an exchange 0 ten times a second while nothing arrives."""
-        heard = time.monotonic()
+        last_heard = time.monotonic()
         try:
             wanted = next(exchange)
             while True:
                 ready = yield wanted
                 if ready:
-                    heard = time.monotonic()
-                elif time.monotonic() - heard > SILENT_SECONDS_MAX:
+                    last_heard = time.monotonic()
+                elif time.monotonic() - last_heard > SILENT_SECONDS_MAX:
                     connection.pgconn.finish()
                     raise psycopg.OperationalError(f"no answer for {SILENT_SECONDS_MAX} s, disconnected")
                 wanted = exchange.send(ready)
