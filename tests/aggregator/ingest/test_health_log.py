@@ -77,7 +77,7 @@ def test_node_bound_drops_oldest_info_first(monkeypatch, seed):
     assert log.counts["dropped", "full"] == 20 and sum(node == "n1" for (node, _), _ in log.all()) == 5
     before = kept(log)
     for one in rng.sample(given_events, 30):
-        assert not log.add("n0", one), "what went does not come back"
+        assert not log.add("n0", one), "dropped events are not taken again"
     assert kept(log) == before
 
 
@@ -90,10 +90,7 @@ def test_total_bound_counts_hit_processes(monkeypatch):
     assert sorted(node for (node, _), _ in log.all()) == sorted(f"n{n}" for n in range(290, 300))
     assert log.of_run("r0") == [] and len(log.of_run("r299")) == 1
     assert log.counts["dropped", "full"] == 290 and len(log) == 10
-    own = log._own
-    assert {*map(len, (own._by_node, own._node_weight, own.by_run, own._entries))} == {10}, (
-        "nothing else grows"
-    )
+    assert [len(log._entries), len(log._by_run), len(log._weights)] == [10, 10, 11], "nothing else grows"
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -102,7 +99,7 @@ def test_dropped_events_leave_no_index_entries(monkeypatch, seed):
     monkeypatch.setattr(health_module, "WEIGHT_MAX", 30)
     rng, log = random.Random(seed), HealthLog()
     for _ in range(600):
-        # Numbers come again with other contents: who was there first stays, unless it went.
+        # Numbers are reused with other contents: the first one stays unless it was dropped.
         severity = rng.choice(["info", "warning", "critical"])
         ranks = range(rng.randrange(4))
         log.add(
@@ -110,12 +107,12 @@ def test_dropped_events_leave_no_index_entries(monkeypatch, seed):
             health_event(rng.randrange(40), rng.randrange(99), *ranks, severity=severity),
         )
         weights = {key: 1 + len(one.hits) for key, one in log.all()}
-        own = log._own
-        assert own._weight == sum(weights.values()) <= 30
-        for node, entries in own._by_node.items():
+        assert log._weights[False] == sum(weights.values()) <= 30
+        for (is_scoped, node), entries in log._entries.items():
             assert sorted(entry[-1] for entry in entries) == sorted(n for name, n in weights if name == node)
-            assert own._node_weight[node] == sum(w for (name, _), w in weights.items() if name == node) <= 12
-        assert set(own._by_node) == {node for node, _ in weights} and len(own._entries) == len(log)
+            weight = sum(w for (name, _), w in weights.items() if name == node)
+            assert log._weights[is_scoped, node] == weight <= 12
+        assert {node for _, node in log._entries} == {node for node, _ in weights}
         assert {key for key, one in log.all() if one.hits} == {key for key, _ in log.of_run("r1")}
 
 
@@ -125,7 +122,7 @@ def test_flooding_node_stays_within_its_bound(monkeypatch):
     for n in range(2000):
         log.add("n0", health_event(n, n, 0))
     assert [e.number for _, e in sorted(log.all())] == list(range(1995, 2000))
-    assert len(log._own._entries) == len(log._own._by_node["n0"]) == 5
+    assert len(log._entries[False, "n0"]) == 5
 
 
 @pytest.mark.parametrize(

@@ -31,12 +31,12 @@ def small(monkeypatch):
 def test_scoped_events_do_not_displace_fleet_events(small):
     log = HealthLog()
     for number in range(20):
-        assert log.add("n0", health_event(number, 1, severity="info"), NOW, AHEAD_NS_MAX)
+        assert log.add("n0", health_event(number, 1, severity="info"), NOW)
     fleet = numbers(log)
     for number in range(200):
         newest = health_event(number, NOW / 1e9 + 200, 0, severity="critical", run="a/x")
         for node in ("n0", f"other{number}"):
-            log.add(node, newest, NOW, AHEAD_NS_MAX, is_scoped=True)
+            log.add(node, newest, NOW, is_scoped=True)
     assert [one for one in numbers(log) if not one[2]] == fleet
     scoped = [one for one in numbers(log) if one[2]]
     assert len(scoped) == 5, "a tenth of 100, at two each"
@@ -47,16 +47,16 @@ def test_scoped_events_do_not_displace_fleet_events(small):
 
 def test_fleet_events_do_not_displace_scoped_events(small):
     log = HealthLog()
-    assert log.add("n0", health_event(1, 1, 0, severity="info", run="a/x"), NOW, AHEAD_NS_MAX, is_scoped=True)
+    assert log.add("n0", health_event(1, 1, 0, severity="info", run="a/x"), NOW, is_scoped=True)
     for number in range(100):
-        log.add("n0", health_event(number, 5, severity="critical"), NOW, AHEAD_NS_MAX)
+        log.add("n0", health_event(number, 5, severity="critical"), NOW)
     assert ("n0", 1, True) in numbers(log) and sum(not one[2] for one in numbers(log)) == 40
 
 
 def test_scoped_numbers_do_not_shadow_node_numbers(small):
     log = HealthLog()
-    assert log.add("n0", health_event(7, 5, 0, run="a/x"), NOW, AHEAD_NS_MAX, is_scoped=True)
-    assert log.add("n0", health_event(7, 5, severity="critical"), NOW, AHEAD_NS_MAX)
+    assert log.add("n0", health_event(7, 5, 0, run="a/x"), NOW, is_scoped=True)
+    assert log.add("n0", health_event(7, 5, severity="critical"), NOW)
     assert numbers(log) == [("n0", 7, False), ("n0", 7, True)]
 
 
@@ -64,12 +64,12 @@ def test_future_events_are_bounded_and_count_as_now(monkeypatch):
     monkeypatch.setattr(health_module, "NODE_WEIGHT_MAX", 2)
     log = HealthLog()
     assert ns(600) >= AHEAD_NS_MAX
-    assert not log.add("n0", health_event(1, (NOW + AHEAD_NS_MAX) / 1e9 + 1), NOW, AHEAD_NS_MAX)
+    assert not log.add("n0", health_event(1, (NOW + AHEAD_NS_MAX) / 1e9 + 1), NOW)
     assert log.counts["dropped", "time"] == 1
-    assert log.add("n0", health_event(2, (NOW + AHEAD_NS_MAX) / 1e9), NOW, AHEAD_NS_MAX)
+    assert log.add("n0", health_event(2, (NOW + AHEAD_NS_MAX) / 1e9), NOW)
     # They come later than it came, but before the time that it claims.
     for number, seconds in ((3, 10), (4, 20)):
-        assert log.add("n0", health_event(number, NOW / 1e9 + seconds), NOW + ns(seconds), AHEAD_NS_MAX)
+        assert log.add("n0", health_event(number, NOW / 1e9 + seconds), NOW + ns(seconds))
     assert [number for _, number, _ in numbers(log)] == [3, 4]
 
 
@@ -98,6 +98,6 @@ def test_scope_of_events_survives_a_restart(ledger, monkeypatch):
 
 def test_readers_see_the_agents_event_number(ledger):
     ingest = aggregator(ledger)
-    ingest.health.add("n0", health_event(7, 5, 0, run="a/x"), NOW, AHEAD_NS_MAX, is_scoped=True)
+    ingest.health.add("n0", health_event(7, 5, 0, run="a/x"), NOW, is_scoped=True)
     (shown,) = HealthCosts(ingest.health, None)._events(ingest.health.all(), lambda _: False, limit=9)
     assert (shown.node, shown.number) == ("n0", 7)

@@ -29,55 +29,7 @@ NODE_CHARS_MAX = 255
 AHEAD_NS_MAX = 5 * 60 * 10**9
 
 Entry = tuple[int, int, str, int]  # an event's importance (severity, time) and key
-
-
-class _BoundedEvents:
-    """Events under one pair of bounds, each divided by `share`."""
-
-    def __init__(self, counts: Counter, share: int = 1):
-        self.counts, self._share = counts, share
-        self.events: dict[HealthKey, schema.Health] = {}
-        self._by_node: dict[str, list[Entry]] = {}  # sorted
-        self._node_weight: Counter = Counter()
-        self._weight = 0
-        self.by_run: dict[str, set[HealthKey]] = {}
-
-    def add(self, key: HealthKey, event: schema.Health, importance: tuple[int, int]) -> bool:
-        """Whether the event is new and kept."""
-        if key in self.events:
-            return False
-        self.events[key] = event
-        self._weigh(key, event, 1)
-        insort(self._by_node.setdefault(key[0], []), (*importance, *key))
-        for run in {run for run, _ in event.hits}:
-            self.by_run.setdefault(run, set()).add(key)
-        while self._node_weight[key[0]] > NODE_WEIGHT_MAX // self._share:
-            self._drop(self._by_node[key[0]][0])
-        while self._weight > WEIGHT_MAX // self._share:
-            self._drop(min(entries[0] for entries in self._by_node.values()))
-        return key in self.events
-
-    def of_run(self, run: str) -> list[tuple[HealthKey, schema.Health]]:
-        return [(key, self.events[key]) for key in self.by_run.get(run, ())]
-
-    def _weigh(self, key: HealthKey, event: schema.Health, sign: int) -> None:
-        weight = sign * (1 + len(event.hits))
-        self._node_weight[key[0]] += weight
-        self._weight += weight
-
-    def _drop(self, entry: Entry) -> None:
-        key = entry[2:]
-        event = self.events.pop(key)
-        self.counts["dropped", "full"] += 1
-        self._weigh(key, event, -1)
-        entries = self._by_node[key[0]]
-        entries.pop(0)
-        if not entries:
-            del self._by_node[key[0]], self._node_weight[key[0]]
-        for run in {run for run, _ in event.hits}:
-            self.by_run[run].discard(key)
-            if not self.by_run[run]:
-                del self.by_run[run]
+Part = tuple[bool, str]  # (is_scoped, node): events under one bound
 
 
 class HealthLog:
@@ -85,29 +37,40 @@ class HealthLog:
 
     def __init__(self):
         self.counts: Counter = Counter()
-        self._own, self._scoped = _BoundedEvents(self.counts), _BoundedEvents(self.counts, SCOPED_SHARE)
-        self._parts = (self._own, self._scoped)
+        self._events: dict[HealthKey, schema.Health] = {}
+        self._by_run: dict[str, set[HealthKey]] = {}
+        self._entries: dict[Part, list[Entry]] = {}  # the least important first
+        self._weights: Counter[Part | bool] = Counter()  # of each part, and of all scoped or other parts
 
     def __len__(self) -> int:
-        return sum(len(part.events) for part in self._parts)
+        return len(self._events)
 
     def __contains__(self, key: HealthKey) -> bool:
-        return any(key in part.events for part in self._parts)
+        return key in self._events
 
-    def add(
-        self, node: str, event: schema.Health, now_ns: int = 0, ahead_ns: int = 0, is_scoped: bool = False
-    ) -> bool:
-        """Merge an event; whether it is new and kept. With `now_ns` it may be at most `ahead_ns` ahead of that."""
+    def add(self, node: str, event: schema.Health, now_ns: int = 0, is_scoped: bool = False) -> bool:
+        """Merge an event; whether it is new and kept. With `now_ns` it may be at most AHEAD_NS_MAX ahead of that."""
         if not 0 < len(node) <= NODE_CHARS_MAX or not node.isprintable() or not schema.is_health(event):
             self.counts["dropped", "malformed"] += 1
             return False
-        if now_ns and event.time_ns > now_ns + ahead_ns:
+        if now_ns and event.time_ns > now_ns + AHEAD_NS_MAX:
             self.counts["dropped", "time"] += 1
             return False
+        key, part = health_key(node, event, is_scoped), (is_scoped, node)
+        if key in self._events:
+            return False
+        self._events[key] = event
         time_ns = min(event.time_ns, now_ns) if now_ns else event.time_ns
-        importance = schema.SEVERITIES.index(event.severity), time_ns
-        part = self._scoped if is_scoped else self._own
-        if not part.add(health_key(node, event, is_scoped), event, importance):
+        insort(self._entries.setdefault(part, []), (schema.SEVERITIES.index(event.severity), time_ns, *key))
+        self._weigh(part, event, 1)
+        for run, _ in event.hits:
+            self._by_run.setdefault(run, set()).add(key)
+        share = SCOPED_SHARE if is_scoped else 1
+        while self._weights[part] > NODE_WEIGHT_MAX // share:
+            self._drop_from(part)
+        while self._weights[is_scoped] > WEIGHT_MAX // share:
+            self._drop_from(min((one for one in self._entries if one[0] == is_scoped), key=self._first))
+        if key not in self._events:
             return False
         if now_ns:
             self.counts[kind_of(event), event.severity] += 1
@@ -119,15 +82,36 @@ class HealthLog:
         self.add(node, replace(event, number=number), is_scoped=bool(is_scoped))
 
     def has_hit(self, run: str) -> bool:
-        return any(run in part.by_run for part in self._parts)
+        return run in self._by_run
 
     def of_run(self, run: str) -> list[tuple[HealthKey, schema.Health]]:
         """The events that hit a run, in no order."""
-        return [entry for part in self._parts for entry in part.of_run(run)]
+        return [(key, self._events[key]) for key in self._by_run.get(run, ())]
 
     def all(self) -> list[tuple[HealthKey, schema.Health]]:
         """All events, in no order."""
-        return [entry for part in self._parts for entry in part.events.items()]
+        return list(self._events.items())
+
+    def _first(self, part: Part) -> Entry:
+        return self._entries[part][0]
+
+    def _weigh(self, part: Part, event: schema.Health, sign: int) -> None:
+        for counted in (part, part[0]):
+            self._weights[counted] += sign * (1 + len(event.hits))
+
+    def _drop_from(self, part: Part) -> None:
+        """Drop the part's least important event."""
+        _, _, node, number = self._entries[part].pop(0)
+        key = (node, number)
+        event = self._events.pop(key)
+        self.counts["dropped", "full"] += 1
+        self._weigh(part, event, -1)
+        if not self._entries[part]:
+            del self._entries[part], self._weights[part]
+        for run in {run for run, _ in event.hits}:
+            self._by_run[run].discard(key)
+            if not self._by_run[run]:
+                del self._by_run[run]
 
 
 def kind_of(event: schema.Health) -> str:

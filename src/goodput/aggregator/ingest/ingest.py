@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from goodput.access.tokens import EVERYTHING, Access
 from goodput.aggregator.ingest.hangs import HangDetector
-from goodput.aggregator.ingest.health_log import AHEAD_NS_MAX, NODE_WEIGHT_MAX, HealthLog
+from goodput.aggregator.ingest.health_log import NODE_WEIGHT_MAX, HealthLog
 from goodput.aggregator.ingest.store import ReportRejected, Store
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.records import HealthKey, NewRecords, health_key
@@ -163,7 +163,7 @@ class Ingest:
         """An event that cannot be kept is counted and skipped."""
         now_ns = self._clock_ns() if report.health else 0
         for event in report.health:
-            if self.health.add(report.node, event, now_ns, AHEAD_NS_MAX, is_scoped):
+            if self.health.add(report.node, event, now_ns, is_scoped):
                 self._unwritten_health[health_key(report.node, event, is_scoped)] = event
 
     async def _write(self) -> None:
