@@ -140,7 +140,9 @@ def test_costly_text_is_cached_for_a_second(exposition, monkeypatch):
     assert asyncio.run(scrape(RUNS + 1)) == (False, False)
     now += 10
     asyncio.run(exposition.text(EVERYTHING))
-    assert not exposition._cached and not exposition._flights.tasks, "nothing is kept for longer"
+    assert not exposition._cache._cached and not exposition._cache._flights.tasks, (
+        "nothing is kept for longer"
+    )
 
 
 def test_other_requests_run_between_runs(exposition, monkeypatch):

@@ -200,9 +200,8 @@ class Accounts:
         windows: list[Window] = [(end_ns - int(seconds * 1e9), end_ns) for _, seconds in ROLLING]
         recent = await self._rolling.get(
             name,
-            self.store.revisions[name],
-            account.status in FINAL_STATUSES,
             lambda: self.history.documents(self.past(name), windows, owner),
+            self.final_revision(account),
         )
         names = [*ROLLING, ("lifetime", (account.end_ns - account.start_ns) / 1e9)]
         documents = [*recent, document(account, explain(account))]
@@ -210,6 +209,10 @@ class Accounts:
             name,
             [_rolling(*window, found) for window, found in zip(names, documents, strict=True)],
         )
+
+    def final_revision(self, account: Account) -> int | None:
+        """The revision of a run that has ended, None while its time goes on."""
+        return self.store.revisions[account.run] if account.status in FINAL_STATUSES else None
 
     def past(self, name: str) -> Past:
         """A run as the functions that read the ledger take it."""
@@ -242,13 +245,5 @@ class Accounts:
 
 def _rolling(name: str, seconds: float, found: AccountDocument) -> RollingWindow:
     causes = found["causes"]
-    return RollingWindow(
-        *(name, seconds),
-        start=found["start"],
-        end=found["end"],
-        gpu_seconds=found["gpu_seconds"],
-        states=found["states"],
-        factors=found["factors"],
-        steps=found["steps"],
-        leading_cause=causes[0]["state"] if causes else None,
-    )
+    figures = (found[key] for key in ("start", "end", "gpu_seconds", "states", "factors", "steps"))
+    return RollingWindow(name, seconds, *figures, leading_cause=causes[0]["state"] if causes else None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, NamedTuple
 
@@ -36,50 +35,55 @@ class SingleFlight:
             done.exception()  # Retrieved, or asyncio logs it when every caller was cancelled.
 
 
+def costs_a_tenth(took_seconds: float) -> float:
+    """The age at which a result is computed again, so that it takes a tenth of a core at most."""
+    return max(AGE_SECONDS, 10 * took_seconds)
+
+
 class _Cached(NamedTuple):
     result: Any
-    revision: int
-    at: float
-    took_seconds: float
-
-    def is_fresh(self, revision: int, is_final: bool) -> bool:
-        if is_final and revision == self.revision:
-            return True
-        return time.monotonic() - self.at < max(AGE_SECONDS, 10 * self.took_seconds)
+    final_revision: int | None
+    until_seconds: float
 
 
 class ResultCache:
-    """Each result costs at most a tenth of a core, however many clients poll it.
+    """Results by key, computed again at `age_seconds(seconds that it took)`; RESULTS_MAX are kept, the last used.
 
-    A result of a final run serves until the run changes. Any other is computed again once it is older than AGE_SECONDS
-    and than ten times what it took. RESULTS_MAX are kept, the last used.
+    A result of a final run serves until the run changes. Concurrent requests share one computation.
     """
 
-    def __init__(self):
-        self._cached: OrderedDict[Hashable, _Cached] = OrderedDict()
+    def __init__(self, age_seconds: Callable[[float], float] = costs_a_tenth):
+        self._age_seconds = age_seconds
+        self._cached: dict[Hashable, _Cached] = {}  # the last used at the end
         self._flights = SingleFlight()
 
     async def get(
         self,
         key: Hashable,
-        revision: int,
-        is_final: bool,
         compute: Callable[[], Awaitable[tuple[Any, float]]],
+        final_revision: int | None = None,
     ):
         """The result for `key`; `compute()` gives a new one with the seconds that it took.
 
-        `revision` is the run's now, and `is_final` whether only a change of it can change the result.
+        `final_revision` is the revision of a run that has ended: only a change of it changes the result.
         """
-        cached = self._cached.get(key)
-        if cached is not None and cached.is_fresh(revision, is_final):
-            self._cached.move_to_end(key)
+        now_seconds = time.monotonic()
+        for old, one in list(self._cached.items()):
+            if now_seconds >= one.until_seconds and one.final_revision is None:
+                del self._cached[old]
+        cached = self._cached.pop(key, None)
+        if cached is not None and (
+            now_seconds < cached.until_seconds or cached.final_revision == final_revision
+        ):
+            self._cached[key] = cached
             return cached.result
-        return await self._flights.run(key, lambda: self._compute(key, revision, compute))
+        return await self._flights.run(key, lambda: self._compute(key, compute, final_revision))
 
-    async def _compute(self, key: Hashable, revision: int, compute) -> Any:
+    async def _compute(self, key: Hashable, compute, final_revision: int | None) -> Any:
         result, took_seconds = await compute()
-        self._cached[key] = _Cached(result, revision, time.monotonic(), took_seconds)
-        self._cached.move_to_end(key)
+        age_seconds = self._age_seconds(took_seconds)
+        if age_seconds > 0 or final_revision is not None:
+            self._cached[key] = _Cached(result, final_revision, time.monotonic() + age_seconds)
         while len(self._cached) > RESULTS_MAX:
-            self._cached.popitem(last=False)
+            del self._cached[next(iter(self._cached))]
         return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from goodput.account import FINAL_STATUSES, Account, Run
+from goodput.account import Account, Run
 from goodput.account.states import INDEX
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.history import ANONYMOUS
@@ -30,9 +30,8 @@ class TimelineCache:
         account = self._accounts.account(run)
         timeline = await self._cache.get(
             (run, points, window),
-            self._accounts.store.revisions[run],
-            account.status in FINAL_STATUSES,
             lambda: self._compute(run, points, window, owner),
+            self._accounts.final_revision(account),
         )
         timeline.status = account.status
         return timeline

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -63,8 +64,10 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_app):
         tasks = [
-            asyncio.create_task(_detect_hangs(accounts)),
-            asyncio.create_task(_reload_files(authenticator)),
+            asyncio.create_task(_repeat(accounts.detect_hangs, HANGS_EVERY_SECONDS, "hang detection")),
+            asyncio.create_task(
+                _repeat(authenticator.reload, FILES_EVERY_SECONDS, "reloading tokens and certificates")
+            ),
         ]
         yield
         for task in tasks:
@@ -124,26 +127,17 @@ class App(FastAPI):
         return document
 
 
-async def _detect_hangs(accounts: Accounts) -> None:
+async def _repeat(function: Callable[[], object], every_seconds: float, name: str) -> None:
+    """Call a function for ever; a tenth of a core at most, however long it takes."""
     took = 0.0
     while True:
-        # A tenth of a core at most, however many ranks hang.
-        await asyncio.sleep(max(HANGS_EVERY_SECONDS, 10 * took))
+        await asyncio.sleep(max(every_seconds, 10 * took))
         began = time.perf_counter()
         try:
-            accounts.detect_hangs()
+            function()
         except Exception:
-            log.exception("hang detection failed")
+            log.exception("%s failed", name)
         took = time.perf_counter() - began
-
-
-async def _reload_files(authenticator: RequestAuthenticator) -> None:
-    while True:
-        await asyncio.sleep(FILES_EVERY_SECONDS)
-        try:
-            authenticator.reload()
-        except Exception:
-            log.exception("reloading tokens and certificates failed")
 
 
 def _run_check(store: Store):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from prometheus_client import generate_latest
 
@@ -21,7 +20,7 @@ from goodput.account.account import FACTORS, Account
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
-from goodput.aggregator.accounts.result_cache import SingleFlight
+from goodput.aggregator.accounts.result_cache import ResultCache
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.causes import explain
@@ -33,11 +32,6 @@ RESTARTS_SHOWN = 16
 AT_A_TIME_SECONDS = 0.005
 # From this many ranks on a text is cached for as long as it took to make, and a second at least.
 COSTLY_RANKS = 1024
-
-
-class _Cached(NamedTuple):
-    text: bytes
-    until: float
 
 
 class _RunSeries:
@@ -61,18 +55,16 @@ class Exposition:
     ):
         self._accounts, self._ingest, self._health, self._clock_ns = accounts, ingest, health, clock_ns
         self._authenticator = authenticator
-        self._flights = SingleFlight()
-        self._cached: dict[tuple[str, ...], _Cached] = {}  # by the runs that a token is for
+        self._cache = ResultCache(self._age_seconds)  # by the runs that a token is for
 
     async def text(self, access: Access = EVERYTHING) -> bytes:
         """The series that `access` may see."""
-        now, key = time.monotonic(), access.runs
-        self._cached = {runs: cached for runs, cached in self._cached.items() if now < cached.until}
-        if key in self._cached:
-            return self._cached[key].text
-        return await self._flights.run(key, lambda: self._render(access))
+        return await self._cache.get(access.runs, lambda: self._render(access))
 
-    async def _render(self, access: Access) -> bytes:
+    def _age_seconds(self, took_seconds: float) -> float:
+        return max(took_seconds, 1.0) if self._accounts.store.expected_sum >= COSTLY_RANKS else 0.0
+
+    async def _render(self, access: Access) -> tuple[bytes, float]:
         families, began = Families("aggregator"), time.monotonic()
         last = began
         for _ in self._fill(families, access):
@@ -80,10 +72,7 @@ class Exposition:
                 await asyncio.sleep(0)
                 last = time.monotonic()
         text = await asyncio.to_thread(generate_latest, _Scrape(families))
-        if self._accounts.store.expected_sum >= COSTLY_RANKS:
-            now = time.monotonic()
-            self._cached[access.runs] = _Cached(text, now + max(now - began, 1.0))
-        return text
+        return text, time.monotonic() - began
 
     def families(self, access: Access) -> Families:
         families = Families("aggregator")
