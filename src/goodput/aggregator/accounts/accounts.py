@@ -245,5 +245,13 @@ class Accounts:
 
 def _rolling(name: str, seconds: float, found: AccountDocument) -> RollingWindow:
     causes = found["causes"]
-    figures = (found[key] for key in ("start", "end", "gpu_seconds", "states", "factors", "steps"))
-    return RollingWindow(name, seconds, *figures, leading_cause=causes[0]["state"] if causes else None)
+    return RollingWindow(
+        *(name, seconds),
+        start=found["start"],
+        end=found["end"],
+        gpu_seconds=found["gpu_seconds"],
+        states=found["states"],
+        factors=found["factors"],
+        steps=found["steps"],
+        leading_cause=causes[0]["state"] if causes else None,
+    )
