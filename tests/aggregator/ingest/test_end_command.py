@@ -153,6 +153,7 @@ def test_by_force_it_does_not_wait(site, call):
     ],
 )
 def test_end_command_errors_are_one_line(site, call, arguments, status, says):
+    site.push(*[one.killed() for one in pair()], run="r")
     given = {**site.files, "closed": free_ports(1)[0], "port": site.client.base_url.port}
     found, out, said = call(*(one.format(**given) for one in arguments))
     assert (found, out) == (status, "") and re.search(says, said.strip()), said
