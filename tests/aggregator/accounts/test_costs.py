@@ -27,14 +27,14 @@ RUNS = 20
 
 
 class Counted(Accounts):
-    """Accounts that count for which run one was asked."""
+    """Accounts that count their calls by run."""
 
     def __init__(self, store: Store):
         super().__init__(store, history=History(""), stall_seconds=60.0, stale_seconds=30.0)
-        self.asked: Counter = Counter()
+        self.calls: Counter = Counter()
 
     def account(self, name, now_ns=None):
-        self.asked[name] += 1
+        self.calls[name] += 1
         return super().account(name, now_ns)
 
 
@@ -58,15 +58,15 @@ def exposition(accounts):
     )
 
 
-def meanwhile(coming) -> tuple[object, int]:
-    """What comes, and how often others had their turn before it did."""
+def result_and_yields(awaitable) -> tuple[object, int]:
+    """The result, and how often the event loop ran other tasks before it."""
 
     async def wait():
-        task, turns = asyncio.ensure_future(coming), 0
+        task, yields = asyncio.ensure_future(awaitable), 0
         while not task.done():
             await asyncio.sleep(0)
-            turns += 1
-        return task.result(), turns
+            yields += 1
+        return task.result(), yields
 
     return asyncio.run(wait())
 
@@ -78,13 +78,13 @@ def test_page_computes_only_the_shown_runs(accounts):
     page = asyncio.run(RunSummaries(accounts).page(3, 2))
     assert [row.run for row in page.runs] == ["r17", "r16", "r15"]
     assert (page.total, page.truncated) == (RUNS, True)
-    assert accounts.asked.keys() == {"r17", "r16", "r15"}
+    assert accounts.calls.keys() == {"r17", "r16", "r15"}
 
 
 def test_other_requests_run_between_rows(accounts, monkeypatch):
     monkeypatch.setattr(summaries_module, "AT_A_TIME_SECONDS", 0.0)
-    page, turns = meanwhile(RunSummaries(accounts).page(RUNS))
-    assert len(page.runs) == RUNS and turns >= RUNS
+    page, yields = result_and_yields(RunSummaries(accounts).page(RUNS))
+    assert len(page.runs) == RUNS and yields >= RUNS
 
 
 # ---- The series
@@ -96,7 +96,7 @@ def test_concurrent_scrapes_share_one_text(exposition, accounts):
 
     one, *others = asyncio.run(scrape())
     assert b'goodput_run_info{device="",run="r0"' in one and all(text is one for text in others)
-    assert accounts.asked["r0"] < 5
+    assert accounts.calls["r0"] < 5
 
 
 def test_cancelled_scrape_does_not_cancel_others(exposition):
@@ -147,8 +147,8 @@ def test_costly_text_is_cached_for_a_second(exposition, monkeypatch):
 
 def test_other_requests_run_between_runs(exposition, monkeypatch):
     monkeypatch.setattr(exposition_module, "AT_A_TIME_SECONDS", -1.0)
-    text, turns = meanwhile(exposition.text(EVERYTHING))
-    assert text.count(b"goodput_run_info{") == RUNS and turns >= RUNS
+    text, yields = result_and_yields(exposition.text(EVERYTHING))
+    assert text.count(b"goodput_run_info{") == RUNS and yields >= RUNS
 
 
 def test_causes_are_listed_once():

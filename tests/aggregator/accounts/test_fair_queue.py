@@ -226,7 +226,7 @@ def test_internal_jobs_are_never_refused(monkeypatch):
         await settle()
         assert not internal.done() and history._queue.waiting() == WAITING_MAX + 1
         child.gate.set()
-        assert (await internal)[0] == [{"n": 2}], "it came before all that waited"
+        assert (await internal)[0] == [{"n": 2}], "it ran before all that waited"
         assert [of.run.name for of, *_ in child.jobs][:2] == ["r0", "internal"]
         await asyncio.gather(*history._flights.tasks.values(), return_exceptions=True)
 

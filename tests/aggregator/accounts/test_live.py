@@ -22,7 +22,7 @@ from goodput.aggregator.accounts.live import IncrementalAccount
 from goodput.aggregator.ingest.store import Store
 
 
-def looks(one: Process, rng: random.Random) -> list[Process]:
+def readings(one: Process, rng: random.Random) -> list[Process]:
     """A process as its agent saw it: at a few moments of its life, and at its end."""
     counts = [(rng.randrange(len(one.rows) + 1), rng.random() * 0.3) for _ in range(rng.randrange(1, 6))]
     found = [process_after(one, *count) for count in counts]
@@ -36,7 +36,7 @@ def story(rng: random.Random) -> list[tuple[int, Process]]:
         processes = [random_process(rng, rank, number, start + rng.random(), ranks) for rank in range(ranks)]
         for one in processes:
             delay = rng.choice([0, 0, 0, 1, 20])
-            found += [(seen.now_ns + ns(delay * rng.random()), seen) for seen in looks(one, rng)]
+            found += [(seen.now_ns + ns(delay * rng.random()), seen) for seen in readings(one, rng)]
         start = max(one.now_ns for one in processes) / 1e9 + rng.random() * 5
     return sorted(found, key=lambda entry: entry[0])
 
@@ -64,7 +64,7 @@ def test_incremental_account_equals_full_per_push(seed, rows_max, monkeypatch):
             continue
         assert found == want
     if rows_max == 20 and folded.last.end_ns == want.end_ns:
-        # All that is folded is gone, but for the newest two of each attempt.
+        # All folded rows are dropped, except the newest two of each attempt.
         folds = folded._engine.folds
         assert all(
             len(a.rows) <= 2 + sum(n > folds[key].number for n in a.rows)
@@ -74,7 +74,7 @@ def test_incremental_account_equals_full_per_push(seed, rows_max, monkeypatch):
 
 
 def test_update_of_a_long_run_costs_new_rows(monkeypatch):
-    """Not more rows are folded by a look than came since the last."""
+    """An update folds no more rows than were pushed since the last."""
     store, ranks = Store(), [Process(rank) for rank in range(2)]
     folded, count = None, [0]
     row = Engine.row
@@ -110,7 +110,7 @@ def test_repeated_trimmed_rows_are_known(monkeypatch):
 
 
 def test_trimmed_rows_are_folded_again_from_ledger(ledger, url, monkeypatch):
-    """The whole way: the rows of the attempt that died are gone, and some of its steps turn out to be lost."""
+    """End to end: the rows of the attempt that died are dropped, and some of its steps turn out to be lost."""
     monkeypatch.setattr(live, "ROWS_MAX", 20)
     monkeypatch.setattr(live, "ROWS_KEPT", 2)
     ingest, whole = aggregator(ledger), Store()

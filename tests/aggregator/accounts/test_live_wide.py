@@ -37,7 +37,7 @@ def play(seed: int, monkeypatch, path) -> None:
         both.compare(now_ns)
         both.compare(now_ns + ns(rng.choice([0.5, 20, 1000])))
         if not draws.again:
-            # In a log a step that is done again says itself that what was done from there on is lost.
+            # In a log a repeated step implies that the work from there on is lost.
             both.compare_log_and_history(now_ns, path)
 
 
@@ -69,7 +69,7 @@ def pair(count: int) -> list[Process]:
 
 
 def test_late_rows_after_trimming_are_folded(monkeypatch):
-    """Their numbers never came, so they are new; of them the restarts know what is lost, and who was waited for."""
+    """Their numbers are new; lost steps and stragglers are computed from them."""
     both, ranks = trimming(monkeypatch), pair(50)
     for one in ranks:
         one.killed(after=1)
@@ -113,7 +113,7 @@ def test_fold_refuses_a_ledger_without_trimmed_rows(monkeypatch):
 
 
 def test_remembered_holes_are_bounded(monkeypatch):
-    """Rows that were thinned leave a hole each; nobody will ever fill them."""
+    """Thinned rows leave a hole each, which stays."""
     both, one = trimming(monkeypatch), Process().steps(400, forward=0.5)
     thinned = one.rows[::2]
     for at in range(0, 200, 20):
@@ -126,7 +126,7 @@ def test_remembered_holes_are_bounded(monkeypatch):
 
 
 def test_returned_rank_is_compared_at_once(monkeypatch):
-    """While it was silent nobody waited for it; that its steps are late is seen when they are folded."""
+    """Its group did not wait for it while it was silent; its steps are recognised as late when they are folded."""
     both, (one, two) = trimming(monkeypatch, sweep=4), pair(60)
     early = pair(5)[1]
     both.push(rank_report(early), early.now_ns)
@@ -149,7 +149,7 @@ def test_first_step_outside_does_not_block_others(monkeypatch, tmp_path):
     for i in range(6):
         for one in ranks:
             if i > 2 or one.rank:
-                # What the second rank does in the first step of the first one tells that it is slow.
+                # The second rank's part of the first one's first step shows that it is slow.
                 one.step(i, forward=1 if (i, one.rank) == (3, 1) else 0.5, communication=0.25)
             else:
                 one.between(none=0.25)

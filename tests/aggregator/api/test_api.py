@@ -78,7 +78,7 @@ def test_document_has_live_ranks(client):
     assert found["status"] == "running" and found["world_size"] == 3
     one, two = found["live"]
     age = one.pop("report_age_seconds")
-    assert 0 <= age < 5, "since it was heard, on this host's clock, whatever the rank's clock says"
+    assert 0 <= age < 5, "since it was received, by this host's clock"
     assert one == {
         "rank": 0,
         "host": "n0",
@@ -158,7 +158,7 @@ def test_openapi_matches_the_run_document(client):
     assert set(client.get("/api/v1/runs/r1").json()) == set(properties)
 
 
-# ---- What is taken
+# ---- Ingest
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_unwritable_ledger_answers_503_and_recovers(tmp_path):
 
 @contextmanager
 def without_a_table(path):
-    """A table is gone, and comes back at the end."""
+    """A table that is missing until the end."""
     with sqlite3.connect(path) as database:
         database.execute("alter table processes rename to hidden")
     yield
@@ -311,10 +311,10 @@ def test_series_match_the_document(client):
 
 
 def staged(run: str, start: float) -> list:
-    """Four ranks of two pipeline stages on two hosts that told their power and their hardware FLOPs; rank 3 is slow."""
-    told = {"flops_per_step": 2e12, "hardware_flops_per_step": 3e12, "peak_flops_per_second": 8e12}
-    told |= {"world_size": 4, "microbatches": 3, "gpu_power_watts": 500.0}
-    ranks = [Process(r, 1, start, stage=r // 2, host=f"h{r // 2}", **told) for r in range(4)]
+    """Four ranks of two pipeline stages on two hosts, which declare power and hardware FLOPs; rank 3 is slow."""
+    declared = {"flops_per_step": 2e12, "hardware_flops_per_step": 3e12, "peak_flops_per_second": 8e12}
+    declared |= {"world_size": 4, "microbatches": 3, "gpu_power_watts": 500.0}
+    ranks = [Process(r, 1, start, stage=r // 2, host=f"h{r // 2}", **declared) for r in range(4)]
     for one in ranks:
         wait = 0.25 if one.rank < 3 else 0
         one.steps(8, forward=1.25 - wait, communication=0.25 + wait).finished()
@@ -358,22 +358,22 @@ def test_gpu_samples_reach_windows_and_survive_restart(client, tmp_path):
     one.hardware = {"compute_ns": ns(6), "idle_ns": ns(3), "energy_mj": 9_000_000}
     push(client, rank_report(one.finished()))
     with serving(create_app(f"sqlite:///{tmp_path}/ledger.db")) as again:
-        for asked in (client, again):
-            run = asked.get("/api/v1/runs/r1").json()
+        for served in (client, again):
+            run = served.get("/api/v1/runs/r1").json()
             assert_shape(run, RunDocument)
             assert (run["states"]["productive"], run["states"]["launch"]) == (9, 3)
             assert (run["basis"]["launch"], run["basis"]["energy"]) == ("estimated", "measured")
             assert run["energy"]["total"] == 9000
-            window = asked.get(f"/api/v1/runs/r1/account?start={start + 2}&end={start + 10}").json()
+            window = served.get(f"/api/v1/runs/r1/account?start={start + 2}&end={start + 10}").json()
             assert_shape(window, AccountDocument)
             assert (window["states"]["productive"], window["states"]["launch"]) == (4.5, 1.5)
             assert window["energy"]["total"] == 4000
-            assert samples(asked)["goodput_gpu_seconds", "r1", "launch"] == 3
+            assert samples(served)["goodput_gpu_seconds", "r1", "launch"] == 3
 
 
 def test_wrong_input_is_counted(client):
-    told = {"flops_per_step": 2e13, "peak_flops_per_second": 8e12}
-    push(client, rank_report(Process(0, 1, now() - 60, **told).steps(8, forward=1).finished()))
+    declared = {"flops_per_step": 2e13, "peak_flops_per_second": 8e12}
+    push(client, rank_report(Process(0, 1, now() - 60, **declared).steps(8, forward=1).finished()))
     found = samples(client)
     assert found["goodput_input_errors", "r1"] == 1 and ("goodput_mfu_ratio", "r1") not in found
 
@@ -431,7 +431,7 @@ def test_all_series_are_declared(client):
             assert set(sample.labels) - {"le"} == set(metric.labels) and metric.help == family.documentation
             seen.add(metric.name)
     declared = {name for name, metric in CATALOGUE.items() if metric.exposer == "aggregator"}
-    # These two where tokens are asked for: test_auth_http.py.
+    # With tokens these two are in test_auth_http.py.
     declared -= {"goodput_aggregator_tokens", "goodput_aggregator_token_expiry_timestamp_seconds"}
     assert seen == declared, "and all that is declared is exposed"
 

@@ -85,13 +85,13 @@ def test_age_and_intervals_use_their_own_clocks():
         saving(ahead, 10, 1), saving(behind, 10, 4)
         board.take(ahead, behind, at=2000)
         board.take(ahead, behind, at=2010)
-    # `behind` needs 3 s longer for each, so the two looks are of moments apart; each is judged by its own.
+    # `behind` needs 3 s longer for each, so their pages are read at different moments; each is judged by its own.
     assert board.series("goodput_checkpoint_age_seconds") == 10
     assert board.series("goodput_checkpoint_interval_seconds") == 11
     assert board.series("goodput_checkpoint_last_save_seconds") == 4, "the slowest part"
     saving(ahead, 10, 1), saving(behind, 10, 4)
     board.take(behind, ahead, at=2020)
-    assert board.series("goodput_checkpoint_last_save_seconds") == 4, "whoever tells of it first"
+    assert board.series("goodput_checkpoint_last_save_seconds") == 4, "whichever rank reports it first"
 
 
 def test_late_commit_has_its_age():
@@ -162,7 +162,7 @@ def test_run_gpus_follow_the_world_size():
     board = Board()
     ranks = [Process(r, 1, 1000, world_size=3, devices=2).steps(3, forward=1) for r in (0, 1)]
     board.take(*ranks)
-    assert board.series("goodput_run_gpus") == 6, "the rank that nobody saw is allocated too"
+    assert board.series("goodput_run_gpus") == 6, "a rank without reports is allocated too"
     board.take(*(one.killed() for one in ranks))
     assert board.series("goodput_run_gpus") == 6
     one = Process(0, 2, 1100, world_size=1, devices=2).steps(3, forward=1)

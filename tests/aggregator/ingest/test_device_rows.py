@@ -41,8 +41,8 @@ def test_older_peers_exchange_rows_without_device_time():
         totals: tuple[int, ...]
         outside: tuple[int, ...]
 
-    (taken,) = msgspec.msgpack.decode(encoded, type=list[Older])
-    assert taken.outside == (0, 0)
+    (row,) = msgspec.msgpack.decode(encoded, type=list[Older])
+    assert row.outside == (0, 0)
 
 
 @pytest.mark.parametrize(

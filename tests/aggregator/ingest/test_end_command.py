@@ -107,15 +107,17 @@ def test_end_waits_for_live_ranks_then_refuses(site, call, monkeypatch):
     monkeypatch.setattr(end, "AGAIN_SECONDS", 0.05)
     ranks = [one.silent(after=79) for one in pair()]
     site.push(*ranks, run="lives")
-    status, out, said = call("lives", "--wait", "0")
-    assert (status, out) == (1, "") and "HTTP 409: run 'lives' is running: 2 ranks are alive" in said
-    assert said.count("\n") == 1 and said.endswith("; --force ends it now\n")
-    asked = Thread(target=lambda: (time.sleep(0.3), site.push(*[one.killed() for one in ranks], run="lives")))
-    asked.start()
-    status, out, said = call("lives", "--wait", "20")
-    asked.join()
+    status, out, stderr = call("lives", "--wait", "0")
+    assert (status, out) == (1, "") and "HTTP 409: run 'lives' is running: 2 ranks are alive" in stderr
+    assert stderr.count("\n") == 1 and stderr.endswith("; --force ends it now\n")
+    killer = Thread(
+        target=lambda: (time.sleep(0.3), site.push(*[one.killed() for one in ranks], run="lives"))
+    )
+    killer.start()
+    status, out, stderr = call("lives", "--wait", "20")
+    killer.join()
     assert (status, out) == (0, "run lives is over, cancelled: 2 ranks ended\n")
-    assert said.startswith("waiting up to 20 s: run 'lives' is running") and said.count("\n") == 1
+    assert stderr.startswith("waiting up to 20 s: run 'lives' is running") and stderr.count("\n") == 1
 
 
 def test_by_force_it_does_not_wait(site, call):
@@ -125,7 +127,7 @@ def test_by_force_it_does_not_wait(site, call):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "says"),
+    ("arguments", "status", "pattern"),
     [
         (("nothing",), 1, r"HTTP 404: no run 'nothing'$"),
         (
@@ -152,18 +154,18 @@ def test_by_force_it_does_not_wait(site, call):
         ((), 2, r"required: RUN"),
     ],
 )
-def test_end_command_errors_are_one_line(site, call, arguments, status, says):
+def test_end_command_errors_are_one_line(site, call, arguments, status, pattern):
     site.push(*[one.killed() for one in pair()], run="r")
     given = {**site.files, "closed": free_ports(1)[0], "port": site.client.base_url.port}
-    found, out, said = call(*(one.format(**given) for one in arguments))
-    assert (found, out) == (status, "") and re.search(says, said.strip()), said
-    assert status == 2 or said.count("\n") == 1
+    found, out, stderr = call(*(one.format(**given) for one in arguments))
+    assert (found, out) == (status, "") and re.search(pattern, stderr.strip()), stderr
+    assert status == 2 or stderr.count("\n") == 1
 
 
 def test_end_without_an_aggregator_is_a_usage_error(call, monkeypatch):
     monkeypatch.delenv("GOODPUT_AGGREGATOR")
-    status, _, said = call("r")
-    assert status == 2 and said == "goodput end: no aggregator: set --aggregator or GOODPUT_AGGREGATOR\n"
+    status, _, stderr = call("r")
+    assert status == 2 and stderr == "goodput end: no aggregator: set --aggregator or GOODPUT_AGGREGATOR\n"
 
 
 def test_the_help_has_an_example(call):

@@ -36,7 +36,7 @@ END = "/api/v1/runs/r1/end"
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch):
-    """Accounts are made anew for whoever asks, not ten times as seldom as they take."""
+    """Compute the account for every request."""
     monkeypatch.setattr(Accounts, "_is_fresh", lambda *_: False)
 
 
@@ -72,8 +72,8 @@ def killed(client, **given) -> list[Process]:
     return ranks
 
 
-def end(client, **asked) -> dict:
-    answer = client.post(END, json=asked)
+def end(client, **request) -> dict:
+    answer = client.post(END, json=request)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -116,7 +116,7 @@ def assert_over_everywhere(client) -> None:
     assert (row["status"], row["end"], row["hang"]) == ("cancelled", found["end"], False)
 
 
-# ---- What follows
+# ---- Effects
 
 
 def test_cancelled_run_accrues_nothing_anywhere(client):
@@ -137,7 +137,7 @@ def test_end_mark_survives_repeated_pushes_and_restart(client, url):
     ranks = killed(client)
     end(client)
     for one in ranks:
-        # Their pages lie there until the agent removes them, and say nothing new but the time of the look.
+        # Their pages remain until the agent removes them; only the time of reading changes.
         push(client, one, rows=[])
         one.now_ns += ns(250)
         push(client, one)
@@ -172,16 +172,16 @@ def test_new_attempt_continues_an_ended_run(client):
 
 
 @pytest.mark.parametrize("reason", ["finished", "failed"])
-def test_the_reason_decides_what_counts(client, reason, monkeypatch):
-    monkeypatch.undo()  # The account of a run that is over is kept until something is said.
+def test_reason_decides_which_steps_count(client, reason, monkeypatch):
+    monkeypatch.undo()  # The account of a final run is cached until a report.
     killed(client)
     assert end(client, reason=reason)["reason"] == reason
-    wait_until(lambda: account(client)["status"] == reason, 20, "the first word")
+    wait_until(lambda: account(client)["status"] == reason, 20, "the first reason")
     found = account(client)
     assert found["steps"] == ({"kept": 176, "lost": 0} if reason == "finished" else {"kept": 160, "lost": 16})
-    # The last word holds. The rows of a run that has finished are let go, so it is folded anew from the ledger.
+    # The last request wins. A finished run's rows were dropped, so it is folded again from the ledger.
     assert end(client)["ended"] == RANKS
-    wait_until(lambda: account(client)["status"] == "cancelled", 20, "the last word")
+    wait_until(lambda: account(client)["status"] == "cancelled", 20, "the last reason")
 
 
 def test_ranks_end_at_given_or_last_seen_time(client):
@@ -202,16 +202,16 @@ def test_ranks_own_reported_end_stays(client):
     found = account(client)
     assert [one["ended"] for one in found["live"]] == ["failed", "finished", "cancelled"]
     assert found["status"] == "cancelled"
-    assert end(client)["already"] == 2, "of the two that did not finish it was said before"
+    assert end(client)["already"] == 2, "the two that did not finish are marked already"
 
 
 def test_page_has_texts_for_every_ended_status():
     words = (web.FOLDER / "scripts/text/states.js").read_text()
-    said = words[words.index("STATUSES = {") :].partition("};")[0]
-    assert [status for status in FINAL_STATUSES if f"\n  {status}: " not in said] == []
+    statuses = words[words.index("STATUSES = {") :].partition("};")[0]
+    assert [status for status in FINAL_STATUSES if f"\n  {status}: " not in statuses] == []
 
 
-# ---- Ranks that live
+# ---- Live ranks
 
 
 def test_running_run_is_not_ended(client, url):
@@ -232,7 +232,7 @@ def test_forced_end_keeps_later_deaths_of_ranks(client):
     assert account(client)["status"] == "cancelled"
     for one in ranks:
         push(client, one.silent(after=10))
-        assert account(client)["status"] == "cancelled", "they are being killed"
+        assert account(client)["status"] == "cancelled", "ranks that are being killed"
         push(client, one.killed(after=5))
     assert account(client)["status"] == "cancelled"
     assert account(client)["end"] == pytest.approx(ranks[0].end_ns / 1e9)
@@ -248,7 +248,7 @@ def test_ranks_alive_after_the_slack_continue(client):
 
 
 def test_silent_ranks_are_not_alive(url):
-    """Their node may be gone, agent and all; when they were last seen alive they ended."""
+    """Their node may be gone with its agent; they ended when they were last seen alive."""
     with serving(create_app(url, stale_seconds=0.0)) as client:
         ranks = [one.silent(after=2) for one in began()]
         push(client, *ranks)
@@ -258,7 +258,7 @@ def test_silent_ranks_are_not_alive(url):
 
 @pytest.mark.parametrize("behind", [-3600, 0, 3600])
 def test_mark_time_is_on_the_ranks_clock(client, behind):
-    """Wherever their host's clock stands: what they did before is no life, what they do later is."""
+    """Whatever their host's clock shows, only activity after the mark continues a rank."""
     ranks = [one.silent(after=250) for one in began(seconds_ago=300 + behind)]
     push(client, *ranks)
     end(client, force=True)
@@ -268,11 +268,11 @@ def test_mark_time_is_on_the_ranks_clock(client, behind):
     assert {one["alive"] for one in account(client)["live"]} == {True}
 
 
-# ---- What is asked wrongly
+# ---- Invalid requests
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "says"),
+    ("body", "status", "detail"),
     [
         (b"{", 400, "want a JSON object or an empty body"),
         (b"\xff", 400, "want a JSON object"),
@@ -294,24 +294,24 @@ def test_mark_time_is_on_the_ranks_clock(client, behind):
         (b" " * 5000, 413, "larger than 4096 bytes"),
     ],
 )
-def test_invalid_body_changes_nothing(endless, body, status, says):
+def test_invalid_body_changes_nothing(endless, body, status, detail):
     answer = endless.post(END, content=body)
-    assert answer.status_code == status and says in answer.json()["detail"], answer.text
+    assert answer.status_code == status and detail in answer.json()["detail"], answer.text
     assert account(endless)["status"] == "down"
 
 
 @pytest.fixture(scope="module")
 def endless(tmp_path_factory):
-    """An aggregator with a run that nobody manages to end."""
+    """An aggregator with a run that no request ends."""
     with serving(create_app(f"sqlite:///{tmp_path_factory.mktemp('endless')}/ledger.db")) as client:
         killed(client)
         yield client
 
 
-def test_there_is_no_such_run(endless):
+def test_end_of_an_unknown_run_is_404(endless):
     answer = endless.post("/api/v1/runs/r2%2Fend/end")
     assert (answer.status_code, answer.json()) == (404, {"detail": "no run 'r2/end'"})
-    assert endless.get(END).status_code == 404, "to read it is to ask for a run of that name"
+    assert endless.get(END).status_code == 404, "a GET reads the run of that name"
     assert endless.post("/api/v1/runs/r1").status_code == 405
 
 
@@ -342,7 +342,7 @@ def test_openapi_describes_the_end_request(endless):
     assert set(found["responses"]) >= {"200", "400", "403", "404", "409", "413", "422", "503"}
 
 
-# ---- Who may
+# ---- Authorisation
 
 
 def test_end_requires_an_ingest_token_of_the_run(url, tmp_path, caplog):
@@ -367,8 +367,8 @@ def test_end_requires_an_ingest_token_of_the_run(url, tmp_path, caplog):
         assert answer.json()["detail"] == "token reader has scope read; this requires scope ingest"
         for run in ("r1", "nothing"):
             answer = client.post(f"/api/v1/runs/{run}/end", headers=bearer["others"])
-            said = f"token others is not for run {run!r}"
-            assert (answer.status_code, answer.json()) == (403, {"detail": said})
+            detail = f"token others is not for run {run!r}"
+            assert (answer.status_code, answer.json()) == (403, {"detail": detail})
         # A browser that signed in reads.
         client.post("/login", data={"token": made["reader"][0]})
         assert client.get("/api/v1/runs/r1").json()["status"] == "down"

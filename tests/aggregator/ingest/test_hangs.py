@@ -56,21 +56,21 @@ def hangs(store, clock):
 def stuck(
     rank: int, phase: str, *, seconds: float = 100, steps: int = 5, ahead: float = 0, **given
 ) -> Process:
-    """A rank on a host whose clock is ahead, that went into `phase` so many seconds before it was looked at."""
+    """A rank on a host whose clock is ahead, that entered `phase` so many seconds before its report."""
     start = NOW / 1e9 + ahead - seconds - steps
     one = Process(rank, 1, start, world_size=WORLD, **given).steps(steps, forward=1)
     one.phase = phase
     return one.silent(after=seconds)
 
 
-def tell(store: Store, *processes: Process, now_ns: int = NOW, run: str = "r1") -> list[schema.RankReport]:
+def merge(store: Store, *processes: Process, now_ns: int = NOW, run: str = "r1") -> list[schema.RankReport]:
     reports = [rank_report(one, run) for one in processes]
     for report in reports:
         store.merge(report, now_ns)
     return reports
 
 
-def look(hangs: HangDetector, now_ns: int = NOW, run: str = "r1"):
+def evaluate(hangs: HangDetector, now_ns: int = NOW, run: str = "r1"):
     return hangs.evaluate(run, now_ns, MINUTE, WORLD)
 
 
@@ -82,13 +82,13 @@ def stack_of(report: schema.RankReport, text: str = "main (train.py:1)", time_ns
 
 
 def test_verdict_is_independent_of_host_clocks(store, hangs):
-    tell(
+    merge(
         store,
         stuck(0, "communication", ahead=4000),
         stuck(1, "loader", ahead=-900),
         stuck(2, "communication"),
     )
-    found = look(hangs)
+    found = evaluate(hangs)
     assert (found.culprit.rank, found.culprit.host, found.culprit.phase, found.culprit.step) == (
         1,
         "n1",
@@ -99,15 +99,15 @@ def test_verdict_is_independent_of_host_clocks(store, hangs):
 
 
 def test_user_phase_counts_as_its_state(store, hangs):
-    tell(
+    merge(
         store,
         stuck(0, "ring", user={"ring": "communication"}),
         stuck(1, "tokenize", user={"tokenize": "none"}),
     )
-    found = look(hangs)
+    found = evaluate(hangs)
     assert (found.culprit.rank, found.victims) == (1, 1)
-    tell(store, stuck(0, "communication"), stuck(1, "val", user={"val": "evaluation"}), run="r2")
-    assert look(hangs, run="r2") is None
+    merge(store, stuck(0, "communication"), stuck(1, "val", user={"val": "evaluation"}), run="r2")
+    assert evaluate(hangs, run="r2") is None
 
 
 def test_planned_time_since_last_step_is_excused(store, hangs):
@@ -117,12 +117,12 @@ def test_planned_time_since_last_step_is_excused(store, hangs):
         .between(checkpoint=80, loader=50)
         .silent(after=0)
     )
-    tell(store, replace_phase(one, "loader"))
+    merge(store, replace_phase(one, "loader"))
     (process,) = store.newest["r1"].values()
     assert hangs._seen(process).planned_ns == ns(80)
-    assert look(hangs) is None
-    tell(store, replace_phase(one.silent(after=61), "loader"))
-    assert look(hangs).culprit.rank == 0
+    assert evaluate(hangs) is None
+    merge(store, replace_phase(one.silent(after=61), "loader"))
+    assert evaluate(hangs).culprit.rank == 0
 
 
 def replace_phase(one: Process, phase: str) -> Process:
@@ -131,87 +131,91 @@ def replace_phase(one: Process, phase: str) -> Process:
 
 
 def test_only_newest_process_of_rank_counts(store, hangs):
-    tell(store, stuck(0, "loader").killed(), stuck(1, "communication"))
-    assert look(hangs).culprit.kind == "dead"
+    merge(store, stuck(0, "loader").killed(), stuck(1, "communication"))
+    assert evaluate(hangs).culprit.kind == "dead"
     again = (
         Process(0, 2, NOW / 1e9 - 80, world_size=WORLD).steps(2, forward=1).begun(loader=1).silent(after=70)
     )
-    tell(store, again)
-    found = look(hangs)
+    merge(store, again)
+    found = evaluate(hangs)
     assert (found.culprit.rank, found.culprit.attempt, found.culprit.kind) == (0, 2, "elsewhere")
 
 
 def test_recent_step_means_no_evaluation(store, hangs):
     one = stuck(0, "loader")
-    tell(store, one)
-    assert hangs.may_hang("r1", NOW) and look(hangs) is not None
-    tell(store, one.step(forward=1), now_ns=NOW + ns(5))
-    assert not hangs.may_hang("r1", NOW + ns(5)) and look(hangs, NOW + ns(5)) is None
+    merge(store, one)
+    assert hangs.may_hang("r1", NOW) and evaluate(hangs) is not None
+    merge(store, one.step(forward=1), now_ns=NOW + ns(5))
+    assert not hangs.may_hang("r1", NOW + ns(5)) and evaluate(hangs, NOW + ns(5)) is None
     assert hangs.may_hang("r1", NOW + ns(36))
-    assert hangs.may_hang("r1", NOW - ns(3600)), "a clock that was set back hides no hang"
+    assert hangs.may_hang("r1", NOW - ns(3600)), "a clock that was set back does not hide a hang"
 
 
 def test_late_steps_do_not_delay_the_verdict(store, hangs):
-    """An agent that could not push for a while brings old rows; what counts is when they ended."""
-    tell(store, stuck(0, "loader", seconds=100))
+    """Progress is dated by when the rows ended, not by when they were pushed."""
+    merge(store, stuck(0, "loader", seconds=100))
     assert hangs.may_hang("r1", NOW + 1)
     assert store.progress_ns["r1"] == NOW - ns(100)
 
 
 def test_restored_processes_are_not_blamed_at_first(store, clock):
-    """Restored reports were heard by nobody; the next push of the living decides."""
+    """Their reports were received by an earlier process; the next push of a live rank decides."""
     waits, culprit = stuck(0, "communication"), stuck(1, "loader")
     for one in (waits, culprit):
         store.merge(rank_report(one), 0)
     hangs = HangDetector(store, stall_seconds=60, stale_seconds=30, clock_ns=clock)
-    assert look(hangs) is None
-    tell(store, waits.silent(after=5), now_ns=NOW + ns(5))
-    assert look(hangs, NOW + ns(30)) is None, "the other may have gone on while nobody listened"
-    tell(store, waits.silent(after=26), now_ns=NOW + ns(31))
-    assert look(hangs, NOW + ns(31)).culprit.kind == "silent"
-    tell(store, culprit.silent(after=32), now_ns=NOW + ns(32))
-    assert look(hangs, NOW + ns(32)).culprit.kind == "elsewhere"
+    assert evaluate(hangs) is None
+    merge(store, waits.silent(after=5), now_ns=NOW + ns(5))
+    assert evaluate(hangs, NOW + ns(30)) is None, (
+        "the other may have progressed while the aggregator was down"
+    )
+    merge(store, waits.silent(after=26), now_ns=NOW + ns(31))
+    assert evaluate(hangs, NOW + ns(31)).culprit.kind == "silent"
+    merge(store, culprit.silent(after=32), now_ns=NOW + ns(32))
+    assert evaluate(hangs, NOW + ns(32)).culprit.kind == "elsewhere"
 
 
 def test_ended_or_unobserved_run_is_no_hang(store, monkeypatch):
     accounts = Accounts(store, history=History(""), stall_seconds=60, stale_seconds=30)
     accounts.hangs._began_ns = 0
-    tell(store, stuck(0, "communication"), stuck(1, "loader"))
+    merge(store, stuck(0, "communication"), stuck(1, "loader"))
     assert accounts.hang("r1", NOW).culprit.rank == 1
     assert accounts.document("r1")["hang"] is None, "by the wall clock its last report is years old"
     computed = []
     monkeypatch.setattr(accounts, "account", lambda *_: computed.append(1))
     accounts.detect_hangs()
     assert not computed
-    tell(store, stuck(0, "communication"), now_ns=NOW)
+    merge(store, stuck(0, "communication"), now_ns=NOW)
     with pytest.raises(AttributeError):
         accounts.detect_hangs()
-    assert computed, "a report is a reason to look again"
+    assert computed, "a report leads to another evaluation"
 
 
 # ---- Stacks
 
 
-def ask(hangs: HangDetector, reports) -> list[int]:
-    """Ranks whose stack the agent that brought these reports is asked for."""
-    return [wanted.rank for wanted in hangs.stack_requests(reports)]
+def requested_ranks(hangs: HangDetector, reports) -> list[int]:
+    """Ranks whose stack is requested from the agent that pushed these reports."""
+    return [request.rank for request in hangs.stack_requests(reports)]
 
 
 def test_suspects_stack_is_requested_until_it_arrives(store, hangs, clock):
-    one, two = tell(store, stuck(0, "communication"), stuck(1, "loader"))
-    assert ask(hangs, [one, two]) == [], "nobody looked yet"
-    look(hangs)
-    assert ask(hangs, [one]) == [] and ask(hangs, [two]) == [1], "only the agent that reports it"
+    one, two = merge(store, stuck(0, "communication"), stuck(1, "loader"))
+    assert requested_ranks(hangs, [one, two]) == [], "not evaluated yet"
+    evaluate(hangs)
+    assert requested_ranks(hangs, [one]) == [] and requested_ranks(hangs, [two]) == [1], (
+        "only the agent that reports it"
+    )
     assert hangs.stack_requests([two]) == [schema.StackRequest("r1", 1, "n1", 1001, two.identity.start_ns)]
-    assert ask(hangs, [two]) == [1], "the answer may have been lost"
+    assert requested_ranks(hangs, [two]) == [1], "the response may have been lost"
     hangs.add_stacks([stack_of(two, "first")])
-    assert ask(hangs, [two]) == []
+    assert requested_ranks(hangs, [two]) == []
     clock.now_ns += ns(STACK_AGE_SECONDS) - 1
-    assert ask(hangs, [two]) == []
+    assert requested_ranks(hangs, [two]) == []
     clock.now_ns += 1
-    assert ask(hangs, [two]) == [1]
+    assert requested_ranks(hangs, [two]) == [1]
     hangs.add_stacks([stack_of(two, "second", NOW + 5)])
-    document = hangs.document("r1", look(hangs))
+    document = hangs.document("r1", evaluate(hangs))
     assert (document["stack"], document["stack_rank"], document["stack_time"]) == (
         "second",
         1,
@@ -222,19 +226,19 @@ def test_suspects_stack_is_requested_until_it_arrives(store, hangs, clock):
 
 def test_stacks_of_few_live_suspects_are_requested(store, hangs):
     dead = stuck(7, "loader").killed()
-    reports = tell(store, *(stuck(rank, "loader", seconds=100 + rank) for rank in range(7)), dead)
-    look(hangs)
-    assert sorted(ask(hangs, reports)) == [6, 5, 4, 3][::-1] and SUSPECTS_PER_HANG == 4
+    reports = merge(store, *(stuck(rank, "loader", seconds=100 + rank) for rank in range(7)), dead)
+    evaluate(hangs)
+    assert sorted(requested_ranks(hangs, reports)) == [6, 5, 4, 3][::-1] and SUSPECTS_PER_HANG == 4
 
 
-def test_a_rank_behind_is_asked_for(store, hangs):
-    reports = tell(store, stuck(0, "communication"), stuck(1, "communication", steps=4))
-    assert look(hangs).culprit.kind == "behind" and ask(hangs, reports) == [1]
+def test_stack_of_a_rank_behind_is_requested(store, hangs):
+    reports = merge(store, stuck(0, "communication"), stuck(1, "communication", steps=4))
+    assert evaluate(hangs).culprit.kind == "behind" and requested_ranks(hangs, reports) == [1]
 
 
 def test_document_prefers_the_culprits_stack(store, hangs):
-    reports = tell(store, stuck(0, "loader", seconds=104), stuck(1, "loader", seconds=102))
-    found = look(hangs)
+    reports = merge(store, stuck(0, "loader", seconds=104), stuck(1, "loader", seconds=102))
+    found = evaluate(hangs)
     assert [one.rank for one in found.suspects] == [0, 1]
     assert hangs.document("r1", found)["stack"] is hangs.document("r1", found)["stack_time"] is None
     hangs.add_stacks([stack_of(reports[1], "of one")])
@@ -244,9 +248,9 @@ def test_document_prefers_the_culprits_stack(store, hangs):
 
 
 def test_unrequested_stacks_are_ignored_and_counted(store, hangs):
-    one, two = tell(store, stuck(0, "communication"), stuck(1, "loader"))
+    one, two = merge(store, stuck(0, "communication"), stuck(1, "loader"))
     hangs.add_stacks([stack_of(two)])
-    found = look(hangs)
+    found = evaluate(hangs)
     wrong = stack_of(two).of
     others = [
         replace(wrong, **change) for change in ({"pid": 1}, {"run": "r2"}, {"start_ns": 0}, {"host": ""})
@@ -264,25 +268,25 @@ def test_unrequested_stacks_are_ignored_and_counted(store, hangs):
 
 def test_stacks_are_dropped_with_their_hang(store, hangs):
     one = stuck(0, "loader")
-    (report,) = tell(store, one)
-    look(hangs)
+    (report,) = merge(store, one)
+    evaluate(hangs)
     hangs.add_stacks([stack_of(report)])
-    tell(store, one.step(forward=1), now_ns=NOW)
-    assert look(hangs) is None
-    assert not hangs._stacks and not hangs._answered_ns and ask(hangs, [report]) == []
+    merge(store, one.step(forward=1), now_ns=NOW)
+    assert evaluate(hangs) is None
+    assert not hangs._stacks and not hangs._answered_ns and requested_ranks(hangs, [report]) == []
     one.phase = "loader"
-    tell(store, one.silent(after=100), now_ns=NOW)
-    assert hangs.document("r1", look(hangs))["stack"] is None and ask(hangs, [report]) == [0]
+    merge(store, one.silent(after=100), now_ns=NOW)
+    assert hangs.document("r1", evaluate(hangs))["stack"] is None and requested_ranks(hangs, [report]) == [0]
 
 
 def test_stacks_of_many_runs_are_bounded(store, hangs, monkeypatch):
     monkeypatch.setattr(hangs_module, "STACKS_KEPT_MAX", 3)
     assert STACKS_KEPT_MAX * schema.STACK_CHARS_MAX <= 1 << 24
     for number in range(5):
-        (report,) = tell(store, stuck(0, "loader"), run=f"run {number}")
-        look(hangs, run=f"run {number}")
+        (report,) = merge(store, stuck(0, "loader"), run=f"run {number}")
+        evaluate(hangs, run=f"run {number}")
         hangs.add_stacks([stack_of(report)])
-        assert ask(hangs, [report]) == []
+        assert requested_ranks(hangs, [report]) == []
     assert [process.run for process in hangs._stacks] == ["run 2", "run 3", "run 4"]
 
 
@@ -294,9 +298,9 @@ def test_push_carries_stacks_and_ack_requests_them(store, ledger, hangs):
     two = rank_report(stuck(1, "loader"))
     body = body_of(rank_report(stuck(0, "communication")), two)
     assert asyncio.run(ingest.accept(body)).wanted == []
-    found = look(hangs)
-    (wanted,) = asyncio.run(ingest.accept(body)).wanted
-    assert wanted == schema.stack_request(two.identity)
+    found = evaluate(hangs)
+    (request,) = asyncio.run(ingest.accept(body)).wanted
+    assert request == schema.stack_request(two.identity)
     with_stack = schema.encode(replace(node_report(two), stacks=[stack_of(two, "here")]))
     assert asyncio.run(ingest.accept(with_stack)).wanted == []
     assert hangs.document("r1", found)["stack"] == "here"
@@ -309,9 +313,12 @@ def test_stacks_are_requested_without_any_reader(url):
     one.phase = "loader"
     body = body_of(rank_report(one.silent(after=300)))
     with serving(create_app(url)) as client:
-        pushed = lambda: schema.decode_ack(client.post("/api/v1/ingest", content=body).content).wanted  # noqa: E731
-        (wanted,) = servers.wait_until(pushed, 10, "the aggregator to look by itself")
-    assert (wanted.run, wanted.rank) == ("r1", 0)
+
+        def requests():
+            return schema.decode_ack(client.post("/api/v1/ingest", content=body).content).wanted
+
+        (request,) = servers.wait_until(requests, 10, "the aggregator's own evaluation")
+    assert (request.run, request.rank) == ("r1", 0)
 
 
 def test_peers_without_stacks_are_understood():
@@ -326,11 +333,11 @@ def test_peers_without_stacks_are_understood():
 
 def test_hang_start_is_stable_over_evaluations(store, hangs):
     one, other = stuck(0, "loader"), stuck(1, "communication")
-    tell(store, one, other)
-    first = look(hangs)
-    # The next looks of the agent reckon from other moments.
-    tell(store, one.silent(after=4.7), other.silent(after=4.2), now_ns=NOW + ns(5))
-    second = look(hangs, NOW + ns(5))
+    merge(store, one, other)
+    first = evaluate(hangs)
+    # The agent reads the two pages at other moments.
+    merge(store, one.silent(after=4.7), other.silent(after=4.2), now_ns=NOW + ns(5))
+    second = evaluate(hangs, NOW + ns(5))
     assert second.since_ns == first.since_ns and second.seconds > first.seconds
     hangs.clear("r1")
-    assert look(hangs, NOW + ns(5)).since_ns != first.since_ns
+    assert evaluate(hangs, NOW + ns(5)).since_ns != first.since_ns

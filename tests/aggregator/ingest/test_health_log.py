@@ -182,17 +182,17 @@ def test_malformed_event_does_not_reject_the_report(ledger, wrong):
 
 def test_acknowledged_events_survive_a_restart(ledger, url, monkeypatch):
     ingest = aggregator(ledger)
-    told = [
+    reported = [
         health_event(n, n, n % 2, name="GPU has fallen off the bus", code=79, text="é 🚀")
         for n in range(1, 6)
     ]
-    for one in told:
+    for one in reported:
         (ack,) = take(ingest, body_of(node="n0", health=[one]))
         assert (ack.accepted, ack.rejected) == (0, [])
         assert ("n0", one) in list(ledger.health(10))
-    take(ingest, body_of(node="n1", health=told[:1]))
+    take(ingest, body_of(node="n1", health=reported[:1]))
     before = contents(url)
-    take(ingest, body_of(node="n1", health=told[:1]), body_of(node="n0", health=told[::-1]))
+    take(ingest, body_of(node="n1", health=reported[:1]), body_of(node="n0", health=reported[::-1]))
     assert contents(url) == before
     again = aggregator(ledger)
     assert kept(again.health) == kept(ingest.health) and len(again.health) == 6
@@ -389,7 +389,7 @@ def test_run_events_are_newest_first_with_cost(served):
     assert served.get("/api/v1/runs/none/health").status_code == 404
     (only,) = served.get("/api/v1/runs/r/1/health?severity=critical").json()["events"]
     assert only == found[2]
-    # One that is told late, of an earlier moment, takes the restart over.
+    # An earlier event that is reported late takes the restart over.
     earlier = health_event(0, served.base + 2, 1, run="r/1", severity="critical")
     push(served, node="n1", health=[earlier])
     found = served.get("/api/v1/runs/r/1/health").json()["events"]
@@ -420,12 +420,12 @@ def test_all_events_and_their_filters(served):
 
 def test_series_count_events_with_bounded_kinds(served):
     found = samples(served)
-    came = {
+    received = {
         key[1:]: value for key, value in found.items() if key[0] == "goodput_aggregator_health_events_total"
     }
-    assert came == {("xid", "critical"): 1, ("other", "info"): 1, ("link_flap", "warning"): 1}
+    assert received == {("xid", "critical"): 1, ("other", "info"): 1, ("link_flap", "warning"): 1}
     hit = {key[1:]: value for key, value in found.items() if key[0] == "goodput_run_health_events"}
-    assert hit == {("r/1", *key): 1 for key in came}
+    assert hit == {("r/1", *key): 1 for key in received}
     spent = {
         key[1:]: value for key, value in found.items() if key[0] == "goodput_run_health_cost_gpu_seconds"
     }

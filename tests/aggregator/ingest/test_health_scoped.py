@@ -67,7 +67,7 @@ def test_future_events_are_bounded_and_count_as_now(monkeypatch):
     assert not log.add("n0", health_event(1, (NOW + AHEAD_NS_MAX) / 1e9 + 1), NOW)
     assert log.counts["dropped", "time"] == 1
     assert log.add("n0", health_event(2, (NOW + AHEAD_NS_MAX) / 1e9), NOW)
-    # They come later than it came, but before the time that it claims.
+    # They arrive after it, but before the time that it claims.
     for number, seconds in ((3, 10), (4, 20)):
         assert log.add("n0", health_event(number, NOW / 1e9 + seconds), NOW + ns(seconds))
     assert [number for _, number, _ in numbers(log)] == [3, 4]

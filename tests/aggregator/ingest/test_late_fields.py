@@ -35,14 +35,14 @@ LATE = {
 }
 
 
-def pushes(late: dict, steps: int = 12, told_at: int = 5) -> list:
-    """Two ranks, step by step; from push `told_at` on each says `late` too. Then they end."""
+def pushes(late: dict, steps: int = 12, declared_at: int = 5) -> list:
+    """Two ranks, step by step; from push `declared_at` on each declares `late` too. Then they end."""
     ranks = [Process(r, 1, 1000.0 + r / 8, world_size=2).between(none=1) for r in range(2)]
     found = [[rank_report(one) for one in ranks]]
     for i in range(steps):
         for one in ranks:
             one.step(loader=0.125 + one.rank / 4, forward=0.5, communication=0.5 - one.rank / 4, samples=32)
-        more = late if i >= told_at else {}
+        more = late if i >= declared_at else {}
         found.append([rank_report(one, rows=one.rows[-1:], events=[], **more) for one in ranks])
     found.append([rank_report(one.finished(), rows=[], events=[], **late) for one in ranks])
     return found
@@ -56,13 +56,13 @@ def test_live_ledger_and_export_agree_per_push(ledger, tmp_path):
         assert_export_equals_live(ledger, ingest, tmp_path, now_ns)
         factors = account(ingest, now_ns=now_ns)["factors"]
         assert (factors["mfu"] is not None) == (number >= 6)
-    told = account(ingest)
+    found = account(ingest)
     kept = 12 * 2
-    assert told["cost"]["total"] == pytest.approx(told["gpu_seconds"] / 3600 * 2.5)
-    busy = sum(2 * 8e12 / 2 * seconds for seconds in [told["gpu_seconds"] / 2])
-    assert told["factors"]["mfu"] == pytest.approx(kept * 2e12 / busy)
+    assert found["cost"]["total"] == pytest.approx(found["gpu_seconds"] / 3600 * 2.5)
+    busy = sum(2 * 8e12 / 2 * seconds for seconds in [found["gpu_seconds"] / 2])
+    assert found["factors"]["mfu"] == pytest.approx(kept * 2e12 / busy)
     restored = aggregator(ledger)
-    assert account(restored) == told
+    assert account(restored) == found
 
 
 def test_declared_fields_reach_the_export(ledger, tmp_path):
@@ -89,14 +89,14 @@ def test_declared_fields_reach_the_export(ledger, tmp_path):
         assert ack.accepted == 1
         assert_export_equals_live(ledger, ingest, tmp_path, clock.unix_ns())
     agent.close()
-    told = account(ingest, now_ns=clock.unix_ns())
-    assert told["factors"]["mfu"] == pytest.approx(10 * 2e12 / (8e12 * 20))
-    assert told["gpu_seconds"] == pytest.approx(40)
-    assert told["cost"]["total"] == pytest.approx(40 / 3600 * 2.5)
+    found = account(ingest, now_ns=clock.unix_ns())
+    assert found["factors"]["mfu"] == pytest.approx(10 * 2e12 / (8e12 * 20))
+    assert found["gpu_seconds"] == pytest.approx(40)
+    assert found["cost"]["total"] == pytest.approx(40 / 3600 * 2.5)
 
 
 def test_the_order_of_reports_changes_nothing(ledger):
-    story = pushes(LATE, steps=3, told_at=1)
+    story = pushes(LATE, steps=3, declared_at=1)
     want = None
     for order in itertools.permutations(range(len(story))):
         store = Store()
@@ -114,25 +114,25 @@ def test_the_order_of_reports_changes_nothing(ledger):
 @pytest.mark.parametrize("rows_max", [200_000, 20])
 @pytest.mark.parametrize("seed", range(6))
 def test_incremental_fold_equals_full_account(seed, rows_max, monkeypatch):
-    """Also a group that is told after steps were compared, and rows that were let go meanwhile."""
+    """Also a group that is declared after steps were compared, and after rows were dropped."""
     monkeypatch.setattr(live, "ROWS_MAX", rows_max)
     monkeypatch.setattr(live, "ROWS_KEPT", 2)
     rng = random.Random(seed)
     store, whole, anew = Store(), Store(), 0
     folded = None
     ranks = [Process(r, 1, 1000.0 + rng.random(), world_size=4).between(none=1) for r in range(4)]
-    told: dict[int, dict] = {r: {} for r in range(4)}
+    declared: dict[int, dict] = {r: {} for r in range(4)}
     for _ in range(60):
         for one in ranks:
             wait = rng.random() / 2
             one.step(loader=wait, forward=0.5, communication=0.5 - wait + rng.random() / 8)
             if rng.random() < 0.05:
-                told[one.rank] = {
-                    **told[one.rank],
+                declared[one.rank] = {
+                    **declared[one.rank],
                     "group": f"g{rng.randrange(2)}",
                     "devices": rng.randrange(1, 4),
                 }
-            report = rank_report(one, rows=one.rows[-1:], events=[], **told[one.rank])
+            report = rank_report(one, rows=one.rows[-1:], events=[], **declared[one.rank])
             now_ns = report.live.now_ns
             store.merge(report, now_ns)
             whole.merge(report, now_ns)

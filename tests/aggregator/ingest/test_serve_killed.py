@@ -66,7 +66,7 @@ def test_a_killed_aggregator_loses_nothing(tmp_path, url):
             acknowledged = threading.Semaphore(0)
             agents = [Agent(served.url, waiting, acknowledged) for waiting in left]
             if kill < KILLS:
-                # In the middle of the pushes: some are taken, some on their way, some not begun.
+                # In the middle of the pushes: some are stored, some in flight, some not begun.
                 for _ in range(total // (KILLS + 2)):
                     assert acknowledged.acquire(timeout=20), [agent.error for agent in agents]
                 served.kill()
@@ -80,7 +80,7 @@ def test_a_killed_aggregator_loses_nothing(tmp_path, url):
                 for waiting, a in zip(left, agents, strict=True)
             ]
             if kill < KILLS:
-                assert any(left), "the kill came in the middle"
+                assert any(left), "the kill was in the middle"
                 continue
             with httpx.Client(base_url=served.url, timeout=10, trust_env=False) as client:
                 found = client.get("/api/v1/runs/killed%20run").json()

@@ -51,9 +51,9 @@ def test_two_live_processes_cannot_claim_a_rank():
     assert rejected.value.reason == "claim"
     text = str(rejected.value)
     assert all(word in text for word in ("'r1'", "rank 0", "attempt 1", "n0", "elsewhere", "77"))
-    assert account(store).ranks[0].kept_steps == 3, "nothing of it was taken"
+    assert account(store).ranks[0].kept_steps == 3, "nothing of it is merged"
     store.merge(rank_report(one.step(forward=1)), NOW + ns(29))
-    assert account(store).ranks[0].kept_steps == 4, "the first goes on"
+    assert account(store).ranks[0].kept_steps == 4, "the first continues"
 
 
 def test_rank_of_a_silent_process_is_free():
@@ -71,7 +71,7 @@ def test_process_after_a_dead_one_gets_next_attempt(end):
     store.merge(rank_report(third, pid=78), NOW)
     run = store.runs["r1"]
     assert {key: a.start_ns for key, a in run.attempts.items()} == {(0, 1): 0, (0, 2): ns(5), (0, 3): ns(9)}
-    # Each goes on under the number it was given.
+    # Each continues under its assigned number.
     store.merge(rank_report(third.step(forward=1), pid=78), NOW)
     assert (len(run.attempts), len(run.attempts[0, 3].rows)) == (3, 2)
 
@@ -83,7 +83,7 @@ def test_declared_attempt_number_is_used():
         store.merge(rank_report(Process(attempt=4, start=10), pid=1), NOW)
 
 
-def test_ranks_and_runs_do_not_meet():
+def test_ranks_and_runs_are_independent():
     store = merged(rank_report(Process(0)), rank_report(Process(1)), rank_report(Process(0), run="r2"))
     assert {name: sorted(run.attempts) for name, run in store.runs.items()} == {
         "r1": [(0, 1), (1, 1)],
@@ -182,7 +182,7 @@ def test_new_records_have_the_assigned_attempt():
     assert store.merge(rank_report(Process(start=5), pid=77), NOW).report.identity.attempt == 2
 
 
-def test_heard_time_is_on_our_clock():
+def test_reception_time_is_on_our_clock():
     store = merged(rank_report(Process(start=5)), now_ns=ns(70))
     assert store.runs["r1"].attempts[0, 1].received_ns == ns(70)
     store.merge(rank_report(Process(start=5)), ns(60))
@@ -217,9 +217,7 @@ def test_report_order_and_repetition_change_nothing(chance, ranks):
     pushes = [report for push in story(ranks=ranks) for report in push]
     want = merged(*pushes)
     sent = list(pushes)
-    for _ in range(
-        chance.randrange(8)
-    ):  # An answer was lost: the agent sends it again, with what came since.
+    for _ in range(chance.randrange(8)):  # A response was lost: the agent repeats the push, with later rows.
         i = chance.randrange(len(pushes))
         key = pushes[i].identity
         later = [report for report in pushes[i:] if report.identity == key]
@@ -257,10 +255,10 @@ def test_times_far_ahead_are_rejected():
     assert account(store).end_ns == NOW
 
 
-# ---- What the GPU did, over restarts of the agent
+# ---- GPU figures over restarts of the agent
 
 
-def gpu_said(store: Store, sequence: int, **hardware) -> tuple[dict, schema.RankReport]:
+def gpu_reported(store: Store, sequence: int, **hardware) -> tuple[dict, schema.RankReport]:
     """What the store has of the rank's GPU after a report, and what went to the ledger."""
     report = rank_report(Process().steps(3, forward=1))
     report = replace(report, sequence=sequence, live=replace(report.live, hardware=hardware))
@@ -272,24 +270,28 @@ def gpu_said(store: Store, sequence: int, **hardware) -> tuple[dict, schema.Rank
 
 def test_hardware_figures_continue_after_agent_restart():
     store = Store()
-    assert gpu_said(store, 1, since_ns=1, compute_ns=10, idle_ns=4)[0] == {"compute_ns": 10, "idle_ns": 4}
-    assert gpu_said(store, 2, since_ns=1, compute_ns=20, idle_ns=5)[0] == {"compute_ns": 20, "idle_ns": 5}
-    assert gpu_said(store, 3)[0] == {"compute_ns": 20, "idle_ns": 5}
+    assert gpu_reported(store, 1, since_ns=1, compute_ns=10, idle_ns=4)[0] == {"compute_ns": 10, "idle_ns": 4}
+    assert gpu_reported(store, 2, since_ns=1, compute_ns=20, idle_ns=5)[0] == {"compute_ns": 20, "idle_ns": 5}
+    assert gpu_reported(store, 3)[0] == {"compute_ns": 20, "idle_ns": 5}
     # Another agent, which has counted more already than the first one had.
-    assert gpu_said(store, 4, since_ns=2, compute_ns=30, energy_mj=7)[0] == {
+    assert gpu_reported(store, 4, since_ns=2, compute_ns=30, energy_mj=7)[0] == {
         "compute_ns": 50, "idle_ns": 5, "energy_mj": 7,
     }  # fmt: skip
-    assert gpu_said(store, 2, since_ns=1, compute_ns=20, idle_ns=5)[0]["compute_ns"] == 50
-    found, kept = gpu_said(store, 5, since_ns=2, compute_ns=31, idle_ns=1, energy_mj=9)
+    assert gpu_reported(store, 2, since_ns=1, compute_ns=20, idle_ns=5)[0]["compute_ns"] == 50
+    found, kept = gpu_reported(store, 5, since_ns=2, compute_ns=31, idle_ns=1, energy_mj=9)
     assert found == {"compute_ns": 51, "idle_ns": 6, "energy_mj": 9}
     # The aggregator is restarted: it has what the ledger has.
     store = Store()
     store.merge(kept, 0)
-    assert gpu_said(store, 6, since_ns=2, compute_ns=33, idle_ns=1, energy_mj=9)[0]["compute_ns"] == 53
-    assert gpu_said(store, 7, since_ns=3, compute_ns=1)[0] == {"compute_ns": 54, "idle_ns": 6, "energy_mj": 9}
-    # Without a word of when: what falls began anew.
-    assert gpu_said(store, 8, compute_ns=5)[0]["compute_ns"] == 59
-    assert gpu_said(store, 9, compute_ns=2)[0]["compute_ns"] == 61
+    assert gpu_reported(store, 6, since_ns=2, compute_ns=33, idle_ns=1, energy_mj=9)[0]["compute_ns"] == 53
+    assert gpu_reported(store, 7, since_ns=3, compute_ns=1)[0] == {
+        "compute_ns": 54,
+        "idle_ns": 6,
+        "energy_mj": 9,
+    }
+    # Without `since_ns` a falling figure means a new count.
+    assert gpu_reported(store, 8, compute_ns=5)[0]["compute_ns"] == 59
+    assert gpu_reported(store, 9, compute_ns=2)[0]["compute_ns"] == 61
 
 
 # ---- Ranks that are expected
@@ -307,7 +309,7 @@ def test_expected_ranks_of_all_runs_are_bounded(monkeypatch):
             store.merge(one, NOW)
         assert rejected.value.reason == "ranks" and "world size" in str(rejected.value)
     assert store.runs.keys() == {"a", "b"} and len(account(store, "a").ranks) == 4
-    # What is within goes on, and counts once.
+    # Runs within the bound continue, and count once.
     for one in (expecting(4, "a"), expecting(4, "a", rank=3), expecting(2, "b"), expecting(6, "b", rank=5)):
         store.merge(one, NOW)
     assert store.expected == {"a": 4, "b": 6} and store.expected_sum == 10

@@ -70,7 +70,7 @@ def test_restart_in_the_middle_continues(new_url):
         first.close()
         second = Ledger(path)
         ingest = aggregator(second)
-        # The agents did not hear that the last two were taken.
+        # The responses to the last two pushes were lost.
         take(ingest, *bodies(*pushes[max(0, at - 2) :]))
         assert compute(ingest._store.runs["r1"], NOW) == compute(want.runs["r1"], NOW)
         second.close()
@@ -78,7 +78,7 @@ def test_restart_in_the_middle_continues(new_url):
 
 def test_assigned_attempt_numbers_survive_a_restart(url, ledger):
     ingest = aggregator(ledger)
-    silent = Process(start=20).steps(4, forward=1)  # Its node went down: nobody saw its end.
+    silent = Process(start=20).steps(4, forward=1)  # Its node went down, so its end is unknown.
     take(ingest, body_of(rank_report(silent)))
     # The next process has the same number from its launcher, and an earlier start by its own host's clock.
     other = Process(start=5).resumed(3).steps(3, forward=1).finished()
@@ -92,7 +92,7 @@ def test_assigned_attempt_numbers_survive_a_restart(url, ledger):
     for store in (ingest._store, restored._store):
         attempts = store.runs["r1"].attempts
         assert {key: a.host for key, a in attempts.items()} == {(0, 1): "n0", (0, 2): "n9"}
-    # And the process goes on under its number.
+    # The process continues under its number.
     take(restored, body_of(report))
     assert sorted(restored._store.runs["r1"].attempts) == [(0, 1), (0, 2)]
     again.close()

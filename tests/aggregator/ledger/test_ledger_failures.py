@@ -25,11 +25,11 @@ from goodput.wire import schema
 
 
 def locked(ledger, url):
-    """Another program holds the database and does not let go."""
+    """Another program holds a lock on the database."""
     mend = on_connect(ledger, sqlite="PRAGMA busy_timeout=20", postgresql="SET lock_timeout=20")
     other = sql.create_engine(ledger._engine.url, poolclass=sql.NullPool).connect()
     sqlite = ledger._engine.dialect.name == "sqlite"
-    # SHARE: who looks at what is there need not wait.
+    # SHARE: readers need not wait.
     other.exec_driver_sql("BEGIN EXCLUSIVE" if sqlite else "LOCK TABLE processes IN SHARE MODE")
 
     def release():
@@ -40,8 +40,8 @@ def locked(ledger, url):
     return release
 
 
-def gone(ledger, url):
-    """The table that is written last is not there, so what was written before it must be taken back."""
+def missing_table(ledger, url):
+    """The table that is written last is missing, so earlier writes must be rolled back."""
 
     def rename(old: str, new: str) -> None:
         with database(url) as connection:
@@ -51,7 +51,7 @@ def gone(ledger, url):
     return lambda: rename("hidden", "processes")
 
 
-@pytest.mark.parametrize("failure", [read_only, locked, gone])
+@pytest.mark.parametrize("failure", [read_only, locked, missing_table])
 def test_unwritten_rows_go_with_the_next_push(ledger, url, failure):
     pushes = story()
     ingest = aggregator(ledger)
@@ -209,19 +209,19 @@ def test_cancelled_push_does_not_cancel_others(ledger):
         pushes[0].cancel()
         return await asyncio.gather(*pushes, return_exceptions=True)
 
-    gone, *others = asyncio.run(pushing())
-    assert isinstance(gone, asyncio.CancelledError)
+    cancelled, *others = asyncio.run(pushing())
+    assert isinstance(cancelled, asyncio.CancelledError)
     assert [ack.accepted for ack in others] == [1, 1]
     assert len(list(stored_reports(ledger))) == 3, "what is merged is written"
 
 
 def test_write_to_a_deleted_file_fails(tmp_path):
-    """SQLite goes on writing into a file that has no name any more; nobody would find it again."""
+    """SQLite keeps writing to a deleted file, whose content is lost with the process."""
     ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
     ingest = aggregator(ledger)
     one = Process().steps(2, forward=1)
-    (taken,) = take(ingest, body_of(rank_report(one)))
-    assert taken.accepted == 1
+    (ack,) = take(ingest, body_of(rank_report(one)))
+    assert ack.accepted == 1
     for file in tmp_path.iterdir():
         file.unlink()
     (refused,) = take(ingest, body_of(rank_report(one.step(forward=1), rows=one.rows[-1:])))

@@ -134,7 +134,7 @@ def test_server_timeouts_and_synchronous_commit_are_set(ledger, url):
     own = Ledger(f"{url}&options=-c%20lock_timeout%3D7s")
     with own._engine.connect() as connection:
         shown = [connection.exec_driver_sql(f"show {name}").scalar() for name in names[:2]]
-    assert shown == ["10s", "7s"], "what the URL says comes first"
+    assert shown == ["10s", "7s"], "the URL's options override ours"
     own.close()
 
 

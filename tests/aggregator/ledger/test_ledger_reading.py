@@ -137,35 +137,35 @@ def test_slow_reader_does_not_block_the_writer(ledger, monkeypatch):
     assert next(rows).number == 1
     assert ledger._engine.pool.checkedout() == 0
     append(ledger, report, report.steps[20:])
-    assert [row.number for row in rows] == list(range(2, 31)), "what came meanwhile too"
+    assert [row.number for row in rows] == list(range(2, 31)), "with rows appended meanwhile"
 
 
 def test_rows_of_a_run_use_an_index(ledger, url, backend):
     append(ledger, one_of(30), one_of(30).steps)
-    asked = []
+    executed = []
 
     def remember(_connection, _cursor, statement, parameters, *_):
         if statement.startswith("SELECT") and "FROM" in statement:
-            asked.append((statement, parameters))
+            executed.append((statement, parameters))
 
     sql.event.listen(ledger._engine, "before_cursor_execute", remember)
     identity = one_of(30).identity
     list(ledger.rows(identity)), list(ledger.rows(identity, ns(1), ns(500))), list(ledger.events(identity))
     ledger.runs()
-    assert len(asked) == 5
+    assert len(executed) == 5
     with database(url) as connection:
         # On a handful of rows PostgreSQL would rather read the table; what it could do is what counts.
         if backend == "postgresql":
             for way in ("enable_seqscan", "enable_sort", "enable_bitmapscan"):
                 connection.exec_driver_sql(f"set {way} = off")
         explain = "EXPLAIN QUERY PLAN" if backend == "sqlite" else "EXPLAIN"
-        for statement, parameters in asked:
+        for statement, parameters in executed:
             plan = "\n".join(
                 str(row) for row in connection.exec_driver_sql(f"{explain} {statement}", parameters)
             )
             assert "Seq Scan" not in plan and "SCAN chunks" not in plan and "SCAN events" not in plan, plan
             if "GROUP BY" not in statement:
                 assert "Sort" not in plan and "TEMP B-TREE" not in plan, plan
-        (times,) = [s for s in asked if "min(chunks.first)" in s[0]]
+        (times,) = [s for s in executed if "min(chunks.first)" in s[0]]
         plan = str(connection.exec_driver_sql(f"{explain} {times[0]}", times[1]).all())
         assert "chunks_by_end" in plan
