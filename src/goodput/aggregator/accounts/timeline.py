@@ -9,6 +9,7 @@ only the rows at the buckets' edges, so that stalls in between are missed. `samp
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -127,21 +128,11 @@ class Grid:
         """(bucket, ns) for each bucket that a span overlaps, in order; time outside of the grid is left out."""
         edges = self.edges
         from_ns, to_ns = max(from_ns, edges[0]), min(to_ns, edges[-1])
-        i = self.at(from_ns)
+        i = bisect_right(edges, from_ns) - 1
         while from_ns < to_ns:
             until = min(edges[i + 1], to_ns)
             yield i, until - from_ns
             from_ns, i = until, i + 1
-
-    def at(self, ns: int) -> int:
-        first, last = self.edges[0], self.edges[-1]
-        i = min((ns - first) * self.points // (last - first), self.points - 1)
-        # Edges are rounded down, so the estimate may be off by one.
-        while i > 0 and ns < self.edges[i]:
-            i -= 1
-        while i < self.points - 1 and ns >= self.edges[i + 1]:
-            i += 1
-        return i
 
 
 class Sheet:
