@@ -6,6 +6,7 @@ writes it does not become a rank.
 
 from __future__ import annotations
 
+import functools
 from _thread import get_ident
 
 from goodput.sdk.automatic.frameworks._checkpoint_calls import as_checkpoint, as_resuming_load
@@ -27,6 +28,7 @@ def apply(module, auto) -> None:
     process, name = module._async_process_executor._AsyncCheckpointProcess, "_checkpointing_subprocess"
     serve = getattr(process, name)
 
+    @functools.wraps(serve)  # It is pickled by its name.
     def disabled(*args, **kwargs):
         auto.recorder.set_state(State.DISABLED)
         return serve(*args, **kwargs)
