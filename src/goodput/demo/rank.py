@@ -11,8 +11,12 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import cast
+
+import numpy as np
 
 import goodput
 from goodput.demo import checkpoint
@@ -80,7 +84,8 @@ def _train(job: Job, rank: int, world_size: int, attempt: int, notes: int) -> No
     meeting.mkdir(exist_ok=True)
     group = ProcessGroup(rank, world_size, meeting, COLLECTIVE_SECONDS_MAX)
     loader = _Loader(batches, first, job.loader_delay_seconds)
-    for tokens, targets in goodput.steps(loader, samples=sizes.batch):
+    steps = cast("Iterator[tuple[np.ndarray, np.ndarray]]", goodput.steps(loader, samples=sizes.batch))
+    for tokens, targets in steps:
         step = loader.step
         with goodput.phase("forward"):
             model.forward(tokens, targets)
@@ -110,10 +115,10 @@ class _Loader:
         self._batches, self._delay_seconds = batches, delay_seconds
         self.step, self.slept_seconds = first - 1, 0.0
 
-    def __iter__(self):
+    def __iter__(self) -> _Loader:
         return self
 
-    def __next__(self):
+    def __next__(self) -> tuple[np.ndarray, np.ndarray]:
         self.step += 1
         if self._delay_seconds > 0:
             began = time.perf_counter()
