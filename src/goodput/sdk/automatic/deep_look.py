@@ -66,7 +66,6 @@ class DeepLook:
         self.setting_ns = self.every_ns = every_ns
         self.rank = environ.get("GOODPUT_DEEP_LOOK_RANK", "").strip() or "0"
         self.keep = environ.get("GOODPUT_DEEP_LOOK_KEEP", "") not in ("", "0")
-        self.directory = environ.get("TMPDIR") or "/tmp"  # Not that of the pages, which is usually memory.
         self.users: weakref.WeakSet = weakref.WeakSet()
         self.profile: Any = None
         self.mark: Any = None
@@ -76,6 +75,11 @@ class DeepLook:
         self.thread = self.step = self.cost_ns = self.this_cost_ns = self.slowdown_ns = 0
         self.looks = self.skipped = self.failed = self.in_a_row = 0
         self.why, self.due_ns, self.ended_unix_ns = "", None, 0
+
+    @property
+    def directory(self) -> str:
+        """For traces; not that of the pages, which is usually memory."""
+        return self.environ.get("TMPDIR") or "/tmp"
 
     # -- the schedule
 
