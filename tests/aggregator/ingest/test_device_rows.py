@@ -76,7 +76,8 @@ def test_device_time_survives_ledger_and_run_log(ledger, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("value", "problem"), [("-1", "negative"), ('"x"', "device_seconds"), ("9.5", "exceed its 1.000000 s")]
+    ("value", "problem"),
+    [("-1", "device_seconds` is -1"), ('"x"', "device_seconds"), ("9.5", "exceed its 1.000000 s")],
 )
 def test_wrong_device_seconds_in_a_log_are_reported(tmp_path, value, problem):
     path = tmp_path / "run.jsonl"
