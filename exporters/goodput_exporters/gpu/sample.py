@@ -99,17 +99,12 @@ class Event(Struct, frozen=True):
 
 
 class Sample(Struct, frozen=True):
-    """All GPUs of one driver.
-
-    full       False where only fast changing values were read: activity, power, energy
-    window_ns  the time up to `monotonic_ns` over which activities are averaged; 0 where unknown
-    """
+    """All GPUs of one driver. Where `full` is false, only fast changing values were read: activity, power, energy."""
 
     driver: str
     monotonic_ns: int
     gpus: list[Gpu]
     full: bool = True
-    window_ns: int = 0
     events: list[Event] = []
     problems: list[str] = []
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from goodput_exporters.collector import CollectorError, NoData
 from goodput_exporters.gpu import sample as gpu_sample
 from goodput_exporters.gpu.dcgm_endpoint import driver as endpoint_module
-from goodput_exporters.gpu.dcgm_endpoint.driver import DcgmEndpoint, PageParser, fetch
+from goodput_exporters.gpu.dcgm_endpoint.driver import DcgmEndpoint, fetch, parse_page, source_of
 from goodput_exporters.gpu.drivers import Options
 from goodput_exporters.gpu.nvidia import dcgm_fields as fields
 from goodput_exporters.gpu.nvidia import status_codes
@@ -160,14 +160,14 @@ def read(driver):
 
 def gpus_of(page):
     made = DcgmEndpoint(Options(dcgm_endpoint="http://x/"))
-    devices, problems = PageParser().parse(page)
+    devices, problems = parse_page(page)
     return [made._gpu(*device) for device in devices.values()], problems
 
 
 def test_the_old_names_and_labels(driver):
     sample = read(driver)
     first, second = sample.gpus
-    assert (sample.driver, sample.full, sample.window_ns, sample.problems) == ("dcgm_endpoint", True, 0, [])
+    assert (sample.driver, sample.full, sample.problems) == ("dcgm_endpoint", True, [])
     assert (first.uuid, first.index, first.model, first.pids) == (A, 0, "NVIDIA A100-SXM4-80GB", None)
     assert first.readings == OLD_A
     assert (second.uuid, second.index, second.readings) == (
@@ -189,7 +189,7 @@ def test_the_new_names_and_labels():
 def test_every_name_of_every_field_is_read():
     for field in fields.FIELDS.values():
         for name in field.names:
-            ((_, values),) = PageParser().parse(f'{name}{{UUID="{A}"}} 1\n')[0].values()
+            ((_, values),) = parse_page(f'{name}{{UUID="{A}"}} 1\n')[0].values()
             assert values == {field.number: 1}
 
 
@@ -276,15 +276,15 @@ def test_a_timestamp_and_blank_values():
     assert found.readings == {"temperature/core": 54.0} and problems == []
 
 
-def test_problems_gpus_and_label_sets_are_bounded(monkeypatch):
+def test_problems_gpus_and_label_sets_are_bounded():
     many = "".join(f'DCGM_FI_DEV_GPU_TEMP{{UUID="G{number}"}} 54\n' for number in range(400))
     gpus, problems = gpus_of(many + "DCGM_FI_DEV_GPU_TEMP 1\n" * 100)
     assert len(gpus) == gpu_sample.GPUS_MAX and len(problems) == gpu_sample.PROBLEMS_MAX
-    monkeypatch.setattr(endpoint_module, "_LABEL_SETS_MAX", 10)
-    parser = PageParser()
-    for number in range(100):
-        parser.parse(f'DCGM_FI_DEV_GPU_TEMP{{UUID="{A}",pod="{number}"}} 54\n')
-        assert len(parser._sources) <= 10
+    bound = source_of.cache_info().maxsize
+    assert bound == 16_384
+    parse_page("".join(f'DCGM_FI_DEV_GPU_TEMP{{UUID="{A}",pod="{at}"}} 54\n' for at in range(bound + 10)))
+    assert source_of.cache_info().currsize == bound
+    source_of.cache_clear()
 
 
 _NAMES = st.sampled_from(["DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_DEV_XID_ERRORS", "up"])

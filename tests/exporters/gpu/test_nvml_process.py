@@ -153,4 +153,4 @@ def test_real_driver_matches_nvidia_smi():
         assert readings["power"] == pytest.approx(float(watts), rel=0.5, abs=30)
         assert readings["energy"] > 0 and 0 <= readings["activity/utilization"] <= 1
         if "H100" in model or "H200" in model or "B200" in model:
-            assert 0 <= readings["activity/sm"] <= 1 and sample.window_ns > 4e8
+            assert 0 <= readings["activity/sm"] <= 1

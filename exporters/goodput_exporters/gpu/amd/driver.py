@@ -4,8 +4,8 @@ sysfs comes first because the kernel keeps its files and units stable, while amd
 A fast sample of 8 GPUs reads 40 small files in 0.4 ms. Error counts make the driver query the hardware, so they are
 read every 30 s; they count since the driver was loaded. A GPU that is gone stays in the samples as lost.
 
-`activity` is the driver's own coarse measure over an undocumented time, so `window_ns` is 0. PCIe speed and width are
-those of the GPU's own link; behind a bridge on its board that is not the slot's.
+`activity` is the driver's own coarse measure over an undocumented time. PCIe speed and width are those of the GPU's
+own link; behind a bridge on its board that is not the slot's.
 """
 
 from __future__ import annotations
@@ -142,21 +142,19 @@ class Amd:
         self._cards = [card._replace(gpu=self._with_model(card.gpu)) for card in self._cards]
 
     def _with_model(self, gpu: Gpu) -> Gpu:
-        if gpu.model and not gpu.model.startswith("AMD 0x"):
-            return gpu
-        name = self._query(gpu, "amdsmi_get_gpu_asic_info").get("market_name")
-        return (
-            replace(gpu, model=name[:TEXT_MAX]) if isinstance(name, str) and name not in ("", "N/A") else gpu
-        )
+        if gpu.model.startswith("AMD 0x") or gpu.model == "AMD":
+            name = self._query(gpu, "amdsmi_get_gpu_asic_info").get("market_name")
+            if isinstance(name, str) and name not in ("", "N/A"):
+                return replace(gpu, model=name[:TEXT_MAX])
+        return gpu
 
     def _query(self, gpu: Gpu, function: str) -> dict:
         """amdsmi's answer for a GPU, empty where it has none: what it supports differs by chip and release."""
-        handle = self._handles.get(gpu.pci)
         try:
-            answer = getattr(self._smi, function)(handle) if handle is not None else {}
+            answer = getattr(self._smi, function)(self._handles[gpu.pci])
+            return answer if isinstance(answer, dict) else {}
         except Exception:
             return {}
-        return answer if isinstance(answer, dict) else {}
 
     def _complete(self, card: Card, readings: dict[str, float]) -> None:
         """Add readings that sysfs lacks. amdsmi's unknown is "N/A", or the type's largest number."""

@@ -6,8 +6,7 @@ comes later, while a running engine already has them and shares them. Without on
 
 Profiling fields may be refused (another profiler holds the counters, or the GPU has none): the rest goes on, the
 refusal is reported, and they are tried again every minute. When the host engine goes away, `sample` raises
-CollectorError and the next call reconnects. Activities are means over the watch interval, `window_ns`, up to
-`monotonic_ns`; two samples with the same `monotonic_ns` are one measurement. Pids are not read.
+CollectorError and the next call reconnects. Activities are means over the watch interval up to `monotonic_ns`; two samples with the same `monotonic_ns` are one measurement. Pids are not read.
 """
 
 from __future__ import annotations
@@ -109,7 +108,6 @@ class Dcgm:
             monotonic_ns=self._monotonic_of(measured_us or fast_us),
             gpus=gpus,
             full=full,
-            window_ns=int(self._interval_seconds * 1e9) if measured_us else 0,
             events=events[:EVENTS_MAX],
             problems=problems[:PROBLEMS_MAX],
         )

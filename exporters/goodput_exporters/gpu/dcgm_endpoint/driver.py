@@ -1,8 +1,8 @@
 """NVIDIA GPUs from the /metrics page of a dcgm-exporter, where DCGM itself cannot be accessed.
 
 The exporter collects every 30 s by default: a page with the same content is the same measurement, so `monotonic_ns`
-is when the page last changed, and `window_ns` is 0. The page only has each GPU's last XID, which becomes an event
-when it changes, never at first. A GPU that was lost disappears from the page. Pids are not on it.
+is when the page last changed. The page only has each GPU's last XID, which becomes an event when it changes, never at
+first. A GPU that was lost disappears from the page. Pids are not on it.
 
 The page is not trusted: at most PAGE_BYTES_MAX, SECONDS_MAX in all, no redirect, no proxy; a bad line costs only that
 line and is a problem. Each distinct label set is parsed once: 8 GPUs × 30 lines cost 1.2 ms, and nothing while the
@@ -12,6 +12,7 @@ less than httpx, and bounds the time of the whole page.
 
 from __future__ import annotations
 
+import functools
 import http.client
 import io
 import re
@@ -75,7 +76,6 @@ class DcgmEndpoint:
         self._monotonic_ns, self._unix_ns = monotonic_ns, unix_ns
         self._page: bytes | None = None
         self._changed_ns = 0
-        self._parser = PageParser()
         self._gpus: list[Gpu] = []
         self._problems: list[str] = []
         self._xids: dict[str, int] = {}
@@ -94,7 +94,7 @@ class DcgmEndpoint:
         events: list[Event] = []
         if page != self._page:
             self._page, self._changed_ns = page, self._monotonic_ns()
-            devices, self._problems = self._parser.parse(page.decode("utf-8", "replace"))
+            devices, self._problems = parse_page(page.decode("utf-8", "replace"))
             if not devices:
                 self._problems.append(f"{self._url}: no GPU values on the page")
             self._gpus = [self._gpu(*device) for device in devices.values()]
@@ -105,7 +105,6 @@ class DcgmEndpoint:
             monotonic_ns=self._changed_ns,
             gpus=self._gpus,
             full=True,  # the page has everything
-            window_ns=0,
             events=events[:EVENTS_MAX],
             problems=self._problems[:PROBLEMS_MAX],
         )
@@ -140,51 +139,38 @@ class DcgmEndpoint:
         return events
 
 
-class PageParser:
-    """Parses pages and caches parsed label sets between them."""
+def parse_page(text: str) -> tuple[Devices, list[str]]:
+    """The devices on a page, and its problems."""
+    devices: Devices = {}
+    problems: list[str] = []
+    for at, line in enumerate(text.split("\n"), 1):
+        try:
+            _add_line(line.strip(), devices)
+        except (LineError, ValueError) as error:
+            if len(problems) < PROBLEMS_MAX:
+                problems.append(f"line {at}: {error}"[:TEXT_MAX])
+    return devices, problems
 
-    def __init__(self):
-        self._sources: dict[str, tuple[str, Source]] = {}
 
-    def parse(self, text: str) -> tuple[Devices, list[str]]:
-        """The devices on a page, and its problems."""
-        devices: Devices = {}
-        problems: list[str] = []
-        for at, line in enumerate(text.split("\n"), 1):
-            try:
-                self._add(line.strip(), devices)
-            except (LineError, ValueError) as error:
-                if len(problems) < PROBLEMS_MAX:
-                    problems.append(f"line {at}: {error}"[:TEXT_MAX])
-        return devices, problems
-
-    def _add(self, line: str, devices: Devices) -> None:
-        if not line.startswith("DCGM_FI_") or fields.field_of_name(_NAME_END.split(line, 1)[0]) is None:
-            return  # a comment, a series of the exporter itself, or a field that is not used
-        if len(line) > _LINE_MAX:
-            raise LineError(f"{len(line)} characters, {_LINE_MAX} at most")
-        head, brace, tail = line.rpartition("}")
-        name, source = self._source(head + brace)
-        value = value_of(tail)
-        field = fields.field_of_name(name, value)
-        if field is None:
-            return
-        whole = source._replace(instance="", profile="")
-        # With MIG the exporter repeats the whole GPU's values for each instance.
-        values = _values_of(devices, source if field.instance else whole)
-        if field.instance and source.instance:
-            _values_of(devices, whole)
-        known = values.setdefault(field.number, value)
-        if known != value and (field.instance or not source.instance):
-            raise LineError(f"a second value for {name} of {source.uuid}")
-
-    def _source(self, head: str) -> tuple[str, Source]:
-        found = self._sources.get(head)
-        if found is None:
-            if len(self._sources) >= _LABEL_SETS_MAX:
-                self._sources.clear()
-            found = self._sources[head] = source_of(head)
-        return found
+def _add_line(line: str, devices: Devices) -> None:
+    if not line.startswith("DCGM_FI_") or fields.field_of_name(_NAME_END.split(line, 1)[0]) is None:
+        return  # a comment, a series of the exporter itself, or a field that is not used
+    if len(line) > _LINE_MAX:
+        raise LineError(f"{len(line)} characters, {_LINE_MAX} at most")
+    head, brace, tail = line.rpartition("}")
+    name, source = source_of(head + brace)
+    value = value_of(tail)
+    field = fields.field_of_name(name, value)
+    if field is None:
+        return
+    whole = source._replace(instance="", profile="")
+    # With MIG the exporter repeats the whole GPU's values for each instance.
+    values = _values_of(devices, source if field.instance else whole)
+    if field.instance and source.instance:
+        _values_of(devices, whole)
+    known = values.setdefault(field.number, value)
+    if known != value and (field.instance or not source.instance):
+        raise LineError(f"a second value for {name} of {source.uuid}")
 
 
 def _values_of(devices: Devices, source: Source) -> dict[int, float]:
@@ -200,6 +186,7 @@ def _values_of(devices: Devices, source: Source) -> dict[int, float]:
     return values
 
 
+@functools.lru_cache(_LABEL_SETS_MAX)
 def source_of(head: str) -> tuple[str, Source]:
     """A line's name and device. Raises ValueError."""
     if not head:

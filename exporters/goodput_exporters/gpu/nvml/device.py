@@ -6,6 +6,8 @@ permission is reported once and treated the same. Any other error costs its read
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from goodput_exporters.gpu.nvml import queries
 from goodput_exporters.gpu.nvml.gpm import Gpm
 from goodput_exporters.gpu.nvml.queries import FIELDS, Query, query_fields
@@ -57,13 +59,27 @@ class Device:
         """Retry every query, as after a change of the MIG mode."""
         self._retry_ns.clear()
 
-    def read(self, queries: tuple[Query, ...], now_ns: int, problems: list[str]) -> dict[str, float]:
+    def read(self, request, full: bool, now_ns: int, problems: list[str]) -> Gpu:
+        """The readings and, where `full`, the processes. `request` is gpm.metrics_request."""
+        selected = (queries.FULL if full else queries.FAST) if self._gpu_instance is None else queries.MIG
+        gpm = self._gpm
+        if gpm is not None and gpm.is_ready():
+            selected += (Query("nvmlGpmMetricsGet", lambda nvml, device: gpm.read(request)),)
         readings: dict[str, float] = {}
-        for query in queries:
+        for query in selected:
             self._keep(readings, self._run(query, now_ns, problems) or {}, problems)
-        return readings
+        pids = None
+        if full:
+            compute = self._run(queries.COMPUTE, now_ns, problems)
+            graphics = self._run(queries.GRAPHICS, now_ns, problems)
+            if compute is not None:
+                pids = sorted({*compute, *(graphics or ())})[:PROCESSES_MAX]
+                readings["processes"] = float(len(set(compute)))
+            if self._gpu_instance is None:
+                readings.update(self._read_fields(now_ns, problems))
+        return replace(self.identity, readings=readings, pids=pids)
 
-    def read_fields(self, now_ns: int, problems: list[str]) -> dict[str, float]:
+    def _read_fields(self, now_ns: int, problems: list[str]) -> dict[str, float]:
         """The readings of nvmlDeviceGetFieldValues."""
         fields = tuple(
             field for field in FIELDS if now_ns >= self._retry_ns.get(f"field {field.key}", now_ns)
@@ -81,30 +97,10 @@ class Device:
                 self._keep(readings, dict([queries.reading_of(field, value)]), problems)
         return readings
 
-    def pids(self, now_ns: int, problems: list[str]) -> tuple[list[int] | None, int | None]:
-        """(processes on the GPU, number of compute processes); None where the driver does not know."""
-        compute = self._run(queries.COMPUTE, now_ns, problems)
-        graphics = self._run(queries.GRAPHICS, now_ns, problems)
-        if compute is None:
-            return None, None
-        return sorted({*compute, *(graphics or ())})[:PROCESSES_MAX], len(set(compute))
-
     def take_gpm(self, round_number: int, now_ns: int, problems: list[str]) -> None:
         """Take a GPM sample where the device supports GPM."""
         query = Query("nvmlGpmSampleGet", lambda nvml, device: self._take_gpm(round_number))
         self._run(query, now_ns, problems)
-
-    def has_gpm_window(self) -> bool:
-        return self._gpm is not None and self._gpm.is_ready()
-
-    def read_gpm(self, request, now_ns: int, problems: list[str]) -> dict[str, float]:
-        """The readings between the last two GPM samples."""
-        gpm = self._gpm
-        if gpm is None or not gpm.is_ready():
-            return {}
-        return self.read(
-            (Query("nvmlGpmMetricsGet", lambda nvml, device: gpm.read(request)),), now_ns, problems
-        )
 
     def close_gpm(self) -> None:
         if self._gpm is not None:

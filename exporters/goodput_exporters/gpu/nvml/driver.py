@@ -1,9 +1,8 @@
 """NVIDIA GPUs through NVML: nvidia-ml-py and the driver's libnvidia-ml.so.1. Needs neither DCGM nor root.
 
 A fast sample has activity, power, energy and memory; a full one everything in queries.py. XIDs are polled in
-both. The GPM samples of all devices are taken first, one after the other, so that `window_ns` (the time since the
-last sample's) is the same for all activity; only `utilization` and `memory_controller` average over the driver's own
-period. A GPU that the driver cannot reach is `lost`. While one is lost, or the number of GPUs has changed, a full
+both. The GPM samples of all devices are taken first, one after the other, so that all activity is that of the time
+between two samples; only `utilization` and `memory_controller` average over the driver's own period. A GPU that the driver cannot reach is `lost`. While one is lost, or the number of GPUs has changed, a full
 sample reopens the library, after a minute and then less often.
 CPU besides the library's own, with 8 GPUs: 0.5 ms for a fast sample, 3 ms for a full one.
 """
@@ -20,18 +19,11 @@ from msgspec.structs import replace
 
 from goodput_exporters.collector import CollectorError, NoData
 from goodput_exporters.gpu.drivers import Options
-from goodput_exporters.gpu.nvml.device import LIBRARY_CLOSED, LOST, Device, LibraryClosedError, LostError
+from goodput_exporters.gpu.nvml.device import LIBRARY_CLOSED, Device, LibraryClosedError, LostError
 from goodput_exporters.gpu.nvml.events import ErrorCounters, XidMonitor
 from goodput_exporters.gpu.nvml.gpm import metrics_request
 from goodput_exporters.gpu.nvml.inventory import Inventory, list_devices, update_instances
-from goodput_exporters.gpu.nvml.queries import (
-    DRIVER_NOT_LOADED,
-    FAST,
-    FULL,
-    GPU_NOT_FOUND,
-    LIBRARY_NOT_FOUND,
-    MIG,
-)
+from goodput_exporters.gpu.nvml.queries import DRIVER_NOT_LOADED, GPU_NOT_FOUND, LIBRARY_NOT_FOUND
 from goodput_exporters.gpu.sample import EVENTS_MAX, GPUS_MAX, PROBLEMS_MAX, TEXT_MAX, Event, Gpu, Sample
 
 REOPEN_SECONDS, REOPEN_SECONDS_MAX = 60, 3600
@@ -54,7 +46,6 @@ class Nvml:
         self._gone: dict[str, Gpu] = {}
         self._error_counters = ErrorCounters()
         self._round = 0
-        self._sampled_ns = 0
         self._reopen_ns = 0
         self._reopen_seconds = REOPEN_SECONDS
         self._problems: list[str] = []
@@ -108,21 +99,18 @@ class Nvml:
             self._events += self._xids.poll(time_ns, self._problems)
             if full:
                 self._refresh_inventory(now_ns, time_ns)
-            has_window = self._take_gpm_samples(full, now_ns, time_ns)
+            self._take_gpm_samples(full, now_ns, time_ns)
             sampled_ns = self._monotonic_ns()
             gpus = []
             for device in self._inventory.devices:
                 gpus += self._read(device, full, now_ns, time_ns)
         except (LibraryClosedError, self._nvml.NVMLError) as error:
             raise CollectorError(f"NVML: {error}") from None
-        window_ns = sampled_ns - self._sampled_ns if has_window else 0
-        self._sampled_ns = sampled_ns
         return Sample(
             driver=self.name,
             monotonic_ns=sampled_ns,
             gpus=[*gpus, *self._gone.values()][:GPUS_MAX],
             full=full,
-            window_ns=window_ns,
             events=self._events[:EVENTS_MAX],
             problems=_bounded(self._problems),
         )
@@ -178,9 +166,8 @@ class Nvml:
         reached = [device for device in self._inventory.devices if device.uuid not in self._lost]
         self._xids.watch(reached, self._problems)
 
-    def _take_gpm_samples(self, full: bool, now_ns: int, time_ns: int) -> bool:
-        """Update MIG instances and take all GPM samples; True where at least one device has a window now."""
-        has_window = False
+    def _take_gpm_samples(self, full: bool, now_ns: int, time_ns: int) -> None:
+        """Update MIG instances and take all GPM samples."""
         self._unreached = set()
         for device in self._inventory.devices:
             if device.uuid in self._lost and not full:
@@ -188,20 +175,11 @@ class Nvml:
                 continue
             try:
                 if full:
-                    self._update_instances(device)
+                    update_instances(device)
                 for each in (device, *device.instances.values()):
                     each.take_gpm(self._round, now_ns, self._problems)
-                    has_window |= each.has_gpm_window()
             except LostError as error:
                 self._lose(device, error, time_ns)
-        return has_window
-
-    def _update_instances(self, device: Device) -> None:
-        try:
-            update_instances(device)
-        except self._nvml.NVMLError as error:
-            if error.value in LOST:
-                raise LostError(f"nvmlDeviceGetMigMode: {error}") from None
 
     def _lose(self, device: Device, error: LostError, time_ns: int) -> None:
         self._unreached.add(device.uuid)
@@ -212,13 +190,10 @@ class Nvml:
         """The GPU and its MIG instances."""
         if device.uuid not in self._unreached:
             try:
-                readings, pids = self._read_device(device, FULL if full else FAST, full, now_ns)
-                gpus = []
-                for each in device.instances.values():
-                    found, found_pids = self._read_device(each, MIG, full, now_ns)
-                    gpus.append(replace(each.identity, readings=found, pids=found_pids))
-                if full:
-                    readings.update(device.read_fields(now_ns, self._problems))
+                gpu, *instances = [
+                    each.read(self._request, full, now_ns, self._problems)
+                    for each in (device, *device.instances.values())
+                ]
             except LostError as error:
                 self._lose(device, error, time_ns)
         if device.uuid in self._unreached:
@@ -226,19 +201,8 @@ class Nvml:
         if device.uuid in self._lost:
             self._set_back(device.uuid, time_ns)
         if full:
-            self._events += self._error_counters.events(device.uuid, readings, now_ns, time_ns)
-        return [replace(device.identity, readings=readings, pids=pids), *gpus]
-
-    def _read_device(self, device: Device, queries, full: bool, now_ns: int):
-        """(readings, pids) of a GPU or a MIG instance."""
-        readings = device.read(queries, now_ns, self._problems)
-        readings.update(device.read_gpm(self._request, now_ns, self._problems))
-        if not full:
-            return readings, None
-        pids, compute_count = device.pids(now_ns, self._problems)
-        if compute_count is not None:
-            readings["processes"] = float(compute_count)
-        return readings, pids
+            self._events += self._error_counters.events(device.uuid, gpu.readings, now_ns, time_ns)
+        return [gpu, *instances]
 
     def _set_back(self, uuid: str, time_ns: int) -> None:
         self._lost.discard(uuid)

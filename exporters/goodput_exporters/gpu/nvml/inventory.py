@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from goodput_exporters.gpu.nvml.device import Device
+from goodput_exporters.gpu.nvml.device import LOST, Device, LostError
 from goodput_exporters.gpu.nvml.queries import NO_PERMISSION, call
 from goodput_exporters.gpu.sample import GPUS_MAX, Gpu
 
@@ -48,16 +48,21 @@ def list_devices(nvml, driver_version: str) -> Inventory:
 
 
 def update_instances(device: Device) -> None:
-    """Update `device.instances`. Raises NVMLError where the GPU itself cannot be queried."""
+    """Update `device.instances`; leave them where the GPU cannot be queried. Raises LostError."""
     nvml = device.nvml
-    is_mig = call(nvml, "nvmlDeviceGetMigMode", device.handle)[0] == 1
+    try:
+        is_mig = call(nvml, "nvmlDeviceGetMigMode", device.handle)[0] == 1
+        slots = nvml.nvmlDeviceGetMaxMigDeviceCount(device.handle) if is_mig else 0
+    except nvml.NVMLError as error:
+        if error.value in LOST:
+            raise LostError(f"nvmlDeviceGetMigMode: {error}") from None
+        return
     if is_mig != device.is_mig:
         device.is_mig = is_mig
         # Which calls a GPU supports depends on the mode.
         device.forget_unsupported()
         device.close_gpm()
     found: dict[str, Device] = {}
-    slots = nvml.nvmlDeviceGetMaxMigDeviceCount(device.handle) if is_mig else 0
     for index in range(min(slots, INSTANCES_MAX)):
         try:
             handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(device.handle, index)
