@@ -17,29 +17,25 @@ def discover() -> list[type]:
 
 
 def _load(name: str) -> type:
+    problem = "no class with a name and collect()"
     try:
         module = importlib.import_module(f"{__name__}.{name}.collector")
         for value in vars(module).values():
-            if isinstance(value, type) and value.__module__ == module.__name__ and _is_collector(value):
+            is_local = isinstance(value, type) and value.__module__ == module.__name__
+            if is_local and isinstance(getattr(value, "name", None), str) and hasattr(value, "collect"):
                 return value
-        problem = f"collectors/{name}/collector.py has no class with a name and collect()"
     except Exception as error:
-        problem = f"collectors/{name}/collector.py: {error}"
-    return _failing(name, problem)
+        problem = str(error)
+    return type(
+        "Failing", (_Failing,), {"name": name, "problem": f"collectors/{name}/collector.py: {problem}"}
+    )
 
 
-def _is_collector(value: type) -> bool:
-    return isinstance(getattr(value, "name", None), str) and callable(getattr(value, "collect", None))
+class _Failing:
+    problem = ""
 
+    def __init__(self, settings: Settings):
+        pass
 
-def _failing(collector_name: str, problem: str) -> type:
-    class Failing:
-        name = collector_name
-
-        def __init__(self, settings: Settings):
-            pass
-
-        def collect(self, families) -> None:
-            raise CollectorError(problem)
-
-    return Failing
+    def collect(self, families) -> None:
+        raise CollectorError(self.problem)

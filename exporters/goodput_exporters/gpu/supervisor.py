@@ -69,9 +69,6 @@ class Limits:
     unkillable_max: int = 2
     frames_per_second_max: int = 1000
 
-    def stuck_seconds(self, interval_seconds: float) -> float:
-        return max(self.stuck_seconds_min, self.stuck_intervals * interval_seconds)
-
 
 class Received(NamedTuple):
     sample: Sample
@@ -143,8 +140,8 @@ class DriverSupervisor:
     ):
         self.name = name
         self._interval_seconds = options.interval_seconds
-        self._limits = limits or Limits()
-        self._limit_seconds = self._limits.stuck_seconds(options.interval_seconds)
+        self._limits = limits = limits or Limits()
+        self._limit_seconds = max(limits.stuck_seconds_min, limits.stuck_intervals * options.interval_seconds)
         self._command = command or worker_command(module or DRIVERS[name], options)
         self._on_sample, self._trigger, self._absence, self._kill = on_sample, trigger, absence, kill
         self._lock = threading.Lock()  # guards what `status` reads

@@ -90,8 +90,11 @@ def main(path: str, options: bytes | str) -> int:
         pipe.send_text(FAILED, describe(error))
         return STATUS_FAILED
     finally:
-        if driver is not None:
-            close(driver)
+        try:
+            if driver is not None:
+                driver.close()
+        except Exception as error:
+            print(f"close: {describe(error)}", file=sys.stderr)
 
 
 def lower_priority() -> None:
@@ -153,13 +156,6 @@ def send_sample(driver: Driver, pipe: Pipe, full: bool) -> bool:
 
 def describe(error: Exception) -> str:
     return f"{error}" or type(error).__name__
-
-
-def close(driver: Driver) -> None:
-    try:
-        driver.close()
-    except Exception as error:
-        print(f"close: {describe(error)}", file=sys.stderr)
 
 
 def main_and_exit() -> None:

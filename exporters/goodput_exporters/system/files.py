@@ -17,6 +17,7 @@ PROBLEMS_MAX = 8
 COUNTER_BYTES_MAX = 4096
 LABEL_CHARACTERS_MAX = 64
 _NUMBERS = re.compile(r"([0-9]+)")
+_MEMINFO = re.compile(r"^(?:Node [0-9]+ )?([^\s:]+):[ \t]*(\S*)(.*)$", re.MULTILINE)
 # No such file or device, a device without this value (sysfs), pressure accounting switched off at boot (procfs).
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.EINVAL, errno.EOPNOTSUPP)
 
@@ -103,6 +104,23 @@ def parse_protocol(text: str, protocol: str, names: tuple[str, ...]) -> dict[str
     if max(columns.values(), default=0) >= len(lines[1]):
         raise ParseError(f"the {protocol} line of values is shorter than the line of names")
     return {name: parse_count(lines[1][at]) for name, at in columns.items()}
+
+
+def parse_meminfo(text: str, kinds: dict[str, str]) -> dict[str, int]:
+    """Bytes by kind, for each name in `kinds` that is present, from lines such as `MemTotal: 1 kB`. Raises ParseError.
+
+    The lines of a NUMA node begin with `Node 0`.
+    """
+    found = {}
+    for name, number, rest in _MEMINFO.findall(text):
+        if name in kinds:
+            unit = rest.strip()
+            if unit not in ("kB", ""):
+                raise ParseError(f"{name} in {unit[:40]!r}")
+            found[kinds[name]] = parse_count(number) * (1024 if unit else 1)
+    if "total" not in found:
+        raise ParseError("no MemTotal")
+    return found
 
 
 def natural_key(name: str) -> tuple:

@@ -16,7 +16,7 @@ from goodput_exporters.system.files import read_text
 PARSERS = {
     "proc/stat": collector.parse_stat,
     "proc/loadavg": collector.parse_loadavg,
-    "proc/meminfo": collector.parse_meminfo,
+    "proc/meminfo": collector.parse_memory,
     "proc/vmstat": collector.parse_vmstat,
     "proc/pressure/io": collector.parse_pressure,
     "proc/diskstats": collector.parse_diskstats,
@@ -44,7 +44,7 @@ def test_known_texts():
         "user": 1000, "nice": 20, "system": 300, "idle": 40000, "iowait": 50, "irq": 6, "softirq": 7, "steal": 8,
     }  # fmt: skip
     assert collector.parse_loadavg(FILES["proc/loadavg"]) == 3.0
-    assert collector.parse_meminfo(FILES["proc/meminfo"]) == {
+    assert collector.parse_memory(FILES["proc/meminfo"]) == {
         "total": 16_000_000 * 1024, "available": 8_000_000 * 1024, "cached": 4_000_000 * 1024, "dirty": 128 * 1024,
         "writeback": 64 * 1024, "shared": 256 * 1024, "swap_total": 1000 * 1024, "swap_free": 900 * 1024,
     }  # fmt: skip
@@ -113,9 +113,9 @@ def test_truncated_text_parses_or_raises(name):
         (collector.parse_loadavg, ""),
         (collector.parse_loadavg, "nan 1 1"),
         (collector.parse_loadavg, "-1 1 1"),
-        (collector.parse_meminfo, "MemFree: 1 kB\n"),
-        (collector.parse_meminfo, "MemTotal: 1 MB\n"),
-        (collector.parse_meminfo, "MemTotal: kB\n"),
+        (collector.parse_memory, "MemFree: 1 kB\n"),
+        (collector.parse_memory, "MemTotal: 1 MB\n"),
+        (collector.parse_memory, "MemTotal: kB\n"),
         (collector.parse_pressure, ""),
         (collector.parse_pressure, "some avg10=0.00\n"),
         (collector.parse_diskstats, "8 0 sda 1 2 3\n"),

@@ -184,7 +184,7 @@ def test_malformed_processor_lists_raise(text):
         collector.parse_cpus(text)
 
 
-@pytest.mark.parametrize("parse", [collector.parse_cpus, collector.parse_meminfo, collector.parse_numastat])
+@pytest.mark.parametrize("parse", [collector.parse_cpus, collector.parse_memory, collector.parse_numastat])
 def test_any_text_parses_or_raises(parse):
     words = st.sampled_from(
         ["Node", "0", "MemTotal:", "kB", "numa_hit", "1-2", ",", "-", "\n", " ", "1" * 30]

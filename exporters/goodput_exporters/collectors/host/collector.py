@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from goodput_exporters.collector import NoData, ParseError, Settings
-from goodput_exporters.system.files import CounterFiles, parse_count, parse_protocol
+from goodput_exporters.system.files import CounterFiles, parse_count, parse_meminfo, parse_protocol
 
 SECTOR_BYTES = 512  # in /proc/diskstats, whatever the disk's own sector size
 FILE_BYTES_MAX = 1 << 20
@@ -105,7 +105,7 @@ class Host:
         return True
 
     def _memory(self, families) -> bool:
-        kinds = self._read("meminfo", parse_meminfo) or {}
+        kinds = self._read("meminfo", parse_memory) or {}
         for kind, size in kinds.items():
             families.add("goodput_host_memory_bytes", {"kind": kind}, size)
         return bool(kinds)
@@ -186,19 +186,9 @@ def parse_loadavg(text: str) -> float:
     return load
 
 
-def parse_meminfo(text: str) -> dict[str, int]:
-    """/proc/meminfo: bytes of each of MEMORY_KINDS that is present. Raises ParseError."""
-    kinds = {}
-    for line in text.splitlines():
-        name, _, rest = line.partition(":")
-        if name in MEMORY_KINDS:
-            number, *unit = rest.split() or [""]
-            if unit not in (["kB"], []):
-                raise ParseError(f"{name} in {unit}")
-            kinds[MEMORY_KINDS[name]] = parse_count(number) * (1024 if unit else 1)
-    if "total" not in kinds:
-        raise ParseError("no MemTotal")
-    return kinds
+def parse_memory(text: str) -> dict[str, int]:
+    """/proc/meminfo: bytes by kind. Raises ParseError."""
+    return parse_meminfo(text, MEMORY_KINDS)
 
 
 def parse_vmstat(text: str) -> dict[str, int]:

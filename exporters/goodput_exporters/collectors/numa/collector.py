@@ -16,7 +16,7 @@ from collections.abc import Callable
 from goodput.wire.identity import clean_text
 from goodput_exporters.collector import NoData, ParseError, Settings
 from goodput_exporters.gpu.pci import PciBus, parse_node
-from goodput_exporters.system.files import CounterFiles, parse_count
+from goodput_exporters.system.files import CounterFiles, parse_count, parse_meminfo
 from goodput_exporters.system.interval import Interval
 from goodput_exporters.system.processes import Processes
 from goodput_exporters.system.ranks import RankProcess
@@ -69,7 +69,7 @@ class Numa:
         nodes = {}
         for number in numbers[:NODES_MAX]:
             labels = {"node": str(number)}
-            for kind, size in (files.read(f"{root}/node{number}/meminfo", parse_meminfo) or {}).items():
+            for kind, size in (files.read(f"{root}/node{number}/meminfo", parse_memory) or {}).items():
                 families.add("goodput_numa_memory_bytes", {**labels, "kind": kind}, size)
             for kind, count in (files.read(f"{root}/node{number}/numastat", parse_numastat) or {}).items():
                 families.add("goodput_numa_pages_total", {**labels, "kind": kind}, count)
@@ -127,19 +127,9 @@ def parse_cpus(text: str) -> int:
     return mask
 
 
-def parse_meminfo(text: str) -> dict[str, int]:
-    """A node's meminfo, `Node 0 MemTotal: 1 kB`: bytes of MEMORY_KINDS. Raises ParseError."""
-    kinds = {}
-    for line in text.splitlines():
-        words = line.split()
-        kind = MEMORY_KINDS.get(words[2].rstrip(":")) if len(words) > 3 and words[0] == "Node" else None
-        if kind is not None:
-            if words[4:] != ["kB"]:
-                raise ParseError(f"{words[2]} in {words[4:]}")
-            kinds[kind] = parse_count(words[3]) * 1024
-    if "total" not in kinds:
-        raise ParseError("no MemTotal")
-    return kinds
+def parse_memory(text: str) -> dict[str, int]:
+    """A node's meminfo: bytes by kind. Raises ParseError."""
+    return parse_meminfo(text, MEMORY_KINDS)
 
 
 def parse_numastat(text: str) -> dict[str, int]:

@@ -14,20 +14,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
+from typing import Any
 
 from msgspec.structs import replace
 
 from goodput_exporters.collector import CollectorError, NoData
-from goodput_exporters.gpu.dcgm.connection import (
-    Connection,
-    Device,
-    connect,
-    error_text,
-    find_bindings,
-    load_bindings,
-    text_of,
-)
+from goodput_exporters.gpu.dcgm import connection as dcgm
+from goodput_exporters.gpu.dcgm.connection import Connection, Device
 from goodput_exporters.gpu.drivers import Options
 from goodput_exporters.gpu.nvidia import dcgm_fields as fields
 from goodput_exporters.gpu.nvidia.xid import lookup
@@ -49,7 +42,7 @@ class Dcgm:
         self._environ = os.environ if environ is None else environ
         self._interval_seconds = options.interval_seconds
         self._monotonic_ns, self._unix_ns = monotonic_ns, unix_ns
-        self._modules: SimpleNamespace | None = None
+        self._modules: Any = None
         self._connection: Connection | None = None
         self._cycles = fields.SmCycles()
         self._opened_us = 0
@@ -58,15 +51,15 @@ class Dcgm:
     @staticmethod
     def absence(options: Options) -> str:
         try:
-            find_bindings(os.environ)
+            dcgm.find_bindings(os.environ)
         except NoData as reason:
             return str(reason)
         return ""
 
     def open(self) -> None:
-        self._modules = load_bindings(self._environ)
+        self._modules = dcgm.load_bindings(self._environ)
         self._opened_us = self._unix_ns() // 1000
-        self._connect(self._modules)
+        self._connect()
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -74,20 +67,20 @@ class Dcgm:
             connection.close()
 
     def sample(self, full: bool) -> Sample:
-        if self._modules is None:
-            raise CollectorError("dcgm: sample() called before open()")
-        connection = self._connection or self._connect(self._modules)
+        connection = self._connection or self._connect()
         try:
             if full and connection.has_changed():
                 self.close()
-                connection = self._connect(self._modules)
+                connection = self._connect()
             return self._read(connection, full)
         except self._modules.dcgm_structs.DCGMError as error:
             self.close()
-            raise CollectorError(f"DCGM: {error_text(error)}") from None
+            raise CollectorError(f"DCGM: {dcgm.error_text(error)}") from None
 
-    def _connect(self, modules: SimpleNamespace) -> Connection:
-        self._connection = connect(modules, self._environ, self._interval_seconds, self._monotonic_ns)
+    def _connect(self) -> Connection:
+        self._connection = dcgm.connect(
+            self._modules, self._environ, self._interval_seconds, self._monotonic_ns
+        )
         return self._connection
 
     def _read(self, connection: Connection, full: bool) -> Sample:
@@ -136,7 +129,7 @@ class Dcgm:
         self._cycles.add_activity(device.entity, device.values, readings)
         if full:
             if instance:
-                device.profile = text_of(device.values.get(fields.NAME)) or device.profile
+                device.profile = dcgm.text_of(device.values.get(fields.NAME)) or device.profile
             index = device.values.get(fields.NVML_INDEX)
             if isinstance(index, int) and index >= 0 and not fields.is_blank(index, False):
                 device.index = index
