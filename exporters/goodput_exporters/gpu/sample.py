@@ -51,7 +51,7 @@ SAMPLE_BYTES_MAX = 4 << 20
 
 
 class SampleError(ValueError):
-    """A sample is malformed or out of bounds; the text says why."""
+    """A sample is malformed or out of bounds."""
 
 
 class Gpu(Struct, frozen=True):

@@ -3,7 +3,7 @@
 `status`, `start` and `stop` never wait for the driver (`stop` for at most a second). A process that is silent for
 too long, sends malformed output, floods or grows too large is killed and replaced, after a wait that doubles each
 time. One that cannot be killed is left; with `unkillable_max` of those no other is started. A driver with nothing to
-sample is tried again after a minute, then less often; where `absence` says so, no process is started at all.
+sample is tried again after a minute, then less often; while `absence` gives a reason, no process is started.
 Costs one thread, which wakes once a second and for each frame.
 
     supervisor = DriverSupervisor("nvml", on_sample=print); supervisor.start(); supervisor.status(); supervisor.stop()

@@ -1,4 +1,4 @@
-"""Finds the processes of ranks in procfs, and reads to whom a process belongs.
+"""Finds the processes of ranks in procfs, and reads the owner of a process.
 
 A page's pid counts in its trainer's PID namespace, which need not be the agent's. A pid is therefore accepted only
 if its start time is the page's: first the process that locks the page (the kernel reports it in the agent's
@@ -24,6 +24,7 @@ from goodput.wire.identity import clean_text
 from goodput_exporters.collector import ParseError
 from goodput_exporters.system.cgroup import parse_cgroup
 from goodput_exporters.system.files import CounterFiles, parse_count
+from goodput_exporters.system.interval import Interval
 from goodput_exporters.system.ranks import RankProcess
 
 CACHED_MAX = 1024
@@ -46,7 +47,7 @@ ENVIRONMENT = {
 
 
 class Owner(NamedTuple):
-    """To whom a process belongs, as labels; "" is unknown or does not apply."""
+    """The owner of a process, as labels; "" is unknown or does not apply."""
 
     user: str = ""
     comm: str = ""
@@ -75,12 +76,12 @@ class Processes:
         self,
         procfs: str,
         pods: Callable[[str], tuple[str, str, str] | None] = lambda container_id: None,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
     ):
-        self._procfs, self._pods, self._monotonic = procfs, pods, monotonic
+        self._procfs, self._pods, self._monotonic_ns = procfs, pods, monotonic_ns
         self._found: dict[RankProcess, int] = {}
-        self._scanned_at: float | None = None
-        self._owners: dict[tuple[int, int], tuple[Owner, float]] = {}
+        self._scan_interval = Interval(SCAN_SECONDS, monotonic_ns)
+        self._owners: dict[tuple[int, int], tuple[Owner, int]] = {}  # and when it was read
         self._users: dict[int, str] = {}
 
     def find(self, ranks: list[RankProcess]) -> dict[RankProcess, int]:
@@ -88,11 +89,12 @@ class Processes:
         found = {}
         for rank in ranks:
             for pid in (self._found.get(rank, 0), rank.holder, rank.pid):
-                if pid and self._has_start_time(pid, rank):
+                stat = self.stat(pid) if pid else None
+                if stat is not None and stat.start_ticks == rank.start_ticks:
                     found[rank] = pid
                     break
         missing = [rank for rank in ranks if rank not in found and rank.start_ticks is not None]
-        if missing and self._is_scan_due():
+        if missing and self._scan_interval.is_due():
             found.update(self._scan(missing))
         self._found = found
         return found
@@ -107,35 +109,24 @@ class Processes:
         return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
     def owner(self, pid: int) -> Owner | None:
-        """To whom a process belongs; None where it is gone. Raises nothing."""
+        """The owner of a process; None where it is gone. Raises nothing."""
         stat = self.stat(pid)
         if stat is None:
             return None
-        key, now = (pid, stat.start_ticks), self._monotonic()
-        owner, read_at = self._owners.get(key, (None, 0.0))
+        key, now_ns = (pid, stat.start_ticks), self._monotonic_ns()
+        owner, read_ns = self._owners.get(key, (None, 0))
         # A container without a name may get one later: the kubelet links its log when it gets to it.
         unnamed = owner is not None and owner.container_id and not owner.pod
-        if owner is None or (unnamed and now - read_at >= UNNAMED_SECONDS):
+        if owner is None or (unnamed and now_ns - read_ns >= UNNAMED_SECONDS * 1e9):
             owner = self._read_owner(pid, stat)
             after = self.stat(pid)
             if after is None or after.start_ticks != stat.start_ticks:
                 return None  # It ended meanwhile, and the pid may be another process's.
-            _remember(self._owners, key, (owner, now))
+            _remember(self._owners, key, (owner, now_ns))
         return owner
 
     def _read(self, pid: int, name: str) -> str:
         return CounterFiles().read(f"{self._procfs}/{pid}/{name}", str, ENVIRONMENT_BYTES_MAX) or ""
-
-    def _has_start_time(self, pid: int, rank: RankProcess) -> bool:
-        stat = self.stat(pid)
-        return stat is not None and stat.start_ticks == rank.start_ticks
-
-    def _is_scan_due(self) -> bool:
-        now = self._monotonic()
-        if self._scanned_at is not None and now - self._scanned_at < SCAN_SECONDS:
-            return False
-        self._scanned_at = now
-        return True
 
     def _scan(self, missing: list[RankProcess]) -> dict[RankProcess, int]:
         """The ranks that match exactly one process, by start time and innermost pid."""
@@ -148,11 +139,7 @@ class Processes:
             inner = self.status(pid).get("NSpid", "").split()[-1:]
             if inner and inner[0].isdecimal():
                 matching.setdefault((int(inner[0]), stat.start_ticks), []).append(pid)
-        found = {
-            rank: matching.get((rank.pid, rank.start_ticks), [])
-            for rank in missing
-            if rank.start_ticks is not None
-        }
+        found = {rank: matching.get((rank.pid, rank.start_ticks or 0), []) for rank in missing}
         return {rank: pids[0] for rank, pids in found.items() if len(pids) == 1}
 
     def _pids(self) -> list[int]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.node import node_rank
 from support.node.attribution_tree import CONTAINER, OTHER, PLACES, UID, add_process
 from support.node.node_rank import PID, TICKS, Rank
-from support.node.node_tree import samples, wait_until
+from support.node.node_tree import Clock, samples, wait_until
 
 from goodput.metrics import Families
 from goodput_exporters.collector import CollectorError, NoData, ParseError, Settings
@@ -32,16 +32,11 @@ SECRETS = {
 }
 
 
-class Clock:
-    seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
 def attribution_on(settings, ranks, gpus=(), clock=None) -> Attribution:
-    pods = Pods(settings.container_logs, clock or Clock())
-    attribution = Attribution(settings, Processes(settings.procfs, pods, clock or Clock()))
+    clock_ns = (clock or Clock()).monotonic_ns
+    attribution = Attribution(
+        settings, Processes(settings.procfs, Pods(settings.container_logs, clock_ns), clock_ns)
+    )
     attribution.ranks, attribution.gpus = ranks.processes, lambda: gpus
     return attribution
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 
 from goodput.wire.identity import clean_text
+from goodput_exporters.system.interval import Interval
 
 LIST_SECONDS = 5.0
 LINKS_MAX = 4096
@@ -27,18 +28,14 @@ Names = tuple[str, str, str]
 class Pods:
     """Lists the folder when it meets an unknown id, at most once per LIST_SECONDS."""
 
-    def __init__(self, directory: str, monotonic: Callable[[], float] = time.monotonic):
-        self._directory, self._monotonic = directory, monotonic
+    def __init__(self, directory: str, monotonic_ns: Callable[[], int] = time.monotonic_ns):
+        self._directory, self._interval = directory, Interval(LIST_SECONDS, monotonic_ns)
         self._names: dict[str, Names] = {}
-        self._listed_at: float | None = None
 
     def __call__(self, container_id: str) -> Names | None:
         """(pod, namespace, container) of a container. Raises nothing."""
-        if container_id not in self._names:
-            now = self._monotonic()
-            if self._listed_at is None or now - self._listed_at >= LIST_SECONDS:
-                self._listed_at = now
-                self._names = self._list()
+        if container_id not in self._names and self._interval.is_due():
+            self._names = self._list()
         return self._names.get(container_id)
 
     def _list(self) -> dict[str, Names]:

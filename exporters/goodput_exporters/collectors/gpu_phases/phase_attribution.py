@@ -1,7 +1,7 @@
 """Attributes each GPU's activity, energy and time to the phases of the ranks that use it.
 
-A sample covers the time since the one before it, and a rank's totals say to the nanosecond how much of that time
-was in which phase. A sample within one phase is credited to that phase. For one that spans several, the parts are
+A sample covers the time since the one before it, and a rank's totals give the time in each phase to the nanosecond.
+A sample within one phase is credited to that phase. For one that spans several, the parts are
 estimated: in proportion to time multiplied by the activity that activity_model.py has learned for each phase. How
 much time was estimated is counted (`mixed_ns`). All sums are integers and close: over the phases they equal the
 samples. Ranks that share a GPU share its time in equal parts.

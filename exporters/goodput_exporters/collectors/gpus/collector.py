@@ -2,7 +2,7 @@
 
 `collect` never waits for a driver, it shows the last samples; about 2 ms with 8 GPUs. Readings of a driver that is
 silent for too long disappear: the GPU is down and the age of its sample grows. A GPU is lost where a driver that
-answers does not reach it, unknown where no driver answers that could tell. A GPU that is gone stays, as down, for
+answers does not reach it, unknown where none of its drivers answers. A GPU that is gone stays, as down, for
 GONE_SECONDS_MAX. No process is started before `start`.
 """
 
@@ -155,7 +155,7 @@ class Gpus:
         now_ns = self._monotonic_ns()
         now = merge(statuses, now_ns)
         names = {name for gpu in now for name in gpu.names}
-        # Only a driver that answers can say that a GPU is lost; while its drivers hang, that is unknown.
+        # A GPU is lost only where a driver that answers does not have it; while its drivers hang, that is unknown.
         answering = {status.name for status in statuses if status.empty or status.fresh(now_ns)}
         with self._lock:
             missing = [gpu for gpu in self._known if not names & gpu.names]

@@ -1,10 +1,9 @@
 """The rank pages of this node: finds them, reports what is new in them, exposes their series and removes finished ones.
 
-Of several processes of one rank (a restart beside the page of the dead one) a scrape shows the newest, so every series
-exists once. Whatever lies in the directory, the valid pages are reported: an invalid one is counted by reason at every
-poll and logged once. At most `pages_max` pages are followed. A page is removed when its process is dead, the grace
-period is over, and all of it was acknowledged (or `keep_seconds_max` has passed).
-Cost of a poll at 8 live ranks: about 0.5 ms, and 15 us for each new step.
+Of several processes of one rank (a restart beside the page of the dead one) a scrape has the newest, so every series
+exists once. An invalid page is counted by reason at every poll, logged once, and affects no other. At most `pages_max`
+pages are followed. A page is removed when its process is dead, the grace period is over, and all of it was
+acknowledged (or `keep_seconds_max` has passed). A poll costs about 0.5 ms at 8 live ranks, and 15 us per new step.
 
     ranks = Ranks(settings); reports = ranks.poll(); removed = ranks.sweep(settled=lambda key: True)
 """
@@ -13,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import stat
 import threading
@@ -55,10 +55,9 @@ class Ranks:
         self._logged: set[str] = set()
         self._missing, self._refused = settings.directory, False  # why there is no page directory
         self._sequence = 0
-        self._looked_ns = settings.monotonic_ns()
-        self._wait_seconds = settings.interval_seconds
-
-    # -- polling
+        self._polled_ns = settings.monotonic_ns()
+        # How long to wait for the next poll: the interval, or less where a step ring would be overrun.
+        self.wait_seconds = settings.interval_seconds
 
     def poll(self) -> list[schema.RankReport]:
         """What is new in each page. Raises NoData where there is no page directory.
@@ -75,17 +74,12 @@ class Ranks:
             except (NoData, CollectorError):
                 if not self._ranks:
                     raise
-            reports = [self._look_at(rank) for rank in self._ranks.values()]
-            self._wait_seconds = self._next_wait(now_ns)
+            reports = [self._poll_rank(rank) for rank in self._ranks.values() if not rank.retired]
+            self.wait_seconds = self._next_wait(now_ns)
             return [report for report in reports if report is not None]
 
-    @property
-    def wait_seconds(self) -> float:
-        """How long to wait for the next poll: the interval, or less where a step ring would be overrun."""
-        return self._wait_seconds
-
     def sweep(self, settled: Callable[[RankKey], bool]) -> list[RankKey]:
-        """Remove the pages that are done with and stale drafts; the keys of the pages removed."""
+        """Remove finished pages and stale drafts; the keys of the pages removed."""
         with self._lock:
             now_ns = self._settings.monotonic_ns()
             done = [at for at, rank in self._ranks.items() if self._is_done(rank, now_ns, settled)]
@@ -95,7 +89,7 @@ class Ranks:
             return removed
 
     def owns(self, process: schema.StackRequest) -> bool:
-        """Whether this process is a living rank with a page here, and its pid is the same process in this namespace."""
+        """Whether it is a living rank with a page here whose pid is the same process in this PID namespace."""
         with self._lock:
             ranks = self._ranks.values()
             return any(schema.stack_request(rank.identity) == process and rank.is_local() for rank in ranks)
@@ -121,8 +115,6 @@ class Ranks:
             for rank in self._ranks.values():
                 rank.reader.close()
             self._ranks.clear()
-
-    # -- the scrape
 
     def collect(self, families) -> None:
         with self._lock:
@@ -156,17 +148,13 @@ class Ranks:
     def _newest(self) -> list[Rank]:
         newest: dict[tuple[str, int], Rank] = {}
         for rank in self._ranks.values():
-            if rank.snapshot is None or rank.retired:
-                continue
-            of_rank = rank.key[:2]
-            if of_rank not in newest or _age(rank) > _age(newest[of_rank]):
-                newest[of_rank] = rank
+            known = newest.get(rank.key[:2])
+            if rank.snapshot is not None and not rank.retired and (known is None or _age(rank) > _age(known)):
+                newest[rank.key[:2]] = rank
         return [newest[of_rank] for of_rank in sorted(newest)]
 
-    # -- parts of a poll
-
     def _scan(self) -> None:
-        """Follow the pages that are new, note the drafts, let go of what neither lives nor has a name."""
+        """Follow new pages, list the drafts, and close retired pages whose file is gone."""
         present, self._drafts = set(), []
         for name, inode in self._entries():
             if name.startswith("."):
@@ -214,9 +202,7 @@ class Ranks:
             self._ranks[at] = Rank(name, reader, self._settings.procfs)
         return at
 
-    def _look_at(self, rank: Rank) -> schema.RankReport | None:
-        if rank.retired:
-            return None
+    def _poll_rank(self, rank: Rank) -> schema.RankReport | None:
         before = rank.event_gaps
         report = self._guarded(rank, lambda: rank.poll(self._settings.monotonic_ns(), self._sequence))
         self._errors["overrun"] += rank.event_gaps - before
@@ -241,15 +227,10 @@ class Ranks:
             log.warning("%s", clean_text(text, 1000))
 
     def _next_wait(self, now_ns: int) -> float:
-        interval = self._settings.interval_seconds
-        elapsed_seconds, self._looked_ns = (now_ns - self._looked_ns) / 1e9, now_ns
+        elapsed_seconds, self._polled_ns = (now_ns - self._polled_ns) / 1e9, now_ns
         steps = max((rank.new_steps for rank in self._ranks.values() if not rank.retired), default=0)
-        if not steps:
-            return interval
-        safe_seconds = elapsed_seconds * page.STEP_RING / RING_SHARE / steps
-        return min(interval, max(WAIT_SECONDS_MIN, safe_seconds))
-
-    # -- parts of a sweep
+        safe_seconds = elapsed_seconds * page.STEP_RING / RING_SHARE / steps if steps else math.inf
+        return min(self._settings.interval_seconds, max(WAIT_SECONDS_MIN, safe_seconds))
 
     def _is_done(self, rank: Rank, now_ns: int, settled: Callable[[RankKey], bool]) -> bool:
         if rank.dead_since_ns is None or rank.retired:
@@ -274,7 +255,7 @@ class Ranks:
         return rank.key
 
     def _remove_draft(self, name: str) -> None:
-        """Remove what a process that died while making its page has left, once it is older than the grace."""
+        """Remove the draft of a process that died while it created its page, after the grace period."""
         path = os.path.join(self._settings.directory, name)
         try:
             info = os.lstat(path)
@@ -283,7 +264,7 @@ class Ranks:
             if old and stat.S_ISREG(info.st_mode) and not page.is_locked(path):
                 os.unlink(path)
         except OSError:
-            return  # Somebody else's, or gone: it is in nobody's way.
+            return  # Another user's, or gone.
 
 
 def _age(rank: Rank) -> tuple[int, int]:
@@ -293,8 +274,8 @@ def _age(rank: Rank) -> tuple[int, int]:
 def unlink_same(directory: str, name: str, inode: int) -> None:
     """Remove directory/name if it is still this inode. Raises OSError where that is not allowed.
 
-    Between a test and an unlink, a restarted rank could publish its page under the same name and lose it. So
-    the name is moved away first and read then; if it is another's page, it gets its name back.
+    Between a check and an unlink, a restarted rank could publish its page under the same name and lose it. So the
+    file is renamed before the check, and renamed back if it is another page.
     """
     path, aside = os.path.join(directory, name), os.path.join(directory, f".gone.{os.getpid()}.{name}")
     try:

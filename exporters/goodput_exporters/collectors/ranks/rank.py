@@ -13,7 +13,7 @@ from typing import Any
 
 from goodput.rank_page.loader_words import figures
 from goodput.rank_page.page import NS_MAX, PageError
-from goodput.rank_page.reader import EventRecord, Reader, Snapshot, StepRecord, process_start_ticks
+from goodput.rank_page.reader import Reader, Snapshot, StepRecord, process_start_ticks
 from goodput.wire import schema
 from goodput.wire.identity import PLACES, RATES
 from goodput_exporters.system.processes import lock_holder
@@ -78,9 +78,9 @@ class Rank:
 
     def process(self) -> RankProcess:
         """Its process, as procfs identifies it."""
-        who, ticks = self.identity, self.reader.identity.get("pid_start_ticks")
-        holder = lock_holder(self.reader.fd)
-        return RankProcess(who.run, who.rank, who.host, who.pid, ticks, holder, who.device_uuid)
+        identity, ticks = self.identity, self.reader.identity.get("pid_start_ticks")
+        about = identity.run, identity.rank, identity.host, identity.pid
+        return RankProcess(*about, ticks, lock_holder(self.reader.fd), identity.device_uuid)
 
     def now(self, monotonic_ns: Callable[[], int]) -> RankPhases | None:
         """Its totals on the host's clock up to this moment, the running phase included; None if they cannot be read."""
@@ -94,9 +94,8 @@ class Rank:
             totals[running] += max(monotonic_ns() - snapshot.last_ns, 0)
         states = snapshot.phase_states
         compute = frozenset(p for p in snapshot.phases if p in COMPUTE or states.get(p) == "productive")
-        who = self.identity
-        at = snapshot.last_ns
-        return RankPhases(self.key, who.device_uuid, who.pid, snapshot.phases, compute, tuple(totals), at)
+        about = self.key, self.identity.device_uuid, self.identity.pid
+        return RankPhases(*about, snapshot.phases, compute, tuple(totals), snapshot.last_ns)
 
     def _note_alive(self, alive: bool, now_ns: int) -> None:
         self.alive = alive
@@ -127,7 +126,12 @@ class Rank:
             live=self._live(snapshot, now_ns),
             phase_states=snapshot.phase_states,
             steps=steps,
-            events=[_event_row(snapshot, record) for record in snapshot.events],
+            events=[
+                schema.EventRow(
+                    event.number, event.kind, snapshot.unix_ns(event.time_ns), event.step, event.text
+                )
+                for event in snapshot.events
+            ],
         )
 
     def _step_row(self, snapshot: Snapshot, record: StepRecord) -> schema.StepRow:
@@ -190,10 +194,4 @@ def _identity(found: dict[str, Any]) -> schema.Identity:
         start_ns=found["start_unix_ns"],
         **{name: found[name] for name in ("device", "device_uuid", "devices", "group", "dtype")},
         **{name: found[name] for name in (*PLACES, *RATES) if name in found},
-    )
-
-
-def _event_row(snapshot: Snapshot, record: EventRecord) -> schema.EventRow:
-    return schema.EventRow(
-        record.number, record.kind, snapshot.unix_ns(record.time_ns), record.step, record.text
     )

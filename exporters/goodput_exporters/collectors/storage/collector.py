@@ -45,7 +45,7 @@ class Storage:
     def __init__(self, settings: Settings, probe: FilesystemProbe | None = None):
         self._procfs, self._sysfs = settings.procfs, settings.sysfs
         paths = [os.path.abspath(path) for path in settings.paths[:MOUNTS_MAX]]
-        # By label, which has to be unique; cleaning a strange name may remove what tells it from another.
+        # By label, since two paths may have the same label after cleaning.
         self._paths = {label(path): path for path in paths}
         self._probe = probe or FilesystemProbe()
         self._down: set[str] = set()

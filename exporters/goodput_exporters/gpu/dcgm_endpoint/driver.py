@@ -60,7 +60,7 @@ Devices = dict[tuple[str, str], tuple[Source, dict[int, float]]]
 
 
 class LineError(ValueError):
-    """A line of the page is unusable; the text says why."""
+    """A line of the page is unusable."""
 
 
 class DcgmEndpoint:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# nvmlClocksEventReason*, DCGM field 112. The first means no work; it tells that apart from a limit.
+# nvmlClocksEventReason*, DCGM field 112. The first means that there is no work.
 THROTTLE_REASONS = {
     0x001: "idle",
     0x002: "app_clocks",
