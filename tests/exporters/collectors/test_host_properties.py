@@ -5,8 +5,8 @@ import shutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from prometheus_client import generate_latest
 from support.node.attribution_tree import PLACES, add_process
+from support.node.broken_files import exposition
 from support.node.host_tree import FILES
 from support.node.node_rank import PID, TICKS, Rank
 from support.node.node_tree import samples, write_tree
@@ -71,7 +71,7 @@ def collected(root, ranks) -> tuple[set, list[str]]:
         except (CollectorError, NoData) as error:
             problems.append(f"{collector.name}: {error}")
         found |= {name for name, _ in samples(families)}
-        generate_latest(type("Parts", (), {"collect": lambda self, families=families: iter(families)})())
+        exposition(families)
     return found, problems
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from prometheus_client import generate_latest
 from support.node import network_tree
+from support.node.broken_files import BREAKS, break_file, exposition, parse_or_raise
 from support.node.network_tree import counters, devices, port
 from support.node.node_tree import Clock, samples
 
@@ -50,7 +50,7 @@ class Node:
         return self.root / network_tree.ROOT / name
 
     def read(self, problem: str | None = None) -> dict:
-        """What a run adds; the problem, where one is expected, must be what it says."""
+        """The samples of one run; `problem` is a pattern of the error that it must raise."""
         families = Families("node")
         if problem is None:
             self.collector.collect(families)
@@ -91,11 +91,7 @@ def test_any_text_parses_or_raises(parser):
     @example("²: ACTIVE")
     @example("٣ Gb/sec")
     def run(text):
-        try:
-            value = parser(text)
-        except ParseError:
-            return
-        assert value is None or value >= 0
+        parse_or_raise(parser, text, lambda value: value is None or value >= 0)
 
     run()
 
@@ -486,32 +482,7 @@ def test_flapping_devices_leak_nothing(node):
 # Broken trees
 
 
-def _directory(path):
-    path.mkdir()
-
-
-def _loop(path):
-    path.symlink_to(path.name)
-
-
 TWO = {name: text for name, text in devices().items() if name.startswith("mlx5_")}
-BREAKS = {
-    "junk": lambda path: path.write_bytes(b"\xff\xfe\0junk\n"),
-    "empty": lambda path: path.write_text(""),
-    "long": lambda path: path.write_text("1" * 100_000),
-    "directory": _directory,
-    "loop": _loop,
-    "fifo": os.mkfifo,
-    "missing": lambda path: None,
-}
-
-
-def break_file(path, how: str) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-    BREAKS[how](path)
 
 
 @pytest.mark.parametrize("how", [how for how in BREAKS if how != "missing"])
@@ -533,7 +504,7 @@ def test_broken_file_costs_only_its_series(node, how, name, series):
     lost = set(whole) - set(found)
     assert lost and {key[1][0] for key in lost} == {"mlx5_0"} and series in {key[0] for key in lost}
     assert len(lost) <= 2 and all(found[key] == whole[key] for key in found if key[0] != STUCK)
-    # It is not healed because it is not looked at.
+    # Cached readings keep their problems.
     node.clock.seconds += SLOW_SECONDS / 2
     assert node.read(f"mlx5_0/ports/1/{name}") == found
 
@@ -596,29 +567,7 @@ def test_any_damage_costs_only_what_is_damaged(tmp_path_factory):
     run()
 
 
-def _plant(path, what) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(what, bytes):
-        path.write_bytes(what)
-    elif what == "loop":
-        path.symlink_to(path.name)
-    else:
-        (os.mkfifo if what == "fifo" else os.mkdir)(path)
-
-
-PARTS = [
-    "mlx5_0",
-    "ports",
-    "1",
-    "counters",
-    "hw_counters",
-    "port_xmit_data",
-    "state",
-    "rate",
-    "device",
-    "net",
-    "\udcff",
-]
+PARTS = [*"mlx5_0 ports 1 counters hw_counters port_xmit_data state rate device net".split(), "\udcff"]  # noqa: SIM905
 
 
 @given(
@@ -632,21 +581,15 @@ PARTS = [
 def test_any_tree_raises_only_collector_errors(tmp_path_factory, tree):
     node = Node(tmp_path_factory.mktemp("any"))
     for name, what in tree.items():
+        path = node.path(name)
         with contextlib.suppress(OSError):
-            _plant(node.path(name), what)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(what) if isinstance(what, bytes) else BREAKS[what](path)
     families = Families("node")
     with contextlib.suppress(CollectorError, NoData):
         node.collector.collect(families)
     samples(families)
     shutil.rmtree(node.root)
-
-
-def exposition(families) -> str:
-    class Registry:
-        def collect(self):
-            return list(families)
-
-    return generate_latest(Registry()).decode()
 
 
 def test_non_utf8_name_can_be_exposed(node):
@@ -657,7 +600,7 @@ def test_non_utf8_name_can_be_exposed(node):
     with pytest.raises(CollectorError) as problem:
         node.collector.collect(families)
     str(problem.value).encode()
-    assert r"mlx\\udcff" in exposition(families)
+    assert rb"mlx\\udcff" in exposition(families)
 
 
 # Bounds

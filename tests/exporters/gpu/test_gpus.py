@@ -1,4 +1,4 @@
-"""GPUs as series: several drivers made one, what is missing or silent shown as that, nothing kept for ever."""
+"""GPUs as series: merging drivers, missing and silent GPUs, bounds of what is kept."""
 
 import contextlib
 import dataclasses
@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from prometheus_client import generate_latest
+from support.node.broken_files import exposition
 from support.node.fake_drivers import full_readings, gpu
 from support.paths import TESTS
 from support.servers.servers import wait_until
@@ -379,13 +379,8 @@ def test_promtool_accepts_gpu_series(tmp_path):
     with running(tmp_path, {"nvml": "Normal"}, gpus_on_bus=8) as gpus:
         assert gpus.settle(20.0)
         families = scrape(gpus)
-
-    class Collected:
-        def collect(self):
-            return iter(families)
-
     checked = subprocess.run(
-        ["promtool", "check", "metrics"], input=generate_latest(Collected()), capture_output=True, timeout=30
+        ["promtool", "check", "metrics"], input=exposition(families), capture_output=True, timeout=30
     )
     assert checked.returncode == 0, checked.stderr.decode()
 
@@ -431,42 +426,42 @@ def test_hanging_driver_does_not_affect_others(tmp_path):
 
 
 def test_gpu_is_lost_and_returns(tmp_path, monkeypatch):
-    told = tmp_path / "told"
-    monkeypatch.setenv("GOODPUT_FAKE", str(told))
+    script = tmp_path / "script"
+    monkeypatch.setenv("GOODPUT_FAKE", str(script))
 
-    def tell(text: str) -> None:
+    def write(text: str) -> None:
         (tmp_path / "draft").write_text(text)
-        (tmp_path / "draft").replace(told)
+        (tmp_path / "draft").replace(script)
 
-    tell("1 2 3")
-    with running(tmp_path, {"nvml": "Told"}, gpus_on_bus=3) as gpus:
+    write("1 2 3")
+    with running(tmp_path, {"nvml": "Scripted"}, gpus_on_bus=3) as gpus:
         wait_scrape(gpus, lambda families: up(families) == {"GPU-1": 1, "GPU-2": 1, "GPU-3": 1}, "three GPUs")
-        tell("-1 2 3")
+        write("-1 2 3")
         families = wait_scrape(gpus, lambda families: up(families)["GPU-1"] == 0, "that one is lost")
         assert kinds(families) == {"expected": 3, "seen": 2, "lost": 1, "unknown": 0}
         assert ("GPU-1",) not in values(families, "goodput_gpu_power_watts")
-        tell("1 2 3")
+        write("1 2 3")
         families = wait_scrape(gpus, lambda families: up(families)["GPU-1"] == 1, "that it is back")
         assert kinds(families) == {"expected": 3, "seen": 3, "lost": 0, "unknown": 0}
         assert ("GPU-1",) in values(families, "goodput_gpu_power_watts")
 
 
 def test_xid_of_lost_gpu_stays_visible(tmp_path, monkeypatch):
-    told = tmp_path / "told"
-    monkeypatch.setenv("GOODPUT_FAKE", str(told))
-    told.write_text("1 xid")
-    with running(tmp_path, {"nvml": "Told"}) as gpus:
+    script = tmp_path / "script"
+    monkeypatch.setenv("GOODPUT_FAKE", str(script))
+    script.write_text("1 xid")
+    with running(tmp_path, {"nvml": "Scripted"}) as gpus:
         wait_scrape(
             gpus, lambda families: values(families, "goodput_gpu_xid_errors_total"), "the XID"
         )  # fmt: skip
-        told.write_text("-1")
+        script.write_text("-1")
         families = wait_scrape(gpus, lambda families: up(families) == {"GPU-1": 0}, "that it is lost")
         (labels,) = values(families, "goodput_gpu_xid_errors_total")
         assert labels == ("bus", "GPU-1", "79")
 
 
 class Replayed(Gpus):
-    """Drivers' reports as the test says, at the time it says."""
+    """Driver statuses and the time as set by the test."""
 
     def __init__(self, tmp_path):
         self.now_ns = 0
@@ -584,10 +579,10 @@ def test_closing_ends_all_drivers_within_a_second(tmp_path):
 def test_driver_restart_event_is_reported_once(settings, monkeypatch):
     gpus = Gpus(settings, modules={})
     report = DriverSupervisor("nvml", drivers.Options()).status()
-    told = {"restarts": dict(report.restarts), "problem": "stuck, silent for 5 s"}
-    monkeypatch.setattr(gpus, "statuses", lambda: [dataclasses.replace(report, **told)])
+    fields = {"restarts": dict(report.restarts), "problem": "stuck, silent for 5 s"}
+    monkeypatch.setattr(gpus, "statuses", lambda: [dataclasses.replace(report, **fields)])
     assert gpus.restart_events() == []
-    told["restarts"] = {**report.restarts, "stuck": 2}
+    fields["restarts"] = {**report.restarts, "stuck": 2}
     (event,) = gpus.restart_events()
     assert (event.kind, event.device) == ("driver", "nvml") and "silent for 5 s" in event.text
     assert gpus.restart_events() == []

@@ -1,4 +1,4 @@
-"""The processes of GPU drivers: whatever a driver does costs its own process, and what it says is not trusted."""
+"""The processes of GPU drivers: failures end only their own process, and their output is not trusted."""
 
 import contextlib
 import os
@@ -144,8 +144,8 @@ def test_crashing_driver_is_replaced(caplog):
         assert (
             "driver assertion failed" in report.problem and f"exit status {-signal.SIGABRT}" in report.problem
         )
-    said = [record for record in caplog.records if "assertion failed" in record.getMessage()]
-    assert len(said) == 1
+    logged = [record for record in caplog.records if "assertion failed" in record.getMessage()]
+    assert len(logged) == 1
 
 
 def test_restart_backoff_doubles(monkeypatch):
@@ -201,7 +201,7 @@ def test_vanished_device_is_absence_not_restart():
     with running("Vanishing", limits=Limits(stuck_seconds_min=0.5, absent_seconds=60)) as child:
         report = wait_for(child, lambda report: "unloaded" in report.problem, "its absence")
         assert sum(report.restarts.values()) == 0
-        # It had something to drive once, so it is down and not absent.
+        # It had a device once, so it is down and not absent.
         report = wait_for(child, lambda report: not report.up, "that it is down")
         assert not report.absent and report.settled
 
@@ -312,14 +312,14 @@ def test_stopping_ends_the_process_within_a_second(name):
         assert time.monotonic() - start < 1.0
         assert not child._thread.is_alive()
         assert pid is None or not is_running(pid)
-        child.stop()  # A second time is no harm.
+        child.stop()  # A second call does nothing.
 
 
 def test_driver_is_closed_when_agent_stops(tmp_path, monkeypatch):
-    monkeypatch.setenv("GOODPUT_FAKE", str(tmp_path / "said"))
+    monkeypatch.setenv("GOODPUT_FAKE", str(tmp_path / "closed"))
     with running("Closing") as child:
         wait_for(child, lambda report: report.up, "a sample")
-    assert (tmp_path / "said").read_text() == "closed"
+    assert (tmp_path / "closed").read_text() == "closed"
 
 
 def test_process_ignoring_stdin_end_is_killed():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from prometheus_client import generate_latest
 from prometheus_client.utils import floatToGoString
+from support.node.broken_files import exposition
 
 from goodput.metrics import CATALOGUE, Families
 from goodput_exporters.server.exposition_text import Writer, number
@@ -21,10 +21,6 @@ def fill(families: Families, metric, values: list[str], value: float) -> None:
         families.add_histogram(metric.name, labels, BUCKETS, value)
     else:
         families.add(metric.name, labels, value)
-
-
-def oracle(families: Families) -> bytes:
-    return generate_latest(type("Parts", (), {"collect": lambda self: iter(families)})())
 
 
 @given(st.floats())
@@ -45,7 +41,7 @@ def test_arbitrary_families_match_prometheus_client(data):
         families = Families("node")
         for metric in data.draw(st.lists(st.sampled_from(OURS), max_size=4)):
             fill(families, metric, [data.draw(texts) for _ in metric.labels], data.draw(st.floats()))
-        assert writer.write([families]) == oracle(families)
+        assert writer.write([families]) == exposition(families)
 
 
 def test_whole_catalogue_matches_prometheus_client():
@@ -54,8 +50,8 @@ def test_whole_catalogue_matches_prometheus_client():
         fill(families, metric, [f'{label} "\\\n' for label in metric.labels], 1_234_567.5)
         fill(again, metric, [f'{label} "\\\n' for label in metric.labels], 2)
     writer = Writer()
-    assert writer.write([families]) == oracle(families)
-    assert writer.write([again]) == oracle(again) != oracle(families)
+    assert writer.write([families]) == exposition(families)
+    assert writer.write([again]) == exposition(again) != exposition(families)
 
 
 def test_family_of_two_collectors_is_written_once():
@@ -66,7 +62,7 @@ def test_family_of_two_collectors_is_written_once():
     whole = Families("node")
     for device in ("b", "a"):
         whole.add("goodput_network_up", {"device": device}, 1)
-    assert Writer().write(parts) == oracle(whole)
+    assert Writer().write(parts) == exposition(whole)
 
 
 def test_cache_forgets_series_that_are_gone():
@@ -84,4 +80,4 @@ def test_changed_buckets_are_not_read_from_the_cache():
     for buckets in (BUCKETS, [("1.0", 3), ("+Inf", 4)], [("5.0", 3), ("+Inf", 4)]):
         families = Families("node")
         families.add_histogram("goodput_step_duration_seconds", {"run": "r", "rank": "0"}, buckets, 9.5)
-        assert writer.write([families]) == oracle(families)
+        assert writer.write([families]) == exposition(families)

@@ -13,18 +13,7 @@ import time
 from goodput_exporters.collector import CollectorError, NoData
 from goodput_exporters.gpu.sample import Event, Gpu, Sample
 
-UNITS = (
-    "utilization",
-    "engine",
-    "sm",
-    "sm_occupancy",
-    "tensor",
-    "dram",
-    "fp64",
-    "fp32",
-    "fp16",
-    "memory_controller",
-)
+UNITS = "utilization engine sm sm_occupancy tensor dram fp64 fp32 fp16 memory_controller".split()  # noqa: SIM905
 
 
 def fast_readings(index: int) -> dict[str, float]:
@@ -88,7 +77,7 @@ class Absent(Normal):
 
 
 class AbsentAtFirst(Normal):
-    """There once $GOODPUT_FAKE is."""
+    """Absent until $GOODPUT_FAKE exists."""
 
     def open(self) -> None:
         if not os.path.exists(os.environ["GOODPUT_FAKE"]):
@@ -101,7 +90,7 @@ class Unusable(Normal):
 
 
 def hang() -> None:
-    """As a call that never returns, and SIGTERM is no use."""
+    """Like a call that never returns; SIGTERM is ignored."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
         time.sleep(3600)
@@ -113,7 +102,7 @@ class HangsInOpen(Normal):
 
 
 class Hanging(Normal):
-    """Gives three samples, then hangs."""
+    """Takes three samples, then hangs."""
 
     def sample(self, full: bool) -> Sample:
         if self.taken == 3:
@@ -122,7 +111,7 @@ class Hanging(Normal):
 
 
 class Crashing(Normal):
-    """Gives two samples, then aborts with a word on standard error."""
+    """Takes two samples, then aborts with a message on stderr."""
 
     def sample(self, full: bool) -> Sample:
         if self.taken == 2:
@@ -186,7 +175,7 @@ class Hog(Normal):
 
 
 class Closing(Normal):
-    """Says in $GOODPUT_FAKE that it was given back."""
+    """Writes to $GOODPUT_FAKE when it is closed."""
 
     def close(self) -> None:
         with open(os.environ["GOODPUT_FAKE"], "w") as file:
@@ -202,7 +191,7 @@ class Slow(Normal):
 
 
 class Wrong(Normal):
-    """Readings that are none, and a GPU without a uuid, among sound ones."""
+    """Invalid readings and a GPU without a UUID among valid ones."""
 
     count = 2
 
@@ -211,8 +200,8 @@ class Wrong(Normal):
         return [gpu(0, readings=bad), gpu(1, full), Gpu("")]
 
 
-class Told(Normal):
-    """Says what $GOODPUT_FAKE holds: the GPUs that are seen, or lost with a `-` before their number; `xid N`."""
+class Scripted(Normal):
+    """The GPUs whose numbers are in $GOODPUT_FAKE, lost where the number is negative; `xid` adds an event."""
 
     def gpus(self, full: bool) -> list[Gpu]:
         return [
