@@ -154,14 +154,14 @@ class DriverSupervisor:
         self._unkillable: list[WorkerProcess] = []
         self._failures, self._absences = 0, 0  # in a row
         self._stopping = threading.Event()
-        self._wake_fds = -1, -1  # of a pipe, while the thread runs
+        self._wake_fd = -1  # an eventfd, while the thread runs
         self._started_ns = 0
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         if self._thread is None:
             self._started_ns = time.monotonic_ns()
-            self._wake_fds = os.pipe()
+            self._wake_fd = os.eventfd(0)
             self._thread = threading.Thread(target=self._run, name=f"driver-{self.name}", daemon=True)
             self._thread.start()
 
@@ -169,8 +169,8 @@ class DriverSupervisor:
         """Ask the thread to stop; returns at once."""
         self._stopping.set()
         with self._lock:
-            if self._wake_fds[1] >= 0:
-                os.write(self._wake_fds[1], b"\0")
+            if self._wake_fd >= 0:
+                os.eventfd_write(self._wake_fd, 1)
 
     def stop(self, seconds_max: float = STOP_SECONDS_MAX) -> None:
         """End the process and the thread; waits for at most `seconds_max`."""
@@ -216,9 +216,8 @@ class DriverSupervisor:
                     self._stopping.wait(WAKE_SECONDS)
         finally:
             with self._lock:
-                for fd in self._wake_fds:
-                    os.close(fd)
-                self._wake_fds = -1, -1
+                os.close(self._wake_fd)
+                self._wake_fd = -1
 
     def _may_start(self) -> bool:
         alive = [process for process in self._unkillable if not process.wait()]
@@ -246,7 +245,7 @@ class DriverSupervisor:
         """Receive frames until the agent stops. Raises WorkerEnded."""
         poll = select.poll()
         poll.register(process.out_fd, select.POLLIN)
-        poll.register(self._wake_fds[0], select.POLLIN)
+        poll.register(self._wake_fd, select.POLLIN)
         limit_seconds = self._limits.open_seconds
         received = window = time.monotonic()
         usual_seconds = min(WAKE_SECONDS, self._limit_seconds / 5)
@@ -313,10 +312,6 @@ class DriverSupervisor:
 
     def _handle(self, process: WorkerProcess, frame: Frame) -> None:
         """Raises WorkerEnded."""
-        with self._lock:
-            process.cpu_seconds = max(process.cpu_seconds, frame.cpu_seconds)
-            process.dropped = max(process.dropped, frame.dropped)
-            process.memory_bytes = frame.memory_bytes
         if frame.kind == SAMPLE:
             self._handle_sample(process, frame.body)
         elif frame.kind == FAILED:
@@ -325,7 +320,7 @@ class DriverSupervisor:
             raise WorkerEnded("", clean_text(frame.body.decode("utf-8", "replace"), PROBLEM_CHARS_MAX))
         elif frame.kind != OPENED:
             raise WorkerEnded(GARBLED, f"wrote a frame of unknown kind {frame.kind!r}")
-        if frame.memory_bytes > self._limits.memory_bytes_max:
+        if process.memory_bytes > self._limits.memory_bytes_max:
             raise WorkerEnded(MEMORY, f"grew over {self._limits.memory_bytes_max >> 20} MiB")
 
     def _handle_sample(self, process: WorkerProcess, body: bytes) -> None:

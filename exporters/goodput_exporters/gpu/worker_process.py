@@ -38,9 +38,6 @@ class WorkerEnded(Exception):
 class Frame(NamedTuple):
     kind: bytes
     body: bytes
-    cpu_seconds: float
-    memory_bytes: int
-    dropped: int
 
 
 class WorkerProcess:
@@ -93,14 +90,17 @@ class WorkerProcess:
     def _next_frame(self) -> Frame | None:
         if len(self._buffer) < HEADER.size:
             return None
-        magic, kind, length, *usage = HEADER.unpack_from(self._buffer)
-        if magic != MAGIC or length > SAMPLE_BYTES_MAX or not 0 <= usage[0] < 1e12:
+        magic, kind, length, cpu_seconds, memory_bytes, dropped = HEADER.unpack_from(self._buffer)
+        if magic != MAGIC or length > SAMPLE_BYTES_MAX or not 0 <= cpu_seconds < 1e12:
             raise WorkerEnded(GARBLED, f"wrote a malformed frame: {bytes(self._buffer[:32])!r}")
         if len(self._buffer) < HEADER.size + length:
             return None
         body = bytes(self._buffer[HEADER.size : HEADER.size + length])
         del self._buffer[: HEADER.size + length]
-        return Frame(kind, body, *usage)
+        self.cpu_seconds = max(self.cpu_seconds, cpu_seconds)
+        self.dropped = max(self.dropped, dropped)
+        self.memory_bytes = memory_bytes
+        return Frame(kind, body)
 
     def read_stderr(self) -> bool:
         """Keep the last lines of stderr; True where there is probably more, which blocks the process meanwhile."""
