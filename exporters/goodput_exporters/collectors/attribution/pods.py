@@ -10,6 +10,8 @@ names where the downward API sets them.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import re
 import time
@@ -40,13 +42,11 @@ class Pods:
 
     def _list(self) -> dict[str, Names]:
         found = {}
-        try:
-            with os.scandir(self._directory) as links:
-                for _, link in zip(range(LINKS_MAX), links, strict=False):
-                    match = _LINK.fullmatch(link.name)
-                    if match:
-                        pod, namespace, container = (clean_text(name, 255) for name in match.groups()[:3])
-                        found[match[4]] = pod, namespace, container
-        except OSError:
-            pass  # No kubelet here, or the folder is not mounted into the agent's container.
+        # Without a kubelet there is no such folder; it may also be missing in the agent's container.
+        with contextlib.suppress(OSError), os.scandir(self._directory) as links:
+            for link in itertools.islice(links, LINKS_MAX):
+                match = _LINK.fullmatch(link.name)
+                if match:
+                    pod, namespace, container = (clean_text(name, 255) for name in match.groups()[:3])
+                    found[match[4]] = pod, namespace, container
         return found

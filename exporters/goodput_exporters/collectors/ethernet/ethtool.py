@@ -20,6 +20,8 @@ import mmap
 import os
 import socket
 import struct
+from collections.abc import Callable
+from functools import partial
 
 from goodput_exporters.collector import CollectorError
 
@@ -165,36 +167,27 @@ class Ethtool:
             return b"", ()
         try:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-                count = self._count(sock, name)
-                block = self._names(sock, name, count) if count else b""
-                values = self._values(sock, name, count) if block else ()
+                return self._statistics(device, partial(self._call, sock, name))
         except OSError as error:
             if error.errno in _ABSENT:
                 return b"", ()
             raise CollectorError(f"ethtool {device!a}: {error.strerror}") from None
-        return (block, values) if values else (b"", ())
 
-    def _call(self, sock: socket.socket, name: bytes, request: bytes) -> None:
-        """One ioctl: the kernel overwrites the request in the buffer with its answer."""
-        self._buffer[: len(request)] = request
+    def _statistics(self, device: str, call: Callable) -> tuple[bytes, tuple[int, ...]]:
+        _, _, has_statistics, count = call("=IIQI", _GSSET_INFO, 0, 1 << _STATISTICS_SET, 0)
+        if not has_statistics or not count:
+            return b"", ()
+        if count > STATISTICS_MAX:
+            raise CollectorError(f"ethtool {device!a}: {count} statistics, more than {STATISTICS_MAX}")
+        _, _, names = call("=III", _GSTRINGS, _STATISTICS_SET, count)
+        block = self._buffer[12 : 12 + count * _NAME_BYTES]
+        _, values = call("=II", _GSTATS, count)
+        if not names == values == count:
+            return b"", ()  # The driver was reconfigured between two calls; the next reading is consistent.
+        return block, struct.unpack_from(f"={count}Q", self._buffer, 8)
+
+    def _call(self, sock: socket.socket, name: bytes, layout: str, *request: int) -> tuple[int, ...]:
+        """One ioctl: the kernel overwrites the request in the buffer with its response."""
+        struct.pack_into(layout, self._buffer, 0, *request)
         fcntl.ioctl(sock, _SIOCETHTOOL, struct.pack("16sP", name, self._address).ljust(_IFREQ_BYTES, b"\0"))
-
-    def _count(self, sock: socket.socket, name: bytes) -> int:
-        self._call(sock, name, struct.pack("=IIQI", _GSSET_INFO, 0, 1 << _STATISTICS_SET, 0))
-        _, _, answered, count = struct.unpack_from("=IIQI", self._buffer)
-        if answered and count > STATISTICS_MAX:
-            raise CollectorError(
-                f"ethtool {os.fsdecode(name)!a}: {count} statistics, more than {STATISTICS_MAX}"
-            )
-        return count if answered else 0
-
-    def _names(self, sock: socket.socket, name: bytes, count: int) -> bytes:
-        self._call(sock, name, struct.pack("=III", _GSTRINGS, _STATISTICS_SET, count))
-        _, _, answered = struct.unpack_from("=III", self._buffer)
-        # Another count: the driver was reconfigured between two calls; the next reading is consistent.
-        return self._buffer[12 : 12 + count * _NAME_BYTES] if answered == count else b""
-
-    def _values(self, sock: socket.socket, name: bytes, count: int) -> tuple[int, ...]:
-        self._call(sock, name, struct.pack("=II", _GSTATS, count))
-        _, answered = struct.unpack_from("=II", self._buffer)
-        return struct.unpack_from(f"={count}Q", self._buffer, 8) if answered == count else ()
+        return struct.unpack_from(layout, self._buffer)

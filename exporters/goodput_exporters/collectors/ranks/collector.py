@@ -10,6 +10,7 @@ acknowledged (or `keep_seconds_max` has passed). A poll costs about 0.5 ms at 8 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import math
@@ -257,14 +258,11 @@ class Ranks:
     def _remove_draft(self, name: str) -> None:
         """Remove the draft of a process that died while it created its page, after the grace period."""
         path = os.path.join(self._settings.directory, name)
-        try:
+        with contextlib.suppress(OSError):  # Another user's, or gone.
             info = os.lstat(path)
-            age_seconds = self._settings.unix_ns() / 1e9 - info.st_mtime
-            old = age_seconds > self._settings.grace_seconds
-            if old and stat.S_ISREG(info.st_mode) and not page.is_locked(path):
+            is_old = self._settings.unix_ns() / 1e9 - info.st_mtime > self._settings.grace_seconds
+            if is_old and stat.S_ISREG(info.st_mode) and not page.is_locked(path):
                 os.unlink(path)
-        except OSError:
-            return  # Another user's, or gone.
 
 
 def _age(rank: Rank) -> tuple[int, int]:
@@ -278,12 +276,9 @@ def unlink_same(directory: str, name: str, inode: int) -> None:
     file is renamed before the check, and renamed back if it is another page.
     """
     path, aside = os.path.join(directory, name), os.path.join(directory, f".gone.{os.getpid()}.{name}")
-    try:
-        if os.lstat(path).st_ino != inode:
-            return
-        os.rename(path, aside)
-        if os.lstat(aside).st_ino != inode:
-            os.link(aside, path, follow_symlinks=False)
-        os.unlink(aside)
-    except (FileNotFoundError, FileExistsError):
-        return
+    with contextlib.suppress(FileNotFoundError, FileExistsError):
+        if os.lstat(path).st_ino == inode:
+            os.rename(path, aside)
+            if os.lstat(aside).st_ino != inode:
+                os.link(aside, path, follow_symlinks=False)
+            os.unlink(aside)

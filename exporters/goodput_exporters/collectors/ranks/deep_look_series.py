@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from goodput.rank_page import deep_look
@@ -33,7 +34,5 @@ def add_look(families, rank: Rank, unix_ns: int) -> None:
 
 def remove_look(page_path: str) -> None:
     """Remove the deep-look file of a removed page, if there is one."""
-    try:
+    with contextlib.suppress(OSError):  # There is none, or it belongs to another user.
         os.unlink(deep_look.path_of(page_path))
-    except OSError:
-        pass  # There is none, or it belongs to another user.
