@@ -67,6 +67,8 @@ class Dcgm:
             connection.close()
 
     def sample(self, full: bool) -> Sample:
+        if self._modules is None:
+            raise CollectorError("dcgm: sample() called before open()")
         connection = self._connection or self._connect()
         try:
             if full and connection.has_changed():
