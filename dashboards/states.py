@@ -22,6 +22,7 @@ STATE_COLOURS = {
     "startup": "#a572c9",
     "unattributed": "#c9d2de",
     "straggler": "#af2d11",
+    "bubble": "#d3c58c",
     "restore": "#5e248a",
     "unobserved": "#78818c",
     "launch": "#c07b35",

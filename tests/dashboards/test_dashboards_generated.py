@@ -49,6 +49,7 @@ PARTS = {"storage", "decode", "collate", "cpus", "queue", "startup", "idle", "un
 PARTS |= {"live", "dead", "rejected"}
 STATES = {
     *("productive", "loader", "h2d", "checkpoint", "evaluation", "communication", "straggler", "launch"),
+    "bubble",
     *("compile", "startup", "restore", "stall", "lost", "down", "queue", "unattributed", "unobserved"),
 }
 

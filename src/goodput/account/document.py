@@ -62,9 +62,11 @@ def _basis(account: Account, joules: Total | None) -> dict[str, str]:
     known = {factor: account.ratio(factor) is not None for factor in FACTORS}
     # A run log may have `launch` as a phase, without samples.
     launch = any(rank.sampled for rank in account.ranks) or account.gpu_ns()[INDEX["launch"]] > 0
+    pipe = figures.pipeline(account)
     return {
         "states": "measured",
         "compile": "estimated",
+        "bubble": "estimated" if pipe and pipe["ideal_bubble"] is not None else "unknown",
         "launch": "estimated" if launch else "unknown",
         **{factor: "measured" if known[factor] else "unknown" for factor in FACTORS},
         "slowdown": "unknown" if account.straggler.slowdown() is None else "estimated",

@@ -14,7 +14,8 @@ from goodput.account.states import INDEX, STATES
 
 # No process exists in these states, so nothing measures their energy.
 _GONE = tuple(INDEX[state] for state in ("down", "queue", "unobserved"))
-_PRODUCTIVE, _COMMUNICATION, _STRAGGLER = INDEX["productive"], INDEX["communication"], INDEX["straggler"]
+_PRODUCTIVE = INDEX["productive"]
+_WAITING = tuple(INDEX[state] for state in ("communication", "straggler", "bubble"))
 INTERVAL_SOURCE = (
     "Young, A first order approximation to the optimum checkpoint interval (1974): sqrt(2 x save time x mean time "
     "between failures)"
@@ -101,7 +102,7 @@ def pipeline(account: Account) -> Pipeline | None:
     if stages < 2:
         return None
     kept = sum(rank.kept_ns * rank.devices for rank in staged)
-    waited = sum((rank.states[_COMMUNICATION] + rank.states[_STRAGGLER]) * rank.devices for rank in staged)
+    waited = sum(sum(rank.states[i] for i in _WAITING) * rank.devices for rank in staged)
     counts = {rank.microbatches for rank in staged}
     micro = counts.pop() if len(counts) == 1 else None
     ideal = (stages - 1) / (micro + stages - 1) if micro else None

@@ -17,7 +17,7 @@ COLUMNS = 100
 MORE_SHARE_MIN = 0.05
 # If the largest cause lies outside the steps, the largest one inside has a line too, from this share on.
 OUTSIDE_STEPS = {"startup", "compile", "down", "queue"}
-INSIDE_STEPS = {"loader", "h2d", "communication", "straggler", "launch", "unattributed"}
+INSIDE_STEPS = {"loader", "h2d", "communication", "straggler", "bubble", "launch", "unattributed"}
 INSIDE_SHARE_MIN = 0.01
 # For a run of a few seconds with a failure the formula gives an unusably short interval.
 BEST_INTERVAL_RUN_SECONDS_MIN, BEST_INTERVAL_SECONDS_MIN = 600.0, 10.0

@@ -9,7 +9,7 @@ import { dollars, gpuUnit, percent } from "../text/numbers.js";
 import { MEANINGS, NO_FLOPS } from "../text/states.js";
 
 const OUTSIDE = ["queue", "down", "unobserved", "startup", "restore", "compile", "stall", "lost"];
-const INSIDE = ["loader", "h2d", "communication", "straggler", "launch"];
+const INSIDE = ["loader", "h2d", "communication", "straggler", "bubble", "launch"];
 const NARROW_PIXELS = 620;
 const HEAD_PIXELS = 18;
 const SMALL = 1e-3; // States below this share are merged.
