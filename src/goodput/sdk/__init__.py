@@ -3,5 +3,5 @@
 `recorder/` charges the step thread's time to phases in the rank page; its hot path is compiled where it can be.
 `startup/` opens the page under the right identity. `device/` puts the same boundaries on the device's clock.
 `automatic/` finds steps and evaluation in what a framework calls; `automatic/frameworks/` has one file per patch.
-`reports/` is what a process tells of itself.
+`reports/` has the account and the windows of one process.
 """

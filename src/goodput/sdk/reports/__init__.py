@@ -1,1 +1,1 @@
-"""What a process says of itself: `goodput.report()` and `goodput.window()`."""
+"""The account and the windows of one process: `goodput.report()` and `goodput.window()`."""

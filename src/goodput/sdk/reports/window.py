@@ -206,33 +206,33 @@ class Windows:
 
     def window(self, seconds: float = SECONDS_DEFAULT) -> Window:
         """The Window of the last `seconds`; never raises."""
-        asked = self._checked(seconds)
+        length = self._checked(seconds)
         # Held by another thread, or by the call that this signal handler interrupted.
         if not self._lock.acquire(False):
-            return self._before.get(asked) or Window(asked)
+            return self._before.get(length) or Window(length)
         try:
-            return self._window(asked)
+            return self._window(length)
         except Exception as error:
             self._session.warn(f"no window: {type(error).__name__}: {short_repr(error)}")
-            return Window(asked)
+            return Window(length)
         finally:
             self._lock.release()
 
-    def _window(self, asked) -> Window:
+    def _window(self, length) -> Window:
         recorder = self._session.recorder
         words = recorder.words
         if words is None or recorder.state == State.DISABLED:
             self._feed, self._before = None, {}
-            return Window(asked)
+            return Window(length)
         # Detached while it changes, so that one left half-changed by an exception is not used again.
         feed, self._feed = self._feed, None
         if feed is None or feed.words is not words or words[page.W_STEPS] < feed.number:
             feed, self._before = Feed(words, self._session), {}
-        rows = feed.advance(round(asked * NANOSECONDS))
-        found = _window_of(asked, feed, rows, perf_counter_ns())
-        if asked not in self._before and len(self._before) >= WINDOWS_MAX:
+        rows = feed.advance(round(length * NANOSECONDS))
+        found = _window_of(length, feed, rows, perf_counter_ns())
+        if length not in self._before and len(self._before) >= WINDOWS_MAX:
             self._before = {}
-        self._before[asked] = found
+        self._before[length] = found
         self._feed = feed
         return found
 
@@ -249,14 +249,14 @@ class Windows:
         return float(SECONDS_DEFAULT)
 
 
-def _window_of(asked: float, feed: Feed, rows, now_ns: int) -> Window:
+def _window_of(length: float, feed: Feed, rows, now_ns: int) -> Window:
     last = feed.last
     if last is None:
-        return Window(asked)
+        return Window(length)
     age_ns = max(now_ns - last.end_ns, 0)
     since_ns = now_ns - rows.length_ns
     first = rows.first(since_ns)
     if first is None or first.number == last.number or last.end_ns <= since_ns:
-        return Window(asked, age_ns, last)
+        return Window(length, age_ns, last)
     names = feed.names[: len(last.totals)]
-    return Window(asked, age_ns, last, first, names, rows.seen, rows.quantiles())
+    return Window(length, age_ns, last, first, names, rows.seen, rows.quantiles())

@@ -10,7 +10,7 @@ import { isOrder, list } from "./runs/list.js";
 
 const isList = () => /^#runs(&|$)/.test(location.hash);
 
-// {run, window: [from, to] or null} of a run, else {list: whether the list was asked for}.
+// {run, window: [from, to] or null} of a run, else {list: whether the list was requested}.
 export function parseAddress() {
   const match = /^#run=(.*?)(?:&from=([\d.]{1,20})&to=([\d.]{1,20}))?$/s.exec(location.hash);
   if (!match) return { list: isList() };

@@ -193,7 +193,7 @@ function listenToRun() {
   listenToHeatMap(showRank);
 }
 
-// Sign-out is for browsers with a session, not for whoever sends a token in a header.
+// Sign-out is for browsers with a session, not for clients that send a token in a header.
 async function showSignOut() {
   const access = await get("access").catch(() => null);
   $("signout").hidden = !access?.session;

@@ -30,7 +30,7 @@ export function drawRuns() {
   table.draw(paged(rows, list, $("runs-more"), "runs"), (run) => run.run);
 }
 
-// Says that not all runs are loaded; a file says which it does not hold.
+// A note where not all runs are loaded, or where a file does not hold them.
 function drawCut() {
   const left = file?.runs_left_out ?? 0;
   $("runs-cut").hidden = list.total <= list.runs.length && !left;
