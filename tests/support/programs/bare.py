@@ -19,7 +19,7 @@ def main() -> None:
             sys.argv = [script, written]
             os.dup2(2, 1)
             os.chdir(os.path.dirname(written))
-            sys.stdin = open(os.devnull)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             runpy.run_path(script, run_name="__main__")
             sys.exit()
         _, status = os.waitpid(child, 0)

@@ -85,7 +85,7 @@ class Bare:
     """A process that runs programs without goodput (bare.py)."""
 
     def __init__(self, directory: Path):
-        self.log = open(directory / "bare.log", "w+")
+        self.log = (directory / "bare.log").open("w+")
         self.process = subprocess.Popen(
             [sys.executable, str(PROGRAMS / "bare.py")],
             env={**os.environ, **ENVIRONMENT},

@@ -56,8 +56,8 @@ class Trainer:
 class SlowDisk:
     """A file on a disk that takes 0.2 s for each flush."""
 
-    def __init__(self, path):
-        self.file = open(path, "wb")
+    def __init__(self, file):
+        self.file = file
 
     def write(self, data):
         return self.file.write(data)
@@ -74,8 +74,8 @@ def main():
     def batch_end_callback(trainer):
         losses.append(trainer.loss.item())
         if trainer.iter_num % 10 == 9:
-            with watch("checkpoint"):
-                torch.save(trainer.model.state_dict(), SlowDisk(path))
+            with watch("checkpoint"), open(path, "wb") as file:
+                torch.save(trainer.model.state_dict(), SlowDisk(file))
 
     trainer = Trainer(50, 8, GPT(32, 48), SortDataset())
     trainer.add_callback("on_batch_end", batch_end_callback)
