@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from support.trace.trace_maker import copy, kernel, launch, loader, op, step, write
+from support.trace.trace_maker import copy, kernel, launch, loader, note, op, step, write
 
 from goodput.cli import main
 
@@ -85,6 +85,12 @@ def test_json_document_closes(tmp_path, capsys):
     for row in [*device["steps"], device["total"], found["total"]]:
         assert sum(row["states_ns"].values()) == row["wall_ns"]
     assert found["total"]["states_ns"]["loader"] == 750_000
+
+
+def test_title_tells_what_optimizer_steps_leave_out(tmp_path, capsys):
+    marks = [note(100 * i, 10, "Optimizer.step#SGD.step") for i in range(3)]
+    _, out, _ = run(capsys, write(tmp_path / "t.json", [op(0, 300), *marks]))
+    assert "2 steps by Optimizer.step, each to its end; the time before and after is left out" in out
 
 
 def test_many_steps_and_ranks_fit_a_screen(tmp_path, capsys):

@@ -292,26 +292,92 @@ def test_gloo_collectives_overlap_backward(tmp_path):
     assert row["overlap_percent"] == 40
 
 
-def test_without_marks_optimizer_steps_cut_the_trace(tmp_path):
+def test_work_launched_before_the_first_step(tmp_path):
+    """Two steps of 100 us each; a kernel of the step before keeps the GPU busy for the first 100 us of the trace."""
+    events = [launch(-8, 1, 1), step(1, 0, 10), launch(5, 1, 2), step(2, 10, 10), launch(15, 1, 3)]
+    events += [
+        kernel(0, 100, correlation=1),
+        kernel(100, 100, correlation=2),
+        kernel(200, 100, correlation=3),
+    ]
+    device = one(tmp_path, events)
+    assert [row["wall_ns"] for row in device["steps"]] == [100_000, 100_000]
+    assert device["steps"][0]["start_ns"] == 100_000
+    assert us(device["total"]["states_ns"]) == {"compute": 200}
+    assert device["total"]["outside_steps_ns"] == 100_000
+    assert device["top"][0]["count"] == 2
+
+
+@pytest.mark.parametrize("correlation", [1, 9, None])
+def test_early_work_without_its_launch(tmp_path, correlation):
+    """Launched before recording began: its id is smaller than all others, or it runs before the first mark."""
+    events = [step(1, 0, 10), launch(5, 1, 2), kernel(100, 100, correlation=2)]
+    events += [kernel(20 if correlation == 1 else -20, 80, correlation=correlation)]
+    device = one(tmp_path, events)
+    until = 100 if correlation == 1 else 60
+    assert device["steps"][0]["start_ns"] == until * 1000
+    assert us(device["total"]["states_ns"]) == {"compute": 100} | ({"idle": 40} if until == 60 else {})
+
+
+def test_first_step_begins_with_its_own_compute(tmp_path):
+    # An all-reduce of the step before runs until 80; the step computes from 50. Its loader waits from 0 to 50.
+    events = [launch(-8, 1, 1), step(1, 0, 100), loader(0, 45), launch(46, 1, 2)]
+    events += [kernel(-5, 10, correlation=1), kernel(-5, 85, ALLREDUCE, stream=20, correlation=1)]
+    device = one(tmp_path, [*events, kernel(50, 50, correlation=2)])
+    assert us(device["total"]["states_ns"]) == {"compute": 50}
+    # Had it ended at 10, the step would begin there, with its loader.
+    events[-1] = kernel(-5, 15, ALLREDUCE, stream=20, correlation=1)
+    device = one(tmp_path, [*events, kernel(50, 50, correlation=2)])
+    assert us(device["total"]["states_ns"]) == {"compute": 50, "loader": 35, "host": 5}
+
+
+def test_without_marks_steps_end_with_the_optimizer(tmp_path):
     events = [
         op(0, 10),
         note(10, 10, "Optimizer.step#Adam.step"),
         op(20, 10),
         note(30, 10, "Optimizer.step#Adam.step"),
-        op(40, 5),
+        op(40, 30),
+        note(70, 5, "Optimizer.step#Adam.step"),
+        op(80, 5),
     ]
     device = one(tmp_path, events)
     assert device["steps_from"] == "Optimizer.step"
-    assert [step["wall_ns"] for step in device["steps"]] == [20_000, 20_000, 5_000]
-    names = [step["name"] for step in device["steps"]]
-    assert names == [
+    assert [(row["start_ns"], row["wall_ns"]) for row in device["steps"]] == [
+        (20_000, 20_000),
+        (40_000, 35_000),
+    ]
+    assert [row["name"] for row in device["steps"]] == [
         "1 (to Optimizer.step#Adam.step)",
         "2 (to Optimizer.step#Adam.step)",
-        "3 (after Optimizer.step#Adam.step)",
     ]
     device = one(tmp_path, [op(0, 10), op(20, 10)])
     assert device["steps_from"] == "whole trace"
-    assert [step["wall_ns"] for step in device["steps"]] == [30_000]
+    assert [row["wall_ns"] for row in device["steps"]] == [30_000]
+
+
+def test_setup_before_the_first_optimizer_step(tmp_path):
+    """Set-up for 1 s in Python, then steps of 100 ms with 27 ms of loader and 20 ms of Python; then 500 ms of saving."""
+    events, at = [op(0, 10), op(400_000, 10), op(999_000, 10)], 1_000_000
+    for number in range(1, 5):
+        events += [loader(at, 27_000), launch(at + 47_000, 10, number)]
+        events += [kernel(at + 47_010, 52_000, correlation=number), note(at + 99_000, 1000, OPTIMIZER)]
+        at += 100_000
+    document = analyze([write(tmp_path / "t.json", [*events, op(at + 500_000, 10)])])
+    (device,) = document["ranks"][0]["devices"]
+    assert [row["wall_ns"] for row in device["steps"]] == [100_000_000] * 3
+    assert document["cause"]["state"] == "loader" and document["cause"]["share"] == pytest.approx(0.27)
+
+
+def test_single_optimizer_step_begins_at_its_loader(tmp_path):
+    events = [op(0, 10), loader(500, 27), op(540, 50), note(590, 10, OPTIMIZER), op(900, 10)]
+    device = one(tmp_path, events)
+    assert [(row["start_ns"], row["wall_ns"]) for row in device["steps"]] == [(500_000, 100_000)]
+    device = one(tmp_path, [event for event in events if event["name"] != events[1]["name"]])
+    assert [(row["start_ns"], row["wall_ns"]) for row in device["steps"]] == [(0, 600_000)]
+
+
+OPTIMIZER = "Optimizer.step#Adam.step"
 
 
 def test_time_between_and_after_steps_is_separate(tmp_path):

@@ -10,8 +10,8 @@ from bisect import bisect_left, bisect_right
 from goodput.trace import names, tops
 from goodput.trace.columns import Columns, DeviceEvents
 from goodput.trace.spans import flatten, intersect, length, lengths_in, merge, subtract, union
-from goodput.trace.states import NO_LAUNCH, STATES, Host, Work, device_work, host_of, processor_work, split
-from goodput.trace.steps import Window, bounds_of, on_device, windows
+from goodput.trace.states import STATES, Host, Work, device_work, host_of, processor_work, split
+from goodput.trace.steps import NEVER, NO_LAUNCH, Window, bounds_of, on_device, windows
 
 PROBLEMS_LISTED_MAX = 20
 
@@ -37,6 +37,7 @@ class _Launches:
         self._ids = array("q", [ids[i] for i in order])
         self._times = array("q", [columns.launch_times[i] for i in order])
         self._threads = array("I", [columns.launch_threads[i] for i in order])
+        self.first_id = self._ids[0] if self._ids else NEVER
 
     def of(self, rows: DeviceEvents) -> tuple[array, set[int]]:
         """(launch time of each event, NO_LAUNCH if unknown; threads that launched any)."""
@@ -67,7 +68,7 @@ def _device(columns: Columns, device, rows: DeviceEvents, launches: _Launches, a
         for place, thread in enumerate(columns.threads)
         if not feeding or (thread.steps and (not pids or thread.pid in pids))
     }
-    found = on_device(host_windows, rows, launched)
+    found = on_device(host_windows, rows, launched, launches.first_id)
     document = _lane(device_work(rows, launched), host_of(columns.threads[i] for i in feeding), found)
     return {
         "device": f"GPU {device}",

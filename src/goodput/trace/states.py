@@ -31,9 +31,9 @@ from dataclasses import dataclass
 from goodput.trace import names
 from goodput.trace.columns import DeviceEvents, Thread
 from goodput.trace.spans import Gathered, intersect, merge, subtract, union
+from goodput.trace.steps import NO_LAUNCH
 
 STATES = ("compute", "communication", "copy", "loader", "host", "idle")
-NO_LAUNCH = -1
 
 
 @dataclass(slots=True)

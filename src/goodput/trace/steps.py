@@ -1,10 +1,14 @@
 """Finds where each step begins and ends on a device.
 
 A mark (ProfilerStep#N) shows when the *host* was in the step. A GPU runs behind the host, so on the GPU a step ends
-when its mark has ended *and* the compute launched by then has finished, and the next begins no earlier. The last step
-also includes the copies and collectives that it launched. Without launch times the marks are the steps. Time between
-steps belongs to none. Without marks the trace is cut at each end of Optimizer.step, and the rest is a last step;
-without those the whole trace is one step."""
+when its mark has ended *and* the compute launched by then has finished, and the next begins no earlier. The first step
+begins no earlier than the end of what was launched before it, unless its own compute begins first. The last step also
+includes the copies and collectives that it launched. Without launch times the marks are the steps. Time between steps
+belongs to none.
+
+Without marks a step lasts from one end of Optimizer.step to the next: before the first end lies set-up, after the last
+whatever follows training. With a single Optimizer.step the step begins at the first call of a loader, if there is one.
+Without those the whole trace is one step."""
 
 from __future__ import annotations
 
@@ -12,11 +16,14 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from goodput.trace import names
 from goodput.trace.columns import Columns, DeviceEvents, Mark
 
 WHOLE = "whole trace"
+NO_LAUNCH = -(1 << 63)  # The launch time of work whose launch is not in the trace.
+NEVER = 1 << 63  # later than any time or id
 
 
 @dataclass(slots=True)
@@ -39,7 +46,7 @@ def windows(columns: Columns, pids: set) -> tuple[str, list[Window]]:
         if own and source == "ProfilerStep":
             return source, _marked(own)
         if own:
-            return source, _cut(own, columns.first, columns.last)
+            return source, _between_ends(own, columns)
     return WHOLE, [Window(WHOLE, columns.first, columns.last)]
 
 
@@ -53,20 +60,33 @@ def _marked(marks: Iterable[Mark]) -> list[Window]:
     return out
 
 
-def _cut(marks: list[Mark], first: int, last: int) -> list[Window]:
-    """Of several optimizers the first one's steps cut the trace, since the last of a round is not known."""
-    name = min(marks, key=lambda mark: mark.start).name
-    out, start = [], first
-    for end in sorted({mark.end for mark in marks if mark.name == name}):
-        out.append(Window(f"{len(out) + 1} (to {name})", start, end))
-        start = end
-    if start < last:
-        out.append(Window(f"{len(out) + 1} (after {name})", start, last))
-    return out
+def _between_ends(marks: list[Mark], columns: Columns) -> list[Window]:
+    """Of several optimizers the first one's steps count, since the last of a round is not known."""
+    first = min(marks, key=lambda mark: mark.start)
+    ends = sorted({mark.end for mark in marks if mark.name == first.name})
+    if len(ends) == 1:
+        ends.insert(0, _first_loader_call(columns, first))
+    return [
+        Window(f"{number} (to {first.name})", start, end)
+        for number, (start, end) in enumerate(pairwise(ends), start=1)
+    ]
 
 
-def on_device(host: list[Window], rows: DeviceEvents, launched: array) -> list[Window]:
-    """The windows of a device, from those of the host and the launch time of each event (-1: unknown)."""
+def _first_loader_call(columns: Columns, optimizer: Mark) -> int:
+    """Where the only step begins; the begin of the trace if no loader was called before its optimizer."""
+    pid = columns.threads[optimizer.thread].pid
+    calls = [
+        thread.spans[names.LOADER].spans()[0]
+        for thread in columns.threads
+        if thread.pid == pid and names.LOADER in thread.spans and thread.spans[names.LOADER].spans()
+    ]
+    return min((call for call in calls if call < optimizer.start), default=columns.first)
+
+
+def on_device(host: list[Window], rows: DeviceEvents, launched: array, first_id: int) -> list[Window]:
+    """The windows of a device, from those of the host and the launch time of each event (NO_LAUNCH: unknown).
+
+    `first_id` is the smallest correlation id of any launch in the trace."""
     starts = [window.start for window in host]
     ends = [window.end for window in host]
     for i, at in enumerate(launched):
@@ -79,7 +99,28 @@ def on_device(host: list[Window], rows: DeviceEvents, launched: array) -> list[W
         if (last or rows.kinds[i] == names.COMPUTE) and rows.ends[i] > ends[place]:
             ends[place] = rows.ends[i]
     out: list[Window] = []
+    begin = _first_begin(starts[0], rows, launched, first_id)
     for window, end in zip(host, ends, strict=True):
-        start = max(window.start, out[-1].end) if out else window.start
+        start = max(window.start, out[-1].end if out else begin)
         out.append(Window(window.name, start, max(start, end)))
     return out
+
+
+def _first_begin(mark: int, rows: DeviceEvents, launched: array, first_id: int) -> int:
+    """When the device is done with what was launched before the first mark; `mark` if that is earlier or not known.
+
+    Work whose launch is not in the trace was launched earlier if it began before the mark, or if its correlation id
+    is smaller than any launch's: ids count up."""
+    if first_id == NEVER:
+        return mark
+    own = NEVER
+    until = compute_until = mark
+    for i, (at, start, end) in enumerate(zip(launched, rows.starts, rows.ends, strict=True)):
+        if at >= mark:
+            if start < own and rows.kinds[i] == names.COMPUTE:
+                own = start
+        elif end > compute_until and (at != NO_LAUNCH or start < mark or 0 < rows.correlations[i] < first_id):
+            until = max(until, end)
+            if rows.kinds[i] == names.COMPUTE:
+                compute_until = end
+    return max(compute_until, min(until, own))

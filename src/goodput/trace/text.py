@@ -159,7 +159,10 @@ def _steps(device: dict) -> str:
     count = len(device["steps"])
     if device["steps_from"] == "whole trace":
         return "no step marks: the whole trace is one step"
-    return f"{count} step{'s' * (count != 1)} by {device['steps_from']}"
+    counted = f"{count} step{'s' * (count != 1)} by {device['steps_from']}"
+    if device["steps_from"] == "Optimizer.step":
+        return f"{counted}, each to its end; the time before and after is left out"
+    return counted
 
 
 def _short(name: str, most: int) -> str:

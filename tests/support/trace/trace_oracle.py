@@ -38,13 +38,32 @@ def _device(events: list[dict], device: int) -> list:
                 and (e["what"] == "compute" or i == len(windows) - 1)
             ):
                 reach[i] = max(reach[i], e["until"])
-    out, before = [], None
+    out, before = [], _begin(windows[0][1], work, launched)
     for (name, start, _), end in zip(windows, reach, strict=True):
-        start = start if before is None else max(start, before)
+        start = max(start, before)
         end = max(start, end)
         out.append(_sum(name, start, end, events, lambda t: _device_state(t, work, events, threads)))
         before = end
     return out
+
+
+def _begin(mark: int, work: list[dict], launched: dict) -> int:
+    """When the first step begins: after all earlier compute, and after other earlier work or with its own compute."""
+    if not launched:
+        return mark
+    earlier = [
+        e
+        for e in work
+        if (
+            e["launch"]["at"] < mark
+            if e["launch"]
+            else e["at"] < mark or e["args"].get("correlation", 10**9) < min(launched)
+        )
+    ]
+    own = [e["at"] for e in work if e["what"] == "compute" and e["launch"] and e["launch"]["at"] >= mark]
+    after_all = max([mark, *(e["until"] for e in earlier)])
+    after_compute = max([mark, *(e["until"] for e in earlier if e["what"] == "compute")])
+    return max(after_compute, min([after_all, *own]))
 
 
 def _device_state(t: float, work: list[dict], events: list[dict], threads: set) -> tuple[str, bool, bool]:
