@@ -1,5 +1,7 @@
 """One attempt's time by state, with hand-worked seconds."""
 
+import itertools
+
 import pytest
 from support.account.account_history import Process, account_of, assert_closes, ns, of_rank, run_of
 
@@ -248,10 +250,44 @@ def test_failure_loses_unfinished_step_finish_does_not():
 
 
 def test_rank_that_finished_early_is_down():
-    early, late = Process(0).steps(3, forward=1).finished(), Process(1).steps(5, forward=1).finished()
-    account = account_of(early, late)
-    assert of_rank(account, 0) == {"productive": 3.0, "down": 2.0}
-    assert of_rank(account, 1) == {"productive": 5.0}
+    """A stall threshold (60 s) or less before the last rank is over it counts as unattributed, beyond it as down."""
+    for steps, after in ((60, "unattributed"), (61, "down")):
+        early, late = (
+            Process(0).steps(3, forward=1).finished(),
+            Process(1).steps(3 + steps, forward=1).finished(),
+        )
+        account = account_of(early, late)
+        assert of_rank(account, 0) == {"productive": 3.0, after: float(steps)}
+        assert of_rank(account, 1) == {"productive": 3.0 + steps}
+
+
+def test_skew_of_finished_ranks_is_not_down():
+    """Nobody is alive between the last rank's end and the end of the log, which is down for all."""
+    ranks = [Process(r).steps(3, forward=1).between(none=0.02 * r).finished() for r in (0, 1)]
+    run = run_of(*ranks)
+    run.end_ns = ns(4)
+    account = compute(run, ns(4))
+    assert of_rank(account, 0) == {"productive": 3.0, "unattributed": 0.02, "down": 0.98}
+    assert of_rank(account, 1) == {"productive": 3.0, "unattributed": 0.02, "down": 0.98}
+
+
+def test_killed_rank_is_down_at_once():
+    ranks = [Process(0).steps(3, forward=1).killed(), Process(1).steps(4, forward=1).finished()]
+    assert of_rank(account_of(*ranks, now=4), 0) == {"productive": 3.0, "down": 1.0}
+
+
+def test_windows_of_skew_sum_to_the_whole():
+    ranks = [Process(r, start=0.5 * r).steps(3 - r, forward=1).finished() for r in (0, 1)]
+    again = [Process(r, 2, start=10 + 0.5 * r).resumed(2).steps(2, forward=1).finished() for r in (0, 1)]
+    run = run_of(*ranks, *again)
+    whole = compute(run, ns(20))
+    assert of_rank(whole, 1) == {"startup": 1.0, "productive": 4.0, "down": 7.5}
+    assert of_rank(whole, 0) == {"productive": 5.0, "down": 7.0, "unattributed": 0.5}
+    edges = [0, 0.25, 2.5, 9, 10.25, 12.25, 12.5]
+    parts = [compute(run, ns(20), window=(ns(a), ns(b))) for a, b in itertools.pairwise(edges)]
+    for rank in (0, 1):
+        sums = [sum(values) for values in zip(*(part.ranks[rank].states for part in parts), strict=True)]
+        assert sums == whole.ranks[rank].states
 
 
 # ---- Missing rows

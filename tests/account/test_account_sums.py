@@ -28,10 +28,21 @@ def test_unreported_rank_is_unobserved():
 
 
 def test_late_rank_is_unobserved_until_it_begins():
-    account = account_of(
-        Process(0).steps(4, forward=1).finished(), Process(1, start=1.5).step(forward=2).finished()
-    )
-    assert of_rank(account, 1) == {"unobserved": 1.5, "productive": 2.0, "down": 0.5}
+    """Up to a stall threshold (60 s) after the first rank it is the launcher's skew, which is startup."""
+    for late, state in ((60.0, "startup"), (60.5, "unobserved")):
+        account = account_of(
+            Process(0).steps(4, forward=1).finished(), Process(1, start=late).step(forward=2).finished()
+        )
+        assert of_rank(account, 1) == {state: late, "productive": 2.0}
+
+
+def test_skew_of_a_restart_is_startup():
+    first = [Process(r, 1).steps(2, forward=1).killed() for r in (0, 1)]
+    again = [Process(r, 2, start=5 + 0.5 * r).resumed(1).steps(2, forward=1).finished() for r in (0, 1)]
+    account = account_of(*first, *again)
+    assert of_rank(account, 1) == {"startup": 0.5, "productive": 4.0, "down": 3.0}
+    restart = document(account)["restarts"][0]
+    assert (restart["down_seconds"], restart["startup_gpu_seconds"]) == (3.0, 0.5)
 
 
 def test_rank_of_second_attempt_was_not_down():

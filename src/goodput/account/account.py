@@ -25,6 +25,7 @@ from goodput.account.straggler import Groups, Straggler, sum_stragglers
 from goodput.defaults import STALL_SECONDS
 
 _DOWN, _QUEUE, _UNOBSERVED = INDEX["down"], INDEX["queue"], INDEX["unobserved"]
+_STARTUP, _UNATTRIBUTED = INDEX["startup"], INDEX["unattributed"]
 _BEGINNING = tuple(INDEX[state] for state in ("startup", "restore", "compile"))
 
 _DECLARED_KEPT = (
@@ -286,24 +287,47 @@ def compute(
 def gaps(facts: Facts, rank: int) -> Iterator[tuple[int, int, int, Attempt | None]]:
     """(start_ns, end_ns, state, next attempt) of times in which a rank is expected but has no attempt.
 
-    It is unobserved or down, and queued once its next attempt was submitted.
+    It is unobserved or down, and queued once its next attempt was submitted. Ranks neither start nor finish at once:
+    up to a stall threshold after the attempt's first rank has started it is startup, and up to one before the last rank
+    is over, unattributed for a rank that has finished.
     """
     attempts = facts.by_rank.get(rank, [])
     at, state = facts.start_ns, _UNOBSERVED
-    for attempt in [*attempts, None]:
-        bound = None if attempt is None else facts.bounds[rank, attempt.attempt]
-        until = facts.end_ns if bound is None else bound.from_ns
-        submitted = attempt and attempt.submit_time
-        for a, b in facts.spans[rank]:
-            low, high = max(at, a), min(until, b)
-            queued = high if submitted is None else min(max(int(submitted * 1e9), low), high)
-            for start, end, what in ((low, queued, state), (queued, high, _QUEUE)):
-                if start < end:
-                    yield start, end, what, attempt
-        if attempt is None or bound is None:
-            return
-        at = max(at, bound.to_ns)
-        state = _DOWN if attempt.known_end_ns() is not None or attempt is not attempts[-1] else _UNOBSERVED
+    for attempt in attempts:
+        bound = facts.bounds[rank, attempt.attempt]
+        until = bound.from_ns
+        begun = facts.starts[attempt.attempt]
+        begun = begun if attempt.start_ns - begun <= facts.threshold_ns else until
+        queued = begun if attempt.submit_time is None else int(attempt.submit_time * 1e9)
+        parts = ((state, queued), (_QUEUE, begun), (_STARTUP, until))
+        for part in _expected(facts.spans[rank], at, until, parts):
+            yield *part, attempt
+        at, state = max(at, bound.to_ns), _DOWN
+    if attempts and attempts[-1].known_end_ns() is None:
+        state = _UNOBSERVED
+    finished_ns = _finished_last_ns(facts, attempts[-1]) if attempts else at
+    for part in _expected(
+        facts.spans[rank], at, facts.end_ns, ((_UNATTRIBUTED, finished_ns), (state, facts.end_ns))
+    ):
+        yield *part, None
+
+
+def _finished_last_ns(facts: Facts, attempt: Attempt) -> int:
+    """When the last rank was over, if this one finished up to a stall threshold before; else its own end."""
+    end_ns = facts.bounds[attempt.rank, attempt.attempt].end_ns
+    soon = attempt.end_reason() == "finished" and facts.last_ns - end_ns <= facts.threshold_ns
+    return facts.last_ns if soon else end_ns
+
+
+def _expected(spans, from_ns: int, to_ns: int, parts) -> Iterator[tuple[int, int, int]]:
+    """(start_ns, end_ns, state) of `spans` within from_ns to to_ns; `parts` are states and their ends, in order."""
+    for low, high in spans:
+        at, high = max(low, from_ns), min(high, to_ns)
+        for state, end_ns in parts:
+            end = min(max(end_ns, at), high)
+            if at < end:
+                yield at, end, state
+                at = end
 
 
 def _rank_account(engine: Engine, rank: int, spans, restarts, typical) -> RankAccount:
@@ -315,8 +339,11 @@ def _rank_account(engine: Engine, rank: int, spans, restarts, typical) -> RankAc
         _add_attempt(result, attempt, engine.folds[rank, attempt.attempt], restarts)
     for start, end, state, attempt in gaps(engine.facts, rank):
         result.states[state] += end - start
-        if attempt is not None and attempt.attempt in restarts and state == _DOWN:
-            restarts[attempt.attempt].down_gpu_ns += (end - start) * result.devices
+        restart = None if attempt is None else restarts.get(attempt.attempt)
+        if restart is not None and state == _DOWN:
+            restart.down_gpu_ns += (end - start) * result.devices
+        elif restart is not None and state == _STARTUP:
+            restart.startup_gpu_ns += (end - start) * result.devices
     return result
 
 

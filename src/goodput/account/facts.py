@@ -44,6 +44,8 @@ class Facts:
     spans: dict[int, list[tuple[int, int]]]
     window_ns: int  # where the requested window begins, -1 for the run's own start
     by_rank: dict[int, list[Attempt]]
+    starts: dict[int, int]  # when the first rank of each attempt number began
+    last_ns: int  # the last end of an attempt, or until when one is known to be alive
     restarts: list[int] = field(default_factory=list)  # attempt numbers after the first
     overlaps: int = 0  # attempts that began before the run did, or before the rank's last one was over
 
@@ -91,7 +93,11 @@ def gather(
             for r, own in spans.items()
         }
     cut_ns = start if window is not None else -1
-    facts = Facts(start, end, status, threshold_ns, points, limits, {}, spans, cut_ns, by_rank)
+    last_ns = max((own for own, _ in ends.values()), default=end)
+    starts = run.starts()
+    facts = Facts(
+        start, end, status, threshold_ns, points, limits, {}, spans, cut_ns, by_rank, starts, last_ns
+    )
     facts.restarts = [n for n in sorted(points) if n > min(points)]
     for rank, attempts in by_rank.items():
         _place(facts, spans.get(rank, []), attempts, ends)

@@ -86,12 +86,19 @@ def oracle(lives: list[Life], now_ns: int, least_ns: int) -> Found:
         own = sorted((life for life in lives if life.rank == rank), key=lambda life: life.start_ns)
         at, before = start_ns, "unobserved"
         for life in own:
-            found.states[rank][before] += life.start_ns - at
+            begun = min(peer.start_ns for peer in lives if peer.attempt == life.attempt)
+            gone = max(begun - at, 0) if life.start_ns - begun <= limit else life.start_ns - at
+            gone = min(gone, life.start_ns - at)
+            found.states[rank][before] += gone
+            found.states[rank]["startup"] += life.start_ns - at - gone
             if life.attempt in found.restarts and before == "down":
-                found.restarts[life.attempt]["down_ns"] += (life.start_ns - at) * life.devices
+                found.restarts[life.attempt]["down_ns"] += gone * life.devices
             add_life(life, settled[id(life)], points, safe, limit, end_ns, found)
             at, before = (end_ns if life.end == "alive" else life.end_ns()), "down"
-        found.states[rank][before] += end_ns - at
+        last = max(end_ns if life.end == "alive" else life.end_ns() for life in lives)
+        early = last - at if own and own[-1].end == "finished" and last - at <= limit else 0
+        found.states[rank]["unattributed"] += early
+        found.states[rank][before] += end_ns - at - early
     return found
 
 

@@ -67,7 +67,7 @@ def account(text: str, stall_seconds: float) -> dict:
     for life in lives:
         judge(life, lives, points, provisional, threshold, blamed)
     waits = stragglers(lives)
-    ranks = lay_ranks(lives, run, start, end)
+    ranks = lay_ranks(lives, run, start, end, threshold)
     return summary(run, lives, ranks, points, blamed, waits, commits, (start, end))
 
 
@@ -306,7 +306,7 @@ def stragglers(lives) -> dict:
 # -- ranks
 
 
-def lay_ranks(lives, run, start: int, end: int) -> dict[int, dict]:
+def lay_ranks(lives, run, start: int, end: int, threshold: int) -> dict[int, dict]:
     """Each expected rank's wall time: every life's pieces, and what lies before, between and after them."""
     numbers = sorted({life.number for life in lives})
     spans = defaultdict(list)
@@ -326,7 +326,17 @@ def lay_ranks(lives, run, start: int, end: int) -> dict[int, dict]:
         for life in [*mine, None]:
             until = end if life is None else life.start
             declared = {} if life is None else life.declared
+            if life is not None:
+                until = max(at, min(o.start for o in lives if o.number == life.number))
+                until = until if life.start - until <= threshold else life.start
+                states["startup"] += overlap(own, until, life.start)
+            elif mine and mine[-1].reason == "finished":
+                last = max(o.end for o in lives)
+                if last - at <= threshold:
+                    states["unattributed"] += overlap(own, at, last)
+                    at = last
             submitted = max(at, ns(declared["submit_time"])) if "submit_time" in declared else until
+            submitted = min(submitted, until)
             states[before] += overlap(own, at, submitted)
             states["queue"] += overlap(own, submitted, until)
             if life is not None:
