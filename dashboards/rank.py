@@ -18,7 +18,16 @@ PHASE_COLOURS = {
     "optimizer": "#7fb2e5",
     **{
         phase: STATE_COLOURS[phase]
-        for phase in ("loader", "h2d", "communication", "checkpoint", "restore", "evaluation", "compile")
+        for phase in (
+            "loader",
+            "h2d",
+            "communication",
+            "checkpoint",
+            "restore",
+            "evaluation",
+            "rollout",
+            "compile",
+        )
     },
     "none": STATE_COLOURS["unattributed"],
 }

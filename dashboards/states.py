@@ -14,6 +14,7 @@ STATE_COLOURS = {
     "lost": "#712b2e",
     "loader": "#e28c03",
     "evaluation": "#4ba18c",
+    "rollout": "#7a1f5a",
     "down": "#4f5a63",
     "h2d": "#f7e04f",
     "compile": "#c3a6f9",

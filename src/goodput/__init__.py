@@ -114,9 +114,10 @@ def phase(name: str, state: str | None = None):
         with goodput.phase("forward"):
             loss = model(batch)
 
-    Built in are loader, h2d, forward, backward, optimizer, communication, checkpoint, restore, evaluation and
-    compile; you can define 16 more. `state` is the state of the account that the time of your own phase counts as:
-    productive, loader, h2d, communication, checkpoint, restore, evaluation, compile, startup or unattributed (default).
+    Built in are loader, h2d, forward, backward, optimizer, communication, checkpoint, restore, evaluation,
+    compile and rollout; you can define 16 more. `state` is the state of the account that the time of your own phase counts as:
+    productive, loader, h2d, communication, checkpoint, restore, evaluation, rollout, compile, startup or
+    unattributed (default).
     Phases nest: time in an inner phase does not count for the outer one.
     """
     try:

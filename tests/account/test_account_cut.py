@@ -29,6 +29,17 @@ def test_startup_excludes_restore_and_compile():
     assert of_rank(account) == {"startup": 3.25, "restore": 3.0, "compile": 1.5, "productive": 1.0}
 
 
+def test_rollout_before_first_step_is_no_startup():
+    one = Process().between(none=2, rollout=5, loader=1)
+    assert of_rank(account_of(one.step(forward=1).finished())) == {
+        "startup": 3.0,
+        "rollout": 5.0,
+        "productive": 1.0,
+    }
+    generator = Process().between(none=2, rollout=500)
+    assert of_rank(account_of(generator.finished())) == {"startup": 2.0, "rollout": 500.0}
+
+
 def test_attempt_without_steps_is_startup():
     alive = Process().between(none=2, restore=3).begun(loader=1)
     assert of_rank(account_of(alive, now=10)) == {"startup": 7.0, "restore": 3.0}

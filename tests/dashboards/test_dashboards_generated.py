@@ -48,7 +48,17 @@ JOINED = {
 PARTS = {"storage", "decode", "collate", "cpus", "queue", "startup", "idle", "unknown", "none"}
 PARTS |= {"live", "dead", "rejected"}
 STATES = {
-    *("productive", "loader", "h2d", "checkpoint", "evaluation", "communication", "straggler", "launch"),
+    *(
+        "productive",
+        "loader",
+        "h2d",
+        "checkpoint",
+        "evaluation",
+        "rollout",
+        "communication",
+        "straggler",
+        "launch",
+    ),
     "bubble",
     *("compile", "startup", "restore", "stall", "lost", "down", "queue", "unattributed", "unobserved"),
 }

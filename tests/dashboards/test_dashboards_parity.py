@@ -30,7 +30,7 @@ from goodput.aggregator.ingest.store import Store
 RUNS = SimpleNamespace(may=lambda run: True, is_of_all=False)
 EVERY, START, RANKS, STALE = 20, 1000, 2, 1e6
 SERIES = ("goodput_gpu_seconds", "goodput_availability_ratio", "goodput_mfu_ratio")
-PLANNED = ("queue", "startup", "restore", "compile", "checkpoint", "evaluation", "unobserved")
+PLANNED = ("queue", "startup", "restore", "compile", "checkpoint", "evaluation", "rollout", "unobserved")
 DECLARED = {"world_size": RANKS, "devices": 4, "flops_per_step": 1e15, "peak_flops_per_second": 1e15}
 TOLERANCE = 1e-3
 # Seconds of the run at which rules and account are compared, by the content of the last five minutes.

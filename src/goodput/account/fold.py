@@ -20,9 +20,10 @@ from goodput.account.states import INDEX, PHASE_STATES, PLANNED, STATES, USER_ST
 
 PRODUCTIVE, COMMUNICATION, COMPILE = INDEX["productive"], INDEX["communication"], INDEX["compile"]
 CHECKPOINT, STALL = INDEX["checkpoint"], INDEX["stall"]
-_UNATTRIBUTED, _STARTUP, _LOST, _RESTORE = (INDEX[s] for s in ("unattributed", "startup", "lost", "restore"))
+_UNATTRIBUTED, _STARTUP, _LOST = (INDEX[s] for s in ("unattributed", "startup", "lost"))
 _PLANNED = tuple(INDEX[state] for state in PLANNED)
 _UNPLANNED = tuple(i for i in range(len(STATES)) if i not in _PLANNED)
+_BEFORE_STEPS = tuple(i for i in range(len(STATES)) if STATES[i] not in ("restore", "compile", "rollout"))
 # Steps after the first that its excess is measured against; more would hardly change the median.
 OTHERS_MAX = 512
 
@@ -358,7 +359,7 @@ def padded(values: tuple[int, ...], width: int) -> tuple[int, ...]:
 
 
 def _settled_gap(gap: list[int], first: bool, single: bool, threshold: int) -> list[int]:
-    """A gap's states: before the first step all is startup except restore and compile; a long one is a stall.
+    """A gap's states: before the first step all is startup except restore, compile and rollout; a long one is a stall.
 
     For a first row of many steps it is unknown where the time outside them lies, so named phases keep it.
     """
@@ -366,7 +367,7 @@ def _settled_gap(gap: list[int], first: bool, single: bool, threshold: int) -> l
     if first and not single:
         _move(settled, (_UNATTRIBUTED,), _STARTUP)
     elif first:
-        _move(settled, [i for i in range(len(STATES)) if i not in (_RESTORE, COMPILE)], _STARTUP)
+        _move(settled, _BEFORE_STEPS, _STARTUP)
     elif single and _unplanned(gap) > threshold:
         _move(settled, _UNPLANNED, STALL)
     return settled

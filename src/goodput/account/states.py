@@ -15,6 +15,7 @@ MEANINGS = {
     "launch": "the device idle because the host could not feed it",
     "checkpoint": "saving checkpoints",
     "evaluation": "evaluation",
+    "rollout": "making the data of the next update with the model (reinforcement learning)",
     "compile": "compilation and first-step work",
     "startup": "from an attempt's start to its first step",
     "restore": "loading a checkpoint",
@@ -40,11 +41,12 @@ PHASE_STATES = {
     "restore": "restore",
     "evaluation": "evaluation",
     "compile": "compile",
+    "rollout": "rollout",
 }
 # States that a user's phase may map to; the account alone decides the others.
 USER_STATES = (*sorted(set(PHASE_STATES.values())), "startup")
 # Time in these states is planned, so it is no stall.
-PLANNED = ("checkpoint", "evaluation", "restore", "compile")
+PLANNED = ("checkpoint", "evaluation", "rollout", "restore", "compile")
 
 
 def vector() -> list[int]:

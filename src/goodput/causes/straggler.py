@@ -14,6 +14,7 @@ _BECAUSE = {
     "productive": "its compute is slow: check that node for throttling, a degraded GPU or uneven work",
     "checkpoint": "only this rank saves checkpoints: save asynchronously or from all ranks",
     "evaluation": "only this rank evaluates: evaluate on all ranks or in a separate job",
+    "rollout": "its rollouts are slow: check that node's CPU, its environments and the lengths it generates",
     "unattributed": "it spends time outside any phase: name that time with goodput.phase(...)",
 }
 

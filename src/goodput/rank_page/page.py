@@ -19,12 +19,12 @@ import struct
 from time import monotonic_ns
 
 MAGIC = int.from_bytes(b"GOODPUT\0", "little")
-VERSION = 2
+VERSION = 3
 
 # Index 0 is time in no phase; a user's own phases follow the built-in ones.
 PHASES = (
     *("none", "loader", "h2d", "forward", "backward", "optimizer", "communication"),
-    *("checkpoint", "restore", "evaluation", "compile"),
+    *("checkpoint", "restore", "evaluation", "compile", "rollout"),
 )
 USER_PHASES_MAX = 16
 PHASE_SLOTS = len(PHASES) + USER_PHASES_MAX
@@ -38,6 +38,7 @@ USER_STATES = (
     "checkpoint",
     "restore",
     "evaluation",
+    "rollout",
     "compile",
     "startup",
     "unattributed",

@@ -23,6 +23,7 @@ from goodput.rank_page.device_steps import Known, before_first, first_waiting, m
 from goodput.rank_page.loader_words import LOADER, loader_of, workers_of
 from goodput.rank_page.page import PageError, owner_is_locking, process_start_ticks
 from goodput.rank_page.records import (
+    LAYOUTS,
     EventRecord,
     Snapshot,
     StepRecord,
@@ -161,12 +162,13 @@ class Reader:
         magic, version, size = self._words(page.W_MAGIC, 3)
         if magic != page.MAGIC:
             raise PageError("foreign", f"{self.path}: no goodput page (magic {magic:#x})")
-        if version != page.VERSION:
-            raise PageError(
-                "version", f"{self.path}: layout version {version}, this reader knows {page.VERSION}"
-            )
-        if size != page.FILE_BYTES or info.st_size != page.FILE_BYTES:
-            raise PageError("truncated", f"{self.path}: {info.st_size} bytes, a page has {page.FILE_BYTES}")
+        if version not in LAYOUTS:
+            known = " and ".join(map(str, sorted(LAYOUTS)))
+            raise PageError("version", f"{self.path}: layout version {version}, this reader knows {known}")
+        self.layout = LAYOUTS[version]
+        if not size == info.st_size == self.layout.file_bytes:
+            wanted = self.layout.file_bytes
+            raise PageError("truncated", f"{self.path}: {info.st_size} bytes, a page has {wanted}")
         found = self._read_identity()
         if found is None:
             raise PageError("identity", f"{self.path}: the identity changes too fast to be read")
@@ -232,12 +234,12 @@ class Reader:
     def _phase_table(self, count: int) -> tuple[tuple[str, ...], dict[str, str]]:
         if count > page.USER_PHASES_MAX:
             raise PageError("value", f"{self.path}: {count} user phases, {page.USER_PHASES_MAX} at most")
-        names, states = list(page.PHASES), {}
+        names, states = list(self.layout.phases), {}
         raw = self._read(page.USER_OFFSET, count * page.USER_ENTRY_BYTES) if count else b""
         for at in range(0, len(raw), page.USER_ENTRY_BYTES):
             name = raw[at : at + 32].rstrip(b"\0").decode("utf-8", "replace")
             state = raw[at + 32 : at + 64].rstrip(b"\0").decode("utf-8", "replace")
-            if not name or name in states or name in page.PHASES:
+            if not name or name in states or name in self.layout.phases:
                 raise PageError("value", f"{self.path}: user phase name {name!r} is empty or repeated")
             names.append(name)
             states[name] = state
@@ -251,7 +253,9 @@ class Reader:
         for begin, count in ring_runs(first, done, page.STEP_RING):
             words = self._words(page.W_STEP_RING + begin * page.STEP_WORDS, count * page.STEP_WORDS)
             for i in range(count):
-                record = step_record(words[i * page.STEP_WORDS : (i + 1) * page.STEP_WORDS], width)
+                record = step_record(
+                    words[i * page.STEP_WORDS : (i + 1) * page.STEP_WORDS], width, self.layout.outside
+                )
                 number = record.number if record is not None else 0
                 # A newer one waits for the next snapshot: it may use a phase that the live words did not have. The
                 # number of another slot would be there twice.

@@ -83,14 +83,32 @@ def ring_runs(first: int, last: int, ring: int) -> list[tuple[int, int]]:
     return [(begin, ring - begin), (0, count - (ring - begin))]
 
 
-def step_record(words: memoryview, width: int) -> StepRecord | None:
+class Layout(NamedTuple):
+    """What differs between the versions of a page: built-in phases, the word R_OUTSIDE of a step, the file's length."""
+
+    phases: tuple[str, ...]
+    outside: int
+    file_bytes: int
+
+
+def _layout(phases: tuple[str, ...]) -> Layout:
+    slots = len(phases) + page.USER_PHASES_MAX
+    size = 8 * (page.W_HISTOGRAMS + 2 * slots * page.HISTOGRAM_WORDS)
+    return Layout(phases, page.R_TOTALS + slots, size)
+
+
+# By version. Version 2 had no phase `rollout`.
+LAYOUTS = {page.VERSION: _layout(page.PHASES), 2: _layout(page.PHASES[: page.PHASES.index("rollout")])}
+
+
+def step_record(words: memoryview, width: int, at_outside: int = page.R_OUTSIDE) -> StepRecord | None:
     """The record if it is sealed and plausible, None if it is torn, overwritten or out of range."""
     number = words[page.R_NUMBER]
     if number == 0 or number != words[page.R_SEAL]:
         return None
     start, end = words[page.R_START], words[page.R_END]
     totals = tuple(words[page.R_TOTALS : page.R_TOTALS + width])
-    outside = tuple(words[page.R_OUTSIDE : page.R_OUTSIDE + width])
+    outside = tuple(words[at_outside : at_outside + width])
     if not start <= end < page.NS_MAX or max(totals) >= page.NS_MAX:
         return None
     if any(map(gt, outside, totals)):

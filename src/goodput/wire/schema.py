@@ -23,7 +23,7 @@ VERSION = 1
 CONTENT_TYPE = "application/vnd.goodput.report+msgpack"
 BODY_BYTES_MAX = 32 << 20
 RANKS_MAX, HEALTH_MAX = 4096, 1024  # of one report
-STEPS_MAX, EVENTS_MAX, PHASES_MAX = 200_000, 20_000, 27  # of one rank
+STEPS_MAX, EVENTS_MAX, PHASES_MAX = 200_000, 20_000, 28  # of one rank
 DROPS_MAX, LOADER_MAX, HARDWARE_MAX = 32, 64, 32  # figures of one rank
 HITS_MAX = 256  # ranks of one health event
 # An account has an entry for every expected rank, so one report must not make the aggregator run out of memory.

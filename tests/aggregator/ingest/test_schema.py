@@ -124,6 +124,7 @@ def with_report(**fields):
 
 
 PHASES = valid().phases
+WIDTH = len(PHASES)
 INVALID = {
     "no run": (with_identity(run=""), "run is empty"),
     "long run": (with_identity(run="r" * 129), "run is not printable text of at most 128"),
@@ -155,7 +156,7 @@ INVALID = {
     "first phase not none": (with_report(phases=PHASES[::-1]), "phases must be"),
     "phase twice": (with_report(phases=(*PHASES[:-1], "loader")), "phases must be"),
     "phase without a name": (with_report(phases=(*PHASES[:-1], "")), "phase name"),
-    "28 phases": (with_report(phases=("none", *map(str, range(27)))), "phases must be"),
+    "29 phases": (with_report(phases=("none", *map(str, range(28)))), "phases must be"),
     "state of no phase": (with_report(phase_states={"yours": "loader"}), "an unknown phase"),
     "endless state": (with_report(phase_states={"mine": "x" * 33}), "over 32 characters"),
     "too many steps": (with_report(steps=[valid().steps[0]] * (schema.STEPS_MAX + 1)), "200001 steps"),
@@ -184,10 +185,13 @@ INVALID = {
     "negative samples": (with_row(samples=-1), "number, step or samples"),
     "negative duration": (with_row(start_ns=5, end_ns=4), "negative duration, it starts 5 and ends 4"),
     "end after time": (with_row(end_ns=MOST), "negative duration"),
-    "row too narrow": (with_row(totals=(1, 2)), "2 totals for 12 phases"),
-    "row too wide outside": (with_row(outside=(0,) * 13), "totals for 12 phases"),
-    "negative total": (with_row(totals=(-1,) * 12, outside=(-2,) * 12), "totals are negative"),
-    "outside more than all": (with_row(totals=(1,) * 12, outside=(2,) * 12), "less than their part outside"),
+    "row too narrow": (with_row(totals=(1, 2)), f"2 totals for {WIDTH} phases"),
+    "row too wide outside": (with_row(outside=(0,) * (WIDTH + 1)), f"totals for {WIDTH} phases"),
+    "negative total": (with_row(totals=(-1,) * WIDTH, outside=(-2,) * WIDTH), "totals are negative"),
+    "outside more than all": (
+        with_row(totals=(1,) * WIDTH, outside=(2,) * WIDTH),
+        "less than their part outside",
+    ),
     "event zero": (with_event(number=0), "event 0 has an invalid number"),
     "event beyond 64 bits": (with_event(number=2**63), "invalid number"),
     "event before time": (with_event(time_ns=-1), "invalid number, time or step"),

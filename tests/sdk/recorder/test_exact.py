@@ -122,7 +122,7 @@ def test_phases_entered_and_left_in_any_order(puppets, moves):
                 stack.remove(phase)  # the youngest of that name
                 stack.reverse()
         expected.append((stack[-1] if stack else "none", len(stack)))
-    columns = dict(zip(("none", *NAMES), (0, 3, 4, 2, 5, 9, 11, 12), strict=True))
+    columns = {name: i for i, name in enumerate((*page.PHASES, "mine", "other"))}
     for puppet in puppets:
         trace, path = puppet.play(as_json(moves))
         assert [(look[0], look[4]) for look in trace[:-1]] == [

@@ -18,8 +18,9 @@ STATE_OF = {
     "backward": "productive",
     "optimizer": "productive",
     **{p: p for p in ("loader", "h2d", "communication", "checkpoint", "restore", "evaluation", "compile")},
+    "rollout": "rollout",
 }
-PLANNED = {"checkpoint", "evaluation", "restore", "compile"}
+PLANNED = {"checkpoint", "evaluation", "rollout", "restore", "compile"}
 
 
 @dataclass
@@ -214,7 +215,7 @@ def split_communication(lives, settled, points, safe, found: Found) -> None:
 def add_life(life: Life, settled, points, safe, limit, end_ns, found: Found) -> None:
     rank, into = life.rank, found.states[life.rank]
     for phase, ns in life.startup if life.steps else []:
-        into[phase if phase in ("restore", "compile") else "startup"] += ns
+        into[phase if phase in ("restore", "compile", "rollout") else "startup"] += ns
     for i, (step, states) in enumerate(zip(life.steps, settled, strict=True)):
         if i:
             gap = by_state(step.gap)
@@ -244,7 +245,7 @@ def tail_of(life: Life, limit: int, end_ns: int) -> Counter:
     silence_ns = life.silence_ns + (end_ns - life.end_ns() if life.end == "alive" else 0)
     tail = by_state([*parts, (last, silence_ns)])
     if not life.steps:
-        named = Counter({s: tail[s] for s in ("restore", "compile")})
+        named = Counter({s: tail[s] for s in ("restore", "compile", "rollout")})
         named["startup"] = tail.total() - named.total()
         return named
     hung = stalled(tail, limit)

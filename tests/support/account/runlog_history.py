@@ -17,6 +17,7 @@ PHASES = (
     "checkpoint",
     "evaluation",
     "compile",
+    "rollout",
 )
 OUTSIDE = (*PHASES, "restore", "my_own")
 

@@ -20,8 +20,8 @@ STATE_OF = {
     "optimizer": "productive",
     "none": "unattributed",
 }
-KNOWN = ("loader", "h2d", "communication", "checkpoint", "restore", "evaluation", "compile")
-PLANNED = ("checkpoint", "evaluation", "restore", "compile")
+KNOWN = ("loader", "h2d", "communication", "checkpoint", "restore", "evaluation", "compile", "rollout")
+PLANNED = ("checkpoint", "evaluation", "rollout", "restore", "compile")
 LASTING = ("devices", "group", "stage")
 
 
@@ -248,7 +248,7 @@ def judge(life: Life, lives, points, provisional, threshold: int, blamed) -> Non
             continue
         move(states, ["productive"], "unattributed")
         if not life.steps or piece is life.pieces[0]:
-            move(states, [s for s in states if s not in ("restore", "compile")], "startup")
+            move(states, [s for s in states if s not in ("restore", "compile", "rollout")], "startup")
         elif unplanned(states) > threshold:
             move(states, [s for s in states if s not in PLANNED], "stall")
         elif what == "tail" and life.reason not in ("", "finished"):

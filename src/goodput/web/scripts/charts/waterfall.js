@@ -45,12 +45,12 @@ export function chain(run) {
     small = 0;
   };
   for (const state of OUTSIDE) gap(state, state, run.states[state] ?? 0, MEANINGS[state]);
-  gap("between steps", "unattributed", between, "saving, evaluation and unnamed time between steps");
+  gap("between steps", "unattributed", between, "saving, evaluation, rollouts and unnamed time between steps");
   others("others outside");
   rows.push(level("in kept steps", kept, "availability: time in kept steps ÷ allocated time"));
   left = kept;
   for (const state of INSIDE) gap(state, state, run.states[state] ?? 0, MEANINGS[state]);
-  gap("saving, other", "checkpoint", mixed - between, "checkpoints, evaluation and unnamed time in steps");
+  gap("saving, other", "checkpoint", mixed - between, "checkpoints, evaluation, rollouts and unnamed time in steps");
   others("others inside");
   rows.push(level("productive", productive, "goodput: compute phases of kept steps"));
   const reason = run.errors.length ? "above 100 %, which cannot be: see the top" : NO_FLOPS;

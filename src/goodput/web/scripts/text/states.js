@@ -13,6 +13,7 @@ export const MEANINGS = {
   launch: "the device idle because the host could not feed it",
   checkpoint: "saving checkpoints",
   evaluation: "evaluation",
+  rollout: "making the data of the next update with the model (reinforcement learning)",
   compile: "compilation and first-step work",
   startup: "from an attempt's start to its first step",
   restore: "loading a checkpoint",
