@@ -55,6 +55,27 @@ def test_file_that_is_no_trace_names_the_place(tmp_path, content, words):
     assert words in error_of(path)
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b'{"schema": "1.1.1-chakra.0.0.4", "pid": 1, "start_ts": 3, "nodes": [{"id": 1}', "execution trace"),
+        (b'{"rocprofiler-sdk-tool": [{"metadata": {}}]}', "JSON output of rocprof"),
+        (
+            b'{"traceEvents": [{}, {"ph": "X", "name": "k", "ts": "1", "dur": "2", "args": {"BeginNs": "1"}}]}',
+            "JSON trace of rocprof",
+        ),
+        (b'"Index","KernelName","gpu-id","BeginNs","EndNs"\n0,k,0,1,2\n', "CSV output of rocprof"),
+        (b'"Kind","Agent_Id","Kernel_Name","Start_Timestamp"\n', "CSV output of rocprof"),
+        (b"SQLite format 3\0\x10\0", "SQLite database"),
+    ],
+)
+def test_file_of_another_tool_is_named(tmp_path, content, words):
+    path = tmp_path / "other"
+    path.write_bytes(content)
+    text = error_of(path)
+    assert words in text and "torch.profiler" in text
+
+
 @pytest.mark.parametrize("packed", [False, True])
 def test_broken_json_is_located_to_the_byte(tmp_path, packed):
     """Several chunks in; with letters beyond ASCII before it, so that characters are not bytes."""

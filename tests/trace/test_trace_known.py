@@ -254,6 +254,57 @@ def test_rocm_and_other_runtimes(tmp_path):
     assert device["launches_known"] == 3
 
 
+def test_mtia_device_events(tmp_path):
+    """A step of 100 us that computes 60 on the device: not a CPU that is 99 % busy."""
+    events = [
+        step(1, 0, 100),
+        op(0, 99),
+        event("mtia_runtime", "runFunction - job_prep_and_submit_for_execution", 5, 5, correlation=1),
+        event("mtia_ccp_events", "fbgemm::embedding_bag", 20, 60, pid=0, tid=3, correlation=1),
+        event("gpu_memcpy", "memcpy HtoD", 80, 10, pid=0, tid=4),
+        event("mtia_counters", "HBM", 0, 100, pid=0),
+    ]
+    document = analyze([write(tmp_path / "t.json", events)])
+    (device,) = document["ranks"][0]["devices"]
+    assert (device["device"], device["launches_known"]) == ("MTIA 0", 1)
+    assert us(device["total"]["states_ns"]) == {"compute": 60, "copy": 10, "host": 29, "idle": 1}
+    assert document["ranks"][0]["problems"] == []
+
+
+def test_hpu_device_events(tmp_path):
+    """Habana's host calls and device events share a category; the engine tells what runs."""
+    engines = ["TPC_SPU_START_TO_SPU_HALT", "MMEH_WB", "DBG_DMA_TRC_WR_DATA_LAST", "NIC_TX"]
+    work = [
+        event("hpu_op", "work", 20 * i, 20, pid=0, tid=i, **{"HW event name": engine})
+        for i, engine in enumerate(engines)
+    ]
+    events = [step(1, 0, 100), op(80, 10), event("hpu_op", "synLaunch", 90, 10), *work]
+    device = one(tmp_path, events)
+    assert device["device"] == "HPU 0"
+    assert us(device["total"]["states_ns"]) == {"compute": 40, "copy": 20, "communication": 20, "host": 20}
+
+
+@pytest.mark.parametrize(
+    ("runtime", "call", "kernels", "copies", "label"),
+    [
+        ("xpu_runtime", "urEnqueueKernelLaunch", "kernel", "gpu_memcpy", "GPU"),
+        ("xpu_driver", "zeCommandListAppendLaunchKernel", "kernel", "gpu_memset", "GPU"),
+        ("privateuse1_runtime", "aclrtLaunchKernel", "kernel", "gpu_memcpy", "GPU"),
+        ("mlu_runtime", "cnLaunchKernel", "mlu_kernel", "mlu_memcpy", "MLU"),
+        ("gcu_driver", "topsLaunchKernel", "kernel", "gcu_memset", "GPU"),
+        ("npu_runtime", "launchKernel", "AI_CORE", "npu_memcpy", "GPU"),
+    ],
+)
+def test_devices_of_other_backends(tmp_path, runtime, call, kernels, copies, label):
+    events = [step(1, 0, 100), event(runtime, call, 10, 5, correlation=1)]
+    events += [kernel(20, 50, "gemm", category=kernels, correlation=1), kernel(70, 20, "x", category=copies)]
+    events += [kernel(0, 100, "y", category=f"{runtime.split('_')[0]}_sync")]
+    document = analyze([write(tmp_path / "t.json", events)])
+    (device,) = document["ranks"][0]["devices"]
+    assert device["device"] == f"{label} 0" and document["ranks"][0]["problems"] == []
+    assert us(device["total"]["states_ns"]) == {"compute": 50, "copy": 20, "host": 20, "idle": 10}
+
+
 @pytest.mark.parametrize(
     ("name", "is_communication"),
     [

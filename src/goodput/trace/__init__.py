@@ -49,6 +49,8 @@ def analyze_one(path, order: int = 0, progress: Callable[[float], None] | None =
     add_event = columns.add
     for event in reader:
         add_event(event)
+    if not columns.used and columns.foreign:
+        raise TraceError(f"{path}: {columns.foreign}")
     if not columns.used:
         why = "; ".join(f"{count} {what}" for what, (count, _) in columns.problems.items())
         raise TraceError(f"{path}: no usable event{f' (events {why})' if why else ''}")

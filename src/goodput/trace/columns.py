@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
-from goodput.trace import names
+from goodput.trace import foreign, names
 from goodput.trace.spans import Gathered
 from goodput.trace.times import DURATION_NS_MAX, TIME_NS_MAX, to_ns
 
@@ -38,7 +38,8 @@ class Thread:
 class DeviceEvents:
     """Columns of one device."""
 
-    def __init__(self):
+    def __init__(self, label: str):
+        self.label = label
         self.starts, self.ends, self.correlations = array("q"), array("q"), array("q")
         self.names = array("I")
         self.kinds = array("B")
@@ -69,6 +70,7 @@ class Columns:
         self.op_names, self.op_threads = array("I"), array("I")
         self.names: list[str] = [OTHER_NAMES]
         self.problems: dict[str, list[int]] = {}
+        self.foreign: str | None = None  # which other tool wrote the trace, if that is known
         self.events = self.used = 0
         self.first, self.last = TIME_NS_MAX, -TIME_NS_MAX  # of all events; of none until `used`
         self._ids: dict[str, int] = {}
@@ -89,9 +91,12 @@ class Columns:
             return
         category, pid = event.get("cat"), event.get("pid")
         role = names.role(category, pid)
+        if role == names.UNKNOWN or category == "hpu_op":
+            role = names.role_by_arguments(role, category, event.get("args"))
         if role == names.IGNORED:
             return
         if role == names.UNKNOWN:
+            self.foreign = self.foreign or foreign.by_arguments(event.get("args"))
             self._problem(
                 f"of an unknown category {str(category)[:60]!r}" if category else "without a category"
             )
@@ -116,14 +121,15 @@ class Columns:
             self.last = end
         args = event.get("args")
         if role in (names.KERNEL, names.COPY):
-            self._device(role, name, start, end, pid, event.get("tid"), args)
+            rows = self._rows(category, pid, event.get("tid"), args)
+            if rows is not None:
+                self._device(rows, role, name, start, end, args)
         else:
             self._host(role, name, start, end, pid, event.get("tid"), args)
 
-    def _device(self, role, name, start, end, pid, tid, args) -> None:
-        device = correlation = None
-        if type(args) is dict:
-            device, correlation = args.get("device"), args.get("correlation")
+    def _rows(self, category, pid, tid, args) -> DeviceEvents | None:
+        """The columns of an event's device."""
+        device = args.get("device") if type(args) is dict else None
         if type(device) is not int:
             # Exports of the autograd profiler have the device in place of the thread.
             device = tid if pid == "CUDA functions" else pid
@@ -133,13 +139,20 @@ class Columns:
         if rows is None:
             if len(self.devices) >= DEVICES_MAX:
                 self._problem(f"of more than {DEVICES_MAX} devices")
-                return
-            rows = self.devices[device] = DeviceEvents()
+                return None
+            rows = self.devices[device] = DeviceEvents(names.device_label(category))
+        return rows
+
+    def _device(self, rows: DeviceEvents, role: int, name: str, start: int, end: int, args) -> None:
+        correlation = engine = None
+        if type(args) is dict:
+            correlation, engine = args.get("correlation"), args.get("HW event name")
+        kind = names.hpu_kind(engine)
         rows.starts.append(start)
         rows.ends.append(end)
         rows.correlations.append(_correlation(correlation))
         rows.names.append(self._name(name))
-        rows.kinds.append(_kind_of(names.device_kind, role, name))
+        rows.kinds.append(_kind_of(names.device_kind, role, name) if kind is None else kind)
 
     def _host(self, role, name, start, end, pid, tid, args) -> None:
         kind = _kind_of(names.host_kind, role, name)

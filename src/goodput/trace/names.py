@@ -1,8 +1,9 @@
 """Classifies trace events by category and name: a role (who wrote the event) and a kind (what it does).
 
-The lists cover what Kineto has written since PyTorch 1.8 for NVIDIA, AMD and Intel devices, what
-torch.autograd.profiler exports, and how NCCL, RCCL and other collective libraries name their kernels. Anything else
-is ignored and counted."""
+The lists cover what Kineto has written since PyTorch 1.8 for NVIDIA, AMD, Intel, MTIA and HPU devices, what
+torch.autograd.profiler exports, and how NCCL, RCCL and other collective libraries name their kernels. Kineto's other
+backends keep its pattern, with a prefix of their own (`mlu_memcpy`, `privateuse1_runtime`). An event of any other
+category is device work if it has a device, a stream and a correlation id; the rest is ignored and counted."""
 
 from __future__ import annotations
 
@@ -19,19 +20,30 @@ KINDS = ("compute", "communication", "copy")
 LOADER, SYNC, CALL, BUSY, WEAK, WIRE, STEP = range(7)
 
 _CATEGORIES = {
-    KERNEL: ("kernel", "concurrent_kernel"),
+    KERNEL: ("kernel", "concurrent_kernel", "mtia_ccp_events"),
     COPY: ("gpu_memcpy", "gpu_memset", "memcpy", "memset"),
     OPERATOR: ("cpu_op", "operator", "cpu op"),
-    RUNTIME: ("runtime", "driver"),
+    RUNTIME: ("runtime", "driver", "hpu_op"),
     ANNOTATION: ("user_annotation", "annotation"),
     FRAME: ("python_function", "python function"),
     IGNORED: (
         *("gpu_user_annotation", "trace", "overhead", "cuda_sync", "cuda_event", "fwdbwd", "ac2g"),
         *("async_cpu_to_gpu", "cpu_instant_event", "external_correlation", "__metadata"),
-        *("gpu_pm_counter", "collective_comm"),
+        *("gpu_pm_counter", "collective_comm", "mtia_counters"),
     ),
 }
 _ROLES = {category: role for role, categories in _CATEGORIES.items() for category in categories}
+_SUFFIXES = {
+    "_kernel": KERNEL,
+    "_memcpy": COPY,
+    "_memset": COPY,
+    "_runtime": RUNTIME,
+    "_driver": RUNTIME,
+    **dict.fromkeys(("_user_annotation", "_sync", "_event", "_profiler_range", "_scope_profiler"), IGNORED),
+}
+_OTHER_DEVICES = ("MTIA", "HPU", "MLU", "GCU")
+# Habana's device events have the category of its host calls, and tell the engine: TPC and MME compute.
+_HPU_ENGINES = re.compile(r"(?P<nic>NIC|STM_\d_(RX|TX|QPC|QMAN))|(?P<dma>DMA)", re.IGNORECASE)
 CACHED_NAMES_MAX = 8192  # a trace has some hundred names, each thousands of times
 # Only before the first "<", "(" or space of the name; "small_reduce" is not "all_reduce".
 _COLLECTIVE = re.compile(
@@ -45,7 +57,7 @@ _COPIES = re.compile(
 )
 _WAITS = re.compile(r"Synchronize|HostSynchronize|urEventWait|urQueueFinish")
 # Runtime calls that launch device work.
-LAUNCHES = re.compile(r"Launch|Memcpy|Memset|Enqueue|Append", re.IGNORECASE)
+LAUNCHES = re.compile(r"Launch|Memcpy|Memset|Enqueue|Append|Submit|Dispatch", re.IGNORECASE)
 _WIRES = re.compile(r"^(gloo|mpi|ucc):")
 _CALLS = re.compile(r"^(c10d(_functional)?::|_c10d_functional::|record_param_comms|nccl:)")
 _LOADERS = re.compile(
@@ -63,7 +75,34 @@ def role(category, pid) -> int:
     if found is not None:
         return found
     lower = category.lower()
-    return _ROLES.get(lower, RUNTIME if lower.endswith(("_runtime", "_driver")) else UNKNOWN)
+    found = _ROLES.get(lower)
+    if found is not None:
+        return found
+    return next((kind for suffix, kind in _SUFFIXES.items() if lower.endswith(suffix)), UNKNOWN)
+
+
+def role_by_arguments(which: int, category, args) -> int:
+    """The role of an event whose category alone does not tell it: UNKNOWN, or RUNTIME of `hpu_op`."""
+    if type(args) is not dict:
+        return which
+    if category == "hpu_op" and args.get("HW event name"):
+        return KERNEL
+    on_device = type(args.get("device")) is int and "stream" in args and "correlation" in args
+    return KERNEL if which == UNKNOWN and isinstance(category, str) and on_device else which
+
+
+def hpu_kind(engine) -> int | None:
+    """The kind of a Habana device event by its `HW event name`; None for any other event."""
+    if not isinstance(engine, str):
+        return None
+    found = _HPU_ENGINES.search(engine)
+    return COMPUTE if found is None else COMMUNICATION if found["nic"] else COPYING
+
+
+def device_label(category) -> str:
+    """What devices of this category are called: GPU, or the prefix of a category that names another kind."""
+    prefix = category.split("_")[0].upper() if isinstance(category, str) else ""
+    return prefix if prefix in _OTHER_DEVICES else "GPU"
 
 
 @lru_cache(CACHED_NAMES_MAX)

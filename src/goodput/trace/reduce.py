@@ -71,7 +71,7 @@ def _device(columns: Columns, device, rows: DeviceEvents, launches: _Launches, a
     found = on_device(host_windows, rows, launched, launches.first_id)
     document = _lane(device_work(rows, launched), host_of(columns.threads[i] for i in feeding), found)
     return {
-        "device": f"GPU {device}",
+        "device": f"{rows.label} {device}",
         "model": _model(about, device),
         "steps_from": source,
         **document,

@@ -17,8 +17,11 @@ from collections.abc import Callable, Iterator
 from stat import S_ISREG
 from typing import Any
 
+from goodput.trace import foreign
+
 CHUNK_BYTES = 1 << 20
 VALUE_MAX = 1 << 24
+FIELDS_MAX = 1000
 _NEAR = 64  # An error this close to the end of the buffer may only mean that more must be read.
 _decoder = json.JSONDecoder(strict=False, parse_float=str, parse_constant=str)
 _scan: Callable[[str, int], tuple[Any, int]] = _decoder.scan_once  # pyright: ignore[reportAttributeAccessIssue] - not in the stub
@@ -72,6 +75,9 @@ class Reader:
         elif first == "{":
             yield from self._fields()
         else:
+            found = foreign.by_beginning(self._text)
+            if found:
+                raise TraceError(f"{self.path}: {found}")
             raise self._error("not a trace: neither a JSON object nor a list begins here")
         if self._peek():
             raise self._error("there is more after the end of the trace")
@@ -83,10 +89,16 @@ class Reader:
         if self._peek() == "}":
             self._at += 1
             return
+        seen: set[str] = set()
         while True:
             if self._peek() != '"':
                 raise self._error('want "name" of a field')
-            name = self._value()
+            name = str(self._value())
+            found = foreign.by_fields(name, seen)
+            if found:
+                raise TraceError(f"{self.path}: {found}")
+            if len(seen) < FIELDS_MAX:
+                seen.add(name)
             if self._peek() != ":":
                 raise self._error('want ":" after the name of a field')
             self._at += 1
