@@ -29,7 +29,7 @@ ROOMS = {
     "sdk.recorder": ["histograms", "rank_page", "wire"],
     "sdk.device": ["rank_page"],
     "sdk.startup": ["rank_page", "sdk.recorder", "wire", None, "sdk.device"],
-    "sdk.automatic": ["rank_page", "sdk.recorder", "sdk.startup", None, "account"],
+    "sdk.automatic": ["defaults", "rank_page", "sdk.recorder", "sdk.startup", None, "account"],
     "sdk.frameworks": ["sdk.automatic", "sdk.device", "sdk.recorder", "sdk.startup", "wire", None, "flops"],
     "sdk.reports": ["account", "histograms", "rank_page", "sdk.recorder", "sdk.startup", None, "causes"],
     "goodput": ["sdk.recorder", "sdk.reports", "sdk.startup"],

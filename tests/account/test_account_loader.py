@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from support.account.account_history import Process, ns
+from support.account.account_history import Process, account_of, ns, of_rank
 
-from goodput.account import Run, compute
+from goodput.account import Run, compute, document
 from goodput.account.loader_summary import summarize_loaders
+from goodput.account.text import render
 from goodput.causes import explain
+from goodput.defaults import ESTIMATED_LOADER
 
 BASE = {"batches": 100, "starts": 1, "workers": 4, "prefetch": 2, "cpus": 16, "main": 1, "worker_seen": 4}
 FALLBACK = "more workers (num_workers, persistent_workers, prefetch_factor)"
@@ -108,3 +110,18 @@ def test_unknown_number_of_workers_is_none():
         and summarize_loaders([]).cores() is None
     )
     assert found.busy() == 0.9
+
+
+def test_time_taken_for_batches_is_marked_estimated():
+    """Without a known loader; the same from a page's totals and from a run log, also with two ranks."""
+    user = {ESTIMATED_LOADER: "loader"}
+    process = Process(user=user).steps(4, **{ESTIMATED_LOADER: 1}, forward=3)
+    account = account_of(process)
+    found = document(account, explain(account))
+    assert found["basis"]["loader"] == "estimated" and of_rank(account)["loader"] == 4
+    advised = {cause["state"]: cause["advice"] for cause in found["causes"]}
+    assert advised["loader"].startswith("The rank waits for its batches. No loader is known")
+    assert "waiting for the data loader (an estimate)" in render(found)
+    # Declared and never used: a loader was known.
+    account = account_of(Process(user=user).steps(4, loader=1, forward=3))
+    assert document(account, [])["basis"]["loader"] == "measured"

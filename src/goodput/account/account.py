@@ -22,7 +22,7 @@ from goodput.account.peaks import peak
 from goodput.account.stall_threshold import StepLengths
 from goodput.account.states import INDEX, vector
 from goodput.account.straggler import Groups, Straggler, sum_stragglers
-from goodput.defaults import STALL_SECONDS
+from goodput.defaults import ESTIMATED_LOADER, STALL_SECONDS
 
 _DOWN, _QUEUE, _UNOBSERVED = INDEX["down"], INDEX["queue"], INDEX["unobserved"]
 _STARTUP, _UNATTRIBUTED = INDEX["startup"], INDEX["unattributed"]
@@ -66,6 +66,7 @@ class RankAccount:
     gpu_hour_cost: float | None = None
     gpu_power_watts: float | None = None
     observed: bool = False
+    guessed_loader: bool = False  # part of `loader` is estimated: no loader was known
     sampled: bool = False  # samples say how much of its compute the device was idle
     energy_mj: int = 0  # measured, by all its devices
     metered: list[int] = field(default_factory=vector)  # the part of `states` that this energy covers
@@ -382,6 +383,7 @@ def _add_attempt(result: RankAccount, attempt: Attempt, fold: Fold, restarts: di
     """Add an attempt's sums to its rank's."""
     states = states_of(attempt, fold)
     result.states = list(map(add, result.states, states))
+    result.guessed_loader |= _has_guessed_loader(attempt, fold)
     result.sampled |= attempt.hardware.get("compute_ns", 0) > 0
     energy = energy_mj(attempt, sum(states))
     if energy is not None:
@@ -403,6 +405,16 @@ def _add_attempt(result: RankAccount, attempt: Attempt, fold: Fold, restarts: di
     for number, (steps, ns) in fold.lost_by.items():
         restarts[number].lost_steps += steps
         restarts[number].lost_gpu_ns += ns * result.devices
+
+
+def _has_guessed_loader(attempt: Attempt, fold: Fold) -> bool:
+    """Whether an attempt charged time to the phase that stands for the making of batches where no loader is known."""
+    if ESTIMATED_LOADER not in attempt.phase_states:
+        return False
+    if ESTIMATED_LOADER not in attempt.phases:
+        return True  # Of a run log, which names the phases that have time.
+    column = attempt.phases.index(ESTIMATED_LOADER)
+    return any(totals[column] > 0 for totals in (attempt.totals, fold.totals) if len(totals) > column)
 
 
 def _count_failures(account: Account, run: Run, facts: Facts) -> None:

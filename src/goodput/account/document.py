@@ -63,8 +63,10 @@ def _basis(account: Account, joules: Total | None) -> dict[str, str]:
     # A run log may have `launch` as a phase, without samples.
     launch = any(rank.sampled for rank in account.ranks) or account.gpu_ns()[INDEX["launch"]] > 0
     pipe = figures.pipeline(account)
+    guessed = any(rank.guessed_loader and rank.states[INDEX["loader"]] for rank in account.ranks)
     return {
         "states": "measured",
+        "loader": "estimated" if guessed else "measured",
         "compile": "estimated",
         "bubble": "estimated" if pipe and pipe["ideal_bubble"] is not None else "unknown",
         "launch": "estimated" if launch else "unknown",

@@ -13,6 +13,11 @@ READY_MIN = 1.0
 # A worker is slow if it causes this many times its even share of the waiting.
 WORST_RATIO_MIN = 2
 ADVICE = "More workers (num_workers, persistent_workers, prefetch_factor), cheaper decoding, or data on faster storage."
+GUESSED = (
+    "No loader is known, so time in no phase before a forward pass counts as making the batch (an estimate; "
+    "goodput.loader would measure it): make batches ahead of their use, in a DataLoader's workers or a thread, or make "
+    "them cheaper."
+)
 ALONE = "check that node's disk, CPU and network, or the shard it reads."
 
 
@@ -24,6 +29,8 @@ def advise(account) -> str:
     if waits and most > ALONE_RATIO_MIN * median(ns for ns, _, _ in waits):
         head = f"Rank {rank}{on(host)} waits for its loader much longer than the others"
         return f"{head}: {found or ALONE}"
+    if found is None and any(one.guessed_loader for one in account.ranks):
+        return f"{'All ranks wait for their' if waits else 'The rank waits for its'} batches. {GUESSED}"
     head = "All ranks wait for their loaders" if waits else "The rank waits for its loader"
     if found is None:
         return f"{head}: {ADVICE[0].lower()}{ADVICE[1:]}"

@@ -6,6 +6,9 @@ times without the anchor, it becomes the anchor. Time of an evaluation or a chec
 
 An evaluation begins at a call with gradients off on a batch that is not the training loader's, or at `eval()` of a
 module that was trained, and lasts until the next training call. This module does not import PyTorch.
+
+Where no loader is known, time in no phase before a forward pass is nearly always the making of the batch: it is charged
+to the phase ESTIMATED_LOADER, unless a phase of another kind lies in it.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import weakref
 from _thread import get_ident
 from time import perf_counter_ns
 
+from goodput.defaults import ESTIMATED_LOADER
 from goodput.rank_page import page
 from goodput.sdk.automatic.compiled_optimizer import CompiledOptimizers
 from goodput.sdk.automatic.overhead_budget import CHECK_STEPS, Budget, budget_share
@@ -92,7 +96,10 @@ class Automatic:
         self.compiled_optimizers = CompiledOptimizers(self)
         self.budget = Budget(self, budget_share(session.environ, session.warn))
         self.last_check_step = 0
-        self.periodic: list = [self._count_all, self.budget.check]  # called after every CHECK_STEPS steps
+        self.device_used = False  # whether the model's parameters are on a device
+        # Called after every CHECK_STEPS steps.
+        self.periodic: list = [self._count_all, self.budget.check, self.judge_loader]
+        self.after_step.append(self.judge_loader)
 
     def on_step_thread(self) -> bool:
         """Whether this is the step thread. Starts the session if it was not."""
@@ -188,6 +195,7 @@ class Automatic:
             self.before_first_step.clear()
         recorder.batch_samples = 0
         recorder.began = recorder.next_step(samples if samples < SAMPLES_MAX else 0)
+        recorder.batch_gap = True
         recorder.step_ended()
         if not 0 <= recorder.steps - self.last_check_step < CHECK_STEPS:
             self.last_check_step = recorder.steps
@@ -196,6 +204,28 @@ class Automatic:
             self.needs_after_step = False
             self._attempt_each(self.after_step)
         recorder.routine = not self.needs_after_step and not self.trainer_counts
+
+    def judge_loader(self) -> None:
+        """Decide whether the time before a forward pass counts as the making of a batch.
+
+        Not if a loader was seen, nor on the host's clock alone where a device computes: the host may wait for it there.
+        """
+        recorder = self.recorder
+        is_blind = self.device_used and recorder.device is None
+        if recorder.words is None or recorder.words[self.loader.total] or is_blind:
+            recorder.batch_word = 0
+        elif not recorder.batch_word and recorder.thread == get_ident():
+            phases = self.session.phases
+            if ESTIMATED_LOADER in phases.by_name or len(phases.states) < page.USER_PHASES_MAX:
+                recorder.batch_word = phases.define(ESTIMATED_LOADER, "loader").total
+
+    def claim_batch(self) -> bool:
+        """The time since the last boundary is the making of a batch, if nothing contradicts it."""
+        recorder = self.recorder
+        if not recorder.batch_gap or not recorder.batch_word:
+            return False
+        recorder.gap = recorder.batch_word
+        return True
 
     @warn_on_error
     def cancel_deep_look(self) -> None:
@@ -322,7 +352,7 @@ class Automatic:
         if recorder.evaluating or not recorder.step_start_ns:
             self.training_call()
         recorder.optimizer_depth, recorder.optimizer = 1, weakref.ref(optimizer)
-        if recorder.after == BACKWARD:
+        if recorder.after == BACKWARD or recorder.batch_gap:
             recorder.gap = self.optimizer_word
         recorder.trained = True
         self.optimizer.__enter__()
@@ -364,7 +394,7 @@ class Automatic:
             self.progress.end_evaluation()
         self.stop_evaluation()
         recorder.evaluating = recorder.trained = recorder.fetched = False
-        recorder.began, recorder.anchor = 0, dead_reference
+        recorder.began, recorder.anchor, recorder.batch_word = 0, dead_reference, 0
         self.needs_after_step, recorder.routine = True, False
         if self.loaders is not None:
             self.loaders.forget()
@@ -378,6 +408,7 @@ class Automatic:
             self._abandon_step()
         recorder.trained = recorder.fetched = recorder.routine = False
         recorder.began, recorder.after, recorder.iterator = 0, NOTHING, None
+        recorder.batch_word = 0
         self.removed = True
         self.patches.restore()
 

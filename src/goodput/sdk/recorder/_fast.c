@@ -155,8 +155,14 @@ static inline long long take_gap(Clock *clock, long long now)
 {
     long long gap = clock->gap;
     clock->gap = word_totals;
-    if (gap != word_totals && clock->depth == 0 && now - clock->last_ns <= clock->length)
+    if (clock->depth != 0)
+        return clock->current;
+    if (gap == word_totals)
+        clock->batch_gap = 0; /* Work of another kind: what surrounds it need not be the batch. */
+    else if (gap == clock->batch_word || now - clock->last_ns <= clock->length)
         return gap;
+    else if (clock->batch_gap && clock->batch_word)
+        return clock->batch_word;
     return clock->current;
 }
 
@@ -211,6 +217,7 @@ static PyObject *Clock_reset(Clock *self, PyObject *unused)
 {
     self->depth = 0;
     self->gap = word_totals;
+    self->batch_gap = 0;
     set_current(self, word_totals, 0);
     Py_RETURN_NONE;
 }
@@ -458,6 +465,8 @@ static PyMemberDef Clock_members[] = {
     OBJECT(anchor, "weak reference to the optimizer that bounds steps"),
     OBJECT(optimizer, "weak reference to the optimizer whose step is running"),
     NUMBER(gap, "word that the time before the next outermost phase may be charged to"),
+    NUMBER(batch_word, "word that the making of a batch is charged to, 0 where a loader is known"),
+    FLAG(batch_gap, "whether the time up to the next phase may be the making of a batch"),
     OBJECT(device, "called with the charged word at each boundary, or None"),
     FLAG(raised, "whether a phase's body raised"),
     {NULL},

@@ -25,6 +25,7 @@ typedef struct {
     long long thread, last_ns, current, child_ns, began;
     long long step_start_ns;
     long long gap, length; /* Word that the next gap may be charged to, and the length of the last outermost phase. */
+    long long batch_word; /* Word that the making of a batch is charged to, 0 where a loader is known. */
     uint64_t *words;
     Py_ssize_t words_count;
     Frame *stack;
@@ -37,6 +38,7 @@ typedef struct {
     char sampling; /* Whether only some batches of the iterator are measured. */
     char fetching; /* Whether a batch is being fetched; a fetch inside it is part of it. */
     char measuring, raised;
+    char batch_gap; /* Whether the time up to the next phase may be the making of a batch. */
     char phases_off; /* Phases are entered and left, and all time is charged to the phase "none". */
     long long after, entries, batch_samples, optimizer_depth, reducers, micro_batches, optimizer_steps;
     PyObject *iterator, *anchor, *optimizer; /* Weak references; `optimizer` is the one whose step is running. */

@@ -41,6 +41,7 @@ typedef struct {
     PyObject *slow;     /* The Python hook. */
     PyObject *test;     /* NULL, or called without arguments; the case is common only if it returns true. */
     long long gap;      /* Word that the time before the phase may be charged to, or -1. */
+    char returns_loss; /* Of a root module: what follows it is not the loss. */
     PyObject *dict, *weakrefs;
 } Hook;
 
@@ -169,6 +170,15 @@ static void claim_gap(Hook *self)
         self->phase->recorder->gap = self->gap;
 }
 
+/* The time before the next phase is the making of a batch, if nothing contradicts it; returns whether it is. */
+static int claim_batch(Clock *clock)
+{
+    if (!clock->batch_gap || clock->batch_word == 0)
+        return 0;
+    clock->gap = clock->batch_word;
+    return 1;
+}
+
 /* The first dimension of the first tensor in a batch, 0 if there is none, -1 on an error. */
 static long long samples_of(PyObject *batch)
 {
@@ -271,12 +281,14 @@ static PyObject *pass(Hook *self, PyObject *const *args, size_t flags, PyObject 
     Clock *clock = self->phase->recorder;
     PyObject *result;
     int backward = self->kind == BACKWARD;
-    if (clock->after == constants.after_forward)
+    if (!((!backward || clock->after == constants.after_forward) && claim_batch(clock)) &&
+        clock->after == constants.after_forward)
         claim_gap(self);
     clock->trained = clock->inside = 1;
     clock->micro_batches += backward;
     result = timed(self, args, flags, names);
     clock->inside = 0;
+    clock->batch_gap = result != NULL && (backward || self->returns_loss);
     clock->after = backward ? constants.after_backward : constants.after_forward;
     return result;
 }
@@ -293,7 +305,7 @@ static PyObject *before_step(Hook *self, PyObject *optimizer)
     }
     clock->optimizer_depth = 1;
     Py_XSETREF(clock->optimizer, reference);
-    if (clock->after == constants.after_backward)
+    if (clock->after == constants.after_backward || clock->batch_gap)
         claim_gap(self);
     clock->trained = 1;
     if (goodput_enter(self->phase) < 0)
@@ -316,6 +328,7 @@ static PyObject *after_step(Hook *self)
     if (goodput_next_step(clock, samples) < 0)
         goodput_drop_error();
     clock->began = clock->step_start_ns;
+    clock->batch_gap = 1;
     Py_RETURN_NONE;
 }
 
@@ -354,7 +367,8 @@ static PyObject *dispatch(Hook *self, PyObject *const *args, size_t flags, PyObj
                 if (clock->optimizer_steps == 0)
                     break;
                 claim_gap(self);
-            }
+            } else
+                claim_batch(clock);
             return timed(self, args, flags, names);
         }
     }
@@ -453,6 +467,11 @@ static PyMethodDef Hook_methods[] = {
     {NULL},
 };
 
+static PyMemberDef Hook_members[] = {
+    {"returns_loss", Py_T_BOOL, offsetof(Hook, returns_loss), 0, "whether the root module computes the loss itself"},
+    {NULL},
+};
+
 static PyGetSetDef Hook_getset[] = {
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
     {NULL},
@@ -474,6 +493,7 @@ static PyTypeObject HookType = {
     .tp_dictoffset = offsetof(Hook, dict),
     .tp_weaklistoffset = offsetof(Hook, weakrefs),
     .tp_getset = Hook_getset,
+    .tp_members = Hook_members,
     .tp_methods = Hook_methods,
 };
 

@@ -73,7 +73,7 @@ class Recorder(Clock):
         self.step_start_ns = self.step_samples = self.step_next = 0
         self.raised = False
         self.extra_cost_ns = self.micro_batches = self.skips_left = self.skipped_ns = self.batch_samples = 0
-        self.fetching = False
+        self.fetching = self.batch_gap = False
         self.background: deque = deque(maxlen=BACKGROUND_MAX)
         self.state, self.thread = State.RECORDING, get_ident()
         words[page.W_DEVICE_STATE], words[page.W_DEVICE_WHY] = bool(self.device_why), self.device_why

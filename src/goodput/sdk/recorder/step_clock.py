@@ -41,6 +41,8 @@ class Clock:
     raised    whether a phase's body raised
     gap       word that the time before the next outermost phase is charged to, if it is not longer than `length`
     length    ns of the last outermost phase
+    batch_word  word that the making of a batch is charged to, 0 where a loader is known
+    batch_gap   whether the time up to the next phase may be the making of a batch
     columns   phases in use, which are copied into a step's record
     device    called with the charged word at each boundary, or None; not called again after it raised
     """
@@ -53,7 +55,8 @@ class Clock:
         self.step_next = self.step_samples = self.phase_cost_ns = self.step_cost_ns = 0
         self._words, self._backed = None, set()
         self.thread = self.last_ns = self.child_ns = self.entries = 0
-        self.length = 0
+        self.length = self.batch_word = 0
+        self.batch_gap = False
         self.device: Any = None
         # State of automatic instrumentation between hooks: automatic/step_detection.py.
         self.columns = 0
@@ -95,6 +98,7 @@ class Clock:
     def reset(self) -> None:
         self.stack = None
         self.current, self.gap, self.child_ns = _TOTALS, _TOTALS, 0
+        self.batch_gap = False
 
     def close_step(self, now_ns: int) -> int:
         """Close the running step: its record in the ring, sealed last, and one count of its length.
@@ -217,9 +221,14 @@ class Phase:
             now = last
         charged = current
         if clock.gap != _TOTALS:
-            if clock.stack is None and now - last <= clock.length:
-                charged = clock.gap
+            if clock.stack is None:
+                if clock.gap == clock.batch_word or now - last <= clock.length:
+                    charged = clock.gap
+                elif clock.batch_gap and clock.batch_word:
+                    charged = clock.batch_word
             clock.gap = _TOTALS
+        elif clock.stack is None:
+            clock.batch_gap = False  # Work of another kind: what surrounds it need not be the batch.
         words[charged] += now - last
         clock.stack = (clock.stack, current, now, clock.child_ns)
         clock.child_ns = 0

@@ -38,7 +38,9 @@ def apply(torch, auto) -> None:
         if recorder.evaluating or not recorder.step_start_ns:
             auto.training_call()
         if recorder.after == FORWARD:
-            recorder.gap = auto.forward_word
+            # A model that computes its own loss leaves nothing to do here but to fetch the next batch.
+            if not auto.claim_batch():
+                recorder.gap = auto.forward_word
         elif recorder.after == NOTHING:
             auto.search_roots_again()
         recorder.trained = recorder.inside = True
@@ -48,7 +50,7 @@ def apply(torch, auto) -> None:
                 return phase.run(waits.run, function, args, kwargs)
             return phase.run(function, *args, **kwargs)
         finally:
-            recorder.inside = False
+            recorder.inside, recorder.batch_gap = False, True
             recorder.after = BACKWARD
 
     kind, word = kinds.BACKWARD, auto.forward_word

@@ -65,6 +65,7 @@ def _wrap(torch, auto, plain_types: tuple, name: str, is_copy):
         # A TorchFunctionMode would see the access to is_cpu.
         if not mode_is_on() and not self.is_cpu:
             return original(self, *args, **kwargs)
+        auto.claim_batch()
         return phase.run(original, self, *args, **kwargs)
 
     def call_plainly(tensor, args, kwargs):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import weakref
 from _thread import get_ident
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from goodput.sdk.automatic import hooks
@@ -26,6 +27,7 @@ RELIES_ON = """torch/nn/modules/module.py: Module.__call__ is _wrapped_call_impl
 _call_impl if that is not None; the class attribute is None, Module.compile sets it on an instance, and __getstate__
 leaves it out. Module.eval calls self.train(False)."""
 ROOTS_MAX = 64
+VALUES_MAX = 8  # of a module's output, that may be the loss
 SLOT = "_compiled_call_impl"
 
 
@@ -118,7 +120,7 @@ class RootModules:
     def __init__(self, auto, torch):
         self.auto, self.slot = auto, Slot()
         self.is_compiling = torch.compiler.is_dynamo_compiling
-        self.grad_is_on = torch.is_grad_enabled
+        self.grad_is_on, self.tensor = torch.is_grad_enabled, torch.Tensor
         self.trained = False
         # Until a compiler is used, roots have the compiled calls of these TimedForward objects.
         self._traceable, self._fast = not compiled, []
@@ -190,7 +192,7 @@ class TimedForward:
         self.first, self.is_compiling = True, roots.is_compiling
         slow = self.any_call if compiled else None
         word = roots.auto.forward_word
-        self.fast = hook(hooks.FORWARD, roots.auto.forward, self.module, slow, roots.grad_is_on, word)
+        self.fast: Any = hook(hooks.FORWARD, roots.auto.forward, self.module, slow, roots.grad_is_on, word)
 
     def __call__(self, *args, **kwargs):
         if self.is_compiling():
@@ -220,14 +222,29 @@ class TimedForward:
                     auto.attempt(function, module, args, kwargs)
         if not recorder.step_start_ns:
             auto.open_step()
-        if recorder.after == FORWARD:
+        if not auto.claim_batch() and recorder.after == FORWARD:
             recorder.gap = auto.forward_word
-        recorder.inside = True
+        recorder.inside, result = True, None
         try:
-            return auto.forward.run(inner, *args, **kwargs)
+            result = auto.forward.run(inner, *args, **kwargs)
+            return result
         finally:
             recorder.inside = False
+            recorder.batch_gap = self._returns_loss(result) if grad else False
             recorder.after = FORWARD
+
+    def _returns_loss(self, output) -> bool:
+        """Whether the output contains a number to begin a backward pass at: what follows is not the loss."""
+        tensor, found = self.roots.tensor, False
+        try:
+            values: Any = output.values() if isinstance(output, dict) else output
+            values = islice(values, VALUES_MAX) if isinstance(output, (dict, tuple, list)) else (values,)
+            found = any(type(value) is tensor and not value.ndim and value.requires_grad for value in values)
+        except Exception as error:  # Of a container of the user's.
+            reraise_from_handler(error)
+        if self.fast is not None:
+            self.fast.returns_loss = found
+        return found
 
     def _evaluate(self, inner, args, kwargs):
         """A call in an evaluation, untimed; modules called inside it are no roots either."""

@@ -43,6 +43,7 @@ class Model:
         session.declare(dtype=self._dtype(parameter))
         if parameter.device.type not in ("cpu", "meta"):
             session.declare(**describe(self.torch))
+            self.auto.device_used = True
             if self.auto.recorder.device is None:
                 device_clock(self.auto.recorder, self.torch)
 

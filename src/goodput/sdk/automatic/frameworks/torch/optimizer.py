@@ -106,6 +106,8 @@ def _watch_zero_grad(torch, auto) -> None:
                 result = phase.run(zero, self, *args, **kwargs)
                 auto.optimizer_stepped(self)
                 return result
+        else:
+            auto.claim_batch()
         return phase.run(zero, self, *args, **kwargs)
 
     owner, word = torch.optim.Optimizer, auto.optimizer_word

@@ -1,0 +1,34 @@
+"""Loops without a DataLoader: time before a forward pass is the making of the batch, where nothing contradicts it."""
+
+from __future__ import annotations
+
+import pytest
+from support.frameworks import script_process
+
+from goodput.defaults import ESTIMATED_LOADER
+
+pytest.importorskip("torch")
+SCRIPT = "plain_batches.py"
+CASES = script_process.cases_of(SCRIPT)
+# What is charged besides the stopwatch's: the loop's own statements.
+SLACK_SECONDS = 0.02
+
+
+@pytest.fixture(scope="module", params=script_process.IMPLEMENTATIONS)
+def outcome(request, tmp_path_factory) -> dict:
+    place = tmp_path_factory.mktemp("batches")
+    return script_process.run_implementation(SCRIPT, place, request.param)[0]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_making_batches_is_charged_to_loader(outcome, name):
+    found = outcome[name]
+    charged = found["seconds"].get(ESTIMATED_LOADER, 0.0)
+    assert found["steps"] == 6 and found["off"] == 0 and found["drops"] == 0
+    assert found["batches"] <= charged <= found["batches"] + SLACK_SECONDS + found["core_wait"]
+    assert found["loader"] == ("estimated" if charged else "measured")
+
+
+def test_a_slow_loss_stays_unattributed(outcome):
+    found = outcome["slow_loss"]["seconds"]
+    assert found["loader"] == 0 and found["none"] >= 5 * 0.03

@@ -1,0 +1,196 @@
+"""Trains without a DataLoader, for test_estimated_loader.py.
+
+argv is the file to write. The JSON has for each loop the seconds that making batches took, as a stopwatch in the loop
+saw it after the first step, and what its page shows: seconds by phase, steps, and by how many ns the totals differ from
+the elapsed time.
+"""
+
+import io
+import json
+import sys
+import time
+
+import torch
+from support.frameworks.script_helpers import core_wait_seconds
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import goodput.auto
+from goodput.rank_page.reader import Reader
+
+STEPS, BATCH_SECONDS, WIDTH = 6, 0.03, 8
+CASES = {}
+
+
+class Model(nn.Module):
+    """Returns its loss too, if it is given targets."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, y=None):
+        out = self.inner(x)
+        return out if y is None else (out, nn.functional.mse_loss(out, y))
+
+
+class Batches:
+    """Makes batches slowly; `seconds` is how long that took since `steps` were done."""
+
+    def __init__(self):
+        self.seconds, self.fetched = 0.0, 0
+
+    def get(self, counts=True):
+        began = time.perf_counter()
+        time.sleep(BATCH_SECONDS)
+        x = torch.randn(4, WIDTH)
+        if counts:
+            self.seconds += time.perf_counter() - began
+        return x, x
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def parts(optimizers=1):
+    model = Model()
+    made = [torch.optim.SGD([part], lr=0.01) for part in list(model.parameters())[:optimizers]]
+    return model, made, Batches()
+
+
+@case
+def before_zero_grad():
+    """As in word_language_model: the batch is sliced at the head of the loop."""
+    model, [optimizer], batches = parts()
+    for step in range(STEPS):
+        x, y = batches.get(step > 0)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    return batches.seconds
+
+
+@case
+def two_optimizers():
+    """The first one ends the step, the second steps after its end."""
+    model, optimizers, batches = parts(2)
+    for step in range(STEPS):
+        x, y = batches.get(step > 0)
+        nn.functional.mse_loss(model(x), y).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        model.zero_grad()
+    return batches.seconds
+
+
+@case
+def after_backward():
+    """As in nanochat: the next batch is fetched after each of several backward passes, also the last."""
+    model, [optimizer], batches = parts()
+    x, y = batches.get(False)
+    for step in range(STEPS):
+        for _ in range(2):
+            _, loss = model(x, y)
+            (loss / 2).backward()
+            x, y = batches.get(step > 0)
+        optimizer.step()
+        model.zero_grad()
+    return batches.seconds
+
+
+@case
+def after_forward():
+    """As in nanoGPT: the model computes the loss, and the next batch is fetched before the backward pass."""
+    model, [optimizer], batches = parts()
+    x, y = batches.get(False)
+    for step in range(STEPS):
+        for _ in range(2):
+            _, loss = model(x, y)
+            x, y = batches.get(step > 0)
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return batches.seconds
+
+
+@case
+def slow_loss():
+    """The loss is computed outside the model: that time is no batch."""
+    model, [optimizer], _ = parts()
+    x = torch.randn(4, WIDTH)
+    for _ in range(STEPS):
+        loss = nn.functional.mse_loss(model(x), x)
+        time.sleep(BATCH_SECONDS)
+        loss.backward()
+        optimizer.step()
+    return 0.0
+
+
+@case
+def data_loader():
+    """A loader is known, so other time before a forward pass is not the batch."""
+    model, [optimizer], batches = parts()
+    for x, y in DataLoader(TensorDataset(torch.randn(STEPS, WIDTH), torch.randn(STEPS, WIDTH))):
+        batches.get(False)
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    return 0.0
+
+
+@case
+def declared_phase():
+    """A phase of the user's lies between the step's end and the forward pass."""
+    model, [optimizer], batches = parts()
+    for _ in range(STEPS):
+        batches.get(False)
+        with goodput.phase("augment"):
+            time.sleep(BATCH_SECONDS)
+        x, y = batches.get(False)
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    return 0.0
+
+
+@case
+def evaluation_and_checkpoint():
+    """An evaluation or a checkpoint lies between the step's end and the forward pass."""
+    model, [optimizer], batches = parts()
+    for step in range(STEPS):
+        x, y = batches.get(False)
+        if step % 2:
+            with torch.no_grad():
+                model(x)
+        else:
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, io.BytesIO())
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    return 0.0
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    report = {}
+    for name, function in CASES.items():
+        goodput.start(run=name, rank=0)
+        waited, seconds = core_wait_seconds(), function()
+        recorder, writer = goodput._session.recorder, goodput._session.writer
+        recorder.charge(time.perf_counter_ns())
+        found = Reader(writer.path, writer.fd).snapshot()
+        report[name] = {
+            "batches": seconds,
+            "core_wait": core_wait_seconds() - waited,
+            "steps": found.steps_done,
+            "seconds": {p: ns / 1e9 for p, ns in zip(found.phases, found.totals, strict=False)},
+            "off": found.last_ns - found.identity["start_mono_ns"] - sum(found.totals),
+            "loader": goodput.report().account["basis"]["loader"],
+            "drops": sum(found.drops.values()),
+        }
+        goodput.stop()
+    with open(sys.argv[1], "w") as file:
+        json.dump(report, file)
+
+
+main()
