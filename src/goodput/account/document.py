@@ -99,6 +99,7 @@ def _straggler(account: Account) -> Straggler:
         "slowdown": account.straggler.slowdown(),
         "culprit": culprit[0] if culprit else None,
         "because": culprit[1] if culprit else None,
+        "culprit_stage": account.straggler.culprit_stage(),
         "shares": [
             {"rank": rank, "host": hosts.get(rank, ""), "share": share}
             for rank, share in account.straggler.shares()

@@ -124,12 +124,14 @@ class Onset(TypedDict):
 class Straggler(TypedDict):
     """The ranks that others waited for. `because` is the state in which the culprit exceeds its group's median.
 
-    `since_step` is the step at which the culprit became slow, null if none stands out.
+    `culprit_stage` is the pipeline stage that has more work than the others, null if none stands out. `since_step` is the
+    step at which the culprit became slow, null if none stands out.
     """
 
     slowdown: float | None
     culprit: int | None
     because: str | None
+    culprit_stage: int | None
     shares: list[Share]
     hosts: list[HostShare]
     stages: list[StageShare]

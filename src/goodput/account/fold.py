@@ -52,7 +52,8 @@ class Fold:
         self.work = 0.0  # kept steps, those that cross the bound in part
         self.kept_samples = 0.0
         self.lost_by: dict[int, list[int]] = {}  # restart: [steps, ns]
-        self.straggler_ns = self.caused_ns = self.matched_ns = 0
+        self.straggler_ns = self.bubble_ns = self.matched_ns = 0
+        self.caused_ns = self.caused_in_group_ns = 0  # waiting of others for this rank
         self.throughput = PeakThroughput()
         self._first: tuple | None = None
         self._others: tuple[list[int], list[int]] = ([], [])  # length and work of the steps after the first

@@ -11,23 +11,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import mean, median
 
+from goodput.account.attempts import Attempt
 from goodput.account.fold import COMMUNICATION, COMPILE, STALL, Fold
 from goodput.account.onset import Onset, hits
+from goodput.account.pipeline import Pipeline, pipeline_of, unit_of, waiting
 from goodput.account.states import INDEX, STATES
 
-_STRAGGLER = INDEX["straggler"]
-# A rank is a culprit only if its own time exceeds its group's median by this ratio ...
+_STRAGGLER, _BUBBLE = INDEX["straggler"], INDEX["bubble"]
+# A rank or stage is a culprit only if its own time exceeds the median of its peers by this ratio ...
 SLOW_RATIO_MIN = 1.02
-# ... and if that excess explains at least this part of the waiting it caused: where ranks alternate in being
-# last, one of them is last most often by chance.
+# ... if that excess explains at least this part of the waiting it caused: where ranks alternate in being last, one of
+# them is last most often by chance ...
 EXPLAINED_RATIO_MIN = 0.5
+# ... and at least this part of all waiting.
+WAITING_SHARE_MIN = 0.05
 SHARES_MAX = 16
 # Detection restarts with each attempt; a rank slow within so many steps of the last attempt's end was slow before.
 NEAR_STEPS = 16
 SWEEP_ENTRIES = 4096
-_NOT_OWN = (COMMUNICATION, _STRAGGLER, COMPILE, STALL)
+_NOT_OWN = (COMMUNICATION, _STRAGGLER, _BUBBLE, COMPILE, STALL)
 
 Key = tuple[int, int]  # (rank, attempt number)
 
@@ -41,20 +45,39 @@ class Groups:
         self.members: dict[tuple[int, str], list[Key]] = {}
         self.settled: dict[tuple[int, str], int] = {}  # by group, the last compared step
         self.late = False  # a step came after others of its group were compared
-        self.find_members()
+        self.pipelines: dict[int, Pipeline] = {}  # by attempt number
+        self.stage_caused_ns: dict[int, int] = {}
         self._waiting: dict[tuple, list[tuple]] = {}
+        self.find_members()
         self._passed: dict[Key, int] = {}
         self._new = self._left = 0  # entries since the last sweep, and those that it left
 
     def find_members(self) -> None:
         """Find the members of each group; called again when there are new attempts or first steps."""
+        self._find_pipelines()
         self.members = {}
         for (rank, number), fold in self.folds.items():
             first = fold.attempt.first_step
             if first is not None:
-                group = (number, fold.attempt.group)
+                group = self.group_of((rank, number))
                 self.members.setdefault(group, []).append((rank, number))
                 self.late |= not fold.steps and group in self.settled and first <= self.settled[group]
+
+    def _find_pipelines(self) -> None:
+        """Find which attempts are pipelines. Steps that were compared otherwise must be compared anew."""
+        attempts: dict[int, list[Attempt]] = {}
+        for (_, number), fold in self.folds.items():
+            if fold.attempt.first_step is not None:
+                attempts.setdefault(number, []).append(fold.attempt)
+        before = self.pipelines
+        found = {number: pipeline_of(own) for number, own in attempts.items()}
+        self.pipelines = {number: one for number, one in found.items() if one is not None}
+        taken = {number for number, *_ in (*self.settled, *self._waiting)}
+        self.late |= any(self.pipelines.get(number) != before.get(number) for number in taken)
+
+    def group_of(self, key: Key) -> tuple[int, str]:
+        """The ranks whose steps are compared with each other's: a group, all ranks in a pipeline."""
+        return key[1], "" if key[1] in self.pipelines else self.folds[key].attempt.group
 
     def copy(self, folds: dict[Key, Fold]) -> Groups:
         """An independent copy, over copies of the folds."""
@@ -62,6 +85,7 @@ class Groups:
         other.folds = folds
         other.onsets = {key: onset.copy() for key, onset in self.onsets.items()}
         other.settled, other._passed = dict(self.settled), dict(self._passed)
+        other.stage_caused_ns = dict(self.stage_caused_ns)
         other._waiting = {together: list(members) for together, members in self._waiting.items()}
         return other
 
@@ -69,7 +93,7 @@ class Groups:
         self, key: Key, step: int, count: int, compared: tuple[int, int, int, int], first: bool = False
     ) -> None:
         """Add what Fold.add returned for a step; `first` marks an attempt's first step, which comes late."""
-        group = (key[1], self.folds[key].attempt.group)
+        group = self.group_of(key)
         if len(self.members[group]) < 2:
             # A rank that joins the group later does not take part in this step.
             self.settled[group] = max(step, self.settled.get(group, -1))
@@ -119,26 +143,78 @@ class Groups:
         # All entries are one rank's, which repeated its own step.
         if all(member[0] == members[0][0] for member in members):
             return
-        least = min(communication for _, communication, *_ in members)
-        culprits = sorted(key for key, communication, *_ in members if communication == least)
-        waited = 0
-        for key, communication, within, _, length in members:
-            excess = communication - least
-            if within != communication:
-                # Only a part of this step lies in the account's window.
-                excess = excess * within // communication
-            fold = self.folds[key]
-            fold.straggler_ns += excess
-            fold.matched_ns += length
-            waited += excess
-        for position, key in enumerate(culprits):
-            # A tie is shared; the remainder of the division goes to the first ranks, so the sum is exact.
-            self.folds[key].caused_ns += waited // len(culprits) + (position < waited % len(culprits))
         members.sort()
+        pipeline = self.pipelines.get(members[0][0][1])
+        if pipeline is None:
+            least = min(communication for _, communication, *_ in members)
+            last = [key for key, communication, *_ in members if communication == least]
+            self._blame(sum(self._move(member, member[1] - least) for member in members), last, in_group=True)
+        else:
+            self._settle_pipeline(pipeline, members)
+        for key, *_, length in members:
+            self.folds[key].matched_ns += length
         if noted:
-            found, chance = hits([own for _, _, _, own, _ in members])
-            for (key, *_), hit in zip(members, found, strict=True):
+            self._note_onsets(step, members, pipeline is not None)
+
+    def _settle_pipeline(self, pipeline: Pipeline, members: list[tuple]) -> None:
+        """Split communication into waiting for slower ranks of the group, then for a rank or stage, bubble, the rest."""
+        together: dict[tuple[int, str], list[tuple]] = {}
+        own_ns: dict[int, list[int]] = {}
+        for member in members:
+            attempt = self.folds[member[0]].attempt
+            together.setdefault((attempt.stage, attempt.group), []).append(member)
+            own_ns.setdefault(attempt.stage, []).append(member[3])
+        units = [unit_of(stage, ranks) for (stage, _), ranks in together.items()]
+        found = waiting(pipeline, units, own_ns)
+        parts = list(zip(units, together.values(), found.for_rank, found.for_stage, strict=True))
+        total = sum(m[1] - u.least_ns + one + other for u, ranks, one, other in parts for m in ranks)
+        kept = pipeline.kept_ns(total, sum(m[1] for m in members), sum(m[3] for m in members))
+        by_rank = by_stage = 0
+        for unit, ranks, for_rank, for_stage in parts:
+            in_group = 0
+            for member in ranks:
+                waits = [member[1] - unit.least_ns, for_rank, for_stage]
+                if kept < total:
+                    waits = [ns * kept // total for ns in waits]
+                bubble = pipeline.bubble_ns(member[1] + member[3] - kept // len(members))
+                in_group += self._move(member, waits[0], min(bubble, member[1] - sum(waits)))
+                by_rank += self._move(member, waits[1])
+                by_stage += self._move(member, waits[2])
+            self._blame(in_group, unit.last, in_group=True)
+        self._blame(by_rank, sorted(found.ranks), in_group=False)
+        for stage, ns in _divided(by_stage, found.stages):
+            _add(self.stage_caused_ns, stage, ns)
+
+    def _blame(self, waited: int, last: list[Key], in_group: bool) -> None:
+        for key, ns in _divided(waited, last):
+            self.folds[key].caused_ns += ns
+            self.folds[key].caused_in_group_ns += ns if in_group else 0
+
+    def _note_onsets(self, step: int, members: list[tuple], by_stage: bool) -> None:
+        """Compare own times within the group, within the stage in a pipeline."""
+        peers: dict[int | None, list[tuple]] = {}
+        for member in members:
+            stage = self.folds[member[0]].attempt.stage if by_stage else None
+            peers.setdefault(stage, []).append(member)
+        for ranks in peers.values():
+            found, chance = hits([own for _, _, _, own, _ in ranks])
+            for (key, *_), hit in zip(ranks, found, strict=True):
                 self.onsets.setdefault(key, Onset()).note(step, hit, chance)
+
+    def _move(self, member: tuple, straggler_ns: int, bubble_ns: int = 0) -> int:
+        """Move a rank's communication to other states, in proportion if only a part of the step is in the window."""
+        key, communication, within, *_ = member
+        if within != communication:
+            straggler_ns, bubble_ns = (ns * within // communication for ns in (straggler_ns, bubble_ns))
+        fold = self.folds[key]
+        fold.straggler_ns += straggler_ns
+        fold.bubble_ns += bubble_ns
+        return straggler_ns
+
+
+def _divided(ns: int, among: list) -> list[tuple]:
+    """A tie is shared; the remainder of the division goes to the first, so the sum is exact."""
+    return [(one, ns // len(among) + (i < ns % len(among))) for i, one in enumerate(among)]
 
 
 @dataclass
@@ -153,6 +229,13 @@ class Straggler:
     own_ns: dict[int, list[int]] = field(default_factory=dict)  # by rank, per state, of kept steps
     steps: dict[int, float] = field(default_factory=dict)  # by rank, kept ones
     groups: dict[int, str] = field(default_factory=dict)
+    stages: dict[int, int] = field(default_factory=dict)  # by rank, of a pipeline
+    caused_in_group_ns: dict[int, int] = field(
+        default_factory=dict
+    )  # the part of `caused_ns` in its own group
+    stage_caused_ns: dict[int, int] = field(
+        default_factory=dict
+    )  # waiting for a stage, not for one of its ranks
     onsets: dict[Key, Onset] = field(default_factory=dict)
 
     def slowdown(self) -> float | None:
@@ -170,27 +253,71 @@ class Straggler:
         """(pipeline stage, share), where stages are known."""
         return _shares(self.by_stage_ns, self.waited_ns)
 
+    def peers(self, rank: int) -> str | int:
+        """What a rank is compared within: its pipeline stage, else its group."""
+        return self.stages.get(rank, self.groups.get(rank, ""))
+
     def culprit(self) -> tuple[int, str] | None:
-        """The rank most waited for and the state in which it exceeds its group's median most, if it is slow."""
-        if not self.waited_ns:
-            return None
-        rank = max(self.caused_ns, key=lambda r: (self.caused_ns[r], -r))
-        means = {
-            r: [ns / self.steps[r] for ns in own]
-            for r, own in self.own_ns.items()
-            if self.groups[r] == self.groups[rank] and self.steps[r]
+        """The slow rank most waited for, and the state in which it exceeds the median of its peers most.
+
+        It must explain WAITING_SHARE_MIN of all waiting, and EXPLAINED_RATIO_MIN of what its group waits for it.
+        """
+        least_ns = max(WAITING_SHARE_MIN * self.waited_ns, 1)
+        by_cause = sorted((-ns, rank) for rank, ns in self.caused_ns.items() if ns >= least_ns)
+        for caused, rank in by_cause:
+            explained = self._explained(rank)
+            if explained >= EXPLAINED_RATIO_MIN and -caused * min(explained, 1.0) >= least_ns:
+                return rank, self._state_of_excess(rank)
+        return None
+
+    def _own_means(self, peers: str | int) -> dict[int, float]:
+        """Own time per step of each of these ranks."""
+        return {
+            rank: sum(own) / self.steps[rank]
+            for rank, own in self.own_ns.items()
+            if self.steps[rank] and self.peers(rank) == peers
         }
-        if rank not in means:
-            return None
-        own = means[rank]
-        others = [sum(peer) for r, peer in means.items() if r != rank]
-        later_ns = (sum(own) - median(others)) * self.steps[rank] if others else 0
-        if sum(own) < SLOW_RATIO_MIN * median(map(sum, means.values())):
-            return None
-        if later_ns * (len(means) - 1) < EXPLAINED_RATIO_MIN * self.caused_ns[rank]:
-            return None
-        excess = [own[i] - median(peer[i] for peer in means.values()) for i in range(len(STATES))]
-        return rank, STATES[excess.index(max(excess))]
+
+    def _explained(self, rank: int) -> float:
+        """The part of its group's waiting for a rank that its excess over the median of its peers explains."""
+        means = self._own_means(self.peers(rank))
+        own = means.pop(rank, 0.0)
+        if not means or own < SLOW_RATIO_MIN * median([own, *means.values()]):
+            return 0.0
+        waited_for = self.caused_in_group_ns.get(rank, 0)
+        unit = (self.groups[rank], self.stages.get(rank))
+        others = sum(
+            (self.groups[r], self.stages.get(r)) == unit and self.steps[r] > 0
+            for r in self.groups
+            if r != rank
+        )
+        later_ns = (own - median(means.values())) * self.steps[rank]
+        return later_ns * others / waited_for if waited_for else 0.0
+
+    def _state_of_excess(self, rank: int) -> str:
+        peers = [r for r in self.own_ns if self.peers(r) == self.peers(rank) and self.steps[r]]
+        excess = [
+            self.own_ns[rank][i] / self.steps[rank] - median(self.own_ns[r][i] / self.steps[r] for r in peers)
+            for i in range(len(STATES))
+        ]
+        return STATES[excess.index(max(excess))]
+
+    def culprit_stage(self) -> int | None:
+        """The slow pipeline stage most waited for, by the rule of `culprit`: its ranks' median against other stages'."""
+        usual = {
+            stage: median(self._own_means(stage).values() or [0.0]) for stage in set(self.stages.values())
+        }
+        least_ns = max(WAITING_SHARE_MIN * self.waited_ns, 1)
+        for caused, stage in sorted((-ns, stage) for stage, ns in self.stage_caused_ns.items()):
+            later = {
+                rank: usual[stage] - usual[other] for rank, other in self.stages.items() if other != stage
+            }
+            if not later or usual[stage] < SLOW_RATIO_MIN * (usual[stage] - mean(later.values())):
+                continue
+            explained_ns = sum(ns * self.steps[rank] for rank, ns in later.items())
+            if min(explained_ns, -caused) >= max(least_ns, EXPLAINED_RATIO_MIN * -caused):
+                return stage
+        return None
 
     def since(self, rank: int) -> int | None:
         """The step at which this rank became slow, if it is still slow; None if no step stands out."""
@@ -216,19 +343,25 @@ def _shares(caused_ns: dict, waited_ns: int) -> list[tuple]:
 
 def sum_stragglers(groups: Groups) -> Straggler:
     """Move each fold's excess communication from `communication` to `straggler`, and sum up over ranks."""
-    result = Straggler(onsets=groups.onsets)
+    result = Straggler(onsets=groups.onsets, stage_caused_ns=dict(groups.stage_caused_ns))
+    for stage, ns in groups.stage_caused_ns.items():
+        _add(result.by_stage_ns, stage, ns)
     newest = dict(sorted(groups.folds))
     for (rank, number), onset in groups.onsets.items():
         if onset.slow and number != newest[rank]:
             onset.end(groups.folds[rank, number].top_step)
-    for (rank, _), fold in sorted(groups.folds.items()):
-        fold.kept[COMMUNICATION] -= fold.straggler_ns
+    for (rank, number), fold in sorted(groups.folds.items()):
+        fold.kept[COMMUNICATION] -= fold.straggler_ns + fold.bubble_ns
         fold.kept[_STRAGGLER] += fold.straggler_ns
+        fold.kept[_BUBBLE] += fold.bubble_ns
         result.groups[rank] = fold.attempt.group
+        if number in groups.pipelines and fold.attempt.stage is not None:
+            result.stages[rank] = fold.attempt.stage
         result.length_ns += fold.matched_ns
         result.waited_ns += fold.straggler_ns
         if fold.caused_ns:
             _add(result.caused_ns, rank, fold.caused_ns)
+            _add(result.caused_in_group_ns, rank, fold.caused_in_group_ns)
             _add(result.by_host_ns, fold.attempt.host, fold.caused_ns)
             if fold.attempt.stage is not None:
                 _add(result.by_stage_ns, fold.attempt.stage, fold.caused_ns)

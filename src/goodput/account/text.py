@@ -198,16 +198,21 @@ def _money_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def _straggler_lines(document: Mapping[str, Any]) -> list[str]:
-    straggler = document["straggler"]
-    if straggler["culprit"] is None:
-        return []
-    first = straggler["shares"][0]
-    since = "" if straggler["since_step"] is None else f" since step {straggler['since_step']}"
-    return [
-        f"  slow rank: {straggler['culprit']}{on(first['host'])} ({straggler['because']}){since}, which explains"
-        f" {percent(first['share'])} of the waiting{_more_places(document, first['share'])};"
-        f" steps take {straggler['slowdown']:.2f}x as long as if their work were spread evenly"
-    ]
+    straggler, lines = document["straggler"], []
+    rank, stage = straggler["culprit"], straggler.get("culprit_stage")
+    if rank is not None:
+        found = next(one for one in straggler["shares"] if one["rank"] == rank)
+        since = "" if straggler["since_step"] is None else f" since step {straggler['since_step']}"
+        lines.append(
+            f"  slow rank: {rank}{on(found['host'])} ({straggler['because']}){since}, which explains"
+            f" {percent(found['share'])} of the waiting{_more_places(document, found['share'])}"
+        )
+    if stage is not None:
+        share = next(one["share"] for one in straggler["stages"] if one["stage"] == stage)
+        lines.append(f"  slow stage: {stage}, which explains {percent(share)} of the waiting")
+    if lines:
+        lines[-1] += f"; steps take {straggler['slowdown']:.2f}x as long as if their work were spread evenly"
+    return lines
 
 
 def on(host: str) -> str:

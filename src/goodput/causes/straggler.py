@@ -20,19 +20,46 @@ _BECAUSE = {
 
 
 def advise(account) -> str:
+    parts = [*_slow_rank(account), *_slow_stage(account)]
+    if parts:
+        return " ".join(part for _, part in sorted(parts, key=lambda one: -one[0]))
+    if account.straggler.stages:
+        return (
+            "No single rank or stage is slow: the slowest rank changes from step to step. Look for microbatches of uneven "
+            "work (balance sequence lengths), noisy neighbours or too few CPU cores per rank."
+        )
+    return (
+        "No single rank is slow: the slowest rank changes from step to step. Look for uneven batches, noisy neighbours "
+        "or too few CPU cores per rank."
+    )
+
+
+def _slow_rank(account) -> list[tuple[float, str]]:
+    """The share of the waiting that the slow rank explains, with what to do; empty without one."""
     culprit = account.straggler.culprit()
     if culprit is None:
-        return (
-            "No single rank is slow: the slowest rank changes from step to step. Look for uneven batches, noisy neighbours "
-            "or too few CPU cores per rank."
-        )
+        return []
     rank, state = culprit
     host = next((r.host for r in account.ranks if r.rank == rank), "")
     share = dict(account.straggler.shares()).get(rank, 0.0)
     because = _BECAUSE.get(state, f"it spends longer in {state}")
     since = account.straggler.since(rank)
     when = "" if since is None else f" since step {since}"
-    return f"{100 * share:.0f} % of it is waiting for rank {rank}{on(host)}{when}{_more(account, share)}: {because}."
+    text = f"{100 * share:.0f} % of it is waiting for rank {rank}{on(host)}{when}{_more(account, share)}: {because}."
+    return [(share, text)]
+
+
+def _slow_stage(account) -> list[tuple[float, str]]:
+    """The same for a stage that has more work than the others."""
+    stage = account.straggler.culprit_stage()
+    if stage is None:
+        return []
+    share = dict(account.straggler.stage_shares()).get(stage, 0.0)
+    text = (
+        f"{100 * share:.0f} % of it is waiting for stage {stage}, which has more work than the others: move layers from it "
+        "to other stages."
+    )
+    return [(share, text)]
 
 
 def _more(account, share: float) -> str:

@@ -36,7 +36,8 @@ RANKS_SHOWN = 64
 ROWS_MAX = 100_000
 # The least number of representative ranks; with fewer, one rank would weigh too much.
 SPREAD_MIN = 16
-_STRAGGLER, _LAUNCH, _UNOBSERVED = INDEX["straggler"], INDEX["launch"], INDEX["unobserved"]
+_STRAGGLER, _BUBBLE = INDEX["straggler"], INDEX["bubble"]
+_LAUNCH, _UNOBSERVED = INDEX["launch"], INDEX["unobserved"]
 _STALL_SPANS_MAX = 10_000
 STALLS_SHOWN = 50
 Span = tuple[int, int]  # unix ns
@@ -231,7 +232,7 @@ class TimedFold(Fold):
 
 
 class TimedGroups(Groups):
-    """Groups that also move waiting time to `straggler` in the buckets where it occurred."""
+    """Groups that also move waiting time to `straggler` and `bubble` in the buckets where it occurred."""
 
     folds: Mapping[Key, TimedFold]
 
@@ -242,16 +243,24 @@ class TimedGroups(Groups):
     def add(self, key, step, count, compared, first=False):
         self._when[key, step] = self.folds[key].span
         super().add(key, step, count, compared, first)
-        if len(self.members[key[1], self.folds[key].attempt.group]) < 2:
+        if len(self.members[self.group_of(key)]) < 2:
             del self._when[key, step]
 
     def _settle(self, step, members, *rest):
-        before = {member[0]: self.folds[member[0]].straggler_ns for member in members}
+        before = {}
+        for key, *_ in members:
+            before[key] = (self.folds[key].straggler_ns, self.folds[key].bubble_ns)
         super()._settle(step, members, *rest)
-        for key, ns in before.items():
+        for key, (straggler_ns, bubble_ns) in before.items():
             fold, span = self.folds[key], self._when.pop((key, step), None)
-            if span is not None and span[0] < span[1] and fold.straggler_ns > ns:
-                fold.sheet.move(COMMUNICATION, _STRAGGLER, fold.straggler_ns - ns, *span, fold.devices)
+            if span is None or span[0] >= span[1]:
+                continue
+            for state, ns in (
+                (_STRAGGLER, fold.straggler_ns - straggler_ns),
+                (_BUBBLE, fold.bubble_ns - bubble_ns),
+            ):
+                if ns:
+                    fold.sheet.move(COMMUNICATION, state, ns, *span, fold.devices)
 
 
 class _Choice(NamedTuple):

@@ -54,9 +54,9 @@ def ranks_by_excess(account: Account) -> list[int]:
     for rank in account.ranks:
         if rank.kept_steps:
             own[rank.rank] = sum(rank.states[i] for i in _OWN) / rank.kept_steps
-            groups.setdefault(account.straggler.groups.get(rank.rank, ""), []).append(own[rank.rank])
+            groups.setdefault(account.straggler.peers(rank.rank), []).append(own[rank.rank])
     medians = {group: median(values) for group, values in groups.items()}
-    excess = {rank: ns - medians[account.straggler.groups.get(rank, "")] for rank, ns in own.items()}
+    excess = {rank: ns - medians[account.straggler.peers(rank)] for rank, ns in own.items()}
     culprit = account.straggler.culprit()
     return sorted(own, key=lambda rank: (culprit is None or rank != culprit[0], -excess[rank], rank))
 

@@ -9,7 +9,7 @@ export const MEANINGS = {
   h2d: "copies to the device",
   communication: "collectives, as long as even the last rank waited",
   straggler: "collectives beyond that: waiting for a slower rank",
-  bubble: "a pipeline's fill and drain, which its schedule cannot avoid",
+  bubble: "a pipeline's unavoidable fill and drain",
   launch: "the device idle because the host could not feed it",
   checkpoint: "saving checkpoints",
   evaluation: "evaluation",
