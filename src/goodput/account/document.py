@@ -107,8 +107,15 @@ def _straggler(account: Account) -> Straggler:
         "hosts": [{"host": host, "share": share} for host, share in account.straggler.host_shares()],
         "stages": [{"stage": stage, "share": share} for stage, share in account.straggler.stage_shares()],
         "since_step": account.straggler.since(culprit[0]) if culprit else None,
+        "since_start": account.straggler.since_start(culprit[0]) if culprit else False,
         "onsets": [
-            {"rank": rank, "attempt": attempt, "first_step": stretch.first, "last_step": stretch.last}
+            {
+                "rank": rank,
+                "attempt": attempt,
+                "first_step": stretch.first,
+                "last_step": stretch.last,
+                "from_start": account.straggler.is_from_start((rank, attempt), stretch.first),
+            }
             for (rank, attempt), onset in sorted(account.straggler.onsets.items())
             for stretch in onset.stretches
         ],

@@ -113,12 +113,16 @@ class StageShare(TypedDict):
 
 
 class Onset(TypedDict):
-    """Steps in which a rank was slow; `last_step` is null while it still is."""
+    """Steps in which a rank was slow; `last_step` is null while it still is.
+
+    With `from_start` it was slow in the first step that was compared, so perhaps before.
+    """
 
     rank: int
     attempt: int
     first_step: int
     last_step: int | None
+    from_start: bool
 
 
 class Straggler(TypedDict):
@@ -136,6 +140,7 @@ class Straggler(TypedDict):
     hosts: list[HostShare]
     stages: list[StageShare]
     since_step: int | None
+    since_start: bool
     onsets: list[Onset]
 
 

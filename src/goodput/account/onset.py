@@ -1,12 +1,14 @@
-"""The step at which a rank became slow.
+"""The steps in which a rank was slow.
 
-In each step of a group a rank is hit if its own time exceeds the group's median by SLOW_RATIO_MIN and is among the
-slowest few. While nothing distinguishes a rank, it is among the k slowest of n in at most k / n of the steps, whatever the
-distribution of times, so the chance of a hit is known without estimating noise. A cumulative sum (Page, "Continuous
-inspection schemes", 1954) of log-likelihood ratios of hits, against a rank that is slow in half of the remaining steps,
-must reach ln(FALSE_ALARM_STEPS); by Lorden's bound ("Procedures for reacting to a change in distribution", 1971) it then
-raises at most one false alarm in FALSE_ALARM_STEPS independent steps of a rank. The mirrored sum ends a stretch. Cost:
-under 1 us per rank and step.
+In each step of a group a rank is hit if its own time exceeds that of the faster half (the lower median) by SLOW_RATIO_MIN
+and is among the slowest eighth. So that several slow ranks do not hide each other it is also beside them if it is among
+the slowest half, and further from the lower median than SPREADS_MIN times the faster half's own spread. While nothing
+distinguishes a rank, it is among the k slowest of n in at most k / n of the steps, whatever the distribution of times, so
+the chance of either is bounded without estimating noise. For each a cumulative sum (Page, "Continuous inspection schemes",
+1954) of log-likelihood ratios, against a rank that is slow in half of the remaining steps, must reach
+ln(FALSE_ALARM_STEPS); by Lorden's bound ("Procedures for reacting to a change in distribution", 1971) each raises at most
+one false alarm in FALSE_ALARM_STEPS independent steps of a rank. The mirrored sum ends a stretch. Cost: under 2 us per
+rank and step.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ from dataclasses import dataclass, field, replace
 from math import log
 from typing import NamedTuple
 
-# A rank is slow in a step if its own time exceeds its group's median by this ratio.
+# A rank is slow in a step if its own time exceeds its group's lower median by this ratio.
 SLOW_RATIO_MIN = 1.05
+# Times the distance from the fastest rank to the lower median: with equal ranks, few are further above it than this.
+SPREADS_MIN = 2
 # Steps of a rank between false alarms, on average, at least.
 FALSE_ALARM_STEPS = 10_000_000
 STRETCHES_MAX = 8
@@ -29,14 +33,26 @@ class Stretch(NamedTuple):
     last: int | None
 
 
+class Hits(NamedTuple):
+    """Which ranks of a group were slow in a step, among the slowest few or beside others, and the chances of each by luck."""
+
+    slowest: list[bool]
+    chance: float
+    beside: list[bool]
+    chance_beside: float
+
+
 @dataclass
 class Onset:
-    """One rank's sums. Steps come in order; `chance` is that of a hit while nothing is wrong."""
+    """One rank's sums. Steps come in order; each `chance` is that of a hit while nothing is wrong."""
 
     stretches: list[Stretch] = field(default_factory=list)
     slow: bool = False
     sum: float = 0.0
     began: int = 0  # the first step after the sum was last zero
+    sum_beside: float = 0.0
+    began_beside: int = 0
+    first: int | None = None  # the first step that was compared
 
     def end(self, step: int) -> None:
         """The attempt ended at this step; an open stretch ends there."""
@@ -46,35 +62,71 @@ class Onset:
     def copy(self) -> Onset:
         return replace(self, stretches=list(self.stretches))
 
-    def note(self, step: int, hit: bool, chance: float, alarm: float = log(FALSE_ALARM_STEPS)) -> None:
+    def note(
+        self,
+        step: int,
+        hit: bool,
+        chance: float,
+        beside: bool = False,
+        chance_beside: float = 1.0,
+        alarm: float = log(FALSE_ALARM_STEPS),
+    ) -> None:
         """Take one step. A chance of 1 or more carries no information."""
         if chance >= 1:
             return
-        slow = (1 + chance) / 2
-        ratio = log(slow / chance) if hit else log((1 - slow) / (1 - chance))
+        if self.first is None:
+            self.first = step
         if self.sum <= 0:
             self.sum, self.began = 0.0, step
-        self.sum += -ratio if self.slow else ratio
-        if self.sum < alarm:
-            return
         if self.slow:
-            self.stretches[-1] = Stretch(self.stretches[-1].first, self.began - 1)
-        elif len(self.stretches) < STRETCHES_MAX:
-            self.stretches.append(Stretch(self.began, None))
+            self.sum -= (
+                _ratio(False, chance)
+                if not (hit or beside)
+                else _ratio(True, chance if hit else chance_beside)
+            )
+            if self.sum >= alarm:
+                self.stretches[-1] = Stretch(self.stretches[-1].first, self.began - 1)
+                self.slow, self.sum = False, 0.0
+            return
+        self.sum += _ratio(hit, chance)
+        if chance_beside < 1:
+            if self.sum_beside <= 0:
+                self.sum_beside, self.began_beside = 0.0, step
+            self.sum_beside += _ratio(beside, chance_beside)
+        if self.sum >= alarm:
+            self._begin(self.began)
+        elif self.sum_beside >= alarm:
+            self._begin(self.began_beside)
+
+    def _begin(self, step: int) -> None:
+        if len(self.stretches) < STRETCHES_MAX:
+            self.stretches.append(Stretch(step, None))
         else:
-            self.stretches[-1] = Stretch(self.began, None)
-        self.slow, self.sum = not self.slow, 0.0
+            self.stretches[-1] = Stretch(step, None)
+        self.slow, self.sum, self.sum_beside = True, 0.0, 0.0
 
 
-def hits(own_ns: list[int]) -> tuple[list[bool], float]:
-    """Which ranks of a group were slow in a step, by their own times, and the chance of a hit by luck."""
+def _ratio(hit: bool, chance: float) -> float:
+    """The log-likelihood ratio of one step."""
+    slow = (1 + chance) / 2
+    return log(slow / chance) if hit else log((1 - slow) / (1 - chance))
+
+
+def hits(own_ns: list[int]) -> Hits:
+    """Compare the own times of a group's ranks in one step."""
     ordered = sorted(own_ns)
     count = len(ordered)
-    middle = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
-    slowest = max(1, count // 8)
-    least = max(SLOW_RATIO_MIN * middle, ordered[-slowest])
-    # With a tie at the border more ranks than `slowest` would be hit; then none stands out.
-    over = sum(ns >= least for ns in own_ns)
-    if over > slowest or middle <= 0:
-        return [False] * count, slowest / count
-    return [ns >= least for ns in own_ns], slowest / count
+    middle = ordered[(count - 1) // 2]
+    least = SLOW_RATIO_MIN * middle
+    apart = max(least, middle + SPREADS_MIN * (middle - ordered[0]))
+    few, half = max(1, count // 8), count // 2
+    return Hits(
+        *(_over(own_ns, max(least, ordered[-few]), few, middle), few / count),
+        *(_over(own_ns, max(apart, ordered[-half]), half, middle), half / count if half > few else 1.0),
+    )
+
+
+def _over(own_ns: list[int], least: float, most: int, middle: int) -> list[bool]:
+    """The ranks at `least` or above; none if a tie at the border makes them more than `most`."""
+    found = [ns >= least for ns in own_ns]
+    return found if middle > 0 and sum(found) <= most else [False] * len(own_ns)

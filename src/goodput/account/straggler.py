@@ -197,9 +197,10 @@ class Groups:
             stage = self.folds[member[0]].attempt.stage if by_stage else None
             peers.setdefault(stage, []).append(member)
         for ranks in peers.values():
-            found, chance = hits([own for _, _, _, own, _ in ranks])
-            for (key, *_), hit in zip(ranks, found, strict=True):
-                self.onsets.setdefault(key, Onset()).note(step, hit, chance)
+            found = hits([own for _, _, _, own, _ in ranks])
+            for (key, *_), hit, beside in zip(ranks, found.slowest, found.beside, strict=True):
+                onset = self.onsets.setdefault(key, Onset())
+                onset.note(step, hit, found.chance, beside, found.chance_beside)
 
     def _move(self, member: tuple, straggler_ns: int, bubble_ns: int = 0) -> int:
         """Move a rank's communication to other states, in proportion if only a part of the step is in the window."""
@@ -321,17 +322,32 @@ class Straggler:
 
     def since(self, rank: int) -> int | None:
         """The step at which this rank became slow, if it is still slow; None if no step stands out."""
+        found = self._open_stretch(rank)
+        return None if found is None else found[1]
+
+    def is_from_start(self, key: Key, step: int) -> bool:
+        """Whether a stretch that begins at `step` begins at the attempt's first comparison: it may have begun before."""
+        return key in self.onsets and self.onsets[key].first == step
+
+    def since_start(self, rank: int) -> bool:
+        """Whether a rank that is still slow was slow from the start."""
+        found = self._open_stretch(rank)
+        return found is not None and self.is_from_start(*found)
+
+    def _open_stretch(self, rank: int) -> tuple[Key, int] | None:
+        """The attempt and step in which the stretch began in which this rank still is."""
         attempts = sorted((key for key in self.onsets if key[0] == rank), reverse=True)
         if not attempts or not self.onsets[attempts[0]].slow:
             return None
-        first = self.onsets[attempts[0]].stretches[-1].first
+        found = attempts[0], self.onsets[attempts[0]].stretches[-1].first
         for key in attempts[1:]:
             # Slow up to the end of the attempt before: the restart did not cause it.
             stretches = self.onsets[key].stretches
-            if not stretches or stretches[-1].last is None or stretches[-1].last + NEAR_STEPS < first:
+            if not stretches or stretches[-1].last is None or stretches[-1].last + NEAR_STEPS < found[1]:
                 break
-            first = min(first, stretches[-1].first)
-        return first
+            if stretches[-1].first < found[1]:
+                found = key, stretches[-1].first
+        return found
 
 
 def _shares(caused_ns: dict, waited_ns: int) -> list[tuple]:

@@ -13,6 +13,7 @@ from typing import Any
 from goodput.account.states import MEANINGS, STATES
 
 COLUMNS = 100
+STRETCHES_SHOWN = 8
 # A host or stage is shown if waiting for it explains this much more than waiting for its slowest rank.
 MORE_SHARE_MIN = 0.05
 # If the largest cause lies outside the steps, the largest one inside has a line too, from this share on.
@@ -202,7 +203,7 @@ def _straggler_lines(document: Mapping[str, Any]) -> list[str]:
     rank, stage = straggler["culprit"], straggler.get("culprit_stage")
     if rank is not None:
         found = next(one for one in straggler["shares"] if one["rank"] == rank)
-        since = "" if straggler["since_step"] is None else f" since step {straggler['since_step']}"
+        since = _since(straggler)
         lines.append(
             f"  slow rank: {rank}{on(found['host'])} ({straggler['because']}){since}, which explains"
             f" {percent(found['share'])} of the waiting{_more_places(document, found['share'])}"
@@ -212,7 +213,44 @@ def _straggler_lines(document: Mapping[str, Any]) -> list[str]:
         lines.append(f"  slow stage: {stage}, which explains {percent(share)} of the waiting")
     if lines:
         lines[-1] += f"; steps take {straggler['slowdown']:.2f}x as long as if their work were spread evenly"
-    return lines
+    return [*lines, *_stretch_lines(document)]
+
+
+def _since(straggler: Mapping[str, Any]) -> str:
+    """ " since step N" or " from the start"; "" if the culprit is not slow now, or no step stands out."""
+    step = straggler["since_step"]
+    if step is None:
+        return ""
+    return " from the start" if straggler.get("since_start") else f" since step {step}"
+
+
+def stretch_text(onset: Mapping[str, Any]) -> str:
+    """When a rank was slow: "from the start until step 213", "since step 350", "steps 100 to 213"."""
+    first, last = onset["first_step"], onset["last_step"]
+    if onset.get("from_start"):
+        return "from the start" if last is None else f"from the start until step {last}"
+    return f"since step {first}" if last is None else f"steps {first} to {last}"
+
+
+def _stretch_lines(document: Mapping[str, Any]) -> list[str]:
+    """The stretches in which ranks were slow, those that last first; not the one the culprit's line has."""
+    straggler = document["straggler"]
+    told = (straggler["culprit"], straggler["since_step"])
+    found = [
+        one
+        for one in straggler["onsets"]
+        if one["last_step"] is not None or (one["rank"], one["first_step"]) != told
+    ]
+    found.sort(key=lambda one: (one["last_step"] is not None, -(one["last_step"] or 0), one["rank"]))
+    if not found:
+        return []
+    several = len({one["attempt"] for one in found}) > 1
+    parts = [
+        f"rank {one['rank']} {stretch_text(one)}" + (f" of attempt {one['attempt']}" if several else "")
+        for one in found[:STRETCHES_SHOWN]
+    ]
+    more = len(found) - STRETCHES_SHOWN
+    return [f"  slow in stretches: {'; '.join(parts)}{f'; {more} more' if more > 0 else ''}"]
 
 
 def on(host: str) -> str:

@@ -45,6 +45,8 @@ def _slow_rank(account) -> list[tuple[float, str]]:
     because = _BECAUSE.get(state, f"it spends longer in {state}")
     since = account.straggler.since(rank)
     when = "" if since is None else f" since step {since}"
+    if account.straggler.since_start(rank):
+        when = " from the start"
     text = f"{100 * share:.0f} % of it is waiting for rank {rank}{on(host)}{when}{_more(account, share)}: {because}."
     return [(share, text)]
 

@@ -12,7 +12,7 @@ import json
 from collections import defaultdict
 from decimal import Decimal
 from fractions import Fraction
-from statistics import median
+from statistics import median, median_low
 
 STATE_OF = {
     "forward": "productive",
@@ -23,6 +23,7 @@ STATE_OF = {
 KNOWN = ("loader", "h2d", "communication", "checkpoint", "restore", "evaluation", "compile", "rollout")
 PLANNED = ("checkpoint", "evaluation", "rollout", "restore", "compile")
 LASTING = ("devices", "group", "stage")
+SHARED = ("communication", "straggler", "compile", "stall")  # no part of a rank's own time
 
 
 class Unclear(Exception):
@@ -277,30 +278,85 @@ def stragglers(lives) -> dict:
     """Split communication of kept steps, step by step; who was waited for, in ns as fractions."""
     waits = {"length": 0, "waited": 0, "by": defaultdict(Fraction), "hosts": defaultdict(Fraction)}
     waits["stages"] = defaultdict(Fraction)
-    groups = defaultdict(list)
+    groups, staged = defaultdict(list), pipelines(lives)
     for life in lives:
+        group = "" if life.number in staged else str(life.declared.get("group", ""))
         for step in life.steps:
             if not step["lost"]:
-                groups[life.number, str(life.declared.get("group", "")), step["index"]].append((life, step))
-    for members in groups.values():
-        if len(members) < 2:
-            continue
-        paid = {life.rank: step["in"]["communication"] for life, step in members}
-        least = min(paid.values())
-        waited = sum(ns - least for ns in paid.values())
-        culprits = [life for life, _ in members if paid[life.rank] == least]
-        for life, step in members:
-            step["in"]["straggler"] += paid[life.rank] - least
-            step["in"]["communication"] = least
-            waits["length"] += step["length"]
-        waits["waited"] += waited
-        for life in culprits if waited else []:
-            part = Fraction(waited, len(culprits))
-            waits["by"][life.rank] += part
-            waits["hosts"][life.declared.get("host", "")] += part
-            if "stage" in life.declared:
-                waits["stages"][life.declared["stage"]] += part
+                groups[life.number, group, step["index"]].append((life, step))
+    for (number, *_), members in groups.items():
+        if len(members) >= 2:
+            waits["length"] += sum(step["length"] for _, step in members)
+            if number in staged:
+                split_stages(members, waits)
+            else:
+                split_group(members, waits)
     return waits
+
+
+def pipelines(lives) -> set[int]:
+    """Attempts whose ranks with steps all declare a stage, and not the same."""
+    stages = defaultdict(set)
+    for life in lives:
+        if life.steps:
+            stages[life.number].add(life.declared.get("stage"))
+    return {number for number, found in stages.items() if None not in found and len(found) > 1}
+
+
+def split_group(members, waits) -> tuple[int, list]:
+    """Move what each waits beyond the least to `straggler`; returns the least, and who waited so."""
+    paid = {life.rank: step["in"]["communication"] for life, step in members}
+    least = min(paid.values())
+    last = [(life, step) for life, step in members if paid[life.rank] == least]
+    for life, step in members:
+        give(step, paid[life.rank] - least)
+    blame([life for life, _ in last], sum(paid.values()) - least * len(paid), waits)
+    return least, last
+
+
+def split_stages(members, waits) -> None:
+    """Within the groups of each stage, then between stages; these logs tell no microbatches."""
+    own = lambda step: sum(step["in"][s] for s in step["in"] if s not in SHARED)  # noqa: E731
+    units, times = defaultdict(list), defaultdict(list)
+    for life, step in members:
+        units[life.declared["stage"], str(life.declared.get("group", ""))].append((life, step))
+        times[life.declared["stage"]].append(own(step))
+    usual = {stage: median_low(values) for stage, values in times.items()}
+    before = {id(step): own(step) for _, step in members}
+    split = {unit: split_group(ranks, waits) for unit, ranks in units.items()}
+    ends = {unit: max(before[id(step)] for _, step in last) for unit, (_, last) in split.items()}
+    slow, longest = max(usual.values()), max(ends.values())
+    by_rank = by_stage = 0
+    for unit, ranks in units.items():
+        for_rank = min(max(longest - max(slow, ends[unit]), 0), split[unit][0])
+        for_stage = min(max(slow - ends[unit], 0), split[unit][0] - for_rank)
+        for _, step in ranks:
+            give(step, for_rank + for_stage)
+        by_rank, by_stage = by_rank + for_rank * len(ranks), by_stage + for_stage * len(ranks)
+    blame(
+        [life for unit, (_, last) in split.items() if ends[unit] == longest for life, _ in last],
+        by_rank,
+        waits,
+    )
+    waits["waited"] += by_stage
+    slowest = [stage for stage, ns in usual.items() if ns == slow]
+    for stage in slowest:
+        waits["stages"][stage] += Fraction(by_stage, len(slowest))
+
+
+def give(step, ns: int) -> None:
+    step["in"]["straggler"] += ns
+    step["in"]["communication"] -= ns
+
+
+def blame(culprits, waited: int, waits) -> None:
+    waits["waited"] += waited
+    for life in culprits if waited else []:
+        part = Fraction(waited, len(culprits))
+        waits["by"][life.rank] += part
+        waits["hosts"][life.declared.get("host", "")] += part
+        if "stage" in life.declared:
+            waits["stages"][life.declared["stage"]] += part
 
 
 # -- ranks

@@ -7,17 +7,20 @@ import { MEANINGS } from "../text/states.js";
 const RANKS_SHOWN = 4;
 const PLACES_SHOWN = 2;
 const STRETCHES_SHOWN = 20;
+const MORE_WORK = "It has more work than the other stages of the pipeline: move layers from it to other stages.";
 
 export function drawStraggler(run) {
-  const { culprit, because, slowdown, since_step: since } = run.straggler;
+  const { culprit, because, slowdown, culprit_stage: stage = null } = run.straggler;
   const host = run.ranks.find((rank) => rank.rank === culprit)?.host;
-  put($("straggler"), culprit === null
+  put($("straggler"), culprit === null && stage !== null
+    ? { culprit: `stage ${stage}`, host: "", because: MORE_WORK }
+    : culprit === null
     ? { culprit: slowdown === null ? "unknown" : "none", host: "", because: slowdown === null
         ? "No step was reported by two ranks of a group."
-        : "No single rank is slow: none exceeds the median of its group by 2 %." }
+        : "No single rank is slow: none exceeds the median of its group by 2 % and explains the waiting." }
     : { culprit: `rank ${culprit}`, host: `on ${host || "an unnamed host"}`,
         because: `It spends more time in ${because}${MEANINGS[because] ? ` (${MEANINGS[because]})` : ""} ` +
-          `than the median of its group${since === null ? "" : `, since step ${since}`}.` });
+          `than the median of its group${since(run.straggler)}.${stage === null ? "" : ` Stage ${stage} is slow too.`}` });
   text(field($("straggler"), "slowdown"), slowdown === null ? "" :
     `The run is ${times(slowdown)} slower than with the same work spread evenly.`);
   keyed($("shares"), "t-share", shares(run), (share) => share.name, (node, { name, share, title, apart }) => {
@@ -27,6 +30,11 @@ export function drawStraggler(run) {
     width(field(node, "meter"), share);
   });
   drawStretches(run.straggler.onsets);
+}
+
+function since({ since_step: step, since_start: fromStart }) {
+  if (step === null) return "";
+  return fromStart ? ", from the start" : `, since step ${step}`;
 }
 
 // Hosts and stages are left out where they repeat what the ranks show.
@@ -53,7 +61,9 @@ function drawStretches(onsets) {
   text(details.querySelector("summary"), `${plural(onsets.length, "stretch").replace("chs", "ches")} of slow steps` +
     (onsets.length > STRETCHES_SHOWN ? `, ${STRETCHES_SHOWN} shown` : ""));
   keyed(details.querySelector("ul"), "t-item", newest.slice(0, STRETCHES_SHOWN),
-    (one) => `${one.rank} ${one.attempt} ${one.first_step}`, (node, { rank, first_step: first, last_step: last }) =>
-      text(node, `rank ${rank}: ${last === null ? `since step ${count(first)}`
-        : `steps ${count(first)} to ${count(last)}`}`));
+    (one) => `${one.rank} ${one.attempt} ${one.first_step}`, (node, { rank, first_step: first, last_step: last, from_start: fromStart }) => {
+      const until = last === null ? "" : ` until step ${count(last)}`;
+      text(node, `rank ${rank}: ${fromStart ? `from the start${until}` : last === null ? `since step ${count(first)}`
+        : `steps ${count(first)} to ${count(last)}`}`);
+    });
 }
