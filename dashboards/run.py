@@ -254,17 +254,20 @@ PANELS = [
         "Stragglers and hang culprits",
         "Ranks by the share of the waiting that they cause, with the share of their node and their extra time over "
         "the median; and the rank that causes a hang. One far ahead: look at its host (throttling, a slow NIC, a "
-        "noisy neighbour) or remove it. Even shares: the work is uneven, not a machine.",
+        "noisy neighbour) or remove it. Even shares: the work is uneven, not a machine. Named: the account blames this "
+        "rank, or a pipeline stage, which has more work than the others, in the last minutes, by so much above them.",
         {
             "share": f"({SLOWEST} * {NODE_OF_HOST} or on (rank) {SLOWEST})",
             "node's share": f"{SLOWEST} * 0 + on (host) group_left () "
             f"{_max('goodput_straggler_host_share_ratio', 'host')}",
             "above the median": f"{_max('rank:slowness:ratio_5m', 'rank')} - 1 and on (rank) {SLOWEST}",
+            "named": f"{_max('goodput_straggler_culprit_slowness_ratio', 'rank, host')} - 1",
+            "slow stage": f"{_max('goodput_straggler_stage_slowness_ratio', 'stage')} - 1",
             "hangs since": _max("goodput_hang_culprit_seconds", "rank, host, phase"),
         },
         unit="percentunit",
         no_value="no rank is slower than the others",
-        first=["rank", "host", "instance", "phase"],
+        first=["rank", "host", "instance", "stage", "phase"],
         sort="share",
         steps=[(None, GREEN), (0.3, YELLOW), (0.6, RED)],
         overrides=[

@@ -80,6 +80,7 @@ CLAUSES = {
         "and on (run) run:coverage:ratio_5m >= 0.95": "GoodputLoaderStarved",
         "unless on (run) goodput_rank_last_report_age_seconds > 60": "GoodputLoaderStarved",
         'and on (run) run:idle:share_5m{state="straggler"} > 0.05': "GoodputStragglerRank",
+        "and on (run, rank) goodput_straggler_culprit_slowness_ratio": "GoodputStragglerRank",
         'unless on (run) (\n  goodput_rank_phase_age_seconds{phase=~"restore|compile|checkpoint|evaluation|rollout"} '
         "> 120 < 1800\n)": "GoodputStragglerRank",
         "and run:steady_mfu:ratio_5m < 0.8 * run:steady_mfu:ratio_baseline": "GoodputMfuDrop",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import mean, median
 
 from goodput.account.attempts import Attempt
@@ -259,7 +259,12 @@ class Straggler:
         return self.stages.get(rank, self.groups.get(rank, ""))
 
     def culprit(self) -> tuple[int, str] | None:
-        """The slow rank most waited for, and the state in which it exceeds the median of its peers most.
+        """The slow rank, and the state in which it exceeds the median of its peers most."""
+        rank = self.slow_rank()
+        return None if rank is None else (rank, self._state_of_excess(rank))
+
+    def slow_rank(self) -> int | None:
+        """The slow rank that is most waited for.
 
         It must explain WAITING_SHARE_MIN of all waiting, and EXPLAINED_RATIO_MIN of what its group waits for it.
         """
@@ -268,8 +273,42 @@ class Straggler:
         for caused, rank in by_cause:
             explained = self._explained(rank)
             if explained >= EXPLAINED_RATIO_MIN and -caused * min(explained, 1.0) >= least_ns:
-                return rank, self._state_of_excess(rank)
+                return rank
         return None
+
+    def slowness(self, rank: int) -> float:
+        """A rank's own time per step over the median of its peers."""
+        means = self._own_means(self.peers(rank))
+        return means[rank] / median(means.values())
+
+    def stage_slowness(self, stage: int) -> float:
+        """A stage's own time per step, its ranks' median, over the median of the other stages."""
+        usual = {one: median(self._own_means(one).values() or [0.0]) for one in set(self.stages.values())}
+        own = usual.pop(stage)
+        others = median(usual.values()) if usual else 0.0
+        return own / others if others else 1.0
+
+    def compact(self) -> Straggler:
+        """A copy without onsets and states: what `since_sums` needs of earlier sums."""
+        return replace(self, own_ns={rank: [sum(own)] for rank, own in self.own_ns.items()}, onsets={})
+
+    def since_sums(self, before: Straggler) -> Straggler | None:
+        """The sums of what came after `before`, without onsets and states; None if steps were lost since."""
+        steps = {rank: count - before.steps.get(rank, 0.0) for rank, count in self.steps.items()}
+        waited_ns = self.waited_ns - before.waited_ns
+        if waited_ns < 0 or min(steps.values(), default=0.0) < 0:
+            return None
+        own_ns = {rank: [sum(own) - sum(before.own_ns.get(rank, ()))] for rank, own in self.own_ns.items()}
+        return replace(
+            self.compact(),
+            length_ns=self.length_ns - before.length_ns,
+            waited_ns=waited_ns,
+            caused_ns=_less(self.caused_ns, before.caused_ns),
+            caused_in_group_ns=_less(self.caused_in_group_ns, before.caused_in_group_ns),
+            stage_caused_ns=_less(self.stage_caused_ns, before.stage_caused_ns),
+            own_ns=own_ns,
+            steps=steps,
+        )
 
     def _own_means(self, peers: str | int) -> dict[int, float]:
         """Own time per step of each of these ranks."""
@@ -387,6 +426,10 @@ def sum_stragglers(groups: Groups) -> Straggler:
                 own[i] += ns
         result.steps[rank] = result.steps.get(rank, 0.0) + fold.work
     return result
+
+
+def _less(sums: dict, before: dict) -> dict:
+    return {who: ns - before.get(who, 0) for who, ns in sums.items()}
 
 
 def _add(into: dict, key, ns: int) -> None:

@@ -20,6 +20,7 @@ from goodput.account.account import FACTORS, Account
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
+from goodput.aggregator.accounts.recent_stragglers import RecentStragglers
 from goodput.aggregator.accounts.result_cache import ResultCache
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.ingest.ingest import Ingest
@@ -55,6 +56,7 @@ class Exposition:
     ):
         self._accounts, self._ingest, self._health, self._clock_ns = accounts, ingest, health, clock_ns
         self._authenticator = authenticator
+        self._recent = RecentStragglers()
         self._cache = ResultCache(self._age_seconds)  # by the runs that a token is for
 
     async def text(self, access: Access = EVERYTHING) -> bytes:
@@ -83,6 +85,7 @@ class Exposition:
     def _fill(self, families: Families, access: Access) -> Iterator[None]:
         """Add all series; yields after each run."""
         now_ns, clamped = self._clock_ns(), 0
+        self._recent.keep(self._accounts.store.runs)
         for name in filter(access.may, list(self._accounts.store.runs)):
             account = self._accounts.account(name)
             clamped += account.clamped
@@ -94,11 +97,25 @@ class Exposition:
             _add_figures(series, account)
             _add_restarts(series, account)
             _add_straggler(series, account)
+            self._add_recent_straggler(series, account, now_ns)
             self._add_health(series, name)
             self._add_present(series, account, now_ns)
         if access.is_of_all:
             self._add_self(families, clamped)
             _add_authentication(families, self._authenticator)
+
+    def _add_recent_straggler(self, series: _RunSeries, account: Account, now_ns: int) -> None:
+        """The rank and stage that the account's rule names over the last minutes, for the alerts."""
+        recent = self._recent.of(account.run, now_ns, account.straggler)
+        rank = None if recent is None else recent.slow_rank()
+        if recent is not None and rank is not None:
+            host = next((one.host for one in account.ranks if one.rank == rank), "")
+            ratio = recent.slowness(rank)
+            series.add("goodput_straggler_culprit_slowness_ratio", ratio, rank=str(rank), host=host)
+        stage = None if recent is None else recent.culprit_stage()
+        if recent is not None and stage is not None:
+            ratio = recent.stage_slowness(stage)
+            series.add("goodput_straggler_stage_slowness_ratio", ratio, stage=str(stage))
 
     def _add_present(self, series: _RunSeries, account: Account, now_ns: int) -> None:
         """What the run's ranks do now."""

@@ -1,0 +1,35 @@
+"""The slow rank and stage of the last ten minutes, by the account's own rule.
+
+An alert that used the sums of a run's whole life would name a rank hours after it became slow in a run that is days old.
+The sums of some minutes ago are kept, about 200 bytes per rank each, and what was added since is judged.
+"""
+
+from __future__ import annotations
+
+from goodput.account.straggler import Straggler
+
+WINDOW_NS = 600 * 10**9
+EVERY_NS = 300 * 10**9
+
+
+class RecentStragglers:
+    """One per aggregator; `of` is called at each scrape."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, list[tuple[int, Straggler]]] = {}
+
+    def of(self, run: str, now_ns: int, sums: Straggler) -> Straggler | None:
+        """The sums of the last ten to fifteen minutes; None right after steps were lost, or if nothing was seen before."""
+        before = self._before.setdefault(run, [])
+        found = sums.since_sums(before[0][1]) if before else None
+        if found is None:
+            before.clear()
+        if not before or now_ns - before[-1][0] >= EVERY_NS:
+            before.append((now_ns, sums.compact()))
+        while len(before) > 1 and now_ns - before[1][0] >= WINDOW_NS:
+            del before[0]
+        return found
+
+    def keep(self, runs) -> None:
+        """Forget all other runs."""
+        self._before = {run: self._before[run] for run in runs if run in self._before}

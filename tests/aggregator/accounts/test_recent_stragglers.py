@@ -1,0 +1,56 @@
+"""The slow rank of the last minutes, which alerts use, by the same rule as the account's."""
+
+from __future__ import annotations
+
+import pytest
+from support.account.account_history import Process, account_of, ns
+from support.account.pipeline_simulator import Training
+
+from goodput.aggregator.accounts.recent_stragglers import RecentStragglers
+
+
+def grown(ranks: list[Process], steps: int, slow: int, factor: float = 1.5):
+    """The sums after further steps in which one rank is slow."""
+    for _ in range(steps):
+        for one in ranks:
+            busy = factor if one.rank == slow else 1.0
+            one.step(forward=busy, communication=0.1 + factor - busy)
+    return account_of(*ranks, now=ranks[0].now_ns / 1e9).straggler
+
+
+def test_rank_that_is_slow_now_is_named():
+    recent, ranks = RecentStragglers(), [Process(rank) for rank in range(4)]
+    assert recent.of("r", 0, grown(ranks, 2000, slow=0)) is None, "nothing was seen before"
+    for minute in range(1, 30):
+        sums = grown(ranks, 40, slow=2)
+        found = recent.of("r", ns(60 * minute), sums)
+        assert found is not None and found.slow_rank() == 2
+        assert sums.slow_rank() == 0, "over the whole life"
+        assert found.slowness(2) == pytest.approx(1.5)
+        # 40 steps a minute of two minutes at least and 15 at most.
+        assert found.steps[2] <= 40 * 15
+
+
+def test_lost_steps_begin_anew():
+    recent, ranks = RecentStragglers(), [Process(rank) for rank in range(4)]
+    long = grown(ranks, 20, slow=1)
+    short = grown([Process(rank) for rank in range(4)], 10, slow=1)
+    assert recent.of("r", 0, long) is None
+    assert recent.of("r", 1, short) is None, "fewer steps than before: some were lost"
+    assert recent.of("r", 2, long).slow_rank() == 1
+    recent.keep([])
+    assert recent.of("r", 3, long) is None
+
+
+def test_slow_stage_of_the_last_minutes():
+    recent = RecentStragglers()
+
+    def work(step, stage, replica, microbatch):
+        return 1.5 if stage == 3 and step >= 20 else 1.0
+
+    training = Training(4, 8, 2)
+    for steps in (20, 25):
+        account = account_of(*training.processes(steps, work), now=1e6)
+        found = recent.of("r", steps, account.straggler)
+    assert found.culprit_stage() == 3 and found.slow_rank() is None
+    assert found.stage_slowness(3) == pytest.approx(1.5)
