@@ -56,6 +56,8 @@ def test_only_earlier_attempts_of_this_rank_count(tmp_path):
     written(tmp_path, 4, [20])
     assert checkpoint_detection.committed_steps(auto.session) == {4}
     assert checkpoint_detection.resumed_step(auto, {"step": 20}) == 19
+    # Fabric's examples save the micro-batches beside the optimizer's steps.
+    assert checkpoint_detection.resumed_step(auto, {"iter_num": 40, "step_count": 20}) == 19
     assert checkpoint_detection.resumed_step(auto, {"epoch": 20}) is None
 
 

@@ -25,14 +25,16 @@ PLAIN_PREFIX = (
 )
 PLAIN = (bool, int, float, complex, str, bytes, bytearray, type(None))
 # Names under which training scripts save the number of completed steps.
-STEP_NAMES = ("global_step", "step", "steps", "iteration", "iter", "iter_num", "global_steps")
+STEP_NAMES = ("global_step", "step_count", "step", "steps", "iteration", "iter", "iter_num", "global_steps")
 
 
 def begin(auto, saved) -> Checkpoint | None:
     """Begin a checkpoint if `saved` holds the trained parameters, else return None."""
     recorder = auto.recorder
     try:
-        trained = sum(p.numel() for group in recorder.anchor().param_groups for p in group["params"])
+        anchor = recorder.anchor()
+        groups = [{"params": anchor.parameters()}] if auto.by_hand else anchor.param_groups
+        trained = sum(p.numel() for group in groups for p in group["params"])
     except Exception:
         trained = 0  # There is no anchor before the first step.
     enough = max(trained / 2, 1)

@@ -60,7 +60,7 @@ class Automatic:
     trained     whether the running step has trained
     fetched     whether a batch of the training loader was fetched in this step
     after       the last training call: NOTHING, FORWARD or BACKWARD
-    anchor      weak reference to the optimizer that bounds steps
+    anchor      weak reference to the optimizer that bounds steps, or to the module of a loop without one
     routine     whether the end of the step needs no Python code
     """
 
@@ -81,6 +81,9 @@ class Automatic:
         self.roots = None  # frameworks.torch.forward.RootModules
         self.deep_look = None  # deep_look.DeepLook, if GOODPUT_DEEP_LOOK is set
         self.has_optimizer = False
+        self.by_hand = (
+            False  # whether the parameters are updated without an optimizer; a module is the anchor
+        )
         self.is_nested_step = lambda: (
             False
         )  # Set by the patch: whether an optimizer's step is inside another.
@@ -151,6 +154,7 @@ class Automatic:
     def leave_step(self) -> None:
         """Work other than training follows: drop the running step if it has not trained yet."""
         self.cancel_deep_look()
+        self._end_step_by_hand()
         if not self.recorder.trained:
             self._abandon_step()
 
@@ -226,6 +230,11 @@ class Automatic:
             return False
         recorder.gap = recorder.batch_word
         return True
+
+    def _end_step_by_hand(self) -> None:
+        """End the step of a loop without an optimizer, after its last backward pass."""
+        if self.by_hand and self.recorder.after == BACKWARD:
+            self.end_step()
 
     @warn_on_error
     def cancel_deep_look(self) -> None:
@@ -389,6 +398,7 @@ class Automatic:
         self.budget.switch_phases(True)
         if recorder.unhooked_steps:
             self.attempt(self.compiled_optimizers.poll)
+        self.attempt(self._end_step_by_hand)
         self.attempt(self._count_all)
         if self.progress is not None:
             self.progress.end_evaluation()

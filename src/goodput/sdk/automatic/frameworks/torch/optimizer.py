@@ -1,6 +1,7 @@
 """Optimizers: registers torch's global hooks around `step`, which is a phase and ends a training step.
 
-`zero_grad` is part of the phase. GradScaler.step is wrapped too, since a step that it skips is a training step.
+`zero_grad` is part of the phase. GradScaler.step is wrapped too, since a step that it skips is a training step. Where
+there is no optimizer, Module.zero_grad ends a step.
 """
 
 from __future__ import annotations
@@ -67,9 +68,11 @@ def apply(torch, auto) -> None:
     def __init__(self, *args, **kwargs):
         made(self, *args, **kwargs)
         auto.compiled_optimizers.add(self)
+        auto.by_hand = False
         auto.optimizer_created()
 
     _watch_zero_grad(torch, auto)
+    _watch_module_zero_grad(torch, auto)
     _watch_scaler(torch, auto)
 
 
@@ -112,6 +115,29 @@ def _watch_zero_grad(torch, auto) -> None:
 
     owner, word = torch.optim.Optimizer, auto.optimizer_word
     install_hook(auto, torch, owner, "zero_grad", ZERO_GRAD, phase, any_zero, word)
+
+
+def _watch_module_zero_grad(torch, auto) -> None:
+    """Where a loop updates its parameters itself, without an optimizer, Module.zero_grad ends its steps.
+
+    The gradients that it clears were used. So do an evaluation, a checkpoint and the end of the training.
+    """
+    zero, phase, recorder = torch.nn.Module.zero_grad, auto.optimizer, auto.recorder
+    is_compiling = torch.compiler.is_dynamo_compiling
+
+    @auto.patches.wrap("zero_grad", torch.nn.Module)
+    def zero_grad(self, *args, **kwargs):
+        if is_compiling() or (auto.has_optimizer and not auto.by_hand):
+            return zero(self, *args, **kwargs)
+        if not auto.has_optimizer:
+            auto.by_hand = True
+            auto.optimizer_created()
+        is_outside = not (recorder.evaluating or recorder.inside or recorder.depth)
+        if recorder.thread != get_ident() or recorder.after != BACKWARD or not is_outside:
+            return zero(self, *args, **kwargs)
+        result = phase.run(zero, self, *args, **kwargs)
+        auto.optimizer_stepped(self)
+        return result
 
 
 def _watch_scaler(torch, auto) -> None:
