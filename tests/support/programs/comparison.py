@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
 # Of the wall time, by which a state of the account may differ from the stopwatch.
 TOLERANCE_SHARE = 0.01
 # The states that sections of other names are.
-SECTION_STATES = {"compute": "productive", "other": "unattributed"}
+SECTION_STATES = {"compute": "productive", "forward": "productive", "other": "unattributed"}
+
+
+# What an author times as one section where ranks wait for each other inside the backward pass.
+EXCHANGE = ("communication", "straggler", "compile")
 
 
 @dataclass
 class Measured:
     """One rank's stopwatch."""
 
+    began: int
     before: int
     steps: list[dict[str, int]]
     between: dict[str, int]
+    unfinished: dict[str, int]
     wall: int
     weights: str
     outputs: list[str]
@@ -29,32 +35,48 @@ class Measured:
     def read(cls, path: Path) -> Measured:
         return cls(**json.loads(path.read_text()))
 
-    def states(self) -> dict[str, int]:
+    def states(self) -> Counter[str]:
         """Nanoseconds per state."""
-        sections = Counter(self.between)
-        for step in self.steps:
-            sections.update(step)
-        found = {SECTION_STATES.get(section, section): ns for section, ns in sections.items()}
-        found["startup"] = found.get("startup", 0) + self.before
+        found = Counter(startup=self.before)
+        for sections in (*self.steps, self.between, self.unfinished):
+            for section, ns in sections.items():
+                found[SECTION_STATES.get(section, section)] += ns
         excess = self.first_step_excess()
-        found["compile"] = found.get("compile", 0) + excess
+        found["compile"] += excess
         found["productive"] -= excess
         return found
 
     def first_step_excess(self) -> int:
         """How much longer the first step is than the median of the others, as far as its work explains it."""
         lengths = [sum(step.values()) for step in self.steps]
-        work = [step.get("compute", 0) + step.get("other", 0) for step in self.steps]
+        work = [sum(step.get(each, 0) for each in SECTION_STATES) for step in self.steps]
         longer = min(values[0] - int(median(values[1:])) for values in (lengths, work))
         return max(longer, 0)
 
 
-def differences(states: dict[str, int], measured: Measured) -> dict[str, float]:
-    """Seconds by which states differ from the stopwatch by more than the tolerance.
+def restarted(killed: Measured, resumed: Measured, kept: int) -> Counter[str]:
+    """Nanoseconds per state of a rank that was killed and then resumed after its first `kept` steps."""
+    lost = sum(sum(step.values()) for step in killed.steps[kept:]) + sum(killed.unfinished.values())
+    down = resumed.began - killed.began - killed.wall
+    first = replace(killed, steps=killed.steps[:kept], unfinished={})
+    return first.states() + resumed.states() + Counter(lost=lost, down=down)
 
-    The stopwatch ends before the interpreter shuts down; that time may be in any state.
+
+def differences(states: dict[str, int], expected: dict[str, int], merged=()) -> dict[str, float]:
+    """Seconds by which states differ from the expected ones by more than the tolerance.
+
+    The states in `merged` count as productive. The stopwatch ends before the interpreter shuts down; that time may be
+    in any state.
     """
-    expected, wall = measured.states(), sum(states.values())
-    found = {state: states.get(state, 0) - expected.get(state, 0) for state in {*states, *expected}}
-    limit, shutdown = TOLERANCE_SHARE * wall, max(wall - measured.wall, 0)
+    states, expected = _merge(states, merged), _merge(expected, merged)
+    wall = sum(states.values())
+    limit, shutdown = TOLERANCE_SHARE * wall, max(wall - sum(expected.values()), 0)
+    found = {state: states[state] - expected[state] for state in {*states, *expected}}
     return {state: ns / 1e9 for state, ns in found.items() if not -limit <= ns <= limit + shutdown}
+
+
+def _merge(states: dict[str, int], merged) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for state, ns in states.items():
+        found["productive" if state in merged else state] += ns
+    return found

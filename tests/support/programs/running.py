@@ -14,14 +14,18 @@ from pathlib import Path
 from support.paths import PYTHONPATH, SUPPORT
 from support.programs.comparison import Measured
 
-from goodput.account import compute, document
+from goodput.account import Run, compute, document
 from goodput.account.account import Account
 from goodput.account.states import INDEX
 from goodput.causes import explain
 from goodput.sdk.reports.local_accounts import runs_in
 
 PROGRAMS = SUPPORT / "programs"
-COMMAND = Path(sysconfig.get_path("scripts")) / "goodput"
+SCRIPTS = Path(sysconfig.get_path("scripts"))
+COMMAND = SCRIPTS / "goodput"
+TORCHRUN = (str(SCRIPTS / "torchrun"), "--standalone", "--nproc-per-node", "2")
+# The launcher of those programs that need one.
+LAUNCHED = {"ranks/fsdp2": TORCHRUN, "ranks/resume": (*TORCHRUN, "--max-restarts", "1")}
 # Ends a program that hangs, also where other processes keep every core busy; below pytest's own limit.
 TIMEOUT_SECONDS = 300
 ENVIRONMENT = {
@@ -46,10 +50,14 @@ class Trained:
         return [Measured.read(path) for path in sorted(self.directory.glob("found*.json"))]
 
     @cached_property
-    def account(self) -> Account:
+    def run(self) -> Run:
         runs, errors = runs_in(str(self.directory / "pages"), time.perf_counter_ns())
         assert errors == [] and len(runs) == 1, (errors, [run.name for run in runs])
-        return compute(runs[0], time.time_ns())
+        return runs[0]
+
+    @cached_property
+    def account(self) -> Account:
+        return compute(self.run, time.time_ns())
 
     @cached_property
     def document(self) -> dict:
@@ -68,8 +76,17 @@ class Trained:
 
 def run_measured(name: str, directory: Path) -> Trained:
     """Run a program under `goodput run`, with the path of its result as its argument."""
+    return _run([str(COMMAND), "run", *LAUNCHED.get(name, ())], name, directory)
+
+
+def run_bare(name: str, directory: Path) -> Trained:
+    """Run a program of LAUNCHED without goodput."""
+    return _run(list(LAUNCHED[name]), name, directory)
+
+
+def _run(command: list[str], name: str, directory: Path) -> Trained:
     done = subprocess.run(
-        [str(COMMAND), "run", str(PROGRAMS / f"{name}.py"), str(directory / "found.json")],
+        [*command, str(PROGRAMS / f"{name}.py"), str(directory / "found.json")],
         env={**os.environ, **ENVIRONMENT, "GOODPUT_DIR": str(directory / "pages")},
         cwd=directory,
         capture_output=True,

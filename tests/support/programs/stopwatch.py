@@ -24,8 +24,8 @@ from time import perf_counter_ns
 class Stopwatch:
     """Sections are named by the state their author expects; the time of an inner one is not the outer's.
 
-    `before` is the time until the first section, `steps` has one entry per optimizer step with the sections of its
-    time, and `between` what lies in none of them: evaluations, checkpoints and the rest after the last step.
+    `before` is the time until the first section, `steps` has the sections of each optimizer step, `between` those that
+    are part of no step (evaluations and checkpoints), and `unfinished` what came after the last step.
     """
 
     def __init__(self):
@@ -78,11 +78,12 @@ class Stopwatch:
     def write(self, path: str, model, outputs) -> None:
         """Write the measured sections, a hash of the weights and the outputs to the bit."""
         self._charge()
-        self.between.update(self.running)
         found = {
+            "began": self.began_ns,
             "before": self.step_ns - self.began_ns,
             "steps": self.steps,
             "between": self.between,
+            "unfinished": self.running,
             "wall": self.now_ns - self.began_ns,
             "weights": digest(model),
             "outputs": [float(value).hex() for value in outputs],
@@ -100,8 +101,9 @@ def process_start_ns() -> int:
 
 
 def digest(model) -> str:
-    """A hash of a model's weights."""
+    """A hash of the weights of a model, or of a dictionary of them."""
     found = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
+    weights = model if isinstance(model, dict) else model.state_dict()
+    for name, value in sorted(weights.items()):
         found.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
     return found.hexdigest()
