@@ -14,7 +14,7 @@ SCRIPT = "patch_restore.py"
 REPLACED = {
     *("torch.autograd.backward", "torch.autograd.grad", "torch.save", "torch.load", "DataLoader.__iter__"),
     *("_BaseDataLoaderIter.__next__", "Optimizer.zero_grad", "Optimizer.__init__", "GradScaler.step"),
-    *("Module.train", "Module._compiled_call_impl"),
+    *("Module.train", "Module.zero_grad", "Module._compiled_call_impl"),
     *("safetensors.torch.save_file", "safetensors.torch.load_file"),
 }
 

@@ -20,7 +20,7 @@ by the function that profile_hook_step returns as hook(optimizer, args, kwargs);
 raises.
 torch/utils/hooks.py: the handle of one has hooks_dict_ref() and id. Adam and its variants keep the number of steps in
 state[parameter]["step"]. torch/amp/grad_scaler.py: GradScaler.step calls
-optimizer.step unless gradients are not finite."""
+optimizer.step unless gradients are not finite. torch/nn/modules/module.py: Module.zero_grad clears the gradients."""
 FRAMES_MAX = 64  # between the step of an optimizer and the step of one that it wraps
 
 
