@@ -35,7 +35,7 @@ FRAMEWORKS = {
 CHECKPOINTS = {
     "loops/imagenet": [7, 15],
     "loops/mingpt": [9, 19, 29, 39, 49],
-    "trainers/accelerate_loop": [15, 31],
+    "trainers/accelerate_loop": [7, 15],
     "trainers/hf_trainer": [14, 29],
     "trainers/lightning_trainer": [31, 63],
     "trainers/litgpt_fabric": [9, 19, 29],

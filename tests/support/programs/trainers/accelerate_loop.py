@@ -42,7 +42,7 @@ def main():
     model = nn.Sequential(nn.Linear(64, 1536), nn.ReLU(), nn.Linear(1536, 512), nn.ReLU(), nn.Linear(512, 4))
     optimizer, outputs = torch.optim.AdamW(model.parameters(), lr=1e-3), []
     model, optimizer, train_loader, eval_loader = accelerator.prepare(
-        model, optimizer, DataLoader(SlowFiles(512), 16, shuffle=True), DataLoader(SlowFiles(64), 32)
+        model, optimizer, DataLoader(SlowFiles(512), 32, shuffle=True), DataLoader(SlowFiles(64), 32)
     )
     for epoch in range(2):
         model.train()
