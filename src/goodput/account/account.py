@@ -113,6 +113,7 @@ class Account:
     failures: int = 0  # attempts whose end is not in NO_FAILURE
     alive_ns: int = 0  # time in which an attempt was alive
     loader: LoaderSummary = field(default_factory=LoaderSummary)
+    stacks: list[tuple[dict[str, int], int, str]] = field(default_factory=list)  # of ranks that were sampled
     unmeasured: int = 0  # steps that were timed without phases, within the overhead budget
 
     def gpu_ns(self) -> list[int]:
@@ -251,6 +252,7 @@ class Engine:
             samples=sum(f.samples for f in self.folds.values()),
             device=next((a.device for own in facts.by_rank.values() for a in own if a.device), ""),
             loader=summarize_loaders(run.attempts.values()),
+            stacks=[a.stacks for a in run.attempts.values() if a.stacks[1] or a.stacks[2]],
             unmeasured=sum(attempt.unmeasured for attempt in run.attempts.values()),
         )
         _count_failures(result, run, facts)

@@ -90,6 +90,7 @@ class Attempt:
     totals: tuple[int, ...] = ()
     unmeasured: int = 0  # steps so far whose phases were not measured
     loader: dict[str, int] = field(default_factory=dict)  # cumulative loader figures, see loader_summary
+    stacks: tuple[dict[str, int], int, str] = ({}, 0, "")  # see rank_page.idle_stacks.read
     hardware: dict[str, int] = field(default_factory=dict)  # cumulative GPU figures, see hardware
     alive: bool = True
     ended: str = ""  # "", "finished", "failed", "resumed"; not alive and "" means killed

@@ -2,6 +2,7 @@
 
 from statistics import median
 
+from goodput.account.sampled_stacks import where
 from goodput.account.states import INDEX
 from goodput.account.text import on
 
@@ -30,7 +31,7 @@ def advise(account) -> str:
         head = f"Rank {rank}{on(host)} waits for its loader much longer than the others"
         return f"{head}: {found or ALONE}"
     if found is None and any(one.guessed_loader for one in account.ranks):
-        return f"{'All ranks wait for their' if waits else 'The rank waits for its'} batches. {GUESSED}"
+        return f"{'All ranks wait for their' if waits else 'The rank waits for its'} batches. {GUESSED}{where(account)}"
     head = "All ranks wait for their loaders" if waits else "The rank waits for its loader"
     if found is None:
         return f"{head}: {ADVICE[0].lower()}{ADVICE[1:]}"

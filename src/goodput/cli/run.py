@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import subprocess
 import sys
 
 from goodput.cli import fail, message
@@ -38,11 +39,38 @@ def call(arguments) -> int:
     if flag:
         message("run", f"{flag} makes Python ignore PYTHONPATH or site packages, so nothing is measured")
     environ = environment(os.environ, arguments)
+    start_sampler(environ)
     sys.stdout.flush()
     try:
         os.execve(command[0], command, environ)
     except OSError as error:
         return fail("run", f"{command[0]}: {error.strerror}", 2)
+
+
+def start_sampler(environ: dict[str, str]) -> None:
+    """Start the process that samples stacks in time without a phase; it is no child of the command."""
+    if environ.get("GOODPUT_DISABLE") or not os.path.isdir("/proc"):
+        return
+    from goodput.rank_page.page import default_directory
+
+    call = [
+        sys.executable,
+        "-m",
+        "goodput.sdk.reports.stack_sampler",
+        os.path.abspath(default_directory(environ)),
+        str(os.getpid()),
+    ]
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    try:
+        own = {name: value for name, value in os.environ.items() if name != "GOODPUT_AUTO"}
+        null = subprocess.DEVNULL
+        # Modules in the current directory must not replace the standard library's.
+        subprocess.Popen(call, env=own, cwd="/", start_new_session=True, stdin=null, stdout=null, stderr=null)
+    finally:
+        os._exit(0)
 
 
 def command_of(script: str, arguments: list[str], module: bool) -> list[str] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from goodput.rank_page import deep_look
+from goodput.rank_page import deep_look, idle_stacks
 from goodput_exporters.collectors.ranks.rank import Rank
 
 
@@ -33,6 +33,7 @@ def add_look(families, rank: Rank, unix_ns: int) -> None:
 
 
 def remove_look(page_path: str) -> None:
-    """Remove the deep-look file of a removed page, if there is one."""
-    with contextlib.suppress(OSError):  # There is none, or it belongs to another user.
-        os.unlink(deep_look.path_of(page_path))
+    """Remove the files beside a removed page: its deep look and its sampled stacks, where there are any."""
+    for path in (deep_look.path_of(page_path), page_path + idle_stacks.SUFFIX):
+        with contextlib.suppress(OSError):  # There is none, or it belongs to another user.
+            os.unlink(path)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from goodput.account import DECLARED, Attempt, Event, Row, Run
-from goodput.rank_page import page
+from goodput.rank_page import idle_stacks, page
 from goodput.rank_page.loader_words import figures
 from goodput.rank_page.page import PageError
 from goodput.rank_page.reader import Reader, Snapshot
@@ -56,6 +56,7 @@ def runs_in(directory: str, now_mono_ns: int) -> tuple[list[Run], list[str]]:
                 alive = reader.alive()
                 snapshot = reader.snapshot(alive=alive)
                 attempt = attempt_of(snapshot, now_mono_ns, alive)
+                attempt.stacks = idle_stacks.read(os.path.join(directory, name))
         except PageError as error:
             errors.append(str(error))
             continue
