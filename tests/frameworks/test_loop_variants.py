@@ -10,7 +10,7 @@ pytest.importorskip("safetensors")
 FOLDER = "loop_variants"
 CASES = [
     name
-    for file in ("exceptions", "places", "evaluation", "checkpoints")
+    for file in ("exceptions", "places", "evaluation", "rollouts", "checkpoints")
     for name in script_process.cases_of(f"{FOLDER}/{file}.py")
 ]
 TOLERANCE = 0.05  # of what a script measured itself
@@ -33,6 +33,10 @@ def test_page_shows_what_the_loop_did(outcome, name):
         evaluation = expected["evaluation_seconds"]
         tolerance = TOLERANCE * evaluation + SLACK_SECONDS + found["core_wait"]
         assert abs(seconds["evaluation"] - evaluation) <= tolerance
+    if "rollout_seconds" in expected:
+        rollout = expected["rollout_seconds"]
+        tolerance = max(TOLERANCE * rollout, expected.get("rollout_off", 0)) + SLACK_SECONDS
+        assert abs(seconds["rollout"] - rollout) <= tolerance + found["core_wait"]
     for phase, least in expected.get("least", {}).items():
         assert seconds[phase] >= (1 - TOLERANCE) * least, seconds
     if "events" in expected:

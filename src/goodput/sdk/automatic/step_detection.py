@@ -5,7 +5,8 @@ next one begins there, so steps touch and gradient accumulation stays in one ste
 times without the anchor, it becomes the anchor. Time of an evaluation or a checkpoint between steps is outside steps.
 
 An evaluation begins at a call with gradients off on a batch that is not the training loader's, or at `eval()` of a
-module that was trained, and lasts until the next training call. This module does not import PyTorch.
+module that was trained, and lasts until the next training call. A rollout is the same, of a model in training mode and
+without a loader of its own, or of one that generates. This module does not import PyTorch.
 
 Where no loader is known, time in no phase before a forward pass is nearly always the making of the batch: it is charged
 to the phase ESTIMATED_LOADER, unless a phase of another kind lies in it.
@@ -27,6 +28,9 @@ from goodput.sdk.recorder.messages import short_repr
 from goodput.sdk.recorder.recorder import SAMPLES_MAX, STEP_MAX, State, checked_int
 from goodput.sdk.recorder.user_signals import reraise_from_handler
 
+GENERATES_STEPS_MAX = (
+    64  # steps between two generations, above which they are samples to look at, not rollouts
+)
 OTHERS_MAX = 16  # steps of another optimizer without one of the anchor's, after which it becomes the anchor
 # The last training call of the step, which decides where the time until the next one belongs: after a forward pass it
 # is the loss, after a backward pass the clipping of gradients.
@@ -55,7 +59,7 @@ class Automatic:
 
     On the recorder, where the compiled hooks read it:
     began       start of the step that was begun here, 0 if none is running
-    evaluating  whether the phase `evaluation` is open
+    evaluating  whether the phase `evaluation` or `rollout` is open
     inside      whether a root module's forward or a backward pass is running; calls inside it are part of it
     trained     whether the running step has trained
     fetched     whether a batch of the training loader was fetched in this step
@@ -70,7 +74,10 @@ class Automatic:
         self.backward, self.optimizer = phase("backward"), phase("optimizer")
         self.communication = phase("communication")
         self.checkpoint, self.restore = phase("checkpoint"), phase("restore")
-        self.evaluation, self.compile = phase("evaluation"), phase("compile")
+        self.evaluation, self.compile, self.rollout = phase("evaluation"), phase("compile"), phase("rollout")
+        self.open_phase = self.evaluation  # the one that is open while `evaluating`
+        # Whether rollouts are in eval mode, and the number of steps at the last one.
+        self.generates, self.rollout_step = False, self.recorder.steps
         self.forward_word, self.optimizer_word = self.forward.total, self.optimizer.total
         self.stepping, self.trainer_counts, self.skipped_steps = True, False, 0
         # An optimizer besides the anchor, its steps since the anchor's last one, and recorder.steps at that time.
@@ -323,22 +330,39 @@ class Automatic:
     @warn_on_error
     def start_evaluation(self) -> None:
         """Open the phase `evaluation` until `stop_evaluation`; not inside a phase of the user."""
+        self._leave_training(self.evaluation)
+
+    @warn_on_error
+    def start_rollout(self) -> None:
+        """The same for the phase `rollout`; ends an evaluation that turned out to be one."""
+        self.rollout_step = self.recorder.steps
+        self._leave_training(self.rollout)
+
+    def may_roll_out(self) -> bool:
+        """Whether generating now feeds the next update: before the first one, or not long after the last rollout."""
+        return self.recorder.steps - self.rollout_step <= GENERATES_STEPS_MAX
+
+    def _leave_training(self, phase) -> None:
         recorder = self.recorder
-        if recorder.evaluating or recorder.thread != get_ident():
+        if recorder.thread != get_ident():
             return
+        if recorder.evaluating:
+            if phase is self.open_phase or (self.progress is not None and self.progress.evaluating):
+                return
+            self.stop_evaluation()
         self.cancel_deep_look()
         if recorder.depth:
             return
         self.leave_step()
         recorder.after = NOTHING
-        recorder.evaluating = True
-        self.evaluation.__enter__()
+        recorder.evaluating, self.open_phase = True, phase
+        phase.__enter__()
 
     @warn_on_error
     def stop_evaluation(self) -> None:
         recorder = self.recorder
         if recorder.evaluating and recorder.thread == get_ident():
-            self._close(self.evaluation)
+            self._close(self.open_phase)
             recorder.evaluating = False
 
     def _close(self, phase) -> None:

@@ -11,13 +11,13 @@ import time
 
 import torch
 from support.frameworks.script_helpers import core_wait_seconds
-from support.frameworks.scripts.loop_variants import checkpoints, evaluation, exceptions, places
+from support.frameworks.scripts.loop_variants import checkpoints, evaluation, exceptions, places, rollouts
 from support.frameworks.scripts.loop_variants.cases import CASES
 
 import goodput.auto
 from goodput.rank_page.reader import Reader
 
-assert all((checkpoints, evaluation, exceptions, places))  # Imported for their cases.
+assert all((checkpoints, evaluation, exceptions, places, rollouts))  # Imported for their cases.
 
 
 def state() -> dict:

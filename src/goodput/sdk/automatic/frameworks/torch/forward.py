@@ -5,7 +5,8 @@ timed call for a root and the usual value for all other modules. So instances ar
 or scripted, and inner modules cost no more than the lookup. Roots are searched until one step has trained, and again
 after a backward pass without a forward pass. Under a compiler's tracing the original call runs.
 
-`Module.train` is wrapped too: an evaluation lasts from `eval()` of a root until the next call that trains.
+`Module.train` is wrapped too: an evaluation lasts from `eval()` of a root until the next call that trains. Calls without
+gradients in training mode, or whose tokens grow by one from call to call, are those of a rollout.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def apply(torch, auto) -> None:
         # Called for children, too, which are not roots.
         if roots.slot.is_root(self) and recorder.thread == get_ident() and not recorder.inside:
             if not mode and self.training and recorder.steps:
-                auto.start_evaluation()
+                auto.start_rollout() if auto.generates and auto.may_roll_out() else auto.start_evaluation()
             elif mode and recorder.evaluating:
                 auto.stop_evaluation()
         return set_mode(self, mode)
@@ -162,9 +163,7 @@ class RootModules:
         recorder = self.auto.recorder
         if recorder.inside or self.is_compiling():
             return None
-        if recorder.thread != get_ident() and not (
-            self.grad_is_on() and module.training and self.auto.may_start()
-        ):
+        if recorder.thread != get_ident() and not self.auto.may_start():
             return None
         try:
             timed = TimedForward(self, module)
@@ -183,13 +182,23 @@ class RootModules:
 class TimedForward:
     """The timed call of a module. It holds the module weakly, so that deleting a model frees it at once."""
 
-    __slots__ = ("__weakref__", "auto", "fast", "first", "is_compiling", "module", "recorder", "roots")
+    __slots__ = (
+        "__weakref__",
+        "auto",
+        "fast",
+        "first",
+        "is_compiling",
+        "module",
+        "recorder",
+        "roots",
+        "tokens",
+    )
 
     def __init__(self, roots: RootModules, module):
         self.roots, self.auto, self.recorder = roots, roots.auto, roots.auto.recorder
         # Never dead when called: only the module itself looks this call up.
         self.module: Callable[[], Any] = weakref.ref(module)
-        self.first, self.is_compiling = True, roots.is_compiling
+        self.first, self.is_compiling, self.tokens = True, roots.is_compiling, (0, 0)
         slow = self.any_call if compiled else None
         word = roots.auto.forward_word
         self.fast: Any = hook(hooks.FORWARD, roots.auto.forward, self.module, slow, roots.grad_is_on, word)
@@ -208,12 +217,15 @@ class TimedForward:
         auto, grad = self.auto, self.roots.grad_is_on()
         if recorder.evaluating:
             if not grad or not module.training:
+                if not grad and self._generates(args, kwargs) and auto.open_phase is auto.evaluation:
+                    self._start_generating()
                 return self._evaluate(inner, args, kwargs)
             auto.stop_evaluation()
-        elif not grad and not recorder.fetched and not recorder.trained:
-            auto.start_evaluation()
-            if recorder.evaluating:
-                return self._evaluate(inner, args, kwargs)
+        elif not grad and recorder.depth:
+            # In a phase of the user, such as evaluation or rollout.
+            return self._evaluate(inner, args, kwargs)
+        elif not grad and not recorder.trained and self._leaves_training(module, args, kwargs):
+            return self._evaluate(inner, args, kwargs)
         if grad:
             recorder.trained = self.roots.trained = True
             if self.first:
@@ -246,6 +258,32 @@ class TimedForward:
             self.fast.returns_loss = found
         return found
 
+    def _leaves_training(self, module, args, kwargs) -> bool:
+        """Whether a call without gradients before the step has trained begins a rollout or an evaluation."""
+        auto = self.auto
+        if self._generates(args, kwargs):
+            self._start_generating()
+        elif auto.generates and self.tokens[0] and auto.may_roll_out():
+            auto.start_rollout()
+        elif self.recorder.fetched:
+            return False  # Part of the step, as that of a teacher.
+        elif module.training:
+            auto.start_rollout()
+        else:
+            auto.start_evaluation()
+        return self.recorder.evaluating
+
+    def _start_generating(self) -> None:
+        if self.auto.may_roll_out():
+            self.auto.generates = True
+            self.auto.start_rollout()
+
+    def _generates(self, args, kwargs) -> bool:
+        """Whether the tokens are one more than at the last call, or a single one, as where a model generates."""
+        rows, length = tokens_shape(args, kwargs)
+        before, self.tokens = self.tokens, (rows, length)
+        return rows > 0 and rows == before[0] and (length == before[1] + 1 or length == 1)
+
     def _evaluate(self, inner, args, kwargs):
         """A call in an evaluation, untimed; modules called inside it are no roots either."""
         recorder = self.recorder
@@ -254,3 +292,15 @@ class TimedForward:
             return inner(*args, **kwargs)
         finally:
             recorder.inside = False
+
+
+def tokens_shape(args, kwargs) -> tuple[int, int]:
+    """(rows, length) of a batch of token ids; (0, 0) for any other input."""
+    try:
+        tokens = kwargs.get("input_ids", args[0] if args else None)
+        if tokens is None or tokens.ndim != 2 or tokens.is_floating_point():
+            return 0, 0
+        return int(tokens.shape[0]), int(tokens.shape[1])
+    except Exception as error:
+        reraise_from_handler(error)
+        return 0, 0

@@ -57,6 +57,8 @@ def apply(torch, auto) -> None:
             loaders.used.pop()  # Used twice in a row, as in an evaluation.
         if recorder.evaluating:
             if not loaders.trains or not grad_is_on():
+                if not loaders.trains and auto.open_phase is auto.rollout:
+                    auto.start_evaluation()
                 return advance(self)
             auto.stop_evaluation()
         elif not grad_is_on() or not loaders.trains:
