@@ -17,6 +17,7 @@ LEADING = {
     "loops/imagenet": ("loader", r"workers (blocked on storage|that had no free core).*num_workers=2"),
     "loops/mingpt": ("checkpoint", r"Save asynchronously"),
     "loops/mnist": ("loader", IN_PROCESS),
+    "loops/nanogpt": ("loader", r"counts as making the batch \(an estimate"),
     "loops/time_sequence_prediction": ("evaluation", r"Evaluate less often or on fewer batches"),
     "loops/vae": ("evaluation", r"Evaluate less often or on fewer batches"),
     "trainers/accelerate_loop": ("loader", IN_PROCESS),
@@ -35,6 +36,7 @@ FRAMEWORKS = {
 CHECKPOINTS = {
     "loops/imagenet": [7, 15],
     "loops/mingpt": [9, 19, 29, 39, 49],
+    "loops/nanogpt": [9, 19, 29],
     "trainers/accelerate_loop": [7, 15],
     "trainers/hf_trainer": [14, 29],
     "trainers/lightning_trainer": [31, 63],
@@ -98,6 +100,7 @@ def test_steps_without_an_optimizer(tmp_path, bare):
     trained = run_measured("loops/word_language_model", tmp_path)
     (measured,) = trained.measured
     assert trained.document["steps"] == {"kept": len(measured.steps), "lost": 0}
+    assert trained.leading()["state"] == "loader"
     (tmp_path / "bare").mkdir()
     (alone,) = bare.run("loops/word_language_model", tmp_path / "bare").measured
     assert (measured.weights, measured.outputs) == (alone.weights, alone.outputs)

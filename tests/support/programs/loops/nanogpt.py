@@ -15,7 +15,7 @@ from support.programs.small_gpt import GPT
 from support.programs.stopwatch import Stopwatch
 
 watch = Stopwatch()
-BATCH, BLOCK, MICRO_STEPS, MAX_ITERS, EVAL_INTERVAL, EVAL_ITERS = 8, 64, 2, 30, 10, 8
+BATCH, BLOCK, MICRO_STEPS, MAX_ITERS, EVAL_INTERVAL, EVAL_ITERS = 8, 64, 2, 30, 10, 3
 
 
 def get_batch(split):

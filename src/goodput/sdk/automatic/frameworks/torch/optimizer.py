@@ -135,6 +135,7 @@ def _watch_module_zero_grad(torch, auto) -> None:
         is_outside = not (recorder.evaluating or recorder.inside or recorder.depth)
         if recorder.thread != get_ident() or recorder.after != BACKWARD or not is_outside:
             return zero(self, *args, **kwargs)
+        auto.claim_batch()  # The update by hand took part of this time, but the next batch most of it.
         result = phase.run(zero, self, *args, **kwargs)
         auto.optimizer_stepped(self)
         return result
