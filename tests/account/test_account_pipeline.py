@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from support.account.account_history import account_of
+from support.account.account_history import account_of, assert_closes, run_of
 from support.account.pipeline_simulator import Training
 
-from goodput.account import document
+from goodput.account import compute, document, straggler
+from goodput.account.account import Engine
+from goodput.account.facts import gather
 from goodput.account.states import INDEX
 from goodput.account.text import render
 from goodput.causes import explain
@@ -152,3 +154,42 @@ def test_stage_of_some_ranks_only_is_no_pipeline():
     account = account_of(*ranks, now=1e6)
     assert account.gpu_ns()[INDEX["bubble"]] == 0
     assert account.straggler.culprit_stage() is None
+
+
+@pytest.mark.parametrize("sweep", [1, 7, 50])
+def test_pipeline_does_not_depend_on_order(monkeypatch, sweep):
+    """Fed in order of time with sweeps in between, and rank by rank without."""
+
+    def work(step, stage, replica, microbatch):
+        noise = random.Random(f"{step} {stage} {replica} {microbatch}").uniform(0.8, 1.3)
+        return noise * (1.4 if stage == 3 else 1)
+
+    processes = Training(4, 6, 3).processes(20, work)
+    run, now_ns = run_of(*processes), max(one.now_ns for one in processes)
+    whole = compute(run, now_ns)
+    assert_closes(whole)
+    monkeypatch.setattr(straggler, "SWEEP_ENTRIES", sweep)
+    engine = Engine(run, gather(run, now_ns, whole.threshold_ns))
+    rows = [
+        (row.end_ns, row.number, key, row) for key, one in run.attempts.items() for row in one.ordered_rows()
+    ]
+    for *_, key, row in sorted(rows):
+        engine.row(key, row)
+    assert engine.finish() == whole
+    for window in ((0, now_ns // 3), (now_ns // 3, now_ns // 2 + 12345), (now_ns // 2, now_ns)):
+        part = compute(run, now_ns, window=window)
+        assert all(sum(rank.states) == rank.wall_ns and min(rank.states) >= 0 for rank in part.ranks)
+
+
+def test_late_stage_makes_compared_steps_late():
+    processes = Training(2, 4, 2).processes(10, even)
+    run, now_ns = run_of(*processes), max(one.now_ns for one in processes)
+    first = {key: one for key, one in run.attempts.items() if key[0] < 2}
+    whole = compute(run, now_ns)
+    engine = Engine(run, gather(run, now_ns, whole.threshold_ns))
+    groups = straggler.Groups({key: engine.folds[key] for key in first})
+    assert groups.pipelines == {}, "one stage is no pipeline"
+    groups.settled[1, "stage0"] = 3
+    groups.folds = engine.folds
+    groups.find_members()
+    assert groups.late and groups.pipelines[1].stages == 2

@@ -162,8 +162,9 @@ class Groups:
         own_ns: dict[int, list[int]] = {}
         for member in members:
             attempt = self.folds[member[0]].attempt
-            together.setdefault((attempt.stage, attempt.group), []).append(member)
-            own_ns.setdefault(attempt.stage, []).append(member[3])
+            stage = attempt.stage or 0  # all ranks of a pipeline tell theirs
+            together.setdefault((stage, attempt.group), []).append(member)
+            own_ns.setdefault(stage, []).append(member[3])
         units = [unit_of(stage, ranks) for (stage, _), ranks in together.items()]
         found = waiting(pipeline, units, own_ns)
         parts = list(zip(units, together.values(), found.for_rank, found.for_stage, strict=True))
