@@ -35,13 +35,14 @@ function sentence(run, first) {
   if (run.factors.goodput === null || !(run.gpu_seconds > 0)) return "No GPU time is known.";
   if (!first) return "The GPUs did not wait.";
   const waste = percent(1 - run.factors.goodput);
-  const { culprit } = run.straggler;
+  const { culprit, culprit_stage: stage = null } = run.straggler;
   const host = run.ranks.find((rank) => rank.rank === culprit)?.host;
-  const rank = culprit !== null && first.state === "straggler" ? `, rank ${culprit} on ${host || "an unnamed host"}` : "";
+  const slow = culprit !== null ? `, rank ${culprit} on ${host || "an unnamed host"}`
+    : stage !== null ? `, stage ${stage}` : "";
   // Some meanings refer to the state before them ("collectives beyond that: ..."); here only the second half fits.
   const meaning = (MEANINGS[first.state] ?? "").split(": ").at(-1);
   return `${waste} of the GPU time was not productive. The largest part of it, ${percent(first.share)} of all, went to ` +
-    `${first.state}: ${meaning}${rank}.`;
+    `${first.state}: ${meaning}${first.state === "straggler" ? slow : ""}.`;
 }
 
 // The threshold belongs to the meaning of a stall.
