@@ -485,6 +485,61 @@ def test_the_leading_cause(tmp_path, events, state, words):
     assert cause["gain"] == pytest.approx(1 / (1 - cause["share"]))
 
 
+def advice_of(tmp_path, events) -> list[tuple[str, str]]:
+    causes = analyze([write(tmp_path / "t.json", events)])["causes"]
+    return [(cause["state"], cause["advice"]) for cause in causes]
+
+
+def test_long_gap_is_named_by_what_the_host_did(tmp_path):
+    """One gap of 218 ms of preprocessing among five short ones: not "6 gaps of 36 ms: torch.compile"."""
+    events, at = [step(1, 0, 400_000)], 0
+    for number in range(1, 7):
+        gap = 218_000 if number == 4 else 100
+        events += [launch(at + gap - 10, 5, number), kernel(at + gap, 30_000, correlation=number)]
+        if number == 4:
+            events.append(event("python_function", "train.py(12): preprocess", at, gap - 10))
+            events.append(event("python_function", "<built-in method split>", at, gap - 20))
+        at += gap + 30_000
+    ((state, advice),) = advice_of(tmp_path, events)
+    assert state == "host" and "torch.compile" not in advice
+    assert "one gap of 218 ms, the host in train.py(12): preprocess." in advice
+    # Without the frames nobody knows what it was.
+    bare = [one for one in events if one["cat"] != "python_function"]
+    assert "with_stack=True" in advice_of(tmp_path, bare)[0][1]
+
+
+def test_long_gaps_around_graph_launches(tmp_path):
+    """96 gaps of 1.5 ms between graphs that were launched in time are not many small kernels."""
+    events = [step(1, 0, 96 * 4000)]
+    for i in range(97):
+        events.append(launch(max(0, 4000 * i - 2000), 100, i + 1, "hipGraphLaunch"))
+        events.append(kernel(4000 * i, 2500, correlation=i + 1))
+    ((state, advice),) = advice_of(tmp_path, events)
+    assert state == "idle" and "small kernels" not in advice
+    assert "in 96 gaps of 1.5 ms on average before graph launches" in advice
+
+
+def test_short_gaps_keep_their_advice_beside_a_long_one(tmp_path):
+    events = [step(1, 0, 13_000)]
+    for i in range(100):
+        events += [launch(100 * i + 40, 5, i + 1), kernel(100 * i + 50, 50, correlation=i + 1)]
+    events += [launch(11_990, 5, 200), kernel(12_000, 1000, correlation=200)]
+    ((_, advice),) = advice_of(tmp_path, events)
+    assert "in 100 gaps of 50 µs on average: launch less often" in advice
+
+
+def test_causes_near_the_largest_are_advised_on(tmp_path):
+    # Host 27 %, loader 22 %, compute 51 %.
+    events = [step(1, 0, 1000), loader(0, 220), op(220, 270), launch(480, 5, 1)]
+    assert [state for state, _ in advice_of(tmp_path, [*events, kernel(490, 510, correlation=1)])] == [
+        "host",
+        "loader",
+    ]
+    # Host 40 %, loader 10 %: one cause.
+    events = [step(1, 0, 1000), loader(0, 100), op(100, 400), launch(480, 5, 1)]
+    assert [state for state, _ in advice_of(tmp_path, [*events, kernel(500, 500, correlation=1)])] == ["host"]
+
+
 @pytest.mark.parametrize(("last", "mean"), [(1, "25 µs"), (50, "17.3 µs")])
 def test_truncated_last_step_is_left_out_of_the_mean(tmp_path, last, mean):
     events = [step(0, 0, 200), loader(0, 25), kernel(25, 175), step(1, 200, 200), loader(200, 25)]

@@ -17,11 +17,13 @@ The document:
                                        "copy_hidden_ns", "kernel_ns", "overlap_percent" or null,
                                        "between_steps_ns", "outside_steps_ns"},
                              "gaps": {"count", "late_count", "longest_ns", "queued_ns", "late_ns", "unknown_ns"},
+                             "long_gaps": [{"state", "during" or null, "before_graph", "count", "ns", "longest_ns"}],
                              "steps": [{"name", "start_ns", and all of "total" but its last two}],
                              "events", "launches_known" or null, "top": [{"name", "kind", "count", "ns"}]}]}],
      "total": as above, over all devices of all ranks,
      "waiting": {"steps", "all_paid_ns", "waiting_ns", "waited_least"} or null,
      "cause": {"state", "share", "ns", "gain", "advice"} or null,
+     "causes": ["cause", and at most two more that have at least half of its time],
      "errors": [one message per unusable file]}"""
 
 from __future__ import annotations
@@ -83,11 +85,13 @@ def combine(ranks: list[dict], errors: Iterable[str] = ()) -> dict:
     ranks = sorted(ranks, key=lambda rank: rank["rank"])
     devices = [device for rank in ranks for device in rank["devices"]]
     total, waits = add([device["total"] for device in devices]), waiting(ranks)
+    causes = leading(total, devices, waits)
     return {
         "version": 1,
         "ranks": ranks,
         "total": total,
         "waiting": waits,
-        "cause": leading(total, devices, waits),
+        "cause": causes[0] if causes else None,
+        "causes": causes,
         "errors": list(errors),
     }

@@ -1,4 +1,6 @@
-"""Names the leading cause: the state with the most time apart from compute, and what to do about it.
+"""Names the leading causes: the states with the most time apart from compute, and what to do about each.
+
+A second and third cause are named when they are near the first: at least half its time.
 
 `gain` is the largest speed-up that removing the cause can bring, 1 / (1 - share) by Amdahl's law."""
 
@@ -9,20 +11,26 @@ from statistics import median
 from goodput.trace.states import STATES
 
 SHARE_MIN = 0.02
+NEAR_MIN, CAUSES_MAX = 0.5, 3
 # A last step shorter than this part of the median was cut off, and is left out of the mean step.
 CUT_OFF_MAX = 0.01
 
 
-def leading(total: dict, devices: list[dict], waiting: dict | None) -> dict | None:
-    wall = total["wall_ns"]
-    state = max(STATES[1:], key=lambda state: total["states_ns"][state])
-    share = total["states_ns"][state] / wall if wall else 0.0
-    if share < SHARE_MIN:
-        return None
+def leading(total: dict, devices: list[dict], waiting: dict | None) -> list[dict]:
+    """The largest cause and those near it, largest first; none below SHARE_MIN."""
+    spent = sorted(((total["states_ns"][state], state) for state in STATES[1:]), key=lambda one: -one[0])
+    least = max(SHARE_MIN * total["wall_ns"], NEAR_MIN * spent[0][0])
+    return [
+        _cause(state, ns, total, devices, waiting) for ns, state in spent[:CAUSES_MAX] if ns and ns >= least
+    ]
+
+
+def _cause(state: str, ns: int, total: dict, devices: list[dict], waiting: dict | None) -> dict:
+    share = ns / total["wall_ns"]
     return {
         "state": state,
         "share": share,
-        "ns": total["states_ns"][state],
+        "ns": ns,
         "gain": 1 / (1 - share) if share < 1 else None,
         "advice": _ADVICE[state](total, devices, waiting),
     }
@@ -65,27 +73,85 @@ def _whole(steps: list[dict]) -> list[dict]:
 
 
 def _host(total: dict, devices: list[dict], waiting: dict | None) -> str:
+    long = _long(devices, "host")
+    if sum(row["ns"] for row in long) > total["states_ns"]["host"] / 2:
+        return f"{_listed('The device waits for the host', long)} {_host_remedy(long[0])}"
     if all(one["device"].startswith("CPU") for one in devices):
         return "Time goes to Python between operators: profile it with_stack=True, and move work out of the loop."
     late, spent = (sum(one["gaps"][name] for one in devices) for name in ("late_count", "late_ns"))
-    gaps = f"in {late} gaps of {duration(spent / late)} on average" if late else "with nothing queued"
+    late, spent = late - sum(row["count"] for row in long), spent - sum(row["ns"] for row in long)
+    gaps = (
+        f"in {late} gaps of {duration(spent / late)} on average"
+        if late > 0 and spent > 0
+        else "with nothing queued"
+    )
     return (
         f"The device waits for the host {gaps}: launch less often and with less Python (torch.compile, CUDA graphs, "
         "fused optimizers, larger batches)."
     )
 
 
+def _host_remedy(row: dict) -> str:
+    if row["during"] is None:
+        return (
+            "The trace does not show what the host did: trace with_stack=True or put record_function around it, then "
+            "move it out of the loop, into the loader's workers or one step ahead."
+        )
+    if row["before_graph"]:
+        return "Prepare the inputs of the next graph before the last one ends, or capture more of the step in a graph."
+    if any(word in row["during"] for word in ("Malloc", "Free", "HostAlloc", "MemCreate")):
+        return (
+            "Memory is allocated in the loop: reuse buffers, and avoid shapes that change and empty_cache()."
+        )
+    return "Move that out of the loop, into the loader's workers, or to the device one step ahead."
+
+
 def _idle(total: dict, devices: list[dict], waiting: dict | None) -> str:
+    idle, long = total["states_ns"]["idle"], _long(devices, "idle")
+    if sum(row["ns"] for row in long) > idle / 2:
+        return f"{_listed('Nothing runs', long)} {_idle_remedy(long[0])}"
     queued = sum(one["gaps"]["queued_ns"] for one in devices)
-    if queued > total["states_ns"]["idle"] / 2:
+    if queued > idle / 2:
         return (
             "The device has queued work that does not start: many small kernels in sequence (fuse them, use CUDA "
             "graphs), or streams that wait for each other."
         )
-    return (
-        "The host waits for the device, or does something that is not in the trace: remove .item(), .cpu() and synchronize() "
-        "from the loop, and trace with_stack=True to see the rest."
-    )
+    return _UNSEEN
+
+
+_UNSEEN = (
+    "The host waits for the device, or does something that is not in the trace: remove .item(), .cpu() and synchronize() "
+    "from the loop, and trace with_stack=True to see the rest."
+)
+
+
+def _idle_remedy(row: dict) -> str:
+    if row["before_graph"]:
+        return (
+            "Each is too long for the start of a kernel: look at what the graph waits for (the launch call itself, a copy, "
+            "an event of another stream, a host node), launch it earlier, or merge graphs."
+        )
+    if row["during"] is None or "Synchronize" in row["during"]:
+        return _UNSEEN
+    return "The work was launched before: look for events of other streams, or copies that it waits for."
+
+
+def _long(devices: list[dict], state: str) -> list[dict]:
+    rows = [row for one in devices for row in one["long_gaps"] if row["state"] == state]
+    return sorted(rows, key=lambda row: -row["ns"])
+
+
+def _listed(what: str, rows: list[dict]) -> str:
+    """The sentence that names the largest groups of long gaps."""
+    groups = []
+    for row in rows[:2]:
+        size = f"one gap of {duration(row['ns'])}"
+        if row["count"] > 1:
+            size = f"{row['count']} gaps of {duration(row['ns'] / row['count'])} on average"
+        graph = " before graph launches" if row["before_graph"] else ""
+        doing = f", the host in {row['during'][:80]}" if row["during"] else ""
+        groups.append(f"{size}{graph}{doing}")
+    return f"{what} in {'; and in '.join(groups)}."
 
 
 _ADVICE = {"communication": _communication, "copy": _copy, "loader": _loader, "host": _host, "idle": _idle}

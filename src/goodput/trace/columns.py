@@ -15,6 +15,8 @@ from goodput.trace.times import DURATION_NS_MAX, TIME_NS_MAX, to_ns
 
 THREADS_MAX, DEVICES_MAX, NAMES_MAX, MARKS_MAX, REASONS_MAX = 4096, 1024, 50_000, 10_000, 100
 NAME_CHARACTERS_MAX = 300
+LONG_GAP_NS = 1_000_000
+LONG_SPANS_MAX = 1 << 14
 OTHER_NAMES = "(other names)"
 
 
@@ -45,6 +47,31 @@ class DeviceEvents:
         self.kinds = array("B")
 
 
+class LongSpans:
+    """The host's spans of at least `floor_ns`, with their names; the floor doubles when there are too many."""
+
+    def __init__(self):
+        self.floor_ns = LONG_GAP_NS // 2
+        self.starts, self.ends = array("q"), array("q")
+        self.names, self.threads = array("I"), array("I")
+
+    def add(self, start: int, end: int, name: int, thread: int) -> None:
+        self.starts.append(start)
+        self.ends.append(end)
+        self.names.append(name)
+        self.threads.append(thread)
+        if len(self.starts) > LONG_SPANS_MAX:
+            self._drop_shortest()
+
+    def _drop_shortest(self) -> None:
+        while len(self.starts) > LONG_SPANS_MAX // 2:
+            self.floor_ns *= 2
+            kept = [i for i, end in enumerate(self.ends) if end - self.starts[i] >= self.floor_ns]
+            for name in ("starts", "ends", "names", "threads"):
+                column = getattr(self, name)
+                setattr(self, name, array(column.typecode, [column[i] for i in kept]))
+
+
 @dataclass(slots=True)
 class Mark:
     """A named span that bounds a step: ProfilerStep#N, or an optimizer's."""
@@ -66,6 +93,8 @@ class Columns:
         self.optimizers: list[Mark] = []
         self.launch_correlations, self.launch_times = array("q"), array("q")
         self.launch_threads = array("I")
+        self.graph_correlations = array("q")
+        self.long = LongSpans()
         self.op_starts, self.op_ends = array("q"), array("q")
         self.op_names, self.op_threads = array("I"), array("I")
         self.names: list[str] = [OTHER_NAMES]
@@ -171,6 +200,8 @@ class Columns:
         if kind == names.WEAK and name.startswith("Optimizer.step#"):
             self._mark(self.optimizers, start, end, name, place)
         thread.add(kind, start, end)
+        if end - start >= self.long.floor_ns:
+            self.long.add(start, end, self._name(name), place)
         if role == names.OPERATOR:
             self.op_starts.append(start)
             self.op_ends.append(end)
@@ -189,6 +220,8 @@ class Columns:
                 self.launch_correlations.append(correlation)
                 self.launch_times.append(start)
                 self.launch_threads.append(place)
+                if "GraphLaunch" in name:
+                    self.graph_correlations.append(correlation)
 
     def _mark(self, marks: list[Mark], start: int, end: int, name: str, place: int) -> None:
         if len(marks) < MARKS_MAX:

@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right
 
 from goodput.trace import names, tops
 from goodput.trace.columns import Columns, DeviceEvents
+from goodput.trace.long_gaps import long_gaps
 from goodput.trace.spans import flatten, intersect, length, lengths_in, merge, subtract, union
 from goodput.trace.states import STATES, Host, Work, device_work, host_of, processor_work, split
 from goodput.trace.steps import NEVER, NO_LAUNCH, Window, bounds_of, on_device, windows
@@ -69,7 +70,8 @@ def _device(columns: Columns, device, rows: DeviceEvents, launches: _Launches, a
         if not feeding or (thread.steps and (not pids or thread.pid in pids))
     }
     found = on_device(host_windows, rows, launched, launches.first_id)
-    document = _lane(device_work(rows, launched), host_of(columns.threads[i] for i in feeding), found)
+    host = host_of(columns.threads[i] for i in feeding)
+    document = _lane(columns, feeding, device_work(rows, launched), host, found, rows)
     return {
         "device": f"{rows.label} {device}",
         "model": _model(about, device),
@@ -102,7 +104,7 @@ def _processors(columns: Columns) -> list[dict]:
                 "device": "CPU" if len(pids) == 1 else f"CPU of process {pid}",
                 "model": None,
                 "steps_from": source,
-                **_lane(work, host, found),
+                **_lane(columns, training, work, host, found),
                 "events": sum(place in training for place in columns.op_threads),
                 "launches_known": None,
                 "top": tops.operators(columns, training, found),
@@ -111,12 +113,19 @@ def _processors(columns: Columns) -> list[dict]:
     return out
 
 
-def _lane(work: Work, host: Host, found: list[Window]) -> dict:
-    """Totals, gaps and steps of one device."""
+def _lane(
+    columns: Columns,
+    threads: set[int],
+    work: Work,
+    host: Host,
+    found: list[Window],
+    events: DeviceEvents | None = None,
+) -> dict:
+    """Totals, gaps and steps of one device, fed by `threads`."""
     steps = flatten(bounds_of(found))
     states, gaps = split(work, host, steps)
     bounds = [(window.start, window.end) for window in found]
-    columns = {state: lengths_in(spans, bounds) for state, spans in states.items()}
+    lengths = {state: lengths_in(spans, bounds) for state, spans in states.items()}
     both = intersect(work.communication, work.compute)
     sets = {
         "communication_ns": work.communication,
@@ -132,7 +141,7 @@ def _lane(work: Work, host: Host, found: list[Window]) -> dict:
             "name": window.name,
             "start_ns": window.start,
             "wall_ns": window.end - window.start,
-            "states_ns": {state: columns[state][i] for state in STATES},
+            "states_ns": {state: lengths[state][i] for state in STATES},
             **{name: values[i] for name, values in sums.items()},
         }
         if sum(row["states_ns"].values()) != row["wall_ns"]:
@@ -141,7 +150,8 @@ def _lane(work: Work, host: Host, found: list[Window]) -> dict:
     total = add(rows)
     total["between_steps_ns"] = bounds[-1][1] - bounds[0][0] - total["wall_ns"] if bounds else 0
     total["outside_steps_ns"] = length(subtract(work.ran, steps))
-    return {"total": total, "gaps": _gaps(gaps), "steps": rows}
+    longest = long_gaps(columns, threads, states, union(gaps.values()), events)
+    return {"total": total, "gaps": _gaps(gaps), "long_gaps": longest, "steps": rows}
 
 
 def add(rows: list[dict]) -> dict:

@@ -22,7 +22,7 @@ def render(document: dict, colour: bool = False) -> str:
         return "nothing to analyze"
     lines = _steps_of(*lanes[0]) if len(lanes) == 1 else _devices_of(document, lanes)
     lines += ["", *_bar(document["total"]["states_ns"], colour), ""]
-    lines += [*_figures(document, lanes), "", *_tops([device for _, device in lanes]), *_cause(document)]
+    lines += [*_figures(document, lanes), "", *_tops([device for _, device in lanes]), *_causes(document)]
     return "\n".join(wrap(clean(line)) if "\x1b" not in line else line for line in lines)
 
 
@@ -131,21 +131,22 @@ def _tops(devices: list[dict]) -> list[str]:
     ]
 
 
-def _cause(document: dict) -> list[str]:
-    cause = document["cause"]
-    if cause is None:
+def _causes(document: dict) -> list[str]:
+    causes = document["causes"]
+    if not causes:
         return ["", "  no cause above 2 %: computing takes all but that"]
-    gain = (
-        "" if cause["gain"] is None else f"; without it steps would be at most {cause['gain']:.2f}x as fast"
-    )
     states = document["total"]["states_ns"]
     # The same tenths as in the table, which are not always the nearest ones.
-    share = dict(zip(STATES, tenths([states[state] for state in STATES]), strict=True))[cause["state"]]
-    return [
-        "",
-        f"  largest cause: {cause['state']}, {share // 10}.{share % 10} % of the steps' time{gain}",
-        f"  advice: {cause['advice']}",
-    ]
+    shares = dict(zip(STATES, tenths([states[state] for state in STATES]), strict=True))
+    lines = [""]
+    for i, cause in enumerate(causes):
+        share, gain = shares[cause["state"]], ""
+        if cause["gain"] is not None:
+            gain = f"; without it steps would be at most {cause['gain']:.2f}x as fast"
+        which = "near it" if i else "largest cause"
+        lines.append(f"  {which}: {cause['state']}, {share // 10}.{share % 10} % of the steps' time{gain}")
+        lines.append(f"  advice: {cause['advice']}")
+    return lines
 
 
 def _rank(rank: dict) -> str:
