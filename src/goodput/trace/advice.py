@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from statistics import median
 
+from goodput.trace import names
 from goodput.trace.states import STATES
 
 SHARE_MIN = 0.02
@@ -103,7 +104,12 @@ def _host_remedy(row: dict) -> str:
         return (
             "Memory is allocated in the loop: reuse buffers, and avoid shapes that change and empty_cache()."
         )
-    return "Move that out of the loop, into the loader's workers, or to the device one step ahead."
+    if names.LAUNCHES.search(row["during"]):
+        return "The call itself takes that long: the first launch of a kernel loads it, so leave warm-up out of the trace."
+    return (
+        "Move what runs there on the CPU out of the loop, into the loader's workers, or to the device one step ahead "
+        "(with_stack=True shows more)."
+    )
 
 
 def _idle(total: dict, devices: list[dict], waiting: dict | None) -> str:
