@@ -79,7 +79,7 @@ BAD_LINES = {
         "line 8: `time` is 9999",
         5,
     ),
-    "a time that is NaN": (b'{"kind":"beat","time":NaN}\n', "line 8: JSON is malformed", 5),
+    "a time that is NaN": (b'{"kind":"beat","time":NaN}\n', "line 8: `time` is missing", 5),
     "a time that is text": (b'{"kind":"beat","time":"6"}\n', "line 8: `time` is", 5),
     "a length too long": (
         step(6, 5).replace(b'"seconds":1', b'"seconds":1e400'),

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from operator import add
 
 from goodput.account.attempts import Attempt, Row, Run
+from goodput.account.document_types import StepLines
 from goodput.account.facts import Facts, Key, gather
 from goodput.account.fold import PRODUCTIVE, Fold
 from goodput.account.hardware import energy_mj, is_cut, states_of
@@ -115,6 +116,7 @@ class Account:
     loader: LoaderSummary = field(default_factory=LoaderSummary)
     stacks: list[tuple[dict[str, int], int, str]] = field(default_factory=list)  # of ranks that were sampled
     unmeasured: int = 0  # steps that were timed without phases, within the overhead budget
+    step_lines: StepLines | None = None  # of the run log that the account is computed from
 
     def gpu_ns(self) -> list[int]:
         """GPU-ns per state: the ranks' sums, weighed by their devices."""

@@ -37,6 +37,7 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
         "samples": account.samples,
         "stall_threshold_seconds": account.threshold_ns / 1e9,
         "errors": figures.input_errors(account),
+        "step_lines": account.step_lines,
         "basis": _basis(account, joules),
         "restarts": [_restart(restart, account.gpu_hour_cost()) for restart in account.restarts],
         "checkpoints": figures.checkpoints(account),

@@ -202,6 +202,16 @@ class Rank(TypedDict):
     steps: Steps
 
 
+class StepLines(TypedDict):
+    """Step lines of a run log, and those that could not be used; `incomplete` above 1 % of them. `first` says why."""
+
+    read: int
+    unusable: int
+    share: float
+    incomplete: bool
+    first: str | None
+
+
 class AccountDocument(TypedDict):
     """The account of a run: GPU-seconds by state, which sum to `gpu_seconds`."""
 
@@ -218,6 +228,7 @@ class AccountDocument(TypedDict):
     samples: int
     stall_threshold_seconds: float
     errors: list[str]
+    step_lines: StepLines | None
     basis: dict[str, str]
     restarts: list[Restart]
     checkpoints: Checkpoints

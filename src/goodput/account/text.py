@@ -92,12 +92,13 @@ def more_than_rank(share: float, shares: list[tuple], count: int) -> tuple | Non
 def render(document: Mapping[str, Any]) -> str:
     """The whole account as text."""
     world, wall = document["world_size"], document["end"] - document["start"]
+    head = [*_incomplete_lines(document), *(f"  wrong input: {error}" for error in document["errors"])]
     lines = [
         f"run {document['run']}: {document['status']}, {world} rank{'s' * (world != 1)}, "
         f"{wall:.1f} s, {document['gpu_seconds']:.1f} GPU-seconds",
         "",
-        *(wrap(f"  wrong input: {error}") for error in document["errors"]),
-        *[""] * bool(document["errors"]),
+        *map(wrap, head),
+        *[""] * bool(head),
         f"  {'state':<14}{'GPU-seconds':>12}{'percent':>9}   what it is",
     ]
     lines += [
@@ -108,6 +109,18 @@ def render(document: Mapping[str, Any]) -> str:
     parts = (_factor_lines, _figure_lines, _straggler_lines, _restart_lines, _cause_lines)
     lines += [wrap(line) for part in parts for line in part(document)]
     return "\n".join(lines)
+
+
+def _incomplete_lines(document: Mapping[str, Any]) -> list[str]:
+    """That the account lacks steps of its run log."""
+    steps = document.get("step_lines")
+    if not steps or not steps["incomplete"]:
+        return []
+    return [
+        f"  incomplete: {steps['unusable']:,} of {steps['read']:,} step lines of the log"
+        f" ({percent(steps['share'])}) cannot be used, so the figures below are wrong by as much. The first is"
+        f" {steps['first']}"
+    ]
 
 
 def _marked(document: Mapping[str, Any], state: str) -> str:

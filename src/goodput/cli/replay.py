@@ -12,7 +12,8 @@ from goodput.cli.report import add_account_options, write_html
 HELP = "print the account of a run log"
 DESCRIPTION = """Compute the account of a run log: one JSON object per line, plain or gzip.
 Write one by hand, convert your own logs to it, or take one from `goodput export`.
-Problems with the file are printed on standard error, by line; the rest is still used."""
+Problems with the file are printed on standard error, by line; the rest is still used.
+If more than 1 % of the step lines cannot be used, the account says so and the exit status is 1."""
 EPILOG = "example: goodput replay docs/example-run.jsonl --html account.html"
 
 PROBLEMS_SHOWN = 20
@@ -57,10 +58,11 @@ def call(arguments) -> int:
     documents = [{**document(account, explain(account)), "log": log} for account in accounts]
     for found in documents:
         print(json.dumps(found) if arguments.json else render(printable(found)) + "\n")
+    status = int(problems.step_quality()["incomplete"])
     if not arguments.html:
-        return 0
+        return status
     timelines = _timelines(arguments, problems.lines, accounts, documents)
-    return write_html("replay", arguments.html, documents, timelines, log)
+    return write_html("replay", arguments.html, documents, timelines, log) or status
 
 
 def _timelines(arguments, lines: int, accounts: list, documents: list) -> dict:
@@ -83,6 +85,8 @@ def problem_lines(problems) -> list[str]:
     lines = [f"line {number}: {text}" for number, text in problems.listed[:PROBLEMS_SHOWN]]
     if problems.count > PROBLEMS_SHOWN:
         lines.append(f"… and {problems.count - PROBLEMS_SHOWN} more")
+    if problems.unusable_steps:
+        lines.append(f"{problems.unusable_steps} of {problems.step_lines} step lines cannot be used")
     if problems.dropped:
         lines.append(f"{len(problems.dropped)} of {problems.lines} lines left out because of their times")
     if problems.repeated:

@@ -5,6 +5,7 @@ Times are never floats, so they are exact to the nanosecond however large they a
 
 from __future__ import annotations
 
+import json
 import re
 from decimal import Decimal, InvalidOperation
 from typing import Annotated
@@ -55,7 +56,7 @@ class Line(msgspec.Struct, rename=lambda name: f"internal {name}" if name in _OW
     gpu_compute_seconds: _Seconds | None = None
     gpu_idle_seconds: _Seconds | None = None
     gpu_joules: Annotated[float, Meta(ge=0, lt=TIME_NS_MAX / 1e3)] | None = None
-    run: _Name | None = None
+    run: _Name | int | None = None
     phase: _Name | None = None
     committed: bool = True
     reason: str = "finished"
@@ -97,9 +98,11 @@ HARDWARE = (
     ("gpu_idle_seconds", "idle_ns", 9),
     ("gpu_joules", "energy_mj", 3),
 )
-# A `run` or `attempt` line is used without its wrong fields other than these, other lines without wrong samples.
-_STRICT_FIELDS = ("kind", "rank", "attempt")
-_SAMPLES = tuple(name for name, *_ in HARDWARE)
+# A line is used without its wrong fields other than these and those that its kind needs: they place it.
+_STRICT_FIELDS = ("kind", "rank", "attempt", "run")
+# What stands in for a wrong value where the default would be a guess to the run's advantage.
+_CAUTIOUS = {"committed": (b"false", "counts as false"), "reason": (b'"failed"', "counts as failed")}
+_BY_PHASE = {"phases": float, "phase_states": str}
 
 
 def parse(raw: bytes) -> Line:
@@ -109,6 +112,8 @@ def parse(raw: bytes) -> Line:
             line = _decode(raw)
         except msgspec.ValidationError as error:
             line = _without_wrong_fields(raw, error)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            line = _repaired_line(raw, error)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise LineError(str(error)) from None
     kind = line.kind
@@ -125,6 +130,8 @@ def parse(raw: bytes) -> Line:
         line.seconds_ns = round(line.seconds * 1e9)
     if line.device_seconds is not None:
         line.device_ns = round(line.device_seconds * 1e9)
+    if type(line.run) is int:
+        line.run = str(line.run)
     line.time_ns = to_ns(bytes(line.time), kind != "run")
     return line
 
@@ -136,22 +143,83 @@ def _without_wrong_fields(raw: bytes, error: msgspec.ValidationError) -> Line:
     kind = msgspec.json.decode(fields.get("kind", b"null"))
     if isinstance(kind, str) and kind not in KINDS:
         return Line(kind)
+    needed = _REQUIRED.get(kind, ()) if isinstance(kind, str) else ()
     while True:
         found = _WHERE.search(str(error))
         if found is None or found[1] not in fields:
             raise LineError(_plain(str(error)))
         name = found[1]
         value = bytes(fields.pop(name))
-        text = f"`{name}` is {value[:40].decode(errors='replace')}, {_plain(str(error))}"
-        if name not in _SAMPLES and (kind not in ("run", "attempt") or name in _STRICT_FIELDS):
-            raise LineError(text)
-        warnings.append(f"{text}; it is left out")
+        whole = _as_whole_number(value, error)
+        if whole is not None:
+            fields[name] = Raw(whole)
+        elif value != b"null":
+            text = f"`{name}` is {value[:40].decode(errors='replace')}, {_plain(str(error))}"
+            if name in needed or (name in _STRICT_FIELDS and (name != "run" or kind not in ("run", "attempt"))):
+                raise LineError(text)
+            text += f"; it {_CAUTIOUS[name][1] if name in _CAUTIOUS else 'is left out'}"
+            fields |= _usable_part(name, value)
+            warnings.append(text)
         try:
             line = _decode(msgspec.json.encode(fields))
             line.warnings = warnings
             return line
         except msgspec.ValidationError as another:
             error = another
+
+
+def _as_whole_number(value: bytes, error: msgspec.ValidationError) -> bytes | None:
+    """A float that is a whole number, such as 512.0, as an integer where one is wanted; else None."""
+    if "`int" not in str(error) or "got `float`" not in str(error):
+        return None
+    exact = Decimal(value.decode())
+    is_whole = abs(exact) < TIME_NS_MAX * 4 and exact == exact.to_integral_value()
+    return str(int(exact)).encode() if is_whole else None
+
+
+def _usable_part(name: str, value: bytes) -> dict[str, Raw]:
+    """What is kept of a field with a wrong value: the right entries of a table by phase, or a cautious value."""
+    if name in _CAUTIOUS:
+        return {name: Raw(_CAUTIOUS[name][0])}
+    if name not in _BY_PHASE or value[:1] != b"{":
+        return {}
+    right = {}
+    for key, entry in _decode_keys(value).items():
+        try:
+            right[key] = msgspec.json.decode(entry, type=_BY_PHASE[name])
+        except msgspec.ValidationError:
+            continue
+    return {name: Raw(msgspec.json.encode(right))}
+
+
+def _repaired_line(raw: bytes, error: Exception) -> Line:
+    """Decode a line that is no strict JSON: NaN and Infinity are null, bytes that are no text are replaced.
+
+    Raises `error` where something else is wrong with it.
+    """
+    repaired = _repaired(raw)
+    if repaired is None:
+        raise error
+    try:
+        line = _decode(repaired)
+    except msgspec.ValidationError as another:
+        line = _without_wrong_fields(repaired, another)
+    text = "NaN and Infinity are no JSON" if _NO_NUMBER.search(raw) else str(error)
+    line.warnings = [f"{text}; such values are left out", *(line.warnings or ())]
+    return line
+
+
+def _repaired(raw: bytes) -> bytes | None:
+    """The line as strict JSON, with its numbers as they are written; None where it cannot be repaired."""
+    try:
+        text = raw.decode(errors="replace")
+        fields = json.loads(text, parse_constant=lambda _: None, parse_float=lambda number: Raw(number.encode()))
+        return msgspec.json.encode(fields) if type(fields) is dict else None
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+_NO_NUMBER = re.compile(rb"\b(NaN|Infinity)\b")
 
 
 def _plain(text: str) -> str:
@@ -172,9 +240,21 @@ _WORDS = {
 }
 
 
+def is_step_line(raw: bytes) -> bool:
+    """Whether a line that `parse` refused was meant as a step."""
+    return _STEP_KIND.search(raw) is not None
+
+
+# In either quotes, since the line may be no JSON.
+_STEP_KIND = re.compile(rb"""["']kind["']\s*:\s*["']step["']""")
+
+
 def unknown_fields(raw: bytes) -> set[str]:
     """Unknown field names of a line that `parse` accepted."""
-    keys = _decode_keys(raw).keys()
+    try:
+        keys = _decode_keys(raw).keys()
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        keys = _decode_keys(_repaired(raw) or b"{}").keys()
     return set() if keys <= FIELDS else set(keys) - FIELDS
 
 

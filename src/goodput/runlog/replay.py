@@ -72,13 +72,13 @@ def replay(
         for track, number, line in _ordered(source, scan, lambda at: progress(0.4 + 0.6 * at / most)):
             walks[track].take(number, line)
         progress(1.0)
-        return [
-            Replayed(
-                engine.finish({walk.key: walk.tail() for walk in walks.values() if walk.engine is engine}),
-                scan.problems,
-            )
+        accounts = [
+            engine.finish({walk.key: walk.tail() for walk in walks.values() if walk.engine is engine})
             for engine in engines.values()
         ]
+        for account in accounts:
+            account.step_lines = scan.problems.step_quality()
+        return [Replayed(account, scan.problems) for account in accounts]
 
 
 def _engine(found: RunTrack, threshold_ns: int, window) -> Engine:

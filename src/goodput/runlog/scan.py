@@ -18,6 +18,7 @@ from goodput.runlog.lines import (
     Line,
     LineError,
     hardware,
+    is_step_line,
     parse,
     unknown_fields,
 )
@@ -76,8 +77,13 @@ class Scan:
         try:
             line = parse(raw)
         except LineError as error:
-            self.problems.note(number, _reason(raw, str(error)))
+            reason = _reason(raw, str(error))
+            self.problems.note(number, reason)
+            if is_step_line(raw):
+                self.problems.step_lines += 1
+                self.problems.unusable(number, reason)
             return
+        self.problems.step_lines += line.kind == "step"
         for text in line.warnings or ():
             self.problems.note(number, text)
         for name in unknown_fields(raw):
@@ -107,7 +113,8 @@ class Scan:
         if found is None:
             self._nameless = line.run is None
             if len(self.runs) >= RUNS_MAX:
-                self.problems.drop(number, f"too many runs: {name[:40]!r} is beyond the first {RUNS_MAX}")
+                text = f"too many runs: {name[:40]!r} is beyond the first {RUNS_MAX}"
+                self.problems.drop(number, text, line.kind == "step")
                 return None
             found = self.runs[name] = RunTrack(Run(name), lengths=StepLengths(int(self._stall_seconds * 1e8)))
         self._last_run = name
@@ -168,13 +175,13 @@ class Scan:
         elif time_ns < track.high_ns - BEHIND_NS_MAX:
             if track.suspect is None or time_ns < track.before_ns - BEHIND_NS_MAX:
                 behind = (track.high_ns - time_ns) / 1e9
-                self.problems.drop(
-                    number, f"its time is {behind:.0f} s behind the newest line of rank {line.rank}"
-                )
+                text = f"its time is {behind:.0f} s behind the newest line of rank {line.rank}"
+                self.problems.drop(number, text, line.kind == "step")
                 return
             wrong, jumped = track.suspect
             ahead = (jumped.time_ns - track.before_ns) / 1e9
-            self.problems.drop(wrong, f"its time jumps ahead by {ahead:.0f} s, and the next line does not")
+            text = f"its time jumps ahead by {ahead:.0f} s, and the next line does not"
+            self.problems.drop(wrong, text, jumped.kind == "step")
             track.suspect, track.high_ns = None, track.before_ns
         self._confirm(found, track)
         if time_ns > track.high_ns + BEHIND_NS_MAX:

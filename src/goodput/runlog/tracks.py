@@ -6,12 +6,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from goodput.account import Attempt, Run
+from goodput.account.document_types import StepLines
 from goodput.account.stall_threshold import StepLengths
 from goodput.runlog.lines import Line
 from goodput.runlog.source import LogError
 
 PROBLEMS_MAX = 100
 DROPPED_MAX = 200_000
+UNUSABLE_SHARE_MAX = 0.01  # of step lines; above it the account is incomplete
 
 
 @dataclass
@@ -26,9 +28,19 @@ class Problems:
     repeated: int = 0  # duplicate lines
     overlapping: int = 0  # steps that overlap the step before
     broken: str = ""  # why the file could not be read to its end
+    step_lines: int = 0
+    unusable_steps: int = 0  # step lines that are not used
+    unusable_first: tuple[int, str] | None = None  # the first of them, and why
 
-    def drop(self, number: int, text: str) -> None:
+    def unusable(self, number: int, text: str) -> None:
+        """Record that this step line is not used."""
+        self.unusable_steps += 1
+        self.unusable_first = self.unusable_first or (number, text)
+
+    def drop(self, number: int, text: str, is_step: bool = False) -> None:
         """Record that this line is not used."""
+        if is_step:
+            self.unusable(number, text)
         if len(self.dropped) >= DROPPED_MAX:
             raise LogError(f"more than {DROPPED_MAX} lines cannot be used, the last is line {number}: {text}")
         self.dropped.add(number)
@@ -40,12 +52,26 @@ class Problems:
         if len(self.listed) < PROBLEMS_MAX:
             self.listed.append((number, text))
 
+    def step_quality(self) -> StepLines:
+        """How many step lines were used, as the account document has it."""
+        share = self.unusable_steps / self.step_lines if self.step_lines else 0.0
+        first = self.unusable_first
+        return {
+            "read": self.step_lines,
+            "unusable": self.unusable_steps,
+            "share": share,
+            "incomplete": share > UNUSABLE_SHARE_MAX,
+            "first": f"line {first[0]}: {first[1]}" if first else None,
+        }
+
     def document(self) -> dict:
         return {
             "lines": self.lines,
             "problems": [{"line": number, "problem": text} for number, text in self.listed],
             "problem_count": self.count,
             "dropped": len(self.dropped),
+            "step_lines": self.step_lines,
+            "unusable_step_lines": self.unusable_steps,
             "repeated": self.repeated,
             "overlapping": self.overlapping,
             "ignored": dict(self.ignored.most_common(100)),

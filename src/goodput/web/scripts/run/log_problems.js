@@ -22,7 +22,8 @@ export function drawLog() {
   $("log-broken").hidden = !log.broken;
   text($("log-broken"), log.broken);
   const facts = [
-    ["Lines", log.lines], ["Problems", log.problem_count], ["Lines not used because of their times", log.dropped],
+    ["Lines", log.lines], ["Problems", log.problem_count],
+    ["Step lines", log.step_lines], ["Step lines that cannot be used", log.unusable_step_lines], ["Lines not used because of their times", log.dropped],
     ["Duplicate steps, counted once", log.repeated], ["Steps cut because they overlap", log.overlapping],
   ];
   keyed($("log-facts"), "t-fact", facts, ([name]) => name, (node, [name, value]) => put(node, { name, value: count(value) }));

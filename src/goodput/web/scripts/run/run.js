@@ -4,7 +4,7 @@ import { isLive } from "../data/source.js";
 import { $, ROWS, attribute, field, keyed, put, text } from "../dom/nodes.js";
 import { followTimeline } from "../charts/timeline.js";
 import { drawWaterfall } from "../charts/waterfall.js";
-import { duration, percent } from "../text/numbers.js";
+import { count, duration, percent } from "../text/numbers.js";
 import { FACTORS, NO_FLOPS, STATUSES, statusOf } from "../text/states.js";
 import { localSpan } from "../text/time.js";
 import { drawAccount } from "./account.js";
@@ -33,13 +33,21 @@ export function openRun(name) {
 const shown = ({ run, part }) => (part === null ? run :
   { ...run, ...part, status: run.status, hang: run.hang, live: run.live, windows: run.windows, errors: run.errors });
 
+// That the account lacks steps of its run log.
+function incomplete({ step_lines: steps }) {
+  if (!steps?.incomplete) return [];
+  return [`${count(steps.unusable)} of ${count(steps.read)} step lines of the log (${percent(steps.share)}) cannot be used, ` +
+    `so the figures below are wrong by as much. The first is ${steps.first}.`];
+}
+
 export function drawRun() {
   const run = shown(view);
   $("run").classList.toggle("unpriced", run.cost === null);
   drawHead(run);
   drawHang($("hang"), run);
-  $("errors").hidden = run.errors.length === 0;
-  keyed($("errors").querySelector("ul"), "t-item", run.errors, (error) => error, text);
+  const wrong = [...incomplete(run), ...run.errors];
+  $("errors").hidden = wrong.length === 0;
+  keyed($("errors").querySelector("ul"), "t-item", wrong, (error) => error, text);
   for (const node of document.querySelectorAll("[data-factor]")) drawFactor(node, run);
   keyed($("facts"), "t-fact", facts(run), ([name]) => name, (node, [name, value, title]) => {
     put(node, { name, value });
