@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.account.account_history import ns
 
-from goodput.account.hang import PLANNED_NS, RankStatus, verdict
+from goodput.account.hang import RankStatus, verdict
+from goodput.account.planned_limits import LEAST_NS
 
 NOW = ns(1000)
 MINUTE = ns(60)
@@ -43,6 +44,23 @@ def judged(*ranks: RankStatus, **given):
 
 
 # ---- Suspects and culprit
+
+
+def test_ranks_that_tie_are_not_named():
+    """All in one phase after one step: the one longest in it is no more suspect than the others."""
+    found = judged(*(rank(n, "evaluation", stuck=2000 + 3 * n) for n in range(4)))
+    assert (found.culprit, found.victims, len(found.suspects)) == (None, 0, 4)
+    assert found.reason == "undecided: 4 ranks are in evaluation after step 9, so none of them stands out"
+    found = judged(*waiting(0, 3), rank(1, "loader", stuck=103), rank(2, "loader", stuck=103.9), unseen=1)
+    assert (found.culprit, found.victims) == (None, 2)
+    assert found.reason == (
+        "undecided: 2 ranks are in loader after step 9, so none of them stands out; "
+        "2 ranks wait in communication; 1 rank never reported"
+    )
+    assert judged(*waiting(0), rank(1, "loader", stuck=103), rank(2, "loader", stuck=110)).culprit.rank == 2
+    behind = [rank(n, "evaluation", stuck=2000, step=9 - (n == 1)) for n in range(4)]
+    assert judged(*behind).culprit.rank == 1
+    assert judged(rank(0, "evaluation", stuck=2000)).culprit.rank == 0, "the only rank ties with nobody"
 
 
 def test_rank_in_loader_is_the_culprit():
@@ -178,6 +196,18 @@ def test_planned_phase_has_a_larger_threshold(state):
     assert judged(*waiting(0, 1, stuck=1801), silent._replace(received_ns=NOW - ns(1751))) is not None
 
 
+def test_limit_of_a_planned_phase_is_the_ranks_own():
+    """It has evaluated for 10 minutes before: 100 are excused. A checkpoint since the last step has its own limit."""
+    inside = rank(1, "evaluation", stuck=5900, limit_ns=ns(6000))
+    assert judged(*waiting(0, stuck=5900), inside) is None
+    progress_ns = inside.last_progress_ns - ns(200)
+    longer = inside._replace(same_ns=ns(101), last_progress_ns=progress_ns)
+    assert judged(*waiting(0, stuck=5900), longer).culprit.rank == 1
+    saved = rank(1, "evaluation", stuck=1000, planned_ns=ns(1700))
+    saved = saved._replace(last_progress_ns=saved.last_progress_ns - ns(1700))
+    assert judged(*waiting(0, stuck=2700), saved) is None
+
+
 def test_planned_phase_restarts_the_wait():
     """Ten minutes of evaluation with a loader of its own; then the rank stays in that loader."""
     seen_ns = rank(1, "loader").seen_ns
@@ -201,7 +231,7 @@ def test_no_ranks_are_no_hang():
 
 
 def test_suspects_in_the_document_are_bounded():
-    found = judged(*(rank(n, "loader", stuck=100 + n) for n in range(40)))
+    found = judged(*(rank(n, "loader", stuck=100 + n, step=9 - n // 39) for n in range(40)))
     assert [one["rank"] for one in found.document()["suspects"]] == list(range(39, 23, -1))
     assert found.culprit.rank == 39
 
@@ -256,7 +286,7 @@ def test_hang_lasts_until_a_rank_moves(ranks, passed_ns):
 @settings(max_examples=300, deadline=None)
 def test_verdict_is_consistent(ranks):
     found = verdict(ranks, NOW, MINUTE)
-    loose = verdict(ranks, NOW, PLANNED_NS)
+    loose = verdict(ranks, NOW, LEAST_NS)
     assert found is not None or loose is None, "a larger threshold finds no more"
     if found is None:
         return

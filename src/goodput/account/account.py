@@ -20,6 +20,7 @@ from goodput.account.fold import PRODUCTIVE, Fold
 from goodput.account.hardware import energy_mj, is_cut, states_of
 from goodput.account.loader_summary import LoaderSummary, summarize_loaders
 from goodput.account.peaks import peak
+from goodput.account.planned_limits import PlannedLimits
 from goodput.account.stall_threshold import StepLengths
 from goodput.account.states import INDEX, vector
 from goodput.account.straggler import Groups, Straggler, sum_stragglers
@@ -116,6 +117,7 @@ class Account:
     loader: LoaderSummary = field(default_factory=LoaderSummary)
     stacks: list[tuple[dict[str, int], int, str]] = field(default_factory=list)  # of ranks that were sampled
     unmeasured: int = 0  # steps that were timed without phases, within the overhead budget
+    planned: PlannedLimits = field(default_factory=PlannedLimits)
     step_lines: StepLines | None = None  # of the run log that the account is computed from
 
     def gpu_ns(self) -> list[int]:
@@ -174,14 +176,29 @@ class Account:
 class Engine:
     """Computes an account step by step: feed every attempt's steps in order, then call `finish` once."""
 
-    def __init__(self, run: Run, facts: Facts, fold_type=Fold, groups_type=Groups):
+    def __init__(
+        self,
+        run: Run,
+        facts: Facts,
+        fold_type=Fold,
+        groups_type=Groups,
+        planned: PlannedLimits | None = None,
+    ):
+        """`planned` has what is known of the run's planned phases, where not all rows will be fed."""
         self.run, self.facts = run, facts
-        self.folds = {key: fold_type(attempt, *facts.criteria(key)) for key, attempt in run.attempts.items()}
+        self.planned = PlannedLimits() if planned is None else planned
+        self.folds = {
+            key: fold_type(attempt, *facts.criteria(key), self.planned)
+            for key, attempt in run.attempts.items()
+        }
         self.groups = groups_type(self.folds)
 
     def copy(self) -> Engine:
         other = copy(self)
         other.folds = {key: fold.copy() for key, fold in self.folds.items()}
+        other.planned = self.planned.copy()
+        for fold in other.folds.values():
+            fold.planned = other.planned
         other.groups = self.groups.copy(other.folds)
         return other
 
@@ -192,7 +209,7 @@ class Engine:
             return False
         for key, attempt in self.run.attempts.items():
             if key not in self.folds:
-                self.folds[key] = Fold(attempt, *criteria[key])
+                self.folds[key] = Fold(attempt, *criteria[key], self.planned)
                 self.folds[key].final = False
             self.folds[key].follow(*criteria[key])
         self.facts = facts
@@ -256,6 +273,7 @@ class Engine:
             loader=summarize_loaders(run.attempts.values()),
             stacks=[a.stacks for a in run.attempts.values() if a.stacks[1] or a.stacks[2]],
             unmeasured=sum(attempt.unmeasured for attempt in run.attempts.values()),
+            planned=self.planned,
         )
         _count_failures(result, run, facts)
         return result
@@ -283,9 +301,10 @@ def compute(
         lengths.add_rows(attempt.ordered_rows())
     threshold = lengths.threshold_ns(stall_seconds, run.stepping())
     engine = Engine(run, gather(run, now_ns, threshold, stale_seconds, known_only, window))
-    for key, attempt in run.attempts.items():
-        for row in attempt.ordered_rows():
-            engine.row(key, row)
+    for own in engine.facts.by_rank.values():
+        for attempt in own:
+            for row in attempt.ordered_rows():
+                engine.row((attempt.rank, attempt.attempt), row)
     return engine.finish()
 
 

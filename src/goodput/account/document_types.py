@@ -203,13 +203,13 @@ class Rank(TypedDict):
 
 
 class StepLines(TypedDict):
-    """Step lines of a run log, and those that could not be used; `incomplete` above 1 % of them. `first` says why."""
+    """Step lines of a run log of which some could not be used; `incomplete` above 1 %. `first` says why."""
 
     read: int
     unusable: int
     share: float
     incomplete: bool
-    first: str | None
+    first: str
 
 
 class AccountDocument(TypedDict):

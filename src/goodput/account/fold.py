@@ -16,6 +16,7 @@ from statistics import median
 from goodput.account.attempts import Attempt, Row
 from goodput.account.facts import Bound
 from goodput.account.peak_throughput import PeakThroughput
+from goodput.account.planned_limits import NOTED_NS, PlannedLimits
 from goodput.account.states import INDEX, PHASE_STATES, PLANNED, STATES, USER_STATES, vector
 
 PRODUCTIVE, COMMUNICATION, COMPILE = INDEX["productive"], INDEX["communication"], INDEX["compile"]
@@ -23,7 +24,7 @@ CHECKPOINT, STALL = INDEX["checkpoint"], INDEX["stall"]
 _UNATTRIBUTED, _STARTUP, _LOST = (INDEX[s] for s in ("unattributed", "startup", "lost"))
 _PLANNED = tuple(INDEX[state] for state in PLANNED)
 _UNPLANNED = tuple(i for i in range(len(STATES)) if i not in _PLANNED)
-_BEFORE_STEPS = tuple(i for i in range(len(STATES)) if STATES[i] not in ("restore", "compile", "rollout"))
+_BEFORE_STEPS = tuple(i for i in range(len(STATES)) if STATES[i] not in ("restore", "compile", "rollout", "stall"))
 # Steps after the first that its excess is measured against; more would hardly change the median.
 OTHERS_MAX = 512
 
@@ -31,10 +32,23 @@ OTHERS_MAX = 512
 class Fold:
     """The sums of one attempt. Feed `row` or `add` in order, then `finish` once."""
 
-    def __init__(self, attempt: Attempt, bound: Bound, limit: int, threshold_ns: int, restarts=()):
-        """`limit` is the last step that counts; `restarts` lists (resume step, number) of later attempts, in order."""
+    def __init__(
+        self,
+        attempt: Attempt,
+        bound: Bound,
+        limit: int,
+        threshold_ns: int,
+        restarts=(),
+        planned: PlannedLimits | None = None,
+    ):
+        """`limit` is the last step that counts; `restarts` lists (resume step, number) of later attempts, in order.
+
+        `planned` is shared by the folds of a run.
+        """
         self.attempt, self.bound, self.limit, self.threshold_ns = attempt, bound, limit, threshold_ns
         self.restarts = restarts
+        self.planned = PlannedLimits() if planned is None else planned
+        self._judged: list[tuple[int, int, int]] = []  # (state, began, limit) of long planned phases
         self.to_state = [state_of(name, attempt.phase_states) for name in attempt.phases]
         self.number, self.last_end_ns, self.samples, self._last_samples = 0, attempt.start_ns, 0, 0
         self.compute_ns = 0  # all compute of the attempt, whatever its state
@@ -65,6 +79,7 @@ class Fold:
         other.lost_by = {restart: list(cost) for restart, cost in self.lost_by.items()}
         lengths, work = self._others
         other.throughput, other._others = copy(self.throughput), (list(lengths), list(work))
+        other._judged = list(self._judged)
         if self._first is not None:
             other._first = (*self._first[:4], list(self._first[4]), *self._first[5:])
         return other
@@ -89,6 +104,8 @@ class Fold:
         if self.top_step > self.limit and list(restarts) != list(self.restarts):
             return False
         if not self.calm_ns <= threshold_ns < self.stall_ns:
+            return False
+        if any(self._planned_limit(state, at, threshold_ns) != ns for state, at, ns in self._judged):
             return False
         now = [state_of(name, self.attempt.phase_states) for name in self.attempt.phases]
         return now[: len(self.to_state)] == self.to_state
@@ -146,6 +163,8 @@ class Fold:
         began, self.last_end_ns = self.last_end_ns, end_ns
         if step > self.top_step:
             self.top_step = step
+        if end_ns - began > NOTED_NS:
+            self._limit_planned(count, began, end_ns, gap, inside)
         # The first step is settled in `finish`, by the threshold then.
         if count == 1 and self.steps and end_ns - began > self.calm_ns:
             self._note_wait(_unplanned(gap))
@@ -272,6 +291,22 @@ class Fold:
         elif ns > self.calm_ns:
             self.calm_ns = ns
 
+    def _planned_limit(self, state: int, began: int, threshold_ns: int) -> int:
+        return max(self.planned.limit_ns(self.attempt.rank, state, began), threshold_ns)
+
+    def _limit_planned(self, count: int, began: int, end_ns: int, *parts: list[int]) -> None:
+        """Move planned time beyond its limit to `stall`; in a row of several steps it is unknown how long each was."""
+        rank = self.attempt.rank
+        for states in parts:
+            for state in _PLANNED:
+                if states[state] <= NOTED_NS:
+                    continue
+                limit_ns = self._planned_limit(state, began, self.threshold_ns)
+                if count == 1:
+                    self._judged.append((state, began, limit_ns))
+                    _limit(states, state, limit_ns)
+                self.planned.note(rank, state, end_ns, states[state])
+
     def _note_usual(self, length: int, work: int) -> None:
         lengths, works = self._others
         lengths.append(length)
@@ -303,6 +338,8 @@ class Fold:
         else:
             fit(tail, vector(), length)
             tail[_UNATTRIBUTED] += length - sum(tail)
+        for state in _PLANNED:
+            _limit(tail, state, self._planned_limit(state, began, self.threshold_ns))
         self.saved_ns += tail[CHECKPOINT]
         self.compute_ns += tail[PRODUCTIVE]
         unfinished = False
@@ -377,6 +414,14 @@ def _settled_gap(gap: list[int], first: bool, single: bool, threshold: int) -> l
 def _unplanned(states: list[int]) -> int:
     """Time that can be a stall: planned phases do not count."""
     return sum(states) - sum(states[i] for i in _PLANNED)
+
+
+def _limit(states: list[int], state: int, limit_ns: int) -> None:
+    """Move what exceeds the limit of a planned state to `stall`."""
+    excess = states[state] - limit_ns
+    if excess > 0:
+        states[state] -= excess
+        states[STALL] += excess
 
 
 def _move(states: list[int], sources, target: int) -> None:

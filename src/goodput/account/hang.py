@@ -1,13 +1,14 @@
 """The hang verdict: when no rank makes progress, which rank is where since when, and which one is the culprit.
 
 Progress is a completed step and nothing less: a rank that changes phases without completing one (a retry loop) hangs.
-Excused up to PLANNED_NS: a rank in a planned phase (states.PLANNED); one that was in such a phase since its last step
-and still passes phase boundaries (an evaluation with its own loader); one before its first step, unless it waits in
-communication.
+Excused up to its limit (planned_limits): a rank in a planned phase (states.PLANNED); one that was in such a phase since
+its last step and still passes phase boundaries (an evaluation with its own loader); one before its first step, unless it
+waits in communication.
 
 Ranks in communication are victims. Ranks elsewhere, dead, or silent since the others stopped are suspects; the
 culprit is the suspect with the fewest steps, among those the one longest in its phase. If all ranks wait in communication,
-it is the only rank with fewer steps than the others, which waits in another collective; else there is none.
+it is the only rank with fewer steps than the others, which waits in another collective. Where suspects tie there is none:
+all ranks are in one phase after one step, or two stopped there at the same time.
 
 Clocks of two hosts are never subtracted: a duration is the rank's own up to its last report, plus ours since its arrival.
 Cost: about 2 us a rank.
@@ -22,10 +23,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from goodput.account import document_types
+from goodput.account.planned_limits import LEAST_NS
 from goodput.account.states import PLANNED
 
 STALE_NS = 30 * 10**9
-PLANNED_NS = 1800 * 10**9
+TIE_SECONDS = 1.0  # suspects that stopped within this time stopped together
 SUSPECTS_SHOWN_MAX = 16
 # In order of trust. `behind` applies only where all ranks wait in communication; the last two had gone while others
 # still completed steps, so they do not explain the hang by themselves.
@@ -47,6 +49,8 @@ class RankStatus(NamedTuple):
     last_progress_ns: int  # end of its last completed step, else its start
     step: int | None  # its last completed step
     planned_ns: int = 0  # in planned phases since its last progress, up to its last boundary
+    same_ns: int = 0  # the part of it in the state that it is in now
+    limit_ns: int = LEAST_NS  # how long that state excuses it, or any planned one if it is in none
     alive: bool = True
     ended: str = ""  # "", "finished", "failed", "resumed"; not alive and "" means killed
 
@@ -103,6 +107,11 @@ class Hang:
         }
 
 
+def without_stack(found: Hang) -> document_types.Hang:
+    """The hang's document where no agent could take a stack."""
+    return {**found.document(), "stack": None, "stack_rank": None, "stack_time": None}
+
+
 def verdict(
     ranks: Iterable[RankStatus], now_ns: int, threshold_ns: int, *, stale_ns: int = STALE_NS, unseen: int = 0
 ) -> Hang | None:
@@ -117,7 +126,7 @@ def verdict(
         return None
     silent = [one for one in live if now_ns - one.received_ns > stale_ns]
     # A silent rank may still be in its planned phase.
-    if any(one.state in PLANNED and _idle_ns(one) + _age_ns(one, now_ns) <= PLANNED_NS for one in silent):
+    if any(one.state in PLANNED and _planned_ns(one) + _age_ns(one, now_ns) <= one.limit_ns for one in silent):
         return None
     # No rank has completed a step since the last one that did.
     hung_ns = min(_idle_ns(one) + _age_ns(one, now_ns) for one in fresh)
@@ -131,9 +140,10 @@ def verdict(
     if not any(one.kind in _TRUST for one in suspects):
         suspects += [_suspect(one, now_ns, "behind") for one in _behind(waiting)]
     suspects.sort(key=_suspicion)
-    culprit = suspects[0] if suspects and suspects[0].kind in _TRUST else None
+    tied = _tied(suspects, len(fresh))
+    culprit = suspects[0] if suspects and suspects[0].kind in _TRUST and not tied else None
     victims = sum(culprit is None or one.rank != culprit.rank for one in waiting)
-    reason = _reason(culprit, suspects, victims, unseen)
+    reason = _tie_reason(tied, victims, unseen) if tied else _reason(culprit, suspects, victims, unseen)
     return Hang(now_ns - hung_ns, hung_ns / 1e9, culprit, reason, tuple(suspects), victims)
 
 
@@ -148,13 +158,19 @@ def _idle_ns(one: RankStatus) -> int:
 def _is_stuck(one: RankStatus, threshold_ns: int) -> bool:
     """Whether it had been without progress for too long at its last report."""
     idle_ns, there_ns = _idle_ns(one), max(one.seen_ns - one.phase_since_ns, 0)
-    if idle_ns > max(PLANNED_NS, threshold_ns):
-        return True
+    limit_ns = max(one.limit_ns, threshold_ns)
     if one.state in PLANNED:
-        return False
+        return _planned_ns(one) > limit_ns
+    if idle_ns > limit_ns:
+        return True
     if one.step is None:
         return one.state == "communication" and there_ns > threshold_ns
     return (there_ns if one.planned_ns > 0 else idle_ns) > threshold_ns
+
+
+def _planned_ns(one: RankStatus) -> int:
+    """How long it had been in its present planned state since its last progress, at its last report."""
+    return one.same_ns + min(max(one.seen_ns - one.phase_since_ns, 0), _idle_ns(one))
 
 
 def _kind(one: RankStatus, age_ns: int, stale_ns: int, begun_ns: int) -> str | None:
@@ -176,6 +192,26 @@ def _suspect(one: RankStatus, now_ns: int, kind: str) -> Suspect:
 def _suspicion(one: Suspect) -> tuple:
     step = -1 if one.step is None else one.step
     return _TRUST.get(one.kind, len(KINDS)), step, -one.seconds, one.rank
+
+
+def _tied(suspects: list[Suspect], ranks: int) -> list[Suspect]:
+    """The leading suspects between which nothing decides; empty if the first one stands out."""
+    first = suspects[0] if suspects else None
+    if first is None or first.kind != "elsewhere":
+        return []
+    alike = [one for one in suspects if (one.kind, one.phase, one.step) == (first.kind, first.phase, first.step)]
+    if len(alike) < 2:
+        return []
+    is_everybody = len(alike) == len(suspects) == ranks
+    return alike if is_everybody or first.seconds - alike[1].seconds <= TIE_SECONDS else []
+
+
+def _tie_reason(tied: list[Suspect], victims: int, unseen: int) -> str:
+    where = "no phase" if tied[0].phase == "none" else tied[0].phase
+    after = "before their first step" if tied[0].step is None else f"after step {tied[0].step}"
+    text = f"undecided: {_ranks(len(tied))} are in {where} {after}, so none of them stands out"
+    waits = f"; {_ranks(victims)} wait{'s' * (victims == 1)} in communication" if victims else ""
+    return text + waits + (f"; {_ranks(unseen)} never reported" if unseen else "")
 
 
 def _behind(waiting: list[RankStatus]) -> list[RankStatus]:

@@ -92,7 +92,7 @@ def more_than_rank(share: float, shares: list[tuple], count: int) -> tuple | Non
 def render(document: Mapping[str, Any]) -> str:
     """The whole account as text."""
     world, wall = document["world_size"], document["end"] - document["start"]
-    head = [*_incomplete_lines(document), *(f"  wrong input: {error}" for error in document["errors"])]
+    head = [*_incomplete_lines(document), *_hang_lines(document), *(f"  wrong input: {error}" for error in document["errors"])]
     lines = [
         f"run {document['run']}: {document['status']}, {world} rank{'s' * (world != 1)}, "
         f"{wall:.1f} s, {document['gpu_seconds']:.1f} GPU-seconds",
@@ -109,6 +109,15 @@ def render(document: Mapping[str, Any]) -> str:
     parts = (_factor_lines, _figure_lines, _straggler_lines, _restart_lines, _cause_lines)
     lines += [wrap(line) for part in parts for line in part(document)]
     return "\n".join(lines)
+
+
+def _hang_lines(document: Mapping[str, Any]) -> list[str]:
+    hang = document["hang"]
+    if hang is None:
+        return []
+    is_over = document["status"] != "running"
+    what = "hung until it ended: no rank completed" if is_over else "hangs: no rank has completed"
+    return [f"  {what} a step for {duration(hang['seconds'])}; {hang['reason']}"]
 
 
 def _incomplete_lines(document: Mapping[str, Any]) -> list[str]:

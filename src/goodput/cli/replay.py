@@ -30,6 +30,7 @@ def add_options(parser) -> None:
 
 def call(arguments) -> int:
     from goodput.account import document
+    from goodput.account.hang import without_stack
     from goodput.account.text import render
     from goodput.causes import explain
     from goodput.runlog import LogError, replay
@@ -48,17 +49,26 @@ def call(arguments) -> int:
     problems = replayed[0].problems
     for text in problem_lines(problems):
         message("replay", clean_text(text, 300))
-    accounts = [one.account for one in replayed if arguments.run in (None, one.account.run)]
-    if not accounts:
+    chosen = [one for one in replayed if arguments.run in (None, one.account.run)]
+    if not chosen:
         names = ", ".join(one.account.run for one in replayed[:10])
         return fail(
             "replay", f"no run {clean_text(arguments.run, 128)!r}; the log has {clean_text(names, 300)}"
         )
     log = problems.document()
-    documents = [{**document(account, explain(account)), "log": log} for account in accounts]
+    accounts = [one.account for one in chosen]
+    documents = [
+        {
+            **document(one.account, explain(one.account)),
+            "hang": None if one.hang is None else without_stack(one.hang),
+            "log": log,
+        }
+        for one in chosen
+    ]
     for found in documents:
         print(json.dumps(found) if arguments.json else render(printable(found)) + "\n")
-    status = int(problems.step_quality()["incomplete"])
+    steps = problems.step_quality()
+    status = int(steps is not None and steps["incomplete"])
     if not arguments.html:
         return status
     timelines = _timelines(arguments, problems.lines, accounts, documents)

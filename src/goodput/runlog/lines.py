@@ -58,6 +58,7 @@ class Line(msgspec.Struct, rename=lambda name: f"internal {name}" if name in _OW
     gpu_joules: Annotated[float, Meta(ge=0, lt=TIME_NS_MAX / 1e3)] | None = None
     run: _Name | int | None = None
     phase: _Name | None = None
+    phase_seconds: _Seconds | None = None
     committed: bool = True
     reason: str = "finished"
     over: str | None = None

@@ -14,10 +14,12 @@ from goodput.account import Account
 from goodput.account.account import Engine
 from goodput.account.facts import gather
 from goodput.account.fold import fit, share, state_of
+from goodput.account.hang import Hang
 from goodput.account.resume import KEEP_ALL
 from goodput.account.stall_threshold import StepLengths
 from goodput.account.states import INDEX, PHASE_STATES, vector
 from goodput.defaults import STALE_SECONDS, STALL_SECONDS
+from goodput.runlog.last_moment import hang_at_end
 from goodput.runlog.lines import TIME_NS_MAX, Line, LineError, parse
 from goodput.runlog.scan import Scan
 from goodput.runlog.source import LogError, Source
@@ -33,6 +35,7 @@ SHOWN = 3
 class Replayed:
     account: Account
     problems: Problems
+    hang: Hang | None = None  # with which the log ends
 
 
 def replay(
@@ -72,23 +75,29 @@ def replay(
         for track, number, line in _ordered(source, scan, lambda at: progress(0.4 + 0.6 * at / most)):
             walks[track].take(number, line)
         progress(1.0)
-        accounts = [
-            engine.finish({walk.key: walk.tail() for walk in walks.values() if walk.engine is engine})
+        return [
+            _finished(scan, engine, {walk.key: walk for walk in walks.values() if walk.engine is engine}, window)
             for engine in engines.values()
         ]
-        for account in accounts:
-            account.step_lines = scan.problems.step_quality()
-        return [Replayed(account, scan.problems) for account in accounts]
+
+
+def _finished(scan: Scan, engine: Engine, walks: dict[tuple[int, int], _Walk], window) -> Replayed:
+    """The account of a run whose lines are all read; the hang only for the whole run."""
+    account = engine.finish({key: walk.tail() for key, walk in walks.items()})
+    account.step_lines = scan.problems.step_quality()
+    found, hang = scan.runs[account.run], None
+    if window is None:
+        hang = hang_at_end(engine, account, walks, found.now_ns(), found.look_ns is not None)
+    return Replayed(account, scan.problems, hang)
 
 
 def _engine(found: RunTrack, threshold_ns: int, window) -> Engine:
     run = found.run
     known_only = found.look_ns is not None
-    now_ns = found.high_ns if found.look_ns is None else found.look_ns
     if run.start_ns is not None:
         run.start_ns = min(run.start_ns, min(a.start_ns for a in run.attempts.values()))
     stale_seconds = STALE_SECONDS if known_only else None
-    return Engine(run, gather(run, now_ns, threshold_ns, stale_seconds, known_only, window))
+    return Engine(run, gather(run, found.now_ns(), threshold_ns, stale_seconds, known_only, window))
 
 
 def _measure(source: Source, scan: Scan, stall_seconds: float) -> None:
@@ -145,6 +154,7 @@ class _Walk:
         self.gap, self.gap_ns = vector(), 0
         self.phase_ns: int | None = None  # of the last `phase` lines, which are in `phases`: (phase, length)
         self.phases: set[tuple[str | None, int]] = set()
+        self.gap_phase = ""  # of the last `phase` line since the last step
         self.rewinds = sorted(track.rewinds)
         self.limit, self.restarts = (
             self.fold.limit,
@@ -159,7 +169,8 @@ class _Walk:
                 self.problems.repeated += 1
                 return
             self.phases.add((line.phase, line.seconds_ns))
-            self.gap[self._state(line.phase or "")] += line.seconds_ns
+            self.gap[self.state_of(line.phase or "")] += line.seconds_ns
+            self.gap_phase = line.phase or ""
             self.gap_ns += line.seconds_ns
         elif line.time_ns <= self.end_ns and line.step_number <= self.last_step:
             self.problems.repeated += 1
@@ -184,7 +195,7 @@ class _Walk:
                     number, f"it overlaps the step before by {over / 1e9:.3f} s, which is cut off"
                 )
             fit(gap, inside, spent)
-        self.gap_ns = 0
+        self.gap_ns, self.gap_phase = 0, ""
         if self.rewinds:
             self._rewind(end_ns - sum(inside), step)
         if step <= self.last_step:
@@ -203,7 +214,7 @@ class _Walk:
                 self.problems.note(number, f"its phase {phase[:40]!r} is negative and counts as 0")
                 continue
             state = states.get(phase)
-            inside[self._state(phase) if state is None else state] += ns
+            inside[self.state_of(phase) if state is None else state] += ns
             named += ns
         if named <= length:
             inside[_UNATTRIBUTED] += length - named
@@ -221,7 +232,14 @@ class _Walk:
         self.fold.limit = min(self.limit, again)
         self.fold.restarts = () if step > again else self.restarts
 
-    def _state(self, phase: str) -> int:
+    def last_phase(self) -> str:
+        """The phase in which the attempt was last: as its last beat or end has it, else the longest since its last step."""
+        phase, tail = self.track.attempt.phase, self.track.tail
+        if phase not in ("", "none"):
+            return phase
+        return max(tail, key=lambda name: tail[name]) if tail else self.gap_phase or "none"
+
+    def state_of(self, phase: str) -> int:
         state = self.states.get(phase)
         if state is None:
             states = self.track.attempt.phase_states
@@ -236,7 +254,7 @@ class _Walk:
             return self.gap
         tail = vector()
         for phase, seconds in self.track.tail.items():
-            tail[self._state(phase)] += max(_whole_ns(seconds), 0)
+            tail[self.state_of(phase)] += max(_whole_ns(seconds), 0)
         return tail
 
 

@@ -229,8 +229,14 @@ class Scan:
     def _beat(self, number: int, track: AttemptTrack, line: Line) -> None:
         """A beat or an end: the newest has the rank's current phase."""
         attempt = track.attempt
-        if line.time_ns >= track.tail_ns:
+        # An end that does not say where the process was leaves what its last beat said.
+        says_nothing = line.kind == "end" and line.phase is None and line.phases is None
+        if line.time_ns >= track.tail_ns and says_nothing and attempt.phase:
+            attempt.unmeasured = line.unmeasured_steps or attempt.unmeasured
+            attempt.hardware = hardware(line) or attempt.hardware
+        elif line.time_ns >= track.tail_ns:
             track.tail_ns, track.tail = line.time_ns, line.phases
+            track.phase_ns = None if line.phase_seconds is None else round(line.phase_seconds * 1e9)
             attempt.unmeasured, attempt.hardware = line.unmeasured_steps, hardware(line)
             attempt.phase = line.phase or ("none" if line.phases is not None else "")
         if line.kind == "end":

@@ -52,16 +52,18 @@ class Problems:
         if len(self.listed) < PROBLEMS_MAX:
             self.listed.append((number, text))
 
-    def step_quality(self) -> StepLines:
-        """How many step lines were used, as the account document has it."""
-        share = self.unusable_steps / self.step_lines if self.step_lines else 0.0
+    def step_quality(self) -> StepLines | None:
+        """How many step lines were lost, as the account document has it; None if all were used."""
         first = self.unusable_first
+        if first is None:
+            return None
+        share = self.unusable_steps / self.step_lines
         return {
             "read": self.step_lines,
             "unusable": self.unusable_steps,
             "share": share,
             "incomplete": share > UNUSABLE_SHARE_MAX,
-            "first": f"line {first[0]}: {first[1]}" if first else None,
+            "first": f"line {first[0]}: {first[1]}",
         }
 
     def document(self) -> dict:
@@ -96,6 +98,7 @@ class AttemptTrack:
     last_step: int = -1
     tail: dict[str, float] | None = None  # phases after the last step, from the last beat or end
     tail_ns: int = -1
+    phase_ns: int | None = None  # how long it was in its phase then
 
     def step(self, line: Line) -> None:
         """Add the next step: its length, unless it is the first, and whether it repeats earlier steps."""
@@ -125,6 +128,10 @@ class RunTrack:
     end_number: int = 0  # of the line with the run's end
     newest: dict[int, int] = field(default_factory=dict)  # rank -> the attempt that began last
     lengths: StepLengths = field(default_factory=StepLengths)
+
+    def now_ns(self) -> int:
+        """The time up to which the log goes."""
+        return self.high_ns if self.look_ns is None else self.look_ns
 
     def number_of(self, line: Line) -> int:
         """The attempt that a line belongs to: without a number, the newest of its rank."""

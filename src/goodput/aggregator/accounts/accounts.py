@@ -166,7 +166,9 @@ class Accounts:
             return None
         account = self.account(name, now_ns)
         if account.status == "running":
-            return self.hangs.evaluate(name, now_ns, account.threshold_ns, account.world_size)
+            return self.hangs.evaluate(
+                name, now_ns, account.threshold_ns, account.world_size, account.planned
+            )
         # It cannot run again without a report, which changes its revision.
         self._not_running[name] = revision
         self.hangs.clear(name)
@@ -218,7 +220,7 @@ class Accounts:
         """A run as the functions that read the ledger take it."""
         account = self.account(name)
         now_ns = account.end_ns if account.status == "running" else time.time_ns()
-        return Past(self.store.runs[name], now_ns, account.threshold_ns, self.stale_seconds)
+        return Past(self.store.runs[name], now_ns, account.threshold_ns, self.stale_seconds, account.planned)
 
     def _live(self, name: str, account: Account) -> list[LiveRank]:
         ranks = []

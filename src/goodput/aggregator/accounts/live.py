@@ -7,7 +7,9 @@ steps lost, a rank reported late) it starts again: from the rows in memory, or f
 
 from __future__ import annotations
 
-from goodput.account import Account, Run
+from collections.abc import Iterator
+
+from goodput.account import Account, Attempt, Run
 from goodput.account.account import Engine
 from goodput.account.facts import Facts, Key, gather
 from goodput.account.stall_threshold import StepLengths
@@ -67,7 +69,7 @@ class IncrementalAccount:
         """A copy of the engine with all rows, including those whose result may still change."""
         self._advance(engine, facts)
         engine = engine.copy()
-        for key, attempt in self.run.attempts.items():
+        for key, attempt in _in_order(facts):
             for row in _rows_after(attempt, engine.folds[key].number):
                 engine.row(key, row)
         return engine
@@ -121,7 +123,7 @@ class IncrementalAccount:
 
     def _advance(self, engine: Engine, facts: Facts) -> None:
         """Fold rows whose result only a new fact can change, and drop them."""
-        for key, attempt in self.run.attempts.items():
+        for key, attempt in _in_order(facts):
             fold = engine.folds[key]
             for row in _rows_after(attempt, fold.number):
                 # After a clock was set back a process may start later than its first rows.
@@ -137,6 +139,13 @@ class IncrementalAccount:
         if sum(len(attempt.rows) for attempt in self.run.attempts.values()) > most:
             for key, attempt in self.run.attempts.items():
                 attempt.trim(engine.folds[key].number, ROWS_KEPT)
+
+
+def _in_order(facts: Facts) -> Iterator[tuple[Key, Attempt]]:
+    """Each rank's attempts in the order of their starts, since earlier ones set limits for later ones."""
+    for own in facts.by_rank.values():
+        for attempt in own:
+            yield (attempt.rank, attempt.attempt), attempt
 
 
 def _rows_after(attempt, number: int) -> list:

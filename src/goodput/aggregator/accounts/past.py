@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
 from msgspec.structs import astuple
@@ -18,6 +18,7 @@ from goodput.account.attempts import Row
 from goodput.account.document_types import AccountDocument
 from goodput.account.facts import Facts, Key, gather
 from goodput.account.fold import OTHERS_MAX, Fold
+from goodput.account.planned_limits import PlannedLimits
 from goodput.account.stall_threshold import StepLengths
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.causes import explain
@@ -40,6 +41,7 @@ class Past:
     now_ns: int
     threshold_ns: int
     stale_seconds: float
+    planned: PlannedLimits = field(default_factory=PlannedLimits)
 
     def __post_init__(self):
         self.run = without_rows(self.run)
@@ -62,7 +64,7 @@ def documents(ledger: Ledger, past: Past, windows: list[Window]) -> list[Account
 
 def account_of(ledger: Ledger, past: Past, window: Window) -> Account:
     """The account of a window."""
-    engine = Engine(past.run, past.facts(window))
+    engine = Engine(past.run, past.facts(window), planned=past.planned.copy())
     feed(engine, ledger)
     return engine.finish()
 

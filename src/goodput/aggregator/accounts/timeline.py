@@ -304,7 +304,7 @@ def sums_of(ledger: Ledger, past: Past, window: Window, points: int, worst: Sequ
     sheets = [Sheet(grid), Sheet(grid)]  # of the ranks alone and spread
     devices = _devices(past, facts)
     chosen = {key: attempt for key, attempt in past.run.attempts.items() if key[0] in ranks}
-    engine = Engine(replace(past.run, attempts=chosen), facts, TimedFold, TimedGroups)
+    engine = Engine(replace(past.run, attempts=chosen), facts, TimedFold, TimedGroups, past.planned.copy())
     folds = cast("dict[Key, TimedFold]", engine.folds)
     for (rank, _), fold in folds.items():
         fold.sheet, fold.devices = sheets[rank in spread], devices[rank]

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from goodput.account import document_types
 from goodput.account.hang import Hang, RankStatus, Suspect, verdict
+from goodput.account.planned_limits import PlannedLimits
 from goodput.account.states import PHASE_STATES, PLANNED
 from goodput.aggregator.ingest.store import Process, Store
 from goodput.wire import schema
@@ -42,12 +43,13 @@ class HangDetector:
         """False when a step completed so recently that evaluating the run is pointless."""
         return not 0 <= now_ns - self._store.progress_ns.get(run, 0) < self._stall_ns // 2
 
-    def evaluate(self, run: str, now_ns: int, threshold_ns: int, world_size: int) -> Hang | None:
+    def evaluate(self, run: str, now_ns: int, threshold_ns: int, world_size: int, planned: PlannedLimits | None = None) -> Hang | None:
         """The verdict on a run that may hang; from now on its suspects' stacks are requested."""
         processes = self._store.newest.get(run, {})
         if self._awaits_reports(processes.values(), now_ns):
             return None
-        seen = [self._seen(process) for process in processes.values()]
+        limits = PlannedLimits() if planned is None else planned
+        seen = [self._seen(process, limits) for process in processes.values()]
         unseen = max(world_size - len(seen), 0)
         found = verdict(seen, now_ns, threshold_ns, stale_ns=self._stale_ns, unseen=unseen)
         if found is None:
@@ -116,20 +118,25 @@ class HangDetector:
     def _stack(self, run: str, suspect: Suspect) -> schema.Stack | None:
         return self._stacks.get(schema.stack_request(self._store.newest[run][suspect.rank].identity))
 
-    def _seen(self, process: Process) -> RankStatus:
+    def _seen(self, process: Process, limits: PlannedLimits) -> RankStatus:
         attempt, last = process.attempt, process.last
+        state = _state_of(attempt.phase, attempt.phase_states)
+        progress_ns = last.end_ns if last else attempt.start_ns
+        spent = _planned_ns(process)
         return RankStatus(
             rank=attempt.rank,
             host=attempt.host,
             attempt=attempt.attempt,
             phase=attempt.phase,
-            state=_state_of(attempt.phase, attempt.phase_states),
+            state=state,
             phase_since_ns=max(attempt.last_ns, attempt.start_ns),
             seen_ns=attempt.seen_ns,
             received_ns=max(attempt.received_ns, self._began_ns),
-            last_progress_ns=last.end_ns if last else attempt.start_ns,
+            last_progress_ns=progress_ns,
             step=last.step if last else None,
-            planned_ns=_planned_ns(process),
+            planned_ns=sum(spent.values()),
+            same_ns=spent.get(state, 0),
+            limit_ns=limits.of_state(attempt.rank, state, progress_ns),
             alive=attempt.alive,
             ended=attempt.end_reason(),
         )
@@ -139,19 +146,22 @@ def _state_of(phase: str, user_states: dict[str, str]) -> str:
     return user_states.get(phase) or PHASE_STATES.get(phase, "unattributed")
 
 
-def _planned_ns(process: Process) -> int:
-    """Time in planned phases since the last completed step, up to the last boundary."""
+def _planned_ns(process: Process) -> Counter[str]:
+    """Time in planned states since the last completed step, up to the last boundary."""
     attempt = process.attempt
     before = process.last.totals if process.last else ()
-    columns = _planned_columns(attempt.phases, tuple(attempt.phase_states.items()))
-    spent = (
-        attempt.totals[i] - (before[i] if i < len(before) else 0) for i in columns if i < len(attempt.totals)
-    )
-    return sum(ns for ns in spent if ns > 0)
+    spent: Counter[str] = Counter()
+    for i, state in _planned_columns(attempt.phases, tuple(attempt.phase_states.items())):
+        if i < len(attempt.totals):
+            spent[state] += max(attempt.totals[i] - (before[i] if i < len(before) else 0), 0)
+    return spent
 
 
 @functools.lru_cache(maxsize=256)
-def _planned_columns(phases: tuple[str, ...], user_states: tuple[tuple[str, str], ...]) -> list[int]:
+def _planned_columns(
+    phases: tuple[str, ...], user_states: tuple[tuple[str, str], ...]
+) -> list[tuple[int, str]]:
     """Cached, since the ranks of a run mostly have the same phases."""
     states = dict(user_states)
-    return [i for i, phase in enumerate(phases) if _state_of(phase, states) in PLANNED]
+    found = [(i, _state_of(phase, states)) for i, phase in enumerate(phases)]
+    return [(i, state) for i, state in found if state in PLANNED]

@@ -16,13 +16,14 @@ const KINDS = {
 const phaseName = (name) => (name === "none" ? "no phase" : name);
 const hostName = (name) => name || "an unnamed host";
 
-export function drawHang(root, { hang }) {
+export function drawHang(root, { hang, status }) {
   root.hidden = !hang;
   if (!hang) return;
   const known = hang.culprit !== null;
+  const verb = status === "running" ? "Hangs" : "Hung until it ended";
   const obvious = known && hang.victims > 0 && hang.suspects[0].kind === "elsewhere";
   put(root, {
-    culprit: known ? `Hangs: rank ${hang.culprit} on ${hostName(hang.host)}` : "Hangs, and no rank stands out",
+    culprit: known ? `${verb}: rank ${hang.culprit} on ${hostName(hang.host)}` : `${verb}, and no rank stands out`,
     phase: known ? `in ${phaseName(hang.phase)} for ${duration(hang.phase_seconds)}` : "",
     seconds: duration(hang.seconds),
     victims: `${plural(hang.victims, "rank")} wait${hang.victims === 1 ? "s" : ""} in communication.`,

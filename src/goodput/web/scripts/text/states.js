@@ -43,4 +43,4 @@ export const STATUSES = {
     : "no recent report of this run when this file was written",
 };
 // The API has no status for a hang: such a run is running.
-export const statusOf = (run) => (run.hang ? "hangs" : run.status);
+export const statusOf = (run) => (run.hang && run.status === "running" ? "hangs" : run.status);
