@@ -64,13 +64,19 @@ class Checkpoints(TypedDict):
 
 
 class Throughput(TypedDict):
-    """Kept samples against an ideal: `given` by the user, or the `best shown` by the run itself."""
+    """Kept samples against an ideal: `given` by the user, or the `best shown` by the run itself.
+
+    `samples_basis` tells which of the ranks that step report them: `each rank`, `one rank`, `some ranks`, or `same on each
+    rank`; `whole batch on each rank` if the ideal shows that each one reports the whole batch, which then counts once.
+    """
 
     samples: float
     samples_per_second: float | None
     ideal_samples_per_second: float | None
     ideal_basis: str | None
     goodput: float | None
+    samples_basis: str | None
+    samples_ranks: int
 
 
 class Pipeline(TypedDict):

@@ -5,9 +5,9 @@ Ratios are ratios of sums; what is unknown is None.
 
 from __future__ import annotations
 
-from math import sqrt
+from math import inf, sqrt
 
-from goodput.account.account import Account
+from goodput.account.account import Account, RankAccount
 from goodput.account.document_types import Checkpoints, PerUnit, Pipeline, Throughput, Total
 from goodput.account.flops import too_high
 from goodput.account.states import INDEX, STATES
@@ -53,13 +53,23 @@ def throughput(account: Account) -> Throughput:
 
     The best shown is, per rank, its fastest stretch of peak_throughput.STRETCH_STEPS steps, and at least its mean over
     its wall time. `goodput` is the ratio of sums over ranks, samples / (ideal rate x wall time); None if it would be
-    above 1, which only a wrong declared ideal can cause (see input_errors).
+    above 1, which only a wrong declared ideal can cause (see input_errors). Where only some of the ranks that step report
+    samples, they stand for all, since the samples may be those of the whole batch; see `_samples_basis`.
     """
     kept = sum(rank.kept_samples for rank in account.ranks)
     wall = (account.end_ns - account.start_ns) / 1e9
-    ideal, basis = _ideal(account, "ideal_samples_per_second"), "given"
+    reporters, silent = _reporters(account.ranks)
+    counted = reporters if reporters and silent else account.ranks
+    ideal, basis = _ideal(counted, "ideal_samples_per_second"), "given"
     if ideal is None:
-        ideal, basis = _ideal(account, "best_samples_per_second", shown=True), "best shown"
+        ideal, basis = _ideal(counted, "best_samples_per_second", shown=True), "best shown"
+    elif silent and any(rank.ideal_samples_per_second is not None for rank in silent):
+        # The ideal is given for each rank: of these samples, or a part of what the batch needs?
+        whole = _ideal(account.ranks, "ideal_samples_per_second")
+        ideal = whole if any(map(_exceeds_ideal, reporters)) else None
+    samples_basis = _samples_basis(reporters, silent, kept, ideal, basis)
+    if samples_basis == "whole batch on each rank":
+        kept /= len(reporters)
     # Without wall time there is no rate, and then no ratio of rates either.
     if not ideal or not wall:
         ideal = basis = None
@@ -69,26 +79,62 @@ def throughput(account: Account) -> Throughput:
         "ideal_samples_per_second": ideal / wall if ideal else None,
         "ideal_basis": basis,
         "goodput": kept / ideal if ideal and 0 < kept <= ideal else None,
+        "samples_basis": samples_basis,
+        "samples_ranks": len(reporters),
     }
 
 
-def _ideal(account: Account, name: str, shown: bool = False) -> float | None:
-    """Samples that all ranks could have done in their wall time.
+def _reporters(ranks: list[RankAccount]) -> tuple[list[RankAccount], list[RankAccount]]:
+    """The ranks that report samples, and those that complete steps without."""
+    reporters = [rank for rank in ranks if rank.kept_samples or rank.best_samples_per_second]
+    others = [rank for rank in ranks if not (rank.kept_samples or rank.best_samples_per_second)]
+    return reporters, [rank for rank in others if rank.kept_steps or rank.lost_steps]
+
+
+def _exceeds_ideal(rank: RankAccount) -> bool:
+    """Whether a rank reports more than its declared ideal allows, so samples that are not its own alone."""
+    return (rank.best_samples_per_second or 0.0) > (rank.ideal_samples_per_second or inf)
+
+
+def _samples_basis(
+    reporters: list[RankAccount],
+    silent: list[RankAccount],
+    kept: float,
+    ideal: float | None,
+    basis: str,
+) -> str | None:
+    """Whose samples are summed: "each rank", "one rank" or "some ranks" of those that step, or "same on each rank".
+
+    The last is the usual case of equal batches, but also that of the whole batch told by each rank, whose sum is too large
+    by their number: "whole batch on each rank" if the declared ideal rules out the first.
+    """
+    if not reporters:
+        return None
+    if silent:
+        return "one rank" if len(reporters) == 1 else "some ranks"
+    if len(reporters) < 2 or len({(rank.kept_samples, rank.kept_steps) for rank in reporters}) > 1:
+        return "each rank"
+    is_whole = ideal is not None and basis == "given" and kept / len(reporters) <= ideal < kept
+    return "whole batch on each rank" if is_whole else "same on each rank"
+
+
+def _ideal(ranks: list[RankAccount], name: str, shown: bool = False) -> float | None:
+    """Samples that these ranks could have done in their wall time.
 
     With `shown` it is at least what each rank did: its last steps may be its fastest and too few for a stretch.
     """
-    pairs = zip(_rates(account, name), account.ranks, strict=False)
+    pairs = zip(_rates(ranks, name), ranks, strict=False)
     ideals = [max(rate * rank.wall_ns / 1e9, rank.kept_samples * shown) for rate, rank in pairs]
     return sum(ideals) if ideals else None
 
 
-def _rates(account: Account, name: str) -> list[float]:
+def _rates(ranks: list[RankAccount], name: str) -> list[float]:
     """A declared rate of each rank, the others' mean for a rank without one; empty if no rank declares it."""
-    declared = [rate for rank in account.ranks if (rate := getattr(rank, name)) is not None]
+    declared = [rate for rank in ranks if (rate := getattr(rank, name)) is not None]
     if not declared:
         return []
     usual = sum(declared) / len(declared)
-    return [usual if (rate := getattr(rank, name)) is None else rate for rank in account.ranks]
+    return [usual if (rate := getattr(rank, name)) is None else rate for rank in ranks]
 
 
 def pipeline(account: Account) -> Pipeline | None:
@@ -133,7 +179,7 @@ def energy(account: Account) -> Total | None:
     lived_ns = sum(sum(rank.metered) * rank.devices for rank in account.ranks)
     shown = sum(rank.energy_mj for rank in account.ranks) * 1e6 / lived_ns if lived_ns else None
     totals: list[float | None] = [0.0] * len(STATES)
-    declared = _rates(account, "gpu_power_watts") or [None] * len(account.ranks)
+    declared = _rates(account.ranks, "gpu_power_watts") or [None] * len(account.ranks)
     for rank, watts in zip(account.ranks, declared, strict=True):
         metered_ns = sum(rank.metered)
         for i, ns in enumerate(rank.states):
@@ -165,7 +211,7 @@ def energy_basis(account: Account) -> str:
 
 
 def _weighed(account: Account, name: str, per_ns: float) -> Total | None:
-    rates, totals = _rates(account, name), [0.0] * len(STATES)
+    rates, totals = _rates(account.ranks, name), [0.0] * len(STATES)
     if not rates:
         return None
     for rank, rate in zip(account.ranks, rates, strict=True):
@@ -179,7 +225,7 @@ def per_unit(account: Account, total: float | None) -> PerUnit | None:
     if not total:
         return None
     flops = [rank.flops for rank in account.ranks if rank.flops is not None]
-    samples = sum(rank.kept_samples for rank in account.ranks)
+    samples = throughput(account)["samples"]
     return {
         "productive_gpu_seconds": account.gpu_ns()[_PRODUCTIVE] / 1e9 / total,
         "samples": samples / total if samples else None,

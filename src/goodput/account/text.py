@@ -177,11 +177,8 @@ def _figure_lines(document: Mapping[str, Any]) -> list[str]:
     """Throughput, pipeline, checkpoints and money, where known."""
     lines = []
     rate = document["throughput"]
-    if rate["goodput"] is not None:
-        lines.append(
-            f"  throughput goodput {percent(rate['goodput'])}: {whole(rate['samples_per_second'])} samples per second "
-            f"of {whole(rate['ideal_samples_per_second'])} ({_BASES[rate['ideal_basis']]})"
-        )
+    if rate["goodput"] is not None or rate.get("samples_basis") in ("one rank", "some ranks"):
+        lines.append(_throughput_line(rate))
     pipe = document["pipeline"]
     if pipe is not None and pipe["bubble"] is not None:
         ideal = pipe["ideal_bubble"]
@@ -191,6 +188,31 @@ def _figure_lines(document: Mapping[str, Any]) -> list[str]:
             f"{'' if ideal is None else least}"
         )
     return [*lines, *_checkpoint_lines(document), *_money_lines(document)]
+
+
+def _throughput_line(rate: Mapping[str, Any]) -> str:
+    line, actual, ideal = f"  throughput goodput {percent(rate['goodput'])}", *map(rate.get, _RATES)
+    if actual is not None:
+        line += f": {whole(actual)} samples per second"
+        line += "" if ideal is None else f" of {whole(ideal)} ({_BASES[rate['ideal_basis']]})"
+    return line + _samples_note(rate)
+
+
+_RATES = ("samples_per_second", "ideal_samples_per_second")
+
+
+def _samples_note(rate: Mapping[str, Any]) -> str:
+    """Which ranks report the samples, where that decides what they are."""
+    count, per_second = rate.get("samples_ranks"), rate["samples_per_second"]
+    notes = {
+        "one rank": "only one rank reports samples, taken as those of the whole run",
+        "some ranks": f"only {count} ranks report samples, taken as those of the whole run",
+        "whole batch on each rank": f"{count} ranks each report the whole batch, which is counted once",
+    }
+    note = notes.get(rate.get("samples_basis"))
+    if rate.get("samples_basis") == "same on each rank" and per_second is not None and count:
+        note = f"the sum of {count} equal ranks, {whole(per_second / count)} if each reports the whole batch"
+    return f"; {note}" if note else ""
 
 
 _BASES = {"given": "given", "best shown": "the best that the run has shown"}

@@ -28,12 +28,26 @@ function throughput({ throughput: rate, steps }) {
   const title = "samples (or tokens) of kept steps ÷ those of the ideal rate in the same wall time";
   if (!rate.samples) return [name, "unknown", steps.kept ? "No samples were reported." : "No step was kept.", title];
   const actual = `${compact(rate.samples)} kept samples, ${compact(rate.samples_per_second)} samples/s`;
+  const who = reporters(rate);
   if (rate.goodput === null) {
-    const why = rate.ideal_basis === "given" ? "which is more than the ideal given" : "too few steps to see an ideal";
-    return [name, "unknown", `${actual}; ${why}.`, title];
+    const why = rate.ideal_basis === "given" ? "which is more than the ideal given"
+      : rate.samples_basis === "one rank" || rate.samples_basis === "some ranks" ? "the ideal may be that of a rank or of all"
+        : "too few steps to see an ideal";
+    return [name, "unknown", `${actual}; ${why}.${who}`, title];
   }
   const basis = { given: "the ideal given", "best shown": "the best it has shown" }[rate.ideal_basis];
-  return [name, percent(rate.goodput), `${actual} of ${compact(rate.ideal_samples_per_second)}, ${basis}.`, title];
+  return [name, percent(rate.goodput), `${actual} of ${compact(rate.ideal_samples_per_second)}, ${basis}.${who}`, title];
+}
+
+// Which ranks report the samples, where that decides what they are.
+function reporters({ samples_basis: basis, samples_ranks: ranks, samples_per_second: rate }) {
+  const notes = {
+    "one rank": "Only one rank reports samples, taken as those of the whole run.",
+    "some ranks": `Only ${plural(ranks, "rank")} report samples, taken as those of the whole run.`,
+    "same on each rank": `The sum of ${plural(ranks, "equal rank")}; ${compact(rate / ranks)}/s if each reports the whole batch.`,
+    "whole batch on each rank": `${plural(ranks, "rank")} each report the whole batch, which is counted once.`,
+  };
+  return notes[basis] ? ` ${notes[basis]}` : "";
 }
 
 function pipeline({ stages, microbatches, bubble, ideal_bubble: ideal, excess }) {
