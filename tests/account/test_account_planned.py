@@ -12,7 +12,8 @@ from support.aggregator.reports import rank_report
 from goodput.account import compute
 from goodput.account.states import INDEX
 from goodput.aggregator.accounts import live
-from goodput.aggregator.accounts.past import Past, account_of as past_account
+from goodput.aggregator.accounts.past import Past
+from goodput.aggregator.accounts.past import account_of as past_account
 from goodput.causes import explain
 
 MINUTE = 60
@@ -36,7 +37,14 @@ def test_evaluation_that_never_ends_is_a_stall():
 
 
 def test_limit_is_ten_times_the_longest():
-    for first, then, excused in ((2, 29, 29), (2, 31, 30), (5, 49, 49), (5, 60, 50), (30, 250, 250), (30, 301, 300)):
+    for first, then, excused in (
+        (2, 29, 29),
+        (2, 31, 30),
+        (5, 49, 49),
+        (5, 60, 50),
+        (30, 250, 250),
+        (30, 301, 300),
+    ):
         one = evaluated(first).begun(evaluation=then * MINUTE)
         found = minutes(account_of(one, now=one.now_ns / 1e9))
         want = {"productive": 20, "evaluation": first + excused, "stall": then - excused}
@@ -45,7 +53,13 @@ def test_limit_is_ten_times_the_longest():
 
 def test_stall_remains_when_the_phase_ends():
     """An evaluation that hung for 5 hours and went on. It does not raise the limit to 50 hours, but to 5."""
-    one = evaluated(2).between(evaluation=300 * MINUTE).step(forward=MINUTE).between(evaluation=301 * MINUTE).step(forward=MINUTE)
+    one = (
+        evaluated(2)
+        .between(evaluation=300 * MINUTE)
+        .step(forward=MINUTE)
+        .between(evaluation=301 * MINUTE)
+        .step(forward=MINUTE)
+    )
     found = minutes(account_of(one, now=one.now_ns / 1e9))
     assert found == {"productive": 22, "evaluation": 2 + 30 + 300, "stall": 270 + 1}
 

@@ -31,7 +31,11 @@ def shown(*given, **options) -> tuple[dict, str]:
 def test_one_rank_reports_the_whole_batch():
     rate, text = shown([512, 0, 0, 0])
     assert (rate["goodput"], rate["samples_basis"], rate["samples_ranks"]) == (0.5, "one rank", 1)
-    assert (rate["samples"], rate["samples_per_second"], rate["ideal_samples_per_second"]) == (20480, 256, 512)
+    assert (rate["samples"], rate["samples_per_second"], rate["ideal_samples_per_second"]) == (
+        20480,
+        256,
+        512,
+    )
     assert "throughput goodput 50.0 %: 256 samples per second of 512" in text
     assert "only one rank reports samples, taken as those of the whole run" in text
 
@@ -61,7 +65,11 @@ def test_each_rank_reports_its_share():
     assert (rate["goodput"], rate["samples_per_second"], rate["samples_basis"]) == (0.5, 224, "each rank")
     assert "report" not in text.split("throughput")[1].split("checkpoint")[0]
     rate, text = shown([128] * 4)
-    assert (rate["goodput"], rate["samples_per_second"], rate["samples_basis"]) == (0.5, 256, "same on each rank")
+    assert (rate["goodput"], rate["samples_per_second"], rate["samples_basis"]) == (
+        0.5,
+        256,
+        "same on each rank",
+    )
     assert "the sum of 4 equal ranks, 64 if each reports the whole batch" in text
 
 

@@ -35,7 +35,17 @@ OPTIONAL = {
     "end": ({"rank": 0, "attempt": 1}, {"reason": "finished", "phases": {"loader": 1.0}, **SAMPLES}),
     "mark": ({"rank": 0, "attempt": 1}, {"text": "hello"}),
 }
-WHOLE = ("world_size", "devices", "stage", "tensor", "microbatches", "resume_step", "samples", "count", "unmeasured_steps")
+WHOLE = (
+    "world_size",
+    "devices",
+    "stage",
+    "tensor",
+    "microbatches",
+    "resume_step",
+    "samples",
+    "count",
+    "unmeasured_steps",
+)
 
 
 def line(fields: dict) -> bytes:
@@ -121,7 +131,9 @@ def test_lost_step_lines_make_the_account_incomplete(tmp_path, capsys, bad, inco
     shown = capsys.readouterr()
     assert status == int(incomplete)
     head = shown.out.splitlines()[2]
-    assert head.startswith("  incomplete: 2 of 100 step lines of the log (2.0 %) cannot be used") == incomplete
+    assert (
+        head.startswith("  incomplete: 2 of 100 step lines of the log (2.0 %) cannot be used") == incomplete
+    )
     assert f"{bad} of 100 step lines cannot be used" in shown.err
     (found,) = replay(str(log))
     steps = document(found.account)["step_lines"]

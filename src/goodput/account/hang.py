@@ -126,7 +126,9 @@ def verdict(
         return None
     silent = [one for one in live if now_ns - one.received_ns > stale_ns]
     # A silent rank may still be in its planned phase.
-    if any(one.state in PLANNED and _planned_ns(one) + _age_ns(one, now_ns) <= one.limit_ns for one in silent):
+    if any(
+        one.state in PLANNED and _planned_ns(one) + _age_ns(one, now_ns) <= one.limit_ns for one in silent
+    ):
         return None
     # No rank has completed a step since the last one that did.
     hung_ns = min(_idle_ns(one) + _age_ns(one, now_ns) for one in fresh)
@@ -199,7 +201,9 @@ def _tied(suspects: list[Suspect], ranks: int) -> list[Suspect]:
     first = suspects[0] if suspects else None
     if first is None or first.kind != "elsewhere":
         return []
-    alike = [one for one in suspects if (one.kind, one.phase, one.step) == (first.kind, first.phase, first.step)]
+    alike = [
+        one for one in suspects if (one.kind, one.phase, one.step) == (first.kind, first.phase, first.step)
+    ]
     if len(alike) < 2:
         return []
     is_everybody = len(alike) == len(suspects) == ranks

@@ -92,7 +92,11 @@ def more_than_rank(share: float, shares: list[tuple], count: int) -> tuple | Non
 def render(document: Mapping[str, Any]) -> str:
     """The whole account as text."""
     world, wall = document["world_size"], document["end"] - document["start"]
-    head = [*_incomplete_lines(document), *_hang_lines(document), *(f"  wrong input: {error}" for error in document["errors"])]
+    head = [
+        *_incomplete_lines(document),
+        *_hang_lines(document),
+        *(f"  wrong input: {error}" for error in document["errors"]),
+    ]
     lines = [
         f"run {document['run']}: {document['status']}, {world} rank{'s' * (world != 1)}, "
         f"{wall:.1f} s, {document['gpu_seconds']:.1f} GPU-seconds",
@@ -209,7 +213,7 @@ def _samples_note(rate: Mapping[str, Any]) -> str:
         "some ranks": f"only {count} ranks report samples, taken as those of the whole run",
         "whole batch on each rank": f"{count} ranks each report the whole batch, which is counted once",
     }
-    note = notes.get(rate.get("samples_basis"))
+    note = notes.get(rate.get("samples_basis") or "")
     if rate.get("samples_basis") == "same on each rank" and per_second is not None and count:
         note = f"the sum of {count} equal ranks, {whole(per_second / count)} if each reports the whole batch"
     return f"; {note}" if note else ""

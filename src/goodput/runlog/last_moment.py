@@ -11,7 +11,9 @@ from goodput.account.hang import STALE_NS, Hang, RankStatus, verdict
 from goodput.account.states import INDEX, PLANNED, STATES
 
 
-def hang_at_end(engine: Engine, account: Account, walks: dict, now_ns: int, is_known_only: bool) -> Hang | None:
+def hang_at_end(
+    engine: Engine, account: Account, walks: dict, now_ns: int, is_known_only: bool
+) -> Hang | None:
     """The hang with which the log ends, None without one. `walks` has each attempt's walk by its key."""
     newest = [own[-1] for own in engine.facts.by_rank.values()]
     if all(attempt.end_reason() == "finished" for attempt in newest):

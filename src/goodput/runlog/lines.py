@@ -156,7 +156,9 @@ def _without_wrong_fields(raw: bytes, error: msgspec.ValidationError) -> Line:
             fields[name] = Raw(whole)
         elif value != b"null":
             text = f"`{name}` is {value[:40].decode(errors='replace')}, {_plain(str(error))}"
-            if name in needed or (name in _STRICT_FIELDS and (name != "run" or kind not in ("run", "attempt"))):
+            if name in needed or (
+                name in _STRICT_FIELDS and (name != "run" or kind not in ("run", "attempt"))
+            ):
                 raise LineError(text)
             text += f"; it {_CAUTIOUS[name][1] if name in _CAUTIOUS else 'is left out'}"
             fields |= _usable_part(name, value)
@@ -214,7 +216,9 @@ def _repaired(raw: bytes) -> bytes | None:
     """The line as strict JSON, with its numbers as they are written; None where it cannot be repaired."""
     try:
         text = raw.decode(errors="replace")
-        fields = json.loads(text, parse_constant=lambda _: None, parse_float=lambda number: Raw(number.encode()))
+        fields = json.loads(
+            text, parse_constant=lambda _: None, parse_float=lambda number: Raw(number.encode())
+        )
         return msgspec.json.encode(fields) if type(fields) is dict else None
     except (ValueError, TypeError, OverflowError):
         return None

@@ -76,7 +76,9 @@ def replay(
             walks[track].take(number, line)
         progress(1.0)
         return [
-            _finished(scan, engine, {walk.key: walk for walk in walks.values() if walk.engine is engine}, window)
+            _finished(
+                scan, engine, {walk.key: walk for walk in walks.values() if walk.engine is engine}, window
+            )
             for engine in engines.values()
         ]
 

@@ -69,7 +69,7 @@ class Scan:
             found.newest.clear()
 
     def _run_name(self, line: Line) -> str:
-        return self._last_run or "run" if line.run is None else line.run
+        return self._last_run or "run" if line.run is None else str(line.run)
 
     def _read(self, number: int, raw: bytes) -> None:
         if not raw.strip():

@@ -43,7 +43,9 @@ class HangDetector:
         """False when a step completed so recently that evaluating the run is pointless."""
         return not 0 <= now_ns - self._store.progress_ns.get(run, 0) < self._stall_ns // 2
 
-    def evaluate(self, run: str, now_ns: int, threshold_ns: int, world_size: int, planned: PlannedLimits | None = None) -> Hang | None:
+    def evaluate(
+        self, run: str, now_ns: int, threshold_ns: int, world_size: int, planned: PlannedLimits | None = None
+    ) -> Hang | None:
         """The verdict on a run that may hang; from now on its suspects' stacks are requested."""
         processes = self._store.newest.get(run, {})
         if self._awaits_reports(processes.values(), now_ns):
