@@ -149,3 +149,16 @@ def test_lines_that_are_no_json_count_as_lost(tmp_path):
     (found,) = replay(str(log))
     text = render(document(found.account))
     assert "incomplete: 20 of 25 step lines of the log (80.0 %)" in text
+
+
+def test_steps_beyond_ten_minutes_late_are_lost_unless_doubled(tmp_path):
+    """Two steps an hour late count as lost; a file written twice loses none."""
+    log = tmp_path / "log"
+    late, rest = [step(i + 1, i) for i in (3, 4)], [step(i + 1, i) for i in range(100) if i not in (3, 4)]
+    log.write_bytes(HEAD + b"".join([*rest, step(3700, 100), step(3701, 101), *late]))
+    (found,) = replay(str(log))
+    assert document(found.account)["step_lines"]["unusable"] == 2
+    lines = [*rest[:3], *late, *rest[3:], step(3700, 100), step(3701, 101)]
+    log.write_bytes(HEAD + b"".join(lines + lines))
+    (found,) = replay(str(log))
+    assert document(found.account)["step_lines"] is None
