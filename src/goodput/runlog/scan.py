@@ -176,7 +176,10 @@ class Scan:
             if track.suspect is None or time_ns < track.before_ns - BEHIND_NS_MAX:
                 behind = (track.high_ns - time_ns) / 1e9
                 text = f"its time is {behind:.0f} s behind the newest line of rank {line.rank}"
-                self.problems.drop(number, text, line.kind == "step")
+                # A file that was written twice loses nothing.
+                self.problems.drop(
+                    number, text, line.kind == "step" and line.step_number not in track.numbers
+                )
                 return
             wrong, jumped = track.suspect
             ahead = (jumped.time_ns - track.before_ns) / 1e9
@@ -216,6 +219,7 @@ class Scan:
         attempt.last_ns = max(attempt.last_ns, time_ns)
         if line.kind == "step":
             track.step(line)
+            track.numbers.add(line.step_number - line.count + 1, line.step_number)
             if attempt.first_step is None or time_ns < attempt.first_number:
                 attempt.first_number, attempt.first_step = time_ns, line.step_number - line.count + 1
             last = max((attempt.rows_end_ns, attempt.end_step), (time_ns, line.step_number))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from goodput.runlog.source import LogError
 
 PROBLEMS_MAX = 100
 DROPPED_MAX = 200_000
+RANGES_MAX = 1000
 UNUSABLE_SHARE_MAX = 0.01  # of step lines; above it the account is incomplete
 
 
@@ -81,12 +83,39 @@ class Problems:
         }
 
 
+class StepNumbers:
+    """Step numbers as ranges; beyond RANGES_MAX of them the lowest are joined."""
+
+    def __init__(self):
+        self._ranges: list[list[int]] = []  # [first, last], in order and apart
+
+    def add(self, first: int, last: int) -> None:
+        ranges = self._ranges
+        if ranges and ranges[-1][0] <= first <= ranges[-1][1] + 1:
+            ranges[-1][1] = max(ranges[-1][1], last)
+            return
+        insort(ranges, [first, last])
+        joined = [ranges[0]]
+        for low, high in ranges[1:]:
+            is_full = len(ranges) > RANGES_MAX and len(joined) == 1
+            if low <= joined[-1][1] + 1 or is_full:
+                joined[-1][1] = max(joined[-1][1], high)
+            else:
+                joined.append([low, high])
+        self._ranges = joined
+
+    def __contains__(self, number: int) -> bool:
+        at = bisect_right(self._ranges, number, key=lambda one: one[0]) - 1
+        return at >= 0 and number <= self._ranges[at][1]
+
+
 @dataclass(eq=False)
 class AttemptTrack:
     """One attempt's lines in the order of the file."""
 
     attempt: Attempt
     lengths: StepLengths  # of the run, correct if no lines are out of order
+    numbers: StepNumbers = field(default_factory=StepNumbers)  # of the steps that are used
     number: int = 0  # of its first line
     end_number: int = 0  # of its last `end` line
     high_ns: int | None = None  # the latest time so far
