@@ -212,10 +212,8 @@ def wrong(**given) -> bytes:
         wrong(rank=2), wrong(rank=-1), wrong(rank=1.0), wrong(rank=True), wrong(rank=None), wrong(rank="0"),
         wrong(rank=10**30), wrong(world_size=0), wrong(world_size=1 << 25), wrong(attempt=0), wrong(attempt=1 << 21),
         wrong(pid=0), wrong(pid=1 << 40), wrong(devices=0), wrong(run=""), wrong(run="x" * 129), wrong(run="a\nb"),
-        wrong(run=None), wrong(run="\ud800"), wrong(host="\x1b[31m"), wrong(host=5), wrong(group=None),
-        wrong(device=["x"]), wrong(stage=-1), wrong(stage=True), wrong(flops_per_step=0), wrong(flops_per_step=1e31),
-        wrong(flops_per_step="much"), wrong(peak_flops_per_second=True), wrong(gpu_hour_cost=float("nan")),
-        wrong(gpu_hour_cost=float("inf")), wrong(start_unix_ns=-1), wrong(start_unix_ns=1 << 63),
+        wrong(run=None), wrong(run="\ud800"), wrong(host="\x1b[31m"), wrong(host=5),
+        wrong(start_unix_ns=-1), wrong(start_unix_ns=1 << 63),
         wrong(start_mono_ns=1.5), wrong(pid_start_ticks=-1), wrong(pid_start_ticks="x"), wrong(pid_start_ticks=1 << 62),
     ],
 )  # fmt: skip
@@ -223,6 +221,23 @@ def test_invalid_identities_are_rejected(forged, blob):
     forged.word(page.W_IDENTITY_BYTES, len(blob))
     forged.put(page.IDENTITY_OFFSET, blob)
     assert read(forged.path) == "identity"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "kept"),
+    [
+        ("group", None, ""), ("device", ["x"], ""), ("dtype", "a\nb", ""), ("stage", -1, None), ("stage", True, None),
+        ("stage", 2.0, 2), ("tensor", 2.5, None), ("flops_per_step", 0, None), ("flops_per_step", 1e31, None),
+        ("flops_per_step", "much", None), ("peak_flops_per_second", True, None), ("gpu_hour_cost", float("nan"), None),
+        ("gpu_hour_cost", float("inf"), None),
+    ],
+)  # fmt: skip
+def test_wrong_descriptive_field_loses_no_rank(forged, field, value, kept):
+    blob = wrong(**{field: value})
+    forged.word(page.W_IDENTITY_BYTES, len(blob))
+    forged.put(page.IDENTITY_OFFSET, blob)
+    with Reader(str(forged.path)) as reader:
+        assert reader.snapshot().identity == {**json.loads(wrong()), field: kept}
 
 
 def test_an_identity_with_more_fields_is_kept(forged):

@@ -121,8 +121,7 @@ def test_torn_identity_is_left_for_the_next_snapshot(tmp_path):
     ("field", "value"),
     [
         ("run", "other"), ("rank", 1), ("attempt", 2), ("pid", 1), ("pid_start_ticks", 5), ("host", "n9"),
-        ("start_unix_ns", 5), ("start_mono_ns", 5), ("world_size", 0), ("device", 5), ("flops_per_step", -1.0),
-        ("stage", "x"),
+        ("start_unix_ns", 5), ("start_mono_ns", 5), ("world_size", 0),
     ],
 )  # fmt: skip
 def test_changed_identity_or_invalid_field_is_rejected(tmp_path, field, value):

@@ -32,7 +32,7 @@ from goodput.rank_page.records import (
     sampling_of,
     step_record,
 )
-from goodput.wire.identity import check_identity
+from goodput.wire.identity import check_identity, without_wrong_options
 
 __all__ = ["EventRecord", "Reader", "Snapshot", "StepRecord"]
 
@@ -197,7 +197,7 @@ class Reader:
                 blob = self._read(*_identity_place(revision, first_bytes))
                 if self._words(page.W_REVISION, 1)[0] != revision:
                     continue
-                found = check_identity(json.loads(blob))
+                found = check_identity(without_wrong_options(json.loads(blob)))
             except (ValueError, RecursionError) as error:
                 raise PageError("identity", f"{self.path}: {error}") from None
             self._revision = revision

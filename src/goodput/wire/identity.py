@@ -116,6 +116,29 @@ def check_identity(identity: object) -> dict:
     return identity
 
 
+def without_wrong_options(identity: object) -> object:
+    """The identity without wrong values of descriptive fields, which must not lose a rank: they are unknown."""
+    if not isinstance(identity, dict):
+        return identity
+    for name in (*RATES, *PLACES):
+        value = identity.get(name)
+        if isinstance(value, float) and name not in RATES and value.is_integer():
+            value = identity[name] = int(value)
+        least, most = _OPTIONAL_INTEGERS.get(name, (0, 0))
+        is_right = _is_rate(value) if name in RATES else type(value) is int and least <= value <= most
+        if value is not None and not is_right:
+            identity[name] = None
+    for name in ("device", "device_uuid", "dtype", "group"):
+        value = identity.get(name)
+        if not isinstance(value, str) or len(value) > _STRINGS[name] or not value.isprintable():
+            identity[name] = ""
+    return identity
+
+
+def _is_rate(value: object) -> bool:
+    return type(value) in (int, float) and 0 < value < 1e30  # A NaN fails too.
+
+
 def check_fields(get, integers: dict[str, tuple[int, int]], texts: dict[str, int]) -> None:
     """Raise ValueError for the first field, `get(name)`, out of its bounds: (least, most), or the most characters."""
     for name, (least, most) in integers.items():
@@ -132,7 +155,7 @@ def check_fields(get, integers: dict[str, tuple[int, int]], texts: dict[str, int
         raise ValueError("identity field run is empty")
     for name in RATES:
         value = get(name)
-        if value is not None and not (type(value) in (int, float) and 0 < value < 1e30):  # A NaN fails too.
+        if value is not None and not _is_rate(value):
             raise ValueError(f"identity field {name} is {value!r}, want a positive number or null")
     if get("rank") >= get("world_size"):
         raise ValueError(f"rank {get('rank')} in a world of {get('world_size')}")

@@ -192,8 +192,9 @@ class NodeReport(Struct, frozen=True):
 
 
 class _LooseReport(NodeReport, frozen=True):
-    """A report whose health events are not decoded yet."""
+    """A report whose ranks and health events are not decoded yet."""
 
+    ranks: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=RANKS_MAX)] = []
     health: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=HEALTH_MAX)] = []
 
 
@@ -221,6 +222,7 @@ class Ack(Struct, frozen=True):
 _encoder = msgspec.msgpack.Encoder()
 _report_decoder = msgspec.msgpack.Decoder(NodeReport)
 _loose_decoder = msgspec.msgpack.Decoder(_LooseReport)
+_rank_decoder = msgspec.msgpack.Decoder(RankReport)
 _health_decoder = msgspec.msgpack.Decoder(Health)
 _ack_decoder = msgspec.msgpack.Decoder(Ack)
 
@@ -245,7 +247,11 @@ def decode(body: bytes) -> NodeReport:
             report = _report_decoder.decode(body)
         except msgspec.ValidationError:
             loose = _loose_decoder.decode(body)
-            report = msgspec.structs.replace(loose, health=[_decode_health(raw) for raw in loose.health])
+            report = msgspec.structs.replace(
+                loose,
+                ranks=[_decode_rank(raw, at) for at, raw in enumerate(loose.ranks)],
+                health=[_decode_health(raw) for raw in loose.health],
+            )
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise SchemaError(f"malformed report: {error}") from None
     if report.version != VERSION:
@@ -255,6 +261,44 @@ def decode(body: bytes) -> NodeReport:
     if len(report.health) > HEALTH_MAX:
         raise SchemaError(f"{len(report.health)} health events in one report, {HEALTH_MAX} at most")
     return report
+
+
+def _decode_rank(raw: msgspec.Raw, at: int) -> RankReport:
+    """A rank report, without optional fields of a wrong type. Raises SchemaError if another one is wrong."""
+    try:
+        return _rank_decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        fields = msgspec.msgpack.decode(raw)
+        try:
+            if isinstance(fields, dict):
+                for name, part in (("identity", Identity), ("live", Live)):
+                    if isinstance(fields.get(name), dict):
+                        fields[name] = _right_fields(part, fields[name])
+                return msgspec.convert(_right_fields(RankReport, fields), RankReport, strict=True)
+        except msgspec.ValidationError:
+            pass
+        raise SchemaError(f"malformed report: {str(error).replace('`$', f'`$.ranks[{at}]', 1)}") from None
+
+
+# Optional fields that carry a rank's record, not a description: without them its report would be wrong.
+_RECORDS = ("steps", "events")
+
+
+def _right_fields(part: type[Struct], fields: dict) -> dict:
+    """The fields without optional ones of a wrong type; whole numbers may be floats."""
+    right = dict(fields)
+    for field in msgspec.structs.fields(part):
+        if field.required or field.name not in fields or field.name in _RECORDS:
+            continue
+        try:
+            right[field.name] = msgspec.convert(_whole(fields[field.name]), field.type)
+        except msgspec.ValidationError:
+            del right[field.name]
+    return right
+
+
+def _whole(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _decode_health(raw: msgspec.Raw) -> Health:
@@ -296,6 +340,30 @@ def check(report: RankReport) -> None:
         _check_step(row, width, who)
     for event in report.events:
         _check_event(event, who)
+
+
+def without_wrong_options(report: RankReport) -> RankReport:
+    """The report with defaults for optional fields of its identity and live part that `check` would refuse."""
+    identity, live = report.identity, report.live
+    for name in _OPTIONAL_IDENTITY:
+        usual = msgspec.structs.replace(_PLAIN_IDENTITY, **{name: getattr(identity, name)})
+        try:
+            check_fields(partial(getattr, usual), _IDENTITY_INTEGERS, _IDENTITY_TEXTS)
+        except ValueError:
+            identity = msgspec.structs.replace(identity, **{name: getattr(_PLAIN_IDENTITY, name)})
+    for name in _OPTIONAL_LIVE:
+        usual = msgspec.structs.replace(_PLAIN_LIVE, **{name: getattr(live, name)})
+        try:
+            _check_live(usual, ("none",), "")
+        except SchemaError:
+            live = msgspec.structs.replace(live, **{name: getattr(_PLAIN_LIVE, name)})
+    return msgspec.structs.replace(report, identity=identity, live=live)
+
+
+_PLAIN_IDENTITY = Identity("run", 0, 1, 1, "", 1, 0)
+_PLAIN_LIVE = Live(0, 0, "none", 0, 0, 0, True, "", 0, (0,))
+_OPTIONAL_IDENTITY = [field.name for field in msgspec.structs.fields(Identity) if not field.required]
+_OPTIONAL_LIVE = [field.name for field in msgspec.structs.fields(Live) if not field.required]
 
 
 def is_stack(stack: Stack) -> bool:

@@ -139,7 +139,7 @@ class Ingest:
 
     def _merge(self, report: schema.RankReport) -> schema.Rejection | None:
         try:
-            schema.check(report)
+            report = self._checked(report)
             self._unwritten.append(self._store.merge(report, self._clock_ns()))
             return None
         except schema.SchemaError as error:
@@ -147,8 +147,24 @@ class Ingest:
         except ReportRejected as rejected:
             return self._rejection(report.identity, rejected.reason, str(rejected))
 
+    def _checked(self, report: schema.RankReport) -> schema.RankReport:
+        """The report, without optional fields that are out of bounds. Raises SchemaError."""
+        try:
+            schema.check(report)
+            return report
+        except schema.SchemaError as error:
+            usable = schema.without_wrong_options(report)
+            schema.check(usable)
+            self._log_once(report.identity, "field", f"rank report used without a wrong field: {error}")
+            return usable
+
     def _rejection(self, identity: schema.Identity, reason: str, text: str) -> schema.Rejection:
         self.counts["rejection", reason] += 1
+        self._log_once(identity, reason, f"rank report rejected: {text}")
+        return schema.Rejection(identity.run[:128], identity.rank, reason, text)
+
+    def _log_once(self, identity: schema.Identity, reason: str, text: str) -> None:
+        """Log this reason once an hour for a rank."""
         # The name of a rejected run may have any length.
         run, now = identity.run[:128], time.monotonic()
         if now - self._logged_since > 3600:
@@ -156,8 +172,7 @@ class Ingest:
             self._logged_since = now
         if (run, identity.rank, reason) not in self._logged and len(self._logged) < LOGGED_PER_HOUR_MAX:
             self._logged.add((run, identity.rank, reason))
-            log.warning("rank report rejected: %s", text)
-        return schema.Rejection(run, identity.rank, reason, text)
+            log.warning("%s", text)
 
     def _add_health(self, report: schema.NodeReport, is_scoped: bool) -> None:
         """An event that cannot be kept is counted and skipped."""
