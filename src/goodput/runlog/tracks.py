@@ -115,9 +115,9 @@ class AttemptTrack:
 
     attempt: Attempt
     lengths: StepLengths  # of the run, correct if no lines are out of order
-    numbers: StepNumbers = field(default_factory=StepNumbers)  # of the steps that are used
     number: int = 0  # of its first line
     end_number: int = 0  # of its last `end` line
+    numbers: StepNumbers = field(default_factory=StepNumbers)  # of the steps that are used
     high_ns: int | None = None  # the latest time so far
     disorder_ns: int = 0  # how far a line lies behind `high_ns`, at most
     before_ns: int = 0  # `high_ns` before `suspect`

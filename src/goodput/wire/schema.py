@@ -264,7 +264,7 @@ def decode(body: bytes) -> NodeReport:
 
 
 def _decode_rank(raw: msgspec.Raw, at: int) -> RankReport:
-    """A rank report, without optional fields of a wrong type. Raises SchemaError if another one is wrong."""
+    """A rank report, without optional fields of a wrong type. Raises ValueError if another one is wrong."""
     try:
         return _rank_decoder.decode(raw)
     except msgspec.ValidationError as error:
@@ -277,7 +277,7 @@ def _decode_rank(raw: msgspec.Raw, at: int) -> RankReport:
                 return msgspec.convert(_right_fields(RankReport, fields), RankReport, strict=True)
         except msgspec.ValidationError:
             pass
-        raise SchemaError(f"malformed report: {str(error).replace('`$', f'`$.ranks[{at}]', 1)}") from None
+        raise ValueError(str(error).replace("`$", f"`$.ranks[{at}]", 1)) from None
 
 
 # Optional fields that carry a rank's record, not a description: without them its report would be wrong.
