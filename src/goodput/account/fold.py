@@ -24,7 +24,9 @@ CHECKPOINT, STALL = INDEX["checkpoint"], INDEX["stall"]
 _UNATTRIBUTED, _STARTUP, _LOST = (INDEX[s] for s in ("unattributed", "startup", "lost"))
 _PLANNED = tuple(INDEX[state] for state in PLANNED)
 _UNPLANNED = tuple(i for i in range(len(STATES)) if i not in _PLANNED)
-_BEFORE_STEPS = tuple(i for i in range(len(STATES)) if STATES[i] not in ("restore", "compile", "rollout", "stall"))
+_BEFORE_STEPS = tuple(
+    i for i in range(len(STATES)) if STATES[i] not in ("restore", "compile", "rollout", "stall")
+)
 # Steps after the first that its excess is measured against; more would hardly change the median.
 OTHERS_MAX = 512
 
