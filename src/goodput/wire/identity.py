@@ -136,7 +136,9 @@ def without_wrong_options(identity: object) -> object:
 
 
 def _is_rate(value: object) -> bool:
-    return type(value) in (int, float) and 0 < value < 1e30  # A NaN fails too.
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return 0 < value < 1e30  # A NaN fails too.
 
 
 def check_fields(get, integers: dict[str, tuple[int, int]], texts: dict[str, int]) -> None:
