@@ -131,6 +131,8 @@ def test_throughput_against_best_shown_and_ideal():
         "ideal_samples_per_second": 10.0,
         "ideal_basis": "best shown",
         "goodput": 1280 / 1920,
+        "samples_basis": "each rank",
+        "samples_ranks": 1,
     }
     one.identity["ideal_samples_per_second"] = 20.0
     given = figures.throughput(account_of(one))
@@ -155,6 +157,8 @@ def test_no_throughput_without_wall_time():
     assert found["throughput"] == {
         "samples": 5.0,
         **dict.fromkeys(("samples_per_second", "ideal_samples_per_second", "ideal_basis", "goodput")),
+        "samples_basis": "each rank",
+        "samples_ranks": 1,
     }
     assert "throughput" not in render(found)
 

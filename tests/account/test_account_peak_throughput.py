@@ -109,6 +109,8 @@ def test_unmeasured_steps_count_for_throughput():
         "ideal_samples_per_second": pytest.approx(1000.0),
         "ideal_basis": "best shown",
         "goodput": pytest.approx(10_400 / (wall * 1000)),
+        "samples_basis": "each rank",
+        "samples_ranks": 1,
     }
     assert "throughput goodput 20.4 %: 204 samples per second of 1,000 (the best" in render(document(account))
     # Where the first row is one of many, as of a page whose ring has gone round, it counts too.
