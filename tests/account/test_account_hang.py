@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.account.account_history import ns
 
 from goodput.account.hang import RankStatus, verdict
-from goodput.account.planned_limits import LEAST_NS
+from goodput.account.stall_threshold import PLANNED_LEAST_NS
 
 NOW = ns(1000)
 MINUTE = ns(60)
@@ -286,7 +286,7 @@ def test_hang_lasts_until_a_rank_moves(ranks, passed_ns):
 @settings(max_examples=300, deadline=None)
 def test_verdict_is_consistent(ranks):
     found = verdict(ranks, NOW, MINUTE)
-    loose = verdict(ranks, NOW, LEAST_NS)
+    loose = verdict(ranks, NOW, PLANNED_LEAST_NS)
     assert found is not None or loose is None, "a larger threshold finds no more"
     if found is None:
         return

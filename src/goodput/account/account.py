@@ -20,8 +20,7 @@ from goodput.account.fold import PRODUCTIVE, Fold
 from goodput.account.hardware import energy_mj, is_cut, states_of
 from goodput.account.loader_summary import LoaderSummary, summarize_loaders
 from goodput.account.peaks import peak
-from goodput.account.planned_limits import PlannedLimits
-from goodput.account.stall_threshold import StepLengths
+from goodput.account.stall_threshold import PlannedLimits, StepLengths
 from goodput.account.states import INDEX, vector
 from goodput.account.straggler import Groups, Straggler, sum_stragglers
 from goodput.defaults import ESTIMATED_LOADER, STALL_SECONDS

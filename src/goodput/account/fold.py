@@ -16,7 +16,7 @@ from statistics import median
 from goodput.account.attempts import Attempt, Row
 from goodput.account.facts import Bound
 from goodput.account.peak_throughput import PeakThroughput
-from goodput.account.planned_limits import NOTED_NS, PlannedLimits
+from goodput.account.stall_threshold import NOTED_NS, PlannedLimits
 from goodput.account.states import INDEX, PHASE_STATES, PLANNED, STATES, USER_STATES, vector
 
 PRODUCTIVE, COMMUNICATION, COMPILE = INDEX["productive"], INDEX["communication"], INDEX["compile"]

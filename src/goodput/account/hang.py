@@ -1,7 +1,7 @@
 """The hang verdict: when no rank makes progress, which rank is where since when, and which one is the culprit.
 
 Progress is a completed step and nothing less: a rank that changes phases without completing one (a retry loop) hangs.
-Excused up to its limit (planned_limits): a rank in a planned phase (states.PLANNED); one that was in such a phase since
+Excused up to its limit (stall_threshold): a rank in a planned phase (states.PLANNED); one that was in such a phase since
 its last step and still passes phase boundaries (an evaluation with its own loader); one before its first step, unless it
 waits in communication.
 
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from goodput.account import document_types
-from goodput.account.planned_limits import LEAST_NS
+from goodput.account.stall_threshold import PLANNED_LEAST_NS
 from goodput.account.states import PLANNED
 
 STALE_NS = 30 * 10**9
@@ -50,7 +50,7 @@ class RankStatus(NamedTuple):
     step: int | None  # its last completed step
     planned_ns: int = 0  # in planned phases since its last progress, up to its last boundary
     same_ns: int = 0  # the part of it in the state that it is in now
-    limit_ns: int = LEAST_NS  # how long that state excuses it, or any planned one if it is in none
+    limit_ns: int = PLANNED_LEAST_NS  # how long that state excuses it, or any planned one if it is in none
     alive: bool = True
     ended: str = ""  # "", "finished", "failed", "resumed"; not alive and "" means killed
 

@@ -18,8 +18,7 @@ from goodput.account.attempts import Row
 from goodput.account.document_types import AccountDocument
 from goodput.account.facts import Facts, Key, gather
 from goodput.account.fold import OTHERS_MAX, Fold
-from goodput.account.planned_limits import PlannedLimits
-from goodput.account.stall_threshold import StepLengths
+from goodput.account.stall_threshold import PlannedLimits, StepLengths
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.causes import explain
 from goodput.wire import schema

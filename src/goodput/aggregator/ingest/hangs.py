@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from goodput.account import document_types
 from goodput.account.hang import Hang, RankStatus, Suspect, verdict
-from goodput.account.planned_limits import PlannedLimits
+from goodput.account.stall_threshold import PlannedLimits
 from goodput.account.states import PHASE_STATES, PLANNED
 from goodput.aggregator.ingest.store import Process, Store
 from goodput.wire import schema
