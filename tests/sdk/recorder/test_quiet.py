@@ -217,3 +217,22 @@ def test_a_page_directory_that_is_full_from_the_start(pure, tmp_path):
     done = in_small_tmpfs(code, 256, pure, tmp_path)
     assert done.returncode == 0 and done.stdout == "3\n", done.stderr
     assert "No space left" in done.stderr and "only goodput.report()" in done.stderr
+
+
+def test_collecting_a_recorder_in_a_cycle_is_safe():
+    """CPython before 3.13 crashes if the collector clears a memoryview whose buffer is still exported (gh-77894)."""
+    pytest.importorskip("goodput.sdk.recorder._fast")
+    code = """
+import gc
+from goodput.sdk.recorder._fast import Clock
+class Recorder(Clock): pass
+gc.disable()
+for _ in range(300):
+    words, clock = memoryview(bytearray(1 << 15)), Recorder()
+    clock.words = words
+    clock.held, clock.holder = [words, clock], {"words": words, "clock": clock}
+    del words, clock
+assert gc.collect() >= 300
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr[-2000:]

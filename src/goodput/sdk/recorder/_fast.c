@@ -240,9 +240,10 @@ static void release_words(Clock *self)
     self->words_count = 0;
 }
 
+/* `view.obj` is not visited: the collector of CPython before 3.13 clears a memoryview while its buffer is exported, and
+   crashes when it is freed (gh-77894). Clock_clear releases it. */
 static int Clock_traverse(Clock *self, visitproc visit, void *arg)
 {
-    Py_VISIT(self->view.obj);
     Py_VISIT(self->device);
     Py_VISIT(self->iterator);
     Py_VISIT(self->anchor);
