@@ -12,7 +12,7 @@ import pytest
 from support.account.long_log import long_log
 from support.account.runlog_history import log
 
-from goodput.account.states import INDEX
+from goodput.account.states import INDEX, vector
 from goodput.runlog import replay
 
 SECOND = 10**9
@@ -103,7 +103,7 @@ def total(accounts) -> list[list[int]]:
     sums: dict[int, list[int]] = {}
     for account in accounts:
         for rank in account.ranks:
-            sums[rank.rank] = [a + b for a, b in zip(sums.get(rank.rank, [0] * 17), rank.states, strict=True)]
+            sums[rank.rank] = [a + b for a, b in zip(sums.get(rank.rank, vector()), rank.states, strict=True)]
     return [sums[rank] for rank in sorted(sums)]
 
 
