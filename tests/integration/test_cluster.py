@@ -41,6 +41,7 @@ QUIET = {
 }
 # The same, by chance.
 SOMETIMES = {
+    "goodput_straggler_stage_slowness_ratio": "a stage is slow in few of the windows",
     "goodput_aggregator_health_dropped_total": "an event is of no run of the token's only between the attempts",
 }
 # Selectors of alerts without series here.
