@@ -11,6 +11,7 @@ from support.aggregator.reports import body_of, node_report, rank_report
 from support.aggregator.serve_process import serving
 from support.servers import servers
 
+from goodput.account.stall_threshold import PlannedLimits
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.history import History
 from goodput.aggregator.api.app import create_app
@@ -119,7 +120,7 @@ def test_planned_time_since_last_step_is_excused(store, hangs):
     )
     merge(store, replace_phase(one, "loader"))
     (process,) = store.newest["r1"].values()
-    assert hangs._seen(process).planned_ns == ns(80)
+    assert hangs._seen(process, PlannedLimits()).planned_ns == ns(80)
     assert evaluate(hangs) is None
     merge(store, replace_phase(one.silent(after=61), "loader"))
     assert evaluate(hangs).culprit.rank == 0
