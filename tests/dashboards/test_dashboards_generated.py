@@ -314,8 +314,11 @@ def test_panel_queries_use_the_data_source_variable(panel):
 
 # Labels by which a cluster of ten thousand ranks has more than a screen's worth of series.
 MANY = {"rank", "instance", "host", "gpu", "run", "attempt", "worker", "pid", "mount"}
-# What bounds them: topk or bottomk, or the aggregator's limit of sixteen.
-BOUNDED = r"\b(topk|bottomk)\(|goodput_restart_\w+|goodput_hang_culprit_seconds|node_kind:open_health"
+# What bounds them: topk or bottomk, the aggregator's limit of sixteen, or that a run has one culprit.
+BOUNDED = (
+    r"\b(topk|bottomk)\(|goodput_restart_\w+|goodput_hang_culprit_seconds|node_kind:open_health"
+    r"|goodput_straggler_culprit_slowness_ratio"
+)
 
 
 @pytest.mark.parametrize("panel", list(panels()))
