@@ -16,7 +16,7 @@ demo: $(VENV)/.demo  ## train a small model here and account for every second of
 	@$(BIN)/goodput demo $(ARGS)
 
 test: $(VENV)/.test servers  ## all tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not alone" $(ARGS) $(ALLOW_NO_TESTS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not alone" $(ARGS) $(ALLOW_NO_TESTS)
 	$(BIN)/python -m pytest -m alone $(ARGS) $(ALLOW_NO_TESTS)
 
 fuzz: $(VENV)/.test  ## property tests with examples that are new each time, for MINUTES (10)
