@@ -66,7 +66,7 @@ class Checkpoints(TypedDict):
 class Throughput(TypedDict):
     """Kept samples against an ideal: `given` by the user, or the `best shown` by the run itself.
 
-    `samples_basis` tells which of the ranks that step report them: `each rank`, `one rank`, `some ranks`, or `same on each
+    `samples_basis` names which of the ranks that step report them: `each rank`, `one rank`, `some ranks`, or `same on each
     rank`; `whole batch on each rank` if the ideal shows that each one reports the whole batch, which then counts once.
     """
 

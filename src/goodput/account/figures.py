@@ -105,7 +105,7 @@ def _samples_basis(
 ) -> str | None:
     """Whose samples are summed: "each rank", "one rank" or "some ranks" of those that step, or "same on each rank".
 
-    The last is the usual case of equal batches, but also that of the whole batch told by each rank, whose sum is too large
+    The last is the usual case of equal batches, but also that of the whole batch reported by each rank, whose sum is too large
     by their number: "whole batch on each rank" if the declared ideal rules out the first.
     """
     if not reporters:

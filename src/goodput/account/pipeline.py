@@ -16,7 +16,7 @@ from goodput.account.attempts import Attempt
 
 
 class Pipeline(NamedTuple):
-    """`microbatches` is None where ranks do not tell it, or tell different numbers."""
+    """`microbatches` is None where ranks do not declare it, or declare different numbers."""
 
     stages: int
     microbatches: int | None
@@ -40,7 +40,7 @@ class Pipeline(NamedTuple):
 
 
 def pipeline_of(attempts: Iterable[Attempt]) -> Pipeline | None:
-    """The pipeline that these attempts form: all tell their stage, and there are at least two."""
+    """The pipeline that these attempts form: all declare a stage, and there are at least two."""
     stages, counts = set(), set()
     for attempt in attempts:
         if attempt.stage is None:

@@ -162,7 +162,7 @@ class Groups:
         own_ns: dict[int, list[int]] = {}
         for member in members:
             attempt = self.folds[member[0]].attempt
-            stage = attempt.stage or 0  # all ranks of a pipeline tell theirs
+            stage = attempt.stage or 0  # all ranks of a pipeline declare one
             together.setdefault((stage, attempt.group), []).append(member)
             own_ns.setdefault(stage, []).append(member[3])
         units = [unit_of(stage, ranks) for (stage, _), ranks in together.items()]

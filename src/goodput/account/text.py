@@ -283,11 +283,11 @@ def stretch_text(onset: Mapping[str, Any]) -> str:
 def _stretch_lines(document: Mapping[str, Any]) -> list[str]:
     """The stretches in which ranks were slow, those that last first; not the one the culprit's line has."""
     straggler = document["straggler"]
-    told = (straggler["culprit"], straggler["since_step"])
+    named = (straggler["culprit"], straggler["since_step"])
     found = [
         one
         for one in straggler["onsets"]
-        if one["last_step"] is not None or (one["rank"], one["first_step"]) != told
+        if one["last_step"] is not None or (one["rank"], one["first_step"]) != named
     ]
     found.sort(key=lambda one: (one["last_step"] is not None, -(one["last_step"] or 0), one["rank"]))
     if not found:

@@ -15,5 +15,5 @@ def advise(account) -> str:
     if found is None:
         return ADVICE
     if found["microbatches"] is None:
-        return f"{_PIPELINE} A part of it is the pipeline's bubble: pass microbatches= to goodput.start to have it told apart."
+        return f"{_PIPELINE} A part of it is the pipeline's bubble: pass microbatches= to goodput.start to have it separated."
     return f"{_PIPELINE} It is more than this schedule's bubble: microbatches of uneven work wait here too."

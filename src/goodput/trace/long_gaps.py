@@ -11,7 +11,7 @@ from goodput.trace.columns import LONG_GAP_NS, Columns, DeviceEvents
 from goodput.trace.spans import lengths_in
 
 ROWS_MAX = 20
-# Frames that say less than the user's function around them.
+# Frames that explain less than the user's function around them.
 _INNER = ("<", "torch/", "nn.Module", "contextlib.py")
 Bounds = list[tuple[int, int]]
 
@@ -72,7 +72,7 @@ def _during(columns: Columns, threads: set[int], bounds: Bounds) -> list[str | N
 
 
 def _innermost(names: Iterable[str]) -> str | None:
-    """The first name that says what the user's code did, else the first one."""
+    """The first name that is a function of the user's code, else the first one."""
     listed = [name for name in names if not name.endswith(": <module>")]
     return next((name for name in listed if not name.startswith(_INNER)), listed[0] if listed else None)
 

@@ -42,7 +42,7 @@ _SUFFIXES = {
     **dict.fromkeys(("_user_annotation", "_sync", "_event", "_profiler_range", "_scope_profiler"), IGNORED),
 }
 _OTHER_DEVICES = ("MTIA", "HPU", "MLU", "GCU")
-# Habana's device events have the category of its host calls, and tell the engine: TPC and MME compute.
+# Habana's device events have the category of its host calls, and an engine: TPC and MME compute.
 _HPU_ENGINES = re.compile(r"(?P<nic>NIC|STM_\d_(RX|TX|QPC|QMAN))|(?P<dma>DMA)", re.IGNORECASE)
 CACHED_NAMES_MAX = 8192  # a trace has some hundred names, each thousands of times
 # Only before the first "<", "(" or space of the name; "small_reduce" is not "all_reduce".
@@ -82,7 +82,7 @@ def role(category, pid) -> int:
 
 
 def role_by_arguments(which: int, category, args) -> int:
-    """The role of an event whose category alone does not tell it: UNKNOWN, or RUNTIME of `hpu_op`."""
+    """The role of an event whose category alone does not decide it: UNKNOWN, or RUNTIME of `hpu_op`."""
     if type(args) is not dict:
         return which
     if category == "hpu_op" and args.get("HW event name"):

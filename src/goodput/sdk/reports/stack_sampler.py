@@ -24,7 +24,7 @@ POLL_SECONDS, PAUSE_SECONDS = 0.5, 60.0
 RATE, BURST_SECONDS, BURSTS_MAX, RANKS_MAX = 25, 2, 6, 8
 STEPS_MIN, IDLE_SHARE_MIN = 5, 0.02
 PARENTS_MAX = 32
-# Phases that stacks cannot tell from no phase: a burst with more of them is not used.
+# Phases that look like no phase in a stack: a burst with more of them is not used.
 BUILT_IN = (*page.PHASES, ESTIMATED_LOADER)
 OTHER_SHARE_MAX = 0.1
 
