@@ -28,9 +28,7 @@ from goodput.sdk.recorder.messages import short_repr
 from goodput.sdk.recorder.recorder import SAMPLES_MAX, STEP_MAX, State, checked_int
 from goodput.sdk.recorder.user_signals import reraise_from_handler
 
-GENERATES_STEPS_MAX = (
-    64  # steps between two generations, above which they are samples to look at, not rollouts
-)
+GENERATES_STEPS_MAX = 64  # between two generations, above which they are samples to look at, not rollouts
 OTHERS_MAX = 16  # steps of another optimizer without one of the anchor's, after which it becomes the anchor
 # The last training call of the step, which decides where the time until the next one belongs: after a forward pass it
 # is the loss, after a backward pass the clipping of gradients.
@@ -76,8 +74,11 @@ class Automatic:
         self.checkpoint, self.restore = phase("checkpoint"), phase("restore")
         self.evaluation, self.compile, self.rollout = phase("evaluation"), phase("compile"), phase("rollout")
         self.open_phase = self.evaluation  # the one that is open while `evaluating`
-        # Whether rollouts are in eval mode, and the number of steps at the last one.
-        self.generates, self.rollout_step = False, self.recorder.steps
+        self.steps_before = self.recorder.steps  # those before the instrumentation was installed
+        # Whether rollouts generate tokens, and the number of steps at the last one.
+        self.generates, self.rollout_step = False, self.steps_before
+        # Whether the model was called in training mode without gradients before the first step, as on observations.
+        self.observes = False
         self.forward_word, self.optimizer_word = self.forward.total, self.optimizer.total
         self.stepping, self.trainer_counts, self.skipped_steps = True, False, 0
         # An optimizer besides the anchor, its steps since the anchor's last one, and recorder.steps at that time.
@@ -88,12 +89,10 @@ class Automatic:
         self.roots = None  # frameworks.torch.forward.RootModules
         self.deep_look = None  # deep_look.DeepLook, if GOODPUT_DEEP_LOOK is set
         self.has_optimizer = False
-        self.by_hand = (
-            False  # whether the parameters are updated without an optimizer; a module is the anchor
-        )
-        self.is_nested_step = lambda: (
-            False
-        )  # Set by the patch: whether an optimizer's step is inside another.
+        # Whether the parameters are updated without an optimizer; a module is the anchor.
+        self.by_hand = False
+        # Set by the patch: whether an optimizer's step is inside another.
+        self.is_nested_step = lambda: False
         # Set by frameworks/torch/workers.py: fetch a batch and measure the wait; another training iterator is used.
         self.fetch_batch = lambda advance, iterator: advance(iterator)
         self.iterator_changed = lambda iterator: None

@@ -40,6 +40,11 @@ class Regression(pl.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=1e-3)
 
 
+class WatchedLoader(DataLoader):
+    def __iter__(self):
+        return watch.each("loader", super().__iter__())
+
+
 class Sections(pl.Callback):
     """The author's sections: what no step is part of."""
 
@@ -69,7 +74,7 @@ def main():
         callbacks=[Sections(), WatchedCheckpoint(here, monitor="validation_loss")],
     )  # fmt: skip
     validation = DataLoader(TensorDataset(values[:256], values[:256].sum(1, keepdim=True)), batch_size=16)
-    trainer.fit(model, DataLoader(data, batch_size=32, shuffle=True), validation)
+    trainer.fit(model, WatchedLoader(data, batch_size=32, shuffle=True), validation)
     watch.write(sys.argv[1], model.net, model.losses)
 
 

@@ -136,3 +136,21 @@ def losses_estimated_before_the_first_step():
         update(model, optimizer, torch.randn(4, 8), torch.randn(4, 1))
         steps += 1
     return {"steps": steps, "evaluation_seconds": seconds, "rollout_seconds": 0}
+
+
+@case
+def evaluation_in_training_mode():
+    """Without gradients and without `eval()`, after steps only."""
+    model = Slow()
+    optimizer, steps, seconds = sgd(model), 0, 0.0
+    for number in range(9):
+        update(model, optimizer, torch.randn(4, 8), torch.randn(4, 1))
+        steps += 1
+        if number % 3 == 2:
+            began = time.perf_counter()
+            with torch.no_grad():
+                for _ in range(4):
+                    model(torch.randn(4, 8))
+                    pause()
+            seconds += time.perf_counter() - began
+    return {"steps": steps, "evaluation_seconds": seconds, "rollout_seconds": 0}

@@ -6,7 +6,8 @@ or scripted, and inner modules cost no more than the lookup. Roots are searched 
 after a backward pass without a forward pass. Under a compiler's tracing the original call runs.
 
 `Module.train` is wrapped too: an evaluation lasts from `eval()` of a root until the next call that trains. Calls without
-gradients in training mode, or whose tokens grow by one from call to call, are those of a rollout.
+gradients whose tokens grow by one from call to call are those of a rollout, and so are those in training mode if there
+were such calls before the first step.
 """
 
 from __future__ import annotations
@@ -267,7 +268,10 @@ class TimedForward:
             auto.start_rollout()
         elif self.recorder.fetched:
             return False  # Part of the step, as that of a teacher.
-        elif module.training:
+        elif module.training and self.recorder.steps == auto.steps_before:
+            auto.observes = True
+            auto.start_rollout()
+        elif module.training and auto.observes:
             auto.start_rollout()
         else:
             auto.start_evaluation()
