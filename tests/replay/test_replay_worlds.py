@@ -1,7 +1,7 @@
-"""Ten innocent days fire no page, and every planted fault is detected.
+"""Innocent days fire no page, and every planted fault is detected.
 
-Runs `python -m bench.alert_replay` for both scenarios side by side, with fewer ranks and coarser ticks: about a minute on
-two busy cores.
+Runs `python -m bench.alert_replay` for both scenarios side by side, with fewer days and ranks and coarser ticks: about a
+minute on two cores. `make replay-alerts` replays all ten days.
 """
 
 import json
@@ -17,7 +17,7 @@ from bench.alert_replay.verdict import detections, unexplained
 from support.servers.servers import require
 
 ROOT = Path(__file__).parents[2]
-INNOCENT = {"gpus": 2, "large": 1, "base": 300, "fine": 60, "near": 400}
+INNOCENT = {"gpus": 2, "large": 1, "days": 5.5, "base": 300, "fine": 60, "near": 400}
 PLANTED = 60
 
 
@@ -52,19 +52,19 @@ def test_innocent_days_fire_no_page(fired):
 
 
 def test_innocent_days_are_eventful():
-    days = 86_400.0
+    day = 86_400.0
     small = {name: value for name, value in INNOCENT.items() if name not in ("gpus", "large")}
     few, full = innocent(INNOCENT["gpus"], INNOCENT["large"], **small), innocent()
-    for one in (few, full):
-        assert one.ticks.times[0] == 0 and one.ticks.times[-1] == DAYS * days >= 10 * days
-        attempts = [attempt for run in one.runs for attempt in run.attempts if attempt.start < DAYS * days]
-        assert len(attempts) - len(one.runs) >= 20, "restarts"
+    for one, days in ((few, INNOCENT["days"]), (full, DAYS)):
+        assert one.ticks.times[0] == 0 and one.ticks.times[-1] == days * day
+        attempts = [attempt for run in one.runs for attempt in run.attempts if attempt.start < days * day]
+        assert len(attempts) - len(one.runs) >= 2 * days, "restarts"
         assert {attempt.outcome for attempt in attempts} == {"killed", "failed", "finished"}
         assert any(attempt.lost_nodes for attempt in attempts)
         sizes = [{len(attempt.places) for attempt in run.attempts} for run in one.runs]
         assert any(len(found) > 1 for found in sizes), "one run is elastic"
         assert len(one.aggregator_outages) >= 5 and len(one.prometheus_outages) >= 2
-        assert sum(map(len, one.agent_outages.values())) >= 20
+        assert sum(map(len, one.agent_outages.values())) >= 2 * days
     assert max(len(attempt.places) for run in full.runs for attempt in run.attempts) == 32
 
 
