@@ -17,7 +17,7 @@ demo: $(VENV)/.demo  ## train a small model here and account for every second of
 
 test: $(VENV)/.test servers  ## all tests
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not alone" $(ARGS) $(ALLOW_NO_TESTS)
-	$(BIN)/python -m pytest -m alone $(ARGS) $(ALLOW_NO_TESTS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m alone $(ARGS) $(ALLOW_NO_TESTS)
 
 fuzz: $(VENV)/.test  ## property tests with examples that are new each time, for MINUTES (10)
 	@end=$$(( $$(date +%s) + 60 * $(or $(MINUTES),10) )); while [ $$(date +%s) -lt $$end ]; do \

@@ -18,7 +18,7 @@ from support.integration.simulated_cluster import NODES, RANKS, RUN, Cluster
 from support.servers import servers
 
 pytestmark = pytest.mark.alone
-INTERVAL, STEP_SECONDS = "10s", 6
+INTERVAL, RANGE, STEP_SECONDS = "10s", "60s", 6
 # Until hardware has failed; and of work after the hang, so that the time ends with data.
 TROUBLE_SECONDS, AFTERWARDS_SECONDS = 13, 10
 CULPRIT = {"rank": "5", "host": "n0", "phase": "forward"}
@@ -114,7 +114,7 @@ def settled(groups: list[dict]) -> list[dict] | None:
 
 
 def expressions() -> list[servers.Expression]:
-    found = servers.expressions(run=RUN, interval=INTERVAL)
+    found = servers.expressions(run=RUN, interval=INTERVAL, span=RANGE)
     unknown = {one.name for one in found if re.search(r"\$[a-z_{]", one.text)}
     assert not unknown, "variables without a value"
     return found

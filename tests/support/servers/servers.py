@@ -383,7 +383,9 @@ class Expression(NamedTuple):
     group: str
 
 
-def expressions(run: str = "$run", interval: str = "$__rate_interval", rank: str = "0") -> list[Expression]:
+def expressions(
+    run: str = "$run", interval: str = "$__rate_interval", rank: str = "0", span: str = ""
+) -> list[Expression]:
     """Every expression of the generated dashboards and of the shipped rules, dashboard variables replaced."""
     found = []
     for path in sorted(DASHBOARDS.glob("*.json")):
@@ -399,7 +401,8 @@ def expressions(run: str = "$run", interval: str = "$__rate_interval", rank: str
             if one.get("expr")
         ]
         for kind, name, text in queries:
-            text = re.sub(r"\$__(rate_interval|interval|range)\b", lambda _: interval, text)
+            text = re.sub(r"\$__range\b", lambda _: span or interval, text)
+            text = re.sub(r"\$__(rate_interval|interval)\b", lambda _: interval, text)
             for variable, value in {"$run": run, "$rank": rank, "$instance": ".*", "$gpu": ".*"}.items():
                 text = text.replace(variable, value)
             found.append(Expression(kind, f"{board['title']}: {name}", text, board["uid"]))
