@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 RENDER := dashboards/render
 TORCH := torch==2.13.0
+# Tests rewrite their assertions and start hundreds of processes; both read compiled files if they may be written.
+unexport PYTHONDONTWRITEBYTECODE
 # With ARGS, one of the two parts may select no test, for which pytest exits with 5.
 ALLOW_NO_TESTS = $(if $(ARGS),|| [ $$? -eq 5 ])
 

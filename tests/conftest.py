@@ -32,3 +32,10 @@ def pytest_collection_modifyitems(items) -> None:
     """Within a file the order stays; xdist gives files out in this order with --no-loadscope-reorder."""
     place = {name: at for at, name in enumerate(LONG)}
     items.sort(key=lambda item: place.get(item.path.name, len(LONG)))
+
+
+def pytest_ignore_collect(collection_path, config) -> bool | None:
+    """With `-m alone`, import only files that have such tests."""
+    if config.option.markexpr == "alone" and collection_path.suffix == ".py":
+        return "mark.alone" not in collection_path.read_text(encoding="utf-8") or None
+    return None
