@@ -60,7 +60,7 @@ def transformer(
     Args:
         params: parameters that take part in matrix products: without the embedding tables that are only looked
             up, with the output layer (also when it shares its weights with a table). For a mixture of experts the
-            active ones, see `active_params`.
+            active ones: all, less (experts − experts per token) × the parameters of one expert over all layers.
         tokens: of one microbatch of this rank (sequences times their length).
         microbatches: accumulated into one step; a step has microbatches × tokens tokens.
         layers, heads, head_dim, context: for the attention term: layers, query heads, their size and the tokens
@@ -98,18 +98,6 @@ def transformer(
         again = again_layers * layer_attention + (2 * again_params if recompute == "full" else 0)
     scale = tokens * microbatches / model_parallel_ranks
     return Flops(float(model * scale), float((model + again) * scale))
-
-
-def active_params(*, params: float, expert_params: float, experts: int, experts_per_token: int) -> float:
-    """Parameters that one token meets in a mixture of experts.
-
-    `params` counts all, `expert_params` one expert over all layers; experts that the router leaves out do no work.
-    """
-    _check({"params": params, "expert_params": expert_params}, least=0)
-    _check({"experts": experts, "experts_per_token": experts_per_token}, least=1)
-    if experts_per_token > experts or experts * expert_params > params:
-        raise ValueError("more experts per token than experts, or more parameters in experts than in all")
-    return params - (experts - experts_per_token) * expert_params
 
 
 def too_high(
