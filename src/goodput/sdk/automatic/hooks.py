@@ -13,6 +13,7 @@ import functools
 from goodput.sdk.automatic import step_detection
 from goodput.sdk.automatic.loader_stats import QUICK_NS, W
 from goodput.sdk.automatic.overhead_budget import CHECK_STEPS
+from goodput.sdk.recorder.own_frames import drop_own_frames
 from goodput.sdk.recorder.recorder import SAMPLES_MAX, compiled
 
 NEXT = "next"  # an iterator's __next__
@@ -57,7 +58,13 @@ def install_hook(auto, torch, owner, name: str, kind: str, phase, slow, gap: int
 
     @functools.wraps(original)
     def traceable(*args, **kwargs):
-        return original(*args, **kwargs) if is_compiling() else fast(*args, **kwargs)
+        if is_compiling():
+            return original(*args, **kwargs)
+        try:
+            return fast(*args, **kwargs)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
 
     auto.patches.replace(owner, name, fast)
     auto.before_compiler.append(lambda: auto.patches.exchange(owner, name, fast, traceable))

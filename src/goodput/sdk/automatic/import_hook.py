@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import sys
 
+from goodput.sdk.recorder.own_frames import drop_own_frames
+
 
 class ImportHook:
     """A finder on sys.meta_path that delegates to the other finders and wraps `exec_module` of the loader they return."""
@@ -62,7 +64,11 @@ class ImportHook:
                 del loader.exec_module
             except AttributeError:
                 pass
-            execute(module)
+            try:
+                execute(module)
+            except BaseException as error:
+                drop_own_frames(error)
+                raise
             self._imported(name)
 
         try:

@@ -15,6 +15,7 @@ import sys
 from _thread import get_ident
 
 from goodput.sdk.automatic.step_detection import dead_reference
+from goodput.sdk.recorder.own_frames import drop_own_frames
 from goodput.sdk.recorder.recorder import State
 
 # PyTorch's names of dtypes and those in the tables of peak FLOP/s.
@@ -133,13 +134,17 @@ def as_evaluation(auto, function):
     @functools.wraps(function)
     def call(*args, **kwargs):
         progress = progress_of(auto)
-        if progress.evaluating:
-            return function(*args, **kwargs)
-        progress.begin_evaluation()
+        outermost = not progress.evaluating
+        if outermost:
+            progress.begin_evaluation()
         try:
             return function(*args, **kwargs)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
         finally:
-            progress.end_evaluation()
+            if outermost:
+                progress.end_evaluation()
 
     return call
 

@@ -14,6 +14,7 @@ import functools
 from _thread import get_ident
 
 from goodput.rank_page import page
+from goodput.sdk.recorder.own_frames import drop_own_frames
 from goodput.sdk.recorder.recorder import Recorder, compiled
 
 if compiled:
@@ -39,8 +40,12 @@ class Phase(_Phase):
 
         @functools.wraps(function)
         def timed(*args, **kwargs):
-            with self:
-                return function(*args, **kwargs)
+            try:
+                with self:
+                    return function(*args, **kwargs)
+            except BaseException as error:
+                drop_own_frames(error)
+                raise
 
         return timed
 

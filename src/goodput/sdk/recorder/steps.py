@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from time import perf_counter_ns
 
+from goodput.sdk.recorder.own_frames import drop_own_frames
 from goodput.sdk.recorder.phase import Phase
 from goodput.sdk.recorder.recorder import Recorder, State
 
@@ -47,13 +48,14 @@ class Step:
 def steps(recorder: Recorder, loader: Phase, iterable, samples: int):
     """Generator behind `goodput.steps`: yields the iterable's items, one step for each."""
     # Before iter(), where a loader forks its workers: they must find this process started.
-    if not _may_begin(recorder):
-        yield from iterable
-        return
-    with loader:
-        items = iter(iterable)
     began = perf_counter_ns()
     try:
+        if not _may_begin(recorder):
+            yield from iterable
+            return
+        with loader:
+            items = iter(iterable)
+        began = perf_counter_ns()
         while True:
             began = recorder.end_gap(began)
             with loader:
@@ -74,6 +76,9 @@ def steps(recorder: Recorder, loader: Phase, iterable, samples: int):
             else:
                 _drop_step(recorder)
                 began = now
+    except BaseException as error:
+        drop_own_frames(error)
+        raise
     finally:
         if recorder.is_running(began):
             recorder.abandon_step()
@@ -81,20 +86,24 @@ def steps(recorder: Recorder, loader: Phase, iterable, samples: int):
 
 def timed(session, loader: Phase, iterable):
     """Generator behind `goodput.loader`: the iterable's items. Only goodput.auto makes steps of them."""
-    with loader:
-        items = iter(iterable)
-    while True:
-        auto = session.automatic
-        if auto is not None and session.recorder.evaluating:
-            item = next(items, _EXHAUSTED)
-        else:
-            if auto is not None:
-                auto.open_step()
-            with loader:
+    try:
+        with loader:
+            items = iter(iterable)
+        while True:
+            auto = session.automatic
+            if auto is not None and session.recorder.evaluating:
                 item = next(items, _EXHAUSTED)
-        if item is _EXHAUSTED:
-            return
-        yield item
+            else:
+                if auto is not None:
+                    auto.open_step()
+                with loader:
+                    item = next(items, _EXHAUSTED)
+            if item is _EXHAUSTED:
+                return
+            yield item
+    except BaseException as error:
+        drop_own_frames(error)
+        raise
 
 
 def _leave(recorder: Recorder, worked: bool) -> None:

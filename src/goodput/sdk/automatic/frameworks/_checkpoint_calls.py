@@ -6,6 +6,7 @@ import functools
 from _thread import get_ident
 
 from goodput.sdk.automatic import checkpoint_detection
+from goodput.sdk.recorder.own_frames import drop_own_frames
 
 
 def commit(begun, *_args, **_kwargs) -> None:
@@ -29,10 +30,14 @@ def as_checkpoint(auto, save, contents, done=commit):
 
     @functools.wraps(save)
     def call(*args, **kwargs):
-        if auto.removed or recorder.thread != get_ident() or recorder.current == auto.checkpoint.total:
-            return save(*args, **kwargs)
-        auto.leave_step()
-        return auto.checkpoint.run(saved, args, kwargs)
+        try:
+            if auto.removed or recorder.thread != get_ident() or recorder.current == auto.checkpoint.total:
+                return save(*args, **kwargs)
+            auto.leave_step()
+            return auto.checkpoint.run(saved, args, kwargs)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
 
     return call
 
@@ -46,10 +51,14 @@ def as_resuming_load(auto, load, contents):
 
     @functools.wraps(load)
     def call(*args, **kwargs):
-        is_inside = auto.removed or not auto.on_step_thread() or recorder.current == auto.restore.total
-        if is_inside or recorder.evaluating or recorder.trained:
-            return load(*args, **kwargs)
-        result = auto.restore.run(load, *args, **kwargs)
+        try:
+            is_inside = auto.removed or not auto.on_step_thread() or recorder.current == auto.restore.total
+            if is_inside or recorder.evaluating or recorder.trained:
+                return load(*args, **kwargs)
+            result = auto.restore.run(load, *args, **kwargs)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
         auto.resume_after(checkpoint_detection.resumed_step(auto, contents(result, *args, **kwargs)))
         return result
 
@@ -62,9 +71,13 @@ def as_restore(auto, load):
 
     @functools.wraps(load)
     def call(*args, **kwargs):
-        if not auto.on_step_thread() or recorder.current == auto.restore.total:
-            return load(*args, **kwargs)
-        auto.leave_step()
-        return auto.restore.run(load, *args, **kwargs)
+        try:
+            if not auto.on_step_thread() or recorder.current == auto.restore.total:
+                return load(*args, **kwargs)
+            auto.leave_step()
+            return auto.restore.run(load, *args, **kwargs)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
 
     return call

@@ -13,6 +13,7 @@ from goodput.sdk.automatic import hooks as kinds
 from goodput.sdk.automatic.frameworks.torch.communication import backward_runs_here
 from goodput.sdk.automatic.hooks import install_hook
 from goodput.sdk.automatic.step_detection import BACKWARD, FORWARD, NOTHING
+from goodput.sdk.recorder.own_frames import drop_own_frames
 
 MODULE = "torch"
 RELIES_ON = """torch/_tensor.py: Tensor.backward calls torch.autograd.backward by that name.
@@ -30,9 +31,13 @@ def apply(torch, auto) -> None:
 
     def backward(*args, **kwargs):
         if not auto.may_start() or recorder.inside:
-            if not recorder.reducers or not recorder.inside:
-                return function(*args, **kwargs)
-            return waits.run_inner(function, args, kwargs)
+            try:
+                if not recorder.reducers or not recorder.inside:
+                    return function(*args, **kwargs)
+                return waits.run_inner(function, args, kwargs)
+            except BaseException as error:
+                drop_own_frames(error)
+                raise
         if recorder.unhooked_steps:
             auto.compiled_optimizers.poll()
         if recorder.evaluating or not recorder.step_start_ns:
@@ -49,6 +54,9 @@ def apply(torch, auto) -> None:
             if recorder.reducers:
                 return phase.run(waits.run, function, args, kwargs)
             return phase.run(function, *args, **kwargs)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
         finally:
             recorder.inside, recorder.batch_gap = False, True
             recorder.after = BACKWARD
@@ -60,9 +68,15 @@ def apply(torch, auto) -> None:
     @auto.patches.wrap("grad", torch.autograd)
     def grad(*args, **kwargs):
         """Gradients inside a loss are compute, but not the backward pass of a step."""
-        if is_compiling() or recorder.thread != get_ident() or recorder.inside or recorder.evaluating:
+        if is_compiling():
             return gradients(*args, **kwargs)
-        return phase.run(gradients, *args, **kwargs)
+        try:
+            if recorder.thread != get_ident() or recorder.inside or recorder.evaluating:
+                return gradients(*args, **kwargs)
+            return phase.run(gradients, *args, **kwargs)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
 
 
 class Waits:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 from _thread import get_ident
 
+from goodput.sdk.recorder.own_frames import drop_own_frames
 from goodput.wire.identity import from_environment
 
 MODULE = "torch"
@@ -50,7 +51,11 @@ def apply(torch, auto) -> None:
 
     @auto.patches.wrap("__init__", kind)
     def __init__(self, *args, **kwargs):
-        make(self, *args, **kwargs)
+        try:
+            make(self, *args, **kwargs)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
         if not auto.removed:
             auto.recorder.reducers += 1
             auto.allow_start()
@@ -64,24 +69,33 @@ def timer(torch, auto):
     phase, recorder, is_compiling = auto.communication, auto.recorder, torch.compiler.is_dynamo_compiling
     word, in_backward = phase.total, backward_runs_here(torch)
 
+    def on_autograd_thread(function, args, kwargs):
+        before, auto.waiting = auto.waiting, get_ident()
+        auto.notify_device(recorder.current)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            auto.notify_device(word)
+            auto.waiting = before
+
     def timed(function):
         @functools.wraps(function)
         def call(*args, **kwargs):
-            if is_compiling() or recorder.evaluating or auto.removed:
+            if is_compiling() or auto.removed:
                 return function(*args, **kwargs)
-            if recorder.thread == get_ident():
-                if recorder.current == word:
-                    return function(*args, **kwargs)
-                return phase.run(function, *args, **kwargs)
-            if recorder.device is None or auto.waiting == get_ident() or not in_backward():
-                return function(*args, **kwargs)
-            before, auto.waiting = auto.waiting, get_ident()
-            auto.notify_device(recorder.current)
             try:
-                return function(*args, **kwargs)
-            finally:
-                auto.notify_device(word)
-                auto.waiting = before
+                if recorder.thread == get_ident():
+                    if recorder.current == word or recorder.evaluating:
+                        return function(*args, **kwargs)
+                    return phase.run(function, *args, **kwargs)
+                if recorder.evaluating or recorder.device is None:
+                    return function(*args, **kwargs)
+                if auto.waiting == get_ident() or not in_backward():
+                    return function(*args, **kwargs)
+                return on_autograd_thread(function, args, kwargs)
+            except BaseException as error:
+                drop_own_frames(error)
+                raise
 
         return call
 
@@ -101,13 +115,16 @@ def _watch_groups(torch, auto) -> None:
 
     @auto.patches.wrap("init_process_group", module, package)
     def init_process_group(*args, **kwargs):
-        if auto.removed:
-            return init(*args, **kwargs)
         # If the launcher names the rank, the page is open while the ranks wait for each other.
-        if "rank" in from_environment(auto.session.environ):
+        if not auto.removed and "rank" in from_environment(auto.session.environ):
             auto.attempt(auto.allow_start)
-        result = init(*args, **kwargs)
-        auto.attempt(start_session)
+        try:
+            result = init(*args, **kwargs)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
+        if not auto.removed:
+            auto.attempt(start_session)
         return result
 
     def start_session() -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from _thread import get_ident
 
+from goodput.sdk.recorder.own_frames import drop_own_frames
+
 MODULE = "torch"
 RELIES_ON = """torch/_tensor.py: torch.Tensor is a Python class that inherits `to` and `cuda` from torch._C.TensorBase.
 torch/csrc/utils/python_arg_parser.cpp: for a class with its own __torch_function__ the function is looked up by name on
@@ -58,15 +60,19 @@ def _wrap(torch, auto, plain_types: tuple, name: str, is_copy):
     def timed(self, *args, **kwargs):
         if is_compiling():
             return original(self, *args, **kwargs)
-        if type(self) not in plain_types:
-            return call_plainly(self, args, kwargs)
-        if recorder.thread != get_ident() or recorder.evaluating or not is_copy(args, kwargs):
-            return original(self, *args, **kwargs)
-        # A TorchFunctionMode would see the access to is_cpu.
-        if not mode_is_on() and not self.is_cpu:
-            return original(self, *args, **kwargs)
-        auto.claim_batch()
-        return phase.run(original, self, *args, **kwargs)
+        try:
+            if type(self) not in plain_types:
+                return call_plainly(self, args, kwargs)
+            if recorder.thread != get_ident() or recorder.evaluating or not is_copy(args, kwargs):
+                return original(self, *args, **kwargs)
+            # A TorchFunctionMode would see the access to is_cpu.
+            if not mode_is_on() and not self.is_cpu:
+                return original(self, *args, **kwargs)
+            auto.claim_batch()
+            return phase.run(original, self, *args, **kwargs)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
 
     def call_plainly(tensor, args, kwargs):
         """Call with torch's own method in place, for a class that may compare the function with it."""

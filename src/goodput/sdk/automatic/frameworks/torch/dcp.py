@@ -10,6 +10,7 @@ import functools
 from _thread import get_ident
 
 from goodput.sdk.automatic.frameworks._checkpoint_calls import as_checkpoint, as_resuming_load
+from goodput.sdk.recorder.own_frames import drop_own_frames
 from goodput.sdk.recorder.recorder import State
 
 MODULE = "torch.distributed.checkpoint"
@@ -41,10 +42,14 @@ def _wrap_saves(module, auto) -> None:
 
     class WatchedFuture(Future):
         def result(self, timeout=None):
-            if auto.removed or auto.recorder.thread != get_ident() or self.done():
-                return super().result(timeout)
-            auto.leave_step()
-            return auto.checkpoint.run(super().result, timeout)
+            try:
+                if auto.removed or auto.recorder.thread != get_ident() or self.done():
+                    return super().result(timeout)
+                auto.leave_step()
+                return auto.checkpoint.run(super().result, timeout)
+            except BaseException as error:
+                drop_own_frames(error)
+                raise
 
     def state_dict_of(state_dict, *args, **kwargs):
         # As it is passed, since calling the `state_dict` of what is in it may be a collective.
@@ -63,7 +68,11 @@ def _wrap_saves(module, auto) -> None:
 
     @auto.patches.wrap("async_save", saver, module)
     def async_save(*args, **kwargs):
-        response = save_later(*args, **kwargs)
+        try:
+            response = save_later(*args, **kwargs)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
         future = getattr(response, "upload_completion", response)
         if type(future) is Future:
             future.__class__ = WatchedFuture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from goodput.sdk.recorder.own_frames import drop_own_frames
+
 MODULE = "torch.distributed.checkpoint.state_dict"
 RELIES_ON = """torch/distributed/checkpoint/state_dict.py: _init_optim_state calls optimizer.step with a learning rate
 and gradients of zero, if the optimizer has no state; it is looked up by that name."""
@@ -15,5 +17,8 @@ def apply(module, auto) -> None:
         before, auto.recorder.preparing = auto.recorder.preparing, True
         try:
             return prepare(*args, **kwargs)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
         finally:
             auto.recorder.preparing = before

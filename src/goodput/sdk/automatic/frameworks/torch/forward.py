@@ -21,6 +21,7 @@ from typing import Any
 from goodput.sdk.automatic import hooks
 from goodput.sdk.automatic.hooks import hook
 from goodput.sdk.automatic.step_detection import FORWARD
+from goodput.sdk.recorder.own_frames import drop_own_frames
 from goodput.sdk.recorder.recorder import compiled
 from goodput.sdk.recorder.user_signals import reraise_from_handler
 
@@ -51,7 +52,11 @@ def apply(torch, auto) -> None:
                 auto.start_rollout() if auto.generates and auto.may_roll_out() else auto.start_evaluation()
             elif mode and recorder.evaluating:
                 auto.stop_evaluation()
-        return set_mode(self, mode)
+        try:
+            return set_mode(self, mode)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
 
 
 class PythonSlot:
@@ -208,43 +213,51 @@ class TimedForward:
         if self.is_compiling():
             module = self.module()
             return (module.__dict__.get(SLOT) or module._call_impl)(*args, **kwargs)
-        return (self.fast or self.any_call)(*args, **kwargs)
+        try:
+            return (self.fast or self.any_call)(*args, **kwargs)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
 
     def any_call(self, *args, **kwargs):
-        module, recorder = self.module(), self.recorder
-        inner = module.__dict__.get(SLOT) or module._call_impl
-        if recorder.inside or recorder.thread != get_ident():
-            return inner(*args, **kwargs)
-        auto, grad = self.auto, self.roots.grad_is_on()
-        if recorder.evaluating:
-            if not grad or not module.training:
-                if not grad and self._generates(args, kwargs) and auto.open_phase is auto.evaluation:
-                    self._start_generating()
-                return self._evaluate(inner, args, kwargs)
-            auto.stop_evaluation()
-        elif not grad and recorder.depth:
-            # In a phase of the user, such as evaluation or rollout.
-            return self._evaluate(inner, args, kwargs)
-        elif not grad and not recorder.trained and self._leaves_training(module, args, kwargs):
-            return self._evaluate(inner, args, kwargs)
-        if grad:
-            recorder.trained = self.roots.trained = True
-            if self.first:
-                self.first = False
-                for function in self.roots.first_call:
-                    auto.attempt(function, module, args, kwargs)
-        if not recorder.step_start_ns:
-            auto.open_step()
-        if not auto.claim_batch() and recorder.after == FORWARD:
-            recorder.gap = auto.forward_word
-        recorder.inside, result = True, None
         try:
-            result = auto.forward.run(inner, *args, **kwargs)
-            return result
-        finally:
-            recorder.inside = False
-            recorder.batch_gap = self._returns_loss(result) if grad else False
-            recorder.after = FORWARD
+            module, recorder = self.module(), self.recorder
+            inner = module.__dict__.get(SLOT) or module._call_impl
+            if recorder.inside or recorder.thread != get_ident():
+                return inner(*args, **kwargs)
+            auto, grad = self.auto, self.roots.grad_is_on()
+            if recorder.evaluating:
+                if not grad or not module.training:
+                    if not grad and self._generates(args, kwargs) and auto.open_phase is auto.evaluation:
+                        self._start_generating()
+                    return self._evaluate(inner, args, kwargs)
+                auto.stop_evaluation()
+            elif not grad and recorder.depth:
+                # In a phase of the user, such as evaluation or rollout.
+                return self._evaluate(inner, args, kwargs)
+            elif not grad and not recorder.trained and self._leaves_training(module, args, kwargs):
+                return self._evaluate(inner, args, kwargs)
+            if grad:
+                recorder.trained = self.roots.trained = True
+                if self.first:
+                    self.first = False
+                    for function in self.roots.first_call:
+                        auto.attempt(function, module, args, kwargs)
+            if not recorder.step_start_ns:
+                auto.open_step()
+            if not auto.claim_batch() and recorder.after == FORWARD:
+                recorder.gap = auto.forward_word
+            recorder.inside, result = True, None
+            try:
+                result = auto.forward.run(inner, *args, **kwargs)
+                return result
+            finally:
+                recorder.inside = False
+                recorder.batch_gap = self._returns_loss(result) if grad else False
+                recorder.after = FORWARD
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
 
     def _returns_loss(self, output) -> bool:
         """Whether the output contains a number to begin a backward pass at: what follows is not the loss."""

@@ -14,6 +14,7 @@ from operator import index
 
 from goodput.sdk.automatic.hooks import BATCH_DEPTH_MAX, NEXT, hook
 from goodput.sdk.automatic.step_detection import NOTHING, dead_reference, warn_on_error
+from goodput.sdk.recorder.own_frames import drop_own_frames
 from goodput.sdk.recorder.user_signals import reraise_from_handler
 
 MODULE = "torch"
@@ -31,10 +32,14 @@ def apply(torch, auto) -> None:
 
     @auto.patches.wrap("__iter__", module.DataLoader)
     def __iter__(self):
-        if recorder.inside or recorder.evaluating or recorder.thread != get_ident():
-            made = iterate(self)
-        else:
-            made = phase.run(iterate, self)
+        try:
+            if recorder.inside or recorder.evaluating or recorder.thread != get_ident():
+                made = iterate(self)
+            else:
+                made = phase.run(iterate, self)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
         try:
             setattr(made, LOADER, weakref.ref(self))
         except (AttributeError, TypeError):
@@ -43,41 +48,45 @@ def apply(torch, auto) -> None:
 
     @functools.wraps(advance)
     def any_next(self):
-        if (
-            recorder.inside
-            or (recorder.thread != get_ident() and not auto.on_step_thread())
-            or recorder.fetching
-        ):
-            return advance(self)  # A loader inside the dataset of another is part of that one's fetch.
-        if recorder.unhooked_steps:
-            auto.compiled_optimizers.poll()
-        if not loaders.is_current(self):
-            loaders.change(self)
-        elif loaders.used and loaders.used[-1] is loaders._loader:
-            loaders.used.pop()  # Used twice in a row, as in an evaluation.
-        if recorder.evaluating:
-            if not loaders.trains or not grad_is_on():
-                if not loaders.trains and auto.open_phase is auto.rollout:
-                    auto.start_evaluation()
-                return advance(self)
-            auto.stop_evaluation()
-        elif not grad_is_on() or not loaders.trains:
-            auto.start_evaluation()
-            if recorder.evaluating:
-                return advance(self)
-        auto.close_failed_step()
-        if not recorder.step_start_ns:
-            auto.open_step()
-        recorder.after = NOTHING
         try:
-            recorder.fetching = True
-            batch = phase.run(auto.fetch_batch, advance, self)
-        finally:
-            recorder.fetching = False
-        recorder.fetched = True
-        if recorder.counting or not recorder.batch_samples:
-            recorder.batch_samples += size(batch)
-        return batch
+            if (
+                recorder.inside
+                or (recorder.thread != get_ident() and not auto.on_step_thread())
+                or recorder.fetching
+            ):
+                return advance(self)  # A loader inside the dataset of another is part of that one's fetch.
+            if recorder.unhooked_steps:
+                auto.compiled_optimizers.poll()
+            if not loaders.is_current(self):
+                loaders.change(self)
+            elif loaders.used and loaders.used[-1] is loaders._loader:
+                loaders.used.pop()  # Used twice in a row, as in an evaluation.
+            if recorder.evaluating:
+                if not loaders.trains or not grad_is_on():
+                    if not loaders.trains and auto.open_phase is auto.rollout:
+                        auto.start_evaluation()
+                    return advance(self)
+                auto.stop_evaluation()
+            elif not grad_is_on() or not loaders.trains:
+                auto.start_evaluation()
+                if recorder.evaluating:
+                    return advance(self)
+            auto.close_failed_step()
+            if not recorder.step_start_ns:
+                auto.open_step()
+            recorder.after = NOTHING
+            try:
+                recorder.fetching = True
+                batch = phase.run(auto.fetch_batch, advance, self)
+            finally:
+                recorder.fetching = False
+            recorder.fetched = True
+            if recorder.counting or not recorder.batch_samples:
+                recorder.batch_samples += size(batch)
+            return batch
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
 
     __next__ = hook(NEXT, phase, advance, any_next, test=grad_is_on)
     auto.patches.replace(module._BaseDataLoaderIter, "__next__", __next__)

@@ -12,6 +12,7 @@ from _thread import get_ident
 
 from goodput.sdk.automatic.hooks import AFTER_STEP, BEFORE_STEP, ZERO_GRAD, hook, install_hook
 from goodput.sdk.automatic.step_detection import BACKWARD
+from goodput.sdk.recorder.own_frames import drop_own_frames
 from goodput.sdk.recorder.user_signals import reraise_from_handler
 
 MODULE = "torch"
@@ -66,7 +67,11 @@ def apply(torch, auto) -> None:
 
     @auto.patches.wrap("__init__", torch.optim.Optimizer)
     def __init__(self, *args, **kwargs):
-        made(self, *args, **kwargs)
+        try:
+            made(self, *args, **kwargs)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
         auto.compiled_optimizers.add(self)
         auto.by_hand = False
         auto.optimizer_created()
@@ -100,18 +105,22 @@ def _watch_zero_grad(torch, auto) -> None:
     zero, phase, recorder = torch.optim.Optimizer.zero_grad, auto.optimizer, auto.recorder
 
     def any_zero(self, *args, **kwargs):
-        if recorder.evaluating or recorder.thread != get_ident():
-            return zero(self, *args, **kwargs)
-        if recorder.after == BACKWARD:
-            recorder.gap = auto.optimizer_word
-            # A compiled step calls no hooks: if none was ever called, the gradients that are cleared were used.
-            if not recorder.optimizer_steps and not recorder.inside and not recorder.optimizer_depth:
-                result = phase.run(zero, self, *args, **kwargs)
-                auto.optimizer_stepped(self)
-                return result
-        else:
-            auto.claim_batch()
-        return phase.run(zero, self, *args, **kwargs)
+        try:
+            if recorder.evaluating or recorder.thread != get_ident():
+                return zero(self, *args, **kwargs)
+            if recorder.after == BACKWARD:
+                recorder.gap = auto.optimizer_word
+                # A compiled step calls no hooks: if none was ever called, the gradients that are cleared were used.
+                if not recorder.optimizer_steps and not recorder.inside and not recorder.optimizer_depth:
+                    result = phase.run(zero, self, *args, **kwargs)
+                    auto.optimizer_stepped(self)
+                    return result
+            else:
+                auto.claim_batch()
+            return phase.run(zero, self, *args, **kwargs)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
 
     owner, word = torch.optim.Optimizer, auto.optimizer_word
     install_hook(auto, torch, owner, "zero_grad", ZERO_GRAD, phase, any_zero, word)
@@ -148,7 +157,11 @@ def _watch_scaler(torch, auto) -> None:
     @auto.patches.wrap("step", torch.amp.GradScaler)
     def step(self, optimizer, *args, **kwargs):
         before = auto.recorder.optimizer_steps
-        result = scaled(self, optimizer, *args, **kwargs)
+        try:
+            result = scaled(self, optimizer, *args, **kwargs)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
         if auto.recorder.optimizer_steps == before and auto.recorder.thread == get_ident():
             auto.skipped_steps += 1
             auto.optimizer_stepped(optimizer)

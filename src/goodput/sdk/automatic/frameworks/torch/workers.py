@@ -12,6 +12,7 @@ from time import perf_counter_ns, thread_time_ns
 
 from goodput.sdk.automatic.loader_stats import LoaderStats, before_request
 from goodput.sdk.automatic.loader_worker import ARGUMENTS, NAME, CollateProbe, MeasuredLoop
+from goodput.sdk.recorder.own_frames import drop_own_frames
 from goodput.sdk.recorder.user_signals import reraise_from_handler
 
 MODULE = "torch.utils.data"
@@ -45,16 +46,20 @@ def _watch_creation(kind, auto, stats: LoaderStats, loop: MeasuredLoop) -> None:
     @auto.patches.wrap("__init__", kind)
     def __init__(self, loader, *args, **kwargs):
         began_ns, entry = perf_counter_ns(), auto.attempt(_begin, auto, stats, loader, self)
-        if entry is None:
-            return make(self, loader, *args, **kwargs)
-        try:
-            loop.slots[get_ident()] = stats.slots(entry, auto.session.writer)
-        except Exception as error:
-            reraise_from_handler(error)
+        if entry is not None:
+            try:
+                loop.slots[get_ident()] = stats.slots(entry, auto.session.writer)
+            except Exception as error:
+                reraise_from_handler(error)
         try:
             make(self, loader, *args, **kwargs)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
         finally:
             loop.slots.pop(get_ident(), None)
+        if entry is None:
+            return
         auto.attempt(lambda: setattr(self, WATCHED, stats.iterator_created(loader, entry, began_ns)))
 
 
@@ -63,27 +68,34 @@ def _with_workers(kind, auto, stats: LoaderStats) -> None:
 
     @auto.patches.wrap("_next_data", kind)
     def _next_data(self):
-        watched = self.__dict__.get(WATCHED)
-        if watched is None or recorder.phases_off or recorder.current != waits:
-            return advance(self)
-        # A loader inside the dataset of another is part of that one's fetch.
-        if recorder.thread != get_ident() or (auto.loaders and not auto.loaders.is_current(self)):
-            return advance(self)
         try:
-            request = before_request(self, watched)
-        except Exception as error:
-            _give_up(auto, self, error)
-            return advance(self)
-        try:
-            data = advance(self)
-        except BaseException:
-            stats.fetch_raised(perf_counter_ns() - request[3])
+            watched = self.__dict__.get(WATCHED)
+            if watched is None or recorder.phases_off or recorder.current != waits:
+                return advance(self)
+            # A loader inside the dataset of another is part of that one's fetch.
+            if recorder.thread != get_ident() or (auto.loaders and not auto.loaders.is_current(self)):
+                return advance(self)
+            request = None
+            try:
+                request = before_request(self, watched)
+            except Exception as error:
+                _give_up(auto, self, error)
+            # Not in the handler: an exception of the user's would have ours as its context.
+            if request is None:
+                return advance(self)
+            try:
+                data = advance(self)
+            except BaseException:
+                stats.fetch_raised(perf_counter_ns() - request[3])
+                raise
+            try:
+                stats.batch_received(self, watched, request, perf_counter_ns())
+            except Exception as error:
+                _give_up(auto, self, error)
+            return data
+        except BaseException as error:
+            drop_own_frames(error)
             raise
-        try:
-            stats.batch_received(self, watched, request, perf_counter_ns())
-        except Exception as error:
-            _give_up(auto, self, error)
-        return data
 
 
 def _without_workers(fetch, auto, stats: LoaderStats) -> None:
