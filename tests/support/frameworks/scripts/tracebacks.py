@@ -54,6 +54,18 @@ class Samples(torch.utils.data.Dataset):
         return torch.ones(4)
 
 
+def collate(samples):
+    raise ValueError("samples of different sizes")
+
+
+class UnreadableSampler(torch.utils.data.Sampler):
+    def __iter__(self):
+        raise LookupError("no indices")
+
+    def __len__(self):
+        return 8
+
+
 class Unwritable:
     def __reduce__(self):
         raise TypeError("cannot be pickled")
@@ -69,9 +81,22 @@ def described(error: BaseException) -> list:
             line = trace.tb_lineno if code.co_filename == __file__ else 0
             frames.append((code.co_filename, code.co_name, line))
             trace = trace.tb_next
-        chain.append((type(error).__name__, error.__suppress_context__, frames))
+        # A worker's traceback travels as text.
+        text = str(error) if "Traceback" in str(error) else ""
+        chain.append((type(error).__name__, error.__suppress_context__, frames, text))
         error = error.__context__
     return chain
+
+
+def failing(optimizer, step):
+    def call():
+        optimizer.fails = True
+        try:
+            step()
+        finally:
+            optimizer.fails = False
+
+    return call
 
 
 def errors_of(directory: str) -> dict:
@@ -98,11 +123,12 @@ def errors_of(directory: str) -> dict:
         attempt(f"{name} shape", lambda: net(wrong))
         attempt(f"{name} backward", lambda: RaisingBackward.apply(net(right)).sum().backward())
         attempt(f"{name} grad", lambda: torch.autograd.grad(RaisingBackward.apply(net(right)).sum(), wrong))
-        optimizer.fails = True
-        attempt(f"{name} optimizer", optimizer.step)
-        attempt(f"{name} scaler", lambda: torch.amp.GradScaler("cpu").step(optimizer))
-        optimizer.fails = False
+        scaler = torch.amp.GradScaler("cpu")
+        attempt(f"{name} optimizer", failing(optimizer, optimizer.step))
+        attempt(f"{name} scaler", failing(optimizer, lambda: scaler.step(optimizer)))
         attempt(f"{name} loader", loaded())
+        attempt(f"{name} collate", loaded(collate_fn=collate))
+        attempt(f"{name} iter", loaded(sampler=UnreadableSampler()))
         attempt(f"{name} save", lambda: torch.save({"net": net.state_dict(), "x": Unwritable()}, os.devnull))
         attempt(f"{name} load", lambda: torch.load(os.path.join(directory, "none.pt")))
         attempt(f"{name} train", lambda: net.train("yes"))
@@ -116,6 +142,11 @@ def errors_of(directory: str) -> dict:
         net.train()
         steps()
     attempt("worker", loaded(num_workers=1))
+    attempt("worker's collate", loaded(num_workers=1, collate_fn=collate))
+    compiled = torch.compile(net, backend="eager")
+    attempt("compiled", lambda: compiled(wrong))
+    attempt("after a compilation", lambda: net(wrong))
+    attempt("optimizer after a compilation", failing(optimizer, optimizer.step))
     attempt("import", lambda: __import__("safetensors.torch"))
     return found
 
