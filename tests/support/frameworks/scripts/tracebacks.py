@@ -71,7 +71,7 @@ class Unwritable:
         raise TypeError("cannot be pickled")
 
 
-def described(error: BaseException) -> list:
+def described(error: BaseException | None) -> list:
     """The frames of the error and of its contexts; with the line where a file has one place for each."""
     chain = []
     while error is not None:
@@ -101,7 +101,7 @@ def failing(optimizer, step):
 
 def errors_of(directory: str) -> dict:
     net, wrong, right = Net(), torch.ones(2, 3), torch.ones(2, 4)
-    optimizer, found = Raising(net.parameters(), lr=0.1), {}
+    optimizer, scaler, found = Raising(net.parameters(), lr=0.1), torch.amp.GradScaler("cpu"), {}
 
     def attempt(name, call):
         try:
@@ -123,7 +123,6 @@ def errors_of(directory: str) -> dict:
         attempt(f"{name} shape", lambda: net(wrong))
         attempt(f"{name} backward", lambda: RaisingBackward.apply(net(right)).sum().backward())
         attempt(f"{name} grad", lambda: torch.autograd.grad(RaisingBackward.apply(net(right)).sum(), wrong))
-        scaler = torch.amp.GradScaler("cpu")
         attempt(f"{name} optimizer", failing(optimizer, optimizer.step))
         attempt(f"{name} scaler", failing(optimizer, lambda: scaler.step(optimizer)))
         attempt(f"{name} loader", loaded())
@@ -131,7 +130,7 @@ def errors_of(directory: str) -> dict:
         attempt(f"{name} iter", loaded(sampler=UnreadableSampler()))
         attempt(f"{name} save", lambda: torch.save({"net": net.state_dict(), "x": Unwritable()}, os.devnull))
         attempt(f"{name} load", lambda: torch.load(os.path.join(directory, "none.pt")))
-        attempt(f"{name} train", lambda: net.train("yes"))
+        attempt(f"{name} train", lambda: net.train("yes"))  # pyright: ignore[reportArgumentType] - the error is the subject
         attempt(f"{name} collective", lambda: torch.distributed.all_reduce(right))
         attempt(f"{name} group", lambda: torch.distributed.init_process_group("unknown"))
         attempt(f"{name} optimizer without parameters", lambda: torch.optim.SGD([], lr=0.1))
