@@ -14,8 +14,8 @@ import functools
 from _thread import get_ident
 
 from goodput.rank_page import page
-from goodput.sdk.recorder.own_frames import drop_own_frames
 from goodput.sdk.recorder.recorder import Recorder, compiled
+from goodput.sdk.recorder.user_exceptions import drop_own_frames
 
 if compiled:
     from goodput.sdk.recorder._fast import Phase as _Phase

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from time import perf_counter_ns
 
-from goodput.sdk.recorder.own_frames import drop_own_frames
 from goodput.sdk.recorder.phase import Phase
 from goodput.sdk.recorder.recorder import Recorder, State
+from goodput.sdk.recorder.user_exceptions import drop_own_frames
 
 _EXHAUSTED = object()
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from _thread import get_ident
 
-from goodput.sdk.recorder.own_frames import drop_own_frames
+from goodput.sdk.recorder.user_exceptions import drop_own_frames
 from goodput.wire.identity import from_environment
 
 MODULE = "torch"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from goodput.sdk.recorder.own_frames import drop_own_frames
+from goodput.sdk.recorder.user_exceptions import drop_own_frames
 
 MODULE = "torch.distributed.checkpoint.state_dict"
 RELIES_ON = """torch/distributed/checkpoint/state_dict.py: _init_optim_state calls optimizer.step with a learning rate
