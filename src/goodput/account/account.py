@@ -295,7 +295,7 @@ def compute(
     nothing is guessed; else each rank is taken to be still in its last phase. `window` (start_ns, end_ns) limits
     the account to a part of the run, either end None for the run's own; steps are still kept or lost by the whole run.
     """
-    lengths = StepLengths(int(stall_seconds * 1e8))
+    lengths = StepLengths.for_threshold(stall_seconds)
     for attempt in run.attempts.values():
         lengths.add_rows(attempt.ordered_rows())
     threshold = lengths.threshold_ns(stall_seconds, run.stepping())

@@ -10,7 +10,7 @@ culprit is the suspect with the fewest steps, among those the one longest in its
 it is the only rank with fewer steps than the others, which waits in another collective. Where suspects tie there is none:
 all ranks are in one phase after one step, or two stopped there at the same time.
 
-Clocks of two hosts are never subtracted: a duration is the rank's own up to its last report, plus ours since its arrival.
+Clocks of two hosts are never subtracted: a duration is the rank's own up to its last report, plus the time since we received that, on our clock.
 Cost: about 2 us a rank.
 
     found = verdict(ranks, time.time_ns(), threshold_ns=60 * 10**9); found.document() if found else None

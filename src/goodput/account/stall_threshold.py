@@ -27,13 +27,20 @@ NOTED_NS = PLANNED_LEAST_NS // PLANNED_TIMES
 
 
 class StepLengths:
-    """Step lengths of a run. Adding commutes."""
+    """Step lengths of a run. Adding commutes.
+
+    Lengths of at most `least_ns` are counted but not kept.
+    """
 
     def __init__(self, least_ns: int = 0):
-        """Lengths of at most `least_ns` are counted but not kept: 1 / TIMES of the least threshold cannot raise it."""
         self.count = 0
         self._least_ns = least_ns
         self._bins: dict[int, list[int]] = {}  # [steps, sum of their ns]
+
+    @classmethod
+    def for_threshold(cls, least_seconds: float) -> StepLengths:
+        """Without the lengths that cannot raise a threshold of at least `least_seconds`."""
+        return cls(int(least_seconds * 1e9 / TIMES))
 
     def copy(self) -> StepLengths:
         other = StepLengths(self._least_ns)
@@ -60,7 +67,10 @@ class StepLengths:
             number = row.number
 
     def lower_ns(self, percent: int) -> int:
-        """The lower percentile: the mean of the bin that it lies in, so exact where its steps are equal; 0 if short."""
+        """The lower percentile in ns: the mean of its bin, so exact where the bin's steps are equal.
+
+        0 if the percentile is among the lengths that are not kept.
+        """
         left = self.count - (percent * (self.count - 1)) // 100  # so many are as long or longer
         for index in sorted(self._bins, reverse=True):
             steps, ns = self._bins[index]

@@ -10,7 +10,7 @@ MEANINGS = {
     "loader": "waiting for the data loader",
     "h2d": "copies to the device",
     "communication": "collectives, as long as even the last rank waited",
-    "straggler": "collectives beyond that: waiting for a slower rank",
+    "straggler": "waiting in collectives for a slower rank",
     "bubble": "a pipeline's unavoidable fill and drain",
     "launch": "the device idle because the host could not feed it",
     "checkpoint": "saving checkpoints",

@@ -1,4 +1,4 @@
-"""The command `goodput`: one file per command, found by the folder it lies in.
+"""The command `goodput`: one file per command; every file of this folder is loaded.
 
 A command is a module with HELP, DESCRIPTION and EPILOG, `add_options(parser)`, and `call(arguments)`, which returns the
 exit status: 0 success, 1 the work failed, 2 a wrong call. Ctrl-C exits with 130, without a traceback.

@@ -105,7 +105,7 @@ def _engine(found: RunTrack, threshold_ns: int, window) -> Engine:
 def _measure(source: Source, scan: Scan, stall_seconds: float) -> None:
     """Find step lengths and repeated steps, which the first pass gets right only if lines are in order."""
     for found in scan.runs.values():
-        found.lengths = StepLengths(int(stall_seconds * 1e8))
+        found.lengths = StepLengths.for_threshold(stall_seconds)
         for track in found.tracks.values():
             track.lengths, track.rewinds, track.step_ns, track.last_step = found.lengths, [], None, -1
     for track, _, line in _ordered(source, scan):

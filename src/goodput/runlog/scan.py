@@ -116,7 +116,9 @@ class Scan:
                 text = f"too many runs: {name[:40]!r} is beyond the first {RUNS_MAX}"
                 self.problems.drop(number, text, line.kind == "step")
                 return None
-            found = self.runs[name] = RunTrack(Run(name), lengths=StepLengths(int(self._stall_seconds * 1e8)))
+            found = self.runs[name] = RunTrack(
+                Run(name), lengths=StepLengths.for_threshold(self._stall_seconds)
+            )
         self._last_run = name
         return found
 

@@ -3,7 +3,7 @@
 page.html and page.css are the page, login.html and login.css the sign-in form. Its scripts, by subject: main.js (polling
 and user input), address.js, keyboard.js, theme.js, data/ (API or file), dom/ (nodes, tables), text/ (numbers, times,
 names of states), runs/ (the list), run/ (one run, a file per section) and charts/. They are ES modules without a
-build step. Columns of tables are lists of entries: runs/columns.js for the list of runs, COLUMNS in the section's file else.
+build step. Columns of tables are lists of entries: runs/columns.js for the list of runs, otherwise COLUMNS in the section's file.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Live(Struct, frozen=True, gc=False):
     cost_ns: int = 0
     drops: dict[str, int] = {}
     unmeasured: int = 0  # steps of which only the length was measured
-    loader: dict[str, int] = {}  # page_loader.FIGURES, cumulative, what is 0 left out
+    loader: dict[str, int] = {}  # rank_page.loader_words.FIGURES, cumulative, without zeros
     # Cumulative activity of the rank's GPU: compute_ns (covered by samples while the rank was in a compute phase),
     # idle_ns (the part of it in which the GPU was idle), energy_mj; since_ns: unix time of the agent's first sample.
     hardware: dict[str, int] = {}

@@ -36,7 +36,7 @@ class IncrementalAccount:
         self._engine: Engine | None = None
         self._late = 0
         self._behind_since_ns: int | None = None
-        self._lengths = StepLengths(int(stall_seconds * 1e8))
+        self._lengths = StepLengths.for_threshold(stall_seconds)
         self.last: Account | None = None
 
     def account(self, now_ns: int) -> Account:
@@ -59,7 +59,7 @@ class IncrementalAccount:
         if self._trimmed():
             raise NeedsHistory(facts, self._rows_late())
         # The lengths, from which the facts' stall threshold comes, may lack a late row.
-        self._engine, self._lengths = None, StepLengths(int(self._stall_seconds * 1e8))
+        self._engine, self._lengths = None, StepLengths.for_threshold(self._stall_seconds)
         facts = self._facts(now_ns)
         engine = Engine(self.run, facts)
         self.begin(engine, self._lengths)

@@ -125,7 +125,7 @@ def folded(
 ) -> tuple[Engine, StepLengths, dict[Key, list]]:
     """From what IncrementalAccount.begin continues: a fold of all rows within the bounds, and trimmed rows beyond."""
     identities = _identities(ledger, run)
-    engine, lengths = Engine(run, facts), StepLengths(int(stall_seconds * 1e8))
+    engine, lengths = Engine(run, facts), StepLengths.for_threshold(stall_seconds)
     streams, beyond = [], {}
     for key, fold in engine.folds.items():
         fold.final = False

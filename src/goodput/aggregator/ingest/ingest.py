@@ -90,8 +90,10 @@ class Ingest:
         began = time.perf_counter()
         try:
             report = schema.decode(body)
-        except schema.SchemaError:
+        except schema.SchemaError as error:
             self.counts["report", "malformed"] += 1
+            by = f" by token {access.name}" if access.name else ""
+            self._log_once(("report", access.name), f"a whole report{by} rejected (report): {error}")
             raise
         else:
             ranks, rejected = len(report.ranks), []
@@ -155,23 +157,29 @@ class Ingest:
         except schema.SchemaError as error:
             usable = schema.without_wrong_options(report)
             schema.check(usable)
-            self._log_once(report.identity, "field", f"rank report used without a wrong field: {error}")
+            self._log_rank(report.identity, "field", f"rank report used without a wrong field: {error}")
             return usable
 
     def _rejection(self, identity: schema.Identity, reason: str, text: str) -> schema.Rejection:
         self.counts["rejection", reason] += 1
-        self._log_once(identity, reason, f"rank report rejected: {text}")
+        self._log_rank(identity, reason, f"rank report rejected ({reason}): {text}")
         return schema.Rejection(identity.run[:128], identity.rank, reason, text)
 
-    def _log_once(self, identity: schema.Identity, reason: str, text: str) -> None:
-        """Log this reason once an hour for a rank."""
-        # The name of a rejected run may have any length.
-        run, now = identity.run[:128], time.monotonic()
+    def _log_rank(self, identity: schema.Identity, reason: str, text: str) -> None:
+        # The names of a rejected rank may have any length.
+        run, host = identity.run[:128], identity.host[:128]
+        self._log_once(
+            (run, identity.rank, reason), f"{text} [run {run!r} rank {identity.rank} host {host!r}]"
+        )
+
+    def _log_once(self, key: tuple, text: str) -> None:
+        """Log this key once an hour."""
+        now = time.monotonic()
         if now - self._logged_since > 3600:
             self._logged.clear()
             self._logged_since = now
-        if (run, identity.rank, reason) not in self._logged and len(self._logged) < LOGGED_PER_HOUR_MAX:
-            self._logged.add((run, identity.rank, reason))
+        if key not in self._logged and len(self._logged) < LOGGED_PER_HOUR_MAX:
+            self._logged.add(key)
             log.warning("%s", text)
 
     def _add_health(self, report: schema.NodeReport, is_scoped: bool) -> None:

@@ -39,8 +39,7 @@ function sentence(run, first) {
   const host = run.ranks.find((rank) => rank.rank === culprit)?.host;
   const slow = culprit !== null ? `, rank ${culprit} on ${host || "an unnamed host"}`
     : stage !== null ? `, stage ${stage}` : "";
-  // Some meanings refer to the state before them ("collectives beyond that: ..."); here only the second half fits.
-  const meaning = (MEANINGS[first.state] ?? "").split(": ").at(-1);
+  const meaning = MEANINGS[first.state] ?? "";
   return `${waste} of the GPU time was not productive. The largest part of it, ${percent(first.share)} of all, went to ` +
     `${first.state}: ${meaning}${first.state === "straggler" ? slow : ""}.`;
 }

@@ -1,0 +1,51 @@
+"""What the aggregator's log says of rejected reports: once for each reason, and enough to find the sender."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+from support.account.account_history import Process
+from support.aggregator.ledgers import aggregator
+from support.aggregator.reports import body_of, rank_report
+
+from goodput.access.tokens import Access
+from goodput.wire import schema
+
+TENANT = Access("tenant", ("ingest",), ("a/*",), "0" * 12)
+ONE = rank_report(Process(3).steps(2, forward=1), "r1", host="n7")
+
+
+@pytest.mark.parametrize(
+    ("reason", "bodies", "access"),
+    [
+        ("claim", [body_of(ONE), body_of(rank_report(Process(3).steps(1, forward=1), "r1", host="n8", pid=99))], None),
+        ("malformed", [body_of(rank_report(Process(3).steps(2, forward=1), "r1", host="n7", world_size=-1))], None),
+        ("scope", [body_of(ONE)], TENANT),
+    ],
+)  # fmt: skip
+def test_rejected_rank_is_logged_once_with_host(ledger, caplog, reason, bodies, access):
+    ingest = aggregator(ledger)
+
+    async def push():
+        for body in [*bodies, bodies[-1]]:
+            ack = await (ingest.accept(body, access) if access else ingest.accept(body))
+        return ack
+
+    with caplog.at_level(logging.WARNING, "goodput.aggregator"):
+        ack = asyncio.run(push())
+    assert [one.reason for one in ack.rejected] == [reason]
+    (record,) = caplog.records
+    text = record.getMessage()
+    assert f"({reason})" in text and "[run 'r1' rank 3 host 'n" in text
+
+
+def test_rejected_whole_report_is_logged_with_token(ledger, caplog):
+    ingest = aggregator(ledger)
+    with caplog.at_level(logging.WARNING, "goodput.aggregator"):
+        for _ in range(3):
+            with pytest.raises(schema.SchemaError):
+                asyncio.run(ingest.accept(b"\xc1", TENANT))
+    (record,) = caplog.records
+    assert "a whole report by token tenant rejected (report)" in record.getMessage()
