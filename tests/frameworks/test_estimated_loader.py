@@ -32,3 +32,14 @@ def test_making_batches_is_charged_to_loader(outcome, name):
 def test_a_slow_loss_stays_unattributed(outcome):
     found = outcome["slow_loss"]["seconds"]
     assert found["loader"] == 0 and found["none"] >= 5 * 0.03
+
+
+def test_loss_before_zero_grad_is_forward(outcome):
+    """In most steps: not before the first backward pass, nor where a busy machine prolongs the loss."""
+    found = outcome["loss_before_zero_grad"]["seconds"]
+    assert found["forward"] >= 3 * 0.03
+
+
+@pytest.mark.parametrize("name", ["clipped_gradients", "updated_by_hand"])
+def test_clipping_is_part_of_the_optimizer(outcome, name):
+    assert outcome[name]["seconds"]["optimizer"] >= 5 * 0.03

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 
+from goodput.rank_page import page
 from goodput.sdk.automatic import step_detection
 from goodput.sdk.automatic.loader_stats import QUICK_NS, W
 from goodput.sdk.automatic.overhead_budget import CHECK_STEPS
@@ -37,6 +38,7 @@ if compiled:
         word_wait=W["wait_ns"],
         samples_max=SAMPLES_MAX,
         batch_depth_max=BATCH_DEPTH_MAX,
+        word_forward=page.W_TOTALS + page.PHASES.index("forward"),
     )
 
 

@@ -150,20 +150,26 @@ static inline long long charged_word(Clock *clock)
     return clock->phases_off ? word_totals : clock->current;
 }
 
-/* The word that the time before an outermost phase is charged to. */
+#define BATCH_DIVISOR 4 /* As in step_clock.py. */
+
+/* The word that the time before an outermost phase is charged to: step_clock.Clock.take_gap. */
 static inline long long take_gap(Clock *clock, long long now)
 {
-    long long gap = clock->gap;
+    long long gap = clock->gap, length = clock->length, batch = clock->batch_gap ? clock->batch_word : 0;
     clock->gap = word_totals;
     if (clock->depth != 0)
         return clock->current;
-    if (gap == word_totals)
+    if (gap == word_totals) {
         clock->batch_gap = 0; /* Work of another kind: what surrounds it need not be the batch. */
-    else if (gap == clock->batch_word || now - clock->last_ns <= clock->length)
+        return clock->current;
+    }
+    if (batch)
+        length = clock->backward_length / BATCH_DIVISOR;
+    else if (length < clock->backward_length)
+        length = clock->backward_length;
+    if (gap == clock->batch_word || now - clock->last_ns <= length)
         return gap;
-    else if (clock->batch_gap && clock->batch_word)
-        return clock->batch_word;
-    return clock->current;
+    return batch ? batch : clock->current;
 }
 
 /* Count one in a histogram's bin. */
@@ -465,6 +471,8 @@ static PyMemberDef Clock_members[] = {
     OBJECT(iterator, "weak reference to the training iterator used last"),
     OBJECT(anchor, "weak reference to the optimizer that bounds steps"),
     OBJECT(optimizer, "weak reference to the optimizer whose step is running"),
+    NUMBER(length, "ns of the last outermost phase"),
+    NUMBER(backward_length, "ns of the last backward pass"),
     NUMBER(gap, "word that the time before the next outermost phase may be charged to"),
     NUMBER(batch_word, "word that the making of a batch is charged to, 0 where a loader is known"),
     FLAG(batch_gap, "whether the time up to the next phase may be the making of a batch"),

@@ -25,6 +25,7 @@ typedef struct {
     long long thread, last_ns, current, child_ns, began;
     long long step_start_ns;
     long long gap, length; /* Word that the next gap may be charged to, and the length of the last outermost phase. */
+    long long backward_length; /* The length of the last backward pass. */
     long long batch_word; /* Word that the making of a batch is charged to, 0 where a loader is known. */
     uint64_t *words;
     Py_ssize_t words_count;

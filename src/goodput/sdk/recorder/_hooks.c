@@ -18,16 +18,18 @@ static struct {
     long long word_batches, word_inside, word_wait;
     long long samples_max;     /* recorder */
     long long batch_depth_max; /* hooks: nested containers in a batch */
+    long long word_forward;    /* The total of the phase `forward`. */
 } constants;
 
 static PyObject *set_constants(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"nothing", "after_forward", "after_backward", "check_steps", "quick_ns", "word_batches",
-                            "word_inside", "word_wait", "samples_max", "batch_depth_max", NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$LLLLLLLLLL", names, &constants.nothing, &constants.after_forward,
+                            "word_inside", "word_wait", "samples_max", "batch_depth_max", "word_forward", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$LLLLLLLLLLL", names, &constants.nothing, &constants.after_forward,
                                      &constants.after_backward, &constants.check_steps, &constants.quick_ns,
                                      &constants.word_batches, &constants.word_inside, &constants.word_wait,
-                                     &constants.samples_max, &constants.batch_depth_max))
+                                     &constants.samples_max, &constants.batch_depth_max,
+                                     &constants.word_forward))
         return NULL;
     Py_RETURN_NONE;
 }
@@ -288,6 +290,8 @@ static PyObject *pass(Hook *self, PyObject *const *args, size_t flags, PyObject 
     clock->micro_batches += backward;
     result = timed(self, args, flags, names);
     clock->inside = 0;
+    if (backward)
+        clock->backward_length = clock->length;
     clock->batch_gap = result != NULL && (backward || self->returns_loss);
     clock->after = backward ? constants.after_backward : constants.after_forward;
     return result;
@@ -367,8 +371,8 @@ static PyObject *dispatch(Hook *self, PyObject *const *args, size_t flags, PyObj
                 if (clock->optimizer_steps == 0)
                     break;
                 claim_gap(self);
-            } else
-                claim_batch(clock);
+            } else if (!claim_batch(clock) && clock->after == constants.after_forward)
+                clock->gap = constants.word_forward; /* The loss. */
             return timed(self, args, flags, names);
         }
     }

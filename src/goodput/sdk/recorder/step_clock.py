@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+# The part of a backward pass that other work before the optimizer may take, where the batch may be made there too.
+BATCH_DIVISOR = 4
 _BLOCK_BITS = OCTAVE.bit_length() - 1
 _LAST, _PHASE, _TOTALS, _BIAS = page.W_LAST, page.W_PHASE, page.W_TOTALS, page.STEP_BIAS
 _pack_half = struct.Struct("<e").pack_into
@@ -39,8 +41,9 @@ class Clock:
     child_ns  ns of inner phases in the current one
     entries   phases completed
     raised    whether a phase's body raised
-    gap       word that the time before the next outermost phase is charged to, if it is not longer than `length`
+    gap       word that the time before the next outermost phase is charged to, if it is short enough
     length    ns of the last outermost phase
+    backward_length  ns of the last backward pass
     batch_word  word that the making of a batch is charged to, 0 where a loader is known
     batch_gap   whether the time up to the next phase may be the making of a batch
     columns   phases in use, which are copied into a step's record
@@ -55,7 +58,7 @@ class Clock:
         self.step_next = self.step_samples = self.phase_cost_ns = self.step_cost_ns = 0
         self._words, self._backed = None, set()
         self.thread = self.last_ns = self.child_ns = self.entries = 0
-        self.length = self.batch_word = 0
+        self.length = self.backward_length = self.batch_word = 0
         self.batch_gap = False
         self.device: Any = None
         # State of automatic instrumentation between hooks: automatic/step_detection.py.
@@ -220,15 +223,21 @@ class Phase:
         if now < last:
             now = last
         charged = current
-        if clock.gap != _TOTALS:
-            if clock.stack is None:
-                if clock.gap == clock.batch_word or now - last <= clock.length:
-                    charged = clock.gap
-                elif clock.batch_gap and clock.batch_word:
-                    charged = clock.batch_word
-            clock.gap = _TOTALS
-        elif clock.stack is None:
-            clock.batch_gap = False  # Work of another kind: what surrounds it need not be the batch.
+        if clock.stack is None:
+            gap = clock.gap
+            if gap == _TOTALS:
+                clock.batch_gap = False  # Work of another kind: what surrounds it need not be the batch.
+            else:
+                batch, length = clock.batch_gap and clock.batch_word, clock.backward_length
+                if batch:
+                    length //= BATCH_DIVISOR
+                elif length < clock.length:
+                    length = clock.length
+                if gap == clock.batch_word or now - last <= length:
+                    charged = gap
+                elif batch:
+                    charged = batch
+        clock.gap = _TOTALS
         words[charged] += now - last
         clock.stack = (clock.stack, current, now, clock.child_ns)
         clock.child_ns = 0

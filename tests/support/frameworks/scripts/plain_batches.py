@@ -22,15 +22,27 @@ STEPS, BATCH_SECONDS, WIDTH = 6, 0.03, 8
 CASES = {}
 
 
-class Model(nn.Module):
-    """Returns its loss too, if it is given targets."""
+class SlowBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
 
-    def __init__(self):
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(2 * BATCH_SECONDS)
+        return gradient
+
+
+class Model(nn.Module):
+    """Returns its loss too, if it is given targets; its backward pass may be slow."""
+
+    def __init__(self, is_slow=False):
         super().__init__()
-        self.inner = nn.Linear(WIDTH, WIDTH)
+        self.inner, self.is_slow = nn.Linear(WIDTH, WIDTH), is_slow
 
     def forward(self, x, y=None):
         out = self.inner(x)
+        out = SlowBackward.apply(out) if self.is_slow else out
         return out if y is None else (out, nn.functional.mse_loss(out, y))
 
 
@@ -54,10 +66,33 @@ def case(function):
     return function
 
 
-def parts(optimizers=1):
-    model = Model()
+def slowly(parameters):
+    time.sleep(BATCH_SECONDS)
+    yield from parameters
+
+
+def parts(optimizers=1, is_slow=False):
+    model = Model(is_slow)
     made = [torch.optim.SGD([part], lr=0.01) for part in list(model.parameters())[:optimizers]]
     return model, made, Batches()
+
+
+@case
+def updated_by_hand():
+    """As in word_language_model: with clipped gradients and no optimizer in the process so far.
+
+    The first step ends after the second batch.
+    """
+    model, batches = Model(), Batches()
+    for step in range(STEPS):
+        x, y = batches.get(step > 1)
+        model.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        nn.utils.clip_grad_value_(slowly(model.parameters()), 1.0)
+        for parameter in model.parameters():
+            parameter.data.add_(parameter.grad, alpha=-0.01)
+    model.zero_grad()
+    return batches.seconds
 
 
 @case
@@ -113,6 +148,34 @@ def after_forward():
         optimizer.step()
         optimizer.zero_grad()
     return batches.seconds
+
+
+@case
+def clipped_gradients():
+    """As in nanochat, with one backward pass: the batch is fetched between a slow one and the clipping."""
+    model, [optimizer], batches = parts(is_slow=True)
+    x, y = batches.get(False)
+    for step in range(STEPS):
+        nn.functional.mse_loss(model(x), y).backward()
+        x, y = batches.get(step > 0)
+        nn.utils.clip_grad_norm_(slowly(model.parameters()), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return batches.seconds
+
+
+@case
+def loss_before_zero_grad():
+    """The loss takes longer than the model and less than its backward pass; gradients are cleared after it."""
+    model, [optimizer], _ = parts(is_slow=True)
+    x = torch.randn(4, WIDTH)
+    for _ in range(STEPS):
+        loss = nn.functional.mse_loss(model(x), x)
+        time.sleep(BATCH_SECONDS)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return 0.0
 
 
 @case

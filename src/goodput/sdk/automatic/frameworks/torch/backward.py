@@ -59,7 +59,7 @@ def apply(torch, auto) -> None:
             raise
         finally:
             recorder.inside, recorder.batch_gap = False, True
-            recorder.after = BACKWARD
+            recorder.after, recorder.backward_length = BACKWARD, recorder.length
 
     kind, word = kinds.BACKWARD, auto.forward_word
     install_hook(auto, torch, torch.autograd, "backward", kind, phase, backward, word)

@@ -1,6 +1,6 @@
 """Optimizers: registers torch's global hooks around `step`, which is a phase and ends a training step.
 
-`zero_grad` is part of the phase. GradScaler.step is wrapped too, since a step that it skips is a training step. Where
+`zero_grad` and the clipping of gradients are part of the phase. GradScaler.step is wrapped too, since a step that it skips is a training step. Where
 there is no optimizer, Module.zero_grad ends a step.
 """
 
@@ -11,7 +11,7 @@ import sys
 from _thread import get_ident
 
 from goodput.sdk.automatic.hooks import AFTER_STEP, BEFORE_STEP, ZERO_GRAD, hook, install_hook
-from goodput.sdk.automatic.step_detection import BACKWARD
+from goodput.sdk.automatic.step_detection import BACKWARD, FORWARD
 from goodput.sdk.recorder.user_exceptions import drop_own_frames, reraise_from_handler
 
 MODULE = "torch"
@@ -20,7 +20,8 @@ by the function that profile_hook_step returns as hook(optimizer, args, kwargs);
 raises.
 torch/utils/hooks.py: the handle of one has hooks_dict_ref() and id. Adam and its variants keep the number of steps in
 state[parameter]["step"]. torch/amp/grad_scaler.py: GradScaler.step calls
-optimizer.step unless gradients are not finite. torch/nn/modules/module.py: Module.zero_grad clears the gradients."""
+optimizer.step unless gradients are not finite, and unscale_ if the loop has not. torch/nn/utils/__init__.py imports
+clip_grad_norm_ and clip_grad_value_ of clip_grad.py. torch/nn/modules/module.py: Module.zero_grad clears the gradients."""
 FRAMES_MAX = 64  # between the step of an optimizer and the step of one that it wraps
 
 
@@ -78,6 +79,7 @@ def apply(torch, auto) -> None:
     _watch_zero_grad(torch, auto)
     _watch_module_zero_grad(torch, auto)
     _watch_scaler(torch, auto)
+    _watch_gradients(torch, auto)
 
 
 def _exchange(handle, function) -> None:
@@ -114,8 +116,8 @@ def _watch_zero_grad(torch, auto) -> None:
                     result = phase.run(zero, self, *args, **kwargs)
                     auto.optimizer_stepped(self)
                     return result
-            else:
-                auto.claim_batch()
+            elif not auto.claim_batch() and recorder.after == FORWARD:
+                recorder.gap = auto.forward_word  # The loss.
             return phase.run(zero, self, *args, **kwargs)
         except BaseException as error:
             drop_own_frames(error)
@@ -165,6 +167,39 @@ def _watch_scaler(torch, auto) -> None:
             auto.skipped_steps += 1
             auto.optimizer_stepped(optimizer)
         return result
+
+
+def _watch_gradients(torch, auto) -> None:
+    """Wrap what changes gradients between the backward pass and the optimizer's step: it is part of the phase."""
+    scaler, clip, recorder, phase = (
+        torch.amp.GradScaler,
+        torch.nn.utils.clip_grad,
+        auto.recorder,
+        auto.optimizer,
+    )
+    is_compiling = torch.compiler.is_dynamo_compiling
+
+    def timed(original):
+        @functools.wraps(original)
+        def call(*args, **kwargs):
+            if is_compiling():
+                return original(*args, **kwargs)
+            try:
+                if recorder.thread != get_ident() or recorder.after != BACKWARD:
+                    return original(*args, **kwargs)
+                recorder.gap = auto.optimizer_word
+                return phase.run(original, *args, **kwargs)
+            except BaseException as error:
+                drop_own_frames(error)
+                raise
+
+        return call
+
+    auto.patches.replace(scaler, "unscale_", timed(scaler.unscale_))
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        call = timed(getattr(clip, name))
+        for module in (clip, torch.nn.utils):
+            auto.patches.replace(module, name, call)
 
 
 def steps_known(optimizer, torch):
