@@ -2,7 +2,8 @@
 
 A call with async_op=True returns at once; what the step waits for is `Work.wait`. On a thread of autograd, for which
 the step thread waits, only the boundaries of the device clock are recorded. Calls of other threads, such as those of a
-background checkpoint, are left alone, and so is a call inside another. DistributedDataParallel waits for its buffers and
+background checkpoint, are left alone, and so is a call inside another, and one in a checkpoint, a restore, an
+evaluation or a rollout, which is part of that. DistributedDataParallel waits for its buffers and
 for agreement on buckets in forward passes, and for gradients at the end of backward passes (backward.py). FSDP and
 functional collectives have patches of their own, made with `timer`.
 """
@@ -68,6 +69,9 @@ def timer(torch, auto):
     """
     phase, recorder, is_compiling = auto.communication, auto.recorder, torch.compiler.is_dynamo_compiling
     word, in_backward = phase.total, backward_runs_here(torch)
+    whole = frozenset(
+        each.total for each in (phase, auto.checkpoint, auto.restore, auto.evaluation, auto.rollout)
+    )
 
     def on_autograd_thread(function, args, kwargs):
         before, auto.waiting = auto.waiting, get_ident()
@@ -85,7 +89,7 @@ def timer(torch, auto):
                 return function(*args, **kwargs)
             try:
                 if recorder.thread == get_ident():
-                    if recorder.current == word or recorder.evaluating:
+                    if recorder.current in whole or recorder.evaluating:
                         return function(*args, **kwargs)
                     return phase.run(function, *args, **kwargs)
                 if recorder.evaluating or recorder.device is None:
