@@ -74,6 +74,7 @@ class Automatic:
         self.checkpoint, self.restore = phase("checkpoint"), phase("restore")
         self.evaluation, self.compile, self.rollout = phase("evaluation"), phase("compile"), phase("rollout")
         self.open_phase = self.evaluation  # the one that is open while `evaluating`
+        self.evaluated = 0  # calls and batches in it
         self.steps_before = self.recorder.steps  # those before the instrumentation was installed
         # Whether rollouts generate tokens, and the number of steps at the last one.
         self.generates, self.rollout_step = False, self.steps_before
@@ -333,9 +334,14 @@ class Automatic:
 
     @warn_on_error
     def start_rollout(self) -> None:
-        """The same for the phase `rollout`; ends an evaluation that turned out to be one."""
-        self.rollout_step = self.recorder.steps
-        self._leave_training(self.rollout)
+        """The same for the phase `rollout`. An evaluation turns out to be one if only its first call is over."""
+        recorder, self.rollout_step = self.recorder, self.recorder.steps
+        is_first = recorder.evaluating and self.evaluated == 1 and self.open_phase is self.evaluation
+        if is_first and recorder.current == self.evaluation.total and recorder.thread == get_ident():
+            recorder.rename(self.rollout)
+            self.open_phase = self.rollout
+        else:
+            self._leave_training(self.rollout)
 
     def may_roll_out(self) -> bool:
         """Whether generating now feeds the next update: before the first one, or not long after the last rollout."""
@@ -354,7 +360,7 @@ class Automatic:
             return
         self.leave_step()
         recorder.after = NOTHING
-        recorder.evaluating, self.open_phase = True, phase
+        recorder.evaluating, self.open_phase, self.evaluated = True, phase, 0
         phase.__enter__()
 
     @warn_on_error

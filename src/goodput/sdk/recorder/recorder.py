@@ -118,6 +118,11 @@ class Recorder(Clock):
             words[charged] += now_ns - last_ns
             self.last_ns = words[page.W_LAST] = now_ns
 
+    def rename(self, phase) -> None:
+        """The innermost phase turned out to be another one: charge the time since the last boundary to that, too."""
+        self.current = phase.total
+        self.words[page.W_PHASE] = self.charged - page.W_TOTALS
+
     def switch_phases(self, on: bool) -> None:
         """Charge time to phases from now on, or to none of them. What is open stays open."""
         self.charge(perf_counter_ns())

@@ -229,12 +229,14 @@ class TimedForward:
                 if not grad or not module.training:
                     if not grad and self._generates(args, kwargs) and auto.open_phase is auto.evaluation:
                         self._start_generating()
+                    auto.evaluated += 1
                     return self._evaluate(inner, args, kwargs)
                 auto.stop_evaluation()
             elif not grad and recorder.depth:
                 # In a phase of the user, such as evaluation or rollout.
                 return self._evaluate(inner, args, kwargs)
             elif not grad and not recorder.trained and self._leaves_training(module, args, kwargs):
+                auto.evaluated = 1
                 return self._evaluate(inner, args, kwargs)
             if grad:
                 recorder.trained = self.roots.trained = True

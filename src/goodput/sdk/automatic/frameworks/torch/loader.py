@@ -69,6 +69,7 @@ def apply(torch, auto) -> None:
             elif not grad_is_on() or not loaders.trains:
                 auto.start_evaluation()
                 if recorder.evaluating:
+                    auto.evaluated += 1
                     return advance(self)
             auto.close_failed_step()
             if not recorder.step_start_ns:
