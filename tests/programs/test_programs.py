@@ -17,9 +17,13 @@ LEADING = {
     "loops/imagenet": ("loader", r"workers (blocked on storage|that had no free core).*num_workers=2"),
     "loops/mingpt": ("checkpoint", r"Save asynchronously"),
     "loops/mnist": ("loader", IN_PROCESS),
+    "loops/nanochat": ("loader", r"counts as making the batch \(an estimate"),
     "loops/nanogpt": ("loader", r"counts as making the batch \(an estimate"),
     "loops/time_sequence_prediction": ("evaluation", r"Evaluate less often or on fewer batches"),
     "loops/vae": ("evaluation", r"Evaluate less often or on fewer batches"),
+    "loops/word_language_model": ("loader", r"counts as making the batch \(an estimate"),
+    "rollouts/grpo": ("rollout", r"an inference engine for generation"),
+    "rollouts/ppo": ("rollout", r"environments in processes of their own"),
     "trainers/accelerate_loop": ("loader", IN_PROCESS),
     "trainers/hf_trainer": ("loader", r"collate_fn.*; and use workers"),
     "trainers/lightning_trainer": ("evaluation", r"Evaluate less often or on fewer batches"),
@@ -93,14 +97,3 @@ def test_weights_and_outputs_are_the_same(trained, name, bare, tmp_path):
     for with_goodput, without in zip(trained.measured, alone.measured, strict=True):
         assert with_goodput.weights == without.weights
         assert with_goodput.outputs == without.outputs
-
-
-def test_steps_without_an_optimizer(tmp_path, bare):
-    """The update is written by hand: `Module.zero_grad`, an evaluation or the end shows that a step has ended."""
-    trained = run_measured("loops/word_language_model", tmp_path)
-    (measured,) = trained.measured
-    assert trained.document["steps"] == {"kept": len(measured.steps), "lost": 0}
-    assert trained.leading()["state"] == "loader"
-    (tmp_path / "bare").mkdir()
-    (alone,) = bare.run("loops/word_language_model", tmp_path / "bare").measured
-    assert (measured.weights, measured.outputs) == (alone.weights, alone.outputs)

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import pytest
 from support.programs.comparison import EXCHANGE, TOLERANCE_SHARE, differences, restarted
-from support.programs.running import Bare, run_bare, run_measured
+from support.programs.running import Bare, run_measured
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.alone
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    made = Bare(tmp_path_factory.mktemp("bare"))
+    yield made
+    made.close()
+
+
+def place(tmp_path):
+    """The folder of a program without goodput."""
+    (tmp_path / "bare").mkdir()
+    return tmp_path / "bare"
 
 
 def same_results(first, second) -> bool:
@@ -20,7 +33,7 @@ def closes(account) -> bool:
     return all(sum(rank.states) == account.end_ns - account.start_ns for rank in account.ranks)
 
 
-def test_slow_rank_is_named(tmp_path):
+def test_slow_rank_is_named(tmp_path, bare):
     """Rank 1 takes 15 ms longer in each forward pass, for which rank 0 waits."""
     trained = run_measured("ranks/ddp_spawn", tmp_path)
     account, measured = trained.account, trained.measured
@@ -34,15 +47,11 @@ def test_slow_rank_is_named(tmp_path):
     assert trained.document["straggler"]["culprit"] == 1
     leading = trained.leading()
     assert leading["state"] == "straggler" and "waiting for rank 1" in leading["advice"]
-    (tmp_path / "bare").mkdir()
-    bare = Bare(tmp_path)
-    assert same_results(trained, bare.run("ranks/ddp_spawn", tmp_path / "bare"))
-    bare.close()
+    assert same_results(trained, bare.run("ranks/ddp_spawn", place(tmp_path)))
 
 
-def test_killed_ranks_resume(tmp_path):
+def test_killed_ranks_resume(tmp_path, bare):
     """Steps 20 to 24 are repeated, and the unfinished step 25 is lost."""
-    (tmp_path / "bare").mkdir()
     trained = run_measured("ranks/resume", tmp_path)
     account, measured = trained.account, trained.measured
     assert closes(account) and trained.document["steps"] == {"kept": 80, "lost": 10}
@@ -52,4 +61,17 @@ def test_killed_ranks_resume(tmp_path):
         killed, resumed = measured[2 * rank : 2 * rank + 2]
         expected = restarted(killed, resumed, kept=20)
         assert differences(trained.states(rank), expected, EXCHANGE) == {}
-    assert same_results(trained, run_bare("ranks/resume", tmp_path / "bare"))
+    assert same_results(trained, bare.run("ranks/resume", place(tmp_path)))
+
+
+def test_sharded_ranks_save(tmp_path, bare):
+    """The ranks exchange parameters in every pass, and save two distributed checkpoints together."""
+    trained = run_measured("ranks/fsdp2", tmp_path)
+    account, measured = trained.account, trained.measured
+    assert closes(account) and [rank.kept_steps for rank in account.ranks] == [20, 20]
+    for rank in range(2):
+        assert differences(trained.states(rank), measured[rank].states(), EXCHANGE) == {}
+        assert sorted(trained.run.attempts[rank, 1].saved) == [9, 19]
+    leading = trained.leading()
+    assert leading["state"] == "checkpoint" and "Save asynchronously" in leading["advice"], leading
+    assert same_results(trained, bare.run("ranks/fsdp2", place(tmp_path)))

