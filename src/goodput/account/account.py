@@ -20,6 +20,7 @@ from goodput.account.fold import PRODUCTIVE, Fold
 from goodput.account.hardware import energy_mj, is_cut, states_of
 from goodput.account.loader_summary import LoaderSummary, summarize_loaders
 from goodput.account.peaks import peak
+from goodput.account.sampled_stacks import SampledStacks, sampled_ranks
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
 from goodput.account.states import INDEX, vector
 from goodput.account.straggler import Groups, Straggler, sum_stragglers
@@ -114,7 +115,9 @@ class Account:
     failures: int = 0  # attempts whose end is not in NO_FAILURE
     alive_ns: int = 0  # time in which an attempt was alive
     loader: LoaderSummary = field(default_factory=LoaderSummary)
-    stacks: list[tuple[dict[str, int], int, str]] = field(default_factory=list)  # of ranks that were sampled
+    stacks: list[tuple[int, SampledStacks]] = field(
+        default_factory=list
+    )  # by rank, of those that were sampled
     unmeasured: int = 0  # steps that were timed without phases, within the overhead budget
     planned: PlannedLimits = field(default_factory=PlannedLimits)
     step_lines: StepLines | None = None  # of the run log that the account is computed from
@@ -270,7 +273,7 @@ class Engine:
             samples=sum(f.samples for f in self.folds.values()),
             device=next((a.device for own in facts.by_rank.values() for a in own if a.device), ""),
             loader=summarize_loaders(run.attempts.values()),
-            stacks=[a.stacks for a in run.attempts.values() if a.stacks[1] or a.stacks[2]],
+            stacks=sampled_ranks(run.attempts.values()),
             unmeasured=sum(attempt.unmeasured for attempt in run.attempts.values()),
             planned=self.planned,
         )

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
+from goodput.account.sampled_stacks import NO_STACKS, SampledStacks
+
 
 class Row(NamedTuple):
     """A completed step. `totals` and `outside` are cumulative ns per phase column; times are unix ns.
@@ -90,7 +92,7 @@ class Attempt:
     totals: tuple[int, ...] = ()
     unmeasured: int = 0  # steps so far whose phases were not measured
     loader: dict[str, int] = field(default_factory=dict)  # cumulative loader figures, see loader_summary
-    stacks: tuple[dict[str, int], int, str] = ({}, 0, "")  # see rank_page.idle_stacks.read
+    stacks: SampledStacks = NO_STACKS  # of its main thread in no phase, cumulative
     hardware: dict[str, int] = field(default_factory=dict)  # cumulative GPU figures, see hardware
     alive: bool = True
     ended: str = ""  # "", "finished", "failed", "resumed"; not alive and "" means killed

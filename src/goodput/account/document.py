@@ -5,7 +5,7 @@ GPU-seconds are floats, what is unknown is None, lists are sorted by rank or by 
 
 from __future__ import annotations
 
-from goodput.account import figures
+from goodput.account import figures, sampled_stacks
 from goodput.account.account import FACTORS, Account, RankAccount
 from goodput.account.document_types import AccountDocument, Cause, Factors, Rank, Restart, Straggler, Total
 from goodput.account.states import INDEX, STATES
@@ -50,6 +50,7 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
         "straggler": _straggler(account),
         "hang": None,
         "causes": causes or [],
+        "stack_samples": sampled_stacks.summary(account),
         "ranks": [_rank(rank) for rank in ranks],
     }
 

@@ -208,6 +208,36 @@ class Rank(TypedDict):
     steps: Steps
 
 
+class SampledPlace(TypedDict):
+    """A line of code, as "FILE:FUNCTION, line N", and its share of the samples."""
+
+    place: str
+    samples: int
+    share: float
+
+
+class SampledRank(TypedDict):
+    """A rank that was sampled, with its most frequent lines; `reason` says why there are no samples."""
+
+    rank: int
+    host: str
+    samples: int
+    places: list[SampledPlace]
+    reason: str | None
+
+
+class StackSamples(TypedDict):
+    """Where main threads were while their ranks were in no phase, sampled by the agent or `goodput run` with py-spy.
+
+    `reason` says why there are none.
+    """
+
+    samples: int
+    places: list[SampledPlace]
+    reason: str | None
+    ranks: list[SampledRank]
+
+
 class StepLines(TypedDict):
     """Step lines of a run log of which some could not be used; `incomplete` above 1 %. `first` says why."""
 
@@ -247,4 +277,5 @@ class AccountDocument(TypedDict):
     straggler: Straggler
     hang: Hang | None
     causes: list[Cause]
+    stack_samples: StackSamples | None
     ranks: list[Rank]

@@ -29,7 +29,7 @@ def advise(account) -> str:
     found = _inside(account.loader)
     if waits and most > ALONE_RATIO_MIN * median(ns for ns, _, _ in waits):
         head = f"Rank {rank}{on(host)} waits for its loader much longer than the others"
-        return f"{head}: {found or ALONE}"
+        return f"{head}: {found or f'{ALONE}{where(account, rank)}'}"
     if found is None and any(one.guessed_loader for one in account.ranks):
         return f"{'All ranks wait for their' if waits else 'The rank waits for its'} batches. {GUESSED}{where(account)}"
     head = "All ranks wait for their loaders" if waits else "The rank waits for its loader"

@@ -56,7 +56,7 @@ def start_sampler(environ: dict[str, str]) -> None:
     call = [
         sys.executable,
         "-m",
-        "goodput.sdk.reports.stack_sampler",
+        "goodput.stack_samples.beside_run",
         os.path.abspath(default_directory(environ)),
         str(os.getpid()),
     ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 
-from goodput.rank_page import deep_look, idle_stacks
+from goodput.rank_page import deep_look
+from goodput.stack_samples import sample_file
 from goodput_exporters.collectors.ranks.rank import Rank
 
 
@@ -34,6 +35,6 @@ def add_look(families, rank: Rank, unix_ns: int) -> None:
 
 def remove_look(page_path: str) -> None:
     """Remove the files beside a removed page: its deep look and its sampled stacks, where there are any."""
-    for path in (deep_look.path_of(page_path), page_path + idle_stacks.SUFFIX):
+    for path in (deep_look.path_of(page_path), sample_file.path_of(page_path)):
         with contextlib.suppress(OSError):  # There is none, or it belongs to another user.
             os.unlink(path)

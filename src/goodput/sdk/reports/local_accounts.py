@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 
 from goodput.account import DECLARED, Attempt, Event, Row, Run
-from goodput.rank_page import idle_stacks, page
+from goodput.rank_page import page
 from goodput.rank_page.loader_words import figures
 from goodput.rank_page.page import PageError
 from goodput.rank_page.reader import Reader, Snapshot
+from goodput.stack_samples import sample_file
 
 
 def attempt_of(snapshot: Snapshot, now_mono_ns: int, alive: bool) -> Attempt:
@@ -56,7 +57,7 @@ def runs_in(directory: str, now_mono_ns: int) -> tuple[list[Run], list[str]]:
                 alive = reader.alive()
                 snapshot = reader.snapshot(alive=alive)
                 attempt = attempt_of(snapshot, now_mono_ns, alive)
-                attempt.stacks = idle_stacks.read(os.path.join(directory, name))
+                attempt.stacks = sample_file.read(reader.path, attempt.start_ns)
         except PageError as error:
             errors.append(str(error))
             continue
