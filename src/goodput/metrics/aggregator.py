@@ -11,6 +11,8 @@ goodput_aggregator_clamped_total{what}: Values that contradicted others of the s
 goodput_aggregator_stacks_total{outcome}: Stack dumps received from agents: accepted, ignored (not requested).
 goodput_aggregator_health_events_total{kind severity}: Hardware events received, each counted once; unknown
     kinds as other.
+goodput_aggregator_stack_samples_dropped_total: Reports whose sampled stacks were not kept, since those of
+    too many ranks are.
 goodput_aggregator_health_dropped_total{reason}: Hardware events dropped: malformed, time (far in the future),
     full (memory limit; least severe first), scope (no affected run is covered by the token).
 goodput_aggregator_ingest_seconds_total: Time spent processing reports.

@@ -92,6 +92,8 @@ def _process(
     last |= {
         name: _decimal(live.hardware[of], digits) for name, of, digits in HARDWARE if live.hardware.get(of)
     }
+    if live.stacks is not None:
+        last["stack_samples"] = msgspec.structs.asdict(live.stacks)
     if live.last_ns:
         last["phase_seconds"] = _seconds(max(at_ns - live.last_ns, 0))
     yield at_ns, _line(kind, at_ns, **place, **last, phase=live.phase, phases=phases)

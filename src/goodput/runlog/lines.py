@@ -13,6 +13,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw
 
+from goodput.account.sampled_stacks import NO_STACKS, PLACES_MAX, SAMPLES_MAX, SampledStacks
+from goodput.wire.identity import clean_text
+
 TIME_NS_MAX = 1 << 62
 LINE_BYTES_MAX = 1 << 20
 COUNT_MAX = 1 << 40
@@ -38,6 +41,14 @@ _Name = Annotated[str, Meta(max_length=255)]
 _OWN_FIELDS = ("time_ns", "seconds_ns", "device_ns", "step_number", "warnings")
 
 
+class StackSamples(msgspec.Struct):
+    """Sampled stacks of a rank in no phase, cumulative, in a beat or an end."""
+
+    samples: Annotated[int, Meta(ge=0, lt=SAMPLES_MAX)] = 0
+    places: dict[_Name, Annotated[int, Meta(ge=0, lt=SAMPLES_MAX)]] = {}
+    reason: _Name = ""
+
+
 # Fields of our own have no name that a log uses, so that a log cannot set them.
 class Line(msgspec.Struct, rename=lambda name: f"internal {name}" if name in _OWN_FIELDS else name):
     """All fields of all kinds, with their bounds; the last five are set by `parse`."""
@@ -56,6 +67,7 @@ class Line(msgspec.Struct, rename=lambda name: f"internal {name}" if name in _OW
     gpu_compute_seconds: _Seconds | None = None
     gpu_idle_seconds: _Seconds | None = None
     gpu_joules: Annotated[float, Meta(ge=0, lt=TIME_NS_MAX / 1e3)] | None = None
+    stack_samples: StackSamples | None = None
     run: _Name | int | None = None
     phase: _Name | None = None
     phase_seconds: _Seconds | None = None
@@ -291,3 +303,13 @@ def hardware(line: Line) -> dict[str, int]:
     """The GPU samples of a beat or an end, as Attempt.hardware."""
     values = ((key, getattr(line, name), digits) for name, key, digits in HARDWARE)
     return {key: round(value * 10**digits) for key, value, digits in values if value}
+
+
+def stacks(line: Line) -> SampledStacks:
+    """The sampled stacks of a beat or an end, as Attempt.stacks: the places with the most samples."""
+    if line.stack_samples is None:
+        return NO_STACKS
+    found = line.stack_samples
+    most = sorted(found.places.items(), key=lambda entry: (-entry[1], entry[0]))[:PLACES_MAX]
+    places = {clean_text(place, 255): count for place, count in most}
+    return SampledStacks(places, max(found.samples, sum(places.values())), clean_text(found.reason, 255))

@@ -20,6 +20,7 @@ from goodput.runlog.lines import (
     hardware,
     is_step_line,
     parse,
+    stacks,
     unknown_fields,
 )
 from goodput.runlog.source import Source
@@ -240,10 +241,12 @@ class Scan:
         if line.time_ns >= track.tail_ns and says_nothing and attempt.phase:
             attempt.unmeasured = line.unmeasured_steps or attempt.unmeasured
             attempt.hardware = hardware(line) or attempt.hardware
+            attempt.stacks = attempt.stacks if line.stack_samples is None else stacks(line)
         elif line.time_ns >= track.tail_ns:
             track.tail_ns, track.tail = line.time_ns, line.phases
             track.phase_ns = None if line.phase_seconds is None else round(line.phase_seconds * 1e9)
             attempt.unmeasured, attempt.hardware = line.unmeasured_steps, hardware(line)
+            attempt.stacks = stacks(line)
             attempt.phase = line.phase or ("none" if line.phases is not None else "")
         if line.kind == "end":
             if line.reason == "killed":

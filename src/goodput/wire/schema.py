@@ -26,6 +26,7 @@ RANKS_MAX, HEALTH_MAX = 4096, 1024  # of one report
 STEPS_MAX, EVENTS_MAX, PHASES_MAX = 200_000, 20_000, 28  # of one rank
 DROPS_MAX, LOADER_MAX, HARDWARE_MAX = 32, 64, 32  # figures of one rank
 HITS_MAX = 256  # ranks of one health event
+PLACES_MAX, PLACE_CHARACTERS_MAX = 16, 160  # of one rank's sampled stacks
 # An account has an entry for every expected rank, so one report must not make the aggregator run out of memory.
 WORLD_SIZE_MAX = 1 << 18
 # Stacks requested in one Ack, sent in one report, and the length of one.
@@ -72,6 +73,17 @@ class EventRow(Struct, array_like=True, frozen=True, gc=False):
     text: str = ""
 
 
+class SampledStacks(Struct, array_like=True, frozen=True, gc=False):
+    """Samples of a rank's main thread in no phase, cumulative: by place ("FILE:FUNCTION, line N"), and in all.
+
+    `reason` says why there are none.
+    """
+
+    places: dict[str, int]
+    samples: int
+    reason: str = ""
+
+
 class Live(Struct, frozen=True, gc=False):
     """The rank at one moment; a higher RankReport.sequence replaces it whole."""
 
@@ -92,6 +104,7 @@ class Live(Struct, frozen=True, gc=False):
     # Cumulative activity of the rank's GPU: compute_ns (covered by samples while the rank was in a compute phase),
     # idle_ns (the part of it in which the GPU was idle), energy_mj; since_ns: unix time of the agent's first sample.
     hardware: dict[str, int] = {}
+    stacks: SampledStacks | None = None  # None: no more than was sent before
 
 
 class Identity(Struct, frozen=True, gc=False):
@@ -402,10 +415,28 @@ def _check_live(live: Live, phases: tuple[str, ...], who: str) -> None:
             raise SchemaError(f"{who}: {len(figures)} {what}, {most} at most, or a name over 32 characters")
     if not all(map(_is_time, (live.unmeasured, *live.loader.values(), *live.hardware.values()))):
         raise SchemaError(f"{who}: a step count, loader figure or GPU figure is negative or too large")
+    _check_stacks(live.stacks, who)
     if live.phase not in phases or live.ended not in ("", "finished", "failed", "resumed"):
         raise SchemaError(f"{who}: live phase {live.phase[:40]!r} or end reason {live.ended[:40]!r} unknown")
     if len(live.totals) != len(phases) or not all(map(_is_time, live.totals)):
         raise SchemaError(f"{who}: live totals do not match the phases")
+
+
+def _check_stacks(stacks: SampledStacks | None, who: str) -> None:
+    if stacks is None:
+        return
+    texts = (*stacks.places, stacks.reason)
+    if len(stacks.places) > PLACES_MAX or any(len(text) > PLACE_CHARACTERS_MAX for text in texts):
+        raise SchemaError(
+            f"{who}: {len(stacks.places)} places of stacks, {PLACES_MAX} at most, or a long text"
+        )
+    if not all(text.isprintable() for text in texts):
+        raise SchemaError(f"{who}: a place of stacks is not printable")
+    counts = stacks.places.values()
+    if not all(map(_is_time, (*counts, stacks.samples))) or sum(counts) > stacks.samples:
+        raise SchemaError(
+            f"{who}: a number of samples is negative, too large, or less than that of its places"
+        )
 
 
 def _check_step(row: StepRow, width: int, who: str) -> None:

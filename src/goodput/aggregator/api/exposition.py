@@ -164,6 +164,7 @@ class Exposition:
         families.add_counts("goodput_aggregator_rows_total", "kind", rows)
         families.add("goodput_aggregator_clamped_total", {"what": "row"}, clamped)
         families.add_counts("goodput_aggregator_stacks_total", "outcome", self._accounts.hangs.counts)
+        families.add("goodput_aggregator_stack_samples_dropped_total", {}, store.sampled.dropped)
         events = self._ingest.health.counts
         dropped = {reason: events["dropped", reason] for reason in ("malformed", "time", "full", "scope")}
         families.add_counts("goodput_aggregator_health_dropped_total", "reason", dropped)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from goodput.account import DECLARED, Attempt, EndMark, Run
 from goodput.aggregator.ingest.checkpoint_times import CheckpointTimes, ProcessCheckpoints
+from goodput.aggregator.ingest.sampled_ranks import SampledRanks, reported
 from goodput.aggregator.ingest.step_trends import Trend
 from goodput.aggregator.records import NewRecords
 from goodput.wire import schema
@@ -63,6 +64,7 @@ class Store:
     expected: Counter[str] = field(default_factory=Counter)  # the largest world size
     expected_sum: int = 0
     starts: dict[str, int] = field(default_factory=dict)  # unix ns of the first process's start
+    sampled: SampledRanks = field(default_factory=SampledRanks)
     new: int = 0
     repeated: int = 0
 
@@ -101,8 +103,9 @@ class Store:
                 process.identity = report.identity
                 _set_declared(attempt, report.identity)
             _set_live(attempt, live)
-            # The figures summed over restarts of the agent.
-            live = replace(live, hardware=attempt.hardware)
+            self.sampled.take(run, attempt, live.stacks)
+            # The figures summed over restarts of the agent, and samples of reports before this one.
+            live = replace(live, hardware=attempt.hardware, stacks=reported(attempt))
         self.revisions[run] += 1
         identity = report.identity
         if identity.attempt != attempt.attempt:
