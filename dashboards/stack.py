@@ -157,13 +157,15 @@ PANELS = [
     # The agents: rate, errors, duration.
     panels.lines(
         "Agents: pushes and samples",
-        "Per second: pushed reports by outcome, samples of drivers, requested stacks, hardware events. "
+        "Per second: pushed reports by outcome, samples of drivers, requested stacks, bursts of stack samples, "
+        "hardware events. "
         "Unreachable: aggregator or network. Rejected: see the errors beside. Less than one sample per second for "
         "each driver: a driver that is slow or hangs.",
         {
             "pushes {{outcome}}": rate_of("goodput_node_pushes_total", "outcome", NODE),
             "samples of {{driver}}": rate_of("goodput_driver_samples_total", "driver", NODE),
             "stacks {{outcome}}": rate_of("goodput_node_stacks_total", "outcome", NODE),
+            "bursts of stacks {{outcome}}": rate_of("goodput_node_stack_bursts_total", "outcome", NODE),
             "health events": rate_of("goodput_health_events_total", "", NODE),
         },
         unit="cps",

@@ -32,6 +32,7 @@ from goodput_exporters.push.pusher import Pusher
 from goodput_exporters.push.stacks import Stacks
 from goodput_exporters.server.authentication import NodeAuthenticator
 from goodput_exporters.server.exposition_text import Writer
+from goodput_exporters.stack_sampling import StackSampling
 
 if TYPE_CHECKING:
     # Not imported at run time: `discover` replaces a collector that cannot be imported by one that fails.
@@ -65,6 +66,7 @@ class Agent:
         authenticator: NodeAuthenticator | None = None,
         push_interval_seconds: float = 5.0,
         py_spy: bool = False,
+        sample_stacks: bool = False,
         node: str | None = None,
         version: str = __version__,
         **settings,
@@ -98,6 +100,7 @@ class Agent:
                 health=self.events,
                 unix_ns=unix_ns,
             )
+        self.stack_sampling = StackSampling(self.settings.procfs) if sample_stacks else None
         self._directory_lock = DirectoryLock(self.settings.directory)
         self._scraping = threading.Lock()
         self._writer, self._text = Writer(), b""
@@ -127,8 +130,9 @@ class Agent:
             self.poll()
         if self.pusher:
             self.pusher.stop(flush_seconds)
-        if self.stacks:
-            self.stacks.stop()
+        for part in (self.stacks, self.stack_sampling):
+            if part:
+                part.stop()
         for collector in (self.gpus, self.storage, self.ranks):
             collector.close()
         self._directory_lock.release()
@@ -160,6 +164,9 @@ class Agent:
         reports = self._safely(self.ranks.poll)
         if self.pusher and reports:
             self.pusher.add([self.phases.with_gpu_totals(report) for report in reports])
+        sampling = self.stack_sampling
+        if sampling and not self._stopping.is_set():
+            self._safely(lambda: sampling.poll(self.ranks.followed()))
         self._poll_links()
         is_acknowledged = self.pusher.is_acknowledged if self.pusher else (lambda key: True)
         for key in self._safely(lambda: self.ranks.sweep(is_acknowledged)) or ():
@@ -242,7 +249,7 @@ class Agent:
         families.add("goodput_node_info", {"host": self.node, "version": self.version}, 1)
         for runner in self.runners.values():
             runner.describe(families)
-        for part in (self.pusher, self.authenticator, self.stacks, self.events):
+        for part in (self.pusher, self.authenticator, self.stacks, self.stack_sampling, self.events):
             if part:
                 part.collect(families)
         if self._scrape_seconds is not None:

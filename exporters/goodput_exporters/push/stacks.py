@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 
+from goodput.stack_samples.py_spy import find_py_spy
 from goodput.wire import schema
 
 QUEUE_MAX = 8
@@ -152,12 +151,6 @@ class Stacks:
         if overdue.is_set():
             return FAILED, f"py-spy: no stack within {self._seconds_max:g} s"
         return FAILED, f"py-spy: {text.strip()[:ERROR_CHARS_MAX] or f'exit status {code}'}"
-
-
-def find_py_spy() -> str | None:
-    """py-spy beside this interpreter, else on PATH."""
-    beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
-    return beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
 
 
 def printable(output: bytes) -> str:

@@ -55,6 +55,10 @@ def add_options(parser) -> None:
         "the stack (functions, files and lines; no variables, no command line). Needs py-spy on this node "
         "(pip install 'goodput-telemetry[stacks]') and permission to trace the process: root, CAP_SYS_PTRACE, or "
         "the same user with kernel.yama.ptrace_scope=0 (default: off)")  # fmt: skip
+    add("--stack-samples", choices=("auto", "off"), default="auto",
+        help="sample the main threads of ranks that spend time in no phase with py-spy, so that the advice names "
+        "functions and lines; auto: where py-spy is installed and may read the process (as for --py-spy), within "
+        "0.5 %% of a core (default: %(default)s)")  # fmt: skip
     add("--sysfs", metavar="ROOT", type=path, default="/sys", help="default: %(default)s")
     add("--procfs", metavar="ROOT", type=path, default="/proc", help="default: %(default)s")
     add("--path", metavar="DIR", type=path, action="append", default=[],
@@ -125,9 +129,9 @@ def call(arguments) -> int:
         with loading():
             import logging
 
+            from goodput.stack_samples.py_spy import find_py_spy
             from goodput_exporters.agent import Agent
             from goodput_exporters.push.credentials import Credentials
-            from goodput_exporters.push.stacks import find_py_spy
     except ImportError as error:
         return fail("node", f"{error}. The node agent needs: pip install 'goodput-telemetry[node]'")
     logging.basicConfig(level=logging.WARNING, format="goodput node: %(message)s", stream=sys.stderr)
@@ -152,6 +156,7 @@ def call(arguments) -> int:
         push_interval_seconds=arguments.push_interval,
         grace_seconds=arguments.grace,
         py_spy=arguments.py_spy,
+        sample_stacks=is_running and arguments.stack_samples == "auto",
         sysfs=arguments.sysfs,
         procfs=arguments.procfs,
         gpus_expected=arguments.gpus,

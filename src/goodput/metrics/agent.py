@@ -30,6 +30,9 @@ goodput_node_reports_refused_total: Reports of rank processes that were not queu
     too many processes.
 goodput_node_stacks_total{outcome}: Stack dumps requested by the aggregator (--py-spy) by outcome: taken,
     failed, ignored (not a rank of this node).
+goodput_node_stack_bursts_total{outcome}: Bursts of stack samples of ranks in no phase (--stack-samples) by
+    outcome: taken, discarded (the rank was in a phase that stacks do not show), failed.
+goodput_node_stack_bursts_cpu_seconds_total: CPU time of py-spy for these bursts.
 goodput_health_events_total{kind severity device}: Hardware events of GPUs and links: xid, ecc, row_remap,
     page_retired, throttle, lost, back, link_down, link_up, link_flap, retransmits, driver (its process was
     restarted); severity is info, warning, critical; device is the GPU's uuid, the interface, the RDMA

@@ -105,6 +105,11 @@ class Ranks:
         with self._lock:
             return [rank.key[:2] for rank in self._newest() if rank.alive]
 
+    def followed(self) -> list[Rank]:
+        """The living ranks with their last snapshots."""
+        with self._lock:
+            return [rank for rank in self._newest() if rank.alive]
+
     def now(self) -> list[RankPhases]:
         """The living ranks with their totals up to this moment; one whose page cannot be read now is left out."""
         with self._lock:

@@ -14,6 +14,7 @@ from typing import Any
 from goodput.rank_page.loader_words import figures
 from goodput.rank_page.page import NS_MAX, PageError
 from goodput.rank_page.reader import Reader, Snapshot, StepRecord, process_start_ticks
+from goodput.stack_samples import sample_file
 from goodput.wire import schema
 from goodput.wire.identity import PLACES, RATES
 from goodput_exporters.system.processes import lock_holder
@@ -45,6 +46,8 @@ class Rank:
         self._steps_seen = 0
         self._events_seen = 0
         self._outside: tuple[int, ...] = ()
+        self._stacks: schema.SampledStacks | None = None
+        self._stacks_written_ns = 0
 
     def poll(self, now_ns: int, sequence: int) -> schema.RankReport | None:
         """Read the page at monotonic `now_ns`; None when it is dead and was reported so. Raises PageError."""
@@ -171,7 +174,18 @@ class Rank:
             unmeasured=snapshot.sampling.get("unmeasured_steps", 0),
             loader=figures(snapshot.loader, snapshot.workers),
             drops={what: count for what, count in snapshot.drops.items() if count},
+            stacks=self._sampled_stacks(),
         )
+
+    def _sampled_stacks(self) -> schema.SampledStacks | None:
+        """The samples in the file beside the page, whoever took them; read again when it has changed."""
+        written_ns = sample_file.written_ns(self.reader.path)
+        if written_ns not in (0, self._stacks_written_ns):
+            self._stacks_written_ns = written_ns
+            found = sample_file.read(self.reader.path, self.identity.start_ns)
+            if found.samples or found.reason:
+                self._stacks = schema.SampledStacks(*found)
+        return self._stacks
 
 
 def check_plausible(snapshot: Snapshot) -> None:

@@ -1,5 +1,9 @@
-"""A GPT fed by a generator that tokenizes documents, slowly, with gradient accumulation and a validation loss."""
+"""A GPT fed by a generator that tokenizes documents, slowly, with gradient accumulation and a validation loss.
 
+DOCUMENT_SECONDS in the environment plants a slower source of documents.
+"""
+
+import os
 import sys
 import time
 from collections import deque
@@ -9,13 +13,15 @@ from support.programs.small_gpt import GPT
 from support.programs.stopwatch import Stopwatch
 
 watch = Stopwatch()
-BATCH, LENGTH, ACCUMULATION_STEPS, ITERATIONS = 8, 64, 2, 40
+BATCH, LENGTH, ACCUMULATION_STEPS = 8, 64, 2
+ITERATIONS = 40
+DOCUMENT_SECONDS = float(os.environ.get("DOCUMENT_SECONDS", 0.004))
 
 
 def documents(split):
     generator = torch.Generator().manual_seed(len(split))
     while True:
-        time.sleep(0.004)
+        time.sleep(DOCUMENT_SECONDS)
         yield "".join(
             chr(97 + letter) for letter in torch.randint(0, 26, (300,), generator=generator).tolist()
         )
@@ -51,7 +57,7 @@ def main():
         x, y = next(train_loader)  # kick off load of the very first batch of data
     outputs = []
     for step in range(ITERATIONS):
-        if step % 20 == 10:
+        if step == ITERATIONS * 3 // 4:
             with watch("evaluation"):
                 outputs.append(evaluate_bpb(model, tokenizing_distributed_data_loader("val"), 4))
         for _micro_step in range(ACCUMULATION_STEPS):
