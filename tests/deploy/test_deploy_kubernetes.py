@@ -23,7 +23,8 @@ VERSIONS = ("1.27", "1.31", "1.34")
 FILES = sorted(
     path
     for path in KUBERNETES.rglob("*.yaml")
-    if path.name not in ("kustomization.yaml", "rules.yaml") and "nvidia" not in path.parts
+    if path.name not in ("kustomization.yaml", "rules.yaml")
+    and not {"nvidia", "stack-samples"} & {*path.parts}  # patches
 )
 KUSTOMIZATIONS = sorted(
     [
@@ -161,6 +162,32 @@ def test_generated_rules_are_those_of_prometheus(tree):
     assert [document["spec"] for document in written] == shipped
     for document in written:
         validate(document)
+
+
+def test_stack_samples_add_one_capability():
+    """The patch names containers of the base, and gives the agent no right but to read processes' memory."""
+    base = load(KUBERNETES / "base" / "node.yaml")[-1]["spec"]["template"]["spec"]
+    (patch,) = load(KUBERNETES / "components" / "stack-samples" / "node.yaml")
+    pod = patch["spec"]["template"]["spec"]
+    for kind in ("containers", "initContainers"):
+        assert [one["name"] for one in pod[kind]] == [one["name"] for one in base[kind]]
+    (node,) = pod["containers"]
+    assert node["securityContext"]["capabilities"] == {"add": ["SYS_PTRACE"]}
+    assert base["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert base["hostPID"] is True
+    for kind in ("containers", "initContainers"):
+        for one, changes in zip(base[kind], pod[kind], strict=True):
+            for name, value in changes.items():
+                one[name] = one[name] | value if isinstance(value, dict) else value
+    validate(
+        {
+            **patch,
+            "spec": {
+                **load(KUBERNETES / "base" / "node.yaml")[-1]["spec"],
+                "template": {"metadata": {"labels": {"a": "b"}}, "spec": base},
+            },
+        }
+    )
 
 
 # -- what kustomize makes of them
