@@ -29,10 +29,8 @@ def fake_py_spy(tmp_path):
 
 def test_reason_is_given_where_nothing_was_recorded(fake_py_spy, tmp_path):
     own = os.getpid()
-    assert Recorder(fake_py_spy("sys.exit('Permission Denied')")).record(own)[:2] == (
-        "",
-        "py-spy: Permission Denied",
-    )
+    assert Recorder(fake_py_spy("sys.exit('no Python')")).record(own)[:2] == ("", "py-spy: no Python")
+    assert Recorder(fake_py_spy("sys.exit('Permission Denied')")).record(own).reason == py_spy.NOT_READABLE
     assert Recorder(fake_py_spy("pass")).record(own).reason == "py-spy: exit status 0"
     assert Recorder(str(tmp_path / "none")).record(own).reason == "py-spy: No such file or directory"
     assert Recorder(None).record(own).reason == py_spy.NOT_INSTALLED

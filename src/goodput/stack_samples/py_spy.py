@@ -5,6 +5,8 @@ The process is not paused (`--nonblocking`) and its variables are not read.
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import shutil
 import signal
@@ -20,6 +22,8 @@ OUTPUT_BYTES_MAX, ERROR_CHARACTERS_MAX = 4 << 20, 120
 NOT_INSTALLED = "py-spy is not installed: pip install 'goodput-telemetry[stacks]'"
 NOT_SEEN = "its process is in a PID namespace that the agent does not see: hostPID"
 NOT_PERMITTED = "no permission to read the process: needs root, CAP_SYS_PTRACE, or its user and kernel.yama.ptrace_scope=0"
+# Such as an environment in a home directory that is closed to others.
+NOT_READABLE = "py-spy may not read the files of the process's Python: needs root or CAP_DAC_READ_SEARCH"
 
 
 class Recording(NamedTuple):
@@ -36,13 +40,21 @@ def find_py_spy() -> str | None:
     return beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
 
 
+class _Vector(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
 def may_read(pid: int) -> bool:
-    """Whether the kernel lets this process read another's memory: opening it needs the same right as py-spy does."""
-    try:
-        os.close(os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC))
-    except OSError:
-        return False
-    return True
+    """Whether the kernel lets this process read another's memory, by process_vm_readv as py-spy does.
+
+    Address 0 is never mapped: EFAULT means that the permission was checked and given. (/proc/PID/mem would also need
+    its owner's file permissions.)
+    """
+    byte = ctypes.create_string_buffer(1)
+    local, remote = _Vector(ctypes.addressof(byte), 1), _Vector(None, 1)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, ctypes.c_ulong(0))
+    return ctypes.get_errno() == errno.EFAULT
 
 
 class Recorder:
@@ -87,7 +99,8 @@ class Recorder:
         code, cpu_seconds = self._wait(child)
         if code or not os.path.exists(out):
             text = " ".join(_head(errors, ERROR_CHARACTERS_MAX).split()) or f"exit status {code}"
-            return Recording("", f"py-spy: {text}", cpu_seconds)
+            reason = NOT_READABLE if "permission denied" in text.lower() else f"py-spy: {text}"
+            return Recording("", reason, cpu_seconds)
         return Recording(_head(out, OUTPUT_BYTES_MAX), "", cpu_seconds)
 
     def _wait(self, child: subprocess.Popen) -> tuple[int, float]:
