@@ -24,8 +24,8 @@ def _refused(series: str, by: str) -> str:
 
 HTTP_ERRORS = rate_of("goodput_aggregator_requests_total", "code", 'code=~"4..|5.."')
 AGGREGATOR_ERRORS = " or ".join(
-    f'label_replace({_refused(f"{what}_errors", "")}, "what", "{what}", "", "")'
-    for what in ("ledger", "token_reload", "tls_reload")
+    f'label_replace({_refused(what, "")}, "what", "{what.removesuffix("_errors")}", "", "")'
+    for what in ("ledger_errors", "token_reload_errors", "tls_reload_errors", "stack_samples_dropped")
 )
 DURATIONS = "rate(goodput_aggregator_request_seconds_bucket[$__rate_interval])"
 INGEST = f"{rate_of('goodput_aggregator_ingest_seconds_total')} / ({rate_of('goodput_aggregator_reports_total')} > 0)"
@@ -125,7 +125,8 @@ PANELS = [
         "Aggregator: errors per minute",
         "Refused and failed requests. ledger: nothing is acknowledged until it writes again; free its disk or "
         "database. not authorized: a wrong or expired token, see the agent. 5xx: read the aggregator's log. refused: the "
-        "named limit was reached. clamped: clocks contradict each other. invalid: 1 while the newest version of "
+        "named limit was reached. clamped: clocks contradict each other. stack_samples_dropped: more ranks of a run "
+        "were sampled than are kept. invalid: 1 while the newest version of "
         "the file is invalid. Zero is normal.",
         {
             "{{code}}": f"{HTTP_ERRORS} * 60 > 0",
@@ -224,12 +225,13 @@ PANELS = [
     ),
     panels.lines(
         "Agents: cores and memory",
-        "CPU of the three busiest agents with their driver processes, the median of all, and the largest memory of "
-        "an agent and of a driver process (right). Above 1 % of a core: many GPUs or links sampled too often, or a "
+        "CPU of the three busiest agents with their driver processes, the median of all, of the busiest py-spy, and "
+        "the largest memory of an agent and of a driver process (right). Above 1 % of a core: many GPUs or links sampled too often, or a "
         "slow driver. Memory grows: the agent replaces such a process itself.",
         {
             "{{instance}}": top_over_range(3, f"node:agent_cpu:ratio_5m{{{NODE}}}", "instance"),
             "median": f"quantile(0.5, node:agent_cpu:ratio_5m{{{NODE}}})",
+            "py-spy": f"max(rate(goodput_node_stack_bursts_cpu_seconds_total{{{NODE}}}[{RATE}]))",
             "memory of an agent": f"max(goodput_node_memory_bytes{{{NODE}}})",
             "memory of a driver": f"max(goodput_driver_memory_bytes{{{NODE}}})",
         },

@@ -30,6 +30,7 @@ QUIET = {
     "goodput_network_ecn_marked_packets_total": "the same",
     "goodput_network_pause_frames_total": "the same",
     "goodput_network_allowance_exceeded_total": "the same",
+    "goodput_node_stack_bursts_cpu_seconds_total": "the same as of the bursts",
     "goodput_node_stack_bursts_total": "the agents sample no stacks, since the ranks' pids are made up",
     "goodput_node_stacks_total": "the agents are not asked for stacks, since the ranks' pids are made up",
     "goodput_aggregator_clamped_total": "the clocks agree",
