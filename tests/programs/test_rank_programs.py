@@ -75,3 +75,14 @@ def test_sharded_ranks_save(tmp_path, bare):
     leading = trained.leading()
     assert leading["state"] == "checkpoint" and "Save asynchronously" in leading["advice"], leading
     assert same_results(trained, bare.run("ranks/fsdp2", place(tmp_path)))
+
+
+def test_processes_without_ranks_are_counted(tmp_path):
+    """Two spawned processes train one model in shared memory; each is near its own stopwatch."""
+    trained = run_measured("ranks/hogwild", tmp_path)
+    assert [rank.kept_steps for rank in trained.account.ranks] == [50, 50]
+    for rank in trained.account.ranks:
+        assert sum(rank.states) == rank.wall_ns
+        number = int(rank.worker.removeprefix("Process-")) - 1
+        assert differences(trained.states(rank.rank), trained.measured[number].states()) == {}
+    assert trained.printed.count("covers 2 processes without ranks") == 1

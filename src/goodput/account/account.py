@@ -31,7 +31,7 @@ _STARTUP, _UNATTRIBUTED = INDEX["startup"], INDEX["unattributed"]
 _BEGINNING = tuple(INDEX[state] for state in ("startup", "restore", "compile"))
 
 _DECLARED_KEPT = (
-    *("host", "dtype", "stage", "devices", "microbatches"),
+    *("host", "role", "worker", "dtype", "stage", "devices", "microbatches"),
     *("gpu_hour_cost", "gpu_power_watts", "ideal_samples_per_second"),
 )
 # Ends of an attempt that are no failure; being killed is one.
@@ -49,6 +49,8 @@ class RankAccount:
     rank: int
     wall_ns: int = 0
     host: str = ""
+    role: str = ""
+    worker: str = ""
     stage: int | None = None
     devices: int = 1
     states: list[int] = field(default_factory=vector)
@@ -121,6 +123,8 @@ class Account:
     unmeasured: int = 0  # steps that were timed without phases, within the overhead budget
     planned: PlannedLimits = field(default_factory=PlannedLimits)
     step_lines: StepLines | None = None  # of the run log that the account is computed from
+    is_of_workers: bool = False  # its processes have no ranks; see attempts.Run.is_of_workers
+    left_out: int = 0  # processes of these that are not counted
 
     def gpu_ns(self) -> list[int]:
         """GPU-ns per state: the ranks' sums, weighed by their devices."""
@@ -261,7 +265,7 @@ class Engine:
             start_ns=facts.start_ns,
             end_ns=facts.end_ns,
             status=facts.status,
-            world_size=sum(spans[-1][1] == facts.end_ns for spans in facts.spans.values() if spans),
+            world_size=_world_size(facts),
             ranks=ranks,
             restarts=list(restarts.values()),
             straggler=straggler,
@@ -276,6 +280,8 @@ class Engine:
             stacks=sampled_ranks(run.attempts.values()),
             unmeasured=sum(attempt.unmeasured for attempt in run.attempts.values()),
             planned=self.planned,
+            left_out=len(run.left_out()),
+            is_of_workers=bool(facts.own_points),
         )
         _count_failures(result, run, facts)
         return result
@@ -310,6 +316,13 @@ def compute(
     return engine.finish()
 
 
+def _world_size(facts: Facts) -> int:
+    """Ranks that are expected at the end; of a run of workers, which end one by one, those of all time."""
+    if facts.own_points and facts.status != "running":
+        return len(facts.spans)
+    return sum(spans[-1][1] == facts.end_ns for spans in facts.spans.values() if spans)
+
+
 def gaps(facts: Facts, rank: int) -> Iterator[tuple[int, int, int, Attempt | None]]:
     """(start_ns, end_ns, state, next attempt) of times in which a rank is expected but has no attempt.
 
@@ -323,7 +336,8 @@ def gaps(facts: Facts, rank: int) -> Iterator[tuple[int, int, int, Attempt | Non
         bound = facts.bounds[rank, attempt.attempt]
         until = bound.from_ns
         begun = facts.starts[attempt.attempt]
-        begun = begun if attempt.start_ns - begun <= facts.threshold_ns else until
+        is_skew = attempt.start_ns - begun <= facts.threshold_ns and not facts.own_points
+        begun = begun if is_skew else until
         queued = begun if attempt.submit_time is None else int(attempt.submit_time * 1e9)
         parts = ((state, queued), (_QUEUE, begun), (_STARTUP, until))
         for part in _expected(facts.spans[rank], at, until, parts):

@@ -51,7 +51,8 @@ SAVED_MAX = 4096
 HOLES_MAX = 64
 # Fields that a rank declares besides its rank, attempt and start; the same names in every record of it.
 DECLARED = (
-    *("host", "device", "device_uuid", "devices", "group", "stage", "tensor", "microbatches", "dtype"),
+    *("host", "device", "device_uuid", "devices", "group", "role", "worker"),
+    *("stage", "tensor", "microbatches", "dtype"),
     *("world_size", "flops_per_step", "hardware_flops_per_step", "peak_flops_per_second"),
     *("ideal_samples_per_second", "gpu_hour_cost", "gpu_power_watts", "submit_time"),
 )
@@ -69,6 +70,8 @@ class Attempt:
     device_uuid: str = ""
     devices: int = 1
     group: str = ""
+    role: str = ""
+    worker: str = ""  # of a process without a rank, whose rank is a number: its name in its program
     stage: int | None = None
     world_size: int = 1
     tensor: int | None = None
@@ -107,6 +110,7 @@ class Attempt:
     first_number: int = 0
     first_step: int | None = None  # index of the attempt's first step
     rows_end_ns: int = 0
+    has_rollout: bool = False  # in logs, whose attempts have no totals
     end_step: int = -1  # in logs, whose rows have no numbers: the highest step that ends at rows_end_ns
     declared_resume_step: int | None = None  # the lowest one that the process reported
     begun: bool = False  # a checkpoint was begun
@@ -161,6 +165,13 @@ class Attempt:
         low, high = self.holes[at]
         parts = (low, number - 1), (number + 1, high)
         self.holes[at : at + 1] = [(first, last) for first, last in parts if first <= last]
+
+    def is_used(self) -> bool:
+        """Whether it has completed a step, has a role, or has made a rollout."""
+        if self.first_step is not None or self.role or self.has_rollout:
+            return True
+        states = zip(self.phases, self.totals, strict=False)
+        return any(ns and (self.phase_states.get(name) or name) == "rollout" for name, ns in states)
 
     def add_events(self, events) -> int:
         """Merge events; returns how many were new."""
@@ -236,6 +247,27 @@ class Run:
         for (_, number), attempt in self.attempts.items():
             starts[number] = min(attempt.start_ns, starts.get(number, attempt.start_ns))
         return starts
+
+    def is_of_workers(self) -> bool:
+        """Whether it has several processes and none has a rank, so that each works and restarts by itself."""
+        attempts = self.attempts.values()
+        return all(attempt.worker for attempt in attempts) and len({attempt.rank for attempt in attempts}) > 1
+
+    def workers(self) -> list[Run]:
+        """Each worker's attempts as a run. A number may have been of several workers, one after the other."""
+        parts: dict[tuple[int, str], Run] = {}
+        for key, attempt in self.attempts.items():
+            part = parts.setdefault((attempt.rank, attempt.worker), Run(self.name))
+            part.attempts[key] = attempt
+        return list(parts.values())
+
+    def left_out(self) -> set[int]:
+        """Numbers of workers without a step or a rollout, such as the parent, once another has made one."""
+        if not self.is_of_workers():
+            return set()
+        ranks = {rank for rank, _ in self.attempts}
+        used = {rank for (rank, _), attempt in self.attempts.items() if attempt.is_used()}
+        return ranks - used if used else set()
 
     def newest(self) -> int:
         """The newest attempt number, 0 without attempts."""

@@ -48,6 +48,7 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
         "per_dollar": figures.per_unit(account, dollars and dollars["total"]),
         "per_joule": figures.per_unit(account, joules and joules["total"]),
         "straggler": _straggler(account),
+        "workers": {"counted": len(ranks), "left_out": account.left_out} if account.is_of_workers else None,
         "hang": None,
         "causes": causes or [],
         "stack_samples": sampled_stacks.summary(account),
@@ -128,6 +129,8 @@ def _rank(rank: RankAccount) -> Rank:
     return {
         "rank": rank.rank,
         "host": rank.host,
+        "worker": rank.worker,
+        "role": rank.role,
         "devices": rank.devices,
         "states": _states([ns * rank.devices for ns in rank.states]),
         "steps": {"kept": rank.kept_steps, "lost": rank.lost_steps},

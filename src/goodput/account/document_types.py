@@ -200,9 +200,20 @@ class Cause(TypedDict):
     advice: str
 
 
+class Workers(TypedDict):
+    """Of a run whose processes have no ranks: those that the account counts, and those without a step."""
+
+    counted: int
+    left_out: int
+
+
 class Rank(TypedDict):
+    """`worker` is the name of a process without a rank, whose `rank` is a number; "" for others."""
+
     rank: int
     host: str
+    worker: str
+    role: str
     devices: int
     states: dict[str, float]
     steps: Steps
@@ -275,6 +286,7 @@ class AccountDocument(TypedDict):
     per_dollar: PerUnit | None
     per_joule: PerUnit | None
     straggler: Straggler
+    workers: Workers | None
     hang: Hang | None
     causes: list[Cause]
     stack_samples: StackSamples | None

@@ -47,11 +47,14 @@ class Facts:
     starts: dict[int, int]  # when the first rank of each attempt number began
     last_ns: int  # the last end of an attempt, or until when one is known to be alive
     restarts: list[int] = field(default_factory=list)  # attempt numbers after the first
+    # Of a run whose processes have no ranks: per attempt, its worker's resume points by attempt number.
+    own_points: dict[Key, dict[int, int | None]] = field(default_factory=dict)
     overlaps: int = 0  # attempts that began before the run did, or before the rank's last one was over
 
     def criteria(self, key: Key) -> tuple[Bound, int, int, list[tuple[int | None, int]]]:
         """What decides on an attempt's steps, in the order of Fold's parameters."""
-        restarts = [(self.points[number], number) for number in self.restarts if number > key[1]]
+        points = self.own_points.get(key, self.points)
+        restarts = [(points[n], n) for n in self.restarts if n > key[1] and n in points]
         return self.bounds[key], self.limits[key], self.threshold_ns, restarts
 
 
@@ -82,9 +85,15 @@ def gather(
             )
     if until is None:
         end = max(end, max((own for own, _ in ends.values()), default=end))
-    points = resume_points(run)
-    limits = kept_until(run, points, status in ("down", "failed", "cancelled"))
-    spans = expected(run, start, end)
+    down = status in ("down", "failed", "cancelled")
+    own_points: dict[Key, dict[int, int | None]] = {}
+    if run.is_of_workers():
+        points, limits = _resume_each(run, own_points, down)
+        spans = _lives(run, ends, end)
+    else:
+        points = resume_points(run)
+        limits = kept_until(run, points, down)
+        spans = expected(run, start, end)
     if window is not None:
         start = max(start, start if window[0] is None else window[0])
         end = max(start, min(end, end if window[1] is None else window[1]))
@@ -98,6 +107,7 @@ def gather(
     facts = Facts(
         start, end, status, threshold_ns, points, limits, {}, spans, cut_ns, by_rank, starts, last_ns
     )
+    facts.own_points = own_points
     facts.restarts = [n for n in sorted(points) if n > min(points)]
     for rank, attempts in by_rank.items():
         _place(facts, spans.get(rank, []), attempts, ends)
@@ -118,6 +128,45 @@ def _place(facts: Facts, spans: list[tuple[int, int]], attempts: list[Attempt], 
         running = alive and attempt is attempts[-1] and attempt.known_end_ns() is None and attempt.phase != ""
         facts.bounds[key] = Bound(low, high, own, died, running, low == attempt.start_ns)
         at = max(at, min(own, facts.end_ns))
+
+
+def _resume_each(run: Run, own_points: dict, down: bool) -> tuple[dict[int, int | None], dict[Key, int]]:
+    """Resume points and limits of a run of workers, none of which makes another's steps lost.
+
+    A restart's point is the lowest of those workers that restart with it.
+    """
+    points: dict[int, int | None] = {}
+    limits: dict[Key, int] = {}
+    for part in run.workers():
+        own = resume_points(part)
+        is_over = all(attempt.ended == "finished" for attempt in part.attempts.values())
+        limits.update(kept_until(part, own, down and not is_over))
+        own_points.update(dict.fromkeys(part.attempts, own))
+        for number, point in own.items():
+            known = points.get(number)
+            points[number] = point if known is None else known if point is None else min(known, point)
+    return points, limits
+
+
+def _lives(run: Run, ends: dict[Key, tuple[int, bool]], end_ns: int) -> dict[int, list[tuple[int, int]]]:
+    """When each worker is expected: from its first start to its last end. Those without steps are left out."""
+    left_out, spans = run.left_out(), {}
+    for part in run.workers():
+        rank = next(iter(part.attempts))[0]
+        if rank not in left_out:
+            begin = min(attempt.start_ns for attempt in part.attempts.values())
+            over = min(max(ends[key][0] for key in part.attempts), end_ns)
+            spans.setdefault(rank, []).append((min(begin, over), over))
+    return {rank: _disjoint(sorted(own)) for rank, own in spans.items()}
+
+
+def _disjoint(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Spans in order, each cut where the one before reaches into it."""
+    found: list[tuple[int, int]] = []
+    for begin, over in spans:
+        begin = max(begin, found[-1][1]) if found else begin
+        found.append((begin, max(begin, over)))
+    return found
 
 
 def expected(run: Run, start_ns: int, end_ns: int) -> dict[int, list[tuple[int, int]]]:
@@ -158,6 +207,8 @@ def _window(run: Run, by_rank, now_ns: int, stale_seconds: float | None) -> tupl
     start = min([start, *(ns for ns in submitted if ns > start - SUBMIT_NS_MAX)])
     newest = run.newest()
     last = [a for a in attempts if a.attempt == newest]
+    if run.is_of_workers():
+        last = [own[-1] for own in by_rank.values()]
     open_ = _open(run, by_rank)
     stale = all(is_stale(a, now_ns, stale_seconds) for a in open_)
     finished = bool(last) and all(a.ended == "finished" for a in last)
@@ -180,7 +231,7 @@ def _open(run: Run, by_rank) -> list[Attempt]:
     newest = run.newest()
     last = [a for a in run.attempts.values() if a.attempt == newest]
     world = max((max(a.world_size, a.rank + 1) for a in last), default=0)
-    alone = run.only_ranks is not None
+    alone = run.only_ranks is not None or run.is_of_workers()
     return [
         own[-1] for rank, own in by_rank.items() if own[-1].known_end_ns() is None and (alone or rank < world)
     ]

@@ -14,6 +14,7 @@ from goodput.account.states import MEANINGS, STATES
 
 COLUMNS = 100
 STRETCHES_SHOWN = 8
+WORKERS_SHOWN = 4
 # A host or stage is shown if waiting for it explains this much more than waiting for its slowest rank.
 MORE_SHARE_MIN = 0.05
 # If the largest cause lies outside the steps, the largest one inside has a line too, from this share on.
@@ -96,6 +97,7 @@ def render(document: Mapping[str, Any]) -> str:
         *_incomplete_lines(document),
         *_hang_lines(document),
         *(f"  wrong input: {error}" for error in document["errors"]),
+        *_worker_lines(document),
     ]
     lines = [
         f"run {document['run']}: {document['status']}, {world} rank{'s' * (world != 1)}, "
@@ -122,6 +124,21 @@ def _hang_lines(document: Mapping[str, Any]) -> list[str]:
     is_over = document["status"] != "running"
     what = "hung until it ended: no rank completed" if is_over else "hangs: no rank has completed"
     return [f"  {what} a step for {duration(hang['seconds'])}; {hang['reason']}"]
+
+
+def _worker_lines(document: Mapping[str, Any]) -> list[str]:
+    """What the account covers of a run whose processes have no ranks."""
+    workers = document.get("workers")
+    if not workers:
+        return []
+    left_out, counted = workers["left_out"], workers["counted"]
+    names = [f"{one['rank']} is {one['worker']}" for one in document["ranks"][:WORKERS_SHOWN]]
+    names += ["..."] * (counted > WORKERS_SHOWN)
+    more = f"; {left_out} without a step {'is' if left_out == 1 else 'are'} left out" if left_out else ""
+    return [
+        f"  covers {counted} process{'es' * (counted != 1)} without ranks, numbered ({', '.join(names)}),"
+        f" each as one rank while it lives{more}"
+    ]
 
 
 def _incomplete_lines(document: Mapping[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 
 from goodput.cli import fail, message
 
@@ -104,7 +105,8 @@ def environment(environ, arguments) -> dict[str, str]:
     """The environment in which every Python imports goodput.auto."""
     import goodput.bootstrap
 
-    changed = dict(environ, GOODPUT_AUTO="1")
+    # Processes without ranks share a run's name only within one launch.
+    changed = dict(environ, GOODPUT_AUTO="1", GOODPUT_LAUNCH=f"{os.getpid()}-{time.time_ns():x}")
     before = changed.get("PYTHONPATH")
     changed["PYTHONPATH"] = os.pathsep.join(
         [next(iter(goodput.bootstrap.__path__)), *([before] if before else [])]

@@ -15,7 +15,8 @@ def hang_at_end(
     engine: Engine, account: Account, walks: dict, now_ns: int, is_known_only: bool
 ) -> Hang | None:
     """The hang with which the log ends, None without one. `walks` has each attempt's walk by its key."""
-    newest = [own[-1] for own in engine.facts.by_rank.values()]
+    left_out = engine.run.left_out()
+    newest = [own[-1] for rank, own in engine.facts.by_rank.items() if rank not in left_out]
     if all(attempt.end_reason() == "finished" for attempt in newest):
         return None
     is_open = account.status in ("running", "unobserved")

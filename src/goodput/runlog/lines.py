@@ -81,6 +81,8 @@ class Line(msgspec.Struct, rename=lambda name: f"internal {name}" if name in _OW
     device_uuid: _Name | None = None
     devices: Annotated[int, Meta(ge=1, le=1 << 16)] | None = None
     group: str | int | None = None
+    role: _Name | None = None
+    worker: _Name | None = None
     stage: _Place | None = None
     tensor: _Place | None = None
     microbatches: Annotated[int, Meta(ge=1, le=1 << 24)] | None = None

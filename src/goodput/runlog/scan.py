@@ -220,6 +220,7 @@ class Scan:
             # No attempt line so far: it began at the latest with this line.
             attempt.start_ns = min(attempt.start_ns, time_ns - line.seconds_ns)
         attempt.last_ns = max(attempt.last_ns, time_ns)
+        attempt.has_rollout = attempt.has_rollout or _has_rollout(line, attempt.phase_states)
         if line.kind == "step":
             track.step(line)
             track.numbers.add(line.step_number - line.count + 1, line.step_number)
@@ -261,6 +262,14 @@ class Scan:
                 )
             track.end_number = number
             attempt.end_ns = max(attempt.end_ns, line.time_ns)
+
+
+def _has_rollout(line: Line, states: dict[str, str]) -> bool:
+    """Whether the line has time of a phase that counts as a rollout."""
+    if line.kind == "phase":
+        return line.seconds_ns > 0 and states.get(line.phase or "", line.phase) == "rollout"
+    spent = line.phases or {}
+    return any(seconds > 0 and states.get(name, name) == "rollout" for name, seconds in spent.items())
 
 
 def _reason(raw: bytes, error: str) -> str:

@@ -88,7 +88,18 @@ BOUNDS = {  # of all numbers that a launcher or a user can set
     "local_rank": (0, 1 << 16),
     "restarts": (0, (1 << 20) - 1),
 }
-_STRINGS = {"run": 128, "host": 255, "device": 128, "device_uuid": 128, "group": 64, "dtype": 64}
+_STRINGS = {
+    "run": 128,
+    "host": 255,
+    "device": 128,
+    "device_uuid": 128,
+    "group": 64,
+    "role": 64,
+    "worker": 64,
+    "dtype": 64,
+}
+# Texts that an identity may lack, as those of older pages do.
+_OPTIONAL_TEXTS = ("dtype", "role", "worker")
 # Declared fields: positive numbers, each None when unknown.
 RATES = (
     "flops_per_step",
@@ -108,7 +119,8 @@ def check_identity(identity: object) -> dict:
     """Validate an identity's fields; unknown ones are kept. Raises ValueError naming the field."""
     if not isinstance(identity, dict):
         raise ValueError("identity is not an object")
-    identity.setdefault("dtype", "")
+    for name in _OPTIONAL_TEXTS:
+        identity.setdefault(name, "")
     check_fields(identity.get, {**_INTEGERS, **_OPTIONAL_INTEGERS}, _STRINGS)
     for name in RATES:
         if identity.get(name) is not None:
@@ -128,7 +140,7 @@ def without_wrong_options(identity: object) -> object:
         is_right = _is_rate(value) if name in RATES else type(value) is int and least <= value <= most
         if value is not None and not is_right:
             identity[name] = None
-    for name in ("device", "device_uuid", "dtype", "group"):
+    for name in ("device", "device_uuid", "dtype", "group", "role", "worker"):
         value = identity.get(name)
         if not isinstance(value, str) or len(value) > _STRINGS[name] or not value.isprintable():
             identity[name] = ""

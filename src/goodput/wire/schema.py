@@ -37,7 +37,10 @@ _IDENTITY_INTEGERS = {
     "world_size": (1, WORLD_SIZE_MAX),
     **dict.fromkeys(("pid", "start_ns"), (0, TIME_NS_MAX - 1)),
 }
-_IDENTITY_TEXTS = {"run": 128, **dict.fromkeys(("host", "device", "device_uuid", "group", "dtype"), 255)}
+_IDENTITY_TEXTS = {
+    "run": 128,
+    **dict.fromkeys(("host", "device", "device_uuid", "group", "role", "worker", "dtype"), 255),
+}
 
 
 class SchemaError(ValueError):
@@ -136,6 +139,8 @@ class Identity(Struct, frozen=True, gc=False):
     ideal_samples_per_second: float | None = None
     gpu_power_watts: float | None = None
     submit_time: float | None = None
+    worker: str = ""  # of a process without a rank: its name in its program; `rank` is a number then
+    role: str = ""
 
 
 class RankReport(Struct, frozen=True, gc=False):

@@ -21,9 +21,9 @@ from goodput.aggregator.accounts import live
 from goodput.aggregator.ledger.ledger import LedgerError
 
 
-def play(seed: int, monkeypatch, path) -> None:
+def play(seed: int, monkeypatch, path, workers: bool = False) -> None:
     rng = random.Random(seed)
-    draws, both = RandomReports(rng), TwoStores()
+    draws, both = RandomReports(rng, workers), TwoStores()
     monkeypatch.setattr(live, "ROWS_MAX", rng.choice([0, 5, 20, 100, 200_000]))
     monkeypatch.setattr(live, "ROWS_KEPT", rng.choice([1, 2, 16]))
     # Steps that are done again and have been compared meanwhile are compared with others than in a fold of all.
@@ -49,6 +49,15 @@ def test_incremental_account_equals_full_in_any_order(part, monkeypatch, tmp_pat
     for seed in range(part, SEEDS, 4):
         try:
             play(seed, monkeypatch, tmp_path / "run.jsonl")
+        except Exception as error:
+            raise AssertionError(f"seed {seed}") from error
+
+
+def test_accounts_of_workers_agree(monkeypatch, tmp_path):
+    """Processes without ranks, which live and restart by themselves."""
+    for seed in range(1000, 1040):
+        try:
+            play(seed, monkeypatch, tmp_path / "run.jsonl", workers=True)
         except Exception as error:
             raise AssertionError(f"seed {seed}") from error
 

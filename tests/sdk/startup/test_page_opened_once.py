@@ -169,7 +169,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_spawned_ranks_share_their_parents_run(tmp_path, directory, pure, method):
-    """A child that is no rank gets a run of its own."""
+    """A child that is no rank gets a run without them."""
     script = tmp_path / "train.py"
     script.write_text(SPAWNED)
     process = subprocess.Popen(
@@ -186,4 +186,4 @@ def test_spawned_ranks_share_their_parents_run(tmp_path, directory, pure, method
         (f"train-{process.pid}", 1),
     ]
     (alone,) = (one for one in found if one["world_size"] == 1)
-    assert alone["run"] == f"train-{alone['pid']}"
+    assert alone["run"] == f"train-{process.pid}-workers"

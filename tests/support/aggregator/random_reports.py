@@ -18,6 +18,7 @@ class RandomReports:
     """Reports of a random run that come late, repeated, thinned and out of order."""
 
     rng: random.Random
+    workers: bool = False  # processes without ranks
 
     def __post_init__(self):
         one = self.rng.choice
@@ -35,6 +36,8 @@ class RandomReports:
         declared = {"group": f"g{rank // self.groups}", "stage": rng.choice([None, rank % 2])}
         declared |= {"devices": rng.choice([1, 2]), "submit_time": rng.choice([None, None, start - some(20)])}
         user = USER if rng.random() < 0.5 else {}
+        if self.workers:
+            declared |= {"worker": f"Process-{rng.choice([rank, rank, rank, number])}"}
         one = Process(rank, number, start, user=user, world_size=world, **declared)
         if rng.random() < 0.7:
             one.between(none=some(), restore=some())

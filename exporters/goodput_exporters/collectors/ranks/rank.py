@@ -21,6 +21,7 @@ from goodput_exporters.system.processes import lock_holder
 from goodput_exporters.system.ranks import RankPhases, RankProcess, rank_key
 
 COMPUTE = ("forward", "backward", "optimizer")
+_DESCRIBED = ("device", "device_uuid", "devices", "group", "role", "worker", "dtype")
 
 
 class Rank:
@@ -206,6 +207,6 @@ def _identity(found: dict[str, Any]) -> schema.Identity:
         host=found["host"],
         pid=found["pid"],
         start_ns=found["start_unix_ns"],
-        **{name: found[name] for name in ("device", "device_uuid", "devices", "group", "dtype")},
+        **{name: found[name] for name in _DESCRIBED},
         **{name: found[name] for name in (*PLACES, *RATES) if name in found},
     )

@@ -137,7 +137,9 @@ class Exposition:
         series.add("goodput_progress_age_seconds", age_seconds)
         if is_final:
             return
-        gpus = sum(rank.devices for rank in account.ranks if rank.rank < account.world_size)
+        # Numbers of processes that have ended or are left out lie between those of the others.
+        expected = account.ranks if account.is_of_workers else account.ranks[: account.world_size]
+        gpus = sum(rank.devices for rank in expected)
         series.add("goodput_run_gpus", gpus)
         times = self._accounts.store.checkpoints.get(account.run)
         if times is not None and times.newest is not None:

@@ -51,7 +51,8 @@ class HangDetector:
         if self._awaits_reports(processes.values(), now_ns):
             return None
         limits = PlannedLimits() if planned is None else planned
-        seen = [self._seen(process, limits) for process in processes.values()]
+        left_out = self._store.runs[run].left_out()
+        seen = [self._seen(one, limits) for rank, one in processes.items() if rank not in left_out]
         unseen = max(world_size - len(seen), 0)
         found = verdict(seen, now_ns, threshold_ns, stale_ns=self._stale_ns, unseen=unseen)
         if found is None:

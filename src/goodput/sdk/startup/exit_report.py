@@ -6,24 +6,37 @@ import os
 import sys
 
 from goodput.rank_page import page
+from goodput.sdk.startup import unranked
 
 
-def print_report(session) -> None:
+def print_reports(session, has_steps: bool) -> None:
     """On rank 0, print the account of this run's pages on this host and what measuring has cost.
 
-    Runs `goodput report` as a child process: importing the account here would change how an interrupt ends
-    this process.
+    Of several processes without ranks the program that started them prints it, or else the last one to end.
     """
-    if session.identity["rank"] != 0 or session.writer is None or session.writer.path is None:
-        return
-    where = ["--directory", os.path.dirname(session.writer.path), "--run", session.identity["run"]]
+    identity, path = session.identity, session.writer and session.writer.path
+    directory = os.path.dirname(path) if path else page.default_directory(session.environ)
+    is_ranked = bool(identity) and not identity.get("worker")
+    runs = set() if is_ranked or not os.path.isdir(directory) else unranked.runs_of_children(directory)
+    is_own = has_steps and path is not None and identity["run"] not in runs
+    if is_own and (identity["rank"] == 0 if is_ranked else unranked.is_last(directory, identity)):
+        _print_report(session, directory, identity["run"])
+        cost_ns = session.recorder.words[page.W_COST]
+        share = 100 * cost_ns / max(session.recorder.last_ns - identity["start_mono_ns"], 1)
+        rank = identity["rank"]
+        sys.stderr.write(
+            f"  goodput itself cost {cost_ns / 1e9:.4f} s ({share:.3f} % of all time) in rank {rank}\n"
+        )
+    for run in sorted(runs):
+        _print_report(session, directory, run)
+
+
+def _print_report(session, directory: str, run: str) -> None:
+    """Runs `goodput report` as a child process: importing the account here would change how an interrupt ends it."""
     environ = {name: value for name, value in session.environ.items() if name != "GOODPUT_AUTO"}
-    command = [sys.executable, "-m", "goodput", "report", *where]
+    command = [sys.executable, "-m", "goodput", "report", "--directory", directory, "--run", run]
     sys.stdout.flush()
     sys.stderr.write("\n")
     sys.stderr.flush()
     child = os.posix_spawn(sys.executable, command, environ, file_actions=[(os.POSIX_SPAWN_DUP2, 2, 1)])
     os.waitpid(child, 0)
-    cost_ns = session.recorder.words[page.W_COST]
-    share = 100 * cost_ns / max(session.recorder.last_ns - session.identity["start_mono_ns"], 1)
-    sys.stderr.write(f"  goodput itself cost {cost_ns / 1e9:.4f} s ({share:.3f} % of all time) in rank 0\n")

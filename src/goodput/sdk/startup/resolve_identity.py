@@ -12,6 +12,7 @@ import time
 from goodput.rank_page import page
 from goodput.sdk.recorder.messages import short_repr
 from goodput.sdk.recorder.recorder import checked_int
+from goodput.sdk.startup import unranked
 from goodput.wire.identity import BOUNDS, PLACES, RATES, check_identity, clean_text, from_environment
 
 # A process older than this when it is first measured was not started for the run (a notebook, a server).
@@ -25,7 +26,8 @@ def resolve_identity(given: dict, environ, warn, fresh: bool, group_rank: dict |
     """The identity of this process, valid by `check_identity`; invalid arguments become defaults and are reported.
 
     It starts with the process if `fresh`, else now. `group_rank` has rank and world size of the process group, which
-    count where neither the user nor the launcher names a rank.
+    count where neither the user nor the launcher names a rank. Without any rank it has the fields of
+    `unranked.describe`, and the caller numbers it.
     """
     launched = from_environment(environ)
     for text in launched["ignored"]:
@@ -35,7 +37,13 @@ def resolve_identity(given: dict, environ, warn, fresh: bool, group_rank: dict |
     rank = _integer(given, "rank", launched.get("rank", 0), warn)
     is_rank = "rank" in launched or "rank" in given
     identity = {
-        "run": _text(given, "run", RUN_CHARACTERS_MAX, launched.get("run") or _default_run(is_rank), warn),
+        "run": _text(
+            given,
+            "run",
+            RUN_CHARACTERS_MAX,
+            launched.get("run") or _default_run(given, environ, is_rank),
+            warn,
+        ),
         "rank": rank,
         "world_size": max(_integer(given, "world_size", launched.get("world_size", 1), warn), rank + 1),
         "attempt": _integer(given, "attempt", launched.get("attempt", 1), warn),
@@ -45,6 +53,7 @@ def resolve_identity(given: dict, environ, warn, fresh: bool, group_rank: dict |
         "pid": os.getpid(),
         "pid_start_ticks": page.process_start_ticks(),
         "devices": _integer(given, "devices", 1, warn),
+        **({} if is_rank else unranked.describe(environ)),
         **{name: _integer(given, name, None, warn) for name in PLACES},
         **{name: _text(given, name, TEXT_CHARACTERS_MAX, "", warn) for name in TEXTS},
         **{name: _rate(given, name, warn) for name in RATES},
@@ -133,14 +142,21 @@ def _text(given: dict, name: str, most: int, default: str, warn) -> str:
         return clean_text(default, most)
 
 
-def _default_run(is_rank: bool) -> str:
-    """Script name and pid. Ranks spawned by one process take its pid, so that they share a run."""
+def _default_run(given: dict, environ, is_rank: bool) -> str:
+    """Script name and pid of the program, which the processes that it starts with multiprocessing share.
+
+    Those that have ranks and those that have none are two runs, unless the user names them.
+    """
     main = sys.modules.get("__main__")
     path = getattr(main, "__file__", None) or "python"
-    processes = sys.modules.get("multiprocessing.process") if is_rank else None
-    parent = processes.parent_process() if processes is not None else None
-    pid = os.getpid() if parent is None else parent.pid
-    return f"{os.path.splitext(os.path.basename(path))[0]}-{pid}"
+    name = f"{os.path.splitext(os.path.basename(path))[0]}-{unranked.root_pid()}"
+    if is_rank:
+        return name
+    try:
+        related = unranked.related_run(given.get("directory") or page.default_directory(environ))
+    except Exception:
+        related = None  # There is no such directory yet.
+    return related or name + "-workers" * unranked.is_child()
 
 
 def _process_start() -> dict:

@@ -20,9 +20,10 @@ from collections import deque
 from goodput.rank_page import page
 from goodput.sdk.recorder.messages import Messages, short_repr
 from goodput.sdk.recorder.recorder import SAMPLES_MAX, STEP_MAX, Recorder, State, checked_int
+from goodput.sdk.startup import unranked
 from goodput.sdk.startup.calibration import calibrate
 from goodput.sdk.startup.declared_fields import DeclaredFields
-from goodput.sdk.startup.exit_report import print_report
+from goodput.sdk.startup.exit_report import print_reports
 from goodput.sdk.startup.phase_table import PhaseTable
 from goodput.sdk.startup.resolve_identity import contradicts, now, resolve_identity, valid_rank
 from goodput.wire.identity import check_identity, clean_text
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 CALLS_MAX = 64  # queued while one is being handled
+# Processes that start at once may choose the same number; all but one choose again.
+NUMBERINGS_MAX = 1024
 
 
 class Session:
@@ -193,7 +196,11 @@ class Session:
         self.declared.forget_user()
         self.declared.declare(given, _ignore)  # resolve_identity has reported what is invalid.
         identity.update(self.declared.values(identity["world_size"]))
-        writer = self._writer(identity, given.get("directory") or page.default_directory(self.environ))
+        directory = given.get("directory") or page.default_directory(self.environ)
+        if identity.get("worker"):
+            writer = self._numbered_writer(identity, directory)
+        else:
+            writer = self._writer(identity, directory)
         if not self.recorder.step_cost_ns:
             calibrate(self.recorder)
         self.recorder.reset()
@@ -226,6 +233,27 @@ class Session:
 
             device_clock(recorder, sys.modules["torch"])
 
+    def _numbered_writer(self, identity: dict, directory) -> page.Writer:
+        """The page of a process without a rank, under the number that it takes, with which `identity` is completed."""
+        group = identity["group"]
+        try:
+            page.make_directory(directory)
+            for _ in range(NUMBERINGS_MAX):
+                rank = unranked.number(directory, identity)
+                identity.update(rank=rank, world_size=max(identity["world_size"], rank + 1))
+                identity["group"] = group or (f"process {rank}" if rank else "")
+                identity["attempt"] = page.next_attempt(directory, identity)
+                try:
+                    return page.Writer(directory, identity)
+                except page.Claimed:
+                    continue
+        except page.Claimed as claim:
+            self._warn_of_claim(claim)
+            return page.Writer(None, identity)
+        except Exception:
+            pass  # The writer of ranks meets it too, and reports it.
+        return self._writer(identity, directory)
+
     def _writer(self, identity: dict, directory) -> page.Writer:
         """A page in the directory, or else one in memory that only this process can read."""
         try:
@@ -233,15 +261,18 @@ class Session:
             identity["attempt"] = page.next_attempt(directory, identity)
             return page.Writer(directory, identity)
         except page.Claimed as claim:
-            self.warn(f"{claim}; this process is not reported. Give it its own rank= or run=")
-            try:
-                page.bump_drop(claim.path, "claim")
-            except (OSError, ValueError):
-                pass  # Another user's page, or it was removed meanwhile.
+            self._warn_of_claim(claim)
         except Exception as error:
             text = f"cannot write a page in {short_repr(directory)}: {short_repr(error)}"
             self.warn(f"{text}; only goodput.report() will see this process")
         return page.Writer(None, identity)
+
+    def _warn_of_claim(self, claim: page.Claimed) -> None:
+        self.warn(f"{claim}; this process is not reported. Give it its own rank= or run=")
+        try:
+            page.bump_drop(claim.path, "claim")
+        except (OSError, ValueError):
+            pass  # Another user's page, or it was removed meanwhile.
 
     def _publish(self) -> None:
         """Write the declared fields that are new into the open page."""
@@ -307,8 +338,8 @@ class Session:
                 self.recorder.thread = get_ident()
             steps = self.recorder.steps if self.recorder.is_recording else 0
             self.stop("finished" if succeeded or hasattr(sys, "ps1") else "failed")
-            if steps and self.environ.get("GOODPUT_REPORT", "") not in ("", "0"):
-                print_report(self)
+            if self.environ.get("GOODPUT_REPORT", "") not in ("", "0"):
+                print_reports(self, bool(steps))
         except Exception:
             pass
 
