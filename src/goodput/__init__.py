@@ -63,6 +63,7 @@ def start(
     device_uuid: str | None = None,
     devices: int | None = None,
     group: str | None = None,
+    role: str | None = None,
     stage: int | None = None,
     tensor: int | None = None,
     microbatches: int | None = None,
@@ -89,6 +90,8 @@ def start(
         attempt: 1 for the first start of the run, then 2, 3, ...
         device, device_uuid, devices: name and id of the accelerator, and how many of them this rank drives.
         group: ranks with the same text take part in the same collectives; by default all ranks do.
+        role: what the process does in a run of several kinds, such as "trainer" or "generator". Each role has an
+            account of its own, and is a group of its own unless `group` is given.
         stage, tensor: pipeline stage and tensor-parallel rank.
         microbatches: per step, to tell the unavoidable part of the pipeline bubble.
         dtype: of the matrix products, such as "bf16", or shares of the FLOPs, such as "bf16=0.8,fp8=0.2".

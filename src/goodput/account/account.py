@@ -75,6 +75,13 @@ class RankAccount:
     energy_mj: int = 0  # measured, by all its devices
     metered: list[int] = field(default_factory=vector)  # the part of `states` that this energy covers
 
+    def role_name(self) -> str:
+        """The declared role, else whether it trains or generates, as far as that is seen."""
+        if self.role or not self.observed:
+            return self.role or "unobserved"
+        makes_steps = self.kept_steps + self.lost_steps > 0
+        return "generator" if self.states[INDEX["rollout"]] and not makes_steps else "trainer"
+
 
 @dataclass
 class Restart:

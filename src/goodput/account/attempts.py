@@ -166,6 +166,10 @@ class Attempt:
         parts = (low, number - 1), (number + 1, high)
         self.holes[at : at + 1] = [(first, last) for first, last in parts if first <= last]
 
+    def group_name(self) -> str:
+        """The ranks that it is compared with: those of its group, else of its role."""
+        return self.group or self.role
+
     def is_used(self) -> bool:
         """Whether it has completed a step, has a role, or has made a rollout."""
         if self.first_step is not None or self.role or self.has_rollout:

@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from goodput.account import figures, sampled_stacks
 from goodput.account.account import FACTORS, Account, RankAccount
-from goodput.account.document_types import AccountDocument, Cause, Factors, Rank, Restart, Straggler, Total
+from goodput.account.document_types import (
+    AccountDocument,
+    Cause,
+    Factors,
+    Rank,
+    Restart,
+    Role,
+    Straggler,
+    Total,
+)
 from goodput.account.states import INDEX, STATES
 
 
@@ -49,10 +58,36 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
         "per_joule": figures.per_unit(account, joules and joules["total"]),
         "straggler": _straggler(account),
         "workers": {"counted": len(ranks), "left_out": account.left_out} if account.is_of_workers else None,
+        "roles": _roles(ranks),
         "hang": None,
         "causes": causes or [],
         "stack_samples": sampled_stacks.summary(account),
         "ranks": [_rank(rank) for rank in ranks],
+    }
+
+
+def _roles(ranks: list[RankAccount]) -> list[Role]:
+    """One account for each role, largest first; [] where all ranks have one."""
+    parts: dict[str, list[RankAccount]] = {}
+    for rank in ranks:
+        parts.setdefault(rank.role_name(), []).append(rank)
+    if len(parts) < 2 or parts.keys() == {"trainer", "unobserved"}:
+        return []
+    found = [_role(role, part) for role, part in parts.items()]
+    return sorted(found, key=lambda one: (-one["gpu_seconds"], one["role"]))
+
+
+def _role(role: str, ranks: list[RankAccount]) -> Role:
+    gpu_ns = [sum(rank.states[i] * rank.devices for rank in ranks) for i in range(len(STATES))]
+    total = sum(rank.wall_ns * rank.devices for rank in ranks)
+    kept, lost = (sum(getattr(rank, name) for rank in ranks) for name in ("kept_steps", "lost_steps"))
+    return {
+        "role": role,
+        "ranks": len(ranks),
+        "gpu_seconds": total / 1e9,
+        "states": _states(gpu_ns),
+        "steps": {"kept": kept, "lost": lost},
+        "goodput": gpu_ns[INDEX["productive"]] / total if total else None,
     }
 
 

@@ -207,6 +207,17 @@ class Workers(TypedDict):
     left_out: int
 
 
+class Role(TypedDict):
+    """The ranks of one role; the roles' states sum to those of the run. Only where the run has several."""
+
+    role: str
+    ranks: int
+    gpu_seconds: float
+    states: dict[str, float]
+    steps: Steps
+    goodput: float | None
+
+
 class Rank(TypedDict):
     """`worker` is the name of a process without a rank, whose `rank` is a number; "" for others."""
 
@@ -287,6 +298,7 @@ class AccountDocument(TypedDict):
     per_joule: PerUnit | None
     straggler: Straggler
     workers: Workers | None
+    roles: list[Role]
     hang: Hang | None
     causes: list[Cause]
     stack_samples: StackSamples | None

@@ -20,7 +20,7 @@ from goodput.account.stall_threshold import NOTED_NS, PlannedLimits
 from goodput.account.states import INDEX, PHASE_STATES, PLANNED, STATES, USER_STATES, vector
 
 PRODUCTIVE, COMMUNICATION, COMPILE = INDEX["productive"], INDEX["communication"], INDEX["compile"]
-CHECKPOINT, STALL = INDEX["checkpoint"], INDEX["stall"]
+CHECKPOINT, STALL, ROLLOUT = INDEX["checkpoint"], INDEX["stall"], INDEX["rollout"]
 _UNATTRIBUTED, _STARTUP, _LOST = (INDEX[s] for s in ("unattributed", "startup", "lost"))
 _PLANNED = tuple(INDEX[state] for state in PLANNED)
 _UNPLANNED = tuple(i for i in range(len(STATES)) if i not in _PLANNED)
@@ -340,8 +340,7 @@ class Fold:
         else:
             fit(tail, vector(), length)
             tail[_UNATTRIBUTED] += length - sum(tail)
-        for state in _PLANNED:
-            _limit(tail, state, self._planned_limit(state, began, self.threshold_ns))
+        self._limit_tail(tail, began, max(left, 0))
         self.saved_ns += tail[CHECKPOINT]
         self.compute_ns += tail[PRODUCTIVE]
         unfinished = False
@@ -362,6 +361,18 @@ class Fold:
             self.kept_ns += sum(counted)
         if counted[_LOST] and self.restarts:
             self.lost_by.setdefault(self.restarts[0][1], [0, 0])[1] += counted[_LOST]
+
+    def _limit_tail(self, tail: list[int], began: int, running_ns: int) -> None:
+        """Move planned time beyond its limit to `stall`; `running_ns` is how long the last phase has been running.
+
+        A process that makes rollouts and no steps may make any number of them, so only the running one is limited.
+        """
+        for state in _PLANNED:
+            limit_ns = self._planned_limit(state, began, self.threshold_ns)
+            if state == ROLLOUT and not self.steps:
+                is_running = state_of(self.attempt.phase, self.attempt.phase_states) == ROLLOUT
+                limit_ns = max(tail[ROLLOUT] - max(running_ns - limit_ns, 0) * is_running, 0)
+            _limit(tail, state, limit_ns)
 
 
 def state_of(phase: str, user_states: dict[str, str]) -> int:

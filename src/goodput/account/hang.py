@@ -1,6 +1,7 @@
 """The hang verdict: when no rank makes progress, which rank is where since when, and which one is the culprit.
 
-Progress is a completed step and nothing less: a rank that changes phases without completing one (a retry loop) hangs.
+Progress is a completed step and nothing less: a rank that changes phases without completing one (a retry loop) hangs. Only
+for a process that makes rollouts and no steps each phase boundary is progress.
 Excused up to its limit (stall_threshold): a rank in a planned phase (states.PLANNED); one that was in such a phase since
 its last step and still passes phase boundaries (an evaluation with its own loader); one before its first step, unless it
 waits in communication.
@@ -53,6 +54,7 @@ class RankStatus(NamedTuple):
     limit_ns: int = PLANNED_LEAST_NS  # how long that state excuses it, or any planned one if it is in none
     alive: bool = True
     ended: str = ""  # "", "finished", "failed", "resumed"; not alive and "" means killed
+    generates: bool = False  # it has made rollouts and no step: a phase boundary is its progress
 
 
 class Suspect(NamedTuple):
@@ -127,7 +129,9 @@ def verdict(
     silent = [one for one in live if now_ns - one.received_ns > stale_ns]
     # A silent rank may still be in its planned phase.
     if any(
-        one.state in PLANNED and _planned_ns(one) + _age_ns(one, now_ns) <= one.limit_ns for one in silent
+        one.state in PLANNED
+        and (0 if one.generates else _planned_ns(one)) + _age_ns(one, now_ns) <= one.limit_ns
+        for one in silent
     ):
         return None
     # No rank has completed a step since the last one that did.
@@ -161,6 +165,8 @@ def _is_stuck(one: RankStatus, threshold_ns: int) -> bool:
     """Whether it had been without progress for too long at its last report."""
     idle_ns, there_ns = _idle_ns(one), max(one.seen_ns - one.phase_since_ns, 0)
     limit_ns = max(one.limit_ns, threshold_ns)
+    if one.generates:
+        return there_ns > (threshold_ns if one.state == "communication" else limit_ns)
     if one.state in PLANNED:
         return _planned_ns(one) > limit_ns
     if idle_ns > limit_ns:

@@ -77,7 +77,7 @@ class Groups:
 
     def group_of(self, key: Key) -> tuple[int, str]:
         """The ranks whose steps are compared with each other's: a group, all ranks in a pipeline."""
-        return key[1], "" if key[1] in self.pipelines else self.folds[key].attempt.group
+        return key[1], "" if key[1] in self.pipelines else self.folds[key].attempt.group_name()
 
     def copy(self, folds: dict[Key, Fold]) -> Groups:
         """An independent copy, over copies of the folds."""
@@ -163,7 +163,7 @@ class Groups:
         for member in members:
             attempt = self.folds[member[0]].attempt
             stage = attempt.stage or 0  # all ranks of a pipeline declare one
-            together.setdefault((stage, attempt.group), []).append(member)
+            together.setdefault((stage, attempt.group_name()), []).append(member)
             own_ns.setdefault(stage, []).append(member[3])
         units = [unit_of(stage, ranks) for (stage, _), ranks in together.items()]
         found = waiting(pipeline, units, own_ns)
@@ -410,7 +410,7 @@ def sum_stragglers(groups: Groups) -> Straggler:
         fold.kept[COMMUNICATION] -= fold.straggler_ns + fold.bubble_ns
         fold.kept[_STRAGGLER] += fold.straggler_ns
         fold.kept[_BUBBLE] += fold.bubble_ns
-        result.groups[rank] = fold.attempt.group
+        result.groups[rank] = fold.attempt.group_name()
         if number in groups.pipelines and fold.attempt.stage is not None:
             result.stages[rank] = fold.attempt.stage
         result.length_ns += fold.matched_ns

@@ -112,7 +112,7 @@ def render(document: Mapping[str, Any]) -> str:
         for s, seconds, share, what in state_rows(document)
     ]
     lines += [f"  {'total':<14}{document['gpu_seconds']:>12.2f}{'100.0':>8}%", ""]
-    parts = (_factor_lines, _figure_lines, _straggler_lines, _restart_lines, _cause_lines)
+    parts = (_factor_lines, _role_lines, _figure_lines, _straggler_lines, _restart_lines, _cause_lines)
     lines += [wrap(line) for part in parts for line in part(document)]
     return "\n".join(lines)
 
@@ -183,6 +183,21 @@ def _factor_lines(document: Mapping[str, Any]) -> list[str]:
         f" ({_clock(document['coverage'])});"
         f" over {duration(document['stall_threshold_seconds'])} without a step is a stall",
     ]
+
+
+def _role_lines(document: Mapping[str, Any]) -> list[str]:
+    """Each role's account, which closes by itself, where the run has several."""
+    lines = []
+    for one in document.get("roles", ()):
+        shares = zip(STATES, tenths([one["states"][state] for state in STATES]), strict=True)
+        spent = sorted(((share, state) for state, share in shares if share), reverse=True)
+        trains = f"goodput {percent(one['goodput'])}" if sum(one["steps"].values()) else "makes no steps"
+        lines.append(
+            f"  role {one['role']}: {one['ranks']} rank{'s' * (one['ranks'] != 1)}, {one['gpu_seconds']:.1f}"
+            f" GPU-seconds, {trains}: "
+            + ", ".join(f"{state} {share // 10}.{share % 10} %" for share, state in spent)
+        )
+    return lines
 
 
 def _clock(coverage: dict) -> str:

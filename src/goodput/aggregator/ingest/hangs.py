@@ -142,6 +142,7 @@ class HangDetector:
             limit_ns=limits.of_state(attempt.rank, state, progress_ns),
             alive=attempt.alive,
             ended=attempt.end_reason(),
+            generates=last is None and (state == "rollout" or spent.get("rollout", 0) > 0),
         )
 
 

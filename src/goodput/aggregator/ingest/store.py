@@ -202,7 +202,7 @@ def _set_declared(attempt: Attempt, identity: schema.Identity) -> None:
 
     Prices, peaks, FLOPs and devices only weigh sums; a changed group invalidates comparisons of steps (`late`).
     """
-    if identity.group != attempt.group and attempt.top_number:
+    if (identity.group or identity.role) != attempt.group_name() and attempt.top_number:
         attempt.late += 1
     for name in DECLARED:
         setattr(attempt, name, getattr(identity, name))

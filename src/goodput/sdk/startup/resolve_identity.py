@@ -19,7 +19,7 @@ from goodput.wire.identity import BOUNDS, PLACES, RATES, check_identity, clean_t
 STARTUP_SECONDS_MAX = 900.0
 RUN_CHARACTERS_MAX = 128
 TEXT_CHARACTERS_MAX = 64
-TEXTS = ("group", "device", "device_uuid", "dtype")
+TEXTS = ("group", "role", "device", "device_uuid", "dtype")
 
 
 def resolve_identity(given: dict, environ, warn, fresh: bool, group_rank: dict | None = None) -> dict:
