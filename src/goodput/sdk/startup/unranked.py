@@ -1,8 +1,8 @@
 """Processes without a rank: several of one launch are numbered, so that all of them are in one run.
 
-A process takes the next free number. It takes over the number of a process that is gone if it is the same worker again,
-of the same name and arguments, or if it belongs to a later launch, which runs the whole program again. Two launches that
-live at the same time never share a run.
+A process takes the next free number. It takes over the number of a process that is gone only if it is the same worker
+again: of the same name and arguments, or of the same name in a later launch, which runs the whole program again. Two
+launches that live at the same time never share a run.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def number(directory: str, identity: dict) -> int:
         if known is None or known.identity["attempt"] < one.identity["attempt"]:
             newest[one.identity["rank"]] = one
     again = [rank for rank, one in newest.items() if _is_again(one, identity)]
-    taken = {rank for rank, one in newest.items() if one.alive or _is_same_launch(one, identity)}
+    taken = {rank for rank, one in newest.items() if one.alive or one.identity.get("worker")}
     return min(again) if again else next(rank for rank in count() if rank not in taken)
 
 
