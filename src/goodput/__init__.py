@@ -67,6 +67,7 @@ def start(
     stage: int | None = None,
     tensor: int | None = None,
     microbatches: int | None = None,
+    total_steps: int | None = None,
     dtype: str | None = None,
     flops_per_step: float | None = None,
     hardware_flops_per_step: float | None = None,
@@ -94,6 +95,8 @@ def start(
             account of its own, and is a group of its own unless `group` is given.
         stage, tensor: pipeline stage and tensor-parallel rank.
         microbatches: per step, to tell the unavoidable part of the pipeline bubble.
+        total_steps: of the whole training, for what each cause costs over it. The Trainers of transformers and
+            Lightning declare it themselves.
         dtype: of the matrix products, such as "bf16", or shares of the FLOPs, such as "bf16=0.8,fp8=0.2".
             With `device` it gives the peak, for known devices.
         flops_per_step: model FLOPs of one step of this rank, without recomputation, for MFU.

@@ -37,6 +37,7 @@ def test_two_optimizers_make_one_step(trained):
     (page,) = trained("lightning").snapshots("two")
     assert steps(page) == list(range(5))
     assert page.steps[-1].samples == 20
+    assert page.identity["total_steps"] == 5, "of max_steps=10, which counts each optimizer's"
 
 
 def test_partial_optimizer_steps_follow_the_trainers_count(trained):

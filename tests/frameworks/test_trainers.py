@@ -56,6 +56,7 @@ def test_optimizer_steps_resume_at_the_checkpoint(trained, framework, which):
     assert steps(second) == list(range(12, 16)) and resumed(second) == [11]
     assert steps(third) == list(range(12, 18)) and resumed(third) == [11]
     assert [row.samples for row in first.steps] == LIMITS[framework].samples
+    assert [page.identity["total_steps"] for page in (first, second, third)] == [12, 16, 18]
 
 
 @each

@@ -41,6 +41,7 @@ WHOLE = (
     "stage",
     "tensor",
     "microbatches",
+    "total_steps",
     "resume_step",
     "samples",
     "count",

@@ -52,7 +52,7 @@ HOLES_MAX = 64
 # Fields that a rank declares besides its rank, attempt and start; the same names in every record of it.
 DECLARED = (
     *("host", "device", "device_uuid", "devices", "group", "role", "worker"),
-    *("stage", "tensor", "microbatches", "dtype"),
+    *("stage", "tensor", "microbatches", "total_steps", "dtype"),
     *("world_size", "flops_per_step", "hardware_flops_per_step", "peak_flops_per_second"),
     *("ideal_samples_per_second", "gpu_hour_cost", "gpu_power_watts", "submit_time"),
 )
@@ -76,6 +76,7 @@ class Attempt:
     world_size: int = 1
     tensor: int | None = None
     microbatches: int | None = None
+    total_steps: int | None = None  # of the whole training, by index: those before a resume included
     dtype: str = ""
     flops_per_step: float | None = None
     hardware_flops_per_step: float | None = None

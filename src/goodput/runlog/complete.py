@@ -6,7 +6,10 @@ from goodput.account import DECLARED, Attempt
 from goodput.runlog.tracks import AttemptTrack, Problems, RunTrack
 
 # Taken from the rank's attempt before if an attempt has no line of its own.
-LASTING = ("devices", "group", "role", "worker", "stage", "tensor", "device", "dtype", "microbatches")
+LASTING = (
+    *("devices", "group", "role", "worker", "stage", "tensor", "device", "dtype"),
+    *("microbatches", "total_steps"),
+)
 # Taken from the attempt before if the attempt's line omits them. For the other fields an omission has a meaning.
 KEPT = ("host", "device", "dtype")
 

@@ -85,6 +85,7 @@ BOUNDS = {  # of all numbers that a launcher or a user can set
     "stage": (0, (1 << 24) - 1),
     "tensor": (0, (1 << 24) - 1),
     "microbatches": (1, 1 << 24),
+    "total_steps": (1, 1 << 40),
     "local_rank": (0, 1 << 16),
     "restarts": (0, (1 << 20) - 1),
 }
@@ -111,7 +112,7 @@ RATES = (
     "submit_time",
 )
 # Declared fields: whole numbers within BOUNDS, each None when unknown.
-PLACES = ("stage", "tensor", "microbatches")
+PLACES = ("stage", "tensor", "microbatches", "total_steps")
 _OPTIONAL_INTEGERS = {**{name: BOUNDS[name] for name in PLACES}, "pid_start_ticks": (0, _NS_MAX - 1)}
 
 

@@ -141,6 +141,7 @@ class Identity(Struct, frozen=True, gc=False):
     submit_time: float | None = None
     worker: str = ""  # of a process without a rank: its name in its program; `rank` is a number then
     role: str = ""
+    total_steps: int | None = None
 
 
 class RankReport(Struct, frozen=True, gc=False):

@@ -64,7 +64,7 @@ def test_concurrent_calls_are_not_lost(sdk):
         session._open_first = open
         goodput.start(run="r")
         names = ("group", "device", "device_uuid")
-        numbers = ("stage", "tensor", "microbatches")
+        numbers = ("stage", "tensor", "microbatches", "total_steps")
         def declare(name, value): session.declare(**{name: value})
         threads = [threading.Thread(target=declare, args=(n, f"v{i}")) for i, n in enumerate(names)]
         threads += [threading.Thread(target=declare, args=(n, i + 1)) for i, n in enumerate(numbers)]
@@ -73,9 +73,8 @@ def test_concurrent_calls_are_not_lost(sdk):
     """)
     found = out.snapshot().identity
     assert (found["dtype"], found["gpu_hour_cost"]) == ("bf16", 2.0)
-    assert [found[n] for n in ("group", "device", "device_uuid", "stage", "tensor", "microbatches")] == [
-        "v0", "v1", "v2", 1, 2, 3,
-    ]  # fmt: skip
+    assert [found[n] for n in ("group", "device", "device_uuid")] == ["v0", "v1", "v2"]
+    assert [found[n] for n in ("stage", "tensor", "microbatches", "total_steps")] == [1, 2, 3, 4]
 
 
 def test_invalid_values_are_reported_and_ignored(sdk):

@@ -10,6 +10,7 @@ optimizer that steps part by part, the trainer's count bounds them from then on.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from _thread import get_ident
@@ -126,6 +127,14 @@ def full_precision() -> str | None:
     except RuntimeError:  # It was set through both of PyTorch's interfaces.
         return None
     return "tf32" if rounds and torch.version.cuda and torch.cuda.is_initialized() else "fp32"
+
+
+def declare_total_steps(auto, trainer, total_steps_of) -> None:
+    """Declare the steps after which a training will end, if the trainer knows them; reading them may fail."""
+    with contextlib.suppress(Exception):
+        total = total_steps_of(trainer)
+        if type(total) is int and 0 < total < sys.maxsize:
+            auto.session.declare(total_steps=total)
 
 
 def as_evaluation(auto, function):

@@ -29,8 +29,9 @@ class DeclaredFields:
         self._detected = {**self._detected, **valid_fields(fields, warn)}
 
     def forget_user(self) -> None:
-        """The user starts anew after `stop`: values of earlier calls no longer hold."""
+        """The user starts anew after `stop`: values of earlier calls and the end of an earlier training no longer hold."""
         self._by_user = {}
+        self._detected.pop("total_steps", None)
 
     def values(self, world_size: int) -> dict:
         """The fields in effect for a rank of a world of at least this size."""
