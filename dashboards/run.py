@@ -136,9 +136,10 @@ PANELS = [
     ),
     panels.table(
         "Leading causes, and what to do",
-        "The five causes that cost the run most, and how much faster the run would be without each. Begin at the "
-        "top. Below 2 % none is worth the work. `goodput report` and the aggregator's page add the ranks, workers "
-        "and intervals of this run.",
+        "The five causes that cost the run most so far, and how much faster the run would be without each. Begin at "
+        "the top; in a short run with the first that recurs, since startup, restore, compile and queue of the first "
+        "start are paid once. Below 2 % none is worth the work. `goodput report` and the aggregator's page add the "
+        "ranks, workers and intervals of this run.",
         {
             "faster by": LEADING,
             "GPU hours": f"label_replace({SECONDS} / 3600 and on (state) {LEADING}, "

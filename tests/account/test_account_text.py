@@ -162,24 +162,111 @@ def test_short_best_interval_needs_a_long_run():
     assert "best interval" not in text(500) and "best interval for the failures seen is 1.3 s" in text(570)
 
 
-def test_largest_cause_inside_steps_is_added():
-    one = Process().between(none=20).steps(5, forward=1, loader=0.5).between(checkpoint=4).finished()
-    found, text = text_of(one)
-    cause = " ".join(text[text.index("largest cause") :].split())
-    loader = next(cause for cause in found["causes"] if cause["state"] == "loader")
+def cause_lines(*processes, **options) -> str:
+    text = text_of(*processes, **options)[1]
+    return " ".join(text[text.rindex("\n\n") :].split())
+
+
+def test_short_run_names_its_steps_first():
+    """20 s of startup, then 5 steps of 1.5 s and a checkpoint: each further step costs 0.5 s of loader."""
+    one = Process(total_steps=100).between(none=20).steps(3, forward=1, loader=0.5).between(checkpoint=4)
+    one.steps(2, forward=1, loader=0.5).finished()
+    found = text_of(one)[0]
     assert [cause["state"] for cause in found["causes"]] == ["startup", "checkpoint", "loader"]
-    assert cause.startswith("largest cause: startup, 63.5 % of all GPU time; without it")
-    assert cause.endswith(
-        f"advice: {found['causes'][0]['advice']} in the steps: loader, 7.9 % of all GPU time "
-        f"advice: {loader['advice']}"
+    assert found["advice_order"] == ["checkpoint", "loader", "startup"]
+    # 11.5 s of 5 steps and a checkpoint are 230 s in 100 of them, after 20 s of startup.
+    assert found["whole_run"] == {
+        "steps": 100, "basis": "declared", "done": 5, "seconds": 250.0, "gpu_seconds": 250.0
+    }  # fmt: skip
+    whole = {cause["state"]: cause["whole_run_gpu_seconds"] for cause in found["causes"]}
+    assert whole == {"startup": 20.0, "checkpoint": 80.0, "loader": 50.0}
+    lines = cause_lines(one)
+    assert lines.startswith(
+        "largest recurring cause: checkpoint, 12.7 % of all GPU time; without it the run would be at most 1.15x as fast "
+        "over the whole run of 100 steps: 32.0 %, 80 s of 4.2 min GPU time; without it at most 1.47x as fast "
+        "(an estimate) advice: "
+    )
+    assert (
+        "paid once, at the run's start and end: startup 63.5 %; over the whole run of 100 steps, 8.0 % (an estimate)"
+        in lines
     )
 
 
-def test_negligible_or_only_cause_has_one_line():
-    small = text_of(Process().between(none=20).steps(5, forward=1, loader=0.01).finished())[1]
-    inside = text_of(Process().between(none=2).steps(5, forward=1, loader=3, h2d=2).finished())[1]
-    assert "largest cause: startup" in small and "largest cause: loader" in inside
-    assert "in the steps:" not in small + inside
+def test_undeclared_length_is_a_typical_one():
+    lines = cause_lines(Process().between(none=20).steps(50, forward=1, loader=0.5).finished())
+    assert (
+        lines.startswith("largest cause: loader")
+        and (
+            "in a run of 10,000 steps (a typical length, since total_steps is not declared): 33.3 %, 83 min of 4.2 h"
+        )
+        in lines
+    )
+    # Startup takes 20 s in more than four hours, so there is no advice on it.
+    assert lines.endswith(
+        "paid once, at the run's start and end: startup 21.1 %; in a run of 10,000 steps, 0.1 % (an estimate)"
+    )
+
+
+def test_small_share_now_may_lead_the_whole_run():
+    """5 steps of 0.14 s after 20 s: 40 ms of loader are 0.8 % so far, and more than a quarter of 10,000 steps."""
+    lines = cause_lines(Process().between(none=20).steps(5, forward=0.1, loader=0.04).finished())
+    assert (
+        lines.startswith("largest recurring cause: loader, 1.0 %") and "): 28.2 %, 6.7 min of 24 min" in lines
+    )
+
+
+def test_end_of_a_finished_run_is_paid_once():
+    """The final checkpoint is the only one, and the process takes 2 s to end; evaluations come after every 5 steps."""
+    one = Process(total_steps=1000).between(none=3)
+    for _ in range(2):
+        one.steps(5, forward=1).between(evaluation=1)
+    one.between(checkpoint=4).between(none=2).finished()
+    found = text_of(one)[0]
+    once = {cause["state"]: cause["once_gpu_seconds"] for cause in found["causes"]}
+    assert once == {"checkpoint": 4.0, "startup": 3.0, "unattributed": 2.0, "evaluation": 0.0}
+    assert found["advice_order"][0] == "evaluation"
+    # 12 s of 10 steps recur: 1 200 s, and 9 s do not.
+    assert found["whole_run"]["gpu_seconds"] == 1209.0
+
+
+def test_end_of_a_running_run_recurs():
+    one = Process().between(none=3).steps(5, forward=1).between(checkpoint=4)
+    found = text_of(one, now=12)[0]
+    once = {cause["state"]: cause["once_gpu_seconds"] for cause in found["causes"]}
+    assert found["status"] == "running" and once == {"checkpoint": 0.0, "startup": 3.0}
+
+
+def test_run_at_its_length_has_no_estimate():
+    lines = cause_lines(Process(total_steps=50).between(none=20).steps(50, forward=1, loader=0.5).finished())
+    assert "run of" not in lines and lines.startswith("largest cause: loader")
+
+
+def test_startups_of_restarts_recur():
+    """Twenty restarts after which startup takes most of the time: it is no cost of the first start alone."""
+    lives = [
+        Process(attempt=n, start=30 * n)
+        .resumed(2 * n - 1)
+        .between(none=20)
+        .steps(2, forward=4.5, loader=0.5)
+        .killed()
+        for n in range(20)
+    ]
+    found, text = text_of(*lives, now=600)
+    assert found["advice_order"][0] == "startup" and "largest cause: startup" in text
+    startup = found["causes"][0]
+    assert (startup["gpu_seconds"], startup["once_gpu_seconds"]) == (400.0, 20.0)
+
+
+def test_failures_come_before_the_first_start():
+    one = Process().between(none=50).steps(5, forward=1, loader=1).killed()
+    two = Process(attempt=2, start=90).resumed(4).steps(5, forward=1).finished()
+    assert text_of(one, two)[0]["advice_order"] == ["down", "loader", "startup"]
+
+
+def test_only_cause_may_be_the_first_start():
+    lines = cause_lines(Process().between(none=20).steps(5, forward=1, loader=0.01).finished())
+    assert lines.startswith("largest cause: startup, 79.8 % of all GPU time; without it")
+    assert "paid once" not in lines and "in the steps:" not in lines
 
 
 def slow_host(ranks: int = 16) -> list[Process]:

@@ -26,8 +26,8 @@ def test_unreported_rank_equals_one_computed_alone(name, monkeypatch):
     own = account_module._rank_account
     alone = {}
 
-    def each(engine, rank, spans, restarts, typical):
-        alone[rank] = own(engine, rank, spans, restarts, typical)
+    def each(engine, rank, spans, restarts, typical, once):
+        alone[rank] = own(engine, rank, spans, restarts, typical, once)
         return alone[rank]
 
     monkeypatch.setattr(account_module, "_rank_account", each)

@@ -34,6 +34,8 @@ _DECLARED_KEPT = (
     *("host", "role", "worker", "dtype", "stage", "devices", "microbatches"),
     *("gpu_hour_cost", "gpu_power_watts", "ideal_samples_per_second"),
 )
+# What the first start of a run costs; its steps and those of later starts cost the rest.
+_FIRST_START = (*_BEGINNING, _QUEUE)
 # Ends of an attempt that are no failure; being killed is one.
 NO_FAILURE = ("finished", "resumed", "cancelled")
 FACTORS = ("availability", "step_efficiency", "goodput", "compute_efficiency", "mfu", "hfu")
@@ -127,6 +129,9 @@ class Account:
     stacks: list[tuple[int, SampledStacks]] = field(
         default_factory=list
     )  # by rank, of those that were sampled
+    once: list[int] = field(default_factory=vector)  # GPU-ns per state that are PaidOnce
+    total_steps: int | None = None  # declared
+    next_step: int | None = None  # after the last kept step; None in a part of the run
     unmeasured: int = 0  # steps that were timed without phases, within the overhead budget
     planned: PlannedLimits = field(default_factory=PlannedLimits)
     step_lines: StepLines | None = None  # of the run log that the account is computed from
@@ -257,11 +262,11 @@ class Engine:
         starts = run.starts()
         restarts = {n: Restart(n, starts[n], facts.points[n]) for n in facts.restarts}
         typical = _typical(run)
-        ranks, unseen = [], {}
+        ranks, unseen, once = [], {}, PaidOnce(facts)
         for rank, spans in sorted(facts.spans.items()):
             like = None if facts.by_rank.get(rank) else unseen.get(tuple(spans))
             if like is None:
-                ranks.append(_rank_account(self, rank, spans, restarts, typical))
+                ranks.append(_rank_account(self, rank, spans, restarts, typical, once))
                 if not ranks[-1].observed:
                     unseen[tuple(spans)] = ranks[-1]
             else:
@@ -285,13 +290,53 @@ class Engine:
             device=next((a.device for own in facts.by_rank.values() for a in own if a.device), ""),
             loader=summarize_loaders(run.attempts.values()),
             stacks=sampled_ranks(run.attempts.values()),
+            total_steps=_total_steps(run),
+            next_step=_next_step(self),
             unmeasured=sum(attempt.unmeasured for attempt in run.attempts.values()),
             planned=self.planned,
             left_out=len(run.left_out()),
             is_of_workers=bool(facts.own_points),
         )
+        result.once = once.total(result)
         _count_failures(result, run, facts)
         return result
+
+
+class PaidOnce:
+    """GPU-ns per state that a run pays once, however many steps it makes: at its first start and at its end.
+
+    The end is what follows the last step of a finished run: its unattributed time, and a state that has time nowhere
+    else, such as a single checkpoint at the end.
+    """
+
+    def __init__(self, facts: Facts):
+        self._first = min(facts.starts, default=None)
+        self._last = max(facts.starts, default=None) if facts.status == "finished" else None
+        self._start, self._end = vector(), vector()
+
+    def add(self, attempt: Attempt, fold: Fold, devices: int) -> None:
+        if attempt.attempt == self._first:
+            for i in _BEGINNING:
+                self._start[i] += (fold.kept[i] + fold.rest[i]) * devices
+        if attempt.attempt == self._last:
+            self._end = [total + ns * devices for total, ns in zip(self._end, fold.ending, strict=True)]
+
+    def add_gap(self, attempt: Attempt | None, state: int, gpu_ns: int) -> None:
+        """Time without an attempt, before `attempt` or, with None, after the rank's last."""
+        if attempt is None:
+            self._end[state] += gpu_ns if state == _UNATTRIBUTED and self._last is not None else 0
+        elif attempt.attempt == self._first and state in _FIRST_START:
+            self._start[state] += gpu_ns
+
+    def total(self, account: Account) -> list[int]:
+        if self._last is None:
+            return self._start
+        whole = account.gpu_ns()
+        only = (i == _UNATTRIBUTED or ns == whole[i] for i, ns in enumerate(self._end))
+        return [
+            max(start, end if is_only else 0)
+            for start, end, is_only in zip(self._start, self._end, only, strict=True)
+        ]
 
 
 def compute(
@@ -377,15 +422,18 @@ def _expected(spans, from_ns: int, to_ns: int, parts) -> Iterator[tuple[int, int
                 at = end
 
 
-def _rank_account(engine: Engine, rank: int, spans, restarts, typical) -> RankAccount:
+def _rank_account(engine: Engine, rank: int, spans, restarts, typical, once: PaidOnce) -> RankAccount:
     """Place the rank's attempts one after the other in the times in which it is expected."""
     attempts = engine.facts.by_rank.get(rank, [])
     result = RankAccount(rank, wall_ns=sum(end - start for start, end in spans))
     _describe(result, attempts, typical)
     for attempt in attempts:
-        _add_attempt(result, attempt, engine.folds[rank, attempt.attempt], restarts)
+        fold = engine.folds[rank, attempt.attempt]
+        _add_attempt(result, attempt, fold, restarts)
+        once.add(attempt, fold, result.devices)
     for start, end, state, attempt in gaps(engine.facts, rank):
         result.states[state] += end - start
+        once.add_gap(attempt, state, (end - start) * result.devices)
         restart = None if attempt is None else restarts.get(attempt.attempt)
         if restart is not None and state == _DOWN:
             restart.down_gpu_ns += (end - start) * result.devices
@@ -423,6 +471,21 @@ def _typical(run: Run) -> tuple[int, float | None]:
     attempts = list(run.attempts.values())
     peaks = {peak_of(a) for a in attempts}
     return max((a.devices for a in attempts), default=1), peaks.pop() if len(peaks) == 1 else None
+
+
+def _total_steps(run: Run) -> int | None:
+    """The highest total that the newest attempt's ranks declare."""
+    newest = run.newest()
+    totals = [a.total_steps for a in run.attempts.values() if a.attempt == newest and a.total_steps]
+    return max(totals, default=None)
+
+
+def _next_step(engine: Engine) -> int | None:
+    """The index after the last kept step, None in a part of the run or where there is none."""
+    if engine.facts.is_part:
+        return None
+    last = max((min(fold.top_step, fold.limit) for fold in engine.folds.values()), default=-1)
+    return None if last < 0 else last + 1
 
 
 def _add_attempt(result: RankAccount, attempt: Attempt, fold: Fold, restarts: dict[int, Restart]) -> None:

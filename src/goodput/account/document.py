@@ -61,6 +61,8 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
         "roles": _roles(ranks),
         "hang": None,
         "causes": causes or [],
+        "advice_order": figures.advice_order(account, causes or []),
+        "whole_run": figures.whole_run(account),
         "stack_samples": sampled_stacks.summary(account),
         "ranks": [_rank(rank) for rank in ranks],
     }
@@ -111,6 +113,7 @@ def _basis(account: Account, joules: Total | None) -> dict[str, str]:
         **{factor: "measured" if known[factor] else "unknown" for factor in FACTORS},
         "slowdown": "unknown" if account.straggler.slowdown() is None else "estimated",
         "energy": figures.energy_basis(account) if joules else "unknown",
+        "whole_run": "unknown" if figures.whole_run(account) is None else "estimated",
     }
 
 

@@ -190,7 +190,11 @@ class Hang(HangVerdict):
 
 
 class Cause(TypedDict):
-    """An idle cause; `gain` is how many times faster the run would be without it, `cost` is in dollars."""
+    """An idle cause; `gain` is how many times faster the run would be without it, `cost` is in dollars.
+
+    `once_gpu_seconds` is the part that does not grow with the steps: that of the first start and of the run's end. The
+    figures of the whole run are estimates over the steps of `whole_run`, null where that is null.
+    """
 
     state: str
     share: float
@@ -198,6 +202,23 @@ class Cause(TypedDict):
     gain: float | None
     cost: float | None
     advice: str
+    once_gpu_seconds: float
+    whole_run_gpu_seconds: float | None
+    whole_run_share: float | None
+
+
+class WholeRun(TypedDict):
+    """The run at its full length, an estimate: what is paid once, and all else in proportion to its steps.
+
+    `done` of `steps` are made, counting those before a resume. `basis` says where `steps` is from: `declared` by the
+    trainer or the user, or `typical`. `seconds` is wall time.
+    """
+
+    steps: int
+    basis: str
+    done: int
+    seconds: float
+    gpu_seconds: float
 
 
 class Workers(TypedDict):
@@ -271,7 +292,11 @@ class StepLines(TypedDict):
 
 
 class AccountDocument(TypedDict):
-    """The account of a run: GPU-seconds by state, which sum to `gpu_seconds`."""
+    """The account of a run: GPU-seconds by state, which sum to `gpu_seconds`.
+
+    `causes` are largest first; `advice_order` names their states in the order in which to act: what recurs with the
+    steps before what is paid once.
+    """
 
     run: str
     status: str
@@ -301,5 +326,7 @@ class AccountDocument(TypedDict):
     roles: list[Role]
     hang: Hang | None
     causes: list[Cause]
+    advice_order: list[str]
+    whole_run: WholeRun | None
     stack_samples: StackSamples | None
     ranks: list[Rank]

@@ -49,6 +49,7 @@ class Facts:
     restarts: list[int] = field(default_factory=list)  # attempt numbers after the first
     # Of a run whose processes have no ranks: per attempt, its worker's resume points by attempt number.
     own_points: dict[Key, dict[int, int | None]] = field(default_factory=dict)
+    is_part: bool = False  # the requested window does not contain the whole run
     overlaps: int = 0  # attempts that began before the run did, or before the rank's last one was over
 
     def criteria(self, key: Key) -> tuple[Bound, int, int, list[tuple[int | None, int]]]:
@@ -94,6 +95,7 @@ def gather(
         points = resume_points(run)
         limits = kept_until(run, points, down)
         spans = expected(run, start, end)
+    whole = (start, end)
     if window is not None:
         start = max(start, start if window[0] is None else window[0])
         end = max(start, min(end, end if window[1] is None else window[1]))
@@ -108,6 +110,7 @@ def gather(
         start, end, status, threshold_ns, points, limits, {}, spans, cut_ns, by_rank, starts, last_ns
     )
     facts.own_points = own_points
+    facts.is_part = (start, end) != whole
     facts.restarts = [n for n in sorted(points) if n > min(points)]
     for rank, attempts in by_rank.items():
         _place(facts, spans.get(rank, []), attempts, ends)

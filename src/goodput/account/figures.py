@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import inf, sqrt
 
 from goodput.account.account import Account, RankAccount
-from goodput.account.document_types import Checkpoints, PerUnit, Pipeline, Throughput, Total
+from goodput.account.document_types import Cause, Checkpoints, PerUnit, Pipeline, Throughput, Total, WholeRun
 from goodput.account.flops import too_high
 from goodput.account.states import INDEX, STATES
 
@@ -46,6 +46,53 @@ def checkpoints(account: Account) -> Checkpoints:
         "best_interval_seconds": sqrt(2 * save * between) if save and between else None,
         "source": INTERVAL_SOURCE,
     }
+
+
+# Steps of a training whose total nobody has declared.
+TYPICAL_STEPS = 10_000
+# A cause whose recurring part is less than this share of the whole run comes after what is paid once.
+RECURRING_SHARE_MIN = 0.01
+
+
+def whole_run(account: Account) -> WholeRun | None:
+    """The run at its full length, None before its first step and in a part of the run."""
+    done, wall = account.next_step, account.wall_gpu_ns() / 1e9
+    if length_factor(account) is None or done is None or not wall:
+        return None
+    total = at_full_length(account, wall, sum(account.once) / 1e9)
+    return {
+        "steps": max(account.total_steps or TYPICAL_STEPS, done),
+        "basis": "typical" if account.total_steps is None else "declared",
+        "done": done,
+        "seconds": (account.end_ns - account.start_ns) / 1e9 * (total / wall),
+        "gpu_seconds": total,
+    }
+
+
+def at_full_length(account: Account, gpu_seconds: float, once: float) -> float:
+    """GPU-seconds at the run's full length; those of them that were paid `once` do not grow."""
+    return once + (gpu_seconds - once) * (length_factor(account) or 1.0)
+
+
+def length_factor(account: Account) -> float | None:
+    """The factor by which recurring time grows until the run has made all of its steps; None if that is unknown."""
+    done = max((rank.kept_steps for rank in account.ranks), default=0)
+    if not done or account.next_step is None:
+        return None
+    missing = max((account.total_steps or TYPICAL_STEPS) - account.next_step, 0)
+    return (done + missing) / done
+
+
+def advice_order(account: Account, causes: list[Cause]) -> list[str]:
+    """The causes' states in the order in which to act: by what recurs with the steps, then by what is paid once."""
+    whole = at_full_length(account, account.wall_gpu_ns() / 1e9, sum(account.once) / 1e9)
+
+    def recurring(cause: Cause) -> float:
+        part = at_full_length(account, cause["gpu_seconds"] - cause["once_gpu_seconds"], 0.0)
+        return part if part >= RECURRING_SHARE_MIN * whole else 0.0
+
+    ordered = sorted(causes, key=lambda cause: (-recurring(cause), -cause["gpu_seconds"]))
+    return [cause["state"] for cause in ordered]
 
 
 def throughput(account: Account) -> Throughput:

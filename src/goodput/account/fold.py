@@ -64,6 +64,7 @@ class Fold:
         # The longest wait that is no stall and the shortest that is one: the threshold may move between them.
         self.calm_ns, self.stall_ns = 0, inf
         self.kept, self.rest = vector(), vector()  # of kept steps, and of everything else
+        self.ending = vector()  # the part of `rest` that follows the last step
         self.kept_steps = self.lost_steps = self.kept_ns = self.saved_ns = 0
         self.work = 0.0  # kept steps, those that cross the bound in part
         self.kept_samples = 0.0
@@ -357,6 +358,7 @@ class Fold:
         before = list(self.rest)
         self._rest(tail, began, end_ns)
         counted = list(map(sub, self.rest, before))
+        self.ending = counted if self.steps else vector()
         if unfinished:
             self.kept_ns += sum(counted)
         if counted[_LOST] and self.restarts:

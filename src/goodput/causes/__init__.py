@@ -36,12 +36,14 @@ def explain(account: Account) -> list[Cause]:
     """The causes with time in this account, largest first."""
     gpu_ns, wall = account.gpu_ns(), account.wall_gpu_ns()
     dollars = figures.money(account)
+    whole = figures.whole_run(account)
     found: list[Cause] = []
     for state, module in advisers().items():
         ns = gpu_ns[INDEX[state]]
         if ns <= 0:
             continue
-        share = ns / wall
+        share, once = ns / wall, min(account.once[INDEX[state]], ns)
+        full = figures.at_full_length(account, ns / 1e9, once / 1e9) if whole else None
         found.append(
             {
                 "state": state,
@@ -50,6 +52,9 @@ def explain(account: Account) -> list[Cause]:
                 "gain": 1 / (1 - share) if share < 1 else None,
                 "cost": None if dollars is None else dollars["states"][state],
                 "advice": module.advise(account) if hasattr(module, "advise") else module.ADVICE,
+                "once_gpu_seconds": once / 1e9,
+                "whole_run_gpu_seconds": full,
+                "whole_run_share": full / whole["gpu_seconds"] if full is not None and whole else None,
             }
         )
     return sorted(found, key=lambda cause: -cause["gpu_seconds"])

@@ -117,7 +117,8 @@ def _line(document: dict) -> str:
     step = max((live["step"] for live in lives), default=0)
     seconds = sorted(live["step_seconds"] for live in lives)
     length = f"{1e3 * seconds[len(seconds) // 2]:.1f} ms" if seconds else "-"
-    cause = document["causes"][0] if document["causes"] else None
+    first = next(iter(document["advice_order"]), None)
+    cause = next((one for one in document["causes"] if one["state"] == first), None)
     leading = f"{cause['state']} {percent(cause['share'])}" if cause else "none"
     goodput = percent(document["factors"]["goodput"])
     return f"{document['status']:<8} step {step:>5}  step time {length:>8}  goodput {goodput:>7}  leading cause {leading}"

@@ -108,7 +108,7 @@ def test_run_list_is_newest_first(client):
     row = found["runs"][2]
     assert (row["goodput"], row["mfu"]) == (old["factors"]["goodput"], old["factors"]["mfu"])
     assert (row["gpu_seconds"], row["restarts"]) == (old["gpu_seconds"], 1)
-    assert row["leading_cause"] == old["causes"][0]["state"]
+    assert row["leading_cause"] == old["advice_order"][0]
 
 
 def test_empty_aggregator_answers(client):
@@ -369,6 +369,44 @@ def test_gpu_samples_reach_windows_and_survive_restart(client, tmp_path):
             assert (window["states"]["productive"], window["states"]["launch"]) == (4.5, 1.5)
             assert window["energy"]["total"] == 4000
             assert samples(served)["goodput_gpu_seconds", "r1", "launch"] == 3
+
+
+def test_slow_stage_and_stretches_are_in_the_api(client):
+    """Stage 1 has twice the work from the start; rank 1 is slow in 40 steps of one attempt and recovers."""
+    start, declared = now() - 600, {"world_size": 8, "microbatches": 8}
+    ranks = [Process(r, 1, start, stage=r // 4, group=f"s{r // 4}", **declared) for r in range(8)]
+    for step in range(120):
+        for one in ranks:
+            own = 2.0 if one.rank > 3 else 1.5 if one.rank == 1 and step < 40 else 1.0
+            one.step(forward=own, communication=2.0625 - own)
+    push(client, *(rank_report(one.finished()) for one in ranks))
+    run = client.get("/api/v1/runs/r1").json()
+    assert_shape(run, RunDocument)
+    straggler = run["straggler"]
+    assert straggler["culprit_stage"] == 1
+    (stretch,) = straggler["onsets"]
+    assert (stretch["rank"], stretch["first_step"], stretch["from_start"]) == (1, 1, True)
+    assert 38 <= stretch["last_step"] <= 40
+    assert run["states"]["bubble"] > 0 and run["basis"]["bubble"] == "estimated"
+
+
+def test_causes_are_told_in_the_order_of_advice(client):
+    """20 s of startup are paid once; 0.5 s of loader in each of 5 steps of 100 recur."""
+    start = now() - 60
+    one = Process(0, 1, start, total_steps=100).between(none=20).steps(5, forward=1, loader=0.5)
+    push(client, rank_report(one.finished()))
+    run = client.get("/api/v1/runs/r1").json()
+    assert_shape(run, RunDocument)
+    assert [cause["state"] for cause in run["causes"]] == ["startup", "loader"]
+    assert run["advice_order"] == ["loader", "startup"]
+    assert (run["whole_run"]["steps"], run["whole_run"]["basis"]) == (100, "declared")
+    assert run["whole_run"]["gpu_seconds"] == pytest.approx(20 + 100 * 1.5)
+    assert client.get("/api/v1/runs").json()["runs"][0]["leading_cause"] == "loader"
+    windows = client.get("/api/v1/runs/r1/rolling").json()["windows"]
+    assert {window["leading_cause"] for window in windows} == {"loader"}
+    window = client.get(f"/api/v1/runs/r1/account?start={start + 1}").json()
+    assert_shape(window, AccountDocument)
+    assert window["whole_run"] is None and window["advice_order"] == ["loader", "startup"]
 
 
 def test_wrong_input_is_counted(client):

@@ -32,6 +32,7 @@ LATE = {
     "dtype": "bf16",
     "gpu_power_watts": 500.0,
     "world_size": 2,
+    "total_steps": 100,
 }
 
 

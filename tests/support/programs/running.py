@@ -69,9 +69,9 @@ class Trained:
         return {state: found[index] for state, index in INDEX.items()}
 
     def leading(self) -> dict:
-        """The largest cause that is not paid once at the beginning."""
-        causes = self.document["causes"]
-        return next(cause for cause in causes if cause["state"] not in ("startup", "compile"))
+        """The cause that the text names first."""
+        first = self.document["advice_order"][0]
+        return next(cause for cause in self.document["causes"] if cause["state"] == first)
 
 
 def run_measured(name: str, directory: Path) -> Trained:

@@ -246,7 +246,6 @@ class Accounts:
 
 
 def _rolling(name: str, seconds: float, found: AccountDocument) -> RollingWindow:
-    causes = found["causes"]
     return RollingWindow(
         *(name, seconds),
         start=found["start"],
@@ -255,5 +254,5 @@ def _rolling(name: str, seconds: float, found: AccountDocument) -> RollingWindow
         states=found["states"],
         factors=found["factors"],
         steps=found["steps"],
-        leading_cause=causes[0]["state"] if causes else None,
+        leading_cause=next(iter(found["advice_order"]), None),
     )

@@ -115,7 +115,7 @@ def _summary_of(account: Account) -> RunSummary:
         goodput=account.ratio("goodput"),
         mfu=account.ratio("mfu"),
         restarts=len(account.restarts),
-        leading_cause=causes[0]["state"] if causes else None,
+        leading_cause=next(iter(figures.advice_order(account, causes)), None),
         hang=False,
         states={state: ns / 1e9 for state, ns in zip(STATES, gpu_ns, strict=True) if ns},
         waste_gpu_seconds=(account.wall_gpu_ns() - gpu_ns[INDEX["productive"]]) / 1e9,

@@ -1,5 +1,7 @@
 // The data inlined in a page that `goodput replay --html` or `goodput report --html` wrote, under the API's paths.
 
+import { leadingCause } from "./causes.js";
+
 const element = document.getElementById("data");
 
 // {written, command, runs: [account document], timelines: {run: timeline}, log, runs_left_out}; null on a served page.
@@ -20,7 +22,7 @@ function summary(run) {
   return {
     run: run.run, status: run.status, start: run.start, end: run.end, world_size: run.world_size,
     gpu_seconds: run.gpu_seconds, goodput: run.factors.goodput, mfu: run.factors.mfu,
-    restarts: run.restarts.length, leading_cause: run.causes[0]?.state ?? null, hang: false, states: run.states,
+    restarts: run.restarts.length, leading_cause: leadingCause(run), hang: false, states: run.states,
     waste_gpu_seconds: run.gpu_seconds - productive,
     waste_cost: run.cost === null ? null : run.cost.total - run.cost.states.productive,
   };

@@ -1,5 +1,6 @@
-// Why the GPUs wait, and what to do: the leading cause in one sentence with its advice, and the other causes.
+// Why the GPUs wait, and what to do: the leading cause in one sentence with its advice, what is paid once, and the others.
 
+import { orderedCauses } from "../data/causes.js";
 import { $, field, keyed, put, swatch, text } from "../dom/nodes.js";
 import { duration, gpuUnit, percent, plural, times } from "../text/numbers.js";
 import { MEANINGS } from "../text/states.js";
@@ -9,7 +10,7 @@ import { stateCost } from "./figures.js";
 export const gain = (cause) => (cause.state === "unobserved" || cause.gain == null ? "" : times(cause.gain));
 
 export function drawCause(run) {
-  const [first, ...others] = run.causes;
+  const [first, ...others] = orderedCauses(run);
   const root = $("cause");
   field(root, "swatch").hidden = !first;
   swatch(field(root, "swatch"), first?.state);
@@ -19,7 +20,7 @@ export function drawCause(run) {
     const faster = gain(first) ? `Without it the run would be at most ${gain(first)} as fast. ` : "";
     const cost = run.cost === null ? "" : ` and ${stateCost(run, first.state)}`;
     put(root, { state: first.state, share: `${percent(first.share)} of all GPU time`, advice: first.advice,
-      gain: `${faster}It has taken ${unit.text(first.gpu_seconds)} ${unit.name}${cost} so far.` });
+      gain: `${faster}It has taken ${unit.text(first.gpu_seconds)} ${unit.name}${cost} so far.${wholeRun(run, first)}${once(run, others)}` });
   } else {
     put(root, { state: "none", share: "", advice: run.gpu_seconds > 0 ? "All GPU time was productive." : "", gain: "" });
   }
@@ -31,16 +32,35 @@ export function drawCause(run) {
   });
 }
 
+// What a cause will have cost when the run has made all of its steps; over a typical length only if that differs.
+function wholeRun({ whole_run: whole }, cause) {
+  if (!whole || whole.done >= whole.steps) return "";
+  if (whole.basis === "typical" && percent(cause.whole_run_share) === percent(cause.share)) return "";
+  const [run, known] = whole.basis === "declared" ? ["Over the whole run of", ""]
+    : ["In a run of", " (a typical length, since total_steps is not declared)"];
+  return ` ${run} ${plural(whole.steps, "step")}${known} it would be ${percent(cause.whole_run_share)}, an estimate.`;
+}
+
+const ONCE_SHARE_MIN = 0.01;
+
+function once({ gpu_seconds: all }, causes) {
+  const share = (cause) => (cause.once_gpu_seconds ?? 0) / all;
+  const parts = causes.filter((cause) => share(cause) >= ONCE_SHARE_MIN).sort((a, b) => share(b) - share(a))
+    .map((cause) => `${cause.state} ${percent(share(cause))}`);
+  return parts.length ? ` Paid once, at the run's start and end: ${parts.join(", ")}.` : "";
+}
+
 function sentence(run, first) {
   if (run.factors.goodput === null || !(run.gpu_seconds > 0)) return "No GPU time is known.";
   if (!first) return "The GPUs did not wait.";
+  const largest = first === run.causes[0] ? "The largest part of it" : "The largest recurring part";
   const waste = percent(1 - run.factors.goodput);
   const { culprit, culprit_stage: stage = null } = run.straggler;
   const host = run.ranks.find((rank) => rank.rank === culprit)?.host;
   const slow = culprit !== null ? `, rank ${culprit} on ${host || "an unnamed host"}`
     : stage !== null ? `, stage ${stage}` : "";
   const meaning = MEANINGS[first.state] ?? "";
-  return `${waste} of the GPU time was not productive. The largest part of it, ${percent(first.share)} of all, went to ` +
+  return `${waste} of the GPU time was not productive. ${largest}, ${percent(first.share)} of all, went to ` +
     `${first.state}: ${meaning}${first.state === "straggler" ? slow : ""}.`;
 }
 

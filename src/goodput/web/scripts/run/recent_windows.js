@@ -2,6 +2,7 @@
 //
 // Windows that are no shorter than the run are left out: they would repeat the lifetime.
 
+import { leadingCause } from "../data/causes.js";
 import { Poll } from "../data/poll.js";
 import { $, bar, text } from "../dom/nodes.js";
 import { Table, drawStateName, stateBar, stateName } from "../dom/table.js";
@@ -57,7 +58,7 @@ function draw() {
   if ($("rolling").hidden) return;
   const shorter = windows.filter((one) => one.name in NAMES && one.seconds < life);
   // The lifetime is the run's own document, so that it is never older than the figures above.
-  const rows = [...shorter, { ...run, name: "lifetime", leading_cause: run.causes[0]?.state ?? null }];
+  const rows = [...shorter, { ...run, name: "lifetime", leading_cause: leadingCause(run) }];
   const until = shorter.length ? `Up to ${localTime(shorter[0].end)}.` : "";
   text($("rolling-note"), error ? `${error}; retrying. ${until}` : until || "Loading …");
   table.setHead("time", gpuUnit(run.gpu_seconds).name);
