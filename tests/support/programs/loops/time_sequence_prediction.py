@@ -36,7 +36,7 @@ def main():
     test_data, test_target = wave[:3, :-1], wave[:3, 1:]
     model, criterion = Sequence(), nn.MSELoss()
     optimizer = optim.LBFGS(model.parameters(), lr=0.8, max_iter=6)
-    for _step in range(6):
+    for _step in range(4):
 
         def closure():
             optimizer.zero_grad()

@@ -10,7 +10,7 @@ from torch import nn, optim
 from torch.distributions import Categorical
 
 watch = Stopwatch()
-ENVS, STEPS, ITERATIONS, EPOCHS, MINIBATCH = 4, 48, 6, 2, 48
+ENVS, STEPS, ITERATIONS, EPOCHS, MINIBATCH = 4, 48, 3, 2, 48
 
 
 class Environment:
