@@ -38,6 +38,7 @@ def count(
     loss: Any = None,
     autocast: Any = None,
     microbatches: int = 1,
+    in_forked_process: bool = False,
     **keywords: Any,
 ) -> Counted:
     """Count one step of `model(*inputs, **keywords)`; only shapes and dtypes of the inputs matter.
@@ -49,6 +50,8 @@ def count(
         autocast: the dtype of autocast, such as "bf16", as if inside `torch.autocast`. Autocast around this call or
             inside the model applies without it.
         microbatches: repetitions in one step (gradient accumulation).
+        in_forked_process: use neither the GPU nor the autograd engine, which a forked process does not have;
+            `dtype` then takes fp32 for tf32.
 
     Raises FlopCountError for a model that cannot be copied, or has an operator without a meta kernel (FlexAttention,
     for example).
@@ -72,7 +75,7 @@ def count(
             torch.enable_grad(),
             _autocast(torch, types, autocast),
         ):
-            tally = _run(torch, plain, types, inputs, keywords, backward, loss)
+            tally = _run(torch, plain, types, inputs, keywords, backward, loss, in_forked_process)
     except FlopCountError:
         raise
     except Exception as error:
@@ -82,12 +85,15 @@ def count(
     return Counted(*flops, tally.dtype(), tuple(sorted(tally.uncounted)))
 
 
-def _run(torch: Any, plain: Any, types: tuple[str, ...], inputs: tuple, keywords: dict, backward: bool, loss):
+def _run(
+    torch, plain, types: tuple[str, ...], inputs: tuple, keywords: dict, backward: bool, loss, forked: bool
+):
     """Run the step on the meta copy of `plain`; returns the Tally."""
+    from goodput.flops import node_by_node
     from goodput.flops.meta_copy import MetaMode, copy_to_meta
     from goodput.flops.tally import Tally, counting, float32_names
 
-    tally, mode = Tally(float32_names(types)), MetaMode(types)
+    tally, mode = Tally(("fp32", "fp32") if forked else float32_names(types)), MetaMode(types)
     model = copy_to_meta(plain, mode)
     with mode:
         inputs, keywords = copy.deepcopy((inputs, keywords), mode.memo)
@@ -97,7 +103,8 @@ def _run(torch: Any, plain: Any, types: tuple[str, ...], inputs: tuple, keywords
             roots = _backward_roots(torch, output if loss is None else loss(output))
             tally.backward = True
             # Dense ones: some meta kernels refuse the strides of a sum's gradient.
-            torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
+            run = node_by_node.backward if forked else torch.autograd.backward
+            run(roots, [torch.ones_like(root) for root in roots])
     return tally
 
 
@@ -115,14 +122,25 @@ def _backward_roots(torch: Any, output: Any) -> list:
     return leaves
 
 
+@contextlib.contextmanager
 def _autocast(torch: Any, types: tuple[str, ...], dtype: Any):
+    """As `torch.autocast`, but without its questions to the GPU."""
     if dtype is None:
-        return contextlib.nullcontext()
+        yield
+        return
     names = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16", "float16": "float16"}
     name = names.get(str(dtype).replace("torch.", ""))
     if name is None:
         raise FlopCountError(f"autocast={dtype!r} is not one of {', '.join(names)}")
-    return torch.autocast(types[0] if len(types) == 1 else "cpu", dtype=getattr(torch, name))
+    kind = types[0] if len(types) == 1 else "cpu"
+    before = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+    torch.set_autocast_enabled(kind, True)
+    torch.set_autocast_dtype(kind, getattr(torch, name))
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled(kind, before[0])
+        torch.set_autocast_dtype(kind, before[1])
 
 
 @contextlib.contextmanager
