@@ -343,9 +343,22 @@ def test_restarts_have_their_resume_step():
 
 def test_unknown_factors_are_named():
     text = text_of(Process().between(none=3), now=3)[1]
-    assert (
-        "step efficiency unknown" in text and "MFU unknown: flops_per_step, and the peak or a device" in text
+    assert "step efficiency unknown" in text and "MFU unknown: the FLOPs of a step are not known" in text
+
+
+def test_unknown_mfu_says_what_is_missing():
+    def unknown(**fields):
+        account = text_of(Process(**fields).steps(5, forward=1), now=5)
+        return " ".join(account[1].split("MFU unknown: ")[-1].split())
+
+    assert unknown().startswith("the FLOPs of a step are not known; goodput.auto counts")
+    told = unknown(flops_unknown="no formula for aten.special")
+    assert told.startswith(
+        "the FLOPs of a step are not known: no formula for aten.special. Give flops_per_step"
     )
+    assert unknown(flops_per_step=1e9).startswith("the device is not known: give device and dtype")
+    listed = unknown(flops_per_step=1e9, device="Abacus 1", dtype="bf16")
+    assert listed.startswith("no peak of Abacus 1 in bf16 is known: give peak_flops_per_second")
 
 
 def test_every_idle_state_has_a_cause():

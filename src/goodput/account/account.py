@@ -31,7 +31,7 @@ _STARTUP, _UNATTRIBUTED = INDEX["startup"], INDEX["unattributed"]
 _BEGINNING = tuple(INDEX[state] for state in ("startup", "restore", "compile"))
 
 _DECLARED_KEPT = (
-    *("host", "role", "worker", "dtype", "stage", "devices", "microbatches"),
+    *("host", "role", "worker", "dtype", "stage", "devices", "microbatches", "flops_unknown"),
     *("gpu_hour_cost", "gpu_power_watts", "ideal_samples_per_second"),
 )
 # What the first start of a run costs; its steps and those of later starts cost the rest.
@@ -69,6 +69,7 @@ class RankAccount:
     best_samples_per_second: float | None = None
     microbatches: int | None = None
     dtype: str = ""
+    flops_unknown: str = ""
     gpu_hour_cost: float | None = None
     gpu_power_watts: float | None = None
     observed: bool = False

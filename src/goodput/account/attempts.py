@@ -54,7 +54,7 @@ DECLARED = (
     *("host", "device", "device_uuid", "devices", "group", "role", "worker"),
     *("stage", "tensor", "microbatches", "total_steps", "dtype"),
     *("world_size", "flops_per_step", "hardware_flops_per_step", "peak_flops_per_second"),
-    *("ideal_samples_per_second", "gpu_hour_cost", "gpu_power_watts", "submit_time"),
+    *("ideal_samples_per_second", "gpu_hour_cost", "gpu_power_watts", "submit_time", "flops_unknown"),
 )
 
 
@@ -85,6 +85,7 @@ class Attempt:
     gpu_hour_cost: float | None = None
     gpu_power_watts: float | None = None
     submit_time: float | None = None
+    flops_unknown: str = ""  # why there are no flops_per_step
     phases: tuple[str, ...] = ("none",)
     phase_states: dict[str, str] = field(default_factory=dict)
     rows: dict[int, Row] = field(default_factory=dict)

@@ -47,6 +47,7 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
         "stall_threshold_seconds": account.threshold_ns / 1e9,
         "errors": figures.input_errors(account),
         "step_lines": account.step_lines,
+        "mfu_unknown": figures.mfu_unknown(account),
         "basis": _basis(account, joules),
         "restarts": [_restart(restart, account.gpu_hour_cost()) for restart in account.restarts],
         "checkpoints": figures.checkpoints(account),

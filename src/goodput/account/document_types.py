@@ -312,6 +312,7 @@ class AccountDocument(TypedDict):
     stall_threshold_seconds: float
     errors: list[str]
     step_lines: StepLines | None
+    mfu_unknown: str | None
     basis: dict[str, str]
     restarts: list[Restart]
     checkpoints: Checkpoints

@@ -309,3 +309,27 @@ def _utilisation_errors(account: Account) -> list[str]:
         if text is not None:
             return [text]
     return []
+
+
+def mfu_unknown(account: Account) -> str | None:
+    """Why MFU is unknown, in a sentence; None if it is known or an input is wrong."""
+    if account.ratio("mfu") is not None or input_errors(account):
+        return None
+    observed = [rank for rank in account.ranks if rank.observed]
+    if not observed:
+        return "no rank has reported"
+    if any(rank.flops is None for rank in observed):
+        told = next(
+            (rank.flops_unknown for rank in observed if rank.flops is None and rank.flops_unknown), ""
+        )
+        because = f": {told}" if told else "; goodput.auto counts those of PyTorch models"
+        return f"the FLOPs of a step are not known{because}. Give flops_per_step to goodput.start"
+    if all(rank.peak is not None for rank in observed):
+        return "nothing has run yet"
+    if not account.device:
+        return "the device is not known: give device and dtype, or peak_flops_per_second, to goodput.start"
+    dtype = next((rank.dtype for rank in observed if rank.peak is None), "") or "an unknown dtype"
+    return (
+        f"no peak of {account.device} in {dtype} is known: give peak_flops_per_second to goodput.start. `goodput "
+        "report` measures that of the CPU it runs on, once no training runs"
+    )

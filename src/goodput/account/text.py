@@ -170,8 +170,8 @@ def _factor_lines(document: Mapping[str, Any]) -> list[str]:
     f, steps = document["factors"], document["steps"]
     hfu = "" if f["hfu"] is None else f"; HFU {percent(f['hfu'])}, which counts recomputation"
     chain = f" = goodput x compute efficiency {percent(f['compute_efficiency'])}"
-    if f["mfu"] is None and not document["errors"]:
-        chain = ": flops_per_step, and the peak or a device and dtype that have one, are not all known"
+    if document.get("mfu_unknown"):
+        chain = f": {document['mfu_unknown']}"
     elif f["compute_efficiency"] is None:
         chain = "; compute efficiency unknown"
     return [

@@ -88,6 +88,7 @@ class Line(msgspec.Struct, rename=lambda name: f"internal {name}" if name in _OW
     microbatches: Annotated[int, Meta(ge=1, le=1 << 24)] | None = None
     total_steps: Annotated[int, Meta(ge=1, le=1 << 40)] | None = None
     dtype: _Name | None = None
+    flops_unknown: _Name | None = None
     flops_per_step: _Rate | None = None
     hardware_flops_per_step: _Rate | None = None
     peak_flops_per_second: _Rate | None = None

@@ -101,6 +101,7 @@ _STRINGS = {
 }
 # Texts that an identity may lack, as those of older pages do.
 _OPTIONAL_TEXTS = ("dtype", "role", "worker")
+_STRINGS_IF_THERE = {"flops_unknown": 255}  # why there are no flops_per_step
 # Declared fields: positive numbers, each None when unknown.
 RATES = (
     "flops_per_step",
@@ -122,7 +123,8 @@ def check_identity(identity: object) -> dict:
         raise ValueError("identity is not an object")
     for name in _OPTIONAL_TEXTS:
         identity.setdefault(name, "")
-    check_fields(identity.get, {**_INTEGERS, **_OPTIONAL_INTEGERS}, _STRINGS)
+    more = {name: most for name, most in _STRINGS_IF_THERE.items() if name in identity}
+    check_fields(identity.get, {**_INTEGERS, **_OPTIONAL_INTEGERS}, {**_STRINGS, **more})
     for name in RATES:
         if identity.get(name) is not None:
             identity[name] = float(identity[name])  # JSON may hold it as an integer too large for the wire.
@@ -141,9 +143,10 @@ def without_wrong_options(identity: object) -> object:
         is_right = _is_rate(value) if name in RATES else type(value) is int and least <= value <= most
         if value is not None and not is_right:
             identity[name] = None
-    for name in ("device", "device_uuid", "dtype", "group", "role", "worker"):
-        value = identity.get(name)
-        if not isinstance(value, str) or len(value) > _STRINGS[name] or not value.isprintable():
+    texts = ("device", "device_uuid", "dtype", "group", "role", "worker")
+    for name in (*texts, *(_STRINGS_IF_THERE.keys() & identity.keys())):
+        value, most = identity.get(name), _STRINGS.get(name) or _STRINGS_IF_THERE[name]
+        if not isinstance(value, str) or len(value) > most or not value.isprintable():
             identity[name] = ""
     return identity
 

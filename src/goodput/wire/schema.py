@@ -39,7 +39,9 @@ _IDENTITY_INTEGERS = {
 }
 _IDENTITY_TEXTS = {
     "run": 128,
-    **dict.fromkeys(("host", "device", "device_uuid", "group", "role", "worker", "dtype"), 255),
+    **dict.fromkeys(
+        ("host", "device", "device_uuid", "group", "role", "worker", "dtype", "flops_unknown"), 255
+    ),
 }
 
 
@@ -142,6 +144,7 @@ class Identity(Struct, frozen=True, gc=False):
     worker: str = ""  # of a process without a rank: its name in its program; `rank` is a number then
     role: str = ""
     total_steps: int | None = None
+    flops_unknown: str = ""  # why there are no flops_per_step
 
 
 class RankReport(Struct, frozen=True, gc=False):

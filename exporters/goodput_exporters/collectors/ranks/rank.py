@@ -208,5 +208,6 @@ def _identity(found: dict[str, Any]) -> schema.Identity:
         pid=found["pid"],
         start_ns=found["start_unix_ns"],
         **{name: found[name] for name in _DESCRIBED},
+        flops_unknown=found.get("flops_unknown", ""),
         **{name: found[name] for name in (*PLACES, *RATES) if name in found},
     )

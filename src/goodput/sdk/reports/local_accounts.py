@@ -37,7 +37,7 @@ def attempt_of(snapshot: Snapshot, now_mono_ns: int, alive: bool) -> Attempt:
         end_ns=unix_ns(snapshot.end_ns if snapshot.ended else snapshot.last_ns),
     )
     for name in DECLARED:
-        setattr(attempt, name, identity.get(name))
+        setattr(attempt, name, identity.get(name, getattr(attempt, name)))
     attempt.add_rows(
         Row(r.number, r.step, unix_ns(r.start_ns), unix_ns(r.end_ns), *r[4:]) for r in snapshot.steps
     )

@@ -53,7 +53,7 @@ export function chain(run) {
   gap("saving, other", "checkpoint", mixed - between, "checkpoints, evaluation, rollouts and unnamed time in steps");
   others("others inside");
   rows.push(level("productive", productive, "goodput: compute phases of kept steps"));
-  const reason = run.errors.length ? "above 100 %, which cannot be: see the top" : NO_FLOPS;
+  const reason = run.errors.length ? "above 100 %, which cannot be: see the top" : run.mfu_unknown ?? NO_FLOPS;
   if (compute === null) return [...rows, level("useful work", null, `MFU: ${reason}`)];
   left = productive;
   gap("slow kernels", "launch", productive * (1 - compute), "compute that was slower than the peak");

@@ -112,7 +112,7 @@ function drawFactor(node, run) {
   const unknown = ratio == null;
   text(label, name);
   text(figure, percent(ratio));
-  const reason = run.errors.length ? "above 100 %, which cannot be: see the top" : NO_FLOPS;
+  const reason = run.errors.length ? "above 100 %, which cannot be: see the top" : run.mfu_unknown ?? NO_FLOPS;
   const { hfu } = run.factors;
   const more = factor === "mfu" && hfu !== null ? `; HFU ${percent(hfu)}` : "";
   text(small, "brief" in node.dataset ? "" : unknown && /mfu|compute/.test(factor) ? reason : meaning + more);
