@@ -141,7 +141,7 @@ ROOMS = {
             "aggregator.ledger",
         ),
         *("bootstrap", "causes", "demo", "exporters.agent", "exporters.check", "exporters.directory_lock"),
-        "histograms",
+        *("flops", "histograms"),
         *(
             "exporters.push",
             "exporters.server",

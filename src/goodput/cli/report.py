@@ -7,12 +7,13 @@ import time
 from functools import partial
 
 from goodput.cli import fail, message, positive_seconds
-from goodput.defaults import STALL_SECONDS
+from goodput.defaults import FLOPS_COUNTING, STALL_SECONDS
 
 HELP = "print the account of the runs on this machine"
 DESCRIPTION = """Read the rank pages on this machine and print the account of each run.
 Needs no agent and no aggregator. A page keeps only the last 1024 steps of its rank."""
 EPILOG = "example: goodput report --run my-run --json"
+COUNT_SECONDS_MAX = 10  # that a report waits for the count of FLOPs of a training that has just ended
 
 
 def add_options(parser) -> None:
@@ -38,13 +39,12 @@ def call(arguments) -> int:
     from goodput.causes import explain
     from goodput.rank_page.deep_look import looks_in
     from goodput.rank_page.page import default_directory
-    from goodput.sdk.reports.local_accounts import runs_in
     from goodput.web.timeline import timeline
     from goodput.wire.identity import clean_text
 
-    directory = arguments.directory or default_directory()
+    directory, began_ns = arguments.directory or default_directory(), time.time_ns()
     try:
-        runs, errors = runs_in(directory, time.perf_counter_ns())
+        runs, errors = counted_runs_in(directory, arguments.run)
         looks, refused = looks_in(directory)
     except OSError as error:
         return fail("report", f"{directory}: {error.strerror}")
@@ -53,8 +53,12 @@ def call(arguments) -> int:
         message("report", f"skipped {clean_text(text, 500)}")
     chosen = [run for run in runs if arguments.run in (None, run.name)]
     documents, timelines = [], {}
+    if not any(one.alive and not one.ended for run in runs for one in run.attempts.values()):
+        measure_peaks(chosen)
     for run in chosen:
-        account_of = partial(compute, run, time.time_ns(), stall_seconds=arguments.stall)
+        is_over = all(attempt.ended for attempt in run.attempts.values())
+        # What this command waits for and measures is no time without a process.
+        account_of = partial(compute, run, began_ns if is_over else time.time_ns(), stall_seconds=arguments.stall)
         account = account_of()
         found = dict(document(account, explain(account)))
         documents.append(found)
@@ -69,6 +73,37 @@ def call(arguments) -> int:
     if not chosen:
         return fail("report", f"no run {arguments.run or ''} in {directory}".replace("  ", " "))
     return write_html("report", arguments.html, documents, timelines) if arguments.html else 0
+
+
+def counted_runs_in(directory: str, name: str | None) -> tuple[list, list[str]]:
+    """The runs in the directory; if a training has just ended, with the FLOPs that a child process still counts."""
+    from goodput.sdk.reports.local_accounts import runs_in
+
+    end, began_ns = time.monotonic() + COUNT_SECONDS_MAX, time.perf_counter_ns()
+    while True:
+        runs, errors = runs_in(directory, began_ns)
+        chosen = [run for run in runs if name in (None, run.name)]
+        if time.monotonic() > end or not any(
+            is_counting(one) for run in chosen for one in run.attempts.values()
+        ):
+            return runs, errors
+        time.sleep(0.1)
+
+
+def is_counting(attempt) -> bool:
+    """Whether the training has ended so lately that its FLOPs may still be counted."""
+    age_ns = time.time_ns() - attempt.end_ns
+    is_unknown = attempt.flops_per_step is None and attempt.flops_unknown == FLOPS_COUNTING
+    return is_unknown and bool(attempt.ended) and age_ns < COUNT_SECONDS_MAX * 1e9
+
+
+def measure_peaks(runs: list) -> None:
+    """Set the peak of ranks that trained on this machine's CPU. It is measured once, for a second."""
+    from goodput.flops import cpu_peak
+
+    for attempt in (one for run in runs for one in run.attempts.values()):
+        if attempt.peak_flops_per_second is None and attempt.flops_per_step and attempt.device:
+            attempt.peak_flops_per_second = cpu_peak.measured_peak(attempt.device, attempt.dtype)
 
 
 def write_html(command: str, path: str, documents: list, timelines: dict, log: dict | None = None) -> int:

@@ -1,0 +1,129 @@
+"""The FLOP/s that this machine's CPU attains in matrix products, measured once and kept in a file of the user's.
+
+A CPU's name tells no peak: clock, vector units and the library decide. So it is measured, by the best of many products
+of two square matrices in the run's dtype, for about a second, while no training runs. Small products come first: they are
+over before another process takes a core, and large ones use many cores. The first PROBES_MAX reports measure; the best
+counts. The file's entries are by
+host, CPU, threads, dtype and version of PyTorch.
+
+    name = device_name(threads=8)                   # "AMD EPYC 7B13, 8 threads"
+    known_peak(name, "fp32", torch.__version__)     # None until measured
+    measured_peak(name, "fp32")                     # measures, and remembers
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import tempfile
+import time
+
+SECONDS = 1.0
+PROBES_MAX = 3
+SIZES = (512, 512, 1024, 2048)
+FILE_BYTES_MAX = 256 << 10
+ENTRIES_MAX = 256
+_NAME = re.compile(r".*, (\d{1,4}) threads?$")
+_DTYPES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+def device_name(threads: int) -> str:
+    """The CPU's model and the threads that one rank computes with."""
+    model = "CPU"
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            line = next((line for line in file if line.startswith("model name")), "")
+        model = " ".join(line.partition(":")[2].split()) or model
+    except OSError:
+        pass
+    return f"{model[:100]}, {threads} thread{'s' if threads != 1 else ''}"
+
+
+def threads_of(device: str) -> int | None:
+    """The threads in a name of `device_name`; None for another device."""
+    found = _NAME.match(device)
+    return int(found[1]) if found else None
+
+
+def known_peak(device: str, dtype: str, version: str) -> float | None:
+    """The remembered peak, FLOP/s; None if it was not measured here with this version of PyTorch."""
+    return _known(_read().get(_key(device, dtype, version)))[0]
+
+
+def measured_peak(device: str, dtype: str) -> float | None:
+    """The remembered peak, or one measured now. None for other devices and dtypes, and without PyTorch."""
+    threads, name = threads_of(device), _DTYPES.get(dtype)
+    if threads is None or name is None or device != device_name(threads):
+        return None
+    try:
+        import torch
+    except ImportError:
+        return None
+    key = _key(device, dtype, torch.__version__)
+    found, probes = _known(_read().get(key))
+    if found is None or probes < PROBES_MAX:
+        found = max(found or 0.0, _measure(torch, getattr(torch, name), threads))
+        _remember(key, found, probes + 1)
+    return found
+
+
+def _measure(torch, dtype, threads: int) -> float:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        end_ns = time.monotonic_ns() + round(SECONDS * 1e9)
+        return max(_best_rate(torch, dtype, size, end_ns) for size in SIZES)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _best_rate(torch, dtype, size: int, end_ns: int) -> float:
+    """The best FLOP/s of products of this size, measured for a part of SECONDS."""
+    left, right = (torch.ones(size, size, dtype=dtype) for _ in range(2))
+    product, best_ns = torch.mm(left, right), float("inf")
+    end_ns = min(end_ns, time.monotonic_ns() + round(SECONDS * 1e9 / len(SIZES)))
+    while time.monotonic_ns() < end_ns or best_ns == float("inf"):
+        start_ns = time.perf_counter_ns()
+        torch.mm(left, right, out=product)
+        best_ns = min(best_ns, time.perf_counter_ns() - start_ns)
+    return 2 * size**3 / best_ns * 1e9
+
+
+def _known(entry: object) -> tuple[float | None, int]:
+    """The peak in an entry of the file and how often it was measured; (None, 0) for one that is no entry."""
+    if not isinstance(entry, list) or len(entry) != 2 or not all(isinstance(n, int | float) for n in entry):
+        return None, 0
+    return (float(entry[0]), int(entry[1])) if 0 < entry[0] < 1e30 and entry[1] < 100 else (None, 0)
+
+
+def _key(device: str, dtype: str, version: str) -> str:
+    return f"{socket.gethostname()}|{device}|{dtype}|torch {version}"
+
+
+def _path() -> str:
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(cache, "goodput", "cpu-peaks.json")
+
+
+def _read() -> dict:
+    try:
+        with open(_path(), encoding="utf-8") as file:
+            found = json.loads(file.read(FILE_BYTES_MAX))
+        return found if isinstance(found, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def _remember(key: str, peak: float, probes: int) -> None:
+    path = _path()
+    entries = {**dict(list(_read().items())[1 - ENTRIES_MAX :]), key: [peak, probes]}
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        fd, draft = tempfile.mkstemp(dir=os.path.dirname(path))
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            json.dump(entries, file)
+        os.replace(draft, path)
+    except OSError:
+        pass  # Measured again the next time.

@@ -1,0 +1,44 @@
+"""The CPU's peak is measured once for its machine, threads, dtype and library, and remembered."""
+
+import pytest
+
+from goodput.flops import cpu_peak
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cpu_peak, "SECONDS", 0.0)
+    return tmp_path / "goodput" / "cpu-peaks.json"
+
+
+def test_best_of_the_first_probes_is_kept(cache, monkeypatch):
+    torch = pytest.importorskip("torch")
+    name = cpu_peak.device_name(1)
+    assert cpu_peak.threads_of(name) == 1 and cpu_peak.known_peak(name, "fp32", torch.__version__) is None
+    peak = cpu_peak.measured_peak(name, "fp32")
+    assert peak is not None and 1e8 < peak < 1e14
+    rates = iter([peak / 2, peak * 2])
+    monkeypatch.setattr(cpu_peak, "_measure", lambda *_: next(rates))
+    assert [cpu_peak.measured_peak(name, "fp32") for _ in range(3)] == [peak, 2 * peak, 2 * peak]
+    peak *= 2
+    assert cpu_peak.known_peak(name, "fp32", torch.__version__) == peak
+    assert cpu_peak.known_peak(name, "fp32", "1.0") is cpu_peak.known_peak(name, "bf16", "1.0") is None
+
+
+def test_other_machines_and_dtypes_are_unknown():
+    for device, dtype in (
+        ("NVIDIA H100 80GB HBM3", "bf16"),
+        ("a CPU elsewhere, 8 threads", "fp32"),
+        (cpu_peak.device_name(1), "fp8"),
+        (cpu_peak.device_name(1), "bf16=0.9,fp32=0.1"),
+        ("", ""),
+    ):
+        assert cpu_peak.measured_peak(device, dtype) is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"x": "y"}', '{"x": [1e9, "y"]}'])
+def test_unreadable_cache_is_empty(cache, text):
+    cache.parent.mkdir()
+    cache.write_text(text)
+    assert cpu_peak.known_peak("x", "fp32", "2") is None
