@@ -31,7 +31,10 @@ ROOMS = {
     "sdk.device": ["rank_page"],
     "sdk.startup": ["rank_page", "sdk.recorder", "wire", None, "sdk.device"],
     "sdk.automatic": ["defaults", "rank_page", "sdk.recorder", "sdk.startup", None, "account"],
-    "sdk.frameworks": ["sdk.automatic", "sdk.device", "sdk.recorder", "sdk.startup", "wire", None, "flops"],
+    "sdk.frameworks": [
+        *("defaults", "rank_page", "sdk.automatic", "sdk.device", "sdk.recorder", "sdk.startup", "wire"),
+        *(None, "flops"),
+    ],
     "sdk.reports": [
         "account",
         "defaults",

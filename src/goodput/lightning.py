@@ -4,8 +4,7 @@
 
 It switches goodput.auto on, and adds what only the Trainer knows: the step a fit resumes from, when validation, the
 sanity check, testing and prediction begin and end, the precision, and that a fit was aborted. It changes no result,
-raises nothing and stores nothing in checkpoints; a hook costs about 1 us. For MFU call
-`goodput.start(flops_per_step=...)`.
+raises nothing and stores nothing in checkpoints; a hook costs about 1 us.
 
 A step is an optimizer step. The Trainer's `global_step` counts those of every optimizer, so with several of them it
 is divided by their number; where one steps more rarely, a restored step index is too low or too high.

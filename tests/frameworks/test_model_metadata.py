@@ -1,22 +1,44 @@
-"""Metadata read from a model: dtype, FLOPs if a formula applies, otherwise unknown."""
+"""Metadata read from a model: dtype, FLOPs by formula or counted, otherwise unknown with the reason."""
 
 import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from typing import Any
 
 import pytest
-from support.frameworks.script_process import run_script
+from support.frameworks.script_process import SCRIPTS, run_script
+from support.paths import PYTHONPATH
+from support.servers.servers import wait_until
 
 from goodput.account.flops import transformer
+from goodput.defaults import FLOPS_COUNTING
+from goodput.flops import cpu_peak
+from goodput.rank_page.reader import Reader
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
 
 
 def run(directory, *arguments: str, **environ) -> tuple[dict, str]:
     """The identity in the rank page, and the sum of the weights."""
-    environ.update(GOODPUT_DIR=str(directory), HF_HUB_OFFLINE="1")
+    environ.update(GOODPUT_DIR=str(directory), HF_HUB_OFFLINE="1", XDG_CACHE_HOME=str(directory))
     done = run_script("model_metadata.py", *arguments, **environ)
     assert "goodput" not in done.stderr, done.stderr
-    said, weights = done.stdout.strip().splitlines()[-2:]
-    return json.loads(said), weights
+    steps, weights = done.stdout.split()[-2:]
+    (page,) = directory.glob("*.page")
+    # The process that counts may live longer than the training.
+    identity: Any = wait_until(lambda: identity_in(page), 60, "the FLOPs of a step")
+    return {**identity, "steps": int(steps)}, weights
+
+
+def identity_in(page) -> dict | None:
+    """The page's identity, None while the FLOPs are being counted."""
+    with Reader(str(page)) as reader:
+        found = reader.snapshot().identity
+    is_counting = found["flops_per_step"] is None and found["flops_unknown"] == FLOPS_COUNTING
+    return None if is_counting else found
 
 
 def test_transformers_model_in_a_plain_loop(tmp_path):
@@ -29,14 +51,35 @@ def test_transformers_model_in_a_plain_loop(tmp_path):
     # Two backward passes make a step.
     assert said["flops_per_step"] == pytest.approx(2 * one.model, rel=1e-9)
     assert said["hardware_flops_per_step"] == pytest.approx(2 * one.hardware, rel=1e-9)
-    assert (said["dtype"], said["device"], said["steps"]) == ("bf16", "", 3)
+    assert (said["dtype"], said["steps"]) == ("bf16", 3)
+    assert said["device"] == cpu_peak.device_name(1)
 
 
-def test_other_model_is_counted_on_request_only(tmp_path):
-    unknown, weights = run(tmp_path / "a", "mlp")
+def test_other_model_is_counted_by_default(tmp_path):
+    unknown, weights = run(tmp_path / "a", "mlp", GOODPUT_COUNT_FLOPS="0")
     assert (unknown["dtype"], unknown["flops_per_step"], unknown["steps"]) == ("fp32", None, 3)
-    counted, same = run(tmp_path / "b", "mlp", GOODPUT_COUNT_FLOPS="1")
+    counted, same = run(tmp_path / "b", "mlp")
     # Two layers: forward, and backward for the weights of both and the inputs of the second; twice a step.
     first, second = 2 * 4 * 16 * 32, 2 * 4 * 32 * 8
     assert counted["flops_per_step"] == 2 * (2 * first + 3 * second)
     assert same == weights
+
+
+def test_data_parallel_rank_is_counted_alone(tmp_path):
+    """DistributedDataParallel is unwrapped, and a module that is called twice counts twice."""
+    counted, _ = run(tmp_path, "ddp")
+    first, second = 2 * 4 * 16 * 32, 2 * 4 * 32 * 8
+    assert counted["flops_per_step"] == counted["hardware_flops_per_step"] == 2 * (2 * first + 3 * second)
+    assert counted["device"] == cpu_peak.device_name(1)
+
+
+def test_first_account_shows_mfu(tmp_path):
+    """`goodput run` counts, measures the CPU's peak after the training, and shows MFU; the next run declares it."""
+    environ = {**os.environ, "PYTHONPATH": PYTHONPATH, "XDG_CACHE_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", "goodput", "run", "--directory", str(tmp_path / "pages")]
+    script = [str(SCRIPTS / "model_metadata.py"), "mlp"]
+    done = subprocess.run([*command, *script], env=environ, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0 and "MFU unknown" not in done.stderr, done.stderr
+    assert re.search(r"MFU [0-9.]+ % = goodput x compute efficiency", done.stderr), done.stderr
+    (entry,) = json.loads((tmp_path / "goodput" / "cpu-peaks.json").read_text()).items()
+    assert entry[0].startswith(f"{socket.gethostname()}|{cpu_peak.device_name(1)}|fp32|torch ")

@@ -58,7 +58,9 @@ def call(arguments) -> int:
     for run in chosen:
         is_over = all(attempt.ended for attempt in run.attempts.values())
         # What this command waits for and measures is no time without a process.
-        account_of = partial(compute, run, began_ns if is_over else time.time_ns(), stall_seconds=arguments.stall)
+        account_of = partial(
+            compute, run, began_ns if is_over else time.time_ns(), stall_seconds=arguments.stall
+        )
         account = account_of()
         found = dict(document(account, explain(account)))
         documents.append(found)

@@ -271,6 +271,16 @@ def rewrite_identity(words: memoryview, identity: dict) -> None:
     words[W_REVISION] = number << REVISION_SHIFT | len(blob)
 
 
+def identity_of(words: memoryview) -> dict:
+    """The identity in a page of our own that no other process writes."""
+    import json
+
+    number, length = divmod(words[W_REVISION], 1 << REVISION_SHIFT)
+    offset, _ = IDENTITY_PLACES[number % 2]
+    length = length if words[W_REVISION] else words[W_IDENTITY_BYTES]
+    return json.loads(bytes(words.cast("B")[offset : offset + length]))
+
+
 def _encoded(identity: dict, most: int) -> bytes:
     import json  # Here, since it is most of this module's import time and a reader never comes this way.
 

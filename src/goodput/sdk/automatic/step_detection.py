@@ -102,6 +102,7 @@ class Automatic:
         self.needs_after_step = True
         self.after_step: list = []  # called after a step if `needs_after_step`
         self.before_first_step: list = []  # called once before the first step ends
+        self.at_end: list = []  # called when the page has its end
         self.before_compiler: list = []  # called once before a compiler traces for the first time
         self.compiled_optimizers = CompiledOptimizers(self)
         self.budget = Budget(self, budget_share(session.environ, session.warn))
@@ -437,6 +438,10 @@ class Automatic:
         self.needs_after_step, recorder.routine = True, False
         if self.loaders is not None:
             self.loaders.forget()
+
+    def ended(self) -> None:
+        """The page has its end."""
+        self._attempt_each(self.at_end)
 
     def remove(self) -> None:
         """Restore every replaced attribute, and drop the running step."""

@@ -18,8 +18,8 @@ from goodput.wire.identity import BOUNDS, PLACES, RATES, check_identity, clean_t
 # A process older than this when it is first measured was not started for the run (a notebook, a server).
 STARTUP_SECONDS_MAX = 900.0
 RUN_CHARACTERS_MAX = 128
-TEXT_CHARACTERS_MAX = 64
-TEXTS = ("group", "role", "device", "device_uuid", "dtype")
+# Declared texts, and the most characters of each.
+TEXTS = {**dict.fromkeys(("group", "role", "device", "device_uuid", "dtype"), 64), "flops_unknown": 200}
 
 
 def resolve_identity(given: dict, environ, warn, fresh: bool, group_rank: dict | None = None) -> dict:
@@ -55,7 +55,7 @@ def resolve_identity(given: dict, environ, warn, fresh: bool, group_rank: dict |
         "devices": _integer(given, "devices", 1, warn),
         **({} if is_rank else unranked.describe(environ)),
         **{name: _integer(given, name, None, warn) for name in PLACES},
-        **{name: _text(given, name, TEXT_CHARACTERS_MAX, "", warn) for name in TEXTS},
+        **{name: _text(given, name, most, "", warn) for name, most in TEXTS.items()},
         **{name: _rate(given, name, warn) for name in RATES},
         **(_process_start() if fresh else now()),
     }
@@ -66,9 +66,7 @@ def valid_fields(given: dict, warn) -> dict:
     """The declared fields in `given` that are valid, as they stand in an identity."""
     integers = (*PLACES, "devices", "world_size")
     found = {
-        **{
-            name: _text(given, name, TEXT_CHARACTERS_MAX, "", warn) or None for name in TEXTS if name in given
-        },
+        **{name: _text(given, name, most, "", warn) or None for name, most in TEXTS.items() if name in given},
         **{name: _rate(given, name, warn) for name in RATES if name in given},
         **{name: _integer(given, name, None, warn) for name in integers if name in given},
     }

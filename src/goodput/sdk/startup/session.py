@@ -90,6 +90,8 @@ class Session:
             failed = type(reason) is str and reason == "failed"
             recorder.end(time.perf_counter_ns(), "failed" if failed else "finished")
             recorder.set_state(State.STOPPED)
+            if self.automatic is not None:
+                self.automatic.ended()
 
     def resume(self, step) -> None:
         """The next step is `step + 1`. Going back over steps of this process begins a new attempt, with its own page."""
@@ -276,7 +278,7 @@ class Session:
 
     def _publish(self) -> None:
         """Write the declared fields that are new into the open page."""
-        if not self.recorder.is_recording:
+        if not self.recorder.is_recording and self.recorder.state != State.STOPPED:
             return
         identity = {**self.identity, **self.declared.values(self.identity["world_size"])}
         if identity == self.identity:

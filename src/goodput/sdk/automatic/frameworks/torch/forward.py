@@ -133,6 +133,8 @@ class RootModules:
         auto.before_compiler.append(self._use_traceable_calls)
         # Called with (module, args, kwargs) at the first training call of a root.
         self.first_call: list = []
+        # Called with a root at each of its training calls in the first step; then it is empty.
+        self.first_step_call: list = []
 
     def _use_traceable_calls(self) -> None:
         self._traceable = True
@@ -244,6 +246,8 @@ class TimedForward:
                     self.first = False
                     for function in self.roots.first_call:
                         auto.attempt(function, module, args, kwargs)
+                for function in self.roots.first_step_call:
+                    auto.attempt(function, module)
             if not recorder.step_start_ns:
                 auto.open_step()
             if not auto.claim_batch() and recorder.after == FORWARD:

@@ -1,51 +1,103 @@
 """Reads device, dtype and FLOPs of the model at the first training call, and starts the device clock.
 
 Models of Hugging Face transformers have a FLOP formula (transformer_sizes.py), applied to the tokens of the first step.
-With GOODPUT_COUNT_FLOPS=1 other models are counted once by goodput.flops; otherwise their FLOPs stay unknown.
+Other models are counted once, by goodput.flops in a child process (_flop_count.py), unless GOODPUT_COUNT_FLOPS=0.
 """
 
 from __future__ import annotations
 
+import os
 import weakref
 
+from goodput.defaults import FLOPS_COUNTING
+from goodput.sdk.automatic.frameworks.torch._flop_count import FlopCount, reason_against_fork
 from goodput.sdk.automatic.trainer_progress import DTYPES
 from goodput.sdk.device.torch_events import describe, device_clock
 
 MODULE = "torch"
 RELIES_ON = """torch/amp/autocast_mode.py: torch.get_autocast_dtype and torch.is_autocast_enabled take a device type."""
+CALLS_MAX = 16  # root modules of one step
 
 
 def apply(torch, auto) -> None:
     model = Model(torch, auto)
     auto.roots.first_call.append(model.first_call)
+    auto.roots.first_step_call.append(model.training_call)
     auto.before_first_step.append(model.first_step)
+    auto.after_step.append(model.collect)
+    auto.at_end.append(model.finish)
 
 
 class Model:
-    """The model of the first step. Keeps nothing of the user's alive, except the batch if FLOPs are counted."""
+    """The model of the first step. Keeps nothing of the user's alive; of batches it keeps shapes."""
 
     def __init__(self, torch, auto):
         self.torch, self.auto = torch, auto
-        self.module = self.tokens = self.call = None
-        self.is_known = False
-        self.counts = auto.session.environ.get("GOODPUT_COUNT_FLOPS", "") not in ("", "0")
+        self.module = self.tokens = self.counting = None
+        self.is_known = self.is_taken = False
+        # (weak reference, args, keywords, autocast, calls) of each root module's first training call.
+        self.calls: list[list] = []
+        self.counts = auto.session.environ.get("GOODPUT_COUNT_FLOPS", "1") not in ("", "0")
 
     def first_call(self, module, args, kwargs) -> None:
         """The first training call of a root module."""
         parameter = next(iter(module.parameters()), None)
-        if parameter is None or self.is_known:
+        if parameter is None:
+            return
+        if self.counts and not self.auto.recorder.steps and len(self.calls) <= CALLS_MAX:
+            shapes = self._shapes(args), self._shapes(kwargs)
+            self.calls.append([weakref.ref(module), *shapes, self._autocast(parameter), 0])
+        if self.is_known:
             return
         self.is_known, self.module = True, weakref.ref(module)
         self.tokens = tokens_of(args, kwargs)
-        if self.counts:
-            self.call = args, kwargs
-        session = self.auto.session
-        session.declare(dtype=self._dtype(parameter))
-        if parameter.device.type not in ("cpu", "meta"):
+        session, dtype = self.auto.session, self._dtype(parameter)
+        session.declare(dtype=dtype)
+        if parameter.device.type == "cpu":
+            self._declare_cpu(dtype)
+        elif parameter.device.type != "meta":
             session.declare(**describe(self.torch))
             self.auto.device_used = True
             if self.auto.recorder.device is None:
                 device_clock(self.auto.recorder, self.torch)
+
+    def training_call(self, module) -> None:
+        """A training call of a root module in the first step."""
+        for call in self.calls:
+            call[-1] += call[0]() is module
+
+    def _shapes(self, values):
+        """The same arguments with tensors on the meta device, which have no data."""
+        torch = self.torch
+        from torch.utils._pytree import tree_map
+
+        def shape(value):
+            if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout != torch.strided:
+                return value
+            made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+            return made.requires_grad_(value.requires_grad)
+
+        return tree_map(shape, values)
+
+    def _declare_cpu(self, dtype: str | None) -> None:
+        """The CPU's name, and its peak if it was measured after an earlier run (goodput.flops.cpu_peak)."""
+        from goodput.flops import cpu_peak
+
+        session, threads = self.auto.session, self.torch.get_num_threads()
+        local = session.environ.get("LOCAL_WORLD_SIZE", "")
+        # Ranks that share the cores; without a launcher all are taken to be on this host.
+        ranks = int(local) if local.isdigit() else session.identity.get("world_size", 1)
+        if ranks > 1 and hasattr(os, "sched_getaffinity"):
+            threads = min(threads, max(len(os.sched_getaffinity(0)) // ranks, 1))
+        name = cpu_peak.device_name(threads)
+        peak = cpu_peak.known_peak(name, dtype or "", self.torch.__version__)
+        session.declare(device=name, peak_flops_per_second=peak)
+
+    def _autocast(self, parameter) -> str | None:
+        kind = parameter.device.type
+        if not self.torch.is_autocast_enabled(kind):
+            return None
+        return str(self.torch.get_autocast_dtype(kind)).rpartition(".")[2]
 
     def _dtype(self, parameter) -> str | None:
         torch, kind = self.torch, parameter.device.type
@@ -58,22 +110,58 @@ class Model:
         return name
 
     def first_step(self) -> None:
-        """The end of the first step, when the number of its backward passes is known."""
+        """The end of the first step, when the number of its calls is known."""
         module = self.module() if self.module is not None else None
-        call, self.call, self.module = self.call, None, None
+        calls, self.calls, self.module = self.calls, [], None
+        self.auto.roots.first_step_call.clear()
         if module is None:
             return
         passes = max(self.auto.recorder.micro_batches, 1)
-        flops = transformer_flops(module, self.tokens)
-        if flops is None and call is not None:
-            from goodput.flops import count
-
-            with self.auto.compile:
-                counted = count(module, *call[0], **call[1])
-            flops = counted.model_flops, counted.hardware_flops
+        flops = transformer_flops(module, self.tokens) if len(calls) < 2 else None
         if flops is not None:
-            model, hardware = (float(each) * passes for each in flops)
+            model, hardware = (float(each * passes) for each in flops)
             self.auto.session.declare(flops_per_step=model, hardware_flops_per_step=hardware)
+        elif self.counts and self.auto.session.identity.get("flops_per_step") is None:
+            self._count([(reference(), *rest) for reference, *rest in calls])
+
+    def _count(self, calls: list[tuple]) -> None:
+        """Start the child that counts, or say why there is none."""
+        reason = reason_against_fork(self.torch, self.auto.session.environ)
+        if not calls or len(calls) > CALLS_MAX or any(call[0] is None or not call[-1] for call in calls):
+            reason = "the loop calls modules of which none is left, or too many"
+        if reason is None:
+            self.auto.session.declare(flops_unknown=FLOPS_COUNTING)
+            try:
+                self.counting = FlopCount(calls, self.auto)
+                self.auto.needs_after_step = True
+                return
+            except OSError as error:
+                reason = f"cannot start a process that counts them: {error}"
+        self.auto.session.declare(flops_unknown=reason)
+
+    def collect(self) -> None:
+        """Take the child's result if it is there."""
+        counting = self.counting
+        if counting is None:
+            return
+        if counting.parent != os.getpid():
+            self.counting = None
+            return
+        if not self.is_taken:
+            found = counting.poll()
+            if found is not None:
+                self.is_taken = True
+                self.auto.session.declare(**found)
+        if self.is_taken and counting.is_over():
+            self.counting = None
+        else:
+            self.auto.needs_after_step = True
+
+    def finish(self) -> None:
+        """The training has ended: the child writes what it will find into the page itself."""
+        if self.counting is not None and self.counting.parent == os.getpid():
+            self.counting.trainer_ended()
+            self.collect()
 
 
 def tokens_of(args, kwargs) -> tuple[int, int] | None:
