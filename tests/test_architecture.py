@@ -185,7 +185,7 @@ STANDARD = {
     ),
 }
 FILES_PER_FOLDER_MAX = 22
-# hdrhistogram is an extra, imported where it is asked for.
+# hdrhistogram is an extra, imported where it is used.
 NOT_STANDARD = {"hdr_log.py", "schema.py"}
 
 

@@ -23,8 +23,8 @@ def token(tmp_path, capsys):
             status = cli.main(["token", *words, "--file", str(tmp_path / "tokens.json")])
         except SystemExit as refused:
             status = refused.code
-        said = capsys.readouterr()
-        return status, said.out, said.err
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
 
     return call
 
@@ -112,10 +112,10 @@ def test_output_file_has_mode_0600(token, tmp_path):
     out, words = tmp_path / "read-token", ("create", "--scope", "read", "--name", "a", "--output")
     previous = os.umask(0)
     try:
-        status, said, err = token(*words, str(out))
+        status, printed, err = token(*words, str(out))
     finally:
         os.umask(previous)
-    assert status == 0 and err == "" and str(out) in said and "goodput_" not in said
+    assert status == 0 and err == "" and str(out) in printed and "goodput_" not in printed
     first = out.read_text()
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
     cache = TokenCache(tmp_path / "tokens.json")

@@ -1,4 +1,4 @@
-"""Samples that not every rank reports as its own: the whole batch told by one rank, or by each; worked by hand."""
+"""Samples that not every rank reports as its own: the whole batch reported by one rank, or by each; worked by hand."""
 
 from __future__ import annotations
 

@@ -352,8 +352,8 @@ def test_unknown_mfu_says_what_is_missing():
         return " ".join(account[1].split("MFU unknown: ")[-1].split())
 
     assert unknown().startswith("the FLOPs of a step are not known; goodput.auto counts")
-    told = unknown(flops_unknown="no formula for aten.special")
-    assert told.startswith(
+    reported = unknown(flops_unknown="no formula for aten.special")
+    assert reported.startswith(
         "the FLOPs of a step are not known: no formula for aten.special. Give flops_per_step"
     )
     assert unknown(flops_per_step=1e9).startswith("the device is not known: give device and dtype")

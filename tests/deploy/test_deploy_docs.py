@@ -43,9 +43,9 @@ def test_slurm_is_told_of_every_script(name):
 def test_scrape_jobs_have_the_names_of_the_alerts():
     text = BLOCKS[BLOCKS.index("scrape_configs:") :]
     block = re.match(r"(?:scrape_configs:\n)(?:  .*\n)+", text)[0]
-    told = {job["job_name"] for job in yaml.safe_load(block)["scrape_configs"]}
+    reported = {job["job_name"] for job in yaml.safe_load(block)["scrape_configs"]}
     shipped = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
-    assert told == {job["job_name"] for job in shipped if job["job_name"].startswith("goodput-")}
+    assert reported == {job["job_name"] for job in shipped if job["job_name"].startswith("goodput-")}
 
 
 def test_documented_overlay_exists(tmp_path):
@@ -67,8 +67,8 @@ def test_group_and_program_exist_before_use():
         assert step.index(name) < step.index("GOODPUT_SERVE_OPTIONS"), (at, name)
     # Prometheus gets its tokens and no group that opens the others.
     (mine,) = re.findall(r"(?m)^chgrp prometheus ([^#\n]+?) *(?:#.*)?$", step)
-    told = re.findall(r"credentials_file: /etc/goodput/([\w-]+)", step)
-    assert set(mine.split()) == set(told) == {"read-token", "metrics-token"}
+    reported = re.findall(r"credentials_file: /etc/goodput/([\w-]+)", step)
+    assert set(mine.split()) == set(reported) == {"read-token", "metrics-token"}
 
 
 def test_documented_grafana_address_is_shipped():
@@ -82,9 +82,9 @@ def test_documented_grafana_address_is_shipped():
 def test_amtool_calls_name_alertmanager():
     """It has no default address."""
     pages = [*(servers.REPOSITORY / "docs").glob("*.md"), *(DEPLOY / "runbooks").glob("*.md")]
-    asked = [line for page in pages for line in re.findall(r"`(amtool [^`]+)`", page.read_text())]
-    assert len(asked) >= 2
-    assert [line for line in asked if "--alertmanager.url=http" not in line] == []
+    requested = [line for page in pages for line in re.findall(r"`(amtool [^`]+)`", page.read_text())]
+    assert len(requested) >= 2
+    assert [line for line in requested if "--alertmanager.url=http" not in line] == []
 
 
 def test_the_index_links_every_page():

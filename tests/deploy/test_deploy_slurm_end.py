@@ -12,9 +12,9 @@ class Controller:
 
     def __init__(self, folder, state: str):
         self.folder = folder
-        told = f"JobId=4711 JobName=train UserId=me(1) JobState={state} Reason=None Restarts=0"
+        reported = f"JobId=4711 JobName=train UserId=me(1) JobState={state} Reason=None Restarts=0"
         programs = {
-            "scontrol": f'[ "$*" = "show job --oneliner 4711" ] && echo "{told}"',
+            "scontrol": f'[ "$*" = "show job --oneliner 4711" ] && echo "{reported}"',
             "goodput": f'echo "$* by $GOODPUT_AGGREGATOR" >>{folder}/calls; echo run 4711 is over',
             "logger": f'echo "$*" >>{folder}/syslog',
         }
@@ -32,8 +32,8 @@ class Controller:
 
     def run(self) -> None:
         """Until what it has left in the background is over too: the end of a pipe that all of it holds."""
-        told, held = os.pipe()
-        with os.fdopen(told) as over:
+        reported, held = os.pipe()
+        with os.fdopen(reported) as over:
             done = subprocess.run(
                 [str(DEPLOY / "slurm" / "end.sh")],
                 env=self.environ,
@@ -57,8 +57,8 @@ class Controller:
 def test_finished_job_is_reported(tmp_path, state, reason):
     one = Controller(tmp_path, state)
     one.run()
-    (said,) = one.lines("syslog")
-    assert said == f"-t goodput-slurm -- job 4711, {state}: run 4711 is over"
+    (output,) = one.lines("syslog")
+    assert output == f"-t goodput-slurm -- job 4711, {state}: run 4711 is over"
     (call,) = one.lines("calls")
     words, _, aggregator = call.partition(" by ")
     assert aggregator == "http://head:9471", "the command finds it in its environment"

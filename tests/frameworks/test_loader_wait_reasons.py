@@ -21,7 +21,7 @@ def test_sleeping_dataset_is_storage(trainer):
     trainer.train(DataLoader(dataset, batch_size=4, num_workers=1))
     worker, loader, planted = trainer.sums(), trainer.snapshot().loader, int(dataset.planted[data.ALL].sum())
     assert worker["batches"] == loader["batches"] == 8
-    # Nobody has said how long there was no core for what comes between two samples.
+    # How long what comes between two samples had no core is unknown.
     assert planted <= worker["dataset_ns"] <= planted * 1.05 + worker["delay_ns"]
     # Waking up late because no core was free is no storage.
     blocked = worker["dataset_ns"] - worker["cpu_ns"] - worker["delay_ns"]
@@ -131,5 +131,5 @@ def test_whole_script_with_one_import(directory):
     assert found["pages"] == 1 and found["steps"] >= 18
     assert "workers" in found["advice"] and "% of the wait is" in found["advice"]
     assert "worker" in found["error"] and ("Killed" in found["error"] or "unexpectedly" in found["error"])
-    assert found["drops"] == 0 and found["said"] == []
+    assert found["drops"] == 0 and found["messages"] == []
     assert "goodput" not in done.stderr

@@ -112,17 +112,17 @@ def test_a_worker_loader_inside_a_dataset_is_part_of_its_batch(measured):
 
 def test_another_optimizer_comes_to_bound_steps(run):
     (page,) = run.snapshots("another")
-    told = run.printed["another"]
-    assert told["seen"]
+    reported = run.printed["another"]
+    assert reported["seen"]
     # All but those that show that the new one is to bound steps.
-    assert 180 <= page.steps_done - told["before"] <= 200
+    assert 180 <= page.steps_done - reported["before"] <= 200
     assert page.samples == 0, "no loader gave them"
 
 
 def test_steps_agree_with_a_trainers_count(run):
-    told = run.printed["trainer"]
-    assert told["counts"] is False
-    assert told["recorded"] == told["steps"]
+    reported = run.printed["trainer"]
+    assert reported["counts"] is False
+    assert reported["recorded"] == reported["steps"]
 
 
 def test_resumed_loses_no_step(run):

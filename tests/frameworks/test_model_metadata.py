@@ -43,16 +43,16 @@ def identity_in(page) -> dict | None:
 
 def test_transformers_model_in_a_plain_loop(tmp_path):
     pytest.importorskip("transformers")
-    said, _ = run(tmp_path, "gpt2", "autocast")
+    printed, _ = run(tmp_path, "gpt2", "autocast")
     # By hand: 2 layers of 12 * 32^2 in matrix products, and the output layer, which shares its weights: 100 * 32.
     one = transformer(
         params=2 * 12 * 32 * 32 + 100 * 32, tokens=4 * 16, layers=2, heads=2, head_dim=16, context=16
     )
     # Two backward passes make a step.
-    assert said["flops_per_step"] == pytest.approx(2 * one.model, rel=1e-9)
-    assert said["hardware_flops_per_step"] == pytest.approx(2 * one.hardware, rel=1e-9)
-    assert (said["dtype"], said["steps"]) == ("bf16", 3)
-    assert said["device"] == cpu_peak.device_name(1)
+    assert printed["flops_per_step"] == pytest.approx(2 * one.model, rel=1e-9)
+    assert printed["hardware_flops_per_step"] == pytest.approx(2 * one.hardware, rel=1e-9)
+    assert (printed["dtype"], printed["steps"]) == ("bf16", 3)
+    assert printed["device"] == cpu_peak.device_name(1)
 
 
 def test_other_model_is_counted_by_default(tmp_path):

@@ -34,7 +34,7 @@ def restarted(tmp_path_factory):
 
 
 def launch(directory) -> str:
-    """What torchrun and its ranks have said on standard error; they must end well."""
+    """The standard error of torchrun and its ranks; they must exit with 0."""
     bootstrap = REPOSITORY / "src" / "goodput" / "bootstrap"
     environ = environment(directory, "torchrun", GOODPUT_AUTO="1", PYTHONPATH=str(bootstrap))
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]

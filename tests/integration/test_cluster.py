@@ -2,7 +2,7 @@
 
 Real node agents, aggregator, Prometheus, VictoriaMetrics and Alertmanager (simulated_cluster.py) watch one run through
 its troubles: it is killed and resumes, saves, evaluates, has a straggler and a starved rank, GPUs and links fail, a
-driver is stuck, it hangs. Then everything ends, and each expression is asked over the whole time in both servers. What has
+driver is stuck, it hangs. Then everything ends, and each expression is evaluated over the whole time in both servers. What has
 no data here is listed with its reason; what VictoriaMetrics does otherwise is listed in docs/victoriametrics.md.
 """
 
@@ -25,14 +25,14 @@ CULPRIT = {"rank": "5", "host": "n0", "phase": "forward"}
 
 # Panels without data here, by the series that is the reason.
 QUIET = {
-    "goodput_network_hardware_drops_total": "the kernel is asked for it by ioctl, which no made-up tree answers",
+    "goodput_network_hardware_drops_total": "it comes from an ioctl, which no simulated tree has",
     "goodput_network_hardware_errors_total": "the same",
     "goodput_network_ecn_marked_packets_total": "the same",
     "goodput_network_pause_frames_total": "the same",
     "goodput_network_allowance_exceeded_total": "the same",
     "goodput_node_stack_bursts_cpu_seconds_total": "the same as of the bursts",
     "goodput_node_stack_bursts_total": "the agents sample no stacks, since the ranks' pids are made up",
-    "goodput_node_stacks_total": "the agents are not asked for stacks, since the ranks' pids are made up",
+    "goodput_node_stacks_total": "no stacks are requested, since the ranks' pids are simulated",
     "goodput_aggregator_clamped_total": "the clocks agree",
     "goodput_health_events_dropped_total": "few events wait",
     "goodput_node_rows_thinned_total": "the aggregator is there",
@@ -162,8 +162,8 @@ def test_every_alert_evaluates_on_existing_series(seen):
     for one in alerts:
         seen.ask(prometheus, one.text)
         for selector in selectors(one.text):
-            asked = {"match[]": selector, "start": seen.start, "end": seen.end}
-            if not prometheus.http.get("/api/v1/series", params=asked).json()["data"]:
+            requested = {"match[]": selector, "start": seen.start, "end": seen.end}
+            if not prometheus.http.get("/api/v1/series", params=requested).json()["data"]:
                 empty.add(selector)
     assert empty == ABSENT.keys()
 
@@ -193,8 +193,8 @@ def test_hang_is_one_message_with_culprit(seen):
     (alert,) = group["alerts"]
     assert alert["status"]["inhibitedBy"] == []
     sent = seen.cluster.webhook.wait_for("GoodputRunStalled", 1)
-    told = "rank {rank} on {host} is in {phase}".format(**CULPRIT)
-    assert told in sent["annotations"]["summary"]
+    reported = "rank {rank} on {host} is in {phase}".format(**CULPRIT)
+    assert reported in sent["annotations"]["summary"]
 
 
 def test_hang_inhibits_minor_alerts_but_no_cause(seen):

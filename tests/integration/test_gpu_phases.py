@@ -55,10 +55,10 @@ def test_gpu_is_active_in_compute_phases(tmp_path):
         "0.2",
     ]
     log = tmp_path / "node.log"
-    with open(log, "wb") as said:
+    with open(log, "wb") as output:
         node = subprocess.Popen(
             [sys.executable, "-m", "goodput", "node", *options],
-            stdout=said,
+            stdout=output,
             stderr=subprocess.STDOUT,
             env=environ,
         )

@@ -26,7 +26,7 @@ RUN = "hardware/run 1"
 INTERVAL_SECONDS = 0.2
 STUCK_SECONDS = 5.0  # after so long without a word the driver's process is replaced
 SCRAPE_SECONDS_MAX = 1.0
-IDLE = 0.7  # of the time that rank 1 computes: its GPU is said to be used to 30 %
+IDLE = 0.7  # of the time that rank 1 computes: its GPU reports 30 % utilisation
 WATTS = {0: 100.0, 1: 400.0}
 
 
@@ -196,10 +196,10 @@ def test_lost_gpu_is_reported_with_its_rank(node):
     # XIDs are counted by the agent, so they outlive the GPU.
     assert any(at[0] == "gpu_xid_errors_total" and {"79", node.uuids[1]} <= set(at) for at in found)
     path = f"runs/{RUN}/health"
-    told = servers.wait_until(
+    reported = servers.wait_until(
         lambda: (node.ask(path) or {}).get("events", [])[1:], 10, "both events at the aggregator"
     )
-    events = {event["kind"]: event for event in [*told, *node.ask(path)["events"]]}
+    events = {event["kind"]: event for event in [*reported, *node.ask(path)["events"]]}
     assert events.keys() == {"xid", "lost"}
     for event in events.values():
         assert event["device"] == node.uuids[1] and event["severity"] == "critical"

@@ -374,5 +374,5 @@ def test_unsafe_options_are_refused(words, complaint, capsys, monkeypatch, tmp_p
         status = cli.main(list(words))
     except SystemExit as refused:
         status = refused.code
-    said = capsys.readouterr().err
-    assert status == 2 and complaint in said and "secret" not in said
+    output = capsys.readouterr().err
+    assert status == 2 and complaint in output and "secret" not in output

@@ -1,4 +1,4 @@
-"""An identity that is told anew: a reader has the old one or the new one, whole, and none that is another process's."""
+"""Rewriting an identity: a reader has the old or the new one, whole, and never that of another process."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ ROUNDS = 10_000
 
 def test_changed_fields_come_with_the_next_snapshot(tmp_path):
     rank = Rank(tmp_path).train(3)
-    told = json.loads(
+    reported = json.loads(
         bytes(rank.words.cast("B")[page.IDENTITY_OFFSET :][: rank.words[page.W_IDENTITY_BYTES]])
     )
     with Reader(str(rank.path)) as reader:
         first = reader.snapshot().identity
         for number in range(1, 6):
-            page.rewrite_identity(rank.words, {**told, "flops_per_step": 10.0**number, "dtype": "x" * number})
+            page.rewrite_identity(
+                rank.words, {**reported, "flops_per_step": 10.0**number, "dtype": "x" * number}
+            )
             assert reader.identity["flops_per_step"] != 10.0**number, "a snapshot alone takes it"
             snapshot = reader.snapshot()
             assert snapshot.identity == {**first, "flops_per_step": 10.0**number, "dtype": "x" * number}
@@ -33,15 +35,15 @@ def test_changed_fields_come_with_the_next_snapshot(tmp_path):
 
 
 def test_oversized_identity_leaves_the_old_one(tmp_path):
-    rank, told = Rank(tmp_path), identity()
+    rank, reported = Rank(tmp_path), identity()
     for _ in range(3):
         number = rank.words[page.W_REVISION]
         place = page.IDENTITY_PLACES[((number >> page.REVISION_SHIFT) + 1) % 2]
         with pytest.raises(PageError):
-            page.rewrite_identity(rank.words, {**told, "more": "x" * place[1]})
+            page.rewrite_identity(rank.words, {**reported, "more": "x" * place[1]})
         assert rank.words[page.W_REVISION] == number
-        room = place[1] - len(json.dumps({**told, "more": ""}, separators=(",", ":")))
-        page.rewrite_identity(rank.words, {**told, "run": "r", "more": "x" * room})
+        room = place[1] - len(json.dumps({**reported, "more": ""}, separators=(",", ":")))
+        page.rewrite_identity(rank.words, {**reported, "run": "r", "more": "x" * room})
         with Reader(str(rank.path)) as reader:
             assert len(reader.identity["more"]) == room
 
@@ -49,14 +51,17 @@ def test_oversized_identity_leaves_the_old_one(tmp_path):
 def test_concurrent_reader_never_sees_half_an_identity(tmp_path):
     """Every identity says one number in three places far from each other; all three agree in whatever was read."""
     rank = Rank(tmp_path)
-    told = {name: value for name, value in identity().items() if name not in ("device", "group")}
-    told = {**told, **{name: rank_said(rank)[name] for name in ("start_unix_ns", "start_mono_ns")}}
+    reported = {name: value for name, value in identity().items() if name not in ("device", "group")}
+    reported = {
+        **reported,
+        **{name: reported_identity(rank)[name] for name in ("start_unix_ns", "start_mono_ns")},
+    }
 
     def version(number: int) -> dict:
         padding = {f"pad{i}": "y" * (50 * (number % 7)) for i in range(6)}
         return {
             "group": str(number),
-            **told,
+            **reported,
             **padding,
             "device": str(number),
             "flops_per_step": float(number + 1),
@@ -80,7 +85,7 @@ def test_concurrent_reader_never_sees_half_an_identity(tmp_path):
     assert len(found) > 1
 
 
-def rank_said(rank: Rank) -> dict:
+def reported_identity(rank: Rank) -> dict:
     with Reader(str(rank.path)) as reader:
         return reader.identity
 
@@ -102,9 +107,9 @@ class Tearing(Reader):
 
 def test_torn_identity_is_left_for_the_next_snapshot(tmp_path):
     rank = Rank(tmp_path)
-    told = rank_said(rank)
+    reported = reported_identity(rank)
     # Of the same length, so that a text of the other revision would be read as good.
-    versions = [{**told, "dtype": f"d{number:03d}"} for number in range(100, 140)]
+    versions = [{**reported, "dtype": f"d{number:03d}"} for number in range(100, 140)]
     torn = Tearing(str(rank.path), rank.words, versions[:2])
     assert torn.identity["dtype"] == "d101"
     torn.versions = versions[2:22]
@@ -165,7 +170,7 @@ def test_invalid_revision_is_rejected(tmp_path, revision):
 
 def test_identity_is_written_before_its_revision(tmp_path):
     rank = Rank(tmp_path)
-    told = rank_said(rank)
+    reported = reported_identity(rank)
     seen = []
 
     class Words:
@@ -176,10 +181,10 @@ def test_identity_is_written_before_its_revision(tmp_path):
         def __setitem__(self, word, value):
             rank.words[word] = value
             if word == page.W_REVISION:
-                seen.append(rank_said(rank)["dtype"])
+                seen.append(reported_identity(rank)["dtype"])
 
     for dtype in ("a", "b", "c"):
-        page.rewrite_identity(Words(), {**told, "dtype": dtype})
+        page.rewrite_identity(Words(), {**reported, "dtype": dtype})
     assert seen == ["a", "b", "c"]
 
 
@@ -189,7 +194,7 @@ def test_identity_longer_than_its_place_is_rejected(tmp_path):
     forged = Forgery(tmp_path / "forged.page", rank.head())
     try:
         for length in (most, most + 1):
-            forged.put(offset, json.dumps(rank_said(rank)).encode().ljust(length))
+            forged.put(offset, json.dumps(reported_identity(rank)).encode().ljust(length))
             forged.word(page.W_REVISION, 1 << page.REVISION_SHIFT | length)
             if length > most:
                 with pytest.raises(PageError):

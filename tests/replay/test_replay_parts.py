@@ -157,7 +157,7 @@ def test_agent_outage_loses_no_time():
         _simulated(plan(), 1260),
         _simulated(plan(), 1260, has_agent=lambda node, at: not 300 <= at < 700),
     )
-    # What was thinned meanwhile is compared with other ranks in sums, so waiting and its cause are told apart less well.
+    # What was thinned meanwhile is compared with other ranks in sums, so waiting and its cause are separated less well.
     assert _states(away) == pytest.approx(_states(whole), abs=1)
     assert sum(_states(away).values()) == pytest.approx(sum(_states(whole).values()))
 

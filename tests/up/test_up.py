@@ -167,7 +167,7 @@ def test_one_ctrl_c_ends_every_process_within_seconds(whole):
     assert time.monotonic() - began < 10
     assert [name for name, pid in found["pids"].items() if not gone(pid)] == []
     assert mentions(str(up.folder)) == []
-    assert written_at_the_end.exists()  # So it was asked to end, and not only killed with its parent.
+    assert written_at_the_end.exists()  # So it ended by a signal, and was not only killed with its parent.
     assert "Traceback" not in up.err.read_text()
 
 

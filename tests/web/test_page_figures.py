@@ -194,7 +194,7 @@ def test_a_young_run_has_no_windows(browser, served):
 class Rolling:
     """The app, whose rolling windows are answered with the next of `statuses`, the last of them for ever.
 
-    The browser's time goes faster than the clock of the aggregator, so the run is said to end a second later at each
+    The browser's time goes faster than the clock of the aggregator, so the test ends the run a second later at each
     question unless it `is_over`.
     """
 
@@ -225,7 +225,7 @@ class Rolling:
         pytest.param([200], True, 1, 1, id="once, since it is over"),
     ],
 )
-def test_windows_are_asked_for_now_and_then(browser, tmp_path, statuses, is_over, least, most):
+def test_windows_are_requested_at_intervals(browser, tmp_path, statuses, is_over, least, most):
     """In 75 s; less often when the server is busy, and not again of a run that does not go on."""
     rolling = Rolling(aggregator(tmp_path), "long", statuses, is_over)
     with serving(rolling.app) as url:

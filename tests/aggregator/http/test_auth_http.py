@@ -316,8 +316,8 @@ def sign_in(site, name: str, **headers) -> httpx.Response:
 
 def test_session_from_sign_in_to_sign_out(site):
     site.client.cookies.clear()
-    asked = site.get("/", None, accept="text/html,*/*")
-    assert (asked.status_code, asked.headers["location"]) == (303, "login")
+    requested = site.get("/", None, accept="text/html,*/*")
+    assert (requested.status_code, requested.headers["location"]) == (303, "login")
     assert site.get("/scripts/main.js", None, accept="*/*").status_code == 401
     form = Form()
     form.feed(site.get("/login", None).text)
@@ -436,7 +436,7 @@ def test_only_wrong_tokens_are_throttled(site, monkeypatch, caplog):
         sign_in(site, "agent").status_code == 403
         and site.client.post("/login", data={"token": "x"}).status_code == 429
     )
-    # A page that is left open over the end of its session asks on and on, and has to be told to sign in.
+    # A page that is left open over the end of its session keeps polling, and has to show that it needs a sign-in.
     for _ in range(40):
         assert site.get("/api/v1/runs", None, cookie="goodput-session=old").status_code == 401
         assert site.get("/api/v1/runs", None).status_code == 401
@@ -537,9 +537,14 @@ def test_sign_in_redirects_without_tokens(open_site):
 
 
 def test_every_response_has_security_headers(site):
-    asked = [("GET", path) for path in ("/", "/login", "/scripts/main.js", "/metrics", "/healthz", "/nothing", "/api/v1/runs",
+    requested = [("GET", path) for path in ("/", "/login", "/scripts/main.js", "/metrics", "/healthz", "/nothing", "/api/v1/runs",
              "/api/v1/runs/nothing", "/api/v1/health?limit=x")]  # fmt: skip
-    for method, path in [*asked, ("POST", "/api/v1/ingest"), ("DELETE", "/api/v1/runs"), ("POST", "/logout")]:
+    for method, path in [
+        *requested,
+        ("POST", "/api/v1/ingest"),
+        ("DELETE", "/api/v1/runs"),
+        ("POST", "/logout"),
+    ]:
         for name in ("reader", "agent", None):
             headers = site.bearer(name) if name else {}
             answer = site.client.request(method, path, headers=headers)
@@ -597,13 +602,13 @@ def test_reports_of_ingest_are_bounded(site, monkeypatch):
     headers = site.bearer("agent")
     packed = site.client.post("/api/v1/ingest", content=b"x", headers={**headers, "content-encoding": "gzip"})
     assert packed.status_code == 415 and "Content-Encoding" in packed.text
-    told = http.client.HTTPConnection(site.client.base_url.host, site.client.base_url.port, timeout=10)
-    told.putrequest("POST", "/api/v1/ingest")
+    reported = http.client.HTTPConnection(site.client.base_url.host, site.client.base_url.port, timeout=10)
+    reported.putrequest("POST", "/api/v1/ingest")
     for name, value in {**headers, "Content-Length": str(schema.BODY_BYTES_MAX + 1)}.items():
-        told.putheader(name, value)
-    told.endheaders()
-    assert told.getresponse().status == 413, "what says that it is too large is not waited for"
-    told.close()
+        reported.putheader(name, value)
+    reported.endheaders()
+    assert reported.getresponse().status == 413, "what says that it is too large is not waited for"
+    reported.close()
     monkeypatch.setattr(limits, "BODIES_BYTES_MAX", 100)
     sizes = (60, 200, 60, 60)  # What was read, or refused, is given back.
     statuses = [

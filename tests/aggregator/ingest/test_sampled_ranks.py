@@ -108,7 +108,7 @@ def test_api_history_restart_and_replay_agree(tmp_path, monkeypatch):
         live = client.get("/api/v1/runs/r1").json()
         assert_shape(live, RunDocument)
         part = client.get("/api/v1/runs/r1/account", params={"start": start, "end": start + 30}).json()
-        told = client.get("/metrics").text
+        reported = client.get("/metrics").text
     with serving(create_app(url)) as again:
         restarted = again.get("/api/v1/runs/r1").json()
     (tmp_path / "run.jsonl").write_bytes(b"".join(export(Ledger(url), "r1", time.time_ns())))
@@ -119,4 +119,4 @@ def test_api_history_restart_and_replay_agree(tmp_path, monkeypatch):
         assert found["stack_samples"] == live["stack_samples"]
         (cause,) = [cause for cause in found["causes"] if cause["state"] == "unattributed"]
         assert f"92 % in {BATCH}" in cause["advice"]
-    assert "goodput_aggregator_stack_samples_dropped_total 0" in told
+    assert "goodput_aggregator_stack_samples_dropped_total 0" in reported

@@ -183,7 +183,7 @@ def test_an_hour_of_flapping_devices_leaks_nothing(tree, clock, aggregator, monk
     monkeypatch.setattr(processes, "CACHED_MAX", 32)  # It is full before the hour begins.
     node = Node(tree, clock, aggregator.url)
     node.names()
-    empty = node.names()  # The first scrape's own cost is told by the second.
+    empty = node.names()  # The second scrape has the cost of the first.
     devices = node.add_links()
 
     def live(seconds: int) -> None:
@@ -266,7 +266,7 @@ def test_an_hour_without_an_aggregator_loses_nothing(tree, clock):
     assert rows <= 8 * ROWS_MAX + 6 * ROWS_MAX and node.agent.pusher._backlog.rows_thinned > 0
     # Once every rank has as many rows as it may, no more memory is used.
     assert abs(sizes[3] - sizes[2]) < 0.25 * sizes[2], sizes
-    told = node.agent.events._number
+    reported = node.agent.events._number
     waiting = list(node.agent.events._waiting)
     for rank in node.ranks.values():
         node.note(rank)
@@ -295,7 +295,7 @@ def test_an_hour_without_an_aggregator_loses_nothing(tree, clock):
             at for at in node.written if at[1] not in [r.identity["attempt"] for r in node.ranks.values()]
         }
         sent = [one for report in back.reports for one in report.health]
-        assert sent == waiting and max(one.number for one in sent) == told
+        assert sent == waiting and max(one.number for one in sent) == reported
         assert {"link_down", "link_up", "lost", "back"} <= {one.kind for one in sent}
         assert node.agent.pusher._backlog.rows == 0 and not node.agent.events.pending()
     finally:

@@ -108,7 +108,7 @@ def test_no_process_while_absent(tmp_path, monkeypatch):
     child.start()
     try:
         wait_until(lambda: child.status().settled, 5, "its answer")
-        wait_until(lambda: child._absences > 2, 5, "that it was asked again")
+        wait_until(lambda: child._absences > 2, 5, "another attempt")
         report = child.status()
         assert report.absent and report.empty and report.problem == "nothing to sample: no such library"
         assert not started.exists() and report.cpu_seconds == 0
@@ -128,9 +128,9 @@ def test_node_without_gpus_runs_no_process(tmp_path, monkeypatch):
     gpus.start()
     try:
         assert gpus.settle(5)
-        told = {report.name: report for report in gpus.statuses()}
-        assert set(told) == {"nvml", "dcgm", "amd"} and all(report.absent for report in told.values())
-        assert all(report.problem.startswith("nothing to sample: ") for report in told.values())
-        assert not any(sum(report.restarts.values()) for report in told.values())
+        reported = {report.name: report for report in gpus.statuses()}
+        assert set(reported) == {"nvml", "dcgm", "amd"} and all(report.absent for report in reported.values())
+        assert all(report.problem.startswith("nothing to sample: ") for report in reported.values())
+        assert not any(sum(report.restarts.values()) for report in reported.values())
     finally:
         gpus.close()

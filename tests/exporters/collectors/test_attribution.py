@@ -183,7 +183,7 @@ def test_pod_from_kubelet_links(tree, settings, ranks, rank):
     (logs / f"other_ml_side-{OTHER}.log").symlink_to("/nowhere")
     (logs / "notes.txt").write_text("")
     add_process(
-        tree, PID, TICKS, cgroup=PLACES["v2 systemd containerd"][0], environ={"POD_NAME": "said-by-the-user"}
+        tree, PID, TICKS, cgroup=PLACES["v2 systemd containerd"][0], environ={"POD_NAME": "set-by-the-user"}
     )
     settings = Settings(directory=settings.directory, procfs=settings.procfs, container_logs=str(logs))
     labels = only(attribution_on(settings, ranks))

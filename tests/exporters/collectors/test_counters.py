@@ -182,7 +182,7 @@ def test_prometheus_increases_match_true_totals(lived, tmp_path):
         f"sum(increase({wide}[300s]))": 4 * node.words,
         f"sum(rate({wide}[300s])) * 300": 4 * node.words,
         f"sum(resets({wide}[300s]))": 2,
-        # While it stands at its maximum that is said; once it was reset, it counts again.
+        # At its maximum it is reported as saturated; after a reset it counts again.
         f"sum(count_over_time({saturated}[300s]))": len(at_limit),
         f"sum(increase({narrow}[{END_SECONDS - begun}s]))": 4 * 10**7 * (END_SECONDS - begun),
         f"sum(increase({received}[300s]))": node.received,

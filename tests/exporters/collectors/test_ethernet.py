@@ -184,16 +184,16 @@ def test_what_is_left_out_is_counted(tree, settings):
 
 
 class Driver:
-    """In place of Ethtool: answers for every interface, and notes whom it was asked about."""
+    """In place of Ethtool: answers for every interface, and records the names."""
 
     def __init__(self):
-        self.asked, self.kept, self.value, self.problem = [], None, 1, None
+        self.requested, self.kept, self.value, self.problem = [], None, 1, None
 
     def keep(self, devices):
         self.kept = devices
 
     def read(self, device):
-        self.asked.append(device)
+        self.requested.append(device)
         if self.problem:
             raise CollectorError(self.problem)
         labels = {"direction": "receive", "priority": "3"}
@@ -216,7 +216,7 @@ def test_ethtool_reads_hardware_of_this_namespace(settings, driver):
     Ethernet(settings, driver).collect(families)
     found = samples(families)
     # docker0 has no hardware, the eth1 of this namespace is another interface.
-    assert driver.asked == ["eth0"] and found[PAUSED] == 1
+    assert driver.requested == ["eth0"] and found[PAUSED] == 1
     assert driver.kept == {"eth0", "eth1", "docker0"}
 
 
@@ -233,7 +233,7 @@ def test_ethtool_reads_are_cached(tree, settings, driver, clock):
     for seconds in (ETHTOOL_SECONDS * 0.9, ETHTOOL_SECONDS * 0.2):
         clock.seconds += seconds
         seen.append(read())
-    assert seen == [1, 1, 2] and driver.asked == ["eth0", "eth0"]
+    assert seen == [1, 1, 2] and driver.requested == ["eth0", "eth0"]
     # What is gone is not served from memory.
     (tree / "sys/class/net/eth0").rename(tree / "eth0")
     assert read() is None
@@ -249,7 +249,7 @@ def test_refusing_driver_costs_only_its_series(settings, driver, clock):
             collector.collect(families)
         assert samples(families) == whole
         clock.seconds += ETHTOOL_SECONDS / 4
-    assert driver.asked == ["eth0"]
+    assert driver.requested == ["eth0"]
 
 
 def test_ethtool_is_off_for_recorded_trees(settings):

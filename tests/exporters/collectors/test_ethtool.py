@@ -216,7 +216,7 @@ def test_changed_statistic_names_are_followed(kernel):
 
 
 def test_driver_reconfigured_between_two_calls(kernel):
-    """The kernel writes more than it was asked for; nothing is made of that, and the next reading is whole."""
+    """The kernel writes more than was requested: the reading is dropped, and the next one is whole."""
     few = [("rx_out_of_buffer", 1)]
     many = [(f"rx{number}_packets", number) for number in range(5000)] + few
     kernel.interfaces["eth0"] = few

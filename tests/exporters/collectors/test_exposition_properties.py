@@ -79,7 +79,7 @@ def spoil(root: Path, chance: random.Random) -> None:
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory) -> dict[str, tuple[int, str, str]]:
-    """By tree: exit status, exposition, what was said. All run side by side."""
+    """By tree: exit status, standard output, standard error. All run side by side."""
     folder = tmp_path_factory.mktemp("trees")
     for name in ("empty", "whole", *(f"rubbish{seed}" for seed in SEEDS)):
         for part in ("proc", "sys", "pages"):
@@ -103,8 +103,8 @@ def shown(tmp_path_factory) -> dict[str, tuple[int, str, str]]:
         running[name] = subprocess.Popen(call, env=environ, text=True, **pipes)
     found = {}
     for name, process in running.items():
-        out, said = process.communicate(timeout=60)
-        found[name] = process.returncode, out, said
+        out, output = process.communicate(timeout=60)
+        found[name] = process.returncode, out, output
     return found
 
 
@@ -113,8 +113,8 @@ TREES = ("empty", "whole", "files", "missing", *(f"rubbish{seed}" for seed in SE
 
 @pytest.mark.parametrize("tree_name", TREES)
 def test_every_series_matches_the_catalogue(shown, tree_name):
-    status, text, said = shown[tree_name]
-    assert status == 0 and "Traceback" not in said, said
+    status, text, output = shown[tree_name]
+    assert status == 0 and "Traceback" not in output, output
     names = set()
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

@@ -320,11 +320,11 @@ def test_refused_profiling_is_retried(driver, engine, clock):
 def test_refused_profiling_is_reported_once_a_minute(driver, engine, clock):
     engine.refused = {1001}
     driver.open()
-    said = []
+    output = []
     for second in range(180):
         clock.seconds = float(second)
-        said += read(driver).problems
-    assert len(said) == 3
+        output += read(driver).problems
+    assert len(output) == 3
 
 
 def test_unknown_fields_of_old_dcgm_are_skipped(driver, engine):

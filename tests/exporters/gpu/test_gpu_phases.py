@@ -210,7 +210,7 @@ def test_hang_in_compute_phase_is_not_idle_compute(tree, clock, ranks, phases):
     rank = Rank(tree / "pages")
     ranks.poll()
 
-    def told() -> dict[str, int]:
+    def reported() -> dict[str, int]:
         (report,) = map(phases.with_gpu_totals, ranks.poll())
         return {name: value for name, value in report.live.hardware.items() if name not in SINCE}
 
@@ -222,18 +222,18 @@ def test_hang_in_compute_phase_is_not_idle_compute(tree, clock, ranks, phases):
 
     tell(phases, clock, GPU_1={"engine": 0.5})
     work(10)
-    before = told()
+    before = reported()
     assert before == {"compute_ns": 9 * SECOND, "idle_ns": 9 * SECOND // 2}
     rank.enter("forward")
     for _ in range(3600):
         clock.seconds += 1
         tell(phases, clock, GPU_1={"engine": 0.0})
-    assert told() == before
+    assert reported() == before
     assert series(phases)["phase_seconds_total", "GPU-1", "forward"] == 3610
     rank.step({"forward": 3600 * SECOND})
     work(3)
     # Of the work around the hang nothing is counted that shared a sample's wait with it.
-    assert told() == {"compute_ns": 11 * SECOND, "idle_ns": 11 * SECOND // 2}
+    assert reported() == {"compute_ns": 11 * SECOND, "idle_ns": 11 * SECOND // 2}
 
 
 def test_without_ranks_all_time_is_idle(tree, settings, clock, ranks, phases):

@@ -133,8 +133,10 @@ def test_real_driver_matches_nvidia_smi():
         sample = records.decode(records.encode(nvml.sample(True)))
     finally:
         nvml.close()
-    asked = ["nvidia-smi", f"--query-gpu={columns}", "--format=csv,noheader,nounits"]
-    rows = subprocess.run(asked, check=True, capture_output=True, text=True, timeout=60).stdout.splitlines()
+    requested = ["nvidia-smi", f"--query-gpu={columns}", "--format=csv,noheader,nounits"]
+    rows = subprocess.run(
+        requested, check=True, capture_output=True, text=True, timeout=60
+    ).stdout.splitlines()
     gpus = {gpu.uuid: gpu for gpu in sample.gpus if not gpu.parent}
     assert len(gpus) == len(rows)
     for row in rows:

@@ -24,14 +24,14 @@ class Hostile:
 
     def __init__(self):
         outer = self
-        self.status, self.headers, self.body, self.asked = 200, {}, ACK, []
+        self.status, self.headers, self.body, self.requested = 200, {}, ACK, []
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_POST(self):
                 self.rfile.read(int(self.headers["Content-Length"]))
-                outer.asked.append(dict(self.headers))
+                outer.requested.append(dict(self.headers))
                 self.send_response(outer.status)
                 for name, value in {"Content-Length": str(len(outer.body)), **outer.headers}.items():
                     self.send_header(name, value)
@@ -84,7 +84,9 @@ def test_compressed_answers_are_not_decompressed(hostile, pusher):
     finally:
         tracemalloc.stop()
     assert found.status == FAILED and "Content-Encoding" in found.detail
-    assert {asked["Accept-Encoding"] for asked in hostile.asked} == {"identity"} and len(hostile.asked) == 2
+    assert {requested["Accept-Encoding"] for requested in hostile.requested} == {"identity"} and len(
+        hostile.requested
+    ) == 2
     for encoding in ("identity", "", "gzip, gzip", "br"):
         hostile.headers, hostile.body = {"Content-Encoding": encoding}, ACK
         assert pusher.push() == "unreachable", encoding

@@ -314,9 +314,9 @@ def test_a_dead_page_is_removed_after_the_grace_and_only_when_settled(tree, rank
     assert ranks.sweep(lambda key: True) == [] and os.path.exists(rank.path)
     clock.seconds = 61.0
     ranks.poll()
-    asked = []
-    assert ranks.sweep(lambda key: asked.append(key)) == [] and os.path.exists(rank.path)
-    assert asked == [key]
+    requested = []
+    assert ranks.sweep(lambda key: requested.append(key)) == [] and os.path.exists(rank.path)
+    assert requested == [key]
     assert collect(ranks)["goodput_node_pages", ("dead",)] == 1
     assert ranks.sweep(lambda key: True) == [key] and not os.path.exists(rank.path)
     assert collect(ranks)["goodput_node_pages", ("dead",)] == 0

@@ -70,10 +70,10 @@ off = 0
 for _ in range(1500):
     loop(1)
     off += recorder.phases_off
-tell([off, sampling()["phases_measured"]])
+emit([off, sampling()["phases_measured"]])
 """
     outcome = sdk(LOOP + extra, GOODPUT_BUDGET="1")
-    assert outcome.told[-1] == [0, 1]
+    assert outcome.emitted[-1] == [0, 1]
     snapshot = check(outcome.snapshot())
     assert snapshot.steps_done == 1500 and snapshot.sampling["unmeasured_steps"] == 0
     assert "GOODPUT_BUDGET" not in outcome.errors
@@ -85,10 +85,10 @@ train_until_off()
 at_switch, before = recorder.steps, totals()
 loop(1000)
 after = totals()
-tell([at_switch, sum(after[1:]) - sum(before[1:]), after[0] - before[0], sampling()])
+emit([at_switch, sum(after[1:]) - sum(before[1:]), after[0] - before[0], sampling()])
 """
     outcome = sdk(LOOP + extra, GOODPUT_BUDGET=TINY)
-    at_switch, in_phases_ns, in_none_ns, sampling = outcome.told[-1]
+    at_switch, in_phases_ns, in_none_ns, sampling = outcome.emitted[-1]
     assert in_phases_ns == 0 and in_none_ns >= 1000 * 80_000
     assert at_switch % CHECK_STEPS == 0 and at_switch >= MEASURES * CHECK_STEPS, "a step's boundary"
     assert sampling["phases_measured"] == 0 and sampling["budget_ppm"] == 1
@@ -117,10 +117,10 @@ assert recorder.steps % 64 == 0
 before, steps = totals(), recorder.steps
 loop(20)
 forward = page.PHASES.index("forward")
-tell([totals()[forward] - before[forward], sampling()["phases_measured"]])
+emit([totals()[forward] - before[forward], sampling()["phases_measured"]])
 """
     outcome = sdk(LOOP + extra, GOODPUT_BUDGET=TINY)
-    forward_ns, measured = outcome.told[-1]
+    forward_ns, measured = outcome.emitted[-1]
     assert forward_ns >= 20 * 4_000_000 and measured == 1
     snapshot = check(outcome.snapshot())
     measured_steps = [
@@ -147,9 +147,9 @@ def test_report_and_coverage_count_unmeasured_steps(sdk):
 train_until_off()
 loop(960)
 report = goodput.report()
-tell([str(report), report.account, recorder.steps])
+emit([str(report), report.account, recorder.steps])
 """
-    text, account, steps = sdk(LOOP + extra, GOODPUT_BUDGET=TINY).told[-1]
+    text, account, steps = sdk(LOOP + extra, GOODPUT_BUDGET=TINY).emitted[-1]
     assert "steps were timed without phases" in text and "GOODPUT_BUDGET" in text
     assert account["coverage"]["phases"] == pytest.approx(1 - 960 / steps, abs=64 / steps)
     assert render(account).count("off in the others (GOODPUT_BUDGET)") == 1
@@ -187,10 +187,10 @@ with mine:
     spin(2000)
 assert recorder.depth == 0
 histogram = recorder.words[mine.histogram:mine.histogram + page.HISTOGRAM_WORDS].tolist()
-tell([totals()[mine.index], sum(histogram)])
+emit([totals()[mine.index], sum(histogram)])
 """
     outcome = sdk(LOOP + extra, GOODPUT_BUDGET=TINY)
-    spent_ns, entries = outcome.told[-1]
+    spent_ns, entries = outcome.emitted[-1]
     assert spent_ns >= 4_000_000 and entries == 1
     check(outcome.snapshot())
 
@@ -238,10 +238,10 @@ for _ in range(40):
     loop(100)
     costs.append(recorder.words[page.W_COST])
 assert costs == sorted(costs) and costs[-1] > costs[0] > 0
-tell(costs[-1] / recorder.steps)
+emit(costs[-1] / recorder.steps)
 """
     outcome = sdk(LOOP + extra, GOODPUT_BUDGET="1")
-    per_step_ns = outcome.told[-1]
+    per_step_ns = outcome.emitted[-1]
     assert 100 < per_step_ns < 200_000
 
 
@@ -264,11 +264,11 @@ if compiled:
         timed()
         found.append(recorder.own_ns)
     recorder.measuring = False
-    tell(found)
+    emit(found)
 else:
-    tell(None)
+    emit(None)
 """
-    found = sdk(LOOP + extra, GOODPUT_BUDGET="1").told[-1]
+    found = sdk(LOOP + extra, GOODPUT_BUDGET="1").emitted[-1]
     if found is None:
         pytest.skip("the recorder in Python measures its boundaries alone")
     measured, unmeasured = found

@@ -108,7 +108,7 @@ def test_a_loader_hidden_under_the_queue_costs_nothing(simulated):
     train(trainer, 30, loader=2 * MS)
     for found in checked(trainer, skip=5):
         assert "loader" not in found and found["forward"] > 3 * MS
-    # The host's clock would have said otherwise.
+    # The host's clock shows something else.
     assert look(trainer).host_totals[page.PHASES.index("loader")] == 60 * MS
 
 

@@ -263,7 +263,7 @@ for i in goodput.steps(range(8)):
         assert not torch.cuda.is_initialized()
         torch.zeros(1, device="cuda")
     work()
-tell(recorder.words[page.W_DEVICE_STATE])
+emit(recorder.words[page.W_DEVICE_STATE])
 """
     done = subprocess.run(
         [sys.executable, "-c", sdk_process.PREAMBLE + code],

@@ -67,13 +67,13 @@ def test_ended_page_is_complete_and_report_names_the_clock(sdk):
         + """
 train(150, 300, 200)
 report = goodput.report()
-tell(str(report))
-tell(report.account["coverage"]["device_clock"])
+emit(str(report))
+emit(report.account["coverage"]["device_clock"])
 goodput.stop()
-tell(clock.error if hasattr(clock, "error") else None)
+emit(clock.error if hasattr(clock, "error") else None)
 """
     )
-    text, share, error = out.told
+    text, share, error = out.emitted
     assert (
         error is None
         and 0 < share <= 1
@@ -96,13 +96,13 @@ def bad(word):
 goodput._session.recorder.device = bad
 for _ in goodput.steps(range(3)):
     work()
-tell(goodput._session.recorder.device is None)
+emit(goodput._session.recorder.device is None)
 goodput._session.recorder.device = [].append   # It has no `begin` and no `end`.
 for _ in goodput.steps(range(3)):
     work()
-tell(goodput._session.recorder.device is None)
+emit(goodput._session.recorder.device is None)
 """)
-    assert out.told == [True, True] and out.snapshot().steps_done == 6
+    assert out.emitted == [True, True] and out.snapshot().steps_done == 6
 
 
 def test_a_child_records_nothing_on_the_device(sdk):
@@ -115,8 +115,8 @@ if os.fork() == 0:
     with goodput.phase("forward"):
         pass
     os._exit(0 if clock.backend.recorded == made and goodput._session.recorder.device is None else 7)
-tell(os.wait()[1])
+emit(os.wait()[1])
 train(3, 50, 20)
 """
     )
-    assert out.told == [0] and out.snapshot().steps_done == 6 and out.snapshot().device_ns > 0
+    assert out.emitted == [0] and out.snapshot().steps_done == 6 and out.snapshot().device_ns > 0

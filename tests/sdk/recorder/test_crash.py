@@ -65,7 +65,7 @@ note()
 with goodput.checkpoint(): pass
 with goodput.step(): spin(5)
 note()
-tell(log); tell(done)
+emit(log); emit(done)
 os._exit(0)
 """
 
@@ -79,7 +79,7 @@ def test_page_is_readable_after_each_store(directory, before):
     head = 8 * page.W_HISTOGRAMS
     code = LOGGED.replace("BEFORE", str(before)).replace("HEAD", str(head))
     out = sdk_process.run(code, directory, pure=True)
-    log, done = out.told
+    log, done = out.emitted
     assert len(log) > 300 and done[-1][1] == before + 3
     copy = directory / "first"
     os.truncate(copy, page.FILE_BYTES)

@@ -21,11 +21,11 @@ def test_the_three_uses_of_checkpoint(sdk):
         with goodput.checkpoint(2): spin(1000)
         goodput.checkpoint(1)
         saving = goodput.checkpoint(0, wait=False)
-        tell([event.kind for event in snapshot().events])
+        emit([event.kind for event in snapshot().events])
         saving.commit()
         saving.commit()
     """)
-    assert out.told == [[BEGUN, COMMITTED, BEGUN, COMMITTED, BEGUN]]
+    assert out.emitted == [[BEGUN, COMMITTED, BEGUN, COMMITTED, BEGUN]]
     snapshot = check(out.snapshot())
     assert events(snapshot) == [(kind, step) for step in (2, 1, 0) for kind in (BEGUN, COMMITTED)]
     assert snapshot.totals[CHECKPOINT] >= 1_000_000 and out.count(CHECKPOINT) == 1
@@ -78,7 +78,7 @@ def test_invalid_checkpoint_step_becomes_the_current_one(sdk, step):
     out = sdk(f"with goodput.step(7): pass\nwith goodput.checkpoint({step}): pass")
     snapshot = check(out.snapshot())
     assert events(snapshot) == [(BEGUN, 7), (COMMITTED, 7)] and snapshot.drops["checkpoint"] == 1
-    assert len(out.said()) == 1 and "checkpoint(" in out.errors
+    assert len(out.messages()) == 1 and "checkpoint(" in out.errors
 
 
 def test_commit_from_another_thread_waits_for_next_step(sdk):
@@ -87,11 +87,11 @@ def test_commit_from_another_thread_waits_for_next_step(sdk):
         saving = goodput.checkpoint(wait=False)
         thread = threading.Thread(target=saving.commit)
         thread.start(); thread.join()
-        tell(len(snapshot().events))
+        emit(len(snapshot().events))
         with goodput.step(): pass
-        tell(len(snapshot().events))
+        emit(len(snapshot().events))
     """)
-    assert out.told == [1, 2] and events(check(out.snapshot())) == [(BEGUN, 0), (COMMITTED, 0)]
+    assert out.emitted == [1, 2] and events(check(out.snapshot())) == [(BEGUN, 0), (COMMITTED, 0)]
 
 
 def test_event_ring_keeps_the_last_events(sdk):
@@ -172,7 +172,7 @@ def test_invalid_resumed_step_is_reported(sdk, step):
     out = sdk(f"with goodput.step(): pass\ngoodput.resumed({step})\nwith goodput.step(): pass")
     snapshot = check(out.snapshot())
     assert [record.step for record in snapshot.steps] == [0, 1] and snapshot.events == []
-    assert snapshot.drops["step"] == 1 and len(out.said()) == 1
+    assert snapshot.drops["step"] == 1 and len(out.messages()) == 1
 
 
 def test_resumed_from_another_thread_is_refused(sdk):
@@ -221,7 +221,7 @@ def test_mark_without_text_is_reported(sdk):
         goodput.mark(Broken()); goodput.mark(10 ** 5000)
         goodput.mark("on")
     """)
-    assert [event.text for event in check(out.snapshot()).events] == ["on"] and len(out.said()) == 2
+    assert [event.text for event in check(out.snapshot()).events] == ["on"] and len(out.messages()) == 2
 
 
 def test_marks_of_other_threads_wait_for_next_step(sdk):
@@ -231,7 +231,7 @@ def test_marks_of_other_threads_wait_for_next_step(sdk):
         for thread in threads: thread.start()
         for thread in threads: thread.join()
         with goodput.step(): pass
-        tell(sorted(event.text for event in snapshot().events))
+        emit(sorted(event.text for event in snapshot().events))
     """)
-    assert out.told == [[f"thread {i}" for i in range(5)]]
+    assert out.emitted == [[f"thread {i}" for i in range(5)]]
     check(out.snapshot())

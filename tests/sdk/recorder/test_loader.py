@@ -21,12 +21,12 @@ seen = []
 for item in goodput.loader(slow(5)):
     seen.append(item)
     work()
-tell(seen)
+emit(seen)
 """
     )
     snapshot = check(outcome.snapshot())
     spent = dict(zip(snapshot.phases, snapshot.totals, strict=True))
-    assert outcome.told == [[0, 1, 2, 3, 4]] and snapshot.steps_done == 0
+    assert outcome.emitted == [[0, 1, 2, 3, 4]] and snapshot.steps_done == 0
     assert 0.1e9 <= spent["loader"] < 0.2e9
 
 
@@ -56,11 +56,11 @@ goodput.start(run="r")
 if {evaluating}:
     auto.start_evaluation()
 for item in goodput.loader(slow(2)):
-    tell(bool(goodput._session.recorder.step_start_ns))
+    emit(bool(goodput._session.recorder.step_start_ns))
 """
     )
     spent = dict(zip(outcome.snapshot().phases, outcome.snapshot().totals, strict=True))
-    assert outcome.told == [not evaluating] * 2
+    assert outcome.emitted == [not evaluating] * 2
     assert spent["evaluation" if evaluating else "loader"] >= 0.04e9
     # Making the iterator is a little of the loader's in any case.
     assert spent["loader" if evaluating else "evaluation"] < 0.02e9
@@ -76,8 +76,8 @@ try:
     for item in goodput.loader(broken()):
         pass
 except ValueError as error:
-    tell(str(error))
-tell(goodput._session.recorder.depth)
+    emit(str(error))
+emit(goodput._session.recorder.depth)
 """
     )
-    assert outcome.told == ["mine", 0]
+    assert outcome.emitted == ["mine", 0]

@@ -18,9 +18,9 @@ def ns(snapshot, name: str) -> int:
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_built_in_phases_have_columns_and_histograms(sdk, name):
-    out = sdk(f"with goodput.phase({name!r}): tell(snapshot().phase); spin(1000)")
+    out = sdk(f"with goodput.phase({name!r}): emit(snapshot().phase); spin(1000)")
     snapshot = check(out.snapshot())
-    assert out.told == [name] and snapshot.phase == "none"
+    assert out.emitted == [name] and snapshot.phase == "none"
     assert ns(snapshot, name) >= 1_000_000 and sum(snapshot.totals) == ns(snapshot, name) + ns(
         snapshot, "none"
     )
@@ -59,9 +59,9 @@ def test_an_exception_passes_through_and_the_phase_ends(sdk):
                 with goodput.phase("h2d"):
                     raise KeyError("mine")
         except KeyError as error:
-            tell([str(error), snapshot().phase])
+            emit([str(error), snapshot().phase])
     """)
-    assert out.told == [["'mine'", "none"]]
+    assert out.emitted == [["'mine'", "none"]]
     assert check(out.snapshot()).drops["phase"] == 0
 
 
@@ -107,7 +107,9 @@ def test_seventeenth_user_phase_is_refused(sdk):
     """)
     snapshot = check(out.snapshot())
     assert snapshot.phases[len(page.PHASES) :] == tuple(f"p{i}" for i in range(16))
-    assert snapshot.drops["phase"] == 8 and len(out.said()) == 4 and "16 user-defined phases" in out.errors
+    assert (
+        snapshot.drops["phase"] == 8 and len(out.messages()) == 4 and "16 user-defined phases" in out.errors
+    )
     # What is no phase must not be counted as a step.
     assert out.count(0) == 1 and snapshot.steps_done == 1
 
@@ -132,7 +134,7 @@ def test_invalid_phase_name_is_refused(sdk, name):
     out = sdk(f"with goodput.phase({name}): spin(10)\nwith goodput.phase('x' * 31): spin(10)")
     snapshot = check(out.snapshot())
     assert snapshot.phases[len(page.PHASES) :] == ("x" * 31,)
-    assert len(out.said()) == 1 and snapshot.drops["error"] == 1 and out.count(0) == 0
+    assert len(out.messages()) == 1 and snapshot.drops["error"] == 1 and out.count(0) == 0
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_invalid_phase_name_is_refused(sdk, name):
 )
 def test_an_unknown_state_is_unattributed(sdk, state):
     out = sdk(f"with goodput.phase('mine', state={state}): pass")
-    assert check(out.snapshot()).phase_states == {"mine": "unattributed"} and len(out.said()) == 1
+    assert check(out.snapshot()).phase_states == {"mine": "unattributed"} and len(out.messages()) == 1
 
 
 def test_decorated_functions_keep_metadata_and_result(sdk):
@@ -153,13 +155,13 @@ def test_decorated_functions_keep_metadata_and_result(sdk):
         class Model:
             @goodput.phase("mine")
             def run(self, n): return 0 if n == 0 else 1 + self.run(n - 1)
-        tell([forward(1, b=5), forward.__name__, forward.__doc__, Model().run(20)])
+        emit([forward(1, b=5), forward.__name__, forward.__doc__, Model().run(20)])
         try:
             forward()
         except TypeError:
-            tell("TypeError")
+            emit("TypeError")
     """)
-    assert out.told == [[6, "forward", "Adds.", 20], "TypeError"]
+    assert out.emitted == [[6, "forward", "Adds.", 20], "TypeError"]
     snapshot = check(out.snapshot())
     assert ns(snapshot, "forward") >= 100_000 and out.count(page.PHASES.index("forward")) == 2
     assert out.count(len(page.PHASES)) == 21
@@ -173,9 +175,9 @@ def test_recursion_five_hundred_deep(sdk):
         sys.setrecursionlimit(2000)
         with goodput.step():
             down(500)
-        tell([goodput._session.recorder.depth, snapshot().phase])
+        emit([goodput._session.recorder.depth, snapshot().phase])
     """)
-    assert out.told == [[0, "none"]]
+    assert out.emitted == [[0, "none"]]
     assert check(out.snapshot()).steps_done == 1
     assert (
         sum(out.count(page.PHASES.index(name)) for name in ("forward", "h2d")) + out.count(len(page.PHASES))
@@ -195,10 +197,10 @@ def test_phases_left_in_the_wrong_order(sdk):
         a.__enter__(); b.__enter__()
         a.__exit__(None, None, None); look()
         b.__exit__(None, None, None); look()
-        tell(phases)
+        emit(phases)
         with goodput.step(): pass
     """)
-    assert out.told == [["optimizer", "optimizer", "forward", "none", "h2d", "none"]]
+    assert out.emitted == [["optimizer", "optimizer", "forward", "none", "h2d", "none"]]
     snapshot = check(out.snapshot())
     assert snapshot.drops["phase"] == 2 and snapshot.steps_done == 1
     counts = [out.count(page.PHASES.index(name)) for name in ("forward", "h2d", "optimizer")]
@@ -213,13 +215,13 @@ def test_exit_without_enter_and_enter_without_exit(sdk):
         goodput.phase("nonsense" * 9).__exit__(None, None, None)
         with goodput.phase("forward"):
             goodput.phase("h2d").__exit__(None, None, None)
-            tell(snapshot().phase)
+            emit(snapshot().phase)
         with goodput.step(): pass
         goodput.phase("optimizer").__enter__()
         spin(1000)
     """)
     snapshot = check(out.snapshot())
-    assert out.told == ["forward"] and snapshot.drops["phase"] == 3 + 1  # one more for the name
+    assert out.emitted == ["forward"] and snapshot.drops["phase"] == 3 + 1  # one more for the name
     assert snapshot.phase == "optimizer" and ns(snapshot, "optimizer") >= 1_000_000
 
 
@@ -235,11 +237,11 @@ def test_a_phase_held_by_a_generator(sdk):
             with goodput.phase("forward"):
                 generator.close()
                 spin(100)
-        tell(snapshot().phase)
+        emit(snapshot().phase)
         for _ in held(): spin(10)
     """)
     snapshot = check(out.snapshot())
-    assert out.told == ["none"] and snapshot.steps_done == 3 and snapshot.drops["phase"] == 3
+    assert out.emitted == ["none"] and snapshot.steps_done == 3 and snapshot.drops["phase"] == 3
     assert ns(snapshot, "forward") >= 300_000
 
 
@@ -333,10 +335,10 @@ def test_concurrent_phase_definitions_get_one_column_each(sdk):
         for thread in threads: thread.start()
         for thread in threads: thread.join()
         with goodput.step(): pass
-        tell(len(set(p.index for p in goodput._phases.values())))
+        emit(len(set(p.index for p in goodput._phases.values())))
     """)
     snapshot = check(out.snapshot())
-    assert out.told == [16] and sorted(snapshot.phase_states) == sorted(f"p{i}" for i in range(16))
+    assert out.emitted == [16] and sorted(snapshot.phase_states) == sorted(f"p{i}" for i in range(16))
     assert snapshot.drops["phase"] == 0 and snapshot.background == 128
 
 
@@ -388,7 +390,7 @@ def test_interrupt_in_exit_does_not_leave_phase_open(sdk):
             except KeyboardInterrupt:
                 pass
             depths.append(recorder.depth)
-        tell(depths)
+        emit(depths)
     """)
-    assert len(out.told[0]) > 2 and not any(out.told[0])
+    assert len(out.emitted[0]) > 2 and not any(out.emitted[0])
     check(out.snapshot())

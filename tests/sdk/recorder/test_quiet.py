@@ -39,13 +39,13 @@ train(50)
 with goodput.checkpoint(): pass
 goodput.mark("here"); goodput.resumed(3); goodput.resumed(500)
 goodput.report()
-tell([len(os.listdir("/proc/self/task")) - threads, sorted(open_files() - files)])
+emit([len(os.listdir("/proc/self/task")) - threads, sorted(open_files() - files)])
 names = {{name.split(".")[0] for name, _ in seen}}
-tell(sorted(names & {{"socket", "subprocess", "ctypes", "_thread", "signal", "shutil", "urllib", "http"}}))
-tell(sorted(name for name in {{name for name, _ in seen}} if name.startswith("os.")))
-tell([arguments for name, arguments in seen if name == "open" and "'w" in arguments])
+emit(sorted(names & {{"socket", "subprocess", "ctypes", "_thread", "signal", "shutil", "urllib", "http"}}))
+emit(sorted(name for name in {{name for name, _ in seen}} if name.startswith("os.")))
+emit([arguments for name, arguments in seen if name == "open" and "'w" in arguments])
 """)
-    (threads, opened), noisy, os_calls, written = out.told
+    (threads, opened), noisy, os_calls, written = out.emitted
     assert threads == 0 and noisy == [] and written == []
     assert len(opened) == 1, opened
     (opened_page,) = opened  # of the attempt that runs; its first name is that of the draft
@@ -70,9 +70,9 @@ gc.collect(); gc.disable()
 blocks, counts = sys.getallocatedblocks(), gc.get_count()[0]
 for _ in range(10): train(10_000)
 more, tracked = sys.getallocatedblocks() - blocks, gc.get_count()[0] - counts
-tell([more, tracked, gc.collect(), resident()])
+emit([more, tracked, gc.collect(), resident()])
 """)
-    ((blocks, tracked, collected, resident_kib),) = out.told
+    ((blocks, tracked, collected, resident_kib),) = out.emitted
     assert check(out.snapshot()).steps_done == 102_000 + 11
     assert abs(blocks) < 200 and abs(tracked) < 200 and collected == 0
     assert 0 < resident_kib <= 2048
@@ -139,7 +139,7 @@ def test_a_training_loop_loads_nothing_heavy_either(pure, directory):
 
 
 def test_environment_selects_the_implementation(sdk, pure):
-    assert sdk("from goodput.sdk.recorder import recorder\ntell(recorder.compiled)").told == [not pure]
+    assert sdk("from goodput.sdk.recorder import recorder\ntell(recorder.compiled)").emitted == [not pure]
 
 
 def test_without_the_compiled_module_the_same_code_runs(sdk, directory):
@@ -153,10 +153,10 @@ def test_without_the_compiled_module_the_same_code_runs(sdk, directory):
         from goodput.sdk.recorder import recorder
         for i in goodput.steps(range(3)):
             with goodput.phase("forward"): pass
-        tell(recorder.compiled)
+        emit(recorder.compiled)
         goodput.stop()
     """)
-    assert out.told == [False] and check(out.snapshot()).steps_done == 3
+    assert out.emitted == [False] and check(out.snapshot()).steps_done == 3
 
 
 # -- no room left
@@ -199,7 +199,7 @@ os.unlink(os.path.join(place, "tensors"))
 for i in goodput.steps(range(3)):
     with goodput.phase("forward"): spin(3000)
 after = snapshot()
-tell([before.steps_done, before.drops["error"], after.steps_done, after.drops["error"],
+emit([before.steps_done, before.drops["error"], after.steps_done, after.drops["error"],
       sum(after.totals) == after.last_ns - after.identity["start_mono_ns"]])
 """
 

@@ -28,12 +28,12 @@ def test_items_come_through_unchanged(sdk):
             yield "a"
             yield None
             return "never seen"
-        tell(list(goodput.steps(numbers())))
-        tell(list(goodput.steps({"k": 1})))
-        tell(list(goodput.steps([])))
-        tell(dict(goodput.steps(zip("ab", [1, 2]))))
+        emit(list(goodput.steps(numbers())))
+        emit(list(goodput.steps({"k": 1})))
+        emit(list(goodput.steps([])))
+        emit(dict(goodput.steps(zip("ab", [1, 2]))))
     """)
-    assert out.told == [["a", None], ["k"], [], {"a": 1, "b": 2}]
+    assert out.emitted == [["a", None], ["k"], [], {"a": 1, "b": 2}]
     assert check(out.snapshot()).steps_done == 5
 
 
@@ -94,11 +94,11 @@ def test_exception_in_the_body_completes_no_step(sdk, body):
         for i in goodput.steps(range(5)):
             {body}
     except ZeroDivisionError:
-        tell("through")
+        emit("through")
     for i in goodput.steps(range(2)): work()
     """)
     snapshot = check(out.snapshot())
-    assert out.told == ["through"] and snapshot.steps_done == 2 + 2
+    assert out.emitted == ["through"] and snapshot.steps_done == 2 + 2
     last, again = snapshot.steps[1], snapshot.steps[2]
     assert again.start_ns > last.end_ns and sum(again.outside) > sum(last.outside)
 
@@ -112,10 +112,10 @@ def test_loader_exception_passes_and_wait_is_outside(sdk):
         try:
             for i in goodput.steps(broken()): pass
         except OSError as error:
-            tell(str(error))
+            emit(str(error))
         with goodput.step(): pass
     """)
-    assert out.told == ["disk"]
+    assert out.emitted == ["disk"]
     snapshot = check(out.snapshot())
     assert snapshot.steps_done == 2
     assert snapshot.steps[1].outside[LOADER] - snapshot.steps[0].outside[LOADER] >= 3_000_000
@@ -127,10 +127,10 @@ def test_non_iterable_raises_type_error(sdk):
             try:
                 for i in goodput.steps(bad): pass
             except TypeError:
-                tell("TypeError")
+                emit("TypeError")
         for i in goodput.steps([1]): pass
     """)
-    assert out.told == ["TypeError"] * 3 and check(out.snapshot()).steps_done == 1
+    assert out.emitted == ["TypeError"] * 3 and check(out.snapshot()).steps_done == 1
 
 
 def test_nested_steps_are_not_counted(sdk):
@@ -167,7 +167,7 @@ def test_steps_generator_can_be_continued(sdk):
             next(thrown)
             thrown.throw(KeyError)
         except KeyError:
-            tell("KeyError")
+            emit("KeyError")
         with goodput.step(): pass
         """).snapshot()
     )
@@ -224,7 +224,7 @@ def test_invalid_samples_become_zero(sdk, samples, loop):
     out = sdk(loop.format(samples) + "\nwith goodput.step(samples=3): pass")
     snapshot = check(out.snapshot())
     assert out.status == 0 and snapshot.samples == 3 and snapshot.drops["error"] == 1
-    assert len(out.said()) == 1 and "samples=" in out.errors
+    assert len(out.messages()) == 1 and "samples=" in out.errors
 
 
 def test_step_open_across_pages_is_dropped(sdk):

@@ -46,13 +46,13 @@ CODE = """
             call()
         except Exception as error:
             frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-            tell([name, type(error).__name__, [f for f in frames if f.startswith(own)], error.__context__ is None])
+            emit([name, type(error).__name__, [f for f in frames if f.startswith(own)], error.__context__ is None])
 """
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 adds the frame of the wrapper")
 def test_errors_have_no_frames_of_goodput(sdk):
-    told = sdk(CODE).told
-    assert len(told) == 8
-    for name, _, frames, is_alone in told:
+    reported = sdk(CODE).emitted
+    assert len(reported) == 8
+    for name, _, frames, is_alone in reported:
         assert frames == [] and is_alone, name

@@ -59,32 +59,32 @@ def test_report_sums_to_wall_time_at_any_moment(sdk, moment):
     out = sdk(f"""
 def ask():
     report = goodput.report()
-    tell([report.account, str(report), repr(report) == str(report)])
+    emit([report.account, str(report), repr(report) == str(report)])
 {TRAIN.format(rank=0)}
 {moment}
 ask()
 """)
-    for account, text, same in out.told:
+    for account, text, same in out.emitted:
         check_closed(account)
         check_table(text)
         assert same and "goodput itself cost" in text and account["run"] == "r"
         assert [rank["rank"] for rank in account["ranks"]] == [0]
     # A page of its own for what follows resumed(); of a run that failed, what the checkpoint at step 10 kept.
     kept = 9 * moment.count("range(9)") if "resumed" in moment else 11 if "failed" in moment else 20
-    assert out.told[-1][0]["steps"]["kept"] in (kept, kept + 1) and not out.errors
+    assert out.emitted[-1][0]["steps"]["kept"] in (kept, kept + 1) and not out.errors
 
 
 def test_report_without_steps_or_measurement(sdk):
     out = sdk("""
-        tell([goodput.report().account, str(goodput.report())])
+        emit([goodput.report().account, str(goodput.report())])
         goodput.start(run="r")
         report = goodput.report()
-        tell([report.account["states"]["startup"] > 0, report.account["steps"]])
+        emit([report.account["states"]["startup"] > 0, report.account["steps"]])
         goodput.report().account["run"] = "mine"  # a copy of the user's own
-        tell(goodput.report().account["run"])
+        emit(goodput.report().account["run"])
     """)
-    assert out.told[0] == [{}, "goodput: nothing is measured in this process"]
-    assert out.told[1] == [True, {"kept": 0, "lost": 0}] and out.told[2] == "r"
+    assert out.emitted[0] == [{}, "goodput: nothing is measured in this process"]
+    assert out.emitted[1] == [True, {"kept": 0, "lost": 0}] and out.emitted[2] == "r"
 
 
 def test_report_lists_dropped_records(sdk):
@@ -92,9 +92,9 @@ def test_report_lists_dropped_records(sdk):
         goodput.phase("x" * 99)
         with goodput.step(): pass
         goodput.phase("x" * 99)
-        tell(str(goodput.report()))
+        emit(str(goodput.report()))
     """)
-    assert "dropped: 1 phase, 2 error" in out.told[0]
+    assert "dropped: 1 phase, 2 error" in out.emitted[0]
 
 
 def test_report_from_other_threads_keeps_the_step_thread(sdk):
@@ -113,9 +113,9 @@ def test_report_from_other_threads_keeps_the_step_thread(sdk):
         over.set()
         for thread in threads: thread.join()
         with goodput.step(): pass
-        tell([len(accounts), all(account for account in accounts)])
+        emit([len(accounts), all(account for account in accounts)])
     """)
-    ((looks, whole),) = out.told
+    ((looks, whole),) = out.emitted
     assert looks > 2 and whole
     snapshot = check(out.snapshot())
     assert snapshot.steps_done == 3001 and snapshot.drops["phase"] == 0
@@ -128,13 +128,13 @@ def test_report_from_another_thread_leaves_the_queue(sdk):
             with goodput.phase("h2d"): pass
             goodput.mark("other")
             assert goodput.report().account
-            tell([snapshot().background, len(snapshot().events)])
+            emit([snapshot().background, len(snapshot().events)])
         thread = threading.Thread(target=other)
         thread.start(); thread.join()
         goodput.report()
-        tell([snapshot().background, len(snapshot().events)])
+        emit([snapshot().background, len(snapshot().events)])
     """)
-    assert out.told == [[0, 0], [1, 1]]
+    assert out.emitted == [[0, 0], [1, 1]]
 
 
 # -- the command
@@ -223,7 +223,7 @@ def test_page_with_wrong_times_keeps_account_sums(trained):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "said"),
+    ("arguments", "status", "output"),
     [
         (["--directory", "nowhere"], 1, "No such file"),
         (["--directory", __file__], 1, "Not a directory"),
@@ -234,9 +234,9 @@ def test_page_with_wrong_times_keeps_account_sums(trained):
         (["--directory"], 2, "expected one argument"),
     ],
 )
-def test_command_fails_without_matching_runs(tmp_path, arguments, status, said):
+def test_command_fails_without_matching_runs(tmp_path, arguments, status, output):
     done = command(tmp_path, *arguments)
-    assert done.returncode == status and said in done.stderr and not done.stdout
+    assert done.returncode == status and output in done.stderr and not done.stdout
     assert "Traceback" not in done.stderr
 
 

@@ -29,11 +29,11 @@ class Rank:
         self.now_ns = START_NS
         self.states = states if states is not None else {"mine": "productive", "other": "loader"}
         self.names = [*page.PHASES, *self.states]
-        self.said = []
+        self.warnings = []
         self.recorder = Recorder()
         self.open()
         session = SimpleNamespace(
-            recorder=self.recorder, phases=SimpleNamespace(states=self.states), warn=self.said.append
+            recorder=self.recorder, phases=SimpleNamespace(states=self.states), warn=self.warnings.append
         )
         self.windows = Windows(session)
         monkeypatch.setattr("goodput.sdk.reports.window.perf_counter_ns", lambda: self.now_ns)
@@ -75,7 +75,7 @@ class Rank:
 
     def window(self, seconds=60):
         found = self.windows.window(seconds)
-        assert not self.said, self.said
+        assert not self.warnings, self.warnings
         return found
 
 
@@ -320,7 +320,7 @@ def test_windows_of_different_lengths_are_bounded(monkeypatch):
     for seconds in range(100, 120):
         check(rank, rank.window(seconds), seconds)
         assert len(rank.windows._feed.rows) <= window_rows.WINDOWS_MAX >= len(rank.windows._before)
-    # One asked for rarely has lost nothing, since the others' calls read for it too.
+    # A rare one has lost nothing, since the others' calls read for it too.
     rank.window(400)
     for _ in range(page.STEP_RING + 100):
         rank.step([("forward", SECOND // 10)])
@@ -383,8 +383,8 @@ def test_interrupted_call_starts_over(monkeypatch):
                 rank.windows.window(60)
         else:
             assert rank.windows.window(60).steps == 0
-            assert rank.said == ["no window: ValueError: cut"]
-            rank.said.clear()
+            assert rank.warnings == ["no window: ValueError: cut"]
+            rank.warnings.clear()
         monkeypatch.setattr(window_rows.Rows, "add", real)
         check(rank, rank.window(60), 60)
 
@@ -406,7 +406,7 @@ def test_invalid_seconds_become_sixty(monkeypatch, seconds):
     rank.step([("forward", SECOND)])
     found = rank.windows.window(seconds)
     assert found.asked_seconds == 60 and found.steps == 1
-    assert len(rank.said) == 1 and "want a number above 0" in rank.said[0]
+    assert len(rank.warnings) == 1 and "want a number above 0" in rank.warnings[0]
 
 
 def test_infinite_window_is_the_whole_attempt(monkeypatch):
@@ -426,12 +426,12 @@ def test_productive_phases_are_those_of_the_account():
 
 
 def test_window_is_empty_without_measurement(sdk):
-    told = sdk(
+    reported = sdk(
         """
         def show(w):
-            tell([w.steps, w.seconds, w.goodput, w.goodput_so_far, w.phases, w.scalars(), w.step, str(w)])
+            emit([w.steps, w.seconds, w.goodput, w.goodput_so_far, w.phases, w.scalars(), w.step, str(w)])
         show(goodput.window())                       # before start, which it does not do
-        tell(goodput._session.recorder.state)
+        emit(goodput._session.recorder.state)
         goodput.start(run="r")
         show(goodput.window())
         for _ in goodput.steps(range(3)): work()
@@ -443,12 +443,12 @@ def test_window_is_empty_without_measurement(sdk):
         os.waitpid(pid, 0)
         assert goodput.window().steps == 3
         goodput.stop()
-        tell(goodput.window().steps)
+        emit(goodput.window().steps)
         """
-    ).told
+    ).emitted
     empty = [0, 0.0, None, None, {}, {}, [None, None, None, 0.0, None], "no step ended in the last 60 s"]
-    assert told == [empty, "not started", empty, empty, 3]
-    assert sdk("tell(goodput.window(5).scalars())", GOODPUT_DISABLE="1").told == [{}]
+    assert reported == [empty, "not started", empty, empty, 3]
+    assert sdk("emit(goodput.window(5).scalars())", GOODPUT_DISABLE="1").emitted == [{}]
 
 
 def test_window_sums_hold_in_a_real_loop(sdk):
@@ -487,24 +487,24 @@ def test_window_sums_hold_in_a_real_loop(sdk):
         assert os.waitpid(pid, 0)[1] == 0
         goodput._windows._lock.release()
         w = goodput.window(60)
-        tell([bad[:3], w.steps, w.goodput, w.phases["forward"].p50_seconds])
+        emit([bad[:3], w.steps, w.goodput, w.phases["forward"].p50_seconds])
         """
     )
-    bad, steps, goodput, p50 = outcome.told[0]
+    bad, steps, goodput, p50 = outcome.emitted[0]
     assert bad == [] and steps == 1500 and 0 < goodput < 1 and p50 > 19e-6
-    assert outcome.said() == []
+    assert outcome.messages() == []
 
 
 def test_first_window_call_imports_nothing(sdk):
-    told = sdk(
+    reported = sdk(
         """
         before = set(sys.modules)
         for _ in goodput.steps(range(3)): goodput.window().scalars()
-        tell(sorted(name for name in set(sys.modules) - before if name.startswith("goodput")))
-        tell(sorted(set(sys.modules) & {"dataclasses", "statistics", "goodput.account"}))
+        emit(sorted(name for name in set(sys.modules) - before if name.startswith("goodput")))
+        emit(sorted(set(sys.modules) & {"dataclasses", "statistics", "goodput.account"}))
         """
-    ).told
-    assert told == [[], []]
+    ).emitted
+    assert reported == [[], []]
 
 
 def test_documented_window_fields_exist(monkeypatch):

@@ -11,17 +11,17 @@ def test_user_values_win_over_detected_ones(sdk):
         session = goodput._session
         session.declare(device="H100", devices=8)                     # before anything has started
         goodput.start(run="r", dtype="fp8", gpu_hour_cost=2)
-        tell(snapshot().identity)
+        emit(snapshot().identity)
         with goodput.step(): work()
         session.declare(dtype="bf16", flops_per_step=1e12, device="H200", world_size=4, gpu_power_watts=-1)
-        tell(snapshot().identity)
+        emit(snapshot().identity)
         session.declare(flops_per_step=2e12, world_size=2, stage=None)
         goodput.start(run="r", dtype="int8", peak_flops_per_second=1e15, flops_per_step=3e12)
         goodput.start(flops_per_step=4e12)
     """
     )
     snapshot = check(out.snapshot())
-    first, second = out.told
+    first, second = out.emitted
     assert (first["device"], first["devices"], first["dtype"], first["gpu_hour_cost"]) == (
         "H100",
         8,
@@ -34,7 +34,7 @@ def test_user_values_win_over_detected_ones(sdk):
     last = snapshot.identity
     assert (last["dtype"], last["flops_per_step"], last["peak_flops_per_second"]) == ("fp8", 3e12, 1e15)
     assert last["world_size"] == 4 and last["gpu_power_watts"] is None
-    assert len(out.said()) == 1 and "gpu_power_watts" in out.errors
+    assert len(out.messages()) == 1 and "gpu_power_watts" in out.errors
 
 
 def test_unchanged_fields_write_nothing(sdk):
@@ -46,9 +46,9 @@ def test_unchanged_fields_write_nothing(sdk):
             goodput._session.declare(dtype="fp8", devices=1)
             goodput.start(run="r", dtype="fp8")
             goodput._session.set_rank(0, 1)
-        tell(words[page.W_REVISION])
+        emit(words[page.W_REVISION])
     """)
-    assert out.told == [0] and not out.errors
+    assert out.emitted == [0] and not out.errors
 
 
 def test_concurrent_calls_are_not_lost(sdk):
@@ -97,7 +97,7 @@ def test_invalid_values_are_reported_and_ignored(sdk):
         snapshot = check(out.snapshots()[-1])
         found = snapshot.identity
         assert (snapshot.steps_done, found["rank"], found["devices"], found["stage"]) == (3, 0, 1, None)
-        assert 0 < len(out.said()) <= 20
+        assert 0 < len(out.messages()) <= 20
         out.paths()[-1].unlink()
 
 

@@ -97,9 +97,9 @@ def in_child(act):
             os.write(write, repr(error).encode())
         os._exit(0)
     os.close(write)
-    said = os.read(read, 1000).decode()
+    output = os.read(read, 1000).decode()
     os.close(read); os.waitpid(child, 0)
-    return said
+    return output
 """
 
 
@@ -114,11 +114,11 @@ def everything():
 for i in goodput.steps(range(3)):
     with goodput.phase("forward"):
         before = snapshot()
-        tell(in_child(everything))
+        emit(in_child(everything))
         after = snapshot()
-        tell(before.totals == after.totals and before.events == after.events and before.last_ns == after.last_ns)
+        emit(before.totals == after.totals and before.events == after.events and before.last_ns == after.last_ns)
 """)
-    assert out.told == ["well", True] * 3
+    assert out.emitted == ["well", True] * 3
     snapshot = check(out.snapshot())
     assert snapshot.steps_done == 3 and snapshot.events == [] and sum(snapshot.drops.values()) == 0
     assert snapshot.phase_states == {}
@@ -133,10 +133,10 @@ def rank(number):
     goodput.stop()
 goodput.start(run="r", rank=0, world_size=3)
 with goodput.phase("h2d"):
-    tell([in_child(lambda: rank(1)), in_child(lambda: rank(2)), in_child(lambda: rank(0))])
+    emit([in_child(lambda: rank(1)), in_child(lambda: rank(2)), in_child(lambda: rank(0))])
 with goodput.step(): pass
 """)
-    assert out.told == [["well"] * 3]
+    assert out.emitted == [["well"] * 3]
     snapshots = [check(snapshot) for snapshot in out.snapshots()]
     assert [(s.identity["rank"], s.steps_done, s.ended) for s in snapshots] == [
         (0, 1, "finished"), (1, 1, "finished"), (2, 2, "finished"),
@@ -153,13 +153,13 @@ class Loader:
         def work_in_worker():
             with goodput.phase("decode"): pass
             goodput.mark("worker"); goodput.checkpoint(3); goodput.resumed(3)
-        tell(in_child(work_in_worker))
+        emit(in_child(work_in_worker))
         return iter(range(3))
 loader = iter(Loader())
 for i in loader: work()
 for i in goodput.steps(Loader()): work()
 """)
-    assert out.told == ["well"] * 2
+    assert out.emitted == ["well"] * 2
     snapshot = check(out.snapshot())
     assert snapshot.steps_done == 3 and not out.errors and snapshot.drops["claim"] == 0
 
@@ -171,9 +171,9 @@ def rank(number):
     with goodput.phase("h2d"): pass
     for i in goodput.steps(range(4)): work()
     goodput.stop()
-tell([in_child(lambda: rank(0)), in_child(lambda: rank(1))])
+emit([in_child(lambda: rank(0)), in_child(lambda: rank(1))])
 """)
-    assert out.told == [["well"] * 2]
+    assert out.emitted == [["well"] * 2]
     assert [check(s).steps_done for s in out.snapshots()] == [4, 4]
 
 
@@ -186,11 +186,11 @@ def test_a_fork_inside_a_loop_over_steps(sdk):
                 continue
         if goodput._session.recorder.is_recording:
             os.wait()
-            tell("parent")
+            emit("parent")
         else:
             os._exit(0)
     """)
-    assert out.told == ["parent"] and check(out.snapshot()).steps_done == 4
+    assert out.emitted == ["parent"] and check(out.snapshot()).steps_done == 4
 
 
 def test_a_fork_while_another_thread_defines_a_phase(sdk):
@@ -203,10 +203,10 @@ def child():
     goodput.start(run="r", rank=1)
     for i in goodput.steps(range(2)): work()
     assert snapshot().steps_done == 2 and time.monotonic() - began < 5
-tell(in_child(child))
+emit(in_child(child))
 goodput._session.phases._lock.release(); goodput._session._handling.release()
 """)
-    assert out.told == ["well"]
+    assert out.emitted == ["well"]
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -273,9 +273,9 @@ def test_a_signal_handler_that_enters_phases_and_marks(sdk):
         recorder = goodput._session.recorder
         with goodput.step(): pass
         events = recorder.words[512 + 3]
-        tell([count[0], marks + count[0] // 7 == events, recorder.depth])
+        emit([count[0], marks + count[0] // 7 == events, recorder.depth])
     """)
-    ((signals, all_marks, depth),) = out.told
+    ((signals, all_marks, depth),) = out.emitted
     snapshot = check(out.snapshot())
     assert signals > 100 and all_marks and depth == 0
     assert snapshot.steps_done > 100 and snapshot.drops["phase"] == 0
@@ -309,8 +309,8 @@ def test_interrupt_anywhere_leaves_a_working_session(sdk):
         while recorder.depth: goodput._phases[snapshot().phase].__exit__(None, None, None)
         done = recorder.steps
         for i in goodput.steps(range(5)): work()
-        tell([stopped, recorder.steps - done])
+        emit([stopped, recorder.steps - done])
     """)
-    ((stopped, done),) = out.told
+    ((stopped, done),) = out.emitted
     assert stopped > 200 and done == 5
     check(out.snapshot())

@@ -57,4 +57,4 @@ def test_arguments_that_raise_from_every_method(sdk, call):
     snapshots = out.snapshots()
     if "directory=" not in call:
         assert sum(check(snapshot).steps_done for snapshot in snapshots) >= 1
-    assert out.errors == "".join(line + "\n" for line in out.said())
+    assert out.errors == "".join(line + "\n" for line in out.messages())

@@ -41,9 +41,9 @@ def test_submodule_import_is_seen_after_its_package(package, first):
 
 class Callback:
     def __init__(self, state):
-        self.said = []
+        self.warnings = []
         recorder = SimpleNamespace(state=state)
-        self.session = SimpleNamespace(recorder=recorder, warn=self.said.append)
+        self.session = SimpleNamespace(recorder=recorder, warn=self.warnings.append)
 
     @callback
     def on_step(self, value):
@@ -54,7 +54,7 @@ class Callback:
 def test_import_callback_never_raises():
     callback = Callback(State.RECORDING)
     assert callback.on_step(7) is None and callback.value == 7
-    assert len(callback.said) == 1 and "on_step: ValueError: planted" in callback.said[0]
+    assert len(callback.warnings) == 1 and "on_step: ValueError: planted" in callback.warnings[0]
 
 
 def test_a_callback_does_nothing_where_goodput_is_disabled():

@@ -40,14 +40,14 @@ def test_later_start_with_another_identity_is_refused(sdk, first, arguments):
         OPENED_BY[first]
         + f"goodput.start({arguments}, dtype='bf16', flops_per_step=1e9)\n"
         + "goodput.start('third', 7, 8)\n"
-        + "tell(goodput.report().account['ranks'][0]['rank'])"
+        + "emit(goodput.report().account['ranks'][0]['rank'])"
         + STEPS,
         **JOB,
     )
     snapshot = check(out.snapshot())
-    assert [snapshot.identity[name] for name in WHO] == ["job", 1, 2, 1] and out.told == [1]
+    assert [snapshot.identity[name] for name in WHO] == ["job", 1, 2, 1] and out.emitted == [1]
     assert (snapshot.identity["dtype"], snapshot.identity["flops_per_step"]) == ("bf16", 1e9)
-    assert len(out.said()) == 1 and "already measured as run 'job', rank 1" in out.errors
+    assert len(out.messages()) == 1 and "already measured as run 'job', rank 1" in out.errors
     assert snapshot.drops["error"] == 2 and snapshot.steps_done == 3 + (first == "a step")
     assert os.listdir(out.directory) == [out.paths()[0].name]
 
@@ -88,7 +88,7 @@ def test_group_made_after_a_loader_cannot_change_the_rank(sdk):
     out = sdk(OPENED_BY["a loader"] + "for i in range(2): goodput._session.set_rank(3, 8)" + STEPS)
     found = check(out.snapshot()).identity
     assert (found["rank"], found["world_size"]) == (0, 1)
-    assert len(out.said()) == 1 and "the process group has rank 3 of 8" in out.errors
+    assert len(out.messages()) == 1 and "the process group has rank 3 of 8" in out.errors
 
 
 def test_group_of_the_same_rank_enlarges_the_world(sdk):
@@ -114,7 +114,7 @@ def test_next_attempt_in_the_same_process_keeps_the_identity(sdk):
         goodput.start(run="other")
     """, GOODPUT_RUN="r")  # fmt: skip
     assert {(s.identity["run"], s.identity["attempt"]) for s in out.snapshots()} == {("r", 1), ("r", 2)}
-    assert len(out.said()) == 1 and "already measured" in out.errors
+    assert len(out.messages()) == 1 and "already measured" in out.errors
 
 
 def test_restart_after_stop_may_be_another_rank(sdk):
@@ -130,16 +130,16 @@ def test_restart_after_stop_may_be_another_rank(sdk):
 
 def test_implicit_page_of_a_rank_that_another_process_has(sdk, directory, pure):
     holder = subprocess.Popen(
-        [*sdk_process.command("goodput.start(run='r', rank=3, world_size=4); tell(1); sys.stdin.read()")],
+        [*sdk_process.command("goodput.start(run='r', rank=3, world_size=4); emit(1); sys.stdin.read()")],
         env=sdk_process.environment(directory, pure, {}),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
     try:
         holder.stdout.readline()
-        code = OPENED_BY["a phase"] + "tell(bool(goodput.report().account))" + STEPS
+        code = OPENED_BY["a phase"] + "emit(bool(goodput.report().account))" + STEPS
         out = sdk(code, GOODPUT_RUN="r", RANK="3", WORLD_SIZE="4")
-        assert out.told == [True] and "already writes" in out.errors
+        assert out.emitted == [True] and "already writes" in out.errors
         snapshot = out.snapshot()
         assert snapshot.identity["pid"] == holder.pid and snapshot.drops["claim"] == 1
         from goodput.rank_page.page import is_locked

@@ -70,8 +70,8 @@ def test_invalid_variable_is_ignored_and_reported(sdk, variables):
     out = sdk("goodput.start()" + STEPS, **variables)
     snapshot = check(out.snapshot())
     assert (snapshot.identity["rank"], snapshot.identity["attempt"], snapshot.steps_done) == (0, 1, 3)
-    (said,) = out.said()
-    assert list(variables)[-1] in said and snapshot.drops["error"] == 1
+    (output,) = out.messages()
+    assert list(variables)[-1] in output and snapshot.drops["error"] == 1
 
 
 def test_arguments_win_over_the_environment(sdk):
@@ -103,7 +103,7 @@ def test_invalid_argument_becomes_its_default(sdk, argument, default):
     out = sdk(f"goodput.start(run='r', {argument})" + STEPS)
     snapshot = check(out.snapshot())
     assert snapshot.identity[argument.split("=")[0]] == default and snapshot.steps_done == 3
-    assert len(out.said()) == 1 and argument.split("=")[0] in out.errors and len(out.errors) < 400
+    assert len(out.messages()) == 1 and argument.split("=")[0] in out.errors and len(out.errors) < 400
 
 
 @pytest.mark.parametrize(
@@ -165,12 +165,13 @@ def test_the_default_run_is_named_after_the_script(tmp_path, directory, pure):
 def test_start_reaches_back_to_the_start_of_the_process(sdk):
     out = sdk("""
         time.sleep(0.3)
-        tell(time.perf_counter_ns())
+        emit(time.perf_counter_ns())
         goodput.start()
     """)
     snapshot = check(out.snapshot())
     assert (
-        out.told[0] - snapshot.identity["start_mono_ns"] >= 290_000_000 and snapshot.totals[0] >= 290_000_000
+        out.emitted[0] - snapshot.identity["start_mono_ns"] >= 290_000_000
+        and snapshot.totals[0] >= 290_000_000
     )
 
 
@@ -186,7 +187,7 @@ def test_second_start_changes_nothing(sdk):
     """)
     snapshot = check(out.snapshot())
     assert snapshot.identity["run"] == "one" and snapshot.steps_done == 2
-    assert len(out.said()) == 1 and "already measured" in out.errors and snapshot.drops["error"] == 2
+    assert len(out.messages()) == 1 and "already measured" in out.errors and snapshot.drops["error"] == 2
 
 
 @pytest.mark.parametrize(
@@ -233,9 +234,9 @@ def test_a_restart_many_times_leaks_no_descriptor(sdk):
         goodput.start(run="r"); before = open_files()
         for i in range(50):
             goodput.stop(); goodput.start(run="r")
-        tell(open_files() - before)
+        emit(open_files() - before)
     """)
-    assert out.told == [0] and len(out.paths()) == 51
+    assert out.emitted == [0] and len(out.paths()) == 51
 
 
 def test_attempt_continues_from_pages_of_dead_processes(directory, pure):
@@ -254,7 +255,7 @@ def test_attempt_continues_from_pages_of_dead_processes(directory, pure):
     out = sdk_process.run(
         "goodput.start(run='r', rank=1)\ntell(snapshot().identity['attempt'])", directory, pure
     )
-    assert out.told == [4] and not out.errors
+    assert out.emitted == [4] and not out.errors
 
 
 @pytest.mark.parametrize("value", ["1", "yes"])
@@ -269,12 +270,12 @@ def test_disabled_process_creates_nothing(sdk, value):
         goodput.resumed("bad"); goodput.resumed(3); goodput.mark(5)
         @goodput.phase("mine")
         def f(): return 7
-        tell([f(), goodput.report().account, str(goodput.report())])
+        emit([f(), goodput.report().account, str(goodput.report())])
         goodput.stop(); goodput.start()
         """,
         GOODPUT_DISABLE=value,
     )
-    assert out.told == [[7, {}, "goodput: nothing is measured in this process"]]
+    assert out.emitted == [[7, {}, "goodput: nothing is measured in this process"]]
     assert not out.errors and not out.directory.exists()
 
 
@@ -291,11 +292,11 @@ def test_report_works_without_a_writable_directory(sdk, tmp_path, place):
         {STEPS.strip()}
         goodput.resumed(0)  # backwards: a new attempt, in memory too
         with goodput.step(): pass
-        tell([goodput.report().account["steps"], snapshot().identity["attempt"], snapshot().steps_done])
+        emit([goodput.report().account["steps"], snapshot().identity["attempt"], snapshot().steps_done])
     """)
-    assert out.told == [[{"kept": 1, "lost": 0}, 2, 1]] and out.paths() == []
-    (said,) = out.said()
-    assert "only goodput.report() will see this process" in said
+    assert out.emitted == [[{"kept": 1, "lost": 0}, 2, 1]] and out.paths() == []
+    (output,) = out.messages()
+    assert "only goodput.report() will see this process" in output
 
 
 def test_second_process_of_a_rank_is_reported(directory, pure):
@@ -311,9 +312,9 @@ def test_second_process_of_a_rank_is_reported(directory, pure):
     finally:
         first.communicate(timeout=60)
     for second in seconds:
-        assert second.told == [5] and second.status == 0
-        assert len(second.said()) == 1 and "already writes this rank's page" in second.errors
-    assert other.told == [5] and not other.errors
+        assert second.emitted == [5] and second.status == 0
+        assert len(second.messages()) == 1 and "already writes this rank's page" in second.errors
+    assert other.emitted == [5] and not other.errors
     one, two = map(check, other.snapshots())
     assert one.drops["claim"] == 2 and one.steps_done == 1 and one.ended == "finished"
     assert two.drops["claim"] == 0
@@ -331,7 +332,7 @@ def test_foreign_file_under_a_page_name_is_not_written(tmp_path, directory, pure
         out = sdk_process.run(
             f"goodput.start(run='r', rank={rank})\ntell(snapshot().identity['attempt'])", directory, pure
         )
-        assert out.told == [2] and not out.errors
+        assert out.emitted == [2] and not out.errors
     page.bump_drop(str(directory / "r.0.2.page"), "claim")
     for name in ("r.0.1.page", "r.2.1.page"):
         with pytest.raises(OSError):
@@ -362,7 +363,7 @@ def test_messages_are_bounded(sdk):
         for i in range(100):
             with goodput.step(samples=f"bad {i}" + "x" * 10_000): pass
     """)
-    assert len(out.said()) == 20 and len(out.errors) < 20 * 420
+    assert len(out.messages()) == 20 and len(out.errors) < 20 * 420
     assert check(out.snapshot()).drops["error"] == 100
 
 

@@ -34,7 +34,7 @@ def serving(app):
         time.sleep(0.002)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     try:
-        # Without trust_env a proxy of the environment would be asked for loopback.
+        # Without trust_env a proxy of the environment would be used for loopback.
         with httpx.Client(base_url=url, timeout=20, trust_env=False) as client:
             yield client
     finally:

@@ -1,6 +1,6 @@
 """Every series of the catalogue at once, with values made up so that each expression of boards and rules has a sample.
 
-In: the catalogue, and the expressions, whose selectors say which label values are asked for. Out: `Cluster`, whose node()
+In: the catalogue, and the expressions, whose selectors have the label values that are used. Out: `Cluster`, whose node()
 and aggregator() give families as two exporters would. Nothing is well there: all that can be wrong is, and everything
 that can count goes on counting. It does not know what the numbers mean; tests of values make up their own.
 """
@@ -39,7 +39,7 @@ UP_SCRAPES = 5
 ROWS_MAX = 3000
 
 
-def asked() -> dict[tuple[str, str], set[str]]:
+def requested() -> dict[tuple[str, str], set[str]]:
     """(series, label) and the values that some selector names, patterns of alternatives taken apart."""
     found: dict[tuple[str, str], set[str]] = {}
     for expression in expressions():
@@ -56,7 +56,7 @@ class Cluster:
 
     def __init__(self):
         self._began = time.monotonic()
-        self._asked = asked()
+        self._asked = requested()
         self._scrapes = 0
 
     def node(self) -> Families:

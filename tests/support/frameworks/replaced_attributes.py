@@ -12,7 +12,7 @@ from collections import OrderedDict
 def owners() -> dict:
     """PyTorch's modules and classes, by id."""
     modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "torch"]
-    # By its type: some names warn of their end when they are asked for anything.
+    # By its type: some names warn of their end at any access.
     classes = [v for module in modules for v in list(vars(module).values()) if issubclass(type(v), type)]
     return {id(owner): owner for owner in (*modules, *classes)}
 

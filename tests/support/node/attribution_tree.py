@@ -71,19 +71,19 @@ def add_process(root, pid: int, ticks: int, **given) -> None:
     """Write a process into the procfs at `root`: comm, state, uid, cgroup, environ, pids, cpus, processor."""
     folder = root / "proc" / str(pid)
     folder.mkdir(parents=True, exist_ok=True)
-    said = {
+    output = {
         "comm": "python (x) y", "state": "S", "uid": 0, "cgroup": "0::/\n", "environ": {}, "pids": (pid,),
         "cpus": "0-1", "processor": 0, **given,
     }  # fmt: skip
     zeros = "0 " * 16
     (folder / "stat").write_text(
-        f"{pid} ({said['comm']}) {said['state']} 1 1 {zeros}{ticks} {zeros}{said['processor']} 0 0\n"
+        f"{pid} ({output['comm']}) {output['state']} 1 1 {zeros}{ticks} {zeros}{output['processor']} 0 0\n"
     )
-    uid, pids = said["uid"], "\t".join(map(str, said["pids"]))
+    uid, pids = output["uid"], "\t".join(map(str, output["pids"]))
     (folder / "status").write_text(
-        f"Name:\t{said['comm']}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nNSpid:\t{pids}\n"
-        f"Cpus_allowed:\tff\nCpus_allowed_list:\t{said['cpus']}\n"
+        f"Name:\t{output['comm']}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nNSpid:\t{pids}\n"
+        f"Cpus_allowed:\tff\nCpus_allowed_list:\t{output['cpus']}\n"
     )
-    (folder / "cgroup").write_text(said["cgroup"])
-    environ = b"".join(f"{name}={value}\0".encode() for name, value in said["environ"].items())
+    (folder / "cgroup").write_text(output["cgroup"])
+    environ = b"".join(f"{name}={value}\0".encode() for name, value in output["environ"].items())
     (folder / "environ").write_bytes(environ)

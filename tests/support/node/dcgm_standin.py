@@ -187,11 +187,13 @@ class _Collection:
                 known = (
                     ENGINE.cache.get((entity_group, entity, number), []) if number in ENGINE.watched else []
                 )
-                told = known[-1:] if since_us is None else [value for value in known if value.ts > since_us]
-                if told:
+                reported = (
+                    known[-1:] if since_us is None else [value for value in known if value.ts > since_us]
+                )
+                if reported:
                     entities = self.values.setdefault(entity_group, {})
-                    entities.setdefault(entity, {}).setdefault(number, []).extend(told)
-                    self.until_us = max(self.until_us, told[-1].ts)
+                    entities.setdefault(entity, {}).setdefault(number, []).extend(reported)
+                    self.until_us = max(self.until_us, reported[-1].ts)
 
     def EmptyValues(self):
         self.values = {}

@@ -111,7 +111,7 @@ class Onlooker:
         assert self.records == snapshot.steps_done
 
     def last_look(self, completed: int) -> dict:
-        """After the death: what was there last, against what the child said by itself."""
+        """After the death: what was there last, against what the child printed."""
         assert self.reader is not None
         died_ns = time.perf_counter_ns()
         self.look(fresh=False)
@@ -158,8 +158,8 @@ def live_and_die(life: int, rng: random.Random, found: Counter) -> None:
         _, status = os.waitpid(child, 0)
     assert os.WTERMSIG(status) == signal.SIGKILL, status
     completed = 0
-    while said := os.read(read, 1 << 16):
-        completed += len(said)
+    while output := os.read(read, 1 << 16):
+        completed += len(output)
     os.close(read)
     found["looks"] += onlooker.looks
     if onlooker.reader is None and not os.path.exists(onlooker.path):

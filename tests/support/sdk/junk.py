@@ -19,7 +19,7 @@ class Mine(Exception):
 
 
 class Hostile:
-    """Raises from whatever it is asked."""
+    """Raises from every method."""
 
     def _raise(self, *_, **__):
         raise random.choice(

@@ -55,7 +55,7 @@ class Player:
         self.trace: list = []
 
     def look(self) -> None:
-        """Structure alone: both implementations must agree on it, whatever the clock said."""
+        """Structure alone: both implementations must agree on it, whatever the clock showed."""
         recorder = goodput._session.recorder
         words = recorder.words
         start = goodput._session.identity["start_mono_ns"]

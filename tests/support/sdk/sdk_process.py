@@ -1,7 +1,7 @@
 """Run a piece of training code in a process of its own, on either implementation of the SDK's hot path.
 
 The process has the standard library and goodput, nothing else (`-S`), and of the environment only what is given.
-`tell(x)` in the code adds x, as JSON, to the outcome.
+`emit(x)` in the code adds x, as JSON, to the outcome.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SECONDS_MAX = 60
 PREAMBLE = """\
 import json, os, signal, sys, threading, time
 import goodput
-def tell(value):
+def emit(value):
     os.write(1, (json.dumps(value) + "\\n").encode())
 def spin(microseconds):
     until = time.perf_counter_ns() + 1000 * microseconds
@@ -44,7 +44,7 @@ def snapshot():
 class Outcome:
     directory: Path
     status: int
-    told: list
+    emitted: list
     errors: str
 
     def paths(self) -> list[Path]:
@@ -69,8 +69,8 @@ class Outcome:
         with Reader(str(path)) as reader:
             return sum(sum(counts) for _, counts in reader.histogram_blocks(slot))
 
-    def said(self) -> list[str]:
-        """What goodput said on standard error."""
+    def messages(self) -> list[str]:
+        """goodput's lines on standard error."""
         return [line for line in self.errors.splitlines() if line.startswith("goodput: ")]
 
 
@@ -101,5 +101,5 @@ def run(code: str, directory: Path, pure: bool, **given) -> Outcome:
         errors="replace",
         stdin=subprocess.DEVNULL,
     )
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    return Outcome(directory, done.returncode, told, done.stderr)
+    emitted = [json.loads(line) for line in done.stdout.splitlines()]
+    return Outcome(directory, done.returncode, emitted, done.stderr)

@@ -85,7 +85,7 @@ class Server:
         self.address = f"127.0.0.1:{free_ports(1)[0]}"
         self.url = f"http://{self.address}"
         self.log = self.directory / "log.txt"
-        # Without trust_env a proxy of the environment would be asked for loopback.
+        # Without trust_env a proxy of the environment would be used for loopback.
         self.http = httpx.Client(base_url=self.url, timeout=10, trust_env=False)
         self._process: subprocess.Popen | None = None
 

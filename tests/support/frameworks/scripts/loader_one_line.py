@@ -65,7 +65,7 @@ def main() -> None:
                 "pages": len(os.listdir(os.environ["GOODPUT_DIR"])),
                 "error": error,
                 "drops": sum(words[goodput.sdk.startup.session.page.W_DROPS + i] for i in range(7)),
-                "said": sorted(goodput._session.messages.written),
+                "messages": sorted(goodput._session.messages.written),
                 "steps": account["steps"]["kept"],
             }
         ),

@@ -209,13 +209,13 @@ def main():
     accumulated()
     streamed()
     evaluated()
-    told = {
+    reported = {
         "another": another_optimizer(),
         "trainer": trainer(),
         "resumed": resumed(),
         "iterable": iterable(),
     }
-    helpers.print_result(waited=waited, slept=planted.slept_seconds, steps=len(planted), **told)
+    helpers.print_result(waited=waited, slept=planted.slept_seconds, steps=len(planted), **reported)
 
 
 if __name__ == "__main__":
