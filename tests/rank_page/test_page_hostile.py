@@ -237,7 +237,11 @@ def test_wrong_descriptive_field_loses_no_rank(forged, field, value, kept):
     forged.word(page.W_IDENTITY_BYTES, len(blob))
     forged.put(page.IDENTITY_OFFSET, blob)
     with Reader(str(forged.path)) as reader:
-        assert reader.snapshot().identity == {"dtype": "", **json.loads(blob), field: kept}
+        assert reader.snapshot().identity == {
+            **dict.fromkeys(("dtype", "role", "worker"), ""),
+            **json.loads(blob),
+            field: kept,
+        }
 
 
 def test_an_identity_with_more_fields_is_kept(forged):
