@@ -9,6 +9,8 @@ from goodput.flops import cpu_peak
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(cpu_peak, "SECONDS", 0.0)
+    # Whatever else this machine does.
+    monkeypatch.setattr(cpu_peak, "CPU_SHARE_LEAST", 0.0)
     return tmp_path / "goodput" / "cpu-peaks.json"
 
 
@@ -24,6 +26,16 @@ def test_best_of_the_first_probes_is_kept(cache, monkeypatch):
     peak *= 2
     assert cpu_peak.known_peak(name, "fp32", torch.__version__) == peak
     assert cpu_peak.known_peak(name, "fp32", "1.0") is cpu_peak.known_peak(name, "bf16", "1.0") is None
+
+
+def test_busy_machine_has_no_peak(cache, monkeypatch):
+    """During each product the process gets half of the CPU time that its threads could use."""
+    pytest.importorskip("torch")
+    now = iter(range(10**9))
+    monkeypatch.setattr(cpu_peak, "CPU_SHARE_LEAST", 0.9)
+    monkeypatch.setattr(cpu_peak.time, "process_time_ns", lambda: next(now))
+    monkeypatch.setattr(cpu_peak.time, "perf_counter_ns", lambda: 2 * next(now))
+    assert cpu_peak.measured_peak(cpu_peak.device_name(1), "fp32") is None and not cache.exists()
 
 
 def test_other_machines_and_dtypes_are_unknown():

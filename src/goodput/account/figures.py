@@ -319,10 +319,10 @@ def mfu_unknown(account: Account) -> str | None:
     if not observed:
         return "no rank has reported"
     if any(rank.flops is None for rank in observed):
-        told = next(
+        reason = next(
             (rank.flops_unknown for rank in observed if rank.flops is None and rank.flops_unknown), ""
         )
-        because = f": {told}" if told else "; goodput.auto counts those of PyTorch models"
+        because = f": {reason}" if reason else "; goodput.auto counts those of PyTorch models"
         return f"the FLOPs of a step are not known{because}. Give flops_per_step to goodput.start"
     if all(rank.peak is not None for rank in observed):
         return "nothing has run yet"
@@ -331,5 +331,5 @@ def mfu_unknown(account: Account) -> str | None:
     dtype = next((rank.dtype for rank in observed if rank.peak is None), "") or "an unknown dtype"
     return (
         f"no peak of {account.device} in {dtype} is known: give peak_flops_per_second to goodput.start. `goodput "
-        "report` measures that of the CPU it runs on, once no training runs"
+        "report` measures that of the CPU it runs on, while neither a training nor other work keeps it busy"
     )

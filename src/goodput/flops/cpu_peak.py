@@ -1,10 +1,9 @@
 """The FLOP/s that this machine's CPU attains in matrix products, measured once and kept in a file of the user's.
 
 A CPU's name tells no peak: clock, vector units and the library decide. So it is measured, by the best of many products
-of two square matrices in the run's dtype, for about a second, while no training runs. Small products come first: they are
-over before another process takes a core, and large ones use many cores. The first PROBES_MAX reports measure; the best
-counts. The file's entries are by
-host, CPU, threads, dtype and version of PyTorch.
+of two square matrices in the run's dtype, for about a second, while no training runs. Only products during which all
+threads had a core count; on a machine too busy for one the peak stays unknown. The first PROBES_MAX reports measure; the
+best counts. The file's entries are by host, CPU, threads, dtype and version of PyTorch.
 
     name = device_name(threads=8)                   # "AMD EPYC 7B13, 8 threads"
     known_peak(name, "fp32", torch.__version__)     # None until measured
@@ -23,6 +22,8 @@ import time
 SECONDS = 1.0
 PROBES_MAX = 3
 SIZES = (512, 512, 1024, 2048)
+# Of the CPU time that all threads could use during a product: less means that other processes had a core.
+CPU_SHARE_LEAST = 0.9
 FILE_BYTES_MAX = 256 << 10
 ENTRIES_MAX = 256
 _NAME = re.compile(r".*, (\d{1,4}) threads?$")
@@ -53,7 +54,10 @@ def known_peak(device: str, dtype: str, version: str) -> float | None:
 
 
 def measured_peak(device: str, dtype: str) -> float | None:
-    """The remembered peak, or one measured now. None for other devices and dtypes, and without PyTorch."""
+    """The remembered peak, or one measured now.
+
+    None for other devices and dtypes, without PyTorch, and while other processes use the CPU.
+    """
     threads, name = threads_of(device), _DTYPES.get(dtype)
     if threads is None or name is None or device != device_name(threads):
         return None
@@ -64,31 +68,37 @@ def measured_peak(device: str, dtype: str) -> float | None:
     key = _key(device, dtype, torch.__version__)
     found, probes = _known(_read().get(key))
     if found is None or probes < PROBES_MAX:
-        found = max(found or 0.0, _measure(torch, getattr(torch, name), threads))
-        _remember(key, found, probes + 1)
+        measured = _measure(torch, getattr(torch, name), threads)
+        if measured:
+            found = max(found or 0.0, measured)
+            _remember(key, found, probes + 1)
     return found
 
 
 def _measure(torch, dtype, threads: int) -> float:
+    """FLOP/s; 0 if no product had a core for each thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         end_ns = time.monotonic_ns() + round(SECONDS * 1e9)
-        return max(_best_rate(torch, dtype, size, end_ns) for size in SIZES)
+        return max(_best_rate(torch, dtype, size, threads, end_ns) for size in SIZES)
     finally:
         torch.set_num_threads(before)
 
 
-def _best_rate(torch, dtype, size: int, end_ns: int) -> float:
-    """The best FLOP/s of products of this size, measured for a part of SECONDS."""
+def _best_rate(torch, dtype, size: int, threads: int, end_ns: int) -> float:
+    """The best FLOP/s of products of this size, measured for a part of SECONDS, at least once; 0 if none counts."""
     left, right = (torch.ones(size, size, dtype=dtype) for _ in range(2))
     product, best_ns = torch.mm(left, right), float("inf")
     end_ns = min(end_ns, time.monotonic_ns() + round(SECONDS * 1e9 / len(SIZES)))
-    while time.monotonic_ns() < end_ns or best_ns == float("inf"):
-        start_ns = time.perf_counter_ns()
+    while True:
+        start_ns, start_cpu_ns = time.perf_counter_ns(), time.process_time_ns()
         torch.mm(left, right, out=product)
-        best_ns = min(best_ns, time.perf_counter_ns() - start_ns)
-    return 2 * size**3 / best_ns * 1e9
+        cpu_ns, ns = time.process_time_ns() - start_cpu_ns, time.perf_counter_ns() - start_ns
+        if cpu_ns >= CPU_SHARE_LEAST * threads * ns:
+            best_ns = min(best_ns, ns)
+        if time.monotonic_ns() >= end_ns:
+            return 2 * size**3 / best_ns * 1e9
 
 
 def _known(entry: object) -> tuple[float | None, int]:
