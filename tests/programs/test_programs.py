@@ -70,7 +70,7 @@ def trained(name, tmp_path_factory):
 def test_states_match_stopwatch(trained):
     assert len(trained.measured) == len(trained.account.ranks)
     for rank, measured in enumerate(trained.measured):
-        assert differences(trained.states(rank), measured.states()) == {}
+        assert differences(trained.states(rank), measured.states(), core_wait=measured.core_wait) == {}
         assert trained.document["ranks"][rank]["steps"] == {"kept": len(measured.steps), "lost": 0}
 
 

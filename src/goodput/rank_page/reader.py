@@ -13,17 +13,15 @@ next snapshot; a page whose run, rank, attempt or process changed is rejected. A
 from __future__ import annotations
 
 import errno
-import json
 import os
-import stat
 from time import monotonic_ns
 
 from goodput.rank_page import page
 from goodput.rank_page.device_steps import Known, before_first, first_waiting, merge
 from goodput.rank_page.loader_words import LOADER, loader_of, workers_of
-from goodput.rank_page.page import PageError, owner_is_locking, process_start_ticks
+from goodput.rank_page.page import PageError
+from goodput.rank_page.page_file import PageFile
 from goodput.rank_page.records import (
-    LAYOUTS,
     EventRecord,
     Snapshot,
     StepRecord,
@@ -32,52 +30,19 @@ from goodput.rank_page.records import (
     sampling_of,
     step_record,
 )
-from goodput.wire.identity import check_identity, without_wrong_options
 
 __all__ = ["EventRecord", "Reader", "Snapshot", "StepRecord"]
 
 
-class Reader:
+class Reader(PageFile):
     """Reads one page, treating it as hostile. Holds one descriptor; raises PageError and nothing else.
 
     With `fd` it reads an open page that stays its owner's to close.
     """
 
     def __init__(self, path: str, fd: int | None = None):
-        self.path = path
-        self._revision = 0
         self._known: tuple[Known, ...] = ()  # before the last snapshot and after it
-        if fd is not None:
-            self.fd = fd
-            self.identity = self._check()
-            return
-        try:
-            self.fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except (OSError, ValueError) as error:
-            raise PageError("unreadable", f"{path!r}: {error}") from None
-        try:
-            self.identity = self._check()
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
-    def alive(self, procfs: str = "/proc") -> bool:
-        """Whether the owner lives: it holds the lock, or its pid still has the recorded start time."""
-        if owner_is_locking(self.fd):
-            return True
-        ticks = self.identity.get("pid_start_ticks")
-        return ticks is not None and process_start_ticks(self.identity["pid"], procfs) == ticks
+        super().__init__(path, fd)
 
     def snapshot(self, since_step: int = 0, since_event: int = 0, alive: bool | None = None) -> Snapshot:
         """The page now, with the steps and events numbered above the given ones that the rings still hold.
@@ -153,27 +118,6 @@ class Reader:
 
     # -- below here: parts of a snapshot
 
-    def _check(self) -> dict:
-        info = os.fstat(self.fd)
-        if not stat.S_ISREG(info.st_mode):
-            raise PageError("foreign", f"{self.path}: not a regular file")
-        if info.st_size < 32:
-            raise PageError("truncated", f"{self.path}: {info.st_size} bytes, a page has {page.FILE_BYTES}")
-        magic, version, size = self._words(page.W_MAGIC, 3)
-        if magic != page.MAGIC:
-            raise PageError("foreign", f"{self.path}: no goodput page (magic {magic:#x})")
-        if version not in LAYOUTS:
-            known = " and ".join(map(str, sorted(LAYOUTS)))
-            raise PageError("version", f"{self.path}: layout version {version}, this reader knows {known}")
-        self.layout = LAYOUTS[version]
-        if not size == info.st_size == self.layout.file_bytes:
-            wanted = self.layout.file_bytes
-            raise PageError("truncated", f"{self.path}: {info.st_size} bytes, a page has {wanted}")
-        found = self._read_identity()
-        if found is None:
-            raise PageError("identity", f"{self.path}: the identity changes too fast to be read")
-        return found
-
     def _follow_identity(self) -> None:
         """Take declared fields that changed; an identity that is being written is left for the next snapshot."""
         before = self._revision
@@ -187,34 +131,6 @@ class Reader:
                 "identity", f"{self.path}: {other[0]} changed, which is fixed once a page is open"
             )
         self.identity = found
-
-    def _read_identity(self) -> dict | None:
-        """The identity and its revision as one; None if it changes at each attempt to read it."""
-        (first_bytes,) = self._words(page.W_IDENTITY_BYTES, 1)
-        for _ in range(_REVISION_READS_MAX):
-            (revision,) = self._words(page.W_REVISION, 1)
-            try:
-                blob = self._read(*_identity_place(revision, first_bytes))
-                if self._words(page.W_REVISION, 1)[0] != revision:
-                    continue
-                found = check_identity(without_wrong_options(json.loads(blob)))
-            except (ValueError, RecursionError) as error:
-                raise PageError("identity", f"{self.path}: {error}") from None
-            self._revision = revision
-            return found
-        return None
-
-    def _read(self, offset: int, length: int) -> bytes:
-        try:
-            data = os.pread(self.fd, length, offset)
-        except OSError as error:
-            raise PageError("unreadable", f"{self.path}: {error.strerror}") from None
-        if len(data) != length:
-            raise PageError("truncated", f"{self.path}: ends before byte {offset + length}")
-        return data
-
-    def _words(self, first: int, count: int) -> memoryview:
-        return memoryview(self._read(8 * first, 8 * count)).cast("Q")
 
     def _vector(self, live: memoryview, word: int, width: int) -> tuple[int, ...]:
         values = tuple(live[word - page.LIVE : word - page.LIVE + width])
@@ -334,16 +250,6 @@ class Reader:
         return extents
 
 
-def _identity_place(revision: int, first_bytes: int) -> tuple[int, int]:
-    """(offset, length) of the identity of a revision. Raises ValueError where it would not fit its place."""
-    number, length = divmod(revision, 1 << page.REVISION_SHIFT)
-    offset, most = page.IDENTITY_PLACES[number % 2]
-    length = length if revision else first_bytes
-    if length > most:
-        raise ValueError(f"identity of {length} bytes, {most} at most")
-    return offset, length
-
-
 def _continued(known: Known, totals: tuple[int, ...]) -> tuple[int, ...]:
     """The present host totals, continued from the totals given for the last step."""
     columns = zip(totals, known.host, known.totals, strict=True)
@@ -352,7 +258,6 @@ def _continued(known: Known, totals: tuple[int, ...]) -> tuple[int, ...]:
 
 # Fields that are fixed once a page is open.
 _CONSTANT = ("run", "rank", "attempt", "host", "pid", "pid_start_ticks", "start_unix_ns", "start_mono_ns")
-_REVISION_READS_MAX = 4
 _ACTIVE = page.DEVICE_STATES.index("active")
 
 # Times and counts of the live state, which no rank can have brought to NS_MAX.

@@ -83,24 +83,6 @@ def ring_runs(first: int, last: int, ring: int) -> list[tuple[int, int]]:
     return [(begin, ring - begin), (0, count - (ring - begin))]
 
 
-class Layout(NamedTuple):
-    """What differs between the versions of a page: built-in phases, the word R_OUTSIDE of a step, the file's length."""
-
-    phases: tuple[str, ...]
-    outside: int
-    file_bytes: int
-
-
-def _layout(phases: tuple[str, ...]) -> Layout:
-    slots = len(phases) + page.USER_PHASES_MAX
-    size = 8 * (page.W_HISTOGRAMS + 2 * slots * page.HISTOGRAM_WORDS)
-    return Layout(phases, page.R_TOTALS + slots, size)
-
-
-# By version. Version 2 had no phase `rollout`.
-LAYOUTS = {page.VERSION: _layout(page.PHASES), 2: _layout(page.PHASES[: page.PHASES.index("rollout")])}
-
-
 def step_record(words: memoryview, width: int, at_outside: int = page.R_OUTSIDE) -> StepRecord | None:
     """The record if it is sealed and plausible, None if it is torn, overwritten or out of range."""
     number = words[page.R_NUMBER]

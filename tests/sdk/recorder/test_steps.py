@@ -81,7 +81,7 @@ def test_starting_the_loader_is_loader_time_outside_steps(sdk):
     ],
 )
 def test_break(sdk, body, counted):
-    snapshot = check(sdk(f"for i in goodput.steps(range(9)):\n    {body}\ntell('on')").snapshot())
+    snapshot = check(sdk(f"for i in goodput.steps(range(9)):\n    {body}\nemit('on')").snapshot())
     assert snapshot.steps_done == counted and snapshot.step_start_ns == 0
 
 

@@ -266,7 +266,7 @@ def test_closed_output_pipe_is_no_error(trained):
 
 
 def test_a_live_rank_is_reported_without_disturbing_it(directory, pure):
-    code = f"{TRAIN.format(rank=0)}\ntell(1)\nsys.stdin.read()\nwith goodput.step(): pass"
+    code = f"{TRAIN.format(rank=0)}\nemit(1)\nsys.stdin.read()\nwith goodput.step(): pass"
     process = subprocess.Popen(
         sdk_process.command(code), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         env=sdk_process.environment(directory, pure, {}),

@@ -498,6 +498,7 @@ def test_window_sums_hold_in_a_real_loop(sdk):
 def test_first_window_call_imports_nothing(sdk):
     reported = sdk(
         """
+        goodput.start(run="r")
         before = set(sys.modules)
         for _ in goodput.steps(range(3)): goodput.window().scalars()
         emit(sorted(name for name in set(sys.modules) - before if name.startswith("goodput")))

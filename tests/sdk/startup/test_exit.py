@@ -58,7 +58,7 @@ def test_the_end_comes_while_the_step_thread_still_runs(sdk):
 
 def test_a_live_process_is_alive_and_an_unreaped_one_is_dead(directory, pure):
     process = subprocess.Popen(
-        sdk_process.command("goodput.start(run='r')\ntell(1)\nsys.stdin.read()"),
+        sdk_process.command("goodput.start(run='r')\nemit(1)\nsys.stdin.read()"),
         env=sdk_process.environment(directory, pure, {}), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     process.stdout.readline()

@@ -253,7 +253,7 @@ def test_attempt_continues_from_pages_of_dead_processes(directory, pure):
     ):
         (directory / name).write_bytes(b"")
     out = sdk_process.run(
-        "goodput.start(run='r', rank=1)\ntell(snapshot().identity['attempt'])", directory, pure
+        "goodput.start(run='r', rank=1)\nemit(snapshot().identity['attempt'])", directory, pure
     )
     assert out.emitted == [4] and not out.errors
 
@@ -301,12 +301,12 @@ def test_report_works_without_a_writable_directory(sdk, tmp_path, place):
 
 def test_second_process_of_a_rank_is_reported(directory, pure):
     first = subprocess.Popen(
-        sdk_process.command("goodput.start(run='r', rank=1)\nwith goodput.step(): pass\ntell(1)\nsys.stdin.read()"),
+        sdk_process.command("goodput.start(run='r', rank=1)\nwith goodput.step(): pass\nemit(1)\nsys.stdin.read()"),
         env=sdk_process.environment(directory, pure, {}), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     try:
         first.stdout.readline()
-        code = "goodput.start(run='r', rank=1)\nfor i in goodput.steps(range(5)): pass\ntell(snapshot().steps_done)"
+        code = "goodput.start(run='r', rank=1)\nfor i in goodput.steps(range(5)): pass\nemit(snapshot().steps_done)"
         seconds = [sdk_process.run(code, directory, pure) for _ in range(2)]
         other = sdk_process.run(code.replace("rank=1", "rank=2"), directory, pure)
     finally:
@@ -330,7 +330,7 @@ def test_foreign_file_under_a_page_name_is_not_written(tmp_path, directory, pure
     (directory / "r.2.1.page").mkdir()
     for rank in (0, 1, 2):
         out = sdk_process.run(
-            f"goodput.start(run='r', rank={rank})\ntell(snapshot().identity['attempt'])", directory, pure
+            f"goodput.start(run='r', rank={rank})\nemit(snapshot().identity['attempt'])", directory, pure
         )
         assert out.emitted == [2] and not out.errors
     page.bump_drop(str(directory / "r.0.2.page"), "claim")

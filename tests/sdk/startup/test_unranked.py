@@ -66,7 +66,7 @@ def test_rerun_takes_the_numbers_again(tmp_path, directory, pure):
     assert workers[::2] == workers[1::2]
 
 
-HOLDER = "goodput.start(run='r')\nwith goodput.step(): pass\ntell(1)\nsys.stdin.read()"
+HOLDER = "goodput.start(run='r')\nwith goodput.step(): pass\nemit(1)\nsys.stdin.read()"
 
 
 def hold(directory, pure, launch: str, code: str = HOLDER) -> subprocess.Popen:

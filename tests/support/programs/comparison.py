@@ -28,6 +28,7 @@ class Measured:
     between: dict[str, int]
     unfinished: dict[str, int]
     wall: int
+    core_wait: int
     weights: str
     outputs: list[str]
 
@@ -62,15 +63,18 @@ def restarted(killed: Measured, resumed: Measured, kept: int) -> Counter[str]:
     return first.states() + resumed.states() + Counter(lost=lost, down=down)
 
 
-def differences(states: dict[str, int], expected: dict[str, int], merged=()) -> dict[str, float]:
+def differences(
+    states: dict[str, int], expected: dict[str, int], merged=(), core_wait: int = 0
+) -> dict[str, float]:
     """Seconds by which states differ from the expected ones by more than the tolerance.
 
-    The states in `merged` count as productive. The stopwatch ends before the interpreter shuts down; that time may be
+    That is TOLERANCE_SHARE and `core_wait`, nanoseconds for which the training thread had no core. The states in `merged`
+    count as productive. The stopwatch ends before the interpreter shuts down; that time may be
     in any state.
     """
     states, expected = _merge(states, merged), _merge(expected, merged)
     wall = sum(states.values())
-    limit, shutdown = TOLERANCE_SHARE * wall, max(wall - sum(expected.values()), 0)
+    limit, shutdown = TOLERANCE_SHARE * wall + core_wait, max(wall - sum(expected.values()), 0)
     found = {state: states[state] - expected[state] for state in {*states, *expected}}
     return {state: ns / 1e9 for state, ns in found.items() if not -limit <= ns <= limit + shutdown}
 

@@ -7,7 +7,8 @@
         watch.step()
     watch.write(sys.argv[1], model, losses)
 
-Independent of goodput, which a program neither imports nor knows.
+Independent of goodput, which a program neither imports nor knows. It also records how long the training thread had no core,
+during which two stopwatches may see different sections.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Stopwatch:
 
     def __init__(self):
         self.began_ns = process_start_ns()
-        self.now_ns = self.step_ns = 0
+        self.now_ns = self.step_ns = self.core_wait_ns = 0
         self.names: list[str] = []
         self.running: Counter[str] = Counter()
         self.steps: list[dict[str, int]] = []
@@ -47,6 +48,7 @@ class Stopwatch:
             self._charge()
         else:
             self.now_ns = self.step_ns = perf_counter_ns()
+            self.core_wait_ns = core_wait_ns()
         # What an evaluation waits for is part of it.
         self.names.append("evaluation" if "evaluation" in self.names else section)
         try:
@@ -85,11 +87,21 @@ class Stopwatch:
             "between": self.between,
             "unfinished": self.running,
             "wall": self.now_ns - self.began_ns,
+            "core_wait": core_wait_ns() - self.core_wait_ns,
             "weights": digest(model),
             "outputs": [float(value).hex() for value in outputs],
         }
         with open(path, "w") as file:
             json.dump(found, file)
+
+
+def core_wait_ns() -> int:
+    """How long this thread has been ready to run without a core, by the kernel's schedstat; 0 where it does not count."""
+    try:
+        with open("/proc/thread-self/schedstat") as file:
+            return int(file.read().split()[1])
+    except OSError:
+        return 0
 
 
 def process_start_ns() -> int:

@@ -124,7 +124,7 @@ def _is_again(one: Page, identity: dict) -> bool:
 
 def _pages(directory: str, run: str | None = None) -> Iterator[Page]:
     """The pages in a directory, of one run if it is given; those that cannot be read are skipped."""
-    from goodput.rank_page.reader import Reader  # Here, since most processes have a rank.
+    from goodput.rank_page.page_file import PageFile  # Here, since most processes have a rank.
 
     prefix = "" if run is None else page.file_name(run, 0, 1).removesuffix(f"0.1{page.SUFFIX}")
     names = [
@@ -135,10 +135,10 @@ def _pages(directory: str, run: str | None = None) -> Iterator[Page]:
     for name in names[:PAGES_MAX]:
         path = os.path.join(directory, name)
         try:
-            with Reader(path) as reader:
-                snapshot = reader.snapshot(page.NS_MAX, page.NS_MAX)
-            if run is None or snapshot.identity["run"] == run:
-                yield Page(path, page.is_locked(path), snapshot.identity, snapshot.ended)
+            with PageFile(path) as file:
+                found = Page(path, page.is_locked(path), file.identity, file.ended())
+            if run is None or file.identity["run"] == run:
+                yield found
         except (page.PageError, OSError):
             continue
 
