@@ -12,7 +12,8 @@ import sys
 import time
 
 from goodput.rank_page import page
-from goodput.rank_page.reader import Reader, Snapshot, process_start_ticks
+from goodput.rank_page.page import process_start_ticks
+from goodput.rank_page.reader import Reader, Snapshot
 from goodput.stack_samples.py_spy import Recorder, find_py_spy
 from goodput.stack_samples.sampler import StackSampler
 

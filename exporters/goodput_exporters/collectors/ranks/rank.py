@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from goodput.rank_page.loader_words import figures
-from goodput.rank_page.page import NS_MAX, PageError
-from goodput.rank_page.reader import Reader, Snapshot, StepRecord, process_start_ticks
+from goodput.rank_page.page import NS_MAX, PageError, process_start_ticks
+from goodput.rank_page.reader import Reader, Snapshot, StepRecord
 from goodput.stack_samples import sample_file
 from goodput.wire import schema
 from goodput.wire.identity import PLACES, RATES
