@@ -18,10 +18,11 @@ demo: $(VENV)/.demo  ## train a small model here and account for every second of
 	@$(BIN)/goodput demo $(ARGS)
 
 test: $(VENV)/.test servers  ## all tests
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not alone" $(ARGS) $(ALLOW_NO_TESTS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not alone and not mutation" $(ARGS) $(ALLOW_NO_TESTS)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m alone $(ARGS) $(ALLOW_NO_TESTS)
 
-fuzz: $(VENV)/.test  ## property tests with examples that are new each time, for MINUTES (10)
+fuzz: $(VENV)/.test servers  ## rules without one clause each, then property tests with new examples for MINUTES (10)
+	$(BIN)/python -m pytest -n 2 -m mutation $(ARGS) $(ALLOW_NO_TESTS)
 	@end=$$(( $$(date +%s) + 60 * $(or $(MINUTES),10) )); while [ $$(date +%s) -lt $$end ]; do \
 	    GOODPUT_TEST_PROFILE=fuzz $(BIN)/python -m pytest -n 2 -m hypothesis $(ARGS) || exit 1; done
 

@@ -181,6 +181,7 @@ def test_promtool_cases_pass(path, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.mutation
 @pytest.mark.parametrize(
     ("file", "clause", "name"),
     [

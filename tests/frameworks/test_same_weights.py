@@ -7,6 +7,7 @@ from support.frameworks import script_process
 
 pytest.importorskip("torch")
 FOLDER = "same_weights"
+PLAIN = script_process.cases_of(f"{FOLDER}/plain_loops.py")
 COMPILED = script_process.cases_of(f"{FOLDER}/compiled_models.py")
 CASES = [
     *(name for file in ("plain_loops", "loaders", "model_copies") for name in script_process.cases_of(f"{FOLDER}/{file}.py")),
@@ -21,8 +22,8 @@ FRAMES_DIFFER = (*LAST_STEP_OPEN, *(f"{name}_of_a_loader" for name in LAST_STEP_
 
 @pytest.fixture(scope="module", params=script_process.IMPLEMENTATIONS)
 def report(request, tmp_path_factory) -> dict:
-    # What Dynamo traces is the same Python with and without the compiled recorder.
-    cases = CASES if request.param == "compiled" else [name for name in CASES if name not in COMPILED]
+    # What Dynamo traces, loaders and copies of models run the same Python with and without the compiled recorder.
+    cases = CASES if request.param == "compiled" else PLAIN
     return script_process.run_implementation(
         f"{FOLDER}/run.py",
         tmp_path_factory.mktemp("same"),
@@ -39,7 +40,7 @@ def report(request, tmp_path_factory) -> dict:
 @pytest.mark.parametrize("name", CASES)
 def test_weights_graphs_and_steps_are_the_same(report, name):
     if name not in report:
-        pytest.skip("compiled models run once, with the compiled recorder")
+        pytest.skip("these run once, with the compiled recorder")
     found = report[name]
     assert found["same"], found["differ"] or found["results"]
     plain, timed = ({kind: sum(each.values()) for kind, each in run.items()} for run in found["counted"])
