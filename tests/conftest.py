@@ -6,10 +6,11 @@ from support import hypothesis_profiles
 
 # Files that take over half a minute where two processes share the tests, the longest first.
 LONG = (
+    "test_programs.py",
     "test_same_weights.py",
     "test_replay_worlds.py",
-    "test_loop_variants.py",
     "test_dashboards_rules.py",
+    "test_loop_variants.py",
     "test_live_hostile.py",
     "test_page_person.py",
     "test_hang.py",

@@ -7,12 +7,11 @@ from support.frameworks import script_process
 
 pytest.importorskip("torch")
 FOLDER = "same_weights"
-PLAIN = script_process.cases_of(f"{FOLDER}/plain_loops.py")
+PLAIN = [
+    name for file in ("plain_loops", "loaders") for name in script_process.cases_of(f"{FOLDER}/{file}.py")
+]
 COMPILED = script_process.cases_of(f"{FOLDER}/compiled_models.py")
-CASES = [
-    *(name for file in ("plain_loops", "loaders", "model_copies") for name in script_process.cases_of(f"{FOLDER}/{file}.py")),
-    *COMPILED,
-]  # fmt: skip
+CASES = [*PLAIN, *script_process.cases_of(f"{FOLDER}/model_copies.py"), *COMPILED]
 # A compiled optimizer step calls no hooks: the next batch, backward pass or zero_grad ends the step, so that without a
 # loader the last one stays open.
 LAST_STEP_OPEN = ("compile_the_whole_step", "compile_the_optimizer")
@@ -22,7 +21,7 @@ FRAMES_DIFFER = (*LAST_STEP_OPEN, *(f"{name}_of_a_loader" for name in LAST_STEP_
 
 @pytest.fixture(scope="module", params=script_process.IMPLEMENTATIONS)
 def report(request, tmp_path_factory) -> dict:
-    # What Dynamo traces, loaders and copies of models run the same Python with and without the compiled recorder.
+    # What Dynamo traces and copies of models run the same Python with and without the compiled recorder.
     cases = CASES if request.param == "compiled" else PLAIN
     return script_process.run_implementation(
         f"{FOLDER}/run.py",
