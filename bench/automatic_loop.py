@@ -3,9 +3,9 @@
     python -m bench.automatic_loop KIND SIZE SECONDS MODE...     # MODE: bare, again (bare, too), hand, auto, traceml
     python -m bench.automatic_loop KIND                          # prints the SIZE that makes a step that long here
 
-Writes the length of every step, in microseconds, as JSON: {mode: [[...] of each block]}. All blocks use the same batches:
-others would lie elsewhere in the caches. The steps of a block before its settled part are left out: in them root
-modules are found and the overhead budget takes its measure.
+Writes the length of every step, in microseconds, as JSON: {mode: [[...] of each block]}. All blocks use the same
+batches: others would lie elsewhere in the caches. The steps of a block before its settled part are left out: in them
+root modules are found and the overhead budget takes its measure.
 """
 
 from __future__ import annotations

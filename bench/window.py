@@ -3,8 +3,8 @@
     python -m bench.window [--json]
 
 A real loop of half-millisecond steps with eleven phases ("none" included). In each round every peer has its own loop,
-in which it receives each step's phase durations (goodput reads them from its page) and computes its figures; its cost is
-the time of both. Peers keep the last KEPT steps, as the window does here. Slow peers compute at every SLOWth step
+in which it receives each step's phase durations (goodput reads them from its page) and computes its figures; its cost
+is the time of both. Peers keep the last KEPT steps, as the window does here. Slow peers compute at every SLOWth step
 only. The bar: a call costs at most 1/20 of the deques with numpy.percentile.
 """
 

@@ -1,7 +1,7 @@
 """Point each alert at the panel that shows it, by the panel's title.
 
-Updates the `dashboard_url` that follows a `runbook_url` in the rule files of deploy/prometheus and their tests: the board
-and the number of the panel, which changes with its place. The variables in an address are kept.
+Updates the `dashboard_url` that follows a `runbook_url` in the rule files of deploy/prometheus and their tests: the
+board and the number of the panel, which changes with its place. The variables in an address are kept.
 
     python -m dashboards.alert_links            # write
     python -m dashboards.alert_links --check    # exit 1 and name the files that differ

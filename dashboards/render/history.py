@@ -1,8 +1,8 @@
 """A Prometheus that holds a simulated cluster's last hours, to draw boards from.
 
-The series of scenario.py's cluster, and the results of the shipped recording rules, are written into a new Prometheus by
-remote write, as in the replay of the alerts (bench/alert_replay). Two and a half hours of 48 GPUs take about a minute and
-0.5 GB.
+The series of scenario.py's cluster, and the results of the shipped recording rules, are written into a new Prometheus
+by remote write, as in the replay of the alerts (bench/alert_replay). Two and a half hours of 48 GPUs take about a
+minute and 0.5 GB.
 
     with history(Path("/tmp/history"), seconds=9000, end_seconds=1_767_609_120) as url: ...
 """

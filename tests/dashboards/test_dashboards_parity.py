@@ -1,9 +1,9 @@
 """The ratio rules against the aggregator's own account of the same windows, over one simulated run.
 
-Two ranks of four GPUs step, save, evaluate, wait for each other, die twice, lose work and go on. Every twenty seconds the
-account is computed and its series are scraped at the same time, so that only the arithmetic differs. promtool evaluates
-the shipped rules over these samples. In a real cluster a scrape sees an account that is up to a push and a scrape old
-(15 s of 300 as shipped, 5 %), and both agree within that.
+Two ranks of four GPUs step, save, evaluate, wait for each other, die twice, lose work and go on. Every twenty seconds
+the account is computed and its series are scraped at the same time, so that only the arithmetic differs. promtool
+evaluates the shipped rules over these samples. In a real cluster a scrape sees an account that is up to a push and a
+scrape old (15 s of 300 as shipped, 5 %), and both agree within that.
 """
 
 import subprocess

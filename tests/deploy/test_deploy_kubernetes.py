@@ -1,6 +1,7 @@
 """The Kubernetes objects: valid by the schemas of several versions, bounded, without rights that they do not need.
 
-Overlays are rendered where kubectl or kustomize is installed; the files themselves are always checked. No cluster is used.
+Overlays are rendered where kubectl or kustomize is installed; the files themselves are always checked. No cluster is
+used.
 """
 
 import json

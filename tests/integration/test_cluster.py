@@ -1,9 +1,10 @@
 """A live simulated cluster, 32 ranks on 4 nodes: every expression of every panel, rule and alert has data in real servers.
 
-Real node agents, aggregator, Prometheus, VictoriaMetrics and Alertmanager (simulated_cluster.py) watch one run through
-its troubles: it is killed and resumes, saves, evaluates, has a straggler and a starved rank, GPUs and links fail, a
-driver is stuck, it hangs. Then everything ends, and each expression is evaluated over the whole time in both servers. What has
-no data here is listed with its reason; what VictoriaMetrics does otherwise is listed in docs/victoriametrics.md.
+Real node agents, aggregator, Prometheus, VictoriaMetrics and Alertmanager (simulated_cluster.py) watch one run
+through its troubles: it is killed and resumes, saves, evaluates, has a straggler and a starved rank, GPUs and links
+fail, a driver is stuck, it hangs. Then everything ends, and each expression is evaluated over the whole time in both
+servers. What has no data here is listed with its reason; what VictoriaMetrics does otherwise is listed in
+docs/victoriametrics.md.
 """
 
 import math

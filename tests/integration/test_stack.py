@@ -1,8 +1,9 @@
 """The whole house on real servers: live ranks, agent, aggregator, Prometheus, Alertmanager.
 
-Every expression of the dashboards and of the rules is run against real Prometheus and must return samples, but where it
-reads a series that two ranks without a GPU do not have, or one that counts what does not happen here; the alerts are driven from the live run to a real Alertmanager. The rules are the shipped ones with shorter windows.
-The tests share one run and take it through its troubles in order.
+Every expression of the dashboards and of the rules is run against real Prometheus and must return samples, but where
+it reads a series that two ranks without a GPU do not have, or one that counts what does not happen here; the alerts
+are driven from the live run to a real Alertmanager. The rules are the shipped ones with shorter windows. The tests
+share one run and take it through its troubles in order.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Innocent days fire no page, and every planted fault is detected.
 
-Runs `python -m bench.alert_replay` for both scenarios side by side, with fewer days and ranks and coarser ticks: about a
-minute on two cores. `make replay-alerts` replays all ten days.
+Runs `python -m bench.alert_replay` for both scenarios side by side, with fewer days and ranks and coarser ticks:
+about a minute on two cores. `make replay-alerts` replays all ten days.
 """
 
 import json

@@ -1,7 +1,7 @@
 """The account of a run: every rank's time while it was expected, each nanosecond in one state.
 
-The states of a rank sum to its wall time exactly, and ratios are computed from sums. `compute` takes a run whose rows are
-at hand; `Engine` takes rows one by one. Cost: about 10 us per step and rank.
+The states of a rank sum to its wall time exactly, and ratios are computed from sums. `compute` takes a run whose rows
+are at hand; `Engine` takes rows one by one. Cost: about 10 us per step and rank.
 
     account = compute(run, now_ns=time.time_ns()); account.ratio("goodput")
 """

@@ -8,10 +8,10 @@ tokens of context:
     recompute    + what of the forward runs again: all of it ("full"), or 4 L H Q T ("selective")
 
 6 N is from Kaplan et al., "Scaling Laws for Neural Language Models" (2020), section 2.1; the attention term and MFU
-without recomputation from Chowdhery et al., "PaLM" (2022), appendix B; recomputation from Korthikanti et al., "Reducing
-Activation Recomputation in Large Transformer Models" (2022). Exact for dense decoders but for what is no matrix product
-(norms, softmax, activations: about 1 %), whatever the number of key and value heads (GQA, MQA): N has their weights, and
-every query head still meets every key. `goodput.flops` counts a model itself.
+without recomputation from Chowdhery et al., "PaLM" (2022), appendix B; recomputation from Korthikanti et al.,
+"Reducing Activation Recomputation in Large Transformer Models" (2022). Exact for dense decoders but for what is no
+matrix product (norms, softmax, activations: about 1 %), whatever the number of key and value heads (GQA, MQA): N has
+their weights, and every query head still meets every key. `goodput.flops` counts a model itself.
 
     transformer(params=124e6, tokens=8192, microbatches=4, layers=12, heads=12, head_dim=64, context=1024)
 """

@@ -1,7 +1,7 @@
 """One attempt's steps folded, one after the other, into sums per state.
 
-The sums fill the attempt's bound exactly whatever the input: kept steps, gaps, the tail, and what is lost. A step's time
-in no phase is `unattributed`; a gap's is `startup` before the first step, `stall` when it is too long, else
+The sums fill the attempt's bound exactly whatever the input: kept steps, gaps, the tail, and what is lost. A step's
+time in no phase is `unattributed`; a gap's is `startup` before the first step, `stall` when it is too long, else
 `unattributed`. Rows that contradict their neighbours are cut to fit and counted in `clamped`; a step that crosses the
 bound counts in proportion. Memory does not grow with steps; a step costs about 5 us. `straggler` compares ranks.
 """

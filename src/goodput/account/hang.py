@@ -1,18 +1,18 @@
 """The hang verdict: when no rank makes progress, which rank is where since when, and which one is the culprit.
 
-Progress is a completed step and nothing less: a rank that changes phases without completing one (a retry loop) hangs. Only
-for a process that makes rollouts and no steps each phase boundary is progress.
-Excused up to its limit (stall_threshold): a rank in a planned phase (states.PLANNED); one that was in such a phase since
-its last step and still passes phase boundaries (an evaluation with its own loader); one before its first step, unless it
-waits in communication.
+Progress is a completed step and nothing less: a rank that changes phases without completing one (a retry loop) hangs.
+Only for a process that makes rollouts and no steps each phase boundary is progress. Excused up to its limit
+(stall_threshold): a rank in a planned phase (states.PLANNED); one that was in such a phase since its last step and
+still passes phase boundaries (an evaluation with its own loader); one before its first step, unless it waits in
+communication.
 
 Ranks in communication are victims. Ranks elsewhere, dead, or silent since the others stopped are suspects; the
-culprit is the suspect with the fewest steps, among those the one longest in its phase. If all ranks wait in communication,
-it is the only rank with fewer steps than the others, which waits in another collective. Where suspects tie there is none:
-all ranks are in one phase after one step, or two stopped there at the same time.
+culprit is the suspect with the fewest steps, among those the one longest in its phase. If all ranks wait in
+communication, it is the only rank with fewer steps than the others, which waits in another collective. Where suspects
+tie there is none: all ranks are in one phase after one step, or two stopped there at the same time.
 
-Clocks of two hosts are never subtracted: a duration is the rank's own up to its last report, plus the time since we received that, on our clock.
-Cost: about 2 us a rank.
+Clocks of two hosts are never subtracted: a duration is the rank's own up to its last report, plus the time since we
+received that, on our clock. Cost: about 2 us a rank.
 
     found = verdict(ranks, time.time_ns(), threshold_ns=60 * 10**9); found.document() if found else None
 """

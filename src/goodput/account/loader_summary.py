@@ -1,7 +1,7 @@
 """Waits for the data loader by reason, summed over all ranks, and the loader of the rank that waited most.
 
-With b seconds of worker time per batch, and steps that take p seconds besides waiting for the loader, b / p workers keep
-up (Little's law).
+With b seconds of worker time per batch, and steps that take p seconds besides waiting for the loader, b / p workers
+keep up (Little's law).
 """
 
 from __future__ import annotations

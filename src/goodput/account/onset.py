@@ -1,14 +1,14 @@
 """The steps in which a rank was slow.
 
-In each step of a group a rank is hit if its own time exceeds that of the faster half (the lower median) by SLOW_RATIO_MIN
-and is among the slowest eighth. So that several slow ranks do not hide each other it is also beside them if it is among
-the slowest half, and further from the lower median than SPREADS_MIN times the faster half's own spread. While nothing
-distinguishes a rank, it is among the k slowest of n in at most k / n of the steps, whatever the distribution of times, so
-the chance of either is bounded without estimating noise. For each a cumulative sum (Page, "Continuous inspection schemes",
-1954) of log-likelihood ratios, against a rank that is slow in half of the remaining steps, must reach
-ln(FALSE_ALARM_STEPS); by Lorden's bound ("Procedures for reacting to a change in distribution", 1971) each raises at most
-one false alarm in FALSE_ALARM_STEPS independent steps of a rank. The mirrored sum ends a stretch. Cost: under 2 us per
-rank and step.
+In each step of a group a rank is hit if its own time exceeds that of the faster half (the lower median) by
+SLOW_RATIO_MIN and is among the slowest eighth. So that several slow ranks do not hide each other it is also beside
+them if it is among the slowest half, and further from the lower median than SPREADS_MIN times the faster half's own
+spread. While nothing distinguishes a rank, it is among the k slowest of n in at most k / n of the steps, whatever the
+distribution of times, so the chance of either is bounded without estimating noise. For each a cumulative sum (Page,
+"Continuous inspection schemes", 1954) of log-likelihood ratios, against a rank that is slow in half of the remaining
+steps, must reach ln(FALSE_ALARM_STEPS); by Lorden's bound ("Procedures for reacting to a change in distribution",
+1971) each raises at most one false alarm in FALSE_ALARM_STEPS independent steps of a rank. The mirrored sum ends a
+stretch. Cost: under 2 us per rank and step.
 """
 
 from __future__ import annotations

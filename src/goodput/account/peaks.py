@@ -2,14 +2,14 @@
 
 Names match as PyTorch, NVML, DCGM, ROCm or JAX spell them, and as a whole: a slice (MIG, vGPU, a virtual function), a
 laptop chip or an unlisted model does not get the figures of the device it resembles. Figures are of one device as the
-runtime shows it (one die of an MI250X, both of a B200), at the vendor's boost clock and without structured sparsity: where
-the vendor prints the sparse figure alone it is halved. Where sources disagree the vendor's data sheet counts. A dtype
-without a matrix rate (bf16 on a V100) is unknown. An MI300X in CPX mode shows eight devices under the name of the whole;
-it is not detected.
+runtime shows it (one die of an MI250X, both of a B200), at the vendor's boost clock and without structured sparsity:
+where the vendor prints the sparse figure alone it is halved. Where sources disagree the vendor's data sheet counts. A
+dtype without a matrix rate (bf16 on a V100) is unknown. An MI300X in CPX mode shows eight devices under the name of
+the whole; it is not detected.
 
-"fp32" is the rate without TF32; on AMD the matrix cores' fp32. fp16, bf16 and fp8 are the rates with fp32 accumulation,
-which training uses. GeForce cards have half of their rate then, so the figure is half of the one often quoted (RTX 4090:
-165 TFLOP/s, not 330).
+"fp32" is the rate without TF32; on AMD the matrix cores' fp32. fp16, bf16 and fp8 are the rates with fp32
+accumulation, which training uses. GeForce cards have half of their rate then, so the figure is half of the one often
+quoted (RTX 4090: 165 TFLOP/s, not 330).
 
     peak("NVIDIA H100 80GB HBM3", "torch.bfloat16")     # 989.4e12
     peak("AMD Instinct MI300X", "bf16=0.8,fp8=0.2")     # 1452.7e12

@@ -1,8 +1,9 @@
 """One step of a pipeline: how long each stage waits for a slower rank or stage, and how long for the schedule.
 
-A pipeline of p stages and m microbatches takes (m - 1) x (time of its slowest stage) + (time of all stages) per microbatch
-(GPipe and 1F1B alike), so a stage with own time T above the others' costs them (m - 1) / m of the difference. A rank that
-is slower than its stage holds up the stage's collective too, and costs the others all of the difference.
+A pipeline of p stages and m microbatches takes (m - 1) x (time of its slowest stage) + (time of all stages) per
+microbatch (GPipe and 1F1B alike), so a stage with own time T above the others' costs them (m - 1) / m of the
+difference. A rank that is slower than its stage holds up the stage's collective too, and costs the others all of the
+difference.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ The first step of each attempt is left out, since it compiles. With fewer than 1
 would be the longest step, which may itself be the stall; the median stands in for it then. Only lengths that matter to
 the threshold are kept, in fp16 bins: memory is bounded and the relative error is at most 2^-11.
 
-A planned phase excuses a stall up to 10 x the longest that the rank has shown of it so far, at least 30 min (PlannedLimits).
+A planned phase excuses a stall up to 10 x the longest that the rank has shown of it so far, at least 30 min
+(PlannedLimits).
 """
 
 from __future__ import annotations

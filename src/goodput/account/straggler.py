@@ -1,9 +1,10 @@
 """Stragglers: communication split into what all ranks paid and what waiting for the slowest rank cost.
 
 Ranks are matched by group and steps by attempt and index; clocks of different hosts are never compared. Intrinsic
-communication is the smallest of a step's ranks; the culprit of a step is the rank that waited least. Slowdown is the sum
-of step times over their sum had each step's own work been spread evenly, after Lin et al., "Understanding Stragglers in
-Large Model Training Using What-if Analysis" (2025); with one collective per step that is length / (length - straggler).
+communication is the smallest of a step's ranks; the culprit of a step is the rank that waited least. Slowdown is the
+sum of step times over their sum had each step's own work been spread evenly, after Lin et al., "Understanding
+Stragglers in Large Model Training Using What-if Analysis" (2025); with one collective per step that is length /
+(length - straggler).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Why GPUs were not productive, and what to do about it: one cause per file; every file of this folder is loaded.
 
-A cause is a module with `STATE`, a state of the account, and `ADVICE`, one line; `advise(account) -> str`, where there is
-one, gives advice that depends on the account. The gain is the largest speed-up that removing the cause can bring,
-1 / (1 - share) by Amdahl's law.
+A cause is a module with `STATE`, a state of the account, and `ADVICE`, one line; `advise(account) -> str`, where
+there is one, gives advice that depends on the account. The gain is the largest speed-up that removing the cause can
+bring, 1 / (1 - share) by Amdahl's law.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """An all-reduce (mean) between the processes of one machine, over Unix sockets.
 
-Rank 0 receives every vector, adds them in order of rank and sends the mean back, so the result has the same bits on every
-rank and in every run. No call takes longer than `timeout_seconds`; a waiting rank sleeps in the kernel. When a process
-dies, every rank in `mean` gets an error that names it. Rank 0 moves 2 · (world_size - 1) vectors per call; a ring would
-spread that over the ranks, which pays off between machines only.
+Rank 0 receives every vector, adds them in order of rank and sends the mean back, so the result has the same bits on
+every rank and in every run. No call takes longer than `timeout_seconds`; a waiting rank sleeps in the kernel. When a
+process dies, every rank in `mean` gets an error that names it. Rank 0 moves 2 · (world_size - 1) vectors per call; a
+ring would spread that over the ranks, which pays off between machines only.
 
     group = ProcessGroup(rank=0, world_size=4, directory=directory, timeout_seconds=30)
     group.mean(model.message)

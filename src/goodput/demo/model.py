@@ -1,7 +1,8 @@
 """A character language model in NumPy: embedding, tanh layers, softmax cross entropy, and Adam.
 
-Parameters and gradient are one contiguous vector each, and the layers are views into it, so an all-reduce packs nothing.
-At the default sizes the vector has 0.67 MB, and forward, backward and Adam take 8 to 10 ms on a core of 115 GFLOP/s.
+Parameters and gradient are one contiguous vector each, and the layers are views into it, so an all-reduce packs
+nothing. At the default sizes the vector has 0.67 MB, and forward, backward and Adam take 8 to 10 ms on a core of 115
+GFLOP/s.
 
     model = Model(Sizes(hidden=(256, 256)))
     adam = Adam(model.parameters.size)

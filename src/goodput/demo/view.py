@@ -1,6 +1,7 @@
 """The live view of the demo: the run's document, read from the aggregator twice a second.
 
-It is a table on a terminal, and a line every two seconds elsewhere. A request that fails is repeated at the next refresh.
+It is a table on a terminal, and a line every two seconds elsewhere. A request that fails is repeated at the next
+refresh.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A node's hardware and its agent over the whole time: one array of values for each series.
 
-The noise is that of sound hardware: the power limit reached, a day's curve of temperature, some correctable ECC errors, a
-handful of retransmits, a disk that is full of work while a checkpoint is saved. Cost: about 10 ns a value.
+The noise is that of sound hardware: the power limit reached, a day's curve of temperature, some correctable ECC
+errors, a handful of retransmits, a disk that is full of work while a checkpoint is saved. Cost: about 10 ns a value.
 """
 
 from __future__ import annotations

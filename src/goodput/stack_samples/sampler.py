@@ -1,9 +1,9 @@
 """Which rank is sampled, and when: those that spend time in no phase, within a bounded share of one core.
 
-A rank whose main thread was in no phase for IDLE_SHARE_MIN of its time since the last look is sampled for BURST_SECONDS,
-then after PAUSE_SECONDS again, after twice that, up to PAUSE_SECONDS_MAX between two bursts. One rank is sampled at a
-time, and all py-spy processes together use at most CPU_SHARE_MAX of one core. Where no rank is idle, `choose` costs some
-5 us a rank.
+A rank whose main thread was in no phase for IDLE_SHARE_MIN of its time since the last look is sampled for
+BURST_SECONDS, then after PAUSE_SECONDS again, after twice that, up to PAUSE_SECONDS_MAX between two bursts. One rank
+is sampled at a time, and all py-spy processes together use at most CPU_SHARE_MAX of one core. Where no rank is idle,
+`choose` costs some 5 us a rank.
 
     sampler = StackSampler(Recorder(find_py_spy()))
     path = sampler.choose([(path, snapshot), ...])     # at every poll

@@ -1,7 +1,7 @@
 """Set operations on time spans, in exact integer arithmetic and one pass over both sides.
 
-A set is a flat `array("q")` of start, end, start, end, ...: sorted, non-empty, half-open spans in nanoseconds that neither
-overlap nor touch, 16 bytes a span.
+A set is a flat `array("q")` of start, end, start, end, ...: sorted, non-empty, half-open spans in nanoseconds that
+neither overlap nor touch, 16 bytes a span.
 
     subtract(array("q", [0, 10]), array("q", [4, 6]))   # array("q", [0, 4, 6, 10])"""
 

@@ -1,10 +1,10 @@
 """The peer: Google's ml-goodput-measurement, run offline on the same history, with its terms mapped to ours.
 
-A `Life` is one start of a job with one rank, in whole milliseconds. `processes` makes rank processes of lives, `ask` the
-peer's log and its calculator's result, `mapped` that result in our terms. The peer is not patched except for its clock,
-which stands still at the time of the query. What its log cannot hold, or what it defines differently, is moved between
-figures in `moves`, each with its reason; there is no tolerance. Checked against ml-goodput-measurement 0.2.3, which has
-no notion of several ranks.
+A `Life` is one start of a job with one rank, in whole milliseconds. `processes` makes rank processes of lives, `ask`
+the peer's log and its calculator's result, `mapped` that result in our terms. The peer is not patched except for its
+clock, which stands still at the time of the query. What its log cannot hold, or what it defines differently, is moved
+between figures in `moves`, each with its reason; there is no tolerance. Checked against ml-goodput-measurement 0.2.3,
+which has no notion of several ranks.
 
     answer = ask(lives, query_ms=90_000, cache_dir=tmp_path); mapped(answer, lives, 90_000)["lost"]
 """

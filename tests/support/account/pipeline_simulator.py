@@ -1,8 +1,9 @@
 """A discrete-event simulator of pipeline-parallel training: what each rank works and waits, and the true slowdown.
 
-Each of `replicas` pipelines has one rank per stage, ranks are numbered by stage first. A rank works through the forward
-and backward passes of its microbatches in its schedule's order, each as soon as the neighbouring stage's result is there;
-a step ends with an all-reduce among the ranks of each stage. Communication itself takes `reduce_seconds` only.
+Each of `replicas` pipelines has one rank per stage, ranks are numbered by stage first. A rank works through the
+forward and backward passes of its microbatches in its schedule's order, each as soon as the neighbouring stage's
+result is there; a step ends with an all-reduce among the ranks of each stage. Communication itself takes
+`reduce_seconds` only.
 
     lives = Training(4, 8, 2).run(20, lambda step, stage, replica, microbatch: 1.5 if stage == 3 else 1.0)
 """

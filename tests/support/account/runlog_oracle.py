@@ -1,9 +1,9 @@
 """The account of a run log by brute force, written from docs/definitions.md and sharing no code with the account.
 
-Every step of every rank is in memory, and every rule is a search over all of them. A log has one run and times that do not
-contradict each other; there are no windows and no bins. Where the definitions leave the last nanosecond open (a median
-between two lengths) it rounds down. `Unclear` means that a length is so near the stall threshold that the 2^-11 of its
-half-precision bin decides.
+Every step of every rank is in memory, and every rule is a search over all of them. A log has one run and times that
+do not contradict each other; there are no windows and no bins. Where the definitions leave the last nanosecond open
+(a median between two lengths) it rounds down. `Unclear` means that a length is so near the stall threshold that the
+2^-11 of its half-precision bin decides.
 """
 
 from __future__ import annotations

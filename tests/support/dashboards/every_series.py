@@ -1,8 +1,8 @@
 """Every series of the catalogue at once, with values made up so that each expression of boards and rules has a sample.
 
-In: the catalogue, and the expressions, whose selectors have the label values that are used. Out: `Cluster`, whose node()
-and aggregator() give families as two exporters would. Nothing is well there: all that can be wrong is, and everything
-that can count goes on counting. It does not know what the numbers mean; tests of values make up their own.
+In: the catalogue, and the expressions, whose selectors have the label values that are used. Out: `Cluster`, whose
+node() and aggregator() give families as two exporters would. Nothing is well there: all that can be wrong is, and
+everything that can count goes on counting. It does not know what the numbers mean; tests of values make up their own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Datasets with planted trouble, importable by spawned workers. Each keeps its own count of the time it planted.
 
-The count lies in an array shared by all processes: ns of all in the dataset, CPU ns of decoding, ns of collating. The machine
-may be busy, so what was planted is what happened, not what was requested.
+The count lies in an array shared by all processes: ns of all in the dataset, CPU ns of decoding, ns of collating. The
+machine may be busy, so what was planted is what happened, not what was requested.
 """
 
 from __future__ import annotations

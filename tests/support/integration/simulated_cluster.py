@@ -1,8 +1,8 @@
 """A cluster on one machine: four node agents, an aggregator, Prometheus, VictoriaMetrics, Alertmanager, all of them real.
 
-The ranks and nodes are those of cluster_world.py. The aggregator requires tokens except for /metrics. Prometheus has the
-shipped rules, of which only WINDOWS and HOLD differ, and sends all samples to VictoriaMetrics. Alertmanager has the
-shipped routes and inhibitions; its waits are shorter, and all its receivers are one webhook.
+The ranks and nodes are those of cluster_world.py. The aggregator requires tokens except for /metrics. Prometheus has
+the shipped rules, of which only WINDOWS and HOLD differ, and sends all samples to VictoriaMetrics. Alertmanager has
+the shipped routes and inhibitions; its waits are shorter, and all its receivers are one webhook.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
         watch.step()
     watch.write(sys.argv[1], model, losses)
 
-Independent of goodput, which a program neither imports nor knows. It also records how long the training thread had no core,
-during which two stopwatches may see different sections.
+Independent of goodput, which a program neither imports nor knows. It also records how long the training thread had no
+core, during which two stopwatches may see different sections.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ comes later, while a running engine already has them and shares them. Without on
 
 Profiling fields may be refused (another profiler holds the counters, or the GPU has none): the rest goes on, the
 refusal is reported, and they are tried again every minute. When the host engine goes away, `sample` raises
-CollectorError and the next call reconnects. Activities are means over the watch interval up to `monotonic_ns`; two samples with the same `monotonic_ns` are one measurement. Pids are not read.
+CollectorError and the next call reconnects. Activities are means over the watch interval up to `monotonic_ns`; two
+samples with the same `monotonic_ns` are one measurement. Pids are not read.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """NVIDIA GPUs through NVML: nvidia-ml-py and the driver's libnvidia-ml.so.1. Needs neither DCGM nor root.
 
-A fast sample has activity, power, energy and memory; a full one everything in queries.py. XIDs are polled in
-both. The GPM samples of all devices are taken first, one after the other, so that all activity is that of the time
-between two samples; only `utilization` and `memory_controller` average over the driver's own period. A GPU that the driver cannot reach is `lost`. While one is lost, or the number of GPUs has changed, a full
-sample reopens the library, after a minute and then less often.
-CPU besides the library's own, with 8 GPUs: 0.5 ms for a fast sample, 3 ms for a full one.
+A fast sample has activity, power, energy and memory; a full one everything in queries.py. XIDs are polled in both.
+The GPM samples of all devices are taken first, one after the other, so that all activity is that of the time between
+two samples; only `utilization` and `memory_controller` average over the driver's own period. A GPU that the driver
+cannot reach is `lost`. While one is lost, or the number of GPUs has changed, a full sample reopens the library, after
+a minute and then less often. CPU besides the library's own, with 8 GPUs: 0.5 ms for a fast sample, 3 ms for a full
+one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The account of a running run, folded incrementally: every row is folded once and then need not be kept.
 
-The result equals account.compute over all rows, at some microseconds per new row and per rank however long the run is.
-Folded rows are in the ledger too, so all but the newest are dropped. Where the fold turns out to be wrong (a restart made
-steps lost, a rank reported late) it starts again: from the rows in memory, or from the ledger (NeedsHistory).
+The result equals account.compute over all rows, at some microseconds per new row and per rank however long the run
+is. Folded rows are in the ledger too, so all but the newest are dropped. Where the fold turns out to be wrong (a
+restart made steps lost, a rank reported late) it starts again: from the rows in memory, or from the ledger
+(NeedsHistory).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Detects steps of optimizers whose `step` a compiler has traced into a graph, where no hook is called.
 
-An in-place change, also one made by a graph, increments a tensor's version counter; reading it does not synchronise. So
-where a batch is fetched and before each backward pass, `poll` reports a step of every optimizer whose first parameter has
-changed since a backward pass. The step's end is placed at the poll. Polling starts when a compiler is first used and
-stops at the first call of an optimizer hook; other trainings pay nothing.
+An in-place change, also one made by a graph, increments a tensor's version counter; reading it does not synchronise.
+So where a batch is fetched and before each backward pass, `poll` reports a step of every optimizer whose first
+parameter has changed since a backward pass. The step's end is placed at the poll. Polling starts when a compiler is
+first used and stops at the first call of an optimizer hook; other trainings pay nothing.
 """
 
 from __future__ import annotations

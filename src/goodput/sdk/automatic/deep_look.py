@@ -1,12 +1,12 @@
 """Deep looks: at times one training step is traced by torch.profiler, and a child process reduces the trace.
 
-On if `GOODPUT_DEEP_LOOK` is set (frameworks/torch/deep_look.py); stopping the profiler waits for the device, which nothing
-else of the SDK does. The result is `document`, also written beside the page (rank_page/deep_look.py).
+On if `GOODPUT_DEEP_LOOK` is set (frameworks/torch/deep_look.py); stopping the profiler waits for the device, which
+nothing else of the SDK does. The result is `document`, also written beside the page (rank_page/deep_look.py).
 
-The profiler is started and stopped between two steps, in the phase `deep_look`. All of it counts as cost: start, stop,
-export, starting the child, reading its result, and what the traced step took beyond the median of the steps before it.
-The next look comes no earlier than when that is half of the overhead budget. One rank looks, by default rank 0, since the
-others wait for it in their collectives.
+The profiler is started and stopped between two steps, in the phase `deep_look`. All of it counts as cost: start,
+stop, export, starting the child, reading its result, and what the traced step took beyond the median of the steps
+before it. The next look comes no earlier than when that is half of the overhead budget. One rank looks, by default
+rank 0, since the others wait for it in their collectives.
 
 A profiler of the user has precedence. Where the traced step is interrupted (by an evaluation, a checkpoint, a
 compilation, a fork) the look ends without a result, so the profiler never runs on.

@@ -1,7 +1,7 @@
 """Runs `goodput analyze` on a trace in a child process beside the training, without waiting for it.
 
-The child has the lowest priority, a session of its own, none of the trainer's files or settings, and bounds on its CPU time
-and memory that hold even if the trainer dies first. Its output is in memory; it leaves no file behind.
+The child has the lowest priority, a session of its own, none of the trainer's files or settings, and bounds on its
+CPU time and memory that hold even if the trainer dies first. Its output is in memory; it leaves no file behind.
 
     child = Analysis(file.fileno())
     done = child.poll()                # None while it runs, else (output, ns of CPU time); raises ValueError

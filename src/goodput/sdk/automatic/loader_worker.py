@@ -1,10 +1,11 @@
 """Measures in a DataLoader's worker process how long each batch took to fetch and collate, and why.
 
-Times are written into the worker's slot of the trainer's rank page (rank_page/loader_words.py). A task begins when `index_queue.get` returns it and ends when `data_queue.put` is called; collating begins when
-the fetcher looks up its `collate_fn`. So no frame of goodput is on the stack while user code runs. The dataset's time is
-divided into CPU time of the worker's thread (decoding, transforms), run-queue delay (/proc/thread-self/schedstat,
-second field; the kernel's sched-stats document) and blocked time (storage, network, locks). If other threads of the
-process used CPU for over half of the blocked time, that counts as CPU time too. About 10 us a batch.
+Times are written into the worker's slot of the trainer's rank page (rank_page/loader_words.py). A task begins when
+`index_queue.get` returns it and ends when `data_queue.put` is called; collating begins when the fetcher looks up its
+`collate_fn`. So no frame of goodput is on the stack while user code runs. The dataset's time is divided into CPU time
+of the worker's thread (decoding, transforms), run-queue delay (/proc/thread-self/schedstat, second field; the
+kernel's sched-stats document) and blocked time (storage, network, locks). If other threads of the process used CPU
+for over half of the blocked time, that counts as CPU time too. About 10 us a batch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Exceptions of the user's that pass through the SDK: they are neither swallowed nor changed.
 
-Those of the user's signal handlers (a time limit, say) pass when they arrive while our code runs. Tracebacks have no frames
-of the wrappers, so they read as without goodput, and a debugger stops in the same frame; Python 3.10 adds the frame of the
-wrapper itself again. A call that raises nothing pays nothing.
+Those of the user's signal handlers (a time limit, say) pass when they arrive while our code runs. Tracebacks have no
+frames of the wrappers, so they read as without goodput, and a debugger stops in the same frame; Python 3.10 adds the
+frame of the wrapper itself again. A call that raises nothing pays nothing.
 
     try:
         return phase.run(function, *args)

@@ -1,8 +1,8 @@
 """One of two ranks over gloo that train a model of FSDP2, save it by torch.distributed.checkpoint and go on from there;
 run by test_distributed_checkpoint.py.
 
-In: the folder to write to. Out: `sharded-RANK-ATTEMPT.json`: what was planted, and how often `state_dict` was called. In
-the first attempt rank 1's forward pass is late in each step; the model is saved at once after step 9, in a thread
+In: the folder to write to. Out: `sharded-RANK-ATTEMPT.json`: what was planted, and how often `state_dict` was called.
+In the first attempt rank 1's forward pass is late in each step; the model is saved at once after step 9, in a thread
 after step 13 and by a process after step 17, and the last three steps are in no checkpoint. The second attempt loads.
 """
 

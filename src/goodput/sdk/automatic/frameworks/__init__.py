@@ -1,8 +1,8 @@
 """The patches: one file per part of a framework that is wrapped.
 
 `apply_all(auto)` applies each patch once its module is imported, now or later. A patch has `MODULE`, the module it
-waits for (`ALIAS`, a second one), `RELIES_ON`, the upstream behaviour it relies on, and `apply(module, auto)`. A patch that
-fails is reported once and leaves its framework unchanged; the others still apply.
+waits for (`ALIAS`, a second one), `RELIES_ON`, the upstream behaviour it relies on, and `apply(module, auto)`. A
+patch that fails is reported once and leaves its framework unchanged; the others still apply.
 """
 
 from __future__ import annotations

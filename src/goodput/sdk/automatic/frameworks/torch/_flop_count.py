@@ -1,12 +1,13 @@
 """Counts the FLOPs of the first step's modules in a forked child, beside the training and only once.
 
-The child inherits the modules, so nothing is copied in the trainer and no code of the user's is imported again. It has one
-thread, the lowest priority, none of the trainer's files and signal handlers, and ends by itself. The trainer never waits for
-it: the result comes through a page of shared memory, and after the training the child writes it into the rank's page itself.
+The child inherits the modules, so nothing is copied in the trainer and no code of the user's is imported again. It
+has one thread, the lowest priority, none of the trainer's files and signal handlers, and ends by itself. The trainer
+never waits for it: the result comes through a page of shared memory, and after the training the child writes it into
+the rank's page itself.
 
-What the trainer pays is the fork, which copies the page table: 1 to 5 ms for 1 GiB of private memory, above which a process
-is not forked; nor is one in which a fork is unsafe. A page that both processes hold is copied when the trainer writes it,
-0.5 s for 1 GiB, so the child first gives up the data of all tensors (then 10 ms).
+What the trainer pays is the fork, which copies the page table: 1 to 5 ms for 1 GiB of private memory, above which a
+process is not forked; nor is one in which a fork is unsafe. A page that both processes hold is copied when the
+trainer writes it, 0.5 s for 1 GiB, so the child first gives up the data of all tensors (then 10 ms).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Wraps the collectives of torch.distributed, `Work.wait` and waits of DistributedDataParallel as `communication`.
 
 A call with async_op=True returns at once; what the step waits for is `Work.wait`. On a thread of autograd, for which
-the step thread waits, only the boundaries of the device clock are recorded. Calls of other threads, such as those of a
-background checkpoint, are left alone, and so are calls inside another one or inside a checkpoint, a restore, an evaluation
-or a rollout, of which they are a part. DistributedDataParallel waits for its buffers and for agreement on buckets in
-forward passes, and for gradients at the end of backward passes (backward.py). FSDP and functional collectives have
-patches of their own, made with `timer`.
+the step thread waits, only the boundaries of the device clock are recorded. Calls of other threads, such as those of
+a background checkpoint, are left alone, and so are calls inside another one or inside a checkpoint, a restore, an
+evaluation or a rollout, of which they are a part. DistributedDataParallel waits for its buffers and for agreement on
+buckets in forward passes, and for gradients at the end of backward passes (backward.py). FSDP and functional
+collectives have patches of their own, made with `timer`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """torch.nn.Module: times calls of root modules, those that the training loop itself calls, as the phase `forward`.
 
-A descriptor in the place of the class attribute `_compiled_call_impl`, which each call of a module looks up, returns the
-timed call for a root and the usual value for all other modules. So instances are unchanged when they are copied, pickled
-or scripted, and inner modules cost no more than the lookup. Roots are searched until one step has trained, and again
-after a backward pass without a forward pass. Under a compiler's tracing the original call runs.
+A descriptor in the place of the class attribute `_compiled_call_impl`, which each call of a module looks up, returns
+the timed call for a root and the usual value for all other modules. So instances are unchanged when they are copied,
+pickled or scripted, and inner modules cost no more than the lookup. Roots are searched until one step has trained,
+and again after a backward pass without a forward pass. Under a compiler's tracing the original call runs.
 
-`Module.train` is wrapped too: an evaluation lasts from `eval()` of a root until the next call that trains. Calls without
-gradients whose tokens grow by one from call to call are those of a rollout, and so are those in training mode if there
-were such calls before the first step.
+`Module.train` is wrapped too: an evaluation lasts from `eval()` of a root until the next call that trains. Calls
+without gradients whose tokens grow by one from call to call are those of a rollout, and so are those in training mode
+if there were such calls before the first step.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Optimizers: registers torch's global hooks around `step`, which is a phase and ends a training step.
 
-`zero_grad` and the clipping of gradients are part of the phase. GradScaler.step is wrapped too, since a step that it skips is a training step. Where
-there is no optimizer, Module.zero_grad ends a step.
+`zero_grad` and the clipping of gradients are part of the phase. GradScaler.step is wrapped too, since a step that it
+skips is a training step. Where there is no optimizer, Module.zero_grad ends a step.
 """
 
 from __future__ import annotations
