@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -47,7 +48,8 @@ def run(kind: str, size: str, modes: list[str], environ: dict) -> dict[str, list
         command = [sys.executable, LOOP, *arguments]
         if "traceml" in modes:
             tool = shutil.which("traceml", path=os.path.dirname(sys.executable)) or "traceml"
-            command = [tool, "run", "--logs-dir", directory, LOOP, "--args", *arguments]
+            own = ["--logs-dir", directory, "--aggregator-port", str(free_port())]
+            command = [tool, "run", *own, LOOP, "--args", *arguments]
         done = subprocess.run(
             command, env=environ, capture_output=True, text=True, timeout=600, cwd=directory
         )
@@ -55,6 +57,13 @@ def run(kind: str, size: str, modes: list[str], environ: dict) -> dict[str, list
             raise RuntimeError(f"{' '.join(command)}: {done.stderr[-2000:]}")
         with open(output) as file:
             return json.load(file)
+
+
+def free_port() -> int:
+    """One that no earlier `traceml run` still holds."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
 
 
 def quantile(values: list[float], q: float) -> float:
