@@ -1,7 +1,10 @@
 """The CPU's peak is measured once for its machine, threads, dtype and library, and remembered."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from goodput.cli import report
 from goodput.flops import cpu_peak
 
 
@@ -54,3 +57,17 @@ def test_unreadable_cache_is_empty(cache, text):
     cache.parent.mkdir()
     cache.write_text(text)
     assert cpu_peak.known_peak("x", "fp32", "2") is None
+
+
+def test_report_measures_once_for_all_ranks(monkeypatch):
+    """On a busy machine each attempt would otherwise take a second and find nothing."""
+    measured = []
+    monkeypatch.setattr(cpu_peak, "measured_peak", lambda *key: measured.append(key))
+    attempts = {
+        rank: SimpleNamespace(
+            peak_flops_per_second=None, flops_per_step=1e9, device="CPU, 1 thread", dtype="fp32"
+        )
+        for rank in range(8)
+    }
+    report.measure_peaks([SimpleNamespace(attempts=attempts)])
+    assert measured == [("CPU, 1 thread", "fp32")]

@@ -25,7 +25,7 @@ RUN = "nanochat"
 
 
 @pytest.fixture
-def house(tmp_path, monkeypatch):
+def services(tmp_path, monkeypatch):
     """(directory, client of the aggregator, agent). The agent waits for no other sampler."""
     monkeypatch.setattr(stack_sampling, "DELAY_SECONDS", 0.0)
     monkeypatch.setattr(Accounts, "_is_fresh", lambda *_: False)
@@ -52,9 +52,9 @@ def train(place: Path, **environ: str) -> subprocess.Popen:
     )
 
 
-def test_slow_batch_source_is_named(house):
+def test_slow_batch_source_is_named(services):
     """The time is the loader's, an estimate; the advice names the function and line."""
-    place, client, agent = house
+    place, client, agent = services
     if find_py_spy() is None:
         pytest.skip("py-spy is not installed (the extra `stacks`)")
     with train(place, DOCUMENT_SECONDS="0.04") as child:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from functools import partial
+from functools import cache, partial
 
 from goodput.cli import fail, message, positive_seconds
 from goodput.defaults import FLOPS_COUNTING, STALL_SECONDS
@@ -100,12 +100,13 @@ def is_counting(attempt) -> bool:
 
 
 def measure_peaks(runs: list) -> None:
-    """Set the peak of ranks that trained on this machine's CPU. It is measured once, for a second."""
+    """Set the peak of ranks that trained on this machine's CPU: measured once for all of them, for a second."""
     from goodput.flops import cpu_peak
 
+    peak_of = cache(cpu_peak.measured_peak)
     for attempt in (one for run in runs for one in run.attempts.values()):
         if attempt.peak_flops_per_second is None and attempt.flops_per_step and attempt.device:
-            attempt.peak_flops_per_second = cpu_peak.measured_peak(attempt.device, attempt.dtype)
+            attempt.peak_flops_per_second = peak_of(attempt.device, attempt.dtype)
 
 
 def write_html(command: str, path: str, documents: list, timelines: dict, log: dict | None = None) -> int:

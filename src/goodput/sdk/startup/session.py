@@ -23,7 +23,6 @@ from goodput.sdk.recorder.recorder import SAMPLES_MAX, STEP_MAX, Recorder, State
 from goodput.sdk.startup import unranked
 from goodput.sdk.startup.calibration import calibrate
 from goodput.sdk.startup.declared_fields import DeclaredFields
-from goodput.sdk.startup.exit_report import print_reports
 from goodput.sdk.startup.phase_table import PhaseTable
 from goodput.sdk.startup.resolve_identity import contradicts, now, resolve_identity, valid_rank
 from goodput.wire.identity import check_identity, clean_text
@@ -341,6 +340,8 @@ class Session:
             steps = self.recorder.steps if self.recorder.is_recording else 0
             self.stop("finished" if succeeded or hasattr(sys, "ps1") else "failed")
             if self.environ.get("GOODPUT_REPORT", "") not in ("", "0"):
+                from goodput.sdk.startup.exit_report import print_reports
+
                 print_reports(self, bool(steps))
         except Exception:
             pass
