@@ -109,16 +109,21 @@ def test_report_from_other_threads_keeps_the_step_thread(sdk):
         threads = [threading.Thread(target=target) for target in (look, look, background)]
         sys.setswitchinterval(1e-5)
         for thread in threads: thread.start()
-        for i in goodput.steps(range(3000)): work()
+        # A busy machine may give the other threads their first turn after 3000 steps.
+        steps = 0
+        deadline = time.monotonic() + 60
+        for i in goodput.steps(range(10**9)):
+            work()
+            steps += 1
+            if steps >= 3000 and (len(accounts) > 2 or time.monotonic() > deadline): break
         over.set()
         for thread in threads: thread.join()
-        with goodput.step(): pass
-        emit([len(accounts), all(account for account in accounts)])
+        emit([steps, len(accounts), all(account for account in accounts)])
     """)
-    ((looks, whole),) = out.emitted
+    ((steps, looks, whole),) = out.emitted
     assert looks > 2 and whole
     snapshot = check(out.snapshot())
-    assert snapshot.steps_done == 3001 and snapshot.drops["phase"] == 0
+    assert snapshot.steps_done == steps and snapshot.drops["phase"] == 0
 
 
 def test_report_from_another_thread_leaves_the_queue(sdk):
