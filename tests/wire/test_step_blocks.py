@@ -1,0 +1,175 @@
+"""Step blocks: what was encoded is decoded, in pure Python and in NumPy alike, and nothing hostile is."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from goodput.wire import schema
+from goodput.wire.step_blocks import (
+    BlockError,
+    StepBlock,
+    check_block,
+    encode_rows,
+)
+from goodput.wire.step_columns import check_columns, decode, encode
+
+MOST = (1 << 62) - 1
+VALUE = st.one_of(st.integers(0, 3), st.integers(0, 5_000_000_000), st.integers(0, MOST))
+
+
+@st.composite
+def rows(draw, most=12):
+    """Rows of one attempt with any values at all, also such as contradict each other."""
+    width = draw(st.integers(1, 6))
+    numbers = sorted(draw(st.sets(st.integers(1, 40) | st.integers(1, MOST), min_size=1, max_size=most)))
+    found = []
+    for number in numbers:
+        start, end = sorted((draw(VALUE), draw(VALUE)))
+        parts = [sorted((draw(VALUE), draw(VALUE))) for _ in range(width)]
+        totals, outside = tuple(high for _, high in parts), tuple(low for low, _ in parts)
+        device = min(draw(VALUE), sum(totals) - sum(outside))
+        found.append(schema.StepRow(number, draw(VALUE), start, end, draw(VALUE), totals, outside, device))
+    return width, found
+
+
+def decoded(columns, width):
+    """The rows that columns have, block by block."""
+    found = [
+        schema.StepRow(
+            *(int(values[at]) for at in range(5)),
+            tuple(values[8 : 8 + 2 * width : 2].tolist()),
+            tuple(values[9 : 9 + 2 * width : 2].tolist()),
+            int(values[5]),
+        )
+        for values in columns.values.T
+    ]
+    return [found[begin:end] for begin, end in zip(columns.begins, columns.begins[1:], strict=False)]
+
+
+@given(st.lists(rows(), min_size=1, max_size=5))
+def test_blocks_decode_to_the_same_rows(parts):
+    widest = max(width for width, _ in parts)
+    blocks = [encode_rows(own, width) for width, own in parts]
+    for block, (width, own) in zip(blocks, parts, strict=True):
+        check_block(block, width, len(own))
+    columns = decode(blocks, widest)
+    assert not check_columns(columns).any()
+    for (width, own), found in zip(parts, decoded(columns, widest), strict=True):
+        padding = (0,) * (widest - width)
+        assert [
+            msgspec.structs.replace(row, totals=row.totals + padding, outside=row.outside + padding)
+            for row in own
+        ] == found
+
+
+@given(rows())
+def test_numpy_encodes_the_same_block(part):
+    width, own = part
+    block = encode_rows(own, width)
+    assert encode(decode([block], width).values) == block
+
+
+@given(rows())
+def test_block_survives_messagepack(part):
+    width, own = part
+    block = encode_rows(own, width)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(block), type=StepBlock) == block
+
+
+def steps(count, width=8, seconds=1.0):
+    """Steps of six phases that vary by some per cent, as a trainer has them."""
+    random = np.random.default_rng(1)
+    totals, end, found = np.zeros(width, np.int64), 1_700_000_000_000_000_000, []
+    for number in range(1, count + 1):
+        spent = (random.normal(1, 0.02, 6) * seconds * 1e9 / 6).astype(np.int64)
+        totals[1:7] += spent
+        start, end = end, end + int(spent.sum())
+        found.append(
+            schema.StepRow(
+                number, number - 1, start, end, 512 * number, tuple(map(int, totals)), (0,) * width
+            )
+        )
+    return found
+
+
+def test_ordinary_step_takes_at_most_48_bytes():
+    block = encode_rows(steps(1024), 8)
+    assert len(msgspec.msgpack.encode(block)) / 1024 < 30
+    assert len(msgspec.msgpack.encode(encode_rows(steps(10), 8))) / 10 < 48
+
+
+def test_consecutive_numbers_give_the_last_one():
+    own = steps(10)
+    assert encode_rows(own, 8).last_number() == 10
+    assert encode_rows([own[3]], 8).last_number() == 4
+    assert encode_rows([own[0], own[1], own[9]], 8).last_number() is None
+
+
+GOOD = encode_rows(steps(4), 8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"count": 0}, "0 rows"),
+        ({"count": 1 << 40}, "rows, 1 to"),
+        ({"columns": GOOD.columns[::-1]}, "columns"),
+        ({"columns": GOOD.columns[:-1] + b"\x3f"}, "columns"),
+        ({"columns": bytes([0, 1, 2, 3, 4, 6, *GOOD.columns[6:]])}, "without a meaning"),
+        ({"first": GOOD.first[:-1]}, "describe"),
+        ({"first": (-1, *GOOD.first[1:])}, "first row"),
+        ({"first": (1 << 62, *GOOD.first[1:])}, "first row"),
+        ({"least": (1 << 70, *GOOD.least[1:])}, "differences"),
+        ({"widths": b"\x09" + GOOD.widths[1:]}, "more than 8 bytes"),
+        ({"cells": GOOD.cells + b"\0"}, "bytes of cells"),
+        ({"cells": b""}, "bytes of cells"),
+    ],
+)
+def test_undecodable_block_is_refused_with_its_reason(changes, words):
+    with pytest.raises(BlockError, match=words):
+        check_block(msgspec.structs.replace(GOOD, **changes), 8, 4096)
+
+
+@given(st.data())
+def test_any_accepted_block_decodes(data):
+    """Whatever its cells are: values may be wrong, which `check_columns` finds, but nothing fails."""
+    columns = bytes(sorted(data.draw(st.sets(st.sampled_from([*range(6), *range(8, 14)]), max_size=8))))
+    count = data.draw(st.integers(1, 4))
+    widths = bytes(data.draw(st.integers(0, 8)) for _ in columns)
+    block = StepBlock(
+        count,
+        columns,
+        tuple(data.draw(VALUE) for _ in columns),
+        tuple(data.draw(st.integers(-(1 << 63), (1 << 63) - 1)) for _ in columns),
+        widths,
+        data.draw(st.binary(min_size=(count - 1) * sum(widths), max_size=(count - 1) * sum(widths))),
+    )
+    check_block(block, 3, 4)
+    found = decode([GOOD, block, GOOD], 8)
+    assert check_columns(found).tolist()[::2] == [False, False]
+    assert decoded(found, 8)[0] == decoded(found, 8)[2]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        schema.StepRow(1, 0, 5, 4, 0, (0, 0), (0, 0)),
+        schema.StepRow(0, 0, 4, 5, 0, (0, 0), (0, 0)),
+        schema.StepRow(1, 0, 4, 5, 0, (0, 1), (0, 2)),
+        schema.StepRow(1, 0, 4, 5, 0, (3, 1), (0, 0), 5),
+    ],
+)
+def test_impossible_row_is_found(row):
+    fine = schema.StepRow(1, 0, 4, 5, 0, (3, 1), (0, 1), 3)
+    columns = decode([encode_rows([fine], 2), encode_rows([row], 2), encode_rows([fine], 2)], 2)
+    assert check_columns(columns).tolist() == [False, True, False]
+
+
+def test_numbers_that_do_not_grow_are_found():
+    own = steps(3)
+    columns = decode([encode_rows([own[0], own[2], own[1]], 8), encode_rows(own, 8)], 8)
+    assert check_columns(columns).tolist() == [True, False]
