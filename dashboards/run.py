@@ -30,7 +30,9 @@ def _max(series: str, by: str = "", more: str = "") -> str:
 
 KEPT, USEFUL, MODEL = (_max(f"goodput_{name}_ratio") for name in ("availability", "goodput", "mfu"))
 SECONDS = _max("goodput_gpu_seconds", "state")
-LEADING = f"topk(5, {_max('goodput_cause_gain_ratio', 'state')} - 1 > 0)"
+ROLE_SECONDS = _max("goodput_role_gpu_seconds", "role, state")
+ORDER = _max("goodput_cause_order", "state")
+LEADING = f"({_max('goodput_cause_gain_ratio', 'state')} - 1 > 0 and on (state) {ORDER} <= 5)"
 # A state's gain is clamped at 0, because a restart moves time from productive to lost, and divided by the sum of the
 # clamped gains, so that the shares add up to 1. Subtracting the earlier value, or 0 if there was none, counts a state
 # from its first sample; delta() would not. deploy/prometheus/recording.yml does the same for fixed windows.
@@ -56,11 +58,11 @@ def _padded(expr: str) -> str:
     return expr
 
 
-# The first steps, which compile, would else leave one colour to all others.
-SLOW_RANKS = _padded(
-    f"clamp_max(max by (rank) ({OWN_STEP}) and on (rank) topk(40, {OWN_STEP_MEAN}), "
-    f"1.5 * scalar(quantile(0.5, {OWN_STEP_MEAN})))"
-)
+# At most 1.5 times the median: the first steps, which compile, would else leave one colour to all others. Not by
+# scalar(), which is an error in VictoriaMetrics where there is no sample.
+_MEDIAN = f"on () group_left () quantile(0.5, {OWN_STEP_MEAN})"
+_SLOWEST_OWN_STEP = f"(max by (rank) ({OWN_STEP}) and on (rank) topk(40, {OWN_STEP_MEAN}))"
+SLOW_RANKS = _padded(f"clamp_max({_SLOWEST_OWN_STEP} / {_MEDIAN}, 1.5) * {_MEDIAN}")
 
 
 def _phase_share(clock: str) -> str:
@@ -136,11 +138,12 @@ PANELS = [
     ),
     panels.table(
         "Leading causes, and what to do",
-        "The five causes that cost the run most so far, and how much faster the run would be without each. Begin at "
-        "the top; in a short run with the first that recurs, since startup, restore, compile and queue of the first "
-        "start are paid once. Below 2 % none is worth the work. `goodput report` and the aggregator's page add the "
-        "ranks, workers and intervals of this run.",
+        "The first five causes, and how much faster the run would be without each: those that recur with the steps, "
+        "the largest first, then those that are paid once (startup, restore, compile and queue of the first start). "
+        "Begin at the top. Below 2 % none is worth the work. `goodput report` and the aggregator's page have the same "
+        "order, and add the ranks, workers and intervals of this run.",
         {
+            "order": f"{ORDER} and on (state) {LEADING}",
             "faster by": LEADING,
             "GPU hours": f"label_replace({SECONDS} / 3600 and on (state) {LEADING}, "
             '"advice", "$1", "state", "(.*)")',
@@ -149,12 +152,13 @@ PANELS = [
         no_value="no cause above the noise",
         first=["state"],
         last=["advice"],
-        sort="faster by",
+        sort="-order",
         tall=True,
         steps=[(None, GREEN), (0.05, YELLOW), (0.2, RED)],
         overrides=[
             series("GPU hours", "suffix: GPU h"),
-            *panels.widths(GPU_hours=100, faster_by=95, state=115),
+            series("order", "none"),
+            *panels.widths(order=60, GPU_hours=100, faster_by=95, state=115),
             ("GPU hours", {"decimals": 2}),
             ("faster by", COLOUR_TEXT | {"decimals": 1}),
             STATES,
@@ -363,6 +367,27 @@ PANELS = [
         ],
         below=True,
     ),
+    panels.table(
+        "Account by role",
+        "GPU time of each role by state, where a run has several (trainer, generator): the shares of a role add up to "
+        "100 %. What helps a trainer is 'productive', what helps a generator 'rollout'; begin with the largest other "
+        "state. One role waits for the other (loader, unattributed): give the slower one more GPUs.",
+        {
+            "GPU hours": f"{ROLE_SECONDS} / 3600 > 0",
+            "share of the role": f"{ROLE_SECONDS} / on (role) group_left () sum by (role) ({ROLE_SECONDS}) > 0",
+            "share of the run": f"{ROLE_SECONDS} / on () group_left () sum({SECONDS}) > 0",
+        },
+        unit="percentunit",
+        no_value="the run has one role",
+        first=["role", "state"],
+        sort="GPU hours",
+        overrides=[
+            series("GPU hours", "suffix: GPU h"),
+            ("GPU hours", {"decimals": 2}),
+            ("share of the role", GAUGE | {"min": 0, "max": 1}),
+            STATES,
+        ],
+    ),
 ]
 
 _STALLED = f"{_max('goodput_progress_age_seconds')} > {_max('goodput_stall_threshold_seconds')}"
@@ -380,7 +405,7 @@ BOARD = build_board(
     "goodput-run",
     "Was every GPU-second of the run useful work, and if not, why, which rank, and what did it cost?",
     PANELS,
-    [(4, 14, 10), (9, 10, 14), (8, 14, 10), (8, 8, 8, 8), (9, 12, 12), (8, 6, 6, 6, 6)],
+    [(4, 14, 10), (9, 10, 14), (8, 14, 10), (8, 8, 8, 8), (9, 12, 12), (8, 8, 8, 8), (8, 10, 14)],
     variables=[board_builder.RUN],
     annotations=[
         panels.annotation(name, expr, title, STATE_COLOURS[state]) for name, expr, title, state in ANNOTATIONS

@@ -45,6 +45,7 @@ def test_roles_sum_to_the_run():
         assert sum(role["states"].values()) == role["gpu_seconds"]
     for state, value in found["states"].items():
         assert value == sum(role["states"][state] for role in found["roles"])
+    assert [rank["role"] for rank in found["ranks"]] == ["trainer", "trainer", "generator"]
     text = " ".join(render(found).split())
     assert "role trainer: 2 ranks, 22.0 GPU-seconds, goodput 68.2 %: productive 68.2 %, straggler" in text
     assert "role generator: 1 rank, 11.0 GPU-seconds, makes no steps: rollout 72.7 %, startup 27.3 %" in text
@@ -52,7 +53,8 @@ def test_roles_sum_to_the_run():
 
 def test_one_role_has_no_account_of_its_own():
     ranks = [Process(rank, world_size=3).steps(5, forward=1).finished() for rank in (0, 1)]
-    assert document(account_of(*ranks))["roles"] == []
+    found = document(account_of(*ranks))
+    assert found["roles"] == [] and {rank["role"] for rank in found["ranks"]} == {""}
 
 
 def test_rollouts_without_steps_are_no_stall():

@@ -150,7 +150,7 @@ def test_board_is_whole(uid):
     board = MODELS[uid]
     assert board["uid"] == uid
     assert board["refresh"] in ("10s", "1m")
-    assert 1 <= len(board["panels"]) <= 15
+    assert 1 <= len(board["panels"]) <= 16
     numbers = [panel["id"] for panel in board["panels"]]
     assert len(set(numbers)) == len(numbers)
     assert len({panel["title"] for panel in board["panels"]}) == len(numbers)
@@ -423,6 +423,13 @@ def test_every_cause_has_its_advice_on_the_run_board():
     assert advice == general()
     assert set(advice) == STATES - {"productive"}
     assert all(len(text) > 40 and text.endswith(".") for text in advice.values())
+
+
+def test_leading_causes_stand_in_the_pages_order():
+    (panel,) = [one for one in MODELS["goodput-run"]["panels"] if one["title"].startswith("Leading causes")]
+    assert panel["options"]["sortBy"] == [{"displayName": "order", "desc": False}]
+    (order,) = [one for one in panel["targets"] if one["legendFormat"] == "order"]
+    assert order["expr"].startswith('max by (state) (goodput_cause_order{run="$run"})')
 
 
 def test_run_board_has_its_annotations():

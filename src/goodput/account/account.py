@@ -8,7 +8,7 @@ are at hand; `Engine` takes rows one by one. Cost: about 10 us per step and rank
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
 from operator import add
@@ -86,6 +86,15 @@ class RankAccount:
         return "generator" if self.states[INDEX["rollout"]] and not makes_steps else "trainer"
 
 
+def sum_gpu_ns(ranks: Iterable[RankAccount]) -> list[int]:
+    """GPU-ns per state: the ranks' sums, weighed by their devices."""
+    total = vector()
+    for rank in ranks:
+        for i, ns in enumerate(rank.states):
+            total[i] += ns * rank.devices
+    return total
+
+
 @dataclass
 class Restart:
     """A start of the run after the first, with what it cost. Times in unix ns, sums in GPU-ns."""
@@ -140,12 +149,17 @@ class Account:
     left_out: int = 0  # processes of these that are not counted
 
     def gpu_ns(self) -> list[int]:
-        """GPU-ns per state: the ranks' sums, weighed by their devices."""
-        total = vector()
+        return sum_gpu_ns(self.ranks)
+
+    def by_role(self) -> dict[str, list[RankAccount]]:
+        """The ranks of each role, the role with the most GPU time first; {} where all ranks have one role."""
+        parts: dict[str, list[RankAccount]] = {}
         for rank in self.ranks:
-            for i, ns in enumerate(rank.states):
-                total[i] += ns * rank.devices
-        return total
+            parts.setdefault(rank.role_name(), []).append(rank)
+        if len(parts) < 2 or parts.keys() == {"trainer", "unobserved"}:
+            return {}
+        weight = {role: sum(rank.wall_ns * rank.devices for rank in ranks) for role, ranks in parts.items()}
+        return {role: parts[role] for role in sorted(parts, key=lambda role: (-weight[role], role))}
 
     def wall_gpu_ns(self) -> int:
         return sum(rank.wall_ns * rank.devices for rank in self.ranks)

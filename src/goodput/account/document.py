@@ -6,7 +6,7 @@ GPU-seconds are floats, what is unknown is None, lists are sorted by rank or by 
 from __future__ import annotations
 
 from goodput.account import figures, sampled_stacks
-from goodput.account.account import FACTORS, Account, RankAccount
+from goodput.account.account import FACTORS, Account, RankAccount, sum_gpu_ns
 from goodput.account.document_types import (
     AccountDocument,
     Cause,
@@ -24,6 +24,7 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
     """The account as a JSON-ready dictionary."""
     gpu_ns, wall = account.gpu_ns(), account.wall_gpu_ns()
     dollars, joules, ranks = figures.money(account), figures.energy(account), account.ranks
+    roles = account.by_role()
     return {
         "run": account.run,
         "status": account.status,
@@ -59,30 +60,19 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
         "per_joule": figures.per_unit(account, joules and joules["total"]),
         "straggler": _straggler(account),
         "workers": {"counted": len(ranks), "left_out": account.left_out} if account.is_of_workers else None,
-        "roles": _roles(ranks),
+        "roles": [_role(role, part) for role, part in roles.items()],
         "hang": None,
         "causes": causes or [],
         "advice_order": figures.advice_order(account, causes or []),
         "whole_run": figures.whole_run(account),
         "stack_samples": sampled_stacks.summary(account),
-        "ranks": [_rank(rank) for rank in ranks],
+        "ranks": [_rank(rank, rank.role_name() if roles else rank.role) for rank in ranks],
     }
 
 
-def _roles(ranks: list[RankAccount]) -> list[Role]:
-    """One account for each role, largest first; [] where all ranks have one."""
-    parts: dict[str, list[RankAccount]] = {}
-    for rank in ranks:
-        parts.setdefault(rank.role_name(), []).append(rank)
-    if len(parts) < 2 or parts.keys() == {"trainer", "unobserved"}:
-        return []
-    found = [_role(role, part) for role, part in parts.items()]
-    return sorted(found, key=lambda one: (-one["gpu_seconds"], one["role"]))
-
-
 def _role(role: str, ranks: list[RankAccount]) -> Role:
-    gpu_ns = [sum(rank.states[i] * rank.devices for rank in ranks) for i in range(len(STATES))]
-    total = sum(rank.wall_ns * rank.devices for rank in ranks)
+    gpu_ns = sum_gpu_ns(ranks)
+    total = sum(gpu_ns)
     kept, lost = (sum(getattr(rank, name) for rank in ranks) for name in ("kept_steps", "lost_steps"))
     return {
         "role": role,
@@ -164,12 +154,12 @@ def _straggler(account: Account) -> Straggler:
     }
 
 
-def _rank(rank: RankAccount) -> Rank:
+def _rank(rank: RankAccount, role: str) -> Rank:
     return {
         "rank": rank.rank,
         "host": rank.host,
         "worker": rank.worker,
-        "role": rank.role,
+        "role": role,
         "devices": rank.devices,
         "states": _states([ns * rank.devices for ns in rank.states]),
         "steps": {"kept": rank.kept_steps, "lost": rank.lost_steps},

@@ -240,7 +240,10 @@ class Role(TypedDict):
 
 
 class Rank(TypedDict):
-    """`worker` is the name of a process without a rank, whose `rank` is a number; "" for others."""
+    """`worker` is the name of a process without a rank, whose `rank` is a number; "" for others.
+
+    `role` is one of the account's `roles` where there are several, else what the rank declares.
+    """
 
     rank: int
     host: str

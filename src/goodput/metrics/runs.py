@@ -5,6 +5,8 @@ goodput_run_info{run device status}: Always 1 for each run; status is running, d
     failed or cancelled.
 goodput_gpu_seconds{run state}: The account: GPU-seconds of the run in each state since its start. A gauge,
     because work can become lost later.
+goodput_role_gpu_seconds{run role state}: The account of each role (trainer, generator) of a run that has several,
+    like goodput_gpu_seconds; the 8 roles with the most GPU time.
 goodput_cost_dollars{run state}: The account in dollars; absent without a price per GPU-hour.
 goodput_run_gpus{run}: GPUs currently allocated to the run, observed or not; absent once it is finished.
 goodput_availability_ratio{run}: Availability: time in kept steps / allocated time.
@@ -57,4 +59,6 @@ goodput_run_health_events{run kind severity}: Hardware events that affected the 
 goodput_run_health_cost_gpu_seconds{run kind}: GPU-seconds of restarts attributed to hardware events of this
     kind; absent if there are none.
 goodput_cause_gain_ratio{run state}: Speed-up of the run if this cause were removed.
+goodput_cause_order{run state}: Place of the cause in the order in which to act, from 1: causes that recur with the
+    steps before those that are paid once.
 """

@@ -22,7 +22,7 @@ from goodput.account.states import STATES
 from goodput.aggregator.accounts.accounts import RunDocument
 from goodput.aggregator.accounts.run_summaries import RunPage
 from goodput.aggregator.api.app import create_app
-from goodput.aggregator.api.exposition import KEPT_SECONDS
+from goodput.aggregator.api.exposition import KEPT_SECONDS, ROLES_SHOWN
 from goodput.aggregator.ingest.store import Store
 from goodput.causes import explain
 from goodput.metrics import CATALOGUE
@@ -308,6 +308,37 @@ def test_series_match_the_document(client):
     )
     gains = {cause["state"]: cause["gain"] for cause in run["causes"]}
     assert {key[2]: value for key, value in found.items() if key[0] == "goodput_cause_gain_ratio"} == gains
+    places = {key[2]: value for key, value in found.items() if key[0] == "goodput_cause_order"}
+    assert sorted(places, key=lambda state: places[state]) == run["advice_order"]
+    assert sorted(places.values()) == list(range(1, len(gains) + 1))
+
+
+def ranks_with_roles(run: str, roles: list[str]) -> list:
+    """Ranks of two devices each that make rollouts, the first for longest, beside a trainer with a third of them."""
+    declared = {"world_size": len(roles) + 1, "devices": 2}
+    trainer = Process(0, 1, now() - 60, **declared).steps(3, forward=1.0, communication=0.5).finished()
+    others = [
+        Process(rank, 1, now() - 60, role=role, **declared).between(none=1, rollout=30 - rank).finished()
+        for rank, role in enumerate(roles, 1)
+    ]
+    return [rank_report(one, run) for one in (trainer, *others)]
+
+
+def test_each_role_has_series_that_close(client):
+    push(client, *ranks_with_roles("rl", ["generator", "generator"]))
+    push(client, *ranks_with_roles("many", [f"role{i}" for i in range(20)]))
+    tell(client)
+    found, run = samples(client), client.get("/api/v1/runs/rl").json()
+    for one in run["roles"]:
+        for state, seconds in one["states"].items():
+            assert found["goodput_role_gpu_seconds", "rl", one["role"], state] == seconds
+    assert found["goodput_role_gpu_seconds", "rl", "generator", "rollout"] == 2 * (29 + 28)
+    roles = [key[1:3] for key in found if key[0] == "goodput_role_gpu_seconds" and key[3] == "rollout"]
+    assert len([name for name, _ in roles if name == "many"]) == ROLES_SHOWN
+    assert {name for name, _ in roles} == {"rl", "many"}, "a run of one role has no such series"
+    (rest,) = [one for one in run["roles"] if one["role"] == "trainer"]
+    assert sum(one["gpu_seconds"] for one in run["roles"]) == run["gpu_seconds"]
+    assert rest["goodput"] == rest["states"]["productive"] / rest["gpu_seconds"]
 
 
 def staged(run: str, start: float) -> list:
@@ -455,6 +486,7 @@ def test_all_series_are_declared(client):
     stuck = Process(0, 1, now() - 300).steps(2, forward=1).begun(loader=1).silent(after=290)
     push(client, rank_report(stuck, run="r3"))
     push(client, *staged("r4", now() - 60))
+    push(client, *ranks_with_roles("r5", ["generator"]))
     # Attempt 1 of run r1 dies 21.25 s after its start.
     push(
         client,

@@ -28,6 +28,7 @@ PHASES = (
     "communication",
     "checkpoint",
     "restore",
+    "rollout",
 )
 SECOND = 1_000_000_000
 

@@ -8,6 +8,7 @@ in between, concurrent scrapes share one text, and a costly text is served again
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Iterator
 
@@ -16,7 +17,7 @@ from prometheus_client import generate_latest
 from goodput import __version__
 from goodput.access.tokens import EVERYTHING, Access
 from goodput.account import FINAL_STATUSES, figures
-from goodput.account.account import FACTORS, Account
+from goodput.account.account import FACTORS, Account, sum_gpu_ns
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
@@ -30,6 +31,7 @@ from goodput.wire import schema
 
 KEPT_SECONDS = 900.0
 RESTARTS_SHOWN = 16
+ROLES_SHOWN = 8
 AT_A_TIME_SECONDS = 0.005
 # From this many ranks on a text is cached for as long as it took to make, and a second at least.
 COSTLY_RANKS = 1024
@@ -94,6 +96,7 @@ class Exposition:
                 continue
             series = _RunSeries(families, name)
             _add_account(series, account)
+            _add_roles(series, account)
             _add_figures(series, account)
             _add_restarts(series, account)
             _add_straggler(series, account)
@@ -212,8 +215,18 @@ def _add_account(series: _RunSeries, account: Account) -> None:
     series.add("goodput_steps", sum(rank.lost_steps for rank in account.ranks), kind="lost")
     series.add("goodput_restarts", len(account.restarts))
     series.add("goodput_stall_threshold_seconds", account.threshold_ns / 1e9)
-    for cause in explain(account):
+    causes = explain(account)
+    for cause in causes:
         series.add("goodput_cause_gain_ratio", cause["gain"], state=cause["state"])
+    for place, state in enumerate(figures.advice_order(account, causes), 1):
+        series.add("goodput_cause_order", place, state=state)
+
+
+def _add_roles(series: _RunSeries, account: Account) -> None:
+    """The account of each role, where the run has several; roles are declared by ranks, so they are bounded."""
+    for role, ranks in itertools.islice(account.by_role().items(), ROLES_SHOWN):
+        for state, ns in zip(STATES, sum_gpu_ns(ranks), strict=True):
+            series.add("goodput_role_gpu_seconds", ns / 1e9, role=role, state=state)
 
 
 def _add_figures(series: _RunSeries, account: Account) -> None:

@@ -12,6 +12,7 @@ const COLUMNS = [
   { name: "rank", head: "Rank", class: "n", value: (row) => row.rank },
   { name: "host", head: "Host", draw: drawHost,
     build: () => [make("span", { "data-f": "host" }), " ", make("span", { class: "tag slow", "data-f": "slow" })] },
+  { name: "role", head: "Role", value: (row) => row.role ?? "" },
   { name: "states", head: "Time by state", class: "wide", build: stateBar,
     draw: (cell, row) => bar(cell.firstElementChild, row.states, `rank ${row.rank}`, marked) },
   { name: "productive", head: "Productive", class: "n", value: (row) => percent(row.goodput) },
@@ -67,7 +68,7 @@ function filtered(run, view) {
   const words = view.filter.trim().toLowerCase();
   const rows = run.ranks.map((rank) => rowOf(rank, live.get(rank.rank), run)).filter((row) =>
     words === String(row.rank) || `rank ${row.rank}` === words ||
-    [row.host, row.slow, row.tag, row.now].some((value) => value.toLowerCase().includes(words)));
+    [row.host, row.role ?? "", row.slow, row.tag, row.now].some((value) => value.toLowerCase().includes(words)));
   // In half percents, so that rows which hardly differ do not change places at every refresh.
   const half = (row, state) => Math.round(200 * row.share(state));
   if (view.sort === "worst") rows.sort((a, b) =>

@@ -16,6 +16,7 @@ import { followHardwareEvents } from "./hardware_events.js";
 import { drawRanks } from "./ranks.js";
 import { followRecentWindows } from "./recent_windows.js";
 import { drawRestarts } from "./restarts.js";
+import { drawRoles } from "./roles.js";
 import { drawStraggler } from "./straggler.js";
 
 // run: the API's document; window: the selected part [from, to] of its time; part: the account of that part.
@@ -59,6 +60,7 @@ export function drawRun() {
   drawWaterfall(run);
   followTimeline(view.run, view.window);
   drawAccount(run, view.sort);
+  drawRoles(run, view.sort);
   keyed($("figures"), "t-figure", figures(run), ([name]) => name, (node, [name, value, detail, title]) => {
     put(node, { name, value, detail });
     attribute(node, "title", title);
