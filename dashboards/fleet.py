@@ -107,7 +107,7 @@ PANELS = [
         "can scrape. Below 100 % every other figure lacks as much. The board 'The stack itself' lists targets "
         "that are down; the runs below show their coverage: ranks there may not load goodput.",
         {
-            "GPU time": Instant(f"1 - ({_share('unobserved')} or vector(0))"),
+            "GPU time": Instant(f"1 - {_share('unobserved')}"),
             "agents": AGENTS,
             "aggregators": 'avg(up{job="goodput-aggregator"})',
         },

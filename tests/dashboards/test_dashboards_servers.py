@@ -14,6 +14,7 @@ from prometheus_client import generate_latest
 from support.servers.servers import (
     Alertmanager,
     Prometheus,
+    VictoriaMetrics,
     Webhook,
     expressions,
     free_ports,
@@ -208,6 +209,23 @@ def test_every_expression_has_a_value(everything):
     rules = everything.rules()
     assert {(rule["name"], rule["lastError"]) for rule in rules if "lastError" in rule} == set()
     assert {rule["health"] for rule in rules} == {"ok"}
+
+
+@pytest.mark.parametrize("server", [Prometheus, VictoriaMetrics])
+def test_run_without_data_gives_empty_panels(server, tmp_path):
+    """No expression is an error where a run has no sample, and none makes a value up but a count of 0."""
+    require(server.name)
+    arguments = (tmp_path, render(tmp_path, {})) if server is Prometheus else (tmp_path,)
+    now = time.time()
+    with server(*arguments) as one:
+        for expression in expressions(run="none", interval="1m", span="1h"):
+            if expression.kind not in ("panel", "mark"):
+                continue
+            lines = one.over(expression.text, now - 3600, now, 60)
+            values = {sample.value for sample in one.query(expression.text)}.union(
+                *(line.values() for line in lines.values())
+            )
+            assert values == ({0.0} if "vector(0)" in expression.text else set()), expression.name
 
 
 def test_account_panel_shows_shares_that_add_up(stack):
