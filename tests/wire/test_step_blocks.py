@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from goodput.wire.step_blocks import (
     check_block,
     encode_rows,
 )
-from goodput.wire.step_columns import check_columns, decode, encode
+from goodput.wire.step_columns import StepColumns, decode, encode, step_rows, wrong_rows
 
 MOST = (1 << 62) - 1
 VALUE = st.one_of(st.integers(0, 3), st.integers(0, 5_000_000_000), st.integers(0, MOST))
@@ -36,18 +38,15 @@ def rows(draw, most=12):
     return width, found
 
 
-def decoded(columns, width):
+def decoded(columns: StepColumns, width: int) -> list[list[schema.StepRow]]:
     """The rows that columns have, block by block."""
-    found = [
-        schema.StepRow(
-            *(int(values[at]) for at in range(5)),
-            tuple(values[8 : 8 + 2 * width : 2].tolist()),
-            tuple(values[9 : 9 + 2 * width : 2].tolist()),
-            int(values[5]),
-        )
-        for values in columns.values.T
-    ]
-    return [found[begin:end] for begin, end in zip(columns.begins, columns.begins[1:], strict=False)]
+    return [step_rows(columns, *ends, width) for ends in pairwise(columns.begins)]
+
+
+def wrong_blocks(columns: StepColumns) -> list[bool]:
+    """Which blocks have a wrong row."""
+    wrong = wrong_rows(columns)
+    return [bool(wrong[begin:end].any()) for begin, end in pairwise(columns.begins)]
 
 
 @given(st.lists(rows(), min_size=1, max_size=5))
@@ -57,7 +56,7 @@ def test_blocks_decode_to_the_same_rows(parts):
     for block, (width, own) in zip(blocks, parts, strict=True):
         check_block(block, width, len(own))
     columns = decode(blocks, widest)
-    assert not check_columns(columns).any()
+    assert not wrong_rows(columns).any()
     for (width, own), found in zip(parts, decoded(columns, widest), strict=True):
         padding = (0,) * (widest - width)
         assert [
@@ -136,7 +135,7 @@ def test_undecodable_block_is_refused_with_its_reason(changes, words):
 
 @given(st.data())
 def test_any_accepted_block_decodes(data):
-    """Whatever its cells are: values may be wrong, which `check_columns` finds, but nothing fails."""
+    """Whatever its cells are: values may be wrong, which `wrong_rows` finds, but nothing fails."""
     columns = bytes(sorted(data.draw(st.sets(st.sampled_from([*range(6), *range(8, 14)]), max_size=8))))
     count = data.draw(st.integers(1, 4))
     widths = bytes(data.draw(st.integers(0, 8)) for _ in columns)
@@ -150,7 +149,7 @@ def test_any_accepted_block_decodes(data):
     )
     check_block(block, 3, 4)
     found = decode([GOOD, block, GOOD], 8)
-    assert check_columns(found).tolist()[::2] == [False, False]
+    assert wrong_blocks(found)[::2] == [False, False]
     assert decoded(found, 8)[0] == decoded(found, 8)[2]
 
 
@@ -166,10 +165,10 @@ def test_any_accepted_block_decodes(data):
 def test_impossible_row_is_found(row):
     fine = schema.StepRow(1, 0, 4, 5, 0, (3, 1), (0, 1), 3)
     columns = decode([encode_rows([fine], 2), encode_rows([row], 2), encode_rows([fine], 2)], 2)
-    assert check_columns(columns).tolist() == [False, True, False]
+    assert wrong_blocks(columns) == [False, True, False]
 
 
 def test_numbers_that_do_not_grow_are_found():
     own = steps(3)
     columns = decode([encode_rows([own[0], own[2], own[1]], 8), encode_rows(own, 8)], 8)
-    assert check_columns(columns).tolist() == [True, False]
+    assert wrong_blocks(columns) == [True, False]

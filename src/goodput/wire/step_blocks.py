@@ -5,14 +5,14 @@ difference to the row before. Columns that are zero throughout are left out, con
 the cells of the others have as many bytes as the largest needs. A step of six phases takes about 30 bytes. The
 encoding needs the standard library alone, since the node agent uses it; `step_columns` decodes with NumPy.
 
-    block = encode_rows(rows, width=len(phases)); check_block(block, width)
+    block = encode_rows(rows, width=len(phases)); check_block(block, width, rows_max)
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from operator import attrgetter, sub
 from typing import Any
 
 from msgspec import Struct
@@ -23,14 +23,18 @@ TOTALS = 8
 CELL_BYTES_MAX = 8
 VALUE_MAX = (1 << 62) - 1
 _WORD = 1 << 64
+_UNUSED = frozenset((DEVICE + 1, DEVICE + 2))
+# Of a row, in the order of the columns.
+_FIELDS = attrgetter("number", "step", "start_ns", "end_ns", "samples", "device_ns", "totals", "outside")
 
 
 class StepBlock(Struct, array_like=True, frozen=True, gc=False):
     """`count` rows. For each of `columns`: its value in the first row, its least difference, and the bytes of a cell.
 
-    `cells` has a row's cells beside each other, little-endian, each less the column's `least`. The start of a row is
-    counted from the end of the row before, its end from its start. The total of phase 0 is what the other totals lack of
-    the time since the row before, usually nothing.
+    A cell is a row's difference less the column's `least`; the first row has none. `cells` has, of each column in turn,
+    the lowest byte of every cell, then the second byte of every cell, and so on. The start of a row is counted from the
+    end of the row before, its end from its start. The total of phase 0 is what the other totals lack of the time since
+    the row before, usually nothing.
     """
 
     count: int
@@ -52,32 +56,55 @@ class BlockError(ValueError):
 
 
 def encode_rows(rows: Sequence[Any], width: int) -> StepBlock:
-    """A block of these rows (schema.StepRow), at least one, in ascending number; `width` phases."""
-    values = [_values(row, width) for row in rows]
-    first = values[0]
-    differences = list(zip(*map(_difference, values, values[1:]), strict=True)) or [()] * len(first)
-    return pack(len(rows), first, differences)
+    """A block of these rows (schema.StepRow), at least one, in ascending number; `width` phases. About 4 us a row.
+
+    Raises OverflowError where values are so far out of range that a cell needs more than 64 bits.
+    """
+    *plain, totals, outside = zip(*map(_FIELDS, rows), strict=True)
+    start, end, in_totals = plain[START], plain[END], list(map(sum, totals))
+    found = {column: (values[0], _differences(values)) for column, values in enumerate(plain)}
+    found[START] = start[0], list(map(sub, start[1:], end))
+    found[END] = end[0], list(map(sub, end[1:], start[1:]))
+    lacking = map(sub, _differences(end), _differences(in_totals))
+    # Of rows that contradict each other it may leave 64 bits; decoding wraps around in the same way.
+    found[TOTALS] = totals[0][0], [(one + _WORD // 2) % _WORD - _WORD // 2 for one in lacking]
+    phases = zip(_by_phase(totals, width), _by_phase(outside, width), strict=True)
+    for column, (total, apart) in zip(range(TOTALS, TOTALS + 2 * width, 2), phases, strict=True):
+        if column != TOTALS and any(total):
+            found[column] = total[0], _differences(total)
+        if any(apart):
+            found[column + 1] = apart[0], _differences(apart)
+    return _packed(len(rows), found)
 
 
-def pack(count: int, first: Sequence[int], differences: Sequence[Sequence[int]]) -> StepBlock:
-    """A block from all its columns: their first values, and the differences of the other rows."""
-    columns, firsts, leasts, widths, parts = bytearray(), [], [], bytearray(), []
-    for column, (value, own) in enumerate(zip(first, differences, strict=True)):
-        low, high = (min(own), max(own)) if own else (0, 0)
-        if not (value or low or high):
+def _by_phase(rows: Sequence[tuple[int, ...]], width: int) -> Iterator[tuple[int, ...]]:
+    """The values of each phase. Rows from before a phase was defined have no time in it."""
+    if min(map(len, rows)) < width:
+        rows = [(*row, *(0,) * (width - len(row))) for row in rows]
+    return zip(*rows, strict=True)
+
+
+def _differences(values: Sequence[int]) -> list[int]:
+    return list(map(sub, values[1:], values))
+
+
+def _packed(count: int, found: dict[int, tuple[int, list[int]]]) -> StepBlock:
+    """A block from the first value and the other rows' differences of its columns, in ascending column."""
+    columns, firsts, leasts, widths, planes = bytearray(), [], [], bytearray(), []
+    for column, (first, differences) in found.items():
+        low, high = (min(differences), max(differences)) if differences else (0, 0)
+        if not (first or low or high):
             continue
         least = least_of(low, high)
         cell_bytes = ((high - least).bit_length() + 7) // 8
         columns.append(column)
-        firsts.append(value)
+        firsts.append(first)
         leasts.append(least)
         widths.append(cell_bytes)
         if cell_bytes:
-            cells = array("Q", [one - least for one in own]).tobytes()
-            parts += [cells[byte::8] for byte in range(cell_bytes)]
-    return StepBlock(
-        count, bytes(columns), tuple(firsts), tuple(leasts), bytes(widths), _rows(parts, count - 1)
-    )
+            cells = array("Q", [one - least for one in differences] if least else differences).tobytes()
+            planes += [cells[byte::8] for byte in range(cell_bytes)]
+    return StepBlock(count, bytes(columns), tuple(firsts), tuple(leasts), bytes(widths), b"".join(planes))
 
 
 def least_of(low: int, high: int) -> int:
@@ -89,51 +116,22 @@ def least_of(low: int, high: int) -> int:
 
 def check_block(block: StepBlock, width: int, rows_max: int) -> None:
     """Raise BlockError if a block cannot be decoded; its values are checked when they are."""
-    columns, stride = block.columns, sum(block.widths)
+    columns, widths, stride = block.columns, block.widths, sum(block.widths)
     if not 1 <= block.count <= rows_max:
         raise BlockError(f"a step block of {block.count} rows, 1 to {rows_max} are allowed")
-    if any(low >= high for low, high in pairwise(columns)) or (columns and columns[-1] >= TOTALS + 2 * width):
-        raise BlockError(f"columns {list(columns)[:64]} of a step block of {width} phases")
-    if DEVICE + 1 in columns or DEVICE + 2 in columns:
-        raise BlockError("a step block has a column without a meaning")
-    if not len(columns) == len(block.first) == len(block.least) == len(block.widths):
+    if not len(columns) == len(block.first) == len(block.least) == len(widths):
         raise BlockError(f"a step block of {len(columns)} columns does not describe each of them once")
-    if any(cell_bytes > CELL_BYTES_MAX for cell_bytes in block.widths):
+    if bytes(sorted({*columns})) != columns or max(columns, default=0) >= TOTALS + 2 * width:
+        raise BlockError(f"columns {list(columns)[:64]} of a step block of {width} phases")
+    if not _UNUSED.isdisjoint(columns):
+        raise BlockError("a step block has a column without a meaning")
+    if max(widths, default=0) > CELL_BYTES_MAX:
         raise BlockError(f"a step block has cells of more than {CELL_BYTES_MAX} bytes")
-    if any(not 0 <= value <= VALUE_MAX for value in block.first):
+    if min(block.first, default=0) < 0 or max(block.first, default=0) > VALUE_MAX:
         raise BlockError("a step block's first row is out of range")
-    if any(not -(1 << 63) <= least < 1 << 63 for least in block.least):
+    if min(block.least, default=0) < -(_WORD // 2) or max(block.least, default=0) >= _WORD // 2:
         raise BlockError("a step block's differences are out of range")
     if len(block.cells) != (block.count - 1) * stride:
         raise BlockError(
             f"a step block has {len(block.cells)} bytes of cells, want {block.count - 1} rows of {stride}"
         )
-
-
-def _values(row: Any, width: int) -> list[int]:
-    """A row's values by column."""
-    missing = width - len(row.totals)
-    values = [row.number, row.step, row.start_ns, row.end_ns, row.samples, row.device_ns, 0, 0]
-    for total, outside in zip(row.totals, row.outside, strict=True):
-        values += (total, outside)
-    return values + [0, 0] * missing
-
-
-def _difference(before: list[int], row: list[int]) -> list[int]:
-    found = [now - then for now, then in zip(row, before, strict=True)]
-    spent = found[END]
-    found[START], found[END] = row[START] - before[END], row[END] - row[START]
-    lacking = spent - sum(found[TOTALS::2])
-    # Of rows that contradict each other; decoding wraps around in the same way.
-    found[TOTALS] = (lacking + _WORD // 2) % _WORD - _WORD // 2
-    return found
-
-
-def _rows(planes: list[bytes], count: int) -> bytes:
-    """Bytes of each cell position, one sequence per position, as one sequence per row."""
-    if not planes or not count:
-        return b""
-    cells = bytearray(len(planes) * count)
-    for at, plane in enumerate(planes):
-        cells[at :: len(planes)] = plane
-    return bytes(cells)
