@@ -87,6 +87,11 @@ def test_the_slow_rank_is_named(found):
     assert found["account"]["straggler"]["culprit"] == found["planted"]["slow_rank"]
 
 
+def test_the_run_declares_its_length(found):
+    whole = found["account"]["whole_run"]
+    assert (whole["basis"], whole["steps"]) == ("declared", whole["done"])
+
+
 def test_run_without_faults_loses_nothing(tmp_path):
     done = demo("--ranks", "2", "--slow-rank", "none", "--kill-at", "none", "--seconds", "3", "--json")
     assert done.returncode == 0, done.stderr[-3000:]

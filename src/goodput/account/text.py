@@ -6,6 +6,7 @@ Lines have at most 100 columns, without colour. An unknown figure has no line; u
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Mapping
 from typing import Any
@@ -157,13 +158,19 @@ def _marked(document: Mapping[str, Any], state: str) -> str:
     return " (an estimate)" if document["basis"].get(state) == "estimated" else ""
 
 
+# The space between a number and its unit, at which no line is broken.
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|min|h|d)(?:\W|$))")
+
+
 def wrap(line: str) -> str:
-    """Wrap a long line, with its continuations indented."""
-    return (
-        textwrap.fill(line, COLUMNS, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
-        if line.strip()
-        else line
+    """Wrap a long line, with its continuations indented; a number stays with its unit."""
+    if not line.strip():
+        return line
+    joined = _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", line)
+    filled = textwrap.fill(
+        joined, COLUMNS, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
     )
+    return filled.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def _factor_lines(document: Mapping[str, Any]) -> list[str]:

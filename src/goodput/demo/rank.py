@@ -104,6 +104,7 @@ def _train(job: Job, rank: int, world_size: int, attempt: int, notes: int) -> No
                 checkpoint.save(folder / "checkpoint.npz", step, model, adam)
         os.write(notes, f"{step} {loader.slept_seconds:.9f}\n".encode())
         if model.extras[0] > 0:
+            goodput.start(total_steps=step + 1)  # Not known earlier, since the clock ends the run.
             break
     group.close()
 
